@@ -5,78 +5,94 @@ import {
   NO_NODE,
   type NodeId,
 } from "../core/index.ts";
+import { AwaitedFetches, AwaitedReads, type BlockToFetch } from "./awaited-blocks.ts";
 import { type AddressBatch, copyHandles, type HandleBatch } from "./batches.ts";
 import type { AcquireOptions } from "./block-store.ts";
-import { Tier } from "./blocks/index.ts";
-import { ComingBlocks } from "./coming-blocks.ts";
-import { type FetchedBlock, FetchedBlocks } from "./exchange/fetched-blocks.ts";
+import { TIERS_ALL, Tier } from "./blocks/index.ts";
 import type { FetchOutcome } from "./exchange/peer-blocks.ts";
-import type { HeldSlots } from "./held-slots.ts";
+import type { SlotRefs } from "./slot-refs.ts";
 import type { ReadOutcome } from "./ssd/block-reader.ts";
 
-/** Not outcomes. It is on its way; and: nothing on this host can give it. */
+/**
+ * Internal markers beside `BlockOutcome`: the block is being read or fetched; the block is not on
+ * this host.
+ */
 const COMING = 0xffff;
 const ABSENT = 0xfffe;
-/** Times one request asks in vain what other hosts may have. */
+/** Maximum number of queries of the peer tier per request that find no promised block. */
 const VAIN_LOOKS_MAX = 16;
 
-/** What is on its way to block `i` of a request; `at`: among those from SSD, or from peers. */
+/**
+ * A block of a request that is being read or fetched. `i` is its index in the request, `at` its
+ * index among the reads from SSD or the fetches from peers.
+ */
 interface Coming {
   readonly i: number;
   readonly at: number;
   readonly from: "ssd" | "peer";
 }
 
-/** One request, as long as it is looked at. */
+/** One acquire request. */
 interface Request {
   readonly batch: AddressBatch;
   readonly namespace: NamespaceIndex;
   readonly tiers: number;
   readonly out: HandleBatch;
   readonly coming: Coming[];
-  /** Of these, those that SSD has. */
+  /** Nodes to read from SSD. */
   readonly reads: NodeId[];
-  readonly fetches: FetchedBlock[];
-  /** Other hosts are believed to have what stands before this one. */
+  readonly fetches: BlockToFetch[];
+  /** Peers announced the blocks up to, but not including, this index. */
   promisedTo: number;
   vainLooks: number;
 }
 
-/** Hands out blocks to one holder: those in RAM at once, others when they have come. */
+/**
+ * Acquires blocks for one engine session: blocks in RAM immediately, others after they have been
+ * read or fetched.
+ */
 export class Acquiring {
-  readonly #held: HeldSlots;
-  /** What is on its way from other hosts. */
-  readonly #fetched = new Set<FetchedBlocks>();
+  readonly #slots: SlotRefs;
+  /** Fetches from peers that are under way. */
+  readonly #fetched = new Set<AwaitedFetches>();
   #over = false;
 
-  constructor(held: HeldSlots) {
-    this.#held = held;
+  constructor(slots: SlotRefs) {
+    this.#slots = slots;
   }
 
-  /** Whom it was for has gone: what comes from now on is let go of. */
+  /**
+   * Call when the connection has closed. Cancels fetches, and releases blocks that arrive later.
+   */
   end(): void {
     this.#over = true;
     for (const fetched of this.#fetched) fetched.cancel();
   }
 
-  /** As `Holder.acquire`. */
+  /** See `EngineSession.acquire`. */
   acquire(
     batch: AddressBatch,
     options: AcquireOptions,
     out: HandleBatch,
   ): Promise<HandleBatch> | null {
-    const { table, found } = this.#held.store;
-    const tiers = options.tiers === 0 ? ALL_TIERS : options.tiers;
-    const lists = { coming: [], reads: [], fetches: [] };
-    const { namespace = this.#held.namespace } = options;
+    const { table, found } = this.#slots.store;
+    const tiers = options.tiers === 0 ? TIERS_ALL : options.tiers;
+    const { namespace = this.#slots.namespace } = options;
     const request: Request = {
-      ...{ batch, namespace, tiers, out, promisedTo: 0, vainLooks: 0 },
-      ...lists,
+      batch,
+      namespace,
+      tiers,
+      out,
+      coming: [],
+      reads: [],
+      fetches: [],
+      promisedTo: 0,
+      vainLooks: 0,
     };
     let skip = false;
     out.count = batch.count;
     out.waitedFor = 0;
-    // All at once: the processor then waits for several lines of the index together.
+    // One call for the whole batch, so that the processor overlaps the cache misses of the index.
     table.findMany(batch.keys, batch.count, found);
     for (let i = 0; i < batch.count; i++) {
       const outcome: number = skip
@@ -93,7 +109,7 @@ export class Acquiring {
     return null;
   }
 
-  /** The block's outcome, or COMING where it has to be brought first. */
+  /** The block's outcome, or COMING if it has to be read or fetched first. */
   #acquireOne(node: NodeId, i: number, request: Request): number {
     const outcome = this.#lookHere(node, i, request);
     return outcome === ABSENT ? this.#lookElsewhere(i, request) : outcome;
@@ -101,27 +117,27 @@ export class Acquiring {
 
   #lookHere(node: NodeId, i: number, request: Request): number {
     const { namespace, tiers, out, coming, reads } = request;
-    const { store } = this.#held;
+    const { store } = this.#slots;
     const { table, ssd } = store;
     if (node === NO_NODE) return ABSENT;
-    // What another namespace holds is not to be had under that name, from nobody.
+    // A block of another namespace must not be fetched from peers under the same key either.
     if (table.namespaceOf(node) !== namespace) return BlockOutcome.miss;
     if (table.isResident(node, Tier.ram)) {
-      return (tiers & Tier.ram) === 0 ? BlockOutcome.miss : this.#held.grant(node, i, out);
+      return (tiers & Tier.ram) === 0 ? BlockOutcome.miss : this.#slots.grant(node, i, out);
     }
     const onSsd = ssd?.readable === true && table.isResident(node, Tier.ssd);
     if (!onSsd) return table.isWriting(node) ? BlockOutcome.miss : ABSENT;
     if ((tiers & Tier.ssd) === 0) return BlockOutcome.miss;
-    if (!this.#held.hasRoom || !table.lock(node)) return BlockOutcome.rejected;
-    this.#held.coming++;
+    if (!this.#slots.hasRoom || !table.lock(node)) return BlockOutcome.rejected;
+    this.#slots.coming++;
     coming.push({ i, at: reads.length, from: "ssd" });
     reads.push(node);
     return COMING;
   }
 
-  /** COMING where another host is believed to have the block, and soon enough. */
+  /** COMING if a peer announced the block and can deliver it within the deadline. */
   #lookElsewhere(i: number, request: Request): number {
-    const { store } = this.#held;
+    const { store } = this.#slots;
     const { batch, namespace, tiers, coming, fetches } = request;
     if (store.peers === null || (tiers & Tier.peer) === 0) return BlockOutcome.miss;
     if (i >= request.promisedTo) {
@@ -132,8 +148,8 @@ export class Acquiring {
         return BlockOutcome.miss;
       }
     }
-    if (!this.#held.hasRoom) return BlockOutcome.rejected;
-    this.#held.coming++;
+    if (!this.#slots.hasRoom) return BlockOutcome.rejected;
+    this.#slots.coming++;
     coming.push({ i, at: fetches.length, from: "peer" });
     const digest = batch.digests.slice(i * DIGEST_BYTES, (i + 1) * DIGEST_BYTES);
     const key = batch.keys.slice(i * KEY_WORDS, (i + 1) * KEY_WORDS);
@@ -141,17 +157,20 @@ export class Acquiring {
     return COMING;
   }
 
-  /** Waits for what comes as long as the deadline allows; then the rest is late. */
+  /**
+   * Waits until all blocks have arrived or the deadline has passed. Blocks that are outstanding
+   * then are `late`.
+   */
   async #acquireLater(
     nodes: Int32Array,
     request: Request,
     { deadlineMs, stopAtMiss }: AcquireOptions,
   ): Promise<HandleBatch> {
     const { namespace, out, coming, reads, fetches } = request;
-    const { store } = this.#held;
-    // Only now that all others are held: what makes room for these must not be one of them.
-    const read = new ComingBlocks(store, reads, this.#held.zone);
-    const fetched = new FetchedBlocks(store, namespace, fetches);
+    const { store } = this.#slots;
+    // Only after all other blocks are locked: making room for these reads must not evict them.
+    const read = new AwaitedReads(store, reads, this.#slots.zone);
+    const fetched = new AwaitedFetches(store, namespace, fetches);
     this.#fetched.add(fetched);
     out.waitedFor = fetches.length > 0 ? Tier.peer : Tier.ssd;
     await Promise.all([
@@ -159,7 +178,7 @@ export class Acquiring {
       fetched.wait(deadlineMs, stopAtMiss),
     ]);
     this.#fetched.delete(fetched);
-    this.#held.coming -= coming.length;
+    this.#slots.coming -= coming.length;
     const isUsed = ({ i }: Coming) => !this.#over && out.outcome[i] === BlockOutcome.ok;
     try {
       for (const { i, at, from } of coming) {
@@ -172,7 +191,7 @@ export class Acquiring {
         }
         if (from === "ssd" && out.outcome[i] !== BlockOutcome.ok) read.leave(at);
       }
-      // Whom this was for has gone: what was granted before is given back with all it held.
+      // If the connection has closed, the session has released all its references already.
       if (!this.#over) {
         if (stopAtMiss) this.#skipBehindGap(out);
         this.#count(coming.filter(isUsed), fetched);
@@ -186,58 +205,58 @@ export class Acquiring {
     return out;
   }
 
-  /** Undefined: it has not come yet. */
+  /** `came` is undefined if the read has not finished. */
   #settleRead(node: NodeId, i: number, came: ReadOutcome | undefined, out: HandleBatch): number {
-    const { ssd, table } = this.#held.store;
+    const { ssd, table } = this.#slots.store;
     if (came === undefined) {
       ssd?.wasLate();
       return BlockOutcome.late;
     }
     if (came === "full") return BlockOutcome.full;
     if (came === "miss" || !table.isResident(node, Tier.ram)) return BlockOutcome.miss;
-    return this.#held.grant(node, i, out);
+    return this.#slots.grant(node, i, out);
   }
 
   #settleFetch(node: NodeId, i: number, came: FetchOutcome["kind"], out: HandleBatch): number {
     if (node === NO_NODE) return came === "ok" ? BlockOutcome.miss : BlockOutcome[came];
-    return this.#held.grant(node, i, out);
+    return this.#slots.grant(node, i, out);
   }
 
-  /** A block that came to RAM in another way while other hosts were asked; NO_NODE: it did not. */
-  #nodeHere({ key }: FetchedBlock, { namespace, tiers }: Request): NodeId {
-    const { store } = this.#held;
+  /** The block's node if it arrived in RAM another way during the fetch; otherwise NO_NODE. */
+  #nodeHere({ key }: BlockToFetch, { namespace, tiers }: Request): NodeId {
+    const { store } = this.#slots;
     const node = store.table.find(key, 0);
     if (node === NO_NODE || store.table.namespaceOf(node) !== namespace) return NO_NODE;
     const isHere = (tiers & Tier.ram) !== 0 && store.table.isResident(node, Tier.ram);
     return isHere ? node : NO_NODE;
   }
 
-  /** What was granted behind the first block that was not is given back. */
+  /** Releases the blocks granted after the first unavailable block. */
   #skipBehindGap(out: HandleBatch): void {
     let gap = 0;
     while (gap < out.count && out.outcome[gap] === BlockOutcome.ok) gap++;
     for (let i = out.count - 1; i > gap; i--) {
-      const hold = out.outcome[i] === BlockOutcome.ok ? this.#held.find(out, i) : null;
-      // Whoever guessed the handle may have released it while this answer was waited for.
-      if (hold !== null && hold.reads > 0) {
-        this.#held.store.ram.settleFresh(hold.node);
-        this.#held.giveBack(hold);
+      const ref = out.outcome[i] === BlockOutcome.ok ? this.#slots.find(out, i) : null;
+      // A client that guessed the handle may have released it before this answer.
+      if (ref !== null && ref.reads > 0) {
+        this.#slots.store.ram.settleFresh(ref.node);
+        this.#slots.giveBack(ref);
       }
       out.outcome[i] = BlockOutcome.skipped;
     }
   }
 
-  #count(used: readonly Coming[], fetched: FetchedBlocks): void {
-    const { stats } = this.#held.store;
+  #count(used: readonly Coming[], fetched: AwaitedFetches): void {
+    const { stats } = this.#slots.store;
     for (const { from, at } of used) {
       if (from === "ssd") stats.acquireHitsSsd++;
       else if (fetched.nodeOf(at) !== null) stats.acquireHitsPeer++;
     }
   }
 
-  /** The request is answered: its blocks were used, in its order. */
+  /** Records the use of the acquired blocks, in request order, and counts hits and misses. */
   #answered(nodes: Int32Array, out: HandleBatch): void {
-    const { ram, stats } = this.#held.store;
+    const { ram, stats } = this.#slots.store;
     const used: NodeId[] = [];
     for (let i = 0; i < out.count; i++) {
       const outcome = out.outcome[i];
@@ -249,5 +268,4 @@ export class Acquiring {
   }
 }
 
-const ALL_TIERS = 15;
 const KEY_WORDS = 8;

@@ -5,7 +5,7 @@ export interface ArenaOptions {
   readonly bytes: number;
   readonly hugePages: Wish;
   readonly lockMemory: Wish;
-  /** Populated by one native call; the agent serves with what is there meanwhile. */
+  /** Bytes populated by one native call. The agent serves with the populated part meanwhile. */
   readonly sliceBytes: number;
 }
 
@@ -13,11 +13,11 @@ const PAGE = 4096;
 const HUGE_PAGE = 2 * 1024 * 1024;
 
 /**
- * Creates the memory of the RAM tier; nothing of it is backed yet. Throws ARENA_UNAVAILABLE with
+ * Creates the memory of the RAM tier without populating it. Throws ARENA_UNAVAILABLE, which names
  * the limit to raise.
  */
 export function createArena(native: Native, options: ArenaOptions): Region {
-  // Only who insists on huge pages gives up what does not fill one.
+  // Round down to whole huge pages only if huge pages are required.
   const unit = options.hugePages === "require" ? HUGE_PAGE : PAGE;
   const bytes = Math.floor(options.bytes / unit) * unit || PAGE;
   try {
@@ -37,13 +37,13 @@ function unavailable(error: unknown, options: ArenaOptions, bytes: number): unkn
     options.hugePages === "require"
       ? 'raise vm.nr_hugepages, or set kv.huge_pages to "try"'
       : "lower kv.ram, or raise the memory limit of the service";
-  const text = `the RAM arena of ${formatBytes(bytes)} cannot be had (${error.status})`;
+  const text = `the RAM arena of ${formatBytes(bytes)} cannot be allocated (${error.status})`;
   return new HearthError("ARENA_UNAVAILABLE", text, { cause: error, fix });
 }
 
 /**
- * Backs an arena with memory, slice by slice on a native thread, since a GiB takes about a second.
- * Tells `onReady` after each slice. Ends with the arena whole, or with what could be had.
+ * Populates an arena slice by slice on a native thread, since a GiB takes about a second. Calls
+ * `onReady` after each slice. Ends with the whole arena, or with as much memory as the host gives.
  */
 export class ArenaGrowth {
   readonly #region: Region;
@@ -66,7 +66,7 @@ export class ArenaGrowth {
     this.#onReady = onReady;
   }
 
-  /** Bytes backed so far, from the arena's start. */
+  /** Bytes populated so far, from the arena's start. */
   get readyBytes(): number {
     return this.#ready;
   }
@@ -75,14 +75,14 @@ export class ArenaGrowth {
     return this.#ready === this.#region.bytes;
   }
 
-  /** The first slice: without it there is no RAM tier. Throws ARENA_UNAVAILABLE. */
+  /** Populates the first slice, which the RAM tier requires. Throws ARENA_UNAVAILABLE. */
   async first(): Promise<void> {
     await this.#grow();
   }
 
   /**
-   * The rest. A slice that cannot be had ends the growth and is reported, not thrown: what is there
-   * serves.
+   * Populates the other slices. A failure ends the growth and is reported to `onShort`, not thrown:
+   * the agent serves with the populated part.
    */
   async rest(onShort: (error: HearthError) => void): Promise<void> {
     try {
@@ -93,13 +93,13 @@ export class ArenaGrowth {
     }
   }
 
-  /** All of it is backed: the memory is that of a process that went before. */
+  /** Marks the whole arena as populated: the memory comes from a previous process. */
   wasThere(): void {
     this.#ready = this.#region.bytes;
     this.#onReady(this.#ready);
   }
 
-  /** The slice under way ends; none follows it. */
+  /** Ends the growth after the current slice. */
   stop(): void {
     this.#stopped = true;
   }
@@ -126,4 +126,40 @@ export class ArenaGrowth {
     const text = `the RAM arena got ${have} of ${want} (${reason})`;
     return new HearthError("ARENA_UNAVAILABLE", text, { fix });
   }
+}
+
+/** A part of the arena whose memory comes from one NUMA node. */
+export interface ArenaPart {
+  readonly offset: number;
+  readonly bytes: number;
+  readonly node: number;
+}
+
+/** Parts of a large arena begin at GiB boundaries, like the slices that devices register. */
+const UNIT_BYTES = 2 ** 30;
+const HUGE_PAGE_BYTES = 2 * 2 ** 20;
+/** Maximum number of zones of a slot allocator. */
+const PARTS_MAX = 8;
+
+/**
+ * Divides an arena into equal parts, one for each NUMA node that has a device. `nodes` has one
+ * entry per device, null if its node is unknown. Empty without a choice: the host has one node
+ * with memory, or no device reports its node.
+ */
+export function planArenaParts(
+  arenaBytes: number,
+  nodes: readonly (number | null)[],
+  hostNodes: number,
+): readonly ArenaPart[] {
+  assert(arenaBytes > 0, "an arena has bytes");
+  const near = [...new Set(nodes)].filter((node) => node !== null).sort((a, b) => a - b);
+  if (hostNodes < 2 || near.length === 0 || near.length > PARTS_MAX) return [];
+  const unit = arenaBytes >= near.length * UNIT_BYTES ? UNIT_BYTES : HUGE_PAGE_BYTES;
+  if (arenaBytes < near.length * unit) return [];
+  const ends = near.map((_, i) => Math.round((arenaBytes * (i + 1)) / near.length / unit) * unit);
+  ends[near.length - 1] = arenaBytes;
+  return near.map((node, i) => {
+    const offset = ends[i - 1] ?? 0;
+    return { offset, bytes: ends[i]! - offset, node };
+  });
 }

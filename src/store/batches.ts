@@ -4,25 +4,27 @@ import { MAC_BYTES, type NativeBuffer, nativeBuffer } from "../native/index.ts";
 const WORDS_PER_KEY = BLOCK_KEY_BYTES / 4;
 
 /**
- * Blocks by address, as columns that requests reuse. `keys` and `parentKeys` are `BlockKey`s as
- * eight words each, derived from digests and layer by `deriveKeys`.
+ * Blocks by address, as columns that requests reuse. `keys` and `parentKeys` hold `BlockKey`s of
+ * eight words each. `deriveKeys` derives them from digests and layer.
  */
 export interface AddressBatch {
   count: number;
   layer: number;
   readonly capacity: number;
-  /** 32 bytes a block. */
+  /** 32 bytes per block. */
   readonly digests: Uint8Array;
   readonly keys: Uint32Array;
-  /** 32 bytes a block; all zero: no parent. Only where blocks are written or mirrored. */
+  /**
+   * 32 bytes per block; all zero means no parent. Used only when blocks are written or mirrored.
+   */
   readonly parents: Uint8Array;
   readonly parentKeys: Uint32Array;
-  /** The engine's 64-bit hash of the block, with `BlockFlag.aliasGiven`. */
+  /** The engine's 64-bit hash of the block, if `BlockFlag.aliasGiven` is set. */
   readonly aliasLo: Uint32Array;
   readonly aliasHi: Uint32Array;
   readonly bytes: Uint32Array;
   readonly flags: Uint32Array;
-  /** The columns' own memory, whose addresses native code is given. */
+  /** Native memory of the columns, for calls that take addresses. */
   readonly native: { readonly digests: NativeBuffer; readonly parents: NativeBuffer };
   readonly keyBytes: Uint8Array;
   readonly parentKeyBytes: Uint8Array;
@@ -52,7 +54,7 @@ export function createAddressBatch(capacity: number): AddressBatch {
 }
 
 /**
- * Slots by number and generation, with what is said of each: requests fill some columns, answers
+ * Slots by number and generation, with their attributes. Requests fill some columns, answers fill
  * others.
  */
 export interface HandleBatch {
@@ -61,16 +63,16 @@ export interface HandleBatch {
   readonly outcome: Uint32Array;
   readonly slot: Uint32Array;
   readonly generation: Uint32Array;
-  /** Capacity of a reserved slot, length of an acquired block. */
+  /** Capacity of a reserved slot, or length of an acquired block. */
   readonly bytes: Uint32Array;
-  /** Of the slot in the arena. */
+  /** Offset of the slot in the arena. */
   readonly offset: Float64Array;
   readonly checksum: BigUint64Array;
-  /** 16 bytes a block; all zero: it has no MAC. */
+  /** 16 bytes per block; all zero means no MAC. */
   readonly mac: Uint8Array;
-  /** Bits of `CommitFlag` in a commit. */
+  /** Bits of `CommitFlag`, in a commit. */
   readonly flags: Uint32Array;
-  /** Of an answer: the slowest tier that blocks were waited for from, as its bit; 0: none were. */
+  /** In an answer: the bit of the slowest tier that the request waited for; 0 for none. */
   waitedFor: number;
 }
 
@@ -90,7 +92,7 @@ export function createHandleBatch(capacity: number): HandleBatch {
   };
 }
 
-/** A copy of what is filled. */
+/** Copies the first `count` entries. */
 export function copyHandles(from: HandleBatch): HandleBatch {
   const { count } = from;
   const copy = createHandleBatch(Math.max(1, count));
@@ -103,7 +105,7 @@ export function copyHandles(from: HandleBatch): HandleBatch {
   return copy;
 }
 
-/** Whether block `index` names a parent. */
+/** Whether block `index` has a parent. */
 export function hasParent(batch: AddressBatch, index: number): boolean {
   const start = index * DIGEST_BYTES;
   for (let i = start; i < start + DIGEST_BYTES; i++) if (batch.parents[i] !== 0) return true;

@@ -1,58 +1,57 @@
 import type { NamespaceIndex } from "../core/index.ts";
 import type { AddressBatch, HandleBatch } from "./batches.ts";
 import type { EngineMember } from "./engines/engines.ts";
-import type { Lookup } from "./engines/lookup.ts";
-import type { LookupState, LookupWish } from "./engines/wish.ts";
-import type { LentBlock, LentSlot } from "./lent-slot.ts";
+import type { Lookup, LookupState, LookupWish } from "./engines/lookup.ts";
 import type { SessionPage } from "./pins/index.ts";
+import type { LentBlock, LentSlot } from "./slot-refs.ts";
 
-/** What engines may do with blocks below the GPU, whatever tiers lie behind it. */
+/** Block operations of engines below the GPU, independent of the tiers. */
 export interface BlockStore {
   readonly arena: ArenaAccess;
-  /** Bytes of the largest block that can be stored. */
+  /** Maximum block size in bytes. */
   readonly blockBytesMax: number;
-  /** Fills `keys` from `digests` and `layer`; with `parents`, `parentKeys` too. */
+  /** Derives `keys` from `digests` and `layer`; with `withParents`, also `parentKeys`. */
   deriveKeys(batch: AddressBatch, withParents: boolean): void;
-  /** Whether RAM or SSD have the block of this namespace whose key's words begin at block `i`. */
+  /** Whether RAM or SSD has block `i` of `keys` in this namespace. */
   isStored(namespace: NamespaceIndex, keys: Uint32Array, i: number): boolean;
-  /** One per engine connection. What it takes is given back through it alone. */
+  /** Opens the session of one engine connection. Only this session can release its slots. */
   openHolder(options: HolderOptions): Holder;
 }
 
-/** The shared memory behind the RAM tier. */
+/** Shared memory of the RAM tier. */
 export interface ArenaAccess {
   readonly fd: number;
   readonly bytes: number;
-  /** Bytes that are backed by memory and may hold blocks; grows until it is `bytes`. */
+  /** Bytes that are backed by memory and usable for blocks. Grows up to `bytes`. */
   readyBytes(): number;
 }
 
 export interface HolderOptions {
   readonly namespace: NamespaceIndex;
-  /** Slots held at the same time, at most. */
+  /** Maximum number of slot references at a time. */
   readonly handlesMax: number;
-  /** What several holders may hold together. Default: no limit. */
+  /** Limit shared with other sessions. Default: no limit. */
   readonly share?: SlotShare;
 }
 
-/** Bytes of slots that several holders hold together, and how many they may. */
+/** Bytes of slots that several sessions use together, and their limit. */
 export interface SlotShare {
   /** Whether a slot of this many bytes may be taken now. */
   mayTake(bytes: number): boolean;
-  /** A slot of this many bytes was taken. */
+  /** Adds a slot of this many bytes. */
   took(bytes: number): void;
-  /** A slot of this many bytes was given back, and is no longer touched by its holder. */
+  /** Subtracts a slot of this many bytes, which its session no longer touches. */
   gave(bytes: number): void;
 }
 
 export interface AcquireOptions {
-  /** Tiers that may answer, as a bit mask; 0 = all. */
+  /** Tiers that may answer, as a bit mask; 0 means all. */
   readonly tiers: number;
-  /** Milliseconds after which the rest is `late`. */
+  /** Time after which outstanding blocks are `late`. */
   readonly deadlineMs: number;
-  /** After the first block that is not to be had, the rest is `skipped`. */
+  /** If set, all blocks after the first unavailable one are `skipped`. */
   readonly stopAtMiss: boolean;
-  /** Namespace of the blocks. Default: the holder's own. */
+  /** Namespace of the blocks. Default: the session's own. */
   readonly namespace?: NamespaceIndex;
 }
 
@@ -66,75 +65,78 @@ export interface SessionStatus {
 export type SlotNames = Pick<HandleBatch, "slot" | "generation">;
 
 /**
- * One engine connection's hold on blocks. Promises:
- * - A block of another namespace is as if it were not there.
- * - What was reserved is seen by nobody before `commit` answered `ok` for it, and `commit` does so
- *   only after the bytes were hashed (and equal the writer's checksum where it gave one).
- * - What was acquired does not move, change or go until it is released.
+ * The slot references of one engine connection. Guarantees:
+ * - A block of another namespace is treated as absent.
+ * - A reserved block is invisible until `commit` answers `ok` for it. `commit` hashes the bytes
+ *   first and compares them with the writer's checksum if one is given.
+ * - An acquired block is not moved, changed or evicted until it is released.
  * - No call waits for room: without a free slot the outcome is `full`.
- * - Handles of another holder, of an earlier generation or never given out are `stale`.
- * - A slot that is lent is not freed, used again or published before the loan ends, whatever else
- *   is called: a commit waits for it, an abort takes effect behind it.
+ * - Handles of another session, of an earlier generation or never issued are `stale`.
+ * - A slot with a device copy under way is not freed, reused or published before the copy ends: a
+ *   commit waits for the copy, an abort takes effect after it.
  */
 export interface Holder {
-  /** Slots held now, reserved and acquired together (a slot acquired twice counts twice). */
+  /**
+   * Number of slot references, reserved and acquired together. A slot acquired twice counts twice.
+   */
   readonly held: number;
 
-  /** The engine that the connection is part of. */
+  /** The engine that the connection belongs to. */
   readonly engine: EngineMember;
 
   /**
-   * How much of a prefix is there, brought to RAM and reserved for the engine if that is wanted.
-   * `isOver` of the answer: it is known at once; else `done` says when. `onPartial` is called when
-   * blocks have come meanwhile.
+   * Finds the leading blocks of a prefix, and on request reads them into RAM and reserves them for
+   * the engine. If `isOver` of the answer is true, the answer is final; otherwise `done` resolves
+   * with it, and `onPartial` reports blocks that have arrived meanwhile.
    */
   lookup(wish: LookupWish, onPartial: (state: LookupState) => void): Lookup;
 
-  /** Lookups that wait are answered with what there is now. */
+  /** Answers all waiting lookups with their current state. */
   endLookups(): void;
 
   /**
-   * What it reserves from now on lies near this NUMA node where there is room, since the device
-   * that copies is there; null: anywhere.
+   * Prefers slots near this NUMA node, where the device that copies is attached; null means
+   * anywhere.
    */
   near(node: number | null): void;
 
   /**
-   * Length of the leading run present on any tier of `tiers` (0 = all); `best[i]` is the best
-   * tier's bit, 0 behind that run.
+   * Length of the leading run of blocks present on any tier of `tiers` (0 = all). `best[i]` is the
+   * bit of the fastest tier, and 0 after that run.
    */
   match(batch: AddressBatch, tiers: number, best: Uint8Array): number;
 
   /**
-   * `ok` with a slot to write, or `present`, `pending`, `full`, `tooLarge`, `rejected`. The blocks
-   * are of `namespace`, or of the holder's own.
+   * Outcomes: `ok` with a slot to write, `present`, `pending`, `full`, `tooLarge` or `rejected`.
+   * `namespace` defaults to the session's own.
    */
   reserve(batch: AddressBatch, out: HandleBatch, namespace?: NamespaceIndex): void;
 
   /**
-   * Makes written slots visible: `ok`, `corrupt` (the slot is gone then), `stale`. Null where it
-   * was done at once; else the bytes are hashed on another thread, after copies by devices that are
-   * under way, and the batch must stay as it is until then.
+   * Publishes written slots. Outcomes: `ok`, `corrupt` (the slot is released) or `stale`. Null
+   * means that `handles` has the outcomes. Otherwise another thread hashes the bytes, after device
+   * copies under way have ended, and the caller must not change the batch until the promise
+   * resolves.
    */
   commit(handles: HandleBatch): Promise<void> | null;
 
   /**
-   * The slot of handle `i`, for a device to copy to; null where it is not one to be written now. A
-   * copy that did not end `done` makes a commit of the slot answer `corrupt`.
+   * The slot of handle `i`, as the target of a device copy; null if it is not a reserved slot. If
+   * the copy does not end with `done`, a commit of the slot answers `corrupt`.
    */
   lendWritten(handles: SlotNames, i: number): LentSlot | null;
 
-  /** The slot of handle `i`, for a device to copy from; null where it was not acquired. */
+  /** The slot of handle `i`, as the source of a device copy; null if it was not acquired. */
   lendRead(handles: SlotNames, i: number): LentBlock | null;
 
-  /** Gives reserved slots back unwritten. */
+  /** Releases reserved slots without publishing them. */
   abort(handles: HandleBatch): void;
 
   /**
-   * `ok` with a slot to read, its length and checksum; or `miss`, `late` (its tier did not give it
-   * within the deadline), `full` (no room in RAM to bring it to), `skipped`, `rejected`. Null where
-   * `out` has the answer at once; else some blocks have to be brought from a slower tier, `batch`
-   * and `out` are the caller's again, and the answer is what the promise resolves with.
+   * Outcomes: `ok` with a slot to read, its length and checksum; `miss`; `late` (the tier missed
+   * the deadline); `full` (no room in RAM); `skipped`; or `rejected`. Null means that `out` has the
+   * answer. Otherwise some blocks have to be read from a slower tier: the caller may reuse `batch`
+   * and `out`, and the promise resolves with the answer.
    */
   acquire(
     batch: AddressBatch,
@@ -145,40 +147,42 @@ export interface Holder {
   release(handles: HandleBatch): void;
 
   /**
-   * As `release`, of blocks whose copies did not verify. Outcomes: `stale`; `corrupt`: the bytes in
-   * RAM are damaged, and the block has left RAM; `ok`: they are right, or were not looked at. Null
-   * where it was done at once; else the batch must stay as it is until then.
+   * Releases blocks whose copies did not verify. Outcomes: `stale`; `corrupt`: the bytes in RAM are
+   * damaged and the block was removed from RAM; `ok`: the bytes are correct, or were not checked.
+   * Null means that `handles` has the outcomes. Otherwise the caller must not change the batch
+   * until the promise resolves.
    */
   report(handles: HandleBatch): Promise<void> | null;
 
-  /** The engine says what its GPU holds, so that `match` and the router know. */
+  /** Records blocks in the engine's GPU memory, for `match` and the router. */
   gpuStored(batch: AddressBatch, out: HandleBatch): void;
   gpuEvicted(batch: AddressBatch, out: HandleBatch): void;
 
   /**
-   * Moves the session's lock forward to this block: the new lock is taken before the old one goes.
+   * Moves the session's lock to this later block. The new lock is taken before the old one is
+   * released.
    */
   sessionCommit(session: bigint, batch: AddressBatch): number;
   sessionRelease(session: bigint): number;
   sessionStatus(session: bigint): SessionStatus;
-  /** A page of the namespace's sessions after `after`; only this one unless `session` is 0. */
+  /** A page of the namespace's sessions after index `after`; only `session` unless it is 0. */
   sessionList(session: bigint, after: number, max: number): SessionPage;
 
-  /** Gives blocks another name: 64-bit engine hashes, or SHA-256 page keys of 32 bytes each. */
+  /** Adds an alias to each block: 64-bit engine hashes, or SHA-256 page keys of 32 bytes. */
   alias(batch: AddressBatch, aliases: Uint8Array, sha256: boolean, out: HandleBatch): void;
 
   /**
-   * The other way round: `digests` receives 32 bytes for each of `count` engine hashes (u64
-   * little-endian), zeros for one that nobody gave in this namespace and layer.
+   * Looks up `count` engine hashes (u64 little-endian). `digests` receives 32 bytes for each, all
+   * zero for a hash that is unknown in this namespace and layer.
    */
   resolve(hashes: Uint8Array, count: number, layer: number, digests: Uint8Array): void;
 
   /**
-   * The connection is over but its process may live and still touch what it held: reads stay
-   * locked, half-written slots leave the tree, and none of these slots is reused before `buried`.
+   * Call when the connection has closed but its process may still access its slots. Read slots stay
+   * locked, unfinished writes leave the tree, and no slot of the session is reused before `buried`.
    */
   abandon(): void;
 
-  /** The process is dead: everything it held is free again. */
+  /** Call when the process has exited. Releases all slots of the session. */
   buried(): void;
 }

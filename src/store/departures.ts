@@ -1,24 +1,24 @@
 import type { NodeId } from "../core/index.ts";
 import type { TableView } from "./blocks/index.ts";
 
-/** Why a block left a tier of this host. */
+/** Reasons for which a block left a tier of this host. */
 export const DEPARTURES = [
-  "evicted", // its room was needed
-  "expired", // nobody used it for so long
-  "purged", // somebody asked for it
+  "evicted", // to make room
+  "expired", // unused for the configured time
+  "purged", // by command
   "pruned",
   "flushed",
   "lease_ended",
-  "transient", // reasoning that was purged
-  "quarantined", // its bytes were not what they should be
-  "lost", // its file is gone or unreadable
-  "replaced", // other bytes came under its name
+  "transient", // purge of transient blocks
+  "quarantined", // damaged
+  "lost", // file missing or unreadable
+  "replaced", // replaced by other bytes under the same key
 ] as const;
 export type DepartureReason = (typeof DEPARTURES)[number];
 
 export interface Cause {
   readonly reason: DepartureReason;
-  /** Who asked for it: issuer and command; null where nobody did. */
+  /** Issuer and command that caused it; null if no command did. */
   readonly by: string | null;
 }
 
@@ -26,28 +26,32 @@ export const EVICTED: Cause = { reason: "evicted", by: null };
 
 export interface Departure extends Cause {
   readonly tier: "ram" | "ssd";
-  /** On the store's clock, as `nowSeconds`. */
+  /** Unix time in seconds, as `nowSeconds` of the store. */
   readonly atSeconds: number;
 }
 
-/** Departures a table remembers: 4 MiB, taken as they come. */
+/** Entries of one table: 4 MiB. */
 const ENTRIES = 2 ** 18;
-/** Engine hashes, and page keys, of one block under which its departure is found. */
+/** Engine hashes, and page keys, per block under which its departure is stored. */
 const ALIASES = 2;
-/** Names of who asked; the oldest is forgotten. */
+/** Maximum number of remembered issuer names. The oldest is forgotten. */
 const NAMES = 1_024;
-/** Names are numbered from 1 to this, and from 1 again. */
+/** Names are numbered from 1 to this, then from 1 again. */
 const NUMBERS = 2 ** 24 - 1;
 
 /**
- * What left last, and why: tables in which a newer departure takes the place of an older one with
- * the same hash. So they are bounded, cost a few stores a departure, and forget now and then.
+ * The latest departures of blocks and their reasons. Two hash tables in which a new entry
+ * overwrites an older one in the same place: memory is bounded, an entry costs a few stores, and an
+ * old entry may be lost.
  */
 export class Departures {
-  readonly #byKey = new Prints();
-  /** By the first eight bytes of an engine hash or page key, which go with the node. */
-  readonly #byAlias = new Prints();
-  /** The latest names and their numbers, each at the remainder of its number. */
+  readonly #byKey = new FingerprintTable();
+  /**
+   * By the first eight bytes of an engine hash or page key, since aliases are removed with the
+   * node.
+   */
+  readonly #byAlias = new FingerprintTable();
+  /** The latest names and their numbers, each at index number modulo NAMES. */
   readonly #names: { number: number; name: string }[] = [];
   readonly #nowSeconds: () => number;
   readonly #key = new Uint32Array(8);
@@ -58,7 +62,7 @@ export class Departures {
     this.#nowSeconds = nowSeconds;
   }
 
-  /** Before the node may vanish. */
+  /** Records a departure. Call before the node may be removed. */
   note(table: TableView, node: NodeId, tier: "ram" | "ssd", cause: Cause): void {
     const key = this.#key;
     const aliases = this.#aliases;
@@ -77,22 +81,28 @@ export class Departures {
   }
 
   /**
-   * The latest departure of the block whose key's eight words start at `words[from]`; null where
-   * none is known. `by` is null, too, where the name is forgotten.
+   * The latest known departure of the block whose eight-word key begins at `words[from]`, or null.
+   * `by` is also null if the name was forgotten.
    */
   find(words: Uint32Array, from: number): Departure | null {
-    return this.#tell(this.#byKey, words[from]!, words[from + 1]!, words[from + 2]!);
+    return this.#lookup(this.#byKey, words[from]!, words[from + 1]!, words[from + 2]!);
   }
 
   /**
-   * The same of the block that had the engine hash with these low and high 32 bits, or the page key
-   * that begins with them. Only the latest two of each kind are remembered of a block.
+   * The latest known departure of the block that had the engine hash with these low and high 32
+   * bits, or a page key that begins with them. Only the latest two aliases of each kind are stored
+   * per block.
    */
   findAlias(lo: number, hi: number): Departure | null {
-    return this.#tell(this.#byAlias, placeOf(lo, hi), lo, hi);
+    return this.#lookup(this.#byAlias, placeOf(lo, hi), lo, hi);
   }
 
-  #tell(prints: Prints, place: number, first: number, second: number): Departure | null {
+  #lookup(
+    prints: FingerprintTable,
+    place: number,
+    first: number,
+    second: number,
+  ): Departure | null {
     const at = prints.find(place, first, second);
     if (at < 0) return null;
     const facts = prints.facts[at]!;
@@ -106,7 +116,7 @@ export class Departures {
     };
   }
 
-  /** One command names many blocks: the same name in a row has one number. */
+  /** Reuses the number if the latest name is the same: one command names many blocks. */
   #numberOf(name: string): number {
     const latest = this.#names[this.#number % NAMES];
     if (latest?.name === name) return latest.number;
@@ -116,11 +126,11 @@ export class Departures {
   }
 }
 
-/** Facts by 64 bits of a name, each at a place that its name has; the newest stays. */
-class Prints {
+/** Facts by a 64-bit fingerprint, each in one fixed place. A new entry overwrites the place. */
+class FingerprintTable {
   readonly #prints = new Uint32Array(ENTRIES * 2);
   readonly atSeconds = new Uint32Array(ENTRIES);
-  /** Reason, tier and, from bit 8, the number of the name; 0: nobody asked for it. */
+  /** Reason, tier and, from bit 8, the number of the name; 0 for no command. */
   readonly facts = new Uint32Array(ENTRIES);
 
   put(place: number, first: number, second: number, atSeconds: number, facts: number): void {
@@ -131,7 +141,7 @@ class Prints {
     this.facts[at] = facts;
   }
 
-  /** Where it is; -1: it is not. */
+  /** Index of the entry; -1 if there is none. */
   find(place: number, first: number, second: number): number {
     const at = place & (ENTRIES - 1);
     const isSame = this.#prints[at * 2] === first && this.#prints[at * 2 + 1] === second;
@@ -139,7 +149,7 @@ class Prints {
   }
 }
 
-/** Engine hashes may be any numbers, also ones that differ in their high bits alone. */
+/** Mixes both words: engine hashes may differ in their high bits alone. */
 function placeOf(lo: number, hi: number): number {
   return Math.imul(lo ^ Math.imul(hi, 0x9e3779b1), 0x85ebca6b) >>> 14;
 }

@@ -8,13 +8,13 @@ import {
 import { type AddressBatch, hasParent } from "./batches.ts";
 import { type BlockTable, isRefusal, Tier } from "./blocks/index.ts";
 
-/** Notices forgotten before other work gets its turn: about a millisecond. */
+/** Entries removed before the loop yields: about a millisecond of work. */
 const FORGOTTEN_A_SLICE = 4096;
 
 /**
- * What engines say their GPUs hold: a window of the latest notices, bounded over all engines. When
- * it is full an engine's oldest notice is forgotten, which only makes the mirror say less than is
- * true.
+ * Blocks in GPU memory, as reported by engines: a window of the latest reports, bounded over all
+ * engines. When it is full, an engine's oldest report is dropped, so the mirror may be incomplete
+ * but is not wrong.
  */
 export class GpuMirror {
   readonly #table: BlockTable;
@@ -26,7 +26,7 @@ export class GpuMirror {
     this.#blocksMax = blocksMax;
   }
 
-  /** One engine's notices, in the order they came. A node cannot vanish while it is in here. */
+  /** The reports of one engine, in order. A node in a window is not removed from the table. */
   openWindow(): Set<NodeId> {
     return new Set();
   }
@@ -61,7 +61,7 @@ export class GpuMirror {
     return BlockOutcome.ok;
   }
 
-  /** The same of a block that is known here; nothing where it is in the window already. */
+  /** As `stored`, for a block in the table. No effect if the window has it already. */
   hold(window: Set<NodeId>, node: NodeId): void {
     if (this.#blocksMax === 0 || window.has(node)) return;
     while (this.#blocks >= this.#blocksMax) {
@@ -78,13 +78,13 @@ export class GpuMirror {
     if (window.has(node)) this.#forget(window, node);
   }
 
-  /** The engine is gone, and with it what its GPU held. */
+  /** Removes all reports of an engine that has disconnected. */
   closeWindow(window: Set<NodeId>): void {
     let forgotten = 0;
     for (const node of window) {
       this.#forget(window, node);
       if (++forgotten < FORGOTTEN_A_SLICE) continue;
-      // A large window takes its turns with everybody else.
+      // Yield to the loop between slices of a large window.
       void yieldToLoop().then(() => this.closeWindow(window));
       return;
     }

@@ -1,6 +1,11 @@
 export { BlockFlag, BlockOutcome, CommitFlag } from "../core/index.ts";
-export { ArenaGrowth, type ArenaOptions, createArena } from "./arena.ts";
-export { type ArenaPart, planArenaParts } from "./arena-parts.ts";
+export {
+  ArenaGrowth,
+  type ArenaOptions,
+  type ArenaPart,
+  createArena,
+  planArenaParts,
+} from "./arena.ts";
 export {
   type AddressBatch,
   createAddressBatch,
@@ -17,7 +22,6 @@ export type {
   SlotNames,
   SlotShare,
 } from "./block-store.ts";
-export { POLICIES, type PolicyName } from "./create-order.ts";
 export {
   type Cause,
   DEPARTURES,
@@ -26,35 +30,43 @@ export {
   Departures,
   EVICTED,
 } from "./departures.ts";
-export { Announcements } from "./engines/announcements.ts";
 export type { ClaimLimits, ClaimStats } from "./engines/claims.ts";
 export type { EngineMember } from "./engines/engines.ts";
-export type { Lookup } from "./engines/lookup.ts";
+export { Announcements } from "./engines/engines.ts";
+export type { Lookup, LookupRank, LookupState, LookupWish } from "./engines/lookup.ts";
 export { LookupSource } from "./engines/source.ts";
-export type { LookupRank, LookupState, LookupWish } from "./engines/wish.ts";
-export type { WaterMarks } from "./evictor.ts";
 export type * from "./exchange/peer-blocks.ts";
 export type { GpuMirror } from "./gpu-mirror.ts";
-export { createInspector, type InspectorParts } from "./inspect/create-inspector.ts";
 export type * from "./inspect/inspector.ts";
-export type { CopyEnd, LentBlock, LentSlot } from "./lent-slot.ts";
+export { createInspector, type InspectorParts } from "./inspect/inspector.ts";
 export type { LifecycleLimits, LifecycleParts } from "./lifecycle/context.ts";
-export { createLifecycle, type OwnLifecycle } from "./lifecycle/create-lifecycle.ts";
 export type * from "./lifecycle/lifecycle.ts";
+export { createLifecycle, type OwnLifecycle } from "./lifecycle/lifecycle.ts";
 export { type NamedNodes, NameResolver } from "./lifecycle/resolve-names.ts";
 export { type NamespaceFacts, Namespaces } from "./namespaces.ts";
-export { type CreateOrder, createHearthOrder } from "./policy/index.ts";
+export { createHearthOrder } from "./policy/hearth-order.ts";
+export {
+  type CreateOrder,
+  createLruOrder,
+  POLICIES,
+  type PolicyName,
+  type VictimOrder,
+} from "./policy/victim-order.ts";
 export { type PurgeAddress, type PurgeOutcome, purgeBlocks } from "./purge.ts";
-export { type RamCheckStats, ReportBudget } from "./ram-check.ts";
-export { adoptRam, describeRam } from "./ram-handover.ts";
-export { decodeRamRecord, encodeRamRecord, type RamRecord } from "./ram-record.ts";
-export { RamScrub } from "./ram-scrub.ts";
-export { type ResidencySlice, StoreResidency } from "./residency/store-residency.ts";
+export { type RamCheckStats, RamScrub, ReportBudget } from "./ram-check.ts";
+export {
+  adoptRam,
+  decodeRamRecord,
+  describeRam,
+  encodeRamRecord,
+  type RamRecord,
+} from "./ram-handover.ts";
+export type { StoreStats, WaterMarks } from "./ram-tier.ts";
+export { type ResidencySlice, StoreResidency } from "./residency.ts";
+export type { CopyEnd, LentBlock, LentSlot } from "./slot-refs.ts";
 export type { PersistReport } from "./ssd/copies.ts";
-export type { SsdCondition } from "./ssd/ssd-parts.ts";
-export type { SsdSnapshot, SsdStats } from "./ssd/ssd-stats.ts";
+export type { SsdCondition, SsdSnapshot, SsdStats } from "./ssd/ssd-parts.ts";
 export type { SsdSettings } from "./ssd/ssd-tier.ts";
-export type { StoreStats } from "./stats.ts";
 export {
   type Relieve,
   type SsdOptions,

@@ -8,22 +8,22 @@ import type { TieredStore } from "./tiered-store.ts";
 
 export interface PurgeAddress {
   readonly digest: Uint8Array;
-  /** `LAYER_ALL` unless layers are stored one by one. */
+  /** `LAYER_ALL` unless layers are stored separately. */
   readonly layer: number;
 }
 
 /**
- * `held`: an engine, a session, a read or somebody's pin has it, or a block behind it: it stays, at
- * most a write of it to SSD is called off. `failed`: the disk did not do what it was asked to, or
- * hangs; a crash may bring the block back. It is not served any more, but for one whose write
- * hangs: that one goes when the write is over.
+ * `held`: an engine, a session, a read, a pin or a lease protects the block or a descendant. The
+ * block stays; at most its queued write to SSD is cancelled. `failed`: the disk failed or hangs,
+ * and a crash may restore the block. The block is not served any more, except while its own write
+ * hangs; it is removed when that write ends.
  */
 export type PurgeOutcome = "done" | "missing" | "held" | "failed";
 
 /**
- * Removes blocks from every tier of this host. What is answered `done` or `missing` does not come
- * back after any crash: its file is gone, and that is on the disk. A block that was just evicted
- * is missing, too, while its file is still on its way out. One outcome for each address.
+ * Removes blocks from every tier of this host, with one outcome per address. A block answered
+ * `done` or `missing` does not return after a crash: its file is removed, and the removal is
+ * durable. An evicted block whose file is still being removed is `missing`, too.
  */
 export async function purgeBlocks(
   store: TieredStore,
@@ -51,7 +51,7 @@ export async function purgeBlocks(
 
 interface Found {
   readonly node: NodeId;
-  /** What the paths of all files that may be the block's have in common. */
+  /** Common prefix of the paths of all files that the block may have. */
   readonly stem: string;
 }
 
@@ -60,7 +60,7 @@ function find(store: TieredStore, batch: AddressBatch, { digest, layer }: PurgeA
   batch.layer = layer >>> 0 === LAYER_ALL ? LAYER_ALL : layer;
   batch.digests.set(digest.subarray(0, DIGEST_BYTES));
   store.deriveKeys(batch, false);
-  store.landings.removed(batch.keys, 0);
+  store.incoming.removed(batch.keys, 0);
   const stem = stemOf(blockPath(batch.keyBytes, batch.layer, 0));
   return { node: store.table.find(batch.keys, 0), stem };
 }
@@ -73,7 +73,7 @@ async function purgeOne(store: TieredStore, node: NodeId, cause: Cause): Promise
   const { table, ram, ssd, ssdStats } = store;
   if (node === NO_NODE) return "missing";
   const generation = table.generationOf(node);
-  // Its own write is no reason to keep it; what that write left on SSD is gone when it is over.
+  // The block's own write does not protect it. When that write ends, its file is removed.
   const wasQueued = ssd?.writer.isQueued(node) === true;
   const ownLocks = wasQueued ? 1 : 0;
   if (table.locksOf(node) > ownLocks || table.isKept(node)) return "held";
@@ -85,7 +85,7 @@ async function purgeOne(store: TieredStore, node: NodeId, cause: Cause): Promise
   if (table.isProtected(node, Tier.ssd)) return "held";
   const inRam = (there & Tier.ram) !== 0;
   const onSsd = (there & Tier.ssd) !== 0;
-  // From SSD first: without either the node is gone.
+  // From SSD first: the node is removed with its last copy.
   const gone = onSsd ? ssd?.room.drop(node, cause) : undefined;
   if (inRam) ram.drop(node, cause);
   ssdStats.purgedBlocks++;

@@ -1,53 +1,57 @@
-import { type Clock, DIGEST_BYTES, type NodeId, toHex } from "../core/index.ts";
+import { type Clock, DIGEST_BYTES, NO_NODE, type NodeId, sleep, toHex } from "../core/index.ts";
 import { MAC_BYTES } from "../native/index.ts";
 import { Tier } from "./blocks/index.ts";
-import { checksumLater, checksumOf, macBlockOf } from "./commit.ts";
+import { checksumLater, checksumOf, macBlockOf } from "./reservation.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
-/** What led to a check; the causes of damage that was found are counted apart. */
-export const RAM_FINDERS = ["report", "write", "scrub", "file", "read", "peer", "gpu"] as const;
-export type RamFinder = (typeof RAM_FINDERS)[number];
+/** Sources of a check. Damage is counted by source. */
+const RAM_FINDERS = ["report", "write", "scrub", "file", "read", "peer", "gpu"] as const;
+type RamFinder = (typeof RAM_FINDERS)[number];
 
 /**
- * `sound`: the bytes are those that were committed. `damaged`: they are not, and the block has left
- * RAM. `gone`: the block left its slot before that was known, or the agent is stopping.
+ * `sound`: the bytes match the committed checksum. `damaged`: they do not, and the block was
+ * removed from RAM. `gone`: the block left its slot during the check, or the agent is stopping.
  */
 export type RamVerdict = "sound" | "damaged" | "gone";
 
-/** One block in RAM that was damaged, as its health code and the log tell. */
-export interface RamDamage {
+/** One damaged block in RAM, for the health code and the log. */
+interface RamDamage {
   readonly found: RamFinder;
-  /** Damaged blocks since the start, this one included. */
+  /** Damaged blocks since the start, including this one. */
   readonly count: number;
-  /** First bytes of the block's digest, in hex. */
+  /** First 8 bytes of the block's digest, in hex. */
   readonly digest: string;
-  /** Where the block lay in the arena; null: in other memory of the agent. */
+  /** Offset of the block in the arena; null if it was in other memory of the agent. */
   readonly offset: number | null;
   readonly bytes: number;
 }
 
-/** What checks counted since the start. */
+/** Check counters since the start. */
 export interface RamCheckStats {
   readonly damaged: Record<RamFinder, number>;
-  /** Reports of readers: the bytes in RAM were right; and reports that were not looked into. */
+  /** Reports of blocks whose bytes in RAM were correct, and reports that were not checked. */
   falseReports: number;
   skippedReports: number;
-  /** Reports of blocks with a MAC that this agent cannot verify, for lack of the key: they stay. */
+  /**
+   * Reports of blocks with a MAC that this agent cannot verify without the key. The blocks stay.
+   */
   unknownReports: number;
-  /** Blocks that a reader reported and whose MAC is wrong: dropped, on SSD, too. */
+  /** Reported blocks with a wrong MAC, which were removed from RAM and SSD. */
   plantedBlocks: number;
   scrubbedBlocks: number;
   scrubbedBytes: number;
 }
 
-/** Bytes of right blocks that one connection may have hashed: a second of it, and at once. */
+/**
+ * Bytes of correct blocks that one connection's reports may have hashed, per second and in a burst.
+ */
 const REPORT_BYTES_PER_S = 16 * 2 ** 20;
 const REPORT_BYTES_AT_ONCE = 256 * 2 ** 20;
-/** Reports that wait for their turn. */
+/** Maximum number of queued reports. */
 const REPORTS_WAITING_MAX = 4_096;
 const DIGEST_SHOWN_BYTES = 8;
 
-/** Bytes that may be hashed: so many a second, and so many at once. */
+/** Token bucket of bytes to hash: a rate per second, and a burst. */
 export class HashBudget {
   readonly #clock: Clock;
   readonly #bytesPerS: number;
@@ -63,7 +67,7 @@ export class HashBudget {
     this.#atMs = clock.monotonicMs();
   }
 
-  /** Takes what one hash costs; false where the budget is used up. */
+  /** Takes the cost of one hash; false if the budget is used up. */
   take(bytes: number): boolean {
     const nowMs = this.#clock.monotonicMs();
     const came = ((nowMs - this.#atMs) * this.#bytesPerS) / 1_000;
@@ -79,7 +83,7 @@ export class HashBudget {
   }
 }
 
-/** What the false reports of one connection may still cost. A report that was right is free. */
+/** Budget of false reports of one connection. A report of a damaged block costs nothing. */
 export class ReportBudget extends HashBudget {
   constructor(clock: Clock) {
     super(clock, REPORT_BYTES_PER_S, REPORT_BYTES_AT_ONCE);
@@ -87,21 +91,25 @@ export class ReportBudget extends HashBudget {
 }
 
 /**
- * Hashes blocks in RAM on native threads, and takes those that are damaged out of RAM. A check
- * locks nothing: it changes no recency, and a block that left its slot meanwhile is not judged.
+ * Hashes blocks in RAM on native threads and removes damaged ones from RAM. A check takes no lock
+ * and does not change recency. A block that left its slot during the check gets no verdict.
  */
 export class RamCheck {
   /** Called for each damaged block, after it has left RAM. */
   onDamage: (damage: RamDamage) => void = () => undefined;
   readonly stats: RamCheckStats = {
     damaged: { report: 0, write: 0, scrub: 0, file: 0, read: 0, peer: 0, gpu: 0 },
-    ...{ falseReports: 0, skippedReports: 0, unknownReports: 0, plantedBlocks: 0 },
-    ...{ scrubbedBlocks: 0, scrubbedBytes: 0 },
+    falseReports: 0,
+    skippedReports: 0,
+    unknownReports: 0,
+    plantedBlocks: 0,
+    scrubbedBlocks: 0,
+    scrubbedBytes: 0,
   };
   readonly #store: TieredStore;
-  /** By slot. The bytes of one slot are hashed once at a time. */
+  /** By slot number. A slot has at most one check at a time. */
   readonly #checks = new Map<number, { generation: number; verdict: Promise<RamVerdict> }>();
-  /** Reports are looked into one after the other: together they keep one thread busy at most. */
+  /** Reports are checked one at a time, so that together they occupy at most one thread. */
   #reports: Promise<unknown> = Promise.resolve();
   #reportsWaiting = 0;
 
@@ -109,12 +117,12 @@ export class RamCheck {
     this.#store = store;
   }
 
-  /** Blocks that were damaged in RAM since the start. */
+  /** Blocks damaged in RAM since the start. */
   get damagedBlocks(): number {
     return Object.values(this.stats.damaged).reduce((sum, count) => sum + count, 0);
   }
 
-  /** Whether the block's bytes in RAM are right; a block that is not in RAM is `gone`. */
+  /** Checks the block's bytes in RAM. A block that is not in RAM is `gone`. */
   check(node: NodeId, found: RamFinder): Promise<RamVerdict> {
     const { table } = this.#store;
     if (!table.isResident(node, Tier.ram)) return Promise.resolve("gone");
@@ -150,8 +158,8 @@ export class RamCheck {
   }
 
   /**
-   * A reader's copy of what lies in this slot did not verify. `damaged`, too, where the block has
-   * been dropped since the reader got it.
+   * Checks a block whose copy did not verify at a reader. Also `damaged` if the block was removed
+   * after the reader acquired it.
    */
   async report(
     node: NodeId,
@@ -163,7 +171,7 @@ export class RamCheck {
       table.isResident(node, Tier.ram) &&
       table.slotOf(node) === read.slot &&
       table.slotGenerationOf(node) === read.generation;
-    // The reader's lock kept it in RAM: only damage takes it out from under a reader.
+    // The reader's lock kept the block in RAM: only damage removes it nevertheless.
     if (!isThere()) return "damaged";
     const bytes = table.bytesOf(node);
     const nodeGeneration = table.generationOf(node);
@@ -199,17 +207,20 @@ export class RamCheck {
     return macs.judge(table.namespaceOf(node), mac, block);
   }
 
-  /** Its memory is sound: the block leaves every tier, so that the right one may be written. */
+  /**
+   * Removes a block with a wrong MAC from every tier, so that the correct block may be written. Its
+   * memory is not damaged.
+   */
   #dropPlanted(node: NodeId): void {
     const { table, ram, ssd } = this.#store;
     this.stats.plantedBlocks++;
-    if (table.isKept(node)) this.#store.tellLost(node, "its MAC was wrong");
+    if (table.isKept(node)) this.#store.reportLost(node, "wrong MAC");
     ssd?.writer.sourceDamaged(node);
     ssd?.replaced(node);
     ram.condemn(node);
   }
 
-  /** The place in RAM to which the block was read changes what is written there. */
+  /** Records damage of the memory to which the block was read: bytes written there change. */
   placeDamaged(node: NodeId, offset: number | null): void {
     const bytes = this.#store.table.bytesOf(node);
     this.stats.damaged.read++;
@@ -217,24 +228,90 @@ export class RamCheck {
     this.onDamage({ found: "read", count: this.damagedBlocks, digest, offset, bytes });
   }
 
-  /** The first bytes of its digest. */
+  /** First 8 bytes of the block's digest, in hex. */
   #shown(node: NodeId): string {
     const digest = new Uint8Array(DIGEST_BYTES);
     this.#store.table.readDigest(node, digest, 0);
     return toHex(digest.subarray(0, DIGEST_SHOWN_BYTES));
   }
 
-  /** Readers keep the slot until they release it; nobody else gets the block from it. */
+  /**
+   * Removes the block from RAM. Readers keep the slot until they release it; later requests get a
+   * miss.
+   */
   #drop(node: NodeId, found: RamFinder, span: { offset: number; bytes: number }): void {
     const store = this.#store;
     const { table, ram, ssd } = store;
     this.stats.damaged[found]++;
-    // The node may be gone when it has left RAM.
+    // The node may be removed with its last copy.
     const digest = this.#shown(node);
     ssd?.writer.sourceDamaged(node);
     const isLost = table.isKept(node) && !table.isResident(node, Tier.ssd);
-    if (isLost) store.tellLost(node, "its bytes in RAM were damaged");
+    if (isLost) store.reportLost(node, "bytes in RAM damaged");
     ram.condemn(node);
     this.onDamage({ found, count: this.damagedBlocks, digest, ...span });
+  }
+}
+
+const IDLE_MS = 1_000;
+/** Table entries visited in one turn of the event loop. */
+const IDS_AT_ONCE = 65_536;
+
+/**
+ * Hashes all blocks in RAM in rounds, to find damaged memory before a reader does: one block at a
+ * time on a native thread, at a limited average rate. Slots that are being written are not checked.
+ */
+export class RamScrub implements AsyncDisposable {
+  readonly #store: TieredStore;
+  readonly #clock: Clock;
+  readonly #stop = new AbortController();
+  #bytesPerS = 0;
+  #last: NodeId = NO_NODE;
+  #running: Promise<void> | null = null;
+
+  constructor(store: TieredStore) {
+    this.#store = store;
+    this.#clock = store.clock;
+  }
+
+  /** Sets the rate in bytes per second; 0 pauses the scrub. */
+  setRate(bytesPerS: number): void {
+    this.#bytesPerS = bytesPerS;
+    this.#running ??= this.#run();
+  }
+
+  async #run(): Promise<void> {
+    const { signal } = this.#stop;
+    while (!signal.aborted) {
+      const bytes = this.#bytesPerS === 0 ? 0 : await this.#next();
+      const waitMs = bytes === 0 ? IDLE_MS : (bytes / this.#bytesPerS) * 1_000;
+      await sleep(this.#clock, waitMs, signal).catch(() => undefined);
+    }
+  }
+
+  /** Hashes the next block. Returns its bytes, or 0 at the end of a round. */
+  async #next(): Promise<number> {
+    const { table, checks } = this.#store;
+    const node = this.#nextNode();
+    if (node === NO_NODE) return 0;
+    const bytes = table.bytesOf(node);
+    await checks.check(node, "scrub");
+    checks.stats.scrubbedBlocks++;
+    checks.stats.scrubbedBytes += bytes;
+    return bytes;
+  }
+
+  #nextNode(): NodeId {
+    const { table } = this.#store;
+    const end = this.#last + IDS_AT_ONCE;
+    const node = table.nextOn(this.#last, Tier.ram, end);
+    const isOver = node === NO_NODE && end > table.nodesMax;
+    this.#last = node === NO_NODE && !isOver ? ((end - 1) as NodeId) : node;
+    return node;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#stop.abort();
+    await this.#running;
   }
 }

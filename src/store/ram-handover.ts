@@ -1,18 +1,18 @@
-import { DIGEST_BYTES, NO_NODE, type NodeId } from "../core/index.ts";
+import { DIGEST_BYTES, HearthError, NO_NODE, type NodeId } from "../core/index.ts";
 import { MAC_BYTES } from "../native/index.ts";
 import { createAddressBatch, hasParent } from "./batches.ts";
 import { isRefusal, NO_SLOT, NodeFlag, type SlotLayout, Tier } from "./blocks/index.ts";
+import type { HoldRow } from "./index/index.ts";
 import type { Namespaces } from "./namespaces.ts";
 import type { RememberedHolds } from "./pins/index.ts";
-import { ALIAS_ROW_BYTES, createRamRecord, type RamRecord } from "./ram-record.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
 const TRANSIENT = 1;
 
 /**
- * What RAM holds, for the process that takes over its memory; null where some slot is still
- * somebody's, or the arena did not get all of its memory: then it is not handed on. `holds`: who
- * wants what kept, where no ledger knows.
+ * Describes the blocks in RAM for the process that takes over the arena. Null if a slot is still in
+ * use or the arena is not fully populated: the arena is then not handed over. `holds`: the pins and
+ * leases, if no ledger stores them.
  */
 export function describeRam(
   store: TieredStore,
@@ -43,7 +43,7 @@ export function describeRam(
   return record;
 }
 
-/** The other names of blocks: engines ask for them by these. */
+/** The aliases of blocks, by which engines request them. */
 function aliasRows({ table }: TieredStore, nodes: readonly NodeId[]): Uint8Array {
   const names = nodes.flatMap((node, block) =>
     table.aliasesOf(node).map((name) => ({ block, name })),
@@ -90,9 +90,9 @@ function describeBlock(
 }
 
 /**
- * Enters everything a record says into an empty store over the same memory. False where the record
- * does not fit this store: the caller then gives up memory and store together, since some of it may
- * have been entered.
+ * Restores the blocks of a record into an empty store over the same memory. False if the record
+ * does not match the store. The caller must then discard memory and store, since some blocks may
+ * have been restored.
  */
 export function adoptRam(store: TieredStore, namespaces: Namespaces, record: RamRecord): boolean {
   const { slots } = store;
@@ -121,7 +121,7 @@ export function adoptRam(store: TieredStore, namespaces: Namespaces, record: Ram
     const node = store.table.insertResident(batch, 0, namespace, hasParent(batch, 0), Tier.ram);
     if (isRefusal(node)) return false;
     enter(store, node, restored[i]!, record, i);
-    store.seen.learn(namespace, batch.layer, bytes[i]!);
+    store.arrivals.learn(namespace, batch.layer, bytes[i]!);
     nodes.push(node);
   }
   enterAliases(store, nodes, record.aliases);
@@ -139,4 +139,226 @@ function enter(store: TieredStore, node: NodeId, slot: number, record: RamRecord
   table.setFlag(node, NodeFlag.transient, (record.flags[i]! & TRANSIENT) !== 0);
   slots.setNode(slot, node);
   slots.publish(slot);
+}
+
+/** State of the RAM tier for a planned restart, beside the memory itself. */
+export interface RamRecord {
+  /** Identifies the arena to the caller. */
+  readonly arena: string;
+  readonly arenaBytes: number;
+  readonly extentBytes: number;
+  /** Namespace keys in hex; `namespaces` contains indices into this list. */
+  readonly namespaceKeys: readonly string[];
+  /** Identifier of each namespace's MAC key; null if it has none or is unknown. */
+  readonly macKeyIds: readonly (string | null)[];
+  readonly count: number;
+  /** 32 bytes per block; all zero in `parents` means no parent. */
+  readonly digests: Uint8Array;
+  readonly parents: Uint8Array;
+  readonly layers: Uint32Array;
+  readonly namespaces: Uint32Array;
+  readonly bytes: Uint32Array;
+  readonly lastSeen: Uint32Array;
+  readonly uses: Uint32Array;
+  /** Bit 0: transient. */
+  readonly flags: Uint32Array;
+  readonly checksums: BigUint64Array;
+  /** 16 bytes per block; all zero means no MAC. */
+  readonly macs: Uint8Array;
+  /** In ascending order. */
+  readonly offsets: Float64Array;
+  /** `ALIAS_ROW_BYTES` per row: block as u32, length of the alias as u32 (8 or 32), the alias. */
+  readonly aliases: Uint8Array;
+  /** Pins and leases; null if a ledger stores them, or there are none. */
+  readonly holds: RememberedHolds | null;
+}
+
+const ALIAS_ROW_BYTES = 40;
+
+const MAGIC = "HEARTHRM";
+const VERSION = 3;
+/** Oldest readable version. Version 1 has no holds, version 2 no MACs. */
+const OLDEST_VERSION = 1;
+const HEAD_BYTES = 16;
+const SUM_BYTES = 8;
+const ALIGN = 8;
+
+/** Columns in the order of the file. Widths are multiples of four bytes. */
+const COLUMNS = [
+  ["checksums", 8],
+  ["offsets", 8],
+  ["digests", 32],
+  ["parents", 32],
+  ["layers", 4],
+  ["namespaces", 4],
+  ["bytes", 4],
+  ["lastSeen", 4],
+  ["uses", 4],
+  ["flags", 4],
+  ["macs", 16],
+] as const satisfies readonly (readonly [keyof RamRecord, number])[];
+
+type Column = (typeof COLUMNS)[number];
+
+/** The columns of a version. */
+function columnsOf(version: number): readonly Column[] {
+  return version >= 3 ? COLUMNS : COLUMNS.filter(([name]) => name !== "macs");
+}
+
+function rowBytesOf(columns: readonly Column[]): number {
+  return columns.reduce((sum, [, width]) => sum + width, 0);
+}
+
+function createRamRecord(
+  about: Pick<
+    RamRecord,
+    | "arena"
+    | "arenaBytes"
+    | "extentBytes"
+    | "namespaceKeys"
+    | "macKeyIds"
+    | "count"
+    | "aliases"
+    | "holds"
+  >,
+): RamRecord {
+  const { count } = about;
+  return {
+    ...about,
+    checksums: new BigUint64Array(count),
+    offsets: new Float64Array(count),
+    digests: new Uint8Array(count * 32),
+    parents: new Uint8Array(count * 32),
+    layers: new Uint32Array(count),
+    namespaces: new Uint32Array(count),
+    bytes: new Uint32Array(count),
+    lastSeen: new Uint32Array(count),
+    uses: new Uint32Array(count),
+    flags: new Uint32Array(count),
+    macs: new Uint8Array(count * 16),
+  };
+}
+
+/**
+ * Layout: magic, version, length of the JSON part, JSON, columns, aliases, blocks of holds, and
+ * XXH3-64 of all preceding bytes.
+ */
+export function encodeRamRecord(record: RamRecord): Uint8Array {
+  const { arena, arenaBytes, extentBytes, namespaceKeys, count, aliases } = record;
+  const { holds, blocks } = writtenHolds(record.holds);
+  const sizes = { count, aliasBytes: aliases.length };
+  const names = { namespaceKeys, macKeyIds: record.macKeyIds };
+  const about = JSON.stringify({ arena, arenaBytes, extentBytes, ...names, ...sizes, holds });
+  const json = new TextEncoder().encode(about);
+  const columnsAt = Math.ceil((HEAD_BYTES + json.length) / ALIGN) * ALIGN;
+  const aliasesAt = columnsAt + count * rowBytesOf(COLUMNS);
+  const holdsAt = aliasesAt + aliases.length;
+  const sumAt = holdsAt + blocks.reduce((sum, { length }) => sum + length, 0);
+  const out = new Uint8Array(sumAt + SUM_BYTES);
+  const view = new DataView(out.buffer);
+  out.set(new TextEncoder().encode(MAGIC));
+  view.setUint32(8, VERSION, true);
+  view.setUint32(12, json.length, true);
+  out.set(json, HEAD_BYTES);
+  let at = columnsAt;
+  for (const [name, width] of COLUMNS) {
+    const column = record[name];
+    out.set(new Uint8Array(column.buffer, column.byteOffset, count * width), at);
+    at += count * width;
+  }
+  out.set(aliases, aliasesAt);
+  at = holdsAt;
+  for (const part of blocks) {
+    out.set(part, at);
+    at += part.length;
+  }
+  view.setBigUint64(sumAt, Bun.hash.xxHash3(out.subarray(0, sumAt)), true);
+  return out;
+}
+
+/** Null if the record is damaged: every bit is covered by the checksum. */
+export function decodeRamRecord(from: Uint8Array): RamRecord | null {
+  if (from.length < HEAD_BYTES + SUM_BYTES) return null;
+  const bytes = from.slice();
+  const view = new DataView(bytes.buffer);
+  const sumAt = bytes.length - SUM_BYTES;
+  if (view.getBigUint64(sumAt, true) !== Bun.hash.xxHash3(bytes.subarray(0, sumAt))) return null;
+  const magic = new TextDecoder().decode(bytes.subarray(0, 8));
+  const version = view.getUint32(8, true);
+  if (magic !== MAGIC || version < OLDEST_VERSION || version > VERSION) return null;
+  const jsonBytes = view.getUint32(12, true);
+  const about = aboutOf(bytes.subarray(HEAD_BYTES, HEAD_BYTES + jsonBytes));
+  let at = Math.ceil((HEAD_BYTES + jsonBytes) / ALIGN) * ALIGN;
+  const { aliasBytes, holds: written, macKeyIds = [], ...named } = about;
+  const columns = columnsOf(version);
+  const aliasesAt = at + about.count * rowBytesOf(columns);
+  const holdsAt = aliasesAt + aliasBytes;
+  const holds = readHolds(written ?? null, bytes.subarray(holdsAt, sumAt));
+  if (holds === "damaged") return null;
+  const record = createRamRecord({
+    ...named,
+    macKeyIds,
+    holds,
+    aliases: bytes.slice(aliasesAt, holdsAt),
+  });
+  for (const [name, width] of columns) {
+    const column = record[name];
+    new Uint8Array(column.buffer).set(bytes.subarray(at, at + about.count * width));
+    at += about.count * width;
+  }
+  return record;
+}
+
+/**
+ * Pins and leases in the JSON part. Their blocks follow as binary; the JSON has only their byte
+ * count.
+ */
+interface WrittenHolds {
+  readonly lastSeen: RememberedHolds["lastSeen"];
+  readonly rows: readonly (Omit<HoldRow, "blocks"> & { readonly blockBytes: number })[];
+}
+
+function writtenHolds(from: RememberedHolds | null): {
+  readonly holds: WrittenHolds | null;
+  readonly blocks: readonly Uint8Array[];
+} {
+  if (from === null) return { holds: null, blocks: [] };
+  const rows = from.holds.map(({ blocks, ...row }) => ({ ...row, blockBytes: blocks.length }));
+  const blocks = from.holds.map((row) => row.blocks);
+  return { holds: { lastSeen: from.lastSeen, rows }, blocks };
+}
+
+function readHolds(
+  written: WrittenHolds | null,
+  blocks: Uint8Array,
+): RememberedHolds | null | "damaged" {
+  let at = 0;
+  const holds = (written?.rows ?? []).map(({ blockBytes, ...row }): HoldRow => {
+    at += blockBytes;
+    return { ...row, purges: row.purges === true, blocks: blocks.slice(at - blockBytes, at) };
+  });
+  if (at !== blocks.length) return "damaged";
+  return written === null ? null : { holds, lastSeen: written.lastSeen };
+}
+
+type About = Omit<Parameters<typeof createRamRecord>[0], "aliases" | "holds" | "macKeyIds"> & {
+  /** Absent in earlier versions. */
+  readonly macKeyIds?: RamRecord["macKeyIds"];
+  readonly aliasBytes: number;
+  readonly holds?: WrittenHolds | null;
+};
+
+/** Throws INTERNAL if the JSON is invalid: its checksum matched, so an agent wrote it. */
+function aboutOf(json: Uint8Array): About {
+  try {
+    return JSON.parse(new TextDecoder().decode(json));
+  } catch (cause) {
+    throw new HearthError(
+      "INTERNAL",
+      "handover record with a valid checksum contains invalid JSON",
+      {
+        cause,
+      },
+    );
+  }
 }

@@ -1,116 +1,118 @@
-import { NO_NODE, type NodeId } from "../core/index.ts";
+import { type Clock, NO_NODE, type NodeId, yieldToLoop } from "../core/index.ts";
 import { ANY_ZONE, type BlockTable, NO_SLOT, type SlotAllocator, Tier } from "./blocks/index.ts";
 import { type Cause, type Departures, EVICTED } from "./departures.ts";
-import type { VictimOrder } from "./policy/index.ts";
-import type { StoreStats } from "./stats.ts";
+import type { Sessions } from "./pins/index.ts";
+import type { VictimOrder } from "./policy/victim-order.ts";
 
-/** Extents looked at when a size class needs room that another class has. */
+/** Extents examined when a size class needs room that another class occupies. */
 const EXTENTS_TRIED = 4;
-/** Blocks looked at for one of the right size. */
+/** Blocks examined to find one of the right size. */
 const NODES_LOOKED_AT = 256;
-/** Paths made the newest by one request; what a request names beyond them keeps its place. */
+/** Paths moved to the newest end of the order by one request. Further paths keep their place. */
 const PATHS_TOUCHED = 64;
-/** Protections ended for one block: each may have been one of several on the same blocks. */
-const RELIEFS = 16;
-/** Blocks sent to the tier below for one that wants room. */
+/** Pins or leases ended for one block. Several may protect the same blocks. */
+const PIN_EVICTIONS_MAX = 16;
+/** Blocks sent to the tier below for one writer that needs room. */
 const SENT_DOWN_AT_ONCE = 16;
-/** Blocks dropped at once to empty an extent: about a millisecond. */
+/** Blocks dropped at once to empty an extent: about a millisecond of work. */
 const DROPS_AT_ONCE = 1024;
 
-/** What the tier below says of a block that RAM would like to be rid of. */
+/** Interface of the tier below RAM, to which RAM offers blocks before it drops them. */
 export interface TierBelow {
   /**
-   * `go`: it has the block, or does not want it. `sent`: the block is on its way down, locked until
-   * it is there. `busy`: it wants the block and cannot take it now.
+   * `go`: the tier has the block, or does not want it. `sent`: the block is being copied down,
+   * locked until the copy ends. `busy`: the tier wants the block but cannot take it now.
    */
   leaving(node: NodeId): "go" | "sent" | "busy";
   /**
-   * RAM has no room and nothing to give up: takes of what may not leave RAM before it is below.
-   * Whether blocks are on their way down, so that room is about to come.
+   * RAM has no room and no victim. Starts to copy blocks that may not leave RAM before they are
+   * copied. Returns whether copies are under way, so that room will become free.
    */
   catchUp(): boolean;
-  /** Bytes of blocks that leave RAM as soon as they are down. */
+  /** Bytes of blocks that leave RAM as soon as they are copied. */
   readonly leavingBytes: number;
-  /** A request used the block at `now`, before that at `before`; seconds. */
+  /** Records a use of the block at `now`; its previous use was at `before`. Seconds. */
   used(node: NodeId, before: number, now: number): void;
 }
 
-export interface RamTierParts {
+interface RamTierParts {
   readonly table: BlockTable;
   readonly slots: SlotAllocator;
   readonly order: VictimOrder;
   readonly stats: StoreStats;
-  /** Seconds; goes into the table as the time of a block's latest use. */
+  /** Unix time in seconds, recorded in the table as the time of a block's latest use. */
   nowSeconds(): number;
   readonly departures: Departures;
   /**
-   * Called when everything is protected: ends one such protection, for what `why` says; false where
-   * none can be.
+   * Called when every block is protected. Ends one pin or lease and logs `why`; false if there is
+   * none to end.
    */
-  relieve(why: string): boolean;
+  evictPins(why: string): boolean;
 }
 
 /**
- * Room in RAM: finds slots, and makes them by dropping what the order gives up. Dropping a block
- * from RAM takes a microsecond and no I/O, so a writer that finds no free slot takes the next
- * victim's at once; it never waits for one.
+ * Manages room in RAM: reserves slots and frees them by dropping the order's victims. Dropping a
+ * block takes a microsecond and no I/O. A writer that finds no free slot therefore takes the next
+ * victim's immediately and never waits.
  */
 export class RamTier {
   readonly #parts: RamTierParts;
   #below: TierBelow | null = null;
-  /** Brought up from below, and not yet named by the request that wanted them. */
+  /** Blocks read from the tier below, until the request that caused the read is answered. */
   readonly #fresh = new Set<NodeId>();
-  /** Those that are here for the request that wanted them, and for nothing behind it. */
+  /** Blocks that leave RAM when the request that caused the read or fetch releases them. */
   readonly #passing = new Set<NodeId>();
 
   constructor(parts: RamTierParts) {
     this.#parts = parts;
   }
 
-  /** From now on blocks that leave are offered to this tier first. */
+  /** Sets the tier to which blocks are offered before they leave RAM. */
   setBelow(below: TierBelow): void {
     this.#below = below;
   }
 
-  /** Bytes in use that will be free without another drop. */
+  /** Bytes in use that become free without further drops. */
   get leavingBytes(): number {
     return this.#below?.leavingBytes ?? 0;
   }
 
   /**
-   * A reserved slot for so many bytes, or NO_SLOT where nothing may be dropped for it.
-   * `mayRelieve`: whether what somebody keeps may be let go of for it. `zone`: where it should lie;
-   * what is dropped for it lies where it lay.
+   * Reserves a slot of at least `bytes`; NO_SLOT if no block may be dropped for it. `mayEvictPins`:
+   * pins and leases may be ended for it. `zone`: preferred allocator zone; a slot freed by a drop
+   * keeps the zone of the dropped block.
    */
-  takeSlot(bytes: number, mayRelieve = true, zone: number = ANY_ZONE): number {
+  takeSlot(bytes: number, mayEvictPins = true, zone: number = ANY_ZONE): number {
     const slot = this.#parts.slots.reserve(bytes, zone);
-    return slot === NO_SLOT ? this.#reclaim(bytes, mayRelieve) : slot;
+    return slot === NO_SLOT ? this.#reclaim(bytes, mayEvictPins) : slot;
   }
 
-  #reclaim(bytes: number, mayRelieve: boolean): number {
+  #reclaim(bytes: number, mayEvictPins: boolean): number {
     const { slots, table } = this.#parts;
-    const victim = this.#victim(bytes, mayRelieve);
+    const victim = this.#victim(bytes, mayEvictPins);
     if (victim === NO_NODE) return NO_SLOT;
     if (slots.slotBytesOf(table.slotOf(victim)) === slots.slotBytesFor(bytes)) {
       this.drop(victim);
       return slots.reserve(bytes);
     }
-    // The memory belongs to blocks of another size: an extent of theirs must go as a whole.
+    // The memory belongs to another size class: free a whole extent of that class.
     if (this.#emptyExtentFor(bytes)) return slots.reserve(bytes);
-    // None can go: then the oldest of the right size does, though younger than others.
+    // If no extent can be freed, drop the oldest block of the right size, though other blocks are
+    // older.
     return this.#dropOfSize(slots.slotBytesFor(bytes)) ? slots.reserve(bytes) : NO_SLOT;
   }
 
-  #victim(bytes: number, mayRelieve: boolean): NodeId {
+  #victim(bytes: number, mayEvictPins: boolean): NodeId {
     const { order } = this.#parts;
-    let reliefs = 0;
+    let pinEvictions = 0;
     let sent = 0;
     while (true) {
       const victim = order.victim();
       if (victim === NO_NODE) {
-        // What is being written is locked for a moment only: no reason to end anything else.
-        if (this.#below?.catchUp() || reliefs++ === RELIEFS || !mayRelieve) return NO_NODE;
-        if (!this.#parts.relieve(this.#shortage(bytes))) return NO_NODE;
+        // Blocks being written are locked only briefly: do not end pins for that.
+        if (this.#below?.catchUp() || pinEvictions++ === PIN_EVICTIONS_MAX || !mayEvictPins)
+          return NO_NODE;
+        if (!this.#parts.evictPins(this.#shortage(bytes))) return NO_NODE;
       } else if (this.#below === null || this.#below.leaving(victim) !== "sent") {
         return victim;
       } else if (sent++ === SENT_DOWN_AT_ONCE) {
@@ -123,12 +125,15 @@ export class RamTier {
     const { slots, table } = this.#parts;
     const blocks = table.residentBlocks(Tier.ram);
     return (
-      `all ${blocks} blocks in RAM are held, ${slots.usedBytes} of ${slots.readyBytes} bytes ` +
+      `all ${blocks} blocks in RAM are protected, ` +
+      `${slots.usedBytes} of ${slots.readyBytes} bytes ` +
       `are in use, ${bytes} more are needed`
     );
   }
 
-  /** Whether the block may be dropped now; if the tier below wants it, it is sent there. */
+  /**
+   * Whether the block may be dropped now. Sends the block to the tier below if that tier wants it.
+   */
   #mayGo(node: NodeId): boolean {
     const { table } = this.#parts;
     if (table.isProtected(node, Tier.ram)) return false;
@@ -170,7 +175,7 @@ export class RamTier {
     return all;
   }
 
-  /** False where it has so many blocks that the rest is left to the next writer. */
+  /** False if the extent has more blocks than one call may drop. The next writer drops the rest. */
   #empty(extent: number): boolean {
     const { slots } = this.#parts;
     let slot = NO_SLOT;
@@ -183,8 +188,8 @@ export class RamTier {
   }
 
   /**
-   * Drops the order's next victim, or sends it down. `none`: everything is protected, or the tier
-   * below has to catch up first.
+   * Drops the order's next victim, or sends it to the tier below. `none`: every block is protected,
+   * or the tier below is busy.
    */
   dropOne(): "dropped" | "sent" | "none" {
     const victim = this.#parts.order.victim();
@@ -194,7 +199,7 @@ export class RamTier {
     return answer === "go" ? "dropped" : answer === "sent" ? "sent" : "none";
   }
 
-  /** Takes an unprotected block out of RAM; its slot is free again. The node may vanish. */
+  /** Removes an unprotected block from RAM and frees its slot. May remove the node. */
   drop(node: NodeId, cause: Cause = EVICTED): void {
     const { table, slots, stats } = this.#parts;
     stats.evictedBlocks++;
@@ -203,14 +208,14 @@ export class RamTier {
   }
 
   /**
-   * Takes a damaged block out of RAM, protected or not. Its slot is free again when its readers
-   * have released it. The node may vanish.
+   * Removes a damaged block from RAM, protected or not. Its slot is freed when its readers have
+   * released it. May remove the node.
    */
   condemn(node: NodeId): void {
     this.#parts.slots.condemn(this.#leave(node, { reason: "quarantined", by: null }));
   }
 
-  /** The table forgets that the block is in RAM; its slot, which is the caller's to free. */
+  /** Removes the block from the table's RAM tier. Returns its slot, which the caller frees. */
   #leave(node: NodeId, cause: Cause): number {
     const { table, order, departures } = this.#parts;
     const slot = table.slotOf(node);
@@ -222,29 +227,32 @@ export class RamTier {
   }
 
   /**
-   * A block has come up from below; `touch` follows when the request that wanted it is answered.
+   * Call when a block has been read from the tier below. `touch` follows when the request is
+   * answered.
    */
   promoted(node: NodeId): void {
     this.#fresh.add(node);
   }
 
-  /** A block that came up, or from another host, leaves as soon as nobody holds it any more. */
+  /** Marks a block that was read or fetched: it leaves RAM when its last user releases it. */
   passes(node: NodeId): void {
     this.#passing.add(node);
   }
 
-  /** Somebody held the block until now: it leaves where it was only passing. It may vanish. */
+  /**
+   * Call when a user releases the block. Drops it if it is marked by `passes`. May remove the node.
+   */
   letGo(node: NodeId): void {
     const { table } = this.#parts;
     if (!this.#passing.has(node) || table.isProtected(node, Tier.ram)) return;
     this.#passing.delete(node);
-    // What was stored behind it could not be found without it.
+    // A stored descendant could not be found without this block.
     if (table.isLeafOn(node, Tier.ram)) this.drop(node);
   }
 
   /**
-   * Counts a use of each node and makes them the newest, the first of `nodes` newest of all. They
-   * are a request's blocks from first to last: as a rule each is the parent of the next.
+   * Counts a use of each node and moves it to the newest end of the order, the first node newest.
+   * `nodes` are a request's blocks from first to last; usually each is the parent of the next.
    */
   touch(nodes: readonly NodeId[], event: "stored" | "used"): void {
     const { table, order, nowSeconds } = this.#parts;
@@ -257,10 +265,10 @@ export class RamTier {
       const node = nodes[i]!;
       const before = table.lastUsedOf(node);
       table.markUsed(node, now);
-      // What only passes is not worth a copy below.
+      // A block that leaves RAM after this request is not worth a copy on the tier below.
       const isHere = event === "used" && !this.#passing.has(node);
       if (isHere) this.#below?.used(node, before, now);
-      // Touching a block touches its ancestors: one walk serves the whole chain.
+      // Touching a block touches its ancestors: one walk covers the whole chain.
       const touched = below !== NO_NODE && table.parentOf(below) === node;
       below = node;
       if (!touched && paths++ < PATHS_TOUCHED) table.touchPath(node);
@@ -268,8 +276,8 @@ export class RamTier {
   }
 
   /**
-   * All of `nodes` came with the memory of an earlier process: tells the order of them, path by
-   * path, those whose last block was used longest ago first.
+   * Adds blocks adopted with the memory of a previous process to the order, path by path, the path
+   * whose last block was used longest ago first.
    */
   adopt(nodes: readonly NodeId[]): void {
     const { table, order } = this.#parts;
@@ -284,14 +292,17 @@ export class RamTier {
     }
   }
 
-  /** Nobody waits any more for a block that came up: the order hears of it alone. */
+  /**
+   * Call when no request waits any longer for a block read from below: the block enters the order
+   * alone.
+   */
   settleFresh(node: NodeId): void {
     if (this.#fresh.delete(node)) this.#parts.order.stored([node]);
   }
 
   /**
-   * Those that came up for this request are stored as far as the order knows; of those that stayed
-   * below it hears nothing.
+   * Reports blocks read for this request to the order as stored, and the others as used. Blocks
+   * that are not in RAM are left out.
    */
   #used(nodes: readonly NodeId[]): void {
     const { order, table } = this.#parts;
@@ -306,4 +317,158 @@ export class RamTier {
     order.stored(came);
     for (const node of came) this.#fresh.delete(node);
   }
+}
+
+/** Shares of the arena in use: eviction starts above `high` and stops at `low`. */
+export interface WaterMarks {
+  readonly high: number;
+  readonly low: number;
+}
+
+/** Blocks dropped before the loop yields: a fraction of a millisecond of work. */
+const DROPS_A_SLICE = 128;
+
+/**
+ * Frees room in the background. Checks the arena every `intervalMs`, and immediately when woken by
+ * a writer that found it above the high-water mark.
+ */
+export class Evictor implements AsyncDisposable {
+  readonly #ram: RamTier;
+  readonly #slots: SlotAllocator;
+  readonly #stats: StoreStats;
+  readonly #clock: Clock;
+  readonly #sessions: Sessions;
+  #marks: WaterMarks;
+  #timer: Disposable | null = null;
+  #walk: Promise<void> | null = null;
+  #stopped = false;
+  #growthOver = false;
+
+  constructor(
+    parts: {
+      ram: RamTier;
+      slots: SlotAllocator;
+      stats: StoreStats;
+      clock: Clock;
+      sessions: Sessions;
+    },
+    marks: WaterMarks,
+  ) {
+    this.#ram = parts.ram;
+    this.#slots = parts.slots;
+    this.#stats = parts.stats;
+    this.#clock = parts.clock;
+    this.#sessions = parts.sessions;
+    this.#marks = marks;
+  }
+
+  start(intervalMs: number): void {
+    this.#timer?.[Symbol.dispose]();
+    this.#timer = this.#clock.every(intervalMs, () => {
+      this.#sessions.endIdle();
+      this.wake();
+    });
+  }
+
+  setMarks(marks: WaterMarks): void {
+    this.#marks = marks;
+    this.wake();
+  }
+
+  /** Call when the arena does not grow further, complete or not. */
+  growthIsOver(): void {
+    this.#growthOver = true;
+  }
+
+  /** Starts an eviction run if the arena is above the high-water mark and no run is active. */
+  wake(): void {
+    if (this.#walk !== null || this.#stopped || !this.#above(this.#marks.high)) return;
+    this.#stats.evictionRuns++;
+    this.#walk = this.#run().finally(() => {
+      this.#walk = null;
+    });
+  }
+
+  /**
+   * Compares usage with the final arena size while the arena grows, so that growth does not cause
+   * drops.
+   */
+  #above(share: number): boolean {
+    const { usedBytes, readyBytes, arenaBytes } = this.#slots;
+    const grown = this.#growthOver || readyBytes === arenaBytes;
+    return grown && usedBytes - this.#ram.leavingBytes > share * readyBytes;
+  }
+
+  async #run(): Promise<void> {
+    while (!this.#stopped) {
+      for (let i = 0; i < DROPS_A_SLICE; i++) {
+        if (!this.#above(this.#marks.low) || this.#ram.dropOne() === "none") return;
+      }
+      await yieldToLoop();
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#stopped = true;
+    this.#timer?.[Symbol.dispose]();
+    await this.#walk;
+  }
+}
+
+/** Store counters since the start. Read by metrics and status; written only by the store. */
+export interface StoreStats {
+  matchBlocks: number;
+  acquireHits: number;
+  /** Acquired blocks that were read from SSD. Included in `acquireHits`. */
+  acquireHitsSsd: number;
+  /** Acquired blocks that were fetched from peers. Included in `acquireHits`. */
+  acquireHitsPeer: number;
+  acquireMisses: number;
+  reservedBlocks: number;
+  presentBlocks: number;
+  fullBlocks: number;
+  committedBlocks: number;
+  committedBytes: number;
+  abortedBlocks: number;
+  corruptBlocks: number;
+  evictedBlocks: number;
+  evictedBytes: number;
+  evictionRuns: number;
+  quarantinedSlots: number;
+  /**
+   * Blocks received from peers that passed verification, and those that failed it and were
+   * discarded.
+   */
+  pulledBlocks: number;
+  pulledBytes: number;
+  peerCorruptBlocks: number;
+  /** Blocks served to peers. */
+  lentBlocks: number;
+  lentBytes: number;
+}
+
+export function emptyStats(): StoreStats {
+  return {
+    matchBlocks: 0,
+    acquireHits: 0,
+    acquireHitsSsd: 0,
+    acquireHitsPeer: 0,
+    acquireMisses: 0,
+    reservedBlocks: 0,
+    presentBlocks: 0,
+    fullBlocks: 0,
+    committedBlocks: 0,
+    committedBytes: 0,
+    abortedBlocks: 0,
+    corruptBlocks: 0,
+    evictedBlocks: 0,
+    evictedBytes: 0,
+    evictionRuns: 0,
+    quarantinedSlots: 0,
+    pulledBlocks: 0,
+    pulledBytes: 0,
+    peerCorruptBlocks: 0,
+    lentBlocks: 0,
+    lentBytes: 0,
+  };
 }

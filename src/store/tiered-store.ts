@@ -9,9 +9,8 @@ import {
   type TurnBudget,
 } from "../core/index.ts";
 import type { BlockDisk, Native, Queue, Region } from "../native/index.ts";
-import type { ArenaPart } from "./arena-parts.ts";
+import type { ArenaPart } from "./arena.ts";
 import type { AddressBatch } from "./batches.ts";
-import { blockBytesMax } from "./block-bytes.ts";
 import type { ArenaAccess, BlockStore, Holder, HolderOptions } from "./block-store.ts";
 import {
   ANY_ZONE,
@@ -19,35 +18,37 @@ import {
   createBlockTable,
   createSlotAllocator,
   type SizeClass,
+  SLOT_ALIGN,
   type SlotAllocator,
   Tier,
 } from "./blocks/index.ts";
-import { createOrder, type PolicyName } from "./create-order.ts";
 import { Departures } from "./departures.ts";
+import { StoreEngineSession } from "./engine-session.ts";
 import type { ClaimLimits } from "./engines/claims.ts";
 import { Engines } from "./engines/engines.ts";
-import { Evictor, type WaterMarks } from "./evictor.ts";
-import { Landings } from "./exchange/landings.ts";
+import { IncomingBlocks } from "./exchange/incoming-blocks.ts";
 import type { PeerTier } from "./exchange/peer-blocks.ts";
-import { SeenBlocks } from "./exchange/seen-blocks.ts";
-import { StorePeerBlocks } from "./exchange/store-peer-blocks.ts";
+import { ArrivalStats, StorePeerBlocks } from "./exchange/store-peer-blocks.ts";
 import { GpuMirror } from "./gpu-mirror.ts";
 import type { BlockIndex } from "./index/index.ts";
-import { NamespaceMacs } from "./namespace-macs.ts";
-import { Namespaces } from "./namespaces.ts";
+import { NamespaceMacs, Namespaces } from "./namespaces.ts";
 import { type ReliefLevel, Sessions } from "./pins/index.ts";
-import type { VictimOrder } from "./policy/index.ts";
+import type { VictimOrder } from "./policy/victim-order.ts";
+import { createOrder, type PolicyName } from "./policy/victim-order.ts";
 import { RamCheck, type RamCheckStats } from "./ram-check.ts";
-import { RamTier } from "./ram-tier.ts";
-import { StoreResidency } from "./residency/store-residency.ts";
+import { Evictor, emptyStats, RamTier, type StoreStats, type WaterMarks } from "./ram-tier.ts";
+import { StoreResidency } from "./residency.ts";
 import { BlockFiles } from "./ssd/block-files.ts";
+import { IoSlots } from "./ssd/io-slots.ts";
 import { Recovery, type RecoveryReport } from "./ssd/recovery.ts";
-import { DiskSchedule } from "./ssd/schedule.ts";
-import type { HealthSink, SsdParts } from "./ssd/ssd-parts.ts";
-import { emptySsdStats, type SsdSnapshot, type SsdStats } from "./ssd/ssd-stats.ts";
+import {
+  emptySsdStats,
+  type HealthSink,
+  type SsdParts,
+  type SsdSnapshot,
+  type SsdStats,
+} from "./ssd/ssd-parts.ts";
 import { type SsdSettings, SsdTier } from "./ssd/ssd-tier.ts";
-import { emptyStats, type StoreStats } from "./stats.ts";
-import { StoreHolder } from "./store-holder.ts";
 
 export interface TieredStoreOptions {
   readonly native: Native;
@@ -55,48 +56,49 @@ export interface TieredStoreOptions {
   readonly queue: Queue;
   readonly clock: Clock;
   readonly random: Random;
-  /** Blocks the table can know, all tiers together. */
+  /** Maximum number of table entries, all tiers together. */
   readonly blocksMax: number;
-  /** Blocks of engines' GPUs that are mirrored, all engines together. */
+  /** Maximum number of mirrored GPU blocks, all engines together. */
   readonly gpuWindowBlocks: number;
   readonly marks: WaterMarks;
-  /** What of the arena lies near which NUMA node. Default: nothing is known of it. */
+  /** Parts of the arena by NUMA node. Default: none, any slot may lie anywhere. */
   readonly parts?: readonly ArenaPart[];
-  /** What leaves RAM first. */
+  /** Eviction order of RAM. */
   readonly policy: PolicyName;
-  /** What engines may have reserved of RAM. Default: `claimLimits` of the whole arena. */
+  /** Limits of RAM reservations by engines. Default: `claimLimits` of the whole arena. */
   readonly claims?: ClaimLimits;
-  /** Of the event loop, for lookups. */
+  /** Time budget of lookups on the event loop. Default: `loopTurns`. */
   readonly turns?: TurnBudget;
-  /** Those of the process; without them no block can come from another host. */
+  /** Namespaces of the process. Required if blocks are fetched from peers. */
   readonly namespaces?: Namespaces;
   /** MAC keys of namespaces by identifier, 16 bytes each. Default: none. */
   readonly macKeys?: ReadonlyMap<string, Uint8Array>;
 }
 
-/** What the SSD tier is made of, beside the store it belongs to. */
+/** Parts and settings of the SSD tier, beyond those of its store. */
 export interface SsdOptions extends SsdSettings {
   readonly disk: BlockDisk;
   readonly index: BlockIndex;
   readonly namespaces: Namespaces;
   readonly capacityBytes: number;
   readonly writeQueueBytes: number;
-  /** The longest a reader waits for SSD, whatever it asks for. */
+  /** Upper limit of every wait for SSD, in milliseconds, whatever deadline the reader gives. */
   readonly readDeadlineMs: number;
   readonly incarnation: bigint;
   readonly health: HealthSink;
   readonly log: SsdParts["log"];
   /**
-   * Called when its blocks are back and none of them may leave yet: what is held is held by then.
+   * Called after recovery and before the SSD tier may evict. Pins and leases must be restored when
+   * the promise resolves.
    */
   readonly beforeStart?: () => Promise<void>;
 }
 
 export type Relieve = (tier: "ram" | "ssd", why: string, level: ReliefLevel) => boolean;
 
-export type TellLost = (node: NodeId, why: string) => void;
+type ReportLost = (node: NodeId, why: string) => void;
 
-/** What status and metrics show of the store. */
+/** Store figures for status and metrics. */
 export interface StoreSnapshot {
   readonly stats: Readonly<StoreStats>;
   readonly checks: Readonly<RamCheckStats>;
@@ -117,7 +119,7 @@ export interface StoreSnapshot {
   readonly ssd: (SsdSnapshot & { readonly stats: Readonly<SsdStats> }) | null;
 }
 
-/** The node's store: one table, one arena in RAM, and an SSD tier below it where there is one. */
+/** The agent's block store: one table, one arena in RAM, and an optional SSD tier below it. */
 export class TieredStore implements BlockStore, AsyncDisposable {
   readonly table: BlockTable;
   readonly slots: SlotAllocator;
@@ -125,28 +127,28 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly queue: Queue;
   readonly ram: RamTier;
   readonly sessions: Sessions;
-  /** Finds blocks that were damaged in RAM. */
+  /** Detects blocks that were damaged in RAM. */
   readonly checks: RamCheck = new RamCheck(this);
   readonly mirror: GpuMirror;
   readonly evictor: Evictor;
   readonly departures = new Departures(() => this.nowSeconds());
-  /** What came to a tier and left it, for whoever tells others. */
+  /** Residency changes of all tiers, for publishers. */
   readonly residency: StoreResidency;
   readonly stats: StoreStats = emptyStats();
   readonly ssdStats: SsdStats = emptySsdStats();
   readonly namespaces: Namespaces;
   readonly macs: NamespaceMacs;
-  readonly landings: Landings;
-  readonly seen = new SeenBlocks();
-  /** What is kept in RAM for engines that looked it up, and what they announced. */
+  readonly incoming: IncomingBlocks;
+  readonly arrivals = new ArrivalStats();
+  /** RAM reservations and announcements of engines. */
   readonly engines: Engines;
-  /** What pulling from other hosts and serving them need. */
+  /** Block access for fetching from peers and for serving them. */
   readonly peerBlocks: StorePeerBlocks;
-  /** The longest a reader waits for SSD. */
+  /** Upper limit of every wait for SSD, in milliseconds. */
   readDeadlineMs = 0;
   readonly arena: ArenaAccess;
   readonly blockBytesMax: number;
-  /** Nodes of the batch at hand; holders fill and read it before they return. */
+  /** Nodes of the current batch. Sessions fill and read it synchronously. */
   readonly found = new Int32Array(BATCH_MAX);
   readonly #native: Native;
   readonly clock: Clock;
@@ -155,13 +157,13 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly #parts: readonly ArenaPart[];
   #ssd: SsdTier | null = null;
   #peers: PeerTier | null = null;
-  #relieve: Relieve = () => false;
-  #lost: TellLost = () => undefined;
+  #evictPins: Relieve = () => false;
+  #lost: ReportLost = () => undefined;
 
   constructor(options: TieredStoreOptions) {
     const { region, blocksMax, random, clock } = options;
     this.clock = clock;
-    this.landings = new Landings(clock);
+    this.incoming = new IncomingBlocks(clock);
     this.namespaces = options.namespaces ?? new Namespaces();
     const { native, queue, macKeys = new Map() } = options;
     this.macs = new NamespaceMacs(native, queue, this.namespaces, macKeys);
@@ -176,7 +178,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       nodesMax: blocksMax,
       random,
       onProtection: (node, on) => (on ? order?.protect(node) : order?.unprotect(node)),
-      onInRamAlone: (node) => this.#ssd?.owe(node),
+      onInRamAlone: (node) => this.#ssd?.addPending(node),
       onResidency: (node, tier, on) => {
         this.residency.noted(node, tier, on);
         if (on) this.engines.came(node, tier);
@@ -201,7 +203,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       order,
       departures,
       nowSeconds: () => this.nowSeconds(),
-      relieve: (why) => this.#relieveRam(why),
+      evictPins: (why) => this.#evictPinsOfRam(why),
     });
     this.mirror = new GpuMirror(table, options.gpuWindowBlocks);
     this.evictor = new Evictor(
@@ -218,8 +220,8 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   }
 
   /**
-   * Seconds since 1970 as the wall clock had it at the start, advancing with the monotonic clock:
-   * a jump ages nothing.
+   * Unix time in seconds: the wall clock at the start plus the monotonic clock since. A jump of the
+   * wall clock does not age blocks.
    */
   nowSeconds(): number {
     const elapsed = (this.clock.monotonicMs() - this.#startMs) / 1_000;
@@ -227,52 +229,53 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   }
 
   /**
-   * Called when nothing on a tier may go and room is needed there: ends a hold that keeps blocks on
-   * it, soft pins or the others as `level` says; false where there is none.
+   * Sets the callback that ends one pin or lease if every block on a tier is protected and the tier
+   * needs room. `level` selects soft pins or the others. The callback returns false if there is
+   * none to end.
    */
-  setRelief(relieve: Relieve): void {
-    this.#relieve = relieve;
+  setRelief(evictPins: Relieve): void {
+    this.#evictPins = evictPins;
   }
 
   /**
-   * Called when the last copy of a block that is kept is gone and nobody asked for that: its file
-   * was damaged, removed or unreadable.
+   * Sets the callback for the loss of a retained block: its last copy was damaged, removed or
+   * unreadable, and no command asked for its removal.
    */
-  setLost(lost: TellLost): void {
+  setLost(lost: ReportLost): void {
     this.#lost = lost;
   }
 
-  tellLost(node: NodeId, why: string): void {
+  reportLost(node: NodeId, why: string): void {
     this.#lost(node, why);
   }
 
-  /** Other hosts, as a tier below SSD; null: none are asked. */
+  /** The tier of peers below SSD; null if the agent asks no peers. */
   get peers(): PeerTier | null {
     return this.#peers;
   }
 
-  /** From now on requests that allow it ask there for what is not here. */
+  /** Later requests that allow the peer tier ask these peers for absent blocks. */
   setPeers(peers: PeerTier | null): void {
     this.#peers = peers;
-    this.landings.remembers = peers !== null;
+    this.incoming.remembers = peers !== null;
   }
 
-  /** Soft pins first, then sessions, then what somebody was promised. */
-  #relieveRam(why: string): boolean {
-    // Holds on what SSD has, too, keep nothing in RAM.
+  /** Ends soft pins first, then sessions, then hard pins and leases. */
+  #evictPinsOfRam(why: string): boolean {
+    // Pins of blocks that SSD has as well do not protect them in RAM.
     const mayHelp = () => this.table.keptInRamAloneBytes > 0;
-    if (mayHelp() && this.#relieve("ram", why, "soft")) return true;
-    return this.sessions.endOldest() || (mayHelp() && this.#relieve("ram", why, "hard"));
+    if (mayHelp() && this.#evictPins("ram", why, "soft")) return true;
+    return this.sessions.endOldest() || (mayHelp() && this.#evictPins("ram", why, "hard"));
   }
 
-  /** The tier below RAM; null without one. */
+  /** The SSD tier below RAM; null without one. */
   get ssd(): SsdTier | null {
     return this.#ssd;
   }
 
   /**
-   * Puts an SSD tier below RAM and brings back what it holds; before the first engine is served.
-   * Throws SSD_UNAVAILABLE where its self-test fails.
+   * Opens the SSD tier and recovers its blocks. Call before the first engine is served. Throws
+   * SSD_UNAVAILABLE if the self-test fails.
    */
   async openSsd(options: SsdOptions): Promise<RecoveryReport> {
     const { table, ram, slots, region, departures } = this;
@@ -280,15 +283,24 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     const { clock } = this;
     const { disk, index, namespaces, incarnation, health, log } = options;
     const parts: SsdParts = {
-      ...{ disk, index, native, table, region, namespaces, clock, incarnation, health, log },
+      disk,
+      index,
+      native,
+      table,
+      region,
+      namespaces,
+      clock,
+      incarnation,
+      health,
+      log,
       departures,
       macs: this.macs,
-      schedule: new DiskSchedule(disk.depth, clock),
+      ioSlots: new IoSlots(disk.depth, clock),
       files: new BlockFiles(table, namespaces),
       stats: this.ssdStats,
       nowSeconds: () => this.nowSeconds(),
-      relieve: (why) => this.#relieve("ssd", why, "soft"),
-      lost: (node, why) => this.tellLost(node, why),
+      evictPins: (why) => this.#evictPins("ssd", why, "soft"),
+      lost: (node, why) => this.reportLost(node, why),
       checks: this.checks,
     };
     const ssd = new SsdTier(parts, { ...options, native, slots, ram });
@@ -303,12 +315,12 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     return report;
   }
 
-  /** Some of what an earlier run left says how long blocks are. */
+  /** Learns block sizes from a sample of the recovered blocks. */
   #learnLengths(): void {
-    const { table, seen } = this;
+    const { table, arrivals } = this;
     let node = table.nextOn(NO_NODE, Tier.ssd);
     for (let looked = 0; node !== NO_NODE && looked < LOOKED_AT_MAX; looked++) {
-      seen.learn(table.namespaceOf(node), table.layerOf(node), table.bytesOf(node));
+      arrivals.learn(table.namespaceOf(node), table.layerOf(node), table.bytesOf(node));
       node = table.nextOn(node, Tier.ssd);
     }
   }
@@ -320,7 +332,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     if (withParents) this.#native.blockKeys(parents.subarray(0, bytes), layer, parentKeyBytes);
   }
 
-  /** Where slots near this NUMA node lie: a zone of the allocator's. */
+  /** The allocator zone near this NUMA node; `ANY_ZONE` if the arena has no parts. */
   zoneNear(node: number | null): number {
     return this.#parts.length > 1 ? this.#parts.findIndex((part) => part.node === node) : ANY_ZONE;
   }
@@ -334,7 +346,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   }
 
   openHolder(options: HolderOptions): Holder {
-    return new StoreHolder(this, options);
+    return new StoreEngineSession(this, options);
   }
 
   snapshot(): StoreSnapshot {
@@ -359,17 +371,23 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     };
   }
 
-  /** Table, slots, and that each says of the other what is true. For tests and the doctor. */
+  /**
+   * Checks table and allocator, and that each refers to the other correctly. For tests and the
+   * doctor.
+   */
   verifyIntegrity(): void {
     const { table, slots } = this;
     table.verifyIntegrity();
     slots.verifyIntegrity();
     const blocks = table.residentBlocks(Tier.ram);
-    assert(blocks <= slots.usedSlots, "each resident block has a slot");
+    assert(blocks <= slots.usedSlots, "every resident block has a slot");
     for (let node = table.nextOn(NO_NODE, Tier.ram); node !== NO_NODE; ) {
       const slot = table.slotOf(node);
       assert(slots.nodeOf(slot) === node, "a block's slot names the block");
-      assert(slots.isCurrent(slot, table.slotGenerationOf(node)), "a block's slot is its own");
+      assert(
+        slots.isCurrent(slot, table.slotGenerationOf(node)),
+        "a block's slot has the block's generation",
+      );
       node = table.nextOn(node, Tier.ram);
     }
   }
@@ -380,15 +398,33 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   }
 }
 
-/** What engines may have reserved of an arena: these shares of it, one engine and all of them. */
-export function claimLimits(arenaBytes: number, share = 0.4, shareAll = 0.6): ClaimLimits {
+/**
+ * Limits of RAM reservations: `share` of the arena for one engine, `shareAll` for all engines
+ * together.
+ */
+function claimLimits(arenaBytes: number, share = 0.4, shareAll = 0.6): ClaimLimits {
   return {
     bytesMax: Math.floor(arenaBytes * share),
     bytesMaxAll: Math.floor(arenaBytes * shareAll),
   };
 }
 
-/** Blocks in one batch at most: what the configuration allows as `engine.items_max`. */
+/** Maximum number of blocks in a batch: the upper limit of `engine.items_max`. */
 const BATCH_MAX = 65_536;
-/** Blocks of an earlier run that are asked how long blocks are: a millisecond's worth. */
+/** Recovered blocks whose sizes are sampled: about a millisecond of work. */
 const LOOKED_AT_MAX = 4_096;
+
+/** A block's size is a u32 on the wire and in the table. */
+const U32_BLOCK_BYTES = 0xffff_f000;
+/** Size that any arena with enough room accepts: 512 tokens of an 8B model. */
+const USUAL_BLOCK_BYTES = 64 * 2 ** 20;
+const SHARE_OF_ARENA = 1 / 64;
+
+/**
+ * Maximum block size of an arena. It determines the extent size, and an extent changes its block
+ * size as a whole. An arena therefore has 64 extents, or fewer of 64 MiB.
+ */
+function blockBytesMax(arenaBytes: number): number {
+  const share = Math.floor((arenaBytes * SHARE_OF_ARENA) / SLOT_ALIGN) * SLOT_ALIGN;
+  return Math.min(arenaBytes, U32_BLOCK_BYTES, Math.max(USUAL_BLOCK_BYTES, share));
+}

@@ -127,7 +127,7 @@ describeNative("an agent's control plane", () => {
         expect(await post(agent, "/v1/commands", warm)).toMatchObject({ counts: { done: 0 } });
         const { events } = (await (await agent.get("/v1/events")).json()) as Events;
         expect(events.filter(({ kind }) => kind === "hold_lost")).toMatchObject([
-          { hold: "pin", owner: "router", blocks: 1, why: "its file on SSD was damaged" },
+          { hold: "pin", owner: "router", blocks: 1, why: "file on SSD damaged" },
         ]);
         await using engine = await agent.connect();
         expect(await engine.get("a")).toEqual(["miss"]);

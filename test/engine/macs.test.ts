@@ -136,7 +136,7 @@ describeNative("an engine without the key of a namespace", () => {
     store.setLost((_node, why) => void lost.push(why));
     await reportA(rogue);
     expect(store.checks.stats).toMatchObject({ unknownReports: 0, plantedBlocks: 1 });
-    expect(lost).toEqual(["its MAC was wrong"]);
+    expect(lost).toEqual(["wrong MAC"]);
     expect(await accepted(rogue, ["a"])).toEqual([]);
     store.table.unpin(node);
     expect(await put(rogue, ["a"], (block) => holder.macOf(rogue.arena, block))).toEqual(["ok"]);

@@ -38,7 +38,7 @@ export class StoreModel {
   /** Unprotected blocks in RAM, the one to leave next first. */
   order: BlockName[] = [];
   free: number;
-  readonly landings = new Set<ModelLanding>();
+  readonly incoming = new Set<ModelLanding>();
   readonly #slots: number;
 
   constructor(slots: number) {
@@ -276,18 +276,18 @@ export class StoreModel {
     const node = this.nodes.get(name);
     if (node !== undefined && node.namespace !== 1) return "full";
     if (node?.resident) return "present";
-    const { size } = this.landings;
+    const { size } = this.incoming;
     if (size > 0 && size + 1 > this.#slots / 2) return "full";
     if (!this.#takeSlot(true, false)) return "full";
     const landing = { name, removed: false };
-    this.landings.add(landing);
+    this.incoming.add(landing);
     return landing;
   }
 
   /** `right`: whether it is what was asked for. An `ok` locks the block until `unlock`. */
   commitLanding(landing: ModelLanding, right: boolean): "ok" | "corrupt" | "unwanted" {
     const { name, removed } = landing;
-    this.landings.delete(landing);
+    this.incoming.delete(landing);
     this.free++;
     if (!right) return "corrupt";
     const node = this.nodes.get(name);
@@ -304,7 +304,7 @@ export class StoreModel {
   }
 
   abandonLanding(landing: ModelLanding): void {
-    this.landings.delete(landing);
+    this.incoming.delete(landing);
     this.free++;
   }
 
@@ -321,7 +321,7 @@ export class StoreModel {
   }
 
   purge(name: BlockName): "done" | "missing" | "held" {
-    for (const landing of this.landings) if (landing.name === name) landing.removed = true;
+    for (const landing of this.incoming) if (landing.name === name) landing.removed = true;
     const node = this.nodes.get(name);
     if (node === undefined) return "missing";
     if (node.locks > 0) return "held";

@@ -2,34 +2,34 @@ import type { NodeId } from "../../core/index.ts";
 import { Tier } from "../blocks/index.ts";
 import type { TieredStore } from "../tiered-store.ts";
 
-/** Bytes of the arena that claims may keep from being evicted. */
+/** Limits of the arena bytes that reservations protect from eviction. */
 export interface ClaimLimits {
-  /** Of one engine. */
+  /** Per engine. */
   readonly bytesMax: number;
-  /** Of all engines together. */
+  /** All engines together. */
   readonly bytesMaxAll: number;
 }
 
-/** What claims did since the start, and what they keep now. */
+/** Counters since the start, and current usage. */
 export interface ClaimStats {
-  /** Bytes that claims keep in RAM now. */
+  /** Bytes currently protected by reservations. */
   bytes: number;
-  /** Blocks claimed, and of these the ones that an engine acquired. */
+  /** Blocks reserved, and those of them that an engine acquired. */
   claimedBlocks: number;
   takenBlocks: number;
-  /** Claims on blocks that ended before the block was acquired. */
+  /** Reservations of blocks that ended before the block was acquired. */
   unusedBlocks: number;
-  /** Blocks that were not claimed because the budget was reached. */
+  /** Blocks that were not reserved because a limit was reached. */
   refusedBlocks: number;
 }
 
-/** One claim's part of a block. */
+/** One reservation's share of a block. */
 interface Share {
   readonly claim: Claim;
   readonly block: ClaimedBlock;
-  /** Acquisitions that are still expected. */
+  /** Acquisitions still expected. */
   left: number;
-  /** The tier that the claim brought the block from, as its bit; 0: it was in RAM. */
+  /** Bit of the tier that the block was read or fetched from; 0 if it was in RAM. */
   from: number;
 }
 
@@ -41,8 +41,8 @@ interface ClaimedBlock {
 }
 
 /**
- * A reservation: blocks that stay in RAM until connections of one engine have acquired them. Each
- * claimed block is locked once for all claims of the engine.
+ * A reservation of blocks, which stay in RAM until connections of one engine have acquired them. A
+ * reserved block has one lock for all reservations of the engine.
  */
 export class Claim {
   readonly id: number;
@@ -67,8 +67,8 @@ export class Claim {
   }
 
   /**
-   * Keeps the block where it is, whose bytes are known; before it is brought to RAM, too. `full`:
-   * the engine's budget, or the budget of all, is reached.
+   * Reserves a block of known length, in RAM or on its way there. `full`: the limit of the engine,
+   * or of all engines, is reached.
    */
   add(node: NodeId, from: number): "ok" | "full" {
     if (this.#isOver) return "full";
@@ -79,7 +79,7 @@ export class Claim {
     return "ok";
   }
 
-  /** The block did not come, or is of no use: it is kept no longer. */
+  /** Releases the block, which did not arrive or is not needed. */
   drop(node: NodeId): void {
     const share = this.#shares.get(node);
     if (share === undefined) return;
@@ -87,20 +87,25 @@ export class Claim {
     this.#claims.dropShare(share);
   }
 
-  /** A share was used up by acquisitions. */
+  /** Call when all expected acquisitions of the block have happened. */
   usedUp(node: NodeId): void {
     this.#shares.delete(node);
     if (this.#shares.size === 0 && this.#timer !== null) this.end();
   }
 
-  /** From now on it ends after `ms`, or when all of it was acquired. */
+  /**
+   * Starts the expiry: the reservation ends after `ms`, or when all of its blocks were acquired.
+   */
   settle(ms: number): void {
     if (this.#isOver) return;
     this.#timer = this.#claims.store.clock.after(ms, () => this.end());
     if (this.#shares.size === 0) this.end();
   }
 
-  /** From last to first: parents come back into the order as newer than their children. */
+  /**
+   * Releases from last to first, so that the eviction order sees parents as newer than their
+   * children.
+   */
   end(): void {
     if (this.#isOver) return;
     this.#isOver = true;
@@ -111,15 +116,15 @@ export class Claim {
   }
 }
 
-/** The claims of one engine. */
+/** The reservations of one engine. */
 export class EngineClaims {
   readonly store: TieredStore;
-  readonly #book: ClaimBook;
+  readonly #book: ClaimTable;
   readonly #claims = new Map<number, Claim>();
   readonly #blocks = new Map<NodeId, ClaimedBlock>();
   #bytes = 0;
 
-  constructor(store: TieredStore, book: ClaimBook) {
+  constructor(store: TieredStore, book: ClaimTable) {
     this.store = store;
     this.#book = book;
   }
@@ -130,7 +135,7 @@ export class EngineClaims {
     return claim;
   }
 
-  /** Ends the claim of this number; false: there is none. */
+  /** Ends the reservation with this number; false if there is none. */
   endById(id: number): boolean {
     const claim = this.#claims.get(id);
     claim?.end();
@@ -142,8 +147,8 @@ export class EngineClaims {
   }
 
   /**
-   * A connection of the engine has acquired the block and holds it: one expected acquisition of the
-   * oldest claim on it is over.
+   * Call when a connection of the engine has acquired the block and has a reference to it. Counts
+   * as one expected acquisition of the oldest reservation.
    */
   taken(node: NodeId): void {
     const block = this.#blocks.get(node);
@@ -209,11 +214,15 @@ export class EngineClaims {
   }
 }
 
-/** What the claims of all engines share. */
-export class ClaimBook {
+/** State shared by the reservations of all engines. */
+export class ClaimTable {
   limits: ClaimLimits;
   readonly stats: ClaimStats = {
-    ...{ bytes: 0, claimedBlocks: 0, takenBlocks: 0, unusedBlocks: 0, refusedBlocks: 0 },
+    bytes: 0,
+    claimedBlocks: 0,
+    takenBlocks: 0,
+    unusedBlocks: 0,
+    refusedBlocks: 0,
   };
   #lastId = 0;
 
@@ -221,7 +230,7 @@ export class ClaimBook {
     this.limits = limits;
   }
 
-  /** Above zero, and not used for the next four thousand million claims. */
+  /** A positive id that is not reused within 2^32 reservations. */
   nextId(): number {
     this.#lastId = this.#lastId === 0xffff_ffff ? 1 : this.#lastId + 1;
     return this.#lastId;

@@ -1,12 +1,19 @@
-import type { NodeId, TurnBudget } from "../../core/index.ts";
-import { Tier } from "../blocks/index.ts";
+import {
+  BlockOutcome,
+  type Clock,
+  type NodeId,
+  runInTurns,
+  type TurnBudget,
+  type TurnSource,
+} from "../../core/index.ts";
+import { type TableView, Tier } from "../blocks/index.ts";
+import { hexOfKey } from "../exchange/incoming-blocks.ts";
 import type { TieredStore } from "../tiered-store.ts";
-import { Announcements, type EngineAnnouncements } from "./announcements.ts";
-import { ClaimBook, type ClaimLimits, EngineClaims } from "./claims.ts";
-import { Lookups } from "./lookups.ts";
+import { type ClaimLimits, ClaimTable, EngineClaims } from "./claims.ts";
+import type { Lookup } from "./lookup.ts";
 
-/** Connections that are one engine: a scheduler and its workers. */
-export class EngineGroup {
+/** The connections of one engine: a scheduler and its workers. */
+class EngineGroup {
   /** User of all its processes. */
   readonly uid: number;
   readonly claims: EngineClaims;
@@ -20,10 +27,10 @@ export class EngineGroup {
   }
 }
 
-/** One connection, and the engine that it is part of. */
+/** One connection, and the engine it belongs to. */
 export class EngineMember {
   readonly #engines: Engines;
-  /** Of a connection that is of no engine: what it brings up while it looks up. */
+  /** Reservations of a connection that has joined no engine. */
   readonly #own: EngineClaims;
   #group: EngineGroup | null = null;
   #isOver = false;
@@ -41,7 +48,10 @@ export class EngineMember {
     return this.#group?.claims ?? this.#own;
   }
 
-  /** `id`: 16 bytes in hex. Members of the engine now; or why the connection cannot be one. */
+  /**
+   * Joins the engine `id` (16 bytes in hex). Returns the number of its members, or the reason for a
+   * refusal.
+   */
   join(id: string, uid: number): number | "joined" | "foreign" {
     if (this.#group !== null || this.#isOver) return "joined";
     const group = this.#engines.groupOf(id, uid);
@@ -51,12 +61,12 @@ export class EngineMember {
     return group.members.size;
   }
 
-  /** A connection of the engine has acquired the block. */
+  /** Call when a connection of the engine has acquired the block. */
   taken(node: NodeId): void {
     this.#group?.claims.taken(node);
   }
 
-  /** The connection is over; with the last one goes everything that was kept for the engine. */
+  /** Call when the connection closes. The last member releases all reservations of the engine. */
   leave(): void {
     if (this.#isOver) return;
     this.#isOver = true;
@@ -68,17 +78,19 @@ export class EngineMember {
   }
 }
 
-/** The engines of this host: what is kept in RAM for them, and what they compute. */
+/**
+ * The engines of this host: their RAM reservations and announcements, and their waiting lookups.
+ */
 export class Engines {
   readonly store: TieredStore;
-  readonly book: ClaimBook;
+  readonly book: ClaimTable;
   readonly announcements: Announcements;
   readonly lookups: Lookups;
   readonly #groups = new Map<string, EngineGroup>();
 
   constructor(store: TieredStore, limits: ClaimLimits, turns: TurnBudget) {
     this.store = store;
-    this.book = new ClaimBook(limits);
+    this.book = new ClaimTable(limits);
     this.announcements = new Announcements(store.clock);
     this.lookups = new Lookups(store.clock, turns);
   }
@@ -105,10 +117,237 @@ export class Engines {
     group.announced.clear();
   }
 
-  /** A block came to a tier. Called in the middle of a change to the table. */
+  /**
+   * Call when a block was stored on a tier. Runs in the middle of a table change and must not
+   * modify the table.
+   */
   came(node: NodeId, tier: Tier): void {
     if (tier !== Tier.ram) return;
     this.announcements.landed(this.store.table, node);
     this.lookups.arrived();
+  }
+}
+
+/** Period at which waiting lookups are checked, and send a heartbeat if no block has arrived. */
+export const HEARTBEAT_MS = 25;
+
+/** The waiting lookups of one connection. */
+class Waiting {
+  readonly lookups = new Set<Lookup>();
+  readonly #source: TurnSource;
+  /** Lookups to step next, each with whether the heartbeat period has passed. */
+  readonly #due = new Map<Lookup, boolean>();
+  #isStepping = false;
+
+  constructor(source: TurnSource) {
+    this.#source = source;
+  }
+
+  due(lookup: Lookup, isTick: boolean): void {
+    this.#due.set(lookup, isTick || this.#due.get(lookup) === true);
+    if (this.#isStepping) return;
+    this.#isStepping = true;
+    void runInTurns(this.#source, this.#steps());
+  }
+
+  /** Each step is bounded. A lookup with more work is queued again after the others. */
+  *#steps(): Generator<void, void> {
+    for (const [lookup, isTick] of this.#due) {
+      this.#due.delete(lookup);
+      lookup.step(isTick);
+      if (!lookup.isOver && lookup.hasMore) this.#due.set(lookup, false);
+      yield;
+    }
+    this.#isStepping = false;
+  }
+}
+
+/** The waiting lookups of all connections. */
+class Lookups {
+  readonly #clock: Clock;
+  readonly #turns: TurnBudget;
+  readonly #waiting = new Map<EngineMember, Waiting>();
+  #size = 0;
+  #timer: Disposable | null = null;
+  #isDue = false;
+  /** Monotonic ms at which a block last arrived in RAM while a lookup was waiting. */
+  lastArrivalMs = 0;
+
+  constructor(clock: Clock, turns: TurnBudget) {
+    this.#clock = clock;
+    this.#turns = turns;
+  }
+
+  get size(): number {
+    return this.#size;
+  }
+
+  add(lookup: Lookup): void {
+    const { member } = lookup;
+    let waiting = this.#waiting.get(member);
+    if (waiting === undefined) {
+      waiting = new Waiting(this.#turns.source());
+      this.#waiting.set(member, waiting);
+    }
+    waiting.lookups.add(lookup);
+    this.#size++;
+    this.#timer ??= this.#clock.every(HEARTBEAT_MS, () => this.#stepAll(true));
+    // Last: the lookup may be finished when this returns.
+    if (lookup.hasMore) waiting.due(lookup, false);
+  }
+
+  remove(lookup: Lookup): void {
+    const waiting = this.#waiting.get(lookup.member);
+    if (waiting?.lookups.delete(lookup) !== true) return;
+    this.#size--;
+    if (waiting.lookups.size === 0) this.#waiting.delete(lookup.member);
+    if (this.#size > 0) return;
+    this.#timer?.[Symbol.dispose]();
+    this.#timer = null;
+  }
+
+  /** Call when a block arrived in RAM. Steps the waiting lookups after the current table change. */
+  arrived(): void {
+    if (this.#size === 0) return;
+    this.lastArrivalMs = this.#clock.monotonicMs();
+    if (this.#isDue) return;
+    this.#isDue = true;
+    queueMicrotask(() => {
+      this.#isDue = false;
+      this.#stepAll(false);
+    });
+  }
+
+  #stepAll(isTick: boolean): void {
+    for (const waiting of [...this.#waiting.values()]) {
+      for (const lookup of [...waiting.lookups]) waiting.due(lookup, isTick);
+    }
+  }
+}
+
+/** Maximum number of announced blocks per engine. */
+const ANNOUNCED_MAX = 65_536;
+/** Words of a block's key. */
+const KEY_WORDS = 8;
+
+/** Blocks that one engine is computing and will store. */
+class EngineAnnouncements {
+  readonly #all: Announcements;
+  /** Key in hex → monotonic ms at which the announcement expires. */
+  readonly #ends = new Map<string, number>();
+  /** Monotonic ms before which no announcement expires. */
+  #firstEndMs = 0;
+  #aliveUntilMs = Number.POSITIVE_INFINITY;
+
+  constructor(all: Announcements) {
+    this.#all = all;
+  }
+
+  /** Announces a block, or renews its announcement. `rejected` if the maximum is reached. */
+  add(keys: Uint32Array, i: number, ttlMs: number): BlockOutcome {
+    const key = hexOfKey(keys, i * KEY_WORDS);
+    if (!this.#ends.has(key) && this.#ends.size >= ANNOUNCED_MAX && !this.#dropEnded()) {
+      return BlockOutcome.rejected;
+    }
+    const end = this.#all.clock.monotonicMs() + ttlMs;
+    this.#ends.set(key, end);
+    this.#firstEndMs = Math.min(this.#firstEndMs, end);
+    this.#all.added(key, this);
+    return BlockOutcome.ok;
+  }
+
+  /**
+   * Records a heartbeat of the engine. After the first one, announcements expire `ttlMs` after the
+   * last heartbeat, or at their own expiry if that is sooner. Without heartbeats only their own
+   * expiry applies.
+   */
+  beat(ttlMs: number): void {
+    this.#aliveUntilMs = this.#all.clock.monotonicMs() + ttlMs;
+  }
+
+  isAlive(nowMs: number): boolean {
+    return nowMs < this.#aliveUntilMs;
+  }
+
+  withdraw(keys: Uint32Array, i: number): void {
+    this.remove(hexOfKey(keys, i * KEY_WORDS));
+  }
+
+  remove(key: string): void {
+    if (this.#ends.delete(key)) this.#all.removed(key, this);
+  }
+
+  /** Monotonic ms at which the announcement expires; 0 if there is none. */
+  endOf(key: string): number {
+    return this.#ends.get(key) ?? 0;
+  }
+
+  clear(): void {
+    for (const key of [...this.#ends.keys()]) this.remove(key);
+  }
+
+  /** Removes expired announcements; whether that made room. Scans only if one may have expired. */
+  #dropEnded(): boolean {
+    const now = this.#all.clock.monotonicMs();
+    if (now < this.#firstEndMs) return false;
+    this.#firstEndMs = Number.POSITIVE_INFINITY;
+    for (const [key, end] of this.#ends) {
+      if (end <= now) this.remove(key);
+      else this.#firstEndMs = Math.min(this.#firstEndMs, end);
+    }
+    return this.#ends.size < ANNOUNCED_MAX;
+  }
+}
+
+/** Blocks that engines of this host are computing. A lookup may wait for them. */
+export class Announcements {
+  readonly clock: Clock;
+  readonly #byKey = new Map<string, Set<EngineAnnouncements>>();
+  readonly #key = new Uint32Array(KEY_WORDS);
+
+  constructor(clock: Clock) {
+    this.clock = clock;
+  }
+
+  get size(): number {
+    return this.#byKey.size;
+  }
+
+  open(): EngineAnnouncements {
+    return new EngineAnnouncements(this);
+  }
+
+  /** Whether a live engine has announced block `i` of `keys`. */
+  has(keys: Uint32Array, i: number): boolean {
+    if (this.#byKey.size === 0) return false;
+    const key = hexOfKey(keys, i * KEY_WORDS);
+    const engines = this.#byKey.get(key);
+    if (engines === undefined) return false;
+    const now = this.clock.monotonicMs();
+    for (const engine of [...engines]) {
+      if (engine.endOf(key) <= now) engine.remove(key);
+      else if (engine.isAlive(now)) return true;
+    }
+    return false;
+  }
+
+  added(key: string, engine: EngineAnnouncements): void {
+    const engines = this.#byKey.get(key);
+    if (engines === undefined) this.#byKey.set(key, new Set([engine]));
+    else engines.add(engine);
+  }
+
+  removed(key: string, engine: EngineAnnouncements): void {
+    const engines = this.#byKey.get(key)!;
+    engines.delete(engine);
+    if (engines.size === 0) this.#byKey.delete(key);
+  }
+
+  /** Call when the block has arrived in RAM: removes its announcements. */
+  landed(table: TableView, node: NodeId): void {
+    if (this.#byKey.size === 0) return;
+    table.readKey(node, this.#key, 0);
+    const key = hexOfKey(this.#key, 0);
+    for (const engine of [...(this.#byKey.get(key) ?? [])]) engine.remove(key);
   }
 }

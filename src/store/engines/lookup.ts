@@ -1,30 +1,30 @@
-import { NO_NODE, type NodeId } from "../../core/index.ts";
-import { Tier } from "../blocks/index.ts";
-import { matchBlocks } from "../matching.ts";
-import { Bringing } from "./bringing.ts";
+import { type NamespaceIndex, NO_NODE, type NodeId } from "../../core/index.ts";
+import type { AddressBatch } from "../batches.ts";
+import { TIERS_ALL, Tier } from "../blocks/index.ts";
+import type { TieredStore } from "../tiered-store.ts";
 import type { Claim } from "./claims.ts";
-import type { EngineMember } from "./engines.ts";
-import { HEARTBEAT_MS } from "./lookups.ts";
-import { RankBlocks } from "./rank-blocks.ts";
+import type { EngineMember, Engines } from "./engines.ts";
+import { HEARTBEAT_MS } from "./engines.ts";
+import { LookupReads } from "./lookup-reads.ts";
 import { LookupSource } from "./source.ts";
-import type { LookupParts, LookupState, LookupWish } from "./wish.ts";
 
 const KEY_WORDS = 8;
-/** Names of blocks, counted for each rank, that one step looks at: about a millisecond. */
+/** Block names, counted per rank, that one step examines: about a millisecond of work. */
 const STEP_NAMES = 1_024;
-/** Partial answers come no closer than this. */
+/** Minimum time between partial answers. */
 const PARTIAL_MS = 10;
 /**
- * A lookup that waits for reads, pulls or a writer sends no more heartbeats if nothing has come to
- * RAM for this time: a disk or a writer may hang.
+ * A waiting lookup sends no more heartbeats if no block has arrived in RAM for this time, since a
+ * disk or a writer may hang.
  */
 const STALL_MS = 250;
 
 /**
- * One request: how much of a prefix is there, brought to RAM and reserved if that is wanted.
+ * One lookup request: finds the leading blocks of a prefix, and on request reads them into RAM and
+ * reserves them.
  *
- * States: begun → waiting → over. `ready` grows as blocks come to RAM in order; `leading` grows
- * while blocks are waited for that are being written or announced.
+ * States: begun → waiting → over. `ready` grows as blocks arrive in RAM in order. `leading` grows
+ * while the lookup waits for blocks that are being written or were announced.
  */
 export class Lookup {
   readonly done: Promise<void>;
@@ -33,23 +33,23 @@ export class Lookup {
   readonly #blocks: RankBlocks;
   readonly #best: Uint8Array;
   readonly #claim: Claim | null;
-  /** Null: nothing is brought. */
-  readonly #bringing: Bringing | null;
+  /** Null if the request does not ask for reads. */
+  readonly #reads: LookupReads | null;
   readonly #scratch: Uint8Array;
   readonly #source: LookupSource | null;
   readonly #beganMs: number;
-  /** Blocks that one step looks at. */
+  /** Blocks examined in one step. */
   readonly #stepBlocks: number;
   #resolve!: () => void;
   #reject!: (error: unknown) => void;
   #deadline: Disposable | null = null;
   #leading = 0;
   #ready = 0;
-  /** Nothing from here on is brought or reserved: the budget is reached. */
+  /** Index from which no block is read or reserved, because a limit was reached. */
   #limit = Number.POSITIVE_INFINITY;
-  /** The end of the leading run is found, as of the last look. */
+  /** Whether the end of the leading run was found by the latest step. */
   #isEndFound = false;
-  /** SSD gave no block within the time that a reader waits for it. */
+  /** Whether SSD missed its read deadline. */
   #isSsdLate = false;
   #isOver = false;
   /** Monotonic ms at which `leading` or `ready` last grew. */
@@ -65,7 +65,7 @@ export class Lookup {
     this.#stepBlocks = Math.max(1, Math.floor(STEP_NAMES / wish.ranks.length));
     this.#scratch = new Uint8Array(this.#stepBlocks);
     this.#claim = wish.hold || wish.fetch ? parts.member.claims.open(wish.readers) : null;
-    this.#bringing = wish.fetch ? this.#createBringing(this.#claim!) : null;
+    this.#reads = wish.fetch ? this.#createReads(this.#claim!) : null;
     const { source } = wish;
     const mayAsk = source !== "" && wish.wait && wish.fetch && parts.store.peers !== null;
     this.#source = mayAsk ? new LookupSource(parts.store, source, wish) : null;
@@ -77,10 +77,13 @@ export class Lookup {
     });
   }
 
-  #createBringing(claim: Claim): Bringing {
+  #createReads(claim: Claim): LookupReads {
     const { ranks, layer } = this.#wish;
-    return new Bringing({
-      ...{ store: this.#parts.store, ranks, layer, claim },
+    return new LookupReads({
+      store: this.#parts.store,
+      ranks,
+      layer,
+      claim,
       keep: (node, i) => {
         if (i < this.#limit) this.#keep(node, i, Tier.peer);
       },
@@ -93,12 +96,12 @@ export class Lookup {
     return this.#isOver;
   }
 
-  /** The connection that asks. */
+  /** The requesting connection. */
   get member(): EngineMember {
     return this.#parts.member;
   }
 
-  /** Whether a step has more to look at now; else it waits for something to come. */
+  /** Whether a step has more blocks to examine now, without waiting for arrivals. */
   get hasMore(): boolean {
     if (!this.#isEndFound) return true;
     const i = this.#ready;
@@ -116,7 +119,7 @@ export class Lookup {
     };
   }
 
-  /** The first look; `isOver` afterwards where nothing has to be waited for. */
+  /** Runs the first step. Afterwards `isOver` is true if there is nothing to wait for. */
   begin(): void {
     const { store, engines } = this.#parts;
     store.stats.matchBlocks += this.#wish.count;
@@ -131,7 +134,7 @@ export class Lookup {
     engines.lookups.add(this);
   }
 
-  /** Something may have come. `isTick`: some time has passed. */
+  /** Call when blocks may have arrived. `isTick`: the heartbeat period has passed. */
   step(isTick: boolean): void {
     if (this.#isOver) return;
     const before = this.#leading + this.#ready;
@@ -151,12 +154,12 @@ export class Lookup {
     }
   }
 
-  /** The answer is what there is now. */
+  /** Ends the lookup with its current state. */
   end(): void {
     this.#finish();
   }
 
-  /** Nobody wants the answer: what was brought for it is let go of. */
+  /** Cancels the lookup and releases its blocks, when the answer is not needed any more. */
   cancel(): void {
     if (this.#isOver) return;
     this.#stop();
@@ -164,7 +167,7 @@ export class Lookup {
     this.#resolve();
   }
 
-  /** Looks how far blocks are present behind the leading run, as far as one step goes. */
+  /** Extends the leading run, within the bounds of one step. */
   #extend(): void {
     const { ranks, count, tiers } = this.#wish;
     const from = this.#leading;
@@ -182,11 +185,11 @@ export class Lookup {
     this.#leading = from + run;
     this.#best.fill(0, this.#leading, from + wanted);
     this.#isEndFound = run < wanted || this.#leading === count;
-    if (this.#bringing !== null) this.#bring(from, this.#bringing);
+    if (this.#reads !== null) this.#load(from, this.#reads);
   }
 
-  /** Reserves what of the blocks from `from` on is in RAM, and brings the others there. */
-  #bring(from: number, bringing: Bringing): void {
+  /** Reserves the blocks from `from` on that are in RAM, and reads or fetches the others. */
+  #load(from: number, reads: LookupReads): void {
     const { ranks } = this.#wish;
     for (let i = from; i < this.#leading && i < this.#limit; i++) {
       for (const [at, rank] of ranks.entries()) {
@@ -194,17 +197,17 @@ export class Lookup {
         const tier = node === NO_NODE ? Tier.peer : this.#bestTierOf(node);
         if (tier !== Tier.peer) {
           const isKept = this.#keep(node, i, tier === Tier.ram ? 0 : tier);
-          if (isKept && tier === Tier.ssd) bringing.addRead(node);
+          if (isKept && tier === Tier.ssd) reads.addRead(node);
         } else if (this.#wish.tiers & Tier.peer) {
-          bringing.addFetch(at, i);
+          reads.addFetch(at, i);
         }
       }
     }
-    // Only when those in RAM are kept: what makes room for these must not be one of them.
-    if (this.#isEndFound) bringing.begin(this.#leftMs());
+    // Only after the blocks in RAM are reserved: making room for these must not evict them.
+    if (this.#isEndFound) reads.begin(this.#leftMs());
   }
 
-  /** RAM, SSD where it can be read, or else a peer. */
+  /** RAM, SSD if it is readable, or a peer. */
   #bestTierOf(node: NodeId): number {
     const { table, ssd } = this.#parts.store;
     if (table.isResident(node, Tier.ram)) return Tier.ram;
@@ -218,13 +221,13 @@ export class Lookup {
     return false;
   }
 
-  /** Asks the peer that computes the blocks for what is missing here. */
+  /** Asks the peer that computes the blocks for the missing ones. */
   #askSource(): void {
-    const [source, bringing] = [this.#source, this.#bringing];
+    const [source, reads] = [this.#source, this.#reads];
     const { count, ranks } = this.#wish;
-    if (source === null || bringing === null || this.#leading === count) return;
+    if (source === null || reads === null || this.#leading === count) return;
     const isWanted = (at: number, i: number) => {
-      if (bringing.isFetching(at, i)) return false;
+      if (reads.isFetching(at, i)) return false;
       const node = this.#blocks.nodeOf(ranks[at]!, i);
       return node === NO_NODE || !this.#blocks.isHere(node);
     };
@@ -233,7 +236,7 @@ export class Lookup {
       for (const [at, some] of places.entries()) {
         const wanted = some.filter((i) => isWanted(at, i));
         const failed = () => source.failed();
-        bringing.fetch(at, wanted, this.#leftMs(), [this.#wish.source], failed);
+        reads.fetch(at, wanted, this.#leftMs(), [this.#wish.source], failed);
       }
     };
     const asked = source.ask(this.#leading, Math.min(count, this.#limit), isWanted);
@@ -245,13 +248,13 @@ export class Lookup {
     return Math.max(0, this.#wish.deadlineMs - (clock.monotonicMs() - this.#beganMs));
   }
 
-  /** Rejects first: what `cancel` resolves is then rejected already. */
+  /** Rejects first, so that the `cancel` afterwards does not resolve the promise. */
   #fail(error: unknown): void {
     this.#reject(error);
     this.cancel();
   }
 
-  /** Counts the leading blocks that are in RAM by now, and reserves them, as far as a step goes. */
+  /** Counts and reserves the leading blocks that are in RAM, within the bounds of one step. */
   #advance(): void {
     const { ranks } = this.#wish;
     const end = Math.min(this.#leading, this.#limit, this.#ready + this.#stepBlocks);
@@ -266,13 +269,13 @@ export class Lookup {
     }
   }
 
-  /** Whether the next block is on its way to RAM. */
+  /** Whether the next block is being read or fetched. */
   #isComing(): boolean {
     const i = this.#ready;
     return this.#wish.ranks.some((rank, at) => {
-      if (this.#bringing?.isFetching(at, i) === true) return true;
+      if (this.#reads?.isFetching(at, i) === true) return true;
       const node = this.#blocks.nodeOf(rank, i);
-      return node !== NO_NODE && !this.#isSsdLate && this.#bringing?.isReading(node) === true;
+      return node !== NO_NODE && !this.#isSsdLate && this.#reads?.isReading(node) === true;
     });
   }
 
@@ -283,38 +286,41 @@ export class Lookup {
     if (this.hasMore) return false;
     if (fetch && this.#ready < this.#leading) {
       const waitedMs = store.clock.monotonicMs() - this.#beganMs;
-      if (this.#bringing?.areReads && waitedMs > store.readDeadlineMs) this.#isSsdLate = true;
+      if (this.#reads?.areReads && waitedMs > store.readDeadlineMs) this.#isSsdLate = true;
       return !this.#isComing();
     }
     if (!wait || this.#leading === count) return true;
     return !this.#isAwaited(this.#leading) && this.#isSourceSilent();
   }
 
-  /** The source has given and promised nothing for a while. Other blocks that come do not count. */
+  /**
+   * Whether the source has delivered and promised no block for a while. Blocks from elsewhere do
+   * not count.
+   */
   #isSourceSilent(): boolean {
     return this.#source?.isSilent(this.#grewMs) ?? true;
   }
 
-  /** Nothing has come for a while, and nothing is expected of the source. */
+  /** Whether no block has arrived for a while and none is expected from the source. */
   #isStalled(): boolean {
     const { store, engines } = this.#parts;
     const lastMs = Math.max(this.#beganMs, engines.lookups.lastArrivalMs);
     return this.#isSourceSilent() && store.clock.monotonicMs() - lastMs >= STALL_MS;
   }
 
-  /** Whether block `i` is there, or being written, or announced, for all ranks. */
+  /** Whether block `i` is stored, being written or announced, for all ranks. */
   #isAwaited(i: number): boolean {
     const { announcements } = this.#parts.engines;
     return this.#wish.ranks.every((rank, at) => {
       const node = this.#blocks.nodeOf(rank, i);
       if (node !== NO_NODE && this.#blocks.isHere(node)) return true;
-      if (this.#bringing?.isFetching(at, i) === true) return true;
+      if (this.#reads?.isFetching(at, i) === true) return true;
       if (this.#source?.promises(at, i) === true) return true;
       return announcements.has(rank.keys, i);
     });
   }
 
-  /** As far as a step goes. */
+  /** Number of announced blocks, within the bounds of one step. */
   #announced(): number {
     const end = Math.min(this.#wish.count, this.#leading + this.#stepBlocks);
     let i = this.#leading;
@@ -322,21 +328,21 @@ export class Lookup {
     return i - this.#leading;
   }
 
-  /** Says what has come, or that something is on its way. */
+  /** Sends a partial answer, or a heartbeat if blocks are on their way. */
   #tell(): void {
     const { store, onPartial } = this.#parts;
     const now = store.clock.monotonicMs();
     const since = now - this.#partialMs;
     const isNews = this.#ready > this.#partialReady && since >= PARTIAL_MS;
     const isAlive = !this.#isStalled() || this.#isAnnounced();
-    // A timer may be early by a fraction of a millisecond.
+    // A timer may fire early by a fraction of a millisecond.
     if (!isNews && !(isAlive && since >= HEARTBEAT_MS - 1)) return;
     this.#partialMs = now;
     this.#partialReady = this.#ready;
     onPartial(this.state);
   }
 
-  /** Whether the next block is promised by an engine that is alive. */
+  /** Whether a live engine has announced the next block. */
   #isAnnounced(): boolean {
     const { announcements } = this.#parts.engines;
     const i = this.#leading;
@@ -349,14 +355,14 @@ export class Lookup {
     this.#deadline?.[Symbol.dispose]();
     this.#parts.engines.lookups.remove(this);
     this.#source?.close();
-    this.#bringing?.stop();
+    this.#reads?.stop();
   }
 
   #finish(): void {
     if (this.#isOver) return;
     const { store } = this.#parts;
     const { fetch, hold, holdMs } = this.#wish;
-    if (this.#bringing?.areReads) store.ssd?.wasLate();
+    if (this.#reads?.areReads) store.ssd?.wasLate();
     this.#stop();
     if (fetch) this.#cutMissing();
     if (!hold) this.#claim?.end();
@@ -365,7 +371,7 @@ export class Lookup {
     if (hold) this.#claim!.settle(holdMs);
   }
 
-  /** What was believed to be there and could not be brought, because it is not, ends the run. */
+  /** Ends the run before a block that was promised but is not available. */
   #cutMissing(): void {
     const { ranks } = this.#wish;
     const i = this.#ready;
@@ -373,14 +379,14 @@ export class Lookup {
     const isThere = ranks.every((rank, at) => {
       const node = this.#blocks.nodeOf(rank, i);
       if (node !== NO_NODE && this.#blocks.counts(node)) return true;
-      return this.#bringing?.isFetching(at, i) === true;
+      return this.#reads?.isFetching(at, i) === true;
     });
     if (isThere) return;
     this.#leading = i;
     this.#best.fill(0, i);
   }
 
-  /** What is reserved behind the blocks that are ready is of no use. */
+  /** Releases reserved blocks after the ready ones. */
   #release(): void {
     const { ranks, count } = this.#wish;
     if (this.#claim!.size <= this.#ready * ranks.length) return;
@@ -391,4 +397,133 @@ export class Lookup {
       }
     }
   }
+}
+
+/**
+ * See `EngineSession.match`. Blocks of peers count only if `tiers` names the peer tier, since their
+ * presence is announced, not verified.
+ */
+export function matchBlocks(
+  store: TieredStore,
+  namespace: NamespaceIndex,
+  batch: Pick<AddressBatch, "keys" | "count">,
+  tiers: number,
+  best: Uint8Array,
+): number {
+  const { table, ssd, peers, stats } = store;
+  const { keys, count } = batch;
+  stats.matchBlocks += count;
+  // Do not report blocks that cannot be read.
+  const within = ssd?.readable === false ? TIERS_ALL & ~Tier.ssd : TIERS_ALL;
+  const mask = (tiers === 0 ? TIERS_ALL : tiers) & within;
+  let leading = table.matchLeading(keys, count, namespace, mask, best);
+  let promisedTo = leading;
+  while (peers !== null && (tiers & Tier.peer) !== 0 && leading < count) {
+    if (leading >= promisedTo) {
+      promisedTo = leading + peers.promising(namespace, keys, leading, count - leading);
+    }
+    if (leading >= promisedTo) break;
+    best[leading++] = Tier.peer;
+    const rest = keys.subarray(leading * 8);
+    leading += table.matchLeading(rest, count - leading, namespace, mask, best.subarray(leading));
+  }
+  // The rest of the array is from an earlier request.
+  best.fill(0, leading, count);
+  return leading;
+}
+
+/** The blocks of a lookup in the current table. */
+class RankBlocks {
+  readonly #store: TieredStore;
+  readonly #wish: LookupWish;
+
+  constructor(store: TieredStore, wish: LookupWish) {
+    this.#store = store;
+    this.#wish = wish;
+  }
+
+  /** The node of block `i` in the rank's namespace, or NO_NODE. */
+  nodeOf({ namespace, keys }: LookupRank, i: number): NodeId {
+    const { table } = this.#store;
+    const node = table.find(keys, KEY_WORDS * i);
+    return node !== NO_NODE && table.namespaceOf(node) === namespace ? node : NO_NODE;
+  }
+
+  /** Whether the block is on a requested tier. */
+  counts(node: NodeId): boolean {
+    return (this.#store.table.residencyOf(node) & this.#wish.tiers) !== 0;
+  }
+
+  /** Whether the block is stored on this host or being written. */
+  isHere(node: NodeId): boolean {
+    return this.#store.table.isWriting(node) || this.counts(node);
+  }
+
+  /** Whether block `i` is on a requested tier, for all ranks. */
+  arePresent(i: number): boolean {
+    return i < this.#wish.count && this.#areAll(i, (node) => this.counts(node));
+  }
+
+  /** Whether block `i` is in RAM, for all ranks. */
+  areInRam(i: number): boolean {
+    const { table } = this.#store;
+    return this.#areAll(i, (node) => table.isResident(node, Tier.ram));
+  }
+
+  #areAll(i: number, is: (node: NodeId) => boolean): boolean {
+    return this.#wish.ranks.every((rank) => {
+      const node = this.nodeOf(rank, i);
+      return node !== NO_NODE && is(node);
+    });
+  }
+}
+
+/** The blocks in the namespace of one rank of a model. */
+export interface LookupRank {
+  readonly namespace: NamespaceIndex;
+  /** 32 bytes per block. */
+  readonly digests: Uint8Array;
+  /** Eight words per block. */
+  readonly keys: Uint32Array;
+}
+
+export interface LookupWish {
+  /** At least one. A block counts only if it is present for all ranks. */
+  readonly ranks: readonly LookupRank[];
+  readonly layer: number;
+  readonly count: number;
+  /** Requested tiers, as bits of `Tier`. */
+  readonly tiers: number;
+  /** Reserve leading blocks in RAM until the engine has acquired them. */
+  readonly hold: boolean;
+  /** Read or fetch blocks that are not in RAM. */
+  readonly fetch: boolean;
+  /** Wait for blocks that are being written or were announced. */
+  readonly wait: boolean;
+  readonly deadlineMs: number;
+  readonly holdMs: number;
+  /** Acquisitions of a block that end its reservation. */
+  readonly readers: number;
+  /** Worker id of the peer that computed the blocks; empty if unknown. */
+  readonly source: string;
+}
+
+/** Current state of the requested blocks. */
+export interface LookupState {
+  readonly leading: number;
+  readonly ready: number;
+  /** Number of the reservation; 0 for none. */
+  readonly hold: number;
+  readonly isBudgetReached: boolean;
+  readonly announced: number;
+  /** Bit of each block's fastest tier, for the rank with the slowest; 0 after `leading`. */
+  readonly best: Uint8Array;
+}
+
+interface LookupParts {
+  readonly store: TieredStore;
+  readonly engines: Engines;
+  readonly member: EngineMember;
+  /** Called when blocks have arrived, and periodically while more are on their way. */
+  readonly onPartial: (state: LookupState) => void;
 }

@@ -1,19 +1,21 @@
 import type { TieredStore } from "../tiered-store.ts";
-import type { LookupRank } from "./wish.ts";
+import type { LookupRank } from "./lookup.ts";
 
 const DIGEST_BYTES = 32;
-/** Blocks in one question. */
+/** Maximum number of blocks in one query. */
 const BLOCKS_MAX = 256;
-/** How long an answer may take. */
+/** Timeout of an answer. */
 const ANSWER_MS = 250;
-/** How long an answer of the peer counts: longer than the next one may take. */
+/** Validity of an answer: longer than the timeout of the next one. */
 const BELIEVED_MS = 2 * ANSWER_MS;
-/** How long the peer may answer that it neither has nor expects the next block. */
+/** Time for which the peer may deny the next block before the lookup gives up on it. */
 const ABSENT_MS = 100;
-/** Behind a block that the peer has and that did not come. */
+/** Delay after a block that the peer has did not arrive. */
 const RETRY_MS = 100;
 
-/** The peer that computes the blocks of a lookup: it is asked what it has and what will come. */
+/**
+ * Queries the peer that computes the blocks of a lookup: which ones it has, and which will follow.
+ */
 export class LookupSource {
   readonly #store: TieredStore;
   readonly #worker: string;
@@ -21,11 +23,13 @@ export class LookupSource {
   readonly #layer: number;
   readonly #stop = new AbortController();
   #isAsking = false;
-  /** By rank: the block from which on it has said nothing. */
+  /** By rank: the index up to which the peer has promised blocks. */
   readonly #comingTo: number[];
-  /** Monotonic ms at which the peer last said that it has the next block, or computes it. */
+  /**
+   * Monotonic ms at which the peer last answered that it has the next block, or is computing it.
+   */
   #saidMs = Number.NEGATIVE_INFINITY;
-  /** Monotonic ms of the first answer since then that it neither has nor expects it. */
+  /** Monotonic ms of the first later answer that it neither has nor expects the block. */
   #deniedMs = Number.POSITIVE_INFINITY;
   #retryMs = Number.NEGATIVE_INFINITY;
 
@@ -42,8 +46,9 @@ export class LookupSource {
   }
 
   /**
-   * Whether nothing more is expected of the peer; `grewMs`: when a block last came. Until then the
-   * lookup sends heartbeats: a client that hears nothing would drop the blocks that are ready.
+   * Whether no more blocks are expected from the peer. `grewMs`: time of the latest arrival. Until
+   * then the lookup sends heartbeats, since a client that receives nothing would drop the ready
+   * blocks.
    */
   isSilent(grewMs: number): boolean {
     const now = this.#store.clock.monotonicMs();
@@ -51,13 +56,13 @@ export class LookupSource {
     return now - Math.max(grewMs, this.#deniedMs) >= ABSENT_MS;
   }
 
-  /** Whether the peer said lately that block `i` will come. */
+  /** Whether the peer recently promised block `i`. */
   promises(rank: number, i: number): boolean {
     const now = this.#store.clock.monotonicMs();
     return i < this.#comingTo[rank]! && now - this.#saidMs < BELIEVED_MS;
   }
 
-  /** A block that it has did not come. */
+  /** Call when a block that the peer has did not arrive. */
   failed(): void {
     this.#retryMs = this.#store.clock.monotonicMs() + RETRY_MS;
   }
@@ -67,8 +72,9 @@ export class LookupSource {
   }
 
   /**
-   * Asks about the blocks from `from` to `to` that `isWanted` is true of. By rank the leading ones
-   * that it has; null while it is being asked, or should not be yet.
+   * Queries the blocks from `from` to `to` for which `isWanted` is true. Returns, by rank, the
+   * number of leading blocks that the peer has; null while a query is under way or a retry is not
+   * due.
    */
   async ask(
     from: number,
@@ -113,7 +119,7 @@ export class LookupSource {
     this.#comingTo[rank] = comes === 0 ? 0 : wanted[comes - 1]! + 1;
     const now = clock.monotonicMs();
     if (comes > 0) [this.#saidMs, this.#deniedMs] = [now, Number.POSITIVE_INFINITY];
-    // While the next block is on its way, the answer is about later ones.
+    // While the next block is being fetched, the answer is about later blocks.
     else if (wanted[0] === from) this.#deniedMs = Math.min(this.#deniedMs, now);
     return wanted.slice(0, has);
   }

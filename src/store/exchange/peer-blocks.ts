@@ -1,39 +1,39 @@
-import type { NamespaceIndex, NodeId } from "../../core/index.ts";
+import { DIGEST_BYTES, equalBytes, type NamespaceIndex, type NodeId } from "../../core/index.ts";
 
-/** What is said of a block that came from a peer; see the frame of `src/peers`. */
+/** Attributes of a block received from a peer; see the frame of `src/peers`. */
 export interface PulledBlock {
   readonly digest: Uint8Array;
   readonly layer: number;
   /** 32 bytes. */
   readonly namespace: Uint8Array;
   readonly bytes: number;
-  /** XXH3-64 as the sender has it. */
+  /** XXH3-64 computed by the sender. */
   readonly checksum: bigint;
-  /** 16 bytes under the key of the namespace; null: it has none. */
+  /** 16 bytes, made with the namespace's key; null if the block has no MAC. */
   readonly mac: Uint8Array | null;
-  /** Zeros: it follows a block that its sender does not know; null: none. */
+  /** Zeros if the sender does not know the parent's digest; null if the block has no parent. */
   readonly parent: Uint8Array | null;
   readonly transient: boolean;
-  /** Of 8 bytes (engine hash) or 32 (page key). */
+  /** 8 bytes (engine hash) or 32 bytes (page key) each. */
   readonly aliases: readonly Uint8Array[];
 }
 
 /**
- * A place in RAM for a block that is to come. The block is in nobody's way meanwhile: an engine
- * that writes it itself does so, and what came then is dropped. `commit` or `abandon` is called
- * exactly once, and only when nothing writes to the place any more.
+ * A reserved slot for a block that is being received. It does not block local engines: if an engine
+ * writes the block meanwhile, the received copy is discarded. Call `commit` or `abandon` exactly
+ * once, after the transport has stopped writing to the slot.
  */
 export interface Landing {
-  /** In the arena. */
+  /** Offset in the arena. */
   readonly offset: number;
-  /** Length of the place. */
+  /** Length of the slot in bytes. */
   readonly bytes: number;
   /**
-   * The one place where bytes from a peer are believed. `arrived` is the checksum of what lies in
-   * the place. `ok`: the block is in RAM, locked until the arrival is released: this one, or the
-   * one that an engine wrote meanwhile. `corrupt`: it is not what was asked for, or not what the
-   * sender says; `why` for people. `unwanted`: it was removed here meanwhile, an engine is just
-   * writing it, or the table has no entry for it.
+   * Verifies and publishes the received block; the only place where bytes from a peer are accepted.
+   * `arrived` is the checksum of the bytes in the slot. `ok`: the block is in RAM, locked until the
+   * arrival is released; it may be the copy that an engine wrote meanwhile. `corrupt`: it is not
+   * the requested block, or does not match its attributes. `unwanted`: it was removed here
+   * meanwhile, an engine is writing it, or the table is full. `why` is the reason for people.
    */
   commit(block: PulledBlock, arrived: bigint): Committed;
   abandon(): void;
@@ -43,33 +43,36 @@ export type Committed =
   | { readonly kind: "ok"; readonly arrival: Arrival }
   | { readonly kind: "corrupt" | "unwanted"; readonly why: string };
 
-/** A block that is in RAM and stays there until `release`; a second call changes nothing. */
+/** A block in RAM that is locked until `release`. A second call has no effect. */
 export interface Arrival {
   readonly node: NodeId;
   /**
-   * `used`: a request took it. Otherwise it comes into the policy's order by itself, as something
-   * that nobody has asked for yet.
+   * `used`: a request was answered with the block. Otherwise the block enters the eviction order
+   * alone, as not yet requested.
    */
   release(used: boolean): void;
 }
 
-/** A block of this host that is lent to a peer: it does not move, change or go until `release`. */
+/** A block served to a peer. It is not moved, changed or evicted until `release`. */
 export interface Loan extends Omit<PulledBlock, "namespace"> {
   readonly offset: number;
   readonly generation: bigint;
   release(): void;
 }
 
-/** `absent`: not here, or not in this namespace. `busy`: not now (RAM is full, the disk slow). */
+/**
+ * `absent`: not in this namespace on this host. `busy`: not available now (RAM is full, or the disk
+ * is slow).
+ */
 export type Lent = Loan | "absent" | "busy";
 
 export interface HeldCopy {
-  /** Bits of `Tier`: RAM and SSD as far as they can be read; 0: nothing. */
+  /** Bits of `Tier`: RAM, and SSD if it is readable; 0 for none. */
   readonly tiers: number;
   readonly bytes: number;
   /**
-   * Of the copy in RAM, as a loan has it; 0: none yet. 1 where `tiers` is 0: the block is being
-   * written, or an engine here has announced it.
+   * Generation of the copy in RAM; 0 if there is none. 1 if `tiers` is 0 and the block is being
+   * written, or an engine of this host has announced it.
    */
   readonly generation: bigint;
   readonly checksum: bigint;
@@ -81,20 +84,20 @@ export interface FoundBlock extends HeldCopy {
   readonly layer: number;
 }
 
-/** Why there is no place for a block. */
+/** Reason why a block gets no slot. */
 export type Unplaced = "present" | "full" | "tooLong" | "removed";
 
 /**
- * What pulling and serving need of the store. Blocks of another namespace than the one named are as
- * if they were not there. Promises: nothing here waits for room, and nothing blocks the event loop.
+ * The store as the peer plane uses it. Blocks of other namespaces than the given one are treated as
+ * absent. No call waits for room or blocks the event loop.
  */
 export interface PeerBlocks {
   /**
-   * Room for a block of at most `bytes`; `present` where it is in RAM already (or on SSD and can be
-   * read), `full` where RAM gives none, `tooLong` where that is no length that this arena takes,
-   * `removed` where a command removed it here so lately that others may have yet to remove it.
-   * Nothing that somebody keeps is let go of for it. `keep` (true unless given): whether it stays
-   * in RAM behind the request that wants it; else it leaves when its last holder lets it go.
+   * Reserves a slot for a block of at most `bytes`. `present`: the block is in RAM, or readable on
+   * SSD. `full`: RAM has no room; pins and leases are not ended for it. `tooLong`: the arena does
+   * not accept this length. `removed`: a command removed the block so recently that peers may still
+   * have it. `keep` (default true): the block stays in RAM after the request; otherwise it leaves
+   * when its last user releases it.
    */
   land(
     namespace: NamespaceIndex,
@@ -104,8 +107,8 @@ export interface PeerBlocks {
     keep?: boolean,
   ): Landing | Unplaced;
   /**
-   * Lends a block that is in RAM at once; one on SSD is brought up first, for `deadlineMs` at most
-   * (`warm`: behind what engines want of the disk).
+   * Locks a block for a peer. Returns synchronously if the block is in RAM. A block on SSD is read
+   * first, within `deadlineMs`; with `warm` at lower priority than engines' reads.
    */
   lend(
     namespace: NamespaceIndex,
@@ -118,53 +121,53 @@ export interface PeerBlocks {
     blocks: readonly { digest: Uint8Array; layer: number }[],
   ): HeldCopy[];
   /**
-   * Blocks that an engine hash (8 bytes) or page key (32 bytes) leads to, `max` at most, of the
-   * namespaces (keys) that `mayTell` is true of; others take no one's place.
+   * Finds blocks by engine hash (8 bytes) or page key (32 bytes). Returns at most `max` blocks, all
+   * of namespaces (keys) for which `isVisible` is true.
    */
-  find(name: Uint8Array, max: number, mayTell?: (namespace: Uint8Array) => boolean): FoundBlock[];
+  find(name: Uint8Array, max: number, isVisible?: (namespace: Uint8Array) => boolean): FoundBlock[];
   /**
-   * Keys (32 bytes each) of a namespace's blocks in RAM or on SSD, in slices that leave the loop to
-   * others; `each` gets the key and must copy what it keeps.
+   * Calls `each` with the key (32 bytes) of every block of a namespace in RAM or on SSD, in slices
+   * between which the loop yields. `each` must copy the key if it keeps it.
    */
   eachKey(
     namespace: NamespaceIndex,
     each: (key: Uint8Array) => void,
     signal: AbortSignal,
   ): Promise<void>;
-  /** Grows whenever a block of the namespace came to this host; what left is not counted. */
+  /** Number of blocks of the namespace that have arrived on this host. Removals are not counted. */
   changesOf(namespace: NamespaceIndex): number;
-  /** The length that blocks of this namespace and layer had last; 0: none was seen. */
+  /** Length of the latest block of this namespace and layer; 0 if none was seen. */
   usualBytes(namespace: NamespaceIndex, layer: number): number;
 }
 
-/** How a block that a request wants from other hosts ended. */
+/** Outcome of the fetch of one block from peers. */
 export type FetchOutcome =
   | { readonly kind: "ok"; readonly arrival: Arrival }
   | { readonly kind: "miss" | "full" | "late" };
 
 export interface FetchOptions {
   readonly deadlineMs: number;
-  /** The first that is not to be had ends the worth of those behind it. */
+  /** If a block is not available, the blocks after it are not needed. */
   readonly stopAtMiss: boolean;
   readonly signal: AbortSignal;
-  /** Workers that said they have the blocks: they are asked whatever else is known. */
+  /** Workers that reported the blocks. They are asked in any case. */
   readonly sources?: readonly string[];
 }
 
-/** `coming`: the block is being written there, or computed. */
+/** `coming`: the block is being written or computed there. */
 export type SourceHas = "here" | "coming" | "absent";
 
-/** Other hosts as a tier below SSD; `src/peers` is one, and none is needed. */
+/** Peers as a tier below SSD, implemented by `src/peers`. The store works without one. */
 export interface PeerTier {
   /**
-   * Whether it may pay to ask for the `count` blocks behind the first `from` of these keys (eight
-   * words each): length of the leading run of them that other hosts are believed to have and that
-   * comes sooner than an engine would compute it. At once, from what is known; 0 is always right.
+   * Length of the leading run of blocks, of the `count` after the first `from` keys (eight words
+   * each), that peers announced and can deliver sooner than an engine would compute them. Answers
+   * synchronously from the local index; 0 is always correct.
    */
   promising(namespace: NamespaceIndex, keys: Uint32Array, from: number, count: number): number;
   /**
-   * What this worker has of the blocks now; null: it is not known here, or did not answer. Absent:
-   * nobody can be asked.
+   * State of the blocks at this worker; null if the worker is unknown or did not answer. If the
+   * method is absent, workers cannot be asked.
    */
   whatHas?(
     worker: string,
@@ -172,10 +175,57 @@ export interface PeerTier {
     blocks: readonly { readonly digest: Uint8Array; readonly layer: number }[],
     options: { readonly deadlineMs: number; readonly signal: AbortSignal },
   ): Promise<readonly SourceHas[] | null>;
-  /** One outcome for each block, in order; resolves at the latest with the deadline. */
+  /**
+   * Fetches the blocks. Resolves with one outcome per block, in order, by the deadline at the
+   * latest.
+   */
   fetch(
     namespace: NamespaceIndex,
     blocks: readonly { readonly digest: Uint8Array; readonly layer: number }[],
     options: FetchOptions,
   ): Promise<FetchOutcome[]>;
+}
+
+/** Maximum number of aliases sent with a block. */
+export const NAMES_MAX = 8;
+const HASH_BYTES = 8;
+const PAGE_KEY_BYTES = 32;
+
+/** Attributes of the requested block. */
+interface RequestedBlock {
+  readonly digest: Uint8Array;
+  readonly layer: number;
+  /** 32 bytes; null if this process has no number for the namespace. */
+  readonly namespace: Uint8Array | null;
+  /** Length of the slot. */
+  readonly bytes: number;
+}
+
+/**
+ * The reason to reject a received block, or null. Checks that it is the requested block, fits its
+ * slot, matches the sender's checksum and has well-formed attributes.
+ */
+export function faultOfPull(
+  block: PulledBlock,
+  arrived: bigint,
+  asked: RequestedBlock,
+): string | null {
+  if (!equalBytes(block.digest, asked.digest)) return "digest differs from the request";
+  if (block.layer >>> 0 !== asked.layer >>> 0) return "layer differs from the request";
+  const isOurs = asked.namespace !== null && equalBytes(block.namespace, asked.namespace);
+  if (!isOurs) return "namespace differs from the request";
+  if (!Number.isInteger(block.bytes) || block.bytes < 1) return "invalid length";
+  if (block.bytes > asked.bytes) return "longer than requested";
+  if (block.checksum !== arrived) return "checksum mismatch";
+  return faultOfNames(block);
+}
+
+function faultOfNames({ digest, parent, aliases }: PulledBlock): string | null {
+  if (parent !== null) {
+    if (parent.length !== DIGEST_BYTES) return "invalid parent digest";
+    if (equalBytes(parent, digest)) return "block is its own parent";
+  }
+  if (aliases.length > NAMES_MAX) return "too many aliases";
+  const isName = ({ length }: Uint8Array) => length === HASH_BYTES || length === PAGE_KEY_BYTES;
+  return aliases.every(isName) ? null : "invalid alias length";
 }

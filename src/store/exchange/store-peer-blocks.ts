@@ -7,36 +7,35 @@ import {
 } from "../../core/index.ts";
 import { type AddressBatch, createAddressBatch } from "../batches.ts";
 import { NO_SLOT, Tier } from "../blocks/index.ts";
-import { Slices } from "../lifecycle/slices.ts";
+import { Slices } from "../lifecycle/context.ts";
 import type { TieredStore } from "../tiered-store.ts";
-import { SlotLanding } from "./landing.ts";
-import { hexOfKey } from "./landings.ts";
-import { heldCopy, Lending } from "./lending.ts";
+import { hexOfKey, IncomingSlot } from "./incoming-blocks.ts";
 import type { FoundBlock, HeldCopy, Landing, Lent, PeerBlocks, Unplaced } from "./peer-blocks.ts";
+import { BlockServing, heldCopy } from "./serving.ts";
 
-/** Of the arena, what may wait for blocks of other hosts; the rest is for those who write here. */
+/** Share of the arena that may be reserved for blocks from peers. The rest is for local writers. */
 const LANDING_SHARE = 0.5;
 /** Blocks looked up at once. */
 const AT_ONCE = 256;
-/** Nodes one name leads to, at most. */
+/** Maximum number of nodes per alias. */
 const NODES_A_NAME = 64;
-/** Ids of the table walked over in one go. */
+/** Table entries visited at once. */
 const IDS_AT_ONCE = 4_096;
 const OURS = Tier.ram | Tier.ssd;
 
-/** Of a block that is being computed: see `HeldCopy`. */
+/** A block that is being computed; see `HeldCopy`. */
 const COMING: HeldCopy = Object.freeze({ tiers: 0, bytes: 0, generation: 1n, checksum: 0n });
 
 export class StorePeerBlocks implements PeerBlocks {
   readonly #store: TieredStore;
-  readonly #lending: Lending;
+  readonly #lending: BlockServing;
   readonly #batch: AddressBatch = createAddressBatch(1);
   readonly #many: AddressBatch = createAddressBatch(AT_ONCE);
   readonly #named = new Int32Array(NODES_A_NAME);
 
   constructor(store: TieredStore) {
     this.#store = store;
-    this.#lending = new Lending(store);
+    this.#lending = new BlockServing(store);
   }
 
   land(
@@ -46,31 +45,31 @@ export class StorePeerBlocks implements PeerBlocks {
     bytes: number,
     keep = true,
   ): Landing | Unplaced {
-    const { table, slots, ram, ssd, landings, evictor, blockBytesMax } = this.#store;
+    const { table, slots, ram, ssd, incoming, evictor, blockBytesMax } = this.#store;
     if (!(bytes >= 1 && bytes <= blockBytesMax)) return "tooLong";
     const batch = this.#batch;
     const node = this.#find(digest, layer);
     if (node !== NO_NODE) {
-      // What another namespace holds must not be told from a lack of room.
+      // A client must not be able to distinguish a block of another namespace from a lack of room.
       if (table.namespaceOf(node) !== namespace) return "full";
       if (table.isResident(node, Tier.ram)) return "present";
       if (ssd?.readable === true && table.isResident(node, Tier.ssd)) return "present";
     }
     const key = hexOfKey(batch.keys, 0);
-    if (landings.wasRemoved(key)) return "removed";
+    if (incoming.wasRemoved(key)) return "removed";
     const slotBytes = slots.slotBytesFor(bytes);
     const most = slots.readyBytes * LANDING_SHARE;
-    if (landings.slotBytes > 0 && landings.slotBytes + slotBytes > most) return "full";
+    if (incoming.slotBytes > 0 && incoming.slotBytes + slotBytes > most) return "full";
     const slot = ram.takeSlot(bytes, false);
     evictor.wake();
     if (slot === NO_SLOT) return "full";
-    const awaited = landings.begin(key, namespace, slotBytes);
+    const awaited = incoming.begin(key, namespace, slotBytes);
     const asked = { digest: digest.slice(), layer: layer >>> 0, bytes };
     const store = this.#store;
-    return new SlotLanding({ store, namespace, ...asked, slot, awaited, keep, batch });
+    return new IncomingSlot({ store, namespace, ...asked, slot, awaited, keep, batch });
   }
 
-  /** Whatever its namespace. */
+  /** The block's node in any namespace. */
   #find(digest: Uint8Array, layer: number): NodeId {
     assert(digest.length === DIGEST_BYTES, "a digest has 32 bytes");
     const batch = this.#batch;
@@ -120,7 +119,7 @@ export class StorePeerBlocks implements PeerBlocks {
     return copies;
   }
 
-  /** Block `i` of the batch of many: being written, or announced. */
+  /** Whether block `i` of the current batch is being written or was announced. */
   #isComing(node: NodeId, i: number): boolean {
     const { table, engines } = this.#store;
     const isWriting = node !== NO_NODE && table.isWriting(node);
@@ -130,7 +129,7 @@ export class StorePeerBlocks implements PeerBlocks {
   find(
     name: Uint8Array,
     max: number,
-    mayTell: (namespace: Uint8Array) => boolean = () => true,
+    isVisible: (namespace: Uint8Array) => boolean = () => true,
   ): FoundBlock[] {
     const { table, namespaces } = this.#store;
     const found: FoundBlock[] = [];
@@ -139,7 +138,7 @@ export class StorePeerBlocks implements PeerBlocks {
       const node = this.#named[i] as NodeId;
       const namespace = namespaces.keyOf(table.namespaceOf(node));
       const copy = heldCopy(this.#store, node);
-      if (copy.tiers === 0 || namespace === null || !mayTell(namespace)) continue;
+      if (copy.tiers === 0 || namespace === null || !isVisible(namespace)) continue;
       const digest = new Uint8Array(DIGEST_BYTES);
       table.readDigest(node, digest, 0);
       found.push({ ...copy, namespace, digest, layer: table.layerOf(node) });
@@ -179,10 +178,51 @@ export class StorePeerBlocks implements PeerBlocks {
   }
 
   changesOf(namespace: NamespaceIndex): number {
-    return this.#store.seen.changesOf(namespace);
+    return this.#store.arrivals.changesOf(namespace);
   }
 
   usualBytes(namespace: NamespaceIndex, layer: number): number {
-    return this.#store.seen.bytesOf(namespace, layer);
+    return this.#store.arrivals.bytesOf(namespace, layer);
   }
+}
+
+/**
+ * Maximum number of pairs of namespace and layer with a known length. The first seen is forgotten.
+ */
+const LENGTHS_MAX = 16_384;
+
+/** Arrivals per namespace on this host: number of blocks, and length of blocks per layer. */
+export class ArrivalStats {
+  readonly #changes: number[] = [];
+  readonly #lengths = new Map<number, number>();
+
+  came(namespace: NamespaceIndex, layer: number, bytes: number): void {
+    this.#changes[namespace] = this.changesOf(namespace) + 1;
+    this.learn(namespace, layer, bytes);
+  }
+
+  /** Records the length of a block of this namespace and layer. */
+  learn(namespace: NamespaceIndex, layer: number, bytes: number): void {
+    const pair = pairOf(namespace, layer);
+    if (this.#lengths.get(pair) === bytes) return;
+    if (this.#lengths.size === LENGTHS_MAX && !this.#lengths.has(pair)) {
+      this.#lengths.delete(this.#lengths.keys().next().value!);
+    }
+    this.#lengths.set(pair, bytes);
+  }
+
+  /** Number of blocks of the namespace that have arrived. */
+  changesOf(namespace: NamespaceIndex): number {
+    return this.#changes[namespace] ?? 0;
+  }
+
+  /** Length of the latest block of this namespace and layer; 0 if none was seen. */
+  bytesOf(namespace: NamespaceIndex, layer: number): number {
+    return this.#lengths.get(pairOf(namespace, layer)) ?? 0;
+  }
+}
+
+/** Unique key below 2^48. */
+function pairOf(namespace: NamespaceIndex, layer: number): number {
+  return namespace * 2 ** 32 + (layer >>> 0);
 }

@@ -10,11 +10,10 @@ import type { Native } from "../../native/index.ts";
 import { createAddressBatch } from "../batches.ts";
 import { Tier } from "../blocks/index.ts";
 import type { Departure } from "../departures.ts";
+import type { Slices } from "../lifecycle/context.ts";
 import type { NameResolver } from "../lifecycle/resolve-names.ts";
-import type { Slices } from "../lifecycle/slices.ts";
 import type { Namespaces } from "../namespaces.ts";
 import type { TieredStore } from "../tiered-store.ts";
-import { elsewhereThan } from "./explain-peers.ts";
 import type {
   ExplainQuery,
   Explanation,
@@ -30,22 +29,22 @@ export type Hashing = Pick<Native, "prefixDigests" | "chainDigests" | "blake3Key
 
 /** Blocks looked up at once. */
 const AT_ONCE = 256;
-/** Other namespaces in which the first missing block is looked for: those seen last. */
+/** Other namespaces in which the first missing block is looked up: the latest ones. */
 const NAMESPACES_TRIED = 64;
-/** What is hashed without letting others run. */
+/** Bytes hashed before the loop yields. */
 const BYTES_A_SLICE = 256 * 1024;
 
-/** One node as a prompt's reader meets it. */
+/** A block as a reader would find it. */
 interface Found {
   readonly namespace: NamespaceIndex;
-  /** Null: a miss. */
+  /** Null for a miss. */
   readonly tier: TierLabel | null;
-  /** Of a miss; null: nothing is known of it. */
+  /** Reason of a miss; null if unknown. */
   readonly why: MissReason | null;
 }
 
-/** What an explanation needs; all of it is only read. */
-export interface Explainer {
+/** Dependencies of an explanation. All are only read. */
+interface Explainer {
   readonly store: TieredStore;
   readonly namespaces: Namespaces;
   readonly native: Hashing;
@@ -54,7 +53,7 @@ export interface Explainer {
   readonly pulls: PullInsight | null;
 }
 
-/** What a reader of the node gets now; null of a ghost, of which nothing is known. */
+/** The block as a reader would find it now; null for a ghost, whose state is unknown. */
 function look({ store }: Explainer, node: NodeId): Found | null {
   const { table, ssd } = store;
   if (node === NO_NODE || table.isGhost(node)) return null;
@@ -67,7 +66,7 @@ function look({ store }: Explainer, node: NodeId): Found | null {
   const miss = (why: MissReason) => ({ namespace, tier, why });
   if (table.isWriting(node)) return miss({ kind: "being_written" });
   if (isOnSsd) {
-    const why = ssd?.snapshot().readsStopped ?? "it has no SSD tier now";
+    const why = ssd?.snapshot().readsStopped ?? "no SSD tier";
     return miss({ kind: "ssd_unavailable", why });
   }
   if (isOnGpu) return miss({ kind: "gpu_only" });
@@ -82,8 +81,8 @@ function departed(store: TieredStore, words: Uint32Array, at: number): MissReaso
 }
 
 /**
- * A prompt by its tokens. Each block has one digest in its namespace, so each is found or not; the
- * first that is not is looked for under other namespaces.
+ * Explains a prompt given by its tokens. Each block has one digest per namespace. The first missing
+ * block is looked up in other namespaces.
  */
 export async function explainPrompt(explainer: Explainer, prompt: Prompt): Promise<Explanation> {
   const { store, native, slices, namespaces } = explainer;
@@ -121,7 +120,10 @@ export async function explainPrompt(explainer: Explainer, prompt: Prompt): Promi
   return { leading: index, blocks, miss: { index, why }, ...peers };
 }
 
-/** Whether the prompt up to the end of block `index` is here under another namespace. */
+/**
+ * The namespace under which the prompt up to the end of block `index` is stored, if there is
+ * another.
+ */
 async function elsewhere(
   explainer: Explainer,
   { tokens, namespace, blockTokens, layer }: Prompt,
@@ -152,8 +154,8 @@ async function elsewhere(
 }
 
 /**
- * Blocks by name. A name may lead to several blocks, of different namespaces: the leading run is
- * the longest that one namespace has.
+ * Explains blocks given by name. A name may resolve to blocks in several namespaces; the result is
+ * the longest leading run within one namespace.
  */
 export async function explainNames(explainer: Explainer, { names }: Named): Promise<Explanation> {
   const found: (readonly Found[])[] = [];
@@ -174,7 +176,7 @@ export async function explainNames(explainer: Explainer, { names }: Named): Prom
   if (leading === names.length) return { leading, blocks, miss: null };
   const why = whyMissing(explainer, names[leading]!, found[leading]!, inRun);
   const rest = names.slice(leading);
-  // Of an engine's hash nobody knows here which block it means elsewhere.
+  // Engine hashes cannot be looked up in other namespaces: their meaning there is unknown.
   const known = rest.findIndex(({ kind }) => kind !== "key");
   const wanted = rest
     .slice(0, known < 0 ? rest.length : known)
@@ -184,7 +186,7 @@ export async function explainNames(explainer: Explainer, { names }: Named): Prom
   return { leading, blocks, miss: { index: leading, why }, ...peers };
 }
 
-/** That of the run, or the only one there is; null: it cannot be told. */
+/** The namespace of the run, or the only one; null if it is ambiguous. */
 function theirNamespace(
   { namespaces }: Explainer,
   run: ReadonlySet<NamespaceIndex> | null,
@@ -193,7 +195,7 @@ function theirNamespace(
   return first ?? (namespaces.size === 1 ? (1 as NamespaceIndex) : null);
 }
 
-/** And the namespaces that have all of it; null where the first name is a miss. */
+/** The longest run and the namespaces that have all of it; null if the first name is a miss. */
 function leadingRun(found: readonly (readonly Found[])[]): {
   leading: number;
   run: ReadonlySet<NamespaceIndex> | null;
@@ -229,9 +231,8 @@ function whyMissing(
 }
 
 /**
- * A block that is gone has no aliases, but its departure has them. Else what can be known of it
- * goes by its digest: the name itself, or what engines that name blocks by their own chain alone
- * have for one, in each namespace.
+ * Finds the departure of a block by name. First by alias, since departures are stored by alias too;
+ * then by digest: the name itself, or the digest derived from a chain hash in each namespace.
  */
 function departedByName(
   { store, namespaces, native }: Explainer,
@@ -267,4 +268,42 @@ function departureOfAlias({ departures }: TieredStore, name: BlockName): Departu
 
 function u64Bytes({ lo, hi }: { readonly lo: number; readonly hi: number }): Uint8Array {
   return new Uint8Array(Uint32Array.of(lo, hi).buffer);
+}
+
+/** Maximum number of blocks to explain, like in a request. */
+const ASKED_MAX = 4_096;
+/** Maximum number of blocks whose fetch cost is computed. */
+const PRICED_MAX = 64;
+
+interface Wanted {
+  readonly digest: Uint8Array;
+  readonly layer: number;
+}
+
+/**
+ * The part of a run of blocks that a request would fetch from peers. Sets `blocks[from]` and its
+ * successors to `peer` if no local tier has them.
+ */
+function elsewhereThan(
+  { store, pulls }: { readonly store: TieredStore; readonly pulls: PullInsight | null },
+  namespace: NamespaceIndex | null,
+  wanted: readonly Wanted[],
+  blocks: { tier: HitLabel | null }[],
+  from: number,
+): Pick<Explanation, "peers"> {
+  const { peers } = store;
+  if (peers === null || namespace === null || wanted.length === 0) return {};
+  const layer = wanted[0]!.layer;
+  const other = wanted.findIndex((one) => one.layer !== layer);
+  const count = Math.min(ASKED_MAX, other < 0 ? wanted.length : other);
+  const batch = createAddressBatch(count);
+  batch.count = count;
+  batch.layer = layer;
+  for (let i = 0; i < count; i++) batch.digests.set(wanted[i]!.digest, i * DIGEST_BYTES);
+  store.deriveKeys(batch, false);
+  const promised = peers.promising(namespace, batch.keys, 0, count);
+  for (let i = from; i < from + promised; i++) blocks[i]!.tier ??= "peer";
+  const rest = wanted.slice(promised, promised + PRICED_MAX);
+  const whyNot = rest.length === 0 ? null : (pulls?.whyNot(namespace, rest) ?? null);
+  return { peers: { promised, whyNot } };
 }

@@ -1,28 +1,30 @@
 import { NO_NODE, type NodeId } from "../../core/index.ts";
 import type { TableView } from "../blocks/index.ts";
 
-/** Nodes that come next, as a place remembers them. */
+/** Following nodes that a position stores. */
 const AHEAD = 8;
-/** Ancestors at distances 1, 2, 4, ...: as many as a place remembers. */
+/** Ancestors at distances 1, 2, 4, ... that a position stores. */
 const ABOVE = 12;
-/** Ids looked at for a root without letting others run: about a millisecond. */
+/** Ids examined for a root before the loop yields: about a millisecond of work. */
 const IDS_A_SLICE = 2 ** 19;
 
 /**
- * Where a walk stands, as pairs of a node and its generation: the root, the node visited last, then
- * those ahead; behind the mark, ancestors. A pair of zeros is the mark.
+ * Position of a walk, as pairs of a node and its generation: the root, the latest node, then the
+ * following nodes; after a separator the ancestors. The separator is a pair of zeros.
  */
-export type Place = readonly number[];
+export type WalkPosition = readonly number[];
 
-/** The roots of a walk, in order of their ids. */
+/** The roots of a walk, in the order of their ids. */
 export interface Roots {
-  /** Whether a walk may go on below it. */
+  /** Whether a walk may continue below this root. */
   has(node: NodeId): boolean;
-  /** The next one; NO_NODE: none. Or how far there is none, to be asked again from there. */
+  /**
+   * The next root, NO_NODE at the end, or the id up to which there is none, from which to continue.
+   */
   after(node: NodeId): NodeId | { readonly unknownTo: NodeId };
 }
 
-/** The nodes of this list, and none of them below another. */
+/** The nodes of this list that are not below another one. */
 export function theseRoots(table: TableView, nodes: readonly NodeId[]): Roots {
   const isBelow = (node: NodeId): boolean => {
     for (let up = table.parentOf(node); up !== NO_NODE; up = table.parentOf(up)) {
@@ -40,7 +42,7 @@ export function theseRoots(table: TableView, nodes: readonly NodeId[]): Roots {
 /** All nodes without a parent. */
 export function allRoots(table: TableView): Roots {
   return {
-    // One that has got a parent since is gone through to its end.
+    // Finish the subtree of a root that has received a parent meanwhile.
     has: () => true,
     after(node) {
       const end = node + IDS_A_SLICE + 1;
@@ -52,9 +54,9 @@ export function allRoots(table: TableView): Roots {
 }
 
 /**
- * Visits nodes parents first, down to a depth below each root. It may pause at any time: `place`
- * says where, and `goOn` finds it again although nodes have come and gone. What is there all the
- * time is visited once, but for the two cases that `goOn` tells.
+ * Visits nodes, parents first, down to a maximum depth below each root. The walk can pause at any
+ * time: `resume` continues from a `position` although nodes were stored and removed. A node that
+ * exists throughout is visited once, except in the two cases described at `resume`.
  */
 export class TreeWalk {
   readonly #table: TableView;
@@ -63,7 +65,7 @@ export class TreeWalk {
   #root: NodeId = NO_NODE;
   #node: NodeId = NO_NODE;
   #depth = 0;
-  /** What `step` does: visits the node itself, what follows it, or what follows all below it. */
+  /** Next move of `step`: to the node itself, to its follower, or past its subtree. */
   #next: "itself" | "after" | "past" = "after";
 
   constructor(table: TableView, roots: Roots, depthMax: number) {
@@ -72,17 +74,17 @@ export class TreeWalk {
     this.#depthMax = depthMax;
   }
 
-  /** Visited last. */
+  /** The latest visited node. */
   get node(): NodeId {
     return this.#node;
   }
 
-  /** Of the node below its root. */
+  /** Depth of the node below its root. */
   get depth(): number {
     return this.#depth;
   }
 
-  /** Goes to the next node below this root; false where there is none. */
+  /** Moves to the next node below this root; false at the end. */
   step(): boolean {
     if (this.#node === NO_NODE) return false;
     if (this.#next !== "itself") {
@@ -94,7 +96,7 @@ export class TreeWalk {
     return this.#node !== NO_NODE;
   }
 
-  /** Goes to the next root; false where there is none. */
+  /** Moves to the next root; false at the end. */
   async stepToRoot(turn: () => Promise<void>): Promise<boolean> {
     let next = this.#roots.after(this.#root);
     while (typeof next === "object") {
@@ -109,11 +111,11 @@ export class TreeWalk {
     return next !== NO_NODE;
   }
 
-  /** Where it stands, to be given to `goOn`, of this walk or of another with the same roots. */
-  place(): Place {
+  /** The position, for `resume` of this walk or another one with the same roots. */
+  position(): WalkPosition {
     const table = this.#table;
-    const place: number[] = [];
-    const add = (node: NodeId) => place.push(node, table.generationOf(node));
+    const position: number[] = [];
+    const add = (node: NodeId) => position.push(node, table.generationOf(node));
     add(this.#root);
     add(this.#node);
     let next = this.#follower(this.#node, this.#depth, true);
@@ -121,34 +123,35 @@ export class TreeWalk {
       add(next.node);
       next = this.#follower(next.node, next.depth, true);
     }
-    place.push(0, 0);
+    position.push(0, 0);
     let [up, distance] = [this.#node, 0];
     for (let bit = 0; bit < ABOVE && up !== this.#root; bit++) {
       for (; distance < 2 ** bit && up !== this.#root; distance++) up = table.parentOf(up);
       add(up);
     }
-    return place;
+    return position;
   }
 
   /**
-   * Goes on behind the node visited last. Where that is gone, with the nearest of the next eight
-   * that is left; where they are, too, behind all below the nearest remembered ancestor, so that
-   * some of what is below it may be missed; where none is left, at the next root. And a root that
-   * got a parent meanwhile is visited again where that parent comes later.
+   * Resumes after the latest visited node. If that node was removed, the walk resumes at the
+   * nearest of the next eight nodes; if those were removed, after the subtree of the nearest stored
+   * ancestor, which may skip part of that subtree; otherwise at the next root. A root that has
+   * received a parent meanwhile is visited again if the parent comes later.
    */
-  goOn(place: Place): void {
+  resume(position: WalkPosition): void {
     const table = this.#table;
-    const isThere = (at: number): boolean => table.isLive(place[at] as NodeId, place[at + 1]!);
-    this.#root = (place[0] ?? NO_NODE) as NodeId;
+    const isThere = (at: number): boolean =>
+      table.isLive(position[at] as NodeId, position[at + 1]!);
+    this.#root = (position[0] ?? NO_NODE) as NodeId;
     const wasAt = this.#node;
     this.#node = NO_NODE;
     if (!isThere(0) || !this.#roots.has(this.#root)) return;
     let next: "after" | "itself" | "past" = "after";
-    for (let at = 2; at < place.length; at += 2) {
-      const node = place[at] as NodeId;
+    for (let at = 2; at < position.length; at += 2) {
+      const node = position[at] as NodeId;
       if (node === NO_NODE) next = "past";
       else if (isThere(at)) {
-        // A node's ancestors stay while it lives.
+        // A node's ancestors exist as long as the node.
         const depth = at === 2 && node === wasAt ? this.#depth : this.#depthOf(node);
         if (depth >= 0) {
           [this.#node, this.#depth, this.#next] = [node, depth, next];
@@ -159,7 +162,7 @@ export class TreeWalk {
     }
   }
 
-  /** What comes after a node, with or without those below it. */
+  /** The node after this one, with or without its subtree. */
   #follower(node: NodeId, depth: number, down: boolean): { node: NodeId; depth: number } {
     const table = this.#table;
     const child = down && depth < this.#depthMax ? table.firstChildOf(node) : NO_NODE;
@@ -173,7 +176,7 @@ export class TreeWalk {
     return { node: NO_NODE, depth: 0 };
   }
 
-  /** Below the root; -1 where it is not. */
+  /** Depth below the root; -1 if the node is not below it. */
   #depthOf(node: NodeId): number {
     let depth = 0;
     for (let at = node; at !== this.#root; at = this.#table.parentOf(at)) {

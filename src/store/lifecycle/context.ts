@@ -1,16 +1,16 @@
-import type { Clock } from "../../core/index.ts";
+import { type Clock, type NodeId, yieldToLoop } from "../../core/index.ts";
+import { crashPoint } from "../../native/index.ts";
 import type { Holds, Sessions } from "../pins/index.ts";
 import type { SsdParts } from "../ssd/ssd-parts.ts";
 import type { TieredStore } from "../tiered-store.ts";
-import { Durability } from "./durability.ts";
 import type { BlockSourcePort } from "./lifecycle.ts";
 import { NameResolver } from "./resolve-names.ts";
 
-/** What may change while the agent runs. */
+/** Limits that can change at run time. */
 export interface LifecycleLimits {
-  /** The longest a lease may be, and how long it is where nobody said. */
+  /** Maximum duration of a lease, and the default duration. */
   readonly leaseTtlMaxMs: number;
-  /** Of all warm commands together: bytes on their way from SSD, and reads under way. */
+  /** Limits of all warm commands together: bytes being read from SSD, and concurrent reads. */
   readonly warmBytesMax: number;
   readonly warmReads: number;
 }
@@ -22,13 +22,13 @@ export interface LifecycleParts {
   readonly clock: Clock;
   readonly log: SsdParts["log"];
   readonly limits: () => LifecycleLimits;
-  /** Null: no other host is asked. */
+  /** Null without peers. */
   readonly peers: BlockSourcePort | null;
-  /** Fires when the agent stops: what is at work ends with what it has done so far. */
+  /** Fires at shutdown. Operations under way end with their progress so far. */
   readonly signal: AbortSignal;
 }
 
-/** What all operations share. */
+/** Shared state of all operations. */
 export interface LifecycleContext extends LifecycleParts {
   readonly names: NameResolver;
   readonly durability: Durability;
@@ -37,4 +37,125 @@ export interface LifecycleContext extends LifecycleParts {
 export function createContext(parts: LifecycleParts): LifecycleContext {
   const names = new NameResolver(parts.store);
   return { ...parts, names, durability: new Durability(parts.store, parts.holds) };
+}
+
+/**
+ * Makes changes survive a power loss. Concurrent requests share one flush of the disk, so that a
+ * thousand commands cost a few flushes.
+ */
+class Durability {
+  readonly #store: TieredStore;
+  readonly #holds: Holds;
+  #running: Promise<boolean> | null = null;
+  #next: Promise<boolean> | null = null;
+
+  constructor(store: TieredStore, holds: Holds) {
+    this.#store = store;
+    this.#holds = holds;
+  }
+
+  /** Whether the copies on SSD of `nodes` survive a power loss. */
+  areWritten(nodes: readonly NodeId[]): boolean {
+    const fresh = this.#store.ssd?.writer.fresh;
+    return fresh === undefined || nodes.every((node) => fresh.isSafe(node));
+  }
+
+  /** True once all of them survive a power loss; immediately if they already do. */
+  writes(nodes: readonly NodeId[]): Promise<boolean> {
+    return this.areWritten(nodes) ? Promise.resolve(true) : this.everything();
+  }
+
+  /**
+   * True once all removals from SSD so far are durable, including removals by other commands, whose
+   * blocks this command may have found missing.
+   */
+  async removals(): Promise<boolean> {
+    const { ssd } = this.#store;
+    if (ssd === null) return true;
+    const over = await ssd.orHung(ssd.room.removals.over().then(() => true));
+    if (over !== true) return false;
+    return ssd.room.removals.areVolatile ? this.everything() : true;
+  }
+
+  /** True once the current pins and leases survive a crash. `since`: as of `Holds.commit`. */
+  async holds(since?: number): Promise<boolean> {
+    const { ssd } = this.#store;
+    crashPoint("hold.changed");
+    const committed = this.#holds.commit(since);
+    const isCommitted = (await (ssd === null ? committed : ssd.orHung(committed))) === true;
+    crashPoint("hold.committed");
+    return isCommitted;
+  }
+
+  /** True once the current contents of SSD survive a crash. */
+  everything(): Promise<boolean> {
+    if (this.#next !== null) return this.#next;
+    if (this.#running === null) return this.#begin();
+    this.#next = this.#running.then(() => {
+      this.#next = null;
+      return this.#begin();
+    });
+    return this.#next;
+  }
+
+  #begin(): Promise<boolean> {
+    this.#running = this.#run().finally(() => {
+      this.#running = null;
+    });
+    return this.#running;
+  }
+
+  async #run(): Promise<boolean> {
+    const { ssd } = this.#store;
+    return ssd === null || ssd.makeDurable();
+  }
+}
+
+/** Time that long work occupies the event loop before it yields. */
+const SLICE_MS = 2;
+/** Blocks between two reads of the clock, and maximum blocks in one slice. */
+const LOOKS_A_GLANCE = 16;
+const LOOKS_A_SLICE = 4_096;
+/** Period of progress reports. */
+const PROGRESS_MS = 100;
+
+/** Divides long work into slices between which the event loop runs other tasks. */
+export class Slices {
+  readonly #clock: Clock;
+  #startedMs: number;
+  #looks = 0;
+  #reportedMs: number;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+    this.#startedMs = clock.monotonicMs();
+    this.#reportedMs = this.#startedMs;
+  }
+
+  /** Call for each block: whether to call `turn` now. */
+  isOver(): boolean {
+    if (++this.#looks % LOOKS_A_GLANCE !== 0) return false;
+    if (this.#looks >= LOOKS_A_SLICE) return true;
+    return this.isLate();
+  }
+
+  /** As `isOver`, but reads the clock immediately; for steps that take longer than a block. */
+  isLate(): boolean {
+    return this.#clock.monotonicMs() - this.#startedMs >= SLICE_MS;
+  }
+
+  /** Yields to the event loop and starts a new slice. */
+  async turn(): Promise<void> {
+    await yieldToLoop();
+    this.#looks = 0;
+    this.#startedMs = this.#clock.monotonicMs();
+  }
+
+  /** Whether a progress report is due: at most ten times a second. */
+  isReportDue(): boolean {
+    const nowMs = this.#clock.monotonicMs();
+    if (nowMs - this.#reportedMs < PROGRESS_MS) return false;
+    this.#reportedMs = nowMs;
+    return true;
+  }
 }

@@ -9,14 +9,24 @@ import { crashPoint } from "../../native/index.ts";
 import type { Cause } from "../departures.ts";
 import type { EndedHold, HoldInfo, Purged } from "../pins/index.ts";
 import type { LifecycleContext } from "./context.ts";
-import { BY_DESCENDANTS, heldBlock, holdersOf, isHeld } from "./held.ts";
+import { Slices } from "./context.ts";
 import type { Grant, HeldBlock, Lifecycle, LifecycleReport, Remembering } from "./lifecycle.ts";
-import { OUR_TIERS } from "./named-blocks.ts";
-import { causeOf, DONE, MISSING, NOT_DURABLE, reportOf, STUCK_ON_SSD } from "./outcomes.ts";
+import {
+  BY_DESCENDANTS,
+  causeOf,
+  DONE,
+  heldBlock,
+  holdersOf,
+  isHeld,
+  MISSING,
+  NOT_DURABLE,
+  OUR_TIERS,
+  reportOf,
+  STUCK_ON_SSD,
+} from "./outcomes.ts";
 import { Removal } from "./removal.ts";
-import { Slices } from "./slices.ts";
 
-/** Descendants looked at for one that is on a tier of ours. */
+/** Maximum number of descendants examined to find one on RAM or SSD. */
 const LOOKED_AT = 64;
 
 export async function renewLease(
@@ -39,7 +49,7 @@ export async function renewLease(
   return reportOf([durable ? DONE : NOT_DURABLE], { ttlMs: granted, durable: isOnDisk });
 }
 
-/** A shorter time ends a lease as a revocation does. */
+/** Without the grant, an owner cannot shorten another owner's lease, which would end it early. */
 function notShortened({ owner }: HoldInfo, { fix }: Grant): BlockResult {
   const what = `a shorter time for a lease of ${owner} needs the role purge`;
   return { outcome: "rejected", reason: `forbidden: ${what}${fix}` };
@@ -68,20 +78,20 @@ export async function revokeLease(
   return reportOf(told, { bytes, durable });
 }
 
-/** A lease ended by itself: removes what nothing else wants. */
+/** Removes the blocks of an expired lease that are not needed otherwise. */
 export async function purgeExpired(context: LifecycleContext, ended: EndedHold): Promise<Purged> {
   const { name } = ended.info;
   const leaving = new Leaving(context, ended, { reason: "lease_ended", by: name });
   const results = await leaving.run();
   const count = (which: string) => results.filter(({ outcome }) => outcome === which).length;
-  // Some are not in the table: their files may be among those that could not be removed before.
+  // Blocks missing from the table may have files that could not be removed earlier.
   const areSomeGone = ended.nodes.length < ended.info.blocks;
   const areStuck = areSomeGone && context.store.ssd?.room.removals.haveFailed === true;
   const isDurable = leaving.isDurable && count("deferred") === 0 && !areStuck;
   return { purged: count("done"), isDurable };
 }
 
-/** The blocks of a lease that ended, on their way out from the deepest upwards. */
+/** Removes the blocks of an ended lease, deepest first. */
 class Leaving {
   isDurable = false;
   readonly #context: LifecycleContext;
@@ -96,7 +106,7 @@ class Leaving {
     const { table } = context.store;
     this.#context = context;
     this.#nodes = nodes;
-    // Before anything changes: the ids hold until then.
+    // Before any change: node ids are valid until then.
     this.#born = nodes.map((node) => table.generationOf(node));
     this.#files = nodes.map(() => null);
     this.#removal = new Removal(context, cause);
@@ -109,7 +119,7 @@ class Leaving {
 
   async run(): Promise<HeldBlock[]> {
     const slices = new Slices(this.#context.clock);
-    // As a rule children stand behind their parents.
+    // Children usually follow their parents.
     for (let at = this.#nodes.length - 1; at >= 0; at--) {
       this.#leave(at);
       if (slices.isOver()) await slices.turn();
@@ -120,7 +130,7 @@ class Leaving {
     return this.#told();
   }
 
-  /** The block, and then its parents as far as they waited for it. */
+  /** Removes the block, and then each parent that was waiting for it. */
   #leave(from: number): void {
     const { table } = this.#context.store;
     let at: number | undefined = from;
@@ -137,7 +147,7 @@ class Leaving {
     }
   }
 
-  /** True where the block went. */
+  /** True if the block was removed. */
   #leaveOne(at: number, node: NodeId): boolean {
     const context = this.#context;
     const { table } = context.store;
@@ -154,7 +164,7 @@ class Leaving {
     return isHere;
   }
 
-  /** The results, now that one knows which files are gone. */
+  /** The results, after the file removals have ended. */
   async #told(): Promise<HeldBlock[]> {
     const { ssd } = this.#context.store;
     const stuck = new Set(this.#files.filter((file) => file !== null));
@@ -168,7 +178,7 @@ class Leaving {
   }
 }
 
-/** Whether something below the block is in RAM or on SSD; true where that is not soon seen. */
+/** Whether a descendant of the block is in RAM or on SSD; true if that is not found out quickly. */
 function isBuiltUpon({ store }: LifecycleContext, node: NodeId): boolean {
   const { table } = store;
   let below = table.successorOf(node, node);

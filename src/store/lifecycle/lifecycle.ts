@@ -2,60 +2,71 @@ import type {
   BlockName,
   BlockResult,
   CommandOrigin,
+  HeldBy,
   NamespaceIndex,
+  NodeId,
   OutcomeCounts,
 } from "../../core/index.ts";
-import type { BudgetFigures } from "../pins/index.ts";
+import type { BudgetFigures, EndedHold, Purged } from "../pins/index.ts";
+import { createContext, type LifecycleContext, type LifecycleParts } from "./context.ts";
+import { purgeExpired, renewLease, revokeLease } from "./lease.ts";
+import { holdersOf } from "./outcomes.ts";
+import { pause } from "./pause.ts";
+import { pin, retain, unpin } from "./pin.ts";
+import { flush, prune } from "./removal.ts";
+import { markTransient, purgeTransient } from "./think.ts";
+import { WarmGate, warm } from "./warm.ts";
 
-/** What one operation came to. */
+/** Result of one operation. */
 export interface LifecycleReport {
   /**
-   * One for each block name that was given, in order; a name of several blocks has one. Of `prune`,
-   * `flush` and `renewLease` one for all.
+   * One result per given block name, in order; a name of several blocks has one. `prune`, `flush`
+   * and `renewLease` have one result in total.
    */
   readonly results: readonly BlockResult[];
-  /** By blocks; for `prune` and `flush` over all blocks they met. */
+  /** Outcomes by block; for `prune` and `flush` over all blocks visited. */
   readonly counts: OutcomeCounts;
-  /** Blocks that stayed although the operation met them, the first 1,000; of prune and flush. */
+  /** The first 1,000 blocks that `prune` or `flush` could not remove. */
   readonly held: readonly HeldBlock[];
   /** Bytes moved or freed. */
   readonly bytes: number;
   readonly figures: BudgetFigures | null;
-  /** Granted, where a duration was asked for: cut to what the configuration allows. */
+  /** Granted duration, if one was requested: limited by the configuration. */
   readonly ttlMs: number | null;
-  /** What is done survives a loss of power; false without an SSD tier. */
+  /** Whether the changes survive a power loss; false without an SSD tier. */
   readonly durable: boolean;
 }
 
 export interface HeldBlock extends BlockResult {
-  /** Digest in hex; null where it is not known. */
+  /** Digest in hex; null if unknown. */
   readonly digest: string | null;
   readonly layer: number;
 }
 
-/** How far a long operation has come; called at most ten times a second. */
+/** Reports the progress of a long operation, at most ten times a second. */
 export type OnProgress = (progress: {
   readonly doneBlocks: number;
   readonly doneBytes: number;
-  /** Null: not known in advance. */
+  /** Null if not known in advance. */
   readonly totalBlocks: number | null;
 }) => void;
 
 export interface WarmOptions {
-  /** `gpu`: to RAM, then offered to the engine's sink; `deferred` without one. */
+  /** `gpu`: to RAM, then offered to the engine's sink. `deferred` without a sink. */
   readonly target: "ram" | "gpu";
-  /** Peers that are said to have the blocks, by worker id; the best first. */
+  /** Worker ids of peers that may have the blocks, the best first. */
   readonly sources: readonly string[];
   readonly onProgress?: OnProgress;
   readonly signal?: AbortSignal;
 }
 
 /**
- * Called once, in the very turn in which holds or marks change and before anything is waited for
- * behind that (a commit of the ledger above all): what is written down in it lasts with the change
- * or not at all. `results`: as far as they are known then. Not called where nothing changes.
- * `expected`: where nothing but that commit is waited for, what is reported once it is confirmed:
- * this very object then, so that who wrote it down need not do so again.
+ * Called once, in the same turn of the event loop in which pins, leases or marks change, before the
+ * operation waits for anything (in particular for the ledger's commit). Records written in the
+ * callback therefore persist together with the change or not at all. `results`: as far as known.
+ * Not called if nothing changes. `expected`: the report if only that commit is outstanding. The
+ * operation returns the same object once the commit is confirmed, so that the caller need not write
+ * it again.
  */
 export type Remember = (results: readonly BlockResult[], expected?: LifecycleReport) => void;
 
@@ -63,18 +74,20 @@ export interface Remembering {
   readonly remember?: Remember;
 }
 
-/** Whether the caller may delete blocks. */
+/** Permission of the caller to delete blocks. */
 export interface Grant {
   readonly mayPurge: boolean;
-  /** How it gets the grant, for the reason of a refusal: ", and KEY gives ROLE: ...". */
+  /**
+   * How to obtain the permission, appended to the reason of a refusal: ", and KEY gives ROLE: ...".
+   */
   readonly fix: string;
 }
 
-/** Brings blocks from other hosts into RAM. */
+/** Fetches blocks from peers into RAM. */
 export interface BlockSourcePort {
   /**
-   * One result for each: `done`, `missing`, `deferred` with the reason (it may be had later), or
-   * `rejected`. Ends by itself, also where nobody answers; and soon once the signal fires.
+   * One result per block: `done`, `missing`, `deferred` with the reason (a retry may succeed), or
+   * `rejected`. Ends in bounded time even if no peer answers, and soon after the signal fires.
    */
   pull(
     blocks: readonly BlockName[],
@@ -83,7 +96,7 @@ export interface BlockSourcePort {
   ): Promise<readonly BlockResult[]>;
 }
 
-/** A block in RAM that is wanted on the GPU of an engine of its namespace. */
+/** A block in RAM to be copied to the GPU of an engine of its namespace. */
 export interface OfferedBlock {
   readonly namespace: NamespaceIndex;
   readonly layer: number;
@@ -91,37 +104,41 @@ export interface OfferedBlock {
   readonly digest: Uint8Array;
 }
 
-/** Takes blocks from RAM to an engine's GPU: the engine plane, where engines ask for them. */
+/** Copies blocks from RAM to an engine's GPU. Implemented by the engine plane. */
 export interface GpuSink {
   /**
-   * One result for each: `done`, `missing` (it was gone when the engine came for it), or `deferred`
-   * with the reason. Ends by itself, also where no engine answers; and soon once the signal fires.
+   * One result per block: `done`, `missing` (the block was removed before the engine read it), or
+   * `deferred` with the reason. Ends in bounded time even if no engine answers, and soon after the
+   * signal fires.
    */
   offer(blocks: readonly OfferedBlock[], signal: AbortSignal): Promise<readonly BlockResult[]>;
 }
 
 /**
- * What commands do to this host's blocks, on all tiers. Promises:
+ * Commands on the blocks of this host, on all tiers. Guarantees:
  *
- * - Nothing blocks the event loop for more than some milliseconds, however large the tree.
- * - What is reported `done` survives a crash of any kind where there is an SSD tier; where the disk
- *   does not confirm that in time, the outcome is `deferred`.
- * - Blocks that are locked, pinned, leased or followed by such blocks are never removed: `held`.
- * - Names that lead to several blocks (namespaces, layers) mean all of them; the worst outcome is
- *   reported. A name that leads nowhere is `missing` and changes nothing.
+ * - No operation blocks the event loop for more than some milliseconds, however large the tree.
+ * - With an SSD tier, a result `done` survives any crash. If the disk does not confirm in time, the
+ *   outcome is `deferred`.
+ * - A block that is locked, pinned, leased, or an ancestor of such a block is never removed: the
+ *   outcome is `held`.
+ * - A name that resolves to several blocks (namespaces, layers) means all of them, and the worst
+ *   outcome is reported. A name that resolves to none is `missing` and changes nothing.
  */
 export interface Lifecycle {
-  /** Counted; on this host, not in RAM: a pinned block may give up its place there for SSD. */
+  /**
+   * Pins are counted. They protect the block on this host, not in RAM: it may leave RAM for SSD.
+   */
   pin(
     blocks: readonly BlockName[],
     options: Remembering & { readonly owner: string; readonly ttlMs: number | null },
   ): Promise<LifecycleReport>;
-  /** `already` where the owner has no pin on the block. */
+  /** `already` if the owner has no pin on the block. */
   unpin(
     blocks: readonly BlockName[],
     options: Remembering & { readonly owner: string },
   ): Promise<LifecycleReport>;
-  /** Preference without promise; priority 0 takes the owner's preference back. */
+  /** Sets a soft pin. Priority 0 removes the owner's soft pin. */
   retain(
     blocks: readonly BlockName[],
     options: Remembering & {
@@ -131,7 +148,7 @@ export interface Lifecycle {
     },
   ): Promise<LifecycleReport>;
 
-  /** Removes all that follows the block; the block stays. `results` has one entry. */
+  /** Removes all descendants of the block, but not the block itself. `results` has one entry. */
   prune(
     after: BlockName,
     origin: CommandOrigin,
@@ -139,15 +156,15 @@ export interface Lifecycle {
   ): Promise<LifecycleReport>;
 
   /**
-   * Never written to SSD from now on; a copy there is deleted. Without the grant a block whose only
-   * copy that is stays as it is: `rejected`.
+   * Excludes the blocks from SSD and deletes copies there. Without the grant, a block whose only
+   * copy is on SSD is unchanged: `rejected`.
    */
   markTransient(
     blocks: readonly BlockName[],
     origin: CommandOrigin,
     options: Remembering & { readonly grant: Grant },
   ): Promise<LifecycleReport>;
-  /** Removes those that are transient; others are `rejected`. */
+  /** Removes transient blocks; others are `rejected`. */
   purgeTransient(
     blocks: readonly BlockName[],
     origin: CommandOrigin,
@@ -155,8 +172,9 @@ export interface Lifecycle {
   ): Promise<LifecycleReport>;
 
   /**
-   * To SSD at once, out of RAM, kept by the lease. Under a name that exists: adds and renews. If a
-   * lease's time is over, its blocks are removed only if all who paused under it had the grant.
+   * Writes the blocks to SSD, removes them from RAM and leases them. An existing lease of that name
+   * is extended and renewed. When the lease expires, its blocks are removed only if every caller
+   * that paused under it had the grant.
    */
   pause(
     blocks: readonly BlockName[],
@@ -168,9 +186,9 @@ export interface Lifecycle {
     },
   ): Promise<LifecycleReport>;
   /**
-   * `results` has one entry: `done`, `missing`, or `rejected`: without the grant the lease of
-   * another owner gets no shorter time. An owner without it may shorten its own, which then removes
-   * nothing at its end.
+   * `results` has one entry: `done`, `missing` or `rejected`. Without the grant a caller cannot
+   * shorten another owner's lease. An owner without the grant may shorten its own lease, whose
+   * expiry then removes no blocks.
    */
   renewLease(
     lease: string,
@@ -178,8 +196,8 @@ export interface Lifecycle {
     options: Remembering & { readonly owner: string; readonly grant: Grant },
   ): Promise<LifecycleReport>;
   /**
-   * Ends it and removes what nothing else holds or builds upon. One result for each block, a
-   * `HeldBlock` that says which it is; what `remember` is told says only how many.
+   * Ends the lease and removes its blocks that have no other owner and no descendants. One
+   * `HeldBlock` result per block. `remember` receives only the counts.
    */
   revokeLease(
     lease: string,
@@ -189,9 +207,90 @@ export interface Lifecycle {
 
   warm(blocks: readonly BlockName[], options: WarmOptions): Promise<LifecycleReport>;
 
-  /** Removes everything that nothing holds. */
+  /** Removes every block that is not protected. */
   flush(origin: CommandOrigin): Promise<LifecycleReport>;
 
-  /** From now on warm blocks for a GPU are offered here; null takes it away. */
+  /** Sets the sink for warm commands with target `gpu`; null removes it. */
   setGpuSink(sink: GpuSink | null): void;
+}
+
+/** The lifecycle, with the operation to run when a lease expires. */
+export interface OwnLifecycle extends Lifecycle {
+  /** Removes the blocks that only the lease protected. For `onLeaseExpired` of the holds. */
+  purgeExpired(ended: EndedHold): Promise<Purged>;
+  /** Owners that protect a block, in the format of receipts. */
+  holdersOf(node: NodeId): readonly HeldBy[];
+}
+
+export function createLifecycle(parts: LifecycleParts): OwnLifecycle {
+  return new StoreLifecycle(createContext(parts));
+}
+
+type Arguments<Name extends keyof Lifecycle> = Parameters<Lifecycle[Name]>;
+
+class StoreLifecycle implements OwnLifecycle {
+  readonly #context: LifecycleContext;
+  readonly #gate: WarmGate;
+  #sink: GpuSink | null = null;
+
+  constructor(context: LifecycleContext) {
+    this.#context = context;
+    this.#gate = new WarmGate(context.limits);
+  }
+
+  pin(...[blocks, options]: Arguments<"pin">) {
+    return pin(this.#context, blocks, options);
+  }
+
+  unpin(...[blocks, options]: Arguments<"unpin">) {
+    return unpin(this.#context, blocks, options);
+  }
+
+  retain(...[blocks, options]: Arguments<"retain">) {
+    return retain(this.#context, blocks, options);
+  }
+
+  prune(...[after, origin, options]: Arguments<"prune">) {
+    return prune(this.#context, after, origin, options);
+  }
+
+  markTransient(...[blocks, origin, options]: Arguments<"markTransient">) {
+    return markTransient(this.#context, blocks, origin, options);
+  }
+
+  purgeTransient(...[blocks, origin, options]: Arguments<"purgeTransient">) {
+    return purgeTransient(this.#context, blocks, origin, options);
+  }
+
+  pause(...[blocks, options]: Arguments<"pause">) {
+    return pause(this.#context, blocks, options);
+  }
+
+  renewLease(...[lease, ttlMs, options]: Arguments<"renewLease">) {
+    return renewLease(this.#context, lease, ttlMs, options);
+  }
+
+  revokeLease(...[lease, origin, options]: Arguments<"revokeLease">) {
+    return revokeLease(this.#context, lease, origin, options);
+  }
+
+  warm(...[blocks, options]: Arguments<"warm">) {
+    return warm(this.#context, this.#gate, this.#sink, blocks, options);
+  }
+
+  flush(...[origin]: Arguments<"flush">) {
+    return flush(this.#context, origin);
+  }
+
+  setGpuSink(sink: GpuSink | null): void {
+    this.#sink = sink;
+  }
+
+  holdersOf(node: NodeId): readonly HeldBy[] {
+    return holdersOf(this.#context, node);
+  }
+
+  purgeExpired(ended: EndedHold): Promise<Purged> {
+    return purgeExpired(this.#context, ended);
+  }
 }

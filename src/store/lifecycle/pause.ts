@@ -4,23 +4,22 @@ import { NodeFlag, Tier } from "../blocks/index.ts";
 import { EVICTED } from "../departures.ts";
 import type { AddedHold } from "../pins/index.ts";
 import type { LifecycleContext } from "./context.ts";
-import { ancestorsOf, areOutOfRam, WAY_OUTSTANDING } from "./leading-there.ts";
+import { Slices } from "./context.ts";
 import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
-import { NamedBlocks } from "./named-blocks.ts";
-import { DONE, NOT_DURABLE, reportOf } from "./outcomes.ts";
-import { Slices } from "./slices.ts";
+import { DONE, NamedBlocks, NOT_DURABLE, reportOf } from "./outcomes.ts";
+import { ANCESTOR_OUTSTANDING, ancestorsOf, areOutOfRam } from "./pin.ts";
 
 type PauseOptions = Parameters<Lifecycle["pause"]>[1];
 
 const rejected = (reason: string): BlockResult => Object.freeze({ outcome: "rejected", reason });
-const NO_SSD = rejected("no_ssd: there is no SSD tier to pause to");
-const TRANSIENT = rejected("transient: the block is never written to SSD");
-const LOCKS_FULL = rejected("limit: the block is locked as often as can be");
-const NOT_WRITTEN = rejected("ssd: the block could not be written; it is not under the lease");
+const NO_SSD = rejected("no_ssd: pause requires an SSD tier");
+const TRANSIENT = rejected("transient: a transient block is not written to SSD");
+const LOCKS_FULL = rejected("limit: the block's lock count is at the maximum");
+const NOT_WRITTEN = rejected("ssd: the block could not be written and is not leased");
 
 /**
- * Blocks to SSD, made durable, held there by a lease; then sessions that end in them end, and their
- * places in RAM are free. The lease has what is on SSD, and nothing else.
+ * Writes blocks to SSD durably and leases them there; then ends the sessions that end in them and
+ * drops the blocks from RAM. The lease covers only blocks on SSD.
  */
 export async function pause(
   context: LifecycleContext,
@@ -33,7 +32,7 @@ export async function pause(
   const results = blocks.nodes.map((node) =>
     table.hasFlag(node, NodeFlag.transient) ? TRANSIENT : DONE,
   );
-  // Nothing of it may go while the rest is written. From last to first: a lock protects above it.
+  // Lock the blocks while others are written. From last to first: a lock also protects ancestors.
   for (let at = results.length - 1; at >= 0; at--) {
     if (results[at] === DONE && !table.lock(blocks.nodes[at]!)) results[at] = LOCKS_FULL;
   }
@@ -49,7 +48,7 @@ export async function pause(
   const told = results.map((result) => {
     if (result !== DONE) return result;
     if (!isDurable) return NOT_DURABLE;
-    return isLeading ? DONE : WAY_OUTSTANDING;
+    return isLeading ? DONE : ANCESTOR_OUTSTANDING;
   });
   const { bytes } = held;
   return reportOf(blocks.resultsOf(told), { bytes, figures, ttlMs, durable: isDurable });
@@ -60,13 +59,13 @@ interface Leased {
   readonly ttlMs: number | null;
   readonly figures: AddedHold["figures"];
   readonly isDurable: boolean;
-  /** What leads to the blocks is on SSD, too. */
+  /** Whether all ancestors of the blocks are on SSD too. */
   readonly isLeading: boolean;
 }
 
 const NOTHING = { ttlMs: null, figures: null, isDurable: false, isLeading: false };
 
-/** Writes what is in RAM alone, and puts what is on SSD then under the lease. */
+/** Writes blocks that are in RAM only, then leases those that are on SSD. */
 async function lease(
   context: LifecycleContext,
   blocks: NamedBlocks,
@@ -110,7 +109,7 @@ async function lease(
   for (const at of results.keys()) {
     if (!wanted(at)) continue;
     const result = added.results[next++]!;
-    // Under the lease already: it is as the command wants it.
+    // The block may be leased already: then the state is as requested.
     results[at] = result.outcome === "rejected" ? result : DONE;
   }
   const { figures } = added;
@@ -121,7 +120,7 @@ async function lease(
   return { bytes, ttlMs, figures, isDurable: isWritten && isCommitted, isLeading };
 }
 
-/** Their places in RAM are free, but for those that others need there. */
+/** Drops the blocks from RAM, except those that are needed there. */
 async function leaveRam(
   context: LifecycleContext,
   blocks: NamedBlocks,
@@ -139,7 +138,7 @@ async function leaveRam(
   const slices = new Slices(clock);
   for (let at = blocks.nodes.length - 1; at >= 0; at--) {
     if (!blocks.isLive(at)) continue;
-    // And upwards, where a parent was named behind its child.
+    // Also try the ancestors: a parent may be named after its child.
     let node = blocks.nodes[at]!;
     while (node !== NO_NODE && paused.has(node) && mayGo(node)) {
       const parent = table.parentOf(node);

@@ -1,24 +1,30 @@
-import type { BlockName, BlockResult, NodeId } from "../../core/index.ts";
+import { type BlockName, type BlockResult, NO_NODE, type NodeId } from "../../core/index.ts";
 import { crashPoint } from "../../native/index.ts";
-import { NodeFlag, Tier } from "../blocks/index.ts";
+import { NodeFlag, type TableView, Tier } from "../blocks/index.ts";
 import type { AddedHold } from "../pins/index.ts";
 import type { LifecycleContext } from "./context.ts";
-import { ancestorsOf, areOutOfRam, WAY_OUTSTANDING } from "./leading-there.ts";
-import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
-import { NamedBlocks } from "./named-blocks.ts";
-import { COPY_OUTSTANDING, DONE, NOT_DURABLE, reportOf } from "./outcomes.ts";
+import type { Lifecycle, LifecycleReport, Remember } from "./lifecycle.ts";
+import {
+  ALREADY,
+  COPY_OUTSTANDING,
+  DONE,
+  NamedBlocks,
+  NOT_DURABLE,
+  OUR_TIERS,
+  reportOf,
+} from "./outcomes.ts";
 
 const RAM_ONLY: BlockResult = Object.freeze({
   outcome: "deferred",
-  reason: "transient: kept in RAM; it is never written to SSD, so a crash loses it",
+  reason:
+    "transient: pinned in RAM only; a transient block is not written to SSD and is lost in a crash",
 });
 
 type PinOptions = Parameters<Lifecycle["pin"]>[1];
 
 /**
- * Pins blocks that are in RAM or on SSD: the hold at once, then what RAM alone has goes to SSD,
- * then file and hold are made to last. A pin of what is on SSD already costs a commit of the
- * ledger.
+ * Pins blocks in RAM or on SSD. Takes the pin immediately, then writes blocks that are in RAM only
+ * to SSD, then makes files and pin durable. A pin of a block on SSD costs one commit of the ledger.
  */
 export async function pin(
   context: LifecycleContext,
@@ -58,13 +64,13 @@ export async function pin(
   const later = (atOnce.includes(COPY_OUTSTANDING) ? now() : atOnce).map((result) => {
     if (result !== DONE) return result;
     if (!durable) return NOT_DURABLE;
-    return isLeading ? DONE : WAY_OUTSTANDING;
+    return isLeading ? DONE : ANCESTOR_OUTSTANDING;
   });
   const isOnDisk = store.ssd !== null && durable;
   return reportOf(blocks.resultsOf(later), { figures, ttlMs, bytes, durable: isOnDisk });
 }
 
-/** What can be said of the block now that it is pinned, or was refused. */
+/** The block's result after it was pinned or refused. */
 function placed(
   { store }: LifecycleContext,
   blocks: NamedBlocks,
@@ -79,7 +85,10 @@ function placed(
   return isTransient ? RAM_ONLY : COPY_OUTSTANDING;
 }
 
-/** Writes to SSD what was pinned and is not there, and what leads to it; bytes of the former. */
+/**
+ * Writes pinned blocks and their ancestors to SSD if they are not there. Returns the bytes of
+ * pinned blocks written.
+ */
 async function secure(
   { store, signal }: LifecycleContext,
   blocks: NamedBlocks,
@@ -93,4 +102,84 @@ async function secure(
   const bytes = outstanding.map((node) => table.bytesOf(node));
   const written = await ssd.secure([...outstanding, ...above], signal);
   return bytes.reduce((sum, blockBytes, i) => sum + (written[i] ? blockBytes : 0), 0);
+}
+
+/** Removes one pin of the owner from each block. A block without other pins becomes evictable. */
+export async function unpin(
+  context: LifecycleContext,
+  names: readonly BlockName[],
+  { owner, remember }: Parameters<Lifecycle["unpin"]>[1],
+): Promise<LifecycleReport> {
+  const blocks = new NamedBlocks(context, names, 0);
+  const going = context.holds.letGoAll("pin", owner, blocks.nodes);
+  const gone = going instanceof Promise ? await going : going;
+  const byNode = gone.map((isGone) => (isGone ? DONE : ALREADY));
+  return settled(context, blocks, byNode, gone.includes(true), remember);
+}
+
+/** Sets the owner's soft pin on each block; priority 0 removes it. */
+export async function retain(
+  context: LifecycleContext,
+  names: readonly BlockName[],
+  { owner, priority, idleMs, remember }: Parameters<Lifecycle["retain"]>[1],
+): Promise<LifecycleReport> {
+  const { holds } = context;
+  if (priority === 0) {
+    const blocks = new NamedBlocks(context, names, 0);
+    const going = holds.letGoAll("retain", owner, blocks.nodes);
+    const gone = going instanceof Promise ? await going : going;
+    const byNode = gone.map((isGone) => (isGone ? DONE : ALREADY));
+    return settled(context, blocks, byNode, gone.includes(true), remember);
+  }
+  const blocks = new NamedBlocks(context, names);
+  const { nodes } = blocks;
+  if (nodes.length === 0) return reportOf(blocks.resultsOf([]));
+  const request = { name: null, ttlMs: null, priority, idleMs };
+  // The new soft pin replaces the owner's previous one.
+  const going = holds.letGoAll("retain", owner, nodes);
+  const hadOne = (going instanceof Promise ? await going : going).includes(true);
+  const adding = holds.addAll({ ...request, kind: "retain", owner, nodes });
+  const added = adding instanceof Promise ? await adding : adding;
+  return settled(context, blocks, added.results, hadOne || added.id !== null, remember);
+}
+
+/** The report after the ledger's commit. */
+async function settled(
+  context: LifecycleContext,
+  blocks: NamedBlocks,
+  byNode: readonly BlockResult[],
+  changed: boolean,
+  remember: Remember | undefined,
+): Promise<LifecycleReport> {
+  const results = blocks.resultsOf(byNode);
+  if (!changed) return reportOf(results);
+  const expected = reportOf(results, { durable: context.store.ssd !== null });
+  remember?.(results, expected);
+  if (await context.durability.holds()) return expected;
+  return reportOf(results.map((result) => (result.outcome === "done" ? NOT_DURABLE : result)));
+}
+
+/** The block is on SSD, but after a crash its prefix would end before it. */
+export const ANCESTOR_OUTSTANDING: BlockResult = Object.freeze({
+  outcome: "deferred",
+  reason: "ssd: an ancestor is in RAM only; its copy to SSD is retried",
+});
+
+/** The ancestors of `nodes` that are not among them, each once. */
+export function ancestorsOf(table: TableView, nodes: readonly NodeId[]): NodeId[] {
+  const seen = new Set(nodes);
+  const above: NodeId[] = [];
+  for (const node of nodes) {
+    let step = table.parentOf(node);
+    for (; step !== NO_NODE && !seen.has(step); step = table.parentOf(step)) {
+      seen.add(step);
+      above.push(step);
+    }
+  }
+  return above;
+}
+
+/** Whether all of `above` would survive a crash, so that the blocks after them can be found. */
+export function areOutOfRam(table: TableView, above: readonly NodeId[]): boolean {
+  return above.every((node) => (table.residencyOf(node) & OUR_TIERS) !== Tier.ram);
 }

@@ -5,27 +5,31 @@ import type { TieredStore } from "../tiered-store.ts";
 
 /** Digests whose keys are derived in one call. */
 const DERIVED_AT_ONCE = 256;
-/** Names a resolver makes room for in the beginning. */
+/** Initial capacity, in names. */
 const NAMES_AT_FIRST = 1_024;
 
-/** What the names of a list lead to. Good until the resolver is asked again. */
+/** The nodes that a list of names resolves to. Valid until the next call of the resolver. */
 export interface NamedNodes {
   readonly count: number;
-  /** Name `i` means the nodes from `nodes[from[i]]` up to, not including, `nodes[from[i + 1]]`. */
+  /**
+   * Name `i` resolves to the nodes from `nodes[from[i]]` up to, not including, `nodes[from[i +
+   * 1]]`.
+   */
   readonly nodes: Int32Array;
   readonly from: Uint32Array;
 }
 
 /**
- * Finds the nodes that names mean: an engine hash those that have it as an alias; 32 bytes those
- * that have them as a page key, or, where there are none, the block with this digest and layer.
- * Of all namespaces. Blocks that are only known as a parent (ghosts) count where asked for.
+ * Resolves block names to nodes in all namespaces. An engine hash resolves to the nodes with that
+ * alias. A name of 32 bytes resolves to the nodes with that page key, or if there are none, to the
+ * block with that digest and layer. Blocks that are known only as a parent (ghosts) are included on
+ * request.
  */
 export class NameResolver {
   readonly #store: TieredStore;
   readonly #batch: AddressBatch = createAddressBatch(DERIVED_AT_ONCE);
   readonly #found = new Int32Array(NODES_PER_ALIAS_MAX);
-  /** By the name's place: the node of its digest. */
+  /** By the name's index: the node of its digest. */
   #byDigest = new Int32Array(NAMES_AT_FIRST);
   #nodes = new Int32Array(NAMES_AT_FIRST * 2);
   #from = new Uint32Array(NAMES_AT_FIRST + 1);
@@ -34,7 +38,7 @@ export class NameResolver {
     this.#store = store;
   }
 
-  /** The nodes of all `names`, in their order; in a microsecond or less a name. */
+  /** The nodes of all `names`, in order. Takes at most a microsecond per name. */
   resolve(names: readonly BlockName[], ghosts = false): NamedNodes {
     const count = names.length;
     if (count >= this.#from.length) {
@@ -57,7 +61,7 @@ export class NameResolver {
     return Array.from(nodes.subarray(0, from[1]!)) as NodeId[];
   }
 
-  /** Keys of all digests first: many in one call cost little more than one. */
+  /** Looks up all digests first: a call for many costs little more than for one. */
   #findDigests(names: readonly BlockName[]): void {
     const { table } = this.#store;
     const batch = this.#batch;
@@ -82,13 +86,13 @@ export class NameResolver {
     if (places.length > 0) find();
   }
 
-  /** Writes what the name leads to from `at`; where the next name's nodes begin. */
+  /** Writes the name's nodes from index `at`. Returns the index after them. */
   #enter(name: BlockName, i: number, at: number, ghosts: boolean): number {
     const { table } = this.#store;
     const found = this.#found;
     let count = 0;
     if (name.kind === "hash") count = table.nodesOfAlias(name.lo, name.hi, found);
-    // Who names a layer means a digest.
+    // A name with a layer is a digest.
     else if (name.layer === LAYER_ALL) count = table.nodesOfSha256(name.bytes, 0, found);
     if (count === 0 && name.kind === "key" && this.#byDigest[i] !== NO_NODE) {
       found[0] = this.#byDigest[i]!;

@@ -1,37 +1,40 @@
 import type { BlockName, BlockResult, NodeId } from "../../core/index.ts";
 import { NodeFlag, Tier } from "../blocks/index.ts";
 import type { LifecycleContext } from "./context.ts";
-import { BY_GPU, holdersOf, isHeld } from "./held.ts";
+import { Slices } from "./context.ts";
 import type { Grant, Lifecycle, LifecycleReport, Remember } from "./lifecycle.ts";
-import { NamedBlocks, OUR_TIERS } from "./named-blocks.ts";
 import {
   ALREADY,
+  BY_GPU,
   causeOf,
   DONE,
+  holdersOf,
+  isHeld,
   MISSING,
+  NamedBlocks,
   NOT_DURABLE,
+  OUR_TIERS,
   reportOf,
   STUCK_ON_SSD,
 } from "./outcomes.ts";
 import { Removal } from "./removal.ts";
-import { Slices } from "./slices.ts";
 
 type Origin = Parameters<Lifecycle["markTransient"]>[1];
 
 const NOT_TRANSIENT: BlockResult = Object.freeze({
   outcome: "rejected",
-  reason: "not_transient: only blocks marked as transient are purged",
+  reason: "not_transient: only blocks marked as transient can be purged",
 });
 
 const onlyCopy = ({ fix }: Grant): BlockResult => ({
   outcome: "rejected",
-  reason: `forbidden: its only copy is on SSD, and to remove it needs the role purge${fix}`,
+  reason: `forbidden: the only copy is on SSD, and its removal requires the role purge${fix}`,
 });
 
 /**
- * From now on the blocks are never written to SSD; what is written is called off or deleted. Not
- * if a pin or a lease needs the copy there (`held`), nor, without the grant, if that is the only
- * one (`rejected`).
+ * Excludes the blocks from SSD: cancels their writes and deletes their files. Outcome `held` if a
+ * pin or lease needs the copy on SSD; `rejected` if it is the only copy and the caller lacks the
+ * grant.
  */
 export async function markTransient(
   context: LifecycleContext,
@@ -44,7 +47,7 @@ export async function markTransient(
   const removal = new Removal(context, causeOf("transient", origin));
   const work: (Promise<unknown> | null)[] = [];
   const isBelowOnly = (node: NodeId) => (table.residencyOf(node) & OUR_TIERS) === Tier.ssd;
-  // All marks in one turn: no write can begin in between.
+  // All marks in one turn of the event loop, so that no write can begin in between.
   const marked = blocks.nodes.map((node, at): BlockResult => {
     work[at] = null;
     const isBelow = isBelowOnly(node);
@@ -60,10 +63,10 @@ export async function markTransient(
   if (marked.includes(DONE)) remember?.(blocks.resultsOf(marked));
   const slices = new Slices(context.clock);
   for (const [at, result] of marked.entries()) {
-    // What was pinned since has its copy back, or will.
+    // A block pinned meanwhile keeps its copy.
     const node = blocks.nodes[at]!;
     if (result !== DONE || !blocks.isOn(at, Tier.ssd) || table.isKept(node)) continue;
-    // It may have left RAM since the mark.
+    // The block may have left RAM since it was marked.
     if (isBelowOnly(node) && !grant.mayPurge) {
       table.setFlag(node, NodeFlag.transient, false);
       marked[at] = onlyCopy(grant);
@@ -76,7 +79,7 @@ export async function markTransient(
   return finish(context, blocks, removal, marked, work);
 }
 
-/** Takes transient blocks off all tiers. */
+/** Removes transient blocks from all tiers. */
 export async function purgeTransient(
   context: LifecycleContext,
   names: readonly BlockName[],
@@ -84,17 +87,17 @@ export async function purgeTransient(
   { remember }: { readonly remember?: Remember } = {},
 ): Promise<LifecycleReport> {
   const blocks = new NamedBlocks(context, names, OUR_TIERS | Tier.gpu);
-  const { ssd, landings } = context.store;
-  // Names that lead nowhere may be those of a block that is on its way here.
-  landings.transientsRemoved();
+  const { ssd, incoming } = context.store;
+  // An unknown name may belong to a block being fetched.
+  incoming.transientsRemoved();
   const removal = new Removal(context, causeOf("transient", origin));
   const slices = new Slices(context.clock);
   const work: (Promise<unknown> | null)[] = blocks.nodes.map(() => null);
   const results: BlockResult[] = [];
-  // Children are named behind their parents: they go first.
+  // Names list parents before children: remove children first.
   for (let at = blocks.nodes.length - 1; at >= 0; at--) {
     const node = blocks.nodes[at]!;
-    // A mark that came while the block was on its way called the write off, which may not be over.
+    // A mark during the write cancelled it, but the write may not have ended.
     if (blocks.isLive(at) && ssd?.writer.isQueued(node)) {
       await ssd.orHung(ssd.writer.cancel(node));
     }
@@ -123,7 +126,7 @@ function purgeOne(
   return DONE;
 }
 
-/** Waits for files that go and writes that were called off; says what could not be confirmed. */
+/** Waits for file removals and cancelled writes; reports unconfirmed removals. */
 async function finish(
   context: LifecycleContext,
   blocks: NamedBlocks,

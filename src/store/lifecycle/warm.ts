@@ -1,32 +1,30 @@
 import { type BlockName, type BlockResult, DIGEST_BYTES, type NodeId } from "../../core/index.ts";
 import { type TableView, Tier } from "../blocks/index.ts";
 import type { LifecycleContext } from "./context.ts";
+import { Slices } from "./context.ts";
 import type { GpuSink, LifecycleReport, OfferedBlock, WarmOptions } from "./lifecycle.ts";
-import { NamedBlocks } from "./named-blocks.ts";
-import { ALREADY, DONE, MISSING, reportOf } from "./outcomes.ts";
-import { Slices } from "./slices.ts";
-import type { WarmGate } from "./warm-gate.ts";
+import { ALREADY, DONE, MISSING, NamedBlocks, reportOf } from "./outcomes.ts";
 
-/** Blocks asked for at once from other hosts. */
+/** Blocks requested from peers at once. */
 const PULLED_AT_ONCE = 256;
 
-/** Of what RAM could give up when a warm begins, the share it may take: others' blocks stay. */
+/** Share of the evictable RAM that one warm command may take, so that other blocks stay. */
 const SHARE_OF_EVICTABLE = 0.5;
 
 const deferred = (reason: string): BlockResult => Object.freeze({ outcome: "deferred", reason });
-const ABORTED = deferred("aborted: it was not brought");
-const UNREADABLE = deferred("ssd: the block could not be read now");
-const LOST_IN_SSD = deferred("ssd: it hangs; the block may still come");
-const STALLED = deferred("peers: they did not answer those asked for before it");
+const ABORTED = deferred("aborted: the block was not loaded");
+const UNREADABLE = deferred("ssd: the block cannot be read now");
+const LOST_IN_SSD = deferred("ssd: the disk hangs; the read may still complete");
+const STALLED = deferred("peers: no answer to the preceding requests");
 const NO_SINK = deferred(
-  "gpu_sink: it is in RAM; no engine here takes blocks to its GPU by itself",
+  "gpu_sink: loaded into RAM; no engine of this host accepts blocks for its GPU",
 );
 const FULL: BlockResult = Object.freeze({
   outcome: "rejected",
-  reason: "full: what is in RAM stays there rather than making room for this",
+  reason: "full: RAM has no room without evicting blocks in use",
 });
 
-/** Brings blocks up: from SSD, or from another host; then offers them to a GPU where asked to. */
+/** Loads blocks into RAM from SSD or peers, then offers them to a GPU if requested. */
 export async function warm(
   context: LifecycleContext,
   gate: WarmGate,
@@ -65,7 +63,7 @@ class Warming {
   readonly #signal: AbortSignal;
   readonly #slices: Slices;
   readonly #results: BlockResult[];
-  /** Bytes of slots that may still be taken. */
+  /** Bytes of slots that this command may still take. */
   #room: number;
   #doneBlocks = 0;
 
@@ -96,14 +94,14 @@ class Warming {
     return this.#blocks.resultsOf(nodes.map(here)).map((result) => result === ALREADY);
   }
 
-  /** One result for each block, when all have come that come. */
+  /** One result per block, after all reads have ended. */
   async run(): Promise<BlockResult[]> {
     const coming: Promise<void>[] = [];
     for (const at of this.#blocks.nodes.keys()) {
       if (this.#signal.aborted) break;
       const bytes = this.#wants(at);
       if (bytes !== null && (await this.#gate.enter(bytes, this.#signal))) {
-        coming.push(this.#bring(at, bytes).finally(() => this.#gate.leave(bytes)));
+        coming.push(this.#load(at, bytes).finally(() => this.#gate.leave(bytes)));
       }
       if (this.#slices.isOver()) await this.#slices.turn();
     }
@@ -111,7 +109,7 @@ class Warming {
     return this.#results;
   }
 
-  /** Bytes of a block that is to be read; null where its result is known already. */
+  /** Bytes of a block to read; null if its result is already known. */
   #wants(at: number): number | null {
     const { table, ssd, slots } = this.#context.store;
     const node = this.#blocks.nodes[at]!;
@@ -129,16 +127,16 @@ class Warming {
     return bytes;
   }
 
-  async #bring(at: number, bytes: number): Promise<void> {
+  async #load(at: number, bytes: number): Promise<void> {
     const { table, ssd, ram } = this.#context.store;
     const node = this.#blocks.nodes[at]!;
-    // It may have gone, or come, while this waited for its turn.
+    // The block may have been removed or loaded while this waited.
     if (this.#blocks.isOn(at, Tier.ram)) this.#results[at] = ALREADY;
     else if (!this.#blocks.isOn(at, Tier.ssd)) this.#results[at] = MISSING;
     else if (!table.lock(node)) this.#results[at] = UNREADABLE;
     else {
-      const read = ssd!.bring(node, { warm: true }).then((outcome) => {
-        // Nobody asked for it yet: it comes into the order by itself.
+      const read = ssd!.load(node, { warm: true }).then((outcome) => {
+        // No request has used the block yet: enter it into the eviction order alone.
         if (outcome === "ok") ram.settleFresh(node);
         const isThere = table.isResident(node, Tier.ssd);
         table.unlock(node);
@@ -151,10 +149,7 @@ class Warming {
     }
   }
 
-  /**
-   * Asks other hosts for what is not here, some blocks at a time, as long as there is room and they
-   * answer.
-   */
+  /** Fetches missing blocks from peers in batches, while there is room and peers answer. */
   async pullMissing(names: readonly BlockName[], results: BlockResult[]): Promise<void> {
     const { peers } = this.#context;
     const places = [...results.keys()].filter((i) => results[i] === MISSING);
@@ -177,7 +172,7 @@ class Warming {
 
   #pulled(name: BlockName, result: BlockResult = MISSING): BlockResult {
     if (result.outcome !== "missing") return result;
-    // An engine may have written it meanwhile.
+    // An engine may have written the block meanwhile.
     if (new NamedBlocks(this.#context, [name], Tier.ram).nodes.length > 0) return ALREADY;
     return this.#signal.aborted ? ABORTED : result;
   }
@@ -193,13 +188,13 @@ class Warming {
   #came(bytes: number): void {
     this.bytes += bytes;
     this.#doneBlocks++;
-    if (!this.#slices.mayTell()) return;
+    if (!this.#slices.isReportDue()) return;
     const progress = { doneBlocks: this.#doneBlocks, doneBytes: this.bytes };
     this.#options.onProgress?.({ ...progress, totalBlocks: this.#blocks.nodes.length });
   }
 }
 
-/** What a read came to. */
+/** Results by read outcome. */
 const RESULTS = {
   ok: DONE,
   full: FULL,
@@ -208,7 +203,7 @@ const RESULTS = {
   late: LOST_IN_SSD,
 } as const;
 
-/** Blocks that are in RAM now go on to the engine that takes them. */
+/** Offers blocks in RAM to the engine's sink. */
 async function offer(
   context: LifecycleContext,
   sink: GpuSink | null,
@@ -233,4 +228,50 @@ function offeredOf(table: TableView, node: NodeId): OfferedBlock {
   const digest = new Uint8Array(DIGEST_BYTES);
   table.readDigest(node, digest, 0);
   return { namespace: table.namespaceOf(node), layer: table.layerOf(node), digest };
+}
+
+/**
+ * Limits the concurrent reads and their bytes over all warm commands. A read larger than the byte
+ * limit runs alone.
+ */
+export class WarmGate {
+  readonly #limits: LifecycleContext["limits"];
+  #reads = 0;
+  #bytes = 0;
+  readonly #waiting: (() => void)[] = [];
+
+  constructor(limits: LifecycleContext["limits"]) {
+    this.#limits = limits;
+  }
+
+  /**
+   * Resolves with true when a read of this many bytes may begin, or with false if the signal fires
+   * first.
+   */
+  async enter(bytes: number, signal: AbortSignal): Promise<boolean> {
+    while (!signal.aborted && !this.#hasRoom(bytes)) {
+      const turn = Promise.withResolvers<void>();
+      this.#waiting.push(turn.resolve);
+      signal.addEventListener("abort", turn.resolve as () => void, { once: true });
+      await turn.promise;
+      signal.removeEventListener("abort", turn.resolve as () => void);
+    }
+    if (signal.aborted) return false;
+    this.#reads++;
+    this.#bytes += bytes;
+    return true;
+  }
+
+  leave(bytes: number): void {
+    this.#reads--;
+    this.#bytes -= bytes;
+    // Each command has at most one waiting read.
+    for (const look of this.#waiting.splice(0)) look();
+  }
+
+  #hasRoom(bytes: number): boolean {
+    const { warmReads, warmBytesMax } = this.#limits();
+    if (this.#reads === 0) return true;
+    return this.#reads < warmReads && this.#bytes + bytes <= warmBytesMax;
+  }
 }

@@ -1,28 +1,28 @@
 import { NO_NODE, type NodeId } from "../../core/index.ts";
-import { ageStep } from "./age.ts";
-import { Experience } from "./experience.ts";
-import { Leaves } from "./leaves.ts";
-import { Stretches } from "./stretches.ts";
-import { Part, turnOf, useKind } from "./use-kind.ts";
+import { ageStep } from "./return-model.ts";
+import { ReuseStatistics } from "./reuse-statistics.ts";
+import { Part, Segments, turnOf, useKind } from "./segments.ts";
 import type { OrderView, VictimOrder } from "./victim-order.ts";
-import { VictimQueue } from "./victim-queue.ts";
 
-/** One stretch and one ghost for so many ids; a small cache gets some more. */
-const IDS_A_STRETCH = 2.5;
-const STRETCHES_MIN = 512;
+/** Capacity: one segment and one ghost for this many ids. A small cache gets the minimum. */
+const IDS_A_SEGMENT = 2.5;
+const SEGMENTS_MIN = 512;
 const IDS_A_GHOST = 4;
 const GHOSTS_MIN = 4096;
-/** A block with so many children starts conversations: none of them is the one that comes back. */
+/**
+ * A block with at least this many children is a shared prefix: none of its children is the
+ * conversation that returns.
+ */
 const CHILDREN_OF_A_START = 4;
-/** Makes whole numbers below 2^27 of 32-bit floats, in the same order. */
+/** Maps the bits of non-negative 32-bit floats to integers below 2^27, preserving their order. */
 const WORTH_SHIFT = 5;
 const KEY_MAX = 2 ** 27 - 1;
 
 /**
- * Keeps what is most likely to be asked for again. Each request's path is cut in stretches of which
- * the whole story is alike; from experience with such stretches it is learned what keeping one is
- * worth at each age, and the leaf of the least worth goes first. Where LRU leaves nothing to be won
- * it is LRU to the last block. `docs/policy.md` tells how it was found.
+ * An eviction order that keeps the blocks most likely to be used again. The path of each request is
+ * divided into segments with a common history. From statistics of such segments it learns the worth
+ * of keeping one at each age, and evicts the leaf of least worth first. If LRU leaves no hits to
+ * gain, it behaves exactly like LRU. See `docs/policy.md`.
  */
 export function createHearthOrder(view: OrderView, idsMax: number): VictimOrder {
   return new HearthOrder(view, idsMax);
@@ -31,19 +31,19 @@ export function createHearthOrder(view: OrderView, idsMax: number): VictimOrder 
 class HearthOrder implements VictimOrder {
   readonly name = "hearth";
   readonly #view: OrderView;
-  readonly #stretches: Stretches;
+  readonly #segments: Segments;
   readonly #leaves: Leaves;
-  readonly #experience: Experience;
+  readonly #experience: ReuseStatistics;
   readonly #queue: VictimQueue;
-  /** Requests so far: the only clock. */
+  /** Number of requests so far. The order uses no other clock. */
   #now = 1;
-  /** Something was removed: so the tier has been full. */
+  /** Whether a block was removed, and hence the tier has been full. */
   #wasFull = false;
-  /** Removals until victims are chosen anew. */
+  /** Removals until victims are chosen again. */
   #mayGo = 0;
   #eldest = 0;
 
-  // The request at hand. Its deepest block so far is spared: its next piece hangs there.
+  // The current request. Its deepest block is not evicted, since the next piece continues there.
   #isOpen = false;
   #known = 0;
   #fresh = 0;
@@ -53,16 +53,16 @@ class HearthOrder implements VictimOrder {
 
   constructor(view: OrderView, idsMax: number) {
     this.#view = view;
-    this.#stretches = new Stretches(STRETCHES_MIN + Math.ceil(idsMax / IDS_A_STRETCH));
-    this.#queue = new VictimQueue(this.#stretches, (stretch) => this.#keyOf(stretch));
-    const offer = (stretch: number) => this.#queue.offer(stretch);
-    this.#leaves = new Leaves(view, idsMax, this.#stretches, offer);
+    this.#segments = new Segments(SEGMENTS_MIN + Math.ceil(idsMax / IDS_A_SEGMENT));
+    this.#queue = new VictimQueue(this.#segments, (segment) => this.#keyOf(segment));
+    const offer = (segment: number) => this.#queue.offer(segment);
+    this.#leaves = new Leaves(view, idsMax, this.#segments, offer);
     const ghostsMax = Math.max(GHOSTS_MIN, Math.ceil(idsMax / IDS_A_GHOST));
-    this.#experience = new Experience(this.#stretches, ghostsMax);
+    this.#experience = new ReuseStatistics(this.#segments, ghostsMax);
   }
 
   get bytes(): number {
-    return this.#leaves.bytes + this.#stretches.bytes + this.#experience.bytes + this.#queue.bytes;
+    return this.#leaves.bytes + this.#segments.bytes + this.#experience.bytes + this.#queue.bytes;
   }
 
   used(ids: ArrayLike<NodeId>): void {
@@ -77,16 +77,16 @@ class HearthOrder implements VictimOrder {
     const leaves = this.#leaves;
     if (!leaves.isResident(id)) return;
     this.#wasFull = true;
-    const stretch = leaves.stretchOf[id]!;
-    const { blocks, gone } = this.#stretches;
-    if (gone[stretch]! < 0xffff) gone[stretch] = gone[stretch]! + 1;
-    if (blocks[stretch] === 1 && !this.#isOfRequest(stretch)) {
-      this.#experience.leaveGhost(stretch, this.#view.fingerprintOf(id), this.#now);
+    const segment = leaves.segmentOf[id]!;
+    const { blocks, gone } = this.#segments;
+    if (gone[segment]! < 0xffff) gone[segment] = gone[segment]! + 1;
+    if (blocks[segment] === 1 && !this.#isOfRequest(segment)) {
+      this.#experience.leaveGhost(segment, this.#view.fingerprintOf(id), this.#now);
     }
     if (id === leaves.spared) leaves.spared = NO_NODE;
     leaves.leave(id);
-    this.#leaveStretch(stretch);
-    // Where many go at once, nobody may want a victim before they are all gone.
+    this.#leaveSegment(segment);
+    // During mass removals, choose new victims only when one is requested.
     if (--this.#mayGo === 0) this.#queue.clear();
   }
 
@@ -110,16 +110,19 @@ class HearthOrder implements VictimOrder {
   }
 
   #choose(): void {
-    if (!this.#experience.guard.isBeaten) this.#eldest = this.#stretches.eldest(this.#now);
+    if (!this.#experience.guard.isBeaten) this.#eldest = this.#segments.eldest(this.#now);
     this.#mayGo = this.#queue.choose(this.#leaves.resident);
   }
 
-  /** Low ones go first: by worth, or by the time of the last use where LRU is not to be beaten. */
-  #keyOf(stretch: number): number {
-    const tick = this.#stretches.tick[stretch]!;
+  /**
+   * Sort key of a segment; low keys are evicted first. By worth, or by last use while the order
+   * behaves like LRU.
+   */
+  #keyOf(segment: number): number {
+    const tick = this.#segments.tick[segment]!;
     const { guard, model } = this.#experience;
     if (!guard.isBeaten) return Math.min(KEY_MAX, Math.max(0, tick - this.#eldest));
-    const kind = this.#stretches.kind[stretch]!;
+    const kind = this.#segments.kind[segment]!;
     return model.worthBits(kind, ageStep(this.#now - tick)) >>> WORTH_SHIFT;
   }
 
@@ -154,8 +157,8 @@ class HearthOrder implements VictimOrder {
     this.#now++;
     if (this.#experience.isLookDue(this.#now)) this.#look();
     this.#isOpen = true;
-    this.#known = this.#stretches.open(useKind(Part.known, 0, 0, 0), this.#now);
-    this.#fresh = this.#stretches.open(useKind(Part.fresh, 0, 0, 0), this.#now);
+    this.#known = this.#segments.open(useKind(Part.known, 0, 0, 0), this.#now);
+    this.#fresh = this.#segments.open(useKind(Part.fresh, 0, 0, 0), this.#now);
     this.#turn = 0;
     this.#gap = 0;
     this.#added = 0;
@@ -169,17 +172,17 @@ class HearthOrder implements VictimOrder {
   }
 
   #useAgain(id: NodeId): void {
-    const stretch = this.#leaves.stretchOf[id]!;
-    if (this.#isOfRequest(stretch)) return;
-    const { kind, tick, size, blocks } = this.#stretches;
-    const age = this.#now - tick[stretch]!;
-    this.#experience.cameBack(kind[stretch]!, age, size[stretch]!, 1);
-    this.#isKnown(kind[stretch]!, age);
+    const segment = this.#leaves.segmentOf[id]!;
+    if (this.#isOfRequest(segment)) return;
+    const { kind, tick, size, blocks } = this.#segments;
+    const age = this.#now - tick[segment]!;
+    this.#experience.cameBack(kind[segment]!, age, size[segment]!, 1);
+    this.#isKnown(kind[segment]!, age);
     if (this.#leaves.childrenOf(id) >= CHILDREN_OF_A_START) this.#turn = 0;
     this.#leaves.unlist(id);
     this.#join(id, this.#known);
-    if (blocks[stretch] === 1) this.#experience.awaitRest(stretch, this.#now);
-    this.#leaveStretch(stretch);
+    if (blocks[segment] === 1) this.#experience.awaitRest(segment, this.#now);
+    this.#leaveSegment(segment);
   }
 
   #store(id: NodeId): void {
@@ -195,53 +198,53 @@ class HearthOrder implements VictimOrder {
     this.#knownAbove(id);
   }
 
-  /** So far the request goes on where one of this kind ended. */
+  /** Records that the request, so far, continues one of this kind. */
   #isKnown(kind: number, age: number): void {
     this.#turn = turnOf(kind) + 1;
     this.#gap = age;
     this.#added = 0;
   }
 
-  /** What was taken for fresh above a block that was known is known too. */
+  /** Reclassifies blocks above a known block, which were taken for new. */
   #knownAbove(id: NodeId): void {
-    const { blocks } = this.#stretches;
+    const { blocks } = this.#segments;
     let above = this.#view.parentOf(id);
     while (above !== NO_NODE && this.#leaves.isResident(above)) {
-      if (this.#leaves.stretchOf[above] !== this.#fresh) return;
+      if (this.#leaves.segmentOf[above] !== this.#fresh) return;
       this.#join(above, this.#known);
       blocks[this.#fresh] = blocks[this.#fresh]! - 1;
       above = this.#view.parentOf(above);
     }
   }
 
-  #isOfRequest(stretch: number): boolean {
-    return this.#isOpen && (stretch === this.#known || stretch === this.#fresh);
+  #isOfRequest(segment: number): boolean {
+    return this.#isOpen && (segment === this.#known || segment === this.#fresh);
   }
 
-  #join(id: number, stretch: number): void {
-    const { blocks } = this.#stretches;
-    this.#leaves.stretchOf[id] = stretch;
-    blocks[stretch] = blocks[stretch]! + 1;
+  #join(id: number, segment: number): void {
+    const { blocks } = this.#segments;
+    this.#leaves.segmentOf[id] = segment;
+    blocks[segment] = blocks[segment]! + 1;
   }
 
-  #leaveStretch(stretch: number): void {
-    const { blocks } = this.#stretches;
-    blocks[stretch] = blocks[stretch]! - 1;
-    if (blocks[stretch] === 0 && !this.#isOfRequest(stretch)) this.#stretches.close(stretch);
+  #leaveSegment(segment: number): void {
+    const { blocks } = this.#segments;
+    blocks[segment] = blocks[segment]! - 1;
+    if (blocks[segment] === 0 && !this.#isOfRequest(segment)) this.#segments.close(segment);
   }
 
-  /** Nothing more can follow: now it is known what the request was. */
+  /** Finishes the current request: its kind is final now. */
   #finish(): void {
     if (!this.#isOpen) return;
     this.#experience.awaitNothing(this.#now);
     const end = this.#leaves.spared;
     this.#leaves.spared = NO_NODE;
     if (end !== NO_NODE) {
-      const before = this.#leaves.stretchOf[end]!;
+      const before = this.#leaves.segmentOf[end]!;
       const kind = useKind(Part.last, this.#turn, this.#gap, this.#added);
       this.#leaves.unlist(end);
-      this.#join(end, this.#stretches.open(kind, this.#now));
-      this.#leaveStretch(before);
+      this.#join(end, this.#segments.open(kind, this.#now));
+      this.#leaveSegment(before);
     }
     this.#isOpen = false;
     this.#seal(this.#known, Part.known);
@@ -249,12 +252,256 @@ class HearthOrder implements VictimOrder {
     if (end !== NO_NODE) this.#leaves.list(end);
   }
 
-  #seal(stretch: number, part: Part): void {
-    if (this.#stretches.blocks[stretch] === 0) {
-      this.#stretches.close(stretch);
+  #seal(segment: number, part: Part): void {
+    if (this.#segments.blocks[segment] === 0) {
+      this.#segments.close(segment);
       return;
     }
-    this.#stretches.seal(stretch, useKind(part, this.#turn, this.#gap, this.#added));
-    if (this.#stretches.leaf[stretch] !== 0) this.#queue.offer(stretch);
+    this.#segments.seal(segment, useKind(part, this.#turn, this.#gap, this.#added));
+    if (this.#segments.leaf[segment] !== 0) this.#queue.offer(segment);
+  }
+}
+
+const RESIDENT = 1;
+const PROTECTED = 2;
+/** Counted among its parent's children. */
+const COUNTED = 4;
+/** In its segment's list of leaves. */
+const LISTED = 8;
+
+/**
+ * The resident blocks, and those of them that can be evicted: unprotected blocks without resident
+ * descendants. Evictable blocks are in a list of their segment. 13 bytes per id.
+ */
+class Leaves {
+  /** A leaf that must not be evicted, or NO_NODE. */
+  spared: NodeId = NO_NODE;
+  /** The segment of each resident block. */
+  readonly segmentOf: Uint32Array;
+  resident = 0;
+  readonly #view: OrderView;
+  readonly #segments: Segments;
+  readonly #offer: (segment: number) => void;
+  readonly #state: Uint8Array;
+  /**
+   * If listed: the next leaf of the segment. Otherwise: children that are resident or have resident
+   * descendants.
+   */
+  readonly #nextOrChildren: Uint32Array;
+  readonly #previous: Uint32Array;
+
+  /** `offer` is called when a segment gets another leaf. */
+  constructor(
+    view: OrderView,
+    idsMax: number,
+    segments: Segments,
+    offer: (segment: number) => void,
+  ) {
+    this.#view = view;
+    this.#segments = segments;
+    this.#offer = offer;
+    this.segmentOf = new Uint32Array(idsMax + 1);
+    this.#state = new Uint8Array(idsMax + 1);
+    this.#nextOrChildren = new Uint32Array(idsMax + 1);
+    this.#previous = new Uint32Array(idsMax + 1);
+  }
+
+  get bytes(): number {
+    const columns = [this.segmentOf, this.#state, this.#nextOrChildren, this.#previous];
+    return columns.reduce((sum, column) => sum + column.byteLength, 0);
+  }
+
+  isResident(id: number): boolean {
+    return (this.#state[id]! & RESIDENT) !== 0;
+  }
+
+  /** Whether the block is evictable, listed or spared. */
+  isLeaf(id: number): boolean {
+    const state = this.#state[id]!;
+    if ((state & LISTED) !== 0) return true;
+    return (state & (RESIDENT | PROTECTED)) === RESIDENT && this.#nextOrChildren[id] === 0;
+  }
+
+  /** Children that are resident or have resident descendants. Not valid for a listed block. */
+  childrenOf(id: number): number {
+    return (this.#state[id]! & LISTED) !== 0 ? 0 : this.#nextOrChildren[id]!;
+  }
+
+  /** Adds a resident block. */
+  enter(id: NodeId): void {
+    this.#state[id] = this.#state[id]! | RESIDENT;
+    this.resident++;
+    this.#count(id);
+  }
+
+  /** Removes a resident block. */
+  leave(id: NodeId): void {
+    this.unlist(id);
+    this.#state[id] = this.#state[id]! & ~RESIDENT;
+    this.resident--;
+    if (this.#nextOrChildren[id] === 0) this.#uncount(id);
+  }
+
+  protect(id: NodeId): void {
+    this.unlist(id);
+    this.#state[id] = this.#state[id]! | PROTECTED;
+  }
+
+  unprotect(id: NodeId): void {
+    this.#state[id] = this.#state[id]! & ~PROTECTED;
+    this.list(id);
+  }
+
+  /** Lists the block if it is evictable. Call `unlist` before its segment changes. */
+  list(id: number): void {
+    if ((this.#state[id]! & LISTED) !== 0 || !this.isLeaf(id) || id === this.spared) return;
+    const segment = this.segmentOf[id]!;
+    const { leaf } = this.#segments;
+    const next = leaf[segment]!;
+    this.#nextOrChildren[id] = next;
+    this.#previous[id] = 0;
+    if (next !== 0) this.#previous[next] = id;
+    leaf[segment] = id;
+    this.#state[id] = this.#state[id]! | LISTED;
+    this.#offer(segment);
+  }
+
+  unlist(id: number): void {
+    if ((this.#state[id]! & LISTED) === 0) return;
+    const next = this.#nextOrChildren[id]!;
+    const previous = this.#previous[id]!;
+    if (previous !== 0) this.#nextOrChildren[previous] = next;
+    else this.#segments.leaf[this.segmentOf[id]!] = next;
+    if (next !== 0) this.#previous[next] = previous;
+    this.#nextOrChildren[id] = 0;
+    this.#state[id] = this.#state[id]! & ~LISTED;
+  }
+
+  /** Counts a block that is resident or has resident descendants at its ancestors. */
+  #count(from: NodeId): void {
+    let id = from;
+    while ((this.#state[id]! & COUNTED) === 0) {
+      const parent = this.#view.parentOf(id);
+      if (parent === NO_NODE) return;
+      this.#state[id] = this.#state[id]! | COUNTED;
+      this.unlist(parent);
+      this.#nextOrChildren[parent] = this.#nextOrChildren[parent]! + 1;
+      id = parent;
+    }
+  }
+
+  /** Undoes `#count` when neither the block nor a descendant is resident. */
+  #uncount(from: NodeId): void {
+    let id = from;
+    while ((this.#state[id]! & COUNTED) !== 0) {
+      this.#state[id] = this.#state[id]! & ~COUNTED;
+      const parent = this.#view.parentOf(id);
+      this.#nextOrChildren[parent] = this.#nextOrChildren[parent]! - 1;
+      if (this.#nextOrChildren[parent] !== 0) return;
+      if ((this.#state[parent]! & RESIDENT) !== 0) {
+        this.list(parent);
+        return;
+      }
+      id = parent;
+    }
+  }
+}
+
+/** Blocks chosen at a time: this share of the resident blocks, with a minimum. */
+const SHARE = 1 / 32;
+const BLOCKS_MIN = 32;
+/** Steps past already chosen blocks, per block, until the choice is repeated. */
+const STEPS_EACH = 64;
+const STEPS_MIN = 65_536;
+const ORDER_BITS = 26;
+const ORDER = 2 ** ORDER_BITS;
+
+/**
+ * The segments to evict next, the first one at the end. Segments with the lowest keys are chosen
+ * periodically. A segment that gets a leaf in between is inserted if its key is low enough.
+ */
+class VictimQueue {
+  readonly #segments: Segments;
+  readonly #keyOf: (segment: number) => number;
+  readonly #queue: number[] = [];
+  #highestKey = -1;
+  #steps = 0;
+  #sorted = new Float64Array(64);
+
+  /** `keyOf` returns integers from 0 up to, not including, 2^27. Low keys are evicted first. */
+  constructor(segments: Segments, keyOf: (segment: number) => number) {
+    this.#segments = segments;
+    this.#keyOf = keyOf;
+  }
+
+  get bytes(): number {
+    return this.#sorted.byteLength;
+  }
+
+  /** The leaf to evict next, or 0 if the queue is empty. */
+  first(): number {
+    const { leaf } = this.#segments;
+    while (this.#queue.length > 0) {
+      const segment = this.#queue.at(-1)!;
+      if (leaf[segment] !== 0) return leaf[segment]!;
+      this.#queue.pop();
+      this.#segments.setQueued(segment, false);
+    }
+    return 0;
+  }
+
+  /** Call when the segment has a leaf. */
+  offer(segment: number): void {
+    if (this.#segments.isQueued(segment)) return;
+    const key = this.#keyOf(segment);
+    if (key > this.#highestKey) return;
+    this.#segments.setQueued(segment, true);
+    let at = this.#queue.length;
+    this.#queue.push(segment);
+    for (; at > 0 && this.#keyOf(this.#queue[at - 1]!) < key; at--) {
+      this.#queue[at] = this.#queue[at - 1]!;
+      this.#steps--;
+    }
+    this.#queue[at] = segment;
+    // Many other blocks were removed: choose again when the next victim is requested.
+    if (this.#steps < 0) this.clear();
+  }
+
+  /** Empties the queue until the next `choose`. */
+  clear(): void {
+    for (const segment of this.#queue) this.#segments.setQueued(segment, false);
+    this.#queue.length = 0;
+    this.#highestKey = -1;
+  }
+
+  /** Chooses segments. Returns the number of blocks that may be evicted before the next choice. */
+  choose(resident: number): number {
+    const segments = this.#segments;
+    this.clear();
+    const sorted = this.#sort();
+    const wanted = Math.max(BLOCKS_MIN, resident * SHARE);
+    let blocks = 0;
+    for (let at = 0; at < sorted.length && blocks < wanted; at++) {
+      const segment = sorted[at]! % ORDER;
+      this.#highestKey = Math.floor(sorted[at]! / ORDER);
+      blocks += segments.blocks[segment]!;
+      segments.setQueued(segment, true);
+      this.#queue.push(segment);
+    }
+    this.#queue.reverse();
+    this.#steps = STEPS_MIN + STEPS_EACH * this.#queue.length;
+    return Math.floor(wanted / 2);
+  }
+
+  /** Key and number in one float, so that the sort needs no comparison function. */
+  #sort(): Float64Array {
+    const { leaf, end } = this.#segments;
+    if (this.#sorted.length < end) this.#sorted = new Float64Array(2 * end);
+    let count = 0;
+    for (let segment = 1; segment < end; segment++) {
+      if (leaf[segment] === 0) continue;
+      this.#sorted[count++] = this.#keyOf(segment) * ORDER + segment;
+    }
+    return this.#sorted.subarray(0, count).sort();
   }
 }

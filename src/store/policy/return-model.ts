@@ -1,53 +1,51 @@
-import { AGE_FROM, AGE_WIDTH, AGES, ageStep } from "./age.ts";
-import { KINDS, LEVELS, SHAPE_OF, SHAPES, TRAITS } from "./use-kind.ts";
+import { KINDS, LEVELS, SHAPE_OF, SHAPES, TRAITS } from "./segments.ts";
 
 /**
- * Pseudo-counts: how much is seen before experience outweighs the coarser estimate it starts from.
- * Results move little when any of them is halved or doubled.
+ * Pseudo-counts: observations until the data outweigh the coarser prior estimate. Results change
+ * little if any of them is halved or doubled.
  */
 const FOR_ALL = 60;
 const FOR_SHAPE = 20;
 const FOR_TRAIT = 30;
 const FOR_KIND = 40;
-/** Before anything is seen: this share returns in each octave of age. */
+/** Initial estimate: the share that returns in each octave of age. */
 const FIRST_GUESS = 0.02;
 const LIKELY_MAX = 0.9;
 const TRAIT_ROUNDS = 3;
-/** A worth further out than this share of survivors changes nothing. */
+/** Ages reached by less than this share of blocks do not affect a worth. */
 const FEW_LEFT = 0.01;
 
 /**
- * Learns from experience when blocks return, by kind of use and by age, and says what it is worth
- * to keep one. Returns are rare and come in lumps, so the estimate goes from coarse to fine, each
- * step held to the one before until there is evidence: the share that returns at each age (of all;
- * of kinds alike in shape), a factor for each level of each trait, one for each kind, and last the
- * kind's own share at each age.
+ * Learns when blocks return, by kind of use and by age, and computes the worth of keeping a block.
+ * Returns are rare and come in bursts, so the estimate is refined in steps, each a prior of the
+ * next: the share that returns at each age (of all kinds, then of kinds alike in shape), a factor
+ * for each level of each trait, a factor for each kind, and the kind's own share at each age.
  *
- * Worth is the highest rate of hits that can be had by keeping the block for some time: the chance
- * that it returns within a time, over the mean time that it would be kept (the Gittins index of a
- * job with unknown length: J. C. Gittins, 1979). Age alone cannot give it: a block that was used
- * just now may be worth less than an older one whose return is due.
+ * Worth is the highest hit rate obtainable by keeping the block for some time: the probability that
+ * it returns within a time, divided by the mean time for which it would be kept (the Gittins index
+ * of a job of unknown length: J. C. Gittins, 1979). Age alone does not determine it: a block used
+ * just now may be worth less than an older one that is due to return.
  */
 export class ReturnModel {
   /**
-   * What still waits for its return, by kind and age: whoever calls `fit` counts it in before. It
-   * is zero again afterwards.
+   * Blocks that have not returned yet, by kind and age. The caller of `fit` fills it in before each
+   * call; `fit` resets it to zero.
    */
   readonly waiting: Float64Array = new Float64Array(KINDS * AGES);
   readonly #returned = new Float64Array(KINDS * AGES);
   readonly #lost = new Float64Array(KINDS * AGES);
-  /** How many were there to return at each age, and how many did: one kind's rows are smoothed. */
+  /** Blocks that could return at each age, and blocks that did. A kind's rows are smoothed. */
   readonly #could = new Float64Array(KINDS * AGES);
   readonly #did = new Float64Array(KINDS * AGES);
   readonly #seen = new Float64Array(KINDS);
   readonly #shape = new Float64Array(SHAPES * AGES);
   readonly #chance = new Float64Array(AGES);
   readonly #factor = new Float64Array(KINDS);
-  /** Rate of hits a request, by kind and age; a kind's row is worked out when it is asked for. */
+  /** Hits per request, by kind and age. A kind's row is computed on demand. */
   readonly #worth = new Float32Array(KINDS * AGES);
   readonly #worthBits = new Uint32Array(this.#worth.buffer);
   readonly #isFitted = new Uint8Array(KINDS);
-  /** Ages that anything can have by now. */
+  /** Age steps reached since the start. */
   #steps = 1;
 
   get bytes(): number {
@@ -63,19 +61,21 @@ export class ReturnModel {
     return [...tables, ...small].reduce((sum, table) => sum + table.byteLength, 0);
   }
 
-  /** So much of a kind was used again at an age. */
+  /** Records `weight` blocks of a kind that were used again at an age. */
   returned(kind: number, step: number, weight: number): void {
     const at = kind * AGES + step;
     this.#returned[at] = this.#returned[at]! + weight;
   }
 
-  /** So much had not returned at this age, and nobody will know whether it does. */
+  /**
+   * Records `weight` blocks of a kind that had not returned at this age and are no longer tracked.
+   */
   lost(kind: number, step: number, weight: number): void {
     const at = kind * AGES + step;
     this.#lost[at] = this.#lost[at]! + weight;
   }
 
-  /** Old experience counts half from here. */
+  /** Halves the weight of all earlier observations. */
   fade(): void {
     for (let at = 0; at < KINDS * AGES; at++) {
       this.#returned[at] = this.#returned[at]! / 2;
@@ -83,7 +83,10 @@ export class ReturnModel {
     }
   }
 
-  /** Takes in what was said since, `now` requests from the start: a fixed amount of work. */
+  /**
+   * Updates the model with the observations since the last call. `now`: requests since the start.
+   * Takes a fixed amount of work.
+   */
   fit(now: number): void {
     this.#steps = Math.min(AGES, ageStep(now) + 1);
     this.#count();
@@ -94,8 +97,8 @@ export class ReturnModel {
   }
 
   /**
-   * What it is worth to keep a block of this kind at this age: the bits of a 32-bit float from 0,
-   * which are in order as whole numbers.
+   * The worth of keeping a block of this kind at this age: the bits of a non-negative 32-bit float,
+   * which sort like integers.
    */
   worthBits(kind: number, step: number): number {
     if (this.#isFitted[kind] === 0) this.#fitKind(kind);
@@ -110,7 +113,7 @@ export class ReturnModel {
       for (let at = (kind + 1) * AGES - 1; at >= kind * AGES; at--) {
         const back = this.#returned[at]!;
         const away = this.#lost[at]! + this.waiting[at]!;
-        // Who left within the step was there for half of it.
+        // Blocks that left within the step count for half of it.
         could[at] = older + back + away / 2;
         did[at] = back;
         older += back + away;
@@ -147,7 +150,7 @@ export class ReturnModel {
     }
   }
 
-  /** For each kind, how many times as often it returns as its shape says. */
+  /** Fits one factor per kind: its return rate relative to its shape's. */
   #fitFactors(): void {
     const observed = new Float64Array(KINDS);
     const expected = new Float64Array(KINDS);
@@ -189,7 +192,7 @@ export class ReturnModel {
   }
 }
 
-/** Fits one trait's factors with the others held, and multiplies them into each kind's. */
+/** Fits one trait's factors while the others are fixed, and multiplies them into each kind's. */
 function fitTrait(
   level: Uint8Array,
   observed: Float64Array,
@@ -209,7 +212,7 @@ function fitTrait(
   }
 }
 
-/** The best of all times to keep what has reached the age `from`. */
+/** The best hit rate over all times for which a block of age `from` can be kept. */
 function bestRate(chance: Float64Array, from: number, steps: number): number {
   let left = 1;
   let hits = 0;
@@ -225,7 +228,10 @@ function bestRate(chance: Float64Array, from: number, steps: number): number {
   return best;
 }
 
-/** Each step takes a quarter from each neighbour: returns of one request are all at one age. */
+/**
+ * Each step takes a quarter from each neighbour, since all returns of one request have the same
+ * age.
+ */
 function smooth(table: Float64Array, from: number): void {
   let before = table[from]!;
   for (let at = from; at < from + AGES; at++) {
@@ -235,3 +241,29 @@ function smooth(table: Float64Array, from: number): void {
     before = own;
   }
 }
+
+/**
+ * Ages, in requests, in steps of half an octave: 1, 2, 3, 4-5, 6-7, 8-11, 12-15 and so on. Return
+ * probability varies slowly on a logarithmic scale of age.
+ */
+export const AGES = 44;
+
+/** The step of an age. Ages below 1 count as 1, ages beyond the last step as the last. */
+export function ageStep(age: number): number {
+  if (age < 2) return 0;
+  const octave = 31 - Math.clz32(age);
+  const step = 2 * octave - 1 + ((age >>> (octave - 1)) & 1);
+  return step < AGES ? step : AGES - 1;
+}
+
+/** First age of each step, and one past the last. */
+export const AGE_FROM: Float64Array = Float64Array.from({ length: AGES + 1 }, (_, step) => {
+  const octave = (step + 1) >> 1;
+  return step === 0 ? 1 : 2 ** octave * ((step & 1) === 1 ? 1 : 1.5);
+});
+
+/** Number of ages in each step. */
+export const AGE_WIDTH: Float64Array = Float64Array.from(
+  { length: AGES },
+  (_, step) => AGE_FROM[step + 1]! - AGE_FROM[step]!,
+);

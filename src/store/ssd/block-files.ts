@@ -1,19 +1,34 @@
-import { assert, BLOCK_KEY_BYTES, DIGEST_BYTES, NO_NODE, type NodeId } from "../../core/index.ts";
-import { MAC_BYTES } from "../../native/index.ts";
+import {
+  assert,
+  BLOCK_KEY_BYTES,
+  DIGEST_BYTES,
+  HearthError,
+  NO_NODE,
+  type NodeId,
+} from "../../core/index.ts";
+import {
+  type BlockDisk,
+  type HeaderSlot,
+  MAC_BYTES,
+  type Region,
+  type StatusName,
+} from "../../native/index.ts";
 import type { BlockTable } from "../blocks/index.ts";
 import {
   blockPath,
   type DecodedHeader,
+  decodeHeader,
   type ExpectedBlock,
+  encodeHeader,
   fileBytesOf,
   verifyHeader,
 } from "../kvb/index.ts";
-import { isMac } from "../namespace-macs.ts";
 import type { Namespaces } from "../namespaces.ts";
+import { isMac } from "../namespaces.ts";
 
 /**
- * What the file of a node is called and what must be in it. Two keys with one short name have
- * different variants; nearly all blocks have variant 0, so only the others are kept.
+ * File names and expected contents of nodes. Two keys with the same short name have different
+ * variants. Nearly all blocks have variant 0, so only the others are stored.
  */
 export class BlockFiles {
   readonly #table: BlockTable;
@@ -42,7 +57,7 @@ export class BlockFiles {
     else this.#variants.set(node, variant);
   }
 
-  /** The copy in RAM that the file may have been written from was damaged. */
+  /** Call when the copy in RAM that the file may have been written from was damaged. */
   suspect(node: NodeId): void {
     this.#suspects.add(node);
   }
@@ -51,13 +66,13 @@ export class BlockFiles {
     return this.#suspects.has(node);
   }
 
-  /** The node has no file any more. */
+  /** Call when the node has no file any more. */
   forget(node: NodeId): void {
     this.#variants.delete(node);
     this.#suspects.delete(node);
   }
 
-  /** Null: it has no parent, or one whose digest nobody said. */
+  /** Null if it has no parent or the parent's digest is unknown. */
   parentDigestOf(node: NodeId): Uint8Array | null {
     const parent = this.#table.parentOf(node);
     if (parent === NO_NODE || this.#table.isGhost(parent)) return null;
@@ -72,7 +87,7 @@ export class BlockFiles {
 
   namespaceKeyOf(node: NodeId): Uint8Array {
     const key = this.#namespaces.keyOf(this.#table.namespaceOf(node));
-    assert(key !== null, "a block's namespace was given its number by this process");
+    assert(key !== null, "a block's namespace has a number in this process");
     return key;
   }
 
@@ -81,14 +96,17 @@ export class BlockFiles {
     return (BigInt(table.checksumHiOf(node)) << 32n) | BigInt(table.checksumLoOf(node));
   }
 
-  /** Null: it has none. */
+  /** Null if it has none. */
   macOf(node: NodeId): Uint8Array | null {
     const mac = new Uint8Array(MAC_BYTES);
     this.#table.readMac(node, mac);
     return isMac(mac) ? mac : null;
   }
 
-  /** What a sound header and payload of this node say. The parent may have become known since. */
+  /**
+   * Expected header and payload of the node's file. The parent may have become known after the
+   * write.
+   */
   expected(node: NodeId): ExpectedBlock {
     return {
       digest: this.digestOf(node),
@@ -101,30 +119,34 @@ export class BlockFiles {
   }
 }
 
-/** What the disk says of a file that it read. */
+/** Result of reading a file. */
 export interface ReadFile {
-  /** XXH3-64 of the payload as it lies in memory. */
+  /** XXH3-64 of the payload in memory. */
   readonly checksum: bigint;
   readonly fileBytes: number;
 }
 
 export interface ReadFault {
   readonly why: string;
-  /** The header is right and of this run of the agent, so that the payload came out of RAM. */
+  /** The header is valid and of this run of the agent, so the payload came from RAM. */
   readonly isOwnPayload: boolean;
-  /** The file is sound and the block's, and not what was written last: nothing has been damaged. */
+  /**
+   * The file is valid and belongs to the block, but is not the latest version. It is not damaged.
+   */
   readonly isStale: boolean;
 }
 
-/** It is not what was written. */
+/** A fault by damage. */
 export const damaged = (why: string, isOwnPayload = false): ReadFault => ({
-  ...{ why, isOwnPayload, isStale: false },
+  why,
+  isOwnPayload,
+  isStale: false,
 });
 
 /**
- * Whether bytes from SSD may be believed: what is wrong with what was read, or null. The header is
- * sound, it is that of the block asked for, the payload's checksum is the one it carries, which is
- * the one the table knows, and the file is as long as such a block's is. `faultOfMac` is the rest.
+ * The only place where bytes from SSD are accepted: the reason to reject them, or null. Checks that
+ * the header is valid and belongs to the block, that the payload's checksum matches header and
+ * table, and that the file has the expected length. `faultOfMac` checks the MAC.
  */
 export function faultOfRead(
   decoded: DecodedHeader,
@@ -134,12 +156,87 @@ export function faultOfRead(
 ): ReadFault | null {
   if (!decoded.ok) return damaged(decoded.why);
   const mismatch = verifyHeader(decoded.header, expected);
-  if (mismatch !== null && mismatch !== "checksum") return damaged(`its ${mismatch} is another`);
-  if (read.fileBytes !== fileBytesOf(expected.bytes)) return damaged("its length is another");
+  if (mismatch !== null && mismatch !== "checksum") return damaged(`${mismatch} mismatch`);
+  if (read.fileBytes !== fileBytesOf(expected.bytes)) return damaged("length mismatch");
   if (decoded.header.payloadChecksum !== read.checksum) {
     const isOwn = decoded.header.incarnation === incarnation && mismatch === null;
-    return damaged("its payload is damaged", isOwn);
+    return damaged("payload damaged", isOwn);
   }
   if (mismatch === null) return null;
-  return { why: "it is of another generation", isOwnPayload: false, isStale: true };
+  return { why: "stale generation", isOwnPayload: false, isStale: true };
+}
+
+export type ProbeResult =
+  | { readonly ok: true; readonly allocatedBytes: number }
+  | { readonly ok: false; readonly status: StatusName | "damaged"; readonly errno: number };
+
+/**
+ * Size of the probe block. With its header it has three pages, which reveals allocation units of
+ * two.
+ */
+export const PROBE_BYTES = 8192;
+export const PROBE_FILE_BYTES = fileBytesOf(PROBE_BYTES);
+const ZERO_KEY = new Uint8Array(32);
+
+/**
+ * Writes a small block, reads it back, verifies it like any other and removes it. The tier runs
+ * this at startup, and to find out whether a failed disk accepts blocks again. `scratch` is a
+ * region of at least `PROBE_BYTES` for exclusive use.
+ */
+export async function probeDisk(
+  disk: BlockDisk,
+  scratch: Region,
+  incarnation: bigint,
+): Promise<ProbeResult> {
+  const header = disk.claimHeader();
+  if (header === null) return { ok: false, status: "full", errno: 0 };
+  try {
+    return await probeWith(disk, scratch, incarnation, header);
+  } finally {
+    header[Symbol.dispose]();
+  }
+}
+
+async function probeWith(
+  disk: BlockDisk,
+  scratch: Region,
+  incarnation: bigint,
+  header: HeaderSlot,
+): Promise<ProbeResult> {
+  const path = `probe-${incarnation.toString(36)}.kvb`;
+  const bytes = PROBE_BYTES;
+  scratch.fill(0, bytes, incarnation);
+  const checksum = scratch.checksum(0, bytes);
+  const expected = { digest: ZERO_KEY, layer: 0, namespaceKey: ZERO_KEY, parent: null, bytes };
+  const payload = { payloadBytes: bytes, payloadChecksum: checksum, mac: null };
+  const fields = { ...payload, incarnation, sequence: 0, writtenMs: 0 };
+  encodeHeader({ ...expected, ...fields }, header.bytes);
+  const transfer = { path, header, region: scratch, offset: 0, bytes };
+  await disk.remove(path);
+  const stored = await disk.store(transfer);
+  if (!stored.ok) return stored;
+  scratch.fill(0, bytes, incarnation + 1n);
+  header.bytes.fill(0);
+  const loaded = await disk.load(transfer);
+  const removed = await disk.remove(path);
+  if (!loaded.ok) return loaded;
+  const sound = { ...expected, checksum };
+  if (faultOfRead(decodeHeader(header.bytes), loaded, sound, incarnation) !== null) {
+    return { ok: false, status: "damaged", errno: 0 };
+  }
+  return removed.ok ? { ok: true, allocatedBytes: stored.allocatedBytes } : removed;
+}
+
+const FIXES: Readonly<Record<string, string>> = {
+  no_space: "free space on its file system, or set kv.ssd_dir to another one",
+  read_only: "mount its file system writable, or set kv.ssd_dir to another",
+  not_permitted: "give the folder to the user the agent runs as",
+};
+
+/** The error SSD_UNAVAILABLE for a failed probe. */
+export function unusable({ status, errno }: Extract<ProbeResult, { ok: false }>): HearthError {
+  const detail = errno === 0 ? "" : `, errno ${errno}`;
+  const text = `the SSD folder failed its self-test (${status.replaceAll("_", " ")}${detail})`;
+  const fix = FIXES[status] ?? "check the kernel log for this drive, or remove kv.ssd_dir";
+  return new HearthError("SSD_UNAVAILABLE", text, { fix });
 }

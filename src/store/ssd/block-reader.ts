@@ -1,4 +1,4 @@
-import type { NodeId } from "../../core/index.ts";
+import { type Clock, NO_NODE, type NodeId, sleep } from "../../core/index.ts";
 import {
   crashPoint,
   type HeaderSlot,
@@ -11,7 +11,7 @@ import { NO_SLOT, type SlotAllocator, Tier } from "../blocks/index.ts";
 import { type DecodedHeader, decodeHeader, type ExpectedBlock } from "../kvb/index.ts";
 import type { RamTier } from "../ram-tier.ts";
 import { damaged, faultOfRead, type ReadFault, type ReadFile } from "./block-files.ts";
-import type { ReadBreaker } from "./gates.ts";
+import type { ReadCircuitBreaker } from "./ssd-health.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
 
@@ -19,13 +19,13 @@ import type { SsdRoom } from "./ssd-room.ts";
 export type ReadOutcome = "ok" | "miss" | "full";
 
 /**
- * `stale`: sound, and not what the table knows; `error`: the medium does not give it back;
- * `bad_memory`: the file is right, and what is read into this memory is not.
+ * `stale`: valid, but not the version in the table. `error`: the medium cannot read it.
+ * `bad_memory`: the file is correct, but the memory changes bytes written to it.
  */
 type Verdict = "ok" | "damaged" | "stale" | "error" | "gone" | "unserved" | "bad_memory";
 
-/** Where a block is read to. */
-interface Place {
+/** Destination of a read. */
+interface Destination {
   readonly region: Region;
   readonly offset: number;
 }
@@ -35,36 +35,39 @@ const NO_MAC = new Uint8Array(MAC_BYTES);
 interface Damage {
   readonly path: string;
   readonly why: string;
-  /** The payload is what lay in RAM when this run wrote the file, as far as the header tells. */
+  /**
+   * Whether the payload is the content of RAM when this run wrote the file, according to the
+   * header.
+   */
   readonly isOwnPayload: boolean;
 }
 
 type Judged = Exclude<Verdict, "damaged" | "bad_memory"> | Damage;
 
-export interface BringOptions {
-  /** No request waits for it: it comes after what else wants the disk, until one does. */
+export interface LoadOptions {
+  /** No request waits for the block: it has lower priority until one does. */
   readonly warm?: boolean;
-  /** As of `RamTier.takeSlot`. */
-  readonly mayRelieve?: boolean;
+  /** See `RamTier.takeSlot`. */
+  readonly mayEvictPins?: boolean;
   readonly zone?: number;
 }
 
 /**
- * Blocks on their way from SSD to RAM. Reads of one block at the same time are one read. What is
- * read is believed only after it was checked. After a mismatch the file is read into other memory:
- * if that is wrong, too, the file is quarantined; else, and if the first place gets it wrong again,
- * the memory there is damaged. Either is a miss.
+ * Reads blocks from SSD into RAM. Concurrent reads of one block are combined. A block is accepted
+ * only after verification. After a mismatch the file is read into other memory. If that copy is
+ * wrong too, the file is quarantined. Otherwise, and if a second read into the first slot is wrong
+ * again, the memory of that slot is damaged. Either case is a miss.
  */
 export class BlockReader {
   readonly #parts: SsdParts;
   readonly #room: SsdRoom;
-  readonly #breaker: ReadBreaker;
+  readonly #breaker: ReadCircuitBreaker;
   readonly #slots: SlotAllocator;
   readonly #ram: RamTier;
   readonly #reads = new Map<NodeId, Promise<ReadOutcome>>();
-  /** Of these, what no request waits for. */
+  /** Nodes being read that no request waits for. */
   readonly #warming = new Set<NodeId>();
-  /** Told of a block that was not what it should be. */
+  /** Called with the file and the reason when a block is damaged. */
   readonly #onCorrupt: (path: string, why: string) => void;
   readonly #native: Native;
 
@@ -72,7 +75,7 @@ export class BlockReader {
     native: Native,
     parts: SsdParts,
     room: SsdRoom,
-    breaker: ReadBreaker,
+    breaker: ReadCircuitBreaker,
     slots: SlotAllocator,
     ram: RamTier,
     onCorrupt: (path: string, why: string) => void,
@@ -94,17 +97,20 @@ export class BlockReader {
     return this.#reads.has(node);
   }
 
-  /** Brings a block that is on SSD into RAM. The caller holds a lock on the node until then. */
-  bring(node: NodeId, options: BringOptions = {}): Promise<ReadOutcome> {
-    const { warm = false, mayRelieve = true, zone } = options;
+  /**
+   * Reads a block from SSD into RAM. The caller keeps a lock on the node until the promise
+   * resolves.
+   */
+  load(node: NodeId, options: LoadOptions = {}): Promise<ReadOutcome> {
+    const { warm = false, mayEvictPins = true, zone } = options;
     const work = warm ? "warm" : "read";
     const under = this.#reads.get(node);
     if (under !== undefined) {
       this.#parts.stats.sharedReads++;
-      if (work === "read" && this.#warming.delete(node)) this.#parts.schedule.hasten(node);
+      if (work === "read" && this.#warming.delete(node)) this.#parts.ioSlots.hasten(node);
       return under;
     }
-    const slot = this.#ram.takeSlot(this.#parts.table.bytesOf(node), mayRelieve, zone);
+    const slot = this.#ram.takeSlot(this.#parts.table.bytesOf(node), mayEvictPins, zone);
     if (slot === NO_SLOT) return Promise.resolve("full");
     if (work === "warm") this.#warming.add(node);
     const read = this.#read(node, slot, work).finally(() => {
@@ -124,7 +130,7 @@ export class BlockReader {
     const { table, stats, region } = this.#parts;
     table.lock(node);
     const place = { region, offset: this.#slots.offsetOf(slot) };
-    const load = (header: HeaderSlot, at: Place) => this.#load(node, header, at);
+    const load = (header: HeaderSlot, at: Destination) => this.#load(node, header, at);
     const verdict = await this.#verdict(node, work, place, load);
     crashPoint("promotion.read");
     if (verdict === "ok") {
@@ -136,7 +142,7 @@ export class BlockReader {
       stats.readBytes += table.bytesOf(node);
       this.#ram.promoted(node);
     } else if (verdict === "bad_memory") {
-      // Never free again: what is stored there would be lost, too.
+      // Do not reuse the slot: blocks stored there would be damaged, too.
       this.#slots.quarantine(slot);
     } else {
       this.#slots.release(slot);
@@ -146,26 +152,25 @@ export class BlockReader {
   }
 
   /**
-   * Reads with `load`; again, and elsewhere, if that was not right; and does what has to be done
-   * about it.
+   * Reads with `load` and verifies. After a mismatch, reads again elsewhere and handles the damage.
    */
   async #verdict(
     node: NodeId,
     work: "read" | "warm" | "scrub",
-    place: Place,
-    load: (header: HeaderSlot, place: Place) => Promise<Judged>,
+    place: Destination,
+    load: (header: HeaderSlot, place: Destination) => Promise<Judged>,
   ): Promise<Verdict> {
-    const { schedule, table } = this.#parts;
+    const { ioSlots, table } = this.#parts;
     const generation = table.generationOf(node);
     const isThere = () => table.isLive(node, generation) && table.isResident(node, Tier.ssd);
-    // Each of those who wait has a lock, and this read its own.
+    // Each waiting request has a lock, and this read has its own.
     const isWanted = () => work === "scrub" || table.locksOf(node) > 1;
-    const read = async (at: Place): Promise<Judged> => {
-      // Whoever gets the seat late may find that the block has gone, or the disk was given up.
+    const read = async (at: Destination): Promise<Judged> => {
+      // During the wait for an I/O slot the block may have been removed, or the disk given up.
       if (!isThere()) return "gone";
-      // All were late: a slow disk serves those who still wait.
+      // All readers were late: a slow disk should serve those that still wait.
       if (!isWanted()) return "unserved";
-      // The trial of a broken disk is a read that somebody wants.
+      // Only a read that a request waits for may serve as the trial of a broken disk.
       if (work === "read" ? !this.#breaker.mayRead() : this.#breaker.gate.why !== null) {
         return "unserved";
       }
@@ -174,8 +179,8 @@ export class BlockReader {
       if (work === "read" && verdict === "unserved") this.#breaker.gate.returnTrial();
       return verdict;
     };
-    const readAt = async (at: Place) =>
-      (await schedule.run(work, () => read(at), node)) ?? "unserved";
+    const readAt = async (at: Destination) =>
+      (await ioSlots.run(work, () => read(at), node)) ?? "unserved";
     let judged = await readAt(place);
     if (typeof judged === "object") {
       judged = await this.#elsewhere(table.bytesOf(node), readAt);
@@ -187,7 +192,7 @@ export class BlockReader {
         }
       }
     }
-    // A block that somebody purged meanwhile is not there to be judged.
+    // A block that was purged meanwhile gets no verdict.
     if (!isThere()) return "gone";
     if (typeof judged === "object") {
       await this.#setAside(node, judged, isThere);
@@ -199,20 +204,20 @@ export class BlockReader {
     return judged;
   }
 
-  /** What a read into memory of its own says; `unserved` if the host has none for it now. */
-  async #elsewhere(bytes: number, readAt: (at: Place) => Promise<Judged>): Promise<Judged> {
+  /** Reads into separate memory and verifies; `unserved` if the host has no memory for it now. */
+  async #elsewhere(bytes: number, readAt: (at: Destination) => Promise<Judged>): Promise<Judged> {
     using region = tryRegion(this.#native, bytes);
     return region === null ? "unserved" : await readAt({ region, offset: 0 });
   }
 
-  #badMemory(node: NodeId, { region, offset }: Place): void {
+  #badMemory(node: NodeId, { region, offset }: Destination): void {
     const { checks, log } = this.#parts;
     const isArena = region === this.#parts.region;
     checks.placeDamaged(node, isArena ? offset : null);
-    log("warn", "memory changes what is read into it", { offset, arena: isArena });
+    log("warn", "memory corrupts data read into it", { offset, arena: isArena });
   }
 
-  /** The drive is to blame unless the file has what damaged RAM gave it. */
+  /** Quarantines the file, unless it contains bytes that were already damaged in RAM. */
   async #setAside(node: NodeId, damage: Damage, isThere: () => boolean): Promise<void> {
     const { files, checks, stats, log } = this.#parts;
     const { path, why, isOwnPayload } = damage;
@@ -221,7 +226,7 @@ export class BlockReader {
     if (!isThere()) return;
     if (isRam) {
       stats.ramDamagedFiles++;
-      log("warn", "a block was damaged in RAM before it was written to SSD", { path });
+      log("warn", "block was damaged in RAM before it was written to SSD", { path });
       await this.#room.drop(node, { reason: "quarantined", by: null });
       return;
     }
@@ -230,7 +235,7 @@ export class BlockReader {
     await this.#room.quarantine(node);
   }
 
-  async #load(node: NodeId, header: HeaderSlot, place: Place): Promise<Judged> {
+  async #load(node: NodeId, header: HeaderSlot, place: Destination): Promise<Judged> {
     const { files, disk, table } = this.#parts;
     const path = files.pathOf(node);
     const expected = files.expected(node);
@@ -253,13 +258,13 @@ export class BlockReader {
     if (loaded.status === "full") return "unserved";
     this.#parts.stats.readErrors++;
     this.#breaker.failed(loaded.status);
-    // Only a medium that cannot be read is the block's fault.
+    // Only a medium error is a fault of the block.
     return loaded.status === "io_error" ? "error" : "unserved";
   }
 
   /**
-   * Reads a block into a region of the caller's, to see whether it is sound; never into RAM. It is
-   * not locked for that: it may go meanwhile.
+   * Reads a block into a region of the caller to verify it; never into RAM. The block is not locked
+   * and may be removed meanwhile.
    */
   scrub(node: NodeId, region: Region): Promise<Verdict> {
     const { files, disk } = this.#parts;
@@ -269,8 +274,8 @@ export class BlockReader {
       const { bytes } = expected;
       this.#room.watch(node);
       const loaded = await disk.load({ path, header, ...place, bytes });
-      // An evicted block's file is overwritten under the reader's hands, even where a new one of
-      // the same name has come since.
+      // An evicted block's file may be overwritten during the read, even if a new file of the same
+      // name exists since.
       if (this.#room.hasLeft) return "unserved";
       if (loaded.ok) {
         const decoded = decodeHeader(header.bytes);
@@ -278,19 +283,19 @@ export class BlockReader {
       }
       if (loaded.status === "short") return tooShort(path);
       if (loaded.status !== "io_error") return "unserved";
-      // What has rotted away says nothing of the disk as a whole: the breaker does not hear of it.
+      // A decayed block says nothing about the whole disk: do not report it to the breaker.
       this.#parts.stats.readErrors++;
       return "error";
     });
   }
 
-  /** The one place where bytes from SSD are believed: what is wrong with them, or null. */
+  /** The only place where bytes from SSD are accepted: the reason to reject them, or null. */
   async #faultOf(
     node: NodeId,
     decoded: DecodedHeader,
     read: ReadFile,
     expected: ExpectedBlock,
-    { region, offset }: Place,
+    { region, offset }: Destination,
   ): Promise<ReadFault | null> {
     const { macs, table, incarnation } = this.#parts;
     const fault = faultOfRead(decoded, read, expected, incarnation);
@@ -305,13 +310,13 @@ export class BlockReader {
   #judge(path: string, fault: ReadFault | null): Judged {
     if (fault === null) return "ok";
     if (!fault.isStale) return { path, ...fault };
-    this.#parts.log("info", "a block on SSD is of another generation", { path });
+    this.#parts.log("info", "block on SSD has a stale generation", { path });
     return "stale";
   }
 }
 
-/** Memory outside of the arena for a block; null if the host has none for it now. */
-export function tryRegion(native: Native, bytes: number): Region | null {
+/** Memory outside the arena for a block; null if the host has none for it now. */
+function tryRegion(native: Native, bytes: number): Region | null {
   const rounded = Math.ceil(bytes / PAGE) * PAGE;
   try {
     return Region.create(native, { bytes: rounded, hugePages: "off", lockMemory: "off" });
@@ -322,5 +327,87 @@ export function tryRegion(native: Native, bytes: number): Region | null {
 }
 
 function tooShort(path: string): Damage {
-  return { path, why: "it is shorter than it should be", isOwnPayload: false };
+  return { path, why: "file too short", isOwnPayload: false };
+}
+
+const IDLE_MS = 1_000;
+
+/**
+ * Reads all blocks on SSD in rounds, from the device, to find decayed blocks before a reader does.
+ * One block at a time, at the lowest priority and a limited average rate.
+ */
+export class Scrub {
+  readonly #parts: SsdParts;
+  readonly #reader: BlockReader;
+  readonly #native: Native;
+  readonly #clock: Clock;
+  readonly #stop = new AbortController();
+  #bytesPerS: number;
+  #region: Region | null = null;
+  #last: NodeId = NO_NODE;
+  #running: Promise<void> = Promise.resolve();
+
+  constructor(parts: SsdParts, reader: BlockReader, native: Native, bytesPerS: number) {
+    this.#parts = parts;
+    this.#reader = reader;
+    this.#native = native;
+    this.#clock = parts.clock;
+    this.#bytesPerS = bytesPerS;
+  }
+
+  start(): void {
+    this.#running = this.#run();
+  }
+
+  /** Sets the rate in bytes per second; 0 pauses the scrub. */
+  setRate(bytesPerS: number): void {
+    this.#bytesPerS = bytesPerS;
+  }
+
+  async #run(): Promise<void> {
+    const { signal } = this.#stop;
+    while (!signal.aborted) {
+      const bytes = this.#bytesPerS === 0 ? 0 : await this.#next();
+      const waitMs = bytes === 0 ? IDLE_MS : (bytes / this.#bytesPerS) * 1_000;
+      await sleep(this.#clock, waitMs, signal).catch(() => undefined);
+    }
+  }
+
+  /** Scrubs the next block. Returns its bytes, or 0 if there is nothing to do now. */
+  async #next(): Promise<number> {
+    const { table, stats, ioSlots } = this.#parts;
+    if (ioSlots.running > 0 && ioSlots.waiting("read") > 0) return 0;
+    this.#last = table.nextOn(this.#last, Tier.ssd);
+    if (this.#last === NO_NODE) return 0;
+    const bytes = table.bytesOf(this.#last);
+    const region = this.#regionFor(bytes);
+    if (region === null) return 0;
+    const verdict = await this.#reader.scrub(this.#last, region);
+    if (verdict === "unserved") return 0;
+    if (verdict === "bad_memory") {
+      region[Symbol.dispose]();
+      this.#region = null;
+    }
+    stats.scrubbedBlocks++;
+    stats.scrubbedBytes += bytes;
+    return bytes;
+  }
+
+  /** Null if the host has no memory for it now. */
+  #regionFor(bytes: number): Region | null {
+    if (this.#region !== null && this.#region.bytes >= bytes) return this.#region;
+    this.#region?.[Symbol.dispose]();
+    this.#region = null;
+    this.#region = tryRegion(this.#native, bytes);
+    return this.#region;
+  }
+
+  /** Stops the scrub. Waits at most `ms` for a hung read, which keeps its memory. */
+  async stop(ms: number): Promise<void> {
+    this.#stop.abort();
+    const late = Promise.withResolvers<boolean>();
+    using _timer = this.#clock.after(ms, () => late.resolve(false));
+    const over = this.#running.then(() => true);
+    if (await Promise.race([over, late.promise])) this.#region?.[Symbol.dispose]();
+  }
 }

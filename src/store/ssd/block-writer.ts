@@ -2,49 +2,48 @@ import type { NodeId } from "../../core/index.ts";
 import { crashPoint, type HeaderSlot, type StatusName } from "../../native/index.ts";
 import { NodeFlag, type SlotAllocator, Tier } from "../blocks/index.ts";
 import { encodeHeader, VARIANT_MAX } from "../kvb/index.ts";
-import { FreshFiles } from "./fresh-files.ts";
-import type { Gate } from "./gates.ts";
+import type { CircuitBreaker } from "./ssd-health.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
 
 /**
- * What became of a block that was to be written. `refused`: there is no room for it, and none will
- * come; `skipped`: nothing is written now.
+ * Outcome of a write. `refused`: no room is free or will become free. `skipped`: writing is
+ * suspended.
  */
-export type WriteOutcome = "written" | "refused" | "skipped" | "failed";
+type WriteOutcome = "written" | "refused" | "skipped" | "failed";
 
 interface Write {
   readonly node: NodeId;
-  /** Where its bytes lie. */
+  /** Slot of the block in RAM. */
   readonly slot: number;
-  /** It is written because RAM needs its place: it leaves RAM as soon as it is there. */
+  /** Written because RAM needs the slot: the block leaves RAM when the write has succeeded. */
   leaves: boolean;
-  /** Somebody purged it meanwhile: the file must not stay. */
+  /** Cancelled by a removal: the file must not stay. */
   cancelled: boolean;
   readonly done: PromiseWithResolvers<WriteOutcome>;
 }
 
-export interface WriterOptions {
+interface WriterOptions {
   readonly slots: SlotAllocator;
-  /** Gives the block's place in RAM free, where it may. */
+  /** Drops the block from RAM if it is evictable. */
   readonly leaveRam: (node: NodeId) => void;
 }
 
 /**
- * Blocks on their way from RAM to SSD, in the order in which they came. A block in the queue is
- * locked: its slot stays until the kernel has read it. The queue is bounded in bytes; what does not
- * fit is not taken.
+ * Writes blocks from RAM to SSD, in the order of arrival. A queued block is locked, so that its
+ * slot is unchanged until the kernel has read it. The queue is bounded in bytes; blocks beyond the
+ * bound are refused.
  */
 export class BlockWriter {
-  /** What it wrote and the disk may not have for good. */
+  /** Written blocks that may not survive a power loss. */
   readonly fresh = new FreshFiles();
   readonly #parts: SsdParts;
   readonly #room: SsdRoom;
-  readonly #gate: Gate;
+  readonly #gate: CircuitBreaker;
   readonly #options: WriterOptions;
   readonly #waiting: Write[] = [];
   readonly #writes = new Map<NodeId, Write>();
-  /** Of the latest block that was begun. */
+  /** Sequence number of the latest write started. */
   #sequence = 0;
   readonly #queueBytesMax: number;
   #queuedBytes = 0;
@@ -55,7 +54,7 @@ export class BlockWriter {
   constructor(
     parts: SsdParts,
     room: SsdRoom,
-    gate: Gate,
+    gate: CircuitBreaker,
     queueBytesMax: number,
     options: WriterOptions,
   ) {
@@ -67,7 +66,7 @@ export class BlockWriter {
     room.removals.onRoom = () => this.#pump();
   }
 
-  /** Bytes of blocks that wait or are being written, and how many blocks those are. */
+  /** Bytes and number of blocks that are queued or being written. */
   get queuedBytes(): number {
     return this.#queuedBytes;
   }
@@ -75,7 +74,7 @@ export class BlockWriter {
     return this.#writes.size;
   }
 
-  /** Of these, bytes of blocks that leave RAM as soon as they are written. */
+  /** Bytes of queued blocks that leave RAM when they are written. */
   get leavingBytes(): number {
     return this.#leavingBytes;
   }
@@ -85,8 +84,8 @@ export class BlockWriter {
   }
 
   /**
-   * Takes a block that is in RAM and not on SSD; false where the queue is full or nothing may be
-   * written now. A block that is taken already only learns that it is to leave RAM.
+   * Queues a block that is in RAM and not on SSD; false if the queue is full or writing is
+   * suspended. A block that is queued already is only marked as leaving RAM.
    */
   take(node: NodeId, leaves: boolean): boolean {
     const { table, stats } = this.#parts;
@@ -97,7 +96,8 @@ export class BlockWriter {
       known.leaves ||= leaves;
       return true;
     }
-    // Said now, and not after a turn in the queue: RAM wants to know whether it may drop the block.
+    // Check for room now rather than later in the queue, since RAM must know whether it may drop
+    // the block.
     const fits = this.mayTake(node) && this.#room.mayReserve(table.bytesOf(node));
     if (!fits || !table.lock(node)) {
       stats.skippedBlocks++;
@@ -115,7 +115,7 @@ export class BlockWriter {
     return true;
   }
 
-  /** The block was used again: it stays in RAM when it is written. */
+  /** Call when the block was used again: it stays in RAM after the write. */
   keepInRam(node: NodeId): void {
     const write = this.#writes.get(node);
     if (!write?.leaves) return;
@@ -128,9 +128,7 @@ export class BlockWriter {
     return this.#gate.why === null && this.#queuedBytes + bytes <= this.#queueBytesMax;
   }
 
-  /**
-   * The block must not come to lie on SSD by a write that is under way; resolves when it cannot.
-   */
+  /** Ensures that no write under way puts the block on SSD. Resolves when that is certain. */
   async cancel(node: NodeId): Promise<void> {
     const write = this.#writes.get(node);
     if (write === undefined) return;
@@ -138,19 +136,19 @@ export class BlockWriter {
     await write.done.promise;
   }
 
-  /** The block's bytes in RAM were damaged: what was written from them must not pass for right. */
+  /** Call when the block's bytes in RAM were damaged: files written from them are suspect. */
   sourceDamaged(node: NodeId): void {
     const write = this.#writes.get(node);
     if (write !== undefined) write.cancelled = true;
     if (this.#parts.table.isResident(node, Tier.ssd)) this.#parts.files.suspect(node);
   }
 
-  /** Gives up what waits: what is being written goes on. */
+  /** Removes waiting blocks from the queue. Writes under way continue. */
   giveUpWaiting(): void {
     for (const write of this.#waiting.splice(0)) this.#settle(write, "skipped");
   }
 
-  /** Resolves when the next block of the queue has come to its end; at once where it is empty. */
+  /** Resolves when the next queued block has ended; immediately if the queue is empty. */
   async oneSettled(): Promise<void> {
     if (this.#writes.size === 0) return;
     await new Promise<void>((resolve) => this.#wantSettled.push(resolve));
@@ -161,12 +159,12 @@ export class BlockWriter {
     while (this.#writes.size > 0) await this.oneSettled();
   }
 
-  /** Resolves when the block, if it is in the queue, has come to its end. */
+  /** Resolves when the block has left the queue; immediately if it is not queued. */
   async over(node: NodeId): Promise<void> {
     await this.#writes.get(node)?.done.promise;
   }
 
-  /** Resolves when what is in the queue now has come to its end. */
+  /** Resolves when all currently queued blocks have ended. */
   async queuedOver(): Promise<void> {
     await Promise.all([...this.#writes.values()].map(({ done }) => done.promise));
   }
@@ -196,7 +194,7 @@ export class BlockWriter {
     }
   }
 
-  /** Of those that wait, as many as may run. */
+  /** Number of waiting writes that may start soon. */
   get #soonRunning(): number {
     return Math.min(this.#waiting.length, this.#parts.disk.depth - this.#running);
   }
@@ -205,7 +203,7 @@ export class BlockWriter {
     const { table } = this.#parts;
     const bytes = table.bytesOf(write.node);
     const sequence = ++this.#sequence;
-    // Before it takes a seat, which the removal may need.
+    // Before taking an I/O slot, which the removal may need.
     await this.#room.removals.whenRemoved(this.#parts.files.pathOf(write.node, 0));
     const status = await this.#storeOver(write, sequence, spare);
     const stored = status === "ok";
@@ -215,37 +213,39 @@ export class BlockWriter {
     else this.#parts.index.skip(sequence);
     crashPoint("write.entered");
     if (stored && write.cancelled) await this.#room.drop(write.node);
-    if (stored) this.#gate.open();
+    if (stored) this.#gate.reset();
     else if (status !== null) this.#failed(status);
     this.#settle(write, stored ? "written" : status === null ? "skipped" : "failed");
   }
 
-  /** Whether the bytes in RAM are still those that were committed: others are not written. */
+  /** Whether the bytes in RAM match the committed checksum. Damaged bytes are not written. */
   async #isSound({ node, cancelled }: Write): Promise<boolean> {
     return !cancelled && (await this.#parts.checks.check(node, "write")) === "sound";
   }
 
-  /** Writes over the spare file; where that cannot be had, or not under this name, a new one. */
+  /**
+   * Overwrites the spare file. If that is not possible, or not under this name, writes a new file.
+   */
   async #storeOver(
     write: Write,
     sequence: number,
     spare: string | null,
   ): Promise<"ok" | StatusName | null> {
-    const { schedule, table } = this.#parts;
+    const { ioSlots, table } = this.#parts;
     const bytes = table.bytesOf(write.node);
-    const status = await schedule.run("write", () => this.#store(write, sequence, 0, spare));
+    const status = await ioSlots.run("write", () => this.#store(write, sequence, 0, spare));
     if (spare === null || status === "ok") return status;
-    // A disk that hangs removes nothing: who need not wait for that does not.
+    // A hung disk does not remove files: wait for the removal only if the name is needed.
     const removed = this.#room.discardSpare(spare, bytes);
     if (status !== "missing" && status !== "exists") return status;
     await removed;
-    return schedule.run("write", () => this.#store(write, sequence, 0, null));
+    return ioSlots.run("write", () => this.#store(write, sequence, 0, null));
   }
 
   /**
-   * Writes the file under the first name that is free; a spare one under the first name alone.
-   * Null: the bytes in RAM are not those that were committed. They are hashed behind the queue of
-   * the disk, where a write may wait for long.
+   * Writes the file under the first free name; a spare file only under the first name. Null if the
+   * bytes in RAM do not match the committed checksum. They are hashed after the wait for an I/O
+   * slot, which may be long.
    */
   async #store(
     write: Write,
@@ -268,7 +268,7 @@ export class BlockWriter {
       if (stored.ok) files.setVariant(node, variant);
       if (stored.ok || stored.status !== "exists") return stored.ok ? "ok" : stored.status;
     }
-    // Another key with the same short name, or a file nobody knows.
+    // The name belongs to another key with the same prefix, or to an unknown file.
     if (spare !== null || variant === VARIANT_MAX) return "exists";
     return this.#store(write, sequence, variant + 1, null);
   }
@@ -292,7 +292,7 @@ export class BlockWriter {
     );
   }
 
-  /** The file is there: now the block is on SSD. */
+  /** Records the block as being on SSD. Call when its file is complete. */
   #enter(node: NodeId, sequence: number): void {
     const { table, files, stats, index, namespaces } = this.#parts;
     const bytes = table.bytesOf(node);
@@ -321,8 +321,8 @@ export class BlockWriter {
     const { stats, log } = this.#parts;
     stats.writeErrors++;
     if (status === "full" || status === "exists") return;
-    if (this.#gate.why === null) log("warn", "nothing more is written to SSD", { status });
-    this.#gate.shut(status);
+    if (this.#gate.why === null) log("warn", "writes to SSD suspended", { status });
+    this.#gate.trip(status);
   }
 
   #settle(write: Write, outcome: WriteOutcome): void {
@@ -340,11 +340,56 @@ export class BlockWriter {
   }
 }
 
-/** Tells the index the other names of a block that is on SSD. */
+/** Writes the aliases of a block on SSD to the index. */
 export function putAliases({ table, files, index }: SsdParts, node: NodeId): void {
   const aliases = table.aliasesOf(node);
   if (aliases.length === 0) return;
   const namespaceKey = files.namespaceKeyOf(node);
   const row = { namespaceKey, layer: table.layerOf(node), digest: files.digestOf(node) };
   for (const alias of aliases) index.putAlias({ ...row, alias });
+}
+
+/** Maximum number of individually tracked files: some megabytes. */
+const FILES_MAX = 65_536;
+
+/**
+ * Blocks written so recently that a power loss may lose them: those since the disk last confirmed a
+ * sync. If there are too many to track, older ones count as such, too.
+ */
+class FreshFiles {
+  /** By sequence number, the oldest first. */
+  readonly #files = new Map<NodeId, number>();
+  #came = 0;
+  /** Files with numbers up to this one are safe. Files of an earlier run have number 0. */
+  #safe = -1;
+  #forgotten = 0;
+
+  /** Number of files entered so far. */
+  get came(): number {
+    return this.#came;
+  }
+
+  /** Adds a block that was just written. */
+  enter(node: NodeId): void {
+    this.#files.delete(node);
+    this.#files.set(node, ++this.#came);
+    if (this.#files.size <= FILES_MAX) return;
+    const [oldest, number] = this.#files.entries().next().value!;
+    this.#files.delete(oldest);
+    this.#forgotten = number;
+  }
+
+  /** Records that the disk has synced the first `came` files. */
+  noteSafe(came: number): void {
+    this.#safe = Math.max(this.#safe, came);
+    for (const [node, number] of this.#files) {
+      if (number > this.#safe) return;
+      this.#files.delete(node);
+    }
+  }
+
+  /** Whether the file of a block on SSD survives a power loss. */
+  isSafe(node: NodeId): boolean {
+    return !this.#files.has(node) && this.#forgotten <= this.#safe;
+  }
 }

@@ -1,77 +1,79 @@
 import { NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
 import { NodeFlag, Tier } from "../blocks/index.ts";
 import type { BlockWriter } from "./block-writer.ts";
-import type { HangWatch } from "./hang-watch.ts";
+import type { HangDetector } from "./ssd-health.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 
-/** What became of the wish to have all of RAM on SSD. */
+/** Result of writing all of RAM to SSD. */
 export interface PersistReport {
   readonly written: number;
   readonly skipped: number;
-  /** Everything that is on SSD survives a loss of power. */
+  /** Whether all blocks on SSD survive a power loss. */
   readonly durable: boolean;
 }
 
-/** Blocks looked at before other work gets its turn. */
+/** Blocks examined before the loop yields. */
 const LOOKS_A_SLICE = 2_048;
-/** Blocks that are owed a copy, looked at in one tick and for one writer that wants room. */
-const OWED_A_TICK = 1_024;
-const OWED_AT_ONCE = 64;
+/** Blocks with a pending copy that are examined per tick, and per writer that needs room. */
+const PENDING_A_TICK = 1_024;
+const PENDING_AT_ONCE = 64;
 
-export interface CopiesOptions {
+interface CopiesOptions {
   readonly writer: BlockWriter;
-  readonly hang: HangWatch;
-  /** Whether blocks are written at all just now. */
+  readonly hang: HangDetector;
+  /** Whether blocks are currently written to SSD. */
   takesBlocks(): boolean;
-  /** Queues a block of RAM to be written, or has it queued; false where nothing takes it. */
+  /** Queues a block for writing; true also if it is queued already. False if it is refused. */
   write(node: NodeId): boolean;
 }
 
 /**
- * Copies that are made whatever the write policy: of what is kept, as soon as it can be, so that it
- * may leave RAM and survives; of blocks that somebody wants to be safe; of all of RAM for a stop.
- * Transient blocks are never copied.
+ * Copies that are made under every write policy: of retained blocks as soon as possible, so that
+ * they survive and may leave RAM; of blocks that a command makes durable; and of all of RAM at
+ * shutdown. Transient blocks are never copied.
  */
 export class Copies {
   readonly #parts: SsdParts;
   readonly #options: CopiesOptions;
-  /** Kept blocks that came to be in RAM alone, with their generations; some are written by now. */
-  readonly #owed = new Map<NodeId, number>();
+  /**
+   * Retained blocks that became RAM-only, with their generations. Some may have been written since.
+   */
+  readonly #pending = new Map<NodeId, number>();
 
   constructor(parts: SsdParts, options: CopiesOptions) {
     this.#parts = parts;
     this.#options = options;
     const { table } = parts;
-    // What was kept before there was this tier; recovery may find that some of it is on SSD.
+    // Blocks retained before the tier was opened. Recovery may have found some of them on SSD.
     if (table.keptInRamAloneBytes === 0) return;
     let node = table.nextOn(NO_NODE, Tier.ram);
-    for (; node !== NO_NODE; node = table.nextOn(node, Tier.ram)) this.owe(node);
+    for (; node !== NO_NODE; node = table.nextOn(node, Tier.ram)) this.addPending(node);
   }
 
-  /** A kept block has come to be in RAM and not on SSD. Changes nothing of the table. */
-  owe(node: NodeId): void {
-    this.#owed.set(node, this.#parts.table.generationOf(node));
+  /** Call when a retained block is in RAM and not on SSD. Does not change the table. */
+  addPending(node: NodeId): void {
+    this.#pending.set(node, this.#parts.table.generationOf(node));
   }
 
-  /** For a tick: queues what is owed, as far as it is taken. */
-  makeOwed(): void {
-    this.#makeOwed(OWED_A_TICK);
+  /** Periodic: queues pending copies as far as they are accepted. */
+  queuePending(): void {
+    this.#queuePending(PENDING_A_TICK);
   }
 
-  /** For somebody who wants room in RAM: a few of what is owed go first. */
-  makeSomeOwed(): void {
-    this.#makeOwed(OWED_AT_ONCE);
+  /** Queues a few pending copies for a writer that needs room in RAM. */
+  queueSomePending(): void {
+    this.#queuePending(PENDING_AT_ONCE);
   }
 
-  #makeOwed(looksMax: number): void {
+  #queuePending(looksMax: number): void {
     if (!this.#options.takesBlocks()) return;
-    let looks = Math.min(looksMax, this.#owed.size);
-    for (const [node, generation] of this.#owed) {
+    let looks = Math.min(looksMax, this.#pending.size);
+    for (const [node, generation] of this.#pending) {
       if (looks-- === 0) return;
-      this.#owed.delete(node);
+      this.#pending.delete(node);
       if (!this.#isOwed(node, generation)) continue;
-      // Until it is there: a write may fail. What was looked at goes to the end of the line.
-      this.#owed.set(node, generation);
+      // Stays pending until it is written, since a write may fail. Move it to the end of the list.
+      this.#pending.set(node, generation);
       if (!this.#options.writer.isQueued(node) && !this.#options.write(node)) return;
     }
   }
@@ -84,15 +86,15 @@ export class Copies {
   }
 
   /**
-   * Has these blocks on SSD now, and what is kept above them; true for each that is there when it
-   * is over. False where it cannot be: transient, in RAM no more, or the tier does not take it. It
-   * waits for room in the queue, but for no disk that hangs, and not when `signal` has gone off. To
-   * be safe from a loss of power they need `makeDurable` after that.
+   * Writes these blocks and their retained ancestors to SSD. One entry per block: true if it is on
+   * SSD. False if that is not possible: the block is transient, not in RAM, or refused. Waits for
+   * room in the queue, but not for a hung disk and not after `signal` has fired. Call `makeDurable`
+   * afterwards to survive a power loss.
    */
   async secure(nodes: readonly NodeId[], signal?: AbortSignal): Promise<boolean[]> {
     const { table } = this.#parts;
     const { writer } = this.#options;
-    const wanted = [...nodes, ...this.#owedAbove(nodes)];
+    const wanted = [...nodes, ...this.#pendingAncestors(nodes)];
     const generations = wanted.map((node) => table.generationOf(node));
     const isThere = (i: number) =>
       table.isLive(wanted[i]!, generations[i]!) && table.isResident(wanted[i]!, Tier.ssd);
@@ -111,24 +113,24 @@ export class Copies {
     return nodes.map((_, i) => isThere(i));
   }
 
-  /** Ancestors, none of them among `nodes`, that are kept and in RAM alone. */
-  #owedAbove(nodes: readonly NodeId[]): NodeId[] {
+  /** Retained ancestors that are in RAM only and not among `nodes`. */
+  #pendingAncestors(nodes: readonly NodeId[]): NodeId[] {
     const { table } = this.#parts;
     const seen = new Set(nodes);
-    const owed: NodeId[] = [];
+    const pending: NodeId[] = [];
     for (const node of nodes) {
       let step = table.parentOf(node);
       for (; step !== NO_NODE && !seen.has(step); step = table.parentOf(step)) {
         seen.add(step);
-        if (this.#isOwed(step, table.generationOf(step))) owed.push(step);
+        if (this.#isOwed(step, table.generationOf(step))) pending.push(step);
       }
     }
-    return owed;
+    return pending;
   }
 
   /**
-   * Has everything in RAM on SSD that may be there: as far as it was there when it asked. How many
-   * nothing takes. It does not wait for a disk that hangs.
+   * Writes all blocks that were in RAM at the call to SSD, as far as allowed. Returns the number of
+   * refused blocks. Does not wait for a hung disk.
    */
   async persist(): Promise<number> {
     const { table } = this.#parts;
@@ -147,7 +149,7 @@ export class Copies {
   readonly #orHung: Wait = async (work) =>
     (await this.#options.hang.orHung(work.then(() => true))) === true;
 
-  /** Queues the block where it still wants to be; false where nothing takes it. */
+  /** Queues the block if it still needs a copy; false if it is refused. */
   async #queue(node: NodeId, generation: number, wait: Wait): Promise<boolean> {
     const { table } = this.#parts;
     const { writer, takesBlocks, write } = this.#options;
@@ -164,5 +166,5 @@ export class Copies {
   }
 }
 
-/** False where nobody waits for the work any longer. */
+/** False if the wait was given up. */
 type Wait = (work: Promise<unknown>) => Promise<boolean>;

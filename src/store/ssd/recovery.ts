@@ -22,49 +22,49 @@ import {
   SHARDS,
   shardOf,
 } from "../kvb/index.ts";
-import { FileCatalogue } from "./file-catalogue.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
 
-/** What a start found. */
+/** Findings of the recovery at startup. */
 export interface RecoveryReport {
   readonly blocks: number;
   readonly bytes: number;
-  /** Blocks whose row was lost and whose file said enough. */
+  /** Blocks without an index row that were restored from their file header. */
   readonly adopted: number;
-  /** Rows without a file, and files without a row or with another length: both gone now. */
+  /** Rows without a file, and files without a row or of another length. Both are removed. */
   readonly rowsDropped: number;
   readonly filesDropped: number;
-  /** Files that are not Hearth's: left alone. */
+  /** Files with unknown names, which are left unchanged. */
   readonly foreignFiles: number;
 }
 
-/** Shards listed at the same time; headers read at the same time. */
+/** Shards listed, and headers read, concurrently. */
 const LISTS_AT_ONCE = 8;
 const PEEKS_AT_ONCE = 32;
 const ROWS_MAX = 4096;
-/** Changes that may wait for the index, and files for their removal, before more is found. */
+/** Index changes and file removals that may be outstanding before recovery pauses. */
 const PENDING_MAX = 100_000;
 const REMOVALS_AHEAD = 4_096;
-/** Blocks given up for one that finds the table full: it may need an entry for its parent too. */
+/** Blocks removed to insert one into a full table. Its parent may need an entry too. */
 const TABLE_RETRIES = 4;
-/** Paths put in order before other work gets its turn. */
+/** Paths sorted before the loop yields. */
 const TOUCHES_A_SLICE = 1024;
 
 /**
- * Rebuilds the table from the folder and the index, before the first write: a block is there where
- * its row and a file of the right name and length are. What does not match goes. A file without a
- * row is adopted by its header where its row was lost with the run that wrote it.
+ * Rebuilds the table from the folder and the index, before the first write. A block is restored if
+ * its row and a file of the right name and length exist. Rows and files that do not match are
+ * removed. A file without a row is restored from its header if the row was lost in the run that
+ * wrote it.
  */
 export class Recovery {
   readonly #parts: SsdParts;
   readonly #room: SsdRoom;
-  /** The index is new: no row says anything, headers say all. */
+  /** The index is new: restore all blocks from headers. */
   readonly #rebuild: boolean;
   readonly #files = new FileCatalogue();
-  /** Shards that could not be listed: their rows are believed, since each read is checked. */
+  /** Shards that could not be listed. Their rows are accepted, since each read is verified. */
   readonly #unseen = new Set<string>();
-  /** Namespaces with their layers, of which rows came. */
+  /** Namespaces and layers of all restored rows. */
   readonly #groups = new Set<string>();
   readonly #batch: AddressBatch = createAddressBatch(ROWS_MAX);
   readonly #report = {
@@ -86,7 +86,7 @@ export class Recovery {
     await this.#walk();
     crashPoint("recovery.walked");
     const pages = this.#parts.index.loadBlocks()[Symbol.asyncIterator]();
-    // The index's thread gathers the next rows while these are entered.
+    // The index worker collects the next page while this one is processed.
     let next = pages.next();
     for (let page = await next; page.done !== true; page = await next) {
       next = pages.next();
@@ -105,15 +105,15 @@ export class Recovery {
   }
 
   /**
-   * Rows come by namespace and layer, files in no order: what goes first must follow from the last
-   * uses of them all, path by path.
+   * Sorts the eviction order by the last use of all blocks, path by path: rows come by namespace
+   * and layer, files in no order.
    */
   async #sortByUse(): Promise<void> {
     const { table } = this.#parts;
     const leaves: NodeId[] = [];
     let node = table.nextOn(NO_NODE, Tier.ssd);
     for (; node !== NO_NODE; node = table.nextOn(node, Tier.ssd)) {
-      // What is below it in RAM alone does not say when it was used on SSD last.
+      // Descendants in RAM only do not determine the last use on SSD.
       if (table.isLeafOn(node, Tier.ssd)) leaves.push(node);
     }
     leaves.sort((a, b) => table.lastUsedOf(a) - table.lastUsedOf(b));
@@ -128,19 +128,19 @@ export class Recovery {
     const names = top === null ? null : new Set(top.map(({ name }) => name));
     const shards = SHARDS.filter((shard) => names === null || names.has(shard));
     await inParallel(shards, LISTS_AT_ONCE, async (shard) => void (await this.#walkFolder(shard)));
-    const { disk, schedule } = this.#parts;
-    const set = await schedule.run("read", () => disk.list(QUARANTINE_FOLDER));
+    const { disk, ioSlots } = this.#parts;
+    const set = await ioSlots.run("read", () => disk.list(QUARANTINE_FOLDER));
     if (!set?.ok) return;
     for (const { allocatedBytes } of set.entries) this.#room.foundQuarantined(allocatedBytes);
   }
 
-  /** What lies in the folder; null where it cannot be listed. */
+  /** The entries of a folder; null if it cannot be listed. */
   async #walkFolder(folder: string): Promise<readonly DiskEntry[] | null> {
-    const { disk, schedule, log } = this.#parts;
-    const listed = await schedule.run("read", () => disk.list(folder));
+    const { disk, ioSlots, log } = this.#parts;
+    const listed = await ioSlots.run("read", () => disk.list(folder));
     if (!listed?.ok) {
       if (listed?.status === "missing") return [];
-      log("error", "a folder cannot be read", { folder, status: listed?.status });
+      log("error", "folder cannot be listed", { folder, status: listed?.status });
       this.#unseen.add(folder);
       return null;
     }
@@ -154,9 +154,9 @@ export class Recovery {
   }
 
   async #removeLeftover(folder: string, name: string): Promise<void> {
-    const { disk, schedule } = this.#parts;
+    const { disk, ioSlots } = this.#parts;
     const path = folder === "" ? name : `${folder}/${name}`;
-    await schedule.run("remove", () => disk.remove(path));
+    await ioSlots.run("remove", () => disk.remove(path));
   }
 
   #enterRows(rows: BlockRows): void {
@@ -208,7 +208,7 @@ export class Recovery {
     return batch;
   }
 
-  /** False where the table does not take the block: it is full, or its parents make no sense. */
+  /** False if the table refuses the block: it is full, or the parent link is invalid. */
   #enter(
     namespace: NamespaceIndex | null,
     batch: AddressBatch,
@@ -227,7 +227,7 @@ export class Recovery {
     }
     if (isRefusal(node)) return false;
     table.setChecksum(node, Number(row.checksum & 0xffff_ffffn), Number(row.checksum >> 32n));
-    // A clock that stood in the future must not keep blocks for ever.
+    // A wrong clock in an earlier run must not keep blocks forever.
     const lastSeen = Math.min(row.lastSeen, nowSeconds());
     const [uses, lastUsed] = [table.usesOf(node), table.lastUsedOf(node)];
     table.setUses(node, Math.max(uses, row.uses), Math.max(lastUsed, lastSeen));
@@ -238,16 +238,16 @@ export class Recovery {
     return true;
   }
 
-  /** Whether a node that is known already may lie on SSD, too, with these bytes. */
+  /** Whether an existing node may also be on SSD with these bytes. */
   #fits(node: NodeId, bytes: number, checksum: bigint): boolean {
     const { table, files } = this.#parts;
     if (table.isResident(node, Tier.ssd)) return false;
-    // It came with the memory of the process before, which knew better than the disk.
+    // The block came with the memory of the previous process, which is more recent than the disk.
     if (!table.isResident(node, Tier.ram)) return true;
     return table.bytesOf(node) === bytes && files.checksumOf(node) === checksum;
   }
 
-  /** A table too small for all has the blocks that were used last. */
+  /** If the table is too small for all blocks, the most recently used ones are restored. */
   #dropOldest(): boolean {
     const { table } = this.#parts;
     const oldest = table.oldest(Tier.ssd);
@@ -272,7 +272,7 @@ export class Recovery {
     }
   }
 
-  /** Files without a row. */
+  /** Handles files without a row. */
   async #settleLeft(): Promise<void> {
     await inParallel(this.#files.left(), PEEKS_AT_ONCE, async ({ name, fileBytes }) => {
       const header = await this.#headerOf(name, fileBytes);
@@ -284,8 +284,8 @@ export class Recovery {
   }
 
   /**
-   * Recovery finds what changes faster than it is committed, or removed: it waits, where too much
-   * has come together. An index that fails is not waited for.
+   * Pauses while too many index changes or file removals are outstanding, since recovery finds them
+   * faster than they complete. Does not wait for a failed index.
    */
   async #keepUp(): Promise<void> {
     const { index } = this.#parts;
@@ -293,9 +293,9 @@ export class Recovery {
     if (this.#room.removals.underWay > REMOVALS_AHEAD) await this.#room.removalsOver();
   }
 
-  /** The header of a file whose name and length are those of the block it says it is. */
+  /** The header of a file; null if its name or length does not match the block in the header. */
   #headerOf(name: BlockName, fileBytes: number): Promise<KvbHeader | null> {
-    return this.#parts.schedule.run("read", () => this.#peek(name, fileBytes));
+    return this.#parts.ioSlots.run("read", () => this.#peek(name, fileBytes));
   }
 
   async #peek(name: BlockName, fileBytes: number): Promise<KvbHeader | null> {
@@ -309,7 +309,7 @@ export class Recovery {
     return decoded.header;
   }
 
-  /** Else it had a row, which was removed because the block was. */
+  /** Whether the row was lost in a crash. Otherwise the row was removed together with the block. */
   #lostItsRow({ incarnation, sequence }: KvbHeader): boolean {
     const { previous } = this.#parts.index;
     if (this.#rebuild) return true;
@@ -330,7 +330,8 @@ export class Recovery {
     if (!this.#enter(namespace, batch, 0, row)) return false;
     this.#report.adopted++;
     crashPoint("recovery.adopted");
-    // Sequences of an earlier run mean nothing in this one: it is settled when it is committed.
+    // Sequences of an earlier run are not valid in this one. The row is written when it is
+    // committed.
     index.put({
       ...row,
       namespaceKey: header.namespaceKey,
@@ -361,7 +362,7 @@ function pathOf({ keyPrefix, layer, variant }: BlockName): string {
   return blockPath(Uint8Array.fromHex(keyPrefix), layer, variant);
 }
 
-/** Runs `work` on each item, so many at the same time. */
+/** Runs `work` on each item, with limited concurrency. */
 async function inParallel<T>(
   items: Iterable<T>,
   atOnce: number,
@@ -372,4 +373,101 @@ async function inParallel<T>(
     for (let next = iterator.next(); !next.done; next = iterator.next()) await work(next.value);
   };
   await Promise.all(Array.from({ length: atOnce }, run));
+}
+
+const WORDS = 5;
+const FIRST_CAPACITY = 1024;
+const FREE = 0;
+const PAGE = 4096;
+
+/**
+ * Names of all block files found, in about forty bytes each, so that millions of them can be
+ * compared with the index. A name consists of key prefix, layer and variant.
+ */
+class FileCatalogue {
+  /** Low and high word of the prefix, layer, variant, and the number of pages of the file. */
+  #words = new Uint32Array(FIRST_CAPACITY * WORDS);
+  /** Open addressing: entry number plus one, or `FREE`. */
+  #places = new Uint32Array(FIRST_CAPACITY * 2);
+  #taken = new Uint8Array(FIRST_CAPACITY);
+  #count = 0;
+
+  add(name: BlockName, fileBytes: number): void {
+    if (this.#count === this.#taken.length) this.#grow();
+    const low = Number.parseInt(name.keyPrefix.slice(8), 16);
+    const high = Number.parseInt(name.keyPrefix.slice(0, 8), 16);
+    const entry = this.#count++;
+    // The length of a block file is a multiple of the page size: 0 never matches.
+    const pages = fileBytes % PAGE === 0 ? fileBytes / PAGE : 0;
+    const words = this.#words;
+    const at = entry * WORDS;
+    words[at] = low;
+    words[at + 1] = high;
+    words[at + 2] = name.layer;
+    words[at + 3] = name.variant;
+    words[at + 4] = pages;
+    this.#place(entry);
+  }
+
+  /**
+   * Takes the file of this name: first and second four bytes of its key (big-endian), layer and
+   * variant. Returns its length; null if it does not exist or was taken before.
+   */
+  take(high: number, low: number, layer: number, variant: number): number | null {
+    const mask = this.#places.length - 1;
+    for (let at = mix(low, layer, variant) & mask; ; at = (at + 1) & mask) {
+      const place = this.#places[at]!;
+      if (place === FREE) return null;
+      const entry = place - 1;
+      if (!this.#is(entry, low, high, layer, variant)) continue;
+      if (this.#taken[entry] === 1) return null;
+      this.#taken[entry] = 1;
+      return this.#words[entry * WORDS + 4]! * PAGE;
+    }
+  }
+
+  #is(entry: number, low: number, high: number, layer: number, variant: number): boolean {
+    const at = entry * WORDS;
+    const words = this.#words;
+    const samePrefix = words[at] === low && words[at + 1] === high;
+    return samePrefix && words[at + 2] === layer && words[at + 3] === variant;
+  }
+
+  /** The files that were not taken. */
+  *left(): Generator<{ readonly name: BlockName; readonly fileBytes: number }> {
+    for (let entry = 0; entry < this.#count; entry++) {
+      if (this.#taken[entry] === 1) continue;
+      const at = entry * WORDS;
+      const low = this.#words[at]!.toString(16).padStart(8, "0");
+      const keyPrefix = this.#words[at + 1]!.toString(16).padStart(8, "0") + low;
+      const name = { keyPrefix, layer: this.#words[at + 2]!, variant: this.#words[at + 3]! };
+      yield { name, fileBytes: this.#words[at + 4]! * PAGE };
+    }
+  }
+
+  #place(entry: number): void {
+    const at = entry * WORDS;
+    const words = this.#words;
+    const mask = this.#places.length - 1;
+    let place = mix(words[at]!, words[at + 2]!, words[at + 3]!) & mask;
+    while (this.#places[place] !== FREE) place = (place + 1) & mask;
+    this.#places[place] = entry + 1;
+  }
+
+  #grow(): void {
+    const capacity = this.#taken.length * 2;
+    const words = new Uint32Array(capacity * WORDS);
+    words.set(this.#words);
+    const taken = new Uint8Array(capacity);
+    taken.set(this.#taken);
+    this.#words = words;
+    this.#taken = taken;
+    this.#places = new Uint32Array(capacity * 2);
+    for (let entry = 0; entry < this.#count; entry++) this.#place(entry);
+  }
+}
+
+/** Prefixes are parts of hashes: their low word is uniformly distributed. */
+function mix(low: number, layer: number, variant: number): number {
+  return (low ^ Math.imul(layer + 1, 0x9e37_79b1) ^ Math.imul(variant, 0x85eb_ca6b)) >>> 0;
 }

@@ -3,14 +3,12 @@ import type { BlockDisk, Native, Region } from "../../native/index.ts";
 import type { BlockTable } from "../blocks/index.ts";
 import type { Departures } from "../departures.ts";
 import type { BlockIndex } from "../index/index.ts";
-import type { NamespaceMacs } from "../namespace-macs.ts";
-import type { Namespaces } from "../namespaces.ts";
+import type { NamespaceMacs, Namespaces } from "../namespaces.ts";
 import type { RamCheck } from "../ram-check.ts";
 import type { BlockFiles } from "./block-files.ts";
-import type { DiskSchedule } from "./schedule.ts";
-import type { SsdStats } from "./ssd-stats.ts";
+import type { IoSlots } from "./io-slots.ts";
 
-/** Conditions of the tier that people should hear of; `observability` has words for each. */
+/** Health conditions of the tier. `observability` has the texts. */
 export type SsdCondition =
   | "KV_SSD_CSUM"
   | "KV_SSD_FULL"
@@ -21,13 +19,13 @@ export type SsdCondition =
   | "FD_LIMIT"
   | "KV_SSD_ERRORS";
 
-/** Where conditions are raised and cleared; doing so again changes nothing. */
+/** Raises and clears conditions. Repeated calls have no effect. */
 export interface HealthSink {
   raise(condition: SsdCondition, detail: string, options?: { readonly forMs?: number }): void;
   clear(condition: SsdCondition): void;
 }
 
-/** What the parts of the SSD tier share. */
+/** Dependencies shared by the parts of the SSD tier. */
 export interface SsdParts {
   readonly disk: BlockDisk;
   readonly index: BlockIndex;
@@ -37,20 +35,90 @@ export interface SsdParts {
   readonly namespaces: Namespaces;
   readonly macs: NamespaceMacs;
   readonly clock: Clock;
-  readonly schedule: DiskSchedule;
+  readonly ioSlots: IoSlots;
   readonly files: BlockFiles;
   readonly stats: SsdStats;
   readonly health: HealthSink;
-  /** Of this run of the agent, as headers carry it. */
+  /** Incarnation of this run of the agent, as stored in file headers. */
   readonly incarnation: bigint;
   readonly departures: Departures;
-  /** Looks at the copy in RAM before a file is written from it, and before the drive is blamed. */
+  /**
+   * Verifies the copy in RAM before a file is written from it, and before damage is attributed to
+   * the drive.
+   */
   readonly checks: Pick<RamCheck, "check" | "placeDamaged">;
-  /** Seconds since 1970, advancing with the monotonic clock. */
+  /** Unix time in seconds, advancing with the monotonic clock. */
   nowSeconds(): number;
-  /** Ends a soft pin that keeps blocks on SSD, for what `why` says; false where there is none. */
-  relieve(why: string): boolean;
-  /** The last copy of a block that is kept is gone, and nobody asked for that. */
+  /** Ends a soft pin of blocks on SSD and logs `why`; false if there is none. */
+  evictPins(why: string): boolean;
+  /** Reports that the last copy of a retained block was lost without a command. */
   lost(node: NodeId, why: string): void;
   log(level: "info" | "warn" | "error", text: string, fields: Record<string, unknown>): void;
+}
+
+/** Counters of the SSD tier since the start. Written only by the tier. */
+export interface SsdStats {
+  writtenBlocks: number;
+  writtenBytes: number;
+  readBlocks: number;
+  readBytes: number;
+  /** Evicted to make room, or because they were unused for the configured time. */
+  evictedBlocks: number;
+  evictedBytes: number;
+  expiredBlocks: number;
+  /** Damaged: moved to quarantine. */
+  corruptBlocks: number;
+  /** Files removed because they contain bytes that were damaged in RAM. */
+  ramDamagedFiles: number;
+  /** Not written because the queue was full or writing was suspended. */
+  skippedBlocks: number;
+  readErrors: number;
+  writeErrors: number;
+  /** Reads that joined a read of the same block under way. */
+  sharedReads: number;
+  /** Blocks whose reader's deadline passed. */
+  lateBlocks: number;
+  scrubbedBlocks: number;
+  scrubbedBytes: number;
+  purgedBlocks: number;
+}
+
+export function emptySsdStats(): SsdStats {
+  return {
+    writtenBlocks: 0,
+    writtenBytes: 0,
+    readBlocks: 0,
+    readBytes: 0,
+    evictedBlocks: 0,
+    evictedBytes: 0,
+    expiredBlocks: 0,
+    corruptBlocks: 0,
+    ramDamagedFiles: 0,
+    skippedBlocks: 0,
+    readErrors: 0,
+    writeErrors: 0,
+    sharedReads: 0,
+    lateBlocks: 0,
+    scrubbedBlocks: 0,
+    scrubbedBytes: 0,
+    purgedBlocks: 0,
+  };
+}
+
+/** State of the tier for status and metrics, besides its counters. */
+export interface SsdSnapshot {
+  readonly blocks: number;
+  readonly bytes: number;
+  readonly usedBytes: number;
+  readonly capacityBytes: number;
+  readonly queuedBlocks: number;
+  readonly queuedBytes: number;
+  readonly reading: number;
+  readonly quarantinedFiles: number;
+  readonly method: string;
+  readonly direct: boolean;
+  readonly registered: boolean;
+  /** Reasons why writing or reading is suspended; null if it is not. */
+  readonly writesStopped: string | null;
+  readonly readsStopped: string | null;
 }

@@ -2,37 +2,33 @@ import { NO_NODE, type NodeId } from "../../core/index.ts";
 import { crashPoint, type Native, Region } from "../../native/index.ts";
 import { NodeFlag, type SlotAllocator, Tier } from "../blocks/index.ts";
 import type { RamTier, TierBelow } from "../ram-tier.ts";
-import { BlockReader, type BringOptions, type ReadOutcome } from "./block-reader.ts";
-import { BlockWriter, putAliases } from "./block-writer.ts";
-import { Copies, type PersistReport } from "./copies.ts";
-import { Gate, ReadBreaker } from "./gates.ts";
-import { HangWatch } from "./hang-watch.ts";
-import { Scrub } from "./scrub.ts";
 import {
   PROBE_BYTES,
   PROBE_FILE_BYTES,
   type ProbeResult,
   probeDisk,
   unusable,
-} from "./self-test.ts";
-import { SsdHealth } from "./ssd-health.ts";
-import type { SsdParts } from "./ssd-parts.ts";
+} from "./block-files.ts";
+import { BlockReader, type LoadOptions, type ReadOutcome, Scrub } from "./block-reader.ts";
+import { BlockWriter, putAliases } from "./block-writer.ts";
+import { Copies, type PersistReport } from "./copies.ts";
+import { CircuitBreaker, HangDetector, ReadCircuitBreaker, SsdHealth } from "./ssd-health.ts";
+import type { SsdParts, SsdSnapshot } from "./ssd-parts.ts";
 import { SsdRoom } from "./ssd-room.ts";
-import type { SsdSnapshot } from "./ssd-stats.ts";
 
-export const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
-export type WritePolicy = (typeof WRITE_POLICIES)[number];
+const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
+type WritePolicy = (typeof WRITE_POLICIES)[number];
 
-/** What may change while the tier runs. */
+/** Settings that can change at run time. */
 export interface SsdSettings {
   /** Null: blocks stay until their room is needed. */
   readonly ttlMs: number | null;
   readonly writePolicy: WritePolicy;
-  /** Bytes a second; 0: no scrub. */
+  /** Bytes per second; 0 for no scrub. */
   readonly scrubBytesPerS: number;
 }
 
-export interface SsdTierOptions extends SsdSettings {
+interface SsdTierOptions extends SsdSettings {
   readonly native: Native;
   readonly slots: SlotAllocator;
   readonly ram: RamTier;
@@ -40,20 +36,20 @@ export interface SsdTierOptions extends SsdSettings {
   readonly writeQueueBytes: number;
 }
 
-/** How often the tier looks after itself. */
+/** Period of the tier's maintenance. */
 const TICK_MS = 250;
-/** The index knows when a block was last used to within this many seconds. */
+/** Resolution, in seconds, of the last use recorded in the index. */
 const SEEN_S = 300;
-/** Blocks looked at for one whose entry in the table only SSD needs. */
+/** Blocks examined to find one that is only on SSD. */
 const ENTRIES_LOOKED_AT = 64;
 const STOP_MS = 5_000;
-/** How long a stop waits for spare files to be gone. */
+/** Time for which a shutdown waits for the removal of spare files. */
 const SPARES_MS = 2_000;
 
 /**
- * Blocks in files. What is where is the table's to say; this decides what is written, read, dropped
- * and tried again. Nothing here waits on the event loop for the disk, and no fault of the disk is
- * thrown: reads become misses, writes are skipped.
+ * Blocks in files. The table records where blocks are; this class decides which blocks are written,
+ * read, dropped and retried. No operation blocks the event loop, and disk faults are not thrown:
+ * reads become misses, writes are skipped.
  */
 export class SsdTier implements TierBelow, AsyncDisposable {
   readonly room: SsdRoom;
@@ -63,11 +59,11 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   readonly #copies: Copies;
   readonly #scrub: Scrub;
   readonly #scratch: Region;
-  readonly #writes: Gate;
-  readonly #breaker: ReadBreaker;
+  readonly #writes: CircuitBreaker;
+  readonly #breaker: ReadCircuitBreaker;
   readonly #health: SsdHealth;
   readonly #ram: RamTier;
-  readonly #hang: HangWatch;
+  readonly #hang: HangDetector;
   #settings: SsdSettings;
   #timer: Disposable | null = null;
   #probing: Promise<void> | null = null;
@@ -78,9 +74,9 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     this.#parts = parts;
     this.#settings = options;
     this.#ram = ram;
-    this.#writes = new Gate(clock);
-    this.#breaker = new ReadBreaker(clock);
-    this.#hang = new HangWatch(parts, () => this.#onHang());
+    this.#writes = new CircuitBreaker(clock);
+    this.#breaker = new ReadCircuitBreaker(clock);
+    this.#hang = new HangDetector(parts, () => this.#onHang());
     this.#health = new SsdHealth(parts.health, clock);
     this.room = new SsdRoom(parts, options.capacityBytes);
     this.writer = new BlockWriter(parts, this.room, this.#writes, options.writeQueueBytes, {
@@ -89,7 +85,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     });
     const corrupt = (path: string, why: string) => {
       this.#health.corrupt(path, why);
-      parts.log("error", "a block on SSD is not what it should be", { path, why });
+      parts.log("error", "damaged block on SSD", { path, why });
     };
     this.reader = new BlockReader(native, parts, this.room, this.#breaker, slots, ram, corrupt);
     this.#copies = new Copies(parts, {
@@ -103,18 +99,18 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     this.#scratch = Region.create(native, scratch);
   }
 
-  /** Writes, reads and verifies a block of its own: whether this folder can be used at all. */
+  /** Writes, reads and verifies a probe block, to find out whether the folder can be used. */
   async selfTest(): Promise<ProbeResult> {
     const { disk, incarnation } = this.#parts;
     const result = await probeDisk(disk, this.#scratch, incarnation);
-    // A file of three pages that takes more shows the file system's unit, or twice that.
+    // If a file of three pages occupies more, the excess shows the allocation unit or twice that.
     if (result.ok && result.allocatedBytes > PROBE_FILE_BYTES) {
       this.room.setAllocationUnit(result.allocatedBytes);
     }
     return result;
   }
 
-  /** Throws SSD_UNAVAILABLE, in words, where the self-test fails; else logs what was found. */
+  /** Throws SSD_UNAVAILABLE if the self-test fails; otherwise logs its findings. */
   async mustWork(): Promise<void> {
     const { disk, clock, log } = this.#parts;
     const startMs = clock.monotonicMs();
@@ -135,7 +131,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     this.#scrub.setRate(settings.scrubBytesPerS);
   }
 
-  /** The block has just been committed to RAM. */
+  /** Call when a block was just committed to RAM. */
   committed(node: NodeId): void {
     const isWanted = this.#settings.writePolicy === "write_through";
     if (isWanted || this.#parts.table.isKept(node)) this.#write(node, false);
@@ -145,11 +141,11 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     const { table, files, index } = this.#parts;
     this.writer.keepInRam(node);
     if (table.isResident(node, Tier.ssd)) {
-      // One change of the row in so many seconds, however often the block is used.
+      // Update the row at most once per SEEN_S, however often the block is used.
       if (Math.floor(now / SEEN_S) === Math.floor(before / SEEN_S)) return;
       index.touch(files.digestOf(node), table.layerOf(node), now, table.usesOf(node));
     } else if (this.#settings.writePolicy !== "write_back" && this.#wantsCopy(node)) {
-      // RAM has it: nothing need leave SSD for it, hit after hit.
+      // The block is in RAM: do not drop blocks from SSD for it on every hit.
       const { usedBytes, capacityBytes } = this.room;
       const bytes = this.room.allocatedOf(table.bytesOf(node));
       const isFirstCopy = this.#settings.writePolicy === "write_through_selective";
@@ -157,7 +153,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     }
   }
 
-  /** The block has got another name. */
+  /** Call when the block has got another alias. */
   aliased(node: NodeId): void {
     if (this.#parts.table.isResident(node, Tier.ssd)) putAliases(this.#parts, node);
   }
@@ -174,16 +170,19 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   }
 
   catchUp(): boolean {
-    this.#copies.makeSomeOwed();
+    this.#copies.queueSomePending();
     return !this.#hang.hung && this.writer.queuedBlocks > 0;
   }
 
-  /** Whether blocks are written at all just now. */
+  /** Whether blocks are currently written to SSD. */
   get takesBlocks(): boolean {
     return !this.#hang.hung && this.#writes.why === null;
   }
 
-  /** Whether the policy wants what leaves RAM to be on SSD, or somebody keeps it. */
+  /**
+   * Whether blocks that leave RAM should be on SSD, by the write policy or because the block is
+   * retained.
+   */
   #wantsCopy(node: NodeId): boolean {
     const { table } = this.#parts;
     if (table.hasFlag(node, NodeFlag.transient)) return false;
@@ -204,25 +203,25 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     if (canGo && table.isLeafOn(node, Tier.ram)) this.#ram.drop(node);
   }
 
-  /** Whether blocks on SSD can be had at all just now. */
+  /** Whether blocks on SSD are currently readable. */
   get readable(): boolean {
     return !this.#hang.hung && this.#breaker.gate.mayTry;
   }
 
-  /** Brings a block into RAM; see `BlockReader.bring`. */
-  bring(node: NodeId, options?: BringOptions): Promise<ReadOutcome> {
-    return this.#hang.hung ? Promise.resolve("miss") : this.reader.bring(node, options);
+  /** Reads a block into RAM; see `BlockReader.load`. */
+  load(node: NodeId, options?: LoadOptions): Promise<ReadOutcome> {
+    return this.#hang.hung ? Promise.resolve("miss") : this.reader.load(node, options);
   }
 
-  /** A reader's deadline passed before its block was there. */
+  /** Call when a reader's deadline passed before its block was read. */
   wasLate(): void {
     this.#parts.stats.lateBlocks++;
     this.#health.late();
   }
 
   /**
-   * Drops the oldest block that only SSD holds, for its entry in the table; false where none of the
-   * oldest is one.
+   * Drops the oldest block that is only on SSD, to free its table entry; false if none of the
+   * oldest blocks is SSD-only.
    */
   dropOldest(): boolean {
     const { table, stats } = this.#parts;
@@ -239,7 +238,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     return false;
   }
 
-  /** The block's bytes in RAM are not those on SSD any more. */
+  /** Call when the block's bytes in RAM differ from those on SSD. */
   replaced(node: NodeId): void {
     if (!this.#parts.table.isResident(node, Tier.ssd)) return;
     void this.room.drop(node, { reason: "replaced", by: null });
@@ -251,10 +250,10 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     if (!this.#hang.hung) {
       if (ttlMs !== null) this.room.expire(ttlMs / 1_000);
       this.room.trim();
-      // With nothing to be written they only take room.
+      // Without writes the spare files only occupy space.
       if (this.writer.queuedBlocks === 0) this.room.discardSpares();
-      this.#copies.makeOwed();
-      // A write that succeeds while one is under way, and fails again, is no reason for another.
+      this.#copies.queuePending();
+      // If a write succeeds during the trial and fails again, do not start another trial.
       if (this.#probing === null && this.#writes.takeTrial()) {
         this.#probing = this.#probe().finally(() => {
           this.#probing = null;
@@ -262,43 +261,45 @@ export class SsdTier implements TierBelow, AsyncDisposable {
       }
       if (this.#writes.why === null) this.room.removals.retry();
     }
-    const { why: writesStopped, barred: replaced } = this.#writes;
+    const { why: writesStopped, disabledBy: replaced } = this.#writes;
     const readsStopped = this.#breaker.gate.why;
     this.#health.update({ hung: this.#hang.hung, writesStopped, readsStopped, replaced });
   }
 
-  /** Nothing is written while the path leads to another folder, as `why` says; null: it is ours. */
+  /**
+   * Suspends all operations while the path leads to another folder, as `why` states; null resumes.
+   */
   setReplaced(why: string | null): void {
-    this.#writes.bar(why);
+    this.#writes.disable(why);
   }
 
   #onHang(): void {
-    // What has no seat yet is not the kernel's: readers get a miss, RAM its places.
-    const { schedule } = this.#parts;
-    for (const work of ["read", "write", "sync", "warm", "scrub"] as const) schedule.giveUp(work);
+    // Cancel the waiting operations: readers get a miss, and RAM slots are released.
+    const { ioSlots } = this.#parts;
+    for (const work of ["read", "write", "sync", "warm", "scrub"] as const) ioSlots.giveUp(work);
     this.writer.giveUpWaiting();
   }
 
-  /** What comes of `work`, or null where the disk hangs before that; the work goes on. */
+  /** Result of `work`, or null if the disk hangs before that. The work continues. */
   orHung<T>(work: Promise<T>): Promise<T | null> {
     return this.#hang.orHung(work);
   }
 
   async #probe(): Promise<void> {
-    const { disk, incarnation, schedule, log } = this.#parts;
-    const result = await schedule.run("write", () => probeDisk(disk, this.#scratch, incarnation));
+    const { disk, incarnation, ioSlots, log } = this.#parts;
+    const result = await ioSlots.run("write", () => probeDisk(disk, this.#scratch, incarnation));
     if (result?.ok) {
-      this.#writes.open();
-      log("info", "blocks are written to SSD again", {});
+      this.#writes.reset();
+      log("info", "writes to SSD resumed", {});
       return;
     }
     const status = result?.status ?? "try_again";
-    this.#writes.shut(status === "damaged" ? "io_error" : status);
+    this.#writes.trip(status === "damaged" ? "io_error" : status);
   }
 
   /**
-   * Has everything in RAM on SSD that may be there, safe from a loss of power. It waits for what
-   * was queued until it asked, not for what comes after, nor for a disk that hangs.
+   * Writes all blocks in RAM to SSD, as far as allowed, and makes them durable. Waits for blocks
+   * queued before the call, but not for later ones or for a hung disk.
    */
   async persist(): Promise<PersistReport> {
     const { stats } = this.#parts;
@@ -312,32 +313,32 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   }
 
   /**
-   * Has these blocks on SSD now, and what is kept above them; see `Copies.secure`. To be safe from
-   * a loss of power they need `makeDurable` after that.
+   * Writes these blocks and their retained ancestors to SSD; see `Copies.secure`. Call
+   * `makeDurable` afterwards to survive a power loss.
    */
   secure(nodes: readonly NodeId[], signal?: AbortSignal): Promise<boolean[]> {
     return this.#copies.secure(nodes, signal);
   }
 
-  /** A kept block has come to be in RAM alone: it gets a copy as soon as that can be. */
-  owe(node: NodeId): void {
-    this.#copies.owe(node);
+  /** Call when a retained block is in RAM only: it is copied as soon as possible. */
+  addPending(node: NodeId): void {
+    this.#copies.addPending(node);
   }
 
   /**
-   * What was written and removed so far survives a loss of power; false where it may not, or where
-   * the disk hangs.
+   * Makes all writes and removals so far survive a power loss; false if that is not certain or the
+   * disk hangs.
    */
   async makeDurable(): Promise<boolean> {
-    const { disk, index, schedule } = this.#parts;
+    const { disk, index, ioSlots } = this.#parts;
     const { removals } = this.room;
     const { fresh } = this.writer;
     const { done } = removals;
     const { came } = fresh;
-    const synced = await this.orHung(schedule.run("sync", () => disk.sync()));
+    const synced = await this.orHung(ioSlots.run("sync", () => disk.sync()));
     crashPoint("durable.synced");
     const isFlushed = (await this.orHung(index.flush({ durable: true }))) === true;
-    const isDurable = isFlushed && synced?.ok === true && this.#writes.barred === null;
+    const isDurable = isFlushed && synced?.ok === true && this.#writes.disabledBy === null;
     if (isDurable) removals.noteDurable(done);
     if (isDurable) fresh.noteSafe(came);
     return isDurable;
@@ -363,13 +364,11 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     };
   }
 
-  /**
-   * Ends what is under way, as far as the disk lets it; false where the kernel still holds bytes.
-   */
+  /** Ends all operations, as far as the disk allows; false if the kernel still accesses memory. */
   async close(): Promise<boolean> {
     this.#timer?.[Symbol.dispose]();
-    const { schedule, disk } = this.#parts;
-    for (const work of ["read", "sync", "warm", "scrub"] as const) schedule.giveUp(work);
+    const { ioSlots, disk } = this.#parts;
+    for (const work of ["read", "sync", "warm", "scrub"] as const) ioSlots.giveUp(work);
     await this.#scrub.stop(STOP_MS);
     this.writer.giveUpWaiting();
     if (this.room.hasSpares && !this.#hang.hung) await this.#discardSpares();
@@ -382,7 +381,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     return closed;
   }
 
-  /** Files that wait to be overwritten are no leftovers of a clean stop. */
+  /** Removes the spare files, so that a clean shutdown leaves none. */
   async #discardSpares(): Promise<void> {
     const late = Promise.withResolvers<void>();
     using _timer = this.#parts.clock.after(SPARES_MS, () => late.resolve());

@@ -41,25 +41,29 @@ describeNative("blocks from other hosts", () => {
     expect(engine.get("a")).toEqual(["miss"]);
     landing.abandon();
     expect(engine.get("a")).toEqual(["miss"]);
-    expect(() => landing.abandon()).toThrow("a landing ends once");
-    expect(() => peer.commit("a", landing)).toThrow("a landing ends once");
+    expect(() => landing.abandon()).toThrow("an incoming block is finished once");
+    expect(() => peer.commit("a", landing)).toThrow("an incoming block is finished once");
     expect(kit.snapshot()).toMatchObject({ slotsUsed: 0, tableNodes: 0 });
     kit.expectNothingLeft();
   });
 
   const lies: [string, Partial<PulledBlock>, string][] = [
-    ["another block", { digest: digestOf("b") }, "it is another block"],
-    ["a digest cut short", { digest: digestOf("a").subarray(1) }, "it is another block"],
-    ["another layer", { layer: 3 }, "it is another layer"],
-    ["another namespace", { namespace: namespaceKey(2) }, "it is of another namespace"],
-    ["no length", { bytes: 0 }, "it has no length"],
-    ["a broken length", { bytes: 7.5 }, "it has no length"],
-    ["more than was asked for", { bytes: BLOCK_BYTES + 1 }, "it is longer than what was asked for"],
-    ["other bytes", { checksum: 1n }, "its bytes are not those its sender had"],
-    ["itself as its parent", { parent: digestOf("a") }, "it is its own parent"],
-    ["a parent cut short", { parent: new Uint8Array(31) }, "its parent has no name"],
-    ["a name that is none", { aliases: [new Uint8Array(9)] }, "one of its names is none"],
-    ["nine names", { aliases: Array(9).fill(new Uint8Array(8)) }, "it has too many names"],
+    ["another block", { digest: digestOf("b") }, "digest differs from the request"],
+    [
+      "a digest cut short",
+      { digest: digestOf("a").subarray(1) },
+      "digest differs from the request",
+    ],
+    ["another layer", { layer: 3 }, "layer differs from the request"],
+    ["another namespace", { namespace: namespaceKey(2) }, "namespace differs from the request"],
+    ["no length", { bytes: 0 }, "invalid length"],
+    ["a broken length", { bytes: 7.5 }, "invalid length"],
+    ["more than was asked for", { bytes: BLOCK_BYTES + 1 }, "longer than requested"],
+    ["other bytes", { checksum: 1n }, "checksum mismatch"],
+    ["itself as its parent", { parent: digestOf("a") }, "block is its own parent"],
+    ["a parent cut short", { parent: new Uint8Array(31) }, "invalid parent digest"],
+    ["a name that is none", { aliases: [new Uint8Array(9)] }, "invalid alias length"],
+    ["nine names", { aliases: Array(9).fill(new Uint8Array(8)) }, "too many aliases"],
   ];
   for (const [what, lie, why] of lies) {
     test(`${what} is not believed`, async () => {
@@ -150,10 +154,10 @@ describeNative("blocks from other hosts", () => {
     await using it = open(4);
     const { kit, peer } = it;
     const engine = kit.engine();
-    const landings = ["a", "b"].map((name) => peer.place(name));
+    const incoming = ["a", "b"].map((name) => peer.place(name));
     expect(peer.land("c")).toBe("full");
     expect(await engine.put("x", "y")).toEqual(["ok", "ok"]);
-    for (const landing of landings) landing.abandon();
+    for (const landing of incoming) landing.abandon();
     expect(typeof peer.land("c")).toBe("object");
   });
 
@@ -239,7 +243,7 @@ describeNative("blocks from other hosts", () => {
     const { kit, peer } = it;
     await kit.engine().put("a/b");
     await kit.engine(2).put("z");
-    const why = "what it names as its parent cannot be that here";
+    const why = "its parent link would form a cycle";
     for (const parent of ["a/b", "z"]) {
       const landing = peer.place("a");
       const told = peer.commit("a", landing, { parent: digestOf(parent) });
@@ -259,7 +263,7 @@ describeNative("blocks from other hosts", () => {
     const more = engine.acquire(["d"]);
     expect(peer.commit("e", peer.place("e"))).toEqual({
       kind: "unwanted",
-      why: "the table has no entry for it",
+      why: "the block table is full",
     });
     engine.release([...held, ...more]);
     kit.expectNothingLeft();

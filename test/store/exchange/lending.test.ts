@@ -291,7 +291,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     const landing = peer.place("a");
     await onSsd(kit, "a");
     const bytes = 4_999;
-    expect(peer.commit("a", landing, { bytes })).toEqual({ kind: "unwanted", why: "SSD has it" });
+    expect(peer.commit("a", landing, { bytes })).toEqual({ kind: "unwanted", why: "it is on SSD" });
     expect(await kit.engine().load("a")).toEqual(["ok"]);
   });
 

@@ -56,7 +56,7 @@ describeNative("a peer without the key of a namespace", () => {
     const committed = peer.commit("a", peer.place("a"));
     expect(committed).toEqual({
       kind: "corrupt",
-      why: "it has no MAC, which blocks of its namespace have",
+      why: "no MAC, but its namespace requires one",
     });
     const unkeyed = peer.bring("b", { namespace: 2 });
     peer.release(unkeyed);

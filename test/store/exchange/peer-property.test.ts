@@ -86,7 +86,7 @@ class Bench {
   readonly #own: ModelEngine = this.model.openEngine(1);
   readonly #stranger: StoreEngine = this.kit.engine(2);
   readonly #foreign: ModelEngine = this.model.openEngine(2);
-  readonly #landings: { real: Landing; model: ModelLanding; name: BlockName }[] = [];
+  readonly #incoming: { real: Landing; model: ModelLanding; name: BlockName }[] = [];
   readonly #arrivals: { real: Arrival; name: BlockName }[] = [];
   readonly #loans: { real: Loan; name: BlockName }[] = [];
   readonly #written: Handle[] = [];
@@ -147,10 +147,10 @@ class Bench {
       if (typeof real === "string" || typeof model === "string") {
         return [typeof real === "string" ? real : "ok", typeof model === "string" ? model : "ok"];
       }
-      this.#landings.push({ real, model, name });
+      this.#incoming.push({ real, model, name });
       return ["ok", "ok"];
     }
-    const landing = take(this.#landings, pick);
+    const landing = take(this.#incoming, pick);
     if (landing === null) return null;
     if (kind === "abandon") {
       landing.real.abandon();
@@ -252,12 +252,12 @@ class Bench {
 
   /** All is let go of: what is left are whole blocks, each of them right. */
   end(): void {
-    for (const { real } of this.#landings) real.abandon();
+    for (const { real } of this.#incoming) real.abandon();
     for (const { real } of this.#arrivals) real.release(false);
     for (const { real } of this.#loans) real.release();
     this.kit.expectNothingLeft();
-    expect(this.kit.store.landings.areNone).toBe(true);
-    expect(this.kit.store.landings.slotBytes).toBe(0);
+    expect(this.kit.store.incoming.areNone).toBe(true);
+    expect(this.kit.store.incoming.slotBytes).toBe(0);
     const reader = this.kit.engine(1);
     for (const name of NAMES) {
       const there = this.model.isResident(name, 1);

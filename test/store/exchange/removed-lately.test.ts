@@ -9,7 +9,7 @@ import { Neighbour } from "./neighbour.ts";
 import { PeerHost } from "./peer-kit.ts";
 
 const SECONDS_30 = 30_000;
-const PRUNED = { kind: "unwanted", why: "what it follows was pruned meanwhile" } as const;
+const PRUNED = { kind: "unwanted", why: "an ancestor was pruned during the fetch" } as const;
 
 const purge = ({ store }: Pick<Life, "store">, ...names: string[]) =>
   purgeBlocks(
@@ -135,10 +135,10 @@ describeNative("what was removed lately does not come from hosts that have yet t
     await using there = await hostWith("x");
     kit.store.setPeers(new Neighbour(kit.store, there.store));
     const engine = kit.engine();
-    const { landings } = kit.store;
+    const { incoming } = kit.store;
     const remove = (count: number) => {
       const words = new Uint32Array(8);
-      for (words[0] = 0; words[0]! < count; words[0]!++) landings.removed(words, 0);
+      for (words[0] = 0; words[0]! < count; words[0]!++) incoming.removed(words, 0);
     };
     remove(65_536);
     remove(65_536);
@@ -149,7 +149,7 @@ describeNative("what was removed lately does not come from hosts that have yet t
     kit.clock.advance(SECONDS_30);
     expect(await engine.load("x")).toEqual(["ok"]);
     kit.store.ram.drop(kit.nodeOf("x"), { reason: "evicted", by: null });
-    for (let i = 0; i < 4_097; i++) landings.prunedBelow(`${i}`);
+    for (let i = 0; i < 4_097; i++) incoming.prunedBelow(`${i}`);
     expect(await engine.load("x")).toEqual(["miss"]);
     kit.clock.advance(SECONDS_30);
     expect(await engine.load("x")).toEqual(["ok"]);
@@ -162,11 +162,11 @@ describeNative("what was removed lately does not come from hosts that have yet t
     await using there = await hostWith();
     kit.store.setPeers(new Neighbour(kit.store, there.store));
     const peer = new PeerHost(kit.store);
-    const { landings } = kit.store;
+    const { incoming } = kit.store;
     await kit.engine().put("x");
     let last = peer.place("x/y");
     for (let i = 0; i < 10_000; i++) {
-      landings.prunedBelow(`${i}`);
+      incoming.prunedBelow(`${i}`);
       if (i % 1_000 > 0) continue;
       kit.clock.advance(SECONDS_30);
       const next = peer.place("x/y");

@@ -12,8 +12,8 @@ const purge = ({ store }: Life, ...names: string[]) =>
     names.map((name) => ({ digest: digestOf(name), layer: LAYER_ALL })),
   );
 
-const REMOVED = { kind: "unwanted", why: "it was removed here meanwhile" } as const;
-const PRUNED = { kind: "unwanted", why: "what it follows was pruned meanwhile" } as const;
+const REMOVED = { kind: "unwanted", why: "it was removed here during the fetch" } as const;
+const PRUNED = { kind: "unwanted", why: "an ancestor was pruned during the fetch" } as const;
 
 describeNative("what is removed while it is on its way does not come back", () => {
   const it = useLife();
@@ -35,7 +35,7 @@ describeNative("what is removed while it is on its way does not come back", () =
     expect(await purge(life, "a")).toEqual(["done"]);
     expect(commit(peer, "a", second)).toEqual(REMOVED);
     expect(kit.engine().get("a")).toEqual(["miss"]);
-    expect(kit.store.landings.areNone).toBe(true);
+    expect(kit.store.incoming.areNone).toBe(true);
   });
 
   it("a block that an engine wrote again since is that engine's", {}, async ({ kit, life }) => {
@@ -62,9 +62,9 @@ describeNative("what is removed while it is on its way does not come back", () =
     const engine = kit.engine();
     await engine.put("a", "a/b", "x", "x/y");
     const names = ["a/b/c", "a/c", "x/y/z", "w", "q/r"];
-    const landings = names.map((name) => peer.place(name));
+    const incoming = names.map((name) => peer.place(name));
     expect(outcomes((await life.prune("a")).results)).toEqual(["done"]);
-    const told = names.map((name, i) => commit(peer, name, landings[i]!));
+    const told = names.map((name, i) => commit(peer, name, incoming[i]!));
     // Nobody here knows what stands before "q"; before "w", says its holder, there is nothing.
     expect(told).toEqual([PRUNED, PRUNED, "ok", "ok", PRUNED]);
     expect(commit(peer, "q/r", peer.place("q/r"))).toBe("ok");
@@ -72,11 +72,11 @@ describeNative("what is removed while it is on its way does not come back", () =
   });
 
   it("too many prunes to tell apart stop all that was on its way", {}, async ({ kit }) => {
-    const { landings } = kit.store;
+    const { incoming } = kit.store;
     const peer = new PeerHost(kit.store);
     await kit.engine().put("a", "x");
     const before = peer.place("x/y");
-    for (let i = 0; i < 4_097; i++) landings.prunedBelow(`${i}`);
+    for (let i = 0; i < 4_097; i++) incoming.prunedBelow(`${i}`);
     const after = peer.place("x/y");
     expect(commit(peer, "x/y", before)).toEqual(PRUNED);
     expect(commit(peer, "x/y", after)).toBe("ok");
@@ -89,7 +89,7 @@ describeNative("what is removed while it is on its way does not come back", () =
     expect(outcomes(report.results)).toEqual(["missing", "missing"]);
     expect(commit(peer, "a", first, { transient: true })).toEqual({
       kind: "unwanted",
-      why: "transient blocks were removed meanwhile",
+      why: "transient blocks were removed during the fetch",
     });
     expect(commit(peer, "b", second)).toBe("ok");
   });

@@ -82,7 +82,7 @@ function step(host: Host, random: Random): Promise<unknown> {
   if (dice < 80) return host.write(names, dice === 79);
   if (dice < 92) return host.purge(names.slice(-1));
   if (dice < 94) host.kill();
-  else if (dice < 95) host.kit.store.landings.allRemoved();
+  else if (dice < 95) host.kit.store.incoming.allRemoved();
   else host.kit.leaveRam();
   return Promise.resolve();
 }
@@ -110,7 +110,7 @@ describeNative("two hosts that pull from each other", () => {
         await Promise.all(running);
         for (const { kit } of hosts) {
           await kit.expectNothingLeft();
-          expect(kit.store.landings.areNone).toBe(true);
+          expect(kit.store.incoming.areNone).toBe(true);
         }
         expect(hosts.map(({ wrong }) => wrong)).toEqual([0, 0]);
         expect(Math.min(...hosts.map(({ hits }) => hits))).toBeGreaterThan(100);

@@ -6,8 +6,8 @@ import { chain } from "../names.ts";
 import type { SsdKit } from "../ssd/ssd-kit.ts";
 import { type Life, useLife } from "./lifecycle-kit.ts";
 
-const DAMAGED = "its file on SSD was damaged";
-const GONE = "its file on SSD is gone or cannot be read";
+const DAMAGED = "file on SSD damaged";
+const GONE = "file on SSD missing or unreadable";
 
 function flipBits(path: string): void {
   const bytes = readFileSync(path);
@@ -67,7 +67,7 @@ describeNative("a held block that is lost", () => {
     for (const block of [a!, b!]) engine.flip(block);
     expect(await engine.report([a!, b!])).toEqual(["corrupt", "corrupt"]);
     await kit.settled();
-    expect(said(life)).toEqual([lost("router", "its bytes in RAM were damaged")]);
+    expect(said(life)).toEqual([lost("router", "bytes in RAM damaged")]);
     expect(await engine.load("a", "b")).toEqual(["ok", "miss"]);
     expect(await engine.put("b")).toEqual(["ok"]);
     await kit.settled();

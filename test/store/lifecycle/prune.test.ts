@@ -133,7 +133,7 @@ describeNative("Prune flow", () => {
     expect(report.results).toEqual([
       {
         outcome: "done",
-        reason: "gpu: an engine keeps 2 of the removed blocks on its GPU until it evicts them",
+        reason: "gpu: an engine has 2 of the removed blocks in GPU memory until it evicts them",
       },
     ]);
     expect(engine.match(["a/b", "a/b/c"])).toEqual([2, Tier.gpu, Tier.gpu]);

@@ -12,7 +12,7 @@ import {
   createHearthOrder,
   createLruOrder,
   type VictimOrder,
-} from "../../../src/store/policy/index.ts";
+} from "../../../src/store/index.ts";
 
 const BLOCKS = 120;
 const SEED = 20_261_122;

@@ -46,7 +46,7 @@ describeSsd("pinned blocks and a disk that fails", (it) => {
     const asked: string[] = [];
     kit.store.setRelief((tier, why, level) => {
       asked.push(`${tier} ${level}`);
-      expect(why).toContain("4 blocks in RAM are held");
+      expect(why).toContain("4 blocks in RAM are protected");
       if (level === "soft") return false;
       // The second: the first is the kernel's as long as the disk hangs.
       table.unpin(pinned.splice(1, 1)[0]!);
@@ -72,7 +72,7 @@ describeSsd("pinned blocks and a disk that fails", (it) => {
     kit.store.setRelief((tier, why, level) => {
       if (level === "soft") return false;
       expect(tier).toBe("ram");
-      expect(why).toContain("4 blocks in RAM are held");
+      expect(why).toContain("4 blocks in RAM are protected");
       // As a book of holds does: of those that only RAM has.
       for (const [name, node] of pinned) {
         if (kit.ssdHolds(name)) continue;

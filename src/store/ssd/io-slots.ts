@@ -1,8 +1,8 @@
 import type { Clock } from "../../core/index.ts";
 
-/** What goes to the disk; who stands further left goes first. */
-export const DISK_WORK = ["read", "remove", "write", "sync", "warm", "scrub"] as const;
-export type DiskWork = (typeof DISK_WORK)[number];
+/** Kinds of disk operations, highest priority first. */
+const DISK_WORK = ["read", "remove", "write", "sync", "warm", "scrub"] as const;
+type DiskWork = (typeof DISK_WORK)[number];
 
 interface Waiting {
   readonly ticket: number | null;
@@ -10,7 +10,9 @@ interface Waiting {
   giveUp(): void;
 }
 
-/** Of all seats, so many at most for one kind (at least one): writes leave seats to reads. */
+/**
+ * Share of all I/O slots that one kind may use (at least one slot): writes leave slots to reads.
+ */
 const SHARES: Readonly<Record<DiskWork, number>> = {
   read: 1,
   remove: 0.75,
@@ -21,10 +23,10 @@ const SHARES: Readonly<Record<DiskWork, number>> = {
 };
 
 /**
- * Seats in front of the disk. An operation that has its seat cannot be given up: it is over when
- * the kernel says so. What still waits for one can.
+ * Limits the number of concurrent disk operations. An operation that has a slot cannot be
+ * cancelled: it ends when the kernel reports its completion. A waiting operation can be.
  */
-export class DiskSchedule {
+export class IoSlots {
   readonly #depth: number;
   readonly #clock: Clock;
   readonly #waiting: Record<DiskWork, Waiting[]> = {
@@ -36,10 +38,17 @@ export class DiskSchedule {
     scrub: [],
   };
   readonly #seated: Record<DiskWork, number> = {
-    ...{ read: 0, remove: 0, write: 0 },
-    ...{ sync: 0, warm: 0, scrub: 0 },
+    read: 0,
+    remove: 0,
+    write: 0,
+    sync: 0,
+    warm: 0,
+    scrub: 0,
   };
-  /** When each running operation began, the oldest first; null: it may take its time. */
+  /**
+   * Start time of each running operation, the oldest first; null if it is exempt from hang
+   * detection.
+   */
   readonly #started = new Map<number, number | null>();
   #next = 0;
 
@@ -57,8 +66,8 @@ export class DiskSchedule {
   }
 
   /**
-   * Milliseconds since the longest running operation began; 0 where none runs. A sync is none of
-   * them: it waits for what everybody else wrote to the file system.
+   * Milliseconds since the oldest running operation started; 0 if none is running. Syncs are
+   * excluded: they wait for writes of other processes to the same file system.
    */
   oldestMs(): number {
     for (const startedMs of this.#started.values()) {
@@ -68,8 +77,8 @@ export class DiskSchedule {
   }
 
   /**
-   * What the operation answered; null where the wait for a seat was given up. `ticket`: what
-   * `hasten` will know it by.
+   * Runs the operation in an I/O slot and returns its result; null if the wait was cancelled.
+   * `ticket` identifies the operation for `hasten`.
    */
   run<T>(
     work: DiskWork,
@@ -85,7 +94,10 @@ export class DiskSchedule {
     });
   }
 
-  /** Somebody wants it now: what waits among `warm` with this ticket goes with the reads. */
+  /**
+   * Raises the priority of a waiting `warm` operation to a read's, because a request waits
+   * for it.
+   */
   hasten(ticket: number): void {
     const at = this.#waiting.warm.findIndex((waiting) => waiting.ticket === ticket);
     const [waiting] = at < 0 ? [] : this.#waiting.warm.splice(at, 1);
@@ -94,7 +106,7 @@ export class DiskSchedule {
     else this.#waiting.read.push(waiting);
   }
 
-  /** Those who wait for a seat get none. */
+  /** Cancels all waiting operations of this kind. */
   giveUp(work: DiskWork): void {
     for (const waiting of this.#waiting[work].splice(0)) waiting.giveUp();
   }

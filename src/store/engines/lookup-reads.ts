@@ -1,41 +1,41 @@
 import { type NodeId, yieldToLoop } from "../../core/index.ts";
-import { FetchedBlocks } from "../exchange/fetched-blocks.ts";
+import { AwaitedFetches } from "../awaited-blocks.ts";
 import type { ReadOutcome } from "../ssd/block-reader.ts";
 import type { TieredStore } from "../tiered-store.ts";
 import type { Claim } from "./claims.ts";
-import type { LookupRank } from "./wish.ts";
+import type { LookupRank } from "./lookup.ts";
 
 const KEY_WORDS = 8;
 const DIGEST_BYTES = 32;
-/** Reads begun before others have their turn. */
+/** Reads started before the loop yields. */
 const READS_A_SLICE = 256;
 
-export interface BringingParts {
+interface LookupReadsParts {
   readonly store: TieredStore;
   readonly ranks: readonly LookupRank[];
   readonly layer: number;
-  /** Keeps what comes; the nodes that are read are in it. */
+  /** Reserves the blocks that arrive. Contains the nodes to read. */
   readonly claim: Claim;
-  /** Block `i` has come from a peer: whether it is kept is not this one's business. */
+  /** Called when block `i` has arrived from a peer. The callee reserves it or not. */
   readonly keep: (node: NodeId, i: number) => void;
-  /** Something has come, or will not. */
+  /** Called when a block has arrived or failed. */
   readonly changed: () => void;
   readonly failed: (error: unknown) => void;
 }
 
-/** Blocks on their way to RAM for one lookup. */
-export class Bringing {
-  readonly #parts: BringingParts;
+/** Reads from SSD and fetches from peers for one lookup. */
+export class LookupReads {
+  readonly #parts: LookupReadsParts;
   readonly #reading = new Set<NodeId>();
-  /** By rank: positions of blocks on their way from peers. */
+  /** By rank: indices of blocks being fetched. */
   readonly #fetching: readonly Set<number>[];
-  readonly #fetches = new Set<FetchedBlocks>();
-  /** To begin with: nodes to read, and by rank the positions of blocks to fetch. */
+  readonly #fetches = new Set<AwaitedFetches>();
+  /** Queued until `begin`: nodes to read, and by rank the indices of blocks to fetch. */
   #reads: NodeId[] = [];
   #places: number[][];
   #isOver = false;
 
-  constructor(parts: BringingParts) {
+  constructor(parts: LookupReadsParts) {
     this.#parts = parts;
     this.#fetching = parts.ranks.map(() => new Set());
     this.#places = parts.ranks.map(() => []);
@@ -53,23 +53,23 @@ export class Bringing {
     return this.#fetching[rank]!.has(i);
   }
 
-  /** Nothing is wanted any more. A read that has begun completes, for later requests. */
+  /** Stops the lookup's interest. A read that is under way is completed for later requests. */
   stop(): void {
     this.#isOver = true;
     for (const fetched of this.#fetches) fetched.cancel();
   }
 
-  /** A block to bring from SSD, which the claim has. */
+  /** Queues a read from SSD of a block that the reservation contains. */
   addRead(node: NodeId): void {
     this.#reads.push(node);
   }
 
-  /** A block to bring from a peer that is believed to have it. */
+  /** Queues a fetch of a block that a peer announced. */
   addFetch(rank: number, i: number): void {
     this.#places[rank]!.push(i);
   }
 
-  /** Begins to bring what was added, within `ms`. */
+  /** Starts the queued reads and fetches, with a deadline of `ms`. */
   begin(ms: number): void {
     const [reads, places] = [this.#reads, this.#places];
     [this.#reads, this.#places] = [[], places.map(() => [])];
@@ -82,9 +82,9 @@ export class Bringing {
     for (const node of nodes) this.#reading.add(node);
     for (const [begun, node] of nodes.entries()) {
       if (begun > 0 && begun % READS_A_SLICE === 0) await yieldToLoop();
-      // The claim is what keeps the node alive until it is read.
+      // Only the reservation keeps the node in the table until it is read.
       if (this.#isOver || !claim.has(node)) this.#reading.delete(node);
-      else void store.ssd!.bring(node).then((came) => this.#cameFromSsd(node, came));
+      else void store.ssd!.load(node).then((came) => this.#cameFromSsd(node, came));
     }
   }
 
@@ -93,14 +93,14 @@ export class Bringing {
     this.#reading.delete(node);
     const isKept = claim.has(node);
     if (came !== "ok" && isKept) claim.drop(node);
-    // The order hears of it with the request that acquires it, or now.
+    // If no request will acquire the block, enter it into the eviction order now.
     if (came === "ok" && !isKept) store.ram.settleFresh(node);
     changed();
   }
 
   /**
-   * Brings blocks of one rank from peers: from `sources`, or from those that are believed to have
-   * them. `notCome` is called if the first did not come.
+   * Fetches blocks of one rank from `sources`, or from the peers that announced them. Calls
+   * `notCome` if the first block did not arrive.
    */
   fetch(
     rank: number,
@@ -128,7 +128,7 @@ export class Bringing {
       key: keys.slice(KEY_WORDS * i, KEY_WORDS * (i + 1)),
       layer,
     }));
-    const fetched = new FetchedBlocks(store, namespace, blocks);
+    const fetched = new AwaitedFetches(store, namespace, blocks);
     this.#fetches.add(fetched);
     for (const i of places) fetching.add(i);
     await fetched.wait(ms, true, sources);

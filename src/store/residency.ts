@@ -1,45 +1,47 @@
-import { LAYER_ALL, NO_NODE, type NodeId } from "../../core/index.ts";
+import { LAYER_ALL, NO_NODE, type NodeId } from "../core/index.ts";
 import {
   type ResidencyChange,
   type ResidencyDigest,
   type ResidencyTier,
   RunningDigest,
-} from "../../observability/activity/index.ts";
-import { type TableView, Tier } from "../blocks/index.ts";
-import { RemovedNotes, StoredNotes } from "./chain-notes.ts";
+} from "../observability/activity/index.ts";
+import { type TableView, Tier } from "./blocks/index.ts";
 
-/** Notes of one kind that are gathered before they become changes. */
+/** Maximum number of collected events of one kind before they are turned into changes. */
 const NOTES = 4_096;
-/** Blocks told anew in one call of `drain`: about a millisecond. */
-const TOLD_A_SLICE = 2_048;
-/** Nodes of a path told from its first to its last. */
+/** Blocks announced by one call of `drain` after a restart: about a millisecond of work. */
+const ANNOUNCED_A_SLICE = 2_048;
+/** Maximum number of nodes of a path that are announced from first to last. */
 const PATH_MAX = 4_096;
-/** Entries of the table looked at for one slice. */
+/** Table entries visited for one slice. */
 const LOOKS_A_SLICE = 262_144;
 
-/** The slowest first: a block that moves down is below before it is gone above. */
+/** Slowest tier first: a block that moves down is stored below before it is removed above. */
 const TIERS: readonly { readonly bit: Tier; readonly name: ResidencyTier }[] = [
   { bit: Tier.ssd, name: "disk" },
   { bit: Tier.ram, name: "host" },
   { bit: Tier.gpu, name: "device" },
 ];
 const ALL = Tier.gpu | Tier.ram | Tier.ssd;
-/** Bits of `said`: told to be on the tier, and that among what is gathered now. */
+/**
+ * Bits of `said`: the node was announced on the tier; shifted by this, the announcement is still
+ * being collected.
+ */
 const GATHERED = 4;
 
 export interface ResidencySlice {
   readonly changes: readonly ResidencyChange[];
-  /** Where to go on; null at the end. */
+  /** Table entry at which the next slice begins; null at the end. */
   readonly next: number | null;
 }
 
 /**
- * Tells which blocks, as far as they are whole objects (all layers in one), came to a tier of this
- * host or left it: as changes that, applied in order, make the set of what is there. Until `start`
- * it costs nothing; from then on a few stores a change, gathered until `drain`.
+ * Publishes residency changes of whole blocks (all layers in one) on the tiers of this host.
+ * Applied in order, the changes yield the set of resident blocks. Before `start` this costs
+ * nothing; afterwards each change costs a few stores and is collected until `drain`.
  *
- * It remembers for each block what it said, so that it can begin anew at any time: `cleared`, then
- * all that is there, in slices between which the live changes go on.
+ * The announced state of every block is recorded. It can therefore restart at any time: it emits
+ * `cleared` and then all resident blocks in slices, interleaved with live changes.
  */
 export class StoreResidency {
   readonly #table: TableView;
@@ -60,13 +62,15 @@ export class StoreResidency {
   #isAwake = false;
   #restarts = 0;
 
-  /** `blocksMax`: hashes that may wait for `drain`; beyond them it begins anew. */
+  /**
+   * `blocksMax`: maximum number of hashes that wait for `drain`. If there are more, it restarts.
+   */
   constructor(table: TableView, blocksMax = 2 ** 20) {
     this.#table = table;
     this.#blocksMax = blocksMax;
   }
 
-  /** `wake`: there is something to drain; called once until it is drained. */
+  /** `wake` is called once when there are changes to drain, and again only after `drain`. */
   start(wake: () => void): void {
     this.#said = new Uint8Array(this.#table.nodesMax + 1);
     this.#stored = TIERS.map(() => new StoredNotes(NOTES));
@@ -84,22 +88,22 @@ export class StoreResidency {
     this.#announceFrom = null;
   }
 
-  /** Of what was told so far, drained or not; in the order of RESIDENCY_TIERS. */
+  /** Digests of all announced blocks, drained or not, in the order of RESIDENCY_TIERS. */
   get digests(): readonly ResidencyDigest[] {
     return this.#digests.map(({ value }) => value).reverse();
   }
 
-  /** Whether what is there is still being told. */
+  /** Whether resident blocks are still being announced after a start or restart. */
   get isAnnouncing(): boolean {
     return this.#announceFrom !== null;
   }
 
-  /** Times it began anew because more waited than may. */
+  /** Restarts because too many changes waited for `drain`. */
   get restarts(): number {
     return this.#restarts;
   }
 
-  /** For the table: the node came to the tier or left it. Reads the table only. */
+  /** Callback of the table: the node was stored on the tier or left it. Only reads the table. */
   readonly noted = (node: NodeId, tier: Tier, on: boolean): void => {
     const said = this.#said;
     if (said === null) return;
@@ -110,7 +114,7 @@ export class StoreResidency {
     if (!this.#isAwake) this.#stir();
   };
 
-  /** What changed since the last call, and a slice of what is told anew. */
+  /** The changes since the last call, and after a restart a slice of the resident blocks. */
   drain(): readonly ResidencyChange[] {
     this.#isAwake = false;
     if (this.#announceFrom !== null) this.#announce(this.#announceFrom);
@@ -122,7 +126,7 @@ export class StoreResidency {
     return changes;
   }
 
-  /** Says `cleared`, then tells all that is there. */
+  /** Emits `cleared`, then all resident blocks. */
   restart(): void {
     if (this.#said === null) return;
     this.#said.fill(0);
@@ -136,8 +140,8 @@ export class StoreResidency {
   }
 
   /**
-   * Some of what was told, drained or not, to be there, from entry `from` of the table on:
-   * beginning with 0 and going on with `next`, each block that stays is in one slice. Drain before.
+   * A slice of the announced blocks, drained or not, from table entry `from` on. Start with 0 and
+   * continue with `next`: each block that stays is in exactly one slice. Call `drain` first.
    */
   slice(from: number, entries: number): ResidencySlice {
     const table = this.#table;
@@ -174,7 +178,7 @@ export class StoreResidency {
     const end = from + LOOKS_A_SLICE;
     let told = 0;
     let node = from as NodeId;
-    while (told < TOLD_A_SLICE) {
+    while (told < ANNOUNCED_A_SLICE) {
       node = table.nextOn(node, ALL, end);
       if (node === NO_NODE) {
         this.#announceFrom = end <= table.nodesMax ? end - 1 : null;
@@ -199,7 +203,7 @@ export class StoreResidency {
     return this.#table.isResident(node, tier) && this.#table.layerOf(node) === LAYER_ALL;
   }
 
-  /** The node and those above it for as long as `isWanted`, from the first to the last. */
+  /** The node and its ancestors while `isWanted` is true, from first to last. */
   #collect(node: NodeId, isWanted: (step: NodeId) => boolean): Int32Array {
     const path = this.#path;
     let at = PATH_MAX;
@@ -224,10 +228,10 @@ export class StoreResidency {
 
   #remove(said: Uint8Array, node: NodeId, tier: Tier): void {
     const notes = this.#removed[indexOf(tier)]!;
-    // Removals are told before what was stored meanwhile, so not of the same block.
+    // Removals are emitted before blocks stored meanwhile, so they must not name the same block.
     const isGathered = (said[node]! & (tier << GATHERED)) !== 0;
     if (isGathered || notes.count === NOTES) this.#seal();
-    // It may have begun anew just now, and does not speak of this block then.
+    // After a restart the block may not have been announced yet.
     if ((said[node]! & tier) === 0) return;
     this.#table.readKeyStart(node, this.#words, 0);
     notes.add(this.#words);
@@ -235,7 +239,7 @@ export class StoreResidency {
     said[node] = said[node]! & ~tier;
   }
 
-  /** The node's hash and its parent's. */
+  /** Reads the node's hash and its parent's. */
   #read(node: NodeId): void {
     const words = this.#words;
     const parent = this.#table.parentOf(node);
@@ -244,7 +248,7 @@ export class StoreResidency {
     else this.#table.readKeyStart(parent, words, 2);
   }
 
-  /** Makes changes of what was gathered. */
+  /** Turns the collected events into changes. */
   #seal(): void {
     const said = this.#said;
     if (said === null) return;
@@ -271,7 +275,101 @@ export class StoreResidency {
   }
 }
 
-/** Its place in `TIERS`. */
+/** Index in `TIERS`. */
 function indexOf(tier: Tier): number {
   return tier === Tier.ssd ? 0 : tier === Tier.ram ? 1 : 2;
+}
+
+/** Maximum number of hashes in one change. */
+const CHANGE_HASHES_MAX = 4_096;
+
+/** Blocks stored on a tier, joined to chains of consecutive blocks. */
+class StoredNotes {
+  readonly #hashes: Uint32Array;
+  readonly #parents: Uint32Array;
+  #count = 0;
+
+  constructor(capacity: number) {
+    this.#hashes = new Uint32Array(capacity * 2);
+    this.#parents = new Uint32Array(capacity * 2);
+  }
+
+  get count(): number {
+    return this.#count;
+  }
+
+  /** `words`: the hash, then the parent's; two zeros if it has no parent. */
+  add(words: Uint32Array): void {
+    const at = this.#count++ * 2;
+    this.#hashes[at] = words[0]!;
+    this.#hashes[at + 1] = words[1]!;
+    this.#parents[at] = words[2]!;
+    this.#parents[at + 1] = words[3]!;
+  }
+
+  drop(): void {
+    this.#count = 0;
+  }
+
+  /** Moves the changes since the last call into `into`. */
+  take(tier: ResidencyTier, into: ResidencyChange[]): void {
+    let from = 0;
+    for (let i = 1; i <= this.#count; i++) {
+      if (i < this.#count && i - from < CHANGE_HASHES_MAX && this.#follows(i)) continue;
+      const hashes = wordsToHashes(this.#hashes, from, i);
+      into.push({ kind: "stored", tier, parent: this.#parentOf(from), hashes, tokenHashes: null });
+      from = i;
+    }
+    this.#count = 0;
+  }
+
+  #follows(i: number): boolean {
+    const [hashes, parents, at] = [this.#hashes, this.#parents, i * 2];
+    return parents[at] === hashes[at - 2] && parents[at + 1] === hashes[at - 1];
+  }
+
+  #parentOf(i: number): bigint | null {
+    const lo = this.#parents[i * 2]!;
+    const hi = this.#parents[i * 2 + 1]!;
+    return lo === 0 && hi === 0 ? null : (BigInt(hi) << 32n) | BigInt(lo);
+  }
+}
+
+/** Blocks that left a tier. */
+class RemovedNotes {
+  readonly #hashes: Uint32Array;
+  #count = 0;
+
+  constructor(capacity: number) {
+    this.#hashes = new Uint32Array(capacity * 2);
+  }
+
+  get count(): number {
+    return this.#count;
+  }
+
+  add(words: Uint32Array): void {
+    const at = this.#count++ * 2;
+    this.#hashes[at] = words[0]!;
+    this.#hashes[at + 1] = words[1]!;
+  }
+
+  drop(): void {
+    this.#count = 0;
+  }
+
+  take(tier: ResidencyTier, into: ResidencyChange[]): void {
+    for (let from = 0; from < this.#count; from += CHANGE_HASHES_MAX) {
+      const end = Math.min(this.#count, from + CHANGE_HASHES_MAX);
+      into.push({ kind: "removed", tier, hashes: wordsToHashes(this.#hashes, from, end) });
+    }
+    this.#count = 0;
+  }
+}
+
+/** Low word first, as in memory. */
+function wordsToHashes(words: Uint32Array, from: number, end: number): BigUint64Array {
+  const hashes = new BigUint64Array(end - from);
+  new Uint32Array(hashes.buffer).set(words.subarray(from * 2, end * 2));
+  return hashes;
 }

@@ -2,6 +2,7 @@ import {
   assert,
   BlockFlag,
   BlockOutcome,
+  DIGEST_BYTES,
   type NamespaceIndex,
   NO_NODE,
   type NodeId,
@@ -15,26 +16,20 @@ import type {
   SessionStatus,
   SlotNames,
 } from "./block-store.ts";
-import { Tier } from "./blocks/index.ts";
-import { commitHolds } from "./commit.ts";
+import { type BlockTable, NODES_PER_ALIAS_MAX, Tier } from "./blocks/index.ts";
 import type { EngineMember } from "./engines/engines.ts";
-import { Lookup } from "./engines/lookup.ts";
-import type { LookupState, LookupWish } from "./engines/wish.ts";
-import { HeldSlots } from "./held-slots.ts";
-import type { Hold } from "./hold.ts";
-import type { LentBlock, LentSlot } from "./lent-slot.ts";
-import { matchBlocks } from "./matching.ts";
+import { Lookup, type LookupState, type LookupWish, matchBlocks } from "./engines/lookup.ts";
 import type { SessionPage } from "./pins/index.ts";
 import { type RamVerdict, ReportBudget } from "./ram-check.ts";
-import { Reservation } from "./reservation.ts";
-import { resolveHashes } from "./resolve-hashes.ts";
+import { commitSlots, Reservation } from "./reservation.ts";
+import { type LentBlock, type LentSlot, type SlotRef, SlotRefs } from "./slot-refs.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
-/** One engine connection's holds on blocks: in RAM, or brought there from a slower tier. */
-export class StoreHolder implements Holder {
+/** The slot references of one engine connection, to blocks in RAM or read from a slower tier. */
+export class StoreEngineSession implements Holder {
   readonly #store: TieredStore;
   readonly #namespace: NamespaceIndex;
-  readonly #slots: HeldSlots;
+  readonly #slots: SlotRefs;
   readonly #gpu: Set<NodeId>;
   readonly #reservation: Reservation;
   readonly #acquiring: Acquiring;
@@ -45,7 +40,7 @@ export class StoreHolder implements Holder {
   constructor(store: TieredStore, { namespace, handlesMax, share }: HolderOptions) {
     this.#store = store;
     this.#namespace = namespace;
-    this.#slots = new HeldSlots(store, namespace, handlesMax, share);
+    this.#slots = new SlotRefs(store, namespace, handlesMax, share);
     this.#gpu = store.mirror.openWindow();
     this.#reservation = new Reservation(store, this.#slots);
     this.#acquiring = new Acquiring(this.#slots);
@@ -67,7 +62,7 @@ export class StoreHolder implements Holder {
     try {
       lookup.begin();
     } catch (error) {
-      // Nothing else would end what it has reserved so far.
+      // No other code releases the blocks that it has reserved so far.
       lookup.cancel();
       throw error;
     }
@@ -95,37 +90,36 @@ export class StoreHolder implements Holder {
   }
 
   commit(handles: HandleBatch): Promise<void> | null {
-    const holds: (Hold | null)[] = [];
+    const refs: (SlotRef | null)[] = [];
     for (let i = 0; i < handles.count; i++) {
-      const hold = this.#slots.written(handles, i);
-      if (hold === null) handles.outcome[i] = BlockOutcome.stale;
-      else hold.committing = true;
-      holds.push(hold);
+      const ref = this.#slots.written(handles, i);
+      if (ref === null) handles.outcome[i] = BlockOutcome.stale;
+      else ref.committing = true;
+      refs.push(ref);
     }
-    const commit = () =>
-      commitHolds(this.#store, handles, holds, (hold) => this.#slots.forget(hold));
-    const copied = holds.filter((hold) => hold?.copies?.underWay === true);
+    const commit = () => commitSlots(this.#store, handles, refs, (ref) => this.#slots.forget(ref));
+    const copied = refs.filter((ref) => ref?.copies?.underWay === true);
     if (copied.length === 0) return commit();
-    return Promise.all(copied.map((hold) => hold!.copies!.over())).then(async () => {
+    return Promise.all(copied.map((ref) => ref!.copies!.over())).then(async () => {
       await commit();
     });
   }
 
   lendWritten(handles: SlotNames, i: number): LentSlot | null {
-    const hold = this.#slots.written(handles, i);
-    return hold === null ? null : this.#slots.lendWritten(hold);
+    const ref = this.#slots.written(handles, i);
+    return ref === null ? null : this.#slots.lendWritten(ref);
   }
 
   lendRead(handles: SlotNames, i: number): LentBlock | null {
-    const hold = this.#slots.find(handles, i);
-    return hold === null || hold.reads === 0 ? null : this.#slots.lendRead(hold);
+    const ref = this.#slots.find(handles, i);
+    return ref === null || ref.reads === 0 ? null : this.#slots.lendRead(ref);
   }
 
   abort(handles: HandleBatch): void {
     for (let i = 0; i < handles.count; i++) {
-      const hold = this.#slots.written(handles, i);
-      handles.outcome[i] = hold === null ? BlockOutcome.stale : BlockOutcome.ok;
-      if (hold !== null) this.#slots.abort(hold);
+      const ref = this.#slots.written(handles, i);
+      handles.outcome[i] = ref === null ? BlockOutcome.stale : BlockOutcome.ok;
+      if (ref !== null) this.#slots.abort(ref);
     }
   }
 
@@ -137,30 +131,33 @@ export class StoreHolder implements Holder {
     return this.#acquiring.acquire(batch, options, out);
   }
 
-  /** From last to first: parents come back into the order as newer than their children. */
+  /**
+   * Releases from last to first, so that the eviction order sees parents as newer than their
+   * children.
+   */
   release(handles: HandleBatch): void {
     for (let i = handles.count - 1; i >= 0; i--) {
-      const hold = this.#slots.find(handles, i);
-      if (hold === null || hold.reads === 0) {
+      const ref = this.#slots.find(handles, i);
+      if (ref === null || ref.reads === 0) {
         handles.outcome[i] = BlockOutcome.stale;
         continue;
       }
       handles.outcome[i] = BlockOutcome.ok;
-      this.#slots.giveBack(hold);
+      this.#slots.giveBack(ref);
     }
   }
 
   report(handles: HandleBatch): Promise<void> | null {
     const judged: Promise<void>[] = [];
     for (let i = handles.count - 1; i >= 0; i--) {
-      const hold = this.#slots.find(handles, i);
-      if (hold === null || hold.reads === 0) {
+      const ref = this.#slots.find(handles, i);
+      if (ref === null || ref.reads === 0) {
         handles.outcome[i] = BlockOutcome.stale;
         continue;
       }
       handles.outcome[i] = BlockOutcome.ok;
-      const verdict = this.#store.checks.report(hold.node, hold, this.#reports);
-      this.#slots.giveBack(hold);
+      const verdict = this.#store.checks.report(ref.node, ref, this.#reports);
+      this.#slots.giveBack(ref);
       const judge = (is: RamVerdict) => {
         if (is === "damaged") handles.outcome[i] = BlockOutcome.corrupt;
       };
@@ -238,7 +235,7 @@ export class StoreHolder implements Holder {
     resolveHashes(this.#store.table, this.#namespace, layer, { hashes, count, digests });
   }
 
-  /** The node of block `i` where it is of this namespace. */
+  /** The node of block `i` if it belongs to this namespace; otherwise NO_NODE. */
   #visible(batch: AddressBatch, i: number): NodeId {
     const { table } = this.#store;
     const node = table.find(batch.keys, i * 8);
@@ -256,7 +253,31 @@ export class StoreHolder implements Holder {
   }
 
   buried(): void {
-    assert(this.#over, "a holder is abandoned before it is buried");
+    assert(this.#over, "an engine session is abandoned before it is buried");
     this.#slots.bury();
+  }
+}
+
+/**
+ * Digests of the blocks with `count` 64-bit engine hashes (little-endian), each the first block
+ * that was given the hash in this namespace and layer. Zeros for an unknown hash.
+ */
+function resolveHashes(
+  table: BlockTable,
+  namespace: NamespaceIndex,
+  layer: number,
+  { hashes, count, digests }: { hashes: Uint8Array; count: number; digests: Uint8Array },
+): void {
+  const words = new DataView(hashes.buffer, hashes.byteOffset);
+  const found = new Int32Array(NODES_PER_ALIAS_MAX);
+  const isOurs = (node: number) =>
+    table.namespaceOf(node as NodeId) === namespace && table.layerOf(node as NodeId) === layer;
+  for (let i = 0; i < count; i++) {
+    const low = words.getUint32(i * 8, true);
+    const named = table.nodesOfAlias(low, words.getUint32(i * 8 + 4, true), found);
+    const node = found.subarray(0, named).find(isOurs) ?? NO_NODE;
+    const at = i * DIGEST_BYTES;
+    if (node === NO_NODE) digests.fill(0, at, at + DIGEST_BYTES);
+    else table.readDigest(node as NodeId, digests, at);
   }
 }
