@@ -3,10 +3,9 @@ import { open } from "node:fs/promises";
 import { createSecureContext } from "node:tls";
 import { HearthError, messageOf } from "../../core/index.ts";
 import type { Credentials } from "../trust.ts";
-import { type ReadCertificate, readCertificate } from "./certificate-reader.ts";
-import { createJudge, dateText, maySign } from "./judge.ts";
-import type { PeerName } from "./names.ts";
-import { decodePem } from "./pem.ts";
+import type { PeerName } from "./authorize.ts";
+import { createJudge, dateText, maySign } from "./authorize.ts";
+import { decodePem, type ReadCertificate, readCertificate } from "./certificate.ts";
 
 export interface CertificateFiles {
   /** The host's certificate, then those that signed it, except for those of `caFile`. */

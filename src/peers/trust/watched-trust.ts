@@ -1,8 +1,34 @@
 import { stat } from "node:fs/promises";
 import { type Clock, messageOf, type WorkerId } from "../../core/index.ts";
-import type { Trust } from "../trust.ts";
-import { createTrust } from "./fixed-trust.ts";
+import type { Credentials, Trust } from "../trust.ts";
+import { createJudge } from "./authorize.ts";
 import { type CertificateFiles, readCredentials } from "./read-credentials.ts";
+
+/** Trust whose credentials change only by `change`. */
+export interface ChangeableTrust extends Trust {
+  change(credentials: Credentials): void;
+}
+
+/** Believes what `credentials` say; they are not checked here. */
+export function createTrust(credentials: Credentials, clock: Clock): ChangeableTrust {
+  const listeners = new Set<() => void>();
+  let current = { credentials, judge: createJudge(credentials) };
+  return {
+    get credentials() {
+      return current.credentials;
+    },
+    judge: (der, dialled) => current.judge.judge(der, dialled, clock.wallMs()),
+    onChange(listener) {
+      const entry = () => listener();
+      listeners.add(entry);
+      return { [Symbol.dispose]: () => void listeners.delete(entry) };
+    },
+    change(next) {
+      current = { credentials: next, judge: createJudge(next) };
+      for (const listener of [...listeners]) listener();
+    },
+  };
+}
 
 /** Told once for each change. */
 export type TrustNews =

@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, test } from "bun:test";
 import type { Served } from "../../../src/peers/index.ts";
-import type { ServeLimits } from "../../../src/peers/serve/index.ts";
+import type { ServeLimits } from "../../../src/peers/server/index.ts";
 import { waitFor } from "../../support/index.ts";
 import {
   digestOf,

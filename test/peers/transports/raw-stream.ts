@@ -4,7 +4,7 @@ import {
   type ControlMessage,
   decodeControl,
   encodeControl,
-} from "../../../src/peers/transports/stream/control/index.ts";
+} from "../../../src/peers/transports/stream/index.ts";
 import { connectRaw, RawLine, RawListener } from "./raw-line.ts";
 
 const SPOKEN = { protocol: "hearth-stream/1", encode: encodeControl, decode: decodeControl };

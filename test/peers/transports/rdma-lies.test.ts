@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { PullItem } from "../../../src/peers/index.ts";
-import type { RdmaControl } from "../../../src/peers/transports/rdma/control/index.ts";
+import type { RdmaControl } from "../../../src/peers/transports/rdma/index.ts";
 import { encodeFrame, encodeRefusal, encodeRequest } from "../../../src/peers/wire/index.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
 import { chalk, placesFor, pullPlaces, untouchedPlace } from "./contract-kit.ts";

@@ -13,7 +13,7 @@ import {
   decodeControl,
   encodeControl,
   type RdmaControl,
-} from "../../../src/peers/transports/rdma/control/index.ts";
+} from "../../../src/peers/transports/rdma/index.ts";
 import { encodeRequest } from "../../../src/peers/wire/index.ts";
 import { NAMESPACE, RegionServer } from "../../support/region-server.ts";
 import { type LogLine, regionOf } from "./contract-kit.ts";

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { connect as connectTcp } from "node:net";
-import type { ControlMessage } from "../../../src/peers/transports/stream/control/index.ts";
+import type { ControlMessage } from "../../../src/peers/transports/stream/index.ts";
 import { encodeRequest } from "../../../src/peers/wire/index.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
 import { RawStream } from "./raw-stream.ts";

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { PullItem } from "../../../src/peers/index.ts";
-import type { ControlMessage } from "../../../src/peers/transports/stream/control/index.ts";
+import type { ControlMessage } from "../../../src/peers/transports/stream/index.ts";
 import { encodeAnswer, encodeFrame, encodeRefusal } from "../../../src/peers/wire/index.ts";
 import { describeNative } from "../../support/index.ts";
 import { placesFor, pullPlaces } from "./contract-kit.ts";

@@ -1,4 +1,4 @@
-import { assert, type Clock, HearthError } from "../../../core/index.ts";
+import { assert, type Clock, HearthError, messageOf } from "../../../core/index.ts";
 import {
   NativeError,
   type Rdma,
@@ -10,18 +10,115 @@ import type {
   Dialled,
   DialTarget,
   Endpoint,
+  LinkFault,
+  LinkFaultKind,
   PeerServer,
   Transport,
   TransportLog,
 } from "../../transport.ts";
 import type { Trust } from "../../trust.ts";
-import { type LinkRoom, Links, ServedLink } from "../line/index.ts";
-import { RDMA_CODEC, type RdmaMessage } from "./control/index.ts";
-import { dialRdma } from "./dial.ts";
-import { RDMA_LIMITS, type RdmaLimits } from "./limits.ts";
-import { RDMA_PROTOCOL } from "./protocol.ts";
-import { RailLinks } from "./rail-links.ts";
-import { ServedRails } from "./served-rails.ts";
+import {
+  AskerLink,
+  dialLine,
+  LINE_LIMITS,
+  type LineLimits,
+  type LinkRoom,
+  Links,
+  ServedLink,
+} from "../control-channel/index.ts";
+import { AskerRails } from "./client.ts";
+import {
+  CONTROL_VERSION,
+  RDMA_CODEC,
+  RDMA_PROTOCOL,
+  type RdmaControl,
+  type RdmaMessage,
+} from "./control.ts";
+import { RailLinks } from "./ports.ts";
+import { ServedRails } from "./server.ts";
+
+/** What bounds an RDMA transport. */
+export interface RdmaLimits extends LineLimits {
+  /** A block that nobody says is taken is taken back after so long, whatever its reader thinks. */
+  readonly lentMs: number;
+  /**
+   * What is given up may be read for so long; then the asker ends the link, and the holder takes
+   * the block back.
+   */
+  readonly graceMs: number;
+}
+
+export const RDMA_LIMITS: RdmaLimits = {
+  ...LINE_LIMITS,
+  // A queue pair each, of which devices have tens of thousands; the native library keeps a table.
+  linksMax: 512,
+  // Each waits for a round trip before its device reads, and for another before it comes back.
+  lentMax: 16,
+  lentMs: 30_000,
+  graceMs: 1_000,
+};
+
+interface RdmaDialOptions {
+  readonly trust: Trust;
+  readonly rails: RailLinks;
+  readonly clock: Clock;
+  readonly limits: RdmaLimits;
+}
+
+type RdmaDialled =
+  | { readonly ok: true; readonly link: AskerLink<RdmaMessage>; readonly der: Uint8Array }
+  | { readonly ok: false; readonly fault: LinkFault };
+
+type Welcome = Extract<RdmaMessage, { kind: "welcome" }>;
+
+/** Certificates, hello, queue pairs: a link is given out when this side's are connected. */
+async function dialRdma(
+  target: DialTarget,
+  options: RdmaDialOptions,
+  signal: AbortSignal,
+): Promise<RdmaDialled> {
+  const { trust, clock, limits, rails } = options;
+  const offered = rails.offered();
+  if (offered.length === 0) {
+    const why = "no RDMA port of this host is active";
+    return { ok: false, fault: { kind: "unreachable", why } };
+  }
+  const own = { trust, clock, limits, protocol: RDMA_PROTOCOL, codec: RDMA_CODEC };
+  const dialled = await dialLine(target, own, signal);
+  if (!dialled.ok) return dialled;
+  const { dialling, identity, der } = dialled.value;
+  const startMs = clock.monotonicMs();
+  const { wanted } = rails;
+  const hello = { kind: "hello", version: CONTROL_VERSION, wanted, rails: offered } as const;
+  const welcome = await dialling.greet(hello, (said) => readWelcome(said, offered.length, wanted));
+  if (!welcome.ok) return dialling.giveUp(welcome.fault);
+  if (dialling.fault !== null) return dialling.giveUp(dialling.fault);
+  const rttMs = clock.monotonicMs() - startMs;
+  const { requests, pairs } = welcome.value;
+  const { line } = dialling;
+  try {
+    const links = rails.connect(offered, pairs);
+    line.send({ kind: "join", addresses: links.map(({ address }) => address) });
+    let link: AskerLink<RdmaMessage> | null = null;
+    const end = (kind: LinkFaultKind, why: string) => link?.end(kind, why);
+    const payload = new AskerRails({ links, line, clock, limits, end });
+    const parts = { identity, line, payload, clock, limits, requests, rttMs };
+    link = new AskerLink({ transport: "rdma", ...parts });
+    dialling.handTo(link);
+    return { ok: true, link, der };
+  } catch (thrown) {
+    if (!(thrown instanceof NativeError)) throw thrown;
+    return dialling.giveUp({ kind: "broken", why: `its queue pairs: ${messageOf(thrown)}` });
+  }
+}
+
+/** Else in words what is wrong with it. */
+function readWelcome(message: RdmaControl, offered: number, wanted: number): Welcome | string {
+  if (message.kind !== "welcome") return "it did not say welcome";
+  const { version, pairs } = message;
+  const isFair = pairs.length <= wanted && pairs.every(({ rail }) => rail < offered);
+  return isFair && version <= CONTROL_VERSION ? message : "it chose what was not offered";
+}
 
 export interface RdmaTransportOptions {
   readonly trust: Trust;

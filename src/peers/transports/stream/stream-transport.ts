@@ -1,21 +1,143 @@
-import { assert, type Clock, HearthError } from "../../../core/index.ts";
+import { assert, type Clock, HearthError, messageOf } from "../../../core/index.ts";
 import { type Cipher, type Lanes, NativeError, type Region } from "../../../native/index.ts";
 import type {
   Dialled,
   DialTarget,
   Endpoint,
+  LinkFault,
   PeerServer,
   Transport,
   TransportCapabilities,
   TransportLog,
 } from "../../transport.ts";
 import type { Trust } from "../../trust.ts";
-import { type LinkRoom, Links, ServedLink } from "../line/index.ts";
-import { STREAM_CODEC, type StreamMessage } from "./control/index.ts";
-import { dialStream } from "./dial.ts";
-import { STREAM_LIMITS, type StreamLimits } from "./limits.ts";
-import { STREAM_PROTOCOL } from "./protocol.ts";
-import { ServedLanes } from "./served-lanes.ts";
+import {
+  AskerLink,
+  dialLine,
+  LINE_LIMITS,
+  type LineLimits,
+  type LinkRoom,
+  Links,
+  ServedLink,
+} from "../control-channel/index.ts";
+import { AskerLanes } from "./client.ts";
+import {
+  CONTROL_VERSION,
+  type ControlMessage,
+  STREAM_CODEC,
+  STREAM_PROTOCOL,
+  type StreamMessage,
+} from "./control.ts";
+import { ServedLanes } from "./server.ts";
+
+/** What bounds a stream transport. */
+export interface StreamLimits extends LineLimits {
+  /** Places announced to one peer ahead of their headers. */
+  readonly announcedMax: number;
+}
+
+export const STREAM_LIMITS: StreamLimits = {
+  // The lanes have room for 1,024 in both directions: of ours 192 may be idle, and as many in use.
+  ...LINE_LIMITS,
+  announcedMax: 64,
+};
+
+export interface CipherPolicy {
+  /** False: payload goes in the clear to hosts that agree; only on a trusted network. */
+  readonly encrypt: boolean;
+  /** `aes-128-gcm` is taken to be a rule, `aegis-128l` a wish. */
+  readonly cipher: Exclude<Cipher, "none">;
+  /** The operator declared that nobody else listens on the network. */
+  readonly trustedNetwork: boolean;
+}
+
+/** What of lanes this side accepts, the best first. Both ends must accept it. */
+export function acceptedCiphers(policy: CipherPolicy): readonly Cipher[] {
+  assert(policy.encrypt || policy.trustedNetwork, "only a trusted network carries plain bytes");
+  const sealed: Cipher[] =
+    policy.cipher === "aes-128-gcm" ? ["aes-128-gcm"] : ["aegis-128l", "aes-128-gcm"];
+  return policy.encrypt ? sealed : ["none", ...sealed];
+}
+
+/** How the payload of stream links is carried on a host. */
+export interface LaneShape {
+  /** Connections of each link: enough that blocks on their way seldom wait for each other. */
+  readonly lanes: number;
+  /** Threads that serve the lanes of all links. */
+  readonly threads: number;
+  /**
+   * 0: the lanes keep what is on its way to a near host small, and the kernel sizes the sockets'
+   * buffers for others as they need it. A size of ours would be cut to `net.core.rmem_max`, which
+   * most hosts leave at 208 KiB, and would never grow.
+   */
+  readonly socketBytes: number;
+}
+
+const LANES = 4;
+const THREADS_MAX = 4;
+/** Sealing is done by a thread, and the engines need the cores for other things. */
+const CORES_A_THREAD = 4;
+
+export function laneShape(cores: number): LaneShape {
+  const threads = Math.min(THREADS_MAX, Math.max(1, Math.floor(cores / CORES_A_THREAD)));
+  return { lanes: LANES, threads, socketBytes: 0 };
+}
+
+interface DialOptions {
+  readonly trust: Trust;
+  readonly lanes: Lanes;
+  /** Those that this side accepts, the best first. */
+  readonly ciphers: readonly Cipher[];
+  readonly lanesMax: number;
+  readonly clock: Clock;
+  readonly limits: StreamLimits;
+}
+
+type StreamDialled =
+  | { readonly ok: true; readonly link: AskerLink<StreamMessage>; readonly der: Uint8Array }
+  | { readonly ok: false; readonly fault: LinkFault };
+
+type Welcome = Extract<StreamMessage, { kind: "welcome" }>;
+
+/** Certificates, hello, lanes: a link is given out when all of them stand. */
+async function dialStream(
+  target: DialTarget,
+  options: DialOptions,
+  signal: AbortSignal,
+): Promise<StreamDialled> {
+  const { trust, clock, limits, ciphers, lanes, lanesMax } = options;
+  const own = { trust, clock, limits, protocol: STREAM_PROTOCOL, codec: STREAM_CODEC };
+  const dialled = await dialLine(target, own, signal);
+  if (!dialled.ok) return dialled;
+  const { dialling, identity, der } = dialled.value;
+  const startMs = clock.monotonicMs();
+  const hello = { kind: "hello", version: CONTROL_VERSION, lanes: lanesMax, ciphers } as const;
+  const welcome = await dialling.greet(hello, (message) => readWelcome(message, options));
+  if (!welcome.ok) return dialling.giveUp(welcome.fault);
+  const rttMs = clock.monotonicMs() - startMs;
+  const { session, port, requests } = welcome.value;
+  const coming = lanes.dial(session, dialling.address, port, limits.setUpMs);
+  const opened = await dialling.wait(coming, (thrown) => `its lanes: ${messageOf(thrown)}`);
+  if (!opened.ok) return dialling.giveUp(opened.fault);
+  const { line } = dialling;
+  const payload = new AskerLanes({ link: opened.value, line, clock, limits });
+  const parts = { identity, line, payload, clock, limits, requests, rttMs };
+  const link = new AskerLink({ transport: "stream", ...parts });
+  dialling.handTo(link);
+  opened.value.ended.then((fault) => link.end("broken", `the lanes ended: ${fault}`));
+  return { ok: true, link, der };
+}
+
+/** Else in words what is wrong with it. */
+function readWelcome(
+  message: ControlMessage,
+  { ciphers, lanesMax }: Pick<DialOptions, "ciphers" | "lanesMax">,
+): Welcome | string {
+  if (message.kind !== "welcome") return "it did not say welcome";
+  const { session, version } = message;
+  const isFair = ciphers.includes(session.cipher) && session.lanes <= lanesMax;
+  return isFair && version <= CONTROL_VERSION ? message : "it chose what was not offered";
+}
 
 export interface StreamOptions {
   readonly trust: Trust;

@@ -1,0 +1,310 @@
+import {
+  type Clock,
+  formatBytes,
+  LAYER_ALL,
+  type NamespaceIndex,
+  type WorkerId,
+} from "../../core/index.ts";
+import type { WantedBlock } from "../messages.ts";
+import type { Flight } from "./block-fetch.ts";
+import type { Room } from "./create-fetcher.ts";
+import type { Peer, Peers } from "./peer.ts";
+
+const KEPT_MAX = 4_096;
+const FOR_MS = 600_000;
+
+/** Who sent something else than a certain block is not asked for that block for ten minutes. */
+export class Distrust {
+  readonly #clock: Clock;
+  /** In the order of their ends. */
+  readonly #untilMs = new Map<string, number>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  add(worker: WorkerId, key: string): void {
+    const name = `${key} ${worker}`;
+    this.#untilMs.delete(name);
+    this.#untilMs.set(name, this.#clock.monotonicMs() + FOR_MS);
+    for (const [oldest, untilMs] of this.#untilMs) {
+      if (this.#untilMs.size <= KEPT_MAX && untilMs > this.#clock.monotonicMs()) break;
+      this.#untilMs.delete(oldest);
+    }
+  }
+
+  /** So that nobody has to name a key where there is nothing to look up. */
+  get empty(): boolean {
+    return this.#untilMs.size === 0;
+  }
+
+  has(worker: WorkerId, key: string): boolean {
+    if (this.empty) return false;
+    const untilMs = this.#untilMs.get(`${key} ${worker}`);
+    return untilMs !== undefined && untilMs > this.#clock.monotonicMs();
+  }
+}
+
+/** While pulls do not pay, one is let through so often: a way that became better is noticed. */
+const PROBE_EVERY_MS = 1_000;
+
+/** What some blocks weigh, by the peer that would be asked for them. */
+interface Load {
+  readonly peer: Peer;
+  readonly bytes: number;
+}
+
+/**
+ * Fetch or compute again? A pull takes a round trip and then what waits at the peer and the blocks
+ * themselves at the peer's goodput; peers are asked at the same time. Computing takes the blocks'
+ * tokens at the engines' rate of prefill. What is not known counts for the pull.
+ */
+export class Cost {
+  readonly #room: Room;
+  /** When the next may try although it does not seem to pay. */
+  #probeAtMs: number | null = null;
+
+  constructor(room: Room) {
+    this.#room = room;
+  }
+
+  /** Milliseconds until this many bytes more have come from it; null: not known. */
+  estimateMs(peer: Peer, bytes: number): number | null {
+    return this.#takesMs(peer, bytes, peer.goodput);
+  }
+
+  #takesMs(peer: Peer, bytes: number, goodput: number | null): number | null {
+    if (goodput === null) return null;
+    return (peer.rttMs ?? 0) + ((peer.loadBytes + bytes) * 1_000) / goodput;
+  }
+
+  /** Milliseconds an engine needs for this many blocks; null: not known. */
+  computeMs(namespace: NamespaceIndex, blocks: number): number | null {
+    const rate = this.#room.limits.prefillTokensPerS;
+    const tokens = this.#room.parts.tokensPerBlock(namespace);
+    return rate === null || tokens === null ? null : (blocks * tokens * 1_000) / rate;
+  }
+
+  /** Why these are not pulled, in words; null: it may pay. */
+  whyNot(namespace: NamespaceIndex, blocks: number, loads: Iterable<Load>): string | null {
+    const computeMs = this.computeMs(namespace, blocks);
+    if (computeMs === null) return null;
+    let worst: { readonly load: Load; readonly ms: number } | null = null;
+    for (const load of loads) {
+      const ms = this.#takesMs(load.peer, load.bytes, load.peer.provenGoodput);
+      if (ms !== null && ms > (worst?.ms ?? 0)) worst = { load, ms };
+    }
+    if (worst === null || worst.ms <= computeMs) return null;
+    const { peer, bytes } = worst.load;
+    const speed = `${formatBytes(Math.round(peer.provenGoodput ?? 0))}/s`;
+    return (
+      `computing takes ${roundMs(computeMs)} ms, ` +
+      `${formatBytes(bytes)} from ${peer.worker} at ${speed} take ${roundMs(worst.ms)} ms`
+    );
+  }
+
+  /** Whether it is time to pull some that do not seem to pay: nothing else measures the way. */
+  get mayProbe(): boolean {
+    const nowMs = this.#room.parts.clock.monotonicMs();
+    this.#probeAtMs ??= nowMs + PROBE_EVERY_MS;
+    return nowMs >= this.#probeAtMs;
+  }
+
+  /** As `mayProbe`; where it is true, nobody else may for a while. */
+  takeProbe(): boolean {
+    const may = this.mayProbe;
+    if (may) this.#probeAtMs = this.#room.parts.clock.monotonicMs() + PROBE_EVERY_MS;
+    return may;
+  }
+}
+
+function roundMs(ms: number): number {
+  return ms < 10 ? Number(ms.toFixed(1)) : Math.round(ms);
+}
+
+const KEY_WORDS = 8;
+const KEY_BYTES = 32;
+/** Of a run that does not seem to pay, when it is tried nevertheless; at least one block. */
+const PROBE_BYTES = 1 << 20;
+
+interface ProspectParts {
+  readonly room: Room;
+  readonly peers: Peers;
+  readonly cost: Cost;
+  readonly distrust: Distrust;
+}
+
+/** Whether it may pay to ask at all; from what is known, and at once. */
+export class Prospects {
+  readonly #room: Room;
+  readonly #peers: Peers;
+  readonly #cost: Cost;
+  readonly #distrust: Distrust;
+
+  constructor({ room, peers, cost, distrust }: ProspectParts) {
+    this.#room = room;
+    this.#peers = peers;
+    this.#cost = cost;
+    this.#distrust = distrust;
+  }
+
+  /** See `PeerTier`. */
+  promising(namespace: NamespaceIndex, keys: Uint32Array, from: number, count: number): number {
+    const namespaceKey = this.#room.parts.namespaces.keyOf(namespace);
+    if (namespaceKey === null) return 0;
+    const at = keys.byteOffset + from * KEY_WORDS * 4;
+    const bytes = new Uint8Array(keys.buffer, at, count * KEY_BYTES);
+    const usable = new Map<WorkerId, Peer | null>();
+    const shares = new Map<Peer, number>();
+    const usual = this.#room.parts.blocks.usualBytes(namespace, LAYER_ALL);
+    let run = 0;
+    for (; run < count; run++) {
+      const peer = this.#holder(namespaceKey, bytes, run * KEY_BYTES, usable);
+      if (peer === null) break;
+      shares.set(peer, (shares.get(peer) ?? 0) + usual);
+    }
+    if (run === 0 || this.#cost.whyNot(namespace, run, loadsOf(shares)) === null) return run;
+    const some = Math.min(Math.max(Math.floor(PROBE_BYTES / usual), 1), run);
+    return this.#cost.mayProbe ? some : 0;
+  }
+
+  /** Why engines do better without these blocks, in words; null: they may pay, or are tried. */
+  tooDear(namespace: NamespaceIndex, flights: readonly Flight[]): string | null {
+    if (flights.length === 0 || this.#cost.computeMs(namespace, 1) === null) return null;
+    const shares = new Map<Peer, number>();
+    const usable = new Map<WorkerId, Peer | null>();
+    for (const { candidates, namespaceKey, keyBytes, layer } of flights) {
+      const source = candidates.map((worker) => this.#usable(worker, usable)).find(Boolean);
+      const peer = source ?? this.#holder(namespaceKey, keyBytes, 0, usable);
+      if (peer === null) continue;
+      const bytes = this.#room.parts.blocks.usualBytes(namespace, layer);
+      shares.set(peer, (shares.get(peer) ?? 0) + bytes);
+    }
+    const prefixes = new Set(flights.map(({ digest }) => digest.toHex())).size;
+    const why = this.#cost.whyNot(namespace, prefixes, loadsOf(shares));
+    return why !== null && this.#cost.takeProbe() ? null : why;
+  }
+
+  /** Why these would not be pulled for an engine now, in words; null: they would. */
+  whyNot(
+    namespace: NamespaceIndex,
+    blocks: readonly WantedBlock[],
+    keys: Uint8Array,
+  ): string | null {
+    const namespaceKey = this.#room.parts.namespaces.keyOf(namespace);
+    if (namespaceKey === null) return "its namespace is not known here";
+    const all = this.#peers.all();
+    if (all.length === 0) return "no other host is known";
+    if (all.every((peer) => !peer.breaker.allows)) return "no other host answers now";
+    const shares = new Map<Peer, number>();
+    const usable = new Map<WorkerId, Peer | null>();
+    for (const [index, { layer }] of blocks.entries()) {
+      const peer = this.#holder(namespaceKey, keys, index * KEY_BYTES, usable);
+      if (peer === null) {
+        if (shares.size > 0) break;
+        return "no host that answers is known to have it";
+      }
+      const bytes = this.#room.parts.blocks.usualBytes(namespace, layer);
+      shares.set(peer, (shares.get(peer) ?? 0) + bytes);
+    }
+    const prefixes = new Set(blocks.map(({ digest }) => digest.toHex())).size;
+    return this.#cost.whyNot(namespace, prefixes, loadsOf(shares));
+  }
+
+  /** The likeliest one that may be asked for the key at `at`. */
+  #holder(
+    namespaceKey: Uint8Array,
+    keys: Uint8Array,
+    at: number,
+    usable: Map<WorkerId, Peer | null>,
+  ): Peer | null {
+    for (const worker of this.#room.parts.whereabouts.holders(namespaceKey, keys, at)) {
+      const peer = this.#usable(worker, usable);
+      if (peer === null) continue;
+      if (this.#distrust.empty) return peer;
+      if (!this.#distrust.has(worker, keys.subarray(at, at + KEY_BYTES).toHex())) return peer;
+    }
+    return null;
+  }
+
+  #usable(worker: WorkerId, known: Map<WorkerId, Peer | null>): Peer | null {
+    let peer = known.get(worker);
+    if (peer === undefined) {
+      const candidate = this.#peers.get(worker);
+      peer = candidate?.mayBeAsked ? candidate : null;
+      known.set(worker, peer);
+    }
+    return peer;
+  }
+}
+
+function loadsOf(shares: ReadonlyMap<Peer, number>): Load[] {
+  return [...shares].map(([peer, bytes]) => ({ peer, bytes }));
+}
+
+/** One peer is asked for the same block so often at most, whatever it says. */
+const ASKS_MAX = 4;
+/** Another than the first is asked only where it would have it sooner by this much. */
+const CLEARLY = 1.5;
+const CLEARLY_MS = 1;
+/** A slow one comes behind all others that were asked as often. */
+const SUSPECT = 0.5;
+
+/** Whom to ask for a block, of those who are said to have it. */
+export class Candidates {
+  readonly #peers: Peers;
+  readonly #cost: Cost;
+  readonly #distrust: Distrust;
+  readonly #nowMs: () => number;
+
+  constructor(peers: Peers, cost: Cost, distrust: Distrust, nowMs: () => number) {
+    this.#peers = peers;
+    this.#cost = cost;
+    this.#distrust = distrust;
+    this.#nowMs = nowMs;
+  }
+
+  /**
+   * The one to ask now; null: nobody, now. First those not asked yet, and of these those that are
+   * not slow just now; then in the order in which they were named, but rather one with less to do.
+   */
+  pick(flight: Flight): Peer | null {
+    let [choice, fewest]: [Peer[], number] = [[], Number.POSITIVE_INFINITY];
+    for (const worker of flight.candidates) {
+      const peer = this.#usable(flight, worker);
+      if (peer === null) continue;
+      const asks = flight.tried(worker).asks + (peer.suspect ? SUSPECT : 0);
+      if (asks < fewest) [choice, fewest] = [[], asks];
+      if (asks === fewest) choice.push(peer);
+    }
+    return choice.length > 1 ? this.#soonest(choice, flight.bytes) : (choice[0] ?? null);
+  }
+
+  /** Milliseconds until one that was busy may be asked again; null: there is none. */
+  waitMs(flight: Flight): number | null {
+    const nowMs = this.#nowMs();
+    const waits = flight.candidates.flatMap((worker) => {
+      const { busyUntilMs, done, asks } = flight.tried(worker);
+      return !done && asks < ASKS_MAX && busyUntilMs > nowMs ? busyUntilMs - nowMs : [];
+    });
+    return waits.length === 0 ? null : Math.min(...waits);
+  }
+
+  #soonest(peers: readonly Peer[], bytes: number): Peer {
+    let least = Number.POSITIVE_INFINITY;
+    for (const peer of peers) {
+      least = Math.min(least, this.#cost.estimateMs(peer, bytes) ?? Number.POSITIVE_INFINITY);
+    }
+    const soon = least * CLEARLY + CLEARLY_MS;
+    return peers.find((peer) => (this.#cost.estimateMs(peer, bytes) ?? 0) <= soon)!;
+  }
+
+  #usable(flight: Flight, worker: WorkerId): Peer | null {
+    const { done, asks, busyUntilMs } = flight.tried(worker);
+    if (done || asks >= ASKS_MAX || busyUntilMs > this.#nowMs()) return null;
+    for (const ask of flight.asks) if (ask.peer.worker === worker) return null;
+    const peer = this.#peers.get(worker);
+    if (!peer?.mayBeAsked) return null;
+    return this.#distrust.has(worker, flight.key) ? null : peer;
+  }
+}

@@ -1,0 +1,307 @@
+import { assert, type NamespaceIndex, unreachable, type WorkerId } from "../../core/index.ts";
+import type { PeerAnswer, PeerFound, PeerHas, PeerRequest } from "../messages.ts";
+import type { Flight } from "./block-fetch.ts";
+import type { Room } from "./create-fetcher.ts";
+import type { Peer, Peers } from "./peer.ts";
+
+/** Blocks in one `has`. */
+const BLOCKS_MAX = 1_024;
+
+interface Patience {
+  readonly deadlineMs: number;
+  readonly signal?: AbortSignal;
+}
+
+interface HasBatch {
+  readonly peer: Peer;
+  readonly namespace: NamespaceIndex;
+  readonly flights: Flight[];
+  readonly resolvers: ((has: PeerHas | null) => void)[];
+  deadlineMs: number;
+}
+
+/**
+ * Short questions to peers. What is asked of one peer in one turn of the loop is one question. A
+ * fault is written into the peer's books and answered with null.
+ */
+export class Questions {
+  readonly #room: Room;
+  readonly #rounds = new Map<string, HasBatch>();
+  readonly #stop = new AbortController();
+  readonly #open = new Set<Promise<unknown>>();
+
+  constructor(room: Room) {
+    this.#room = room;
+  }
+
+  /** What the peer has of this block; null: it did not say. */
+  has(peer: Peer, flight: Flight, deadlineMs: number): Promise<PeerHas | null> {
+    const name = `${flight.namespace} ${peer.worker}`;
+    let round = this.#rounds.get(name);
+    if (round === undefined || round.flights.length === BLOCKS_MAX) {
+      const { namespace } = flight;
+      const begun: HasBatch = { peer, namespace, flights: [], resolvers: [], deadlineMs: 0 };
+      round = begun;
+      this.#rounds.set(name, begun);
+      queueMicrotask(() => {
+        if (this.#rounds.get(name) === begun) this.#rounds.delete(name);
+        void this.#ask(begun);
+      });
+    }
+    const { promise, resolve } = Promise.withResolvers<PeerHas | null>();
+    round.flights.push(flight);
+    round.resolvers.push(resolve);
+    round.deadlineMs = Math.max(round.deadlineMs, deadlineMs);
+    return promise;
+  }
+
+  /** One question; null: no answer. */
+  async ask(
+    peer: Peer,
+    request: Exclude<PeerRequest, { op: "pull" }>,
+    patience: Patience,
+  ): Promise<PeerAnswer | null> {
+    const asking = this.#call(peer, request, patience);
+    this.#open.add(asking);
+    return await asking.finally(() => this.#open.delete(asking));
+  }
+
+  async close(): Promise<void> {
+    this.#stop.abort();
+    await Promise.all(this.#open);
+  }
+
+  async #ask({ peer, flights, resolvers, deadlineMs }: HasBatch): Promise<void> {
+    const { namespaceKey } = flights[0]!;
+    const blocks = flights.map(({ digest, layer }) => ({ digest, layer }));
+    const request: PeerRequest = { op: "has", namespace: namespaceKey, blocks };
+    const answer = await this.ask(peer, request, { deadlineMs });
+    const said =
+      answer?.op === "has" && answer.blocks.length === blocks.length ? answer.blocks : [];
+    for (const [index, resolve] of resolvers.entries()) resolve(said[index] ?? null);
+  }
+
+  async #call(
+    peer: Peer,
+    request: Exclude<PeerRequest, { op: "pull" }>,
+    { deadlineMs, signal }: Patience,
+  ): Promise<PeerAnswer | null> {
+    if (peer.breaker.state === "open" && !peer.breaker.enter()) return null;
+    const opened = await peer.open(new Set());
+    if (!opened.ok) return null;
+    const { way, link } = opened;
+    using _use = way.use(link);
+    using stop = stopWith([this.#stop.signal, ...(signal === undefined ? [] : [signal])]);
+    const { progressMs } = this.#room.limits;
+    const called = await link.call(request, {
+      deadlineMs: Math.min(deadlineMs, progressMs),
+      signal: stop.signal,
+    });
+    if (called.ok) {
+      peer.answered(way);
+      return called.answer;
+    }
+    const { kind } = called.fault;
+    // Who asks may have less patience than a peer needs: that is not the peer's fault.
+    const isHasty = kind === "stalled" && link.fault === null && deadlineMs < progressMs;
+    if (isHasty || kind === "aborted" || kind === "closed") {
+      peer.breaker.withdraw();
+      way.breaker.withdraw();
+    } else peer.failed(way, called.fault, link);
+    return null;
+  }
+}
+
+/** Fires with the first of these, which keep nothing of it once it is disposed. */
+function stopWith(signals: readonly AbortSignal[]): Disposable & { readonly signal: AbortSignal } {
+  const controller = new AbortController();
+  const abort = () => controller.abort();
+  for (const signal of signals) {
+    if (signal.aborted) abort();
+    signal.addEventListener("abort", abort, { once: true });
+  }
+  return {
+    signal: controller.signal,
+    [Symbol.dispose]: () => {
+      for (const signal of signals) signal.removeEventListener("abort", abort);
+    },
+  };
+}
+
+/** Names in one question, and peers that are asked. */
+const NAMES_MAX = 256;
+const PEERS_MAX = 16;
+
+export type WorkersFound = readonly (PeerFound & { readonly worker: WorkerId })[];
+
+export interface FindOptions {
+  readonly deadlineMs: number;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * What engines' names lead to elsewhere. Those who are said to know are asked first; others only
+ * about what is left. What each says is kept apart: it is a hint until the block came.
+ */
+export async function findNames(
+  { peers, questions }: { readonly peers: Peers; readonly questions: Questions },
+  names: readonly Uint8Array[],
+  sources: readonly WorkerId[],
+  options: FindOptions,
+): Promise<WorkersFound[]> {
+  const found: (PeerFound & { worker: WorkerId })[][] = names.map(() => []);
+  const ask = async (peer: Peer, places: readonly number[]) => {
+    for (let from = 0; from < places.length && !options.signal.aborted; from += NAMES_MAX) {
+      const some = places.slice(from, from + NAMES_MAX);
+      const request = { op: "find" as const, names: some.map((place) => names[place]!) };
+      const answer = await questions.ask(peer, request, options);
+      if (answer?.op !== "find" || answer.found.length !== some.length) return;
+      for (const [index, place] of some.entries())
+        for (const one of answer.found[index]!) found[place]!.push({ ...one, worker: peer.worker });
+    }
+  };
+  const named = [...new Set(sources)].flatMap((worker) => peers.get(worker) ?? []);
+  const usable = named.filter((peer) => peer.breaker.allows).slice(0, PEERS_MAX);
+  const all = names.map((_, place) => place);
+  await Promise.all(usable.map((peer) => ask(peer, all)));
+  const left = all.filter((place) => found[place]!.length === 0);
+  if (left.length === 0) return found;
+  const others = peers
+    .reachable()
+    .filter((peer) => !usable.includes(peer))
+    .slice(0, PEERS_MAX);
+  await Promise.all(others.map((peer) => ask(peer, left)));
+  return found;
+}
+
+/** The router and other hosts are waited for so long, and no longer than half of what is left. */
+const LOCATE_MS = 250;
+/** Where an engine waits. */
+const LOCATE_SOON_MS = 25;
+const ASK_MS = 250;
+/** A router that did not answer within a decent time is left alone for so long. */
+const LOCATE_DECENT_MS = 200;
+const LOCATE_PAUSE_MS = 5_000;
+/** Hosts that are asked about a block of which nothing is known. */
+const ASKED_MAX = 16;
+
+interface LocateBatch {
+  readonly flights: Flight[];
+  readonly done: Promise<void>;
+}
+
+/**
+ * Who may have a block, in three steps, each only when all who were named before could not help:
+ * the router's word, then what is known of other hosts, then a question to each of them.
+ */
+export class Searches {
+  readonly #room: Room;
+  readonly #peers: Peers;
+  readonly #questions: Questions;
+  readonly #stop = new AbortController();
+  #round: LocateBatch | null = null;
+  #pausedUntilMs = Number.NEGATIVE_INFINITY;
+
+  constructor(room: Room, peers: Peers, questions: Questions) {
+    this.#room = room;
+    this.#peers = peers;
+    this.#questions = questions;
+  }
+
+  /** Takes the next step for this block. Its candidates are more then, or not. */
+  async step(flight: Flight): Promise<void> {
+    const { search } = flight;
+    switch (search) {
+      case "located":
+        flight.search = "known";
+        return await this.#locate(flight);
+      case "known":
+        flight.search = "asked";
+        return this.#know(flight);
+      case "asked":
+        flight.search = "over";
+        return await this.#ask(flight);
+      case "over":
+        return;
+      default:
+        unreachable(search, "search");
+    }
+  }
+
+  /** Whether `step` has its answer at once. */
+  isReady(flight: Flight): boolean {
+    const { search } = flight;
+    return search === "known" || (search === "located" && !this.#mayLocate());
+  }
+
+  close(): void {
+    this.#stop.abort();
+  }
+
+  #know(flight: Flight): void {
+    const holders = this.#room.parts.whereabouts.holders(flight.namespaceKey, flight.keyBytes, 0);
+    if (flight.offer(holders)) flight.trace.step(`known: ${holders.join(", ")}`);
+  }
+
+  #mayLocate(): boolean {
+    const { locator, clock } = this.#room.parts;
+    return locator !== null && clock.monotonicMs() >= this.#pausedUntilMs;
+  }
+
+  /** What wants to know it in the same turn of the loop is one question for each namespace. */
+  async #locate(flight: Flight): Promise<void> {
+    if (!this.#mayLocate()) return;
+    if (this.#round === null) {
+      const flights: Flight[] = [];
+      const done = Promise.resolve().then(async () => {
+        this.#round = null;
+        const named = Map.groupBy(flights, (one) => one.namespace);
+        await Promise.all([...named.values()].map((some) => this.#locateAll(some)));
+      });
+      this.#round = { flights, done };
+    }
+    this.#round.flights.push(flight);
+    await this.#round.done;
+  }
+
+  async #locateAll(flights: readonly Flight[]): Promise<void> {
+    const { locator, clock } = this.#room.parts;
+    assert(locator !== null, "a router to ask");
+    const keys = flights.map((flight) => flight.keyBytes);
+    const isUrgent = flights.some(({ priority }) => priority === "acquire");
+    const longestMs = isUrgent ? LOCATE_SOON_MS : LOCATE_MS;
+    const ms = Math.min(longestMs, this.#halfOfRest(flights));
+    const [{ namespaceKey }] = flights as readonly [Flight];
+    const located = await locator.locate(namespaceKey, keys, ms, this.#stop.signal);
+    if (located === null && ms >= LOCATE_DECENT_MS)
+      this.#pausedUntilMs = clock.monotonicMs() + LOCATE_PAUSE_MS;
+    for (const [index, flight] of flights.entries()) {
+      const workers = located?.[index] ?? [];
+      if (flight.offer(workers)) flight.trace.step(`router: ${workers.join(", ")}`);
+    }
+  }
+
+  /** Engines do not wait for this: what is not known to be anywhere is computed sooner. */
+  async #ask(flight: Flight): Promise<void> {
+    if (flight.priority === "acquire") return;
+    const ms = Math.min(ASK_MS, this.#halfOfRest([flight]));
+    const asked = this.#peers
+      .within(flight.namespaceKey.toHex())
+      .filter(({ worker }) => !flight.candidates.includes(worker))
+      .slice(0, ASKED_MAX);
+    const answers = await Promise.all(
+      asked.map(async (peer) => [peer, await this.#questions.has(peer, flight, ms)] as const),
+    );
+    for (const [peer, has] of answers) {
+      if (has === null || has.tiers === 0) continue;
+      flight.measure(has);
+      flight.offer([peer.worker]);
+    }
+    flight.trace.step(`asked ${asked.length} others`);
+  }
+
+  #halfOfRest(flights: readonly Flight[]): number {
+    const untilMs = Math.max(...flights.map((flight) => flight.deadlineMs));
+    return Math.max((untilMs - this.#room.parts.clock.monotonicMs()) / 2, 1);
+  }
+}

@@ -1,0 +1,515 @@
+import type { Clock } from "../../../core/index.ts";
+import type { FrameHeader, ItemRefusal, PeerRequest } from "../../messages.ts";
+import type {
+  Called,
+  ItemResult,
+  Landed,
+  LinkFault,
+  LinkFaultKind,
+  OutgoingPull,
+  PeerLink,
+  TransportName,
+} from "../../transport.ts";
+import type { PeerIdentity } from "../../trust.ts";
+import {
+  decodeAnswer,
+  encodeRequest,
+  OpenItems,
+  type Part,
+  whyNoAnswer,
+} from "../../wire/index.ts";
+import { Patience, Slots } from "../connection-state.ts";
+import { theirFault } from "./dial.ts";
+import { LifeSigns, type LineLimits } from "./limits.ts";
+import {
+  type CommonMessage,
+  isCommon,
+  type LineEnd,
+  type LineHandler,
+  type MessageLine,
+} from "./message-connection.ts";
+
+type CallRequest = Exclude<PeerRequest, { op: "pull" }>;
+
+/** A call that waits for its answer. */
+interface Call {
+  readonly request: CallRequest;
+  readonly settle: (called: Called) => void;
+}
+
+/** A pull under way, whatever brings its bytes. */
+export interface AskedPull {
+  /** Resolves when nothing of it writes any more. */
+  readonly over: Promise<LinkFault | null>;
+  /** The link is gone, or as good as gone. */
+  fail(fault: LinkFault): void;
+  /** Tells its caller of what has arrived meanwhile; gives up where nothing does for `stallMs`. */
+  count(stallMs: number): void;
+  /** In words what is wrong with it; null: nothing. */
+  takeLost(index: number): string | null;
+  takeBusy(refusal: ItemRefusal): void;
+  takeEnd(fault: LinkFault): void;
+}
+
+/** What brings the bytes of a link's pulls. */
+export interface AskerPayload<Own> {
+  /** Numbers of 32 bits that it has used up. */
+  readonly used: number;
+  /** Begins a pull: sends its request. */
+  begin(id: number, pull: OutgoingPull, patience: Patience): AskedPull;
+  /** A message of its own. In words what is wrong with it; null: nothing. */
+  take(message: Own, link: AskedIds): string | null;
+  /** Ends. Resolves when nothing writes any more. */
+  close(): Promise<void>;
+}
+
+/** Which requests there have been. */
+export interface AskedIds {
+  /** What comes for a request that is over is late; one that never was is a fault, in words. */
+  mayName(id: number): string | null;
+}
+
+/** Requests have numbers of 32 bits; a link that has used up most of them ends. */
+const NUMBERS_MAX = 2 ** 32 - 2 ** 24;
+
+export interface AskerLinkOptions<Own> {
+  readonly transport: TransportName;
+  readonly identity: PeerIdentity;
+  readonly line: MessageLine<Own>;
+  readonly payload: AskerPayload<Own>;
+  readonly clock: Clock;
+  readonly limits: LineLimits;
+  /** Requests that the other side works on at a time. */
+  readonly requests: number;
+  /** The first round trip, in milliseconds. */
+  readonly rttMs: number;
+}
+
+/** The asker's end of a link that can carry payload. */
+export class AskerLink<Own extends { readonly kind: string }>
+  implements PeerLink, LineHandler<Own>, AskedIds
+{
+  readonly identity: PeerIdentity;
+  readonly transport: TransportName;
+  readonly resumed = false;
+  readonly ended: Promise<LinkFault>;
+  rttMs: number;
+  readonly #clock: Clock;
+  readonly #line: MessageLine<Own>;
+  readonly #payload: AskerPayload<Own>;
+  readonly #limits: LineLimits;
+  readonly #calls = new Map<number, Call>();
+  readonly #pulls = new Map<number, AskedPull>();
+  readonly #slots: Slots;
+  readonly #signs: LifeSigns;
+  #progress: Disposable | null = null;
+  #nextId = 0;
+  #fault: LinkFault | null = null;
+  #onEnd!: (fault: LinkFault) => void;
+  /** The payload's way is closed, so that no pull of this link writes anything. */
+  #torn: Promise<void> = Promise.resolve();
+
+  constructor(options: AskerLinkOptions<Own>) {
+    const { identity, transport, line, payload, clock, limits } = options;
+    this.identity = identity;
+    this.transport = transport;
+    this.rttMs = options.rttMs;
+    this.#clock = clock;
+    this.#line = line;
+    this.#payload = payload;
+    this.#limits = limits;
+    this.#slots = new Slots(options.requests, limits.waitingMax);
+    this.ended = new Promise((resolve) => {
+      this.#onEnd = resolve;
+    });
+    this.#signs = new LifeSigns({
+      ...{ line, clock, limits, asks: true },
+      onRtt: (ms) => {
+        this.rttMs = Math.min(this.rttMs, ms);
+      },
+      onDead: (why) => this.end("stalled", why),
+    });
+  }
+
+  get fault(): LinkFault | null {
+    return this.#fault;
+  }
+
+  async call(
+    request: CallRequest,
+    options: { readonly deadlineMs: number; readonly signal?: AbortSignal },
+  ): Promise<Called> {
+    using patience = new Patience(this.#clock, options.deadlineMs, options.signal);
+    const refused = await this.#takeSlot(patience);
+    if (refused !== null) return { ok: false, fault: refused };
+    const id = this.#nextId++;
+    try {
+      return await this.#ask(id, request, patience);
+    } finally {
+      this.#calls.delete(id);
+      this.#slots.give();
+    }
+  }
+
+  #ask(id: number, request: CallRequest, patience: Patience): Promise<Called> {
+    const { promise, resolve } = Promise.withResolvers<Called>();
+    const onAbort = () => {
+      this.#line.send({ kind: "cancel", id });
+      resolve({ ok: false, fault: patience.fault });
+    };
+    this.#calls.set(id, { request, settle: resolve });
+    patience.signal.addEventListener("abort", onAbort, { once: true });
+    this.#line.send({ kind: "call", id, body: encodeRequest(request) });
+    return promise;
+  }
+
+  async pull(pull: OutgoingPull): Promise<LinkFault | null> {
+    if (pull.items.length === 0) return null;
+    using patience = new Patience(this.#clock, pull.deadlineMs, pull.signal);
+    const refused = await this.#takeSlot(patience);
+    if (refused !== null) return refused;
+    try {
+      const id = this.#nextId++;
+      const asked = this.#payload.begin(id, pull, patience);
+      this.#pulls.set(id, asked);
+      this.#watchProgress();
+      const fault = await asked.over;
+      this.#pulls.delete(id);
+      return fault;
+    } finally {
+      if (this.#pulls.size === 0) this.#stopWatching();
+      this.#slots.give();
+    }
+  }
+
+  /** Null: it has one. */
+  async #takeSlot(patience: Patience): Promise<LinkFault | null> {
+    const used = Math.max(this.#nextId, this.#payload.used);
+    if (used > NUMBERS_MAX) this.end("closed", "its numbers are used up");
+    if (this.#fault !== null) return this.#fault;
+    if (patience.signal.aborted) return patience.fault;
+    if (this.#slots.isCrowded) return { kind: "stalled", why: "too many requests wait" };
+    const got = await this.#slots.take(patience.signal);
+    if (!got) return this.#fault ?? patience.fault;
+    if (this.#fault === null && !patience.signal.aborted) return null;
+    this.#slots.give();
+    return this.#fault ?? patience.fault;
+  }
+
+  #watchProgress(): void {
+    const { progressMs, stallMs } = this.#limits;
+    this.#progress ??= this.#clock.every(progressMs, () => {
+      for (const pull of this.#pulls.values()) pull.count(stallMs);
+    });
+  }
+
+  #stopWatching(): void {
+    this.#progress?.[Symbol.dispose]();
+    this.#progress = null;
+  }
+
+  /** Takes a message of the other side. */
+  receive(message: Own | CommonMessage): void {
+    const wrong = isCommon(message) ? this.#take(message) : this.#payload.take(message, this);
+    if (wrong !== null) this.end("protocol", wrong);
+  }
+
+  /** In words what is wrong with it; null: nothing. */
+  #take(message: CommonMessage): string | null {
+    switch (message.kind) {
+      case "answer":
+        return this.#takeAnswer(message.id, message.body);
+      case "lost":
+        return this.#pulls.get(message.id)?.takeLost(message.index) ?? this.mayName(message.id);
+      case "busy": {
+        const { retryAfterMs } = message;
+        this.#pulls.get(message.id)?.takeBusy({ kind: "busy", retryAfterMs });
+        return this.mayName(message.id);
+      }
+      case "end": {
+        const { fault, why } = message;
+        this.#pulls.get(message.id)?.takeEnd(theirFault(fault, why));
+        return this.mayName(message.id);
+      }
+      case "ping":
+        this.#line.send({ kind: "pong", nonce: message.nonce });
+        return null;
+      case "pong":
+        this.#signs.answered(message.nonce);
+        return null;
+      case "bye":
+        this.end(message.fault === "refused" ? "refused" : "broken", `it said: ${message.why}`);
+        return null;
+      default:
+        return ASKED_HERE;
+    }
+  }
+
+  mayName(id: number): string | null {
+    return id < this.#nextId ? null : "it answered what was not asked";
+  }
+
+  #takeAnswer(id: number, body: Uint8Array): string | null {
+    const call = this.#calls.get(id);
+    if (call === undefined) return this.mayName(id);
+    const decoded = decodeAnswer(body);
+    if (!decoded.ok) return decoded.why;
+    const wrong = whyNoAnswer(call.request, decoded.answer);
+    if (wrong !== null) return wrong;
+    call.settle({ ok: true, answer: decoded.answer });
+    return null;
+  }
+
+  lineEnded(end: LineEnd): void {
+    this.end(end.kind, end.why);
+  }
+
+  /** Its certificate is not accepted any more. */
+  refuse(why: string): void {
+    this.end("refused", why);
+  }
+
+  end(kind: LinkFaultKind, why: string): void {
+    if (this.#fault !== null) return;
+    const fault: LinkFault = { kind, why };
+    this.#fault = fault;
+    this.#signs[Symbol.dispose]();
+    this.#stopWatching();
+    this.#slots.close();
+    for (const { settle } of [...this.#calls.values()]) settle({ ok: false, fault });
+    for (const pull of this.#pulls.values()) pull.fail(fault);
+    if (kind === "protocol" || kind === "closed" || kind === "refused")
+      this.#line.close({ kind: "bye", fault: kind, why });
+    else this.#line.destroy();
+    this.#torn = this.#payload.close();
+    this.#onEnd(fault);
+  }
+
+  /** Resolves when no pull of it writes any more. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.end("closed", "this side closed it");
+    await this.#torn;
+    await Promise.all([...this.#pulls.values()].map((pull) => pull.over));
+  }
+}
+
+/** Said to who asks on a link that is there for us to ask. */
+export const ASKED_HERE = "it asked on a link of ours";
+
+/** One side had more under way than it can, or no time: whoever asks again may have more luck. */
+export const CROWDED: ItemRefusal = { kind: "busy", retryAfterMs: 50 };
+
+export interface AskedItem extends Landed {
+  readonly index: number;
+  /** By which what may write to its place now is known; null: nothing writes there. */
+  writer: number | null;
+  /** What is done instead once nothing writes to its place any more. */
+  next: (() => void) | null;
+  header: FrameHeader | null;
+  /** Bytes its caller was told of. */
+  told: number;
+  isDone: boolean;
+}
+
+/** What brings the bytes of a link's pulls. */
+export interface Writers {
+  /** Bytes that a writer has written; 0 for one that is over. */
+  arrived(writer: number): number;
+  /** It ends as soon as it can. */
+  cancel(writer: number): void;
+}
+
+export interface AskedItemsOptions {
+  readonly clock: Clock;
+  readonly patience: Patience;
+  readonly writers: Writers;
+  /** Says to the other side that nothing more is wanted. */
+  sayCancel(): void;
+}
+
+/**
+ * The items of one pull as its asker sees them, whatever brings their bytes.
+ *
+ * States: asking → settled (all items answered, or a fault) → over (nothing writes any more).
+ */
+export class AskedItems {
+  /** Resolves when it is over. */
+  readonly over: Promise<LinkFault | null>;
+  readonly all: readonly AskedItem[];
+  readonly #open: OpenItems;
+  readonly #pull: OutgoingPull;
+  readonly #options: AskedItemsOptions;
+  readonly #onAbort: () => void;
+  #resolve!: (fault: LinkFault | null) => void;
+  #unanswered: number;
+  /** Writers that are not over. */
+  #writing = 0;
+  #fault: LinkFault | null = null;
+  /** What the other side said when it gave up; the fault once the rest has come. */
+  #end: LinkFault | null = null;
+  #movedMs: number;
+  #isOver = false;
+
+  constructor(pull: OutgoingPull, options: AskedItemsOptions) {
+    const { clock, patience } = options;
+    this.#pull = pull;
+    this.#options = options;
+    this.#open = new OpenItems(pull.namespace, pull.items);
+    this.#unanswered = pull.items.length;
+    this.#movedMs = clock.monotonicMs();
+    this.over = new Promise((resolve) => {
+      this.#resolve = resolve;
+    });
+    this.all = pull.items.map((item, index) => ({
+      ...item,
+      index,
+      writer: null,
+      next: null,
+      header: null,
+      told: 0,
+      isDone: false,
+    }));
+    this.#onAbort = () => this.giveUp(patience.fault);
+    patience.signal.addEventListener("abort", this.#onAbort, { once: true });
+  }
+
+  /** Null: it goes on, or all is answered. */
+  get fault(): LinkFault | null {
+    return this.#fault;
+  }
+
+  /** Stops the sender and the writers. */
+  giveUp(fault: LinkFault): void {
+    if (this.#fault !== null || this.#unanswered === 0) return;
+    this.#options.sayCancel();
+    this.fail(fault);
+  }
+
+  /** The link is gone, or as good as gone. */
+  fail(fault: LinkFault): void {
+    if (this.#fault !== null || this.#unanswered === 0) return;
+    this.#fault = fault;
+    for (const { writer } of this.all) if (writer !== null) this.#options.writers.cancel(writer);
+    this.#settle();
+  }
+
+  /** Tells its caller of what has arrived meanwhile; gives up where nothing does. */
+  count(stallMs: number): void {
+    if (this.#fault !== null) return;
+    const { writers, clock } = this.#options;
+    for (const item of this.all) {
+      const { writer, next } = item;
+      if (writer !== null && next === null) this.#tell(item, writers.arrived(writer));
+    }
+    if (clock.monotonicMs() - this.#movedMs < stallMs) return;
+    this.giveUp({ kind: "stalled", why: `nothing came for ${stallMs} ms` });
+  }
+
+  #moved(): void {
+    this.#movedMs = this.#options.clock.monotonicMs();
+  }
+
+  /** One item's answer, compared with what was asked for. In words what is wrong with it. */
+  take(part: Part): string | null {
+    const wrong = this.#open.take(part);
+    if (wrong !== null) return wrong;
+    this.#moved();
+    const item = this.all[part.index]!;
+    if (part.kind === "refusal") this.refuse(item, part.refusal);
+    else item.header = part.header;
+    return null;
+  }
+
+  /** A block whose header came does not come. */
+  takeLost(index: number): string | null {
+    const item = this.all[index];
+    if (item === undefined || item.header === null) return "it lost what it never had";
+    if (this.#fault === null && !item.isDone) this.refuse(item, CROWDED);
+    return null;
+  }
+
+  /** The other side has too much to do to begin. */
+  takeBusy(refusal: ItemRefusal): void {
+    if (this.#fault !== null) return;
+    this.#moved();
+    for (const item of this.all) if (this.#open.has(item.index)) this.refuse(item, refusal);
+  }
+
+  /** No more headers will come; what was said to come still does. */
+  takeEnd(fault: LinkFault): void {
+    this.#end ??= fault;
+    this.#failAtEnd();
+  }
+
+  #failAtEnd(): void {
+    if (this.#end === null || this.#unanswered > this.#open.size) return;
+    this.fail(this.#end);
+  }
+
+  /**
+   * Something writes to the item's place until `coming` has resolved. Then `then` is called, unless
+   * something else is to be done with the item by now.
+   */
+  write<Result>(
+    item: AskedItem,
+    writer: number,
+    coming: Promise<Result>,
+    then: (result: Result) => void,
+  ): void {
+    item.writer = writer;
+    this.#writing++;
+    void coming.then((result) => {
+      item.writer = null;
+      this.#writing--;
+      const { next } = item;
+      item.next = null;
+      if (this.#fault !== null) this.#settle();
+      else if (next !== null) next();
+      else then(result);
+    });
+  }
+
+  /** Does `next` as soon as nothing writes to the item's place. */
+  retire(item: AskedItem, next: () => void): void {
+    if (item.writer === null) {
+      next();
+      return;
+    }
+    item.next = next;
+    this.#options.writers.cancel(item.writer);
+  }
+
+  refuse(item: AskedItem, refusal: ItemRefusal): void {
+    this.retire(item, () => this.finish(item, refusal));
+  }
+
+  came(item: AskedItem, header: FrameHeader, checksum: bigint): void {
+    this.#tell(item, header.bytes);
+    this.finish(item, { kind: "came", header, checksum });
+  }
+
+  #tell(item: AskedItem, arrived: number): void {
+    if (arrived <= item.told) return;
+    const more = arrived - item.told;
+    item.told = arrived;
+    this.#moved();
+    this.#pull.onBytes(item.index, more);
+  }
+
+  finish(item: AskedItem, result: ItemResult): void {
+    if (item.isDone) return;
+    item.isDone = true;
+    this.#unanswered--;
+    this.#pull.onItem(item.index, result);
+    this.#failAtEnd();
+    this.#settle();
+  }
+
+  #settle(): void {
+    const isSettled = this.#fault !== null || this.#unanswered === 0;
+    if (!isSettled || this.#writing > 0 || this.#isOver) return;
+    this.#isOver = true;
+    this.#options.patience.signal.removeEventListener("abort", this.#onAbort);
+    this.#resolve(this.#fault);
+  }
+}

@@ -1,0 +1,179 @@
+import type { TLSSocket } from "node:tls";
+import type { Clock } from "../../../core/index.ts";
+import type { DialTarget, LinkFault, LinkFaultKind } from "../../transport.ts";
+import type { PeerIdentity, Trust } from "../../trust.ts";
+import { ANSWER_BYTES_MAX } from "../../wire/index.ts";
+import type { LineLimits } from "./limits.ts";
+import { connectTls, identify, plainAddress } from "./listener.ts";
+import {
+  type Codec,
+  type CommonMessage,
+  type LineEnd,
+  type LineHandler,
+  MessageLine,
+} from "./message-connection.ts";
+
+/** What the other side may know: that a caller of ours gave up, or that we closed, only we do. */
+const THEIRS: ReadonlySet<LinkFaultKind> = new Set(["refused", "protocol", "stalled", "broken"]);
+
+/** Why the other side ended something, in its words. */
+export function theirFault(kind: LinkFaultKind, why: string): LinkFault {
+  return { kind: THEIRS.has(kind) ? kind : "broken", why: `it said: ${why}` };
+}
+
+export interface LineDialOptions<Own> {
+  readonly trust: Trust;
+  /** What is spoken, in the handshake. */
+  readonly protocol: string;
+  readonly codec: Codec<Own>;
+  readonly clock: Clock;
+  readonly limits: Pick<LineLimits, "unreadBytesMax">;
+}
+
+export type Step<T> =
+  | { readonly ok: true; readonly value: T }
+  | { readonly ok: false; readonly fault: LinkFault };
+
+/** A line to the worker that was meant. */
+export interface DialledLine<Own extends { readonly kind: string }> {
+  readonly dialling: Dialling<Own>;
+  readonly identity: PeerIdentity;
+  /** The certificate that proves it. */
+  readonly der: Uint8Array;
+}
+
+/** Room for what stands around an answer in its message. */
+const AROUND_BYTES = 64;
+
+/** A connection to the worker, whose certificate was verified. */
+export async function dialLine<Own extends { readonly kind: string }>(
+  target: DialTarget,
+  options: LineDialOptions<Own>,
+  signal: AbortSignal,
+): Promise<Step<DialledLine<Own>>> {
+  const { host, port } = target;
+  const { trust, protocol } = options;
+  const connected = await connectTls({ host, port }, trust.credentials, protocol, signal);
+  if (!connected.ok) return connected;
+  const { socket } = connected;
+  const judged = identify(socket, trust, protocol, target.worker);
+  if (!judged.ok) {
+    socket.on("error", () => {});
+    socket.destroy();
+    return { ok: false, fault: { kind: "refused", why: judged.why } };
+  }
+  const dialling = new Dialling(socket, target.worker, options, signal);
+  return { ok: true, value: { ...judged, dialling } };
+}
+
+/** A connection to the right worker on its way to becoming a link. */
+export class Dialling<Own extends { readonly kind: string }> implements LineHandler<Own> {
+  /** Of the other side. */
+  readonly address: string;
+  readonly line: MessageLine<Own>;
+  readonly #signal: AbortSignal;
+  /** Ends the step that is waited for. */
+  #onMessage: ((message: Own | CommonMessage) => void) | null = null;
+  #fault: LinkFault | null = null;
+  #onFault: ((fault: LinkFault) => void) | null = null;
+  readonly #onAbort = () => this.#fail("aborted", "the dial was given up");
+
+  constructor(
+    socket: TLSSocket,
+    worker: string,
+    options: LineDialOptions<Own>,
+    signal: AbortSignal,
+  ) {
+    this.#signal = signal;
+    this.address = plainAddress(socket.remoteAddress ?? "");
+    const { clock, codec, limits } = options;
+    this.line = new MessageLine(socket, {
+      ...{ clock, codec, worker },
+      messageBytesMax: ANSWER_BYTES_MAX + AROUND_BYTES,
+      unreadBytesMax: limits.unreadBytesMax,
+    });
+    this.line.handTo(this);
+    signal.addEventListener("abort", this.#onAbort, { once: true });
+    if (signal.aborted) this.#onAbort();
+  }
+
+  /** Why it came to nothing; null as long as it goes on. */
+  get fault(): LinkFault | null {
+    return this.#fault;
+  }
+
+  receive(message: Own | CommonMessage): void {
+    if (message.kind === "bye") {
+      const { fault, why } = message as Extract<CommonMessage, { kind: "bye" }>;
+      const theirs = theirFault(fault, why);
+      this.#fail(theirs.kind, theirs.why);
+    } else if (this.#onMessage !== null) this.#onMessage(message);
+    else this.#fail("protocol", "it spoke before it was asked");
+  }
+
+  lineEnded(end: LineEnd): void {
+    // A certificate that is refused shows like this: the handshake was over for this side.
+    this.#fail(end.kind === "broken" ? "refused" : end.kind, end.why);
+  }
+
+  /** Says hello; `read` gives what the answer says, or in words what is wrong with it. */
+  greet<T extends object>(
+    hello: Own,
+    read: (message: Own | CommonMessage) => T | string,
+  ): Promise<Step<T>> {
+    return this.#step((done) => {
+      this.#onMessage = (message) => {
+        this.#onMessage = null;
+        const value = read(message);
+        if (typeof value === "string") this.#fail("protocol", value);
+        else done(value);
+      };
+      this.line.send(hello);
+    });
+  }
+
+  /**
+   * Waits for something of this side, which is closed again where the dial has failed meanwhile.
+   * `why`: what is unreachable where it never comes.
+   */
+  wait<T extends AsyncDisposable>(
+    coming: Promise<T>,
+    why: (thrown: unknown) => string,
+  ): Promise<Step<T>> {
+    return this.#step((done) => {
+      coming.then(
+        (value) => {
+          if (this.#fault === null) done(value);
+          else void value[Symbol.asyncDispose]();
+        },
+        (thrown) => this.#fail("unreachable", why(thrown)),
+      );
+    });
+  }
+
+  /** It is a link from now on. */
+  handTo(link: LineHandler<Own>): void {
+    this.#signal.removeEventListener("abort", this.#onAbort);
+    this.line.handTo(link);
+  }
+
+  giveUp(fault: LinkFault): { readonly ok: false; readonly fault: LinkFault } {
+    this.#signal.removeEventListener("abort", this.#onAbort);
+    this.line.destroy();
+    return { ok: false, fault };
+  }
+
+  #step<T>(begin: (done: (value: T) => void) => void): Promise<Step<T>> {
+    return new Promise((resolve) => {
+      if (this.#fault !== null) return resolve({ ok: false, fault: this.#fault });
+      this.#onFault = (fault) => resolve({ ok: false, fault });
+      begin((value) => resolve({ ok: true, value }));
+    });
+  }
+
+  #fail(kind: LinkFaultKind, why: string): void {
+    if (this.#fault !== null) return;
+    this.#fault = { kind, why };
+    this.#onFault?.(this.#fault);
+  }
+}

@@ -1,0 +1,147 @@
+import type { Rdma, RdmaLink, RdmaLinkSettings, RdmaPort } from "../../../native/index.ts";
+import { type PairedRail, RAILS_MAX, type Rail } from "./control.ts";
+
+/** A port of the other side and one of ours that reach each other, as far as addresses tell. */
+export interface RailPair {
+  /** Which of theirs. */
+  readonly rail: number;
+  readonly port: RdmaPort;
+}
+
+/** An IPv4 address as a GID begins like this. */
+const MAPPED = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+const SUBNET_BYTES = 8;
+
+/**
+ * Ports that can be used now, in the order in which they are offered: those with fewer links first,
+ * so that peers spread over them, then the faster ones.
+ */
+export function usablePorts(
+  ports: readonly RdmaPort[],
+  linksOn: (port: number) => number,
+): RdmaPort[] {
+  return ports
+    .filter(({ state }) => state === "active")
+    .sort((a, b) => linksOn(a.index) - linksOn(b.index) || b.speed - a.speed || a.index - b.index);
+}
+
+/**
+ * Which of their rails go with which of our ports, at most `wanted`, each used once: of those that
+ * can reach each other at all the ones whose addresses are alike for longest, since they are most
+ * likely of one network; then in the order of theirs, then of ours.
+ */
+export function pairRails(
+  theirs: readonly Rail[],
+  ours: readonly RdmaPort[],
+  wanted: number,
+): RailPair[] {
+  const pairs = theirs
+    .flatMap((rail, index) =>
+      ours
+        .filter((port) => mayReach(rail, port))
+        .map((port) => ({ rail: index, port, alike: bitsAlike(rail.gid, port.gid) })),
+    )
+    .sort((a, b) => b.alike - a.alike);
+  const chosen: RailPair[] = [];
+  for (const { rail, port } of pairs) {
+    if (chosen.length === wanted) break;
+    if (chosen.some((one) => one.rail === rail || one.port === port)) continue;
+    chosen.push({ rail, port });
+  }
+  return chosen;
+}
+
+function mayReach(a: Rail, b: Rail): boolean {
+  if (a.linkLayer !== b.linkLayer || a.isRoceV2 !== b.isRoceV2) return false;
+  if (a.linkLayer === "infiniband") return bitsAlike(a.gid, b.gid) >= 8 * SUBNET_BYTES;
+  return isMapped(a.gid) === isMapped(b.gid);
+}
+
+function isMapped(gid: Uint8Array): boolean {
+  return MAPPED.every((byte, index) => gid[index] === byte);
+}
+
+function bitsAlike(a: Uint8Array, b: Uint8Array): number {
+  const at = a.findIndex((byte, index) => byte !== b[index]);
+  return at < 0 ? 8 * a.length : 8 * at + Math.clz32((a[at]! ^ b[at]!) << 24);
+}
+
+/** A queue pair for one of the other side's rails. */
+export interface MadeRail {
+  readonly rail: number;
+  readonly link: RdmaLink;
+}
+
+/** Makes the queue pairs of links, spread over this host's ports. */
+export class RailLinks {
+  readonly #rdma: Rdma;
+  readonly #settings: RdmaLinkSettings;
+  /** Queue pairs of a link, at most. */
+  readonly #rails: number;
+  /** Queue pairs of each port. */
+  readonly #on = new Map<number, number>();
+  /** Not ended. */
+  readonly #all = new Set<RdmaLink>();
+
+  constructor(rdma: Rdma, settings: RdmaLinkSettings, rails: number) {
+    this.#rdma = rdma;
+    this.#settings = settings;
+    this.#rails = rails;
+  }
+
+  get wanted(): number {
+    return this.#rails;
+  }
+
+  /** What can be used now, best first. */
+  offered(): RdmaPort[] {
+    const ports = usablePorts(this.#rdma.ports(), (port) => this.#on.get(port) ?? 0);
+    return ports.slice(0, RAILS_MAX);
+  }
+
+  /** Queue pairs for an asker's rails; none where no port reaches one. Throws NativeError. */
+  answer(rails: readonly Rail[], wanted: number): MadeRail[] {
+    const pairs = pairRails(rails, this.offered(), Math.min(wanted, this.#rails));
+    return this.#make(pairs.map(({ rail, port }) => ({ rail, port: port.index })));
+  }
+
+  /** Queue pairs towards those that a holder has made, connected. Throws NativeError. */
+  connect(offered: readonly RdmaPort[], pairs: readonly PairedRail[]): RdmaLink[] {
+    const made = this.#make(pairs.map(({ rail }) => ({ rail, port: offered[rail]!.index })));
+    try {
+      for (const [index, { link }] of made.entries()) link.connect(pairs[index]!.address);
+    } catch (thrown) {
+      for (const { link } of made) void link[Symbol.asyncDispose]();
+      throw thrown;
+    }
+    return made.map(({ link }) => link);
+  }
+
+  #make(wanted: readonly { readonly rail: number; readonly port: number }[]): MadeRail[] {
+    const made: MadeRail[] = [];
+    try {
+      for (const { rail, port } of wanted) made.push({ rail, link: this.#link(port) });
+    } catch (thrown) {
+      for (const { link } of made) void link[Symbol.asyncDispose]();
+      throw thrown;
+    }
+    return made;
+  }
+
+  #link(port: number): RdmaLink {
+    const link = this.#rdma.link(port, this.#settings);
+    const count = (by: 1 | -1) => this.#on.set(port, (this.#on.get(port) ?? 0) + by);
+    count(1);
+    this.#all.add(link);
+    void link.ended.then(() => {
+      count(-1);
+      this.#all.delete(link);
+    });
+    return link;
+  }
+
+  /** Resolves when no queue pair is left. */
+  async close(): Promise<void> {
+    await Promise.all([...this.#all].map((link) => link[Symbol.asyncDispose]()));
+  }
+}

@@ -1,0 +1,196 @@
+import type { Clock } from "../../../core/index.ts";
+import type { LaneLink, Received } from "../../../native/index.ts";
+import type { FrameHeader, ItemRefusal } from "../../messages.ts";
+import type { LinkFault, OutgoingPull } from "../../transport.ts";
+import { decodePart, encodeRequest, type Part } from "../../wire/index.ts";
+import type { Patience } from "../connection-state.ts";
+import {
+  ASKED_HERE,
+  type AskedIds,
+  type AskedItem,
+  AskedItems,
+  type AskerPayload,
+  CROWDED,
+  type MessageLine,
+} from "../control-channel/index.ts";
+import type { ControlMessage, StreamMessage } from "./control.ts";
+import type { StreamLimits } from "./stream-transport.ts";
+
+/** What is known of a block while it comes. */
+interface Coming {
+  checksum: bigint | null;
+  /** The lanes had no room for its transfer: what is sent of it goes nowhere. */
+  hasNoRoom: boolean;
+}
+
+/**
+ * One pull as its asker sees it. The first items are announced to the lanes before the request goes
+ * out, so that blocks of exactly the expected length come without another round trip; for others
+ * the header comes first and its place is announced then.
+ */
+class AskedPull {
+  readonly over: Promise<LinkFault | null>;
+  readonly #id: number;
+  readonly #lanes: AskerLanes;
+  readonly #items: AskedItems;
+  readonly #coming: readonly Coming[];
+  readonly #announced: number;
+
+  /** Sends the request. */
+  constructor(id: number, lanes: AskerLanes, pull: OutgoingPull, patience: Patience) {
+    const { clock, link } = lanes;
+    this.#id = id;
+    this.#lanes = lanes;
+    this.#announced = Math.min(lanes.announceable, pull.items.length);
+    const sayCancel = () => lanes.send({ kind: "cancel", id });
+    this.#items = new AskedItems(pull, { clock, patience, writers: link, sayCancel });
+    this.over = this.#items.over;
+    this.#coming = pull.items.map(() => ({ checksum: null, hasNoRoom: false }));
+    const { namespace, items } = pull;
+    const body = encodeRequest({ op: "pull", namespace, items, deadlineMs: patience.leftMs });
+    const first = this.#items.all.slice(0, this.#announced);
+    const transfers = first.map((item) => this.#receive(item, item.bytesMax));
+    const [transfer, announced] = [transfers[0] ?? 0, this.#announced];
+    lanes.send({ kind: "pull", id, transfer, announced, body });
+  }
+
+  fail(fault: LinkFault): void {
+    this.#items.fail(fault);
+  }
+
+  count(stallMs: number): void {
+    this.#items.count(stallMs);
+  }
+
+  /** One item's answer. In words what is wrong with it; null: nothing. */
+  takePart(part: Part, sent: boolean): string | null {
+    if (this.#items.fault !== null) return null;
+    const wrong = this.#items.take(part);
+    if (wrong !== null) return wrong;
+    if (part.kind === "refusal") return sent ? "it sent a block that it refuses" : null;
+    const item = this.#items.all[part.index]!;
+    const { header } = part;
+    if (!sent) {
+      this.#items.retire(item, () => this.#goOn(item, header.bytes));
+      return null;
+    }
+    if (item.index >= this.#announced || header.bytes !== item.bytesMax) {
+      return "it sent a block before there was a place for it";
+    }
+    this.#finishIfWhole(item, header);
+    return null;
+  }
+
+  takeLost(index: number): string | null {
+    return this.#items.takeLost(index);
+  }
+
+  takeBusy(refusal: ItemRefusal): void {
+    this.#items.takeBusy(refusal);
+  }
+
+  takeEnd(fault: LinkFault): void {
+    this.#items.takeEnd(fault);
+  }
+
+  #receive(item: AskedItem, bytes: number): number {
+    const transfer = this.#lanes.takeTransfer();
+    this.#lanes.countAnnounced(1);
+    const received = this.#lanes.link
+      .receive(transfer, item.offset, bytes)
+      .catch((): Received => ({ ok: false, fault: "broken" }))
+      .finally(() => this.#lanes.countAnnounced(-1));
+    this.#items.write(item, transfer, received, (result) => this.#received(item, result));
+    return transfer;
+  }
+
+  #received(item: AskedItem, received: Received): void {
+    if (received.ok || received.fault === "full") {
+      const coming = this.#coming[item.index]!;
+      coming.hasNoRoom = !received.ok;
+      coming.checksum = received.ok ? received.checksum : null;
+      if (item.header !== null) this.#finishIfWhole(item, item.header);
+    } else if (received.fault !== "cancelled") {
+      this.#items.giveUp({ kind: "broken", why: `a lane failed: ${received.fault}` });
+    }
+    // Where the other side cancelled it, a message says so, too.
+  }
+
+  #goOn(item: AskedItem, bytes: number): void {
+    this.#coming[item.index]!.hasNoRoom = false;
+    const transfer = this.#receive(item, bytes);
+    this.#lanes.send({ kind: "go", id: this.#id, index: item.index, transfer });
+  }
+
+  #finishIfWhole(item: AskedItem, header: FrameHeader): void {
+    const { hasNoRoom, checksum } = this.#coming[item.index]!;
+    if (hasNoRoom) this.#items.finish(item, CROWDED);
+    else if (checksum !== null) this.#items.came(item, header, checksum);
+  }
+}
+
+export interface AskerLanesOptions {
+  readonly link: LaneLink;
+  readonly line: MessageLine<StreamMessage>;
+  readonly clock: Clock;
+  readonly limits: StreamLimits;
+}
+
+/** The lanes over which the blocks of a link's pulls come. */
+export class AskerLanes implements AskerPayload<StreamMessage> {
+  readonly link: LaneLink;
+  readonly clock: Clock;
+  readonly #options: AskerLanesOptions;
+  readonly #pulls = new Map<number, AskedPull>();
+  #announced = 0;
+  #nextTransfer = 0;
+
+  constructor(options: AskerLanesOptions) {
+    this.link = options.link;
+    this.clock = options.clock;
+    this.#options = options;
+  }
+
+  get used(): number {
+    return this.#nextTransfer;
+  }
+
+  /** So many places may be announced now, ahead of their headers. */
+  get announceable(): number {
+    return Math.max(0, this.#options.limits.announcedMax - this.#announced);
+  }
+
+  /** A number that no transfer of the lanes has had. */
+  takeTransfer(): number {
+    return this.#nextTransfer++;
+  }
+
+  /** A place more (or less) is announced to the other side. */
+  countAnnounced(by: 1 | -1): void {
+    this.#announced += by;
+  }
+
+  send(message: ControlMessage): void {
+    this.#options.line.send(message);
+  }
+
+  begin(id: number, pull: OutgoingPull, patience: Patience): AskedPull {
+    const asked = new AskedPull(id, this, pull, patience);
+    this.#pulls.set(id, asked);
+    void asked.over.then(() => this.#pulls.delete(id));
+    return asked;
+  }
+
+  take(message: StreamMessage, link: AskedIds): string | null {
+    if (message.kind !== "part") return ASKED_HERE;
+    const { id, sent, body } = message;
+    const pull = this.#pulls.get(id);
+    if (pull === undefined) return link.mayName(id);
+    const decoded = decodePart(body);
+    return decoded.ok ? pull.takePart(decoded.part, sent) : decoded.why;
+  }
+
+  async close(): Promise<void> {
+    await this.link[Symbol.asyncDispose]();
+  }
+}

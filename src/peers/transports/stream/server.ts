@@ -1,0 +1,238 @@
+import { messageOf } from "../../../core/index.ts";
+import {
+  type Cipher,
+  type LaneLink,
+  type LaneSession,
+  type Lanes,
+  NativeError,
+} from "../../../native/index.ts";
+import type { ServedBlock } from "../../transport.ts";
+import {
+  ANSWERED_HERE,
+  BEFORE_HELLO,
+  type LinkRoom,
+  type MessageLine,
+  type PullRequest,
+  pullOf,
+  type RunningPull,
+  type Sender,
+  ServedItems,
+  type ServedItemsOptions,
+  type ServedPayload,
+} from "../control-channel/index.ts";
+import { CONTROL_VERSION, type StreamMessage } from "./control.ts";
+
+interface ServedPullOptions extends ServedItemsOptions {
+  /** The first `announced` items are awaited as transfers from here on. */
+  readonly transfer: number;
+  readonly announced: number;
+  readonly request: PullRequest;
+  readonly line: MessageLine<StreamMessage>;
+  /** Rejects, or never comes, where the link ends before. */
+  readonly lanes: Promise<LaneLink>;
+  /** The asker says what cannot be: its link has to end. */
+  onWrong(why: string): void;
+}
+
+/** A block that is lent: under which transfer it is sent; null: it waits for the asker's place. */
+interface Lent {
+  readonly block: ServedBlock;
+  transfer: number | null;
+}
+
+/**
+ * One pull whose blocks leave over lanes. Each comes back when its last byte is out, or as soon as
+ * nothing reads it after the pull was given up.
+ */
+class ServedPull implements RunningPull, Sender {
+  readonly #options: ServedPullOptions;
+  readonly #items: ServedItems;
+  readonly #lent = new Map<number, Lent>();
+  #lanes: LaneLink | null = null;
+
+  constructor(options: ServedPullOptions) {
+    this.#options = options;
+    this.#items = new ServedItems(options, this);
+  }
+
+  run(): Promise<void> {
+    const ready = this.#options.lanes.then(
+      (lanes) => {
+        this.#lanes = lanes;
+        return true;
+      },
+      () => false,
+    );
+    return this.#items.run(ready);
+  }
+
+  cancel(): void {
+    this.#items.cancel();
+  }
+
+  giveUp(indexes: readonly number[]): void {
+    for (const index of indexes) {
+      const transfer = this.#lent.get(index)?.transfer ?? null;
+      if (transfer === null) this.#lose(index);
+      else this.#lanes?.cancel(transfer);
+    }
+  }
+
+  /** There is a place for a block whose header was sent. False: it never waited for one. */
+  go(index: number, transfer: number): boolean {
+    const lent = this.#lent.get(index);
+    if (lent === undefined) return this.#items.isAnswered(index);
+    if (lent.transfer !== null) return false;
+    this.#carry(index, lent, transfer);
+    return true;
+  }
+
+  refuse(_index: number, body: Uint8Array): void {
+    const { id, line } = this.#options;
+    line.send({ kind: "part", id, sent: false, body });
+  }
+
+  send(index: number, block: ServedBlock, isAsked: boolean): void {
+    const { id, line, request, announced, transfer } = this.#options;
+    const { header } = block;
+    const body = this.#items.frame(index, header);
+    const lent: Lent = { block, transfer: null };
+    this.#lent.set(index, lent);
+    const isExact = header.bytes === request.items[index]!.bytesMax;
+    const sent = isAsked && isExact && index < announced;
+    line.send({ kind: "part", id, sent, body });
+    if (sent) this.#carry(index, lent, transfer + index);
+  }
+
+  #carry(index: number, lent: Lent, transfer: number): void {
+    lent.transfer = transfer;
+    const { offset, header } = lent.block;
+    this.#lanes!.send(transfer, offset, header.bytes)
+      .then((sent) => sent.ok)
+      .catch((thrown) => this.#unsent(thrown))
+      .then((ok) => {
+        if (!ok) return this.#lose(index);
+        this.#lent.delete(index);
+        this.#items.release(index);
+      });
+  }
+
+  #lose(index: number): void {
+    this.#lent.delete(index);
+    this.#items.lose(index);
+  }
+
+  #unsent(thrown: unknown): false {
+    const { log, onWrong } = this.#options;
+    if (thrown instanceof NativeError && thrown.status === "exists") {
+      onWrong("it used the number of a transfer that is under way");
+    } else log("error", "a block could not be sent", { why: messageOf(thrown) });
+    return false;
+  }
+}
+
+export interface LanesHost {
+  readonly lanes: Lanes;
+  readonly lanesPort: number;
+  /** Those that this side allows. */
+  readonly ciphers: readonly Cipher[];
+  readonly lanesMax: number;
+}
+
+const NUMBERS_END = 2 ** 32;
+
+type Hello = Extract<StreamMessage, { kind: "hello" }>;
+type Pull = Extract<StreamMessage, { kind: "pull" }>;
+
+/** The lanes over which a link's blocks leave, from the asker's hello on. */
+export class ServedLanes implements ServedPayload<StreamMessage> {
+  readonly #room: LinkRoom<StreamMessage>;
+  readonly #host: LanesHost;
+  readonly #pulls = new Map<number, ServedPull>();
+  #session: Promise<LaneLink> | null = null;
+  #lanes: LaneLink | null = null;
+
+  constructor(room: LinkRoom<StreamMessage>, host: LanesHost) {
+    this.#room = room;
+    this.#host = host;
+  }
+
+  get isGreeted(): boolean {
+    return this.#session !== null;
+  }
+
+  take(message: StreamMessage): string | null {
+    if (message.kind === "hello") return this.#greet(message);
+    const lanes = this.#session;
+    if (lanes === null) return BEFORE_HELLO;
+    switch (message.kind) {
+      case "pull":
+        return this.#startPull(message, lanes);
+      case "go": {
+        const pull = this.#pulls.get(message.id);
+        if (pull === undefined) return null;
+        return pull.go(message.index, message.transfer) ? null : "it said go for nothing";
+      }
+      default:
+        return ANSWERED_HERE;
+    }
+  }
+
+  #greet(hello: Hello): string | null {
+    if (this.#session !== null) return "it said hello twice";
+    const { ciphers, lanes, lanesPort, lanesMax } = this.#host;
+    const { limits } = this.#room.host;
+    const cipher = hello.ciphers.find((theirs) => ciphers.includes(theirs));
+    if (cipher === undefined) {
+      this.#room.end("refused", "no cipher is allowed on both sides");
+      return null;
+    }
+    const session: LaneSession = {
+      id: crypto.getRandomValues(new Uint8Array(16)),
+      secret: crypto.getRandomValues(new Uint8Array(32)),
+      cipher,
+      lanes: Math.min(hello.lanes, lanesMax),
+    };
+    this.#session = lanes.expect(session, limits.setUpMs);
+    this.#session.then(
+      (link) => this.#open(link),
+      (thrown) => this.#room.end("broken", `its lanes did not come: ${messageOf(thrown)}`),
+    );
+    const version = Math.min(hello.version, CONTROL_VERSION);
+    // The other side's count of what is under way runs a little behind ours.
+    const requests = Math.max(1, Math.floor(limits.linkRequestsMax / 2));
+    this.#room.line.send({ kind: "welcome", version, port: lanesPort, requests, session });
+    return null;
+  }
+
+  #open(link: LaneLink): void {
+    this.#room.opened();
+    this.#lanes = link;
+    if (this.#room.isOver) void link[Symbol.asyncDispose]();
+    else link.ended.then((fault) => this.#room.end("broken", `its lanes ended: ${fault}`));
+  }
+
+  #startPull(message: Pull, lanes: Promise<LaneLink>): string | null {
+    const { id, transfer, announced } = message;
+    const request = pullOf(message.body);
+    if (typeof request === "string") return request;
+    const isAnnounced = announced <= request.items.length && transfer + announced <= NUMBERS_END;
+    if (!isAnnounced) return "it announced what cannot be";
+    const { peer, line, host } = this.#room;
+    const { server, clock, limits, log } = host;
+    return this.#room.startPull(id, () => {
+      const pull = new ServedPull({
+        ...{ id, transfer, announced, request, peer, line, lanes },
+        ...{ server, clock, limits, log },
+        onWrong: (why) => this.#room.end("protocol", why),
+      });
+      this.#pulls.set(id, pull);
+      const run = () => pull.run().finally(() => this.#pulls.delete(id));
+      return { run, cancel: () => pull.cancel() };
+    });
+  }
+
+  async close(): Promise<void> {
+    await this.#lanes?.[Symbol.asyncDispose]();
+  }
+}
