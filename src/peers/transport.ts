@@ -54,7 +54,7 @@ export interface LinkFault {
 }
 
 export type Dialled =
-  | { readonly ok: true; readonly link: PeerLink }
+  | { readonly ok: true; readonly connection: PeerLink }
   | { readonly ok: false; readonly fault: LinkFault };
 
 export type Called =

@@ -26,7 +26,7 @@ export interface Ticket {
   /** Gives it up; without effect once it was admitted. */
   leave(): void;
   /** Somebody more urgent wants it, too. */
-  hasten(priority: PullPriority): void;
+  raisePriority(priority: PullPriority): void;
 }
 
 interface Entry {
@@ -107,11 +107,11 @@ export class Admission {
       leave: () => {
         if (this.#take(entry)) this.#letIn();
       },
-      hasten: (priority) => this.#hasten(entry, PULL_PRIORITIES.indexOf(priority)),
+      raisePriority: (priority) => this.#raisePriority(entry, PULL_PRIORITIES.indexOf(priority)),
     };
   }
 
-  #hasten(entry: Entry, rank: number): void {
+  #raisePriority(entry: Entry, rank: number): void {
     if (rank >= entry.queue.rank || !this.#take(entry)) return;
     entry.queue = this.#queue(entry.candidate, rank);
     entry.queue.entries.add(entry);

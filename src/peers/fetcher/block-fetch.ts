@@ -12,14 +12,14 @@ import {
 import type { Peer } from "./peer.ts";
 
 /** Where it is looked for next when nobody is left to be asked. */
-export type Search = "located" | "known" | "asked" | "over";
+export type DiscoveryStep = "located" | "known" | "asked" | "over";
 
 /** Peers may be of so many opinions on how long it is. */
 const MEASURES_MAX = 3;
 
 /** What one peer said to the question for one block. */
 interface Tried {
-  asks: number;
+  attempts: number;
   /** It has nothing for us, now or at all. */
   done: boolean;
   busyUntilMs: number;
@@ -28,7 +28,7 @@ interface Tried {
 }
 
 const NEVER: Tried = {
-  ...{ asks: 0, done: false, busies: 0, busyUntilMs: Number.NEGATIVE_INFINITY },
+  ...{ attempts: 0, done: false, busies: 0, busyUntilMs: Number.NEGATIVE_INFINITY },
 };
 
 /** A peer's word on when to come back is bounded, and so is how often it is believed. */
@@ -37,7 +37,7 @@ const RETRY_MS_MAX = 10_000;
 const BUSIES_MAX = 12;
 
 /** The pull of one block, for all who want it at the same time. */
-export class Flight implements WantedBlock {
+export class BlockFetch implements WantedBlock {
   readonly namespace: NamespaceIndex;
   readonly namespaceKey: Uint8Array;
   readonly digest: Uint8Array;
@@ -53,7 +53,7 @@ export class Flight implements WantedBlock {
   asked = 0;
   /** Nothing was done for it yet. */
   fresh = true;
-  search: Search = "located";
+  search: DiscoveryStep = "located";
   searching = false;
   /** What came of it last, for when nobody is left to be asked. */
   reason: PullOutcome = "absent";
@@ -62,15 +62,15 @@ export class Flight implements WantedBlock {
   mirror = false;
   /** Its wait for a peer that was busy. */
   timer: Disposable | null = null;
-  readonly asks = new Set<Ask>();
+  readonly attempts = new Set<Attempt>();
   #measures = 0;
   readonly #candidates: WorkerId[] = [];
   readonly #tried = new Map<WorkerId, Tried>();
-  readonly #waiters = new Map<Call, number[]>();
+  readonly #waiters = new Map<FetchCall, number[]>();
 
   constructor(
     of: Pick<
-      Flight,
+      BlockFetch,
       "namespace" | "namespaceKey" | "digest" | "layer" | "keyBytes" | "trace" | "deadlineMs"
     >,
     priority: PullPriority,
@@ -97,7 +97,7 @@ export class Flight implements WantedBlock {
     return this.settled === null && (this.awaited || this.mirror);
   }
 
-  join(call: Call, index: number, deadlineMs: number): void {
+  join(call: FetchCall, index: number, deadlineMs: number): void {
     const places = this.#waiters.get(call);
     if (places === undefined) this.#waiters.set(call, [index]);
     else places.push(index);
@@ -105,7 +105,7 @@ export class Flight implements WantedBlock {
   }
 
   /** True where nobody is left. */
-  leave(call: Call, index: number): boolean {
+  leave(call: FetchCall, index: number): boolean {
     const places = this.#waiters.get(call)?.filter((place) => place !== index) ?? [];
     if (places.length === 0) this.#waiters.delete(call);
     else this.#waiters.set(call, places);
@@ -113,7 +113,7 @@ export class Flight implements WantedBlock {
   }
 
   /** All who wait, who then do not any more. */
-  takeWaiters(): (readonly [Call, number])[] {
+  takeWaiters(): (readonly [FetchCall, number])[] {
     const all = [...this.#waiters].flatMap(([call, places]) =>
       places.map((place) => [call, place] as const),
     );
@@ -122,7 +122,7 @@ export class Flight implements WantedBlock {
   }
 
   /** True where it is more urgent now than it was. */
-  hasten(priority: PullPriority): boolean {
+  raisePriority(priority: PullPriority): boolean {
     if (PULL_PRIORITIES.indexOf(priority) >= PULL_PRIORITIES.indexOf(this.priority)) return false;
     this.priority = priority;
     this.trace.priority = priority;
@@ -161,11 +161,11 @@ export class Flight implements WantedBlock {
 
   askedOf(worker: WorkerId): void {
     this.asked++;
-    this.#change(worker).asks++;
+    this.#change(worker).attempts++;
   }
 
   /** It is not asked for this block again. */
-  strike(worker: WorkerId): void {
+  exclude(worker: WorkerId): void {
     this.#change(worker).done = true;
   }
 
@@ -175,7 +175,7 @@ export class Flight implements WantedBlock {
     const leastMs = RETRY_MS_MIN * 2 ** tried.busies++;
     tried.busyUntilMs = nowMs + Math.min(Math.max(retryMs, leastMs), RETRY_MS_MAX);
     // That it was asked in vain says nothing about it.
-    tried.asks--;
+    tried.attempts--;
     this.asked--;
     tried.done ||= tried.busies === BUSIES_MAX;
   }
@@ -191,14 +191,14 @@ export class Flight implements WantedBlock {
 }
 
 /** What a request does for an ask as long as it is part of it. */
-export interface Carrier {
+export interface RequestHandle {
   /** Whom it is for may not want it any more. */
   reconsider(): void;
 }
 
 /** The question for one block to one peer, from its place in the queue to the answer. */
-export class Ask {
-  readonly flight: Flight;
+export class Attempt {
+  readonly fetch: BlockFetch;
   readonly peer: Peer;
   /** Somebody else was asked before and takes long. */
   readonly hedge: boolean;
@@ -211,15 +211,15 @@ export class Ask {
   grant: Grant | null = null;
   /** Its place in RAM, until it is committed or nothing can write to it any more. */
   landing: Landing | null = null;
-  carrier: Carrier | null = null;
+  request: RequestHandle | null = null;
   /** Somebody else was asked because this took long. */
   hedged = false;
   /** Nothing more is expected of it. */
   over = false;
   readonly #trial: boolean;
 
-  constructor(flight: Flight, peer: Peer, hedge: boolean) {
-    this.flight = flight;
+  constructor(fetch: BlockFetch, peer: Peer, hedge: boolean) {
+    this.fetch = fetch;
     this.peer = peer;
     this.hedge = hedge;
     this.#trial = peer.breaker.state === "trial";
@@ -234,12 +234,12 @@ export class Ask {
   end(): void {
     if (this.over) return;
     this.over = true;
-    this.flight.asks.delete(this);
+    this.fetch.attempts.delete(this);
     this.peer.loadBytes -= this.bytes;
     this.ticket?.leave();
     this.grant?.release();
     this.grant = null;
-    if (this.#trial && this.carrier === null) this.peer.breaker.withdraw();
+    if (this.#trial && this.request === null) this.peer.breaker.withdraw();
   }
 }
 
@@ -247,7 +247,7 @@ export class Ask {
  * Somebody who waits for blocks, until all are there or he goes. What he does not take any more is
  * released for him.
  */
-export class Call {
+export class FetchCall {
   readonly done: Promise<FetchOutcome[]>;
   readonly #stopAtMiss: boolean;
   readonly #outcomes: (FetchOutcome | null)[];
@@ -387,7 +387,7 @@ class Trace {
     this.#bytes = bytes;
   }
 
-  told(): PullTrace {
+  list(): PullTrace {
     return {
       ...this.#named,
       priority: this.priority,
@@ -420,12 +420,12 @@ export class Traces {
   }
 
   /** The newest first; of one key, or of all where null. */
-  told(key: string | null): PullTrace[] {
-    const told: PullTrace[] = [];
+  list(key: string | null): PullTrace[] {
+    const list: PullTrace[] = [];
     for (let i = 1; i <= this.#ring.length; i++) {
       const trace = this.#ring[(this.#next - i) % TRACES_MAX]!;
-      if (key === null || trace.key === key) told.push(trace.told());
+      if (key === null || trace.key === key) list.push(trace.list());
     }
-    return told;
+    return list;
   }
 }

@@ -6,15 +6,15 @@ import {
   type WorkerId,
 } from "../../core/index.ts";
 import type { WantedBlock } from "../messages.ts";
-import type { Flight } from "./block-fetch.ts";
-import type { Room } from "./create-fetcher.ts";
+import type { BlockFetch } from "./block-fetch.ts";
+import type { FetchContext } from "./create-fetcher.ts";
 import type { Peer, Peers } from "./peer.ts";
 
 const KEPT_MAX = 4_096;
 const FOR_MS = 600_000;
 
 /** Who sent something else than a certain block is not asked for that block for ten minutes. */
-export class Distrust {
+export class PeerDenylist {
   readonly #clock: Clock;
   /** In the order of their ends. */
   readonly #untilMs = new Map<string, number>();
@@ -59,13 +59,13 @@ interface Load {
  * themselves at the peer's goodput; peers are asked at the same time. Computing takes the blocks'
  * tokens at the engines' rate of prefill. What is not known counts for the pull.
  */
-export class Cost {
-  readonly #room: Room;
+export class CostModel {
+  readonly #context: FetchContext;
   /** When the next may try although it does not seem to pay. */
   #probeAtMs: number | null = null;
 
-  constructor(room: Room) {
-    this.#room = room;
+  constructor(context: FetchContext) {
+    this.#context = context;
   }
 
   /** Milliseconds until this many bytes more have come from it; null: not known. */
@@ -80,8 +80,8 @@ export class Cost {
 
   /** Milliseconds an engine needs for this many blocks; null: not known. */
   computeMs(namespace: NamespaceIndex, blocks: number): number | null {
-    const rate = this.#room.limits.prefillTokensPerS;
-    const tokens = this.#room.parts.tokensPerBlock(namespace);
+    const rate = this.#context.limits.prefillTokensPerS;
+    const tokens = this.#context.parts.tokensPerBlock(namespace);
     return rate === null || tokens === null ? null : (blocks * tokens * 1_000) / rate;
   }
 
@@ -105,7 +105,7 @@ export class Cost {
 
   /** Whether it is time to pull some that do not seem to pay: nothing else measures the way. */
   get mayProbe(): boolean {
-    const nowMs = this.#room.parts.clock.monotonicMs();
+    const nowMs = this.#context.parts.clock.monotonicMs();
     this.#probeAtMs ??= nowMs + PROBE_EVERY_MS;
     return nowMs >= this.#probeAtMs;
   }
@@ -113,7 +113,7 @@ export class Cost {
   /** As `mayProbe`; where it is true, nobody else may for a while. */
   takeProbe(): boolean {
     const may = this.mayProbe;
-    if (may) this.#probeAtMs = this.#room.parts.clock.monotonicMs() + PROBE_EVERY_MS;
+    if (may) this.#probeAtMs = this.#context.parts.clock.monotonicMs() + PROBE_EVERY_MS;
     return may;
   }
 }
@@ -127,36 +127,36 @@ const KEY_BYTES = 32;
 /** Of a run that does not seem to pay, when it is tried nevertheless; at least one block. */
 const PROBE_BYTES = 1 << 20;
 
-interface ProspectParts {
-  readonly room: Room;
+interface FetchForecastOptions {
+  readonly context: FetchContext;
   readonly peers: Peers;
-  readonly cost: Cost;
-  readonly distrust: Distrust;
+  readonly cost: CostModel;
+  readonly denylist: PeerDenylist;
 }
 
 /** Whether it may pay to ask at all; from what is known, and at once. */
-export class Prospects {
-  readonly #room: Room;
+export class FetchForecast {
+  readonly #context: FetchContext;
   readonly #peers: Peers;
-  readonly #cost: Cost;
-  readonly #distrust: Distrust;
+  readonly #cost: CostModel;
+  readonly #denylist: PeerDenylist;
 
-  constructor({ room, peers, cost, distrust }: ProspectParts) {
-    this.#room = room;
+  constructor({ context, peers, cost, denylist }: FetchForecastOptions) {
+    this.#context = context;
     this.#peers = peers;
     this.#cost = cost;
-    this.#distrust = distrust;
+    this.#denylist = denylist;
   }
 
   /** See `PeerTier`. */
   promising(namespace: NamespaceIndex, keys: Uint32Array, from: number, count: number): number {
-    const namespaceKey = this.#room.parts.namespaces.keyOf(namespace);
+    const namespaceKey = this.#context.parts.namespaces.keyOf(namespace);
     if (namespaceKey === null) return 0;
     const at = keys.byteOffset + from * KEY_WORDS * 4;
     const bytes = new Uint8Array(keys.buffer, at, count * KEY_BYTES);
     const usable = new Map<WorkerId, Peer | null>();
     const shares = new Map<Peer, number>();
-    const usual = this.#room.parts.blocks.usualBytes(namespace, LAYER_ALL);
+    const usual = this.#context.parts.blocks.usualBytes(namespace, LAYER_ALL);
     let run = 0;
     for (; run < count; run++) {
       const peer = this.#holder(namespaceKey, bytes, run * KEY_BYTES, usable);
@@ -169,18 +169,18 @@ export class Prospects {
   }
 
   /** Why engines do better without these blocks, in words; null: they may pay, or are tried. */
-  tooDear(namespace: NamespaceIndex, flights: readonly Flight[]): string | null {
-    if (flights.length === 0 || this.#cost.computeMs(namespace, 1) === null) return null;
+  whyUnprofitable(namespace: NamespaceIndex, fetches: readonly BlockFetch[]): string | null {
+    if (fetches.length === 0 || this.#cost.computeMs(namespace, 1) === null) return null;
     const shares = new Map<Peer, number>();
     const usable = new Map<WorkerId, Peer | null>();
-    for (const { candidates, namespaceKey, keyBytes, layer } of flights) {
+    for (const { candidates, namespaceKey, keyBytes, layer } of fetches) {
       const source = candidates.map((worker) => this.#usable(worker, usable)).find(Boolean);
       const peer = source ?? this.#holder(namespaceKey, keyBytes, 0, usable);
       if (peer === null) continue;
-      const bytes = this.#room.parts.blocks.usualBytes(namespace, layer);
+      const bytes = this.#context.parts.blocks.usualBytes(namespace, layer);
       shares.set(peer, (shares.get(peer) ?? 0) + bytes);
     }
-    const prefixes = new Set(flights.map(({ digest }) => digest.toHex())).size;
+    const prefixes = new Set(fetches.map(({ digest }) => digest.toHex())).size;
     const why = this.#cost.whyNot(namespace, prefixes, loadsOf(shares));
     return why !== null && this.#cost.takeProbe() ? null : why;
   }
@@ -191,7 +191,7 @@ export class Prospects {
     blocks: readonly WantedBlock[],
     keys: Uint8Array,
   ): string | null {
-    const namespaceKey = this.#room.parts.namespaces.keyOf(namespace);
+    const namespaceKey = this.#context.parts.namespaces.keyOf(namespace);
     if (namespaceKey === null) return "its namespace is not known here";
     const all = this.#peers.all();
     if (all.length === 0) return "no other host is known";
@@ -204,7 +204,7 @@ export class Prospects {
         if (shares.size > 0) break;
         return "no host that answers is known to have it";
       }
-      const bytes = this.#room.parts.blocks.usualBytes(namespace, layer);
+      const bytes = this.#context.parts.blocks.usualBytes(namespace, layer);
       shares.set(peer, (shares.get(peer) ?? 0) + bytes);
     }
     const prefixes = new Set(blocks.map(({ digest }) => digest.toHex())).size;
@@ -218,11 +218,11 @@ export class Prospects {
     at: number,
     usable: Map<WorkerId, Peer | null>,
   ): Peer | null {
-    for (const worker of this.#room.parts.whereabouts.holders(namespaceKey, keys, at)) {
+    for (const worker of this.#context.parts.whereabouts.holders(namespaceKey, keys, at)) {
       const peer = this.#usable(worker, usable);
       if (peer === null) continue;
-      if (this.#distrust.empty) return peer;
-      if (!this.#distrust.has(worker, keys.subarray(at, at + KEY_BYTES).toHex())) return peer;
+      if (this.#denylist.empty) return peer;
+      if (!this.#denylist.has(worker, keys.subarray(at, at + KEY_BYTES).toHex())) return peer;
     }
     return null;
   }
@@ -253,14 +253,14 @@ const SUSPECT = 0.5;
 /** Whom to ask for a block, of those who are said to have it. */
 export class Candidates {
   readonly #peers: Peers;
-  readonly #cost: Cost;
-  readonly #distrust: Distrust;
+  readonly #cost: CostModel;
+  readonly #denylist: PeerDenylist;
   readonly #nowMs: () => number;
 
-  constructor(peers: Peers, cost: Cost, distrust: Distrust, nowMs: () => number) {
+  constructor(peers: Peers, cost: CostModel, denylist: PeerDenylist, nowMs: () => number) {
     this.#peers = peers;
     this.#cost = cost;
-    this.#distrust = distrust;
+    this.#denylist = denylist;
     this.#nowMs = nowMs;
   }
 
@@ -268,24 +268,24 @@ export class Candidates {
    * The one to ask now; null: nobody, now. First those not asked yet, and of these those that are
    * not slow just now; then in the order in which they were named, but rather one with less to do.
    */
-  pick(flight: Flight): Peer | null {
+  pick(fetch: BlockFetch): Peer | null {
     let [choice, fewest]: [Peer[], number] = [[], Number.POSITIVE_INFINITY];
-    for (const worker of flight.candidates) {
-      const peer = this.#usable(flight, worker);
+    for (const worker of fetch.candidates) {
+      const peer = this.#usable(fetch, worker);
       if (peer === null) continue;
-      const asks = flight.tried(worker).asks + (peer.suspect ? SUSPECT : 0);
-      if (asks < fewest) [choice, fewest] = [[], asks];
-      if (asks === fewest) choice.push(peer);
+      const attempts = fetch.tried(worker).attempts + (peer.suspect ? SUSPECT : 0);
+      if (attempts < fewest) [choice, fewest] = [[], attempts];
+      if (attempts === fewest) choice.push(peer);
     }
-    return choice.length > 1 ? this.#soonest(choice, flight.bytes) : (choice[0] ?? null);
+    return choice.length > 1 ? this.#soonest(choice, fetch.bytes) : (choice[0] ?? null);
   }
 
   /** Milliseconds until one that was busy may be asked again; null: there is none. */
-  waitMs(flight: Flight): number | null {
+  waitMs(fetch: BlockFetch): number | null {
     const nowMs = this.#nowMs();
-    const waits = flight.candidates.flatMap((worker) => {
-      const { busyUntilMs, done, asks } = flight.tried(worker);
-      return !done && asks < ASKS_MAX && busyUntilMs > nowMs ? busyUntilMs - nowMs : [];
+    const waits = fetch.candidates.flatMap((worker) => {
+      const { busyUntilMs, done, attempts } = fetch.tried(worker);
+      return !done && attempts < ASKS_MAX && busyUntilMs > nowMs ? busyUntilMs - nowMs : [];
     });
     return waits.length === 0 ? null : Math.min(...waits);
   }
@@ -299,12 +299,12 @@ export class Candidates {
     return peers.find((peer) => (this.#cost.estimateMs(peer, bytes) ?? 0) <= soon)!;
   }
 
-  #usable(flight: Flight, worker: WorkerId): Peer | null {
-    const { done, asks, busyUntilMs } = flight.tried(worker);
-    if (done || asks >= ASKS_MAX || busyUntilMs > this.#nowMs()) return null;
-    for (const ask of flight.asks) if (ask.peer.worker === worker) return null;
+  #usable(fetch: BlockFetch, worker: WorkerId): Peer | null {
+    const { done, attempts, busyUntilMs } = fetch.tried(worker);
+    if (done || attempts >= ASKS_MAX || busyUntilMs > this.#nowMs()) return null;
+    for (const attempt of fetch.attempts) if (attempt.peer.worker === worker) return null;
     const peer = this.#peers.get(worker);
     if (!peer?.mayBeAsked) return null;
-    return this.#distrust.has(worker, flight.key) ? null : peer;
+    return this.#denylist.has(worker, fetch.key) ? null : peer;
   }
 }

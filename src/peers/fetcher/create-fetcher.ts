@@ -9,16 +9,16 @@ import type { FetchOptions, FetchOutcome, SourceHas } from "../../store/index.ts
 import type { PeerAnswer, WantedBlock } from "../messages.ts";
 import { TRANSPORTS, type TransportName } from "../transport.ts";
 import { Admission } from "./admission.ts";
-import { Call, Flight, Traces } from "./block-fetch.ts";
-import { Candidates, Cost, Distrust, Prospects } from "./candidates.ts";
+import { BlockFetch, FetchCall, Traces } from "./block-fetch.ts";
+import { Candidates, CostModel, FetchForecast, PeerDenylist } from "./candidates.ts";
 import {
+  Discovery,
   type FindOptions,
   findNames,
-  Questions,
-  Searches,
+  PeerQueries,
   type WorkersFound,
 } from "./discovery.ts";
-import { Machine } from "./fetch-scheduler.ts";
+import { FetchScheduler } from "./fetch-scheduler.ts";
 import {
   type PeerStatus,
   PULL_OUTCOMES,
@@ -31,19 +31,19 @@ import {
   type PullTrace,
 } from "./fetcher.ts";
 import { Peers } from "./peer.ts";
-import { IdleLinks } from "./peer-path.ts";
+import { IdleConnections } from "./peer-path.ts";
 
 /** What the parts of a puller share. */
-export interface Room {
+export interface FetchContext {
   readonly parts: PullerParts;
-  readonly tallies: Tallies;
-  readonly idle: IdleLinks;
+  readonly counters: FetchCounters;
+  readonly idle: IdleConnections;
   /** The latest. */
   limits: PullLimits;
 }
 
 /** Counts since the start. */
-class Tallies {
+class FetchCounters {
   readonly #outcomes = Object.fromEntries(PULL_OUTCOMES.map((name) => [name, 0])) as Record<
     PullOutcome,
     number
@@ -96,59 +96,59 @@ const BEFORE_END_MS = 2;
 
 /** Brings blocks from other hosts over the transports it is given. See `Puller`. */
 export function createPuller(parts: PullerParts): Puller {
-  return new PeerPuller(parts);
+  return new PeerFetcher(parts);
 }
 
-class PeerPuller implements Puller {
-  readonly #room: Room;
+class PeerFetcher implements Puller {
+  readonly #context: FetchContext;
   readonly #admission: Admission;
   readonly #peers: Peers;
-  readonly #questions: Questions;
-  readonly #searches: Searches;
-  readonly #prospects: Prospects;
-  readonly #machine: Machine;
+  readonly #queries: PeerQueries;
+  readonly #discovery: Discovery;
+  readonly #forecast: FetchForecast;
+  readonly #scheduler: FetchScheduler;
   readonly #traces: Traces;
   /** By namespace and key; each block once, whoever wants it. */
-  readonly #flights = new Map<string, Flight>();
-  readonly #calls = new Set<Call>();
+  readonly #fetches = new Map<string, BlockFetch>();
+  readonly #calls = new Set<FetchCall>();
   #closed = false;
 
   constructor(parts: PullerParts) {
-    const shared = { tallies: new Tallies(), idle: new IdleLinks() };
-    const room: Room = { parts, ...shared, limits: parts.limits };
-    this.#room = room;
+    const shared = { counters: new FetchCounters(), idle: new IdleConnections() };
+    const context: FetchContext = { parts, ...shared, limits: parts.limits };
+    this.#context = context;
     const admission = new Admission(parts.limits);
-    const peers = new Peers(room, (worker) => admission.bytesOf(worker));
-    const distrust = new Distrust(parts.clock);
-    const cost = new Cost(room);
-    const questions = new Questions(room);
-    const searches = new Searches(room, peers, questions);
+    const peers = new Peers(context, (worker) => admission.bytesOf(worker));
+    const denylist = new PeerDenylist(parts.clock);
+    const cost = new CostModel(context);
+    const queries = new PeerQueries(context);
+    const discovery = new Discovery(context, peers, queries);
     const nowMs = () => parts.clock.monotonicMs();
-    const candidates = new Candidates(peers, cost, distrust, nowMs);
-    const ended = (flight: Flight) => void this.#flights.delete(nameOf(flight));
+    const candidates = new Candidates(peers, cost, denylist, nowMs);
+    const ended = (fetch: BlockFetch) => void this.#fetches.delete(nameOf(fetch));
     this.#admission = admission;
     this.#peers = peers;
-    this.#questions = questions;
-    this.#searches = searches;
+    this.#queries = queries;
+    this.#discovery = discovery;
     this.#traces = new Traces(parts.clock);
-    this.#prospects = new Prospects({ room, peers, cost, distrust });
-    this.#machine = new Machine({
-      ...{ room, admission, candidates, searches, questions, distrust, ended },
+    this.#forecast = new FetchForecast({ context, peers, cost, denylist });
+    this.#scheduler = new FetchScheduler({
+      ...{ context, admission, candidates, discovery, queries, denylist, ended },
     });
   }
 
   get stats(): PullerStats {
     const { inFlightBytes, waiting } = this.#admission;
-    return this.#room.tallies.stats({ inFlightBytes, waiting });
+    return this.#context.counters.stats({ inFlightBytes, waiting });
   }
 
   configure(limits: PullLimits): void {
-    this.#room.limits = limits;
+    this.#context.limits = limits;
     this.#admission.configure(limits);
   }
 
   promising(namespace: NamespaceIndex, keys: Uint32Array, from: number, count: number): number {
-    return this.#closed ? 0 : this.#prospects.promising(namespace, keys, from, count);
+    return this.#closed ? 0 : this.#forecast.promising(namespace, keys, from, count);
   }
 
   fetch(
@@ -171,7 +171,7 @@ class PeerPuller implements Puller {
     blocks: readonly WantedBlock[],
     options: FindOptions,
   ): Promise<readonly SourceHas[] | null> {
-    const key = this.#room.parts.namespaces.keyOf(namespace);
+    const key = this.#context.parts.namespaces.keyOf(namespace);
     if (key === null || !isWorkerId(worker)) return null;
     const answer = await this.ask(worker, { op: "has", namespace: key, blocks }, options);
     if (answer?.op !== "has" || answer.blocks.length !== blocks.length) return null;
@@ -186,27 +186,27 @@ class PeerPuller implements Puller {
     blocks: readonly WantedBlock[],
     options: PullOptions,
   ): Promise<FetchOutcome[]> {
-    const call = new Call(blocks.length, options.stopAtMiss);
-    const namespaceKey = this.#room.parts.namespaces.keyOf(namespace);
+    const call = new FetchCall(blocks.length, options.stopAtMiss);
+    const namespaceKey = this.#context.parts.namespaces.keyOf(namespace);
     if (namespaceKey === null || this.#closed || options.signal.aborted) {
       call.end("miss");
       return await call.done;
     }
-    const { clock } = this.#room.parts;
+    const { clock } = this.#context.parts;
     const deadlineMs = Math.min(Math.max(options.deadlineMs, 0), DEADLINE_MS_MAX);
     using _late = clock.after(deadlineMs, () => call.end("late"));
     const abort = () => call.end("miss");
     options.signal.addEventListener("abort", abort, { once: true });
     this.#calls.add(call);
     const untilMs = clock.monotonicMs() + deadlineMs;
-    const flights = this.#board(namespace, namespaceKey, blocks, options, untilMs);
+    const fetches = this.#coalesce(namespace, namespaceKey, blocks, options, untilMs);
     call.onLeave = (index, late) => {
-      const flight = flights[index]!;
-      if (flight.leave(call, index)) this.#machine.unwanted(flight, late);
+      const fetch = fetches[index]!;
+      if (fetch.leave(call, index)) this.#scheduler.unwanted(fetch, late);
     };
-    for (const [index, flight] of flights.entries())
-      if (call.wants(index)) flight.join(call, index, untilMs);
-    void this.#start(namespace, flights, options);
+    for (const [index, fetch] of fetches.entries())
+      if (call.wants(index)) fetch.join(call, index, untilMs);
+    void this.#start(namespace, fetches, options);
     const outcomes = await call.done;
     this.#calls.delete(call);
     options.signal.removeEventListener("abort", abort);
@@ -219,12 +219,7 @@ class PeerPuller implements Puller {
     options: FindOptions,
   ): Promise<readonly WorkersFound[]> {
     if (this.#closed) return names.map(() => []);
-    return await findNames(
-      { peers: this.#peers, questions: this.#questions },
-      names,
-      sources,
-      options,
-    );
+    return await findNames({ peers: this.#peers, queries: this.#queries }, names, sources, options);
   }
 
   mayAsk(worker: WorkerId): boolean {
@@ -237,12 +232,12 @@ class PeerPuller implements Puller {
     options: FindOptions,
   ): Promise<PeerAnswer | null> {
     const peer = this.#closed ? null : this.#peers.get(worker);
-    return peer === null ? null : await this.#questions.ask(peer, request, options);
+    return peer === null ? null : await this.#queries.ask(peer, request, options);
   }
 
   whyNot(namespace: NamespaceIndex, blocks: readonly WantedBlock[]): string | null {
     if (this.#closed) return "this host stops";
-    return this.#prospects.whyNot(namespace, blocks, this.#keysOf(blocks));
+    return this.#forecast.whyNot(namespace, blocks, this.#keysOf(blocks));
   }
 
   peers(): readonly PeerStatus[] {
@@ -250,67 +245,67 @@ class PeerPuller implements Puller {
   }
 
   traces(key: string | null): readonly PullTrace[] {
-    return this.#traces.told(key);
+    return this.#traces.list(key);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
     for (const call of [...this.#calls]) call.end("miss");
-    for (const flight of [...this.#flights.values()])
-      this.#machine.settle(flight, "aborted", "this host stops");
-    this.#searches.close();
-    await Promise.all([this.#questions.close(), this.#machine.settled(), this.#peers.close()]);
+    for (const fetch of [...this.#fetches.values()])
+      this.#scheduler.settle(fetch, "aborted", "this host stops");
+    this.#discovery.close();
+    await Promise.all([this.#queries.close(), this.#scheduler.settled(), this.#peers.close()]);
   }
 
   /** The pull of each block: one that is under way, or a new one. */
-  #board(
+  #coalesce(
     namespace: NamespaceIndex,
     namespaceKey: Uint8Array,
     blocks: readonly WantedBlock[],
     { priority }: PullOptions,
     deadlineMs: number,
-  ): Flight[] {
+  ): BlockFetch[] {
     const keys = this.#keysOf(blocks);
     return blocks.map(({ digest, layer }, index) => {
       const keyBytes = keys.slice(index * KEY_BYTES, (index + 1) * KEY_BYTES);
       const key = keyBytes.toHex();
-      const under = this.#flights.get(`${namespace} ${key}`);
+      const under = this.#fetches.get(`${namespace} ${key}`);
       if (under !== undefined) {
-        this.#room.tallies.sharedPulls++;
-        if (under.hasten(priority)) this.#machine.hasten(under);
+        this.#context.counters.sharedPulls++;
+        if (under.raisePriority(priority)) this.#scheduler.raisePriority(under);
         return under;
       }
       const trace = this.#traces.begin({ key, digest: digest.toHex(), layer }, priority);
       const place = { namespace, namespaceKey, digest: digest.slice(), layer, keyBytes };
-      const flight = new Flight({ ...place, trace, deadlineMs }, priority);
-      this.#flights.set(nameOf(flight), flight);
-      return flight;
+      const fetch = new BlockFetch({ ...place, trace, deadlineMs }, priority);
+      this.#fetches.set(nameOf(fetch), fetch);
+      return fetch;
     });
   }
 
   /** Sets out for those that are new; those that do not pay end here. */
   async #start(
     namespace: NamespaceIndex,
-    flights: readonly Flight[],
+    fetches: readonly BlockFetch[],
     options: PullOptions,
   ): Promise<void> {
-    const fresh = [...new Set(flights)].filter((flight) => flight.fresh);
-    for (const flight of flights) flight.offer(options.sources);
-    for (const flight of fresh) flight.fresh = false;
+    const fresh = [...new Set(fetches)].filter((fetch) => fetch.fresh);
+    for (const fetch of fetches) fetch.offer(options.sources);
+    for (const fetch of fresh) fetch.fresh = false;
     const doubt =
       options.always || options.priority !== "acquire"
         ? null
-        : this.#prospects.tooDear(namespace, fresh);
-    for (const [index, flight] of fresh.entries()) {
+        : this.#forecast.whyUnprofitable(namespace, fresh);
+    for (const [index, fetch] of fresh.entries()) {
       if (index > 0 && index % STARTS_A_SLICE === 0) await yieldToLoop();
-      if (flight.settled !== null) continue;
-      if (doubt === null) this.#machine.advance(flight);
-      else this.#machine.settle(flight, "unprofitable", doubt);
+      if (fetch.settled !== null) continue;
+      if (doubt === null) this.#scheduler.advance(fetch);
+      else this.#scheduler.settle(fetch, "unprofitable", doubt);
     }
   }
 
   #keysOf(blocks: readonly WantedBlock[]): Uint8Array {
-    const { deriveKeys } = this.#room.parts;
+    const { deriveKeys } = this.#context.parts;
     const keys = new Uint8Array(blocks.length * KEY_BYTES);
     for (let from = 0; from < blocks.length; ) {
       const { layer } = blocks[from]!;
@@ -329,6 +324,6 @@ class PeerPuller implements Puller {
   }
 }
 
-function nameOf({ namespace, key }: Flight): string {
+function nameOf({ namespace, key }: BlockFetch): string {
   return `${namespace} ${key}`;
 }

@@ -1,13 +1,13 @@
 import { assert, type NamespaceIndex, unreachable, type WorkerId } from "../../core/index.ts";
 import type { PeerAnswer, PeerFound, PeerHas, PeerRequest } from "../messages.ts";
-import type { Flight } from "./block-fetch.ts";
-import type { Room } from "./create-fetcher.ts";
+import type { BlockFetch } from "./block-fetch.ts";
+import type { FetchContext } from "./create-fetcher.ts";
 import type { Peer, Peers } from "./peer.ts";
 
 /** Blocks in one `has`. */
 const BLOCKS_MAX = 1_024;
 
-interface Patience {
+interface QueryOptions {
   readonly deadlineMs: number;
   readonly signal?: AbortSignal;
 }
@@ -15,7 +15,7 @@ interface Patience {
 interface HasBatch {
   readonly peer: Peer;
   readonly namespace: NamespaceIndex;
-  readonly flights: Flight[];
+  readonly fetches: BlockFetch[];
   readonly resolvers: ((has: PeerHas | null) => void)[];
   deadlineMs: number;
 }
@@ -24,23 +24,23 @@ interface HasBatch {
  * Short questions to peers. What is asked of one peer in one turn of the loop is one question. A
  * fault is written into the peer's books and answered with null.
  */
-export class Questions {
-  readonly #room: Room;
+export class PeerQueries {
+  readonly #context: FetchContext;
   readonly #rounds = new Map<string, HasBatch>();
   readonly #stop = new AbortController();
   readonly #open = new Set<Promise<unknown>>();
 
-  constructor(room: Room) {
-    this.#room = room;
+  constructor(context: FetchContext) {
+    this.#context = context;
   }
 
   /** What the peer has of this block; null: it did not say. */
-  has(peer: Peer, flight: Flight, deadlineMs: number): Promise<PeerHas | null> {
-    const name = `${flight.namespace} ${peer.worker}`;
+  has(peer: Peer, fetch: BlockFetch, deadlineMs: number): Promise<PeerHas | null> {
+    const name = `${fetch.namespace} ${peer.worker}`;
     let round = this.#rounds.get(name);
-    if (round === undefined || round.flights.length === BLOCKS_MAX) {
-      const { namespace } = flight;
-      const begun: HasBatch = { peer, namespace, flights: [], resolvers: [], deadlineMs: 0 };
+    if (round === undefined || round.fetches.length === BLOCKS_MAX) {
+      const { namespace } = fetch;
+      const begun: HasBatch = { peer, namespace, fetches: [], resolvers: [], deadlineMs: 0 };
       round = begun;
       this.#rounds.set(name, begun);
       queueMicrotask(() => {
@@ -49,7 +49,7 @@ export class Questions {
       });
     }
     const { promise, resolve } = Promise.withResolvers<PeerHas | null>();
-    round.flights.push(flight);
+    round.fetches.push(fetch);
     round.resolvers.push(resolve);
     round.deadlineMs = Math.max(round.deadlineMs, deadlineMs);
     return promise;
@@ -59,9 +59,9 @@ export class Questions {
   async ask(
     peer: Peer,
     request: Exclude<PeerRequest, { op: "pull" }>,
-    patience: Patience,
+    options: QueryOptions,
   ): Promise<PeerAnswer | null> {
-    const asking = this.#call(peer, request, patience);
+    const asking = this.#call(peer, request, options);
     this.#open.add(asking);
     return await asking.finally(() => this.#open.delete(asking));
   }
@@ -71,9 +71,9 @@ export class Questions {
     await Promise.all(this.#open);
   }
 
-  async #ask({ peer, flights, resolvers, deadlineMs }: HasBatch): Promise<void> {
-    const { namespaceKey } = flights[0]!;
-    const blocks = flights.map(({ digest, layer }) => ({ digest, layer }));
+  async #ask({ peer, fetches, resolvers, deadlineMs }: HasBatch): Promise<void> {
+    const { namespaceKey } = fetches[0]!;
+    const blocks = fetches.map(({ digest, layer }) => ({ digest, layer }));
     const request: PeerRequest = { op: "has", namespace: namespaceKey, blocks };
     const answer = await this.ask(peer, request, { deadlineMs });
     const said =
@@ -84,30 +84,30 @@ export class Questions {
   async #call(
     peer: Peer,
     request: Exclude<PeerRequest, { op: "pull" }>,
-    { deadlineMs, signal }: Patience,
+    { deadlineMs, signal }: QueryOptions,
   ): Promise<PeerAnswer | null> {
     if (peer.breaker.state === "open" && !peer.breaker.enter()) return null;
     const opened = await peer.open(new Set());
     if (!opened.ok) return null;
-    const { way, link } = opened;
-    using _use = way.use(link);
+    const { path, connection } = opened;
+    using _use = path.use(connection);
     using stop = stopWith([this.#stop.signal, ...(signal === undefined ? [] : [signal])]);
-    const { progressMs } = this.#room.limits;
-    const called = await link.call(request, {
+    const { progressMs } = this.#context.limits;
+    const called = await connection.call(request, {
       deadlineMs: Math.min(deadlineMs, progressMs),
       signal: stop.signal,
     });
     if (called.ok) {
-      peer.answered(way);
+      peer.answered(path);
       return called.answer;
     }
     const { kind } = called.fault;
     // Who asks may have less patience than a peer needs: that is not the peer's fault.
-    const isHasty = kind === "stalled" && link.fault === null && deadlineMs < progressMs;
+    const isHasty = kind === "stalled" && connection.fault === null && deadlineMs < progressMs;
     if (isHasty || kind === "aborted" || kind === "closed") {
       peer.breaker.withdraw();
-      way.breaker.withdraw();
-    } else peer.failed(way, called.fault, link);
+      path.breaker.withdraw();
+    } else peer.failed(path, called.fault, connection);
     return null;
   }
 }
@@ -144,7 +144,7 @@ export interface FindOptions {
  * about what is left. What each says is kept apart: it is a hint until the block came.
  */
 export async function findNames(
-  { peers, questions }: { readonly peers: Peers; readonly questions: Questions },
+  { peers, queries }: { readonly peers: Peers; readonly queries: PeerQueries },
   names: readonly Uint8Array[],
   sources: readonly WorkerId[],
   options: FindOptions,
@@ -154,7 +154,7 @@ export async function findNames(
     for (let from = 0; from < places.length && !options.signal.aborted; from += NAMES_MAX) {
       const some = places.slice(from, from + NAMES_MAX);
       const request = { op: "find" as const, names: some.map((place) => names[place]!) };
-      const answer = await questions.ask(peer, request, options);
+      const answer = await queries.ask(peer, request, options);
       if (answer?.op !== "find" || answer.found.length !== some.length) return;
       for (const [index, place] of some.entries())
         for (const one of answer.found[index]!) found[place]!.push({ ...one, worker: peer.worker });
@@ -180,13 +180,13 @@ const LOCATE_MS = 250;
 const LOCATE_SOON_MS = 25;
 const ASK_MS = 250;
 /** A router that did not answer within a decent time is left alone for so long. */
-const LOCATE_DECENT_MS = 200;
+const LOCATE_REASONABLE_MS = 200;
 const LOCATE_PAUSE_MS = 5_000;
 /** Hosts that are asked about a block of which nothing is known. */
 const ASKED_MAX = 16;
 
 interface LocateBatch {
-  readonly flights: Flight[];
+  readonly fetches: BlockFetch[];
   readonly done: Promise<void>;
 }
 
@@ -194,33 +194,33 @@ interface LocateBatch {
  * Who may have a block, in three steps, each only when all who were named before could not help:
  * the router's word, then what is known of other hosts, then a question to each of them.
  */
-export class Searches {
-  readonly #room: Room;
+export class Discovery {
+  readonly #context: FetchContext;
   readonly #peers: Peers;
-  readonly #questions: Questions;
+  readonly #queries: PeerQueries;
   readonly #stop = new AbortController();
   #round: LocateBatch | null = null;
   #pausedUntilMs = Number.NEGATIVE_INFINITY;
 
-  constructor(room: Room, peers: Peers, questions: Questions) {
-    this.#room = room;
+  constructor(context: FetchContext, peers: Peers, queries: PeerQueries) {
+    this.#context = context;
     this.#peers = peers;
-    this.#questions = questions;
+    this.#queries = queries;
   }
 
   /** Takes the next step for this block. Its candidates are more then, or not. */
-  async step(flight: Flight): Promise<void> {
-    const { search } = flight;
+  async step(fetch: BlockFetch): Promise<void> {
+    const { search } = fetch;
     switch (search) {
       case "located":
-        flight.search = "known";
-        return await this.#locate(flight);
+        fetch.search = "known";
+        return await this.#locate(fetch);
       case "known":
-        flight.search = "asked";
-        return this.#know(flight);
+        fetch.search = "asked";
+        return this.#know(fetch);
       case "asked":
-        flight.search = "over";
-        return await this.#ask(flight);
+        fetch.search = "over";
+        return await this.#ask(fetch);
       case "over":
         return;
       default:
@@ -229,8 +229,8 @@ export class Searches {
   }
 
   /** Whether `step` has its answer at once. */
-  isReady(flight: Flight): boolean {
-    const { search } = flight;
+  isReady(fetch: BlockFetch): boolean {
+    const { search } = fetch;
     return search === "known" || (search === "located" && !this.#mayLocate());
   }
 
@@ -238,70 +238,70 @@ export class Searches {
     this.#stop.abort();
   }
 
-  #know(flight: Flight): void {
-    const holders = this.#room.parts.whereabouts.holders(flight.namespaceKey, flight.keyBytes, 0);
-    if (flight.offer(holders)) flight.trace.step(`known: ${holders.join(", ")}`);
+  #know(fetch: BlockFetch): void {
+    const holders = this.#context.parts.whereabouts.holders(fetch.namespaceKey, fetch.keyBytes, 0);
+    if (fetch.offer(holders)) fetch.trace.step(`known: ${holders.join(", ")}`);
   }
 
   #mayLocate(): boolean {
-    const { locator, clock } = this.#room.parts;
+    const { locator, clock } = this.#context.parts;
     return locator !== null && clock.monotonicMs() >= this.#pausedUntilMs;
   }
 
   /** What wants to know it in the same turn of the loop is one question for each namespace. */
-  async #locate(flight: Flight): Promise<void> {
+  async #locate(fetch: BlockFetch): Promise<void> {
     if (!this.#mayLocate()) return;
     if (this.#round === null) {
-      const flights: Flight[] = [];
+      const fetches: BlockFetch[] = [];
       const done = Promise.resolve().then(async () => {
         this.#round = null;
-        const named = Map.groupBy(flights, (one) => one.namespace);
+        const named = Map.groupBy(fetches, (one) => one.namespace);
         await Promise.all([...named.values()].map((some) => this.#locateAll(some)));
       });
-      this.#round = { flights, done };
+      this.#round = { fetches, done };
     }
-    this.#round.flights.push(flight);
+    this.#round.fetches.push(fetch);
     await this.#round.done;
   }
 
-  async #locateAll(flights: readonly Flight[]): Promise<void> {
-    const { locator, clock } = this.#room.parts;
+  async #locateAll(fetches: readonly BlockFetch[]): Promise<void> {
+    const { locator, clock } = this.#context.parts;
     assert(locator !== null, "a router to ask");
-    const keys = flights.map((flight) => flight.keyBytes);
-    const isUrgent = flights.some(({ priority }) => priority === "acquire");
+    const keys = fetches.map((fetch) => fetch.keyBytes);
+    const isUrgent = fetches.some(({ priority }) => priority === "acquire");
     const longestMs = isUrgent ? LOCATE_SOON_MS : LOCATE_MS;
-    const ms = Math.min(longestMs, this.#halfOfRest(flights));
-    const [{ namespaceKey }] = flights as readonly [Flight];
+    const ms = Math.min(longestMs, this.#halfOfRest(fetches));
+    const [{ namespaceKey }] = fetches as readonly [BlockFetch];
     const located = await locator.locate(namespaceKey, keys, ms, this.#stop.signal);
-    if (located === null && ms >= LOCATE_DECENT_MS)
+    if (located === null && ms >= LOCATE_REASONABLE_MS)
       this.#pausedUntilMs = clock.monotonicMs() + LOCATE_PAUSE_MS;
-    for (const [index, flight] of flights.entries()) {
+    for (const [index, fetch] of fetches.entries()) {
       const workers = located?.[index] ?? [];
-      if (flight.offer(workers)) flight.trace.step(`router: ${workers.join(", ")}`);
+      if (fetch.offer(workers)) fetch.trace.step(`router: ${workers.join(", ")}`);
     }
   }
 
   /** Engines do not wait for this: what is not known to be anywhere is computed sooner. */
-  async #ask(flight: Flight): Promise<void> {
-    if (flight.priority === "acquire") return;
-    const ms = Math.min(ASK_MS, this.#halfOfRest([flight]));
+  async #ask(fetch: BlockFetch): Promise<void> {
+    if (fetch.priority === "acquire") return;
+    const ms = Math.min(ASK_MS, this.#halfOfRest([fetch]));
     const asked = this.#peers
-      .within(flight.namespaceKey.toHex())
-      .filter(({ worker }) => !flight.candidates.includes(worker))
+      .within(fetch.namespaceKey.toHex())
+      .filter(({ worker }) => !fetch.candidates.includes(worker))
       .slice(0, ASKED_MAX);
     const answers = await Promise.all(
-      asked.map(async (peer) => [peer, await this.#questions.has(peer, flight, ms)] as const),
+      asked.map(async (peer) => [peer, await this.#queries.has(peer, fetch, ms)] as const),
     );
     for (const [peer, has] of answers) {
       if (has === null || has.tiers === 0) continue;
-      flight.measure(has);
-      flight.offer([peer.worker]);
+      fetch.measure(has);
+      fetch.offer([peer.worker]);
     }
-    flight.trace.step(`asked ${asked.length} others`);
+    fetch.trace.step(`asked ${asked.length} others`);
   }
 
-  #halfOfRest(flights: readonly Flight[]): number {
-    const untilMs = Math.max(...flights.map((flight) => flight.deadlineMs));
-    return Math.max((untilMs - this.#room.parts.clock.monotonicMs()) / 2, 1);
+  #halfOfRest(fetches: readonly BlockFetch[]): number {
+    const untilMs = Math.max(...fetches.map((fetch) => fetch.deadlineMs));
+    return Math.max((untilMs - this.#context.parts.clock.monotonicMs()) / 2, 1);
   }
 }

@@ -2,10 +2,10 @@ import type { Clock } from "../../core/index.ts";
 import type { PulledBlock, Unplaced } from "../../store/index.ts";
 import type { FrameHeader, ItemRefusal } from "../messages.ts";
 import type { ItemCame, ItemResult, LinkFault, PeerLink } from "../transport.ts";
-import type { Ask, Carrier } from "./block-fetch.ts";
-import type { Room } from "./create-fetcher.ts";
+import type { Attempt, RequestHandle } from "./block-fetch.ts";
+import type { FetchContext } from "./create-fetcher.ts";
 import type { Opened, Peer } from "./peer.ts";
-import type { Way } from "./peer-path.ts";
+import type { PeerPath } from "./peer-path.ts";
 
 /** Less than this is no progress: a peer that sends byte by byte holds its places as a dead one. */
 const PROGRESS_BYTES = 64 << 10;
@@ -17,20 +17,20 @@ const STOOD_STILL_MS = 5;
 /** Then what came meanwhile is looked at first. */
 const CATCH_UP_MS = 10;
 
-interface PulseWatch {
+interface ProgressEvents {
   /** How long the first answer, or the next, takes at most as a rule; null: not known. */
   usualMs(first: boolean): number | null;
   /** Without progress for so long it has stalled. */
-  patienceMs(): number;
+  timeoutMs(): number;
   /** Once for each answer that takes too long; `silent`: not even bytes came. */
   slow(silent: boolean, afterMs: number): void;
   stalled(afterMs: number): void;
 }
 
 /** Watches whether a request goes on. */
-class Pulse {
+class ProgressMonitor {
   readonly #clock: Clock;
-  readonly #watch: PulseWatch;
+  readonly #watch: ProgressEvents;
   #timer: Disposable | null = null;
   #startMs = 0;
   #answerMs = 0;
@@ -38,10 +38,10 @@ class Pulse {
   #bytes = 0;
   #dueMs = 0;
   #silent = true;
-  #told = false;
+  #list = false;
   #answered = false;
 
-  constructor(clock: Clock, watch: PulseWatch) {
+  constructor(clock: Clock, watch: ProgressEvents) {
     this.#clock = clock;
     this.#watch = watch;
   }
@@ -77,8 +77,8 @@ class Pulse {
     this.#bytes = 0;
     this.#answerMs = nowMs;
     this.#progressMs = nowMs;
-    if (this.#told) {
-      this.#told = false;
+    if (this.#list) {
+      this.#list = false;
       this.#timer?.[Symbol.dispose]();
       this.#arm();
     }
@@ -86,15 +86,15 @@ class Pulse {
   }
 
   #slowMs(): number {
-    const patienceMs = this.#watch.patienceMs();
-    const usualMs = this.#watch.usualMs(!this.#answered) ?? Math.min(UNKNOWN_MS, patienceMs / 4);
-    return Math.min(Math.max(usualMs, SLOW_MS_MIN), patienceMs);
+    const timeoutMs = this.#watch.timeoutMs();
+    const usualMs = this.#watch.usualMs(!this.#answered) ?? Math.min(UNKNOWN_MS, timeoutMs / 4);
+    return Math.min(Math.max(usualMs, SLOW_MS_MIN), timeoutMs);
   }
 
   #arm(leastMs = 1): void {
     const nowMs = this.#clock.monotonicMs();
-    const stallMs = this.#progressMs + this.#watch.patienceMs() - nowMs;
-    const slowMs = this.#told ? stallMs : this.#answerMs + this.#slowMs() - nowMs;
+    const stallMs = this.#progressMs + this.#watch.timeoutMs() - nowMs;
+    const slowMs = this.#list ? stallMs : this.#answerMs + this.#slowMs() - nowMs;
     const ms = Math.max(Math.min(stallMs, slowMs), leastMs);
     this.#dueMs = nowMs + ms;
     this.#timer = this.#clock.after(ms, () => this.#look());
@@ -109,12 +109,12 @@ class Pulse {
       this.#arm(CATCH_UP_MS);
       return;
     }
-    if (nowMs - this.#progressMs >= this.#watch.patienceMs()) {
+    if (nowMs - this.#progressMs >= this.#watch.timeoutMs()) {
       this.#watch.stalled(nowMs - this.#progressMs);
       return;
     }
-    if (!this.#told && nowMs - this.#answerMs >= this.#slowMs()) {
-      this.#told = true;
+    if (!this.#list && nowMs - this.#answerMs >= this.#slowMs()) {
+      this.#list = true;
       this.#watch.slow(this.#silent, nowMs - this.#startMs);
     }
     this.#arm();
@@ -124,16 +124,16 @@ class Pulse {
 /** What becomes of the blocks of a request: one of these for each, and no other after it, but: */
 export interface RequestEvents {
   /** It lies whole at its place. May follow `failed`: given up, and it came all the same. */
-  came(ask: Ask, came: ItemCame, way: Way): void;
-  declined(ask: Ask, how: ItemRefusal): void;
+  came(attempt: Attempt, came: ItemCame, path: PeerPath): void;
+  declined(attempt: Attempt, how: ItemRefusal): void;
   /** It was not asked for at all: RAM gave no place, or needs none. */
-  unplaced(ask: Ask, why: Unplaced): void;
+  unplaced(attempt: Attempt, why: Unplaced): void;
   /** No answer; whether it is the peer's fault is in the peer's books already. */
-  failed(ask: Ask, fault: LinkFault): void;
+  failed(attempt: Attempt, fault: LinkFault): void;
   /** A request takes longer than it should: whether others may be asked for what it is to bring. */
   mayHedge(): boolean;
   /** Of such a request. */
-  slow(ask: Ask): void;
+  slow(attempt: Attempt): void;
 }
 
 /**
@@ -149,27 +149,27 @@ type Working = Extract<Opened, { ok: true }>;
  * next transport where one fails; gives up when nothing comes for too long. A place is free again
  * only when its transport says that nothing writes to it any more.
  */
-export class Request implements Carrier {
-  readonly #room: Room;
+export class FetchRequest implements RequestHandle {
+  readonly #context: FetchContext;
   readonly #events: RequestEvents;
   readonly #peer: Peer;
-  readonly #asks: readonly Ask[];
+  readonly #attempts: readonly Attempt[];
   readonly #stop = new AbortController();
-  readonly #pulse: Pulse;
+  readonly #monitor: ProgressMonitor;
   /** Why it was stopped; null: it was not, or nobody wanted it any more. */
   #fault: LinkFault | null = null;
   #heard = false;
-  #used: { readonly way: Way; readonly link: PeerLink } | null = null;
+  #used: { readonly path: PeerPath; readonly connection: PeerLink } | null = null;
 
-  constructor(room: Room, events: RequestEvents, asks: readonly Ask[]) {
-    this.#room = room;
+  constructor(context: FetchContext, events: RequestEvents, attempts: readonly Attempt[]) {
+    this.#context = context;
     this.#events = events;
-    this.#asks = asks;
-    this.#peer = asks[0]!.peer;
-    for (const ask of asks) ask.carrier = this;
-    this.#pulse = new Pulse(room.parts.clock, {
+    this.#attempts = attempts;
+    this.#peer = attempts[0]!.peer;
+    for (const attempt of attempts) attempt.request = this;
+    this.#monitor = new ProgressMonitor(context.parts.clock, {
       usualMs: (first) => this.#usualMs(first),
-      patienceMs: () => room.limits.progressMs,
+      timeoutMs: () => context.limits.progressMs,
       slow: (silent, afterMs) => this.#slow(silent, afterMs),
       stalled: (ms) => this.#stalled(ms),
     });
@@ -177,47 +177,47 @@ export class Request implements Carrier {
 
   /** Never rejects; resolves when all places are free or committed. */
   async run(): Promise<void> {
-    using _late = this.#room.parts.clock.after(this.#leftMs(), () => this.#late());
-    using _pulse = this.#pulse.start();
-    const fault = await this.#attempts();
-    for (const ask of this.#asks) {
-      ask.landing?.abandon();
-      ask.landing = null;
-      ask.carrier = null;
+    using _late = this.#context.parts.clock.after(this.#leftMs(), () => this.#late());
+    using _pulse = this.#monitor.start();
+    const fault = await this.#tryPaths();
+    for (const attempt of this.#attempts) {
+      attempt.landing?.abandon();
+      attempt.landing = null;
+      attempt.request = null;
     }
     if (!this.#heard) {
       this.#peer.breaker.withdraw();
-      this.#used?.way.breaker.withdraw();
+      this.#used?.path.breaker.withdraw();
     }
-    for (const ask of this.#waiting()) this.#fail(ask, fault ?? NOTHING_SAID);
+    for (const attempt of this.#waiting()) this.#fail(attempt, fault ?? NO_ANSWER);
   }
 
   reconsider(): void {
-    if (this.#waiting().every((ask) => !ask.flight.wanted)) this.#stop.abort();
+    if (this.#waiting().every((attempt) => !attempt.fetch.wanted)) this.#stop.abort();
   }
 
-  async #attempts(): Promise<LinkFault | null> {
-    if (this.#peer.breaker.state === "open") return LEFT_ALONE;
-    const tried = new Set<Way>();
+  async #tryPaths(): Promise<LinkFault | null> {
+    if (this.#peer.breaker.state === "open") return IN_COOLDOWN;
+    const tried = new Set<PeerPath>();
     for (let redials = 0; ; ) {
       const opened = await this.#open(tried);
       if (!opened.ok) return opened.fault;
-      if (tried.size > 0) this.#note("goes on over another transport", opened.way);
-      const asks = this.#place();
-      if (asks.length === 0) return null;
-      const fault = await this.#pull(opened, asks);
+      if (tried.size > 0) this.#note("goes on over another transport", opened.path);
+      const attempts = this.#place();
+      if (attempts.length === 0) return null;
+      const fault = await this.#pull(opened, attempts);
       if (fault === null || this.#stop.signal.aborted) return fault;
       if (fault.kind === "aborted" || fault.kind === "closed") return fault;
       // An old link that has ended says nothing about the peer: it is dialled once more.
       if (fault.kind === "broken" && !opened.fresh && !this.#heard && redials++ === 0) continue;
-      this.#peer.failed(opened.way, fault, opened.link);
+      this.#peer.failed(opened.path, fault, opened.connection);
       this.#heard = true;
-      tried.add(opened.way);
+      tried.add(opened.path);
       if (fault.kind === "stalled") return fault;
     }
   }
 
-  async #open(tried: ReadonlySet<Way>): Promise<Opened> {
+  async #open(tried: ReadonlySet<PeerPath>): Promise<Opened> {
     if (this.#stop.signal.aborted) return { ok: false, fault: this.#fault ?? ABORTED };
     const stopped = Promise.withResolvers<Opened>();
     const stop = () => stopped.resolve({ ok: false, fault: this.#fault ?? ABORTED });
@@ -229,41 +229,44 @@ export class Request implements Carrier {
   }
 
   /** Takes the places that are not taken yet; what needs none is answered. */
-  #place(): Ask[] {
-    const { blocks } = this.#room.parts;
-    const { mirrorPulls } = this.#room.limits;
-    return this.#waiting().filter((ask) => {
-      const { flight } = ask;
-      if (!flight.wanted) {
-        ask.end();
+  #place(): Attempt[] {
+    const { blocks } = this.#context.parts;
+    const { mirrorPulls } = this.#context.limits;
+    return this.#waiting().filter((attempt) => {
+      const { fetch } = attempt;
+      if (!fetch.wanted) {
+        attempt.end();
         return false;
       }
-      if (ask.landing !== null) return true;
-      const { namespace, digest, layer } = flight;
-      const keep = mirrorPulls || flight.priority !== "acquire";
-      const landing = blocks.land(namespace, digest, layer, ask.bytes, keep);
+      if (attempt.landing !== null) return true;
+      const { namespace, digest, layer } = fetch;
+      const keep = mirrorPulls || fetch.priority !== "acquire";
+      const landing = blocks.land(namespace, digest, layer, attempt.bytes, keep);
       if (typeof landing === "string") {
-        ask.end();
-        this.#events.unplaced(ask, landing);
+        attempt.end();
+        this.#events.unplaced(attempt, landing);
         return false;
       }
-      ask.landing = landing;
+      attempt.landing = landing;
       return true;
     });
   }
 
-  async #pull({ way, link }: Working, asks: readonly Ask[]): Promise<LinkFault | null> {
-    using _use = way.use(link);
-    this.#used = { way, link };
-    way.meter.begin();
-    this.#pulse.sent();
-    for (const ask of asks)
-      ask.flight.trace.step("asked", { ...this.#where(way), bytes: ask.bytes });
-    const fault = await link.pull({
-      namespace: asks[0]!.flight.namespaceKey,
-      items: asks.map(({ flight, bytes, generation, landing }) => ({
-        digest: flight.digest,
-        layer: flight.layer,
+  async #pull(
+    { path, connection }: Working,
+    attempts: readonly Attempt[],
+  ): Promise<LinkFault | null> {
+    using _use = path.use(connection);
+    this.#used = { path, connection };
+    path.meter.begin();
+    this.#monitor.sent();
+    for (const attempt of attempts)
+      attempt.fetch.trace.step("asked", { ...this.#where(path), bytes: attempt.bytes });
+    const fault = await connection.pull({
+      namespace: attempts[0]!.fetch.namespaceKey,
+      items: attempts.map(({ fetch, bytes, generation, landing }) => ({
+        digest: fetch.digest,
+        layer: fetch.layer,
         bytesMax: bytes,
         generation,
         offset: landing!.offset,
@@ -271,37 +274,38 @@ export class Request implements Carrier {
       deadlineMs: this.#leftMs() + BEHIND_END_MS,
       signal: this.#stop.signal,
       onBytes: (_, bytes) => {
-        way.meter.moved(bytes);
-        this.#pulse.moved(bytes);
+        path.meter.moved(bytes);
+        this.#monitor.moved(bytes);
       },
-      onItem: (index, result) => this.#answer(asks[index]!, result, way),
+      onItem: (index, result) => this.#answer(attempts[index]!, result, path),
     });
-    way.meter.end();
+    path.meter.end();
     return fault;
   }
 
-  #answer(ask: Ask, result: ItemResult, way: Way): void {
+  #answer(attempt: Attempt, result: ItemResult, path: PeerPath): void {
     this.#heard = true;
-    this.#peer.answered(way);
-    const waited = this.#pulse.answer();
+    this.#peer.answered(path);
+    const waited = this.#monitor.answer();
     if (result.kind !== "came") {
-      if (ask.over) return;
-      ask.end();
-      this.#events.declined(ask, result);
+      if (attempt.over) return;
+      attempt.end();
+      this.#events.declined(attempt, result);
       return;
     }
-    (waited.first ? way.firsts : way.gaps).add(waited.ms);
-    way.blocks++;
-    way.bytes += result.header.bytes;
+    (waited.first ? path.firsts : path.gaps).add(waited.ms);
+    path.blocks++;
+    path.bytes += result.header.bytes;
     // Given up or not: it is there, and whoever wants it still may have it.
-    ask.end();
-    this.#events.came(ask, result, way);
+    attempt.end();
+    this.#events.came(attempt, result, path);
   }
 
   #slow(silent: boolean, afterMs: number): void {
     if (silent) this.#peer.late(afterMs);
-    const late = this.#waiting().filter((ask) => !ask.hedged && ask.flight.wanted);
-    if (late.length > 0 && this.#events.mayHedge()) for (const ask of late) this.#events.slow(ask);
+    const late = this.#waiting().filter((attempt) => !attempt.hedged && attempt.fetch.wanted);
+    if (late.length > 0 && this.#events.mayHedge())
+      for (const attempt of late) this.#events.slow(attempt);
   }
 
   #stalled(ms: number): void {
@@ -318,47 +322,47 @@ export class Request implements Carrier {
     this.#fault = fault;
     this.#stop.abort();
     if (fault.kind === "stalled" && this.#used !== null) {
-      this.#peer.failed(this.#used.way, fault, this.#used.link);
+      this.#peer.failed(this.#used.path, fault, this.#used.connection);
       this.#heard = true;
     }
-    for (const ask of this.#waiting()) this.#fail(ask, fault);
+    for (const attempt of this.#waiting()) this.#fail(attempt, fault);
   }
 
-  #fail(ask: Ask, fault: LinkFault): void {
-    ask.end();
-    this.#events.failed(ask, fault);
+  #fail(attempt: Attempt, fault: LinkFault): void {
+    attempt.end();
+    this.#events.failed(attempt, fault);
   }
 
   /** What is not answered yet. */
-  #waiting(): Ask[] {
-    return this.#asks.filter((ask) => !ask.over);
+  #waiting(): Attempt[] {
+    return this.#attempts.filter((attempt) => !attempt.over);
   }
 
   /** Time that is left for it, as for the one with the most patience. */
   #leftMs(): number {
-    const { parts, limits } = this.#room;
-    const untilMs = Math.max(...this.#asks.map((ask) => ask.flight.deadlineMs));
+    const { parts, limits } = this.#context;
+    const untilMs = Math.max(...this.#attempts.map((attempt) => attempt.fetch.deadlineMs));
     const graceMs = limits.mirrorPulls ? limits.progressMs : 0;
     return Math.max(untilMs - parts.clock.monotonicMs() + graceMs, 0);
   }
 
   #usualMs(first: boolean): number | null {
-    const way = this.#used?.way ?? this.#peer.usable()[0];
-    return (first ? way?.firsts : way?.gaps)?.p95 ?? null;
+    const path = this.#used?.path ?? this.#peer.usable()[0];
+    return (first ? path?.firsts : path?.gaps)?.p95 ?? null;
   }
 
-  #note(what: string, way: Way): void {
-    for (const ask of this.#waiting()) ask.flight.trace.step(what, this.#where(way));
+  #note(what: string, path: PeerPath): void {
+    for (const attempt of this.#waiting()) attempt.fetch.trace.step(what, this.#where(path));
   }
 
-  #where(way: Way) {
-    return { peer: this.#peer.worker, transport: way.transport.name };
+  #where(path: PeerPath) {
+    return { peer: this.#peer.worker, transport: path.transport.name };
   }
 }
 
 const ABORTED: LinkFault = { kind: "aborted", why: "nobody wants it any more" };
-const LEFT_ALONE: LinkFault = { kind: "unreachable", why: "it failed shortly before" };
-const NOTHING_SAID: LinkFault = { kind: "protocol", why: "the pull ended without an answer" };
+const IN_COOLDOWN: LinkFault = { kind: "unreachable", why: "it failed shortly before" };
+const NO_ANSWER: LinkFault = { kind: "protocol", why: "the pull ended without an answer" };
 
 /** What the tiers are told of a frame. */
 export function pulledBlockOf(header: FrameHeader): PulledBlock {

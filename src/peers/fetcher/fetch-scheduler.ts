@@ -3,14 +3,14 @@ import type { Arrival, Unplaced } from "../../store/index.ts";
 import type { ItemRefusal } from "../messages.ts";
 import type { ItemCame, LinkFault } from "../transport.ts";
 import type { Admission } from "./admission.ts";
-import { Ask, type Flight, shareArrival } from "./block-fetch.ts";
-import type { Candidates, Distrust } from "./candidates.ts";
-import type { Room } from "./create-fetcher.ts";
-import type { Questions, Searches } from "./discovery.ts";
-import { pulledBlockOf, Request, type RequestEvents } from "./fetch-request.ts";
+import { Attempt, type BlockFetch, shareArrival } from "./block-fetch.ts";
+import type { Candidates, PeerDenylist } from "./candidates.ts";
+import type { FetchContext } from "./create-fetcher.ts";
+import type { Discovery, PeerQueries } from "./discovery.ts";
+import { FetchRequest, pulledBlockOf, type RequestEvents } from "./fetch-request.ts";
 import { PULL_PRIORITIES, type PullOutcome, type PullPriority } from "./fetcher.ts";
 import type { Peer } from "./peer.ts";
-import type { Way } from "./peer-path.ts";
+import type { PeerPath } from "./peer-path.ts";
 
 /** Second questions for each first one: what is slow at one peer must not double the load. */
 const EARNED = 0.1;
@@ -33,25 +33,25 @@ class HedgeTokens {
 
 /** Requests to one peer at the same time, and of those what no engine waits for. */
 const REQUESTS_MAX = 16;
-const PATIENT_REQUESTS_MAX = 8;
+const BACKGROUND_REQUESTS_MAX = 8;
 /** Of one request; what is more goes in a second one beside it. */
 const REQUEST_BYTES_MAX = 64 << 20;
 
-interface Tray {
+interface Batch {
   readonly peer: Peer;
   readonly namespace: NamespaceIndex;
   readonly priority: PullPriority;
-  readonly asks: Ask[];
+  readonly attempts: Attempt[];
 }
 
 /**
  * Gathers what is asked of one peer at the same time into requests: all that was admitted in one
  * turn of the loop, and what had to wait because the peer has enough requests to answer.
  */
-class Outbox {
+class RequestQueue {
   readonly #itemsMax: () => number;
-  readonly #send: (asks: Ask[]) => Promise<void>;
-  readonly #trays = new Map<string, Tray>();
+  readonly #send: (attempts: Attempt[]) => Promise<void>;
+  readonly #batches = new Map<string, Batch>();
   /** A host that went and came again is another peer under the same name. */
   readonly #numbers = new WeakMap<Peer, number>();
   #peers = 0;
@@ -59,28 +59,28 @@ class Outbox {
   #planned = false;
 
   /** `send` resolves when the request is over, and never rejects. */
-  constructor(itemsMax: () => number, send: (asks: Ask[]) => Promise<void>) {
+  constructor(itemsMax: () => number, send: (attempts: Attempt[]) => Promise<void>) {
     this.#itemsMax = itemsMax;
     this.#send = send;
   }
 
-  add(ask: Ask): void {
-    const { namespace, priority } = ask.flight;
-    const name = `${PULL_PRIORITIES.indexOf(priority)} ${namespace} ${this.#numberOf(ask.peer)}`;
-    const tray = this.#trays.get(name);
-    if (tray === undefined)
-      this.#trays.set(name, { peer: ask.peer, namespace, priority, asks: [ask] });
-    else tray.asks.push(ask);
+  add(attempt: Attempt): void {
+    const { namespace, priority } = attempt.fetch;
+    const name = `${PULL_PRIORITIES.indexOf(priority)} ${namespace} ${this.#numberOf(attempt.peer)}`;
+    const batch = this.#batches.get(name);
+    if (batch === undefined)
+      this.#batches.set(name, { peer: attempt.peer, namespace, priority, attempts: [attempt] });
+    else batch.attempts.push(attempt);
     this.#plan();
   }
 
   /** Whom it is for is more urgent than when it was added. */
-  hasten(ask: Ask): void {
-    for (const { asks } of this.#trays.values()) {
-      const at = asks.indexOf(ask);
+  raisePriority(attempt: Attempt): void {
+    for (const { attempts } of this.#batches.values()) {
+      const at = attempts.indexOf(attempt);
       if (at < 0) continue;
-      asks.splice(at, 1);
-      this.add(ask);
+      attempts.splice(at, 1);
+      this.add(attempt);
       return;
     }
   }
@@ -103,39 +103,39 @@ class Outbox {
 
   /** The urgent first; within one urgency in the order in which they came. */
   #flush(): void {
-    const trays = [...this.#trays].sort(([a], [b]) => a.charCodeAt(0) - b.charCodeAt(0));
-    for (const [name, tray] of trays) {
-      while (tray.asks.length > 0 && this.#mayBegin(tray)) this.#begin(tray);
-      if (tray.asks.length === 0) this.#trays.delete(name);
+    const batches = [...this.#batches].sort(([a], [b]) => a.charCodeAt(0) - b.charCodeAt(0));
+    for (const [name, batch] of batches) {
+      while (batch.attempts.length > 0 && this.#mayBegin(batch)) this.#begin(batch);
+      if (batch.attempts.length === 0) this.#batches.delete(name);
     }
   }
 
-  #mayBegin({ peer, priority }: Tray): boolean {
-    const max = priority === "acquire" ? REQUESTS_MAX : PATIENT_REQUESTS_MAX;
+  #mayBegin({ peer, priority }: Batch): boolean {
+    const max = priority === "acquire" ? REQUESTS_MAX : BACKGROUND_REQUESTS_MAX;
     return (this.#underWay.get(peer) ?? 0) < max;
   }
 
-  #begin(tray: Tray): void {
-    const asks: Ask[] = [];
+  #begin(batch: Batch): void {
+    const attempts: Attempt[] = [];
     let bytes = 0;
-    while (tray.asks.length > 0 && asks.length < this.#itemsMax()) {
-      const ask = tray.asks[0]!;
-      if (asks.length > 0 && bytes + ask.bytes > REQUEST_BYTES_MAX) break;
-      tray.asks.shift();
-      if (ask.over) continue;
-      bytes += ask.bytes;
-      asks.push(ask);
+    while (batch.attempts.length > 0 && attempts.length < this.#itemsMax()) {
+      const attempt = batch.attempts[0]!;
+      if (attempts.length > 0 && bytes + attempt.bytes > REQUEST_BYTES_MAX) break;
+      batch.attempts.shift();
+      if (attempt.over) continue;
+      bytes += attempt.bytes;
+      attempts.push(attempt);
     }
-    if (asks.length === 0) return;
-    this.#underWay.set(tray.peer, (this.#underWay.get(tray.peer) ?? 0) + 1);
-    void this.#send(asks).then(() => this.#ended(tray.peer));
+    if (attempts.length === 0) return;
+    this.#underWay.set(batch.peer, (this.#underWay.get(batch.peer) ?? 0) + 1);
+    void this.#send(attempts).then(() => this.#ended(batch.peer));
   }
 
   #ended(peer: Peer): void {
     const left = this.#underWay.get(peer)! - 1;
     if (left === 0) this.#underWay.delete(peer);
     else this.#underWay.set(peer, left);
-    if (this.#trays.size > 0) this.#plan();
+    if (this.#batches.size > 0) this.#plan();
   }
 }
 
@@ -149,30 +149,30 @@ interface Came {
   readonly bytes: number;
 }
 
-export interface MachineParts {
-  readonly room: Room;
+export interface FetchSchedulerOptions {
+  readonly context: FetchContext;
   readonly admission: Admission;
   readonly candidates: Candidates;
-  readonly searches: Searches;
-  readonly questions: Questions;
-  readonly distrust: Distrust;
+  readonly discovery: Discovery;
+  readonly queries: PeerQueries;
+  readonly denylist: PeerDenylist;
   /** It is over; nobody will join it any more. */
-  ended(flight: Flight): void;
+  ended(fetch: BlockFetch): void;
 }
 
 /** Takes each block from one peer to the next until it has come or nobody has it. */
-export class Machine implements RequestEvents {
-  readonly #parts: MachineParts;
-  readonly #outbox: Outbox;
+export class FetchScheduler implements RequestEvents {
+  readonly #parts: FetchSchedulerOptions;
+  readonly #requestQueue: RequestQueue;
   readonly #tokens = new HedgeTokens();
   readonly #requests = new Set<Promise<void>>();
 
-  constructor(parts: MachineParts) {
+  constructor(parts: FetchSchedulerOptions) {
     this.#parts = parts;
-    const { room } = parts;
-    this.#outbox = new Outbox(
-      () => room.limits.itemsMax,
-      (asks) => this.#send(asks),
+    const { context } = parts;
+    this.#requestQueue = new RequestQueue(
+      () => context.limits.itemsMax,
+      (attempts) => this.#send(attempts),
     );
   }
 
@@ -182,295 +182,296 @@ export class Machine implements RequestEvents {
   }
 
   /** Whom to ask next, or how it ended. */
-  advance(flight: Flight): void {
+  advance(fetch: BlockFetch): void {
     const { candidates } = this.#parts;
-    if (flight.settled !== null || flight.searching) return;
-    if (!flight.awaited) {
-      if (flight.asks.size > 0) return;
-      this.settle(flight, flight.mirror ? "late" : "aborted", "nobody waits for it");
+    if (fetch.settled !== null || fetch.searching) return;
+    if (!fetch.awaited) {
+      if (fetch.attempts.size > 0) return;
+      this.settle(fetch, fetch.mirror ? "late" : "aborted", "nobody waits for it");
       return;
     }
-    if (flight.asked >= ASKS_MAX) {
-      if (flight.asks.size === 0) this.settle(flight, flight.reason, "asked often enough");
+    if (fetch.asked >= ASKS_MAX) {
+      if (fetch.attempts.size === 0) this.settle(fetch, fetch.reason, "asked often enough");
       return;
     }
-    const peer = candidates.pick(flight);
+    const peer = candidates.pick(fetch);
     if (peer !== null) {
-      this.#ask(flight, peer, false);
+      this.#startAttempt(fetch, peer, false);
       return;
     }
-    if (flight.asks.size > 0) return;
-    if (flight.search !== "over") {
-      void this.#search(flight);
+    if (fetch.attempts.size > 0) return;
+    if (fetch.search !== "over") {
+      void this.#search(fetch);
       return;
     }
-    const waitMs = candidates.waitMs(flight);
-    if (waitMs !== null && this.#leftMs(flight) > waitMs) {
-      this.#wait(flight, waitMs);
+    const waitMs = candidates.waitMs(fetch);
+    if (waitMs !== null && this.#leftMs(fetch) > waitMs) {
+      this.#wait(fetch, waitMs);
       return;
     }
-    this.settle(flight, flight.reason, this.#words(flight));
+    this.settle(fetch, fetch.reason, this.#words(fetch));
   }
 
   /** Nobody waits for it any more. What is on its way may come, for whoever asks next. */
-  unwanted(flight: Flight, late: boolean): void {
-    if (flight.settled !== null) return;
-    const coming = [...flight.asks].some((ask) => ask.landing !== null);
-    if (late && coming && this.#parts.room.limits.mirrorPulls) {
-      flight.mirror = true;
-      flight.trace.step("late: what still comes is kept");
+  unwanted(fetch: BlockFetch, late: boolean): void {
+    if (fetch.settled !== null) return;
+    const coming = [...fetch.attempts].some((attempt) => attempt.landing !== null);
+    if (late && coming && this.#parts.context.limits.mirrorPulls) {
+      fetch.mirror = true;
+      fetch.trace.step("late: what still comes is kept");
       return;
     }
-    this.settle(flight, late ? "late" : "aborted", "");
+    this.settle(fetch, late ? "late" : "aborted", "");
   }
 
   /** All of it goes first from now on. */
-  hasten(flight: Flight): void {
-    for (const ask of flight.asks) {
-      ask.ticket?.hasten(flight.priority);
-      if (ask.grant !== null && ask.carrier === null) this.#outbox.hasten(ask);
+  raisePriority(fetch: BlockFetch): void {
+    for (const attempt of fetch.attempts) {
+      attempt.ticket?.raisePriority(fetch.priority);
+      if (attempt.grant !== null && attempt.request === null)
+        this.#requestQueue.raisePriority(attempt);
     }
   }
 
-  settle(flight: Flight, outcome: PullOutcome, why: string, came?: Came): void {
-    assert(flight.settled === null, "a pull ends once");
-    flight.settled = outcome;
-    flight.timer?.[Symbol.dispose]();
-    flight.timer = null;
-    flight.trace.end(outcome, came?.bytes ?? 0, why);
-    this.#parts.room.tallies.ended(outcome);
-    this.#parts.ended(flight);
-    const waiters = flight.takeWaiters();
+  settle(fetch: BlockFetch, outcome: PullOutcome, why: string, came?: Came): void {
+    assert(fetch.settled === null, "a pull ends once");
+    fetch.settled = outcome;
+    fetch.timer?.[Symbol.dispose]();
+    fetch.timer = null;
+    fetch.trace.end(outcome, came?.bytes ?? 0, why);
+    this.#parts.context.counters.ended(outcome);
+    this.#parts.ended(fetch);
+    const waiters = fetch.takeWaiters();
     const kind = outcome === "full" || outcome === "late" ? outcome : "miss";
     const arrivals = came === undefined ? null : shareArrival(came.arrival, waiters.length);
     for (const [index, [call, place]] of waiters.entries())
       call.deliver(place, arrivals === null ? { kind } : { kind: "ok", arrival: arrivals[index]! });
-    for (const ask of [...flight.asks]) {
-      if (ask.carrier === null) ask.end();
-      else ask.carrier.reconsider();
+    for (const attempt of [...fetch.attempts]) {
+      if (attempt.request === null) attempt.end();
+      else attempt.request.reconsider();
     }
   }
 
-  came(ask: Ask, came: ItemCame, way: Way): void {
-    const { flight, peer } = ask;
-    const landing = ask.landing;
+  came(attempt: Attempt, came: ItemCame, path: PeerPath): void {
+    const { fetch, peer } = attempt;
+    const landing = attempt.landing;
     assert(landing !== null, "what came has a place");
-    ask.landing = null;
-    if (flight.settled !== null) {
+    attempt.landing = null;
+    if (fetch.settled !== null) {
       landing.abandon();
       return;
     }
     const { header } = came;
-    const where = { peer: peer.worker, transport: way.transport.name, bytes: header.bytes };
-    if (ask.generation !== 0n && header.generation !== ask.generation) {
+    const where = { peer: peer.worker, transport: path.transport.name, bytes: header.bytes };
+    if (attempt.generation !== 0n && header.generation !== attempt.generation) {
       landing.abandon();
-      this.#lied(ask, "another generation than it said it has");
+      this.#sentCorrupt(attempt, "another generation than it said it has");
       return;
     }
     const committed = landing.commit(pulledBlockOf(header), came.checksum);
     switch (committed.kind) {
       case "ok":
-        this.#parts.room.tallies.came(way.transport.name, header.bytes);
-        if (ask.hedge) this.#parts.room.tallies.hedgesWon++;
-        flight.trace.step(ask.hedge ? "came, sooner than from the first" : "came", where);
-        this.settle(flight, "ok", "", { arrival: committed.arrival, bytes: header.bytes });
+        this.#parts.context.counters.came(path.transport.name, header.bytes);
+        if (attempt.hedge) this.#parts.context.counters.hedgesWon++;
+        fetch.trace.step(attempt.hedge ? "came, sooner than from the first" : "came", where);
+        this.settle(fetch, "ok", "", { arrival: committed.arrival, bytes: header.bytes });
         return;
       case "corrupt":
-        this.#lied(ask, committed.why);
+        this.#sentCorrupt(attempt, committed.why);
         return;
       case "unwanted":
-        this.settle(flight, "aborted", committed.why);
+        this.settle(fetch, "aborted", committed.why);
         return;
       default:
         unreachable(committed, "committed");
     }
   }
 
-  declined(ask: Ask, how: ItemRefusal): void {
-    const { flight, peer } = ask;
-    const { parts } = this.#parts.room;
+  declined(attempt: Attempt, how: ItemRefusal): void {
+    const { fetch, peer } = attempt;
+    const { parts } = this.#parts.context;
     const where = { peer: peer.worker };
-    flight.trace.step(wordsOf(how), where);
+    fetch.trace.step(wordsOf(how), where);
     switch (how.kind) {
       case "absent":
-        flight.reason = "absent";
-        flight.strike(peer.worker);
-        parts.whereabouts.wasWrong(peer.worker, flight.namespaceKey, flight.keyBytes);
+        fetch.reason = "absent";
+        fetch.exclude(peer.worker);
+        parts.whereabouts.wasWrong(peer.worker, fetch.namespaceKey, fetch.keyBytes);
         break;
       case "busy": {
-        flight.reason = "busy";
-        flight.busy(peer.worker, how.retryAfterMs, parts.clock.monotonicMs());
+        fetch.reason = "busy";
+        fetch.busy(peer.worker, how.retryAfterMs, parts.clock.monotonicMs());
         break;
       }
       case "tooLong":
-        flight.reason = "failed";
-        if (how.bytes <= ask.bytes || !flight.measure(how)) flight.strike(peer.worker);
+        fetch.reason = "failed";
+        if (how.bytes <= attempt.bytes || !fetch.measure(how)) fetch.exclude(peer.worker);
         break;
       case "refused":
-        flight.reason = "failed";
-        flight.strike(peer.worker);
+        fetch.reason = "failed";
+        fetch.exclude(peer.worker);
         break;
       default:
         unreachable(how, "refusal");
     }
-    this.advance(flight);
+    this.advance(fetch);
   }
 
-  unplaced(ask: Ask, why: Unplaced): void {
-    const { flight } = ask;
-    if (flight.settled !== null) return;
+  unplaced(attempt: Attempt, why: Unplaced): void {
+    const { fetch } = attempt;
+    if (fetch.settled !== null) return;
     if (why === "full") {
-      this.settle(flight, "full", "RAM has no room for it");
+      this.settle(fetch, "full", "RAM has no room for it");
       return;
     }
     if (why === "present" || why === "removed") {
-      const told = why === "present" ? "it is here meanwhile" : "it was removed here lately";
-      this.settle(flight, "aborted", told);
+      const list = why === "present" ? "it is here meanwhile" : "it was removed here lately";
+      this.settle(fetch, "aborted", list);
       return;
     }
-    this.#disbelieve(ask, "too long for this arena");
+    this.#disbelieve(attempt, "too long for this arena");
   }
 
   /** Such a length cannot be: it was the peer's word, or there is no use in asking others. */
-  #disbelieve({ flight, peer }: Ask, why: string): void {
-    flight.reason = "failed";
-    if (!flight.forget()) {
-      this.settle(flight, "failed", why);
+  #disbelieve({ fetch, peer }: Attempt, why: string): void {
+    fetch.reason = "failed";
+    if (!fetch.forget()) {
+      this.settle(fetch, "failed", why);
       return;
     }
-    flight.trace.step(why, { peer: peer.worker });
-    flight.strike(peer.worker);
-    this.advance(flight);
+    fetch.trace.step(why, { peer: peer.worker });
+    fetch.exclude(peer.worker);
+    this.advance(fetch);
   }
 
-  failed(ask: Ask, fault: LinkFault): void {
-    const { flight, peer } = ask;
-    if (flight.settled !== null) return;
-    if (fault.kind !== "aborted" && fault.kind !== "closed") flight.reason = "failed";
-    flight.trace.step(`${fault.kind}: ${fault.why}`, { peer: peer.worker });
-    this.advance(flight);
+  failed(attempt: Attempt, fault: LinkFault): void {
+    const { fetch, peer } = attempt;
+    if (fetch.settled !== null) return;
+    if (fault.kind !== "aborted" && fault.kind !== "closed") fetch.reason = "failed";
+    fetch.trace.step(`${fault.kind}: ${fault.why}`, { peer: peer.worker });
+    this.advance(fetch);
   }
 
   mayHedge(): boolean {
     return this.#tokens.take();
   }
 
-  slow(ask: Ask): void {
-    const { flight } = ask;
-    ask.hedged = true;
-    if (!flight.wanted || flight.asks.size > 1) return;
-    const { candidates, searches } = this.#parts;
-    let peer = candidates.pick(flight);
+  slow(attempt: Attempt): void {
+    const { fetch } = attempt;
+    attempt.hedged = true;
+    if (!fetch.wanted || fetch.attempts.size > 1) return;
+    const { candidates, discovery } = this.#parts;
+    let peer = candidates.pick(fetch);
     // Whoever named the first one may have named nobody else: others are known beside that.
-    while (peer === null && searches.isReady(flight)) {
-      void searches.step(flight);
-      peer = candidates.pick(flight);
+    while (peer === null && discovery.isReady(fetch)) {
+      void discovery.step(fetch);
+      peer = candidates.pick(fetch);
     }
-    if (peer === null || flight.tried(peer.worker).asks > 0) return;
-    this.#parts.room.tallies.hedges++;
-    flight.trace.step("slow: asks a second one", { peer: peer.worker });
-    this.#ask(flight, peer, true);
+    if (peer === null || fetch.tried(peer.worker).attempts > 0) return;
+    this.#parts.context.counters.hedges++;
+    fetch.trace.step("slow: asks a second one", { peer: peer.worker });
+    this.#startAttempt(fetch, peer, true);
   }
 
-  #lied(ask: Ask, why: string): void {
-    const { flight, peer } = ask;
-    const { tallies } = this.#parts.room;
-    this.#parts.distrust.add(peer.worker, flight.key);
-    flight.strike(peer.worker);
-    flight.reason = "corrupt";
-    flight.trace.step(`corrupt: ${why}`, { peer: peer.worker });
-    tallies.corrupt++;
-    peer.lied(flight.key, why);
-    this.advance(flight);
+  #sentCorrupt(attempt: Attempt, why: string): void {
+    const { fetch, peer } = attempt;
+    const { counters } = this.#parts.context;
+    this.#parts.denylist.add(peer.worker, fetch.key);
+    fetch.exclude(peer.worker);
+    fetch.reason = "corrupt";
+    fetch.trace.step(`corrupt: ${why}`, { peer: peer.worker });
+    counters.corrupt++;
+    peer.sentCorrupt(fetch.key, why);
+    this.advance(fetch);
   }
 
-  #ask(flight: Flight, peer: Peer, hedge: boolean): void {
+  #startAttempt(fetch: BlockFetch, peer: Peer, hedge: boolean): void {
     if (!peer.breaker.enter()) {
-      this.advance(flight);
+      this.advance(fetch);
       return;
     }
-    const { blocks } = this.#parts.room.parts;
-    flight.askedOf(peer.worker);
-    const ask = new Ask(flight, peer, hedge);
-    flight.asks.add(ask);
-    const bytes = flight.bytes || blocks.usualBytes(flight.namespace, flight.layer);
-    if (bytes > 0) this.#enter(ask, bytes);
-    else void this.#measure(ask);
+    const { blocks } = this.#parts.context.parts;
+    fetch.askedOf(peer.worker);
+    const attempt = new Attempt(fetch, peer, hedge);
+    fetch.attempts.add(attempt);
+    const bytes = fetch.bytes || blocks.usualBytes(fetch.namespace, fetch.layer);
+    if (bytes > 0) this.#enter(attempt, bytes);
+    else void this.#measure(attempt);
   }
 
   /** Nothing says how long it is: its owner is asked first. */
-  async #measure(ask: Ask): Promise<void> {
-    const { flight, peer } = ask;
-    const { clock } = this.#parts.room.parts;
-    using _slow = clock.after(MEASURE_SLOW_MS, () => this.slow(ask));
-    const has = await this.#parts.questions.has(peer, flight, this.#leftMs(flight));
-    const others = [...flight.asks].some((other) => other !== ask && other.bytes > 0);
-    if (ask.over || others || flight.settled !== null) return ask.end();
+  async #measure(attempt: Attempt): Promise<void> {
+    const { fetch, peer } = attempt;
+    const { clock } = this.#parts.context.parts;
+    using _slow = clock.after(MEASURE_SLOW_MS, () => this.slow(attempt));
+    const has = await this.#parts.queries.has(peer, fetch, this.#leftMs(fetch));
+    const others = [...fetch.attempts].some((other) => other !== attempt && other.bytes > 0);
+    if (attempt.over || others || fetch.settled !== null) return attempt.end();
     if (has !== null && has.tiers !== 0 && has.bytes > 0) {
-      flight.measure(has);
-      ask.generation = has.generation;
-      return this.#enter(ask, has.bytes);
+      fetch.measure(has);
+      attempt.generation = has.generation;
+      return this.#enter(attempt, has.bytes);
     }
-    ask.end();
-    if (has !== null) return this.declined(ask, { kind: "absent" });
-    this.failed(ask, { kind: "broken", why: "it did not say how long the block is" });
+    attempt.end();
+    if (has !== null) return this.declined(attempt, { kind: "absent" });
+    this.failed(attempt, { kind: "broken", why: "it did not say how long the block is" });
   }
 
-  #enter(ask: Ask, bytes: number): void {
-    const { flight, peer } = ask;
+  #enter(attempt: Attempt, bytes: number): void {
+    const { fetch, peer } = attempt;
     const { admission } = this.#parts;
-    ask.load(bytes);
+    attempt.load(bytes);
     const refused = () => {
-      ask.end();
-      if (flight.settled !== null || flight.asks.size > 0) return;
-      if (bytes > admission.longest) this.#disbelieve(ask, "longer than may be under way");
-      else this.settle(flight, "full", "too many wait");
+      attempt.end();
+      if (fetch.settled !== null || fetch.attempts.size > 0) return;
+      if (bytes > admission.longest) this.#disbelieve(attempt, "longer than may be under way");
+      else this.settle(fetch, "full", "too many wait");
     };
-    const { priority, namespace } = flight;
+    const { priority, namespace } = fetch;
     const ticket = admission.enter({
       ...{ priority, namespace, bytes, peer: peer.worker, refused },
       admitted: (grant) => {
-        ask.grant = grant;
-        this.#outbox.add(ask);
+        attempt.grant = grant;
+        this.#requestQueue.add(attempt);
       },
     });
     if (ticket === null) refused();
-    else ask.ticket = ticket;
+    else attempt.ticket = ticket;
   }
 
-  async #send(asks: Ask[]): Promise<void> {
+  async #send(attempts: Attempt[]): Promise<void> {
     this.#tokens.earn();
-    const run = new Request(this.#parts.room, this, asks).run();
+    const run = new FetchRequest(this.#parts.context, this, attempts).run();
     this.#requests.add(run);
     await run.finally(() => this.#requests.delete(run));
   }
 
-  async #search(flight: Flight): Promise<void> {
-    const { searches } = this.#parts;
-    if (searches.isReady(flight)) {
-      void searches.step(flight);
-      return this.advance(flight);
+  async #search(fetch: BlockFetch): Promise<void> {
+    const { discovery } = this.#parts;
+    if (discovery.isReady(fetch)) {
+      void discovery.step(fetch);
+      return this.advance(fetch);
     }
-    flight.searching = true;
-    await searches.step(flight);
-    flight.searching = false;
-    this.advance(flight);
+    fetch.searching = true;
+    await discovery.step(fetch);
+    fetch.searching = false;
+    this.advance(fetch);
   }
 
-  #wait(flight: Flight, ms: number): void {
-    if (flight.timer !== null) return;
-    flight.trace.step(`waits ${Math.round(ms)} ms for one that is busy`);
-    flight.timer = this.#parts.room.parts.clock.after(ms, () => {
-      flight.timer = null;
-      this.advance(flight);
+  #wait(fetch: BlockFetch, ms: number): void {
+    if (fetch.timer !== null) return;
+    fetch.trace.step(`waits ${Math.round(ms)} ms for one that is busy`);
+    fetch.timer = this.#parts.context.parts.clock.after(ms, () => {
+      fetch.timer = null;
+      this.advance(fetch);
     });
   }
 
-  #leftMs({ deadlineMs }: Flight): number {
-    return Math.max(deadlineMs - this.#parts.room.parts.clock.monotonicMs(), 0);
+  #leftMs({ deadlineMs }: BlockFetch): number {
+    return Math.max(deadlineMs - this.#parts.context.parts.clock.monotonicMs(), 0);
   }
 
-  #words({ candidates }: Flight): string {
+  #words({ candidates }: BlockFetch): string {
     return candidates.length === 0 ? "nobody is known to have it" : "nobody is left to be asked";
   }
 }

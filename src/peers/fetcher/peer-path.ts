@@ -218,7 +218,7 @@ const PULLED_MAX = 128;
 const ASKED_MAX = 64;
 
 /** A way whose link nobody uses now. */
-interface IdleWay {
+interface IdlePath {
   drop(): Promise<void>;
 }
 
@@ -227,58 +227,58 @@ interface IdleWay {
  * can bear, however many hosts there are. Those not used for longest are closed, and a link that
  * brought blocks does not give way to one that was opened for a question.
  */
-export class IdleLinks {
-  readonly #pulled = new Set<IdleWay>();
-  readonly #asked = new Set<IdleWay>();
+export class IdleConnections {
+  readonly #pulled = new Set<IdlePath>();
+  readonly #asked = new Set<IdlePath>();
 
   get count(): number {
     return this.#pulled.size + this.#asked.size;
   }
 
   /** Nobody uses its link any more. `pulled`: the link brought blocks. */
-  enter(way: IdleWay, pulled: boolean): void {
-    this.leave(way);
-    const [ways, max] = pulled ? [this.#pulled, PULLED_MAX] : [this.#asked, ASKED_MAX];
-    ways.add(way);
-    const [oldest] = ways;
-    if (ways.size <= max || oldest === undefined) return;
-    ways.delete(oldest);
+  enter(path: IdlePath, pulled: boolean): void {
+    this.leave(path);
+    const [paths, max] = pulled ? [this.#pulled, PULLED_MAX] : [this.#asked, ASKED_MAX];
+    paths.add(path);
+    const [oldest] = paths;
+    if (paths.size <= max || oldest === undefined) return;
+    paths.delete(oldest);
     void oldest.drop();
   }
 
   /** Its link is used, or over. */
-  leave(way: IdleWay): void {
-    this.#pulled.delete(way);
-    this.#asked.delete(way);
+  leave(path: IdlePath): void {
+    this.#pulled.delete(path);
+    this.#asked.delete(path);
   }
 }
 
 /** A link on which nothing was asked for so long is closed. */
 const IDLE_MS = 60_000;
 
-export interface WayEvents {
+export interface PeerPathEvents {
   /** The other side said who it is. */
-  greeted(hello: PeerHello): void;
+  helloReceived(hello: PeerHello): void;
   /** Its answer to our hello makes no sense. */
-  distrusted(fault: LinkFault): void;
+  helloRejected(fault: LinkFault): void;
 }
 
-export interface WayParts {
+export interface PeerPathOptions {
   readonly worker: WorkerId;
   readonly transport: Transport;
   readonly breaker: Breaker;
   readonly self: PeerHello;
   readonly clock: Clock;
   readonly dialMs: () => number;
-  readonly idle: IdleLinks;
-  readonly events: WayEvents;
+  readonly idle: IdleConnections;
+  readonly events: PeerPathEvents;
 }
 
 /**
  * One transport to one peer: at most one link, dialled once for all who want it, closed when nobody
  * used it for a while, or others are used more.
  */
-export class Way {
+export class PeerPath {
   readonly transport: Transport;
   readonly breaker: Breaker;
   readonly meter: Meter;
@@ -291,8 +291,8 @@ export class Way {
   #bytesBefore = 0;
   /** Of the certificate that was shown last, in milliseconds since 1970. */
   certificateEndsMs: number | null = null;
-  readonly #parts: WayParts;
-  #link: PeerLink | null = null;
+  readonly #parts: PeerPathOptions;
+  #connection: PeerLink | null = null;
   #dialling: Promise<Dialled> | null = null;
   #giveUp: AbortController | null = null;
   /** Requests under way, by link. */
@@ -303,15 +303,15 @@ export class Way {
   #lastRttMs: number | null = null;
   #closed = false;
 
-  constructor(parts: WayParts) {
+  constructor(parts: PeerPathOptions) {
     this.#parts = parts;
     this.transport = parts.transport;
     this.breaker = parts.breaker;
     this.meter = new Meter(parts.clock, () => this.rttMs);
   }
 
-  get link(): PeerLink | null {
-    return this.#link?.fault === null ? this.#link : null;
+  get connection(): PeerLink | null {
+    return this.#connection?.fault === null ? this.#connection : null;
   }
 
   get dialling(): boolean {
@@ -319,14 +319,14 @@ export class Way {
   }
 
   get rttMs(): number | null {
-    return this.#link?.rttMs ?? this.#lastRttMs;
+    return this.#connection?.rttMs ?? this.#lastRttMs;
   }
 
   /** The link, dialled where there is none. Bounded by the time a dial may take. */
   open(endpoint: Endpoint): Promise<Dialled> {
     if (this.#closed) return Promise.resolve(failed({ kind: "closed", why: "this host stops" }));
-    const link = this.link;
-    if (link !== null) return Promise.resolve({ ok: true, link });
+    const connection = this.connection;
+    if (connection !== null) return Promise.resolve({ ok: true, connection });
     this.#dialling ??= this.#dial(endpoint).finally(() => {
       this.#dialling = null;
     });
@@ -334,19 +334,19 @@ export class Way {
   }
 
   /** A request begins on a link, which stays open at least until the answer is disposed. */
-  use(link: PeerLink): Disposable {
-    this.#users.set(link, (this.#users.get(link) ?? 0) + 1);
-    if (link === this.#link) this.#stopIdling();
+  use(connection: PeerLink): Disposable {
+    this.#users.set(connection, (this.#users.get(connection) ?? 0) + 1);
+    if (connection === this.#connection) this.#stopIdling();
     return {
       [Symbol.dispose]: () => {
-        const left = this.#users.get(link)! - 1;
+        const left = this.#users.get(connection)! - 1;
         if (left > 0) {
-          this.#users.set(link, left);
+          this.#users.set(connection, left);
           return;
         }
-        this.#users.delete(link);
-        if (this.#retired.delete(link)) void link[Symbol.asyncDispose]();
-        else if (link === this.#link && !this.#closed) this.#closeWhenIdle();
+        this.#users.delete(connection);
+        if (this.#retired.delete(connection)) void connection[Symbol.asyncDispose]();
+        else if (connection === this.#connection && !this.#closed) this.#closeWhenIdle();
       },
     };
   }
@@ -355,23 +355,23 @@ export class Way {
    * Nothing comes over this link, though it may not know yet that it has ended: what is asked from
    * now on is asked over another one.
    */
-  retire(link: PeerLink): void {
-    if (this.#link === link) {
+  retire(connection: PeerLink): void {
+    if (this.#connection === connection) {
       this.#stopIdling();
-      this.#link = null;
-      this.#lastRttMs = link.rttMs ?? this.#lastRttMs;
+      this.#connection = null;
+      this.#lastRttMs = connection.rttMs ?? this.#lastRttMs;
     }
-    if (this.#users.has(link)) this.#retired.add(link);
-    else void link[Symbol.asyncDispose]();
+    if (this.#users.has(connection)) this.#retired.add(connection);
+    else void connection[Symbol.asyncDispose]();
   }
 
   /** The link is given up, as one that cannot be trusted or leads to another process. */
   async drop(): Promise<void> {
     this.#stopIdling();
-    const link = this.#link;
-    this.#link = null;
-    this.#lastRttMs = link?.rttMs ?? this.#lastRttMs;
-    await link?.[Symbol.asyncDispose]();
+    const connection = this.#connection;
+    this.#connection = null;
+    this.#lastRttMs = connection?.rttMs ?? this.#lastRttMs;
+    await connection?.[Symbol.asyncDispose]();
   }
 
   async close(): Promise<void> {
@@ -380,7 +380,7 @@ export class Way {
     this.#giveUp?.abort();
     await this.#dialling;
     await this.drop();
-    await Promise.all([...this.#retired].map((link) => link[Symbol.asyncDispose]()));
+    await Promise.all([...this.#retired].map((connection) => connection[Symbol.asyncDispose]()));
   }
 
   async #dial(endpoint: Endpoint): Promise<Dialled> {
@@ -401,42 +401,42 @@ export class Way {
     const dialled = await Promise.race([dial, late.promise]);
     if (!dialled.ok) {
       void dial.then(async (came) => {
-        if (came.ok) await came.link[Symbol.asyncDispose]();
+        if (came.ok) await came.connection[Symbol.asyncDispose]();
       });
       return dialled;
     }
-    this.#adopt(dialled.link);
+    this.#adopt(dialled.connection);
     return dialled;
   }
 
-  #adopt(link: PeerLink): void {
-    this.#link = link;
+  #adopt(connection: PeerLink): void {
+    this.#connection = connection;
     this.#bytesBefore = this.bytes;
-    this.certificateEndsMs = link.identity.notAfterMs;
-    void link.ended.then(() => {
-      this.#lastRttMs = link.rttMs ?? this.#lastRttMs;
-      if (this.#link !== link) return;
-      this.#link = null;
+    this.certificateEndsMs = connection.identity.notAfterMs;
+    void connection.ended.then(() => {
+      this.#lastRttMs = connection.rttMs ?? this.#lastRttMs;
+      if (this.#connection !== connection) return;
+      this.#connection = null;
       this.#stopIdling();
     });
-    if (!this.#users.has(link)) this.#closeWhenIdle();
-    void this.#greet(link);
+    if (!this.#users.has(connection)) this.#closeWhenIdle();
+    void this.#greet(connection);
   }
 
   /** Says who we are beside the first request, which does not wait for it. */
-  async #greet(link: PeerLink): Promise<void> {
+  async #greet(connection: PeerLink): Promise<void> {
     const { self, dialMs, events, worker } = this.#parts;
-    const called = await link.call({ op: "hello", hello: self }, { deadlineMs: dialMs() });
+    const called = await connection.call({ op: "hello", hello: self }, { deadlineMs: dialMs() });
     if (!called.ok) return;
     const { answer } = called;
     if (answer.op === "hello" && answer.hello.worker === worker) {
-      events.greeted(answer.hello);
+      events.helloReceived(answer.hello);
       return;
     }
     if (answer.op === "busy") return;
     const why = answer.op === "refused" ? answer.why : "its hello is of somebody else";
-    events.distrusted({ kind: answer.op === "refused" ? "refused" : "protocol", why });
-    if (this.#link === link) await this.drop();
+    events.helloRejected({ kind: answer.op === "refused" ? "refused" : "protocol", why });
+    if (this.#connection === connection) await this.drop();
   }
 
   #stopIdling(): void {

@@ -2,9 +2,9 @@ import { type Random, randomBelow, type WorkerId } from "../../core/index.ts";
 import type { PeerRecord } from "../directory/index.ts";
 import type { HardwareReport, PeerHello } from "../messages.ts";
 import { type LinkFault, type PeerLink, TRANSPORTS } from "../transport.ts";
-import type { Room } from "./create-fetcher.ts";
+import type { FetchContext } from "./create-fetcher.ts";
 import type { PeerStatus, PullLimits } from "./fetcher.ts";
-import { Breaker, Way } from "./peer-path.ts";
+import { Breaker, PeerPath } from "./peer-path.ts";
 
 /** One of so many requests goes the way of which nothing is known, to learn what it carries. */
 const PROBE_ONE_OF = 256;
@@ -24,18 +24,21 @@ interface ChoiceParts {
  * the configuration; else by what both hosts' hardware has (RDMA first), then by the bytes a second
  * that each carried lately. Those that failed lately come last, however good they were.
  */
-function orderWays(ways: readonly Way[], parts: ChoiceParts): Way[] {
-  const usable = ways.filter((way) => isUsable(way, parts));
+function orderPaths(paths: readonly PeerPath[], parts: ChoiceParts): PeerPath[] {
+  const usable = paths.filter((path) => isUsable(path, parts));
   const { transports } = parts;
   const ranked =
     transports === "auto"
       ? rankBySpeed(usable, parts)
-      : usable.sort(by((way) => transports.indexOf(way.transport.name)));
-  return ranked.sort(by((way) => (way.breaker.allows ? 0 : 1)));
+      : usable.sort(by((path) => transports.indexOf(path.transport.name)));
+  return ranked.sort(by((path) => (path.breaker.allows ? 0 : 1)));
 }
 
 /** Whether both hosts have it, and may use it. */
-function isUsable({ transport }: Way, { own, peer, record, transports }: ChoiceParts): boolean {
+function isUsable(
+  { transport }: PeerPath,
+  { own, peer, record, transports }: ChoiceParts,
+): boolean {
   if (transport.unsupported !== null || record.endpoints[transport.name] === undefined)
     return false;
   if (transport.name === "rdma" && !(own.hasRdmaNic && hasRdma(peer, transports))) return false;
@@ -47,22 +50,22 @@ function hasRdma(peer: HardwareReport | null, transports: PullLimits["transports
   return peer === null ? transports !== "auto" : peer.hasRdmaNic;
 }
 
-function rankBySpeed(ways: Way[], { random }: ChoiceParts): Way[] {
-  const natural = ways.sort(by((way) => TRANSPORTS.indexOf(way.transport.name)));
+function rankBySpeed(paths: PeerPath[], { random }: ChoiceParts): PeerPath[] {
+  const natural = paths.sort(by((path) => TRANSPORTS.indexOf(path.transport.name)));
   const [first, ...others] = natural;
   if (first === undefined || others.length === 0) return natural;
-  const known = others.filter((way) => way.meter.goodput !== null);
-  const best = known.sort(by((way) => -way.meter.goodput!))[0];
+  const known = others.filter((path) => path.meter.goodput !== null);
+  const best = known.sort(by((path) => -path.meter.goodput!))[0];
   const speed = first.meter.goodput;
   if (best !== undefined && speed !== null && best.meter.goodput! > speed * CLEARLY)
-    return [best, ...natural.filter((way) => way !== best)];
-  const unknown = others.find((way) => way.meter.goodput === null && way.breaker.allows);
+    return [best, ...natural.filter((path) => path !== best)];
+  const unknown = others.find((path) => path.meter.goodput === null && path.breaker.allows);
   if (unknown !== undefined && speed !== null && randomBelow(random, PROBE_ONE_OF) === 0)
-    return [unknown, ...natural.filter((way) => way !== unknown)];
+    return [unknown, ...natural.filter((path) => path !== unknown)];
   return natural;
 }
 
-function by(rank: (way: Way) => number): (a: Way, b: Way) => number {
+function by(rank: (path: PeerPath) => number): (a: PeerPath, b: PeerPath) => number {
   return (a, b) => rank(a) - rank(b);
 }
 
@@ -74,14 +77,19 @@ const CORRUPT_WITHIN_MS = 60_000;
 const CORRUPT_REMEMBERED_MS = 600_000;
 
 export type Opened =
-  | { readonly ok: true; readonly way: Way; readonly link: PeerLink; readonly fresh: boolean }
+  | {
+      readonly ok: true;
+      readonly path: PeerPath;
+      readonly connection: PeerLink;
+      readonly fresh: boolean;
+    }
   | { readonly ok: false; readonly fault: LinkFault };
 
 /** One other host: the ways to it, and what was seen of it. */
 export class Peer {
   readonly worker: WorkerId;
   readonly breaker: Breaker;
-  readonly ways: readonly Way[];
+  readonly paths: readonly PeerPath[];
   /** Bytes that were asked of it or wait to be. */
   loadBytes = 0;
   failures = 0;
@@ -93,41 +101,42 @@ export class Peer {
   #corruptTimes = 0;
   #corruptUntilMs = Number.NEGATIVE_INFINITY;
   #suspectUntilMs = Number.NEGATIVE_INFINITY;
-  readonly #room: Room;
+  readonly #context: FetchContext;
 
-  constructor(worker: WorkerId, room: Room) {
+  constructor(worker: WorkerId, context: FetchContext) {
     this.worker = worker;
-    this.#room = room;
-    const breaker = () => new Breaker(room.parts.clock, room.parts.random, () => room.limits);
+    this.#context = context;
+    const breaker = () =>
+      new Breaker(context.parts.clock, context.parts.random, () => context.limits);
     this.breaker = breaker();
-    this.ways = room.parts.transports.map((transport) => {
-      const { clock, self } = room.parts;
-      const dialMs = () => room.limits.dialMs;
-      const way: Way = new Way({
-        ...{ worker, transport, breaker: breaker(), self, clock, dialMs, idle: room.idle },
+    this.paths = context.parts.transports.map((transport) => {
+      const { clock, self } = context.parts;
+      const dialMs = () => context.limits.dialMs;
+      const path: PeerPath = new PeerPath({
+        ...{ worker, transport, breaker: breaker(), self, clock, dialMs, idle: context.idle },
         events: {
-          greeted: (hello) => this.#greeted(hello),
-          distrusted: (fault) => this.failed(way, fault),
+          helloReceived: (hello) => this.#helloReceived(hello),
+          helloRejected: (fault) => this.failed(path, fault),
         },
       });
-      return way;
+      return path;
     });
   }
 
   get record(): PeerRecord | null {
-    return this.#room.parts.members.get(this.worker);
+    return this.#context.parts.members.get(this.worker);
   }
 
   /** The ways that both hosts have, the best first. */
-  usable(): Way[] {
+  usable(): PeerPath[] {
     const choice = this.#choice();
-    return choice === null ? [] : orderWays(this.ways, choice);
+    return choice === null ? [] : orderPaths(this.paths, choice);
   }
 
   #choice(): ChoiceParts | null {
     const { record } = this;
     if (record === null) return null;
-    const { parts, limits } = this.#room;
+    const { parts, limits } = this.#context;
     return {
       own: parts.self.hardware,
       peer: this.hello?.hardware ?? record.hardware,
@@ -140,66 +149,68 @@ export class Peer {
   /** Its breaker lets one in, and there is a way to it. */
   get mayBeAsked(): boolean {
     const choice = this.#choice();
-    return this.breaker.allows && choice !== null && this.ways.some((way) => isUsable(way, choice));
+    return (
+      this.breaker.allows && choice !== null && this.paths.some((path) => isUsable(path, choice))
+    );
   }
 
   /** Others are asked first: it took too long lately. */
   get suspect(): boolean {
-    return this.#room.parts.clock.monotonicMs() < this.#suspectUntilMs;
+    return this.#context.parts.clock.monotonicMs() < this.#suspectUntilMs;
   }
 
   /** Of the way that is used, or was fastest; null: not known, or long ago. */
   get goodput(): number | null {
-    const known = this.ways.flatMap((way) => way.meter.goodput ?? []);
+    const known = this.paths.flatMap((path) => path.meter.goodput ?? []);
     return known.length === 0 ? null : Math.max(...known);
   }
 
   /** Where enough came to say so. */
   get provenGoodput(): number | null {
-    const known = this.ways.flatMap((way) => way.meter.provenGoodput ?? []);
+    const known = this.paths.flatMap((path) => path.meter.provenGoodput ?? []);
     return known.length === 0 ? null : Math.max(...known);
   }
 
   get rttMs(): number | null {
-    const known = this.ways.flatMap((way) => way.rttMs ?? []);
+    const known = this.paths.flatMap((path) => path.rttMs ?? []);
     return known.length === 0 ? null : Math.min(...known);
   }
 
   get certificateEndsMs(): number | null {
-    return this.ways.find((way) => way.certificateEndsMs !== null)?.certificateEndsMs ?? null;
+    return this.paths.find((path) => path.certificateEndsMs !== null)?.certificateEndsMs ?? null;
   }
 
   /**
    * A link on the best way that works now, but none of `without`. Where one does not, the next is
    * tried at once.
    */
-  async open(without: ReadonlySet<Way>): Promise<Opened> {
+  async open(without: ReadonlySet<PeerPath>): Promise<Opened> {
     let fault: LinkFault = { kind: "unreachable", why: "no transport is left to it" };
     let failed = [...without].at(-1) ?? null;
-    for (const way of this.usable()) {
-      if (without.has(way) || (failed !== null && !way.breaker.allows)) continue;
-      const endpoint = this.record?.endpoints[way.transport.name];
+    for (const path of this.usable()) {
+      if (without.has(path) || (failed !== null && !path.breaker.allows)) continue;
+      const endpoint = this.record?.endpoints[path.transport.name];
       if (endpoint === undefined) continue;
-      way.breaker.enter();
-      if (failed !== null) this.#room.tallies.fellBack(failed.transport.name);
-      const fresh = way.link === null;
-      const dialled = await way.open(endpoint);
-      if (dialled.ok) return { ok: true, way, link: dialled.link, fresh };
+      path.breaker.enter();
+      if (failed !== null) this.#context.counters.fellBack(failed.transport.name);
+      const fresh = path.connection === null;
+      const dialled = await path.open(endpoint);
+      if (dialled.ok) return { ok: true, path, connection: dialled.connection, fresh };
       fault = dialled.fault;
-      failed = way;
-      this.failed(way, fault);
+      failed = path;
+      this.failed(path, fault);
     }
     return { ok: false, fault };
   }
 
   /** It answered, if only that it has nothing. */
-  answered(way: Way): void {
-    const { parts } = this.#room;
+  answered(path: PeerPath): void {
+    const { parts } = this.#context;
     const { worker } = this;
     this.#slow = 0;
     this.#suspectUntilMs = Number.NEGATIVE_INFINITY;
-    if (way.breaker.succeeded())
-      parts.onEvent({ kind: "transport_up", worker, transport: way.transport.name });
+    if (path.breaker.succeeded())
+      parts.onEvent({ kind: "transport_up", worker, transport: path.transport.name });
     // What was asked before it failed says nothing about it now.
     if (this.breaker.state !== "open" && this.breaker.succeeded()) {
       this.lastFault = null;
@@ -208,16 +219,16 @@ export class Peer {
   }
 
   /** One way failed; where no other is left, the peer has. `link`: what it was asked over. */
-  failed(way: Way, fault: LinkFault, link: PeerLink | null = null): void {
-    if (link !== null && fault.kind === "stalled") way.retire(link);
+  failed(path: PeerPath, fault: LinkFault, connection: PeerLink | null = null): void {
+    if (connection !== null && fault.kind === "stalled") path.retire(connection);
     if (fault.kind === "closed" || fault.kind === "aborted") return;
     const why = `${fault.kind}: ${fault.why}`;
     this.failures++;
-    this.lastFault = `${way.transport.name} ${why}`;
-    const { parts } = this.#room;
+    this.lastFault = `${path.transport.name} ${why}`;
+    const { parts } = this.#context;
     const { worker } = this;
-    const transport = way.transport.name;
-    const cooldownMs = way.breaker.failed();
+    const transport = path.transport.name;
+    const cooldownMs = path.breaker.failed();
     if (cooldownMs !== null)
       parts.onEvent({ kind: "transport_down", worker, transport, why, cooldownMs });
     parts.log("debug", "a peer did not answer as it should", { worker, transport, why });
@@ -225,12 +236,12 @@ export class Peer {
   }
 
   /** It sent what was not asked for. */
-  lied(key: string, why: string): void {
+  sentCorrupt(key: string, why: string): void {
     const { worker } = this;
     this.failures++;
     this.lastFault = `corrupt: ${why}`;
-    this.#room.parts.onEvent({ kind: "peer_corrupt", worker, key, why });
-    const nowMs = this.#room.parts.clock.monotonicMs();
+    this.#context.parts.onEvent({ kind: "peer_corrupt", worker, key, why });
+    const nowMs = this.#context.parts.clock.monotonicMs();
     this.#corruptMs.push(nowMs);
     if (this.#corruptMs.length > CORRUPT_MAX) this.#corruptMs.shift();
     const isOften = this.#corruptMs.length === CORRUPT_MAX;
@@ -244,7 +255,7 @@ export class Peer {
 
   /** Nothing came for longer than it nearly ever takes. */
   late(afterMs: number): void {
-    const { parts, limits } = this.#room;
+    const { parts, limits } = this.#context;
     if (this.suspect) return;
     this.#suspectUntilMs = parts.clock.monotonicMs() + limits.cooldownMs;
     parts.onEvent({ kind: "peer_slow", worker: this.worker, afterMs });
@@ -258,7 +269,7 @@ export class Peer {
   /** Another process answers under its name: what was held against the old one is forgotten. */
   renewed(): void {
     this.breaker.reset();
-    for (const way of this.ways) way.breaker.reset();
+    for (const path of this.paths) path.breaker.reset();
     this.#slow = 0;
     this.#corruptMs.length = 0;
     this.#corruptTimes = 0;
@@ -268,7 +279,7 @@ export class Peer {
   }
 
   async close(): Promise<void> {
-    await Promise.all(this.ways.map((way) => way.close()));
+    await Promise.all(this.paths.map((path) => path.close()));
   }
 
   /** False: it is left alone already. `before`: times this came before. */
@@ -276,37 +287,37 @@ export class Peer {
     const cooldownMs = this.breaker.failed(before);
     if (cooldownMs === null) return false;
     this.#corruptMs.length = 0;
-    this.#room.parts.onEvent({ kind: "breaker_opened", worker: this.worker, why, cooldownMs });
+    this.#context.parts.onEvent({ kind: "breaker_opened", worker: this.worker, why, cooldownMs });
     return true;
   }
 
-  #greeted(hello: PeerHello): void {
+  #helloReceived(hello: PeerHello): void {
     const before = this.hello;
     this.hello = hello;
     if (before === null || before.incarnation === hello.incarnation) return;
     this.renewed();
     this.hello = hello;
-    this.#room.parts.onEvent({ kind: "peer_restarted", worker: this.worker });
+    this.#context.parts.onEvent({ kind: "peer_restarted", worker: this.worker });
   }
 }
 
 /** The peers that were asked for anything, as long as they are members. */
 export class Peers {
-  readonly #room: Room;
+  readonly #context: FetchContext;
   readonly #inFlightBytes: (worker: WorkerId) => number;
   readonly #peers = new Map<WorkerId, Peer>();
   readonly #changes: Disposable;
   readonly #closing = new Set<Promise<void>>();
 
-  constructor(room: Room, inFlightBytes: (worker: WorkerId) => number) {
-    this.#room = room;
+  constructor(context: FetchContext, inFlightBytes: (worker: WorkerId) => number) {
+    this.#context = context;
     this.#inFlightBytes = inFlightBytes;
-    this.#changes = room.parts.members.onChange(({ kind, peer }) => {
+    this.#changes = context.parts.members.onChange(({ kind, peer }) => {
       const known = this.#peers.get(peer.worker);
       if (known === undefined) return;
       if (kind === "restarted") {
         known.renewed();
-        for (const way of known.ways) void way.drop();
+        for (const path of known.paths) void path.drop();
       }
       if (kind === "went") this.#forget(known);
     });
@@ -316,9 +327,9 @@ export class Peers {
   get(worker: WorkerId): Peer | null {
     const known = this.#peers.get(worker);
     if (known !== undefined) return known;
-    const { members, self } = this.#room.parts;
+    const { members, self } = this.#context.parts;
     if (worker === self.worker || members.get(worker) === null) return null;
-    const peer = new Peer(worker, this.#room);
+    const peer = new Peer(worker, this.#context);
     this.#peers.set(worker, peer);
     return peer;
   }
@@ -334,7 +345,7 @@ export class Peers {
   }
 
   all(): Peer[] {
-    return this.#room.parts.members.list().flatMap(({ worker }) => this.get(worker) ?? []);
+    return this.#context.parts.members.list().flatMap(({ worker }) => this.get(worker) ?? []);
   }
 
   status(): PeerStatus[] {
@@ -354,11 +365,11 @@ export class Peers {
   }
 
   #statusOf(peer: Peer): PeerStatus {
-    const { breaker, ways, worker } = peer;
-    const linked = ways.filter((way) => way.link !== null);
+    const { breaker, paths, worker } = peer;
+    const linked = paths.filter((path) => path.connection !== null);
     const used = linked.sort((a, b) => b.bytes - a.bytes)[0];
-    const known = ways.flatMap((way) => way.meter.latest ?? []);
-    const dialling = ways.some((way) => way.dialling);
+    const known = paths.flatMap((path) => path.meter.latest ?? []);
+    const dialling = paths.some((path) => path.dialling);
     const live = used !== undefined ? "linked" : dialling ? "dialling" : "idle";
     return {
       worker,
@@ -369,15 +380,15 @@ export class Peers {
       rttMs: used?.rttMs ?? peer.rttMs,
       breaker: breaker.state,
       cooldownMs: breaker.state === "open" ? breaker.waitMs : null,
-      certificateEndsMs: used?.link?.identity.notAfterMs ?? peer.certificateEndsMs,
+      certificateEndsMs: used?.connection?.identity.notAfterMs ?? peer.certificateEndsMs,
       inFlightBytes: this.#inFlightBytes(worker),
-      pulledBlocks: ways.reduce((sum, way) => sum + way.blocks, 0),
-      pulledBytes: ways.reduce((sum, way) => sum + way.bytes, 0),
+      pulledBlocks: paths.reduce((sum, path) => sum + path.blocks, 0),
+      pulledBytes: paths.reduce((sum, path) => sum + path.bytes, 0),
       failures: peer.failures,
       lastFault: peer.lastFault,
-      transportsDown: ways
-        .filter((way) => way.breaker.state !== "closed")
-        .map((way) => ({ name: way.transport.name, retryMs: way.breaker.waitMs ?? 0 })),
+      transportsDown: paths
+        .filter((path) => path.breaker.state !== "closed")
+        .map((path) => ({ name: path.transport.name, retryMs: path.breaker.waitMs ?? 0 })),
     };
   }
 }

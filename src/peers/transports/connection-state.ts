@@ -3,7 +3,7 @@ import type { LinkFault, TransportLog } from "../transport.ts";
 import type { PeerIdentity, Trust } from "../trust.ts";
 
 /** So many at a time; the others wait for their turn, in order, and not too many of them. */
-export class Slots {
+export class RequestSlots {
   readonly #waiting: ((got: boolean) => void)[] = [];
   readonly #waitingMax: number;
   #free: number;
@@ -50,7 +50,7 @@ export class Slots {
 }
 
 /** A link that lives, with the certificate that its peer showed. */
-export interface HeldLink {
+export interface TrustedConnection {
   readonly der: Uint8Array;
   readonly identity: PeerIdentity;
   /** Whom we called; null: it called us. */
@@ -59,7 +59,7 @@ export interface HeldLink {
   refuse(why: string): void;
 }
 
-interface HeldLinksOptions {
+interface TrustedConnectionsOptions {
   readonly trust: Trust;
   readonly clock: Clock;
   readonly log: TransportLog;
@@ -71,56 +71,56 @@ interface HeldLinksOptions {
  * The links of a transport, held against what is believed now: one that would be refused if it were
  * made anew ends when that changes, and when its certificate ends. Those that are good go on.
  */
-export class HeldLinks {
-  readonly #options: HeldLinksOptions;
-  readonly #links = new Set<HeldLink>();
+export class TrustedConnections {
+  readonly #options: TrustedConnectionsOptions;
+  readonly #connections = new Set<TrustedConnection>();
   #timer: Disposable | null = null;
 
-  constructor(options: HeldLinksOptions) {
+  constructor(options: TrustedConnectionsOptions) {
     this.#options = options;
   }
 
   /** From now on, until disposed. */
-  hold(link: HeldLink): Disposable {
+  hold(connection: TrustedConnection): Disposable {
     const { clock, lookMs } = this.#options;
-    this.#links.add(link);
+    this.#connections.add(connection);
     this.#timer ??= clock.every(lookMs, () => this.#look());
-    return { [Symbol.dispose]: () => this.#drop(link) };
+    return { [Symbol.dispose]: () => this.#drop(connection) };
   }
 
-  #drop(link: HeldLink): void {
-    this.#links.delete(link);
-    if (this.#links.size > 0) return;
+  #drop(connection: TrustedConnection): void {
+    this.#connections.delete(connection);
+    if (this.#connections.size > 0) return;
     this.#timer?.[Symbol.dispose]();
     this.#timer = null;
   }
 
   /** What is believed has changed: ends those that are not accepted any more. */
   judge(): void {
-    for (const link of [...this.#links]) this.#judge(link);
+    for (const connection of [...this.#connections]) this.#judge(connection);
   }
 
   /** Signatures are not verified again for nothing. */
   #look(): void {
     const nowMs = this.#options.clock.wallMs();
-    for (const link of [...this.#links]) {
-      if (link.identity.notAfterMs < nowMs) this.#judge(link);
+    for (const connection of [...this.#connections]) {
+      if (connection.identity.notAfterMs < nowMs) this.#judge(connection);
     }
   }
 
-  #judge(link: HeldLink): void {
+  #judge(connection: TrustedConnection): void {
     const { trust, log } = this.#options;
-    const judged = trust.judge(link.der, link.dialled);
+    const judged = trust.judge(connection.der, connection.dialled);
     if (judged.ok) return;
     const { why } = judged;
-    log("warn", "a peer is not accepted any more", { peer: link.identity.worker, why });
-    this.#drop(link);
-    link.refuse(why);
+    log("warn", "a peer is not accepted any more", { peer: connection.identity.worker, why });
+    this.#drop(connection);
+    connection.refuse(why);
   }
 }
 
 /** A caller's signal and deadline as one signal; disposed when nobody waits any more. */
-export class Patience implements Disposable {
+export class Deadline implements Disposable {
   readonly #over = new AbortController();
   readonly #theirs: AbortSignal | undefined;
   readonly #timer: Disposable;

@@ -94,7 +94,10 @@ class MeasuredTransport implements Transport {
     const seconds = (this.#clock.monotonicMs() - startMs) / 1_000;
     this.#observer.dialled(this.name, dialled.ok ? "ok" : dialled.fault.kind, seconds);
     if (!dialled.ok) return dialled;
-    return { ok: true, link: new MeasuredLink(dialled.link, this.#clock, this.#observer) };
+    return {
+      ok: true,
+      connection: new MeasuredConnection(dialled.connection, this.#clock, this.#observer),
+    };
   }
 
   reload(): Promise<void> {
@@ -106,7 +109,7 @@ class MeasuredTransport implements Transport {
   }
 }
 
-class MeasuredLink implements PeerLink {
+class MeasuredConnection implements PeerLink {
   readonly transport;
   readonly ended;
   readonly #inner: PeerLink;

@@ -31,13 +31,13 @@ export function identityContract(maker: TransportMaker): void {
   const isRefused = async (pair: Pair, host: Host) => {
     const dialled = await tryDial(host, pair.holder.endpoint, "holder");
     if (dialled.ok) {
-      const { link } = dialled;
+      const { connection } = dialled;
       const item = pair.holder.server.put(1, 1_000);
-      const { fault } = await pullPlaces(link, placesFor([item]));
+      const { fault } = await pullPlaces(connection, placesFor([item]));
       expect(fault).not.toBeNull();
-      const called = await link.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
+      const called = await connection.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
       expect(called.ok).toBe(false);
-      await link[Symbol.asyncDispose]();
+      await connection[Symbol.asyncDispose]();
     }
     expect(pair.holder.server.asked).toBe(0);
     await waitFor(() => pair.holder.transport.inboundLinks === 0);

@@ -103,8 +103,8 @@ describeNative("what a peer may make us keep by QUIC", () => {
     expect(pair.holder.log.map(({ fields }) => fields.why)).toContain("own has 2 links");
     const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
     if (!dialled.ok) throw new Error(dialled.fault.why);
-    await using link = dialled.link;
-    expect((await link.call(FIND, { deadlineMs: 5_000 })).ok).toBe(true);
+    await using connection = dialled.connection;
+    expect((await connection.call(FIND, { deadlineMs: 5_000 })).ok).toBe(true);
     await clients[0]![Symbol.asyncDispose]();
     await waitFor(async () => {
       await using again = await RawClient.connect(port, own);

@@ -8,7 +8,7 @@ export const maker: TransportMaker = {
       ...{ trust, clock, log, native },
       limits: {
         linksMax: limits.linksMax,
-        linkRequestsMax: limits.requestsMax,
+        connectionRequestsMax: limits.requestsMax,
         stallMs: limits.progressMs,
         handshakeMs: limits.handshakeMs,
         silentMs: 2_000,

@@ -27,7 +27,10 @@ export class RawStream extends RawLine<ControlMessage> {
 
 /** A holder with a good certificate that says whatever a test wants. */
 export const RawHolder = {
-  listen(credentials: Credentials, onLink: (link: RawStream) => unknown): Promise<RawListener> {
+  listen(
+    credentials: Credentials,
+    onLink: (connection: RawStream) => unknown,
+  ): Promise<RawListener> {
     const take = (socket: TLSSocket) => onLink(new RawStream(socket));
     return RawListener.listen(credentials, SPOKEN.protocol, take);
   },

@@ -38,7 +38,7 @@ describeNative("an RDMA transport and those who ask it", () => {
       await raw.over();
     }
     await waitFor(() => pair.holder.transport.inboundLinks === 0 && pair.holder.server.lent === 0);
-    expect([...pair.fabric.links.values()].every(({ lent }) => lent === 0)).toBe(true);
+    expect([...pair.fabric.connections.values()].every(({ lent }) => lent === 0)).toBe(true);
   });
 
   test("ports that reach none of ours are refused in words", async () => {
@@ -47,7 +47,7 @@ describeNative("an RDMA transport and those who ask it", () => {
     raw.say({ ...HELLO, rails: [{ ...PORT, linkLayer: "infiniband" }] });
     expect(await raw.hear("bye")).toMatchObject({ fault: "refused" });
     await raw.over();
-    expect(pair.fabric.links.size).toBe(0);
+    expect(pair.fabric.connections.size).toBe(0);
   });
 
   test("who never joins is not waited for", async () => {
@@ -57,7 +57,7 @@ describeNative("an RDMA transport and those who ask it", () => {
     await raw.over();
     const whys = pair.holder.log.map(({ fields }) => String(fields.why));
     expect(whys.some((why) => why.includes("queue pairs did not come"))).toBe(true);
-    await waitFor(() => [...pair.fabric.links.values()].every(({ fault }) => fault !== null));
+    await waitFor(() => [...pair.fabric.connections.values()].every(({ fault }) => fault !== null));
   });
 
   test("a block that is never taken comes back in its time, and cannot be read then", async () => {
@@ -115,12 +115,12 @@ type Answer = (
 ) => readonly RdmaControl[];
 
 /** Says welcome as a holder does. */
-async function welcome(pair: PlainPair, link: RawRdma): Promise<void> {
-  await link.hear("hello");
+async function welcome(pair: PlainPair, connection: RawRdma): Promise<void> {
+  await connection.hear("hello");
   const queuePair = pair.holder.rdma.link(0, {} as never);
   const pairs = [{ rail: 0, address: queuePair.address }];
-  link.say({ kind: "welcome", version: 1, requests: 8, pairs });
-  await link.hear("join");
+  connection.say({ kind: "welcome", version: 1, requests: 8, pairs });
+  await connection.hear("join");
 }
 
 /** Dials a holder that behaves until a pull comes, which it answers with `answer`. */
@@ -128,18 +128,18 @@ async function pullFrom(answer: Answer) {
   await using pair = await PlainPair.make({}, { limits: { stallMs: 600, progressMs: 100 } });
   const item = pair.holder.server.put(1, 10_000);
   const heard: RdmaControl[] = [];
-  await using holder = await pair.rawHolder(async (link) => {
-    await welcome(pair, link);
-    link.say(...answer(await link.hear("pull"), item, pair));
-    await link.hear("taken").catch(() => undefined);
-    heard.push(...link.heard);
+  await using holder = await pair.rawHolder(async (connection) => {
+    await welcome(pair, connection);
+    connection.say(...answer(await connection.hear("pull"), item, pair));
+    await connection.hear("taken").catch(() => undefined);
+    heard.push(...connection.heard);
   });
-  await using link = await pair.link(holder.port);
+  await using connection = await pair.connection(holder.port);
   const places = placesFor([item, { ...item, bytesMax: 20_000 }]);
   chalk(pair.asker.region, places);
-  const outcome = await pullPlaces(link, places);
+  const outcome = await pullPlaces(connection, places);
   const areUntouched = places.every((place) => untouchedPlace(pair.asker.region, place));
-  return { outcome, fault: link.fault, areUntouched, reads: pair.fabric.reads };
+  return { outcome, fault: connection.fault, areUntouched, reads: pair.fabric.reads };
 }
 
 describeNative("an RDMA transport and those it asks", () => {
@@ -156,15 +156,15 @@ describeNative("an RDMA transport and those it asks", () => {
       "too full": { kind: "bye", fault: "refused", why: "too full" },
     };
     for (const [words, answer] of Object.entries(answers)) {
-      await using holder = await pair.rawHolder(async (link) => {
-        await link.hear("hello");
-        link.say(answer);
+      await using holder = await pair.rawHolder(async (connection) => {
+        await connection.hear("hello");
+        connection.say(answer);
       });
       const dialled = await pair.dial(holder.port);
       expect(dialled.ok).toBe(false);
       if (!dialled.ok) expect(dialled.fault.why).toContain(words);
     }
-    expect(pair.fabric.links.size).toBe(0);
+    expect(pair.fabric.connections.size).toBe(0);
   });
 
   const header = (pair: PlainPair) => pair.holder.server.header(1);
@@ -222,14 +222,14 @@ describeNative("an RDMA transport and those it asks", () => {
     await using pair = await PlainPair.make();
     const item = pair.holder.server.put(1, 10_000);
     const { promise, resolve } = Promise.withResolvers<RawRdma>();
-    await using holder = await pair.rawHolder(async (link) => {
-      await welcome(pair, link);
-      resolve(link);
+    await using holder = await pair.rawHolder(async (connection) => {
+      await welcome(pair, connection);
+      resolve(connection);
     });
-    await using link = await pair.link(holder.port);
+    await using connection = await pair.connection(holder.port);
     const raw = await promise;
     const abort = new AbortController();
-    const pulled = pullPlaces(link, placesFor([item]), { signal: abort.signal });
+    const pulled = pullPlaces(connection, placesFor([item]), { signal: abort.signal });
     const { id } = await raw.hear("pull");
     abort.abort();
     expect((await pulled).fault?.kind).toBe("aborted");
@@ -239,6 +239,6 @@ describeNative("an RDMA transport and those it asks", () => {
     raw.say({ kind: "lost", id, index: 0 }, { kind: "busy", id, retryAfterMs: 1 });
     raw.say({ kind: "end", id, fault: "broken", why: "" }, { kind: "ping", nonce: 5 });
     expect(await raw.hear("pong")).toEqual({ kind: "pong", nonce: 5 });
-    expect([link.fault, pair.fabric.reads]).toEqual([null, 0]);
+    expect([connection.fault, pair.fabric.reads]).toEqual([null, 0]);
   });
 });

@@ -103,7 +103,7 @@ export class PlainPair extends HostPair<PlainHost> {
   }
 
   /** A holder that says whatever a test wants. */
-  rawHolder(onLink: (link: RawRdma) => unknown): Promise<RawListener> {
+  rawHolder(onLink: (connection: RawRdma) => unknown): Promise<RawListener> {
     const take = (socket: TLSSocket) => onLink(new RawLine<RdmaControl>(socket, SPOKEN));
     return RawListener.listen(this.cluster.host("holder"), SPOKEN.protocol, take);
   }

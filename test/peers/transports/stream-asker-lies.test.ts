@@ -104,7 +104,7 @@ describeNative("a stream transport and those who ask it", () => {
   });
 
   test("a flood of pulls: few are served, all others are told to come again", async () => {
-    const limits = { linkRequestsMax: 4, requestsMax: 6, retryAfterMs: 77 };
+    const limits = { connectionRequestsMax: 4, requestsMax: 6, retryAfterMs: 77 };
     await using pair = await StreamPair.make({ limits });
     const { server } = pair.holder;
     const item = server.put(1, 1_000);
@@ -212,14 +212,19 @@ describeNative("a stream transport and those who ask it", () => {
     });
     await waitFor(() => open.size === 3);
     // Those who can are not kept out by those who do not.
-    await using fourth = await pair.link();
+    await using fourth = await pair.connection();
     expect(fourth.fault).toBeNull();
     await waitFor(() => open.size === 0);
     for (const socket of sockets) socket.destroy();
     // Those who did shake hands do not count.
-    const links = [await pair.link(), await pair.link(), await pair.link(), await pair.link()];
-    expect(links.map(({ fault }) => fault)).toEqual([null, null, null, null]);
-    for (const link of links) await link[Symbol.asyncDispose]();
+    const connections = [
+      await pair.connection(),
+      await pair.connection(),
+      await pair.connection(),
+      await pair.connection(),
+    ];
+    expect(connections.map(({ fault }) => fault)).toEqual([null, null, null, null]);
+    for (const connection of connections) await connection[Symbol.asyncDispose]();
   });
 
   test("no ticket is given: every link shows its certificate anew", async () => {
@@ -263,7 +268,7 @@ describeNative("a stream transport and those who ask it", () => {
     await waitFor(() => pair.holder.transport.inboundLinks === 2);
     await using third = await pair.raw();
     expect(await third.hear("bye")).toMatchObject({ fault: "refused" });
-    await using other = await pair.link();
+    await using other = await pair.connection();
     expect(other.fault).toBeNull();
   });
 });

@@ -17,12 +17,12 @@ const SESSION = {
 } as const;
 
 /** Says welcome as a holder does, and lets the asker's lanes come up. */
-async function welcome(pair: StreamPair, link: RawStream): Promise<void> {
-  await link.hear("hello");
+async function welcome(pair: StreamPair, connection: RawStream): Promise<void> {
+  await connection.hear("hello");
   const lanes = pair.network.open(pair.holder.region);
   const port = lanes.listen("127.0.0.1", 0);
   void lanes.expect(SESSION, 1_000);
-  link.say({ kind: "welcome", version: 1, port, requests: 8, session: SESSION });
+  connection.say({ kind: "welcome", version: 1, port, requests: 8, session: SESSION });
 }
 
 /** Dials a holder that behaves until a pull comes, which it answers with `answer`. */
@@ -31,14 +31,14 @@ async function pullFrom(
 ) {
   await using pair = await StreamPair.make({}, { limits: { stallMs: 1_000 } });
   const item = pair.holder.server.put(1, 10_000);
-  await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (link) => {
-    await welcome(pair, link);
-    link.say(...answer(await link.hear("pull"), item, pair));
+  await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (connection) => {
+    await welcome(pair, connection);
+    connection.say(...answer(await connection.hear("pull"), item, pair));
   });
-  await using link = await pair.link(holder.port);
+  await using connection = await pair.connection(holder.port);
   const places = placesFor([item, { ...item, bytesMax: 20_000 }]);
-  const outcome = await pullPlaces(link, places);
-  return { outcome, fault: link.fault };
+  const outcome = await pullPlaces(connection, places);
+  return { outcome, fault: connection.fault };
 }
 
 describeNative("a stream transport and those it asks", () => {
@@ -56,10 +56,13 @@ describeNative("a stream transport and those it asks", () => {
       "too full": { kind: "bye", fault: "refused", why: "too full" },
     };
     for (const [words, answer] of Object.entries(answers)) {
-      await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (link) => {
-        await link.hear("hello");
-        link.say(answer);
-      });
+      await using holder = await RawHolder.listen(
+        pair.cluster.host("holder"),
+        async (connection) => {
+          await connection.hear("hello");
+          connection.say(answer);
+        },
+      );
       const dialled = await pair.dial(holder.port);
       expect(dialled.ok).toBe(false);
       if (!dialled.ok) expect(dialled.fault.why).toContain(words);
@@ -68,9 +71,9 @@ describeNative("a stream transport and those it asks", () => {
 
   test.each(["aborted", "closed"] as const)("a holder cannot say for us: %s", async (fault) => {
     await using pair = await StreamPair.make();
-    await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (link) => {
-      await link.hear("hello");
-      link.say({ kind: "bye", fault, why: "of yours" });
+    await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (connection) => {
+      await connection.hear("hello");
+      connection.say({ kind: "bye", fault, why: "of yours" });
     });
     expect(await pair.dial(holder.port)).toEqual({
       ok: false,
@@ -136,14 +139,14 @@ describeNative("a stream transport and those it asks", () => {
 
   test("a holder that falls silent: its link ends, and says so", async () => {
     await using pair = await StreamPair.make({}, { limits: { pingMs: 50, silentMs: 300 } });
-    await using holder = await RawHolder.listen(pair.cluster.host("holder"), (link) =>
-      welcome(pair, link),
+    await using holder = await RawHolder.listen(pair.cluster.host("holder"), (connection) =>
+      welcome(pair, connection),
     );
-    await using link = await pair.link(holder.port);
-    const ended = await link.ended;
+    await using connection = await pair.connection(holder.port);
+    const ended = await connection.ended;
     expect(ended).toEqual({ kind: "stalled", why: "nothing was heard of it" });
-    expect(await pullPlaces(link, [])).toMatchObject({ fault: null });
-    const called = await link.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
+    expect(await pullPlaces(connection, [])).toMatchObject({ fault: null });
+    const called = await connection.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
     expect(called).toEqual({ ok: false, fault: ended });
   });
 
@@ -151,14 +154,14 @@ describeNative("a stream transport and those it asks", () => {
     await using pair = await StreamPair.make();
     const item = pair.holder.server.put(1, 10_000);
     const { promise, resolve } = Promise.withResolvers<RawStream>();
-    await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (link) => {
-      await welcome(pair, link);
-      resolve(link);
+    await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (connection) => {
+      await welcome(pair, connection);
+      resolve(connection);
     });
-    await using link = await pair.link(holder.port);
+    await using connection = await pair.connection(holder.port);
     const raw = await promise;
     const abort = new AbortController();
-    const pulled = pullPlaces(link, placesFor([item]), { signal: abort.signal });
+    const pulled = pullPlaces(connection, placesFor([item]), { signal: abort.signal });
     const { id } = await raw.hear("pull");
     abort.abort();
     expect((await pulled).fault?.kind).toBe("aborted");
@@ -167,6 +170,6 @@ describeNative("a stream transport and those it asks", () => {
     raw.say({ kind: "lost", id, index: 0 }, { kind: "busy", id, retryAfterMs: 1 });
     raw.say({ kind: "end", id, fault: "broken", why: "" }, { kind: "ping", nonce: 5 });
     expect(await raw.hear("pong")).toEqual({ kind: "pong", nonce: 5 });
-    expect(link.fault).toBeNull();
+    expect(connection.fault).toBeNull();
   });
 });

@@ -18,16 +18,16 @@ import {
   type Part,
   whyNoAnswer,
 } from "../../wire/index.ts";
-import { Patience, Slots } from "../connection-state.ts";
-import { theirFault } from "./dial.ts";
-import { LifeSigns, type LineLimits } from "./limits.ts";
+import { Deadline, RequestSlots } from "../connection-state.ts";
 import {
+  type ChannelEnd,
+  type ChannelHandler,
   type CommonMessage,
+  type ControlChannel,
   isCommon,
-  type LineEnd,
-  type LineHandler,
-  type MessageLine,
-} from "./message-connection.ts";
+} from "./control-channel.ts";
+import { theirFault } from "./dial.ts";
+import { type ChannelLimits, KeepAlive } from "./limits.ts";
 
 type CallRequest = Exclude<PeerRequest, { op: "pull" }>;
 
@@ -38,7 +38,7 @@ interface Call {
 }
 
 /** A pull under way, whatever brings its bytes. */
-export interface AskedPull {
+export interface ClientPull {
   /** Resolves when nothing of it writes any more. */
   readonly over: Promise<LinkFault | null>;
   /** The link is gone, or as good as gone. */
@@ -52,19 +52,19 @@ export interface AskedPull {
 }
 
 /** What brings the bytes of a link's pulls. */
-export interface AskerPayload<Own> {
+export interface ClientPayload<Own> {
   /** Numbers of 32 bits that it has used up. */
   readonly used: number;
   /** Begins a pull: sends its request. */
-  begin(id: number, pull: OutgoingPull, patience: Patience): AskedPull;
+  begin(id: number, pull: OutgoingPull, deadline: Deadline): ClientPull;
   /** A message of its own. In words what is wrong with it; null: nothing. */
-  take(message: Own, link: AskedIds): string | null;
+  take(message: Own, connection: RequestIds): string | null;
   /** Ends. Resolves when nothing writes any more. */
   close(): Promise<void>;
 }
 
 /** Which requests there have been. */
-export interface AskedIds {
+export interface RequestIds {
   /** What comes for a request that is over is late; one that never was is a fault, in words. */
   mayName(id: number): string | null;
 }
@@ -72,13 +72,13 @@ export interface AskedIds {
 /** Requests have numbers of 32 bits; a link that has used up most of them ends. */
 const NUMBERS_MAX = 2 ** 32 - 2 ** 24;
 
-export interface AskerLinkOptions<Own> {
+export interface ClientConnectionOptions<Own> {
   readonly transport: TransportName;
   readonly identity: PeerIdentity;
-  readonly line: MessageLine<Own>;
-  readonly payload: AskerPayload<Own>;
+  readonly channel: ControlChannel<Own>;
+  readonly payload: ClientPayload<Own>;
   readonly clock: Clock;
-  readonly limits: LineLimits;
+  readonly limits: ChannelLimits;
   /** Requests that the other side works on at a time. */
   readonly requests: number;
   /** The first round trip, in milliseconds. */
@@ -86,8 +86,8 @@ export interface AskerLinkOptions<Own> {
 }
 
 /** The asker's end of a link that can carry payload. */
-export class AskerLink<Own extends { readonly kind: string }>
-  implements PeerLink, LineHandler<Own>, AskedIds
+export class ClientConnection<Own extends { readonly kind: string }>
+  implements PeerLink, ChannelHandler<Own>, RequestIds
 {
   readonly identity: PeerIdentity;
   readonly transport: TransportName;
@@ -95,13 +95,13 @@ export class AskerLink<Own extends { readonly kind: string }>
   readonly ended: Promise<LinkFault>;
   rttMs: number;
   readonly #clock: Clock;
-  readonly #line: MessageLine<Own>;
-  readonly #payload: AskerPayload<Own>;
-  readonly #limits: LineLimits;
+  readonly #channel: ControlChannel<Own>;
+  readonly #payload: ClientPayload<Own>;
+  readonly #limits: ChannelLimits;
   readonly #calls = new Map<number, Call>();
-  readonly #pulls = new Map<number, AskedPull>();
-  readonly #slots: Slots;
-  readonly #signs: LifeSigns;
+  readonly #pulls = new Map<number, ClientPull>();
+  readonly #slots: RequestSlots;
+  readonly #keepAlive: KeepAlive;
   #progress: Disposable | null = null;
   #nextId = 0;
   #fault: LinkFault | null = null;
@@ -109,21 +109,21 @@ export class AskerLink<Own extends { readonly kind: string }>
   /** The payload's way is closed, so that no pull of this link writes anything. */
   #torn: Promise<void> = Promise.resolve();
 
-  constructor(options: AskerLinkOptions<Own>) {
-    const { identity, transport, line, payload, clock, limits } = options;
+  constructor(options: ClientConnectionOptions<Own>) {
+    const { identity, transport, channel, payload, clock, limits } = options;
     this.identity = identity;
     this.transport = transport;
     this.rttMs = options.rttMs;
     this.#clock = clock;
-    this.#line = line;
+    this.#channel = channel;
     this.#payload = payload;
     this.#limits = limits;
-    this.#slots = new Slots(options.requests, limits.waitingMax);
+    this.#slots = new RequestSlots(options.requests, limits.waitingMax);
     this.ended = new Promise((resolve) => {
       this.#onEnd = resolve;
     });
-    this.#signs = new LifeSigns({
-      ...{ line, clock, limits, asks: true },
+    this.#keepAlive = new KeepAlive({
+      ...{ channel, clock, limits, asks: true },
       onRtt: (ms) => {
         this.rttMs = Math.min(this.rttMs, ms);
       },
@@ -139,38 +139,38 @@ export class AskerLink<Own extends { readonly kind: string }>
     request: CallRequest,
     options: { readonly deadlineMs: number; readonly signal?: AbortSignal },
   ): Promise<Called> {
-    using patience = new Patience(this.#clock, options.deadlineMs, options.signal);
-    const refused = await this.#takeSlot(patience);
+    using deadline = new Deadline(this.#clock, options.deadlineMs, options.signal);
+    const refused = await this.#takeSlot(deadline);
     if (refused !== null) return { ok: false, fault: refused };
     const id = this.#nextId++;
     try {
-      return await this.#ask(id, request, patience);
+      return await this.#ask(id, request, deadline);
     } finally {
       this.#calls.delete(id);
       this.#slots.give();
     }
   }
 
-  #ask(id: number, request: CallRequest, patience: Patience): Promise<Called> {
+  #ask(id: number, request: CallRequest, deadline: Deadline): Promise<Called> {
     const { promise, resolve } = Promise.withResolvers<Called>();
     const onAbort = () => {
-      this.#line.send({ kind: "cancel", id });
-      resolve({ ok: false, fault: patience.fault });
+      this.#channel.send({ kind: "cancel", id });
+      resolve({ ok: false, fault: deadline.fault });
     };
     this.#calls.set(id, { request, settle: resolve });
-    patience.signal.addEventListener("abort", onAbort, { once: true });
-    this.#line.send({ kind: "call", id, body: encodeRequest(request) });
+    deadline.signal.addEventListener("abort", onAbort, { once: true });
+    this.#channel.send({ kind: "call", id, body: encodeRequest(request) });
     return promise;
   }
 
   async pull(pull: OutgoingPull): Promise<LinkFault | null> {
     if (pull.items.length === 0) return null;
-    using patience = new Patience(this.#clock, pull.deadlineMs, pull.signal);
-    const refused = await this.#takeSlot(patience);
+    using deadline = new Deadline(this.#clock, pull.deadlineMs, pull.signal);
+    const refused = await this.#takeSlot(deadline);
     if (refused !== null) return refused;
     try {
       const id = this.#nextId++;
-      const asked = this.#payload.begin(id, pull, patience);
+      const asked = this.#payload.begin(id, pull, deadline);
       this.#pulls.set(id, asked);
       this.#watchProgress();
       const fault = await asked.over;
@@ -183,17 +183,17 @@ export class AskerLink<Own extends { readonly kind: string }>
   }
 
   /** Null: it has one. */
-  async #takeSlot(patience: Patience): Promise<LinkFault | null> {
+  async #takeSlot(deadline: Deadline): Promise<LinkFault | null> {
     const used = Math.max(this.#nextId, this.#payload.used);
     if (used > NUMBERS_MAX) this.end("closed", "its numbers are used up");
     if (this.#fault !== null) return this.#fault;
-    if (patience.signal.aborted) return patience.fault;
+    if (deadline.signal.aborted) return deadline.fault;
     if (this.#slots.isCrowded) return { kind: "stalled", why: "too many requests wait" };
-    const got = await this.#slots.take(patience.signal);
-    if (!got) return this.#fault ?? patience.fault;
-    if (this.#fault === null && !patience.signal.aborted) return null;
+    const got = await this.#slots.take(deadline.signal);
+    if (!got) return this.#fault ?? deadline.fault;
+    if (this.#fault === null && !deadline.signal.aborted) return null;
     this.#slots.give();
-    return this.#fault ?? patience.fault;
+    return this.#fault ?? deadline.fault;
   }
 
   #watchProgress(): void {
@@ -232,16 +232,16 @@ export class AskerLink<Own extends { readonly kind: string }>
         return this.mayName(message.id);
       }
       case "ping":
-        this.#line.send({ kind: "pong", nonce: message.nonce });
+        this.#channel.send({ kind: "pong", nonce: message.nonce });
         return null;
       case "pong":
-        this.#signs.answered(message.nonce);
+        this.#keepAlive.answered(message.nonce);
         return null;
       case "bye":
         this.end(message.fault === "refused" ? "refused" : "broken", `it said: ${message.why}`);
         return null;
       default:
-        return ASKED_HERE;
+        return UNEXPECTED_REQUEST;
     }
   }
 
@@ -260,7 +260,7 @@ export class AskerLink<Own extends { readonly kind: string }>
     return null;
   }
 
-  lineEnded(end: LineEnd): void {
+  channelEnded(end: ChannelEnd): void {
     this.end(end.kind, end.why);
   }
 
@@ -273,14 +273,14 @@ export class AskerLink<Own extends { readonly kind: string }>
     if (this.#fault !== null) return;
     const fault: LinkFault = { kind, why };
     this.#fault = fault;
-    this.#signs[Symbol.dispose]();
+    this.#keepAlive[Symbol.dispose]();
     this.#stopWatching();
     this.#slots.close();
     for (const { settle } of [...this.#calls.values()]) settle({ ok: false, fault });
     for (const pull of this.#pulls.values()) pull.fail(fault);
     if (kind === "protocol" || kind === "closed" || kind === "refused")
-      this.#line.close({ kind: "bye", fault: kind, why });
-    else this.#line.destroy();
+      this.#channel.close({ kind: "bye", fault: kind, why });
+    else this.#channel.destroy();
     this.#torn = this.#payload.close();
     this.#onEnd(fault);
   }
@@ -294,12 +294,12 @@ export class AskerLink<Own extends { readonly kind: string }>
 }
 
 /** Said to who asks on a link that is there for us to ask. */
-export const ASKED_HERE = "it asked on a link of ours";
+export const UNEXPECTED_REQUEST = "it asked on a link of ours";
 
 /** One side had more under way than it can, or no time: whoever asks again may have more luck. */
-export const CROWDED: ItemRefusal = { kind: "busy", retryAfterMs: 50 };
+export const OVERLOADED: ItemRefusal = { kind: "busy", retryAfterMs: 50 };
 
-export interface AskedItem extends Landed {
+export interface RequestedItem extends Landed {
   readonly index: number;
   /** By which what may write to its place now is known; null: nothing writes there. */
   writer: number | null;
@@ -319,9 +319,9 @@ export interface Writers {
   cancel(writer: number): void;
 }
 
-export interface AskedItemsOptions {
+export interface RequestedItemsOptions {
   readonly clock: Clock;
-  readonly patience: Patience;
+  readonly deadline: Deadline;
   readonly writers: Writers;
   /** Says to the other side that nothing more is wanted. */
   sayCancel(): void;
@@ -332,13 +332,13 @@ export interface AskedItemsOptions {
  *
  * States: asking → settled (all items answered, or a fault) → over (nothing writes any more).
  */
-export class AskedItems {
+export class RequestedItems {
   /** Resolves when it is over. */
   readonly over: Promise<LinkFault | null>;
-  readonly all: readonly AskedItem[];
+  readonly all: readonly RequestedItem[];
   readonly #open: OpenItems;
   readonly #pull: OutgoingPull;
-  readonly #options: AskedItemsOptions;
+  readonly #options: RequestedItemsOptions;
   readonly #onAbort: () => void;
   #resolve!: (fault: LinkFault | null) => void;
   #unanswered: number;
@@ -350,8 +350,8 @@ export class AskedItems {
   #movedMs: number;
   #isOver = false;
 
-  constructor(pull: OutgoingPull, options: AskedItemsOptions) {
-    const { clock, patience } = options;
+  constructor(pull: OutgoingPull, options: RequestedItemsOptions) {
+    const { clock, deadline } = options;
     this.#pull = pull;
     this.#options = options;
     this.#open = new OpenItems(pull.namespace, pull.items);
@@ -369,8 +369,8 @@ export class AskedItems {
       told: 0,
       isDone: false,
     }));
-    this.#onAbort = () => this.giveUp(patience.fault);
-    patience.signal.addEventListener("abort", this.#onAbort, { once: true });
+    this.#onAbort = () => this.giveUp(deadline.fault);
+    deadline.signal.addEventListener("abort", this.#onAbort, { once: true });
   }
 
   /** Null: it goes on, or all is answered. */
@@ -424,7 +424,7 @@ export class AskedItems {
   takeLost(index: number): string | null {
     const item = this.all[index];
     if (item === undefined || item.header === null) return "it lost what it never had";
-    if (this.#fault === null && !item.isDone) this.refuse(item, CROWDED);
+    if (this.#fault === null && !item.isDone) this.refuse(item, OVERLOADED);
     return null;
   }
 
@@ -451,7 +451,7 @@ export class AskedItems {
    * something else is to be done with the item by now.
    */
   write<Result>(
-    item: AskedItem,
+    item: RequestedItem,
     writer: number,
     coming: Promise<Result>,
     then: (result: Result) => void,
@@ -470,7 +470,7 @@ export class AskedItems {
   }
 
   /** Does `next` as soon as nothing writes to the item's place. */
-  retire(item: AskedItem, next: () => void): void {
+  retire(item: RequestedItem, next: () => void): void {
     if (item.writer === null) {
       next();
       return;
@@ -479,16 +479,16 @@ export class AskedItems {
     this.#options.writers.cancel(item.writer);
   }
 
-  refuse(item: AskedItem, refusal: ItemRefusal): void {
+  refuse(item: RequestedItem, refusal: ItemRefusal): void {
     this.retire(item, () => this.finish(item, refusal));
   }
 
-  came(item: AskedItem, header: FrameHeader, checksum: bigint): void {
+  came(item: RequestedItem, header: FrameHeader, checksum: bigint): void {
     this.#tell(item, header.bytes);
     this.finish(item, { kind: "came", header, checksum });
   }
 
-  #tell(item: AskedItem, arrived: number): void {
+  #tell(item: RequestedItem, arrived: number): void {
     if (arrived <= item.told) return;
     const more = arrived - item.told;
     item.told = arrived;
@@ -496,7 +496,7 @@ export class AskedItems {
     this.#pull.onBytes(item.index, more);
   }
 
-  finish(item: AskedItem, result: ItemResult): void {
+  finish(item: RequestedItem, result: ItemResult): void {
     if (item.isDone) return;
     item.isDone = true;
     this.#unanswered--;
@@ -509,7 +509,7 @@ export class AskedItems {
     const isSettled = this.#fault !== null || this.#unanswered === 0;
     if (!isSettled || this.#writing > 0 || this.#isOver) return;
     this.#isOver = true;
-    this.#options.patience.signal.removeEventListener("abort", this.#onAbort);
+    this.#options.deadline.signal.removeEventListener("abort", this.#onAbort);
     this.#resolve(this.#fault);
   }
 }

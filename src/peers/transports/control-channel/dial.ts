@@ -3,15 +3,15 @@ import type { Clock } from "../../../core/index.ts";
 import type { DialTarget, LinkFault, LinkFaultKind } from "../../transport.ts";
 import type { PeerIdentity, Trust } from "../../trust.ts";
 import { ANSWER_BYTES_MAX } from "../../wire/index.ts";
-import type { LineLimits } from "./limits.ts";
-import { connectTls, identify, plainAddress } from "./listener.ts";
 import {
+  type ChannelEnd,
+  type ChannelHandler,
   type Codec,
   type CommonMessage,
-  type LineEnd,
-  type LineHandler,
-  MessageLine,
-} from "./message-connection.ts";
+  ControlChannel,
+} from "./control-channel.ts";
+import type { ChannelLimits } from "./limits.ts";
+import { connectTls, identify, plainAddress } from "./listener.ts";
 
 /** What the other side may know: that a caller of ours gave up, or that we closed, only we do. */
 const THEIRS: ReadonlySet<LinkFaultKind> = new Set(["refused", "protocol", "stalled", "broken"]);
@@ -21,13 +21,13 @@ export function theirFault(kind: LinkFaultKind, why: string): LinkFault {
   return { kind: THEIRS.has(kind) ? kind : "broken", why: `it said: ${why}` };
 }
 
-export interface LineDialOptions<Own> {
+export interface ChannelDialOptions<Own> {
   readonly trust: Trust;
   /** What is spoken, in the handshake. */
   readonly protocol: string;
   readonly codec: Codec<Own>;
   readonly clock: Clock;
-  readonly limits: Pick<LineLimits, "unreadBytesMax">;
+  readonly limits: Pick<ChannelLimits, "unreadBytesMax">;
 }
 
 export type Step<T> =
@@ -35,7 +35,7 @@ export type Step<T> =
   | { readonly ok: false; readonly fault: LinkFault };
 
 /** A line to the worker that was meant. */
-export interface DialledLine<Own extends { readonly kind: string }> {
+export interface DialledChannel<Own extends { readonly kind: string }> {
   readonly dialling: Dialling<Own>;
   readonly identity: PeerIdentity;
   /** The certificate that proves it. */
@@ -46,11 +46,11 @@ export interface DialledLine<Own extends { readonly kind: string }> {
 const AROUND_BYTES = 64;
 
 /** A connection to the worker, whose certificate was verified. */
-export async function dialLine<Own extends { readonly kind: string }>(
+export async function dialChannel<Own extends { readonly kind: string }>(
   target: DialTarget,
-  options: LineDialOptions<Own>,
+  options: ChannelDialOptions<Own>,
   signal: AbortSignal,
-): Promise<Step<DialledLine<Own>>> {
+): Promise<Step<DialledChannel<Own>>> {
   const { host, port } = target;
   const { trust, protocol } = options;
   const connected = await connectTls({ host, port }, trust.credentials, protocol, signal);
@@ -67,10 +67,10 @@ export async function dialLine<Own extends { readonly kind: string }>(
 }
 
 /** A connection to the right worker on its way to becoming a link. */
-export class Dialling<Own extends { readonly kind: string }> implements LineHandler<Own> {
+export class Dialling<Own extends { readonly kind: string }> implements ChannelHandler<Own> {
   /** Of the other side. */
   readonly address: string;
-  readonly line: MessageLine<Own>;
+  readonly channel: ControlChannel<Own>;
   readonly #signal: AbortSignal;
   /** Ends the step that is waited for. */
   #onMessage: ((message: Own | CommonMessage) => void) | null = null;
@@ -81,18 +81,18 @@ export class Dialling<Own extends { readonly kind: string }> implements LineHand
   constructor(
     socket: TLSSocket,
     worker: string,
-    options: LineDialOptions<Own>,
+    options: ChannelDialOptions<Own>,
     signal: AbortSignal,
   ) {
     this.#signal = signal;
     this.address = plainAddress(socket.remoteAddress ?? "");
     const { clock, codec, limits } = options;
-    this.line = new MessageLine(socket, {
+    this.channel = new ControlChannel(socket, {
       ...{ clock, codec, worker },
       messageBytesMax: ANSWER_BYTES_MAX + AROUND_BYTES,
       unreadBytesMax: limits.unreadBytesMax,
     });
-    this.line.handTo(this);
+    this.channel.handTo(this);
     signal.addEventListener("abort", this.#onAbort, { once: true });
     if (signal.aborted) this.#onAbort();
   }
@@ -111,7 +111,7 @@ export class Dialling<Own extends { readonly kind: string }> implements LineHand
     else this.#fail("protocol", "it spoke before it was asked");
   }
 
-  lineEnded(end: LineEnd): void {
+  channelEnded(end: ChannelEnd): void {
     // A certificate that is refused shows like this: the handshake was over for this side.
     this.#fail(end.kind === "broken" ? "refused" : end.kind, end.why);
   }
@@ -128,7 +128,7 @@ export class Dialling<Own extends { readonly kind: string }> implements LineHand
         if (typeof value === "string") this.#fail("protocol", value);
         else done(value);
       };
-      this.line.send(hello);
+      this.channel.send(hello);
     });
   }
 
@@ -152,14 +152,14 @@ export class Dialling<Own extends { readonly kind: string }> implements LineHand
   }
 
   /** It is a link from now on. */
-  handTo(link: LineHandler<Own>): void {
+  handTo(connection: ChannelHandler<Own>): void {
     this.#signal.removeEventListener("abort", this.#onAbort);
-    this.line.handTo(link);
+    this.channel.handTo(connection);
   }
 
   giveUp(fault: LinkFault): { readonly ok: false; readonly fault: LinkFault } {
     this.#signal.removeEventListener("abort", this.#onAbort);
-    this.line.destroy();
+    this.channel.destroy();
     return { ok: false, fault };
   }
 

@@ -1,48 +1,54 @@
 export {
-  ASKED_HERE,
-  type AskedIds,
-  type AskedItem,
-  AskedItems,
-  type AskedItemsOptions,
-  type AskedPull,
-  AskerLink,
-  type AskerLinkOptions,
-  type AskerPayload,
-  CROWDED,
+  ClientConnection,
+  type ClientConnectionOptions,
+  type ClientPayload,
+  type ClientPull,
+  OVERLOADED,
+  type RequestedItem,
+  RequestedItems,
+  type RequestedItemsOptions,
+  type RequestIds,
+  UNEXPECTED_REQUEST,
   type Writers,
 } from "./client-connection.ts";
-export { type DialledLine, Dialling, dialLine, type LineDialOptions, type Step } from "./dial.ts";
-export { LINE_LIMITS, type LineLimits } from "./limits.ts";
 export {
-  type DialledLink,
-  Links,
-  type LinksOptions,
-  oldestOfMost,
-  type TakeLink,
-} from "./listener.ts";
-export {
+  type ChannelEnd,
+  type ChannelHandler,
   type Codec,
   type CommonMessage,
+  ControlChannel,
   decodeCommon,
   encodeCommon,
   type Field,
   frame,
   isCommon,
-  type LineEnd,
-  type LineHandler,
-  MessageLine,
-} from "./message-connection.ts";
+} from "./control-channel.ts";
 export {
-  ANSWERED_HERE,
+  type ChannelDialOptions,
+  type DialledChannel,
+  Dialling,
+  dialChannel,
+  type Step,
+} from "./dial.ts";
+export { CHANNEL_LIMITS, type ChannelLimits } from "./limits.ts";
+export {
+  type AcceptConnection,
+  ConnectionTable,
+  type ConnectionTableOptions,
+  type DialledConnection,
+  oldestOfMost,
+} from "./listener.ts";
+export {
   BEFORE_HELLO,
-  type LinkHost,
-  type LinkRoom,
+  type ConnectionContext,
+  type ConnectionHost,
   type PullRequest,
   pullOf,
   type RunningPull,
   type Sender,
   ServedItems,
   type ServedItemsOptions,
-  ServedLink,
-  type ServedPayload,
+  ServerConnection,
+  type ServerPayload,
+  UNEXPECTED_ANSWER,
 } from "./server-connection.ts";

@@ -1,10 +1,13 @@
 import type { Clock } from "../../../core/index.ts";
-import type { MessageLine } from "./message-connection.ts";
+import type { ControlChannel } from "./control-channel.ts";
 
-interface LifeSignsOptions {
-  readonly line: Pick<MessageLine<never>, "send" | "heardMs" | "partialSinceMs" | "clogSinceMs">;
+interface KeepAliveOptions {
+  readonly channel: Pick<
+    ControlChannel<never>,
+    "send" | "heardMs" | "partialSinceMs" | "clogSinceMs"
+  >;
   readonly clock: Clock;
-  readonly limits: Pick<LineLimits, "pingMs" | "silentMs">;
+  readonly limits: Pick<ChannelLimits, "pingMs" | "silentMs">;
   /** The asker asks, the other side answers; both notice silence. */
   readonly asks: boolean;
   onRtt(ms: number): void;
@@ -15,14 +18,14 @@ interface LifeSignsOptions {
  * Notices an end that does nothing any more: that is silent, that stops within a message, or that
  * does not take what is written to it.
  */
-export class LifeSigns implements Disposable {
-  readonly #options: LifeSignsOptions;
+export class KeepAlive implements Disposable {
+  readonly #options: KeepAliveOptions;
   readonly #timer: Disposable;
   #nonce = 0;
   /** Null: nothing is asked. */
   #askedMs: number | null = null;
 
-  constructor(options: LifeSignsOptions) {
+  constructor(options: KeepAliveOptions) {
     this.#options = options;
     this.#timer = options.clock.every(options.limits.pingMs, () => this.#look());
   }
@@ -34,24 +37,24 @@ export class LifeSigns implements Disposable {
   }
 
   #look(): void {
-    const { line, clock, asks, onDead } = this.#options;
+    const { channel, clock, asks, onDead } = this.#options;
     const why = this.#whyDead();
     if (why !== null) onDead(why);
     if (why !== null || !asks || this.#askedMs !== null) return;
     this.#askedMs = clock.monotonicMs();
     this.#nonce = (this.#nonce + 1) % 2 ** 32;
-    line.send({ kind: "ping", nonce: this.#nonce });
+    channel.send({ kind: "ping", nonce: this.#nonce });
   }
 
   #whyDead(): string | null {
-    const { line, clock, limits } = this.#options;
+    const { channel, clock, limits } = this.#options;
     const oldest = clock.monotonicMs() - limits.silentMs;
     // While it does not take what is sent nothing is read of it either.
-    if (line.clogSinceMs !== null) {
-      return line.clogSinceMs < oldest ? "it does not take what is sent" : null;
+    if (channel.clogSinceMs !== null) {
+      return channel.clogSinceMs < oldest ? "it does not take what is sent" : null;
     }
-    if ((line.partialSinceMs ?? oldest) < oldest) return "a message did not end";
-    return line.heardMs < oldest ? "nothing was heard of it" : null;
+    if ((channel.partialSinceMs ?? oldest) < oldest) return "a message did not end";
+    return channel.heardMs < oldest ? "nothing was heard of it" : null;
   }
 
   [Symbol.dispose](): void {
@@ -63,7 +66,7 @@ const KIB = 2 ** 10;
 const MIB = 2 ** 20;
 
 /** What bounds a transport whose requests go over TLS. Times in milliseconds, lengths in bytes. */
-export interface LineLimits {
+export interface ChannelLimits {
   /** Links of others to us: in all, and of one worker. */
   readonly linksMax: number;
   readonly workerLinksMax: number;
@@ -73,7 +76,7 @@ export interface LineLimits {
   /** From the certificate until payload can come. */
   readonly setUpMs: number;
   /** Requests under way that are answered here: of one link, and in all. */
-  readonly linkRequestsMax: number;
+  readonly connectionRequestsMax: number;
   readonly requestsMax: number;
   /** Requests of ours that wait for their turn on one link. */
   readonly waitingMax: number;
@@ -96,13 +99,13 @@ export interface LineLimits {
   readonly retryAfterMs: number;
 }
 
-export const LINE_LIMITS: LineLimits = {
+export const CHANNEL_LIMITS: ChannelLimits = {
   linksMax: 640,
   workerLinksMax: 8,
   handshakesMax: 64,
   handshakeMs: 5_000,
   setUpMs: 5_000,
-  linkRequestsMax: 64,
+  connectionRequestsMax: 64,
   requestsMax: 1_024,
   waitingMax: 4_096,
   unreadBytesMax: 512 * KIB,

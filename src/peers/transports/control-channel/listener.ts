@@ -27,10 +27,10 @@ import type {
 } from "../../transport.ts";
 import type { Credentials, PeerIdentity, Trust } from "../../trust.ts";
 import { REQUEST_BYTES_MAX } from "../../wire/index.ts";
-import { HeldLinks } from "../connection-state.ts";
-import type { LineLimits } from "./limits.ts";
-import { type Codec, type LineHandler, MessageLine } from "./message-connection.ts";
-import type { LinkHost } from "./server-connection.ts";
+import { TrustedConnections } from "../connection-state.ts";
+import { type ChannelHandler, type Codec, ControlChannel } from "./control-channel.ts";
+import type { ChannelLimits } from "./limits.ts";
+import type { ConnectionHost } from "./server-connection.ts";
 
 const VERSION = "TLSv1.3";
 
@@ -150,11 +150,11 @@ export function plainAddress(address: string): string {
   return mapped !== undefined && isIP(mapped) === 4 ? mapped : address;
 }
 
-export interface LinksOptions<Own> {
+export interface ConnectionTableOptions<Own> {
   readonly trust: Trust;
   readonly clock: Clock;
   readonly log: TransportLog;
-  readonly limits: LineLimits;
+  readonly limits: ChannelLimits;
   readonly codec: Codec<Own>;
   /** What is spoken, in the handshake. */
   readonly protocol: string;
@@ -163,7 +163,7 @@ export interface LinksOptions<Own> {
 }
 
 /** A link of another worker to us. */
-export interface TakenLink<Own> extends LineHandler<Own> {
+export interface AcceptedConnection<Own> extends ChannelHandler<Own> {
   readonly peer: PeerIdentity;
   end(kind: LinkFaultKind, why: string): void;
   /** Resolves when it has ended, and nothing of it is under way. */
@@ -171,14 +171,14 @@ export interface TakenLink<Own> extends LineHandler<Own> {
 }
 
 /** Makes a link of a line whose peer was verified; `onOver` says that it lends nothing any more. */
-export type TakeLink<Own> = (
+export type AcceptConnection<Own> = (
   peer: PeerIdentity,
-  line: MessageLine<Own>,
+  channel: ControlChannel<Own>,
   onOver: () => void,
-) => TakenLink<Own>;
+) => AcceptedConnection<Own>;
 
 /** A link of ours. */
-export interface DialledLink extends PeerLink {
+export interface DialledConnection extends PeerLink {
   /** The peer's certificate is not accepted any more. */
   refuse(why: string): void;
 }
@@ -190,21 +190,21 @@ const AROUND_BYTES = 64;
  * The links of a transport whose requests go over TLS, in both directions: who is let in, how many,
  * and whether they are believed still.
  */
-export class Links<Own> {
-  readonly #options: LinksOptions<Own>;
-  readonly #served = new Map<TakenLink<Own>, Disposable>();
+export class ConnectionTable<Own> {
+  readonly #options: ConnectionTableOptions<Own>;
+  readonly #served = new Map<AcceptedConnection<Own>, Disposable>();
   readonly #asked = new Set<PeerLink>();
   /** Connections that have not shown a certificate yet. */
   readonly #shaking = new Set<Socket>();
-  readonly #held: HeldLinks;
+  readonly #held: TrustedConnections;
   #tls: Server | null = null;
   #requests = 0;
   #isClosed = false;
 
-  constructor(options: LinksOptions<Own>) {
+  constructor(options: ConnectionTableOptions<Own>) {
     this.#options = options;
     const { trust, clock, log, limits } = options;
-    this.#held = new HeldLinks({ trust, clock, log, lookMs: limits.judgeMs });
+    this.#held = new TrustedConnections({ trust, clock, log, lookMs: limits.judgeMs });
   }
 
   get inbound(): number {
@@ -220,7 +220,7 @@ export class Links<Own> {
     return await listenAt(tls, endpoint, key);
   }
 
-  hostFor(server: PeerServer): LinkHost {
+  hostFor(server: PeerServer): ConnectionHost {
     const { clock, log, limits } = this.#options;
     return {
       ...{ server, clock, log, limits },
@@ -236,7 +236,7 @@ export class Links<Own> {
   }
 
   /** Those who come are made links from now on. */
-  takeWith(take: TakeLink<Own>): void {
+  takeWith(take: AcceptConnection<Own>): void {
     const { log, limits } = this.#options;
     const tls = this.#tls;
     assert(tls !== null, "it listens");
@@ -263,11 +263,11 @@ export class Links<Own> {
   }
 
   /** Looks at who it is before anything is read. */
-  #welcome(socket: TLSSocket, take: TakeLink<Own>): void {
+  #welcome(socket: TLSSocket, take: AcceptConnection<Own>): void {
     const { trust, clock, log, codec, protocol, limits } = this.#options;
     socket.setNoDelay(true);
     const judged = identify(socket, trust, protocol, null);
-    const line = new MessageLine(socket, {
+    const channel = new ControlChannel(socket, {
       ...{ clock, codec, unreadBytesMax: limits.unreadBytesMax },
       messageBytesMax: REQUEST_BYTES_MAX + AROUND_BYTES,
       worker: judged.ok ? judged.identity.worker : "",
@@ -276,42 +276,44 @@ export class Links<Own> {
     if (!judged.ok || refusal !== null) {
       log("warn", "a peer was refused", { from: addressOf(socket), why: refusal ?? "" });
       const why = judged.ok ? "it takes no more links" : "the certificate is not accepted";
-      line.close({ kind: "bye", fault: "refused", why });
+      channel.close({ kind: "bye", fault: "refused", why });
       return;
     }
     const { identity, der } = judged;
-    const link = take(identity, line, () => {
-      this.#served.get(link)?.[Symbol.dispose]();
-      this.#served.delete(link);
+    const connection = take(identity, channel, () => {
+      this.#served.get(connection)?.[Symbol.dispose]();
+      this.#served.delete(connection);
     });
-    const refuse = (why: string) => link.end("refused", why);
-    this.#served.set(link, this.#held.hold({ identity, der, dialled: null, refuse }));
-    line.handTo(link);
+    const refuse = (why: string) => connection.end("refused", why);
+    this.#served.set(connection, this.#held.hold({ identity, der, dialled: null, refuse }));
+    channel.handTo(connection);
   }
 
   #whyNoMore(worker: WorkerId): string | null {
     if (this.#isClosed) return "this side is closing";
     const { linksMax, workerLinksMax } = this.#options.limits;
     if (this.#served.size >= linksMax) return `there are ${linksMax} links`;
-    const own = [...this.#served.keys()].filter((link) => link.peer.worker === worker);
+    const own = [...this.#served.keys()].filter((connection) => connection.peer.worker === worker);
     return own.length < workerLinksMax ? null : `${worker} has ${workerLinksMax} links`;
   }
 
   /** A link of ours that stands: it is held against what is believed, until it ends. */
-  async adopt(link: DialledLink, der: Uint8Array, dialled: WorkerId): Promise<Dialled> {
-    const { identity } = link;
-    const refuse = (why: string) => link.refuse(why);
+  async adopt(connection: DialledConnection, der: Uint8Array, dialled: WorkerId): Promise<Dialled> {
+    const { identity } = connection;
+    const refuse = (why: string) => connection.refuse(why);
     const held = this.#held.hold({ identity, der, dialled, refuse });
-    this.#asked.add(link);
-    void link.ended.then(() => {
-      this.#asked.delete(link);
+    this.#asked.add(connection);
+    void connection.ended.then(() => {
+      this.#asked.delete(connection);
       held[Symbol.dispose]();
     });
     // What is believed may have changed while it was set up.
     const judged = this.#options.trust.judge(der, dialled);
-    if (!judged.ok) link.refuse(judged.why);
-    if (this.#isClosed) await link[Symbol.asyncDispose]();
-    return link.fault === null ? { ok: true, link } : { ok: false, fault: link.fault };
+    if (!judged.ok) connection.refuse(judged.why);
+    if (this.#isClosed) await connection[Symbol.asyncDispose]();
+    return connection.fault === null
+      ? { ok: true, connection }
+      : { ok: false, fault: connection.fault };
   }
 
   reload(): void {
@@ -325,9 +327,9 @@ export class Links<Own> {
     this.#tls?.close();
     const asked = [...this.#asked];
     const served = [...this.#served.keys()];
-    for (const link of served) link.end("closed", "it is closing");
-    await Promise.all(asked.map((link) => link[Symbol.asyncDispose]()));
-    await Promise.all(served.map((link) => link.torn));
+    for (const connection of served) connection.end("closed", "it is closing");
+    await Promise.all(asked.map((connection) => connection[Symbol.asyncDispose]()));
+    await Promise.all(served.map((connection) => connection.torn));
   }
 }
 

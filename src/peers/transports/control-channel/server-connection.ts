@@ -15,20 +15,20 @@ import {
   encodeRefusal,
   OpenItems,
 } from "../../wire/index.ts";
-import { LifeSigns, type LineLimits } from "./limits.ts";
 import {
+  type ChannelEnd,
+  type ChannelHandler,
   type CommonMessage,
+  type ControlChannel,
   isCommon,
-  type LineEnd,
-  type LineHandler,
-  type MessageLine,
-} from "./message-connection.ts";
+} from "./control-channel.ts";
+import { type ChannelLimits, KeepAlive } from "./limits.ts";
 
 /** What all links of others have in common. */
-export interface LinkHost {
+export interface ConnectionHost {
   readonly server: PeerServer;
   readonly clock: Clock;
-  readonly limits: LineLimits;
+  readonly limits: ChannelLimits;
   readonly log: TransportLog;
   /** False: as many requests as may be are under way, over all links. */
   takeRequest(): boolean;
@@ -46,7 +46,7 @@ export interface RunningPull {
 }
 
 /** What carries the bytes of a link's pulls. */
-export interface ServedPayload<Own> {
+export interface ServerPayload<Own> {
   /** Its greeting was answered: requests may come. */
   readonly isGreeted: boolean;
   /** A message of its own. In words what is wrong with it; null: nothing. */
@@ -56,10 +56,10 @@ export interface ServedPayload<Own> {
 }
 
 /** What a payload may do with its link. */
-export interface LinkRoom<Own> {
+export interface ConnectionContext<Own> {
   readonly peer: PeerIdentity;
-  readonly line: MessageLine<Own>;
-  readonly host: LinkHost;
+  readonly channel: ControlChannel<Own>;
+  readonly host: ConnectionHost;
   readonly isOver: boolean;
   /** Payload can come: nobody waits for the set-up any more. */
   opened(): void;
@@ -68,11 +68,11 @@ export interface LinkRoom<Own> {
   end(kind: LinkFaultKind, why: string): void;
 }
 
-export interface ServedLinkOptions<Own> {
+export interface ServerConnectionOptions<Own> {
   readonly peer: PeerIdentity;
-  readonly line: MessageLine<Own>;
-  readonly host: LinkHost;
-  readonly payload: (room: LinkRoom<Own>) => ServedPayload<Own>;
+  readonly channel: ControlChannel<Own>;
+  readonly host: ConnectionHost;
+  readonly payload: (room: ConnectionContext<Own>) => ServerPayload<Own>;
   /** Said where the set-up takes too long. */
   readonly late: string;
   /** The link is over and lends nothing any more. */
@@ -84,32 +84,32 @@ export interface ServedLinkOptions<Own> {
  *
  * States: waiting for the hello → payload on its way → open → over.
  */
-export class ServedLink<Own extends { readonly kind: string }>
-  implements LineHandler<Own>, LinkRoom<Own>
+export class ServerConnection<Own extends { readonly kind: string }>
+  implements ChannelHandler<Own>, ConnectionContext<Own>
 {
   readonly peer: PeerIdentity;
-  readonly line: MessageLine<Own>;
-  readonly host: LinkHost;
-  readonly #payload: ServedPayload<Own>;
+  readonly channel: ControlChannel<Own>;
+  readonly host: ConnectionHost;
+  readonly #payload: ServerPayload<Own>;
   readonly #onOver: () => void;
   /** Gives up what is under way, by number. */
   readonly #running = new Map<number, () => void>();
-  readonly #signs: LifeSigns;
+  readonly #keepAlive: KeepAlive;
   readonly #setUp: Disposable;
   #isOver = false;
   readonly #torn = Promise.withResolvers<void>();
   /** All that was under way has ended. */
   #quiet: (() => void)[] = [];
 
-  constructor(options: ServedLinkOptions<Own>) {
-    const { peer, line, host } = options;
+  constructor(options: ServerConnectionOptions<Own>) {
+    const { peer, channel, host } = options;
     this.peer = peer;
-    this.line = line;
+    this.channel = channel;
     this.host = host;
     this.#onOver = options.onOver;
     const { clock, limits } = host;
-    this.#signs = new LifeSigns({
-      ...{ line, clock, limits, asks: false },
+    this.#keepAlive = new KeepAlive({
+      ...{ channel, clock, limits, asks: false },
       onRtt: () => {},
       onDead: (why) => this.end("stalled", why),
     });
@@ -132,7 +132,7 @@ export class ServedLink<Own extends { readonly kind: string }>
     if (wrong !== null) this.end("protocol", wrong);
   }
 
-  lineEnded(end: LineEnd): void {
+  channelEnded(end: ChannelEnd): void {
     this.end(end.kind, end.why);
   }
 
@@ -146,7 +146,7 @@ export class ServedLink<Own extends { readonly kind: string }>
         this.#running.get(message.id)?.();
         return null;
       case "ping":
-        this.line.send({ kind: "pong", nonce: message.nonce });
+        this.channel.send({ kind: "pong", nonce: message.nonce });
         return null;
       case "pong":
         return null;
@@ -154,14 +154,14 @@ export class ServedLink<Own extends { readonly kind: string }>
         this.end("broken", "it said that it ends");
         return null;
       default:
-        return ANSWERED_HERE;
+        return UNEXPECTED_ANSWER;
     }
   }
 
   /** Whether one more request may be worked on; null: its number is used already. */
   #admit(id: number): boolean | null {
     if (this.#running.has(id)) return null;
-    if (this.#running.size >= this.host.limits.linkRequestsMax) return false;
+    if (this.#running.size >= this.host.limits.connectionRequestsMax) return false;
     return this.host.takeRequest();
   }
 
@@ -181,7 +181,7 @@ export class ServedLink<Own extends { readonly kind: string }>
     if (admitted === null) return NUMBER_IN_USE;
     if (!admitted) {
       const { retryAfterMs } = this.host.limits;
-      this.line.send({ kind: "answer", id, body: encodeAnswer({ op: "busy", retryAfterMs }) });
+      this.channel.send({ kind: "answer", id, body: encodeAnswer({ op: "busy", retryAfterMs }) });
       return null;
     }
     const abort = new AbortController();
@@ -198,14 +198,14 @@ export class ServedLink<Own extends { readonly kind: string }>
     try {
       const answer = await server.call(this.peer, request, signal);
       // Answers may be long: one is written down when those before it are taken.
-      while (!signal.aborted && this.line.isFull) await this.line.room();
-      if (!signal.aborted) this.line.send({ kind: "answer", id, body: encodeAnswer(answer) });
+      while (!signal.aborted && this.channel.isFull) await this.channel.room();
+      if (!signal.aborted) this.channel.send({ kind: "answer", id, body: encodeAnswer(answer) });
     } catch (thrown) {
       const fields = { peer: this.peer.worker, op: request.op, why: messageOf(thrown) };
       log("error", "a peer's request could not be answered", fields);
       if (signal.aborted) return;
       const body = encodeAnswer({ op: "refused", why: "it could not be answered" });
-      this.line.send({ kind: "answer", id, body });
+      this.channel.send({ kind: "answer", id, body });
     }
   }
 
@@ -213,7 +213,7 @@ export class ServedLink<Own extends { readonly kind: string }>
     const admitted = this.#admit(id);
     if (admitted === null) return NUMBER_IN_USE;
     if (!admitted) {
-      this.line.send({ kind: "busy", id, retryAfterMs: this.host.limits.retryAfterMs });
+      this.channel.send({ kind: "busy", id, retryAfterMs: this.host.limits.retryAfterMs });
       return null;
     }
     const pull = begin();
@@ -229,11 +229,11 @@ export class ServedLink<Own extends { readonly kind: string }>
     const { log } = this.host;
     const level = kind === "protocol" || kind === "refused" ? "warn" : "debug";
     log(level, "a peer's link ended", { peer: this.peer.worker, kind, why });
-    this.#signs[Symbol.dispose]();
+    this.#keepAlive[Symbol.dispose]();
     this.#setUp[Symbol.dispose]();
     for (const cancel of [...this.#running.values()]) cancel();
-    if (kind === "broken" || kind === "stalled") this.line.destroy();
-    else this.line.close({ kind: "bye", fault: kind, why });
+    if (kind === "broken" || kind === "stalled") this.channel.destroy();
+    else this.channel.close({ kind: "bye", fault: kind, why });
     this.#tearDown()
       .catch((thrown) => {
         const fields = { peer: this.peer.worker, why: messageOf(thrown) };
@@ -265,7 +265,7 @@ export function pullOf(body: Uint8Array): PullRequest | string {
 const NUMBER_IN_USE = "it used the number of a request that is under way";
 export const BEFORE_HELLO = "it asked before it said hello";
 /** Said to who answers on a link that is there for him to ask. */
-export const ANSWERED_HERE = "it answered on a link of its own";
+export const UNEXPECTED_ANSWER = "it answered on a link of its own";
 
 /** How a pull's blocks leave. */
 export interface Sender {
@@ -285,9 +285,9 @@ export interface ServedItemsOptions {
   readonly request: PullRequest;
   readonly peer: PeerIdentity;
   readonly server: PeerServer;
-  readonly line: Pick<MessageLine<never>, "send" | "isFull" | "room">;
+  readonly channel: Pick<ControlChannel<never>, "send" | "isFull" | "room">;
   readonly clock: Clock;
-  readonly limits: LineLimits;
+  readonly limits: ChannelLimits;
   readonly log: TransportLog;
 }
 
@@ -321,13 +321,13 @@ export class ServedItems {
 
   /** Serves until all is sent or given up. `ready`: blocks can be sent. Never throws. */
   async run(ready: Promise<boolean>): Promise<void> {
-    const { clock, limits, request, line, id } = this.#options;
+    const { clock, limits, request, channel, id } = this.#options;
     const wholeMs = Math.min(request.deadlineMs, limits.requestMs);
     using _ = clock.after(wholeMs, () => this.cancel());
     if (!(await ready)) return;
     const fault = await this.#serve();
     while (this.#lent.size > 0) await this.#lessLent();
-    if (this.#left.size > 0) line.send({ kind: "end", id, ...fault });
+    if (this.#left.size > 0) channel.send({ kind: "end", id, ...fault });
   }
 
   cancel(): void {
@@ -343,14 +343,14 @@ export class ServedItems {
 
   /** Why what is left was not answered. */
   async #serve(): Promise<{ readonly fault: LinkFaultKind; readonly why: string }> {
-    const { server, peer, request, line, log } = this.#options;
+    const { server, peer, request, channel, log } = this.#options;
     const { signal } = this.#abort;
     try {
       for await (const served of server.serve(peer, request, signal)) {
         this.#take(served);
         if (this.#left.size === 0) break;
         while (!signal.aborted && this.#isFull()) await this.#lessLent();
-        while (!signal.aborted && line.isFull) await line.room();
+        while (!signal.aborted && channel.isFull) await channel.room();
         if (signal.aborted) break;
       }
     } catch (thrown) {
@@ -398,8 +398,8 @@ export class ServedItems {
 
   /** Its header was said, but it will not come. */
   lose(index: number): void {
-    const { line, id } = this.#options;
-    line.send({ kind: "lost", id, index });
+    const { channel, id } = this.#options;
+    channel.send({ kind: "lost", id, index });
     this.release(index);
   }
 

@@ -14,12 +14,12 @@ import {
   whyNoAnswer,
   withLength,
 } from "../../wire/index.ts";
-import type { HeldLink } from "../connection-state.ts";
+import type { TrustedConnection } from "../connection-state.ts";
 import type { QuicLimits } from "./limits.ts";
 import { Code, faultOf, Limit, resetCodeOf, resetFault } from "./limits.ts";
 import { EARLY_PADDING_BYTES, encodePreface } from "./preface.ts";
 import type { Ticket } from "./quic-transport.ts";
-import type { Litter, Session, Stream } from "./runtime.ts";
+import type { GcPressure, Session, Stream } from "./runtime.ts";
 import { closeSession, StreamOut, tearStream } from "./runtime.ts";
 
 /** Takes what comes on a stream. */
@@ -35,7 +35,7 @@ interface ExchangeParts {
   readonly session: Session;
   readonly clock: Clock;
   readonly limits: QuicLimits;
-  readonly litter: Litter;
+  readonly gcPressure: GcPressure;
   readonly limit: Limit;
   readonly sink: Sink;
   onHeard(nowMs: number): void;
@@ -102,7 +102,7 @@ class Exchange {
   }
 
   async #exchange(preface: Uint8Array, request: Uint8Array): Promise<void> {
-    const { session, limits, litter } = this.#parts;
+    const { session, limits, gcPressure } = this.#parts;
     try {
       const stream = await session.createBidirectionalStream();
       this.#stream = stream;
@@ -120,7 +120,7 @@ class Exchange {
       const fault = this.resetCode === null ? faultOf(thrown) : resetFault(this.resetCode);
       this.#finish(fault, Code.none);
     }
-    if (this.#stream !== null) litter.add(this.#stream, 0);
+    if (this.#stream !== null) gcPressure.add(this.#stream, 0);
   }
 
   async #write(out: StreamOut, preface: Uint8Array, request: Uint8Array): Promise<void> {
@@ -270,7 +270,7 @@ class PullSink implements Sink {
 
 type CallRequest = Exclude<PeerRequest, { op: "pull" }>;
 
-export interface AskerParts {
+export interface ClientOptions {
   readonly session: Session;
   /** The ticket that the connection began with; null: none. */
   readonly ticket: Ticket | null;
@@ -279,22 +279,22 @@ export interface AskerParts {
   readonly region: Region;
   readonly clock: Clock;
   readonly limits: QuicLimits;
-  readonly litter: Litter;
+  readonly gcPressure: GcPressure;
   judge(certificate: Uint8Array): Judgement;
   /** Holds it against what is believed from now on. */
-  hold(link: Pick<HeldLink, "identity" | "der" | "refuse">): Disposable;
+  hold(connection: Pick<TrustedConnection, "identity" | "der" | "refuse">): Disposable;
 }
 
 /**
  * Our end of a connection that we made. One that began with a ticket may be used at once: its first
  * pulls leave with the first packet, everything else waits for the handshake.
  */
-export class AskerLink implements PeerLink {
+export class ClientConnection implements PeerLink {
   readonly transport = "quic";
   readonly ended: Promise<LinkFault>;
   /** Null once the peer's certificate was found good in this handshake; else why it ended. */
   readonly ready: Promise<LinkFault | null>;
-  readonly #parts: AskerParts;
+  readonly #parts: ClientOptions;
   readonly #exchanges = new Set<Exchange>();
   readonly #end = Promise.withResolvers<LinkFault>();
   #identity: PeerIdentity | null;
@@ -313,7 +313,7 @@ export class AskerLink implements PeerLink {
   #restMs: number;
   #closing: Promise<void> | null = null;
 
-  constructor(parts: AskerParts) {
+  constructor(parts: ClientOptions) {
     this.#parts = parts;
     this.#identity = parts.ticket?.identity ?? null;
     this.#heardMs = parts.clock.monotonicMs();

@@ -9,4 +9,4 @@ export {
   PrefaceReader,
 } from "./preface.ts";
 export { type QuicOptions, QuicTransport } from "./quic-transport.ts";
-export { Litter, loadQuic, type QuicModule } from "./runtime.ts";
+export { GcPressure, loadQuic, type QuicModule } from "./runtime.ts";

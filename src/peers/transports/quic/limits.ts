@@ -12,7 +12,7 @@ export interface QuicLimits {
   readonly addressLinksMax: number;
   readonly handshakeMs: number;
   /** Requests under way that are answered here: of one link, and in all. */
-  readonly linkRequestsMax: number;
+  readonly connectionRequestsMax: number;
   readonly requestsMax: number;
   /** The longest that a request is worked on here, whatever the asker says. */
   readonly requestMs: number;
@@ -48,7 +48,7 @@ export const QUIC_LIMITS: QuicLimits = {
   workerLinksMax: 8,
   addressLinksMax: 64,
   handshakeMs: 5_000,
-  linkRequestsMax: 64,
+  connectionRequestsMax: 64,
   requestsMax: 1_024,
   requestMs: 120_000,
   stallMs: 5_000,

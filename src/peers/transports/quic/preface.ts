@@ -18,13 +18,13 @@ export const PADDING_BYTES_MAX = 8 * 1024;
 /** Enough for what a server says first, and about eight KiB of answer. */
 export const EARLY_PADDING_BYTES = 4 * 1024;
 
-export interface Speakers {
+export interface Endpoints {
   readonly cluster: string;
   readonly asker: WorkerId;
   readonly holder: WorkerId;
 }
 
-function statement({ cluster, asker, holder }: Speakers): Uint8Array {
+function statement({ cluster, asker, holder }: Endpoints): Uint8Array {
   return Buffer.from(["hearth-kv/1", cluster, asker, "asks", holder].join("\0"));
 }
 
@@ -33,14 +33,14 @@ function digestFor({ asymmetricKeyType: type }: KeyObject): string | null {
 }
 
 /** `key`: PEM of the asker's certificate. */
-export function makeProof(key: string, speakers: Speakers): Uint8Array {
+export function makeProof(key: string, speakers: Endpoints): Uint8Array {
   const private_ = createPrivateKey(key);
   return sign(digestFor(private_), statement(speakers), private_);
 }
 
 export function isProof(
   certificate: X509Certificate,
-  speakers: Speakers,
+  speakers: Endpoints,
   proof: Uint8Array,
 ): boolean {
   const { publicKey } = certificate;

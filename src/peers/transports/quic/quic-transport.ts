@@ -14,19 +14,19 @@ import type {
   TransportLog,
 } from "../../transport.ts";
 import type { Credentials, PeerIdentity, Trust } from "../../trust.ts";
-import { HeldLinks } from "../connection-state.ts";
-import { AskerLink } from "./client-connection.ts";
+import { TrustedConnections } from "../connection-state.ts";
+import { ClientConnection } from "./client-connection.ts";
 import { QUIC_LIMITS, type QuicLimits } from "./limits.ts";
 import { makeProof } from "./preface.ts";
 import {
   type Endpoint,
-  Litter,
+  GcPressure,
   loadQuic,
   type QuicModule,
   type Session,
   type SessionOptions,
 } from "./runtime.ts";
-import { type LinkHost, ServedLink } from "./server-connection.ts";
+import { type ConnectionHost, ServerConnection } from "./server-connection.ts";
 
 /** What lets the next connection to a peer begin with a request. A secret: in memory only. */
 export interface Ticket {
@@ -75,7 +75,7 @@ class Tickets {
   }
 }
 
-interface ListenerParts extends Omit<LinkHost, "onOver" | "whyNoMore"> {
+interface ListenerParts extends Omit<ConnectionHost, "onOver" | "whyNoMore"> {
   readonly quic: QuicModule;
   readonly address: Address;
   /** An endpoint has its socket. */
@@ -95,7 +95,7 @@ const RETRY_MS = 500;
  */
 class Listener {
   readonly #parts: ListenerParts;
-  readonly #links = new Set<ServedLink>();
+  readonly #connections = new Set<ServerConnection>();
   #endpoint: Endpoint | null = null;
   #port: number;
   /** The certificates of the socket are not the latest. */
@@ -110,8 +110,8 @@ class Listener {
   }
 
   /** Those whose certificate was found good. */
-  get links(): number {
-    return [...this.#links].filter((link) => link.peer !== null).length;
+  get connections(): number {
+    return [...this.#connections].filter((connection) => connection.peer !== null).length;
   }
 
   /** Throws CONFIG_INVALID where the address cannot be had. Resolves with the port. */
@@ -153,30 +153,30 @@ class Listener {
   }
 
   #take(session: Session): void {
-    const host: LinkHost = {
+    const host: ConnectionHost = {
       ...this.#parts,
       whyNoMore: (worker) => this.#whyNoMore(worker),
-      onOver: (link) => this.#forget(link),
+      onOver: (connection) => this.#forget(connection),
     };
-    this.#links.add(new ServedLink(session, host));
+    this.#connections.add(new ServerConnection(session, host));
   }
 
   #whyNoMore(worker: WorkerId): string | null {
     const { workerLinksMax } = this.#parts.limits;
-    const own = [...this.#links].filter((link) => link.proven === worker);
+    const own = [...this.#connections].filter((connection) => connection.proven === worker);
     return own.length < workerLinksMax ? null : `${worker} has ${workerLinksMax} links`;
   }
 
-  #forget(link: ServedLink): void {
-    this.#links.delete(link);
-    if (this.#isStale && this.#links.size === 0 && !this.#isClosed) void this.#swap();
+  #forget(connection: ServerConnection): void {
+    this.#connections.delete(connection);
+    if (this.#isStale && this.#connections.size === 0 && !this.#isClosed) void this.#swap();
   }
 
   /** Links that come from now on, or soon, see the latest certificates. */
   async reload(): Promise<void> {
     if (this.#isClosed) return;
     this.#isStale = true;
-    if (this.#deadline === null && this.#links.size === 0) return this.#swap();
+    if (this.#deadline === null && this.#connections.size === 0) return this.#swap();
     const { clock, limits } = this.#parts;
     this.#deadline ??= clock.after(limits.reloadMs, () => void this.#swap());
   }
@@ -202,7 +202,7 @@ class Listener {
       log("error", "the new certificates cannot be used", { why: messageOf(thrown) });
       return;
     }
-    await this.#shut((link) => link.leave());
+    await this.#shut((connection) => connection.leave());
     if (this.#isClosed) return;
     try {
       await this.open();
@@ -214,12 +214,12 @@ class Listener {
   }
 
   /** Ends all links in the given way, and gives the port back. */
-  async #shut(end: (link: ServedLink) => Promise<void>): Promise<void> {
+  async #shut(end: (connection: ServerConnection) => Promise<void>): Promise<void> {
     const endpoint = this.#endpoint;
     this.#endpoint = null;
     if (endpoint === null) return;
     endpoint.busy = true;
-    await Promise.all([...this.#links].map(end));
+    await Promise.all([...this.#connections].map(end));
     const { promise: late, resolve } = Promise.withResolvers<void>();
     using _timer = this.#parts.clock.after(this.#parts.limits.closeMs, resolve);
     await Promise.race([endpoint.close().catch(() => {}), late]);
@@ -231,7 +231,7 @@ class Listener {
     this.#isClosed = true;
     this.#deadline?.[Symbol.dispose]();
     await this.#swapping;
-    await this.#shut((link) => link.close());
+    await this.#shut((connection) => connection.close());
   }
 }
 
@@ -252,7 +252,7 @@ function common(limits: QuicLimits) {
   return {
     handshakeTimeout: limits.handshakeMs,
     transportParams: {
-      initialMaxStreamsBidi: limits.linkRequestsMax,
+      initialMaxStreamsBidi: limits.connectionRequestsMax,
       initialMaxStreamsUni: 0,
       maxDatagramFrameSize: 0,
       maxIdleTimeout: Math.ceil(limits.silentMs / 1_000),
@@ -281,7 +281,7 @@ function serverOptions(credentials: Credentials, limits: QuicLimits): SessionOpt
  * What an asker shows: its own certificate alone, because of a chain the runtime tells a server
  * another one. Names are not compared by the runtime, which does not know ours.
  */
-function askerOptions(credentials: Credentials, limits: QuicLimits): SessionOptions {
+function clientOptions(credentials: Credentials, limits: QuicLimits): SessionOptions {
   const { key, certificates, authorities } = credentials;
   const own = certificatesOf(certificates)[0] ?? certificates;
   const keepAlive = { keepAlive: limits.keepAliveMs };
@@ -321,10 +321,10 @@ export class QuicTransport implements Transport {
   unsupported: string | null = null;
   readonly #options: QuicOptions;
   readonly #limits: QuicLimits;
-  readonly #litter: Litter;
+  readonly #gcPressure: GcPressure;
   readonly #tickets: Tickets;
-  readonly #links = new Set<AskerLink>();
-  readonly #held: HeldLinks;
+  readonly #connections = new Set<ClientConnection>();
+  readonly #held: TrustedConnections;
   readonly #endpoints = new Map<4 | 6, Endpoint>();
   #quic: QuicModule | null = null;
   #region: Region | null = null;
@@ -336,13 +336,13 @@ export class QuicTransport implements Transport {
     this.#options = options;
     this.#limits = { ...QUIC_LIMITS, ...options.limits };
     const { trust, clock, log } = options;
-    this.#held = new HeldLinks({ trust, clock, log, lookMs: this.#limits.judgeMs });
-    this.#litter = new Litter(this.#limits.litterBytes);
+    this.#held = new TrustedConnections({ trust, clock, log, lookMs: this.#limits.judgeMs });
+    this.#gcPressure = new GcPressure(this.#limits.litterBytes);
     this.#tickets = new Tickets(options.clock);
   }
 
   get inboundLinks(): number {
-    return this.#listener?.links ?? 0;
+    return this.#listener?.connections ?? 0;
   }
 
   async register(region: Region): Promise<void> {
@@ -364,7 +364,7 @@ export class QuicTransport implements Transport {
     this.#listener = new Listener({
       ...{ quic, trust, clock, log, server, address: endpoint, limits: this.#limits },
       region: this.#region!,
-      litter: this.#litter,
+      gcPressure: this.#gcPressure,
       held: this.#held,
       onSocket: (port) => this.#tune(port),
       takeRequest: () => {
@@ -391,11 +391,11 @@ export class QuicTransport implements Transport {
     try {
       const address = await Promise.race([given, addressOf(target)]);
       if ("kind" in address) return failed(address);
-      const link = await this.#connect(this.#quic, target, address);
-      if (link.resumed) return { ok: true, link };
-      const fault = await Promise.race([given, link.ready]);
-      if (fault === null) return { ok: true, link };
-      await link[Symbol.asyncDispose]();
+      const connection = await this.#connect(this.#quic, target, address);
+      if (connection.resumed) return { ok: true, connection };
+      const fault = await Promise.race([given, connection.ready]);
+      if (fault === null) return { ok: true, connection };
+      await connection[Symbol.asyncDispose]();
       return failed(fault);
     } catch (thrown) {
       return failed({ kind: "unreachable", why: messageOf(thrown) });
@@ -404,7 +404,11 @@ export class QuicTransport implements Transport {
     }
   }
 
-  async #connect(quic: QuicModule, target: DialTarget, address: Numeric): Promise<AskerLink> {
+  async #connect(
+    quic: QuicModule,
+    target: DialTarget,
+    address: Numeric,
+  ): Promise<ClientConnection> {
     const { trust, clock } = this.#options;
     const { credentials } = trust;
     const limits = this.#limits;
@@ -412,29 +416,29 @@ export class QuicTransport implements Transport {
     const ticket = this.#ticketFor(name, target);
     const endpoint = this.#endpointFor(quic, address.family);
     const session = await quic.connect(socketAddress(address.host, target.port), {
-      ...askerOptions(credentials, limits),
+      ...clientOptions(credentials, limits),
       ...(ticket === null ? {} : { sessionTicket: ticket.ticket }),
       ...(ticket === null || ticket.token === null ? {} : { token: ticket.token }),
       endpoint,
     });
     const { cluster, worker: asker } = credentials;
-    const link = new AskerLink({
-      ...{ session, ticket, clock, limits, region: this.#region!, litter: this.#litter },
+    const connection = new ClientConnection({
+      ...{ session, ticket, clock, limits, region: this.#region!, gcPressure: this.#gcPressure },
       proof: makeProof(credentials.key, { cluster, asker, holder: target.worker }),
       judge: (certificate) => trust.judge(certificate, target.worker),
       hold: (own) => this.#held.hold({ ...own, dialled: target.worker }),
     });
     const port = endpoint.address?.port;
     if (port !== undefined) this.#tune(port);
-    this.#links.add(link);
-    void link.ended.then(() => {
-      this.#links.delete(link);
-      const next = link.nextTicket;
+    this.#connections.add(connection);
+    void connection.ended.then(() => {
+      this.#connections.delete(connection);
+      const next = connection.nextTicket;
       if (next === null || this.#closed !== null) this.#tickets.drop(name);
       // A ticket speaks for the certificate that we showed.
       else if (trust.credentials === credentials) this.#tickets.keep(name, next.ticket, next.ms);
     });
-    return link;
+    return connection;
   }
 
   /** A ticket of a peer whose certificate is still good. */
@@ -477,8 +481,10 @@ export class QuicTransport implements Transport {
   }
 
   async #close(): Promise<void> {
-    const links = [...this.#links].map((link) => link[Symbol.asyncDispose]());
-    await Promise.all([...links, this.#listener?.close()]);
+    const connections = [...this.#connections].map((connection) =>
+      connection[Symbol.asyncDispose](),
+    );
+    await Promise.all([...connections, this.#listener?.close()]);
     this.#tickets.clear();
     for (const endpoint of this.#endpoints.values()) endpoint.destroy();
   }

@@ -43,7 +43,7 @@ const STREAM_BYTES = 8 * 1024;
  * and that memory does not make it collect. This counts what is outstanding, and makes it collect
  * where that is more than `bytesMax`.
  */
-export class Litter {
+export class GcPressure {
   readonly #bytesMax: number;
   readonly #collect: () => void;
   readonly #streams = new FinalizationRegistry<number>((bytes) => {

@@ -13,11 +13,11 @@ import {
   REQUEST_BYTES_MAX,
   withLength,
 } from "../../wire/index.ts";
-import { type HeldLinks, Slots } from "../connection-state.ts";
+import { RequestSlots, type TrustedConnections } from "../connection-state.ts";
 import type { QuicLimits } from "./limits.ts";
 import { Code, faultOf } from "./limits.ts";
 import { isProof, PrefaceReader } from "./preface.ts";
-import type { Litter, Session, Stream } from "./runtime.ts";
+import type { GcPressure, Session, Stream } from "./runtime.ts";
 import { closeSession, StreamOut, tearStream } from "./runtime.ts";
 
 /** What all streams of a listening side share. */
@@ -27,14 +27,14 @@ interface ServeHost {
   readonly clock: Clock;
   readonly limits: QuicLimits;
   readonly log: TransportLog;
-  readonly litter: Litter;
+  readonly gcPressure: GcPressure;
   /** False: too many requests are answered already. */
   takeRequest(): boolean;
   giveRequest(): void;
 }
 
 /** Who a stream belongs to; null: he is not welcome, and his link ends. */
-type Welcome = (proof: Uint8Array) => Promise<PeerIdentity | null>;
+type AuthResult = (proof: Uint8Array) => Promise<PeerIdentity | null>;
 
 type Pull = Extract<PeerRequest, { op: "pull" }>;
 
@@ -48,7 +48,7 @@ class ServedStream {
   readonly #stream: Stream;
   readonly #host: ServeHost;
   /** Of the link's streams, those that have an answer that may be long as bytes. */
-  readonly #longAnswers: Slots;
+  readonly #longAnswers: RequestSlots;
   readonly #over = new AbortController();
   readonly #out: StreamOut;
   /** When it is given up, whatever happens. */
@@ -59,7 +59,7 @@ class ServedStream {
   #isAnswered = false;
   #sentBytes = 0;
 
-  constructor(stream: Stream, host: ServeHost, longAnswers: Slots) {
+  constructor(stream: Stream, host: ServeHost, longAnswers: RequestSlots) {
     this.#stream = stream;
     this.#host = host;
     this.#longAnswers = longAnswers;
@@ -88,7 +88,7 @@ class ServedStream {
   }
 
   /** Answers it. Never throws: the runtime would end the whole connection. */
-  async run(welcome: Welcome): Promise<void> {
+  async run(welcome: AuthResult): Promise<void> {
     try {
       const code = await this.#run(welcome);
       if (code !== Code.none) this.stop(code);
@@ -98,8 +98,8 @@ class ServedStream {
       }
       this.stop(Code.failed);
     }
-    const { limits, litter } = this.#host;
-    litter.add(this.#stream, Math.min(limits.waitingBytes, this.#sentBytes));
+    const { limits, gcPressure } = this.#host;
+    gcPressure.add(this.#stream, Math.min(limits.waitingBytes, this.#sentBytes));
   }
 
   /** Ends it in the middle. */
@@ -108,7 +108,7 @@ class ServedStream {
     tearStream(this.#stream, code);
   }
 
-  async #run(welcome: Welcome): Promise<number> {
+  async #run(welcome: AuthResult): Promise<number> {
     const read = await this.#read(welcome);
     if (typeof read === "number") return read;
     const { request, peer } = read;
@@ -123,7 +123,7 @@ class ServedStream {
   }
 
   /** The request, or the code with which the stream ends. */
-  async #read(welcome: Welcome): Promise<{ request: PeerRequest; peer: PeerIdentity } | number> {
+  async #read(welcome: AuthResult): Promise<{ request: PeerRequest; peer: PeerIdentity } | number> {
     const preface = new PrefaceReader();
     const reader = new MessageReader(REQUEST_BYTES_MAX);
     const batches = this.#stream[Symbol.asyncIterator]();
@@ -224,21 +224,21 @@ class ServedStream {
   }
 }
 
-export interface LinkHost extends ServeHost {
+export interface ConnectionHost extends ServeHost {
   readonly trust: Trust;
-  readonly held: HeldLinks;
+  readonly held: TrustedConnections;
   /** Why no link more of this worker is taken; null: one is. */
   whyNoMore(worker: WorkerId): string | null;
-  onOver(link: ServedLink): void;
+  onOver(connection: ServerConnection): void;
 }
 
 /** A connection that a peer made to us. Its certificate is judged before a request is parsed. */
-export class ServedLink {
+export class ServerConnection {
   readonly #session: Session;
-  readonly #host: LinkHost;
+  readonly #host: ConnectionHost;
   readonly #streams = new Set<ServedStream>();
   readonly #running = new Set<Promise<void>>();
-  readonly #longAnswers: Slots;
+  readonly #longAnswers: RequestSlots;
   readonly #judged: Promise<PeerIdentity | null>;
   readonly #watch: Disposable;
   #peer: PeerIdentity | null = null;
@@ -247,11 +247,11 @@ export class ServedLink {
   #isOver = false;
   #isLeaving = false;
 
-  constructor(session: Session, host: LinkHost) {
+  constructor(session: Session, host: ConnectionHost) {
     this.#session = session;
     this.#host = host;
     const { clock, limits } = host;
-    this.#longAnswers = new Slots(1, limits.linkRequestsMax);
+    this.#longAnswers = new RequestSlots(1, limits.connectionRequestsMax);
     this.#watch = clock.every(Math.max(1, limits.stallMs / 4), () => this.#look());
     const over = () => {
       this.#isOver = true;

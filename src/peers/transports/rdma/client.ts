@@ -3,16 +3,16 @@ import type { RdmaLink, RdmaRead, RdmaWindow } from "../../../native/index.ts";
 import type { FrameHeader, ItemRefusal } from "../../messages.ts";
 import type { LinkFault, LinkFaultKind, OutgoingPull } from "../../transport.ts";
 import { decodePart, encodeRequest, type Part } from "../../wire/index.ts";
-import type { Patience } from "../connection-state.ts";
+import type { Deadline } from "../connection-state.ts";
 import {
-  ASKED_HERE,
-  type AskedIds,
-  type AskedItem,
-  AskedItems,
-  type AskedPull,
-  type AskerPayload,
-  CROWDED,
-  type MessageLine,
+  type ClientPayload,
+  type ClientPull,
+  type ControlChannel,
+  OVERLOADED,
+  type RequestedItem,
+  RequestedItems,
+  type RequestIds,
+  UNEXPECTED_REQUEST,
   type Writers,
 } from "../control-channel/index.ts";
 import type { RdmaControl, RdmaMessage } from "./control.ts";
@@ -25,22 +25,22 @@ type Frame = Extract<Part, { kind: "frame" }>;
  * soon as its header was compared with what was asked for, and handed back when nothing of this
  * side reads it any more, however that ended.
  */
-class RdmaPull implements AskedPull {
+class RdmaPull implements ClientPull {
   readonly over: Promise<LinkFault | null>;
   readonly #id: number;
-  readonly #rails: AskerRails;
-  readonly #items: AskedItems;
+  readonly #rails: RdmaClient;
+  readonly #items: RequestedItems;
 
   /** Sends the request. */
-  constructor(id: number, rails: AskerRails, pull: OutgoingPull, patience: Patience) {
+  constructor(id: number, rails: RdmaClient, pull: OutgoingPull, deadline: Deadline) {
     const { clock } = rails;
     this.#id = id;
     this.#rails = rails;
     const sayCancel = () => rails.send({ kind: "cancel", id });
-    this.#items = new AskedItems(pull, { clock, patience, writers: rails, sayCancel });
+    this.#items = new RequestedItems(pull, { clock, deadline, writers: rails, sayCancel });
     this.over = this.#items.over;
     const { namespace, items } = pull;
-    const body = encodeRequest({ op: "pull", namespace, items, deadlineMs: patience.leftMs });
+    const body = encodeRequest({ op: "pull", namespace, items, deadlineMs: deadline.leftMs });
     rails.send({ kind: "pull", id, body });
   }
 
@@ -83,7 +83,7 @@ class RdmaPull implements AskedPull {
     return null;
   }
 
-  #read(item: AskedItem, header: FrameHeader, rail: number, window: RdmaWindow): void {
+  #read(item: RequestedItem, header: FrameHeader, rail: number, window: RdmaWindow): void {
     try {
       const { writer, done } = this.#rails.read(rail, window, item.offset, header.bytes);
       const over = done.finally(() => this.#giveBack(item.index));
@@ -93,9 +93,9 @@ class RdmaPull implements AskedPull {
     }
   }
 
-  #wasRead(item: AskedItem, header: FrameHeader, read: RdmaRead): void {
+  #wasRead(item: RequestedItem, header: FrameHeader, read: RdmaRead): void {
     if (read.ok) this.#items.came(item, header, read.checksum);
-    else if (read.fault === "full") this.#items.finish(item, CROWDED);
+    else if (read.fault === "full") this.#items.finish(item, OVERLOADED);
     else this.#items.giveUp({ kind: "broken", why: `a read failed: ${read.fault}` });
   }
 
@@ -104,10 +104,10 @@ class RdmaPull implements AskedPull {
   }
 }
 
-export interface AskerRailsOptions {
+export interface RdmaClientOptions {
   /** Connected, in the order of the welcome's pairs. */
-  readonly links: readonly RdmaLink[];
-  readonly line: MessageLine<RdmaMessage>;
+  readonly connections: readonly RdmaLink[];
+  readonly channel: ControlChannel<RdmaMessage>;
   readonly clock: Clock;
   readonly limits: RdmaLimits;
   /** The link has to end. */
@@ -115,57 +115,57 @@ export interface AskerRailsOptions {
 }
 
 interface Reading {
-  readonly link: RdmaLink;
+  readonly connection: RdmaLink;
   readonly token: number;
   /** Since it was cancelled: it must end. */
   grace: Disposable | null;
 }
 
 /** The queue pairs over which the blocks of a link's pulls are read. */
-export class AskerRails implements AskerPayload<RdmaMessage>, Writers {
+export class RdmaClient implements ClientPayload<RdmaMessage>, Writers {
   /** No number of the wire is used up by payload. */
   readonly used = 0;
   readonly clock: Clock;
-  readonly #options: AskerRailsOptions;
+  readonly #options: RdmaClientOptions;
   readonly #pulls = new Map<number, RdmaPull>();
   /** By the number of the writer. */
   readonly #reading = new Map<number, Reading>();
   #nextWriter = 0;
 
-  constructor(options: AskerRailsOptions) {
+  constructor(options: RdmaClientOptions) {
     this.clock = options.clock;
     this.#options = options;
-    for (const { ended } of options.links) {
+    for (const { ended } of options.connections) {
       void ended.then((fault) => options.end("broken", `its queue pair ended: ${fault}`));
     }
   }
 
   send(message: RdmaControl): void {
-    this.#options.line.send(message);
+    this.#options.channel.send(message);
   }
 
-  begin(id: number, pull: OutgoingPull, patience: Patience): RdmaPull {
-    const asked = new RdmaPull(id, this, pull, patience);
+  begin(id: number, pull: OutgoingPull, deadline: Deadline): RdmaPull {
+    const asked = new RdmaPull(id, this, pull, deadline);
     this.#pulls.set(id, asked);
     void asked.over.then(() => this.#pulls.delete(id));
     return asked;
   }
 
-  take(message: RdmaMessage, link: AskedIds): string | null {
-    if (message.kind !== "part" && message.kind !== "lent") return ASKED_HERE;
+  take(message: RdmaMessage, connection: RequestIds): string | null {
+    if (message.kind !== "part" && message.kind !== "lent") return UNEXPECTED_REQUEST;
     const { id, body } = message;
     const decoded = decodePart(body);
     if (!decoded.ok) return decoded.why;
     const { part } = decoded;
     const pull = this.#pulls.get(id);
-    if (message.kind === "part") return pull?.takePart(part) ?? link.mayName(id);
+    if (message.kind === "part") return pull?.takePart(part) ?? connection.mayName(id);
     if (part.kind !== "frame") return "it lent what it refuses";
     const { rail, window } = message;
-    if (rail >= this.#options.links.length) return "it lent over a rail that there is not";
+    if (rail >= this.#options.connections.length) return "it lent over a rail that there is not";
     if (pull !== undefined) return pull.takeLent(part, rail, window);
     // Lent while it was given up here: it goes back at once.
     this.send({ kind: "taken", id, index: part.index });
-    return link.mayName(id);
+    return connection.mayName(id);
   }
 
   /** Reads a block into the arena; `writer` knows it until `done` has resolved. */
@@ -175,10 +175,10 @@ export class AskerRails implements AskerPayload<RdmaMessage>, Writers {
     offset: number,
     bytes: number,
   ): { readonly writer: number; readonly done: Promise<RdmaRead> } {
-    const link = this.#options.links[rail]!;
+    const connection = this.#options.connections[rail]!;
     const writer = this.#nextWriter++;
-    const { token, done } = link.read(window, offset, bytes);
-    const reading: Reading = { link, token, grace: null };
+    const { token, done } = connection.read(window, offset, bytes);
+    const reading: Reading = { connection, token, grace: null };
     this.#reading.set(writer, reading);
     const over = done.finally(() => {
       this.#reading.delete(writer);
@@ -189,14 +189,14 @@ export class AskerRails implements AskerPayload<RdmaMessage>, Writers {
 
   arrived(writer: number): number {
     const reading = this.#reading.get(writer);
-    return reading === undefined ? 0 : reading.link.arrived(reading.token);
+    return reading === undefined ? 0 : reading.connection.arrived(reading.token);
   }
 
   /** A read that the device does not end by itself is ended with its queue pair. */
   cancel(writer: number): void {
     const reading = this.#reading.get(writer);
     if (reading === undefined) return;
-    reading.link.cancel(reading.token);
+    reading.connection.cancel(reading.token);
     const { limits, end } = this.#options;
     reading.grace ??= this.clock.after(limits.graceMs, () =>
       end("stalled", "a read that was given up did not end"),
@@ -204,6 +204,8 @@ export class AskerRails implements AskerPayload<RdmaMessage>, Writers {
   }
 
   async close(): Promise<void> {
-    await Promise.all(this.#options.links.map((link) => link[Symbol.asyncDispose]()));
+    await Promise.all(
+      this.#options.connections.map((connection) => connection[Symbol.asyncDispose]()),
+    );
   }
 }

@@ -69,11 +69,11 @@ function bitsAlike(a: Uint8Array, b: Uint8Array): number {
 /** A queue pair for one of the other side's rails. */
 export interface MadeRail {
   readonly rail: number;
-  readonly link: RdmaLink;
+  readonly connection: RdmaLink;
 }
 
 /** Makes the queue pairs of links, spread over this host's ports. */
-export class RailLinks {
+export class RailConnections {
   readonly #rdma: Rdma;
   readonly #settings: RdmaLinkSettings;
   /** Queue pairs of a link, at most. */
@@ -109,39 +109,40 @@ export class RailLinks {
   connect(offered: readonly RdmaPort[], pairs: readonly PairedRail[]): RdmaLink[] {
     const made = this.#make(pairs.map(({ rail }) => ({ rail, port: offered[rail]!.index })));
     try {
-      for (const [index, { link }] of made.entries()) link.connect(pairs[index]!.address);
+      for (const [index, { connection }] of made.entries())
+        connection.connect(pairs[index]!.address);
     } catch (thrown) {
-      for (const { link } of made) void link[Symbol.asyncDispose]();
+      for (const { connection } of made) void connection[Symbol.asyncDispose]();
       throw thrown;
     }
-    return made.map(({ link }) => link);
+    return made.map(({ connection }) => connection);
   }
 
   #make(wanted: readonly { readonly rail: number; readonly port: number }[]): MadeRail[] {
     const made: MadeRail[] = [];
     try {
-      for (const { rail, port } of wanted) made.push({ rail, link: this.#link(port) });
+      for (const { rail, port } of wanted) made.push({ rail, connection: this.#connection(port) });
     } catch (thrown) {
-      for (const { link } of made) void link[Symbol.asyncDispose]();
+      for (const { connection } of made) void connection[Symbol.asyncDispose]();
       throw thrown;
     }
     return made;
   }
 
-  #link(port: number): RdmaLink {
-    const link = this.#rdma.link(port, this.#settings);
+  #connection(port: number): RdmaLink {
+    const connection = this.#rdma.link(port, this.#settings);
     const count = (by: 1 | -1) => this.#on.set(port, (this.#on.get(port) ?? 0) + by);
     count(1);
-    this.#all.add(link);
-    void link.ended.then(() => {
+    this.#all.add(connection);
+    void connection.ended.then(() => {
       count(-1);
-      this.#all.delete(link);
+      this.#all.delete(connection);
     });
-    return link;
+    return connection;
   }
 
   /** Resolves when no queue pair is left. */
   async close(): Promise<void> {
-    await Promise.all([...this.#all].map((link) => link[Symbol.asyncDispose]()));
+    await Promise.all([...this.#all].map((connection) => connection[Symbol.asyncDispose]()));
   }
 }

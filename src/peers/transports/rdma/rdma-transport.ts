@@ -18,15 +18,15 @@ import type {
 } from "../../transport.ts";
 import type { Trust } from "../../trust.ts";
 import {
-  AskerLink,
-  dialLine,
-  LINE_LIMITS,
-  type LineLimits,
-  type LinkRoom,
-  Links,
-  ServedLink,
+  CHANNEL_LIMITS,
+  type ChannelLimits,
+  ClientConnection,
+  type ConnectionContext,
+  ConnectionTable,
+  dialChannel,
+  ServerConnection,
 } from "../control-channel/index.ts";
-import { AskerRails } from "./client.ts";
+import { RdmaClient } from "./client.ts";
 import {
   CONTROL_VERSION,
   RDMA_CODEC,
@@ -34,11 +34,11 @@ import {
   type RdmaControl,
   type RdmaMessage,
 } from "./control.ts";
-import { RailLinks } from "./ports.ts";
-import { ServedRails } from "./server.ts";
+import { RailConnections } from "./ports.ts";
+import { RdmaServer } from "./server.ts";
 
 /** What bounds an RDMA transport. */
-export interface RdmaLimits extends LineLimits {
+export interface RdmaLimits extends ChannelLimits {
   /** A block that nobody says is taken is taken back after so long, whatever its reader thinks. */
   readonly lentMs: number;
   /**
@@ -49,7 +49,7 @@ export interface RdmaLimits extends LineLimits {
 }
 
 export const RDMA_LIMITS: RdmaLimits = {
-  ...LINE_LIMITS,
+  ...CHANNEL_LIMITS,
   // A queue pair each, of which devices have tens of thousands; the native library keeps a table.
   linksMax: 512,
   // Each waits for a round trip before its device reads, and for another before it comes back.
@@ -60,16 +60,20 @@ export const RDMA_LIMITS: RdmaLimits = {
 
 interface RdmaDialOptions {
   readonly trust: Trust;
-  readonly rails: RailLinks;
+  readonly rails: RailConnections;
   readonly clock: Clock;
   readonly limits: RdmaLimits;
 }
 
 type RdmaDialled =
-  | { readonly ok: true; readonly link: AskerLink<RdmaMessage>; readonly der: Uint8Array }
+  | {
+      readonly ok: true;
+      readonly connection: ClientConnection<RdmaMessage>;
+      readonly der: Uint8Array;
+    }
   | { readonly ok: false; readonly fault: LinkFault };
 
-type Welcome = Extract<RdmaMessage, { kind: "welcome" }>;
+type AuthResult = Extract<RdmaMessage, { kind: "welcome" }>;
 
 /** Certificates, hello, queue pairs: a link is given out when this side's are connected. */
 async function dialRdma(
@@ -84,7 +88,7 @@ async function dialRdma(
     return { ok: false, fault: { kind: "unreachable", why } };
   }
   const own = { trust, clock, limits, protocol: RDMA_PROTOCOL, codec: RDMA_CODEC };
-  const dialled = await dialLine(target, own, signal);
+  const dialled = await dialChannel(target, own, signal);
   if (!dialled.ok) return dialled;
   const { dialling, identity, der } = dialled.value;
   const startMs = clock.monotonicMs();
@@ -95,17 +99,17 @@ async function dialRdma(
   if (dialling.fault !== null) return dialling.giveUp(dialling.fault);
   const rttMs = clock.monotonicMs() - startMs;
   const { requests, pairs } = welcome.value;
-  const { line } = dialling;
+  const { channel } = dialling;
   try {
-    const links = rails.connect(offered, pairs);
-    line.send({ kind: "join", addresses: links.map(({ address }) => address) });
-    let link: AskerLink<RdmaMessage> | null = null;
-    const end = (kind: LinkFaultKind, why: string) => link?.end(kind, why);
-    const payload = new AskerRails({ links, line, clock, limits, end });
-    const parts = { identity, line, payload, clock, limits, requests, rttMs };
-    link = new AskerLink({ transport: "rdma", ...parts });
-    dialling.handTo(link);
-    return { ok: true, link, der };
+    const connections = rails.connect(offered, pairs);
+    channel.send({ kind: "join", addresses: connections.map(({ address }) => address) });
+    let connection: ClientConnection<RdmaMessage> | null = null;
+    const end = (kind: LinkFaultKind, why: string) => connection?.end(kind, why);
+    const payload = new RdmaClient({ connections, channel, clock, limits, end });
+    const parts = { identity, channel, payload, clock, limits, requests, rttMs };
+    connection = new ClientConnection({ transport: "rdma", ...parts });
+    dialling.handTo(connection);
+    return { ok: true, connection, der };
   } catch (thrown) {
     if (!(thrown instanceof NativeError)) throw thrown;
     return dialling.giveUp({ kind: "broken", why: `its queue pairs: ${messageOf(thrown)}` });
@@ -113,7 +117,7 @@ async function dialRdma(
 }
 
 /** Else in words what is wrong with it. */
-function readWelcome(message: RdmaControl, offered: number, wanted: number): Welcome | string {
+function readWelcome(message: RdmaControl, offered: number, wanted: number): AuthResult | string {
   if (message.kind !== "welcome") return "it did not say welcome";
   const { version, pairs } = message;
   const isFair = pairs.length <= wanted && pairs.every(({ rail }) => rail < offered);
@@ -153,8 +157,8 @@ export class RdmaTransport implements Transport {
   unsupported: string | null = null;
   readonly #options: RdmaTransportOptions;
   readonly #limits: RdmaLimits;
-  readonly #links: Links<RdmaMessage>;
-  #rails: RailLinks | null = null;
+  readonly #connections: ConnectionTable<RdmaMessage>;
+  #rails: RailConnections | null = null;
   /** Resolves when it is closed; null while it is not. */
   #closed: Promise<void> | null = null;
 
@@ -162,14 +166,14 @@ export class RdmaTransport implements Transport {
     this.#options = options;
     this.#limits = { ...RDMA_LIMITS, ...options.limits };
     const { trust, clock, log } = options;
-    this.#links = new Links({
+    this.#connections = new ConnectionTable({
       ...{ trust, clock, log, limits: this.#limits },
       ...{ codec: RDMA_CODEC, protocol: RDMA_PROTOCOL, key: "listen_rdma" },
     });
   }
 
   get inboundLinks(): number {
-    return this.#links.inbound;
+    return this.#connections.inbound;
   }
 
   async register(region: Region): Promise<void> {
@@ -177,7 +181,7 @@ export class RdmaTransport implements Transport {
     const { rdmaOf, settings, rails } = this.#options;
     try {
       const rdma = rdmaOf(region);
-      if (rdma.state === "ready") this.#rails = new RailLinks(rdma, settings, rails);
+      if (rdma.state === "ready") this.#rails = new RailConnections(rdma, settings, rails);
       else this.unsupported = WORDS[rdma.state];
     } catch (thrown) {
       if (!(thrown instanceof NativeError)) throw thrown;
@@ -188,12 +192,13 @@ export class RdmaTransport implements Transport {
   async listen(endpoint: Endpoint, server: PeerServer): Promise<Endpoint> {
     const rails = this.#rails;
     if (rails === null) throw new HearthError("UNSUPPORTED", this.unsupported ?? "no region");
-    const { port } = await this.#links.listen(endpoint);
-    const host = this.#links.hostFor(server);
-    this.#links.takeWith((peer, line, onOver) => {
+    const { port } = await this.#connections.listen(endpoint);
+    const host = this.#connections.hostFor(server);
+    this.#connections.takeWith((peer, channel, onOver) => {
       const late = "its queue pairs did not come";
-      const carry = (room: LinkRoom<RdmaMessage>) => new ServedRails(room, rails, this.#limits);
-      return new ServedLink({ peer, line, host, payload: carry, late, onOver });
+      const carry = (room: ConnectionContext<RdmaMessage>) =>
+        new RdmaServer(room, rails, this.#limits);
+      return new ServerConnection({ peer, channel, host, payload: carry, late, onOver });
     });
     return { host: endpoint.host, port };
   }
@@ -208,11 +213,11 @@ export class RdmaTransport implements Transport {
     const { trust, clock } = this.#options;
     const dialled = await dialRdma(target, { trust, rails, clock, limits: this.#limits }, signal);
     if (!dialled.ok) return dialled;
-    return await this.#links.adopt(dialled.link, dialled.der, target.worker);
+    return await this.#connections.adopt(dialled.connection, dialled.der, target.worker);
   }
 
   async reload(): Promise<void> {
-    this.#links.reload();
+    this.#connections.reload();
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -221,7 +226,7 @@ export class RdmaTransport implements Transport {
   }
 
   async #close(): Promise<void> {
-    await this.#links.close();
+    await this.#connections.close();
     await this.#rails?.close();
   }
 }

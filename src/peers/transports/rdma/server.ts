@@ -9,25 +9,25 @@ import {
 import type { ServedBlock, TransportLog } from "../../transport.ts";
 import { encodeRefusal } from "../../wire/index.ts";
 import {
-  ANSWERED_HERE,
   BEFORE_HELLO,
-  type LinkRoom,
-  type MessageLine,
+  type ConnectionContext,
+  type ControlChannel,
   pullOf,
   type RunningPull,
   type Sender,
   ServedItems,
   type ServedItemsOptions,
-  type ServedPayload,
+  type ServerPayload,
+  UNEXPECTED_ANSWER,
 } from "../control-channel/index.ts";
 import { CONTROL_VERSION, type RdmaMessage } from "./control.ts";
-import type { RailLinks } from "./ports.ts";
+import type { RailConnections } from "./ports.ts";
 import type { RdmaLimits } from "./rdma-transport.ts";
 
 interface RdmaServedPullOptions extends ServedItemsOptions {
-  readonly line: MessageLine<RdmaMessage>;
+  readonly channel: ControlChannel<RdmaMessage>;
   /** Connected. */
-  readonly links: readonly RdmaLink[];
+  readonly connections: readonly RdmaLink[];
   readonly clock: Clock;
   readonly limits: RdmaLimits;
   readonly log: TransportLog;
@@ -35,7 +35,7 @@ interface RdmaServedPullOptions extends ServedItemsOptions {
 
 /** A block whose span is lent to the asker, or about to be. */
 interface Loan {
-  readonly link: RdmaLink;
+  readonly connection: RdmaLink;
   readonly token: number;
   /** Its header and window were said. */
   isSaid: boolean;
@@ -71,23 +71,23 @@ class RdmaServedPull implements RunningPull, Sender {
   }
 
   refuse(_index: number, body: Uint8Array): void {
-    const { id, line } = this.#options;
-    line.send({ kind: "part", id, body });
+    const { id, channel } = this.#options;
+    channel.send({ kind: "part", id, body });
   }
 
   send(index: number, block: ServedBlock, isAsked: boolean): void {
-    const { id, line, links } = this.#options;
+    const { id, channel, connections } = this.#options;
     const { header, offset } = block;
     const body = this.#items.frame(index, header);
     if (!isAsked) {
-      line.send({ kind: "lent", id, rail: 0, window: NO_WINDOW, body });
+      channel.send({ kind: "lent", id, rail: 0, window: NO_WINDOW, body });
       this.#items.release(index);
       return;
     }
-    const rail = this.#nextRail++ % links.length;
-    const link = links[rail]!;
-    const { token, lent } = link.lend(offset, header.bytes);
-    const loan: Loan = { link, token, isSaid: false, isReturning: false, limit: null };
+    const rail = this.#nextRail++ % connections.length;
+    const connection = connections[rail]!;
+    const { token, lent } = connection.lend(offset, header.bytes);
+    const loan: Loan = { connection, token, isSaid: false, isReturning: false, limit: null };
     this.#loans.set(index, loan);
     void lent.then((outcome) => this.#wasLent(index, loan, outcome, { rail, body }));
   }
@@ -98,7 +98,7 @@ class RdmaServedPull implements RunningPull, Sender {
     outcome: Lent,
     said: { readonly rail: number; readonly body: Uint8Array },
   ): void {
-    const { id, line, clock, limits } = this.#options;
+    const { id, channel, clock, limits } = this.#options;
     if (this.#loans.get(index) !== loan) return;
     if (!outcome.ok) {
       this.#loans.delete(index);
@@ -112,7 +112,7 @@ class RdmaServedPull implements RunningPull, Sender {
     }
     loan.isSaid = true;
     loan.limit = clock.after(limits.lentMs, () => this.#revoke(index, loan));
-    line.send({ kind: "lent", id, window: outcome.window, ...said });
+    channel.send({ kind: "lent", id, window: outcome.window, ...said });
   }
 
   /** It is not lent: whoever asks again may have more luck. */
@@ -148,8 +148,8 @@ class RdmaServedPull implements RunningPull, Sender {
 
   /** Takes it from whoever still reads it: his read fails, and his queue pair with it. */
   #revoke(index: number, loan: Loan): void {
-    const { id, line } = this.#options;
-    line.send({ kind: "lost", id, index });
+    const { id, channel } = this.#options;
+    channel.send({ kind: "lost", id, index });
     void this.#takeBack(index, loan);
   }
 
@@ -157,7 +157,7 @@ class RdmaServedPull implements RunningPull, Sender {
     if (loan.isReturning) return;
     loan.isReturning = true;
     loan.limit?.[Symbol.dispose]();
-    await loan.link.takeBack(loan.token);
+    await loan.connection.takeBack(loan.token);
     this.#letGo(index, loan);
   }
 
@@ -184,16 +184,16 @@ type Pull = Extract<RdmaMessage, { kind: "pull" }>;
  *
  * States: waiting for the hello → made, waiting for the asker's → joined.
  */
-export class ServedRails implements ServedPayload<RdmaMessage> {
-  readonly #room: LinkRoom<RdmaMessage>;
-  readonly #rails: RailLinks;
+export class RdmaServer implements ServerPayload<RdmaMessage> {
+  readonly #room: ConnectionContext<RdmaMessage>;
+  readonly #rails: RailConnections;
   readonly #limits: RdmaLimits;
   readonly #pulls = new Map<number, RdmaServedPull>();
   /** Null before the hello. */
-  #links: readonly RdmaLink[] | null = null;
+  #connections: readonly RdmaLink[] | null = null;
   #isJoined = false;
 
-  constructor(room: LinkRoom<RdmaMessage>, rails: RailLinks, limits: RdmaLimits) {
+  constructor(room: ConnectionContext<RdmaMessage>, rails: RailConnections, limits: RdmaLimits) {
     this.#room = room;
     this.#rails = rails;
     this.#limits = limits;
@@ -205,39 +205,39 @@ export class ServedRails implements ServedPayload<RdmaMessage> {
 
   take(message: RdmaMessage): string | null {
     if (message.kind === "hello") return this.#greet(message);
-    if (this.#links === null) return BEFORE_HELLO;
-    if (message.kind === "join") return this.#join(message.addresses, this.#links);
+    if (this.#connections === null) return BEFORE_HELLO;
+    if (message.kind === "join") return this.#join(message.addresses, this.#connections);
     if (!this.#isJoined) return "it asked before it said which queue pairs it has";
     switch (message.kind) {
       case "pull":
-        return this.#startPull(message, this.#links);
+        return this.#startPull(message, this.#connections);
       case "taken": {
         const pull = this.#pulls.get(message.id);
         if (pull === undefined) return null;
         return pull.taken(message.index) ? null : "it took what it was not lent";
       }
       default:
-        return ANSWERED_HERE;
+        return UNEXPECTED_ANSWER;
     }
   }
 
   #greet({ version, wanted, rails }: Hello): string | null {
-    if (this.#links !== null) return "it said hello twice";
-    const { line, host } = this.#room;
+    if (this.#connections !== null) return "it said hello twice";
+    const { channel, host } = this.#room;
     try {
       const made = this.#rails.answer(rails, wanted);
-      this.#links = made.map(({ link }) => link);
+      this.#connections = made.map(({ connection }) => connection);
       if (made.length === 0) {
         this.#room.end("refused", "no RDMA port here reaches one of its own");
         return null;
       }
-      for (const { ended } of this.#links) {
+      for (const { ended } of this.#connections) {
         void ended.then((fault) => this.#room.end("broken", `its queue pair ended: ${fault}`));
       }
-      const pairs = made.map(({ rail, link }) => ({ rail, address: link.address }));
+      const pairs = made.map(({ rail, connection }) => ({ rail, address: connection.address }));
       // The other side's count of what is under way runs a little behind ours.
-      const requests = Math.max(1, Math.floor(host.limits.linkRequestsMax / 2));
-      line.send({
+      const requests = Math.max(1, Math.floor(host.limits.connectionRequestsMax / 2));
+      channel.send({
         ...{ kind: "welcome", version: Math.min(version, CONTROL_VERSION), requests, pairs },
       });
     } catch (thrown) {
@@ -246,11 +246,13 @@ export class ServedRails implements ServedPayload<RdmaMessage> {
     return null;
   }
 
-  #join(addresses: readonly RdmaAddress[], links: readonly RdmaLink[]): string | null {
+  #join(addresses: readonly RdmaAddress[], connections: readonly RdmaLink[]): string | null {
     if (this.#isJoined) return "it joined twice";
-    if (addresses.length !== links.length) return "it joined with other rails than were chosen";
+    if (addresses.length !== connections.length)
+      return "it joined with other rails than were chosen";
     try {
-      for (const [index, link] of links.entries()) link.connect(addresses[index]!);
+      for (const [index, connection] of connections.entries())
+        connection.connect(addresses[index]!);
       this.#isJoined = true;
       this.#room.opened();
     } catch (thrown) {
@@ -268,13 +270,13 @@ export class ServedRails implements ServedPayload<RdmaMessage> {
     this.#room.end("refused", "no queue pair could be made for it");
   }
 
-  #startPull({ id, body }: Pull, links: readonly RdmaLink[]): string | null {
+  #startPull({ id, body }: Pull, connections: readonly RdmaLink[]): string | null {
     const request = pullOf(body);
     if (typeof request === "string") return request;
-    const { peer, line, host } = this.#room;
+    const { peer, channel, host } = this.#room;
     const { server, clock, log } = host;
     return this.#room.startPull(id, () => {
-      const own = { id, request, peer, line, links, server, clock, log };
+      const own = { id, request, peer, channel, connections, server, clock, log };
       const pull = new RdmaServedPull({ ...own, limits: this.#limits });
       this.#pulls.set(id, pull);
       const run = () => pull.run().finally(() => this.#pulls.delete(id));
@@ -283,7 +285,9 @@ export class ServedRails implements ServedPayload<RdmaMessage> {
   }
 
   async close(): Promise<void> {
-    await Promise.all((this.#links ?? []).map((link) => link[Symbol.asyncDispose]()));
+    await Promise.all(
+      (this.#connections ?? []).map((connection) => connection[Symbol.asyncDispose]()),
+    );
     for (const pull of [...this.#pulls.values()]) pull.linkEnded();
   }
 }

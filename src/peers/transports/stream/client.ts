@@ -3,15 +3,15 @@ import type { LaneLink, Received } from "../../../native/index.ts";
 import type { FrameHeader, ItemRefusal } from "../../messages.ts";
 import type { LinkFault, OutgoingPull } from "../../transport.ts";
 import { decodePart, encodeRequest, type Part } from "../../wire/index.ts";
-import type { Patience } from "../connection-state.ts";
+import type { Deadline } from "../connection-state.ts";
 import {
-  ASKED_HERE,
-  type AskedIds,
-  type AskedItem,
-  AskedItems,
-  type AskerPayload,
-  CROWDED,
-  type MessageLine,
+  type ClientPayload,
+  type ControlChannel,
+  OVERLOADED,
+  type RequestedItem,
+  RequestedItems,
+  type RequestIds,
+  UNEXPECTED_REQUEST,
 } from "../control-channel/index.ts";
 import type { ControlMessage, StreamMessage } from "./control.ts";
 import type { StreamLimits } from "./stream-transport.ts";
@@ -28,26 +28,26 @@ interface Coming {
  * out, so that blocks of exactly the expected length come without another round trip; for others
  * the header comes first and its place is announced then.
  */
-class AskedPull {
+class ClientPull {
   readonly over: Promise<LinkFault | null>;
   readonly #id: number;
-  readonly #lanes: AskerLanes;
-  readonly #items: AskedItems;
+  readonly #lanes: StreamClient;
+  readonly #items: RequestedItems;
   readonly #coming: readonly Coming[];
   readonly #announced: number;
 
   /** Sends the request. */
-  constructor(id: number, lanes: AskerLanes, pull: OutgoingPull, patience: Patience) {
-    const { clock, link } = lanes;
+  constructor(id: number, lanes: StreamClient, pull: OutgoingPull, deadline: Deadline) {
+    const { clock, connection } = lanes;
     this.#id = id;
     this.#lanes = lanes;
     this.#announced = Math.min(lanes.announceable, pull.items.length);
     const sayCancel = () => lanes.send({ kind: "cancel", id });
-    this.#items = new AskedItems(pull, { clock, patience, writers: link, sayCancel });
+    this.#items = new RequestedItems(pull, { clock, deadline, writers: connection, sayCancel });
     this.over = this.#items.over;
     this.#coming = pull.items.map(() => ({ checksum: null, hasNoRoom: false }));
     const { namespace, items } = pull;
-    const body = encodeRequest({ op: "pull", namespace, items, deadlineMs: patience.leftMs });
+    const body = encodeRequest({ op: "pull", namespace, items, deadlineMs: deadline.leftMs });
     const first = this.#items.all.slice(0, this.#announced);
     const transfers = first.map((item) => this.#receive(item, item.bytesMax));
     const [transfer, announced] = [transfers[0] ?? 0, this.#announced];
@@ -93,10 +93,10 @@ class AskedPull {
     this.#items.takeEnd(fault);
   }
 
-  #receive(item: AskedItem, bytes: number): number {
+  #receive(item: RequestedItem, bytes: number): number {
     const transfer = this.#lanes.takeTransfer();
     this.#lanes.countAnnounced(1);
-    const received = this.#lanes.link
+    const received = this.#lanes.connection
       .receive(transfer, item.offset, bytes)
       .catch((): Received => ({ ok: false, fault: "broken" }))
       .finally(() => this.#lanes.countAnnounced(-1));
@@ -104,7 +104,7 @@ class AskedPull {
     return transfer;
   }
 
-  #received(item: AskedItem, received: Received): void {
+  #received(item: RequestedItem, received: Received): void {
     if (received.ok || received.fault === "full") {
       const coming = this.#coming[item.index]!;
       coming.hasNoRoom = !received.ok;
@@ -116,37 +116,37 @@ class AskedPull {
     // Where the other side cancelled it, a message says so, too.
   }
 
-  #goOn(item: AskedItem, bytes: number): void {
+  #goOn(item: RequestedItem, bytes: number): void {
     this.#coming[item.index]!.hasNoRoom = false;
     const transfer = this.#receive(item, bytes);
     this.#lanes.send({ kind: "go", id: this.#id, index: item.index, transfer });
   }
 
-  #finishIfWhole(item: AskedItem, header: FrameHeader): void {
+  #finishIfWhole(item: RequestedItem, header: FrameHeader): void {
     const { hasNoRoom, checksum } = this.#coming[item.index]!;
-    if (hasNoRoom) this.#items.finish(item, CROWDED);
+    if (hasNoRoom) this.#items.finish(item, OVERLOADED);
     else if (checksum !== null) this.#items.came(item, header, checksum);
   }
 }
 
-export interface AskerLanesOptions {
-  readonly link: LaneLink;
-  readonly line: MessageLine<StreamMessage>;
+export interface StreamClientOptions {
+  readonly connection: LaneLink;
+  readonly channel: ControlChannel<StreamMessage>;
   readonly clock: Clock;
   readonly limits: StreamLimits;
 }
 
 /** The lanes over which the blocks of a link's pulls come. */
-export class AskerLanes implements AskerPayload<StreamMessage> {
-  readonly link: LaneLink;
+export class StreamClient implements ClientPayload<StreamMessage> {
+  readonly connection: LaneLink;
   readonly clock: Clock;
-  readonly #options: AskerLanesOptions;
-  readonly #pulls = new Map<number, AskedPull>();
+  readonly #options: StreamClientOptions;
+  readonly #pulls = new Map<number, ClientPull>();
   #announced = 0;
   #nextTransfer = 0;
 
-  constructor(options: AskerLanesOptions) {
-    this.link = options.link;
+  constructor(options: StreamClientOptions) {
+    this.connection = options.connection;
     this.clock = options.clock;
     this.#options = options;
   }
@@ -171,26 +171,26 @@ export class AskerLanes implements AskerPayload<StreamMessage> {
   }
 
   send(message: ControlMessage): void {
-    this.#options.line.send(message);
+    this.#options.channel.send(message);
   }
 
-  begin(id: number, pull: OutgoingPull, patience: Patience): AskedPull {
-    const asked = new AskedPull(id, this, pull, patience);
+  begin(id: number, pull: OutgoingPull, deadline: Deadline): ClientPull {
+    const asked = new ClientPull(id, this, pull, deadline);
     this.#pulls.set(id, asked);
     void asked.over.then(() => this.#pulls.delete(id));
     return asked;
   }
 
-  take(message: StreamMessage, link: AskedIds): string | null {
-    if (message.kind !== "part") return ASKED_HERE;
+  take(message: StreamMessage, connection: RequestIds): string | null {
+    if (message.kind !== "part") return UNEXPECTED_REQUEST;
     const { id, sent, body } = message;
     const pull = this.#pulls.get(id);
-    if (pull === undefined) return link.mayName(id);
+    if (pull === undefined) return connection.mayName(id);
     const decoded = decodePart(body);
     return decoded.ok ? pull.takePart(decoded.part, sent) : decoded.why;
   }
 
   async close(): Promise<void> {
-    await this.link[Symbol.asyncDispose]();
+    await this.connection[Symbol.asyncDispose]();
   }
 }

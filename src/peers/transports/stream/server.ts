@@ -8,17 +8,17 @@ import {
 } from "../../../native/index.ts";
 import type { ServedBlock } from "../../transport.ts";
 import {
-  ANSWERED_HERE,
   BEFORE_HELLO,
-  type LinkRoom,
-  type MessageLine,
+  type ConnectionContext,
+  type ControlChannel,
   type PullRequest,
   pullOf,
   type RunningPull,
   type Sender,
   ServedItems,
   type ServedItemsOptions,
-  type ServedPayload,
+  type ServerPayload,
+  UNEXPECTED_ANSWER,
 } from "../control-channel/index.ts";
 import { CONTROL_VERSION, type StreamMessage } from "./control.ts";
 
@@ -27,7 +27,7 @@ interface ServedPullOptions extends ServedItemsOptions {
   readonly transfer: number;
   readonly announced: number;
   readonly request: PullRequest;
-  readonly line: MessageLine<StreamMessage>;
+  readonly channel: ControlChannel<StreamMessage>;
   /** Rejects, or never comes, where the link ends before. */
   readonly lanes: Promise<LaneLink>;
   /** The asker says what cannot be: its link has to end. */
@@ -88,19 +88,19 @@ class ServedPull implements RunningPull, Sender {
   }
 
   refuse(_index: number, body: Uint8Array): void {
-    const { id, line } = this.#options;
-    line.send({ kind: "part", id, sent: false, body });
+    const { id, channel } = this.#options;
+    channel.send({ kind: "part", id, sent: false, body });
   }
 
   send(index: number, block: ServedBlock, isAsked: boolean): void {
-    const { id, line, request, announced, transfer } = this.#options;
+    const { id, channel, request, announced, transfer } = this.#options;
     const { header } = block;
     const body = this.#items.frame(index, header);
     const lent: Lent = { block, transfer: null };
     this.#lent.set(index, lent);
     const isExact = header.bytes === request.items[index]!.bytesMax;
     const sent = isAsked && isExact && index < announced;
-    line.send({ kind: "part", id, sent, body });
+    channel.send({ kind: "part", id, sent, body });
     if (sent) this.#carry(index, lent, transfer + index);
   }
 
@@ -131,7 +131,7 @@ class ServedPull implements RunningPull, Sender {
   }
 }
 
-export interface LanesHost {
+export interface StreamServerHost {
   readonly lanes: Lanes;
   readonly lanesPort: number;
   /** Those that this side allows. */
@@ -145,14 +145,14 @@ type Hello = Extract<StreamMessage, { kind: "hello" }>;
 type Pull = Extract<StreamMessage, { kind: "pull" }>;
 
 /** The lanes over which a link's blocks leave, from the asker's hello on. */
-export class ServedLanes implements ServedPayload<StreamMessage> {
-  readonly #room: LinkRoom<StreamMessage>;
-  readonly #host: LanesHost;
+export class StreamServer implements ServerPayload<StreamMessage> {
+  readonly #room: ConnectionContext<StreamMessage>;
+  readonly #host: StreamServerHost;
   readonly #pulls = new Map<number, ServedPull>();
   #session: Promise<LaneLink> | null = null;
   #lanes: LaneLink | null = null;
 
-  constructor(room: LinkRoom<StreamMessage>, host: LanesHost) {
+  constructor(room: ConnectionContext<StreamMessage>, host: StreamServerHost) {
     this.#room = room;
     this.#host = host;
   }
@@ -174,7 +174,7 @@ export class ServedLanes implements ServedPayload<StreamMessage> {
         return pull.go(message.index, message.transfer) ? null : "it said go for nothing";
       }
       default:
-        return ANSWERED_HERE;
+        return UNEXPECTED_ANSWER;
     }
   }
 
@@ -195,21 +195,21 @@ export class ServedLanes implements ServedPayload<StreamMessage> {
     };
     this.#session = lanes.expect(session, limits.setUpMs);
     this.#session.then(
-      (link) => this.#open(link),
+      (connection) => this.#open(connection),
       (thrown) => this.#room.end("broken", `its lanes did not come: ${messageOf(thrown)}`),
     );
     const version = Math.min(hello.version, CONTROL_VERSION);
     // The other side's count of what is under way runs a little behind ours.
-    const requests = Math.max(1, Math.floor(limits.linkRequestsMax / 2));
-    this.#room.line.send({ kind: "welcome", version, port: lanesPort, requests, session });
+    const requests = Math.max(1, Math.floor(limits.connectionRequestsMax / 2));
+    this.#room.channel.send({ kind: "welcome", version, port: lanesPort, requests, session });
     return null;
   }
 
-  #open(link: LaneLink): void {
+  #open(connection: LaneLink): void {
     this.#room.opened();
-    this.#lanes = link;
-    if (this.#room.isOver) void link[Symbol.asyncDispose]();
-    else link.ended.then((fault) => this.#room.end("broken", `its lanes ended: ${fault}`));
+    this.#lanes = connection;
+    if (this.#room.isOver) void connection[Symbol.asyncDispose]();
+    else connection.ended.then((fault) => this.#room.end("broken", `its lanes ended: ${fault}`));
   }
 
   #startPull(message: Pull, lanes: Promise<LaneLink>): string | null {
@@ -218,11 +218,11 @@ export class ServedLanes implements ServedPayload<StreamMessage> {
     if (typeof request === "string") return request;
     const isAnnounced = announced <= request.items.length && transfer + announced <= NUMBERS_END;
     if (!isAnnounced) return "it announced what cannot be";
-    const { peer, line, host } = this.#room;
+    const { peer, channel, host } = this.#room;
     const { server, clock, limits, log } = host;
     return this.#room.startPull(id, () => {
       const pull = new ServedPull({
-        ...{ id, transfer, announced, request, peer, line, lanes },
+        ...{ id, transfer, announced, request, peer, channel, lanes },
         ...{ server, clock, limits, log },
         onWrong: (why) => this.#room.end("protocol", why),
       });

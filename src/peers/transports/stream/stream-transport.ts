@@ -12,15 +12,15 @@ import type {
 } from "../../transport.ts";
 import type { Trust } from "../../trust.ts";
 import {
-  AskerLink,
-  dialLine,
-  LINE_LIMITS,
-  type LineLimits,
-  type LinkRoom,
-  Links,
-  ServedLink,
+  CHANNEL_LIMITS,
+  type ChannelLimits,
+  ClientConnection,
+  type ConnectionContext,
+  ConnectionTable,
+  dialChannel,
+  ServerConnection,
 } from "../control-channel/index.ts";
-import { AskerLanes } from "./client.ts";
+import { StreamClient } from "./client.ts";
 import {
   CONTROL_VERSION,
   type ControlMessage,
@@ -28,17 +28,17 @@ import {
   STREAM_PROTOCOL,
   type StreamMessage,
 } from "./control.ts";
-import { ServedLanes } from "./server.ts";
+import { StreamServer } from "./server.ts";
 
 /** What bounds a stream transport. */
-export interface StreamLimits extends LineLimits {
+export interface StreamLimits extends ChannelLimits {
   /** Places announced to one peer ahead of their headers. */
   readonly announcedMax: number;
 }
 
 export const STREAM_LIMITS: StreamLimits = {
   // The lanes have room for 1,024 in both directions: of ours 192 may be idle, and as many in use.
-  ...LINE_LIMITS,
+  ...CHANNEL_LIMITS,
   announcedMax: 64,
 };
 
@@ -94,10 +94,14 @@ interface DialOptions {
 }
 
 type StreamDialled =
-  | { readonly ok: true; readonly link: AskerLink<StreamMessage>; readonly der: Uint8Array }
+  | {
+      readonly ok: true;
+      readonly connection: ClientConnection<StreamMessage>;
+      readonly der: Uint8Array;
+    }
   | { readonly ok: false; readonly fault: LinkFault };
 
-type Welcome = Extract<StreamMessage, { kind: "welcome" }>;
+type AuthResult = Extract<StreamMessage, { kind: "welcome" }>;
 
 /** Certificates, hello, lanes: a link is given out when all of them stand. */
 async function dialStream(
@@ -107,7 +111,7 @@ async function dialStream(
 ): Promise<StreamDialled> {
   const { trust, clock, limits, ciphers, lanes, lanesMax } = options;
   const own = { trust, clock, limits, protocol: STREAM_PROTOCOL, codec: STREAM_CODEC };
-  const dialled = await dialLine(target, own, signal);
+  const dialled = await dialChannel(target, own, signal);
   if (!dialled.ok) return dialled;
   const { dialling, identity, der } = dialled.value;
   const startMs = clock.monotonicMs();
@@ -119,20 +123,20 @@ async function dialStream(
   const coming = lanes.dial(session, dialling.address, port, limits.setUpMs);
   const opened = await dialling.wait(coming, (thrown) => `its lanes: ${messageOf(thrown)}`);
   if (!opened.ok) return dialling.giveUp(opened.fault);
-  const { line } = dialling;
-  const payload = new AskerLanes({ link: opened.value, line, clock, limits });
-  const parts = { identity, line, payload, clock, limits, requests, rttMs };
-  const link = new AskerLink({ transport: "stream", ...parts });
-  dialling.handTo(link);
-  opened.value.ended.then((fault) => link.end("broken", `the lanes ended: ${fault}`));
-  return { ok: true, link, der };
+  const { channel } = dialling;
+  const payload = new StreamClient({ connection: opened.value, channel, clock, limits });
+  const parts = { identity, channel, payload, clock, limits, requests, rttMs };
+  const connection = new ClientConnection({ transport: "stream", ...parts });
+  dialling.handTo(connection);
+  opened.value.ended.then((fault) => connection.end("broken", `the lanes ended: ${fault}`));
+  return { ok: true, connection, der };
 }
 
 /** Else in words what is wrong with it. */
 function readWelcome(
   message: ControlMessage,
   { ciphers, lanesMax }: Pick<DialOptions, "ciphers" | "lanesMax">,
-): Welcome | string {
+): AuthResult | string {
   if (message.kind !== "welcome") return "it did not say welcome";
   const { session, version } = message;
   const isFair = ciphers.includes(session.cipher) && session.lanes <= lanesMax;
@@ -164,7 +168,7 @@ export class StreamTransport implements Transport {
   unsupported: string | null = null;
   readonly #options: StreamOptions;
   readonly #limits: StreamLimits;
-  readonly #links: Links<StreamMessage>;
+  readonly #connections: ConnectionTable<StreamMessage>;
   #lanes: Lanes | null = null;
   /** Resolves when it is closed; null while it is not. */
   #closed: Promise<void> | null = null;
@@ -173,7 +177,7 @@ export class StreamTransport implements Transport {
     this.#options = options;
     this.#limits = { ...STREAM_LIMITS, ...options.limits };
     const { trust, clock, log } = options;
-    this.#links = new Links({
+    this.#connections = new ConnectionTable({
       ...{ trust, clock, log, limits: this.#limits },
       ...{ codec: STREAM_CODEC, protocol: STREAM_PROTOCOL, key: "listen_stream" },
     });
@@ -182,7 +186,7 @@ export class StreamTransport implements Transport {
   }
 
   get inboundLinks(): number {
-    return this.#links.inbound;
+    return this.#connections.inbound;
   }
 
   async register(region: Region): Promise<void> {
@@ -199,14 +203,14 @@ export class StreamTransport implements Transport {
     const lanes = this.#lanes;
     if (lanes === null) throw new HearthError("UNSUPPORTED", this.unsupported ?? "no region");
     const { ciphers, lanes: lanesMax, lanesPort } = this.#options;
-    const { address, port } = await this.#links.listen(endpoint);
+    const { address, port } = await this.#connections.listen(endpoint);
     // The native library knows addresses only, and a host may be a name.
     const payload = { lanes, ciphers, lanesMax, lanesPort: lanes.listen(address, lanesPort) };
-    const host = this.#links.hostFor(server);
-    this.#links.takeWith((peer, line, onOver) => {
+    const host = this.#connections.hostFor(server);
+    this.#connections.takeWith((peer, channel, onOver) => {
       const late = "its lanes did not come";
-      const carry = (room: LinkRoom<StreamMessage>) => new ServedLanes(room, payload);
-      return new ServedLink({ peer, line, host, payload: carry, late, onOver });
+      const carry = (room: ConnectionContext<StreamMessage>) => new StreamServer(room, payload);
+      return new ServerConnection({ peer, channel, host, payload: carry, late, onOver });
     });
     return { host: endpoint.host, port };
   }
@@ -222,11 +226,11 @@ export class StreamTransport implements Transport {
     const own = { trust, lanes, ciphers, lanesMax, clock, limits: this.#limits };
     const dialled = await dialStream(target, own, signal);
     if (!dialled.ok) return dialled;
-    return await this.#links.adopt(dialled.link, dialled.der, target.worker);
+    return await this.#connections.adopt(dialled.connection, dialled.der, target.worker);
   }
 
   async reload(): Promise<void> {
-    this.#links.reload();
+    this.#connections.reload();
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -235,7 +239,7 @@ export class StreamTransport implements Transport {
   }
 
   async #close(): Promise<void> {
-    await this.#links.close();
+    await this.#connections.close();
     await this.#lanes?.[Symbol.asyncDispose]();
   }
 }

@@ -196,7 +196,7 @@ export interface Codec<Own> {
   decode(bytes: Uint8Array): Own | CommonMessage | null;
 }
 
-export interface MessageLineOptions<Own> {
+export interface ControlChannelOptions<Own> {
   readonly codec: Codec<Own>;
   readonly clock: Clock;
   /** The peer, for its slices of the event loop; empty: not known. */
@@ -208,13 +208,13 @@ export interface MessageLineOptions<Own> {
 }
 
 /** Who is told of what comes. */
-export interface LineHandler<Own> {
+export interface ChannelHandler<Own> {
   receive(message: Own | CommonMessage): void;
   /** Once, when nothing more comes: the other side ended it, it broke, or it said nonsense. */
-  lineEnded(end: LineEnd): void;
+  channelEnded(end: ChannelEnd): void;
 }
 
-export interface LineEnd {
+export interface ChannelEnd {
   readonly kind: "broken" | "protocol";
   readonly why: string;
 }
@@ -223,12 +223,12 @@ export interface LineEnd {
  * A TLS connection as a line of messages. Reads nothing before `handTo`, and nothing while too much
  * waits to be written, so that nobody makes us keep what he does not take.
  */
-export class MessageLine<Own> {
+export class ControlChannel<Own> {
   readonly #socket: TLSSocket;
-  readonly #options: MessageLineOptions<Own>;
+  readonly #options: ControlChannelOptions<Own>;
   readonly #reader: MessageReader;
   readonly #source: TurnSource;
-  #handler: LineHandler<Own> | null = null;
+  #handler: ChannelHandler<Own> | null = null;
   /** Nothing more is taken. */
   #isDeaf = false;
   /** Nothing more is said. */
@@ -244,7 +244,7 @@ export class MessageLine<Own> {
   /** Since when more waits to be written than may; null while it does not. */
   clogSinceMs: number | null = null;
 
-  constructor(socket: TLSSocket, options: MessageLineOptions<Own>) {
+  constructor(socket: TLSSocket, options: ControlChannelOptions<Own>) {
     this.#socket = socket;
     this.#options = options;
     this.#source = sources.of(options.worker);
@@ -257,7 +257,7 @@ export class MessageLine<Own> {
   }
 
   /** Begins to read, or goes on for another. */
-  handTo(handler: LineHandler<Own>): void {
+  handTo(handler: ChannelHandler<Own>): void {
     const isFirst = this.#handler === null;
     this.#handler = handler;
     if (isFirst) this.#socket.on("data", (chunk: Uint8Array) => this.#receive(chunk));
@@ -306,12 +306,12 @@ export class MessageLine<Own> {
     for (const wake of this.#drained.splice(0)) wake();
   }
 
-  #end(kind: LineEnd["kind"], why: string): void {
+  #end(kind: ChannelEnd["kind"], why: string): void {
     if (this.#isDeaf) return;
     // Whoever says nonsense may still be told so.
     if (kind === "protocol") this.#isDeaf = true;
     else this.#stop();
-    this.#handler?.lineEnded({ kind, why });
+    this.#handler?.channelEnded({ kind, why });
   }
 
   #onDrain(): void {
