@@ -1,31 +1,31 @@
 import { assert, type NamespaceIndex, type WorkerId } from "../../core/index.ts";
 import { PULL_PRIORITIES, type PullLimits, type PullPriority } from "./fetcher.ts";
 
-/** Blocks that may wait at the same time; what comes then is refused. */
+/** Maximum number of waiting blocks; further ones are refused. */
 const WAITING_MAX = 65_536;
 
 export interface Candidate {
   readonly priority: PullPriority;
   readonly namespace: NamespaceIndex;
   readonly peer: WorkerId;
-  /** As many as may arrive. */
+  /** Maximum payload bytes that can arrive. */
   readonly bytes: number;
-  /** It may go. Nothing of the admission is called from within. */
+  /** The bytes are granted. Must not call the admission. */
   admitted(grant: Grant): void;
-  /** The limits changed, and it would never fit. */
+  /** The limits were lowered below this block's size. */
   refused(): void;
 }
 
-/** So many bytes may be under way; handed back exactly once. */
+/** Permission for a number of bytes in flight; released exactly once. */
 export interface Grant {
   release(): void;
 }
 
-/** A place in the queue. */
+/** A place in the admission queue. */
 export interface Ticket {
-  /** Gives it up; without effect once it was admitted. */
+  /** Leaves the queue; no effect after admission. */
   leave(): void;
-  /** Somebody more urgent wants it, too. */
+  /** Another caller wants the same block with a higher priority. */
   raisePriority(priority: PullPriority): void;
 }
 
@@ -45,10 +45,10 @@ interface Queue {
 type Bounds = Pick<PullLimits, "bytesMax" | "peerBytesMax" | "namespaceBytesMax">;
 
 /**
- * Keeps the bytes under way below the limits: in all, from each peer, and for each namespace. The
- * more urgent goes first; among equals the namespace that has the least under way; then who came
- * first. Who does not fit now holds back those behind him that want the same room, so that small
- * blocks do not starve a large one.
+ * Keeps the bytes in flight below three limits: in all, from each peer, and for each namespace. The
+ * most urgent priority goes first, then the namespace with the fewest bytes in flight, then the
+ * oldest entry. An entry that does not fit blocks later entries that need the same limit, so that
+ * small blocks cannot starve a large one.
  */
 export class Admission {
   #bounds: Bounds;
@@ -86,13 +86,15 @@ export class Admission {
     this.#letIn();
   }
 
-  /** The longest block that can be admitted at all. */
+  /** Size of the largest block that can be admitted. */
   get longest(): number {
     const { bytesMax, peerBytesMax, namespaceBytesMax } = this.#bounds;
     return Math.min(bytesMax, peerBytesMax, namespaceBytesMax);
   }
 
-  /** Null: too many wait, or it would never fit. It may be admitted before this returns. */
+  /**
+   * Null: the queue is full, or the block exceeds a limit. May call `admitted` before it returns.
+   */
   enter(candidate: Candidate): Ticket | null {
     if (this.#waiting >= WAITING_MAX || candidate.bytes > this.longest) return null;
     const entry: Entry = {
@@ -164,7 +166,7 @@ export class Admission {
     }
   }
 
-  /** The one whose turn it is, of those that want none of what is full. */
+  /** The next entry whose peer and namespace are not at their limits. */
   #first(full: ReadonlySet<WorkerId | NamespaceIndex>): Entry | null {
     let [best, bestBytes]: [Entry | null, number] = [null, 0];
     for (const queue of this.#queues.values()) {
@@ -185,7 +187,7 @@ export class Admission {
     let released = false;
     return {
       release: () => {
-        assert(!released, "a grant is handed back once");
+        assert(!released, "a grant is released once");
         released = true;
         this.#move(-bytes, peer, namespace);
         this.#letIn();

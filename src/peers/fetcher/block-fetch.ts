@@ -11,19 +11,19 @@ import {
 } from "./fetcher.ts";
 import type { Peer } from "./peer.ts";
 
-/** Where it is looked for next when nobody is left to be asked. */
+/** The next source of candidates, used when no candidate is left. */
 export type DiscoveryStep = "located" | "known" | "asked" | "over";
 
-/** Peers may be of so many opinions on how long it is. */
+/** Maximum number of conflicting size reports per block. */
 const MEASURES_MAX = 3;
 
-/** What one peer said to the question for one block. */
+/** One peer's answers about one block. */
 interface Tried {
   attempts: number;
-  /** It has nothing for us, now or at all. */
+  /** The peer is not asked for this block again. */
   done: boolean;
   busyUntilMs: number;
-  /** How often it was busy. */
+  /** Number of busy answers. */
   busies: number;
 }
 
@@ -31,12 +31,14 @@ const NEVER: Tried = {
   ...{ attempts: 0, done: false, busies: 0, busyUntilMs: Number.NEGATIVE_INFINITY },
 };
 
-/** A peer's word on when to come back is bounded, and so is how often it is believed. */
+/**
+ * Bounds of a peer's retry time in milliseconds, and the maximum number of busy answers per peer.
+ */
 const RETRY_MS_MIN = 5;
 const RETRY_MS_MAX = 10_000;
 const BUSIES_MAX = 12;
 
-/** The pull of one block, for all who want it at the same time. */
+/** The fetch of one block, shared by all calls that want it at the same time. */
 export class BlockFetch implements WantedBlock {
   readonly namespace: NamespaceIndex;
   readonly namespaceKey: Uint8Array;
@@ -45,22 +47,22 @@ export class BlockFetch implements WantedBlock {
   readonly keyBytes: Uint8Array;
   readonly trace: Trace;
   priority: PullPriority;
-  /** Monotonic; of the waiter with the most patience. */
+  /** Latest deadline of all waiting calls, on the monotonic clock. */
   deadlineMs: number;
-  /** Length of the payload as its owner says, or as such blocks are long here; 0: not known. */
+  /** Payload size, as a peer reported it or as usual for such blocks; 0: unknown. */
   bytes = 0;
-  /** All questions to peers. */
+  /** Number of attempts, over all peers. */
   asked = 0;
-  /** Nothing was done for it yet. */
+  /** The fetch has not started. */
   fresh = true;
   search: DiscoveryStep = "located";
   searching = false;
-  /** What came of it last, for when nobody is left to be asked. */
+  /** Outcome to report if no candidate is left. */
   reason: PullOutcome = "absent";
   settled: PullOutcome | null = null;
-  /** Nobody waits; what is on its way is taken all the same. */
+  /** No call waits any more, but data on its way is still accepted. */
   mirror = false;
-  /** Its wait for a peer that was busy. */
+  /** Timer until a busy peer may be asked again. */
   timer: Disposable | null = null;
   readonly attempts = new Set<Attempt>();
   #measures = 0;
@@ -104,7 +106,7 @@ export class BlockFetch implements WantedBlock {
     this.deadlineMs = Math.max(this.deadlineMs, deadlineMs);
   }
 
-  /** True where nobody is left. */
+  /** True if no call is left. */
   leave(call: FetchCall, index: number): boolean {
     const places = this.#waiters.get(call)?.filter((place) => place !== index) ?? [];
     if (places.length === 0) this.#waiters.delete(call);
@@ -112,7 +114,7 @@ export class BlockFetch implements WantedBlock {
     return this.#waiters.size === 0;
   }
 
-  /** All who wait, who then do not any more. */
+  /** Removes and returns all waiting calls. */
   takeWaiters(): (readonly [FetchCall, number])[] {
     const all = [...this.#waiters].flatMap(([call, places]) =>
       places.map((place) => [call, place] as const),
@@ -121,7 +123,7 @@ export class BlockFetch implements WantedBlock {
     return all;
   }
 
-  /** True where it is more urgent now than it was. */
+  /** True if the priority changed. */
   raisePriority(priority: PullPriority): boolean {
     if (PULL_PRIORITIES.indexOf(priority) >= PULL_PRIORITIES.indexOf(this.priority)) return false;
     this.priority = priority;
@@ -129,7 +131,7 @@ export class BlockFetch implements WantedBlock {
     return true;
   }
 
-  /** Somebody who has it says how long it is; false: others said otherwise, too often. */
+  /** Records a peer's size report; false: too many conflicting reports. */
   measure({ bytes }: { readonly bytes: number }): boolean {
     if (this.#measures === MEASURES_MAX) return false;
     this.#measures++;
@@ -137,7 +139,7 @@ export class BlockFetch implements WantedBlock {
     return true;
   }
 
-  /** What was said of its length cannot be; false: nobody said anything. */
+  /** Discards an impossible size; false: no peer had reported one. */
   forget(): boolean {
     this.bytes = 0;
     return this.#measures > 0;
@@ -147,7 +149,7 @@ export class BlockFetch implements WantedBlock {
     return this.#candidates;
   }
 
-  /** Those that are known are not named twice. True where one is new. */
+  /** Adds candidates that are not known yet; true if there was one. */
   offer(workers: readonly WorkerId[]): boolean {
     const before = this.#candidates.length;
     for (const worker of workers)
@@ -164,17 +166,17 @@ export class BlockFetch implements WantedBlock {
     this.#change(worker).attempts++;
   }
 
-  /** It is not asked for this block again. */
+  /** Excludes the peer from further attempts. */
   exclude(worker: WorkerId): void {
     this.#change(worker).done = true;
   }
 
-  /** It has no time now, and says when it will; each time that is waited for longer. */
+  /** The peer is busy. Each busy answer doubles the minimum wait before the next attempt. */
   busy(worker: WorkerId, retryMs: number, nowMs: number): void {
     const tried = this.#change(worker);
     const leastMs = RETRY_MS_MIN * 2 ** tried.busies++;
     tried.busyUntilMs = nowMs + Math.min(Math.max(retryMs, leastMs), RETRY_MS_MAX);
-    // That it was asked in vain says nothing about it.
+    // A busy answer does not count as an attempt.
     tried.attempts--;
     this.asked--;
     tried.done ||= tried.busies === BUSIES_MAX;
@@ -190,31 +192,31 @@ export class BlockFetch implements WantedBlock {
   }
 }
 
-/** What a request does for an ask as long as it is part of it. */
+/** The request that carries an attempt. */
 export interface RequestHandle {
-  /** Whom it is for may not want it any more. */
+  /** The attempt's block may no longer be wanted. */
   reconsider(): void;
 }
 
-/** The question for one block to one peer, from its place in the queue to the answer. */
+/** One attempt to fetch one block from one peer, from admission to the answer. */
 export class Attempt {
   readonly fetch: BlockFetch;
   readonly peer: Peer;
-  /** Somebody else was asked before and takes long. */
+  /** Started because an earlier attempt is slow. */
   readonly hedge: boolean;
-  /** What may come at most, as soon as it is known. */
+  /** Maximum payload bytes; 0 until known. */
   bytes = 0;
-  /** Of the copy that this peer said it has; 0: any. */
+  /** Generation of the copy that the peer reported; 0: any. */
   generation = 0n;
   ticket: Ticket | null = null;
-  /** Its share of the bytes under way, until it was answered. */
+  /** Its share of the bytes in flight; null before admission and after the answer. */
   grant: Grant | null = null;
-  /** Its place in RAM, until it is committed or nothing can write to it any more. */
+  /** Reserved slot, until the block is committed or nothing can write to it any more. */
   landing: Landing | null = null;
   request: RequestHandle | null = null;
-  /** Somebody else was asked because this took long. */
+  /** A hedge was started because this attempt is slow. */
   hedged = false;
-  /** Nothing more is expected of it. */
+  /** No answer is expected any more. */
   over = false;
   readonly #trial: boolean;
 
@@ -230,7 +232,7 @@ export class Attempt {
     this.bytes = bytes;
   }
 
-  /** It was answered, given up, or is in vain. What it wrote to stays taken. */
+  /** Ends the attempt. Its slot stays reserved until the transport stops writing. */
   end(): void {
     if (this.over) return;
     this.over = true;
@@ -243,19 +245,16 @@ export class Attempt {
   }
 }
 
-/**
- * Somebody who waits for blocks, until all are there or he goes. What he does not take any more is
- * released for him.
- */
+/** One caller that waits for blocks. Blocks that arrive after the caller left are released. */
 export class FetchCall {
   readonly done: Promise<FetchOutcome[]>;
   readonly #stopAtMiss: boolean;
   readonly #outcomes: (FetchOutcome | null)[];
   readonly #resolve: (outcomes: FetchOutcome[]) => void;
   #missing: number;
-  /** From here on nothing is of worth. */
+  /** Results from this index on are useless to the caller. */
   #end: number;
-  /** Told of each block that is not wanted any more. */
+  /** Called for each block that the caller no longer wants. */
   #onLeave: (index: number, late: boolean) => void = () => undefined;
 
   constructor(blocks: number, stopAtMiss: boolean) {
@@ -273,7 +272,7 @@ export class FetchCall {
     this.#onLeave = run;
   }
 
-  /** Whether block `index` is still waited for. */
+  /** Whether the caller still waits for block `index`. */
   wants(index: number): boolean {
     return this.#outcomes[index] === null;
   }
@@ -288,7 +287,7 @@ export class FetchCall {
     this.#finish();
   }
 
-  /** All that has not come yet did not come: it is too late, or nobody wants it. */
+  /** Ends all outstanding blocks with this outcome. */
   end(kind: "late" | "miss"): void {
     for (let index = 0; index < this.#end; index++) {
       if (!this.wants(index)) continue;
@@ -326,8 +325,8 @@ export class FetchCall {
 }
 
 /**
- * One arrival for several owners, each with his own to release: the block stays where it is until
- * the last has, and counts as used where one used it. Without owners it is released at once.
+ * Splits one arrival among several owners, each of which releases its share. The block is released
+ * with the last share, as used if any owner used it. With 0 owners the block is released at once.
  */
 export function shareArrival(arrival: Arrival, owners: number): Arrival[] {
   if (owners === 0) arrival.release(false);
@@ -349,7 +348,7 @@ export function shareArrival(arrival: Arrival, owners: number): Arrival[] {
 const TRACES_MAX = 4_096;
 const STEPS_MAX = 48;
 
-/** What happens to one block, as it happens. */
+/** History of one fetch. */
 class Trace {
   readonly #clock: Clock;
   readonly #startedMs: number;
@@ -376,7 +375,7 @@ class Trace {
     return this.#named.key;
   }
 
-  /** The last place is for how it ended. */
+  /** The last entry is reserved for the outcome. */
   step(what: string, more: Omit<PullStep, "ms" | "what"> = {}): void {
     if (this.#steps.length < STEPS_MAX - 1) this.#write(what, more);
   }
@@ -403,7 +402,7 @@ class Trace {
   }
 }
 
-/** The latest pulls, for people. */
+/** The latest fetch histories. */
 export class Traces {
   readonly #clock: Clock;
   readonly #ring: Trace[] = [];
@@ -419,7 +418,7 @@ export class Traces {
     return trace;
   }
 
-  /** The newest first; of one key, or of all where null. */
+  /** Newest first; `key` null: all keys. */
   list(key: string | null): PullTrace[] {
     const list: PullTrace[] = [];
     for (let i = 1; i <= this.#ring.length; i++) {

@@ -13,10 +13,10 @@ import type { Peer, Peers } from "./peer.ts";
 const KEPT_MAX = 4_096;
 const FOR_MS = 600_000;
 
-/** Who sent something else than a certain block is not asked for that block for ten minutes. */
+/** Blocks fetches of a key from a peer for ten minutes after the peer sent corrupt data for it. */
 export class PeerDenylist {
   readonly #clock: Clock;
-  /** In the order of their ends. */
+  /** In order of expiry. */
   readonly #untilMs = new Map<string, number>();
 
   constructor(clock: Clock) {
@@ -33,7 +33,7 @@ export class PeerDenylist {
     }
   }
 
-  /** So that nobody has to name a key where there is nothing to look up. */
+  /** Lets callers skip computing a key for the lookup. */
   get empty(): boolean {
     return this.#untilMs.size === 0;
   }
@@ -45,30 +45,30 @@ export class PeerDenylist {
   }
 }
 
-/** While pulls do not pay, one is let through so often: a way that became better is noticed. */
+/** While fetches are unprofitable, one is let through this often, to notice an improved path. */
 const PROBE_EVERY_MS = 1_000;
 
-/** What some blocks weigh, by the peer that would be asked for them. */
+/** Payload bytes to fetch from one peer. */
 interface Load {
   readonly peer: Peer;
   readonly bytes: number;
 }
 
 /**
- * Fetch or compute again? A pull takes a round trip and then what waits at the peer and the blocks
- * themselves at the peer's goodput; peers are asked at the same time. Computing takes the blocks'
- * tokens at the engines' rate of prefill. What is not known counts for the pull.
+ * Compares fetching with recomputing. A fetch takes one round trip plus the peer's queued and
+ * requested bytes at its goodput; peers work in parallel. Recomputing takes the blocks' tokens at
+ * the engines' prefill rate. Unknown values count in favour of fetching.
  */
 export class CostModel {
   readonly #context: FetchContext;
-  /** When the next may try although it does not seem to pay. */
+  /** Time at which the next unprofitable fetch is let through. */
   #probeAtMs: number | null = null;
 
   constructor(context: FetchContext) {
     this.#context = context;
   }
 
-  /** Milliseconds until this many bytes more have come from it; null: not known. */
+  /** Estimated milliseconds until the peer has delivered this many more bytes; null: unknown. */
   estimateMs(peer: Peer, bytes: number): number | null {
     return this.#takesMs(peer, bytes, peer.goodput);
   }
@@ -78,14 +78,14 @@ export class CostModel {
     return (peer.rttMs ?? 0) + ((peer.loadBytes + bytes) * 1_000) / goodput;
   }
 
-  /** Milliseconds an engine needs for this many blocks; null: not known. */
+  /** Estimated milliseconds to recompute this many blocks; null: unknown. */
   computeMs(namespace: NamespaceIndex, blocks: number): number | null {
     const rate = this.#context.limits.prefillTokensPerS;
     const tokens = this.#context.parts.tokensPerBlock(namespace);
     return rate === null || tokens === null ? null : (blocks * tokens * 1_000) / rate;
   }
 
-  /** Why these are not pulled, in words; null: it may pay. */
+  /** The reason a fetch is unprofitable; null: it may be profitable. */
   whyNot(namespace: NamespaceIndex, blocks: number, loads: Iterable<Load>): string | null {
     const computeMs = this.computeMs(namespace, blocks);
     if (computeMs === null) return null;
@@ -98,19 +98,19 @@ export class CostModel {
     const { peer, bytes } = worst.load;
     const speed = `${formatBytes(Math.round(peer.provenGoodput ?? 0))}/s`;
     return (
-      `computing takes ${roundMs(computeMs)} ms, ` +
-      `${formatBytes(bytes)} from ${peer.worker} at ${speed} take ${roundMs(worst.ms)} ms`
+      `recomputing takes ${roundMs(computeMs)} ms, ` +
+      `fetching ${formatBytes(bytes)} from ${peer.worker} at ${speed} takes ${roundMs(worst.ms)} ms`
     );
   }
 
-  /** Whether it is time to pull some that do not seem to pay: nothing else measures the way. */
+  /** Whether an unprofitable fetch may run now. Nothing else measures the path. */
   get mayProbe(): boolean {
     const nowMs = this.#context.parts.clock.monotonicMs();
     this.#probeAtMs ??= nowMs + PROBE_EVERY_MS;
     return nowMs >= this.#probeAtMs;
   }
 
-  /** As `mayProbe`; where it is true, nobody else may for a while. */
+  /** Like `mayProbe`; if true, no other fetch may probe for `PROBE_EVERY_MS`. */
   takeProbe(): boolean {
     const may = this.mayProbe;
     if (may) this.#probeAtMs = this.#context.parts.clock.monotonicMs() + PROBE_EVERY_MS;
@@ -124,7 +124,7 @@ function roundMs(ms: number): number {
 
 const KEY_WORDS = 8;
 const KEY_BYTES = 32;
-/** Of a run that does not seem to pay, when it is tried nevertheless; at least one block. */
+/** Bytes of an unprofitable run that are fetched as a probe; at least one block. */
 const PROBE_BYTES = 1 << 20;
 
 interface FetchForecastOptions {
@@ -134,7 +134,7 @@ interface FetchForecastOptions {
   readonly denylist: PeerDenylist;
 }
 
-/** Whether it may pay to ask at all; from what is known, and at once. */
+/** Estimates from local state, without a request, whether a fetch is worthwhile. */
 export class FetchForecast {
   readonly #context: FetchContext;
   readonly #peers: Peers;
@@ -168,7 +168,7 @@ export class FetchForecast {
     return this.#cost.mayProbe ? some : 0;
   }
 
-  /** Why engines do better without these blocks, in words; null: they may pay, or are tried. */
+  /** The reason these fetches are unprofitable; null: they may be profitable, or run as a probe. */
   whyUnprofitable(namespace: NamespaceIndex, fetches: readonly BlockFetch[]): string | null {
     if (fetches.length === 0 || this.#cost.computeMs(namespace, 1) === null) return null;
     const shares = new Map<Peer, number>();
@@ -185,24 +185,24 @@ export class FetchForecast {
     return why !== null && this.#cost.takeProbe() ? null : why;
   }
 
-  /** Why these would not be pulled for an engine now, in words; null: they would. */
+  /** The reason these blocks would not be fetched for an engine now; null: they would be. */
   whyNot(
     namespace: NamespaceIndex,
     blocks: readonly WantedBlock[],
     keys: Uint8Array,
   ): string | null {
     const namespaceKey = this.#context.parts.namespaces.keyOf(namespace);
-    if (namespaceKey === null) return "its namespace is not known here";
+    if (namespaceKey === null) return "the namespace is not known here";
     const all = this.#peers.all();
-    if (all.length === 0) return "no other host is known";
-    if (all.every((peer) => !peer.breaker.allows)) return "no other host answers now";
+    if (all.length === 0) return "no peer is known";
+    if (all.every((peer) => !peer.breaker.allows)) return "no peer is reachable";
     const shares = new Map<Peer, number>();
     const usable = new Map<WorkerId, Peer | null>();
     for (const [index, { layer }] of blocks.entries()) {
       const peer = this.#holder(namespaceKey, keys, index * KEY_BYTES, usable);
       if (peer === null) {
         if (shares.size > 0) break;
-        return "no host that answers is known to have it";
+        return "no reachable peer is known to have the block";
       }
       const bytes = this.#context.parts.blocks.usualBytes(namespace, layer);
       shares.set(peer, (shares.get(peer) ?? 0) + bytes);
@@ -211,7 +211,7 @@ export class FetchForecast {
     return this.#cost.whyNot(namespace, prefixes, loadsOf(shares));
   }
 
-  /** The likeliest one that may be asked for the key at `at`. */
+  /** The best peer to ask for the key at byte offset `at`. */
   #holder(
     namespaceKey: Uint8Array,
     keys: Uint8Array,
@@ -242,15 +242,15 @@ function loadsOf(shares: ReadonlyMap<Peer, number>): Load[] {
   return [...shares].map(([peer, bytes]) => ({ peer, bytes }));
 }
 
-/** One peer is asked for the same block so often at most, whatever it says. */
+/** Maximum number of attempts for one block at one peer. */
 const ASKS_MAX = 4;
-/** Another than the first is asked only where it would have it sooner by this much. */
+/** A peer other than the first is chosen only if it is faster by this factor and this time. */
 const CLEARLY = 1.5;
 const CLEARLY_MS = 1;
-/** A slow one comes behind all others that were asked as often. */
+/** Attempts added to a slow peer in the comparison, so that it comes last among equals. */
 const SUSPECT = 0.5;
 
-/** Whom to ask for a block, of those who are said to have it. */
+/** Chooses the peer for the next attempt among a block's candidates. */
 export class Candidates {
   readonly #peers: Peers;
   readonly #cost: CostModel;
@@ -265,8 +265,8 @@ export class Candidates {
   }
 
   /**
-   * The one to ask now; null: nobody, now. First those not asked yet, and of these those that are
-   * not slow just now; then in the order in which they were named, but rather one with less to do.
+   * The peer to ask now; null: none now. Prefers peers with the fewest attempts, then those that
+   * are not slow, then the order of the candidates, unless a later one is clearly faster.
    */
   pick(fetch: BlockFetch): Peer | null {
     let [choice, fewest]: [Peer[], number] = [[], Number.POSITIVE_INFINITY];
@@ -280,7 +280,7 @@ export class Candidates {
     return choice.length > 1 ? this.#soonest(choice, fetch.bytes) : (choice[0] ?? null);
   }
 
-  /** Milliseconds until one that was busy may be asked again; null: there is none. */
+  /** Milliseconds until the first busy candidate may be asked again; null: there is none. */
   waitMs(fetch: BlockFetch): number | null {
     const nowMs = this.#nowMs();
     const waits = fetch.candidates.flatMap((worker) => {

@@ -33,16 +33,16 @@ import {
 import { Peers } from "./peer.ts";
 import { IdleConnections } from "./peer-path.ts";
 
-/** What the parts of a puller share. */
+/** State shared by the parts of a fetcher. */
 export interface FetchContext {
   readonly parts: PullerParts;
   readonly counters: FetchCounters;
   readonly idle: IdleConnections;
-  /** The latest. */
+  /** The current limits. */
   limits: PullLimits;
 }
 
-/** Counts since the start. */
+/** Counters since the start. */
 class FetchCounters {
   readonly #outcomes = Object.fromEntries(PULL_OUTCOMES.map((name) => [name, 0])) as Record<
     PullOutcome,
@@ -66,7 +66,7 @@ class FetchCounters {
     this.#byTransport[transport].bytes += bytes;
   }
 
-  /** This transport failed, and another one took over. */
+  /** This transport failed, and the request continued over another one. */
   fellBack(transport: TransportName): void {
     this.#fallbacks++;
     this.#byTransport[transport].fallbacks++;
@@ -86,15 +86,18 @@ class FetchCounters {
   }
 }
 
-/** Nobody waits longer than that. */
+/** Upper bound of a caller's deadline. */
 const DEADLINE_MS_MAX = 3_600_000;
 const KEY_BYTES = 32;
-/** Pulls begun before others have their turn. */
+/** Number of fetches to start before yielding to the event loop. */
 const STARTS_A_SLICE = 256;
-/** An engine's request ends with its deadline, and takes what it has before. */
+/**
+ * An engine's fetch ends this much before the engine's deadline, so that the results arrive in
+ * time.
+ */
 const BEFORE_END_MS = 2;
 
-/** Brings blocks from other hosts over the transports it is given. See `Puller`. */
+/** Creates a fetcher over these transports. See `Puller`. */
 export function createPuller(parts: PullerParts): Puller {
   return new PeerFetcher(parts);
 }
@@ -108,7 +111,7 @@ class PeerFetcher implements Puller {
   readonly #forecast: FetchForecast;
   readonly #scheduler: FetchScheduler;
   readonly #traces: Traces;
-  /** By namespace and key; each block once, whoever wants it. */
+  /** By namespace and key: one fetch per block, shared by all callers. */
   readonly #fetches = new Map<string, BlockFetch>();
   readonly #calls = new Set<FetchCall>();
   #closed = false;
@@ -236,7 +239,7 @@ class PeerFetcher implements Puller {
   }
 
   whyNot(namespace: NamespaceIndex, blocks: readonly WantedBlock[]): string | null {
-    if (this.#closed) return "this host stops";
+    if (this.#closed) return "the agent is shutting down";
     return this.#forecast.whyNot(namespace, blocks, this.#keysOf(blocks));
   }
 
@@ -252,12 +255,12 @@ class PeerFetcher implements Puller {
     this.#closed = true;
     for (const call of [...this.#calls]) call.end("miss");
     for (const fetch of [...this.#fetches.values()])
-      this.#scheduler.settle(fetch, "aborted", "this host stops");
+      this.#scheduler.settle(fetch, "aborted", "the agent is shutting down");
     this.#discovery.close();
     await Promise.all([this.#queries.close(), this.#scheduler.settled(), this.#peers.close()]);
   }
 
-  /** The pull of each block: one that is under way, or a new one. */
+  /** The fetch of each block: the one in progress, or a new one. */
   #coalesce(
     namespace: NamespaceIndex,
     namespaceKey: Uint8Array,
@@ -283,7 +286,7 @@ class PeerFetcher implements Puller {
     });
   }
 
-  /** Sets out for those that are new; those that do not pay end here. */
+  /** Starts the new fetches; ends those that are estimated to be unprofitable. */
   async #start(
     namespace: NamespaceIndex,
     fetches: readonly BlockFetch[],

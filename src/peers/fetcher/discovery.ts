@@ -4,7 +4,7 @@ import type { BlockFetch } from "./block-fetch.ts";
 import type { FetchContext } from "./create-fetcher.ts";
 import type { Peer, Peers } from "./peer.ts";
 
-/** Blocks in one `has`. */
+/** Maximum number of blocks in one `has` request. */
 const BLOCKS_MAX = 1_024;
 
 interface QueryOptions {
@@ -21,8 +21,8 @@ interface HasBatch {
 }
 
 /**
- * Short questions to peers. What is asked of one peer in one turn of the loop is one question. A
- * fault is written into the peer's books and answered with null.
+ * Short requests to peers. Queries to one peer in the same turn of the event loop share one
+ * request. A fault is recorded at the peer and reported as null.
  */
 export class PeerQueries {
   readonly #context: FetchContext;
@@ -34,7 +34,7 @@ export class PeerQueries {
     this.#context = context;
   }
 
-  /** What the peer has of this block; null: it did not say. */
+  /** The peer's copy of this block; null: no answer. */
   has(peer: Peer, fetch: BlockFetch, deadlineMs: number): Promise<PeerHas | null> {
     const name = `${fetch.namespace} ${peer.worker}`;
     let round = this.#rounds.get(name);
@@ -55,7 +55,7 @@ export class PeerQueries {
     return promise;
   }
 
-  /** One question; null: no answer. */
+  /** Sends one request; null: no answer. */
   async ask(
     peer: Peer,
     request: Exclude<PeerRequest, { op: "pull" }>,
@@ -102,7 +102,7 @@ export class PeerQueries {
       return called.answer;
     }
     const { kind } = called.fault;
-    // Who asks may have less patience than a peer needs: that is not the peer's fault.
+    // A caller's short deadline is not a fault of the peer.
     const isHasty = kind === "stalled" && connection.fault === null && deadlineMs < progressMs;
     if (isHasty || kind === "aborted" || kind === "closed") {
       peer.breaker.withdraw();
@@ -112,7 +112,7 @@ export class PeerQueries {
   }
 }
 
-/** Fires with the first of these, which keep nothing of it once it is disposed. */
+/** Fires with the first of these signals; holds no reference after it is disposed. */
 function stopWith(signals: readonly AbortSignal[]): Disposable & { readonly signal: AbortSignal } {
   const controller = new AbortController();
   const abort = () => controller.abort();
@@ -128,7 +128,7 @@ function stopWith(signals: readonly AbortSignal[]): Disposable & { readonly sign
   };
 }
 
-/** Names in one question, and peers that are asked. */
+/** Maximum number of names in one request, and of peers asked. */
 const NAMES_MAX = 256;
 const PEERS_MAX = 16;
 
@@ -140,8 +140,9 @@ export interface FindOptions {
 }
 
 /**
- * What engines' names lead to elsewhere. Those who are said to know are asked first; others only
- * about what is left. What each says is kept apart: it is a hint until the block came.
+ * Resolves engines' names at other hosts. Asks the named sources first, and other peers about the
+ * names that are left. Each peer's answers stay separate; an answer is a hint until the block has
+ * arrived and was verified.
  */
 export async function findNames(
   { peers, queries }: { readonly peers: Peers; readonly queries: PeerQueries },
@@ -174,15 +175,17 @@ export async function findNames(
   return found;
 }
 
-/** The router and other hosts are waited for so long, and no longer than half of what is left. */
+/**
+ * Maximum wait for the router and for peers, in milliseconds; also at most half of the time left.
+ */
 const LOCATE_MS = 250;
-/** Where an engine waits. */
+/** Maximum wait for the router if an engine waits. */
 const LOCATE_SOON_MS = 25;
 const ASK_MS = 250;
-/** A router that did not answer within a decent time is left alone for so long. */
+/** A router that does not answer within LOCATE_REASONABLE_MS is not asked for LOCATE_PAUSE_MS. */
 const LOCATE_REASONABLE_MS = 200;
 const LOCATE_PAUSE_MS = 5_000;
-/** Hosts that are asked about a block of which nothing is known. */
+/** Maximum number of peers asked about a block without candidates. */
 const ASKED_MAX = 16;
 
 interface LocateBatch {
@@ -191,8 +194,8 @@ interface LocateBatch {
 }
 
 /**
- * Who may have a block, in three steps, each only when all who were named before could not help:
- * the router's word, then what is known of other hosts, then a question to each of them.
+ * Finds peers that may have a block, in three steps, each only after all earlier candidates failed:
+ * the router's answer, the peers' summaries, and a request to each peer.
  */
 export class Discovery {
   readonly #context: FetchContext;
@@ -208,7 +211,7 @@ export class Discovery {
     this.#queries = queries;
   }
 
-  /** Takes the next step for this block. Its candidates are more then, or not. */
+  /** Takes the next step for this block; may add candidates. */
   async step(fetch: BlockFetch): Promise<void> {
     const { search } = fetch;
     switch (search) {
@@ -228,7 +231,7 @@ export class Discovery {
     }
   }
 
-  /** Whether `step` has its answer at once. */
+  /** Whether `step` completes without waiting. */
   isReady(fetch: BlockFetch): boolean {
     const { search } = fetch;
     return search === "known" || (search === "located" && !this.#mayLocate());
@@ -240,7 +243,7 @@ export class Discovery {
 
   #know(fetch: BlockFetch): void {
     const holders = this.#context.parts.whereabouts.holders(fetch.namespaceKey, fetch.keyBytes, 0);
-    if (fetch.offer(holders)) fetch.trace.step(`known: ${holders.join(", ")}`);
+    if (fetch.offer(holders)) fetch.trace.step(`summaries: ${holders.join(", ")}`);
   }
 
   #mayLocate(): boolean {
@@ -248,7 +251,9 @@ export class Discovery {
     return locator !== null && clock.monotonicMs() >= this.#pausedUntilMs;
   }
 
-  /** What wants to know it in the same turn of the loop is one question for each namespace. */
+  /**
+   * Requests of one namespace in the same turn of the event loop share one question to the router.
+   */
   async #locate(fetch: BlockFetch): Promise<void> {
     if (!this.#mayLocate()) return;
     if (this.#round === null) {
@@ -266,7 +271,7 @@ export class Discovery {
 
   async #locateAll(fetches: readonly BlockFetch[]): Promise<void> {
     const { locator, clock } = this.#context.parts;
-    assert(locator !== null, "a router to ask");
+    assert(locator !== null, "a router is configured");
     const keys = fetches.map((fetch) => fetch.keyBytes);
     const isUrgent = fetches.some(({ priority }) => priority === "acquire");
     const longestMs = isUrgent ? LOCATE_SOON_MS : LOCATE_MS;
@@ -281,7 +286,7 @@ export class Discovery {
     }
   }
 
-  /** Engines do not wait for this: what is not known to be anywhere is computed sooner. */
+  /** Engines do not wait for this step: recomputing is faster than searching every peer. */
   async #ask(fetch: BlockFetch): Promise<void> {
     if (fetch.priority === "acquire") return;
     const ms = Math.min(ASK_MS, this.#halfOfRest([fetch]));
@@ -297,7 +302,7 @@ export class Discovery {
       fetch.measure(has);
       fetch.offer([peer.worker]);
     }
-    fetch.trace.step(`asked ${asked.length} others`);
+    fetch.trace.step(`asked ${asked.length} other peers`);
   }
 
   #halfOfRest(fetches: readonly BlockFetch[]): number {

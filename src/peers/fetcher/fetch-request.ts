@@ -7,27 +7,32 @@ import type { FetchContext } from "./create-fetcher.ts";
 import type { Opened, Peer } from "./peer.ts";
 import type { PeerPath } from "./peer-path.ts";
 
-/** Less than this is no progress: a peer that sends byte by byte holds its places as a dead one. */
+/**
+ * Less than this does not count as progress. Stops a peer that sends byte by byte from holding
+ * slots.
+ */
 const PROGRESS_BYTES = 64 << 10;
-/** Where it is not known how long answers take, and the least that is told apart. */
+/**
+ * Expected answer time while too few answers were measured, and its lower bound, in milliseconds.
+ */
 const UNKNOWN_MS = 250;
 const SLOW_MS_MIN = 3;
-/** A timer that fires so much later says that this process stood still, not that the peer did. */
+/** A timer that fires this much late means that this process was stopped, not the peer. */
 const STOOD_STILL_MS = 5;
-/** Then what came meanwhile is looked at first. */
+/** Time to process input after the process was stopped. */
 const CATCH_UP_MS = 10;
 
 interface ProgressEvents {
-  /** How long the first answer, or the next, takes at most as a rule; null: not known. */
+  /** 95th percentile of the time to the first or the next answer; null: unknown. */
   usualMs(first: boolean): number | null;
-  /** Without progress for so long it has stalled. */
+  /** Maximum time without progress. */
   timeoutMs(): number;
-  /** Once for each answer that takes too long; `silent`: not even bytes came. */
+  /** Called once for each answer that takes too long; `silent`: no bytes arrived either. */
   slow(silent: boolean, afterMs: number): void;
   stalled(afterMs: number): void;
 }
 
-/** Watches whether a request goes on. */
+/** Detects slow and stalled requests. */
 class ProgressMonitor {
   readonly #clock: Clock;
   readonly #watch: ProgressEvents;
@@ -54,7 +59,7 @@ class ProgressMonitor {
     return { [Symbol.dispose]: () => this.#timer?.[Symbol.dispose]() };
   }
 
-  /** It goes out, for the first time or once more: from now on the peer's answer is waited for. */
+  /** The request was sent, for the first time or again. Starts the clock for the answer. */
   sent(): void {
     this.#progressMs = this.#clock.monotonicMs();
     this.#answerMs = this.#progressMs;
@@ -68,7 +73,7 @@ class ProgressMonitor {
     this.#progressMs = this.#clock.monotonicMs();
   }
 
-  /** A block was answered: how long that took, from the request or from the answer before. */
+  /** A block was answered. Returns the time since the request or the previous answer. */
   answer(): { readonly first: boolean; readonly ms: number } {
     const nowMs = this.#clock.monotonicMs();
     const waited = { first: !this.#answered, ms: nowMs - this.#answerMs };
@@ -121,33 +126,36 @@ class ProgressMonitor {
   }
 }
 
-/** What becomes of the blocks of a request: one of these for each, and no other after it, but: */
+/** Results of a request: exactly one call for each attempt, except as `came` says. */
 export interface RequestEvents {
-  /** It lies whole at its place. May follow `failed`: given up, and it came all the same. */
+  /**
+   * The block is in its slot. May follow `failed`, if the block arrived after the attempt was
+   * abandoned.
+   */
   came(attempt: Attempt, came: ItemCame, path: PeerPath): void;
   declined(attempt: Attempt, how: ItemRefusal): void;
-  /** It was not asked for at all: RAM gave no place, or needs none. */
+  /** Not requested: RAM had no slot, or the block needs none. */
   unplaced(attempt: Attempt, why: Unplaced): void;
-  /** No answer; whether it is the peer's fault is in the peer's books already. */
+  /** No answer. The request has already recorded faults of the peer. */
   failed(attempt: Attempt, fault: LinkFault): void;
-  /** A request takes longer than it should: whether others may be asked for what it is to bring. */
+  /** Whether a slow request may be hedged. */
   mayHedge(): boolean;
-  /** Of such a request. */
+  /** The attempt's request is slow. */
   slow(attempt: Attempt): void;
 }
 
 /**
- * Its transport is given so much longer than it has: what ends because nobody waits any more is
- * then ended from here, and held against nobody.
+ * Extra time for the transport's deadline, so that this class ends a request first and the peer is
+ * not blamed for it.
  */
 const BEHIND_END_MS = 500;
 
 type Working = Extract<Opened, { ok: true }>;
 
 /**
- * Some blocks asked of one peer at once. Takes the places in RAM before it asks; goes over to the
- * next transport where one fails; gives up when nothing comes for too long. A place is free again
- * only when its transport says that nothing writes to it any more.
+ * One request to one peer for several blocks. Reserves slots before it asks, continues over the
+ * next transport if one fails, and gives up after too long without progress. A slot is free again
+ * only when its transport reports that nothing writes to it.
  */
 export class FetchRequest implements RequestHandle {
   readonly #context: FetchContext;
@@ -156,7 +164,7 @@ export class FetchRequest implements RequestHandle {
   readonly #attempts: readonly Attempt[];
   readonly #stop = new AbortController();
   readonly #monitor: ProgressMonitor;
-  /** Why it was stopped; null: it was not, or nobody wanted it any more. */
+  /** Why the request was stopped; null: it was not, or no caller wants the blocks. */
   #fault: LinkFault | null = null;
   #heard = false;
   #used: { readonly path: PeerPath; readonly connection: PeerLink } | null = null;
@@ -175,7 +183,7 @@ export class FetchRequest implements RequestHandle {
     });
   }
 
-  /** Never rejects; resolves when all places are free or committed. */
+  /** Never rejects; resolves when all slots are free or committed. */
   async run(): Promise<void> {
     using _late = this.#context.parts.clock.after(this.#leftMs(), () => this.#late());
     using _pulse = this.#monitor.start();
@@ -202,13 +210,13 @@ export class FetchRequest implements RequestHandle {
     for (let redials = 0; ; ) {
       const opened = await this.#open(tried);
       if (!opened.ok) return opened.fault;
-      if (tried.size > 0) this.#note("goes on over another transport", opened.path);
+      if (tried.size > 0) this.#note("continuing over another transport", opened.path);
       const attempts = this.#place();
       if (attempts.length === 0) return null;
       const fault = await this.#pull(opened, attempts);
       if (fault === null || this.#stop.signal.aborted) return fault;
       if (fault.kind === "aborted" || fault.kind === "closed") return fault;
-      // An old link that has ended says nothing about the peer: it is dialled once more.
+      // An old connection that has ended says nothing about the peer: dial once more.
       if (fault.kind === "broken" && !opened.fresh && !this.#heard && redials++ === 0) continue;
       this.#peer.failed(opened.path, fault, opened.connection);
       this.#heard = true;
@@ -228,7 +236,7 @@ export class FetchRequest implements RequestHandle {
     return opened;
   }
 
-  /** Takes the places that are not taken yet; what needs none is answered. */
+  /** Reserves missing slots; attempts that need none are answered and left out. */
   #place(): Attempt[] {
     const { blocks } = this.#context.parts;
     const { mirrorPulls } = this.#context.limits;
@@ -296,7 +304,7 @@ export class FetchRequest implements RequestHandle {
     (waited.first ? path.firsts : path.gaps).add(waited.ms);
     path.blocks++;
     path.bytes += result.header.bytes;
-    // Given up or not: it is there, and whoever wants it still may have it.
+    // Accept the block even if the attempt was abandoned.
     attempt.end();
     this.#events.came(attempt, result, path);
   }
@@ -309,14 +317,14 @@ export class FetchRequest implements RequestHandle {
   }
 
   #stalled(ms: number): void {
-    this.#giveUp({ kind: "stalled", why: `nothing came for ${Math.round(ms)} ms` });
+    this.#giveUp({ kind: "stalled", why: `no data for ${Math.round(ms)} ms` });
   }
 
   #late(): void {
-    this.#giveUp({ kind: "aborted", why: "its time is over" });
+    this.#giveUp({ kind: "aborted", why: "deadline passed" });
   }
 
-  /** Others may be asked at once; the places stay taken until the transport is done. */
+  /** Lets other peers be asked at once; slots stay reserved until the transport is done. */
   #giveUp(fault: LinkFault): void {
     if (this.#stop.signal.aborted) return;
     this.#fault = fault;
@@ -333,12 +341,12 @@ export class FetchRequest implements RequestHandle {
     this.#events.failed(attempt, fault);
   }
 
-  /** What is not answered yet. */
+  /** Attempts without an answer. */
   #waiting(): Attempt[] {
     return this.#attempts.filter((attempt) => !attempt.over);
   }
 
-  /** Time that is left for it, as for the one with the most patience. */
+  /** Milliseconds until the latest deadline of all attempts. */
   #leftMs(): number {
     const { parts, limits } = this.#context;
     const untilMs = Math.max(...this.#attempts.map((attempt) => attempt.fetch.deadlineMs));
@@ -360,11 +368,11 @@ export class FetchRequest implements RequestHandle {
   }
 }
 
-const ABORTED: LinkFault = { kind: "aborted", why: "nobody wants it any more" };
-const IN_COOLDOWN: LinkFault = { kind: "unreachable", why: "it failed shortly before" };
-const NO_ANSWER: LinkFault = { kind: "protocol", why: "the pull ended without an answer" };
+const ABORTED: LinkFault = { kind: "aborted", why: "no caller wants the block any more" };
+const IN_COOLDOWN: LinkFault = { kind: "unreachable", why: "the peer is in cooldown after a failure" };
+const NO_ANSWER: LinkFault = { kind: "protocol", why: "the request ended without an answer for the block" };
 
-/** What the tiers are told of a frame. */
+/** The fields of a frame header that the store needs. */
 export function pulledBlockOf(header: FrameHeader): PulledBlock {
   const { digest, layer, namespace, bytes, checksum, mac, parent, transient, aliases } = header;
   return { digest, layer, namespace, bytes, checksum, mac, parent, transient, aliases };

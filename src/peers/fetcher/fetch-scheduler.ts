@@ -12,11 +12,11 @@ import { PULL_PRIORITIES, type PullOutcome, type PullPriority } from "./fetcher.
 import type { Peer } from "./peer.ts";
 import type { PeerPath } from "./peer-path.ts";
 
-/** Second questions for each first one: what is slow at one peer must not double the load. */
+/** Hedges earned by each request. Limits the extra load if all peers become slow. */
 const EARNED = 0.1;
 const KEPT_MAX = 16;
 
-/** Bounds how often a second peer is asked for what a first one was asked for. */
+/** Limits how often a second peer is asked for the same block. */
 class HedgeTokens {
   #tokens = KEPT_MAX;
 
@@ -31,10 +31,10 @@ class HedgeTokens {
   }
 }
 
-/** Requests to one peer at the same time, and of those what no engine waits for. */
+/** Maximum concurrent requests to one peer, and how many of them may be for commands and copies. */
 const REQUESTS_MAX = 16;
 const BACKGROUND_REQUESTS_MAX = 8;
-/** Of one request; what is more goes in a second one beside it. */
+/** Maximum payload of one request; the rest goes into another request. */
 const REQUEST_BYTES_MAX = 64 << 20;
 
 interface Batch {
@@ -45,20 +45,20 @@ interface Batch {
 }
 
 /**
- * Gathers what is asked of one peer at the same time into requests: all that was admitted in one
- * turn of the loop, and what had to wait because the peer has enough requests to answer.
+ * Groups attempts to the same peer into requests: all attempts admitted in one turn of the event
+ * loop, and those that wait because the peer has its maximum of requests.
  */
 class RequestQueue {
   readonly #itemsMax: () => number;
   readonly #send: (attempts: Attempt[]) => Promise<void>;
   readonly #batches = new Map<string, Batch>();
-  /** A host that went and came again is another peer under the same name. */
+  /** A peer that left and came back is a different object with the same name. */
   readonly #numbers = new WeakMap<Peer, number>();
   #peers = 0;
   readonly #underWay = new Map<Peer, number>();
   #planned = false;
 
-  /** `send` resolves when the request is over, and never rejects. */
+  /** `send` resolves when the request has ended, and never rejects. */
   constructor(itemsMax: () => number, send: (attempts: Attempt[]) => Promise<void>) {
     this.#itemsMax = itemsMax;
     this.#send = send;
@@ -74,7 +74,7 @@ class RequestQueue {
     this.#plan();
   }
 
-  /** Whom it is for is more urgent than when it was added. */
+  /** The attempt's priority has risen since it was added. */
   raisePriority(attempt: Attempt): void {
     for (const { attempts } of this.#batches.values()) {
       const at = attempts.indexOf(attempt);
@@ -101,7 +101,7 @@ class RequestQueue {
     });
   }
 
-  /** The urgent first; within one urgency in the order in which they came. */
+  /** Sends the most urgent batches first, and equal ones in order of arrival. */
   #flush(): void {
     const batches = [...this.#batches].sort(([a], [b]) => a.charCodeAt(0) - b.charCodeAt(0));
     for (const [name, batch] of batches) {
@@ -139,9 +139,9 @@ class RequestQueue {
   }
 }
 
-/** A block is asked for so often at most, of whomever. */
+/** Maximum number of attempts per block, over all peers. */
 const ASKS_MAX = 12;
-/** A peer that does not say for so long how long a block is is not the only one to be asked. */
+/** If a peer has not reported a block's size within this time, also ask another peer. */
 const MEASURE_SLOW_MS = 250;
 
 interface Came {
@@ -156,11 +156,11 @@ export interface FetchSchedulerOptions {
   readonly discovery: Discovery;
   readonly queries: PeerQueries;
   readonly denylist: PeerDenylist;
-  /** It is over; nobody will join it any more. */
+  /** The fetch ended; new callers need a new one. */
   ended(fetch: BlockFetch): void;
 }
 
-/** Takes each block from one peer to the next until it has come or nobody has it. */
+/** Moves each fetch from peer to peer until the block arrives or no candidate is left. */
 export class FetchScheduler implements RequestEvents {
   readonly #parts: FetchSchedulerOptions;
   readonly #requestQueue: RequestQueue;
@@ -176,22 +176,22 @@ export class FetchScheduler implements RequestEvents {
     );
   }
 
-  /** Resolves when nothing writes to a place in RAM any more. */
+  /** Resolves when no transport writes to a slot any more. */
   async settled(): Promise<void> {
     while (this.#requests.size > 0) await Promise.all(this.#requests);
   }
 
-  /** Whom to ask next, or how it ended. */
+  /** Starts the next attempt, or ends the fetch. */
   advance(fetch: BlockFetch): void {
     const { candidates } = this.#parts;
     if (fetch.settled !== null || fetch.searching) return;
     if (!fetch.awaited) {
       if (fetch.attempts.size > 0) return;
-      this.settle(fetch, fetch.mirror ? "late" : "aborted", "nobody waits for it");
+      this.settle(fetch, fetch.mirror ? "late" : "aborted", "no caller is waiting");
       return;
     }
     if (fetch.asked >= ASKS_MAX) {
-      if (fetch.attempts.size === 0) this.settle(fetch, fetch.reason, "asked often enough");
+      if (fetch.attempts.size === 0) this.settle(fetch, fetch.reason, "attempt limit reached");
       return;
     }
     const peer = candidates.pick(fetch);
@@ -212,19 +212,19 @@ export class FetchScheduler implements RequestEvents {
     this.settle(fetch, fetch.reason, this.#words(fetch));
   }
 
-  /** Nobody waits for it any more. What is on its way may come, for whoever asks next. */
+  /** The last caller left. Data on its way may still be kept. */
   unwanted(fetch: BlockFetch, late: boolean): void {
     if (fetch.settled !== null) return;
     const coming = [...fetch.attempts].some((attempt) => attempt.landing !== null);
     if (late && coming && this.#parts.context.limits.mirrorPulls) {
       fetch.mirror = true;
-      fetch.trace.step("late: what still comes is kept");
+      fetch.trace.step("deadline passed; still accepting the block");
       return;
     }
     this.settle(fetch, late ? "late" : "aborted", "");
   }
 
-  /** All of it goes first from now on. */
+  /** Raises the priority of all attempts. */
   raisePriority(fetch: BlockFetch): void {
     for (const attempt of fetch.attempts) {
       attempt.ticket?.raisePriority(fetch.priority);
@@ -234,7 +234,7 @@ export class FetchScheduler implements RequestEvents {
   }
 
   settle(fetch: BlockFetch, outcome: PullOutcome, why: string, came?: Came): void {
-    assert(fetch.settled === null, "a pull ends once");
+    assert(fetch.settled === null, "a fetch ends once");
     fetch.settled = outcome;
     fetch.timer?.[Symbol.dispose]();
     fetch.timer = null;
@@ -255,7 +255,7 @@ export class FetchScheduler implements RequestEvents {
   came(attempt: Attempt, came: ItemCame, path: PeerPath): void {
     const { fetch, peer } = attempt;
     const landing = attempt.landing;
-    assert(landing !== null, "what came has a place");
+    assert(landing !== null, "a received block has a slot");
     attempt.landing = null;
     if (fetch.settled !== null) {
       landing.abandon();
@@ -265,7 +265,7 @@ export class FetchScheduler implements RequestEvents {
     const where = { peer: peer.worker, transport: path.transport.name, bytes: header.bytes };
     if (attempt.generation !== 0n && header.generation !== attempt.generation) {
       landing.abandon();
-      this.#sentCorrupt(attempt, "another generation than it said it has");
+      this.#sentCorrupt(attempt, "generation mismatch");
       return;
     }
     const committed = landing.commit(pulledBlockOf(header), came.checksum);
@@ -273,7 +273,7 @@ export class FetchScheduler implements RequestEvents {
       case "ok":
         this.#parts.context.counters.came(path.transport.name, header.bytes);
         if (attempt.hedge) this.#parts.context.counters.hedgesWon++;
-        fetch.trace.step(attempt.hedge ? "came, sooner than from the first" : "came", where);
+        fetch.trace.step(attempt.hedge ? "received from the second peer first" : "came", where);
         this.settle(fetch, "ok", "", { arrival: committed.arrival, bytes: header.bytes });
         return;
       case "corrupt":
@@ -321,18 +321,18 @@ export class FetchScheduler implements RequestEvents {
     const { fetch } = attempt;
     if (fetch.settled !== null) return;
     if (why === "full") {
-      this.settle(fetch, "full", "RAM has no room for it");
+      this.settle(fetch, "full", "no room in RAM");
       return;
     }
     if (why === "present" || why === "removed") {
-      const list = why === "present" ? "it is here meanwhile" : "it was removed here lately";
+      const list = why === "present" ? "the block is already here" : "the block was removed recently";
       this.settle(fetch, "aborted", list);
       return;
     }
-    this.#disbelieve(attempt, "too long for this arena");
+    this.#disbelieve(attempt, "block size exceeds the arena");
   }
 
-  /** Such a length cannot be: it was the peer's word, or there is no use in asking others. */
+  /** The size is impossible. Excludes the peer that reported it; ends the fetch if no peer did. */
   #disbelieve({ fetch, peer }: Attempt, why: string): void {
     fetch.reason = "failed";
     if (!fetch.forget()) {
@@ -362,14 +362,14 @@ export class FetchScheduler implements RequestEvents {
     if (!fetch.wanted || fetch.attempts.size > 1) return;
     const { candidates, discovery } = this.#parts;
     let peer = candidates.pick(fetch);
-    // Whoever named the first one may have named nobody else: others are known beside that.
+    // The router may have named only one peer. Summaries can name others without waiting.
     while (peer === null && discovery.isReady(fetch)) {
       void discovery.step(fetch);
       peer = candidates.pick(fetch);
     }
     if (peer === null || fetch.tried(peer.worker).attempts > 0) return;
     this.#parts.context.counters.hedges++;
-    fetch.trace.step("slow: asks a second one", { peer: peer.worker });
+    fetch.trace.step("slow, asking a second peer", { peer: peer.worker });
     this.#startAttempt(fetch, peer, true);
   }
 
@@ -399,7 +399,7 @@ export class FetchScheduler implements RequestEvents {
     else void this.#measure(attempt);
   }
 
-  /** Nothing says how long it is: its owner is asked first. */
+  /** The size is unknown: asks the peer for it before requesting the block. */
   async #measure(attempt: Attempt): Promise<void> {
     const { fetch, peer } = attempt;
     const { clock } = this.#parts.context.parts;
@@ -414,7 +414,7 @@ export class FetchScheduler implements RequestEvents {
     }
     attempt.end();
     if (has !== null) return this.declined(attempt, { kind: "absent" });
-    this.failed(attempt, { kind: "broken", why: "it did not say how long the block is" });
+    this.failed(attempt, { kind: "broken", why: "the peer did not report the block's size" });
   }
 
   #enter(attempt: Attempt, bytes: number): void {
@@ -424,8 +424,8 @@ export class FetchScheduler implements RequestEvents {
     const refused = () => {
       attempt.end();
       if (fetch.settled !== null || fetch.attempts.size > 0) return;
-      if (bytes > admission.longest) this.#disbelieve(attempt, "longer than may be under way");
-      else this.settle(fetch, "full", "too many wait");
+      if (bytes > admission.longest) this.#disbelieve(attempt, "block size exceeds a limit");
+      else this.settle(fetch, "full", "admission queue is full");
     };
     const { priority, namespace } = fetch;
     const ticket = admission.enter({
@@ -460,7 +460,7 @@ export class FetchScheduler implements RequestEvents {
 
   #wait(fetch: BlockFetch, ms: number): void {
     if (fetch.timer !== null) return;
-    fetch.trace.step(`waits ${Math.round(ms)} ms for one that is busy`);
+    fetch.trace.step(`waiting ${Math.round(ms)} ms for a busy peer`);
     fetch.timer = this.#parts.context.parts.clock.after(ms, () => {
       fetch.timer = null;
       this.advance(fetch);
@@ -472,7 +472,7 @@ export class FetchScheduler implements RequestEvents {
   }
 
   #words({ candidates }: BlockFetch): string {
-    return candidates.length === 0 ? "nobody is known to have it" : "nobody is left to be asked";
+    return candidates.length === 0 ? "no peer is known to have the block" : "no candidate is left";
   }
 }
 
@@ -483,7 +483,7 @@ function wordsOf(how: ItemRefusal): string {
     case "busy":
       return `busy for ${how.retryAfterMs} ms`;
     case "tooLong":
-      return `it has ${how.bytes} bytes, longer than expected`;
+      return `block has ${how.bytes} bytes, more than requested`;
     case "refused":
       return `refused: ${how.why}`;
     default:

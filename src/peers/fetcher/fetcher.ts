@@ -4,11 +4,11 @@ import type { Locator, Members, Whereabouts } from "../directory/index.ts";
 import type { PeerAnswer, PeerFound, PeerHello, PeerRequest, WantedBlock } from "../messages.ts";
 import type { Transport, TransportLog, TransportName } from "../transport.ts";
 
-/** What waits behind what: an engine's request, then a command's, then copies for later. */
+/** Fetch priorities, the most urgent first: an engine's request, a command, a background copy. */
 export const PULL_PRIORITIES = ["acquire", "warm", "mirror"] as const;
 export type PullPriority = (typeof PULL_PRIORITIES)[number];
 
-/** How a pull of one block ended. The names are the metric's labels. */
+/** How the fetch of one block ended. The names are the values of a metric label. */
 export const PULL_OUTCOMES = [
   "ok",
   "absent",
@@ -22,46 +22,49 @@ export const PULL_OUTCOMES = [
 ] as const;
 export type PullOutcome = (typeof PULL_OUTCOMES)[number];
 
-/** What may change while the agent runs. */
+/** Limits that can change while the agent runs. */
 export interface PullLimits {
-  /** Of payload on its way to this host: in all, from one peer, for one namespace. */
+  /** Maximum payload bytes in flight to this host: in all, from one peer, for one namespace. */
   readonly bytesMax: number;
   readonly peerBytesMax: number;
   readonly namespaceBytesMax: number;
-  /** Blocks asked for in one request. */
+  /** Maximum number of blocks in one request. */
   readonly itemsMax: number;
-  /** A pull in which nothing comes for so long is given up. */
+  /** A request without progress for this time is abandoned. */
   readonly progressMs: number;
   readonly dialMs: number;
-  /** A breaker's first cooldown; it doubles with each failure up to the second. */
+  /** First cooldown of a circuit breaker; each failure doubles it, up to `cooldownMaxMs`. */
   readonly cooldownMs: number;
   readonly cooldownMaxMs: number;
   /**
-   * The order in which transports are tried; those not listed are not used. `auto`: what both
-   * hosts have, the one that brought more bytes a second first.
+   * The order in which transports are tried; transports not listed are not used. `auto`: all that
+   * both hosts support, the one with the highest measured goodput first.
    */
   readonly transports: readonly TransportName[] | "auto";
-  /** Tokens a second that engines here compute in prefill; null: not known, so every pull pays. */
+  /**
+   * Prefill rate of the engines here in tokens per second; null: unknown, so every fetch counts as
+   * profitable.
+   */
   readonly prefillTokensPerS: number | null;
-  /** Whether what engines pull is kept in RAM behind the request that wanted it. */
+  /** Whether blocks that engines fetch stay in RAM after the request. */
   readonly mirrorPulls: boolean;
 }
 
 export interface PullOptions {
   readonly priority: PullPriority;
   readonly deadlineMs: number;
-  /** Workers that are said to have the blocks, the best first; asked before all others. */
+  /** Workers expected to have the blocks, best first; asked before all others. */
   readonly sources: readonly WorkerId[];
   readonly signal: AbortSignal;
-  /** Ask even where computing is believed to be sooner. */
+  /** Fetch even if recomputing is estimated to be faster. */
   readonly always: boolean;
-  /** The first that is not to be had makes those behind it worthless. */
+  /** The first missing block makes all blocks after it useless. */
   readonly stopAtMiss: boolean;
 }
 
-/** One step of a pull, for people. */
+/** One step of a fetch, shown to operators. */
 export interface PullStep {
-  /** Since the pull began. */
+  /** Milliseconds since the fetch began. */
   readonly ms: number;
   readonly what: string;
   readonly peer?: WorkerId;
@@ -69,7 +72,7 @@ export interface PullStep {
   readonly bytes?: number;
 }
 
-/** What happened to one block: kept for the latest pulls. */
+/** History of one block's fetch; the fetcher keeps the latest ones. */
 export interface PullTrace {
   /** `BlockKey` in hex. */
   readonly key: string;
@@ -77,7 +80,7 @@ export interface PullTrace {
   readonly layer: number;
   readonly priority: PullPriority;
   readonly startedWallMs: number;
-  /** Null: under way. */
+  /** Null while the fetch runs. */
   readonly outcome: PullOutcome | null;
   readonly bytes: number;
   readonly steps: readonly PullStep[];
@@ -85,34 +88,34 @@ export interface PullTrace {
 
 export type BreakerState = "closed" | "open" | "trial";
 
-/** What is known of one peer, for people and metrics. */
+/** State of one peer, for status reports and metrics. */
 export interface PeerStatus {
   readonly worker: WorkerId;
   readonly origin: "static" | "announced";
-  /** `idle`: no link, and nothing wrong. `down`: its breaker is open. */
+  /** `idle`: no connection, and no fault. `down`: the circuit breaker is open. */
   readonly state: "linked" | "dialling" | "idle" | "down";
   readonly transport: TransportName | null;
-  /** Bytes a second over the latest pulls; null before the first. */
+  /** Bytes per second over the latest fetches; null before the first. */
   readonly goodput: number | null;
   readonly rttMs: number | null;
   readonly breaker: BreakerState;
-  /** Until it is tried again. */
+  /** Milliseconds until the next trial. */
   readonly cooldownMs: number | null;
-  /** Of the certificate it showed last, in milliseconds since 1970. */
+  /** Expiry of the certificate that the peer presented last, in milliseconds since 1970. */
   readonly certificateEndsMs: number | null;
   readonly inFlightBytes: number;
   readonly pulledBlocks: number;
   readonly pulledBytes: number;
   readonly failures: number;
-  /** In words; null: all is well. */
+  /** Message; null: no fault since the last success. */
   readonly lastFault: string | null;
-  /** By transport, those that failed and when they are tried again. */
+  /** Transports in cooldown, with the time until the next trial. */
   readonly transportsDown: readonly { readonly name: TransportName; readonly retryMs: number }[];
 }
 
 export interface PullerStats {
   readonly outcomes: Readonly<Record<PullOutcome, number>>;
-  /** Answers that were not what was asked for; the block may have come from another peer. */
+  /** Answers that failed verification; another peer may have delivered the block. */
   readonly corrupt: number;
   readonly hedges: number;
   readonly hedgesWon: number;
@@ -129,15 +132,16 @@ export interface PullerStats {
 }
 
 /**
- * Brings blocks from other hosts. Promises:
+ * Fetches blocks from peers. Promises:
  *
- * - Equal pulls at the same time are one, whoever wants them; the most urgent decides its place.
- * - A place in RAM is taken before a peer is asked; what did not arrive whole and right is never
- *   seen by anybody, and its place is free again once nothing can write to it any more.
- * - Bytes on their way stay below the limits, and every wait ends: with the deadline, with the
- *   signal, or because a peer made no progress.
- * - A peer that fails is left alone for a while that grows; a second one is tried within the same
- *   pull, and also where the first is much slower than usual (95th percentile of its latest pulls).
+ * - Concurrent requests for the same block share one fetch, which has the most urgent priority
+ *   among them.
+ * - The fetcher reserves RAM before it asks a peer. A block that fails verification never becomes
+ *   visible, and its slot is free again once nothing can write to it.
+ * - Bytes in flight stay below the limits, and every wait ends: by the deadline, by the signal, or
+ *   because the peer makes no progress.
+ * - A peer that fails gets a growing cooldown. Another peer is tried within the same fetch, also if
+ *   the first one is slower than the 95th percentile of its latest answers.
  */
 export interface Puller extends PeerTier, AsyncDisposable {
   pull(
@@ -145,30 +149,35 @@ export interface Puller extends PeerTier, AsyncDisposable {
     blocks: readonly WantedBlock[],
     options: PullOptions,
   ): Promise<FetchOutcome[]>;
-  /** Who in the cluster is meant by engines' names (8 or 32 bytes); asks `sources`, then others. */
+  /**
+   * Resolves engines' names (8 or 32 bytes) to blocks of other hosts; asks `sources`, then other
+   * peers.
+   */
   find(
     names: readonly Uint8Array[],
     sources: readonly WorkerId[],
     options: { readonly deadlineMs: number; readonly signal: AbortSignal },
   ): Promise<readonly (readonly (PeerFound & { readonly worker: WorkerId })[])[]>;
-  /** A short question over the puller's own links; null: no answer, whatever the reason. */
+  /**
+   * Sends one short request over the fetcher's own connections; null: no answer, for any reason.
+   */
   ask(
     worker: WorkerId,
     request: Exclude<PeerRequest, { op: "pull" }>,
     options: { readonly deadlineMs: number; readonly signal: AbortSignal },
   ): Promise<PeerAnswer | null>;
-  /** False: it failed, and its breaker leaves it alone now; or it is not known. */
+  /** False: the peer is unknown, or its circuit breaker is open. */
   mayAsk(worker: WorkerId): boolean;
-  /** Why blocks would not be pulled now, in words; null: they would. For `explain`. */
+  /** The reason these blocks would not be fetched now; null: they would be. Used by `explain`. */
   whyNot(namespace: NamespaceIndex, blocks: readonly WantedBlock[]): string | null;
   peers(): readonly PeerStatus[];
-  /** The latest pulls of this key, the newest first; of all keys where null. */
+  /** The latest fetches of this key, newest first; null: of all keys. */
   traces(key: string | null): readonly PullTrace[];
   readonly stats: PullerStats;
   configure(limits: PullLimits): void;
 }
 
-/** What happened to a peer or to what it sent; for the log of events. */
+/** An event concerning a peer or its data, for the activity log. */
 export type PullEvent =
   | {
       readonly kind: "breaker_opened";
@@ -178,7 +187,7 @@ export type PullEvent =
     }
   | { readonly kind: "breaker_closed"; readonly worker: WorkerId }
   | {
-      /** One way to it does not work; others may. */
+      /** One transport to the peer failed; others may work. */
       readonly kind: "transport_down";
       readonly worker: WorkerId;
       readonly transport: TransportName;
@@ -190,10 +199,10 @@ export type PullEvent =
       readonly worker: WorkerId;
       readonly transport: TransportName;
     }
-  /** It takes longer than it nearly ever does; others are asked first for a while. */
+  /** The peer is slower than in 95 % of its answers; others are preferred for a while. */
   | { readonly kind: "peer_slow"; readonly worker: WorkerId; readonly afterMs: number }
   | {
-      /** What it sent is not what was asked for. Nobody saw it. */
+      /** The peer sent data that failed verification. The data was discarded. */
       readonly kind: "peer_corrupt";
       readonly worker: WorkerId;
       /** `BlockKey` in hex. */
@@ -202,21 +211,21 @@ export type PullEvent =
     }
   | { readonly kind: "peer_restarted"; readonly worker: WorkerId };
 
-/** What a puller is made of. */
+/** Dependencies of a fetcher. */
 export interface PullerParts {
-  /** What this host says of itself to those it asks. */
+  /** The hello that this host sends to peers. */
   readonly self: PeerHello;
   readonly blocks: PeerBlocks;
-  /** Registered already; stopped by who made them. */
+  /** Already registered. The caller owns them and closes them. */
   readonly transports: readonly Transport[];
   readonly members: Members;
   readonly whereabouts: Whereabouts;
-  /** Null: no router is there to be asked. */
+  /** Null: no router is configured. */
   readonly locator: Locator | null;
   readonly namespaces: { keyOf(index: NamespaceIndex): Uint8Array | null };
-  /** Keys of blocks: `BLAKE3(digest ‖ layer)`, 32 bytes for each 32 of `digests`. */
+  /** Block keys: `BLAKE3(digest ‖ layer)`, 32 bytes for each 32 bytes of `digests`. */
   deriveKeys(digests: Uint8Array, layer: number): Uint8Array;
-  /** Tokens in a block of this namespace; null: not known, so that every pull pays. */
+  /** Tokens per block of this namespace; null: unknown, so every fetch counts as profitable. */
   tokensPerBlock(namespace: NamespaceIndex): number | null;
   readonly clock: Clock;
   readonly random: Random;

@@ -3,7 +3,10 @@ import type { PeerHello } from "../messages.ts";
 import type { Dialled, Endpoint, LinkFault, PeerLink, Transport } from "../transport.ts";
 import type { BreakerState } from "./fetcher.ts";
 
-/** Of the cooldown, at random: hosts that lost the same peer do not come back to it as one. */
+/**
+ * Random share of the cooldown that is skipped, so that hosts do not retry a lost peer at the same
+ * time.
+ */
 const JITTER = 0.25;
 
 interface Cooldowns {
@@ -12,8 +15,8 @@ interface Cooldowns {
 }
 
 /**
- * Leaves alone what failed. After a failure nothing may enter for a while, then one may try; its
- * success closes the breaker, its failure opens it again for twice as long.
+ * Circuit breaker. After a failure it blocks requests for a cooldown, then allows one trial. A
+ * successful trial closes the breaker; a failed one opens it again for twice the time.
  */
 export class Breaker {
   readonly #clock: Clock;
@@ -21,7 +24,7 @@ export class Breaker {
   readonly #limits: () => Cooldowns;
   #state: BreakerState = "closed";
   #inRow = 0;
-  /** While open the end of the cooldown; while in trial until when its result is waited for. */
+  /** Open: end of the cooldown. Trial: time until which the trial's result is awaited. */
   #untilMs = 0;
 
   constructor(clock: Clock, random: Random, limits: () => Cooldowns) {
@@ -34,18 +37,18 @@ export class Breaker {
     return this.#state;
   }
 
-  /** Until the next trial; null: nothing has to wait. */
+  /** Milliseconds until the next trial; null: closed. */
   get waitMs(): number | null {
     if (this.#state === "closed") return null;
     return Math.max(this.#untilMs - this.#clock.monotonicMs(), 0);
   }
 
-  /** Whether `enter` would let one in. */
+  /** Whether `enter` would succeed. */
   get allows(): boolean {
     return this.#state === "closed" || this.#clock.monotonicMs() >= this.#untilMs;
   }
 
-  /** False: leave it alone. A trial that is never heard of again gives way after a cooldown. */
+  /** False: blocked. A trial without a result expires after the maximum cooldown. */
   enter(): boolean {
     if (!this.allows) return false;
     if (this.#state === "closed") return true;
@@ -54,14 +57,14 @@ export class Breaker {
     return true;
   }
 
-  /** It came to nothing for reasons that are not the other side's: the next may try. */
+  /** The trial ended for a reason on this side; the next request may try. */
   withdraw(): void {
     if (this.#state !== "trial") return;
     this.#state = "open";
     this.#untilMs = this.#clock.monotonicMs();
   }
 
-  /** True where this closed it. */
+  /** True if this closed the breaker. */
   succeeded(): boolean {
     const was = this.#state;
     this.#state = "closed";
@@ -70,8 +73,8 @@ export class Breaker {
   }
 
   /**
-   * The cooldown in milliseconds where this opened it; null where it was open already. `before`: at
-   * least so many failures came before this one.
+   * Opens the breaker and returns the cooldown in milliseconds; null: it was open already.
+   * `before`: minimum number of earlier failures to assume.
    */
   failed(before = 0): number | null {
     if (this.#state === "open") return null;
@@ -84,7 +87,7 @@ export class Breaker {
     return ms;
   }
 
-  /** As new: another process answers now under the same name. */
+  /** Closes the breaker: another process answers under the same name. */
   reset(): void {
     this.#state = "closed";
     this.#inRow = 0;
@@ -92,11 +95,11 @@ export class Breaker {
 }
 
 const KEPT = 128;
-/** With fewer there is no telling what is usual. */
+/** Minimum number of samples for a percentile. */
 const KNOWN_MIN = 8;
 const QUANTILE = 0.95;
 
-/** The latest waits for something, in milliseconds, and how long it takes at most as a rule. */
+/** The latest waiting times in milliseconds, with their 95th percentile. */
 class Latencies {
   readonly #ring = new Float64Array(KEPT);
   #count = 0;
@@ -108,7 +111,7 @@ class Latencies {
     this.#stale = true;
   }
 
-  /** 95th percentile of the latest; null: too few are known. */
+  /** 95th percentile of the latest samples; null: too few samples. */
   get p95(): number | null {
     if (!this.#stale) return this.#p95;
     this.#stale = false;
@@ -120,26 +123,26 @@ class Latencies {
   }
 }
 
-/** A sample is taken after so many bytes, or where the other side has nothing more to do. */
+/** A sample ends after this many bytes, or when no request is left. */
 const SAMPLE_BYTES = 1 << 20;
-/** What is shorter says more of the way than of its width. */
+/** A shorter transfer measures latency rather than bandwidth. */
 const SAMPLE_BYTES_MIN = 16 << 10;
 const SAMPLE_MS_MIN = 2;
-/** Weight of a whole sample; shorter ones have less, but not less than this. */
+/** Weight of a full sample in the moving average, and minimum weight of a short one. */
 const WEIGHT = 0.25;
 const WEIGHT_MIN = 0.02;
-/** Of the time of a request, at least so much carried bytes, however long the round trip is. */
+/** Minimum share of a request's time that counts as transfer time, whatever the round trip. */
 const CARRYING_MIN = 0.1;
-/** After so long without a sample nothing is known any more. */
+/** Without a sample for this time the goodput is unknown. */
 const STALE_MS = 60_000;
-/** One short block may have met anything: so much says what the way carries. */
+/** Minimum data before the goodput counts against a peer; a single short block is too noisy. */
 const ENOUGH_BYTES = 1 << 20;
 const ENOUGH_SAMPLES = 3;
 
 /**
- * Bytes a second on one way to one peer, over the times in which something was under way. Requests
- * at the same time share it, so it is what the way carries, not what one request sees; the round
- * trip that comes before the first byte is left out.
+ * Goodput of one transport to one peer in bytes per second, measured while requests are in flight.
+ * Concurrent requests share one measurement, so it is the capacity of the path, not of one request.
+ * The round trip before the first byte is excluded.
  */
 class Meter {
   readonly #clock: Clock;
@@ -151,7 +154,7 @@ class Meter {
   #bytes = 0;
   #goodput: number | null = null;
   #sampledMs = 0;
-  /** Since nothing was known. */
+  /** Bytes sampled since the goodput was last unknown. */
   #sampledBytes = 0;
   #samples = 0;
 
@@ -176,18 +179,18 @@ class Meter {
     if (--this.#users === 0 && this.#bytes >= SAMPLE_BYTES_MIN) this.#sample(0);
   }
 
-  /** Of the latest pulls, however old; null before the first. */
+  /** Goodput of the latest fetches, whatever their age; null before the first. */
   get latest(): number | null {
     return this.#goodput;
   }
 
-  /** Null: not known, or so long ago that it may be otherwise now. */
+  /** Null: unknown, or stale. */
   get goodput(): number | null {
     const old = this.#clock.monotonicMs() - this.#sampledMs > STALE_MS;
     return old ? null : this.#goodput;
   }
 
-  /** Null as well where too little came to hold it against the peer. */
+  /** Null also if too little data was measured to count against the peer. */
   get provenGoodput(): number | null {
     const isEnough = this.#sampledBytes >= ENOUGH_BYTES || this.#samples >= ENOUGH_SAMPLES;
     return isEnough ? this.goodput : null;
@@ -213,19 +216,19 @@ class Meter {
   }
 }
 
-/** Links that brought blocks, and those over which only questions went. */
+/** Maximum idle connections that delivered blocks, and that carried short requests only. */
 const PULLED_MAX = 128;
 const ASKED_MAX = 64;
 
-/** A way whose link nobody uses now. */
+/** A path whose connection is idle. */
 interface IdlePath {
   drop(): Promise<void>;
 }
 
 /**
- * Links that nobody uses stay open for the next one, but no more than this host and those it asks
- * can bear, however many hosts there are. Those not used for longest are closed, and a link that
- * brought blocks does not give way to one that was opened for a question.
+ * Keeps idle connections open for reuse, within limits that do not grow with the number of hosts.
+ * Closes the least recently used ones. A connection that delivered blocks is not closed for one
+ * that carried only short requests.
  */
 export class IdleConnections {
   readonly #pulled = new Set<IdlePath>();
@@ -235,7 +238,7 @@ export class IdleConnections {
     return this.#pulled.size + this.#asked.size;
   }
 
-  /** Nobody uses its link any more. `pulled`: the link brought blocks. */
+  /** The connection became idle. `pulled`: it delivered blocks. */
   enter(path: IdlePath, pulled: boolean): void {
     this.leave(path);
     const [paths, max] = pulled ? [this.#pulled, PULLED_MAX] : [this.#asked, ASKED_MAX];
@@ -246,20 +249,20 @@ export class IdleConnections {
     void oldest.drop();
   }
 
-  /** Its link is used, or over. */
+  /** The connection is in use again, or ended. */
   leave(path: IdlePath): void {
     this.#pulled.delete(path);
     this.#asked.delete(path);
   }
 }
 
-/** A link on which nothing was asked for so long is closed. */
+/** An idle connection is closed after this time. */
 const IDLE_MS = 60_000;
 
 export interface PeerPathEvents {
-  /** The other side said who it is. */
+  /** The peer answered our hello. */
   helloReceived(hello: PeerHello): void;
-  /** Its answer to our hello makes no sense. */
+  /** The peer's answer to our hello is invalid. */
   helloRejected(fault: LinkFault): void;
 }
 
@@ -275,29 +278,29 @@ export interface PeerPathOptions {
 }
 
 /**
- * One transport to one peer: at most one link, dialled once for all who want it, closed when nobody
- * used it for a while, or others are used more.
+ * One transport to one peer: at most one connection, dialled once for all who need it, and closed
+ * after an idle time or if too many connections are idle.
  */
 export class PeerPath {
   readonly transport: Transport;
   readonly breaker: Breaker;
   readonly meter: Meter;
-  /** From asking to the first block, and between two blocks of one request; milliseconds. */
+  /** Milliseconds from the request to the first block, and between two blocks of one request. */
   readonly firsts = new Latencies();
   readonly gaps = new Latencies();
   blocks = 0;
   bytes = 0;
-  /** Before the link of now. */
+  /** Value of `bytes` when the current connection was opened. */
   #bytesBefore = 0;
-  /** Of the certificate that was shown last, in milliseconds since 1970. */
+  /** Expiry of the certificate that was presented last, in milliseconds since 1970. */
   certificateEndsMs: number | null = null;
   readonly #parts: PeerPathOptions;
   #connection: PeerLink | null = null;
   #dialling: Promise<Dialled> | null = null;
   #giveUp: AbortController | null = null;
-  /** Requests under way, by link. */
+  /** Number of running requests per connection. */
   readonly #users = new Map<PeerLink, number>();
-  /** Not used for new requests; closed after those under way. */
+  /** Connections that take no new requests; closed after the running ones. */
   readonly #retired = new Set<PeerLink>();
   #idle: Disposable | null = null;
   #lastRttMs: number | null = null;
@@ -322,9 +325,9 @@ export class PeerPath {
     return this.#connection?.rttMs ?? this.#lastRttMs;
   }
 
-  /** The link, dialled where there is none. Bounded by the time a dial may take. */
+  /** The current connection, or a new one. Takes at most the dial timeout. */
   open(endpoint: Endpoint): Promise<Dialled> {
-    if (this.#closed) return Promise.resolve(failed({ kind: "closed", why: "this host stops" }));
+    if (this.#closed) return Promise.resolve(failed({ kind: "closed", why: "the agent is shutting down" }));
     const connection = this.connection;
     if (connection !== null) return Promise.resolve({ ok: true, connection });
     this.#dialling ??= this.#dial(endpoint).finally(() => {
@@ -333,7 +336,7 @@ export class PeerPath {
     return this.#dialling;
   }
 
-  /** A request begins on a link, which stays open at least until the answer is disposed. */
+  /** Marks a connection as used; it stays open at least until the result is disposed. */
   use(connection: PeerLink): Disposable {
     this.#users.set(connection, (this.#users.get(connection) ?? 0) + 1);
     if (connection === this.#connection) this.#stopIdling();
@@ -352,8 +355,8 @@ export class PeerPath {
   }
 
   /**
-   * Nothing comes over this link, though it may not know yet that it has ended: what is asked from
-   * now on is asked over another one.
+   * Takes the connection out of use because nothing arrives over it, although it has not ended.
+   * Later requests use another connection.
    */
   retire(connection: PeerLink): void {
     if (this.#connection === connection) {
@@ -365,7 +368,7 @@ export class PeerPath {
     else void connection[Symbol.asyncDispose]();
   }
 
-  /** The link is given up, as one that cannot be trusted or leads to another process. */
+  /** Closes the connection: it cannot be trusted, or leads to another process. */
   async drop(): Promise<void> {
     this.#stopIdling();
     const connection = this.#connection;
@@ -390,12 +393,12 @@ export class PeerPath {
     const late = Promise.withResolvers<Dialled>();
     const ms = dialMs();
     using _timer = clock.after(ms, () => {
-      const why = `no answer to the dial within ${Math.round(ms)} ms`;
+      const why = `dial timed out after ${Math.round(ms)} ms`;
       late.resolve(failed({ kind: "unreachable", why }));
       giveUp.abort();
     });
     giveUp.signal.addEventListener("abort", () => {
-      late.resolve(failed({ kind: "closed", why: "the dial was given up" }));
+      late.resolve(failed({ kind: "closed", why: "the dial was cancelled" }));
     });
     const dial = transport.dial({ ...endpoint, worker }, giveUp.signal);
     const dialled = await Promise.race([dial, late.promise]);
@@ -423,7 +426,7 @@ export class PeerPath {
     void this.#greet(connection);
   }
 
-  /** Says who we are beside the first request, which does not wait for it. */
+  /** Sends our hello concurrently with the first request, which does not wait for it. */
   async #greet(connection: PeerLink): Promise<void> {
     const { self, dialMs, events, worker } = this.#parts;
     const called = await connection.call({ op: "hello", hello: self }, { deadlineMs: dialMs() });
@@ -434,7 +437,7 @@ export class PeerPath {
       return;
     }
     if (answer.op === "busy") return;
-    const why = answer.op === "refused" ? answer.why : "its hello is of somebody else";
+    const why = answer.op === "refused" ? answer.why : "the peer's hello names another worker";
     events.helloRejected({ kind: answer.op === "refused" ? "refused" : "protocol", why });
     if (this.#connection === connection) await this.drop();
   }

@@ -6,9 +6,9 @@ import type { FetchContext } from "./create-fetcher.ts";
 import type { PeerStatus, PullLimits } from "./fetcher.ts";
 import { Breaker, PeerPath } from "./peer-path.ts";
 
-/** One of so many requests goes the way of which nothing is known, to learn what it carries. */
+/** One in this many requests uses a transport of unknown goodput, to measure it. */
 const PROBE_ONE_OF = 256;
-/** A way is chosen for its speed only where it is faster by this much. */
+/** A transport is preferred for its goodput only if it is faster by this factor. */
 const CLEARLY = 1.2;
 
 interface ChoiceParts {
@@ -20,9 +20,8 @@ interface ChoiceParts {
 }
 
 /**
- * The ways to a peer, the best first: those this host and the peer have in common. In the order of
- * the configuration; else by what both hosts' hardware has (RDMA first), then by the bytes a second
- * that each carried lately. Those that failed lately come last, however good they were.
+ * The transports that both hosts support, best first: in configured order; otherwise in hardware
+ * order (RDMA first), unless another one is clearly faster. Transports in cooldown come last.
  */
 function orderPaths(paths: readonly PeerPath[], parts: ChoiceParts): PeerPath[] {
   const usable = paths.filter((path) => isUsable(path, parts));
@@ -34,7 +33,7 @@ function orderPaths(paths: readonly PeerPath[], parts: ChoiceParts): PeerPath[] 
   return ranked.sort(by((path) => (path.breaker.allows ? 0 : 1)));
 }
 
-/** Whether both hosts have it, and may use it. */
+/** Whether both hosts support the transport, and the configuration allows it. */
 function isUsable(
   { transport }: PeerPath,
   { own, peer, record, transports }: ChoiceParts,
@@ -45,7 +44,7 @@ function isUsable(
   return transports === "auto" || transports.includes(transport.name);
 }
 
-/** Of a peer that has not said what it has, it is tried only where the operator asks for it. */
+/** If the peer's hardware is unknown, RDMA is tried only if the operator lists it. */
 function hasRdma(peer: HardwareReport | null, transports: PullLimits["transports"]): boolean {
   return peer === null ? transports !== "auto" : peer.hasRdmaNic;
 }
@@ -69,11 +68,13 @@ function by(rank: (path: PeerPath) => number): (a: PeerPath, b: PeerPath) => num
   return (a, b) => rank(a) - rank(b);
 }
 
-/** So many answers in a row that came too late, or were wrong within a minute, are a failure. */
+/**
+ * Consecutive slow answers, and corrupt answers within `CORRUPT_WITHIN_MS`, that open the breaker.
+ */
 const SLOW_MAX = 3;
 const CORRUPT_MAX = 3;
 const CORRUPT_WITHIN_MS = 60_000;
-/** So long it is remembered that it was left alone for wrong answers: the next time is longer. */
+/** A peer that sends corrupt data again within this time gets a longer cooldown. */
 const CORRUPT_REMEMBERED_MS = 600_000;
 
 export type Opened =
@@ -85,19 +86,19 @@ export type Opened =
     }
   | { readonly ok: false; readonly fault: LinkFault };
 
-/** One other host: the ways to it, and what was seen of it. */
+/** One other host: its transports, and its recent behaviour. */
 export class Peer {
   readonly worker: WorkerId;
   readonly breaker: Breaker;
   readonly paths: readonly PeerPath[];
-  /** Bytes that were asked of it or wait to be. */
+  /** Payload bytes requested from the peer or waiting to be. */
   loadBytes = 0;
   failures = 0;
   lastFault: string | null = null;
   hello: PeerHello | null = null;
   #slow = 0;
   readonly #corruptMs: number[] = [];
-  /** Times it was left alone for wrong answers. */
+  /** Number of cooldowns for corrupt data. */
   #corruptTimes = 0;
   #corruptUntilMs = Number.NEGATIVE_INFINITY;
   #suspectUntilMs = Number.NEGATIVE_INFINITY;
@@ -127,7 +128,7 @@ export class Peer {
     return this.#context.parts.members.get(this.worker);
   }
 
-  /** The ways that both hosts have, the best first. */
+  /** The transports that both hosts support, best first. */
   usable(): PeerPath[] {
     const choice = this.#choice();
     return choice === null ? [] : orderPaths(this.paths, choice);
@@ -146,7 +147,7 @@ export class Peer {
     };
   }
 
-  /** Its breaker lets one in, and there is a way to it. */
+  /** The breaker allows a request, and a transport is usable. */
   get mayBeAsked(): boolean {
     const choice = this.#choice();
     return (
@@ -154,18 +155,18 @@ export class Peer {
     );
   }
 
-  /** Others are asked first: it took too long lately. */
+  /** The peer was slow recently; others are preferred. */
   get suspect(): boolean {
     return this.#context.parts.clock.monotonicMs() < this.#suspectUntilMs;
   }
 
-  /** Of the way that is used, or was fastest; null: not known, or long ago. */
+  /** Goodput of the fastest transport in bytes per second; null: unknown or stale. */
   get goodput(): number | null {
     const known = this.paths.flatMap((path) => path.meter.goodput ?? []);
     return known.length === 0 ? null : Math.max(...known);
   }
 
-  /** Where enough came to say so. */
+  /** Null also if too little data was measured. */
   get provenGoodput(): number | null {
     const known = this.paths.flatMap((path) => path.meter.provenGoodput ?? []);
     return known.length === 0 ? null : Math.max(...known);
@@ -181,11 +182,11 @@ export class Peer {
   }
 
   /**
-   * A link on the best way that works now, but none of `without`. Where one does not, the next is
+   * Opens a connection over the best transport that is not in `without`. If one fails, the next is
    * tried at once.
    */
   async open(without: ReadonlySet<PeerPath>): Promise<Opened> {
-    let fault: LinkFault = { kind: "unreachable", why: "no transport is left to it" };
+    let fault: LinkFault = { kind: "unreachable", why: "no usable transport is left" };
     let failed = [...without].at(-1) ?? null;
     for (const path of this.usable()) {
       if (without.has(path) || (failed !== null && !path.breaker.allows)) continue;
@@ -203,7 +204,7 @@ export class Peer {
     return { ok: false, fault };
   }
 
-  /** It answered, if only that it has nothing. */
+  /** The peer answered, with a block or a refusal. */
   answered(path: PeerPath): void {
     const { parts } = this.#context;
     const { worker } = this;
@@ -211,14 +212,17 @@ export class Peer {
     this.#suspectUntilMs = Number.NEGATIVE_INFINITY;
     if (path.breaker.succeeded())
       parts.onEvent({ kind: "transport_up", worker, transport: path.transport.name });
-    // What was asked before it failed says nothing about it now.
+    // An answer to a request from before the failure does not close the breaker.
     if (this.breaker.state !== "open" && this.breaker.succeeded()) {
       this.lastFault = null;
       parts.onEvent({ kind: "breaker_closed", worker });
     }
   }
 
-  /** One way failed; where no other is left, the peer has. `link`: what it was asked over. */
+  /**
+   * A transport failed; if no other is left, the peer did. `connection`: the one that carried the
+   * request.
+   */
   failed(path: PeerPath, fault: LinkFault, connection: PeerLink | null = null): void {
     if (connection !== null && fault.kind === "stalled") path.retire(connection);
     if (fault.kind === "closed" || fault.kind === "aborted") return;
@@ -231,11 +235,11 @@ export class Peer {
     const cooldownMs = path.breaker.failed();
     if (cooldownMs !== null)
       parts.onEvent({ kind: "transport_down", worker, transport, why, cooldownMs });
-    parts.log("debug", "a peer did not answer as it should", { worker, transport, why });
+    parts.log("debug", "peer request failed", { worker, transport, why });
     if (!this.usable().some((other) => other.breaker.state === "closed")) this.#down(why);
   }
 
-  /** It sent what was not asked for. */
+  /** The peer sent data that failed verification. */
   sentCorrupt(key: string, why: string): void {
     const { worker } = this;
     this.failures++;
@@ -246,14 +250,15 @@ export class Peer {
     if (this.#corruptMs.length > CORRUPT_MAX) this.#corruptMs.shift();
     const isOften = this.#corruptMs.length === CORRUPT_MAX;
     if (!isOften || nowMs - this.#corruptMs[0]! > CORRUPT_WITHIN_MS) return;
-    // Each wrong answer is an answer, which would make it start from the shortest cooldown.
+    // A corrupt answer also counts as an answer, which would reset the cooldown to the shortest
+    // one.
     if (nowMs > this.#corruptUntilMs) this.#corruptTimes = 0;
     if (!this.#down(`corrupt: ${why}`, this.#corruptTimes)) return;
     this.#corruptTimes++;
     this.#corruptUntilMs = nowMs + CORRUPT_REMEMBERED_MS;
   }
 
-  /** Nothing came for longer than it nearly ever takes. */
+  /** Nothing arrived within the 95th percentile of the answer time. */
   late(afterMs: number): void {
     const { parts, limits } = this.#context;
     if (this.suspect) return;
@@ -261,12 +266,12 @@ export class Peer {
     parts.onEvent({ kind: "peer_slow", worker: this.worker, afterMs });
     if (++this.#slow < SLOW_MAX) return;
     this.#slow = 0;
-    this.lastFault = "stalled: nothing came, several times in a row";
+    this.lastFault = "stalled: several slow answers in a row";
     this.failures++;
     this.#down(this.lastFault);
   }
 
-  /** Another process answers under its name: what was held against the old one is forgotten. */
+  /** The peer restarted: forgets its faults. */
   renewed(): void {
     this.breaker.reset();
     for (const path of this.paths) path.breaker.reset();
@@ -282,7 +287,7 @@ export class Peer {
     await Promise.all(this.paths.map((path) => path.close()));
   }
 
-  /** False: it is left alone already. `before`: times this came before. */
+  /** False: the breaker was open already. `before`: number of earlier failures to assume. */
   #down(why: string, before = 0): boolean {
     const cooldownMs = this.breaker.failed(before);
     if (cooldownMs === null) return false;
@@ -301,7 +306,7 @@ export class Peer {
   }
 }
 
-/** The peers that were asked for anything, as long as they are members. */
+/** The peers that were asked for something, as long as the directory lists them. */
 export class Peers {
   readonly #context: FetchContext;
   readonly #inFlightBytes: (worker: WorkerId) => number;
@@ -323,7 +328,7 @@ export class Peers {
     });
   }
 
-  /** Null: not a member, or this host itself. */
+  /** Null: not in the directory, or this host itself. */
   get(worker: WorkerId): Peer | null {
     const known = this.#peers.get(worker);
     if (known !== undefined) return known;
@@ -334,12 +339,12 @@ export class Peers {
     return peer;
   }
 
-  /** Those that may be asked now. */
+  /** Peers that may be asked now. */
   reachable(): Peer[] {
     return this.all().filter((peer) => peer.mayBeAsked);
   }
 
-  /** Of these those that may have something of this namespace (key in hex). */
+  /** Reachable peers that may have blocks of this namespace (key in hex). */
   within(namespace: string): Peer[] {
     return this.reachable().filter((peer) => peer.record?.namespaces?.has(namespace) !== false);
   }

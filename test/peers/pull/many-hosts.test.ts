@@ -11,7 +11,7 @@ const names = Array.from({ length: HOSTS }, (_, i) => `w${i}`);
 
 function openLinks(kit: PullKit): string[] {
   return [...kit.hosts.values()]
-    .filter(({ connections }) => connections.size > 0)
+    .filter(({ links }) => links.size > 0)
     .map(({ worker }) => worker);
 }
 
