@@ -2,15 +2,15 @@ import type { Bus } from "../../bus/index.ts";
 import { type Clock, isWorkerId, type Json, parseJson, type WorkerId } from "../../core/index.ts";
 import type { Locator } from "./known-peers.ts";
 
-/** Where a router answers. */
+/** Bus subject on which the router answers. */
 export const LOCATE_SUBJECT = "kv-locate";
-/** Keys in one request; a longer list is asked in parts. */
+/** Maximum number of keys in one request; longer lists are split. */
 export const LOCATE_KEYS_MAX = 1_024;
-/** Workers named for one block; those behind them are left out. */
+/** Maximum number of workers per block; the rest is discarded. */
 export const LOCATE_WORKERS_MAX = 16;
 
 export interface BusLocatorOptions {
-  /** Not closed here. */
+  /** Owned by the caller. */
   readonly bus: Bus;
   readonly clock: Clock;
   readonly cluster: string;
@@ -20,28 +20,31 @@ export interface BusLocatorOptions {
 const ANSWER_BYTES_MAX = 256 * 1024;
 const DEPTH_MAX = 8;
 const WORKERS_MAX = 4_096;
-/** Nobody there: it is not asked again for so long, nor by those with too little patience. */
+/**
+ * Without an answer, the router is not asked again for this time; callers with short deadlines skip
+ * it, too.
+ */
 const QUIET_MS = 2_000;
-/** A router has so long to answer, however soon those who ask go on without it. */
+/** Timeout of the router, even if callers give up earlier. */
 const ROUTER_MS = 250;
 
 type Found = readonly (readonly WorkerId[])[];
 
 /**
- * Asks the router over the bus: a request to `kv-locate` with
- * `{"version":1,"cluster":..,"worker_id":..,"namespace":hex,"keys":[hex,..]}`; the answer
- * `{"workers":[name,..],"blocks":[[index,..],..]}` has for each key the indices of those who have
- * the block, the best first. What is no such answer counts as none. Who has little patience says
- * nothing of the router: its answer is awaited still, and those for whom it comes too late do not
- * ask for a while.
+ * Asks the router for blocks' locations over the bus, with a request to `kv-locate`:
+ * `{"version":1,"cluster":..,"worker_id":..,"namespace":hex,"keys":[hex,..]}`. The answer
+ * `{"workers":[name,..],"blocks":[[index,..],..]}` lists for each key the indices of the workers
+ * that have the block, best first. An invalid answer counts as no answer. If a caller's deadline is
+ * short, the router's answer is still awaited to measure its latency; callers whose deadline is
+ * below the measured latency skip the router for a while.
  */
 export class BusLocator implements Locator {
   readonly #options: BusLocatorOptions;
   #quietUntilMs = 0;
-  /** How long the latest answer took, and until when that is believed. */
+  /** Latency of the latest answer, and the time until which it is used. */
   #latencyMs = 0;
   #latencyUntilMs = 0;
-  /** When the questions that wait for an answer were asked, the oldest first. */
+  /** Send times of the requests without an answer, oldest first. */
   readonly #asked = new Set<{ readonly atMs: number }>();
 
   constructor(options: BusLocatorOptions) {
@@ -116,7 +119,7 @@ export class BusLocator implements Locator {
       this.#quietUntilMs = clock.monotonicMs() + QUIET_MS;
       return null;
     } catch {
-      // A bus that takes no questions is one where nobody answers.
+      // A bus that cannot send requests counts as one without a router.
       if (!signal.aborted) this.#quietUntilMs = clock.monotonicMs() + QUIET_MS;
       return null;
     } finally {
@@ -125,7 +128,7 @@ export class BusLocator implements Locator {
   }
 }
 
-/** Null where it is not what was asked for. This host itself is left out. */
+/** Null: invalid. Leaves this host out. */
 function readAnswer(data: Uint8Array, count: number, self: WorkerId): Found | null {
   if (data.length > ANSWER_BYTES_MAX) return null;
   const answer = parsed(data);

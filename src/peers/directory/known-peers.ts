@@ -3,27 +3,27 @@ import type { HardwareReport } from "../messages.ts";
 import type { Endpoint, TransportLog, TransportName } from "../transport.ts";
 import type { Announcement } from "./announcement.ts";
 
-/** A host that blocks may be asked of, as the configuration or its own announcements say. */
+/** A host that can be asked for blocks, from the configuration or from its announcements. */
 export interface PeerRecord {
   readonly worker: WorkerId;
-  /** Of its process; 0n: not known yet. Another one than before means that it was restarted. */
+  /** Identifies the agent's process; 0n: unknown. A new value means a restart. */
   readonly incarnation: bigint;
   readonly endpoints: Readonly<Partial<Record<TransportName, Endpoint>>>;
-  /** Null: not known yet. */
+  /** Null: unknown. */
   readonly hardware: HardwareReport | null;
-  /** Keys (hex) of the namespaces it says it has blocks of; null: not known, so any. */
+  /** Keys (hex) of the namespaces that the host has blocks of; null: unknown, so any. */
   readonly namespaces: ReadonlySet<string> | null;
-  /** `static`: from the configuration, and never forgotten. */
+  /** `static`: from the configuration; never removed. */
   readonly origin: "static" | "announced";
-  /** Monotonic, when it was last heard of; null for a static one that was not. */
+  /** Monotonic time of the latest announcement; null: a static host without one. */
   readonly heardMs: number | null;
 }
 
-/** The hosts that are known now. Bounded; the one not heard of for the longest time goes first. */
+/** The known hosts. Bounded; the host with the oldest announcement is removed first. */
 export interface Members {
   get(worker: WorkerId): PeerRecord | null;
   list(): readonly PeerRecord[];
-  /** Called with each host that came, changed, was restarted or went. */
+  /** Calls the listener for each host that appeared, changed, restarted or left. */
   onChange(
     listener: (change: {
       readonly kind: "came" | "changed" | "restarted" | "went";
@@ -33,21 +33,21 @@ export interface Members {
 }
 
 /**
- * Who probably has blocks, the likeliest first; at once, from what is known: summaries of peers and
- * earlier answers. Nobody is named who is known not to have the block.
+ * Peers that probably have a block, best first, from local knowledge: summaries and earlier
+ * answers. Never names a peer that is known not to have the block.
  */
 export interface Whereabouts {
-  /** `key`: the `BlockKey`, 32 bytes at `at`. */
+  /** `keys`: the `BlockKey` is at byte offset `at`, 32 bytes. */
   holders(namespaceKey: Uint8Array, keys: Uint8Array, at: number): readonly WorkerId[];
-  /** The peer did not have what it was believed to have. */
+  /** The peer did not have a block that its summary contains. */
   wasWrong(worker: WorkerId, namespaceKey: Uint8Array, key: Uint8Array): void;
 }
 
-/** The router's word on who has blocks: the NATS service `kv-locate`. */
+/** Locations of blocks as the router knows them: the NATS service `kv-locate`. */
 export interface Locator {
   /**
-   * For each key (32 bytes) the workers that have it, the best first. Null: nobody answered within
-   * `deadlineMs`, or there is no router. Never throws.
+   * For each key (32 bytes) the workers that have the block, best first. Null: no answer within
+   * `deadlineMs`, or no router. Never throws.
    */
   locate(
     namespaceKey: Uint8Array,
@@ -59,35 +59,36 @@ export interface Locator {
 
 type Change = Parameters<Parameters<Members["onChange"]>[0]>[0];
 
-/** A host that the configuration names. */
+/** A host named by the configuration. */
 export type ListedMember = Pick<PeerRecord, "worker" | "endpoints">;
 
 export interface KnownMembersOptions {
-  /** Whoever this is; never one of the members. */
+  /** This host, which is never listed. */
   readonly self: WorkerId;
   readonly clock: Clock;
-  /** Hosts that announce themselves; those that are listed are always known. */
+  /** Maximum number of announced hosts; static hosts do not count. */
   readonly announcedMax?: number;
   readonly log?: TransportLog;
 }
 
-/** Processes that announced themselves under one name before the one that counts now. */
+/** Earlier processes that announced themselves under the same name. */
 interface Formers {
   readonly incarnations: Set<bigint>;
   isTold: boolean;
 }
 
 const ANNOUNCED_MAX = 1_024;
-/** A host that was silent for so many of its intervals is gone. */
+/** A host without an announcement for this many of its intervals is removed. */
 const SILENT_INTERVALS = 3;
 const LOOK_MS = 500;
-/** Of one worker; those remembered for longest go. */
+/** Maximum per worker; the oldest are dropped. */
 const FORMERS_MAX = 16;
 
 /**
- * Hosts from the configuration and from announcements. Of a host that both name, the configuration
- * says where it is, and announcements what it is. Where two announce themselves under one name, the
- * one that came last counts until it is silent: what a former one says changes nothing.
+ * The known peers, from the configuration and from announcements. If both name a host, the
+ * configuration decides its address, and announcements its properties. If two processes announce
+ * the same name, the latest one counts until it is silent; announcements of the earlier ones are
+ * ignored.
  */
 export class KnownMembers implements Members, Disposable {
   readonly #options: KnownMembersOptions;
@@ -117,7 +118,7 @@ export class KnownMembers implements Members, Disposable {
     return { [Symbol.dispose]: () => this.#listeners.delete(listener) };
   }
 
-  /** The configuration's hosts from now on, in the place of those it named before. */
+  /** Replaces the static hosts. */
   setListed(listed: readonly ListedMember[]): void {
     const wanted = new Map(listed.map((member) => [member.worker, member]));
     wanted.delete(this.#options.self);
@@ -131,7 +132,7 @@ export class KnownMembers implements Members, Disposable {
     }
   }
 
-  /** A host said that it is there. */
+  /** Processes an announcement. */
   heard(announcement: Announcement): void {
     const { worker, incarnation, everyMs, hardware, namespaces } = announcement;
     if (worker === this.#options.self) return;
@@ -152,7 +153,7 @@ export class KnownMembers implements Members, Disposable {
     });
   }
 
-  /** A host said that it ends. What its successor said already stands. */
+  /** A host announced that it is leaving. Ignored if a successor has already announced itself. */
   left({ worker, incarnation }: Pick<Announcement, "worker" | "incarnation">): void {
     const record = this.#known.get(worker);
     if (record?.incarnation === incarnation) this.#silence(record);
@@ -163,7 +164,9 @@ export class KnownMembers implements Members, Disposable {
     this.#listeners.clear();
   }
 
-  /** What came while this process stood still is read after this: nobody is forgotten for that. */
+  /**
+   * Removes silent hosts. Announcements that arrived while this process was stopped are read first.
+   */
   #forgetSilent(): void {
     const nowMs = this.#options.clock.monotonicMs();
     const stoodMs = nowMs - this.#lookedMs - LOOK_MS;
@@ -176,7 +179,7 @@ export class KnownMembers implements Members, Disposable {
     }
   }
 
-  /** A process that is gone says nothing more: two have the same name. */
+  /** An announcement of an earlier incarnation: two running processes have the same name. */
   #isFormer({ worker, incarnation: current }: PeerRecord, incarnation: bigint): boolean {
     if (!this.#silentAtMs.has(worker) || current === incarnation) return false;
     const formers = this.#formers.getOrInsertComputed(worker, () => ({
@@ -186,7 +189,7 @@ export class KnownMembers implements Members, Disposable {
     const { incarnations } = formers;
     if (incarnations.has(incarnation)) {
       if (!formers.isTold) {
-        const text = "two hosts announce themselves under one name; the one that came last counts";
+        const text = "two hosts announce the same worker name; using the latest";
         this.#options.log?.("warn", text, { worker });
       }
       formers.isTold = true;
@@ -198,7 +201,7 @@ export class KnownMembers implements Members, Disposable {
     return false;
   }
 
-  /** One of the configuration stays; what it said of itself does not. */
+  /** A static host stays listed, without its announced properties. */
   #silence(record: PeerRecord): void {
     this.#silentAtMs.delete(record.worker);
     this.#formers.delete(record.worker);
@@ -232,7 +235,7 @@ export class KnownMembers implements Members, Disposable {
   }
 }
 
-/** Null: it is as it was, apart from when it was heard of. */
+/** Null: nothing changed except the time of the announcement. */
 function changeOf(before: PeerRecord, after: PeerRecord): "restarted" | "changed" | null {
   const isOther = before.incarnation !== after.incarnation;
   if (isOther && before.incarnation !== 0n) return "restarted";

@@ -6,21 +6,26 @@ import type { PeerIdentity } from "../trust.ts";
 import { FOUND_MAX, type KeyFilter, KeyFilterBuilder } from "../wire/index.ts";
 import { Backlog, modelOnWire, type PullRequest, ServedPull } from "./served-pull.ts";
 
-/** What a host does for others at once; may change while it runs. */
+/** Limits on serving peers; can change while the agent runs. */
 export interface ServeLimits {
-  /** Of blocks lent to peers, in bytes: in all, and to one of them. A single block always fits. */
+  /**
+   * Maximum bytes of blocks referenced for peers: in all, and for one peer. A single block always
+   * fits.
+   */
   readonly bytesMax: number;
   readonly peerBytesMax: number;
-  /** Pulls and summaries of one peer that are under way. */
+  /** Maximum concurrent pulls and summary requests of one peer. */
   readonly peerRequestsMax: number;
-  /** Blocks that are brought up from SSD: in all, and for one pull. */
+  /** Maximum concurrent SSD reads for peers: in all, and for one pull. */
   readonly readsMax: number;
   readonly pullReadsMax: number;
-  /** A pull ends after so long, whatever its asker would wait. */
+  /** Upper bound of a pull's deadline in milliseconds. */
   readonly deadlineMaxMs: number;
-  /** Keys (hex) of the namespaces that peers may ask for; null: all. */
+  /** Keys (hex) of the namespaces that peers may read; null: all. */
   readonly namespaces: ReadonlySet<string> | null;
-  /** A summary is made anew at most so often where blocks came, and so often where none did. */
+  /**
+   * Minimum interval between two summaries of a namespace, if blocks were added and if none were.
+   */
   readonly summaryMs: number;
   readonly summaryStaleMs: number;
 }
@@ -37,26 +42,26 @@ export const SERVE_LIMITS: ServeLimits = {
   summaryStaleMs: 60_000,
 };
 
-/** What was done for others since the start. */
+/** Counters since the start. */
 export interface ServeCounts {
   pulls: number;
-  /** Requests that are no pulls. */
+  /** Requests other than pulls. */
   questions: number;
-  /** Items of pulls, by how they were answered. */
+  /** Answers to pulls' items, by result. */
   blocks: number;
   absent: number;
   busy: number;
   tooLong: number;
   refused: number;
-  /** Payload of the blocks. */
+  /** Payload bytes served. */
   bytes: number;
-  /** Requests for namespaces that are not served or not known. */
+  /** Requests for namespaces that are unknown or not served. */
   foreign: number;
   summariesBuilt: number;
 }
 
 export interface ServeStats extends Readonly<ServeCounts> {
-  /** Under way now; and for how many peers. */
+  /** Current load, starting with the number of peers that have something in progress. */
   readonly peers: number;
   readonly openPulls: number;
   readonly lentBlocks: number;
@@ -69,18 +74,20 @@ function noCounts(): ServeCounts {
   return { pulls: 0, questions: 0, ...items, foreign: 0, summariesBuilt: 0 };
 }
 
-/** Filters are kept of so many namespaces, those asked for last. */
+/** Maximum number of cached summaries; the least recently used is dropped. */
 const SUMMARIES_MAX = 64;
 const BYTES_MAX = 64 * 2 ** 20;
-/** Blocks may come while keys are counted; after so many tries it is good enough. */
+/**
+ * Blocks can be added while keys are counted; accept an undersized filter after this many tries.
+ */
 const TRIES_MAX = 3;
 
 interface Summary {
-  /** Another number than that of any other filter of this host, also after a restart. */
+  /** Unique among all filters of this host, also across restarts. */
   readonly version: bigint;
   readonly filter: KeyFilter;
   readonly madeMs: number;
-  /** `changesOf` before the first key was looked at. */
+  /** Value of `changesOf` before the walk over the keys. */
   readonly changes: number;
 }
 
@@ -93,15 +100,15 @@ interface SummariesParts {
 }
 
 /**
- * Filters of what this host has, by namespace. One is made at a time, at most every few seconds for
- * a namespace, and by one walk over its blocks as a rule.
+ * Summaries (key filters) of this host's blocks by namespace. Builds one at a time, at most every
+ * few seconds per namespace, normally in one walk over the blocks.
  */
 class Summaries {
   readonly #parts: SummariesParts;
   readonly #latest = new Map<NamespaceIndex, Summary>();
   readonly #making = new Map<NamespaceIndex, Promise<Summary | null>>();
   readonly #ended = new AbortController();
-  /** Of those that were made before this process began, none has these upper 32 bits, probably. */
+  /** Upper 32 bits of versions: random, so that they differ from those of earlier processes. */
   readonly #era: bigint;
   #made = 0;
   #queue: Promise<unknown> = Promise.resolve();
@@ -111,11 +118,11 @@ class Summaries {
     this.#era = BigInt(parts.random.u32() || 1) << 32n;
   }
 
-  /** The filter to give now; null: it could not be made. */
+  /** The current filter; null: it could not be built. */
   async get(namespace: NamespaceIndex, limits: ServeLimits): Promise<Summary | null> {
     const latest = this.#latest.get(namespace);
     if (latest !== undefined && !this.#isDue(namespace, latest, limits)) {
-      // Used last: it is the last to go.
+      // Move to the end: most recently used.
       this.#latest.delete(namespace);
       this.#latest.set(namespace, latest);
       return latest;
@@ -157,7 +164,7 @@ class Summaries {
       return this.#keep(namespace, { version, filter, changes, madeMs });
     } catch (thrown) {
       if (this.#ended.signal.aborted) return null;
-      log("error", `a summary could not be made: ${messageOf(thrown)}`, {});
+      log("error", `building a summary failed: ${messageOf(thrown)}`, {});
       return null;
     } finally {
       this.#making.delete(namespace);
@@ -194,11 +201,11 @@ class Summaries {
 
 export interface BlockServerParts {
   readonly blocks: PeerBlocks;
-  /** The number of a namespace that this host has; null: none. It must not make one. */
+  /** Index of a known namespace; null: unknown. Must not create one. */
   namespaceOf(key: Uint8Array): NamespaceIndex | null;
-  /** Name of the model of a namespace; empty where it is not known. */
+  /** Model of a namespace; empty: unknown. */
   modelOf(key: Uint8Array): string;
-  /** What this host says of itself. */
+  /** The hello that this host sends. */
   hello(): PeerHello;
   readonly limits: ServeLimits;
   readonly clock: Clock;
@@ -206,17 +213,17 @@ export interface BlockServerParts {
   readonly log: TransportLog;
 }
 
-/** The summary of a namespace that is not served or not known. */
+/** Summary of a namespace that is unknown or not served. */
 const NOTHING = { version: 1n, filter: new KeyFilterBuilder(0).done() };
-const CLOSED: PeerAnswer = { op: "refused", why: "this host is about to stop" };
+const CLOSED: PeerAnswer = { op: "refused", why: "the agent is shutting down" };
 
 /**
- * Gives peers the blocks of this host. Promises, beyond those of `PeerServer`:
+ * Serves this host's blocks to peers. Promises, beyond those of `PeerServer`:
  *
- * - A namespace that is not served is as one that is not known here, in every answer.
- * - Blocks lent and requests under way are bounded, in all and for each peer; what is beyond is
- *   told `busy`, with the time that what is lent will take to leave.
- * - Disposing ends all pulls: blocks that no transport has are let go of.
+ * - A namespace that is not served cannot be distinguished from an unknown one.
+ * - Slot references and running requests are bounded, in all and for each peer; further requests
+ *   get `busy`, with the estimated time until the current ones are sent.
+ * - Disposing ends all pulls and releases blocks that no transport has taken.
  */
 export class BlockServer implements PeerServer, Disposable {
   readonly #parts: BlockServerParts;
@@ -252,7 +259,7 @@ export class BlockServer implements PeerServer, Disposable {
     this.#counts.questions++;
     switch (request.op) {
       case "hello": {
-        const why = "the certificate is that of another worker";
+        const why = "the certificate names another worker";
         if (request.hello.worker !== peer.worker) return { op: "refused", why };
         return { op: "hello", hello: this.#parts.hello() };
       }
@@ -287,7 +294,7 @@ export class BlockServer implements PeerServer, Disposable {
     return namespace;
   }
 
-  /** Whether peers may ask for this namespace (key of 32 bytes), be it known here or not. */
+  /** Whether peers may read this namespace (key of 32 bytes), whether or not it is known here. */
   isServed(key: Uint8Array): boolean {
     const { namespaces } = this.#backlog.limits;
     return namespaces === null || namespaces.has(key.toHex());

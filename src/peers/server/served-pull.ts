@@ -13,7 +13,7 @@ import type { PeerIdentity } from "../trust.ts";
 import { ALIASES_MAX, MODEL_BYTES_MAX } from "../wire/index.ts";
 import type { ServeCounts, ServeLimits } from "./block-server.ts";
 
-/** What stands before the bytes of a block that is lent. */
+/** Header of a block that is sent. */
 function frameHeader(loan: Loan, namespace: Uint8Array, model: string): FrameHeader {
   const { digest, layer, bytes, generation, checksum, mac, parent, transient } = loan;
   const aliases = loan.aliases.slice(0, ALIASES_MAX);
@@ -21,7 +21,7 @@ function frameHeader(loan: Loan, namespace: Uint8Array, model: string): FrameHea
   return { ...told, aliases, namespace, model };
 }
 
-/** A model's name as frames may carry it; empty where it is no short line of text. */
+/** A model name for the wire; empty if it is too long or contains control characters. */
 export function modelOnWire(model: string): string {
   const fits = model.isWellFormed() && Buffer.byteLength(model) <= MODEL_BYTES_MAX;
   return fits && !/\p{Cc}/u.test(model) ? model : "";
@@ -29,9 +29,9 @@ export function modelOnWire(model: string): string {
 
 const RETRY_MIN_MS = 20;
 const RETRY_MAX_MS = 2_000;
-/** Over which what left is counted. */
+/** Window for measuring the send rate. */
 const WINDOW_MS = 1_000;
-/** Assumed before anything has left. */
+/** Assumed send rate before the first measurement. */
 const BYTES_PER_S_MIN = 50 * 2 ** 20;
 
 interface PeerShare {
@@ -39,18 +39,18 @@ interface PeerShare {
   requests: number;
 }
 
-/** What is under way for peers, and whether there is room for more. */
+/** Bytes, blocks and requests in progress for peers, and whether more fit. */
 export class Backlog {
   limits: ServeLimits;
   readonly #clock: Clock;
-  /** Only peers for which something is under way. */
+  /** Peers with something in progress. */
   readonly #peers = new Map<WorkerId, PeerShare>();
-  /** Called whenever there may be room that was not there before. */
+  /** Listeners for freed capacity. */
   readonly #waiting = new Set<() => void>();
   #bytes = 0;
   #blocks = 0;
   #reads = 0;
-  /** Bytes that left in this window and in the one before. */
+  /** Bytes sent in this window and in the previous one. */
   #left = 0;
   #leftBefore = 0;
   #windowMs: number;
@@ -61,7 +61,7 @@ export class Backlog {
     this.#windowMs = clock.monotonicMs();
   }
 
-  /** For which something is under way. */
+  /** Number of peers with something in progress. */
   get peers(): number {
     return this.#peers.size;
   }
@@ -78,7 +78,7 @@ export class Backlog {
     return this.#reads;
   }
 
-  /** A request of this peer begins; false: it has too many already. */
+  /** Counts a request of the peer; false: the peer has too many. */
   enter(worker: WorkerId): boolean {
     const share = this.#shareOf(worker);
     if (share.requests >= this.limits.peerRequestsMax) return false;
@@ -89,11 +89,11 @@ export class Backlog {
   leave(worker: WorkerId): void {
     const share = this.#shareOf(worker);
     share.requests--;
-    assert(share.requests >= 0, "a request that ends had begun");
+    assert(share.requests >= 0, "a request that ends was counted");
     this.#forget(worker, share);
   }
 
-  /** Counts a block as lent to the peer; false: there is no room for it. */
+  /** Counts a block sent to the peer; false: the limits leave no room. */
   take(worker: WorkerId, bytes: number): boolean {
     const share = this.#shareOf(worker);
     const { bytesMax, peerBytesMax } = this.limits;
@@ -104,23 +104,23 @@ export class Backlog {
     return taken;
   }
 
-  /** The block turned out to be of another length than was believed. */
+  /** The block's size differs from the expected one. */
   correct(worker: WorkerId, from: number, to: number): void {
     this.#count(this.#shareOf(worker), to - from, 0);
   }
 
-  /** The block was given back; `sent`: after its last byte was out. */
+  /** The block was released; `sent`: after its last byte was sent. */
   give(worker: WorkerId, bytes: number, sent: boolean): void {
     const share = this.#shareOf(worker);
     this.#count(share, -bytes, -1);
-    assert(share.bytes >= 0 && this.#blocks >= 0, "a block that comes back was lent");
+    assert(share.bytes >= 0 && this.#blocks >= 0, "a released block was counted");
     this.#turnWindow();
     if (sent) this.#left += bytes;
     this.#forget(worker, share);
     this.#wake();
   }
 
-  /** Whether one more block may be brought up from SSD. */
+  /** Whether another SSD read may start. */
   get mayRead(): boolean {
     return this.#reads < this.limits.readsMax;
   }
@@ -131,7 +131,7 @@ export class Backlog {
 
   endRead(): void {
     this.#reads--;
-    assert(this.#reads >= 0, "a read that ends had begun");
+    assert(this.#reads >= 0, "a read that ends was counted");
     this.#wake();
   }
 
@@ -140,7 +140,9 @@ export class Backlog {
     return { [Symbol.dispose]: () => void this.#waiting.delete(listener) };
   }
 
-  /** How long what is lent now takes to leave, at the pace of the last second or two. */
+  /**
+   * Estimated time until the current bytes are sent, at the rate of the last one or two windows.
+   */
   get retryAfterMs(): number {
     this.#turnWindow();
     const perS = Math.max(BYTES_PER_S_MIN, this.#left, this.#leftBefore);
@@ -182,24 +184,24 @@ export class Backlog {
 
 export type PullRequest = Extract<PeerRequest, { op: "pull" }>;
 
-/** What a pull is served from. */
+/** Dependencies of a served pull. */
 export interface ServedPullParts {
   readonly blocks: PeerBlocks;
   readonly backlog: Backlog;
   readonly counts: ServeCounts;
-  /** Pulls that have begun and not ended; this one adds itself. */
+  /** Running pulls; this one adds itself. */
   readonly open: Set<ServedPull>;
   readonly clock: Clock;
   readonly log: TransportLog;
   readonly peer: PeerIdentity;
   readonly pull: PullRequest;
-  /** Null: not served to this peer, or not known; then no block is here. */
+  /** Null: unknown, or not served to this peer; then no block is found. */
   readonly namespace: NamespaceIndex | null;
   readonly model: string;
   readonly signal: AbortSignal;
 }
 
-/** An item that is probably here, and the bytes that are counted for it while it is lent. */
+/** An item that is probably resident, and the bytes counted for it. */
 interface Wanted {
   readonly index: number;
   readonly item: PullItem;
@@ -207,12 +209,13 @@ interface Wanted {
 }
 
 /**
- * The items of one pull, as they are to be had: what is not here at once, then blocks in RAM, while
- * those on SSD are brought up a few at a time. A block in RAM is lent only when it is asked for.
+ * Answers the items of one pull in order of availability: absent blocks, then blocks in RAM, while
+ * SSD reads run a few at a time. A slot reference for a block in RAM is taken only when the
+ * transport asks for the next item.
  *
- * Where there is no room for a block, the pull waits for its own to come back; one that has none
- * under way is told `busy`. What the transport did not get yet is let go of when the pull ends
- * (`return` or the signal), or as soon as it has arrived.
+ * If the limits leave no room, the pull waits until its own blocks are released; a pull without
+ * blocks in progress gets `busy`. When the pull ends (`return` or the signal), blocks that the
+ * transport has not taken are released, those being read after they arrive.
  */
 export class ServedPull implements AsyncIterator<Served> {
   readonly #parts: ServedPullParts;
@@ -220,16 +223,16 @@ export class ServedPull implements AsyncIterator<Served> {
   readonly #refusals: (ItemRefusal & { readonly index: number })[] = [];
   readonly #inRam: Wanted[] = [];
   readonly #onSsd: Wanted[] = [];
-  /** On their way up, by index. One that is not in it any more is let go of when it arrives. */
+  /** SSD reads by index. A block whose entry was removed is released when it arrives. */
   readonly #reading = new Map<number, Wanted>();
   readonly #ready: { readonly wanted: Wanted; readonly loan: Loan }[] = [];
   readonly #cleanup = new DisposableStack();
-  /** Items that were not answered yet. */
+  /** Number of items without an answer. */
   #left: number;
-  /** Blocks that the transport has. */
+  /** Number of blocks that the transport holds. */
   #lent = 0;
   #state: "fresh" | "open" | "over" = "fresh";
-  /** Resolved as soon as `#step` may find something. */
+  /** Resolves when `#step` may make progress. */
   #changed: PromiseWithResolvers<void> | null = null;
 
   constructor(parts: ServedPullParts) {
@@ -252,7 +255,7 @@ export class ServedPull implements AsyncIterator<Served> {
         await this.#change();
       }
     } catch (thrown) {
-      // Who iterates does not call `return` then.
+      // An iterator that is done gets no `return` call.
       this.end();
       throw thrown;
     }
@@ -296,7 +299,7 @@ export class ServedPull implements AsyncIterator<Served> {
     this.#sort();
   }
 
-  /** Looks at all items once. Whether they are still here is seen when they are lent. */
+  /** Sorts the items by tier. Residency is checked again when a slot reference is taken. */
   #sort(): void {
     const { blocks, namespace, pull } = this.#parts;
     const copies = namespace === null ? [] : blocks.has(namespace, pull.items);
@@ -311,12 +314,12 @@ export class ServedPull implements AsyncIterator<Served> {
         list.push({ index, item, bytes: copy.bytes });
       }
     }
-    // Taken from the end, so that they go in the order in which they were asked for.
+    // Items are popped from the end, so reverse them to keep the request's order.
     this.#inRam.reverse();
     this.#onSsd.reverse();
   }
 
-  /** What is to be had now; null: nothing, until something that is under way has changed. */
+  /** The next answer; null: none until something in progress changes. */
   #step(): Served | null {
     if (this.#parts.clock.monotonicMs() >= this.#endsMs) this.#putOffAll();
     this.#beginReads();
@@ -329,7 +332,7 @@ export class ServedPull implements AsyncIterator<Served> {
     return refusal;
   }
 
-  /** Lends a block from RAM, or gives one up that cannot be had and that nothing makes room for. */
+  /** Takes a slot reference in RAM, or refuses an item that will not fit. */
   #lendNext(): void {
     const next = this.#inRam.at(-1);
     if (next !== undefined && this.#take(next)) {
@@ -337,7 +340,7 @@ export class ServedPull implements AsyncIterator<Served> {
       this.#lend(next);
     } else if (this.#reading.size === 0 && this.#lent === 0) {
       const shed = this.#inRam.pop() ?? this.#onSsd.pop();
-      assert(shed !== undefined, "an item that was not answered is somewhere");
+      assert(shed !== undefined, "every unanswered item is queued");
       this.#putOff(shed.index);
     }
   }
@@ -357,11 +360,11 @@ export class ServedPull implements AsyncIterator<Served> {
     return this.#parts.backlog.take(this.#parts.peer.worker, wanted.bytes);
   }
 
-  /** Its bytes are counted already. What comes of it is in `#ready`, `#refusals` or `#reading`. */
+  /** The bytes are already counted. The result goes to `#ready`, `#refusals` or `#reading`. */
   #lend(wanted: Wanted): void {
     const { blocks, namespace, clock } = this.#parts;
     const { digest, layer } = wanted.item;
-    assert(namespace !== null, "what is lent is of a namespace that is served");
+    assert(namespace !== null, "a served namespace is known");
     const deadlineMs = Math.max(0, this.#endsMs - clock.monotonicMs());
     let lent: Lent | Promise<Lent>;
     try {
@@ -410,7 +413,7 @@ export class ServedPull implements AsyncIterator<Served> {
   #failed(wanted: Wanted, thrown: unknown): void {
     const { log, peer } = this.#parts;
     const fields = { peer: peer.worker, digest: wanted.item.digest.toHex() };
-    log("error", `a block could not be lent: ${messageOf(thrown)}`, fields);
+    log("error", `taking a slot reference failed: ${messageOf(thrown)}`, fields);
     this.#letGo(wanted, "absent");
     const why = "the block could not be read";
     this.#refusals.push({ index: wanted.index, kind: "refused", why });
@@ -434,7 +437,7 @@ export class ServedPull implements AsyncIterator<Served> {
     return { index, kind: "block", header, offset: loan.offset, release };
   }
 
-  /** Gives back what was lent and what was counted for it. */
+  /** Releases the block and its counted bytes. */
   #letGo(wanted: Wanted, lent: Lent): void {
     if (typeof lent !== "string") lent.release();
     this.#parts.backlog.give(this.#parts.peer.worker, wanted.bytes, false);
@@ -445,7 +448,10 @@ export class ServedPull implements AsyncIterator<Served> {
     this.#refusals.push({ index, kind: "busy", retryAfterMs });
   }
 
-  /** The time is over: what is left is answered, so that the asker knows that nothing comes. */
+  /**
+   * The deadline passed: answers all remaining items with `busy`, so that the client does not wait
+   * for them.
+   */
   #putOffAll(): void {
     for (const { wanted, loan } of this.#ready.splice(0)) {
       this.#letGo(wanted, loan);
@@ -456,7 +462,7 @@ export class ServedPull implements AsyncIterator<Served> {
     for (const { index } of rest) this.#putOff(index);
   }
 
-  /** Waits until a read has ended, room was made, time is over or the pull is. */
+  /** Waits for a finished read, freed capacity, the deadline, or the end of the pull. */
   async #change(): Promise<void> {
     const { clock } = this.#parts;
     this.#changed ??= Promise.withResolvers();
@@ -471,7 +477,7 @@ export class ServedPull implements AsyncIterator<Served> {
   }
 }
 
-/** Whether a certain copy was meant, and it is not this one. */
+/** Whether the client asked for another generation. */
 function isAnother(item: PullItem, generation: bigint): boolean {
   return item.generation !== 0n && item.generation !== generation;
 }

@@ -25,13 +25,13 @@ import {
   writeWhy,
 } from "./requests-and-answers.ts";
 
-/** `layer` comes twice: as part of the address, and as a field of the frame. */
+/** `layer` is encoded twice: in the address, and as a field of the frame. */
 function writeFrame(writer: WireWriter, header: FrameHeader): void {
   const { digest, layer, bytes, namespace, generation, checksum, parent, aliases, mac } = header;
   const model = utf8Bytes(header.model);
-  assert(model.length <= MODEL_BYTES_MAX, `a model's name has ${MODEL_BYTES_MAX} bytes at most`);
-  assert(bytes > 0 && bytes <= PAYLOAD_BYTES_MAX, "a payload's length has 32 bits");
-  assert(aliases.length <= ALIASES_MAX, `at most ${ALIASES_MAX} aliases are told`);
+  assert(model.length <= MODEL_BYTES_MAX, `a model name has at most ${MODEL_BYTES_MAX} bytes`);
+  assert(bytes > 0 && bytes <= PAYLOAD_BYTES_MAX, "a payload length has 32 bits");
+  assert(aliases.length <= ALIASES_MAX, `a frame has at most ${ALIASES_MAX} aliases`);
   writer.fixed(digest, KEY_BYTES).u32(layer);
   writer.size(model.length).raw(model);
   writer.u32(layer).size(bytes);
@@ -60,10 +60,10 @@ function readFrame(reader: WireReader): FrameHeader {
   const digest = reader.bytes(KEY_BYTES, "digest");
   const layer = reader.u32("layer");
   const model = reader.utf8(reader.size(MODEL_BYTES_MAX, "model"), "model");
-  if (reader.u32("layer") !== layer) reader.fail("layer: two that differ");
+  if (reader.u32("layer") !== layer) reader.fail("layer: two different values");
   const bytes = reader.size(PAYLOAD_BYTES_MAX, "payload");
   if (bytes === 0) reader.fail("payload: empty");
-  reader.sameVersion("frame's version");
+  reader.sameVersion("frame version");
   const extension = reader.record(16, "extension", () => {
     const flags = reader.flags(FRAME_FLAGS, "frame");
     if ((flags & FrameFlag.mac) !== 0 && !reader.since(3)) reader.fail("frame: a MAC in version 2");
@@ -88,23 +88,23 @@ function readAliases(reader: WireReader): Uint8Array[] {
   return aliases;
 }
 
-/** Why this is no answer to the request, in words; null: it is one. */
+/** The reason the answer does not match the request; null: it does. */
 export function whyNoAnswer(
   request: Exclude<PeerRequest, { op: "pull" }>,
   answer: PeerAnswer,
 ): string | null {
   if (answer.op === "busy" || answer.op === "refused") return null;
-  if (answer.op !== request.op) return `asked for ${request.op}, answered was ${answer.op}`;
+  if (answer.op !== request.op) return `expected an answer to ${request.op}, received ${answer.op}`;
   if (request.op === "has" && answer.op === "has" && request.blocks.length !== answer.blocks.length)
-    return `asked for ${request.blocks.length} blocks, told of ${answer.blocks.length}`;
+    return `expected ${request.blocks.length} blocks, received ${answer.blocks.length}`;
   if (request.op === "find" && answer.op === "find" && request.names.length !== answer.found.length)
-    return `asked for ${request.names.length} names, told of ${answer.found.length}`;
+    return `expected ${request.names.length} names, received ${answer.found.length}`;
   return null;
 }
 
 /**
- * The items of a pull that were not answered yet. Every part that comes is compared with what was
- * asked for, before a byte of its payload is taken.
+ * Unanswered items of a pull. Compares each part with the request before any of its payload is
+ * accepted.
  */
 export class OpenItems {
   readonly #namespace: Uint8Array;
@@ -125,11 +125,11 @@ export class OpenItems {
     return this.#open.has(index);
   }
 
-  /** Takes the answer of one item. Null, or why it makes no sense, in words. */
+  /** Accepts the answer of one item. Null, or the reason it is invalid. */
   take(part: Part): string | null {
     const item = this.#items[part.index];
-    if (item === undefined) return "an answer to an item that was not asked for";
-    if (!this.#open.has(part.index)) return "a second answer to one item";
+    if (item === undefined) return "answer to an item that was not requested";
+    if (!this.#open.has(part.index)) return "second answer to one item";
     const why = part.kind === "frame" ? this.#whyNoFrame(item, part.header) : null;
     if (why === null) this.#open.delete(part.index);
     return why;
@@ -138,18 +138,18 @@ export class OpenItems {
   #whyNoFrame(item: PullItem, header: FrameHeader): string | null {
     const { digest, layer, namespace, bytes, generation } = header;
     if (!equalBytes(digest, item.digest) || layer !== item.layer)
-      return "a frame with another address than was asked for";
-    if (!equalBytes(namespace, this.#namespace)) return "a frame of another namespace";
-    if (bytes > item.bytesMax) return "a frame that is longer than was accepted";
+      return "frame address differs from the request";
+    if (!equalBytes(namespace, this.#namespace)) return "frame namespace differs from the request";
+    if (bytes > item.bytesMax) return "frame is longer than requested";
     if (item.generation !== 0n && generation !== item.generation)
-      return "a frame of another generation than was asked for";
+      return "frame generation differs from the request";
     return null;
   }
 }
 
 /**
- * One answer of a pull: to the item of this index. A frame's payload is no part of the message; how
- * it travels is the transport's.
+ * One answer of a pull, to the item of this index. A frame's payload is not part of the message;
+ * each transport carries it in its own way.
  */
 export type Part =
   | { readonly kind: "frame"; readonly index: number; readonly header: FrameHeader }
@@ -157,24 +157,26 @@ export type Part =
 
 export type DecodedPart =
   | { readonly ok: true; readonly part: Part }
-  /** For people; nothing of what the peer wrote is in it. */
+  /** Message; contains no text from the peer. */
   | { readonly ok: false; readonly why: string };
 
-/** The message, without its length. Throws where a cap of the wire is exceeded. */
+/**
+ * Encodes the message without its length prefix. Throws if a limit of the wire format is exceeded.
+ */
 export function encodeFrame(index: number, header: FrameHeader): Uint8Array {
   const writer = beginPart(Op.frame, index);
   writeFrame(writer, header);
   return writer.done();
 }
 
-/** The message, without its length. */
+/** Encodes the message without its length prefix. */
 export function encodeRefusal(index: number, refusal: ItemRefusal): Uint8Array {
   const writer = beginPart(Op.refusal, index);
   return writer.record(16, () => writeRefusal(writer, refusal)).done();
 }
 
 function beginPart(op: number, index: number): WireWriter {
-  assert(index >= 0 && index < ITEMS_MAX, "an index is that of an item");
+  assert(index >= 0 && index < ITEMS_MAX, "an index is below ITEMS_MAX");
   return beginMessage(op).u32(index);
 }
 
@@ -197,27 +199,27 @@ function writeRefusal(writer: WireWriter, refusal: ItemRefusal): void {
   }
 }
 
-/** Reads a whole message. Never throws; nothing of `bytes` is referred to by what it gives. */
+/** Decodes a complete message. Never throws; the result does not reference `bytes`. */
 export function decodePart(bytes: Uint8Array): DecodedPart {
   if (bytes.length > PART_BYTES_MAX) return { ok: false, why: "part: too long" };
   const reader = new WireReader(bytes);
   const part = readPart(reader);
   reader.end("part");
   if (reader.ok && part !== null) return { ok: true, part };
-  return { ok: false, why: reader.why ?? "operation: not known here" };
+  return { ok: false, why: reader.why ?? "operation: unknown" };
 }
 
 function readPart(reader: WireReader): Part | null {
   const op = readEnvelope(reader);
   const index = reader.u32("index");
-  if (index >= ITEMS_MAX) reader.fail("index: of no item");
+  if (index >= ITEMS_MAX) reader.fail("index: out of range");
   if (!reader.ok) return null;
   if (op === Op.frame) return { kind: "frame", index, header: readFrame(reader) };
   if (op === Op.refusal) {
     const refusal = reader.record(16, "refusal", () => readRefusal(reader));
     return { kind: "refusal", index, refusal };
   }
-  reader.fail("operation: not known here");
+  reader.fail("operation: unknown");
   return null;
 }
 
@@ -233,7 +235,7 @@ function readRefusal(reader: WireReader): ItemRefusal {
     case RefusalKind.refused:
       return { kind: "refused", why: readWhy(reader) };
     default:
-      if (!reader.newer) reader.fail("refusal: of a kind that is not known here");
-      return { kind: "refused", why: "for a reason that is not known here" };
+      if (!reader.newer) reader.fail("refusal: unknown kind");
+      return { kind: "refused", why: "for an unknown reason" };
   }
 }

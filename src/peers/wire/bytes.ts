@@ -7,8 +7,8 @@ const strictUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 const CONTROL = /\p{Cc}/u;
 
 /**
- * Reads fields one after another and never beyond the end. The first thing that is wrong is kept in
- * `why`; from then on every field reads as zero or nothing, and the result is thrown away.
+ * Reads fields in order, never beyond the end. The first error is kept in `why`; after it every
+ * field reads as zero or empty, and the result must be discarded.
  */
 export class WireReader {
   readonly #bytes: Uint8Array;
@@ -16,7 +16,7 @@ export class WireReader {
   #at = 0;
   #end: number;
   #why: string | null = null;
-  /** Of the sender, once `version` was read. */
+  /** The sender's version, once `version` was read. */
   #version = WIRE_VERSION;
 
   constructor(bytes: Uint8Array) {
@@ -25,7 +25,7 @@ export class WireReader {
     this.#end = bytes.length;
   }
 
-  /** What is wrong, in words; null: nothing so far. */
+  /** The first error; null: none so far. */
   get why(): string | null {
     return this.#why;
   }
@@ -34,17 +34,17 @@ export class WireReader {
     return this.#why === null;
   }
 
-  /** Bytes left of the record, or of the message where no record is open. */
+  /** Bytes left of the open record, or of the message. */
   get left(): number {
     return this.#end - this.#at;
   }
 
-  /** Whether the sender knows fields that were new in this version. */
+  /** Whether the sender knows the fields added in this version. */
   since(version: number): boolean {
     return this.#version >= version;
   }
 
-  /** Whether the sender may have written what we do not know. */
+  /** Whether the sender's version is newer than ours. */
   get newer(): boolean {
     return this.#version > WIRE_VERSION;
   }
@@ -70,7 +70,9 @@ export class WireReader {
     return this.#take(8, what) ? this.#view.getBigUint64(this.#at - 8, true) : 0n;
   }
 
-  /** A length in 64 bits, `max` at most. What a double would round is above any safe integer. */
+  /**
+   * Reads a 64-bit length, `max` at most. A value that a double would round exceeds every `max`.
+   */
   size(max: number, what: string): number {
     if (!this.#take(8, what)) return 0;
     const high = this.#view.getUint32(this.#at - 4, true);
@@ -80,13 +82,13 @@ export class WireReader {
     return 0;
   }
 
-  /** A copy of the next `length` bytes. */
+  /** Copies the next `length` bytes. */
   bytes(length: number, what: string): Uint8Array {
     if (!this.#take(length, what)) return NOTHING;
     return this.#bytes.slice(this.#at - length, this.#at);
   }
 
-  /** Text of the next `length` bytes: UTF-8 without control characters. */
+  /** Reads `length` bytes of UTF-8 without control characters. */
   utf8(length: number, what: string): string {
     if (!this.#take(length, what)) return "";
     try {
@@ -99,12 +101,12 @@ export class WireReader {
     return "";
   }
 
-  /** A length in 8 bits, then text. */
+  /** Reads an 8-bit length, then text. */
   text(what: string): string {
     return this.utf8(this.u8(what), what);
   }
 
-  /** A count in 32 bits, `max` at most, of things of at least `bytesMin` bytes that follow. */
+  /** Reads a 32-bit count, `max` at most, of elements of at least `bytesMin` bytes each. */
   count(max: number, bytesMin: number, what: string): number {
     const count = this.u32(what);
     if (count > max) this.fail(`${what}: more than ${max}`);
@@ -112,29 +114,31 @@ export class WireReader {
     return this.ok ? count : 0;
   }
 
-  /** Version of the sender in 16 bits: ours, the one before or the one after. */
+  /** Reads the sender's version in 16 bits: ours, the previous or the next one. */
   version(what: string): void {
     const version = this.u16(what);
-    if (Math.abs(version - WIRE_VERSION) > 1) this.fail(`${what}: not spoken here`);
+    if (Math.abs(version - WIRE_VERSION) > 1) this.fail(`${what}: unsupported`);
     this.#version = version;
   }
 
-  /** The version once more, where a part of the message can be understood by itself. */
+  /** Reads the version again, for a part of the message that can be decoded alone. */
   sameVersion(what: string): void {
-    if (this.u16(what) !== this.#version) this.fail(`${what}: another than the message's`);
+    if (this.u16(what) !== this.#version) this.fail(`${what}: differs from the message's version`);
   }
 
-  /** 32 flags. One that is not known is passed over only in the lower half, of a newer sender. */
+  /**
+   * Reads 32 flags. Unknown flags are ignored only in the lower half and only from a newer sender.
+   */
   flags(known: number, what: string): number {
     const flags = this.u32(what);
     const refused = this.newer ? MUST_UNDERSTAND : 0xffff_ffff;
-    if ((flags & ~known & refused) !== 0) this.fail(`${what}: a flag that is not known here`);
+    if ((flags & ~known & refused) !== 0) this.fail(`${what}: unknown flag`);
     return (flags & known) >>> 0;
   }
 
   /**
-   * A length in 16 or 32 bits, then what `read` reads. Of a newer sender there may be more behind
-   * it, which is passed over.
+   * Reads a 16- or 32-bit length, then the fields that `read` reads. Ignores further fields of a
+   * newer sender.
    */
   record<T>(lengthBits: 16 | 32, what: string, read: () => T): T {
     const length = lengthBits === 16 ? this.u16(what) : this.u32(what);
@@ -148,15 +152,18 @@ export class WireReader {
     return value;
   }
 
-  /** Nothing is left of the record or message, but for what a newer sender may have added. */
+  /** Checks that nothing is left of the record or message, except fields of a newer sender. */
   finish(what: string): void {
     if (this.newer) this.#at = this.#end;
-    else if (this.#at < this.#end) this.fail(`${what}: something is left behind it`);
+    else if (this.#at < this.#end) this.fail(`${what}: unexpected trailing bytes`);
   }
 
-  /** Nothing is left of the message, whoever sent it: what is new comes in records. */
+  /**
+   * Checks that nothing is left of the message, whatever the sender's version: new fields are added
+   * in records.
+   */
   end(what: string): void {
-    if (this.#at < this.#end) this.fail(`${what}: something is left behind it`);
+    if (this.#at < this.#end) this.fail(`${what}: unexpected trailing bytes`);
   }
 
   #take(length: number, what: string): boolean {
@@ -172,12 +179,12 @@ export class WireReader {
 
 const utf8 = new TextEncoder();
 
-/** Bytes of a text. */
+/** UTF-8 bytes of a text. */
 export function utf8Bytes(text: string): Uint8Array {
   return utf8.encode(text);
 }
 
-/** Writes fields one after another into an array that grows. What does not fit its field throws. */
+/** Writes fields in order into a growing array. Throws if a value does not fit its field. */
 export class WireWriter {
   #bytes: Uint8Array<ArrayBuffer>;
   #view: DataView;
@@ -216,7 +223,7 @@ export class WireWriter {
     return this;
   }
 
-  /** A length in 64 bits. */
+  /** Writes a 64-bit length. */
   size(value: number): this {
     assert(Number.isSafeInteger(value) && value >= 0, "a length is a safe integer");
     return this.u32(value % U32_RANGE).u32(Math.floor(value / U32_RANGE));
@@ -228,19 +235,22 @@ export class WireWriter {
     return this;
   }
 
-  /** Exactly `bytes` bytes. */
+  /** Writes exactly `bytes` bytes. */
   fixed(value: Uint8Array, bytes: number): this {
     assert(value.length === bytes, `the field has ${bytes} bytes`);
     return this.raw(value);
   }
 
-  /** A length in 8 bits, then the text. */
+  /** Writes an 8-bit length, then the text. */
   text(value: string): this {
     const bytes = utf8.encode(value);
     return this.u8(bytes.length).raw(bytes);
   }
 
-  /** A length in 16 or 32 bits, then what `write` writes: fields to which later versions add. */
+  /**
+   * Writes a 16- or 32-bit length, then the fields that `write` writes; later versions can add
+   * fields.
+   */
   record(lengthBits: 16 | 32, write: () => void): this {
     const at = this.#take(lengthBits / 8);
     const start = this.#length;
@@ -254,7 +264,7 @@ export class WireWriter {
     return this;
   }
 
-  /** What was written. The writer is not used afterwards. */
+  /** The written bytes. The writer must not be used afterwards. */
   done(): Uint8Array<ArrayBuffer> {
     return this.#bytes.subarray(0, this.#length);
   }

@@ -29,12 +29,12 @@ import {
   WIRE_VERSION,
 } from "./layout.ts";
 
-/** The first eight bytes of every message: version, what it is, and flags, none of them so far. */
+/** Writes the first eight bytes of every message: version, type, and flags (none are defined). */
 export function beginMessage(op: number, bytes?: number): WireWriter {
   return new WireWriter(bytes).u16(WIRE_VERSION).u16(op).u32(0);
 }
 
-/** Reads the first eight bytes; what the message is. */
+/** Reads the first eight bytes; returns the message type. */
 export function readEnvelope(reader: WireReader): number {
   reader.version("version");
   const op = reader.u16("operation");
@@ -42,7 +42,7 @@ export function readEnvelope(reader: WireReader): number {
   return op;
 }
 
-/** Reads a number of records. `bytesMin`: each has at least so many, its length included. */
+/** Reads a list of records of at least `bytesMin` bytes each, their length included. */
 function readItems<T>(
   reader: WireReader,
   max: number,
@@ -63,7 +63,7 @@ function writeItems<T>(writer: WireWriter, items: readonly T[], write: (item: T)
 
 const CONTROLS = /\p{Cc}+/gu;
 
-/** A reason for people: a length in 16 bits, then one line, cut where it is too long. */
+/** Writes a reason: a 16-bit length, then one line of text, truncated if it is too long. */
 export function writeWhy(writer: WireWriter, why: string): void {
   let line = why.toWellFormed().replace(CONTROLS, " ");
   let bytes = utf8Bytes(line);
@@ -92,7 +92,7 @@ function writeHello(writer: WireWriter, hello: PeerHello): void {
 
 function readHello(reader: WireReader): PeerHello {
   const worker = reader.text("worker") as WorkerId;
-  if (reader.ok && worker === "") reader.fail("worker: none is named");
+  if (reader.ok && worker === "") reader.fail("worker: empty");
   const incarnation = reader.u64("incarnation");
   return { worker, incarnation, hardware: readHardware(reader) };
 }
@@ -100,7 +100,7 @@ function readHello(reader: WireReader): PeerHello {
 function readHardware(reader: WireReader): HardwareReport {
   const bits = reader.u8("hardware");
   const known = HardwareBit.rdma | HardwareBit.aes;
-  if (!reader.newer && (bits & ~known) !== 0) reader.fail("hardware: a bit that is not known here");
+  if (!reader.newer && (bits & ~known) !== 0) reader.fail("hardware: unknown bit");
   const cores = reader.u16("cores");
   const count = reader.u8("devices");
   if (count > DEVICES_MAX) reader.fail(`devices: more than ${DEVICES_MAX}`);
@@ -116,25 +116,25 @@ function readHardware(reader: WireReader): HardwareReport {
 
 export type DecodedRequest =
   | { readonly ok: true; readonly request: PeerRequest }
-  /** For people; nothing of what the peer wrote is in it. */
+  /** Message; contains no text from the peer. */
   | { readonly ok: false; readonly why: string };
 
-/** A record's length, digest and layer. */
+/** Length of the record, digest and layer. */
 const BLOCK_BYTES_MIN = 2 + KEY_BYTES + 4;
 const U32_MAX = 0xffff_ffff;
 
-/**
- * Milliseconds as the wire has them: whole, rounded up, of 32 bits. NaN is nothing.
- */
+/** Milliseconds for the wire: rounded up to 32 bits; NaN becomes 0. */
 export function wireMs(ms: number): number {
   return Math.min(U32_MAX, Math.max(0, Math.ceil(ms) || 0));
 }
 
-/** The message, without its length. Throws where a cap of the wire is exceeded. */
+/**
+ * Encodes the message without its length prefix. Throws if a limit of the wire format is exceeded.
+ */
 export function encodeRequest(request: PeerRequest): Uint8Array {
   const writer = writeRequest(request);
   const bytes = writer.done();
-  assert(bytes.length <= REQUEST_BYTES_MAX, "a request keeps to its cap");
+  assert(bytes.length <= REQUEST_BYTES_MAX, "a request is within its size limit");
   return bytes;
 }
 
@@ -148,7 +148,7 @@ function writeRequest(request: PeerRequest): WireWriter {
       return writePull(request);
     case "has": {
       const { namespace, blocks } = request;
-      assert(blocks.length <= ITEMS_MAX, `at most ${ITEMS_MAX} blocks are asked for at once`);
+      assert(blocks.length <= ITEMS_MAX, `at most ${ITEMS_MAX} blocks are requested at once`);
       const writer = beginMessage(Op.has, 64 + blocks.length * BLOCK_BYTES_MIN);
       writer.record(32, () => writer.fixed(namespace, KEY_BYTES));
       writeItems(writer, blocks, (block) => writeBlock(writer, block));
@@ -156,7 +156,7 @@ function writeRequest(request: PeerRequest): WireWriter {
     }
     case "find": {
       const { names } = request;
-      assert(names.length <= FIND_NAMES_MAX, `at most ${FIND_NAMES_MAX} names are looked for`);
+      assert(names.length <= FIND_NAMES_MAX, `at most ${FIND_NAMES_MAX} names are resolved at once`);
       const writer = beginMessage(Op.find).u32(0);
       writeItems(writer, names, (name) => {
         assert(isName(name), "an engine's name has 8 or 32 bytes");
@@ -176,7 +176,7 @@ function writeRequest(request: PeerRequest): WireWriter {
 
 function writePull(pull: Extract<PeerRequest, { op: "pull" }>): WireWriter {
   const { namespace, items, deadlineMs } = pull;
-  assert(items.length <= ITEMS_MAX, `at most ${ITEMS_MAX} blocks are asked for at once`);
+  assert(items.length <= ITEMS_MAX, `at most ${ITEMS_MAX} blocks are requested at once`);
   const writer = beginMessage(Op.pull, 64 + items.length * (BLOCK_BYTES_MIN + 16));
   writer.record(32, () =>
     writer.fixed(namespace, KEY_BYTES).u32(wireMs(deadlineMs)).u32(ACCEPTS_RAW),
@@ -196,26 +196,26 @@ function readBlock(reader: WireReader): WantedBlock {
   return { digest: reader.bytes(KEY_BYTES, "digest"), layer: reader.u32("layer") };
 }
 
-/** `name`: what an engine calls a block, 8 (engine hash) or 32 bytes (page key). */
+/** `name`: an engine's name of a block, 8 (engine hash) or 32 bytes (page key). */
 export function isName(name: Uint8Array): boolean {
   return name.length === HASH_BYTES || name.length === KEY_BYTES;
 }
 
-/** An engine's name behind its length in 8 bits. */
+/** Reads an 8-bit length, then an engine's name. */
 export function readName(reader: WireReader, what: string): Uint8Array {
   const length = reader.u8(what);
   if (length !== HASH_BYTES && length !== KEY_BYTES) reader.fail(`${what}: not 8 or 32 bytes`);
   return reader.bytes(length, what);
 }
 
-/** Reads a whole message. Never throws; nothing of `bytes` is referred to by what it gives. */
+/** Decodes a complete message. Never throws; the result does not reference `bytes`. */
 export function decodeRequest(bytes: Uint8Array): DecodedRequest {
   if (bytes.length > REQUEST_BYTES_MAX) return { ok: false, why: "request: too long" };
   const reader = new WireReader(bytes);
   const request = readRequest(reader);
   reader.end("request");
   if (reader.ok && request !== null) return { ok: true, request };
-  return { ok: false, why: reader.why ?? "operation: not known here" };
+  return { ok: false, why: reader.why ?? "operation: unknown" };
 }
 
 function readRequest(reader: WireReader): PeerRequest | null {
@@ -248,7 +248,7 @@ function readRequest(reader: WireReader): PeerRequest | null {
       return withoutItems(reader, { op: "summary", ...head });
     }
     default:
-      reader.fail("operation: not known here");
+      reader.fail("operation: unknown");
       return null;
   }
 }
@@ -264,7 +264,7 @@ function readPull(reader: WireReader): PeerRequest {
     const deadlineMs = reader.u32("deadline");
     const accepts = reader.u32("accepts");
     const unknown = (accepts & ~ACCEPTS_RAW) !== 0 && !reader.newer;
-    if ((accepts & ACCEPTS_RAW) === 0 || unknown) reader.fail("accepts: nothing that we send");
+    if ((accepts & ACCEPTS_RAW) === 0 || unknown) reader.fail("accepts: no supported encoding");
     return { namespace, deadlineMs };
   });
   const read = (): PullItem => {
@@ -278,18 +278,20 @@ function readPull(reader: WireReader): PeerRequest {
 
 export type DecodedAnswer =
   | { readonly ok: true; readonly answer: PeerAnswer }
-  /** For people; nothing of what the peer wrote is in it. */
+  /** Message; contains no text from the peer. */
   | { readonly ok: false; readonly why: string };
 
 const TIERS = Tier.ram | Tier.ssd;
-/** A record's length, tiers, bytes, generation, checksum. */
+/** Length of the record, tiers, bytes, generation, checksum. */
 const HAS_BYTES_MIN = 2 + 1 + 8 + 8 + 8;
 const FOUND_BYTES_MIN = HAS_BYTES_MIN + KEY_BYTES + KEY_BYTES + 4;
 
-/** The message, without its length. Throws where a cap of the wire is exceeded. */
+/**
+ * Encodes the message without its length prefix. Throws if a limit of the wire format is exceeded.
+ */
 export function encodeAnswer(answer: PeerAnswer): Uint8Array {
   const bytes = writeAnswer(answer).done();
-  assert(bytes.length <= ANSWER_BYTES_MAX, "an answer keeps to its cap");
+  assert(bytes.length <= ANSWER_BYTES_MAX, "an answer is within its size limit");
   return bytes;
 }
 
@@ -301,16 +303,16 @@ function writeAnswer(answer: PeerAnswer): WireWriter {
     }
     case "has": {
       const { blocks } = answer;
-      assert(blocks.length <= ITEMS_MAX, `at most ${ITEMS_MAX} blocks are told of at once`);
+      assert(blocks.length <= ITEMS_MAX, `at most ${ITEMS_MAX} blocks are answered at once`);
       const writer = beginMessage(Op.hasAnswer, 64 + blocks.length * HAS_BYTES_MIN).u32(0);
       writeItems(writer, blocks, (has) => writeHas(writer, has));
       return writer;
     }
     case "find": {
-      assert(answer.found.length <= FIND_NAMES_MAX, `at most ${FIND_NAMES_MAX} names are told of`);
+      assert(answer.found.length <= FIND_NAMES_MAX, `at most ${FIND_NAMES_MAX} names are answered at once`);
       const writer = beginMessage(Op.findAnswer).u32(0);
       writeItems(writer, answer.found, (found) => {
-        assert(found.length <= FOUND_MAX, `a name leads to ${FOUND_MAX} blocks at most`);
+        assert(found.length <= FOUND_MAX, `a name resolves to at most ${FOUND_MAX} blocks`);
         writeItems(writer, found, (block) => writeFound(writer, block));
       });
       return writer;
@@ -322,7 +324,7 @@ function writeAnswer(answer: PeerAnswer): WireWriter {
         writer.u64(version).u8(filter === null ? 0 : 1);
         if (filter !== null) writer.u32(filter.length).raw(filter);
       };
-      assert((filter?.length ?? 0) <= FILTER_BYTES_MAX, "a filter keeps to its cap");
+      assert((filter?.length ?? 0) <= FILTER_BYTES_MAX, "a filter is within its size limit");
       return writer.record(32, write).u32(0);
     }
     case "busy": {
@@ -344,7 +346,7 @@ function writeHas(writer: WireWriter, has: PeerHas): void {
 
 function readHas(reader: WireReader): PeerHas {
   const tiers = reader.u8("tiers");
-  if (!reader.newer && (tiers & ~TIERS) !== 0) reader.fail("tiers: a bit that is not known here");
+  if (!reader.newer && (tiers & ~TIERS) !== 0) reader.fail("tiers: unknown bit");
   return {
     tiers: tiers & TIERS,
     bytes: reader.size(PAYLOAD_BYTES_MAX, "bytes"),
@@ -367,14 +369,14 @@ function readFound(reader: WireReader): PeerFound {
   };
 }
 
-/** Reads a whole message. Never throws; nothing of `bytes` is referred to by what it gives. */
+/** Decodes a complete message. Never throws; the result does not reference `bytes`. */
 export function decodeAnswer(bytes: Uint8Array): DecodedAnswer {
   if (bytes.length > ANSWER_BYTES_MAX) return { ok: false, why: "answer: too long" };
   const reader = new WireReader(bytes);
   const answer = readAnswer(reader);
   reader.end("answer");
   if (reader.ok && answer !== null) return { ok: true, answer };
-  return { ok: false, why: reader.why ?? "operation: not known here" };
+  return { ok: false, why: reader.why ?? "operation: unknown" };
 }
 
 function readAnswer(reader: WireReader): PeerAnswer | null {
@@ -397,7 +399,7 @@ function readAnswer(reader: WireReader): PeerAnswer | null {
   }
 }
 
-/** Answers that are one record. */
+/** Decodes answers that consist of one record. */
 function readSingle(reader: WireReader, op: number): PeerAnswer | null {
   const answer = reader.record(32, "answer", (): PeerAnswer | null => {
     switch (op) {
@@ -410,7 +412,7 @@ function readSingle(reader: WireReader, op: number): PeerAnswer | null {
       case Op.refusedAnswer:
         return { op: "refused", why: readWhy(reader) };
       default:
-        reader.fail("operation: not known here");
+        reader.fail("operation: unknown");
         return null;
     }
   });
@@ -421,7 +423,7 @@ function readSingle(reader: WireReader, op: number): PeerAnswer | null {
 function readSummary(reader: WireReader): PeerAnswer {
   const version = reader.u64("version");
   const given = reader.u8("filter");
-  if (given > 1) reader.fail("filter: neither there nor not");
+  if (given > 1) reader.fail("filter: invalid presence byte");
   if (given !== 1) return { op: "summary", version, filter: null };
   const length = reader.count(FILTER_BYTES_MAX, 1, "filter");
   return { op: "summary", version, filter: reader.bytes(length, "filter") };

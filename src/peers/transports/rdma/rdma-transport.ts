@@ -73,7 +73,7 @@ type RdmaDialled =
     }
   | { readonly ok: false; readonly fault: LinkFault };
 
-type AuthResult = Extract<RdmaMessage, { kind: "welcome" }>;
+type Welcome = Extract<RdmaMessage, { kind: "welcome" }>;
 
 /** Certificates, hello, queue pairs: a link is given out when this side's are connected. */
 async function dialRdma(
@@ -117,7 +117,7 @@ async function dialRdma(
 }
 
 /** Else in words what is wrong with it. */
-function readWelcome(message: RdmaControl, offered: number, wanted: number): AuthResult | string {
+function readWelcome(message: RdmaControl, offered: number, wanted: number): Welcome | string {
   if (message.kind !== "welcome") return "it did not say welcome";
   const { version, pairs } = message;
   const isFair = pairs.length <= wanted && pairs.every(({ rail }) => rail < offered);

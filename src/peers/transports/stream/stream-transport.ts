@@ -101,7 +101,7 @@ type StreamDialled =
     }
   | { readonly ok: false; readonly fault: LinkFault };
 
-type AuthResult = Extract<StreamMessage, { kind: "welcome" }>;
+type Welcome = Extract<StreamMessage, { kind: "welcome" }>;
 
 /** Certificates, hello, lanes: a link is given out when all of them stand. */
 async function dialStream(
@@ -136,7 +136,7 @@ async function dialStream(
 function readWelcome(
   message: ControlMessage,
   { ciphers, lanesMax }: Pick<DialOptions, "ciphers" | "lanesMax">,
-): AuthResult | string {
+): Welcome | string {
   if (message.kind !== "welcome") return "it did not say welcome";
   const { session, version } = message;
   const isFair = ciphers.includes(session.cipher) && session.lanes <= lanesMax;
