@@ -2,7 +2,7 @@ import type { Clock, WorkerId } from "../../core/index.ts";
 import type { LinkFault, TransportLog } from "../transport.ts";
 import type { PeerIdentity, Trust } from "../trust.ts";
 
-/** So many at a time; the others wait for their turn, in order, and not too many of them. */
+/** A semaphore with a bounded queue in order of arrival. */
 export class RequestSlots {
   readonly #waiting: ((got: boolean) => void)[] = [];
   readonly #waitingMax: number;
@@ -17,7 +17,7 @@ export class RequestSlots {
     return this.#waiting.length >= this.#waitingMax;
   }
 
-  /** False: the signal came first, or nobody gets one any more. */
+  /** False: the signal fired, or the semaphore was closed. */
   take(signal: AbortSignal | undefined): Promise<boolean> | boolean {
     if (this.#free > 0) {
       this.#free--;
@@ -43,19 +43,19 @@ export class RequestSlots {
     else next(true);
   }
 
-  /** Those who wait get none. */
+  /** Refuses all waiting callers. */
   close(): void {
     for (const settle of this.#waiting.splice(0)) settle(false);
   }
 }
 
-/** A link that lives, with the certificate that its peer showed. */
+/** An open connection, with the peer's certificate. */
 export interface TrustedConnection {
   readonly der: Uint8Array;
   readonly identity: PeerIdentity;
-  /** Whom we called; null: it called us. */
+  /** The worker that this host dialled; null: the peer connected. */
   readonly dialled: WorkerId | null;
-  /** Its certificate is not accepted any more: ends it. */
+  /** Ends the connection because its certificate is no longer accepted. */
   refuse(why: string): void;
 }
 
@@ -63,13 +63,13 @@ interface TrustedConnectionsOptions {
   readonly trust: Trust;
   readonly clock: Clock;
   readonly log: TransportLog;
-  /** How often it is looked whether a certificate has ended, in milliseconds. */
+  /** Interval of the expiry check in milliseconds. */
   readonly lookMs: number;
 }
 
 /**
- * The links of a transport, held against what is believed now: one that would be refused if it were
- * made anew ends when that changes, and when its certificate ends. Those that are good go on.
+ * The open connections of a transport. When credentials change or a certificate expires, it ends
+ * those that would be refused if they were made now; the others continue.
  */
 export class TrustedConnections {
   readonly #options: TrustedConnectionsOptions;
@@ -80,7 +80,7 @@ export class TrustedConnections {
     this.#options = options;
   }
 
-  /** From now on, until disposed. */
+  /** Watches the connection until the result is disposed. */
   hold(connection: TrustedConnection): Disposable {
     const { clock, lookMs } = this.#options;
     this.#connections.add(connection);
@@ -95,12 +95,12 @@ export class TrustedConnections {
     this.#timer = null;
   }
 
-  /** What is believed has changed: ends those that are not accepted any more. */
+  /** The credentials have changed: ends connections that are no longer accepted. */
   judge(): void {
     for (const connection of [...this.#connections]) this.#judge(connection);
   }
 
-  /** Signatures are not verified again for nothing. */
+  /** Checks expiry only; signatures were verified already. */
   #look(): void {
     const nowMs = this.#options.clock.wallMs();
     for (const connection of [...this.#connections]) {
@@ -113,13 +113,13 @@ export class TrustedConnections {
     const judged = trust.judge(connection.der, connection.dialled);
     if (judged.ok) return;
     const { why } = judged;
-    log("warn", "a peer is not accepted any more", { peer: connection.identity.worker, why });
+    log("warn", "peer no longer accepted", { peer: connection.identity.worker, why });
     this.#drop(connection);
     connection.refuse(why);
   }
 }
 
-/** A caller's signal and deadline as one signal; disposed when nobody waits any more. */
+/** A caller's signal and deadline combined into one signal; disposed when the call ends. */
 export class Deadline implements Disposable {
   readonly #over = new AbortController();
   readonly #theirs: AbortSignal | undefined;
@@ -145,10 +145,10 @@ export class Deadline implements Disposable {
     return Math.max(0, this.#endMs - this.#clock.monotonicMs());
   }
 
-  /** Why it is over, once it is. */
+  /** The reason it fired. */
   get fault(): LinkFault {
     return this.#theirs?.aborted
-      ? { kind: "aborted", why: "the request was given up" }
+      ? { kind: "aborted", why: "the request was cancelled" }
       : { kind: "stalled", why: "the deadline passed" };
   }
 

@@ -10,33 +10,33 @@ export interface PeerName {
   readonly worker: WorkerId;
 }
 
-/** The name in a host's certificate. */
+/** The URI name in a host's certificate. */
 export function peerUri({ cluster, worker }: PeerName): string {
   return `${clusterUri(cluster)}/hearth/${worker}`;
 }
 
-/** The name in the certificate of a cluster's authority. */
+/** The URI name in the certificate of a cluster's authority. */
 export function clusterUri(cluster: string): string {
   return `spiffe://${cluster}`;
 }
 
-/** Null: no name of a host, in exactly the one form there is. */
+/** Null: not a host's name in its single canonical form. */
 export function parsePeerUri(uri: string): PeerName | null {
   const [, cluster, worker] = PEER_URI.exec(uri) ?? [];
   if (cluster === undefined || worker === undefined) return null;
   return isClusterName(cluster) && isWorkerId(worker) ? { cluster, worker } : null;
 }
 
-/** One whose signature is believed, with how many authorities may still stand below it. */
+/** A trusted signer, with the number of authorities allowed below it. */
 interface Signer {
   readonly x509: X509Certificate;
   readonly certificate: ReadCertificate;
   readonly below: number;
 }
 
-/** Whom a host's credentials let it believe. */
+/** Authorizes peers' certificates with a host's credentials. */
 export interface Judge {
-  /** `wallMs`: now, in milliseconds since 1970. */
+  /** `wallMs`: the current time in milliseconds since 1970. */
   judge(der: Uint8Array, dialled: WorkerId | null, wallMs: number): Judgement;
 }
 
@@ -44,8 +44,8 @@ const SIGNERS_MAX = 64;
 const SHOWN_CHARACTERS_MAX = 120;
 
 /**
- * Good is what an authority of `authorities` signed, or one that it signed in turn and that our own
- * chain has: a peer's whole chain is for the TLS library, which has seen it.
+ * Accepts certificates signed by one of `authorities`, or by an intermediate of this host's own
+ * chain. The TLS library verifies a peer's complete chain.
  */
 export function createJudge(
   credentials: Pick<Credentials, "cluster" | "authorities" | "certificates">,
@@ -65,10 +65,10 @@ export function createJudge(
       if (!name.ok) return name;
       const { cluster, worker } = name;
       if (cluster !== credentials.cluster) {
-        return refused(`it is of the cluster ${cluster}, not of ${credentials.cluster}`);
+        return refused(`it belongs to the cluster ${cluster}, not to ${credentials.cluster}`);
       }
       if (dialled !== null && worker !== dialled) {
-        return refused(`it names the worker ${worker}, and ${dialled} was called`);
+        return refused(`it names the worker ${worker}, but ${dialled} was dialled`);
       }
       const fingerprint = createHash("sha256").update(der).digest("hex");
       const identity = { worker, cluster, fingerprint, notAfterMs: certificate.notAfterMs };
@@ -96,7 +96,7 @@ function signersOf(authorities: string, chain: string): readonly Signer[] {
   return signers;
 }
 
-/** Of a PEM text those that may sign certificates, the highest first. */
+/** The certificates of a PEM text that may sign others, root first. */
 function authoritiesOf(pem: string): [X509Certificate, ReadCertificate][] {
   return decodePem("CERTIFICATE", pem)
     .map((der) => [der, readCertificate(der)] as const)
@@ -108,8 +108,8 @@ function authoritiesOf(pem: string): [X509Certificate, ReadCertificate][] {
 }
 
 /**
- * Whether it is an authority's. What else it says of those below it (constraints of names,
- * policies) is for the TLS library.
+ * Whether the certificate may sign others. The TLS library verifies further constraints (names,
+ * policies).
  */
 export function maySign({ authority, keyUsage }: ReadCertificate): boolean {
   return authority !== null && (keyUsage === null || keyUsage.has("certSign"));
@@ -123,7 +123,7 @@ function isSignedBy(x509: X509Certificate, { issuer }: ReadCertificate, signer: 
 function useFault(certificate: ReadCertificate): string | null {
   const { authority, keyUsage, extendedKeyUsage, unknownCritical } = certificate;
   if (unknownCritical.length > 0) {
-    return `its critical extension ${unknownCritical[0]} is not known`;
+    return `unknown critical extension ${unknownCritical[0]}`;
   }
   if (authority !== null) return "it is an authority's certificate, not a host's";
   if (keyUsage !== null && !keyUsage.has("digitalSignature")) {
@@ -156,7 +156,7 @@ function signatureFault(
   try {
     x509 = new X509Certificate(der);
   } catch {
-    return "the certificate cannot be read by the TLS library";
+    return "the TLS library cannot read the certificate";
   }
   if (now.some((signer) => isSignedBy(x509, certificate, signer))) return null;
   return "no authority of this cluster signed it";
@@ -176,7 +176,7 @@ function nameOf(
   return refused(`its name ${shown(uri.value)} is not spiffe://<cluster>/hearth/<worker>`);
 }
 
-/** What a stranger wrote, for a log: cut, and nothing in it is more than text. */
+/** Escapes and truncates untrusted text for a log. */
 function shown(text: string): string {
   const isPlain = (character: string) => character >= " " && character <= "~";
   const plain = [...text.slice(0, SHOWN_CHARACTERS_MAX)]

@@ -46,7 +46,7 @@ export const OID = {
   clientAuth: "1.3.6.1.5.5.7.3.2",
 } as const;
 
-/** Forms of a name in a subjectAltName, by the number of their tag. */
+/** Kinds of names in a subjectAltName, by tag number. */
 export const NAME_KINDS = [
   "other",
   "email",
@@ -60,7 +60,7 @@ export const NAME_KINDS = [
 ] as const;
 export type NameKind = (typeof NAME_KINDS)[number];
 
-/** Bits of keyUsage, by their number. */
+/** Bits of keyUsage, by bit number. */
 export const KEY_USAGE = { digitalSignature: 0, certSign: 5, crlSign: 6 } as const;
 export type KeyUsage = keyof typeof KEY_USAGE;
 
@@ -73,49 +73,51 @@ export function encodePem(label: string, der: Uint8Array): string {
   return `-----BEGIN ${label}-----\n${lines.join("\n")}\n-----END ${label}-----\n`;
 }
 
-/** The blocks of this label in the order of the text; what stands between them is passed over. */
+/** All blocks with this label, in order; other text is ignored. */
 export function decodePem(label: string, text: string): Uint8Array[] {
   return [...text.matchAll(BLOCK)]
     .filter(([, found]) => found === label)
     .map(([, , body]) => new Uint8Array(Buffer.from(body!, "base64")));
 }
 
-/** Longer certificates are refused unread. */
+/** Longer certificates are refused without reading them. */
 export const CERTIFICATE_BYTES_MAX = 16 * 1024;
 const NAMES_MAX = 64;
 const EXTENSIONS_MAX = 64;
 
 export interface ReadName {
   readonly kind: NameKind;
-  /** Its bytes as characters of the same numbers. */
+  /** The name's bytes as characters U+0000 to U+00FF. */
   readonly value: string;
 }
 
-/** What trust looks at, taken from the bytes that were signed. */
+/** Fields that authorization needs, from the signed bytes. */
 export interface ReadCertificate {
-  /** Whole elements, so that equal bytes are equal names. */
+  /** Complete DER elements, so that equal bytes mean equal names. */
   readonly issuer: Uint8Array;
   readonly subject: Uint8Array;
   readonly notBeforeMs: number;
   readonly notAfterMs: number;
-  /** Of the subjectAltName alone; a CN is no name. */
+  /** From the subjectAltName only; the CN is ignored. */
   readonly names: readonly ReadName[];
-  /** It signs others; `pathLength`: so many more authorities may stand below. */
+  /**
+   * Null: must not sign others. `pathLength`: number of authorities allowed below; null: unlimited.
+   */
   readonly authority: { readonly pathLength: number | null } | null;
-  /** Null: not restricted. */
+  /** Null: unrestricted. */
   readonly keyUsage: ReadonlySet<KeyUsage> | null;
-  /** OIDs; null: not restricted. */
+  /** OIDs; null: unrestricted. */
   readonly extendedKeyUsage: readonly string[] | null;
-  /** Critical extensions that this reader does not know: it must not be believed. */
+  /** Critical extensions that this reader does not know. The certificate must not be accepted. */
   readonly unknownCritical: readonly string[];
 }
 
 export type CertificateRead =
   | { readonly ok: true; readonly certificate: ReadCertificate }
-  /** `why` goes on after "the certificate". */
+  /** `why` completes a sentence that begins with "the certificate". */
   | { readonly ok: false; readonly why: string };
 
-/** Reads one certificate, to its last byte. Signatures are not looked at. */
+/** Reads one certificate, to its last byte. Does not verify signatures. */
 export function readCertificate(der: Uint8Array): CertificateRead {
   if (der.length > CERTIFICATE_BYTES_MAX) {
     return { ok: false, why: `is longer than ${CERTIFICATE_BYTES_MAX} bytes` };
@@ -215,7 +217,7 @@ function factsOf(found: ReadonlyMap<string, Extension>): Facts {
   };
 }
 
-/** The value of one extension: a sequence and nothing behind it. */
+/** The value of one extension: a single sequence. */
 function valueReader(value: Uint8Array, what: string): DerReader {
   const outside = new DerReader(value);
   const inside = outside.inside(TAG.sequence, what);
@@ -234,7 +236,7 @@ function readNames(value: Uint8Array): ReadName[] {
     const { tag, body } = list.any("a name");
     const kind = NAME_KINDS[tag & NUMBER_BITS];
     if ((tag & CLASS_BITS) !== CONTEXT || kind === undefined) {
-      throw new NotDer("a name is of no known kind");
+      throw new NotDer("a name is of an unknown kind");
     }
     if (names.length === NAMES_MAX) throw new NotDer("there are too many names");
     names.push({ kind, value: latin(body) });
@@ -250,7 +252,7 @@ function readAuthority(value: Uint8Array): { readonly pathLength: number | null 
   const length = inside.takeIf(TAG.integer, what);
   inside.end(what);
   if (flag === null || !readBoolean(flag, what)) {
-    if (length !== null) throw new NotDer(`${what} give a length to no authority`);
+    if (length !== null) throw new NotDer(`${what} give a path length to a certificate that is not an authority's`);
     return null;
   }
   return { pathLength: length === null ? null : readSmallInteger(length, what) };
@@ -261,7 +263,7 @@ function readKeyUsage(value: Uint8Array): ReadonlySet<KeyUsage> {
   const outside = new DerReader(value);
   const [unused, ...bytes] = outside.take(TAG.bitString, what);
   outside.end(what);
-  if (unused === undefined || unused > 7 || bytes.length > 2) throw new NotDer(`${what} is none`);
+  if (unused === undefined || unused > 7 || bytes.length > 2) throw new NotDer(`${what} is empty`);
   const has = (bit: number) => ((bytes[bit >> 3] ?? 0) & (0x80 >> (bit & 7))) !== 0;
   const uses = Object.entries(KEY_USAGE) as [KeyUsage, number][];
   return new Set(uses.filter(([, bit]) => has(bit)).map(([use]) => use));
@@ -277,7 +279,7 @@ function readOids(value: Uint8Array): string[] {
 const SERIAL_BYTES = 16;
 const X509_V3 = Uint8Array.of(2);
 
-/** A new key on the curve P-256: PKCS#8 in PEM. */
+/** Generates a key on the curve P-256: PKCS#8 in PEM. */
 export function generateKey(): string {
   const { privateKey } = generateKeyPairSync("ec", {
     namedCurve: "P-256",
@@ -287,13 +289,13 @@ export function generateKey(): string {
   return privateKey;
 }
 
-/** The public half of a private key in PEM, as certificates carry it. */
+/** The SubjectPublicKeyInfo of a private key in PEM. */
 export function publicKeyOf(key: string): Uint8Array {
   const spki = createPublicKey(key).export({ type: "spki", format: "der" });
   return new Uint8Array(spki);
 }
 
-/** A distinguished name of nothing but a CN. */
+/** A distinguished name with only a CN. */
 export function commonName(text: string): Uint8Array {
   return sequence(setOf(sequence(oid(OID.commonName), utf8String(text))));
 }
@@ -304,15 +306,15 @@ export interface CertificateSpec {
   readonly subject: Uint8Array;
   /** SubjectPublicKeyInfo in DER. */
   readonly publicKey: Uint8Array;
-  /** Both in milliseconds since 1970; kept to the second. */
+  /** Both in milliseconds since 1970; truncated to seconds. */
   readonly notBeforeMs: number;
   readonly notAfterMs: number;
   readonly extensions: readonly Uint8Array[];
-  /** Of the issuer, a P-256 key in PEM. */
+  /** The issuer's P-256 key in PEM. */
   readonly signingKey: string;
 }
 
-/** A certificate of X.509 version 3 with a random serial number, in DER. */
+/** An X.509 version 3 certificate with a random serial number, in DER. */
 export function signCertificate(spec: CertificateSpec): Uint8Array {
   const algorithm = sequence(oid(OID.ecdsaWithSha256));
   const serial = randomBytes(SERIAL_BYTES);
@@ -340,7 +342,7 @@ function extension(id: string, isCritical: boolean, value: Uint8Array): Uint8Arr
   return sequence(oid(id), ...critical, octetString(value));
 }
 
-/** `authority` null: not a certificate that signs others. */
+/** `authority` null: the certificate must not sign others. */
 export function basicConstraints(
   authority: { readonly pathLength: number | null } | null,
 ): Uint8Array {
@@ -356,14 +358,14 @@ export function keyUsage(...uses: readonly KeyUsage[]): Uint8Array {
   return extension(OID.keyUsage, true, bitString(Uint8Array.of(bits), unused));
 }
 
-/** By OID. */
+/** Usages by OID. */
 export function extendedKeyUsage(...uses: readonly string[]): Uint8Array {
   return extension(OID.extendedKeyUsage, false, sequence(...uses.map(oid)));
 }
 
 export interface WrittenName {
   readonly kind: Exclude<NameKind, "other" | "x400" | "directory" | "edi">;
-  /** Characters up to U+00FF, each of them a byte. */
+  /** Bytes as characters U+0000 to U+00FF. */
   readonly value: string;
 }
 
@@ -374,7 +376,7 @@ export function subjectAltName(...names: readonly WrittenName[]): Uint8Array {
   return extension(OID.subjectAltName, false, sequence(...parts));
 }
 
-/** RFC 5280, 4.2.1.2, method 1, but with SHA-256 cut to 160 bits (RFC 7093). */
+/** RFC 5280, 4.2.1.2, method 1, but with SHA-256 truncated to 160 bits (RFC 7093). */
 function keyIdentifier(publicKey: Uint8Array): Uint8Array {
   return new Uint8Array(createHash("sha256").update(publicKey).digest().subarray(0, 20));
 }

@@ -1,6 +1,6 @@
 import { assert } from "../../core/index.ts";
 
-/** Universal tags, as far as certificates have them. */
+/** The universal tags that certificates use. */
 export const TAG = {
   boolean: 0x01,
   integer: 0x02,
@@ -14,12 +14,12 @@ export const TAG = {
   generalizedTime: 0x18,
 } as const;
 
-/** `[number]` around something, as in `[3] EXPLICIT`. */
+/** Context tag `[number]` around an element, as in `[3] EXPLICIT`. */
 export function constructedTag(number: number): number {
   return 0xa0 | number;
 }
 
-/** `[number]` in place of a primitive tag, as in `[6] IMPLICIT`. */
+/** Context tag `[number]` in place of a primitive tag, as in `[6] IMPLICIT`. */
 export function primitiveTag(number: number): number {
   return 0x80 | number;
 }
@@ -30,13 +30,13 @@ const MULTIPLE_BYTES = 0x1f;
 interface Element {
   readonly tag: number;
   readonly body: Uint8Array;
-  /** Tag and length, too. */
+  /** Includes tag and length. */
   readonly whole: Uint8Array;
 }
 
 /**
- * Reads DER from front to back. Strict: one encoding for each length, no indefinite lengths, tags
- * of one byte. Throws NotDer.
+ * Reads DER sequentially. Strict: minimal lengths, no indefinite lengths, single-byte tags. Throws
+ * NotDer.
  */
 export class DerReader {
   readonly #bytes: Uint8Array;
@@ -50,16 +50,16 @@ export class DerReader {
     return this.#at === this.#bytes.length;
   }
 
-  /** Whether an element of this tag comes next. */
+  /** Whether the next element has this tag. */
   isNext(tag: number): boolean {
     return this.#bytes[this.#at] === tag;
   }
 
-  /** Whatever comes next. */
+  /** Reads the next element of any tag. */
   any(what: string): Element {
     const start = this.#at;
     const tag = this.#byte(what);
-    if ((tag & MULTIPLE_BYTES) === MULTIPLE_BYTES) throw new NotDer(`${what} has a long tag`);
+    if ((tag & MULTIPLE_BYTES) === MULTIPLE_BYTES) throw new NotDer(`${what} has a multi-byte tag`);
     const length = this.#length(what);
     const from = this.#at;
     if (length > this.#bytes.length - from) throw new NotDer(`${what} is cut short`);
@@ -71,25 +71,25 @@ export class DerReader {
     };
   }
 
-  /** The body of an element that must come next. */
+  /** Reads the body of the next element, which must have this tag. */
   take(tag: number, what: string): Uint8Array {
     if (!this.isNext(tag)) throw new NotDer(`${what} is not where it should be`);
     return this.any(what).body;
   }
 
-  /** Null: something else comes next, or nothing. */
+  /** Null: the next element has another tag, or there is none. */
   takeIf(tag: number, what: string): Uint8Array | null {
     return this.isNext(tag) ? this.any(what).body : null;
   }
 
-  /** Reads on inside an element that must come next. */
+  /** A reader for the contents of the next element, which must have this tag. */
   inside(tag: number, what: string): DerReader {
     return new DerReader(this.take(tag, what));
   }
 
-  /** Nothing may be left. */
+  /** Checks that nothing is left. */
   end(what: string): void {
-    if (!this.isAtEnd) throw new NotDer(`${what} has something behind its end`);
+    if (!this.isAtEnd) throw new NotDer(`${what} has trailing bytes`);
   }
 
   #byte(what: string): number {
@@ -103,34 +103,34 @@ export class DerReader {
     const first = this.#byte(what);
     if (first < 0x80) return first;
     const count = first & 0x7f;
-    if (count === 0 || count > LENGTH_BYTES_MAX) throw new NotDer(`${what} has no plain length`);
+    if (count === 0 || count > LENGTH_BYTES_MAX) throw new NotDer(`${what} has an unsupported length`);
     let length = 0;
     for (let i = 0; i < count; i++) length = length * 256 + this.#byte(what);
     if (length < 0x80 || length < 256 ** (count - 1)) {
-      throw new NotDer(`${what} has a length that is longer than it need be`);
+      throw new NotDer(`${what} has a length that is not minimal`);
     }
     return length;
   }
 }
 
-/** DER knows two booleans. */
+/** DER allows 0x00 and 0xff only. */
 export function readBoolean(body: Uint8Array, what: string): boolean {
   if (body.length === 1 && body[0] === 0xff) return true;
   if (body.length === 1 && body[0] === 0x00) return false;
-  throw new NotDer(`${what} is no boolean`);
+  throw new NotDer(`${what} is not a boolean`);
 }
 
-/** The bytes of a whole number in their one encoding. */
+/** Bytes of a minimally encoded integer. */
 export function readIntegerBytes(body: Uint8Array, what: string): Uint8Array {
   const [first, second] = body;
   const isPadded =
     second !== undefined &&
     ((first === 0x00 && second < 0x80) || (first === 0xff && second >= 0x80));
-  if (first === undefined || isPadded) throw new NotDer(`${what} is no whole number`);
+  if (first === undefined || isPadded) throw new NotDer(`${what} is not an integer`);
   return body;
 }
 
-/** A whole number from 0 to 2^31 - 1. */
+/** Reads an integer from 0 to 2^31 - 1. */
 export function readSmallInteger(body: Uint8Array, what: string): number {
   const bytes = readIntegerBytes(body, what);
   if (bytes.length > 4 || bytes[0]! >= 0x80) throw new NotDer(`${what} is out of range`);
@@ -145,7 +145,7 @@ export function readOid(body: Uint8Array, what: string): string {
   let arc = 0;
   let isStart = true;
   for (const byte of body) {
-    if ((isStart && byte === 0x80) || arc >= ARC_MAX / 128) throw new NotDer(`${what} is no OID`);
+    if ((isStart && byte === 0x80) || arc >= ARC_MAX / 128) throw new NotDer(`${what} is not an OID`);
     arc = arc * 128 + (byte & 0x7f);
     isStart = byte < 0x80;
     if (!isStart) continue;
@@ -153,37 +153,37 @@ export function readOid(body: Uint8Array, what: string): string {
     else arcs.push(Math.min(2, Math.floor(arc / 40)), arc - 40 * Math.min(2, Math.floor(arc / 40)));
     arc = 0;
   }
-  if (arcs.length === 0 || !isStart) throw new NotDer(`${what} is no OID`);
+  if (arcs.length === 0 || !isStart) throw new NotDer(`${what} is not an OID`);
   return arcs.join(".");
 }
 
 const UTC_TIME = /^(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)Z$/;
 const GENERALIZED_TIME = /^(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)Z$/;
-/** RFC 5280, 4.1.2.5.1: years below are of this century. */
+/** RFC 5280, 4.1.2.5.1: two-digit years below this belong to the 21st century. */
 const CENTURY_ENDS = 50;
 
-/** Milliseconds since 1970 of a UTCTime or GeneralizedTime as RFC 5280 allows them. */
+/** Milliseconds since 1970 of a UTCTime or GeneralizedTime in the form that RFC 5280 allows. */
 export function readTime({ tag, body }: Element, what: string): number {
   const isShort = tag === TAG.utcTime;
-  if (!isShort && tag !== TAG.generalizedTime) throw new NotDer(`${what} is no time`);
+  if (!isShort && tag !== TAG.generalizedTime) throw new NotDer(`${what} is not a valid time`);
   const match = (isShort ? UTC_TIME : GENERALIZED_TIME).exec(latin(body));
-  if (match === null) throw new NotDer(`${what} is no time`);
+  if (match === null) throw new NotDer(`${what} is not a valid time`);
   const [year, month, day, hour, minute, second] = match.slice(1).map(Number) as number[];
   const fullYear = isShort ? year! + (year! < CENTURY_ENDS ? 2000 : 1900) : year!;
   const date = new Date(0);
   date.setUTCFullYear(fullYear, month! - 1, day!);
   date.setUTCHours(hour!, minute!, second!);
   const isSame = date.getUTCMonth() === month! - 1 && date.getUTCDate() === day!;
-  if (!isSame || hour! > 23 || minute! > 59 || second! > 59) throw new NotDer(`${what} is no time`);
+  if (!isSame || hour! > 23 || minute! > 59 || second! > 59) throw new NotDer(`${what} is not a valid time`);
   return date.getTime();
 }
 
-/** Bytes as characters of the same numbers: nothing is lost, nothing is guessed. */
+/** Bytes as characters U+0000 to U+00FF, without loss. */
 export function latin(bytes: Uint8Array): string {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString("latin1");
 }
 
-/** An element of the parts, one behind the other. */
+/** An element whose body is the concatenation of the parts. */
 export function element(tag: number, ...parts: readonly Uint8Array[]): Uint8Array {
   const body = Buffer.concat(parts);
   return new Uint8Array(Buffer.concat([Uint8Array.of(tag, ...lengthOf(body.length)), body]));
@@ -207,7 +207,7 @@ export function bitString(bytes: Uint8Array, unusedBits = 0): Uint8Array {
   return element(TAG.bitString, Uint8Array.of(unusedBits), bytes);
 }
 
-/** Of a number that is not negative, the most significant byte first. */
+/** A non-negative integer, big-endian. */
 export function integer(bytes: Uint8Array): Uint8Array {
   const first = bytes.findIndex((byte) => byte !== 0);
   const short = first < 0 ? Uint8Array.of(0) : bytes.subarray(first);
@@ -231,7 +231,7 @@ export function oid(text: string): Uint8Array {
 
 const GENERALIZED_FROM_YEAR = 2050;
 
-/** To the second, in the form that RFC 5280 wants for the year. */
+/** Precision of seconds, in the form that RFC 5280 requires for the year. */
 export function time(ms: number): Uint8Array {
   const date = new Date(ms);
   const digits = `${date.toISOString().slice(0, 19).replace(/\D/g, "")}Z`;
@@ -241,5 +241,5 @@ export function time(ms: number): Uint8Array {
   return element(TAG.utcTime, Buffer.from(digits.slice(2)));
 }
 
-/** What is no DER, or not what was expected there. Never leaves this folder. */
+/** Invalid or unexpected DER. Never leaves this folder. */
 export class NotDer extends Error {}

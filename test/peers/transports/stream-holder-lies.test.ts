@@ -77,10 +77,10 @@ describeNative("a stream transport and those it asks", () => {
     });
     expect(await pair.dial(holder.port)).toEqual({
       ok: false,
-      fault: { kind: "broken", why: "it said: of yours" },
+      fault: { kind: "broken", why: "peer reported: of yours" },
     });
     const { outcome } = await pullFrom(({ id }) => [{ kind: "end", id, fault, why: "of yours" }]);
-    expect(outcome.fault).toEqual({ kind: "broken", why: "it said: of yours" });
+    expect(outcome.fault).toEqual({ kind: "broken", why: "peer reported: of yours" });
   });
 
   test("a holder that says nothing to a hello is left when the caller wants", async () => {
@@ -144,7 +144,7 @@ describeNative("a stream transport and those it asks", () => {
     );
     await using connection = await pair.connection(holder.port);
     const ended = await connection.ended;
-    expect(ended).toEqual({ kind: "stalled", why: "nothing was heard of it" });
+    expect(ended).toEqual({ kind: "stalled", why: "no data from the peer" });
     expect(await pullPlaces(connection, [])).toMatchObject({ fault: null });
     const called = await connection.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
     expect(called).toEqual({ ok: false, fault: ended });

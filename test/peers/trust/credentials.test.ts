@@ -71,7 +71,7 @@ describe("files of certificates", () => {
     const { warnings } = await reading(files);
     expect(warnings).toEqual([
       `${files.keyFile} can be read by every user of this host: chmod o-r ${files.keyFile}`,
-      `${files.caFile} holds a private key, which no agent needs: take it out`,
+      `${files.caFile} contains a private key, which no agent needs: remove it`,
     ]);
   });
 
@@ -105,7 +105,7 @@ describe("files of certificates", () => {
     [
       "another thing than a certificate",
       ({ certFile, keyFile }) => writeFileSync(certFile, readFileSync(keyFile)),
-      /host.crt holds no certificate in PEM/,
+      /host.crt contains no PEM certificate/,
     ],
     [
       "another thing than a key",
@@ -126,12 +126,12 @@ describe("files of certificates", () => {
     [
       "a host as an authority",
       ({ certFile, caFile }) => writeFileSync(caFile, readFileSync(certFile)),
-      /ca.crt: certificate 1 is not one of an authority/,
+      /ca.crt: certificate 1 is not an authority's/,
     ],
     [
       "authorities of others",
       ({ caFile }) => writeFileSync(caFile, makeCluster().authority.certificate),
-      /host.crt is no certificate of the worker node-a .*: no authority of this cluster signed it/,
+      /host.crt is not a certificate of the worker node-a .*: no authority of this cluster signed it/,
     ],
     [
       "far too much",
@@ -160,7 +160,7 @@ describe("files of certificates", () => {
     const files = writeCredentials(join(folder, "p224"), forged(cluster, A, { key }));
     const { code, text } = await refusalOf(files);
     expect(code).toBe("CONFIG_INVALID");
-    expect(text).toMatch(/host.crt and its key are of a kind that TLS cannot use here/);
+    expect(text).toMatch(/host.crt and its key have a type that TLS does not support here/);
     for (const secret of secretsOf(key)) expect(text).not.toContain(secret);
   });
 

@@ -31,45 +31,47 @@ import { type ChannelLimits, KeepAlive } from "./limits.ts";
 
 type CallRequest = Exclude<PeerRequest, { op: "pull" }>;
 
-/** A call that waits for its answer. */
+/** A call without an answer yet. */
 interface Call {
   readonly request: CallRequest;
   readonly settle: (called: Called) => void;
 }
 
-/** A pull under way, whatever brings its bytes. */
+/** A running pull, independent of how its payload is carried. */
 export interface ClientPull {
-  /** Resolves when nothing of it writes any more. */
+  /** Resolves when nothing writes to its places any more. */
   readonly over: Promise<LinkFault | null>;
-  /** The link is gone, or as good as gone. */
+  /** The connection has ended, or is ending. */
   fail(fault: LinkFault): void;
-  /** Tells its caller of what has arrived meanwhile; gives up where nothing does for `stallMs`. */
+  /** Reports received bytes to the caller; gives up if nothing arrived for `stallMs`. */
   count(stallMs: number): void;
-  /** In words what is wrong with it; null: nothing. */
+  /** The reason the message is invalid; null: valid. */
   takeLost(index: number): string | null;
   takeBusy(refusal: ItemRefusal): void;
   takeEnd(fault: LinkFault): void;
 }
 
-/** What brings the bytes of a link's pulls. */
+/** Carries the payload of a connection's pulls. */
 export interface ClientPayload<Own> {
-  /** Numbers of 32 bits that it has used up. */
+  /** Number of 32-bit transfer numbers used so far. */
   readonly used: number;
-  /** Begins a pull: sends its request. */
+  /** Starts a pull: sends its request. */
   begin(id: number, pull: OutgoingPull, deadline: Deadline): ClientPull;
-  /** A message of its own. In words what is wrong with it; null: nothing. */
+  /** Handles a message specific to the transport. The reason it is invalid; null: valid. */
   take(message: Own, connection: RequestIds): string | null;
-  /** Ends. Resolves when nothing writes any more. */
+  /** Closes it. Resolves when nothing writes any more. */
   close(): Promise<void>;
 }
 
-/** Which requests there have been. */
+/** The request numbers used so far. */
 export interface RequestIds {
-  /** What comes for a request that is over is late; one that never was is a fault, in words. */
+  /**
+   * Null: the request exists or existed, so the message may be late. Otherwise the protocol error.
+   */
   mayName(id: number): string | null;
 }
 
-/** Requests have numbers of 32 bits; a link that has used up most of them ends. */
+/** Requests have 32-bit numbers. A connection that has used most of them ends. */
 const NUMBERS_MAX = 2 ** 32 - 2 ** 24;
 
 export interface ClientConnectionOptions<Own> {
@@ -79,13 +81,13 @@ export interface ClientConnectionOptions<Own> {
   readonly payload: ClientPayload<Own>;
   readonly clock: Clock;
   readonly limits: ChannelLimits;
-  /** Requests that the other side works on at a time. */
+  /** Maximum concurrent requests that the server allows. */
   readonly requests: number;
-  /** The first round trip, in milliseconds. */
+  /** Initial round trip in milliseconds. */
   readonly rttMs: number;
 }
 
-/** The asker's end of a link that can carry payload. */
+/** The client's side of a connection: requests and their answers, without the payload. */
 export class ClientConnection<Own extends { readonly kind: string }>
   implements PeerLink, ChannelHandler<Own>, RequestIds
 {
@@ -106,7 +108,7 @@ export class ClientConnection<Own extends { readonly kind: string }>
   #nextId = 0;
   #fault: LinkFault | null = null;
   #onEnd!: (fault: LinkFault) => void;
-  /** The payload's way is closed, so that no pull of this link writes anything. */
+  /** Resolves when the payload is closed, so that no pull writes any more. */
   #torn: Promise<void> = Promise.resolve();
 
   constructor(options: ClientConnectionOptions<Own>) {
@@ -182,13 +184,13 @@ export class ClientConnection<Own extends { readonly kind: string }>
     }
   }
 
-  /** Null: it has one. */
+  /** Null: a slot was taken. */
   async #takeSlot(deadline: Deadline): Promise<LinkFault | null> {
     const used = Math.max(this.#nextId, this.#payload.used);
-    if (used > NUMBERS_MAX) this.end("closed", "its numbers are used up");
+    if (used > NUMBERS_MAX) this.end("closed", "request numbers are used up");
     if (this.#fault !== null) return this.#fault;
     if (deadline.signal.aborted) return deadline.fault;
-    if (this.#slots.isCrowded) return { kind: "stalled", why: "too many requests wait" };
+    if (this.#slots.isCrowded) return { kind: "stalled", why: "too many waiting requests" };
     const got = await this.#slots.take(deadline.signal);
     if (!got) return this.#fault ?? deadline.fault;
     if (this.#fault === null && !deadline.signal.aborted) return null;
@@ -208,13 +210,13 @@ export class ClientConnection<Own extends { readonly kind: string }>
     this.#progress = null;
   }
 
-  /** Takes a message of the other side. */
+  /** Handles a message of the server. */
   receive(message: Own | CommonMessage): void {
     const wrong = isCommon(message) ? this.#take(message) : this.#payload.take(message, this);
     if (wrong !== null) this.end("protocol", wrong);
   }
 
-  /** In words what is wrong with it; null: nothing. */
+  /** The reason the message is invalid; null: valid. */
   #take(message: CommonMessage): string | null {
     switch (message.kind) {
       case "answer":
@@ -238,7 +240,7 @@ export class ClientConnection<Own extends { readonly kind: string }>
         this.#keepAlive.answered(message.nonce);
         return null;
       case "bye":
-        this.end(message.fault === "refused" ? "refused" : "broken", `it said: ${message.why}`);
+        this.end(message.fault === "refused" ? "refused" : "broken", `peer reported: ${message.why}`);
         return null;
       default:
         return UNEXPECTED_REQUEST;
@@ -246,7 +248,7 @@ export class ClientConnection<Own extends { readonly kind: string }>
   }
 
   mayName(id: number): string | null {
-    return id < this.#nextId ? null : "it answered what was not asked";
+    return id < this.#nextId ? null : "answer to a request that was never sent";
   }
 
   #takeAnswer(id: number, body: Uint8Array): string | null {
@@ -264,7 +266,7 @@ export class ClientConnection<Own extends { readonly kind: string }>
     this.end(end.kind, end.why);
   }
 
-  /** Its certificate is not accepted any more. */
+  /** The peer's certificate is no longer accepted. */
   refuse(why: string): void {
     this.end("refused", why);
   }
@@ -285,37 +287,37 @@ export class ClientConnection<Own extends { readonly kind: string }>
     this.#onEnd(fault);
   }
 
-  /** Resolves when no pull of it writes any more. */
+  /** Resolves when no pull writes any more. */
   async [Symbol.asyncDispose](): Promise<void> {
-    this.end("closed", "this side closed it");
+    this.end("closed", "closed by this side");
     await this.#torn;
     await Promise.all([...this.#pulls.values()].map((pull) => pull.over));
   }
 }
 
-/** Said to who asks on a link that is there for us to ask. */
-export const UNEXPECTED_REQUEST = "it asked on a link of ours";
+/** Reported to a peer that sends a request to a client. */
+export const UNEXPECTED_REQUEST = "request received on a client connection";
 
-/** One side had more under way than it can, or no time: whoever asks again may have more luck. */
+/** One side is overloaded or out of time; a retry may succeed. */
 export const OVERLOADED: ItemRefusal = { kind: "busy", retryAfterMs: 50 };
 
 export interface RequestedItem extends Landed {
   readonly index: number;
-  /** By which what may write to its place now is known; null: nothing writes there. */
+  /** Number of the writer that may write to the item's place; null: none. */
   writer: number | null;
-  /** What is done instead once nothing writes to its place any more. */
+  /** Runs instead of the writer's continuation once the writer has ended. */
   next: (() => void) | null;
   header: FrameHeader | null;
-  /** Bytes its caller was told of. */
+  /** Bytes reported to the caller. */
   told: number;
   isDone: boolean;
 }
 
-/** What brings the bytes of a link's pulls. */
+/** Writes payload to the items' places. */
 export interface Writers {
-  /** Bytes that a writer has written; 0 for one that is over. */
+  /** Bytes written so far by a running writer; 0 if it has ended. */
   arrived(writer: number): number;
-  /** It ends as soon as it can. */
+  /** Ends the writer as soon as possible. */
   cancel(writer: number): void;
 }
 
@@ -323,17 +325,17 @@ export interface RequestedItemsOptions {
   readonly clock: Clock;
   readonly deadline: Deadline;
   readonly writers: Writers;
-  /** Says to the other side that nothing more is wanted. */
+  /** Tells the server that the pull is cancelled. */
   sayCancel(): void;
 }
 
 /**
- * The items of one pull as its asker sees them, whatever brings their bytes.
+ * The items of one pull on the client's side, independent of how their payload is carried.
  *
- * States: asking → settled (all items answered, or a fault) → over (nothing writes any more).
+ * States: open → settled (all items answered, or a fault) → over (nothing writes any more).
  */
 export class RequestedItems {
-  /** Resolves when it is over. */
+  /** Resolves when the pull is over. */
   readonly over: Promise<LinkFault | null>;
   readonly all: readonly RequestedItem[];
   readonly #open: OpenItems;
@@ -342,10 +344,10 @@ export class RequestedItems {
   readonly #onAbort: () => void;
   #resolve!: (fault: LinkFault | null) => void;
   #unanswered: number;
-  /** Writers that are not over. */
+  /** Number of running writers. */
   #writing = 0;
   #fault: LinkFault | null = null;
-  /** What the other side said when it gave up; the fault once the rest has come. */
+  /** The fault that the server reported; it counts after the outstanding payload has arrived. */
   #end: LinkFault | null = null;
   #movedMs: number;
   #isOver = false;
@@ -373,19 +375,19 @@ export class RequestedItems {
     deadline.signal.addEventListener("abort", this.#onAbort, { once: true });
   }
 
-  /** Null: it goes on, or all is answered. */
+  /** Null: open, or all items answered. */
   get fault(): LinkFault | null {
     return this.#fault;
   }
 
-  /** Stops the sender and the writers. */
+  /** Cancels the pull at the server, and all writers. */
   giveUp(fault: LinkFault): void {
     if (this.#fault !== null || this.#unanswered === 0) return;
     this.#options.sayCancel();
     this.fail(fault);
   }
 
-  /** The link is gone, or as good as gone. */
+  /** The connection has ended, or is ending. */
   fail(fault: LinkFault): void {
     if (this.#fault !== null || this.#unanswered === 0) return;
     this.#fault = fault;
@@ -393,7 +395,7 @@ export class RequestedItems {
     this.#settle();
   }
 
-  /** Tells its caller of what has arrived meanwhile; gives up where nothing does. */
+  /** Reports received bytes to the caller; gives up if nothing arrives. */
   count(stallMs: number): void {
     if (this.#fault !== null) return;
     const { writers, clock } = this.#options;
@@ -402,14 +404,17 @@ export class RequestedItems {
       if (writer !== null && next === null) this.#tell(item, writers.arrived(writer));
     }
     if (clock.monotonicMs() - this.#movedMs < stallMs) return;
-    this.giveUp({ kind: "stalled", why: `nothing came for ${stallMs} ms` });
+    this.giveUp({ kind: "stalled", why: `no data for ${stallMs} ms` });
   }
 
   #moved(): void {
     this.#movedMs = this.#options.clock.monotonicMs();
   }
 
-  /** One item's answer, compared with what was asked for. In words what is wrong with it. */
+  /**
+   * Handles the answer for one item after comparing it with the request. The reason it is invalid;
+   * null: valid.
+   */
   take(part: Part): string | null {
     const wrong = this.#open.take(part);
     if (wrong !== null) return wrong;
@@ -420,22 +425,22 @@ export class RequestedItems {
     return null;
   }
 
-  /** A block whose header came does not come. */
+  /** A block whose header was received will not arrive. */
   takeLost(index: number): string | null {
     const item = this.all[index];
-    if (item === undefined || item.header === null) return "it lost what it never had";
+    if (item === undefined || item.header === null) return "lost block without a header";
     if (this.#fault === null && !item.isDone) this.refuse(item, OVERLOADED);
     return null;
   }
 
-  /** The other side has too much to do to begin. */
+  /** The server is too busy to start the pull. */
   takeBusy(refusal: ItemRefusal): void {
     if (this.#fault !== null) return;
     this.#moved();
     for (const item of this.all) if (this.#open.has(item.index)) this.refuse(item, refusal);
   }
 
-  /** No more headers will come; what was said to come still does. */
+  /** No more headers will come; announced payload still arrives. */
   takeEnd(fault: LinkFault): void {
     this.#end ??= fault;
     this.#failAtEnd();
@@ -447,8 +452,8 @@ export class RequestedItems {
   }
 
   /**
-   * Something writes to the item's place until `coming` has resolved. Then `then` is called, unless
-   * something else is to be done with the item by now.
+   * A writer writes to the item's place until `coming` resolves; then `then` runs, unless `retire`
+   * has replaced it.
    */
   write<Result>(
     item: RequestedItem,
@@ -469,7 +474,7 @@ export class RequestedItems {
     });
   }
 
-  /** Does `next` as soon as nothing writes to the item's place. */
+  /** Cancels the item's writer, and runs `next` when it has ended. */
   retire(item: RequestedItem, next: () => void): void {
     if (item.writer === null) {
       next();

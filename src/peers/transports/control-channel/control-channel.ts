@@ -3,16 +3,16 @@ import { type Clock, NamedSources, type TurnSource } from "../../../core/index.t
 import { LINK_FAULTS, type LinkFaultKind } from "../../transport.ts";
 import { MessageReader } from "../../wire/index.ts";
 
-/** Length and kind. */
+/** Length and message kind. */
 const PREFIX_BYTES = 5;
 const WHY_BYTES_MAX = 255;
 
-/** Numbers and bytes, one after the other. */
+/** A little-endian number of this width, or bytes. */
 export type Field = readonly [width: 1 | 2 | 4, value: number] | Uint8Array;
 
 /**
- * A message as it goes over the wire: `length u32, kind u8, fields`; the length counts what follows
- * it, all numbers are little-endian.
+ * Encodes a message: `length u32, kind u8, fields`. The length counts the bytes after it; all
+ * numbers are little-endian.
  */
 export function frame(code: number, ...fields: readonly Field[]): Uint8Array {
   let length = PREFIX_BYTES;
@@ -37,13 +37,13 @@ export function frame(code: number, ...fields: readonly Field[]): Uint8Array {
   return bytes;
 }
 
-/** Words for the other side, cut to what the message holds. */
+/** A reason for the peer, truncated to the limit of the message. */
 function words(text: string): Uint8Array {
   const bytes = new Uint8Array(WHY_BYTES_MAX);
   return bytes.subarray(0, new TextEncoder().encodeInto(text, bytes).written);
 }
 
-/** Null: it is none. */
+/** Null: not valid text. */
 function textOf(bytes: Uint8Array): string | null {
   if (bytes.length > WHY_BYTES_MAX) return null;
   try {
@@ -54,17 +54,16 @@ function textOf(bytes: Uint8Array): string | null {
 }
 
 /**
- * What the ends of a link say to each other whatever carries its payload. `body` is of the common
- * wire codec and stands last.
+ * Messages that all transports share. `body` is encoded by the common wire codec and comes last.
  */
 export type CommonMessage =
   | { readonly kind: "call"; readonly id: number; readonly body: Uint8Array }
   | { readonly kind: "answer"; readonly id: number; readonly body: Uint8Array }
-  /** A block whose header was sent does not come after all. */
+  /** A block whose header was sent will not be sent. */
   | { readonly kind: "lost"; readonly id: number; readonly index: number }
-  /** A pull is not begun: there is too much to do. */
+  /** The pull was not started because the server is busy. */
   | { readonly kind: "busy"; readonly id: number; readonly retryAfterMs: number }
-  /** What is not answered yet of a pull never will be. */
+  /** The remaining items of a pull will not be answered. */
   | {
       readonly kind: "end";
       readonly id: number;
@@ -74,12 +73,12 @@ export type CommonMessage =
   | { readonly kind: "cancel"; readonly id: number }
   | { readonly kind: "ping"; readonly nonce: number }
   | { readonly kind: "pong"; readonly nonce: number }
-  /** The last message: why this side ends the link. */
+  /** The last message: the reason this side ends the connection. */
   | { readonly kind: "bye"; readonly fault: LinkFaultKind; readonly why: string };
 
 type CommonKind = CommonMessage["kind"];
 
-/** The byte for each kind, the same for all transports. */
+/** Byte of each kind, the same for all transports. */
 const COMMON_CODES: Readonly<Record<CommonKind, number>> = {
   call: 3,
   answer: 4,
@@ -93,7 +92,7 @@ const COMMON_CODES: Readonly<Record<CommonKind, number>> = {
 };
 const KINDS = new Map(Object.entries(COMMON_CODES).map(([kind, code]) => [code, kind]));
 
-/** Bytes of a kind's fixed fields, and whether more may follow. */
+/** Size of each kind's fixed fields, and whether variable fields may follow. */
 const FIXED: Readonly<Record<CommonKind, readonly [bytes: number, more: boolean]>> = {
   call: [4, true],
   answer: [4, true],
@@ -110,7 +109,7 @@ export function isCommon(message: { readonly kind: string }): message is CommonM
   return message.kind in COMMON_CODES;
 }
 
-/** The whole message, its length in front. */
+/** The complete message with its length prefix. */
 export function encodeCommon(said: CommonMessage): Uint8Array {
   return frame(COMMON_CODES[said.kind], ...fieldsOf(said));
 }
@@ -144,7 +143,7 @@ function fieldsOf(said: CommonMessage): Field[] {
   }
 }
 
-/** Null: it makes no sense. Undefined: it is none of these. Views, not copies. */
+/** Null: invalid. Undefined: not a common message. Fields are views, not copies. */
 export function decodeCommon(bytes: Uint8Array): CommonMessage | null | undefined {
   const kind = KINDS.get(bytes[0] ?? 0) as CommonKind | undefined;
   if (kind === undefined) return undefined;
@@ -180,37 +179,42 @@ export function decodeCommon(bytes: Uint8Array): CommonMessage | null | undefine
   }
 }
 
-/** For the other side to close, too. */
+/** Time for the peer to close after the last message. */
 const LINGER_MS = 2_000;
 
-/** Peers with slices of their own; further ones share some. */
+/** Peers with their own share of the event loop; further peers share one. */
 const PEERS_MAX = 16;
-/** All lines of a peer, in both directions and of all transports, share its source. */
+/** All channels of a peer, in both directions and of all transports, use one share. */
 const sources = new NamedSources(PEERS_MAX);
 
-/** What a transport says over its lines: its own messages beside the common ones. */
+/** Encodes a transport's own messages and the common ones. */
 export interface Codec<Own> {
-  /** The whole message, its length in front. */
+  /** The complete message with its length prefix. */
   encode(message: Own | CommonMessage): Uint8Array;
-  /** `bytes`: what follows a message's length. Null: it makes no sense. Views, not copies. */
+  /**
+   * `bytes`: the message without its length prefix. Null: invalid. Fields are views, not copies.
+   */
   decode(bytes: Uint8Array): Own | CommonMessage | null;
 }
 
 export interface ControlChannelOptions<Own> {
   readonly codec: Codec<Own>;
   readonly clock: Clock;
-  /** The peer, for its slices of the event loop; empty: not known. */
+  /** The peer, for its share of the event loop; empty: unknown. */
   readonly worker: string;
-  /** The longest message that is taken. */
+  /** Maximum size of a received message. */
   readonly messageBytesMax: number;
-  /** What may wait to be written before nothing more is read. */
+  /** Bytes waiting to be written above which nothing more is read. */
   readonly unreadBytesMax: number;
 }
 
-/** Who is told of what comes. */
+/** Receives the channel's messages. */
 export interface ChannelHandler<Own> {
   receive(message: Own | CommonMessage): void;
-  /** Once, when nothing more comes: the other side ended it, it broke, or it said nonsense. */
+  /**
+   * Called once when the channel has ended: closed by the peer, broken, or after an invalid
+   * message.
+   */
   channelEnded(end: ChannelEnd): void;
 }
 
@@ -220,8 +224,8 @@ export interface ChannelEnd {
 }
 
 /**
- * A TLS connection as a line of messages. Reads nothing before `handTo`, and nothing while too much
- * waits to be written, so that nobody makes us keep what he does not take.
+ * A TLS connection that carries messages. It reads nothing before `handTo`, and nothing while too
+ * much output is waiting, so that a peer that does not read cannot fill this host's memory.
  */
 export class ControlChannel<Own> {
   readonly #socket: TLSSocket;
@@ -229,19 +233,19 @@ export class ControlChannel<Own> {
   readonly #reader: MessageReader;
   readonly #source: TurnSource;
   #handler: ChannelHandler<Own> | null = null;
-  /** Nothing more is taken. */
+  /** Input is ignored. */
   #isDeaf = false;
-  /** Nothing more is said. */
+  /** Output is closed. */
   #ended = false;
   #heldBack = false;
-  /** What came and waits for a slice; nothing more is read meanwhile. */
+  /** Received chunks waiting for their share of the event loop; nothing more is read meanwhile. */
   #held: Uint8Array[] = [];
-  /** Wakes those who wait for room. */
+  /** Wakes callers that wait for output space. */
   #drained: (() => void)[] = [];
-  /** Monotonic: when anything came last, and since when a message is incomplete. */
+  /** Monotonic times: when data arrived last, and since when a message is incomplete. */
   heardMs: number;
   partialSinceMs: number | null = null;
-  /** Since when more waits to be written than may; null while it does not. */
+  /** Since when too much output is waiting; null: it is not. */
   clogSinceMs: number | null = null;
 
   constructor(socket: TLSSocket, options: ControlChannelOptions<Own>) {
@@ -252,18 +256,18 @@ export class ControlChannel<Own> {
     this.heardMs = options.clock.monotonicMs();
     socket.on("drain", () => this.#onDrain());
     socket.on("error", (error) => this.#end("broken", error.message));
-    socket.on("end", () => this.#end("broken", "the other side hung up"));
+    socket.on("end", () => this.#end("broken", "the peer closed the connection"));
     socket.on("close", () => this.#end("broken", "the connection ended"));
   }
 
-  /** Begins to read, or goes on for another. */
+  /** Starts reading, or continues with another handler. */
   handTo(handler: ChannelHandler<Own>): void {
     const isFirst = this.#handler === null;
     this.#handler = handler;
     if (isFirst) this.#socket.on("data", (chunk: Uint8Array) => this.#receive(chunk));
   }
 
-  /** More waits to be written than may. */
+  /** More output is waiting than allowed. */
   get isFull(): boolean {
     return this.#socket.writableLength > this.#options.unreadBytesMax;
   }
@@ -277,13 +281,13 @@ export class ControlChannel<Own> {
     this.#socket.pause();
   }
 
-  /** Resolves when there is room again, or the line has ended. */
+  /** Resolves when there is output space, or the channel has ended. */
   room(): Promise<void> {
     if (this.#ended || !this.isFull) return Promise.resolve();
     return new Promise((resolve) => this.#drained.push(resolve));
   }
 
-  /** Says the last words, if any, and closes behind them. Nothing more is read. */
+  /** Sends the last message, if any, and closes. Nothing more is read. */
   close(last?: Own | CommonMessage): void {
     if (last !== undefined) this.send(last);
     this.#stop();
@@ -293,7 +297,7 @@ export class ControlChannel<Own> {
     this.#socket.on("close", () => linger[Symbol.dispose]());
   }
 
-  /** Ends it without a word. */
+  /** Ends the connection without a message. */
   destroy(): void {
     this.#stop();
     this.#socket.destroy();
@@ -308,14 +312,14 @@ export class ControlChannel<Own> {
 
   #end(kind: ChannelEnd["kind"], why: string): void {
     if (this.#isDeaf) return;
-    // Whoever says nonsense may still be told so.
+    // After an invalid message, the reason can still be sent.
     if (kind === "protocol") this.#isDeaf = true;
     else this.#stop();
     this.#handler?.channelEnded({ kind, why });
   }
 
   #onDrain(): void {
-    // It took something, so it lives.
+    // The peer accepted output, so it is alive.
     this.heardMs = this.#options.clock.monotonicMs();
     if (this.isFull) return;
     this.clogSinceMs = null;
@@ -333,13 +337,13 @@ export class ControlChannel<Own> {
     else this.#hold(chunk);
   }
 
-  /** Goes on with what came in this line's next slice. */
+  /** Continues in the channel's next share of the event loop. */
   #hold(rest: Uint8Array): void {
     this.#held.unshift(rest);
     this.#socket.pause();
     void this.#source.turn().then(() => {
       while (this.#held.length > 0 && !this.#isDeaf) {
-        // Behind the rest of this one, if it does not get through.
+        // `rest` goes back to the front if the chunk is not fully processed.
         const chunk = this.#held.shift()!;
         if (!this.#read(chunk)) return;
       }
@@ -347,7 +351,7 @@ export class ControlChannel<Own> {
     });
   }
 
-  /** In a slice that has begun. False: the rest waits for the next one. */
+  /** Processes a chunk within its share. False: the rest waits for the next one. */
   #read(chunk: Uint8Array): boolean {
     const reader = this.#reader;
     for (let at = 0; at < chunk.length && !this.#isDeaf; ) {
@@ -365,7 +369,7 @@ export class ControlChannel<Own> {
   #hand(bytes: Uint8Array): void {
     this.partialSinceMs = null;
     const message = this.#options.codec.decode(bytes);
-    if (message === null) this.#end("protocol", "it sent a message that makes no sense");
+    if (message === null) this.#end("protocol", "invalid message");
     else this.#handler?.receive(message);
   }
 }

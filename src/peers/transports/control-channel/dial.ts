@@ -13,17 +13,20 @@ import {
 import type { ChannelLimits } from "./limits.ts";
 import { connectTls, identify, plainAddress } from "./listener.ts";
 
-/** What the other side may know: that a caller of ours gave up, or that we closed, only we do. */
+/**
+ * Faults that the peer can report. Only this side knows that a local caller cancelled, or that it
+ * closed.
+ */
 const THEIRS: ReadonlySet<LinkFaultKind> = new Set(["refused", "protocol", "stalled", "broken"]);
 
-/** Why the other side ended something, in its words. */
+/** The fault that the peer reported. */
 export function theirFault(kind: LinkFaultKind, why: string): LinkFault {
-  return { kind: THEIRS.has(kind) ? kind : "broken", why: `it said: ${why}` };
+  return { kind: THEIRS.has(kind) ? kind : "broken", why: `peer reported: ${why}` };
 }
 
 export interface ChannelDialOptions<Own> {
   readonly trust: Trust;
-  /** What is spoken, in the handshake. */
+  /** The ALPN protocol name. */
   readonly protocol: string;
   readonly codec: Codec<Own>;
   readonly clock: Clock;
@@ -34,18 +37,18 @@ export type Step<T> =
   | { readonly ok: true; readonly value: T }
   | { readonly ok: false; readonly fault: LinkFault };
 
-/** A line to the worker that was meant. */
+/** An authorized control channel to the dialled worker. */
 export interface DialledChannel<Own extends { readonly kind: string }> {
   readonly dialling: Dialling<Own>;
   readonly identity: PeerIdentity;
-  /** The certificate that proves it. */
+  /** The peer's certificate. */
   readonly der: Uint8Array;
 }
 
-/** Room for what stands around an answer in its message. */
+/** Space for the fields around an answer in its message. */
 const AROUND_BYTES = 64;
 
-/** A connection to the worker, whose certificate was verified. */
+/** Connects to the worker and verifies its certificate. */
 export async function dialChannel<Own extends { readonly kind: string }>(
   target: DialTarget,
   options: ChannelDialOptions<Own>,
@@ -66,17 +69,17 @@ export async function dialChannel<Own extends { readonly kind: string }>(
   return { ok: true, value: { ...judged, dialling } };
 }
 
-/** A connection to the right worker on its way to becoming a link. */
+/** A control channel during the set-up of a connection. */
 export class Dialling<Own extends { readonly kind: string }> implements ChannelHandler<Own> {
-  /** Of the other side. */
+  /** The peer's address. */
   readonly address: string;
   readonly channel: ControlChannel<Own>;
   readonly #signal: AbortSignal;
-  /** Ends the step that is waited for. */
+  /** Ends the current wait. */
   #onMessage: ((message: Own | CommonMessage) => void) | null = null;
   #fault: LinkFault | null = null;
   #onFault: ((fault: LinkFault) => void) | null = null;
-  readonly #onAbort = () => this.#fail("aborted", "the dial was given up");
+  readonly #onAbort = () => this.#fail("aborted", "the dial was cancelled");
 
   constructor(
     socket: TLSSocket,
@@ -97,7 +100,7 @@ export class Dialling<Own extends { readonly kind: string }> implements ChannelH
     if (signal.aborted) this.#onAbort();
   }
 
-  /** Why it came to nothing; null as long as it goes on. */
+  /** The reason the dial failed; null: still running. */
   get fault(): LinkFault | null {
     return this.#fault;
   }
@@ -108,15 +111,16 @@ export class Dialling<Own extends { readonly kind: string }> implements ChannelH
       const theirs = theirFault(fault, why);
       this.#fail(theirs.kind, theirs.why);
     } else if (this.#onMessage !== null) this.#onMessage(message);
-    else this.#fail("protocol", "it spoke before it was asked");
+    else this.#fail("protocol", "unexpected message before the hello");
   }
 
   channelEnded(end: ChannelEnd): void {
-    // A certificate that is refused shows like this: the handshake was over for this side.
+    // If the peer refuses our certificate, the connection ends after this side's handshake has
+    // completed.
     this.#fail(end.kind === "broken" ? "refused" : end.kind, end.why);
   }
 
-  /** Says hello; `read` gives what the answer says, or in words what is wrong with it. */
+  /** Sends a hello; `read` returns the answer's fields, or the reason it is invalid. */
   greet<T extends object>(
     hello: Own,
     read: (message: Own | CommonMessage) => T | string,
@@ -133,8 +137,8 @@ export class Dialling<Own extends { readonly kind: string }> implements ChannelH
   }
 
   /**
-   * Waits for something of this side, which is closed again where the dial has failed meanwhile.
-   * `why`: what is unreachable where it never comes.
+   * Waits for a local resource, which is closed again if the dial fails meanwhile. `why`: the
+   * message if it never becomes available.
    */
   wait<T extends AsyncDisposable>(
     coming: Promise<T>,
@@ -151,7 +155,7 @@ export class Dialling<Own extends { readonly kind: string }> implements ChannelH
     });
   }
 
-  /** It is a link from now on. */
+  /** The set-up is complete: passes the channel to the connection. */
   handTo(connection: ChannelHandler<Own>): void {
     this.#signal.removeEventListener("abort", this.#onAbort);
     this.channel.handTo(connection);

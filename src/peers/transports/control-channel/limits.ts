@@ -8,21 +8,18 @@ interface KeepAliveOptions {
   >;
   readonly clock: Clock;
   readonly limits: Pick<ChannelLimits, "pingMs" | "silentMs">;
-  /** The asker asks, the other side answers; both notice silence. */
+  /** The client sends pings, the server answers; both detect silence. */
   readonly asks: boolean;
   onRtt(ms: number): void;
   onDead(why: string): void;
 }
 
-/**
- * Notices an end that does nothing any more: that is silent, that stops within a message, or that
- * does not take what is written to it.
- */
+/** Detects a dead peer: one that is silent, stops within a message, or does not read. */
 export class KeepAlive implements Disposable {
   readonly #options: KeepAliveOptions;
   readonly #timer: Disposable;
   #nonce = 0;
-  /** Null: nothing is asked. */
+  /** Null: no ping is outstanding. */
   #askedMs: number | null = null;
 
   constructor(options: KeepAliveOptions) {
@@ -49,12 +46,12 @@ export class KeepAlive implements Disposable {
   #whyDead(): string | null {
     const { channel, clock, limits } = this.#options;
     const oldest = clock.monotonicMs() - limits.silentMs;
-    // While it does not take what is sent nothing is read of it either.
+    // While the peer does not read, this side does not read either, so silence proves nothing.
     if (channel.clogSinceMs !== null) {
-      return channel.clogSinceMs < oldest ? "it does not take what is sent" : null;
+      return channel.clogSinceMs < oldest ? "the peer does not read" : null;
     }
-    if ((channel.partialSinceMs ?? oldest) < oldest) return "a message did not end";
-    return channel.heardMs < oldest ? "nothing was heard of it" : null;
+    if ((channel.partialSinceMs ?? oldest) < oldest) return "incomplete message";
+    return channel.heardMs < oldest ? "no data from the peer" : null;
   }
 
   [Symbol.dispose](): void {
@@ -65,37 +62,37 @@ export class KeepAlive implements Disposable {
 const KIB = 2 ** 10;
 const MIB = 2 ** 20;
 
-/** What bounds a transport whose requests go over TLS. Times in milliseconds, lengths in bytes. */
+/** Limits of a transport with a TLS control channel. Times in milliseconds, sizes in bytes. */
 export interface ChannelLimits {
-  /** Links of others to us: in all, and of one worker. */
+  /** Maximum inbound connections: in all, and per worker. */
   readonly linksMax: number;
   readonly workerLinksMax: number;
-  /** Connections that have not shown a certificate yet, and for how long each may not. */
+  /** Maximum unauthenticated connections, and the handshake timeout of each. */
   readonly handshakesMax: number;
   readonly handshakeMs: number;
-  /** From the certificate until payload can come. */
+  /** Timeout from the certificate until payload can be sent. */
   readonly setUpMs: number;
-  /** Requests under way that are answered here: of one link, and in all. */
+  /** Maximum concurrent requests served: per connection, and in all. */
   readonly connectionRequestsMax: number;
   readonly requestsMax: number;
-  /** Requests of ours that wait for their turn on one link. */
+  /** Maximum own requests waiting on one connection. */
   readonly waitingMax: number;
-  /** What may wait to be written to one link before nothing more is read from it. */
+  /** Output waiting on one connection above which nothing more is read from it. */
   readonly unreadBytesMax: number;
-  /** Blocks of one pull that are lent at a time, and their bytes (one block may be longer). */
+  /** Maximum slot references per pull, and their bytes (a single block may be larger). */
   readonly lentMax: number;
   readonly lentBytesMax: number;
-  /** The longest that a request is worked on here, whatever the asker says. */
+  /** Maximum time to serve a request, whatever the client's deadline. */
   readonly requestMs: number;
-  /** How often the asker shows that it lives, and after how much silence a link is given up. */
+  /** Interval of the client's pings, and the silence after which a connection ends. */
   readonly pingMs: number;
   readonly silentMs: number;
-  /** How often it is looked whether the certificate of a link has ended. */
+  /** Interval of the check for expired certificates. */
   readonly judgeMs: number;
-  /** How often bytes on their way are counted, and after how long without any a pull is over. */
+  /** Interval of progress reports, and the time without data after which a pull ends. */
   readonly progressMs: number;
   readonly stallMs: number;
-  /** For those who are told to come again. */
+  /** Retry time sent with busy answers. */
   readonly retryAfterMs: number;
 }
 

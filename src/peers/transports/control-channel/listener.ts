@@ -35,8 +35,8 @@ import type { ConnectionHost } from "./server-connection.ts";
 const VERSION = "TLSv1.3";
 
 /**
- * What both sides of a handshake need. Without tickets: a link shows its certificate each time, and
- * those that changed meanwhile count at once.
+ * TLS options of both sides. Session tickets are off: each connection presents its certificate, so
+ * that new credentials apply at once.
  */
 function secretsOf(credentials: Credentials) {
   return {
@@ -55,8 +55,8 @@ function serverSecrets(credentials: Credentials): TlsOptions {
 }
 
 /**
- * A server that asks for certificates; `trust` has yet to judge them. `protocol` names what is
- * spoken, in the handshake.
+ * A server that requests client certificates, which `trust` authorizes later. `protocol`: the ALPN
+ * name.
  */
 function createTlsServer(trust: Trust, protocol: string, handshakeMs: number): Server {
   const { credentials } = trust;
@@ -67,17 +67,17 @@ function createTlsServer(trust: Trust, protocol: string, handshakeMs: number): S
   });
 }
 
-/** Those who come from now on see the latest certificates, and are held against them. */
+/** New connections use the latest credentials. */
 function renewTlsServer(server: Server, trust: Trust): void {
   server.setSecureContext(serverSecrets(trust.credentials));
 }
 
-/** Who is at the other end, and the certificate that proves it. */
+/** The peer's identity and certificate. */
 type Identified =
   | { readonly ok: true; readonly identity: PeerIdentity; readonly der: Uint8Array }
   | { readonly ok: false; readonly why: string };
 
-/** Whom the connection's certificate proves; it is looked at whatever the TLS library thinks. */
+/** Authorizes the connection's certificate, in addition to the TLS library's verification. */
 export function identify(
   socket: TLSSocket,
   trust: Trust,
@@ -85,10 +85,10 @@ export function identify(
   dialled: WorkerId | null,
 ): Identified {
   if (!socket.authorized) return { ok: false, why: "its certificate was not accepted" };
-  if (socket.getProtocol() !== VERSION) return { ok: false, why: `it does not speak ${VERSION}` };
-  if (socket.alpnProtocol !== protocol) return { ok: false, why: `it does not speak ${protocol}` };
+  if (socket.getProtocol() !== VERSION) return { ok: false, why: `it does not support ${VERSION}` };
+  if (socket.alpnProtocol !== protocol) return { ok: false, why: `it does not support ${protocol}` };
   const der = socket.getPeerCertificate(true).raw as Uint8Array | undefined;
-  if (der === undefined) return { ok: false, why: "it showed no certificate" };
+  if (der === undefined) return { ok: false, why: "it presented no certificate" };
   const judged = trust.judge(der, dialled);
   return judged.ok ? { ...judged, der } : judged;
 }
@@ -97,7 +97,7 @@ type Connected =
   | { readonly ok: true; readonly socket: TLSSocket }
   | { readonly ok: false; readonly fault: LinkFault };
 
-/** A TLS connection whose chain was verified, not whose it is. */
+/** A TLS connection with a verified chain; its identity is not checked yet. */
 export function connectTls(
   endpoint: Endpoint,
   credentials: Credentials,
@@ -108,7 +108,7 @@ export function connectTls(
     ...secretsOf(credentials),
     ...endpoint,
     ALPNProtocols: [protocol],
-    // No name in the clear: whom we mean is compared with the certificate's URI.
+    // No server name in the clear; the certificate's URI name is checked instead.
     servername: "",
     checkServerIdentity: () => undefined,
   };
@@ -119,32 +119,32 @@ export function connectTls(
       signal.removeEventListener("abort", onAbort);
       socket.removeAllListeners();
       if (!result.ok) {
-        // What it says while it is torn down is of no interest.
+        // Errors during close are ignored.
         socket.on("error", () => {});
         socket.destroy();
       }
       resolve(result);
     };
     const fail = (kind: LinkFaultKind, why: string) => settle({ ok: false, fault: { kind, why } });
-    const onAbort = () => fail("aborted", "the dial was given up");
+    const onAbort = () => fail("aborted", "the dial was cancelled");
     signal.addEventListener("abort", onAbort, { once: true });
     socket.on("secureConnect", () => settle({ ok: true, socket }));
     socket.on("error", (error: Error & { code?: string }) => {
       fail(faultKindOf(error.code ?? ""), error.message);
     });
-    socket.on("close", () => fail("refused", "it hung up during the handshake"));
+    socket.on("close", () => fail("refused", "connection closed during the handshake"));
     if (signal.aborted) onAbort();
   });
 }
 
-/** System errors say that nobody was there; what else there is comes from the handshake. */
+/** System errors mean that the peer is unreachable; other errors come from the handshake. */
 function faultKindOf(code: string): LinkFaultKind {
   if (code === "ECONNRESET" || code === "EPIPE") return "broken";
   const isSystems = /^(?:E[A-Z0-9]+|EAI_[A-Z]+)$/.test(code) && !code.startsWith("ERR_");
   return isSystems ? "unreachable" : "refused";
 }
 
-/** An address as the native library takes it: a bracketed or mapped one is made plain. */
+/** An address for the native library: without brackets, and IPv4 if it is IPv4-mapped. */
 export function plainAddress(address: string): string {
   const mapped = /^::ffff:([0-9.]+)$/i.exec(address)?.[1];
   return mapped !== undefined && isIP(mapped) === 4 ? mapped : address;
@@ -156,45 +156,48 @@ export interface ConnectionTableOptions<Own> {
   readonly log: TransportLog;
   readonly limits: ChannelLimits;
   readonly codec: Codec<Own>;
-  /** What is spoken, in the handshake. */
+  /** The ALPN protocol name. */
   readonly protocol: string;
-  /** The key below [peers] that names where it listens. */
+  /** The key in [peers] that configures the listening address. */
   readonly key: string;
 }
 
-/** A link of another worker to us. */
+/** An inbound connection. */
 export interface AcceptedConnection<Own> extends ChannelHandler<Own> {
   readonly peer: PeerIdentity;
   end(kind: LinkFaultKind, why: string): void;
-  /** Resolves when it has ended, and nothing of it is under way. */
+  /** Resolves when it has ended and nothing of it is running. */
   readonly torn: Promise<void>;
 }
 
-/** Makes a link of a line whose peer was verified; `onOver` says that it lends nothing any more. */
+/**
+ * Makes a connection of an authorized channel; `onOver` reports that it holds no slot references
+ * any more.
+ */
 export type AcceptConnection<Own> = (
   peer: PeerIdentity,
   channel: ControlChannel<Own>,
   onOver: () => void,
 ) => AcceptedConnection<Own>;
 
-/** A link of ours. */
+/** An outbound connection. */
 export interface DialledConnection extends PeerLink {
-  /** The peer's certificate is not accepted any more. */
+  /** The peer's certificate is no longer accepted. */
   refuse(why: string): void;
 }
 
-/** Room for what stands around a request in its message. */
+/** Space for the fields around a request in its message. */
 const AROUND_BYTES = 64;
 
 /**
- * The links of a transport whose requests go over TLS, in both directions: who is let in, how many,
- * and whether they are believed still.
+ * All connections of a transport with a TLS control channel, in both directions. Authorizes and
+ * limits inbound connections, and ends those that are no longer authorized.
  */
 export class ConnectionTable<Own> {
   readonly #options: ConnectionTableOptions<Own>;
   readonly #served = new Map<AcceptedConnection<Own>, Disposable>();
   readonly #asked = new Set<PeerLink>();
-  /** Connections that have not shown a certificate yet. */
+  /** Connections without a verified certificate. */
   readonly #shaking = new Set<Socket>();
   readonly #held: TrustedConnections;
   #tls: Server | null = null;
@@ -211,7 +214,7 @@ export class ConnectionTable<Own> {
     return this.#served.size;
   }
 
-  /** Listens, and says where; those who come are made links as `takeWith` says. */
+  /** Listens and returns the bound address; connections are accepted after `takeWith`. */
   async listen(endpoint: Endpoint): Promise<{ address: string; port: number }> {
     assert(this.#tls === null, "a transport listens once");
     const { trust, protocol, limits, key } = this.#options;
@@ -235,17 +238,17 @@ export class ConnectionTable<Own> {
     };
   }
 
-  /** Those who come are made links from now on. */
+  /** Starts accepting connections. */
   takeWith(take: AcceptConnection<Own>): void {
     const { log, limits } = this.#options;
     const tls = this.#tls;
-    assert(tls !== null, "it listens");
+    assert(tls !== null, "the transport is listening");
     tls.on("connection", (socket) => {
       loopTurns.touch();
       if (this.#shaking.size >= limits.handshakesMax) {
         const dropped = oldestOfMost(this.#shaking);
         const from = addressOf(dropped);
-        log("warn", "handshake limit reached, dropping a connection", { from });
+        log("warn", "handshake limit reached, dropping oldest connection", { from });
         this.#shaking.delete(dropped);
         dropped.destroy();
       }
@@ -253,7 +256,7 @@ export class ConnectionTable<Own> {
       socket.once("close", () => this.#shaking.delete(socket));
     });
     tls.on("tlsClientError", (error, socket) => {
-      log("warn", "a peer was refused", { from: addressOf(socket), why: error.message });
+      log("warn", "peer refused", { from: addressOf(socket), why: error.message });
       socket.destroy();
     });
     tls.on("secureConnection", (socket) => {
@@ -262,7 +265,7 @@ export class ConnectionTable<Own> {
     });
   }
 
-  /** Looks at who it is before anything is read. */
+  /** Authorizes the peer before any message is read. */
   #welcome(socket: TLSSocket, take: AcceptConnection<Own>): void {
     const { trust, clock, log, codec, protocol, limits } = this.#options;
     socket.setNoDelay(true);
@@ -274,8 +277,8 @@ export class ConnectionTable<Own> {
     });
     const refusal = judged.ok ? this.#whyNoMore(judged.identity.worker) : judged.why;
     if (!judged.ok || refusal !== null) {
-      log("warn", "a peer was refused", { from: addressOf(socket), why: refusal ?? "" });
-      const why = judged.ok ? "it takes no more links" : "the certificate is not accepted";
+      log("warn", "peer refused", { from: addressOf(socket), why: refusal ?? "" });
+      const why = judged.ok ? "connection limit reached" : "certificate not accepted";
       channel.close({ kind: "bye", fault: "refused", why });
       return;
     }
@@ -290,14 +293,14 @@ export class ConnectionTable<Own> {
   }
 
   #whyNoMore(worker: WorkerId): string | null {
-    if (this.#isClosed) return "this side is closing";
+    if (this.#isClosed) return "the agent is shutting down";
     const { linksMax, workerLinksMax } = this.#options.limits;
-    if (this.#served.size >= linksMax) return `there are ${linksMax} links`;
+    if (this.#served.size >= linksMax) return `connection limit reached: ${linksMax} connections`;
     const own = [...this.#served.keys()].filter((connection) => connection.peer.worker === worker);
-    return own.length < workerLinksMax ? null : `${worker} has ${workerLinksMax} links`;
+    return own.length < workerLinksMax ? null : `connection limit reached: ${worker} has ${workerLinksMax} connections`;
   }
 
-  /** A link of ours that stands: it is held against what is believed, until it ends. */
+  /** Watches the authorization of an outbound connection until it ends. */
   async adopt(connection: DialledConnection, der: Uint8Array, dialled: WorkerId): Promise<Dialled> {
     const { identity } = connection;
     const refuse = (why: string) => connection.refuse(why);
@@ -307,7 +310,7 @@ export class ConnectionTable<Own> {
       this.#asked.delete(connection);
       held[Symbol.dispose]();
     });
-    // What is believed may have changed while it was set up.
+    // The credentials may have changed during the set-up.
     const judged = this.#options.trust.judge(der, dialled);
     if (!judged.ok) connection.refuse(judged.why);
     if (this.#isClosed) await connection[Symbol.asyncDispose]();
@@ -321,21 +324,21 @@ export class ConnectionTable<Own> {
     if (this.#tls !== null) renewTlsServer(this.#tls, this.#options.trust);
   }
 
-  /** Resolves when no link writes or lends anything any more. */
+  /** Resolves when no connection writes or holds slot references any more. */
   async close(): Promise<void> {
     this.#isClosed = true;
     this.#tls?.close();
     const asked = [...this.#asked];
     const served = [...this.#served.keys()];
-    for (const connection of served) connection.end("closed", "it is closing");
+    for (const connection of served) connection.end("closed", "the agent is shutting down");
     await Promise.all(asked.map((connection) => connection[Symbol.asyncDispose]()));
     await Promise.all(served.map((connection) => connection.torn));
   }
 }
 
 /**
- * The oldest connection of the address that has most of them: a peer that knows a key is done in a
- * few round trips, and strangers from another address do not end its handshake.
+ * The oldest connection of the address that has the most. A peer with a valid key completes its
+ * handshake in a few round trips, so floods from other addresses do not end it.
  */
 export function oldestOfMost<S extends Pick<Socket, "remoteAddress">>(sockets: Iterable<S>): S {
   const byAddress = new Map<string, S[]>();
@@ -354,12 +357,12 @@ function addressOf(socket: Socket): string {
   return socket.remoteAddress ?? "";
 }
 
-/** Where it listens, once it does. */
+/** Resolves with the bound address. */
 function listenAt(server: Server, endpoint: Endpoint, key: string): Promise<AddressInfo> {
   const { host, port } = endpoint;
   return new Promise((resolve, reject) => {
     server.once("error", (cause) => {
-      const what = `peers cannot be taken at ${host}:${port}: ${messageOf(cause)}`;
+      const what = `cannot listen for peers at ${host}:${port}: ${messageOf(cause)}`;
       const fix = `let [peers].${key} name a free port of this host`;
       reject(new HearthError("CONFIG_INVALID", what, { cause, fix }));
     });

@@ -24,13 +24,13 @@ import {
 } from "./control-channel.ts";
 import { type ChannelLimits, KeepAlive } from "./limits.ts";
 
-/** What all links of others have in common. */
+/** Shared by all inbound connections of a transport. */
 export interface ConnectionHost {
   readonly server: PeerServer;
   readonly clock: Clock;
   readonly limits: ChannelLimits;
   readonly log: TransportLog;
-  /** False: as many requests as may be are under way, over all links. */
+  /** False: the limit of concurrent requests over all connections is reached. */
   takeRequest(): boolean;
   giveRequest(): void;
 }
@@ -38,32 +38,32 @@ export interface ConnectionHost {
 export type PullRequest = Extract<PeerRequest, { op: "pull" }>;
 type Call = Exclude<PeerRequest, { op: "pull" }>;
 
-/** A pull under way. */
+/** A running pull. */
 export interface RunningPull {
-  /** Serves until all is sent or given up. Never throws. */
+  /** Serves until everything is sent or the pull is cancelled. Never throws. */
   run(): Promise<void>;
   cancel(): void;
 }
 
-/** What carries the bytes of a link's pulls. */
+/** Carries the payload of a connection's pulls. */
 export interface ServerPayload<Own> {
-  /** Its greeting was answered: requests may come. */
+  /** The hello was answered; requests may follow. */
   readonly isGreeted: boolean;
-  /** A message of its own. In words what is wrong with it; null: nothing. */
+  /** Handles a message specific to the transport. The reason it is invalid; null: valid. */
   take(message: Own): string | null;
-  /** Ends. What is lent comes back as soon as nobody reads it. */
+  /** Closes it. Slot references are released when nothing reads them any more. */
   close(): Promise<void>;
 }
 
-/** What a payload may do with its link. */
+/** The connection, as its payload sees it. */
 export interface ConnectionContext<Own> {
   readonly peer: PeerIdentity;
   readonly channel: ControlChannel<Own>;
   readonly host: ConnectionHost;
   readonly isOver: boolean;
-  /** Payload can come: nobody waits for the set-up any more. */
+  /** Payload can be sent: cancels the set-up timeout. */
   opened(): void;
-  /** Begins a pull, or says that there is too much to do. In words what is wrong with it. */
+  /** Starts a pull, or answers busy. The reason the request is invalid; null: valid. */
   startPull(id: number, begin: () => RunningPull): string | null;
   end(kind: LinkFaultKind, why: string): void;
 }
@@ -73,16 +73,16 @@ export interface ServerConnectionOptions<Own> {
   readonly channel: ControlChannel<Own>;
   readonly host: ConnectionHost;
   readonly payload: (room: ConnectionContext<Own>) => ServerPayload<Own>;
-  /** Said where the set-up takes too long. */
+  /** The reason to report if the set-up times out. */
   readonly late: string;
-  /** The link is over and lends nothing any more. */
+  /** The connection has ended and holds no slot references. */
   readonly onOver: () => void;
 }
 
 /**
- * The end of a link of another worker, whose certificate was verified before.
+ * The server's side of a connection with a verified certificate.
  *
- * States: waiting for the hello → payload on its way → open → over.
+ * States: waiting for the hello → setting up the payload → open → over.
  */
 export class ServerConnection<Own extends { readonly kind: string }>
   implements ChannelHandler<Own>, ConnectionContext<Own>
@@ -92,13 +92,13 @@ export class ServerConnection<Own extends { readonly kind: string }>
   readonly host: ConnectionHost;
   readonly #payload: ServerPayload<Own>;
   readonly #onOver: () => void;
-  /** Gives up what is under way, by number. */
+  /** Cancels running requests, by number. */
   readonly #running = new Map<number, () => void>();
   readonly #keepAlive: KeepAlive;
   readonly #setUp: Disposable;
   #isOver = false;
   readonly #torn = Promise.withResolvers<void>();
-  /** All that was under way has ended. */
+  /** Wakes callers that wait for all running requests. */
   #quiet: (() => void)[] = [];
 
   constructor(options: ServerConnectionOptions<Own>) {
@@ -125,7 +125,7 @@ export class ServerConnection<Own extends { readonly kind: string }>
     this.#setUp[Symbol.dispose]();
   }
 
-  /** Takes a message of the asker. */
+  /** Handles a message of the client. */
   receive(message: Own | CommonMessage): void {
     if (this.#isOver) return;
     const wrong = isCommon(message) ? this.#take(message) : this.#payload.take(message);
@@ -136,7 +136,7 @@ export class ServerConnection<Own extends { readonly kind: string }>
     this.end(end.kind, end.why);
   }
 
-  /** In words what is wrong with it; null: nothing. */
+  /** The reason the message is invalid; null: valid. */
   #take(message: CommonMessage): string | null {
     if (!this.#payload.isGreeted) return BEFORE_HELLO;
     switch (message.kind) {
@@ -151,14 +151,14 @@ export class ServerConnection<Own extends { readonly kind: string }>
       case "pong":
         return null;
       case "bye":
-        this.end("broken", "it said that it ends");
+        this.end("broken", "the peer closed the connection");
         return null;
       default:
         return UNEXPECTED_ANSWER;
     }
   }
 
-  /** Whether one more request may be worked on; null: its number is used already. */
+  /** Whether another request may run; null: its number is in use. */
   #admit(id: number): boolean | null {
     if (this.#running.has(id)) return null;
     if (this.#running.size >= this.host.limits.connectionRequestsMax) return false;
@@ -176,7 +176,7 @@ export class ServerConnection<Own extends { readonly kind: string }>
     const decoded = decodeRequest(body);
     if (!decoded.ok) return decoded.why;
     const { request } = decoded;
-    if (request.op === "pull") return "it pulled as a call";
+    if (request.op === "pull") return "pull sent as a call";
     const admitted = this.#admit(id);
     if (admitted === null) return NUMBER_IN_USE;
     if (!admitted) {
@@ -197,14 +197,14 @@ export class ServerConnection<Own extends { readonly kind: string }>
     using _ = clock.after(limits.requestMs, () => abort.abort());
     try {
       const answer = await server.call(this.peer, request, signal);
-      // Answers may be long: one is written down when those before it are taken.
+      // Answers can be large: encode one only when the previous ones are written.
       while (!signal.aborted && this.channel.isFull) await this.channel.room();
       if (!signal.aborted) this.channel.send({ kind: "answer", id, body: encodeAnswer(answer) });
     } catch (thrown) {
       const fields = { peer: this.peer.worker, op: request.op, why: messageOf(thrown) };
-      log("error", "a peer's request could not be answered", fields);
+      log("error", "request failed", fields);
       if (signal.aborted) return;
-      const body = encodeAnswer({ op: "refused", why: "it could not be answered" });
+      const body = encodeAnswer({ op: "refused", why: "the request failed" });
       this.channel.send({ kind: "answer", id, body });
     }
   }
@@ -222,13 +222,13 @@ export class ServerConnection<Own extends { readonly kind: string }>
     return null;
   }
 
-  /** Gives everything up. `why` is said to the other side where that makes sense. */
+  /** Cancels everything. Sends `why` to the peer if the connection still works. */
   end(kind: LinkFaultKind, why: string): void {
     if (this.#isOver) return;
     this.#isOver = true;
     const { log } = this.host;
     const level = kind === "protocol" || kind === "refused" ? "warn" : "debug";
-    log(level, "a peer's link ended", { peer: this.peer.worker, kind, why });
+    log(level, "inbound connection ended", { peer: this.peer.worker, kind, why });
     this.#keepAlive[Symbol.dispose]();
     this.#setUp[Symbol.dispose]();
     for (const cancel of [...this.#running.values()]) cancel();
@@ -237,7 +237,7 @@ export class ServerConnection<Own extends { readonly kind: string }>
     this.#tearDown()
       .catch((thrown) => {
         const fields = { peer: this.peer.worker, why: messageOf(thrown) };
-        log("error", "what carried a link's payload could not be closed", fields);
+        log("error", "closing a connection's payload failed", fields);
       })
       .finally(() => {
         this.#onOver();
@@ -255,28 +255,28 @@ export class ServerConnection<Own extends { readonly kind: string }>
   }
 }
 
-/** What a pull asks for; else in words what is wrong with it. */
+/** The decoded pull request, or the reason it is invalid. */
 export function pullOf(body: Uint8Array): PullRequest | string {
   const decoded = decodeRequest(body);
   if (!decoded.ok) return decoded.why;
-  return decoded.request.op === "pull" ? decoded.request : "it called as a pull";
+  return decoded.request.op === "pull" ? decoded.request : "call sent as a pull";
 }
 
-const NUMBER_IN_USE = "it used the number of a request that is under way";
-export const BEFORE_HELLO = "it asked before it said hello";
-/** Said to who answers on a link that is there for him to ask. */
-export const UNEXPECTED_ANSWER = "it answered on a link of its own";
+const NUMBER_IN_USE = "request number is already in use";
+export const BEFORE_HELLO = "request before the hello";
+/** Reported to a peer that sends an answer to a server. */
+export const UNEXPECTED_ANSWER = "answer received on a server connection";
 
-/** How a pull's blocks leave. */
+/** Sends the answers of a pull. */
 export interface Sender {
-  /** Item `index` is answered with this part of the wire and no block. */
+  /** Answers item `index` without a block. */
   refuse(index: number, body: Uint8Array): void;
   /**
-   * A block is lent for item `index`, until `release` of it is called. `isAsked`: its header fits
-   * what was asked for. Throws where the header breaks the rules of the wire.
+   * Sends the block of item `index`, whose slot reference is released later with `release`.
+   * `isAsked`: the header matches the request. Throws if the header violates the wire format.
    */
   send(index: number, block: ServedBlock, isAsked: boolean): void;
-  /** The pull is given up: what was lent to it comes back as soon as nobody reads it. */
+  /** The pull was cancelled: slot references are released when nothing reads them any more. */
   giveUp(indexes: readonly number[]): void;
 }
 
@@ -292,8 +292,8 @@ export interface ServedItemsOptions {
 }
 
 /**
- * One pull as the side that has the blocks sees it, whatever carries them. Every block that is lent
- * comes back exactly once.
+ * One pull on the server's side, independent of how its payload is carried. Every slot reference is
+ * released exactly once.
  */
 export class ServedItems {
   readonly #options: ServedItemsOptions;
@@ -301,10 +301,13 @@ export class ServedItems {
   readonly #abort = new AbortController();
   readonly #lent = new Map<number, ServedBlock>();
   readonly #left: Set<number>;
-  /** What was asked for: a block that is something else is not sent before the asker said so. */
+  /**
+   * The requested items. If a block's header differs, the block is sent only after the client
+   * agrees.
+   */
   readonly #asked: OpenItems;
   #lentBytes = 0;
-  /** Wakes the one that waits for less to be lent. */
+  /** Wakes the sender when a slot reference is released. */
   #wake: (() => void) | null = null;
 
   constructor(options: ServedItemsOptions, sender: Sender) {
@@ -319,7 +322,10 @@ export class ServedItems {
     return this.#abort.signal.aborted;
   }
 
-  /** Serves until all is sent or given up. `ready`: blocks can be sent. Never throws. */
+  /**
+   * Serves until everything is sent or the pull is cancelled. `ready`: payload can be sent. Never
+   * throws.
+   */
   async run(ready: Promise<boolean>): Promise<void> {
     const { clock, limits, request, channel, id } = this.#options;
     const wholeMs = Math.min(request.deadlineMs, limits.requestMs);
@@ -336,12 +342,12 @@ export class ServedItems {
     this.#wake?.();
   }
 
-  /** Whether item `index` was answered, so that what is said of it is late. */
+  /** Whether item `index` was answered, so that messages about it are late. */
   isAnswered(index: number): boolean {
     return index < this.#options.request.items.length && !this.#left.has(index);
   }
 
-  /** Why what is left was not answered. */
+  /** The reason the remaining items were not answered. */
   async #serve(): Promise<{ readonly fault: LinkFaultKind; readonly why: string }> {
     const { server, peer, request, channel, log } = this.#options;
     const { signal } = this.#abort;
@@ -354,18 +360,18 @@ export class ServedItems {
         if (signal.aborted) break;
       }
     } catch (thrown) {
-      log("error", "a pull could not be served", { peer: peer.worker, why: messageOf(thrown) });
+      log("error", "pull failed", { peer: peer.worker, why: messageOf(thrown) });
       return { fault: "broken", why: "the blocks could not be served" };
     }
-    if (signal.aborted) return { fault: "stalled", why: "the time for it was over" };
-    return { fault: "broken", why: "some blocks were left out" };
+    if (signal.aborted) return { fault: "stalled", why: "the deadline passed" };
+    return { fault: "broken", why: "some blocks were not served" };
   }
 
   #take(served: Served): void {
     const { log, peer } = this.#options;
     const { index } = served;
     if (!this.#left.has(index)) {
-      log("error", "a block was served that is not asked for", { peer: peer.worker, index });
+      log("error", "the server returned a block that was not requested", { peer: peer.worker, index });
       if (served.kind === "block") served.release();
       return;
     }
@@ -386,7 +392,7 @@ export class ServedItems {
     this.#left.delete(index);
   }
 
-  /** Throws where the header breaks the rules of the wire; then the block is let go of. */
+  /** Throws if the header violates the wire format; the block is then released. */
   frame(index: number, header: FrameHeader): Uint8Array {
     try {
       return encodeFrame(index, header);
@@ -396,14 +402,14 @@ export class ServedItems {
     }
   }
 
-  /** Its header was said, but it will not come. */
+  /** The block's header was sent, but the block will not be. */
   lose(index: number): void {
     const { channel, id } = this.#options;
     channel.send({ kind: "lost", id, index });
     this.release(index);
   }
 
-  /** Nobody reads it any more. */
+  /** Nothing reads the block any more. */
   release(index: number): void {
     const block = this.#lent.get(index);
     if (block === undefined) return;
