@@ -329,7 +329,9 @@ export class Announcer implements Disposable {
 
   #count(): void {
     if (this.#left === 0) {
-      this.#options.log("warn", "announcement rate limit reached, dropping messages", { dropped: this.#dropped });
+      this.#options.log("warn", "announcement rate limit reached, dropping messages", {
+        dropped: this.#dropped,
+      });
     }
     this.#left = MESSAGES_PER_SECOND;
   }

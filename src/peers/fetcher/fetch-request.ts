@@ -369,8 +369,14 @@ export class FetchRequest implements RequestHandle {
 }
 
 const ABORTED: LinkFault = { kind: "aborted", why: "no caller wants the block any more" };
-const IN_COOLDOWN: LinkFault = { kind: "unreachable", why: "the peer is in cooldown after a failure" };
-const NO_ANSWER: LinkFault = { kind: "protocol", why: "the request ended without an answer for the block" };
+const IN_COOLDOWN: LinkFault = {
+  kind: "unreachable",
+  why: "the peer is in cooldown after a failure",
+};
+const NO_ANSWER: LinkFault = {
+  kind: "protocol",
+  why: "the request ended without an answer for the block",
+};
 
 /** The fields of a frame header that the store needs. */
 export function pulledBlockOf(header: FrameHeader): PulledBlock {

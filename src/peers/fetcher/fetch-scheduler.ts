@@ -325,7 +325,8 @@ export class FetchScheduler implements RequestEvents {
       return;
     }
     if (why === "present" || why === "removed") {
-      const list = why === "present" ? "the block is already here" : "the block was removed recently";
+      const list =
+        why === "present" ? "the block is already here" : "the block was removed recently";
       this.settle(fetch, "aborted", list);
       return;
     }

@@ -327,7 +327,8 @@ export class PeerPath {
 
   /** The current connection, or a new one. Takes at most the dial timeout. */
   open(endpoint: Endpoint): Promise<Dialled> {
-    if (this.#closed) return Promise.resolve(failed({ kind: "closed", why: "the agent is shutting down" }));
+    if (this.#closed)
+      return Promise.resolve(failed({ kind: "closed", why: "the agent is shutting down" }));
     const connection = this.connection;
     if (connection !== null) return Promise.resolve({ ok: true, connection });
     this.#dialling ??= this.#dial(endpoint).finally(() => {

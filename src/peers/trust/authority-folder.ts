@@ -176,7 +176,10 @@ export function issueInto(
   const { worker, validity, renew } = options;
   const { cluster, pair, notAfterMs } = authority;
   if (worker.toLowerCase() === AUTHORITY) {
-    throw refusal(`the files of a worker named ${worker} would replace those of the authority`, "choose another worker name");
+    throw refusal(
+      `the files of a worker named ${worker} would replace those of the authority`,
+      "choose another worker name",
+    );
   }
   if (notAfterMs <= validity.notBeforeMs) {
     throw refusal(`the authority expired at ${dateText(notAfterMs)}`, "make a new one");

@@ -252,7 +252,8 @@ function readAuthority(value: Uint8Array): { readonly pathLength: number | null 
   const length = inside.takeIf(TAG.integer, what);
   inside.end(what);
   if (flag === null || !readBoolean(flag, what)) {
-    if (length !== null) throw new NotDer(`${what} give a path length to a certificate that is not an authority's`);
+    if (length !== null)
+      throw new NotDer(`${what} give a path length to a certificate that is not an authority's`);
     return null;
   }
   return { pathLength: length === null ? null : readSmallInteger(length, what) };

@@ -103,7 +103,8 @@ export class DerReader {
     const first = this.#byte(what);
     if (first < 0x80) return first;
     const count = first & 0x7f;
-    if (count === 0 || count > LENGTH_BYTES_MAX) throw new NotDer(`${what} has an unsupported length`);
+    if (count === 0 || count > LENGTH_BYTES_MAX)
+      throw new NotDer(`${what} has an unsupported length`);
     let length = 0;
     for (let i = 0; i < count; i++) length = length * 256 + this.#byte(what);
     if (length < 0x80 || length < 256 ** (count - 1)) {
@@ -145,7 +146,8 @@ export function readOid(body: Uint8Array, what: string): string {
   let arc = 0;
   let isStart = true;
   for (const byte of body) {
-    if ((isStart && byte === 0x80) || arc >= ARC_MAX / 128) throw new NotDer(`${what} is not an OID`);
+    if ((isStart && byte === 0x80) || arc >= ARC_MAX / 128)
+      throw new NotDer(`${what} is not an OID`);
     arc = arc * 128 + (byte & 0x7f);
     isStart = byte < 0x80;
     if (!isStart) continue;
@@ -174,7 +176,8 @@ export function readTime({ tag, body }: Element, what: string): number {
   date.setUTCFullYear(fullYear, month! - 1, day!);
   date.setUTCHours(hour!, minute!, second!);
   const isSame = date.getUTCMonth() === month! - 1 && date.getUTCDate() === day!;
-  if (!isSame || hour! > 23 || minute! > 59 || second! > 59) throw new NotDer(`${what} is not a valid time`);
+  if (!isSame || hour! > 23 || minute! > 59 || second! > 59)
+    throw new NotDer(`${what} is not a valid time`);
   return date.getTime();
 }
 

@@ -156,7 +156,10 @@ function writeRequest(request: PeerRequest): WireWriter {
     }
     case "find": {
       const { names } = request;
-      assert(names.length <= FIND_NAMES_MAX, `at most ${FIND_NAMES_MAX} names are resolved at once`);
+      assert(
+        names.length <= FIND_NAMES_MAX,
+        `at most ${FIND_NAMES_MAX} names are resolved at once`,
+      );
       const writer = beginMessage(Op.find).u32(0);
       writeItems(writer, names, (name) => {
         assert(isName(name), "an engine's name has 8 or 32 bytes");
@@ -309,7 +312,10 @@ function writeAnswer(answer: PeerAnswer): WireWriter {
       return writer;
     }
     case "find": {
-      assert(answer.found.length <= FIND_NAMES_MAX, `at most ${FIND_NAMES_MAX} names are answered at once`);
+      assert(
+        answer.found.length <= FIND_NAMES_MAX,
+        `at most ${FIND_NAMES_MAX} names are answered at once`,
+      );
       const writer = beginMessage(Op.findAnswer).u32(0);
       writeItems(writer, answer.found, (found) => {
         assert(found.length <= FOUND_MAX, `a name resolves to at most ${FOUND_MAX} blocks`);

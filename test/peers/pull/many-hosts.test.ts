@@ -10,9 +10,7 @@ const PULLED_MAX = 128;
 const names = Array.from({ length: HOSTS }, (_, i) => `w${i}`);
 
 function openLinks(kit: PullKit): string[] {
-  return [...kit.hosts.values()]
-    .filter(({ links }) => links.size > 0)
-    .map(({ worker }) => worker);
+  return [...kit.hosts.values()].filter(({ links }) => links.size > 0).map(({ worker }) => worker);
 }
 
 async function ask(kit: PullKit, name: string): Promise<void> {

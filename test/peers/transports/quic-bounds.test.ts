@@ -100,7 +100,9 @@ describeNative("what a peer may make us keep by QUIC", () => {
     }
     await clients[2]!.say(asked(own, FIND)).catch(() => {});
     expect(await clients[2]!.ended).toBe(FULL);
-    expect(pair.holder.log.map(({ fields }) => fields.why)).toContain("own has 2 links");
+    expect(pair.holder.log.map(({ fields }) => fields.why)).toContain(
+      "connection limit reached: own has 2 connections",
+    );
     const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
     if (!dialled.ok) throw new Error(dialled.fault.why);
     await using connection = dialled.connection;

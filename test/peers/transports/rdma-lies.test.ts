@@ -20,14 +20,14 @@ describeNative("an RDMA transport and those who ask it", () => {
     const item = pair.holder.server.put(1, 1_000);
     const pull: RdmaControl = { kind: "pull", id: 0, body: pullBody([item]) };
     const nonsense: Record<string, readonly RdmaControl[]> = {
-      "before it said hello": [JOIN],
-      "hello twice": [HELLO, HELLO],
-      "which queue pairs": [HELLO, pull],
-      "joined twice": [HELLO, JOIN, JOIN],
+      "before the hello": [JOIN],
+      "second hello": [HELLO, HELLO],
+      "request before its queue pairs": [HELLO, pull],
+      "second join": [HELLO, JOIN, JOIN],
       "other rails": [HELLO, { kind: "join", addresses: [ADDRESS, ADDRESS] }],
       "as a pull": [HELLO, JOIN, { kind: "pull", id: 0, body: FIND }],
-      "a link of its own": [HELLO, JOIN, { kind: "part", id: 0, body: FIND }],
-      "was not lent": [HELLO, JOIN, pull, { kind: "taken", id: 0, index: 0 }],
+      "on a server connection": [HELLO, JOIN, { kind: "part", id: 0, body: FIND }],
+      "was not given": [HELLO, JOIN, pull, { kind: "taken", id: 0, index: 0 }],
     };
     for (const [words, messages] of Object.entries(nonsense)) {
       await using raw = await pair.raw();
@@ -56,7 +56,7 @@ describeNative("an RDMA transport and those who ask it", () => {
     raw.say(HELLO);
     await raw.over();
     const whys = pair.holder.log.map(({ fields }) => String(fields.why));
-    expect(whys.some((why) => why.includes("queue pairs did not come"))).toBe(true);
+    expect(whys.some((why) => why.includes("queue pairs were not connected"))).toBe(true);
     await waitFor(() => [...pair.fabric.connections.values()].every(({ fault }) => fault !== null));
   });
 
@@ -151,8 +151,8 @@ describeNative("an RDMA transport and those it asks", () => {
         ...{ kind: "welcome", version: 1, requests: 8 },
         pairs: [{ rail: 1, address: ADDRESS }],
       },
-      "what was not offered": { kind: "welcome", version: 2, requests: 8, pairs },
-      "did not say welcome": { kind: "pong", nonce: 0 },
+      "something that was not offered": { kind: "welcome", version: 2, requests: 8, pairs },
+      "expected a welcome": { kind: "pong", nonce: 0 },
       "too full": { kind: "bye", fault: "refused", why: "too full" },
     };
     for (const [words, answer] of Object.entries(answers)) {
@@ -169,21 +169,21 @@ describeNative("an RDMA transport and those it asks", () => {
 
   const header = (pair: PlainPair) => pair.holder.server.header(1);
   const LIES: Record<string, Answer> = {
-    "another address": ({ id }, _, pair) => {
+    "frame address": ({ id }, _, pair) => {
       const body = encodeFrame(0, { ...header(pair), layer: 4 });
       return [{ kind: "lent", id, rail: 0, window: WINDOW, body }];
     },
-    "longer than was accepted": ({ id }, _, pair) => {
+    "longer than requested": ({ id }, _, pair) => {
       const body = encodeFrame(0, { ...header(pair), bytes: 10_001 });
       return [{ kind: "lent", id, rail: 0, window: WINDOW, body }];
     },
-    "a rail that there is not": ({ id }, _, pair) => [
+    "unknown rail": ({ id }, _, pair) => [
       { kind: "lent", id, rail: 1, window: WINDOW, body: encodeFrame(0, header(pair)) },
     ],
-    "lent no block": ({ id }, _, pair) => [
+    "without a readable block": ({ id }, _, pair) => [
       { kind: "part", id, body: encodeFrame(0, header(pair)) },
     ],
-    "lent what it refuses": ({ id }) => {
+    "readable block with a refusal": ({ id }) => {
       const body = encodeRefusal(0, { kind: "absent" });
       return [{ kind: "lent", id, rail: 0, window: WINDOW, body }];
     },
@@ -191,12 +191,12 @@ describeNative("an RDMA transport and those it asks", () => {
       const body = encodeRefusal(0, { kind: "absent" });
       return [1, 2].map(() => ({ kind: "part", id, body }) as const);
     },
-    "lost what it never had": ({ id }) => [{ kind: "lost", id, index: 0 }],
-    "not asked": ({ id }, _, pair) => [
+    "lost block": ({ id }) => [{ kind: "lost", id, index: 0 }],
+    "never sent": ({ id }, _, pair) => [
       { kind: "lent", id: id + 5, rail: 0, window: WINDOW, body: encodeFrame(0, header(pair)) },
     ],
-    "not spoken here": ({ id }) => [{ kind: "part", id, body: new Uint8Array(9) }],
-    "a link of ours": ({ id }) => [{ kind: "taken", id, index: 0 }],
+    unsupported: ({ id }) => [{ kind: "part", id, body: new Uint8Array(9) }],
+    "on a client connection": ({ id }) => [{ kind: "taken", id, index: 0 }],
   };
   for (const [words, lie] of Object.entries(LIES)) {
     test(`${words}: the pull and its link end, and nothing is read`, async () => {

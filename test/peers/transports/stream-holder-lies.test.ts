@@ -49,10 +49,10 @@ describeNative("a stream transport and those it asks", () => {
       return { kind: "welcome", version: 1, port: 1, requests: 8, session };
     };
     const answers: Record<string, ControlMessage> = {
-      "not offered": welcomeOf({ cipher: "none" }),
+      "something that was not offered": welcomeOf({ cipher: "none" }),
       "was not offered": welcomeOf({ lanes: 3 }),
-      "did not say welcome": { kind: "pong", nonce: 0 },
-      "its lanes": welcomeOf({}),
+      "expected a welcome": { kind: "pong", nonce: 0 },
+      "lane set-up": welcomeOf({}),
       "too full": { kind: "bye", fault: "refused", why: "too full" },
     };
     for (const [words, answer] of Object.entries(answers)) {
@@ -95,13 +95,13 @@ describeNative("a stream transport and those it asks", () => {
 
   const header = (pair: StreamPair) => pair.holder.server.header(1);
   const LIES: Record<string, Parameters<typeof pullFrom>[0]> = {
-    "before there was a place": ({ id }, _, pair) => [
+    "before its place": ({ id }, _, pair) => [
       { kind: "part", id, sent: true, body: encodeFrame(1, header(pair)) },
     ],
-    "a block that it refuses": ({ id }) => [
+    "for a refused block": ({ id }) => [
       { kind: "part", id, sent: true, body: encodeRefusal(0, { kind: "absent" }) },
     ],
-    "another address": ({ id }, _, pair) => {
+    "frame address": ({ id }, _, pair) => {
       const body = encodeFrame(0, { ...header(pair), layer: 4 });
       return [{ kind: "part", id, sent: true, body }];
     },
@@ -109,12 +109,12 @@ describeNative("a stream transport and those it asks", () => {
       const body = encodeRefusal(0, { kind: "absent" });
       return [1, 2].map(() => ({ kind: "part", id, sent: false, body }) as const);
     },
-    "lost what it never had": ({ id }) => [{ kind: "lost", id, index: 0 }],
-    "not asked": ({ id }) => [
+    "lost block": ({ id }) => [{ kind: "lost", id, index: 0 }],
+    "never sent": ({ id }) => [
       { kind: "answer", id: id + 5, body: encodeAnswer({ op: "refused", why: "" }) },
     ],
-    "not spoken here": ({ id }) => [{ kind: "part", id, sent: false, body: new Uint8Array(9) }],
-    "a link of ours": () => [{ kind: "cancel", id: 0 }],
+    unsupported: ({ id }) => [{ kind: "part", id, sent: false, body: new Uint8Array(9) }],
+    "on a client connection": () => [{ kind: "cancel", id: 0 }],
     "an item that was not": ({ id }) => [
       { kind: "part", id, sent: false, body: encodeRefusal(2, { kind: "absent" }) },
     ],

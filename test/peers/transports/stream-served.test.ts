@@ -33,7 +33,7 @@ describeNative("pulls that a stream transport serves", () => {
     }
     const bye = await raw.hear("bye");
     expect(bye).toMatchObject({ fault: "protocol" });
-    expect(bye.why).toContain("number of a transfer");
+    expect(bye.why).toContain("transfer number");
     gate.resolve();
     await waitFor(() => server.lent === 0 && pair.holder.transport.inboundLinks === 0);
     expect(pair.holder.log.some(({ level }) => level === "error")).toBe(false);

@@ -240,7 +240,10 @@ export class ClientConnection<Own extends { readonly kind: string }>
         this.#keepAlive.answered(message.nonce);
         return null;
       case "bye":
-        this.end(message.fault === "refused" ? "refused" : "broken", `peer reported: ${message.why}`);
+        this.end(
+          message.fault === "refused" ? "refused" : "broken",
+          `peer reported: ${message.why}`,
+        );
         return null;
       default:
         return UNEXPECTED_REQUEST;

@@ -86,7 +86,8 @@ export function identify(
 ): Identified {
   if (!socket.authorized) return { ok: false, why: "its certificate was not accepted" };
   if (socket.getProtocol() !== VERSION) return { ok: false, why: `it does not support ${VERSION}` };
-  if (socket.alpnProtocol !== protocol) return { ok: false, why: `it does not support ${protocol}` };
+  if (socket.alpnProtocol !== protocol)
+    return { ok: false, why: `it does not support ${protocol}` };
   const der = socket.getPeerCertificate(true).raw as Uint8Array | undefined;
   if (der === undefined) return { ok: false, why: "it presented no certificate" };
   const judged = trust.judge(der, dialled);
@@ -297,7 +298,9 @@ export class ConnectionTable<Own> {
     const { linksMax, workerLinksMax } = this.#options.limits;
     if (this.#served.size >= linksMax) return `connection limit reached: ${linksMax} connections`;
     const own = [...this.#served.keys()].filter((connection) => connection.peer.worker === worker);
-    return own.length < workerLinksMax ? null : `connection limit reached: ${worker} has ${workerLinksMax} connections`;
+    return own.length < workerLinksMax
+      ? null
+      : `connection limit reached: ${worker} has ${workerLinksMax} connections`;
   }
 
   /** Watches the authorization of an outbound connection until it ends. */

@@ -371,7 +371,10 @@ export class ServedItems {
     const { log, peer } = this.#options;
     const { index } = served;
     if (!this.#left.has(index)) {
-      log("error", "the server returned a block that was not requested", { peer: peer.worker, index });
+      log("error", "the server returned a block that was not requested", {
+        peer: peer.worker,
+        index,
+      });
       if (served.kind === "block") served.release();
       return;
     }

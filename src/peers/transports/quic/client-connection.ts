@@ -22,12 +22,12 @@ import type { Ticket } from "./quic-transport.ts";
 import type { GcPressure, Session, Stream } from "./runtime.ts";
 import { closeSession, StreamOut, tearStream } from "./runtime.ts";
 
-/** Takes what comes on a stream. */
+/** Consumes a stream's input. */
 interface Sink {
-  /** Nothing more is needed. */
+  /** No more input is needed. */
   readonly isComplete: boolean;
   take(chunk: Uint8Array): LinkFault | null;
-  /** Chunks that came together are over. */
+  /** The available input has been consumed. */
   pause(): void;
 }
 
@@ -39,21 +39,21 @@ interface ExchangeParts {
   readonly limit: Limit;
   readonly sink: Sink;
   onHeard(nowMs: number): void;
-  /** Its stream is finished, which may be later than the request. */
+  /** The stream has finished, possibly later than the request. */
   onOver(): void;
 }
 
-/** One request of ours on a stream of its own. */
+/** One request on its own stream. */
 class Exchange {
   readonly #parts: ExchangeParts;
   readonly #done = Promise.withResolvers<LinkFault | null>();
   #stream: Stream | null = null;
   #out: StreamOut | null = null;
-  /** It is over, and so long after that what still comes is not waited for. */
+  /** Time after which input that follows the request's end is not awaited any more. */
   #endMs = Number.POSITIVE_INFINITY;
   #isDone = false;
   #heardMs: number;
-  /** The stream was reset with this code; null: it was not. */
+  /** Code with which the stream was reset; null: it was not. */
   resetCode: number | null = null;
 
   constructor(parts: ExchangeParts) {
@@ -61,7 +61,9 @@ class Exchange {
     this.#heardMs = parts.clock.monotonicMs();
   }
 
-  /** Null: the sink is complete. When it has resolved, the sink gets nothing more. Never throws. */
+  /**
+   * Null: the sink is complete. The sink gets no more input after it has resolved. Never throws.
+   */
   async run(preface: Uint8Array, request: Uint8Array): Promise<LinkFault | null> {
     const { limit, onOver } = this.#parts;
     if (limit.fault !== null) return limit.fault;
@@ -72,18 +74,18 @@ class Exchange {
     return fault;
   }
 
-  /** Ends it from outside. */
+  /** Ends the request. */
   end(fault: LinkFault): void {
     this.#finish(fault, Code.cancelled);
   }
 
-  /** Called now and then: gives up what stands still. */
+  /** Called periodically: ends a stalled request. */
   look(nowMs: number): void {
     const { limits } = this.#parts;
-    // It waits for its turn: the other side takes so many requests at a time.
+    // A stream without an id waits for the peer's stream limit, which does not count as a stall.
     if (this.#stream?.id === null) this.#heardMs = nowMs;
     if (!this.#isDone && nowMs - this.#heardMs >= limits.stallMs) {
-      this.#finish({ kind: "stalled", why: "nothing came for too long" }, Code.stalled);
+      this.#finish({ kind: "stalled", why: "no data for too long" }, Code.stalled);
     }
     if (nowMs - this.#endMs >= limits.stallMs) this.#tear(Code.protocol);
   }
@@ -113,7 +115,7 @@ class Exchange {
       if (this.#isDone) return this.#tear(Code.cancelled);
       const writing = this.#write(out, preface, request);
       await this.#read(stream);
-      this.#finish({ kind: "broken", why: "the answer ended too early" }, Code.none);
+      this.#finish({ kind: "broken", why: "incomplete answer" }, Code.none);
       await writing;
     } catch (thrown) {
       this.resetCode = resetCodeOf(thrown);
@@ -127,7 +129,7 @@ class Exchange {
     if (await out.write(request, preface)) await out.end();
   }
 
-  /** Reads to the end of the stream, also behind what is needed: only then it is finished. */
+  /** Reads to the end of the stream: a stream is finished only after that. */
   async #read(stream: Stream): Promise<void> {
     const { sink, clock, onHeard } = this.#parts;
     for await (const batch of stream) {
@@ -144,7 +146,7 @@ class Exchange {
   }
 }
 
-/** Takes the one answer of a call. */
+/** Reads the single answer of a call. */
 export class AnswerSink implements Sink {
   answer: PeerAnswer | null = null;
   readonly #request: Exclude<PeerRequest, { op: "pull" }>;
@@ -163,7 +165,7 @@ export class AnswerSink implements Sink {
     const { fault, message } = this.#reader;
     if (fault !== null) return { kind: "protocol", why: fault };
     if (message === null) return null;
-    if (end < chunk.length) return { kind: "protocol", why: "something behind the answer" };
+    if (end < chunk.length) return { kind: "protocol", why: "data after the answer" };
     const decoded = decodeAnswer(message);
     if (!decoded.ok) return { kind: "protocol", why: decoded.why };
     const why = whyNoAnswer(this.#request, decoded.answer);
@@ -175,18 +177,18 @@ export class AnswerSink implements Sink {
   pause(): void {}
 }
 
-/** A block whose payload is on its way. */
+/** A block whose payload is being received. */
 interface Coming {
   readonly index: number;
   readonly header: FrameHeader;
   /** Its place, exactly as long as the payload. */
   readonly place: Uint8Array;
   bytes: number;
-  /** Of these, what the caller knows. */
+  /** Bytes of it reported to the caller. */
   told: number;
 }
 
-/** Takes the parts of a pull, and copies payload to its place. */
+/** Reads the parts of a pull, and copies payload to the items' places. */
 class PullSink implements Sink {
   readonly #pull: OutgoingPull;
   readonly #region: Region;
@@ -200,7 +202,7 @@ class PullSink implements Sink {
     this.#open = new OpenItems(pull.namespace, pull.items);
   }
 
-  /** Nothing has come so far. */
+  /** Nothing was received so far. */
   get isFresh(): boolean {
     return this.#open.size === this.#pull.items.length && !this.#reader.within;
   }
@@ -211,7 +213,7 @@ class PullSink implements Sink {
 
   take(chunk: Uint8Array): LinkFault | null {
     for (let at = 0; at < chunk.length; ) {
-      if (this.isComplete) return { kind: "protocol", why: "something behind the last answer" };
+      if (this.isComplete) return { kind: "protocol", why: "data after the last answer" };
       if (this.#coming !== null) {
         at += this.#fill(this.#coming, chunk, at);
         continue;
@@ -224,7 +226,7 @@ class PullSink implements Sink {
     return null;
   }
 
-  /** Tells of what has come. */
+  /** Reports received bytes. */
   pause(): void {
     const coming = this.#coming;
     if (coming === null || coming.told === coming.bytes) return;
@@ -249,7 +251,7 @@ class PullSink implements Sink {
     return null;
   }
 
-  /** How much of the chunk was payload. */
+  /** Returns the number of payload bytes in the chunk. */
   #fill(coming: Coming, chunk: Uint8Array, at: number): number {
     const bytes = Math.min(coming.place.length - coming.bytes, chunk.length - at);
     const isAll = at === 0 && bytes === chunk.length;
@@ -272,27 +274,27 @@ type CallRequest = Exclude<PeerRequest, { op: "pull" }>;
 
 export interface ClientOptions {
   readonly session: Session;
-  /** The ticket that the connection began with; null: none. */
+  /** The session ticket that the connection began with; null: none. */
   readonly ticket: Ticket | null;
-  /** Shows that we are who our certificate says. */
+  /** Proves that this host owns its certificate's key. */
   readonly proof: Uint8Array;
   readonly region: Region;
   readonly clock: Clock;
   readonly limits: QuicLimits;
   readonly gcPressure: GcPressure;
   judge(certificate: Uint8Array): Judgement;
-  /** Holds it against what is believed from now on. */
+  /** Watches the connection's authorization. */
   hold(connection: Pick<TrustedConnection, "identity" | "der" | "refuse">): Disposable;
 }
 
 /**
- * Our end of a connection that we made. One that began with a ticket may be used at once: its first
- * pulls leave with the first packet, everything else waits for the handshake.
+ * The client's side of a connection. With a session ticket it can be used at once: its first pulls
+ * leave with the first packet (0-RTT); other requests wait for the handshake.
  */
 export class ClientConnection implements PeerLink {
   readonly transport = "quic";
   readonly ended: Promise<LinkFault>;
-  /** Null once the peer's certificate was found good in this handshake; else why it ended. */
+  /** Null once this handshake has authorized the peer; otherwise the reason it failed. */
   readonly ready: Promise<LinkFault | null>;
   readonly #parts: ClientOptions;
   readonly #exchanges = new Set<Exchange>();
@@ -309,7 +311,7 @@ export class ClientConnection implements PeerLink {
   #rttMs: number | null = null;
   readonly #watch: Disposable;
   #requests = 0;
-  /** When the last request was over. */
+  /** When the last request ended. */
   #restMs: number;
   #closing: Promise<void> | null = null;
 
@@ -356,7 +358,7 @@ export class ClientConnection implements PeerLink {
     return this.#fault;
   }
 
-  /** What the next connection may begin with, and for how long. */
+  /** The session ticket for the next connection, and its lifetime. */
   get nextTicket(): { readonly ticket: Ticket; readonly ms: number } | null {
     const { limits, clock } = this.#parts;
     if (!this.#isReady || this.#newTicket === null) return null;
@@ -381,7 +383,7 @@ export class ClientConnection implements PeerLink {
         this.#hold(judged.identity, certificate!.raw);
         return this.#fault;
       }
-      refusal = invalid ?? (judged?.ok === false ? judged.why : "it showed no certificate");
+      refusal = invalid ?? (judged?.ok === false ? judged.why : "it presented no certificate");
     } catch (thrown) {
       const fault = faultOf(thrown);
       const isGone = fault.kind === "broken";
@@ -423,14 +425,14 @@ export class ClientConnection implements PeerLink {
       if (fault === null) return null;
       const late = await this.#untilReady(limit);
       if (late !== null) return late;
-      // The ticket was not taken: nothing of the first flight was read there.
+      // The ticket was refused: the peer ignored the first packets, so send the request again.
       if (!this.#isEarlyRefused || !sink.isFresh) return fault;
     }
     const late = await this.#untilReady(limit);
     return late ?? (await this.#ask(request(), new PullSink(pull, region), limit));
   }
 
-  /** Null: the handshake is over and the link is good. */
+  /** Null: the handshake is complete and the peer is authorized. */
   async #untilReady(limit: Limit): Promise<LinkFault | null> {
     if (limit.fault !== null || this.#isReady) return limit.fault ?? this.#fault;
     const { promise, resolve } = Promise.withResolvers<LinkFault | null>();
@@ -462,18 +464,18 @@ export class ClientConnection implements PeerLink {
     const fault = await exchange.run(preface, withLength(encodeRequest(request)));
     this.#requests--;
     this.#restMs = this.#parts.clock.monotonicMs();
-    // A connection that ends takes its streams with it, and only it knows why.
+    // A connection that ends also ends its streams, and only the connection knows the reason.
     if (fault?.kind === "broken" && exchange.resetCode === null) return this.#fault ?? fault;
     return fault;
   }
 
-  /** Gives up requests that stand still, and the link when nothing is asked for a while. */
+  /** Ends stalled requests, and an idle connection. */
   #look(): void {
     const { clock, limits } = this.#parts;
     const nowMs = clock.monotonicMs();
     for (const exchange of this.#exchanges) exchange.look(nowMs);
     if (this.#requests > 0 || nowMs - this.#restMs < limits.idleMs) return;
-    void this.#close({ kind: "closed", why: "nothing was asked for a while" });
+    void this.#close({ kind: "closed", why: "closed after an idle time" });
   }
 
   #over(fault: LinkFault, code: number = Code.none): void {
@@ -499,6 +501,6 @@ export class ClientConnection implements PeerLink {
   }
 
   [Symbol.asyncDispose](): Promise<void> {
-    return this.#close({ kind: "closed", why: "this side closed the link" });
+    return this.#close({ kind: "closed", why: "closed by this side" });
   }
 }

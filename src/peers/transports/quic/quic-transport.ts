@@ -28,19 +28,22 @@ import {
 } from "./runtime.ts";
 import { type ConnectionHost, ServerConnection } from "./server-connection.ts";
 
-/** What lets the next connection to a peer begin with a request. A secret: in memory only. */
+/**
+ * A session ticket: lets the next connection to a peer begin with a request (0-RTT). Secret; kept
+ * in memory only.
+ */
 export interface Ticket {
   readonly ticket: Uint8Array;
-  /** Shows the other side that our address is real; null: it gave none. */
+  /** Validates this host's address; null: the server gave none. */
   readonly token: Uint8Array | null;
-  /** The certificate that the peer showed, in DER: the connection will not show it again. */
+  /** The peer's certificate in DER: a resumed connection does not present it again. */
   readonly certificate: Uint8Array;
   readonly identity: PeerIdentity;
 }
 
 const TICKETS_MAX = 1_024;
 
-/** Tickets of peers that we spoke to shortly before. */
+/** Session tickets of recently used peers. */
 class Tickets {
   readonly #clock: Clock;
   readonly #kept = new Map<string, { readonly ticket: Ticket; readonly expiry: Disposable }>();
@@ -53,7 +56,7 @@ class Tickets {
     return this.#kept.size;
   }
 
-  /** Keeps it for `ms`, instead of the one that there was. */
+  /** Replaces the peer's ticket for `ms`. */
   keep(name: string, ticket: Ticket, ms: number): void {
     this.drop(name);
     if (ms <= 0 || this.#kept.size >= TICKETS_MAX) return;
@@ -78,27 +81,27 @@ class Tickets {
 interface ListenerParts extends Omit<ConnectionHost, "onOver" | "whyNoMore"> {
   readonly quic: QuicModule;
   readonly address: Address;
-  /** An endpoint has its socket. */
+  /** An endpoint has bound its socket. */
   onSocket(port: number): void;
 }
 
-/** One address may begin so many connections a second, and so many at once. */
+/** Maximum connections per second from one address, and maximum burst. */
 const CREATION_RATE = 100;
 const CREATION_BURST = 200;
 
 const RETRY_MS = 500;
 
 /**
- * Takes peers' connections. The runtime cannot give a listening socket other certificates, so new
- * ones need another socket at the same port: that is made as soon as no peer is connected, at the
- * latest when `reloadMs` have passed; then those that are left are told to come again.
+ * Accepts inbound connections. The runtime cannot change the certificates of a listening socket, so
+ * new ones need a new socket at the same port: it is opened when no peer is connected, or at the
+ * latest after `reloadMs`; the remaining connections are then closed, and clients connect again.
  */
 class Listener {
   readonly #parts: ListenerParts;
   readonly #connections = new Set<ServerConnection>();
   #endpoint: Endpoint | null = null;
   #port: number;
-  /** The certificates of the socket are not the latest. */
+  /** The socket's certificates are outdated. */
   #isStale = false;
   #swapping: Promise<void> | null = null;
   #deadline: Disposable | null = null;
@@ -109,18 +112,18 @@ class Listener {
     this.#port = parts.address.port;
   }
 
-  /** Those whose certificate was found good. */
+  /** Number of authorized connections. */
   get connections(): number {
     return [...this.#connections].filter((connection) => connection.peer !== null).length;
   }
 
-  /** Throws CONFIG_INVALID where the address cannot be had. Resolves with the port. */
+  /** Throws CONFIG_INVALID if the address is not available. Resolves with the port. */
   async open(): Promise<number> {
     const { address, onSocket } = this.#parts;
     try {
       this.#endpoint = await this.#bind(this.#port);
     } catch (cause) {
-      const what = `peers cannot be taken at ${address.host}:${this.#port}: ${messageOf(cause)}`;
+      const what = `cannot listen for peers at ${address.host}:${this.#port}: ${messageOf(cause)}`;
       const fix = "let [peers].listen_quic name a free port of this host";
       throw new HearthError("CONFIG_INVALID", what, { cause, fix });
     }
@@ -129,7 +132,7 @@ class Listener {
     return this.#port;
   }
 
-  /** A socket with the certificates as they are now; throws where there can be none. */
+  /** Opens a socket with the current certificates; throws if it cannot. */
   async #bind(port: number): Promise<Endpoint> {
     const { quic, limits, trust, address } = this.#parts;
     const endpoint = new quic.QuicEndpoint({
@@ -143,7 +146,7 @@ class Listener {
     try {
       const options = serverOptions(trust.credentials, limits);
       await quic.listen((session) => this.#take(session), { ...options, endpoint });
-      // One that got no socket has no address, and closes with the reason.
+      // An endpoint without a socket has no address and closes with the reason.
       if (endpoint.address === undefined) await endpoint.closed;
       return endpoint;
     } catch (thrown) {
@@ -164,7 +167,9 @@ class Listener {
   #whyNoMore(worker: WorkerId): string | null {
     const { workerLinksMax } = this.#parts.limits;
     const own = [...this.#connections].filter((connection) => connection.proven === worker);
-    return own.length < workerLinksMax ? null : `${worker} has ${workerLinksMax} links`;
+    return own.length < workerLinksMax
+      ? null
+      : `connection limit reached: ${worker} has ${workerLinksMax} connections`;
   }
 
   #forget(connection: ServerConnection): void {
@@ -172,7 +177,7 @@ class Listener {
     if (this.#isStale && this.#connections.size === 0 && !this.#isClosed) void this.#swap();
   }
 
-  /** Links that come from now on, or soon, see the latest certificates. */
+  /** Makes new connections use the latest certificates, at once or soon. */
   async reload(): Promise<void> {
     if (this.#isClosed) return;
     this.#isStale = true;
@@ -184,7 +189,7 @@ class Listener {
   #swap(): Promise<void> {
     this.#swapping ??= this.#renew().finally(() => {
       this.#swapping = null;
-      // Others may have come meanwhile.
+      // Peers may have connected meanwhile.
       if (this.#isStale) void this.reload();
     });
     return this.#swapping;
@@ -196,7 +201,7 @@ class Listener {
     this.#deadline = null;
     this.#isStale = false;
     try {
-      // Whether they are good shows at a port of its own, before the one that is used is given up.
+      // Tests the certificates at another port before closing the socket in use.
       (await this.#bind(0)).destroy();
     } catch (thrown) {
       log("error", "the new certificates cannot be used", { why: messageOf(thrown) });
@@ -207,13 +212,13 @@ class Listener {
     try {
       await this.open();
     } catch (thrown) {
-      log("error", "peers cannot be taken again", { why: messageOf(thrown) });
+      log("error", "cannot listen for peers again", { why: messageOf(thrown) });
       this.#isStale = true;
       this.#deadline = clock.after(RETRY_MS, () => void this.#swap());
     }
   }
 
-  /** Ends all links in the given way, and gives the port back. */
+  /** Ends all connections with `end`, and releases the port. */
   async #shut(end: (connection: ServerConnection) => Promise<void>): Promise<void> {
     const endpoint = this.#endpoint;
     this.#endpoint = null;
@@ -235,7 +240,7 @@ class Listener {
   }
 }
 
-/** As the runtime wants addresses. */
+/** The runtime's notation of an address. */
 function socketAddress(host: string, port: number): string {
   return host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
 }
@@ -261,8 +266,8 @@ function common(limits: QuicLimits) {
 }
 
 /**
- * What a server shows and whom it believes. An asker may show its own certificate only, so those
- * that stand between it and the authorities are taken from our own chain.
+ * A server's TLS options. A client can present only its own certificate, so intermediates are taken
+ * from this host's own chain.
  */
 function serverOptions(credentials: Credentials, limits: QuicLimits): SessionOptions {
   const { key, certificates, authorities } = credentials;
@@ -278,8 +283,8 @@ function serverOptions(credentials: Credentials, limits: QuicLimits): SessionOpt
 }
 
 /**
- * What an asker shows: its own certificate alone, because of a chain the runtime tells a server
- * another one. Names are not compared by the runtime, which does not know ours.
+ * A client's TLS options: only its own certificate, because the runtime misreports a chain to the
+ * server. The runtime's name check is off, as it does not know our names.
  */
 function clientOptions(credentials: Credentials, limits: QuicLimits): SessionOptions {
   const { key, certificates, authorities } = credentials;
@@ -307,8 +312,8 @@ export interface QuicOptions {
 const ANY_ADDRESS = { 4: "0.0.0.0", 6: "::" } as const;
 
 /**
- * QUIC of the runtime: one connection to a peer, a stream for each request. Payload passes through
- * JavaScript, so it is slow where the network is fast; it needs one UDP port and nothing else.
+ * QUIC of the runtime: one connection per peer, one stream per request. Payload passes through
+ * JavaScript, so it is slow on fast networks; it needs one UDP port and nothing else.
  */
 export class QuicTransport implements Transport {
   readonly name = "quic";
@@ -380,12 +385,12 @@ export class QuicTransport implements Transport {
   }
 
   async dial(target: DialTarget, signal: AbortSignal): Promise<Dialled> {
-    if (this.#closed !== null) return failed({ kind: "closed", why: "it is closed" });
+    if (this.#closed !== null) return failed({ kind: "closed", why: "the transport is closed" });
     if (this.#quic === null) {
       return failed({ kind: "unsupported", why: this.unsupported ?? "no region is registered" });
     }
     const { promise: given, resolve } = Promise.withResolvers<LinkFault>();
-    const giveUp = () => resolve({ kind: "aborted", why: "the dial was given up" });
+    const giveUp = () => resolve({ kind: "aborted", why: "the dial was cancelled" });
     signal.addEventListener("abort", giveUp, { once: true });
     if (signal.aborted) giveUp();
     try {
@@ -435,13 +440,13 @@ export class QuicTransport implements Transport {
       this.#connections.delete(connection);
       const next = connection.nextTicket;
       if (next === null || this.#closed !== null) this.#tickets.drop(name);
-      // A ticket speaks for the certificate that we showed.
+      // A ticket is bound to the certificate that this host presented.
       else if (trust.credentials === credentials) this.#tickets.keep(name, next.ticket, next.ms);
     });
     return connection;
   }
 
-  /** A ticket of a peer whose certificate is still good. */
+  /** A ticket of a peer whose certificate is still accepted. */
   #ticketFor(name: string, { worker }: DialTarget): Ticket | null {
     const ticket = this.#tickets.find(name);
     if (ticket === null || this.#options.trust.judge(ticket.certificate, worker).ok) return ticket;
@@ -462,10 +467,10 @@ export class QuicTransport implements Transport {
     const { native, log } = this.#options;
     try {
       if (native.tuneUdp(port, this.#limits.socketBytes) > 0) return;
-      log("warn", "a UDP socket was not found: a peer that dies may stall others", { port });
+      log("warn", "UDP socket not found: a dead peer may stall others", { port });
     } catch (thrown) {
       if (!(thrown instanceof NativeError)) throw thrown;
-      log("warn", "a UDP socket cannot be tuned", { port, why: thrown.text });
+      log("warn", "UDP socket cannot be tuned", { port, why: thrown.text });
     }
   }
 
@@ -495,7 +500,7 @@ interface Numeric {
   readonly family: 4 | 6;
 }
 
-/** Names are looked up by the system. */
+/** Resolves a name with the system's resolver. */
 async function addressOf({ host }: Address): Promise<Numeric> {
   const family = isIP(host);
   if (family !== 0) return { host, family: family as 4 | 6 };

@@ -10,9 +10,8 @@ export type SessionOptions = import("node:quic").SessionOptions;
 let loading: Promise<QuicModule> | undefined;
 
 /**
- * The runtime's QUIC, loaded when it is first needed. Importing it prints a warning that it is
- * experimental, which is no news to an operator: that one is left out, all others pass. Throws
- * UNSUPPORTED where the runtime has none.
+ * Loads the runtime's QUIC on first use. The runtime's warning that QUIC is experimental is
+ * suppressed; other warnings pass. Throws UNSUPPORTED if the runtime has no QUIC.
  */
 export function loadQuic(): Promise<QuicModule> {
   loading ??= load();
@@ -35,13 +34,13 @@ async function load(): Promise<QuicModule> {
   }
 }
 
-/** What the runtime keeps of any finished stream. */
+/** Memory that the runtime keeps for a finished stream. */
 const STREAM_BYTES = 8 * 1024;
 
 /**
- * The runtime keeps memory outside of its heap for each finished stream until it collects garbage,
- * and that memory does not make it collect. This counts what is outstanding, and makes it collect
- * where that is more than `bytesMax`.
+ * The runtime keeps native memory for each finished stream until its garbage collector runs, and
+ * that memory does not trigger the collector. This class counts it, and forces a collection above
+ * `bytesMax`.
  */
 export class GcPressure {
   readonly #bytesMax: number;
@@ -49,9 +48,9 @@ export class GcPressure {
   readonly #streams = new FinalizationRegistry<number>((bytes) => {
     this.#bytes -= bytes;
   });
-  /** Of streams that are finished and not collected. */
+  /** Estimated memory of finished streams that were not collected. */
   #bytes = 0;
-  /** Of streams that finished since the last collection of ours. */
+  /** Bytes added since the last forced collection. */
   #fresh = 0;
 
   constructor(bytesMax: number, collect: () => void = () => Bun.gc(true)) {
@@ -63,7 +62,7 @@ export class GcPressure {
     return this.#bytes;
   }
 
-  /** A stream is finished. `waitingBytes`: the most that waited to be sent on it. */
+  /** A stream has finished. `waitingBytes`: the maximum that was queued on it. */
   add(stream: Stream, waitingBytes: number): void {
     const bytes = STREAM_BYTES + waitingBytes;
     this.#streams.register(stream, bytes);
@@ -75,10 +74,7 @@ export class GcPressure {
   }
 }
 
-/**
- * Ends a connection so that the other side hears of it, with `code`; one whose streams do not end
- * within `ms` is torn down.
- */
+/** Closes a connection with `code`; tears it down if its streams do not end within `ms`. */
 export async function closeSession(
   session: Session,
   code: number,
@@ -94,14 +90,14 @@ export async function closeSession(
   if (!session.destroyed) session.destroy(undefined, options);
 }
 
-/** Ends a stream in both directions so that the other side learns the code. */
+/** Resets a stream in both directions with this code. */
 export function tearStream(stream: Stream, code: number): void {
   if (stream.destroyed) return;
   const { resetStream, stopSending } = stream as Stream & {
     resetStream?(code: number): void;
     stopSending?(code: number): void;
   };
-  // What `destroy` does with the code depends on what the stream was used for.
+  // The effect of `destroy` on the code depends on the stream's use, so reset it first.
   resetStream?.call(stream, code);
   stopSending?.call(stream, code);
   stream.destroy(undefined, { code });
@@ -112,23 +108,23 @@ const DRAIN = Symbol.for("Stream.drainableProtocol");
 interface Writer {
   writevSync(chunks: readonly Uint8Array[]): boolean;
   endSync(): number;
-  /** Null: there is room, or never will be. */
+  /** Null: there is space, or there never will be. */
   [DRAIN](): Promise<unknown> | null;
 }
 
 const NOTHING = new Uint8Array(0);
 
 /**
- * Writes to a stream in pieces, each when there is room for it: what waits in the runtime is dealt
- * with in quadratic time. Every piece is copied as it is written, so its source is free at once.
+ * Writes to a stream in pieces, each when there is space: the runtime's time for queued data grows
+ * with its square. Each piece is copied as it is written, so its source can be reused at once.
  */
 export class StreamOut {
   readonly #writer: Writer;
   readonly #pieceBytes: number;
   #isStopped = false;
-  /** Somebody waits for room. */
+  /** Wakes the caller that waits for space. */
   #wake: ((isRoom: boolean) => void) | null = null;
-  /** Pieces that were taken: who waits at the same number for long is not listened to. */
+  /** Pieces accepted so far: a peer whose count does not change is not reading. */
   taken = 0;
 
   constructor(stream: Stream, limits: Pick<QuicLimits, "pieceBytes" | "waitingBytes">) {
@@ -141,12 +137,12 @@ export class StreamOut {
     return this.#wake !== null;
   }
 
-  /** Writes a few bytes, and `bytes` behind them. False: nobody will read it. */
+  /** Writes `head` and `bytes`. False: nothing reads the stream any more. */
   async write(bytes: Uint8Array, head: Uint8Array = NOTHING): Promise<boolean> {
     const piece = this.#pieceBytes;
     let chunks = [head, bytes.subarray(0, piece)];
     for (let at = piece; ; at += piece) {
-      // Each call sends what it can: a head of its own would be a packet of its own.
+      // One call sends one packet if it can, so head and bytes are written together.
       while (!this.#writer.writevSync(chunks)) if (!(await this.#room())) return false;
       this.taken++;
       if (this.#isStopped) return false;
@@ -160,13 +156,13 @@ export class StreamOut {
     return true;
   }
 
-  /** The stream is over, or what is written is not wanted any more. */
+  /** The stream ended, or the data is no longer wanted. */
   stop(): void {
     this.#isStopped = true;
     this.#wake?.(false);
   }
 
-  /** Waits until something may be written; false: it never will be. */
+  /** Waits for space; false: there never will be. */
   #room(): Promise<boolean> | boolean {
     if (this.#isStopped) return false;
     const drained = this.#writer[DRAIN]();

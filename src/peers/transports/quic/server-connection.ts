@@ -20,7 +20,7 @@ import { isProof, PrefaceReader } from "./preface.ts";
 import type { GcPressure, Session, Stream } from "./runtime.ts";
 import { closeSession, StreamOut, tearStream } from "./runtime.ts";
 
-/** What all streams of a listening side share. */
+/** Shared by all streams of a listener. */
 interface ServeHost {
   readonly server: PeerServer;
   readonly region: Region;
@@ -28,17 +28,17 @@ interface ServeHost {
   readonly limits: QuicLimits;
   readonly log: TransportLog;
   readonly gcPressure: GcPressure;
-  /** False: too many requests are answered already. */
+  /** False: the request limit is reached. */
   takeRequest(): boolean;
   giveRequest(): void;
 }
 
-/** Who a stream belongs to; null: he is not welcome, and his link ends. */
+/** Authorizes the sender of a stream by its proof; null: refused, and its connection ends. */
 type AuthResult = (proof: Uint8Array) => Promise<PeerIdentity | null>;
 
 type Pull = Extract<PeerRequest, { op: "pull" }>;
 
-/** All others fit into a few pieces. */
+/** All other answers fit into a few pieces. */
 function mayBeLong({ op }: PeerAnswer): boolean {
   return op === "summary" || op === "find";
 }
@@ -47,13 +47,13 @@ function mayBeLong({ op }: PeerAnswer): boolean {
 class ServedStream {
   readonly #stream: Stream;
   readonly #host: ServeHost;
-  /** Of the link's streams, those that have an answer that may be long as bytes. */
+  /** Limits the connection's streams with large answers in memory. */
   readonly #longAnswers: RequestSlots;
   readonly #over = new AbortController();
   readonly #out: StreamOut;
-  /** When it is given up, whatever happens. */
+  /** Deadline of the request. */
   #endMs: number;
-  /** When it last took something, and how much it had taken then. */
+  /** When the peer last read data, and how much it had read then. */
   #movedMs: number;
   #taken = 0;
   #isAnswered = false;
@@ -72,7 +72,7 @@ class ServedStream {
     stream.closed.then(over, over);
   }
 
-  /** Called now and then: ends what stands still, and what is too late. */
+  /** Called periodically: ends stalled and late streams. */
   look(nowMs: number): void {
     if (!this.#out.isWaiting || this.#out.taken !== this.#taken) {
       this.#taken = this.#out.taken;
@@ -87,14 +87,14 @@ class ServedStream {
     this.#out.stop();
   }
 
-  /** Answers it. Never throws: the runtime would end the whole connection. */
+  /** Serves the request. Never throws: the runtime would end the whole connection. */
   async run(welcome: AuthResult): Promise<void> {
     try {
       const code = await this.#run(welcome);
       if (code !== Code.none) this.stop(code);
     } catch (thrown) {
       if (!this.#over.signal.aborted) {
-        this.#host.log("error", "a request could not be answered", { why: messageOf(thrown) });
+        this.#host.log("error", "request failed", { why: messageOf(thrown) });
       }
       this.stop(Code.failed);
     }
@@ -102,7 +102,7 @@ class ServedStream {
     gcPressure.add(this.#stream, Math.min(limits.waitingBytes, this.#sentBytes));
   }
 
-  /** Ends it in the middle. */
+  /** Resets the stream. */
   stop(code: number): void {
     this.#giveUp();
     tearStream(this.#stream, code);
@@ -112,7 +112,7 @@ class ServedStream {
     const read = await this.#read(welcome);
     if (typeof read === "number") return read;
     const { request, peer } = read;
-    // What came in the first flight may be a copy that somebody else sends again.
+    // 0-RTT data can be replayed by an attacker, so only pulls are served from it.
     if (this.#stream.early && request.op !== "pull") return Code.protocol;
     const { clock, limits } = this.#host;
     const deadlineMs = request.op === "pull" ? request.deadlineMs : limits.requestMs;
@@ -122,7 +122,7 @@ class ServedStream {
     return this.#isAnswered ? Code.none : Code.cancelled;
   }
 
-  /** The request, or the code with which the stream ends. */
+  /** The request, or the code with which the stream is reset. */
   async #read(welcome: AuthResult): Promise<{ request: PeerRequest; peer: PeerIdentity } | number> {
     const preface = new PrefaceReader();
     const reader = new MessageReader(REQUEST_BYTES_MAX);
@@ -148,7 +148,7 @@ class ServedStream {
     }
   }
 
-  /** Nothing may follow a request, and only a stream that was read to its end is finished. */
+  /** Nothing may follow a request, and a stream is finished only when it was read to its end. */
   #awaitEnd(batches: AsyncIterator<unknown>): void {
     batches.next().then(
       ({ done }) => {
@@ -158,7 +158,7 @@ class ServedStream {
     );
   }
 
-  /** Whether all of the answer is written. */
+  /** Whether the complete answer was written. */
   async #answer(peer: PeerIdentity, request: PeerRequest): Promise<boolean> {
     const { server, limits, takeRequest, giveRequest } = this.#host;
     if (!takeRequest()) {
@@ -175,7 +175,7 @@ class ServedStream {
     }
   }
 
-  /** Who does not take his answers makes us keep one of them, and not as many as he asks for. */
+  /** A peer that does not read its answers occupies memory for one of them, not for all. */
   async #say(answer: PeerAnswer): Promise<boolean> {
     const { signal } = this.#over;
     if (!mayBeLong(answer)) return this.#write(answer);
@@ -227,12 +227,12 @@ class ServedStream {
 export interface ConnectionHost extends ServeHost {
   readonly trust: Trust;
   readonly held: TrustedConnections;
-  /** Why no link more of this worker is taken; null: one is. */
+  /** The reason no further connection of this worker is accepted; null: accepted. */
   whyNoMore(worker: WorkerId): string | null;
   onOver(connection: ServerConnection): void;
 }
 
-/** A connection that a peer made to us. Its certificate is judged before a request is parsed. */
+/** An inbound connection. Its certificate is authorized before a request is parsed. */
 export class ServerConnection {
   readonly #session: Session;
   readonly #host: ConnectionHost;
@@ -264,12 +264,12 @@ export class ServerConnection {
     this.#judged = this.#judge();
   }
 
-  /** Null until its certificate was found good, and after its end. */
+  /** Null before authorization, and after the end. */
   get peer(): PeerIdentity | null {
     return this.#isOver ? null : this.#peer;
   }
 
-  /** Who has proven who he is; null before, and after its end. */
+  /** The worker that proved its identity; null before that, and after the end. */
   get proven(): WorkerId | null {
     return this.#isProven ? (this.peer?.worker ?? null) : null;
   }
@@ -280,7 +280,7 @@ export class ServerConnection {
     try {
       const { validationErrorReason: invalid } = await this.#session.opened;
       const certificate = this.#session.peerCertificate;
-      if (certificate === undefined) why = "it showed no certificate";
+      if (certificate === undefined) why = "it presented no certificate";
       else if (invalid !== undefined) why = invalid;
       else {
         const judged = trust.judge(certificate.raw, null);
@@ -293,7 +293,7 @@ export class ServerConnection {
     } catch (thrown) {
       why = faultOf(thrown).why;
     }
-    log("warn", "a peer was refused", { from: this.#from, why });
+    log("warn", "peer refused", { from: this.#from, why });
     this.#refuse();
     return null;
   }
@@ -310,7 +310,7 @@ export class ServerConnection {
     return remote === undefined ? "" : remote.address;
   }
 
-  /** A peer whose certificate is good and who holds its key. */
+  /** The peer, if its certificate is accepted and it proved that it has the key. */
   async #welcome(proof: Uint8Array): Promise<PeerIdentity | null> {
     const peer = await this.#judged;
     if (peer === null || this.#isProven || this.#isOver) return this.#isOver ? null : peer;
@@ -324,7 +324,7 @@ export class ServerConnection {
       this.#isProven = true;
       return peer;
     }
-    log("warn", "a peer was refused", { from: this.#from, why });
+    log("warn", "peer refused", { from: this.#from, why });
     this.#refuse(isHe ? Code.full : Code.refused);
     return null;
   }
@@ -355,7 +355,7 @@ export class ServerConnection {
     for (const stream of this.#streams) stream.look(nowMs);
   }
 
-  /** Ends what is under way, then the connection. */
+  /** Ends running requests, then the connection. */
   async close(): Promise<void> {
     this.#isLeaving = true;
     for (const stream of this.#streams) stream.stop(Code.leaving);
@@ -364,7 +364,7 @@ export class ServerConnection {
     await closeSession(this.#session, Code.leaving, clock, limits.closeMs);
   }
 
-  /** Lets what is under way be finished, for a while, and ends the connection. */
+  /** Waits a limited time for running requests, then ends the connection. */
   async leave(): Promise<void> {
     this.#isLeaving = true;
     const { promise: late, resolve } = Promise.withResolvers<void>();

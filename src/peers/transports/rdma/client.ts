@@ -21,9 +21,9 @@ import type { RdmaLimits } from "./rdma-transport.ts";
 type Frame = Extract<Part, { kind: "frame" }>;
 
 /**
- * One pull as its asker sees it. The holder says of each block where it may be read; it is read as
- * soon as its header was compared with what was asked for, and handed back when nothing of this
- * side reads it any more, however that ended.
+ * One pull on the client's side. The server says for each block where it can be read. The client
+ * reads it after comparing its header with the request, and returns it when nothing here reads it
+ * any more, whatever the result.
  */
 class RdmaPull implements ClientPull {
   readonly over: Promise<LinkFault | null>;
@@ -64,13 +64,13 @@ class RdmaPull implements ClientPull {
     this.#items.takeEnd(fault);
   }
 
-  /** An answer without a block. In words what is wrong with it; null: nothing. */
+  /** Handles an answer without a block. The reason it is invalid; null: valid. */
   takePart(part: Part): string | null {
-    if (part.kind === "frame") return "it sent a header and lent no block";
+    if (part.kind === "frame") return "frame without a readable block";
     return this.#items.fault === null ? this.#items.take(part) : null;
   }
 
-  /** A block that may be read. In words what is wrong with it; null: nothing. */
+  /** Handles a block that can be read. The reason it is invalid; null: valid. */
   takeLent(part: Frame, rail: number, window: RdmaWindow): string | null {
     const { index, header } = part;
     if (this.#items.fault !== null) {
@@ -89,14 +89,17 @@ class RdmaPull implements ClientPull {
       const over = done.finally(() => this.#giveBack(item.index));
       this.#items.write(item, writer, over, (read) => this.#wasRead(item, header, read));
     } catch (thrown) {
-      this.#items.giveUp({ kind: "broken", why: `a read did not begin: ${messageOf(thrown)}` });
+      this.#items.giveUp({
+        kind: "broken",
+        why: `starting an RDMA read failed: ${messageOf(thrown)}`,
+      });
     }
   }
 
   #wasRead(item: RequestedItem, header: FrameHeader, read: RdmaRead): void {
     if (read.ok) this.#items.came(item, header, read.checksum);
     else if (read.fault === "full") this.#items.finish(item, OVERLOADED);
-    else this.#items.giveUp({ kind: "broken", why: `a read failed: ${read.fault}` });
+    else this.#items.giveUp({ kind: "broken", why: `RDMA read failed: ${read.fault}` });
   }
 
   #giveBack(index: number): void {
@@ -110,25 +113,25 @@ export interface RdmaClientOptions {
   readonly channel: ControlChannel<RdmaMessage>;
   readonly clock: Clock;
   readonly limits: RdmaLimits;
-  /** The link has to end. */
+  /** Ends the connection. */
   end(kind: LinkFaultKind, why: string): void;
 }
 
 interface Reading {
   readonly connection: RdmaLink;
   readonly token: number;
-  /** Since it was cancelled: it must end. */
+  /** Timeout after a cancellation; null: not cancelled. */
   grace: Disposable | null;
 }
 
-/** The queue pairs over which the blocks of a link's pulls are read. */
+/** The queue pairs that read the blocks of a connection's pulls. */
 export class RdmaClient implements ClientPayload<RdmaMessage>, Writers {
-  /** No number of the wire is used up by payload. */
+  /** RDMA payload uses no transfer numbers. */
   readonly used = 0;
   readonly clock: Clock;
   readonly #options: RdmaClientOptions;
   readonly #pulls = new Map<number, RdmaPull>();
-  /** By the number of the writer. */
+  /** By number of the writer. */
   readonly #reading = new Map<number, Reading>();
   #nextWriter = 0;
 
@@ -136,7 +139,7 @@ export class RdmaClient implements ClientPayload<RdmaMessage>, Writers {
     this.clock = options.clock;
     this.#options = options;
     for (const { ended } of options.connections) {
-      void ended.then((fault) => options.end("broken", `its queue pair ended: ${fault}`));
+      void ended.then((fault) => options.end("broken", `queue pair failed: ${fault}`));
     }
   }
 
@@ -159,16 +162,16 @@ export class RdmaClient implements ClientPayload<RdmaMessage>, Writers {
     const { part } = decoded;
     const pull = this.#pulls.get(id);
     if (message.kind === "part") return pull?.takePart(part) ?? connection.mayName(id);
-    if (part.kind !== "frame") return "it lent what it refuses";
+    if (part.kind !== "frame") return "readable block with a refusal";
     const { rail, window } = message;
-    if (rail >= this.#options.connections.length) return "it lent over a rail that there is not";
+    if (rail >= this.#options.connections.length) return "block on an unknown rail";
     if (pull !== undefined) return pull.takeLent(part, rail, window);
-    // Lent while it was given up here: it goes back at once.
+    // The pull was cancelled meanwhile: return the block at once.
     this.send({ kind: "taken", id, index: part.index });
     return connection.mayName(id);
   }
 
-  /** Reads a block into the arena; `writer` knows it until `done` has resolved. */
+  /** Reads a block into the arena; `writer` is its number until `done` has resolved. */
   read(
     rail: number,
     window: RdmaWindow,
@@ -192,14 +195,14 @@ export class RdmaClient implements ClientPayload<RdmaMessage>, Writers {
     return reading === undefined ? 0 : reading.connection.arrived(reading.token);
   }
 
-  /** A read that the device does not end by itself is ended with its queue pair. */
+  /** A read that does not end after cancellation is ended together with its queue pair. */
   cancel(writer: number): void {
     const reading = this.#reading.get(writer);
     if (reading === undefined) return;
     reading.connection.cancel(reading.token);
     const { limits, end } = this.#options;
     reading.grace ??= this.clock.after(limits.graceMs, () =>
-      end("stalled", "a read that was given up did not end"),
+      end("stalled", "a cancelled RDMA read did not end"),
     );
   }
 

@@ -9,39 +9,45 @@ import {
   isCommon,
 } from "../control-channel/index.ts";
 
-/** A port as the other side must know it to choose one of its own that reaches it. */
+/** A port's address, as the peer needs it to choose a port that reaches it. */
 export type Rail = Pick<RdmaPort, "gid" | "linkLayer" | "isRoceV2">;
 
-/** A queue pair of the holder for a rail of the asker. */
+/** A queue pair of the server for one of the client's rails. */
 export interface PairedRail {
-  /** Which of the hello's rails. */
+  /** Index of the client's rail in the hello. */
   readonly rail: number;
   readonly address: RdmaAddress;
 }
 
-/** What the ends of an RDMA link say to each other beside the common messages. */
+/** Messages of an RDMA control channel, besides the common ones. */
 export type RdmaMessage =
-  /** Asker, first: the rails it may use, best first, and how many of them it would like. */
+  /**
+   * From the client, first: its usable rails, best first, and the number of queue pairs that it
+   * wants.
+   */
   | {
       readonly kind: "hello";
       readonly version: number;
       readonly wanted: number;
       readonly rails: readonly Rail[];
     }
-  /** Holder's answer: its queue pairs, each for one of the asker's rails. */
+  /** The server's answer: its queue pairs, each for one of the client's rails. */
   | {
       readonly kind: "welcome";
       readonly version: number;
-      /** Requests that may be under way. */
+      /** Maximum concurrent requests. */
       readonly requests: number;
       readonly pairs: readonly PairedRail[];
     }
-  /** The asker's queue pairs, in the order of the welcome's. Requests may follow at once. */
+  /** The client's queue pairs, in the order of the welcome's. Requests may follow at once. */
   | { readonly kind: "join"; readonly addresses: readonly RdmaAddress[] }
   | { readonly kind: "pull"; readonly id: number; readonly body: Uint8Array }
-  /** One item's answer, without a block. */
+  /** The answer for one item, without a block. */
   | { readonly kind: "part"; readonly id: number; readonly body: Uint8Array }
-  /** One item's answer: its block may be read, over this rail (of the welcome's pairs). */
+  /**
+   * The answer for one item: its block can be read over this rail (an index into the welcome's
+   * pairs).
+   */
   | {
       readonly kind: "lent";
       readonly id: number;
@@ -49,13 +55,13 @@ export type RdmaMessage =
       readonly window: RdmaWindow;
       readonly body: Uint8Array;
     }
-  /** The asker does not read the block any more. */
+  /** The client does not read the block any more. */
   | { readonly kind: "taken"; readonly id: number; readonly index: number };
 
 export type RdmaControl = RdmaMessage | CommonMessage;
 type OwnKind = RdmaMessage["kind"];
 
-/** The byte for each kind; numbers are never used again for something else. */
+/** Byte of each kind; numbers are never reused. */
 const CODES: Readonly<Record<OwnKind, number>> = {
   hello: 1,
   welcome: 2,
@@ -68,7 +74,7 @@ const CODES: Readonly<Record<OwnKind, number>> = {
 const KINDS = new Map(Object.entries(CODES).map(([kind, code]) => [code, kind as OwnKind]));
 
 export const CONTROL_VERSION = 1;
-/** Rails that one side may name, and queue pairs of a link. */
+/** Maximum number of rails of one side, and of queue pairs per connection. */
 export const RAILS_MAX = 8;
 const GID_BYTES = 16;
 /** Address, link layer, flags. */
@@ -80,7 +86,7 @@ const MTUS = [256, 512, 1024, 2048, 4096];
 const NUMBER_24 = 2 ** 24;
 const READS_MAX = 255;
 
-/** The whole message, its length in front. */
+/** The complete message with its length prefix. */
 export function encodeControl(said: RdmaControl): Uint8Array {
   return isCommon(said) ? encodeCommon(said) : frame(CODES[said.kind], ...fieldsOf(said));
 }
@@ -133,7 +139,7 @@ function u64(value: bigint): Uint8Array {
   return bytes;
 }
 
-/** Bytes that a kind has at least. */
+/** Minimum size of each kind. */
 const FIXED: Readonly<Record<OwnKind, number>> = {
   hello: 4,
   welcome: 5,
@@ -144,7 +150,7 @@ const FIXED: Readonly<Record<OwnKind, number>> = {
   taken: 6,
 };
 
-/** `bytes`: what follows a message's length. Null: it makes no sense. Bodies are views. */
+/** `bytes`: the message without its length prefix. Null: invalid. Bodies are views. */
 export function decodeControl(bytes: Uint8Array): RdmaControl | null {
   const common = decodeCommon(bytes);
   if (common !== undefined) return common;
@@ -196,7 +202,7 @@ function welcomeOf(version: number, requests: number, fields: Uint8Array): RdmaM
   return { kind: "welcome", version, requests, pairs };
 }
 
-/** `count` records up to the end, 1 to 8 of them. Null: there are others, or one is none. */
+/** Reads `count` records, 1 to 8, up to the end. Null: invalid. */
 function each<T>(
   fields: Uint8Array,
   from: number,
@@ -231,5 +237,5 @@ function addressOf(record: Uint8Array): RdmaAddress | null {
   return { gid: record.slice(0, GID_BYTES), queuePair, psn, lid, mtu, readsOut, readsIn };
 }
 
-/** Names what is spoken in the handshake. */
+/** The ALPN protocol name. */
 export const RDMA_PROTOCOL = "hearth-rdma/1";

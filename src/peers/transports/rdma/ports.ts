@@ -1,20 +1,22 @@
 import type { Rdma, RdmaLink, RdmaLinkSettings, RdmaPort } from "../../../native/index.ts";
 import { type PairedRail, RAILS_MAX, type Rail } from "./control.ts";
 
-/** A port of the other side and one of ours that reach each other, as far as addresses tell. */
+/**
+ * A port of the peer and a port of this host that reach each other, as far as their addresses show.
+ */
 export interface RailPair {
-  /** Which of theirs. */
+  /** Index of the peer's rail. */
   readonly rail: number;
   readonly port: RdmaPort;
 }
 
-/** An IPv4 address as a GID begins like this. */
+/** Prefix of a GID that contains an IPv4 address. */
 const MAPPED = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 const SUBNET_BYTES = 8;
 
 /**
- * Ports that can be used now, in the order in which they are offered: those with fewer links first,
- * so that peers spread over them, then the faster ones.
+ * Usable ports in the order in which they are offered: fewest connections first, so that peers
+ * spread over the ports, then fastest first.
  */
 export function usablePorts(
   ports: readonly RdmaPort[],
@@ -26,9 +28,9 @@ export function usablePorts(
 }
 
 /**
- * Which of their rails go with which of our ports, at most `wanted`, each used once: of those that
- * can reach each other at all the ones whose addresses are alike for longest, since they are most
- * likely of one network; then in the order of theirs, then of ours.
+ * Pairs the peer's rails with this host's ports, at most `wanted` pairs, each port once. Among
+ * ports that can reach each other, pairs with the longest common address prefix come first, since
+ * they are most likely in one network; then the peer's order, then this host's.
  */
 export function pairRails(
   theirs: readonly Rail[],
@@ -66,21 +68,21 @@ function bitsAlike(a: Uint8Array, b: Uint8Array): number {
   return at < 0 ? 8 * a.length : 8 * at + Math.clz32((a[at]! ^ b[at]!) << 24);
 }
 
-/** A queue pair for one of the other side's rails. */
+/** A queue pair for one of the peer's rails. */
 export interface MadeRail {
   readonly rail: number;
   readonly connection: RdmaLink;
 }
 
-/** Makes the queue pairs of links, spread over this host's ports. */
+/** Creates the queue pairs of connections, spread over this host's ports. */
 export class RailConnections {
   readonly #rdma: Rdma;
   readonly #settings: RdmaLinkSettings;
-  /** Queue pairs of a link, at most. */
+  /** Maximum number of queue pairs per connection. */
   readonly #rails: number;
-  /** Queue pairs of each port. */
+  /** Number of queue pairs per port. */
   readonly #on = new Map<number, number>();
-  /** Not ended. */
+  /** Open queue pairs. */
   readonly #all = new Set<RdmaLink>();
 
   constructor(rdma: Rdma, settings: RdmaLinkSettings, rails: number) {
@@ -93,19 +95,19 @@ export class RailConnections {
     return this.#rails;
   }
 
-  /** What can be used now, best first. */
+  /** Usable ports, best first. */
   offered(): RdmaPort[] {
     const ports = usablePorts(this.#rdma.ports(), (port) => this.#on.get(port) ?? 0);
     return ports.slice(0, RAILS_MAX);
   }
 
-  /** Queue pairs for an asker's rails; none where no port reaches one. Throws NativeError. */
+  /** Queue pairs for a client's rails; empty if no port reaches one. Throws NativeError. */
   answer(rails: readonly Rail[], wanted: number): MadeRail[] {
     const pairs = pairRails(rails, this.offered(), Math.min(wanted, this.#rails));
     return this.#make(pairs.map(({ rail, port }) => ({ rail, port: port.index })));
   }
 
-  /** Queue pairs towards those that a holder has made, connected. Throws NativeError. */
+  /** Queue pairs connected to those of a server. Throws NativeError. */
   connect(offered: readonly RdmaPort[], pairs: readonly PairedRail[]): RdmaLink[] {
     const made = this.#make(pairs.map(({ rail }) => ({ rail, port: offered[rail]!.index })));
     try {

@@ -37,22 +37,25 @@ import {
 import { RailConnections } from "./ports.ts";
 import { RdmaServer } from "./server.ts";
 
-/** What bounds an RDMA transport. */
+/** Limits of an RDMA transport. */
 export interface RdmaLimits extends ChannelLimits {
-  /** A block that nobody says is taken is taken back after so long, whatever its reader thinks. */
+  /**
+   * Time after which a block that the client has not returned is revoked, even if it is being read.
+   */
   readonly lentMs: number;
   /**
-   * What is given up may be read for so long; then the asker ends the link, and the holder takes
-   * the block back.
+   * Time in which a client may finish reading a cancelled block; then it ends the connection, and
+   * the server revokes the block.
    */
   readonly graceMs: number;
 }
 
 export const RDMA_LIMITS: RdmaLimits = {
   ...CHANNEL_LIMITS,
-  // A queue pair each, of which devices have tens of thousands; the native library keeps a table.
+  // One queue pair each. Devices support tens of thousands, but the native library's table is
+  // smaller.
   linksMax: 512,
-  // Each waits for a round trip before its device reads, and for another before it comes back.
+  // Each waits for one round trip before its read starts, and for another before it is returned.
   lentMax: 16,
   lentMs: 30_000,
   graceMs: 1_000,
@@ -75,7 +78,10 @@ type RdmaDialled =
 
 type Welcome = Extract<RdmaMessage, { kind: "welcome" }>;
 
-/** Certificates, hello, queue pairs: a link is given out when this side's are connected. */
+/**
+ * Certificates, hello, queue pairs: the connection is returned when this side's queue pairs are
+ * connected.
+ */
 async function dialRdma(
   target: DialTarget,
   options: RdmaDialOptions,
@@ -112,44 +118,46 @@ async function dialRdma(
     return { ok: true, connection, der };
   } catch (thrown) {
     if (!(thrown instanceof NativeError)) throw thrown;
-    return dialling.giveUp({ kind: "broken", why: `its queue pairs: ${messageOf(thrown)}` });
+    return dialling.giveUp({
+      kind: "broken",
+      why: `queue pair set-up failed: ${messageOf(thrown)}`,
+    });
   }
 }
 
-/** Else in words what is wrong with it. */
+/** The welcome's fields, or the reason it is invalid. */
 function readWelcome(message: RdmaControl, offered: number, wanted: number): Welcome | string {
-  if (message.kind !== "welcome") return "it did not say welcome";
+  if (message.kind !== "welcome") return "expected a welcome message";
   const { version, pairs } = message;
   const isFair = pairs.length <= wanted && pairs.every(({ rail }) => rail < offered);
-  return isFair && version <= CONTROL_VERSION ? message : "it chose what was not offered";
+  return isFair && version <= CONTROL_VERSION ? message : "it chose something that was not offered";
 }
 
 export interface RdmaTransportOptions {
   readonly trust: Trust;
   readonly clock: Clock;
   readonly log: TransportLog;
-  /** The devices, opened for the region; not closed here. May throw NativeError. */
+  /** Opens the devices for a region; owned by the caller. May throw NativeError. */
   readonly rdmaOf: (region: Region) => Rdma;
   readonly settings: RdmaLinkSettings;
-  /** Queue pairs of one link, each over a port of its own: 1 to 8. */
+  /** Queue pairs per connection, each on its own port: 1 to 8. */
   readonly rails: number;
   readonly limits?: Partial<RdmaLimits>;
 }
 
-/** Why it does not work, for each state but `ready`. */
+/** The reason RDMA is unsupported, for each state except `ready`. */
 const WORDS: Readonly<Record<Exclude<RdmaState, "ready">, string>> = {
   no_library: "libibverbs.so.1 is not installed",
-  no_device: "there is no RDMA device",
-  memlock: "too little memory may be locked: raise RLIMIT_MEMLOCK",
-  not_permitted: "the RDMA devices may not be opened",
+  no_device: "this host has no RDMA device",
+  memlock: "the limit on locked memory is too low: raise RLIMIT_MEMLOCK",
+  not_permitted: "no permission to open the RDMA devices",
   too_old: "libibverbs.so.1 is too old",
   failed: "the RDMA devices could not be opened",
 };
 
 /**
- * Requests over TLS 1.3 with certificates on both sides; blocks are read by the asker's device out
- * of the holder's arena, span by span as they are lent. What is read goes over the network in the
- * clear.
+ * Requests over TLS 1.3 with certificates on both sides. The client's device reads blocks from the
+ * server's arena, each span while it is exposed for the read. The payload is not encrypted.
  */
 export class RdmaTransport implements Transport {
   readonly name = "rdma";
@@ -159,7 +167,7 @@ export class RdmaTransport implements Transport {
   readonly #limits: RdmaLimits;
   readonly #connections: ConnectionTable<RdmaMessage>;
   #rails: RailConnections | null = null;
-  /** Resolves when it is closed; null while it is not. */
+  /** Resolves when the transport is closed; null while it is open. */
   #closed: Promise<void> | null = null;
 
   constructor(options: RdmaTransportOptions) {
@@ -195,7 +203,7 @@ export class RdmaTransport implements Transport {
     const { port } = await this.#connections.listen(endpoint);
     const host = this.#connections.hostFor(server);
     this.#connections.takeWith((peer, channel, onOver) => {
-      const late = "its queue pairs did not come";
+      const late = "queue pairs were not connected in time";
       const carry = (room: ConnectionContext<RdmaMessage>) =>
         new RdmaServer(room, rails, this.#limits);
       return new ServerConnection({ peer, channel, host, payload: carry, late, onOver });
@@ -204,7 +212,8 @@ export class RdmaTransport implements Transport {
   }
 
   async dial(target: DialTarget, signal: AbortSignal): Promise<Dialled> {
-    if (this.#closed !== null) return { ok: false, fault: { kind: "closed", why: "it is closed" } };
+    if (this.#closed !== null)
+      return { ok: false, fault: { kind: "closed", why: "the transport is closed" } };
     const rails = this.#rails;
     if (rails === null) {
       const why = this.unsupported ?? "no region is registered";

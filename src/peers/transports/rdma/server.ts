@@ -33,23 +33,24 @@ interface RdmaServedPullOptions extends ServedItemsOptions {
   readonly log: TransportLog;
 }
 
-/** A block whose span is lent to the asker, or about to be. */
+/** A block whose span the client can read, or soon can. */
 interface Loan {
   readonly connection: RdmaLink;
   readonly token: number;
-  /** Its header and window were said. */
+  /** Its header and window were sent. */
   isSaid: boolean;
   isReturning: boolean;
-  /** When it is taken back whoever reads it. */
+  /** Timer of its revocation. */
   limit: Disposable | null;
 }
 
-/** Said with a block that is not lent, since its header is none that was asked for. */
+/** Sent with a block that is not exposed because its header differs from the request. */
 const NO_WINDOW: RdmaWindow = { address: 0n, key: 0 };
 
 /**
- * One pull whose blocks are read by the asker's device. Each is lent alone, read-only, and comes
- * back when nobody can read it any more: after the asker said so, or its time is over.
+ * One pull whose blocks the client's device reads. Each block is exposed alone and read-only, and
+ * released when the client cannot read it any more: after the client returned it, or its time is
+ * over.
  */
 class RdmaServedPull implements RunningPull, Sender {
   readonly #options: RdmaServedPullOptions;
@@ -115,18 +116,18 @@ class RdmaServedPull implements RunningPull, Sender {
     channel.send({ kind: "lent", id, window: outcome.window, ...said });
   }
 
-  /** It is not lent: whoever asks again may have more luck. */
+  /** Refuses the block as busy; the client can retry. */
   #putOff(index: number, fault: string | null): void {
     const { limits, log, peer } = this.#options;
     if (fault === "unregistered") {
-      log("error", "a block could not be lent to a device", { peer: peer.worker, why: fault });
+      log("error", "exposing a block to an RDMA device failed", { peer: peer.worker, why: fault });
     }
     const { retryAfterMs } = limits;
     this.refuse(index, encodeRefusal(index, { kind: "busy", retryAfterMs }));
     if (fault !== null) this.#items.release(index);
   }
 
-  /** The asker does not read it any more. False: it was never lent to it. */
+  /** The client returned the block. False: it was not exposed. */
   taken(index: number): boolean {
     const loan = this.#loans.get(index);
     if (loan === undefined) return this.#items.isAnswered(index);
@@ -135,7 +136,7 @@ class RdmaServedPull implements RunningPull, Sender {
     return true;
   }
 
-  /** The asker may be reading: it has a moment to stop, and to say so. */
+  /** The client may be reading: it gets a short time to stop and return the block. */
   giveUp(indexes: readonly number[]): void {
     const { clock, limits } = this.#options;
     for (const index of indexes) {
@@ -146,7 +147,7 @@ class RdmaServedPull implements RunningPull, Sender {
     }
   }
 
-  /** Takes it from whoever still reads it: his read fails, and his queue pair with it. */
+  /** Revokes the block. A running read fails, together with its queue pair. */
   #revoke(index: number, loan: Loan): void {
     const { id, channel } = this.#options;
     channel.send({ kind: "lost", id, index });
@@ -167,7 +168,7 @@ class RdmaServedPull implements RunningPull, Sender {
     this.#items.release(index);
   }
 
-  /** The queue pairs are gone: nobody reads anything any more. */
+  /** The queue pairs are gone, so nothing reads any block. */
   linkEnded(): void {
     for (const [index, loan] of [...this.#loans]) {
       loan.limit?.[Symbol.dispose]();
@@ -180,9 +181,9 @@ type Hello = Extract<RdmaMessage, { kind: "hello" }>;
 type Pull = Extract<RdmaMessage, { kind: "pull" }>;
 
 /**
- * The queue pairs out of which a link's blocks are read, from the asker's hello on.
+ * The queue pairs from which a connection's blocks are read.
  *
- * States: waiting for the hello → made, waiting for the asker's → joined.
+ * States: waiting for the hello → queue pairs made, waiting for the client's → joined.
  */
 export class RdmaServer implements ServerPayload<RdmaMessage> {
   readonly #room: ConnectionContext<RdmaMessage>;
@@ -207,14 +208,14 @@ export class RdmaServer implements ServerPayload<RdmaMessage> {
     if (message.kind === "hello") return this.#greet(message);
     if (this.#connections === null) return BEFORE_HELLO;
     if (message.kind === "join") return this.#join(message.addresses, this.#connections);
-    if (!this.#isJoined) return "it asked before it said which queue pairs it has";
+    if (!this.#isJoined) return "request before its queue pairs";
     switch (message.kind) {
       case "pull":
         return this.#startPull(message, this.#connections);
       case "taken": {
         const pull = this.#pulls.get(message.id);
         if (pull === undefined) return null;
-        return pull.taken(message.index) ? null : "it took what it was not lent";
+        return pull.taken(message.index) ? null : "returned a block that it was not given";
       }
       default:
         return UNEXPECTED_ANSWER;
@@ -222,20 +223,20 @@ export class RdmaServer implements ServerPayload<RdmaMessage> {
   }
 
   #greet({ version, wanted, rails }: Hello): string | null {
-    if (this.#connections !== null) return "it said hello twice";
+    if (this.#connections !== null) return "second hello";
     const { channel, host } = this.#room;
     try {
       const made = this.#rails.answer(rails, wanted);
       this.#connections = made.map(({ connection }) => connection);
       if (made.length === 0) {
-        this.#room.end("refused", "no RDMA port here reaches one of its own");
+        this.#room.end("refused", "no RDMA port here reaches a port of the peer");
         return null;
       }
       for (const { ended } of this.#connections) {
-        void ended.then((fault) => this.#room.end("broken", `its queue pair ended: ${fault}`));
+        void ended.then((fault) => this.#room.end("broken", `queue pair failed: ${fault}`));
       }
       const pairs = made.map(({ rail, connection }) => ({ rail, address: connection.address }));
-      // The other side's count of what is under way runs a little behind ours.
+      // The peer's count of running requests lags behind ours.
       const requests = Math.max(1, Math.floor(host.limits.connectionRequestsMax / 2));
       channel.send({
         ...{ kind: "welcome", version: Math.min(version, CONTROL_VERSION), requests, pairs },
@@ -247,9 +248,8 @@ export class RdmaServer implements ServerPayload<RdmaMessage> {
   }
 
   #join(addresses: readonly RdmaAddress[], connections: readonly RdmaLink[]): string | null {
-    if (this.#isJoined) return "it joined twice";
-    if (addresses.length !== connections.length)
-      return "it joined with other rails than were chosen";
+    if (this.#isJoined) return "second join";
+    if (addresses.length !== connections.length) return "joined with other rails than chosen";
     try {
       for (const [index, connection] of connections.entries())
         connection.connect(addresses[index]!);
@@ -261,13 +261,13 @@ export class RdmaServer implements ServerPayload<RdmaMessage> {
     return null;
   }
 
-  /** What the device refuses is none of the other side's faults. */
+  /** A device error is not the peer's fault. */
   #refuse(thrown: unknown): void {
     if (!(thrown instanceof NativeError)) throw thrown;
     const { host, peer } = this.#room;
     const fields = { peer: peer.worker, why: messageOf(thrown) };
-    host.log("warn", "no queue pair could be made for a peer", fields);
-    this.#room.end("refused", "no queue pair could be made for it");
+    host.log("warn", "creating queue pairs for a peer failed", fields);
+    this.#room.end("refused", "no queue pair could be created");
   }
 
   #startPull({ id, body }: Pull, connections: readonly RdmaLink[]): string | null {

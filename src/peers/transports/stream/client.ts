@@ -16,17 +16,17 @@ import {
 import type { ControlMessage, StreamMessage } from "./control.ts";
 import type { StreamLimits } from "./stream-transport.ts";
 
-/** What is known of a block while it comes. */
+/** A block being received. */
 interface Coming {
   checksum: bigint | null;
-  /** The lanes had no room for its transfer: what is sent of it goes nowhere. */
+  /** The lanes had no free transfer: the payload is discarded. */
   hasNoRoom: boolean;
 }
 
 /**
- * One pull as its asker sees it. The first items are announced to the lanes before the request goes
- * out, so that blocks of exactly the expected length come without another round trip; for others
- * the header comes first and its place is announced then.
+ * One pull on the client's side. Places of the first items are announced to the lanes before the
+ * request is sent, so that blocks of exactly the expected length arrive without another round trip;
+ * for other blocks the header arrives first, and the place is announced then.
  */
 class ClientPull {
   readonly over: Promise<LinkFault | null>;
@@ -62,12 +62,12 @@ class ClientPull {
     this.#items.count(stallMs);
   }
 
-  /** One item's answer. In words what is wrong with it; null: nothing. */
+  /** Handles the answer for one item. The reason it is invalid; null: valid. */
   takePart(part: Part, sent: boolean): string | null {
     if (this.#items.fault !== null) return null;
     const wrong = this.#items.take(part);
     if (wrong !== null) return wrong;
-    if (part.kind === "refusal") return sent ? "it sent a block that it refuses" : null;
+    if (part.kind === "refusal") return sent ? "payload for a refused block" : null;
     const item = this.#items.all[part.index]!;
     const { header } = part;
     if (!sent) {
@@ -75,7 +75,7 @@ class ClientPull {
       return null;
     }
     if (item.index >= this.#announced || header.bytes !== item.bytesMax) {
-      return "it sent a block before there was a place for it";
+      return "payload before its place was announced";
     }
     this.#finishIfWhole(item, header);
     return null;
@@ -113,7 +113,7 @@ class ClientPull {
     } else if (received.fault !== "cancelled") {
       this.#items.giveUp({ kind: "broken", why: `a lane failed: ${received.fault}` });
     }
-    // Where the other side cancelled it, a message says so, too.
+    // If the server cancelled it, a message also says so.
   }
 
   #goOn(item: RequestedItem, bytes: number): void {
@@ -136,7 +136,7 @@ export interface StreamClientOptions {
   readonly limits: StreamLimits;
 }
 
-/** The lanes over which the blocks of a link's pulls come. */
+/** The lanes (data connections) that receive the blocks of a connection's pulls. */
 export class StreamClient implements ClientPayload<StreamMessage> {
   readonly connection: LaneLink;
   readonly clock: Clock;
@@ -155,17 +155,17 @@ export class StreamClient implements ClientPayload<StreamMessage> {
     return this.#nextTransfer;
   }
 
-  /** So many places may be announced now, ahead of their headers. */
+  /** Number of places that may be announced now, before their headers. */
   get announceable(): number {
     return Math.max(0, this.#options.limits.announcedMax - this.#announced);
   }
 
-  /** A number that no transfer of the lanes has had. */
+  /** A transfer number that was never used on these lanes. */
   takeTransfer(): number {
     return this.#nextTransfer++;
   }
 
-  /** A place more (or less) is announced to the other side. */
+  /** Counts announced places. */
   countAnnounced(by: 1 | -1): void {
     this.#announced += by;
   }

@@ -9,25 +9,31 @@ import {
   isCommon,
 } from "../control-channel/index.ts";
 
-/** What the ends of a stream link say to each other beside the common messages. */
+/** Messages of a stream control channel, besides the common ones. */
 export type StreamMessage =
-  /** Asker, first: the ciphers it accepts, best first, and the lanes it would like. */
+  /**
+   * From the client, first: its accepted ciphers, best first, and the number of lanes that it
+   * wants.
+   */
   | {
       readonly kind: "hello";
       readonly version: number;
       readonly lanes: number;
       readonly ciphers: readonly Cipher[];
     }
-  /** Server's answer: the lanes' session and where they are expected. */
+  /** The server's answer: the lanes' session, and where to connect them. */
   | {
       readonly kind: "welcome";
       readonly version: number;
       readonly port: number;
-      /** Requests that may be under way. */
+      /** Maximum concurrent requests. */
       readonly requests: number;
       readonly session: LaneSession;
     }
-  /** The first `announced` items are awaited as transfers `transfer`, `transfer + 1`, and so on. */
+  /**
+   * A pull. Its first `announced` items are expected as transfers `transfer`, `transfer + 1`, and
+   * so on.
+   */
   | {
       readonly kind: "pull";
       readonly id: number;
@@ -35,7 +41,10 @@ export type StreamMessage =
       readonly announced: number;
       readonly body: Uint8Array;
     }
-  /** One item's answer. `sent`: the block's bytes are on their way; else they wait for `go`. */
+  /**
+   * The answer for one item. `sent`: the block's payload follows at once; otherwise it waits for
+   * `go`.
+   */
   | {
       readonly kind: "part";
       readonly id: number;
@@ -52,7 +61,7 @@ export type StreamMessage =
 export type ControlMessage = StreamMessage | CommonMessage;
 export type ControlKind = ControlMessage["kind"];
 
-/** The byte for each kind; numbers are never used again for something else. */
+/** Byte of each kind; numbers are never reused. */
 const CODES: Readonly<Record<StreamMessage["kind"], number>> = {
   hello: 1,
   welcome: 2,
@@ -67,7 +76,7 @@ const SESSION_ID_BYTES = 16;
 const SECRET_BYTES = 32;
 const NOTHING = new Uint8Array(0);
 
-/** The whole message, its length in front. */
+/** The complete message with its length prefix. */
 export function encodeControl(said: ControlMessage): Uint8Array {
   return isCommon(said) ? encodeCommon(said) : frame(CODES[said.kind], ...fieldsOf(said));
 }
@@ -106,7 +115,7 @@ function fieldsOf(said: StreamMessage): Field[] {
   }
 }
 
-/** Bytes of a kind's fixed fields, and whether more may follow. */
+/** Size of each kind's fixed fields, and whether variable fields may follow. */
 const FIXED: Readonly<Record<StreamMessage["kind"], readonly [bytes: number, more: boolean]>> = {
   hello: [3, true],
   welcome: [8 + SESSION_ID_BYTES + SECRET_BYTES, false],
@@ -115,7 +124,7 @@ const FIXED: Readonly<Record<StreamMessage["kind"], readonly [bytes: number, mor
   go: [10, false],
 };
 
-/** `bytes`: what follows a message's length. Null: it makes no sense. Views, not copies. */
+/** `bytes`: the message without its length prefix. Null: invalid. Fields are views, not copies. */
 export function decodeControl(bytes: Uint8Array): ControlMessage | null {
   const common = decodeCommon(bytes);
   if (common !== undefined) return common;
@@ -148,7 +157,7 @@ export const STREAM_CODEC: Codec<StreamMessage> = { encode: encodeControl, decod
 
 function helloOf(version: number, lanes: number, rest: Uint8Array): ControlMessage | null {
   if (version === 0 || lanes === 0 || rest.length === 0) return null;
-  // Ciphers of later versions are none of ours, and no fault.
+  // Unknown ciphers of later versions are ignored.
   if (rest.length > 16) return null;
   const known = [...new Set(rest)].map((code) => CIPHERS[code]);
   return {
@@ -174,5 +183,5 @@ function welcomeOf(
   return { kind: "welcome", version, port, requests, session: { id, secret, cipher, lanes } };
 }
 
-/** Names what is spoken in the handshake. */
+/** The ALPN protocol name. */
 export const STREAM_PROTOCOL = "hearth-stream/1";

@@ -23,26 +23,26 @@ import {
 import { CONTROL_VERSION, type StreamMessage } from "./control.ts";
 
 interface ServedPullOptions extends ServedItemsOptions {
-  /** The first `announced` items are awaited as transfers from here on. */
+  /** Number of the first announced transfer. */
   readonly transfer: number;
   readonly announced: number;
   readonly request: PullRequest;
   readonly channel: ControlChannel<StreamMessage>;
-  /** Rejects, or never comes, where the link ends before. */
+  /** Rejects, or never resolves, if the connection ends first. */
   readonly lanes: Promise<LaneLink>;
-  /** The asker says what cannot be: its link has to end. */
+  /** The client violated the protocol: ends its connection. */
   onWrong(why: string): void;
 }
 
-/** A block that is lent: under which transfer it is sent; null: it waits for the asker's place. */
+/** A block to send: its transfer number; null: it waits for the client's place. */
 interface Lent {
   readonly block: ServedBlock;
   transfer: number | null;
 }
 
 /**
- * One pull whose blocks leave over lanes. Each comes back when its last byte is out, or as soon as
- * nothing reads it after the pull was given up.
+ * One pull whose blocks are sent over lanes. Each block is released after its last byte was sent,
+ * or after a cancellation when nothing reads it any more.
  */
 class ServedPull implements RunningPull, Sender {
   readonly #options: ServedPullOptions;
@@ -78,7 +78,10 @@ class ServedPull implements RunningPull, Sender {
     }
   }
 
-  /** There is a place for a block whose header was sent. False: it never waited for one. */
+  /**
+   * The client announced the place of a block whose header was sent. False: the block was not
+   * waiting.
+   */
   go(index: number, transfer: number): boolean {
     const lent = this.#lent.get(index);
     if (lent === undefined) return this.#items.isAnswered(index);
@@ -125,8 +128,8 @@ class ServedPull implements RunningPull, Sender {
   #unsent(thrown: unknown): false {
     const { log, onWrong } = this.#options;
     if (thrown instanceof NativeError && thrown.status === "exists") {
-      onWrong("it used the number of a transfer that is under way");
-    } else log("error", "a block could not be sent", { why: messageOf(thrown) });
+      onWrong("transfer number is already in use");
+    } else log("error", "sending a block failed", { why: messageOf(thrown) });
     return false;
   }
 }
@@ -134,7 +137,7 @@ class ServedPull implements RunningPull, Sender {
 export interface StreamServerHost {
   readonly lanes: Lanes;
   readonly lanesPort: number;
-  /** Those that this side allows. */
+  /** The ciphers that this side allows. */
   readonly ciphers: readonly Cipher[];
   readonly lanesMax: number;
 }
@@ -144,7 +147,7 @@ const NUMBERS_END = 2 ** 32;
 type Hello = Extract<StreamMessage, { kind: "hello" }>;
 type Pull = Extract<StreamMessage, { kind: "pull" }>;
 
-/** The lanes over which a link's blocks leave, from the asker's hello on. */
+/** The lanes that send a connection's blocks. */
 export class StreamServer implements ServerPayload<StreamMessage> {
   readonly #room: ConnectionContext<StreamMessage>;
   readonly #host: StreamServerHost;
@@ -171,7 +174,7 @@ export class StreamServer implements ServerPayload<StreamMessage> {
       case "go": {
         const pull = this.#pulls.get(message.id);
         if (pull === undefined) return null;
-        return pull.go(message.index, message.transfer) ? null : "it said go for nothing";
+        return pull.go(message.index, message.transfer) ? null : "go without a waiting block";
       }
       default:
         return UNEXPECTED_ANSWER;
@@ -179,7 +182,7 @@ export class StreamServer implements ServerPayload<StreamMessage> {
   }
 
   #greet(hello: Hello): string | null {
-    if (this.#session !== null) return "it said hello twice";
+    if (this.#session !== null) return "second hello";
     const { ciphers, lanes, lanesPort, lanesMax } = this.#host;
     const { limits } = this.#room.host;
     const cipher = hello.ciphers.find((theirs) => ciphers.includes(theirs));
@@ -196,10 +199,10 @@ export class StreamServer implements ServerPayload<StreamMessage> {
     this.#session = lanes.expect(session, limits.setUpMs);
     this.#session.then(
       (connection) => this.#open(connection),
-      (thrown) => this.#room.end("broken", `its lanes did not come: ${messageOf(thrown)}`),
+      (thrown) => this.#room.end("broken", `lanes were not connected: ${messageOf(thrown)}`),
     );
     const version = Math.min(hello.version, CONTROL_VERSION);
-    // The other side's count of what is under way runs a little behind ours.
+    // The peer's count of running requests lags behind ours.
     const requests = Math.max(1, Math.floor(limits.connectionRequestsMax / 2));
     this.#room.channel.send({ kind: "welcome", version, port: lanesPort, requests, session });
     return null;
@@ -209,7 +212,7 @@ export class StreamServer implements ServerPayload<StreamMessage> {
     this.#room.opened();
     this.#lanes = connection;
     if (this.#room.isOver) void connection[Symbol.asyncDispose]();
-    else connection.ended.then((fault) => this.#room.end("broken", `its lanes ended: ${fault}`));
+    else connection.ended.then((fault) => this.#room.end("broken", `lanes ended: ${fault}`));
   }
 
   #startPull(message: Pull, lanes: Promise<LaneLink>): string | null {
@@ -217,7 +220,7 @@ export class StreamServer implements ServerPayload<StreamMessage> {
     const request = pullOf(message.body);
     if (typeof request === "string") return request;
     const isAnnounced = announced <= request.items.length && transfer + announced <= NUMBERS_END;
-    if (!isAnnounced) return "it announced what cannot be";
+    if (!isAnnounced) return "invalid announcement";
     const { peer, channel, host } = this.#room;
     const { server, clock, limits, log } = host;
     return this.#room.startPull(id, () => {

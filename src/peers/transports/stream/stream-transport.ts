@@ -30,52 +30,56 @@ import {
 } from "./control.ts";
 import { StreamServer } from "./server.ts";
 
-/** What bounds a stream transport. */
+/** Limits of a stream transport. */
 export interface StreamLimits extends ChannelLimits {
-  /** Places announced to one peer ahead of their headers. */
+  /** Maximum places announced to one peer before their headers. */
   readonly announcedMax: number;
 }
 
 export const STREAM_LIMITS: StreamLimits = {
-  // The lanes have room for 1,024 in both directions: of ours 192 may be idle, and as many in use.
+  // The lanes support 1,024 connections in both directions: up to 192 own idle ones, and as many in
+  // use.
   ...CHANNEL_LIMITS,
   announcedMax: 64,
 };
 
 export interface CipherPolicy {
-  /** False: payload goes in the clear to hosts that agree; only on a trusted network. */
+  /** False: payload is sent unencrypted to hosts that agree; only on a trusted network. */
   readonly encrypt: boolean;
-  /** `aes-128-gcm` is taken to be a rule, `aegis-128l` a wish. */
+  /** `aes-128-gcm` is required, `aegis-128l` preferred. */
   readonly cipher: Exclude<Cipher, "none">;
-  /** The operator declared that nobody else listens on the network. */
+  /** The operator declared that nothing else listens on the network. */
   readonly trustedNetwork: boolean;
 }
 
-/** What of lanes this side accepts, the best first. Both ends must accept it. */
+/**
+ * Ciphers that this side accepts for payload, best first. Both sides must accept the one that is
+ * used.
+ */
 export function acceptedCiphers(policy: CipherPolicy): readonly Cipher[] {
-  assert(policy.encrypt || policy.trustedNetwork, "only a trusted network carries plain bytes");
+  assert(policy.encrypt || policy.trustedNetwork, "unencrypted payload needs a trusted network");
   const sealed: Cipher[] =
     policy.cipher === "aes-128-gcm" ? ["aes-128-gcm"] : ["aegis-128l", "aes-128-gcm"];
   return policy.encrypt ? sealed : ["none", ...sealed];
 }
 
-/** How the payload of stream links is carried on a host. */
+/** Number of connections and threads for the payload of a host. */
 export interface LaneShape {
-  /** Connections of each link: enough that blocks on their way seldom wait for each other. */
+  /** Connections per peer: enough that blocks rarely wait for each other. */
   readonly lanes: number;
-  /** Threads that serve the lanes of all links. */
+  /** Threads that serve the lanes of all connections. */
   readonly threads: number;
   /**
-   * 0: the lanes keep what is on its way to a near host small, and the kernel sizes the sockets'
-   * buffers for others as they need it. A size of ours would be cut to `net.core.rmem_max`, which
-   * most hosts leave at 208 KiB, and would never grow.
+   * 0: the lanes limit the data in flight to near hosts, and the kernel sizes the sockets' buffers
+   * for others. A fixed size would be cut to `net.core.rmem_max`, 208 KiB on most hosts, and would
+   * never grow.
    */
   readonly socketBytes: number;
 }
 
 const LANES = 4;
 const THREADS_MAX = 4;
-/** Sealing is done by a thread, and the engines need the cores for other things. */
+/** A thread also encrypts, and the engines need the remaining cores. */
 const CORES_A_THREAD = 4;
 
 export function laneShape(cores: number): LaneShape {
@@ -86,7 +90,7 @@ export function laneShape(cores: number): LaneShape {
 interface DialOptions {
   readonly trust: Trust;
   readonly lanes: Lanes;
-  /** Those that this side accepts, the best first. */
+  /** Ciphers that this side accepts, best first. */
   readonly ciphers: readonly Cipher[];
   readonly lanesMax: number;
   readonly clock: Clock;
@@ -103,7 +107,7 @@ type StreamDialled =
 
 type Welcome = Extract<StreamMessage, { kind: "welcome" }>;
 
-/** Certificates, hello, lanes: a link is given out when all of them stand. */
+/** Certificates, hello, lanes: the connection is returned when all are complete. */
 async function dialStream(
   target: DialTarget,
   options: DialOptions,
@@ -121,7 +125,10 @@ async function dialStream(
   const rttMs = clock.monotonicMs() - startMs;
   const { session, port, requests } = welcome.value;
   const coming = lanes.dial(session, dialling.address, port, limits.setUpMs);
-  const opened = await dialling.wait(coming, (thrown) => `its lanes: ${messageOf(thrown)}`);
+  const opened = await dialling.wait(
+    coming,
+    (thrown) => `lane set-up failed: ${messageOf(thrown)}`,
+  );
   if (!opened.ok) return dialling.giveUp(opened.fault);
   const { channel } = dialling;
   const payload = new StreamClient({ connection: opened.value, channel, clock, limits });
@@ -132,35 +139,38 @@ async function dialStream(
   return { ok: true, connection, der };
 }
 
-/** Else in words what is wrong with it. */
+/** The welcome's fields, or the reason it is invalid. */
 function readWelcome(
   message: ControlMessage,
   { ciphers, lanesMax }: Pick<DialOptions, "ciphers" | "lanesMax">,
 ): Welcome | string {
-  if (message.kind !== "welcome") return "it did not say welcome";
+  if (message.kind !== "welcome") return "expected a welcome message";
   const { session, version } = message;
   const isFair = ciphers.includes(session.cipher) && session.lanes <= lanesMax;
-  return isFair && version <= CONTROL_VERSION ? message : "it chose what was not offered";
+  return isFair && version <= CONTROL_VERSION ? message : "it chose something that was not offered";
 }
 
 export interface StreamOptions {
   readonly trust: Trust;
   readonly clock: Clock;
   readonly log: TransportLog;
-  /** The lanes of the region; throws NativeError where there can be none. */
+  /** Opens the lanes of a region. May throw NativeError. */
   readonly openLanes: (region: Region) => Lanes;
-  /** Accepted ones, the best first; `none` only where the operator declared the network trusted. */
+  /**
+   * Accepted ciphers, best first; includes `none` only if the operator declared the network
+   * trusted.
+   */
   readonly ciphers: readonly Cipher[];
-  /** Connections that carry payload, of each link. */
+  /** Data connections per peer. */
   readonly lanes: number;
-  /** Where lanes are taken; 0: any free port. */
+  /** Port that accepts lanes; 0: any free port. */
   readonly lanesPort: number;
   readonly limits?: Partial<StreamLimits>;
 }
 
 /**
- * Requests over TLS 1.3 with certificates on both sides; payload over plain TCP connections of the
- * native library, sealed with keys that travel inside TLS, from arena to arena.
+ * Requests over TLS 1.3 with certificates on both sides; payload over TCP connections of the native
+ * library (lanes), encrypted with keys exchanged over TLS, from arena to arena.
  */
 export class StreamTransport implements Transport {
   readonly name = "stream";
@@ -170,7 +180,7 @@ export class StreamTransport implements Transport {
   readonly #limits: StreamLimits;
   readonly #connections: ConnectionTable<StreamMessage>;
   #lanes: Lanes | null = null;
-  /** Resolves when it is closed; null while it is not. */
+  /** Resolves when the transport is closed; null while it is open. */
   #closed: Promise<void> | null = null;
 
   constructor(options: StreamOptions) {
@@ -204,11 +214,11 @@ export class StreamTransport implements Transport {
     if (lanes === null) throw new HearthError("UNSUPPORTED", this.unsupported ?? "no region");
     const { ciphers, lanes: lanesMax, lanesPort } = this.#options;
     const { address, port } = await this.#connections.listen(endpoint);
-    // The native library knows addresses only, and a host may be a name.
+    // The native library needs an address, but the host may be a name.
     const payload = { lanes, ciphers, lanesMax, lanesPort: lanes.listen(address, lanesPort) };
     const host = this.#connections.hostFor(server);
     this.#connections.takeWith((peer, channel, onOver) => {
-      const late = "its lanes did not come";
+      const late = "lanes were not connected in time";
       const carry = (room: ConnectionContext<StreamMessage>) => new StreamServer(room, payload);
       return new ServerConnection({ peer, channel, host, payload: carry, late, onOver });
     });
@@ -216,7 +226,8 @@ export class StreamTransport implements Transport {
   }
 
   async dial(target: DialTarget, signal: AbortSignal): Promise<Dialled> {
-    if (this.#closed !== null) return { ok: false, fault: { kind: "closed", why: "it is closed" } };
+    if (this.#closed !== null)
+      return { ok: false, fault: { kind: "closed", why: "the transport is closed" } };
     const lanes = this.#lanes;
     if (lanes === null) {
       const why = this.unsupported ?? "no region is registered";
