@@ -328,7 +328,7 @@ export interface RequestedItemsOptions {
   readonly clock: Clock;
   readonly deadline: Deadline;
   readonly writers: Writers;
-  /** Tells the server that the pull is cancelled. */
+  /** Sends the server a cancellation of the pull. */
   sayCancel(): void;
 }
 
