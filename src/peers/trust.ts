@@ -22,7 +22,7 @@ export interface Credentials {
   readonly notAfterMs: number;
 }
 
-export type Judgement =
+export type AuthResult =
   | { readonly ok: true; readonly identity: PeerIdentity }
   | { readonly ok: false; readonly why: string };
 
@@ -39,7 +39,7 @@ export interface Trust {
    * `der`: the peer's certificate. `dialled`: the worker that this host dialled; null: the peer
    * connected to this host.
    */
-  judge(der: Uint8Array, dialled: WorkerId | null): Judgement;
+  authorize(der: Uint8Array, dialled: WorkerId | null): AuthResult;
   /** Calls the listener after each change of `credentials`. */
   onChange(listener: () => void): Disposable;
 }

@@ -77,7 +77,7 @@ export class Rig implements AsyncDisposable {
     const identity = { worker: credentials.worker, cluster: "", fingerprint: "", notAfterMs: 0 };
     const trust: Trust = {
       credentials,
-      judge: () => ({ ok: true, identity }),
+      authorize: () => ({ ok: true, identity }),
       onChange: () => ({ [Symbol.dispose]: () => undefined }),
     };
     return new Host(this.maker, trust, regionOf(1), LIMITS);

@@ -220,17 +220,17 @@ export class KnownMembers implements Members, Disposable {
     const before = this.#known.get(record.worker);
     this.#known.set(record.worker, Object.freeze(record));
     const kind = before === undefined ? "came" : changeOf(before, record);
-    if (kind !== null) this.#tell({ kind, peer: record });
+    if (kind !== null) this.#notify({ kind, peer: record });
   }
 
   #remove(record: PeerRecord): void {
     this.#known.delete(record.worker);
     this.#formers.delete(record.worker);
     this.#silentAtMs.delete(record.worker);
-    this.#tell({ kind: "went", peer: record });
+    this.#notify({ kind: "went", peer: record });
   }
 
-  #tell(change: Change): void {
+  #notify(change: Change): void {
     for (const listener of [...this.#listeners]) listener(change);
   }
 }

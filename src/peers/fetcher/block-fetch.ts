@@ -28,7 +28,10 @@ interface Tried {
 }
 
 const NEVER: Tried = {
-  ...{ attempts: 0, done: false, busies: 0, busyUntilMs: Number.NEGATIVE_INFINITY },
+  attempts: 0,
+  done: false,
+  busies: 0,
+  busyUntilMs: Number.NEGATIVE_INFINITY,
 };
 
 /**

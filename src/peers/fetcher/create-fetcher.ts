@@ -136,7 +136,13 @@ class PeerFetcher implements Puller {
     this.#traces = new Traces(parts.clock);
     this.#forecast = new FetchForecast({ context, peers, cost, denylist });
     this.#scheduler = new FetchScheduler({
-      ...{ context, admission, candidates, discovery, queries, denylist, ended },
+      context,
+      admission,
+      candidates,
+      discovery,
+      queries,
+      denylist,
+      ended,
     });
   }
 
@@ -162,7 +168,8 @@ class PeerFetcher implements Puller {
     const deadlineMs = options.deadlineMs - Math.min(BEFORE_END_MS, options.deadlineMs / 4);
     return this.pull(namespace, blocks, {
       ...options,
-      ...{ priority: "acquire", deadlineMs },
+      priority: "acquire",
+      deadlineMs,
       sources: options.sources?.filter(isWorkerId) ?? [],
       always: options.sources !== undefined && options.sources.length > 0,
     });

@@ -102,10 +102,10 @@ class ProgressMonitor {
     const slowMs = this.#list ? stallMs : this.#answerMs + this.#slowMs() - nowMs;
     const ms = Math.max(Math.min(stallMs, slowMs), leastMs);
     this.#dueMs = nowMs + ms;
-    this.#timer = this.#clock.after(ms, () => this.#look());
+    this.#timer = this.#clock.after(ms, () => this.#check());
   }
 
-  #look(): void {
+  #check(): void {
     const nowMs = this.#clock.monotonicMs();
     const stoodMs = nowMs - this.#dueMs;
     if (stoodMs > STOOD_STILL_MS) {

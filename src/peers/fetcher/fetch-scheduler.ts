@@ -209,7 +209,7 @@ export class FetchScheduler implements RequestEvents {
       this.#wait(fetch, waitMs);
       return;
     }
-    this.settle(fetch, fetch.reason, this.#words(fetch));
+    this.settle(fetch, fetch.reason, this.#reasonFor(fetch));
   }
 
   /** The last caller left. Data on its way may still be kept. */
@@ -430,7 +430,11 @@ export class FetchScheduler implements RequestEvents {
     };
     const { priority, namespace } = fetch;
     const ticket = admission.enter({
-      ...{ priority, namespace, bytes, peer: peer.worker, refused },
+      priority,
+      namespace,
+      bytes,
+      peer: peer.worker,
+      refused,
       admitted: (grant) => {
         attempt.grant = grant;
         this.#requestQueue.add(attempt);
@@ -472,7 +476,7 @@ export class FetchScheduler implements RequestEvents {
     return Math.max(deadlineMs - this.#parts.context.parts.clock.monotonicMs(), 0);
   }
 
-  #words({ candidates }: BlockFetch): string {
+  #reasonFor({ candidates }: BlockFetch): string {
     return candidates.length === 0 ? "no peer is known to have the block" : "no candidate is left";
   }
 }

@@ -114,7 +114,13 @@ export class Peer {
       const { clock, self } = context.parts;
       const dialMs = () => context.limits.dialMs;
       const path: PeerPath = new PeerPath({
-        ...{ worker, transport, breaker: breaker(), self, clock, dialMs, idle: context.idle },
+        worker,
+        transport,
+        breaker: breaker(),
+        self,
+        clock,
+        dialMs,
+        idle: context.idle,
         events: {
           helloReceived: (hello) => this.#helloReceived(hello),
           helloRejected: (fault) => this.failed(path, fault),

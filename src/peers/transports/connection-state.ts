@@ -64,7 +64,7 @@ interface TrustedConnectionsOptions {
   readonly clock: Clock;
   readonly log: TransportLog;
   /** Interval of the expiry check in milliseconds. */
-  readonly lookMs: number;
+  readonly checkMs: number;
 }
 
 /**
@@ -81,10 +81,10 @@ export class TrustedConnections {
   }
 
   /** Watches the connection until the result is disposed. */
-  hold(connection: TrustedConnection): Disposable {
-    const { clock, lookMs } = this.#options;
+  watch(connection: TrustedConnection): Disposable {
+    const { clock, checkMs } = this.#options;
     this.#connections.add(connection);
-    this.#timer ??= clock.every(lookMs, () => this.#look());
+    this.#timer ??= clock.every(checkMs, () => this.#check());
     return { [Symbol.dispose]: () => this.#drop(connection) };
   }
 
@@ -96,23 +96,23 @@ export class TrustedConnections {
   }
 
   /** The credentials have changed: ends connections that are no longer accepted. */
-  judge(): void {
-    for (const connection of [...this.#connections]) this.#judge(connection);
+  authorize(): void {
+    for (const connection of [...this.#connections]) this.#authorize(connection);
   }
 
   /** Checks expiry only; signatures were verified already. */
-  #look(): void {
+  #check(): void {
     const nowMs = this.#options.clock.wallMs();
     for (const connection of [...this.#connections]) {
-      if (connection.identity.notAfterMs < nowMs) this.#judge(connection);
+      if (connection.identity.notAfterMs < nowMs) this.#authorize(connection);
     }
   }
 
-  #judge(connection: TrustedConnection): void {
+  #authorize(connection: TrustedConnection): void {
     const { trust, log } = this.#options;
-    const judged = trust.judge(connection.der, connection.dialled);
-    if (judged.ok) return;
-    const { why } = judged;
+    const authorized = trust.authorize(connection.der, connection.dialled);
+    if (authorized.ok) return;
+    const { why } = authorized;
     log("warn", "peer no longer accepted", { peer: connection.identity.worker, why });
     this.#drop(connection);
     connection.refuse(why);

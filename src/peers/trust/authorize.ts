@@ -1,6 +1,6 @@
 import { createHash, X509Certificate } from "node:crypto";
 import { isClusterName, isWorkerId, type WorkerId } from "../../core/index.ts";
-import type { Credentials, Judgement } from "../trust.ts";
+import type { AuthResult, Credentials } from "../trust.ts";
 import { decodePem, OID, type ReadCertificate, readCertificate } from "./certificate.ts";
 
 const PEER_URI = /^spiffe:\/\/([^/]*)\/hearth\/([^/]*)$/;
@@ -35,9 +35,9 @@ interface Signer {
 }
 
 /** Authorizes peers' certificates with a host's credentials. */
-export interface Judge {
+export interface Authorizer {
   /** `wallMs`: the current time in milliseconds since 1970. */
-  judge(der: Uint8Array, dialled: WorkerId | null, wallMs: number): Judgement;
+  authorize(der: Uint8Array, dialled: WorkerId | null, wallMs: number): AuthResult;
 }
 
 const SIGNERS_MAX = 64;
@@ -49,10 +49,10 @@ const SHOWN_CHARACTERS_MAX = 120;
  */
 export function createJudge(
   credentials: Pick<Credentials, "cluster" | "authorities" | "certificates">,
-): Judge {
+): Authorizer {
   const signers = signersOf(credentials.authorities, credentials.certificates);
   return {
-    judge(der, dialled, wallMs) {
+    authorize(der, dialled, wallMs) {
       const read = readCertificate(der);
       if (!read.ok) return refused(`the certificate ${read.why}`);
       const { certificate } = read;
@@ -77,7 +77,7 @@ export function createJudge(
   };
 }
 
-function refused(why: string): Judgement & { readonly ok: false } {
+function refused(why: string): AuthResult & { readonly ok: false } {
   return { ok: false, why };
 }
 
@@ -166,7 +166,7 @@ function nameOf(
   certificate: ReadCertificate,
 ):
   | ({ readonly ok: true } & NonNullable<ReturnType<typeof parsePeerUri>>)
-  | (Judgement & { readonly ok: false }) {
+  | (AuthResult & { readonly ok: false }) {
   const uris = certificate.names.filter(({ kind }) => kind === "uri");
   const [uri] = uris;
   if (uri === undefined) return refused("it has no URI name");

@@ -125,12 +125,12 @@ function mustBeOurs(
   der: Uint8Array,
   wallMs: number,
 ): void {
-  const judgement = createJudge(credentials).judge(der, credentials.worker, wallMs);
-  if (judgement.ok) return;
+  const authorized = createJudge(credentials).authorize(der, credentials.worker, wallMs);
+  if (authorized.ok) return;
   const { worker, cluster } = credentials;
   throw refusal(
     `${certFile} is not a certificate of the worker ${worker} of ${cluster} that ${caFile} makes ` +
-      `valid: ${judgement.why}`,
+      `valid: ${authorized.why}`,
     `make one with \`hearth ca issue CA_DIR --worker ${worker}\``,
   );
 }

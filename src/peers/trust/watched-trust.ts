@@ -12,19 +12,19 @@ export interface ChangeableTrust extends Trust {
 /** Trusts `credentials` without checking them. */
 export function createTrust(credentials: Credentials, clock: Clock): ChangeableTrust {
   const listeners = new Set<() => void>();
-  let current = { credentials, judge: createJudge(credentials) };
+  let current = { credentials, authorize: createJudge(credentials) };
   return {
     get credentials() {
       return current.credentials;
     },
-    judge: (der, dialled) => current.judge.judge(der, dialled, clock.wallMs()),
+    authorize: (der, dialled) => current.authorize.authorize(der, dialled, clock.wallMs()),
     onChange(listener) {
       const entry = () => listener();
       listeners.add(entry);
       return { [Symbol.dispose]: () => void listeners.delete(entry) };
     },
     change(next) {
-      current = { credentials: next, judge: createJudge(next) };
+      current = { credentials: next, authorize: createJudge(next) };
       for (const listener of [...listeners]) listener();
     },
   };
@@ -121,7 +121,7 @@ export async function openTrust(options: WatchedTrustOptions): Promise<WatchedTr
     get expiry() {
       return expiry;
     },
-    judge: (der, dialled) => trust.judge(der, dialled),
+    authorize: (der, dialled) => trust.authorize(der, dialled),
     onChange: (listener) => trust.onChange(listener),
     reload,
     [Symbol.dispose]() {

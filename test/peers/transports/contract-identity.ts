@@ -20,8 +20,8 @@ import {
 export function identityContract(maker: TransportMaker): void {
   /** A host that believes the pair's cluster, whatever it shows itself. */
   const impostor = async (pair: Pair, shown: Pick<Credentials, "certificates" | "key">) => {
-    const { credentials, judge, onChange } = pair.cluster.trust("asker");
-    const trust: Trust = { credentials: { ...credentials, ...shown }, judge, onChange };
+    const { credentials, authorize, onChange } = pair.cluster.trust("asker");
+    const trust: Trust = { credentials: { ...credentials, ...shown }, authorize, onChange };
     const host = new Host(maker, trust, regionOf(2), LIMITS);
     await host.transport.register(host.region);
     return host;

@@ -24,7 +24,7 @@ function makerWith(limits: Partial<QuicLimits>): TransportMaker {
 
 function asked(credentials: Credentials, request: PeerRequest): Uint8Array {
   const { key, cluster, worker: asker } = credentials;
-  const proof = makeProof(key, { cluster, asker, holder: "holder" as never });
+  const proof = makeProof(key, { cluster, client: asker, server: "holder" as never });
   return Buffer.concat([encodePreface(proof, 0), withLength(encodeRequest(request))]);
 }
 

@@ -13,7 +13,7 @@ export const maker: TransportMaker = {
         handshakeMs: limits.handshakeMs,
         silentMs: 2_000,
         keepAliveMs: 500,
-        judgeMs: limits.progressMs / 5,
+        expiryCheckMs: limits.progressMs / 5,
       },
     });
   },

@@ -88,7 +88,7 @@ describeNative("new certificates by QUIC", () => {
         onRead();
         return own.credentials;
       },
-      judge: (der, dialled) => own.judge(der, dialled),
+      authorize: (der, dialled) => own.authorize(der, dialled),
       onChange: (listener) => own.onChange(listener),
     };
     await using holder = new Host(maker, trust, regionOf(0), LIMITS);

@@ -30,7 +30,7 @@ const FIND = withLength(encodeRequest({ op: "find", names: [] }));
 
 function prefaceOf(credentials: Credentials, holder = "holder", asker?: string): Uint8Array {
   const { key, cluster, worker } = credentials;
-  const speakers = { cluster, asker: asker ?? worker, holder };
+  const speakers = { cluster, client: asker ?? worker, server: holder };
   return encodePreface(makeProof(key, speakers as never), 0);
 }
 

@@ -52,7 +52,7 @@ export function rdmaLimitsOf(limits: ContractLimits): Partial<RdmaLimits> {
   return {
     ...{ linksMax, handshakeMs, setUpMs: handshakeMs, connectionRequestsMax: requestsMax },
     ...{ stallMs: progressMs, progressMs: progressMs / 5, graceMs: progressMs / 2 },
-    ...{ pingMs: progressMs / 2, silentMs: 3 * progressMs, judgeMs: progressMs / 5 },
+    ...{ pingMs: progressMs / 2, silentMs: 3 * progressMs, expiryCheckMs: progressMs / 5 },
     lentMs: 10 * progressMs,
   };
 }

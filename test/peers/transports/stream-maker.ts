@@ -13,7 +13,7 @@ export const maker: TransportMaker = {
       limits: {
         ...{ linksMax, handshakeMs, setUpMs: handshakeMs, connectionRequestsMax: requestsMax },
         ...{ stallMs: progressMs, progressMs: progressMs / 5 },
-        ...{ pingMs: progressMs / 2, silentMs: 3 * progressMs, judgeMs: progressMs / 5 },
+        ...{ pingMs: progressMs / 2, silentMs: 3 * progressMs, expiryCheckMs: progressMs / 5 },
       },
     });
   },

@@ -237,10 +237,10 @@ describe("certificates that are watched", () => {
     const later = makeCluster(folder);
     const stranger = Buffer.from(cluster.host("b").certificates);
     const der = Uint8Array.fromBase64(stranger.toString().split("-----")[2]!);
-    expect(trust.judge(der, null).ok).toBe(true);
+    expect(trust.authorize(der, null).ok).toBe(true);
     writeCredentials(join(files.certFile, ".."), later.host(A));
     expect(await trust.reload()).toEqual({ ok: true, isChanged: true });
-    expect(trust.judge(der, null).ok).toBe(false);
+    expect(trust.authorize(der, null).ok).toBe(false);
   });
 
   test("tell 14 days before they end, and when they have", async () => {

@@ -125,7 +125,10 @@ export class ClientConnection<Own extends { readonly kind: string }>
       this.#onEnd = resolve;
     });
     this.#keepAlive = new KeepAlive({
-      ...{ channel, clock, limits, asks: true },
+      channel,
+      clock,
+      limits,
+      asks: true,
       onRtt: (ms) => {
         this.rttMs = Math.min(this.rttMs, ms);
       },
@@ -312,7 +315,7 @@ export interface RequestedItem extends Landed {
   next: (() => void) | null;
   header: FrameHeader | null;
   /** Bytes reported to the caller. */
-  told: number;
+  reported: number;
   isDone: boolean;
 }
 
@@ -371,7 +374,7 @@ export class RequestedItems {
       writer: null,
       next: null,
       header: null,
-      told: 0,
+      reported: 0,
       isDone: false,
     }));
     this.#onAbort = () => this.giveUp(deadline.fault);
@@ -404,7 +407,7 @@ export class RequestedItems {
     const { writers, clock } = this.#options;
     for (const item of this.all) {
       const { writer, next } = item;
-      if (writer !== null && next === null) this.#tell(item, writers.arrived(writer));
+      if (writer !== null && next === null) this.#report(item, writers.arrived(writer));
     }
     if (clock.monotonicMs() - this.#movedMs < stallMs) return;
     this.giveUp({ kind: "stalled", why: `no data for ${stallMs} ms` });
@@ -492,14 +495,14 @@ export class RequestedItems {
   }
 
   came(item: RequestedItem, header: FrameHeader, checksum: bigint): void {
-    this.#tell(item, header.bytes);
+    this.#report(item, header.bytes);
     this.finish(item, { kind: "came", header, checksum });
   }
 
-  #tell(item: RequestedItem, arrived: number): void {
-    if (arrived <= item.told) return;
-    const more = arrived - item.told;
-    item.told = arrived;
+  #report(item: RequestedItem, arrived: number): void {
+    if (arrived <= item.reported) return;
+    const more = arrived - item.reported;
+    item.reported = arrived;
     this.#moved();
     this.#pull.onBytes(item.index, more);
   }

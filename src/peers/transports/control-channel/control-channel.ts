@@ -38,7 +38,7 @@ export function frame(code: number, ...fields: readonly Field[]): Uint8Array {
 }
 
 /** A reason for the peer, truncated to the limit of the message. */
-function words(text: string): Uint8Array {
+function reasonBytes(text: string): Uint8Array {
   const bytes = new Uint8Array(WHY_BYTES_MAX);
   return bytes.subarray(0, new TextEncoder().encodeInto(text, bytes).written);
 }
@@ -130,14 +130,14 @@ function fieldsOf(said: CommonMessage): Field[] {
         [4, said.retryAfterMs],
       ];
     case "end":
-      return [[4, said.id], [1, LINK_FAULTS.indexOf(said.fault)], words(said.why)];
+      return [[4, said.id], [1, LINK_FAULTS.indexOf(said.fault)], reasonBytes(said.why)];
     case "cancel":
       return [[4, said.id]];
     case "ping":
     case "pong":
       return [[4, said.nonce]];
     case "bye":
-      return [[1, LINK_FAULTS.indexOf(said.fault)], words(said.why)];
+      return [[1, LINK_FAULTS.indexOf(said.fault)], reasonBytes(said.why)];
     default:
       throw said satisfies never;
   }
@@ -234,12 +234,12 @@ export class ControlChannel<Own> {
   readonly #source: TurnSource;
   #handler: ChannelHandler<Own> | null = null;
   /** Input is ignored. */
-  #isDeaf = false;
+  #inputClosed = false;
   /** Output is closed. */
   #ended = false;
   #heldBack = false;
   /** Received chunks waiting for their share of the event loop; nothing more is read meanwhile. */
-  #held: Uint8Array[] = [];
+  #deferred: Uint8Array[] = [];
   /** Wakes callers that wait for output space. */
   #drained: (() => void)[] = [];
   /** Monotonic times: when data arrived last, and since when a message is incomplete. */
@@ -304,16 +304,16 @@ export class ControlChannel<Own> {
   }
 
   #stop(): void {
-    this.#isDeaf = true;
+    this.#inputClosed = true;
     this.#ended = true;
-    this.#held = [];
+    this.#deferred = [];
     for (const wake of this.#drained.splice(0)) wake();
   }
 
   #end(kind: ChannelEnd["kind"], why: string): void {
-    if (this.#isDeaf) return;
+    if (this.#inputClosed) return;
     // After an invalid message, the reason can still be sent.
-    if (kind === "protocol") this.#isDeaf = true;
+    if (kind === "protocol") this.#inputClosed = true;
     else this.#stop();
     this.#handler?.channelEnded({ kind, why });
   }
@@ -326,25 +326,25 @@ export class ControlChannel<Own> {
     for (const wake of this.#drained.splice(0)) wake();
     if (!this.#heldBack) return;
     this.#heldBack = false;
-    if (this.#held.length === 0) this.#socket.resume();
+    if (this.#deferred.length === 0) this.#socket.resume();
   }
 
   #receive(chunk: Uint8Array): void {
-    if (this.#isDeaf) return;
+    if (this.#inputClosed) return;
     this.heardMs = this.#options.clock.monotonicMs();
-    if (this.#held.length > 0) this.#held.push(chunk);
+    if (this.#deferred.length > 0) this.#deferred.push(chunk);
     else if (this.#source.begin()) this.#read(chunk);
-    else this.#hold(chunk);
+    else this.#defer(chunk);
   }
 
   /** Continues in the channel's next share of the event loop. */
-  #hold(rest: Uint8Array): void {
-    this.#held.unshift(rest);
+  #defer(rest: Uint8Array): void {
+    this.#deferred.unshift(rest);
     this.#socket.pause();
     void this.#source.turn().then(() => {
-      while (this.#held.length > 0 && !this.#isDeaf) {
+      while (this.#deferred.length > 0 && !this.#inputClosed) {
         // `rest` goes back to the front if the chunk is not fully processed.
-        const chunk = this.#held.shift()!;
+        const chunk = this.#deferred.shift()!;
         if (!this.#read(chunk)) return;
       }
       if (!this.#heldBack) this.#socket.resume();
@@ -354,12 +354,12 @@ export class ControlChannel<Own> {
   /** Processes a chunk within its share. False: the rest waits for the next one. */
   #read(chunk: Uint8Array): boolean {
     const reader = this.#reader;
-    for (let at = 0; at < chunk.length && !this.#isDeaf; ) {
+    for (let at = 0; at < chunk.length && !this.#inputClosed; ) {
       at = reader.take(chunk, at);
       if (reader.fault !== null) this.#end("protocol", reader.fault);
       else if (reader.message !== null) this.#hand(reader.message);
-      if (this.#source.goOn() || at === chunk.length || this.#isDeaf) continue;
-      this.#hold(chunk.subarray(at));
+      if (this.#source.goOn() || at === chunk.length || this.#inputClosed) continue;
+      this.#defer(chunk.subarray(at));
       return false;
     }
     if (reader.within) this.partialSinceMs ??= this.heardMs;

@@ -59,14 +59,14 @@ export async function dialChannel<Own extends { readonly kind: string }>(
   const connected = await connectTls({ host, port }, trust.credentials, protocol, signal);
   if (!connected.ok) return connected;
   const { socket } = connected;
-  const judged = identify(socket, trust, protocol, target.worker);
-  if (!judged.ok) {
+  const authorized = identify(socket, trust, protocol, target.worker);
+  if (!authorized.ok) {
     socket.on("error", () => {});
     socket.destroy();
-    return { ok: false, fault: { kind: "refused", why: judged.why } };
+    return { ok: false, fault: { kind: "refused", why: authorized.why } };
   }
   const dialling = new Dialling(socket, target.worker, options, signal);
-  return { ok: true, value: { ...judged, dialling } };
+  return { ok: true, value: { ...authorized, dialling } };
 }
 
 /** A control channel during the set-up of a connection. */
@@ -91,7 +91,9 @@ export class Dialling<Own extends { readonly kind: string }> implements ChannelH
     this.address = plainAddress(socket.remoteAddress ?? "");
     const { clock, codec, limits } = options;
     this.channel = new ControlChannel(socket, {
-      ...{ clock, codec, worker },
+      clock,
+      codec,
+      worker,
       messageBytesMax: ANSWER_BYTES_MAX + AROUND_BYTES,
       unreadBytesMax: limits.unreadBytesMax,
     });

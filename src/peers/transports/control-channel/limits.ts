@@ -24,7 +24,7 @@ export class KeepAlive implements Disposable {
 
   constructor(options: KeepAliveOptions) {
     this.#options = options;
-    this.#timer = options.clock.every(options.limits.pingMs, () => this.#look());
+    this.#timer = options.clock.every(options.limits.pingMs, () => this.#check());
   }
 
   answered(nonce: number): void {
@@ -33,7 +33,7 @@ export class KeepAlive implements Disposable {
     this.#askedMs = null;
   }
 
-  #look(): void {
+  #check(): void {
     const { channel, clock, asks, onDead } = this.#options;
     const why = this.#whyDead();
     if (why !== null) onDead(why);
@@ -88,7 +88,7 @@ export interface ChannelLimits {
   readonly pingMs: number;
   readonly silentMs: number;
   /** Interval of the check for expired certificates. */
-  readonly judgeMs: number;
+  readonly expiryCheckMs: number;
   /** Interval of progress reports, and the time without data after which a pull ends. */
   readonly progressMs: number;
   readonly stallMs: number;
@@ -111,7 +111,7 @@ export const CHANNEL_LIMITS: ChannelLimits = {
   requestMs: 120_000,
   pingMs: 2_000,
   silentMs: 10_000,
-  judgeMs: 5_000,
+  expiryCheckMs: 5_000,
   progressMs: 200,
   stallMs: 5_000,
   retryAfterMs: 100,

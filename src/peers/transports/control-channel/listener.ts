@@ -90,8 +90,8 @@ export function identify(
     return { ok: false, why: `it does not support ${protocol}` };
   const der = socket.getPeerCertificate(true).raw as Uint8Array | undefined;
   if (der === undefined) return { ok: false, why: "it presented no certificate" };
-  const judged = trust.judge(der, dialled);
-  return judged.ok ? { ...judged, der } : judged;
+  const authorized = trust.authorize(der, dialled);
+  return authorized.ok ? { ...authorized, der } : authorized;
 }
 
 type Connected =
@@ -196,11 +196,11 @@ const AROUND_BYTES = 64;
  */
 export class ConnectionTable<Own> {
   readonly #options: ConnectionTableOptions<Own>;
-  readonly #served = new Map<AcceptedConnection<Own>, Disposable>();
-  readonly #asked = new Set<PeerLink>();
+  readonly #inbound = new Map<AcceptedConnection<Own>, Disposable>();
+  readonly #outbound = new Set<PeerLink>();
   /** Connections without a verified certificate. */
-  readonly #shaking = new Set<Socket>();
-  readonly #held: TrustedConnections;
+  readonly #handshaking = new Set<Socket>();
+  readonly #trusted: TrustedConnections;
   #tls: Server | null = null;
   #requests = 0;
   #isClosed = false;
@@ -208,11 +208,11 @@ export class ConnectionTable<Own> {
   constructor(options: ConnectionTableOptions<Own>) {
     this.#options = options;
     const { trust, clock, log, limits } = options;
-    this.#held = new TrustedConnections({ trust, clock, log, lookMs: limits.judgeMs });
+    this.#trusted = new TrustedConnections({ trust, clock, log, checkMs: limits.expiryCheckMs });
   }
 
   get inbound(): number {
-    return this.#served.size;
+    return this.#inbound.size;
   }
 
   /** Listens and returns the bound address; connections are accepted after `takeWith`. */
@@ -227,7 +227,10 @@ export class ConnectionTable<Own> {
   hostFor(server: PeerServer): ConnectionHost {
     const { clock, log, limits } = this.#options;
     return {
-      ...{ server, clock, log, limits },
+      server,
+      clock,
+      log,
+      limits,
       takeRequest: () => {
         if (this.#requests >= limits.requestsMax) return false;
         this.#requests++;
@@ -246,22 +249,22 @@ export class ConnectionTable<Own> {
     assert(tls !== null, "the transport is listening");
     tls.on("connection", (socket) => {
       loopTurns.touch();
-      if (this.#shaking.size >= limits.handshakesMax) {
-        const dropped = oldestOfMost(this.#shaking);
+      if (this.#handshaking.size >= limits.handshakesMax) {
+        const dropped = oldestOfMost(this.#handshaking);
         const from = addressOf(dropped);
         log("warn", "handshake limit reached, dropping oldest connection", { from });
-        this.#shaking.delete(dropped);
+        this.#handshaking.delete(dropped);
         dropped.destroy();
       }
-      this.#shaking.add(socket);
-      socket.once("close", () => this.#shaking.delete(socket));
+      this.#handshaking.add(socket);
+      socket.once("close", () => this.#handshaking.delete(socket));
     });
     tls.on("tlsClientError", (error, socket) => {
       log("warn", "peer refused", { from: addressOf(socket), why: error.message });
       socket.destroy();
     });
     tls.on("secureConnection", (socket) => {
-      this.#shaking.delete(socket);
+      this.#handshaking.delete(socket);
       this.#welcome(socket, take);
     });
   }
@@ -270,34 +273,36 @@ export class ConnectionTable<Own> {
   #welcome(socket: TLSSocket, take: AcceptConnection<Own>): void {
     const { trust, clock, log, codec, protocol, limits } = this.#options;
     socket.setNoDelay(true);
-    const judged = identify(socket, trust, protocol, null);
+    const authorized = identify(socket, trust, protocol, null);
     const channel = new ControlChannel(socket, {
-      ...{ clock, codec, unreadBytesMax: limits.unreadBytesMax },
+      clock,
+      codec,
+      unreadBytesMax: limits.unreadBytesMax,
       messageBytesMax: REQUEST_BYTES_MAX + AROUND_BYTES,
-      worker: judged.ok ? judged.identity.worker : "",
+      worker: authorized.ok ? authorized.identity.worker : "",
     });
-    const refusal = judged.ok ? this.#whyNoMore(judged.identity.worker) : judged.why;
-    if (!judged.ok || refusal !== null) {
+    const refusal = authorized.ok ? this.#whyNoMore(authorized.identity.worker) : authorized.why;
+    if (!authorized.ok || refusal !== null) {
       log("warn", "peer refused", { from: addressOf(socket), why: refusal ?? "" });
-      const why = judged.ok ? "connection limit reached" : "certificate not accepted";
+      const why = authorized.ok ? "connection limit reached" : "certificate not accepted";
       channel.close({ kind: "bye", fault: "refused", why });
       return;
     }
-    const { identity, der } = judged;
+    const { identity, der } = authorized;
     const connection = take(identity, channel, () => {
-      this.#served.get(connection)?.[Symbol.dispose]();
-      this.#served.delete(connection);
+      this.#inbound.get(connection)?.[Symbol.dispose]();
+      this.#inbound.delete(connection);
     });
     const refuse = (why: string) => connection.end("refused", why);
-    this.#served.set(connection, this.#held.hold({ identity, der, dialled: null, refuse }));
+    this.#inbound.set(connection, this.#trusted.watch({ identity, der, dialled: null, refuse }));
     channel.handTo(connection);
   }
 
   #whyNoMore(worker: WorkerId): string | null {
     if (this.#isClosed) return "the agent is shutting down";
     const { linksMax, workerLinksMax } = this.#options.limits;
-    if (this.#served.size >= linksMax) return `connection limit reached: ${linksMax} connections`;
-    const own = [...this.#served.keys()].filter((connection) => connection.peer.worker === worker);
+    if (this.#inbound.size >= linksMax) return `connection limit reached: ${linksMax} connections`;
+    const own = [...this.#inbound.keys()].filter((connection) => connection.peer.worker === worker);
     return own.length < workerLinksMax
       ? null
       : `connection limit reached: ${worker} has ${workerLinksMax} connections`;
@@ -307,15 +312,15 @@ export class ConnectionTable<Own> {
   async adopt(connection: DialledConnection, der: Uint8Array, dialled: WorkerId): Promise<Dialled> {
     const { identity } = connection;
     const refuse = (why: string) => connection.refuse(why);
-    const held = this.#held.hold({ identity, der, dialled, refuse });
-    this.#asked.add(connection);
+    const trusted = this.#trusted.watch({ identity, der, dialled, refuse });
+    this.#outbound.add(connection);
     void connection.ended.then(() => {
-      this.#asked.delete(connection);
-      held[Symbol.dispose]();
+      this.#outbound.delete(connection);
+      trusted[Symbol.dispose]();
     });
     // The credentials may have changed during the set-up.
-    const judged = this.#options.trust.judge(der, dialled);
-    if (!judged.ok) connection.refuse(judged.why);
+    const authorized = this.#options.trust.authorize(der, dialled);
+    if (!authorized.ok) connection.refuse(authorized.why);
     if (this.#isClosed) await connection[Symbol.asyncDispose]();
     return connection.fault === null
       ? { ok: true, connection }
@@ -323,7 +328,7 @@ export class ConnectionTable<Own> {
   }
 
   reload(): void {
-    this.#held.judge();
+    this.#trusted.authorize();
     if (this.#tls !== null) renewTlsServer(this.#tls, this.#options.trust);
   }
 
@@ -331,11 +336,11 @@ export class ConnectionTable<Own> {
   async close(): Promise<void> {
     this.#isClosed = true;
     this.#tls?.close();
-    const asked = [...this.#asked];
-    const served = [...this.#served.keys()];
-    for (const connection of served) connection.end("closed", "the agent is shutting down");
-    await Promise.all(asked.map((connection) => connection[Symbol.asyncDispose]()));
-    await Promise.all(served.map((connection) => connection.torn));
+    const outbound = [...this.#outbound];
+    const inbound = [...this.#inbound.keys()];
+    for (const connection of inbound) connection.end("closed", "the agent is shutting down");
+    await Promise.all(outbound.map((connection) => connection[Symbol.asyncDispose]()));
+    await Promise.all(inbound.map((connection) => connection.torn));
   }
 }
 

@@ -109,7 +109,10 @@ export class ServerConnection<Own extends { readonly kind: string }>
     this.#onOver = options.onOver;
     const { clock, limits } = host;
     this.#keepAlive = new KeepAlive({
-      ...{ channel, clock, limits, asks: false },
+      channel,
+      clock,
+      limits,
+      asks: false,
       onRtt: () => {},
       onDead: (why) => this.end("stalled", why),
     });
@@ -273,9 +276,9 @@ export interface Sender {
   refuse(index: number, body: Uint8Array): void;
   /**
    * Sends the block of item `index`, whose slot reference is released later with `release`.
-   * `isAsked`: the header matches the request. Throws if the header violates the wire format.
+   * `isRequested`: the header matches the request. Throws if the header violates the wire format.
    */
-  send(index: number, block: ServedBlock, isAsked: boolean): void;
+  send(index: number, block: ServedBlock, isRequested: boolean): void;
   /** The pull was cancelled: slot references are released when nothing reads them any more. */
   giveUp(indexes: readonly number[]): void;
 }
@@ -305,7 +308,7 @@ export class ServedItems {
    * The requested items. If a block's header differs, the block is sent only after the client
    * agrees.
    */
-  readonly #asked: OpenItems;
+  readonly #requested: OpenItems;
   #lentBytes = 0;
   /** Wakes the sender when a slot reference is released. */
   #wake: (() => void) | null = null;
@@ -315,7 +318,7 @@ export class ServedItems {
     this.#sender = sender;
     const { namespace, items } = options.request;
     this.#left = new Set(items.keys());
-    this.#asked = new OpenItems(namespace, items);
+    this.#requested = new OpenItems(namespace, items);
   }
 
   get isGivenUp(): boolean {
@@ -390,8 +393,8 @@ export class ServedItems {
     const { header } = served;
     this.#lent.set(index, served);
     this.#lentBytes += header.bytes;
-    const isAsked = this.#asked.take({ kind: "frame", index, header }) === null;
-    this.#sender.send(index, served, isAsked);
+    const isRequested = this.#requested.take({ kind: "frame", index, header }) === null;
+    this.#sender.send(index, served, isRequested);
     this.#left.delete(index);
   }
 

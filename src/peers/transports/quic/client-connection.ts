@@ -2,7 +2,7 @@ import type { Clock } from "../../../core/index.ts";
 import type { Region } from "../../../native/index.ts";
 import type { FrameHeader, PeerAnswer, PeerRequest } from "../../messages.ts";
 import type { Called, LinkFault, OutgoingPull, PeerLink } from "../../transport.ts";
-import type { Judgement, PeerIdentity } from "../../trust.ts";
+import type { AuthResult, PeerIdentity } from "../../trust.ts";
 import {
   ANSWER_BYTES_MAX,
   decodeAnswer,
@@ -80,7 +80,7 @@ class Exchange {
   }
 
   /** Called periodically: ends a stalled request. */
-  look(nowMs: number): void {
+  check(nowMs: number): void {
     const { limits } = this.#parts;
     // A stream without an id waits for the peer's stream limit, which does not count as a stall.
     if (this.#stream?.id === null) this.#heardMs = nowMs;
@@ -185,7 +185,7 @@ interface Coming {
   readonly place: Uint8Array;
   bytes: number;
   /** Bytes of it reported to the caller. */
-  told: number;
+  reported: number;
 }
 
 /** Reads the parts of a pull, and copies payload to the items' places. */
@@ -229,9 +229,9 @@ class PullSink implements Sink {
   /** Reports received bytes. */
   pause(): void {
     const coming = this.#coming;
-    if (coming === null || coming.told === coming.bytes) return;
-    this.#pull.onBytes(coming.index, coming.bytes - coming.told);
-    coming.told = coming.bytes;
+    if (coming === null || coming.reported === coming.bytes) return;
+    this.#pull.onBytes(coming.index, coming.bytes - coming.reported);
+    coming.reported = coming.bytes;
   }
 
   #part(message: Uint8Array): string | null {
@@ -247,7 +247,7 @@ class PullSink implements Sink {
     }
     const { header } = part;
     const place = this.#region.span(this.#pull.items[index]!.offset, header.bytes);
-    this.#coming = { index, header, place, bytes: 0, told: 0 };
+    this.#coming = { index, header, place, bytes: 0, reported: 0 };
     return null;
   }
 
@@ -282,9 +282,9 @@ export interface ClientOptions {
   readonly clock: Clock;
   readonly limits: QuicLimits;
   readonly gcPressure: GcPressure;
-  judge(certificate: Uint8Array): Judgement;
+  authorize(certificate: Uint8Array): AuthResult;
   /** Watches the connection's authorization. */
-  hold(connection: Pick<TrustedConnection, "identity" | "der" | "refuse">): Disposable;
+  watch(connection: Pick<TrustedConnection, "identity" | "der" | "refuse">): Disposable;
 }
 
 /**
@@ -309,7 +309,7 @@ export class ClientConnection implements PeerLink {
   #isHeard = false;
   #heardMs: number;
   #rttMs: number | null = null;
-  readonly #watch: Disposable;
+  readonly #checkTimer: Disposable;
   #requests = 0;
   /** When the last request ended. */
   #restMs: number;
@@ -333,7 +333,9 @@ export class ClientConnection implements PeerLink {
       (thrown) => this.#over(faultOf(thrown)),
     );
     const { stallMs, idleMs } = parts.limits;
-    this.#watch = parts.clock.every(Math.max(1, Math.min(stallMs, idleMs) / 4), () => this.#look());
+    this.#checkTimer = parts.clock.every(Math.max(1, Math.min(stallMs, idleMs) / 4), () =>
+      this.#check(),
+    );
     this.ready = this.#open();
   }
 
@@ -369,21 +371,22 @@ export class ClientConnection implements PeerLink {
   }
 
   async #open(): Promise<LinkFault | null> {
-    const { session, judge } = this.#parts;
+    const { session, authorize } = this.#parts;
     let refusal: string;
     try {
       const { validationErrorReason: invalid, earlyDataAccepted } = await session.opened;
       this.#isEarlyRefused = !earlyDataAccepted;
       const certificate = session.peerCertificate;
-      const judged = certificate === undefined ? null : judge(certificate.raw);
-      if (judged?.ok && invalid === undefined) {
-        this.#identity = judged.identity;
+      const authorized = certificate === undefined ? null : authorize(certificate.raw);
+      if (authorized?.ok && invalid === undefined) {
+        this.#identity = authorized.identity;
         this.#certificate = certificate!.raw;
         this.#isReady = true;
-        this.#hold(judged.identity, certificate!.raw);
+        this.#watch(authorized.identity, certificate!.raw);
         return this.#fault;
       }
-      refusal = invalid ?? (judged?.ok === false ? judged.why : "it presented no certificate");
+      refusal =
+        invalid ?? (authorized?.ok === false ? authorized.why : "it presented no certificate");
     } catch (thrown) {
       const fault = faultOf(thrown);
       const isGone = fault.kind === "broken";
@@ -394,10 +397,10 @@ export class ClientConnection implements PeerLink {
     return this.#fault;
   }
 
-  #hold(identity: PeerIdentity, der: Uint8Array): void {
+  #watch(identity: PeerIdentity, der: Uint8Array): void {
     const refuse = (why: string) => this.#over({ kind: "refused", why }, Code.refused);
-    const held = this.#parts.hold({ identity, der, refuse });
-    void this.ended.then(() => held[Symbol.dispose]());
+    const trusted = this.#parts.watch({ identity, der, refuse });
+    void this.ended.then(() => trusted[Symbol.dispose]());
   }
 
   async call(
@@ -451,7 +454,9 @@ export class ClientConnection implements PeerLink {
   ): Promise<LinkFault | null> {
     const { proof } = this.#parts;
     const exchange = new Exchange({
-      ...{ ...this.#parts, sink, limit },
+      ...this.#parts,
+      sink,
+      limit,
       onHeard: (nowMs) => {
         this.#isHeard = true;
         this.#heardMs = nowMs;
@@ -470,10 +475,10 @@ export class ClientConnection implements PeerLink {
   }
 
   /** Ends stalled requests, and an idle connection. */
-  #look(): void {
+  #check(): void {
     const { clock, limits } = this.#parts;
     const nowMs = clock.monotonicMs();
-    for (const exchange of this.#exchanges) exchange.look(nowMs);
+    for (const exchange of this.#exchanges) exchange.check(nowMs);
     if (this.#requests > 0 || nowMs - this.#restMs < limits.idleMs) return;
     void this.#close({ kind: "closed", why: "closed after an idle time" });
   }
@@ -482,7 +487,7 @@ export class ClientConnection implements PeerLink {
     if (this.#fault !== null) return;
     void this.rttMs;
     this.#fault = fault;
-    this.#watch[Symbol.dispose]();
+    this.#checkTimer[Symbol.dispose]();
     for (const exchange of this.#exchanges) exchange.end(fault);
     const { session } = this.#parts;
     if (fault.kind !== "closed" && !session.destroyed) {

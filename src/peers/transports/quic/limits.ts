@@ -22,7 +22,7 @@ export interface QuicLimits {
   readonly keepAliveMs: number;
   readonly silentMs: number;
   /** Interval of the check for expired certificates. */
-  readonly judgeMs: number;
+  readonly expiryCheckMs: number;
   /** Idle time after which an outbound connection is closed. */
   readonly idleMs: number;
   /** Lifetime of a session ticket after the peer's last answer. */
@@ -54,7 +54,7 @@ export const QUIC_LIMITS: QuicLimits = {
   stallMs: 5_000,
   keepAliveMs: 2_000,
   silentMs: 6_000,
-  judgeMs: 5_000,
+  expiryCheckMs: 5_000,
   idleMs: 10_000,
   ticketMs: 30_000,
   reloadMs: 30_000,
@@ -133,8 +133,8 @@ export function faultOf(thrown: unknown): LinkFault {
   if (HANDSHAKE_TIMED_OUT.test(why)) return { kind: "unreachable", why: "handshake timed out" };
   if (type === "application") return FAULTS[code] ?? { kind: "broken", why };
   if (code >= TLS_ALERT && code < 2 * TLS_ALERT) {
-    const words = ALERTS[code - TLS_ALERT];
-    return { kind: "refused", why: words === undefined ? why : `${words}: ${why}` };
+    const message = ALERTS[code - TLS_ALERT];
+    return { kind: "refused", why: message === undefined ? why : `${message}: ${why}` };
   }
   if (code === CONNECTION_REFUSED) {
     return { kind: "refused", why: "the peer's connection limit is reached" };

@@ -21,12 +21,12 @@ export const EARLY_PADDING_BYTES = 4 * 1024;
 
 export interface Endpoints {
   readonly cluster: string;
-  readonly asker: WorkerId;
-  readonly holder: WorkerId;
+  readonly client: WorkerId;
+  readonly server: WorkerId;
 }
 
-function statement({ cluster, asker, holder }: Endpoints): Uint8Array {
-  return Buffer.from(["hearth-kv/1", cluster, asker, "asks", holder].join("\0"));
+function statement({ cluster, client, server }: Endpoints): Uint8Array {
+  return Buffer.from(["hearth-kv/1", cluster, client, "asks", server].join("\0"));
 }
 
 function digestFor({ asymmetricKeyType: type }: KeyObject): string | null {

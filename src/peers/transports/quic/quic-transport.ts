@@ -329,7 +329,7 @@ export class QuicTransport implements Transport {
   readonly #gcPressure: GcPressure;
   readonly #tickets: Tickets;
   readonly #connections = new Set<ClientConnection>();
-  readonly #held: TrustedConnections;
+  readonly #trusted: TrustedConnections;
   readonly #endpoints = new Map<4 | 6, Endpoint>();
   #quic: QuicModule | null = null;
   #region: Region | null = null;
@@ -341,7 +341,12 @@ export class QuicTransport implements Transport {
     this.#options = options;
     this.#limits = { ...QUIC_LIMITS, ...options.limits };
     const { trust, clock, log } = options;
-    this.#held = new TrustedConnections({ trust, clock, log, lookMs: this.#limits.judgeMs });
+    this.#trusted = new TrustedConnections({
+      trust,
+      clock,
+      log,
+      checkMs: this.#limits.expiryCheckMs,
+    });
     this.#gcPressure = new GcPressure(this.#limits.litterBytes);
     this.#tickets = new Tickets(options.clock);
   }
@@ -367,10 +372,16 @@ export class QuicTransport implements Transport {
     if (quic === null) throw new HearthError("UNSUPPORTED", this.unsupported ?? "no region");
     assert(this.#listener === null, "a transport listens once");
     this.#listener = new Listener({
-      ...{ quic, trust, clock, log, server, address: endpoint, limits: this.#limits },
+      quic,
+      trust,
+      clock,
+      log,
+      server,
+      address: endpoint,
+      limits: this.#limits,
       region: this.#region!,
       gcPressure: this.#gcPressure,
-      held: this.#held,
+      trusted: this.#trusted,
       onSocket: (port) => this.#tune(port),
       takeRequest: () => {
         if (this.#requests >= this.#limits.requestsMax) return false;
@@ -426,12 +437,17 @@ export class QuicTransport implements Transport {
       ...(ticket === null || ticket.token === null ? {} : { token: ticket.token }),
       endpoint,
     });
-    const { cluster, worker: asker } = credentials;
+    const { cluster, worker: client } = credentials;
     const connection = new ClientConnection({
-      ...{ session, ticket, clock, limits, region: this.#region!, gcPressure: this.#gcPressure },
-      proof: makeProof(credentials.key, { cluster, asker, holder: target.worker }),
-      judge: (certificate) => trust.judge(certificate, target.worker),
-      hold: (own) => this.#held.hold({ ...own, dialled: target.worker }),
+      session,
+      ticket,
+      clock,
+      limits,
+      region: this.#region!,
+      gcPressure: this.#gcPressure,
+      proof: makeProof(credentials.key, { cluster, client, server: target.worker }),
+      authorize: (certificate) => trust.authorize(certificate, target.worker),
+      watch: (own) => this.#trusted.watch({ ...own, dialled: target.worker }),
     });
     const port = endpoint.address?.port;
     if (port !== undefined) this.#tune(port);
@@ -449,7 +465,8 @@ export class QuicTransport implements Transport {
   /** A ticket of a peer whose certificate is still accepted. */
   #ticketFor(name: string, { worker }: DialTarget): Ticket | null {
     const ticket = this.#tickets.find(name);
-    if (ticket === null || this.#options.trust.judge(ticket.certificate, worker).ok) return ticket;
+    if (ticket === null || this.#options.trust.authorize(ticket.certificate, worker).ok)
+      return ticket;
     this.#tickets.drop(name);
     return null;
   }
@@ -476,7 +493,7 @@ export class QuicTransport implements Transport {
 
   async reload(): Promise<void> {
     this.#tickets.clear();
-    this.#held.judge();
+    this.#trusted.authorize();
     await this.#listener?.reload();
   }
 

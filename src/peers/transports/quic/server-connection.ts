@@ -34,7 +34,7 @@ interface ServeHost {
 }
 
 /** Authorizes the sender of a stream by its proof; null: refused, and its connection ends. */
-type AuthResult = (proof: Uint8Array) => Promise<PeerIdentity | null>;
+type Authorize = (proof: Uint8Array) => Promise<PeerIdentity | null>;
 
 type Pull = Extract<PeerRequest, { op: "pull" }>;
 
@@ -73,7 +73,7 @@ class ServedStream {
   }
 
   /** Called periodically: ends stalled and late streams. */
-  look(nowMs: number): void {
+  check(nowMs: number): void {
     if (!this.#out.isWaiting || this.#out.taken !== this.#taken) {
       this.#taken = this.#out.taken;
       this.#movedMs = nowMs;
@@ -88,9 +88,9 @@ class ServedStream {
   }
 
   /** Serves the request. Never throws: the runtime would end the whole connection. */
-  async run(welcome: AuthResult): Promise<void> {
+  async run(authorize: Authorize): Promise<void> {
     try {
-      const code = await this.#run(welcome);
+      const code = await this.#run(authorize);
       if (code !== Code.none) this.stop(code);
     } catch (thrown) {
       if (!this.#over.signal.aborted) {
@@ -108,8 +108,8 @@ class ServedStream {
     tearStream(this.#stream, code);
   }
 
-  async #run(welcome: AuthResult): Promise<number> {
-    const read = await this.#read(welcome);
+  async #run(authorize: Authorize): Promise<number> {
+    const read = await this.#read(authorize);
     if (typeof read === "number") return read;
     const { request, peer } = read;
     // 0-RTT data can be replayed by an attacker, so only pulls are served from it.
@@ -123,7 +123,9 @@ class ServedStream {
   }
 
   /** The request, or the code with which the stream is reset. */
-  async #read(welcome: AuthResult): Promise<{ request: PeerRequest; peer: PeerIdentity } | number> {
+  async #read(
+    authorize: Authorize,
+  ): Promise<{ request: PeerRequest; peer: PeerIdentity } | number> {
     const preface = new PrefaceReader();
     const reader = new MessageReader(REQUEST_BYTES_MAX);
     const batches = this.#stream[Symbol.asyncIterator]();
@@ -135,7 +137,7 @@ class ServedStream {
         let at = preface.complete ? 0 : preface.take(chunk, 0);
         if (preface.fault !== null) return Code.protocol;
         if (!preface.complete) continue;
-        peer ??= await welcome(preface.proof!);
+        peer ??= await authorize(preface.proof!);
         if (peer === null) return Code.refused;
         at = reader.take(chunk, at);
         if (reader.fault !== null) return Code.protocol;
@@ -226,7 +228,7 @@ class ServedStream {
 
 export interface ConnectionHost extends ServeHost {
   readonly trust: Trust;
-  readonly held: TrustedConnections;
+  readonly trusted: TrustedConnections;
   /** The reason no further connection of this worker is accepted; null: accepted. */
   whyNoMore(worker: WorkerId): string | null;
   onOver(connection: ServerConnection): void;
@@ -239,10 +241,10 @@ export class ServerConnection {
   readonly #streams = new Set<ServedStream>();
   readonly #running = new Set<Promise<void>>();
   readonly #longAnswers: RequestSlots;
-  readonly #judged: Promise<PeerIdentity | null>;
-  readonly #watch: Disposable;
+  readonly #authorized: Promise<PeerIdentity | null>;
+  readonly #checkTimer: Disposable;
   #peer: PeerIdentity | null = null;
-  #hold: Disposable | null = null;
+  #watched: Disposable | null = null;
   #isProven = false;
   #isOver = false;
   #isLeaving = false;
@@ -252,16 +254,16 @@ export class ServerConnection {
     this.#host = host;
     const { clock, limits } = host;
     this.#longAnswers = new RequestSlots(1, limits.connectionRequestsMax);
-    this.#watch = clock.every(Math.max(1, limits.stallMs / 4), () => this.#look());
+    this.#checkTimer = clock.every(Math.max(1, limits.stallMs / 4), () => this.#check());
     const over = () => {
       this.#isOver = true;
-      this.#watch[Symbol.dispose]();
-      this.#hold?.[Symbol.dispose]();
+      this.#checkTimer[Symbol.dispose]();
+      this.#watched?.[Symbol.dispose]();
       host.onOver(this);
     };
     session.closed.then(over, over);
     session.onstream = (stream) => this.#take(stream);
-    this.#judged = this.#judge();
+    this.#authorized = this.#authorize();
   }
 
   /** Null before authorization, and after the end. */
@@ -274,7 +276,7 @@ export class ServerConnection {
     return this.#isProven ? (this.peer?.worker ?? null) : null;
   }
 
-  async #judge(): Promise<PeerIdentity | null> {
+  async #authorize(): Promise<PeerIdentity | null> {
     const { trust, log } = this.#host;
     let why: string;
     try {
@@ -283,12 +285,12 @@ export class ServerConnection {
       if (certificate === undefined) why = "it presented no certificate";
       else if (invalid !== undefined) why = invalid;
       else {
-        const judged = trust.judge(certificate.raw, null);
-        if (judged.ok) {
-          this.#accept(judged.identity, certificate.raw);
-          return judged.identity;
+        const authorized = trust.authorize(certificate.raw, null);
+        if (authorized.ok) {
+          this.#accept(authorized.identity, certificate.raw);
+          return authorized.identity;
         }
-        why = judged.why;
+        why = authorized.why;
       }
     } catch (thrown) {
       why = faultOf(thrown).why;
@@ -302,7 +304,7 @@ export class ServerConnection {
     this.#peer = identity;
     if (this.#isOver) return;
     const refuse = () => this.#refuse();
-    this.#hold = this.#host.held.hold({ identity, der, dialled: null, refuse });
+    this.#watched = this.#host.trusted.watch({ identity, der, dialled: null, refuse });
   }
 
   get #from(): string {
@@ -311,21 +313,21 @@ export class ServerConnection {
   }
 
   /** The peer, if its certificate is accepted and it proved that it has the key. */
-  async #welcome(proof: Uint8Array): Promise<PeerIdentity | null> {
-    const peer = await this.#judged;
+  async #admit(proof: Uint8Array): Promise<PeerIdentity | null> {
+    const peer = await this.#authorized;
     if (peer === null || this.#isProven || this.#isOver) return this.#isOver ? null : peer;
     const { trust, log } = this.#host;
-    const { cluster, worker: holder } = trust.credentials;
+    const { cluster, worker: server } = trust.credentials;
     const certificate = this.#session.peerCertificate!;
-    const isHe = isProof(certificate, { cluster, asker: peer.worker, holder }, proof);
+    const isProven = isProof(certificate, { cluster, client: peer.worker, server }, proof);
     const { worker } = peer;
-    const why = isHe ? this.#host.whyNoMore(worker) : `it does not prove that it is ${worker}`;
+    const why = isProven ? this.#host.whyNoMore(worker) : `it does not prove that it is ${worker}`;
     if (why === null) {
       this.#isProven = true;
       return peer;
     }
     log("warn", "peer refused", { from: this.#from, why });
-    this.#refuse(isHe ? Code.full : Code.refused);
+    this.#refuse(isProven ? Code.full : Code.refused);
     return null;
   }
 
@@ -342,7 +344,7 @@ export class ServerConnection {
       return;
     }
     this.#streams.add(served);
-    const running = served.run((proof) => this.#welcome(proof));
+    const running = served.run((proof) => this.#admit(proof));
     this.#running.add(running);
     void running.then(() => {
       this.#streams.delete(served);
@@ -350,9 +352,9 @@ export class ServerConnection {
     });
   }
 
-  #look(): void {
+  #check(): void {
     const nowMs = this.#host.clock.monotonicMs();
-    for (const stream of this.#streams) stream.look(nowMs);
+    for (const stream of this.#streams) stream.check(nowMs);
   }
 
   /** Ends running requests, then the connection. */

@@ -148,10 +148,10 @@ export class RdmaClient implements ClientPayload<RdmaMessage>, Writers {
   }
 
   begin(id: number, pull: OutgoingPull, deadline: Deadline): RdmaPull {
-    const asked = new RdmaPull(id, this, pull, deadline);
-    this.#pulls.set(id, asked);
-    void asked.over.then(() => this.#pulls.delete(id));
-    return asked;
+    const own = new RdmaPull(id, this, pull, deadline);
+    this.#pulls.set(id, own);
+    void own.over.then(() => this.#pulls.delete(id));
+    return own;
   }
 
   take(message: RdmaMessage, connection: RequestIds): string | null {

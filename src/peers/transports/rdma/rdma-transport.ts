@@ -175,8 +175,13 @@ export class RdmaTransport implements Transport {
     this.#limits = { ...RDMA_LIMITS, ...options.limits };
     const { trust, clock, log } = options;
     this.#connections = new ConnectionTable({
-      ...{ trust, clock, log, limits: this.#limits },
-      ...{ codec: RDMA_CODEC, protocol: RDMA_PROTOCOL, key: "listen_rdma" },
+      trust,
+      clock,
+      log,
+      limits: this.#limits,
+      codec: RDMA_CODEC,
+      protocol: RDMA_PROTOCOL,
+      key: "listen_rdma",
     });
   }
 

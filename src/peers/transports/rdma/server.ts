@@ -76,11 +76,11 @@ class RdmaServedPull implements RunningPull, Sender {
     channel.send({ kind: "part", id, body });
   }
 
-  send(index: number, block: ServedBlock, isAsked: boolean): void {
+  send(index: number, block: ServedBlock, isRequested: boolean): void {
     const { id, channel, connections } = this.#options;
     const { header, offset } = block;
     const body = this.#items.frame(index, header);
-    if (!isAsked) {
+    if (!isRequested) {
       channel.send({ kind: "lent", id, rail: 0, window: NO_WINDOW, body });
       this.#items.release(index);
       return;
@@ -239,7 +239,10 @@ export class RdmaServer implements ServerPayload<RdmaMessage> {
       // The peer's count of running requests lags behind ours.
       const requests = Math.max(1, Math.floor(host.limits.connectionRequestsMax / 2));
       channel.send({
-        ...{ kind: "welcome", version: Math.min(version, CONTROL_VERSION), requests, pairs },
+        kind: "welcome",
+        version: Math.min(version, CONTROL_VERSION),
+        requests,
+        pairs,
       });
     } catch (thrown) {
       this.#refuse(thrown);

@@ -175,10 +175,10 @@ export class StreamClient implements ClientPayload<StreamMessage> {
   }
 
   begin(id: number, pull: OutgoingPull, deadline: Deadline): ClientPull {
-    const asked = new ClientPull(id, this, pull, deadline);
-    this.#pulls.set(id, asked);
-    void asked.over.then(() => this.#pulls.delete(id));
-    return asked;
+    const own = new ClientPull(id, this, pull, deadline);
+    this.#pulls.set(id, own);
+    void own.over.then(() => this.#pulls.delete(id));
+    return own;
   }
 
   take(message: StreamMessage, connection: RequestIds): string | null {

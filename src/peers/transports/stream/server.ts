@@ -95,14 +95,14 @@ class ServedPull implements RunningPull, Sender {
     channel.send({ kind: "part", id, sent: false, body });
   }
 
-  send(index: number, block: ServedBlock, isAsked: boolean): void {
+  send(index: number, block: ServedBlock, isRequested: boolean): void {
     const { id, channel, request, announced, transfer } = this.#options;
     const { header } = block;
     const body = this.#items.frame(index, header);
     const lent: Lent = { block, transfer: null };
     this.#lent.set(index, lent);
     const isExact = header.bytes === request.items[index]!.bytesMax;
-    const sent = isAsked && isExact && index < announced;
+    const sent = isRequested && isExact && index < announced;
     channel.send({ kind: "part", id, sent, body });
     if (sent) this.#carry(index, lent, transfer + index);
   }
@@ -225,8 +225,17 @@ export class StreamServer implements ServerPayload<StreamMessage> {
     const { server, clock, limits, log } = host;
     return this.#room.startPull(id, () => {
       const pull = new ServedPull({
-        ...{ id, transfer, announced, request, peer, channel, lanes },
-        ...{ server, clock, limits, log },
+        id,
+        transfer,
+        announced,
+        request,
+        peer,
+        channel,
+        lanes,
+        server,
+        clock,
+        limits,
+        log,
         onWrong: (why) => this.#room.end("protocol", why),
       });
       this.#pulls.set(id, pull);

@@ -188,8 +188,13 @@ export class StreamTransport implements Transport {
     this.#limits = { ...STREAM_LIMITS, ...options.limits };
     const { trust, clock, log } = options;
     this.#connections = new ConnectionTable({
-      ...{ trust, clock, log, limits: this.#limits },
-      ...{ codec: STREAM_CODEC, protocol: STREAM_PROTOCOL, key: "listen_stream" },
+      trust,
+      clock,
+      log,
+      limits: this.#limits,
+      codec: STREAM_CODEC,
+      protocol: STREAM_PROTOCOL,
+      key: "listen_stream",
     });
     const encrypted = !options.ciphers.includes("none");
     this.capabilities = { encrypted, direct: true, early: false, oneSided: false };
