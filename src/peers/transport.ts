@@ -98,9 +98,9 @@ export interface OutgoingPull {
  * Promises:
  *
  * - After `pull` has resolved, for any reason, nothing writes to its items' places.
- * - A frame's address, namespace and length are compared with the request before the block counts as
- *   received; if the server follows the protocol, also before its first byte is written. Nothing is
- *   written outside of an item's place or beyond `bytesMax`.
+ * - A frame's address, namespace and length are compared with the request before the block counts
+ *   as received; if the server follows the protocol, also before its first byte is written. Nothing
+ *   is written outside of an item's place or beyond `bytesMax`.
  * - The signal also stops the sender, which releases its slot references.
  * - Faults are results; nothing throws because of the peer's behaviour.
  */

@@ -66,7 +66,8 @@ class RequestQueue {
 
   add(attempt: Attempt): void {
     const { namespace, priority } = attempt.fetch;
-    const name = `${PULL_PRIORITIES.indexOf(priority)} ${namespace} ${this.#numberOf(attempt.peer)}`;
+    const rank = PULL_PRIORITIES.indexOf(priority);
+    const name = `${rank} ${namespace} ${this.#numberOf(attempt.peer)}`;
     const batch = this.#batches.get(name);
     if (batch === undefined)
       this.#batches.set(name, { peer: attempt.peer, namespace, priority, attempts: [attempt] });
