@@ -1,8 +1,7 @@
 export * from "./directory/index.ts";
-export { readHardware, withDevices } from "./hardware.ts";
+export * from "./fetcher/index.ts";
 export type * from "./messages.ts";
-export * from "./pull/index.ts";
-export * from "./serve/index.ts";
+export * from "./server/index.ts";
 export * from "./transport.ts";
 export * from "./transports/measured.ts";
 export {
@@ -18,6 +17,15 @@ export {
   RdmaTransport,
   type RdmaTransportOptions,
 } from "./transports/rdma/index.ts";
-export * from "./transports/stream/index.ts";
+export {
+  acceptedCiphers,
+  type CipherPolicy,
+  type LaneShape,
+  laneShape,
+  STREAM_LIMITS,
+  type StreamLimits,
+  type StreamOptions,
+  StreamTransport,
+} from "./transports/stream/index.ts";
 export * from "./trust/index.ts";
 export type * from "./trust.ts";

@@ -1,39 +1,39 @@
 import type { WorkerId } from "../core/index.ts";
 
-/** One block as peers name it: the digest (32 bytes) and its layer. */
+/** One block: its digest (32 bytes) and layer. */
 export interface WantedBlock {
   readonly digest: Uint8Array;
   readonly layer: number;
 }
 
-/** A block that is asked for, and what of it is accepted. */
+/** A requested block. */
 export interface PullItem extends WantedBlock {
-  /** The longest payload that may come, in bytes: what is reserved for it. */
+  /** Maximum payload bytes; the client has reserved this many. */
   readonly bytesMax: number;
-  /** Of the copy that is meant, as `has` told it; 0: any. */
+  /** Generation of the copy, as `has` reported it; 0: any. */
   readonly generation: bigint;
 }
 
-/** What a host says of itself to one it speaks to, first thing on each link. */
+/** Introduces a host to its peer; the first message on each connection. */
 export interface PeerHello {
   readonly worker: WorkerId;
-  /** Of the agent's process: another one means that it was restarted. */
+  /** Identifies the agent's process; changes with each restart. */
   readonly incarnation: bigint;
   readonly hardware: HardwareReport;
 }
 
-/** What decides which transports two hosts have in common. */
+/** Hardware that decides which transports two hosts can use. */
 export interface HardwareReport {
   readonly hasRdmaNic: boolean;
-  /** RDMA devices by name, 16 at most; empty without. */
+  /** Names of RDMA devices, 16 at most. */
   readonly rdmaDevices: readonly string[];
   readonly cores: number;
-  /** AES instructions, which sealing at speed needs. */
+  /** The CPU has AES instructions, which fast encryption needs. */
   readonly hasAes: boolean;
 }
 
 /**
- * What one host asks another. All but `pull` have one answer; a pull is answered block by block.
+ * A request to a peer. Each has one answer, except `pull`, which is answered block by block.
  * Namespace keys have 32 bytes.
  */
 export type PeerRequest =
@@ -42,7 +42,7 @@ export type PeerRequest =
       readonly op: "pull";
       readonly namespace: Uint8Array;
       readonly items: readonly PullItem[];
-      /** Milliseconds from now after which the asker does not want them any more. */
+      /** Milliseconds from now after which the client discards answers. */
       readonly deadlineMs: number;
     }
   | {
@@ -51,20 +51,20 @@ export type PeerRequest =
       readonly blocks: readonly WantedBlock[];
     }
   | {
-      /** Who is meant by an engine's name, in whatever namespace: 8 or 32 bytes each. */
+      /** Resolves engines' names (8 or 32 bytes each) in all namespaces. */
       readonly op: "find";
       readonly names: readonly Uint8Array[];
     }
   | {
       readonly op: "summary";
       readonly namespace: Uint8Array;
-      /** The version the asker has; 0: none. */
+      /** Version of the summary that the client has; 0: none. */
       readonly known: bigint;
     };
 
-/** What a host has of a block. `tier` 0: nothing. */
+/** A host's copy of a block; `tiers` 0: it has none. */
 export interface PeerHas {
-  /** Bits of `Tier` (RAM and SSD). */
+  /** Bit mask of `Tier` (RAM and SSD). */
   readonly tiers: number;
   readonly bytes: number;
   readonly generation: bigint;
@@ -80,40 +80,44 @@ export interface PeerFound extends WantedBlock, PeerHas {
 export type PeerAnswer =
   | { readonly op: "hello"; readonly hello: PeerHello }
   | { readonly op: "has"; readonly blocks: readonly PeerHas[] }
-  /** For each name what it leads to, 64 at most. */
+  /** Blocks that each name resolves to, 64 at most per name. */
   | { readonly op: "find"; readonly found: readonly (readonly PeerFound[])[] }
-  /** `filter` null: the version the asker has is the latest. */
+  /** `filter` null: the client has the latest version. */
   | { readonly op: "summary"; readonly version: bigint; readonly filter: Uint8Array | null }
   | { readonly op: "busy"; readonly retryAfterMs: number }
   | { readonly op: "refused"; readonly why: string };
 
-/** What stands before a block's bytes. Length and address are compared with the request. */
+/**
+ * Header in front of a block's payload. The client compares length and address with its request.
+ */
 export interface FrameHeader {
   readonly digest: Uint8Array;
   readonly layer: number;
-  /** Name of the model; empty where the sender does not know it. At most 255 bytes of UTF-8. */
+  /** Model name, at most 255 bytes of UTF-8; empty: unknown to the sender. */
   readonly model: string;
-  /** Length of the payload. */
+  /** Payload bytes. */
   readonly bytes: number;
   readonly namespace: Uint8Array;
-  /** Of the sender's copy: changes whenever the block is stored anew there. */
+  /** Generation of the sender's copy; changes whenever the sender stores the block again. */
   readonly generation: bigint;
-  /** XXH3-64 of the payload, as the block's writer gave it. */
+  /** XXH3-64 of the payload, as computed when the block was written. */
   readonly checksum: bigint;
-  /** 16 bytes under the key of the namespace; null: the block has none, or the peer is too old. */
+  /** MAC of 16 bytes under the namespace key; null: the block has none, or the peer is too old. */
   readonly mac: Uint8Array | null;
-  /** Digest of the block before it in the prompt; null: none, or not known there. */
+  /** Digest of the preceding block of the prompt; null: none, or unknown to the sender. */
   readonly parent: Uint8Array | null;
-  /** It must not be written to SSD. */
+  /** The block must not be written to SSD. */
   readonly transient: boolean;
-  /** Other names of the block, 8 (engine hash, little-endian) or 32 bytes (page key); 8 at most. */
+  /**
+   * Aliases of the block, 8 bytes (engine hash, little-endian) or 32 bytes (page key); 8 at most.
+   */
   readonly aliases: readonly Uint8Array[];
 }
 
-/** How a block of a pull was answered instead of with a frame. */
+/** Answer for one block of a pull instead of a frame. */
 export type ItemRefusal =
   | { readonly kind: "absent" }
   | { readonly kind: "busy"; readonly retryAfterMs: number }
-  /** Longer than `bytesMax`. */
+  /** The payload is longer than `bytesMax`. */
   | { readonly kind: "tooLong"; readonly bytes: number }
   | { readonly kind: "refused"; readonly why: string };

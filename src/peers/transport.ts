@@ -4,36 +4,39 @@ import type { FrameHeader, ItemRefusal, PeerAnswer, PeerRequest, PullItem } from
 import type { PeerIdentity } from "./trust.ts";
 
 export const TRANSPORTS = ["rdma", "stream", "quic"] as const;
-/** How blocks travel; the first that both sides have is tried first. */
+/** The transports, in order of preference. */
 export type TransportName = (typeof TRANSPORTS)[number];
 
 export interface TransportCapabilities {
-  /** Nobody on the way can read or change what is pulled. */
+  /** Data in flight is encrypted and authenticated. */
   readonly encrypted: boolean;
-  /** Bytes go from arena to arena without passing through JavaScript. */
+  /** Bytes move between arenas without passing through JavaScript. */
   readonly direct: boolean;
-  /** A pull may ride in the first flight to a host spoken to shortly before. */
+  /** The first packets to a recently used host can carry a request (0-RTT). */
   readonly early: boolean;
-  /** The asker reads the other's memory by itself: what it reads must be lent until it says so. */
+  /**
+   * The client reads the server's memory without the server's CPU; the server keeps a slot
+   * reference until the client reports that it is done.
+   */
   readonly oneSided: boolean;
 }
 
-/** Where a transport of a peer listens. */
+/** Address of a peer's transport. */
 export interface Endpoint {
   readonly host: string;
   readonly port: number;
 }
 
 export interface DialTarget extends Endpoint {
-  /** Whose certificate it must be. */
+  /** The worker that the peer's certificate must name. */
   readonly worker: WorkerId;
 }
 
 /**
- * Why a link or a pull came to nothing. `refused`: the other side did not accept us, or is not who
- * it should be; `unreachable`: it was not there; `broken`: the link ended; `protocol`: it said what
- * makes no sense; `stalled`: it went on and said nothing; `aborted`: the caller's signal; `closed`:
- * this side closed; `unsupported`: not on this host.
+ * Why a connection or a pull failed. `refused`: authorization failed on either side; `unreachable`:
+ * no connection; `broken`: the connection ended; `protocol`: invalid message; `stalled`: no data
+ * for too long; `aborted`: the caller's signal; `closed`: closed by this side; `unsupported`: not
+ * available on this host.
  */
 export const LINK_FAULTS = [
   "refused",
@@ -49,30 +52,30 @@ export type LinkFaultKind = (typeof LINK_FAULTS)[number];
 
 export interface LinkFault {
   readonly kind: LinkFaultKind;
-  /** For people; never key material. */
+  /** Message; never contains key material. */
   readonly why: string;
 }
 
 export type Dialled =
-  | { readonly ok: true; readonly link: PeerLink }
+  | { readonly ok: true; readonly connection: PeerLink }
   | { readonly ok: false; readonly fault: LinkFault };
 
 export type Called =
   | { readonly ok: true; readonly answer: PeerAnswer }
   | { readonly ok: false; readonly fault: LinkFault };
 
-/** A block that came whole: it lies at its place in the arena. */
+/** A complete block at its place in the arena. */
 export interface ItemCame {
   readonly kind: "came";
   readonly header: FrameHeader;
-  /** XXH3-64 of the bytes as they lie in the arena, taken after the last of them was written. */
+  /** XXH3-64 of the bytes in the arena, computed after the last byte was written. */
   readonly checksum: bigint;
 }
 
 export type ItemResult = ItemCame | ItemRefusal;
 
 export interface Landed extends PullItem {
-  /** Where in the registered region its payload goes; `bytesMax` bytes are its own. */
+  /** Byte offset in the registered region of the `bytesMax` bytes reserved for the payload. */
   readonly offset: number;
 }
 
@@ -81,48 +84,51 @@ export interface OutgoingPull {
   readonly items: readonly Landed[];
   readonly deadlineMs: number;
   readonly signal: AbortSignal;
-  /** So many more bytes of item `index` lie in the arena; once a second at least while it moves. */
+  /**
+   * `bytes` more of item `index` are in the arena. Called at least once a second while data
+   * arrives.
+   */
   onBytes(index: number, bytes: number): void;
-  /** Once for each item that is answered, in whatever order. */
+  /** Called once for each answered item, in any order. */
   onItem(index: number, result: ItemResult): void;
 }
 
 /**
- * A connection to one peer whose certificate was verified. Any number of requests may be under way.
+ * A connection to one peer with a verified certificate. Any number of requests can run at once.
  * Promises:
  *
- * - When `pull` has resolved, whatever the reason, nothing writes to its items' places any more.
- * - A frame's address, namespace and length are compared with the request before its block counts
- *   as come, and where the other side is one of ours before a byte of it is written. Nothing is
- *   ever written outside of an item's own place, nor a length above `bytesMax`.
- * - The signal stops the sender, too: it lets go of what it had lent.
- * - Faults are answers; nothing here throws for what the other side does.
+ * - After `pull` has resolved, for any reason, nothing writes to its items' places.
+ * - A frame's address, namespace and length are compared with the request before the block counts
+ *   as received; if the server follows the protocol, also before its first byte is written. Nothing
+ *   is written outside of an item's place or beyond `bytesMax`.
+ * - The signal also stops the sender, which releases its slot references.
+ * - Faults are results; nothing throws because of the peer's behaviour.
  */
 export interface PeerLink extends AsyncDisposable {
   readonly identity: PeerIdentity;
   readonly transport: TransportName;
-  /** A ticket of an earlier connection was used, so that the first request took one round trip. */
+  /** The TLS session was resumed, so that the first request took one round trip. */
   readonly resumed: boolean;
-  /** Smallest round trip seen, in milliseconds; null before the first answer. */
+  /** Smallest measured round trip in milliseconds; null before the first answer. */
   readonly rttMs: number | null;
-  /** Null as long as it lives. */
+  /** Null while the connection is open. */
   readonly fault: LinkFault | null;
-  /** Resolves when the link has ended, with the reason. */
+  /** Resolves with the reason when the connection has ended. */
   readonly ended: Promise<LinkFault>;
-  /** One request with one answer (not `pull`). */
+  /** Sends one request with one answer (not `pull`). */
   call(
     request: Exclude<PeerRequest, { op: "pull" }>,
     options: { readonly deadlineMs: number; readonly signal?: AbortSignal },
   ): Promise<Called>;
-  /** Null: all items were answered, one way or another. */
+  /** Null: all items were answered, with blocks or refusals. */
   pull(pull: OutgoingPull): Promise<LinkFault | null>;
 }
 
-/** A block that is lent to a transport until `release`, which is called exactly once. */
+/** A slot reference for a transport, which calls `release` exactly once. */
 export interface ServedBlock {
   readonly kind: "block";
   readonly header: FrameHeader;
-  /** In the registered region. */
+  /** Byte offset in the registered region. */
   readonly offset: number;
   release(): void;
 }
@@ -130,8 +136,8 @@ export interface ServedBlock {
 export type Served = { readonly index: number } & (ServedBlock | ItemRefusal);
 
 /**
- * Answers what peers ask. A transport calls it only for peers whose certificate was verified, with
- * requests that were decoded whole.
+ * Answers peers' requests. A transport calls it only for peers with verified certificates and with
+ * completely decoded requests.
  */
 export interface PeerServer {
   call(
@@ -140,9 +146,9 @@ export interface PeerServer {
     signal: AbortSignal,
   ): Promise<PeerAnswer>;
   /**
-   * One `Served` for each item, as they are to be had. The transport asks for the next when it can
-   * send more, and releases each block after its last byte is out or the pull is over. Ending the
-   * iteration early gives up the rest.
+   * One `Served` for each item, in order of availability. The transport takes the next one when it
+   * can send more, and releases each block after its last byte is sent or the pull has ended.
+   * Ending the iteration early gives up the rest.
    */
   serve(
     peer: PeerIdentity,
@@ -151,7 +157,7 @@ export interface PeerServer {
   ): AsyncIterable<Served>;
 }
 
-/** Told of what transports see; for logs. Never key material. */
+/** Log of a transport. Never contains key material. */
 export type TransportLog = (
   level: "debug" | "info" | "warn" | "error",
   text: string,
@@ -161,24 +167,24 @@ export type TransportLog = (
 /**
  * A way to move blocks between hosts. Promises:
  *
- * - Nobody whose certificate does not name a worker of this cluster gets a byte of his request
- *   parsed; a dialled peer is exactly the worker that was meant.
- * - Open links, requests a link, requests in all, and bytes that wait to be sent are bounded.
- * - `reload`: new links use the new certificates. Links that live go on, but for those whose peer
- *   would be refused now: they end, as they do when the peer's certificate ends.
+ * - No byte of a request is parsed before the peer's certificate was found to name a worker of this
+ *   cluster; a dialled peer is exactly the worker that was dialled.
+ * - Connections, requests per connection, total requests and bytes waiting to be sent are bounded.
+ * - `reload`: new connections use the new certificates. Open connections continue, except those
+ *   whose peer would be refused now; a connection also ends when its peer's certificate expires.
  */
 export interface Transport extends AsyncDisposable {
   readonly name: TransportName;
   readonly capabilities: TransportCapabilities;
-  /** Null: it works here; else why not, in words. */
+  /** The reason this transport cannot be used on this host; null: it can. */
   readonly unsupported: string | null;
-  /** Blocks leave from here and arrive here. Once, before all else. */
+  /** Registers the memory of all blocks. Called once, before any other method. */
   register(region: Region): Promise<void>;
-  /** Takes peers' links from now on. Resolves with where it listens; port 0 takes a free one. */
+  /** Accepts connections of peers. Resolves with the bound address; port 0 takes a free port. */
   listen(endpoint: Endpoint, server: PeerServer): Promise<Endpoint>;
   dial(target: DialTarget, signal: AbortSignal): Promise<Dialled>;
-  /** Certificates have changed. */
+  /** The certificates have changed. */
   reload(): Promise<void>;
-  /** Links of others to us, now. */
+  /** Number of open connections that peers opened. */
   readonly inboundLinks: number;
 }

@@ -140,7 +140,7 @@ function withAnothersBehind(name: string, verdict: RegExp, forgery: Forgery): Ba
 }
 
 const CHAINS: readonly BadCredential[] = [
-  withAnothersBehind("another cluster, with a good host's behind it", /of the cluster other/, {
+  withAnothersBehind("another cluster, with a good host's behind it", /to the cluster other/, {
     names: goodNames("other", "somebody"),
   }),
   withAnothersBehind("for no use, with a good host's behind it", /not made for servers/, {
@@ -150,11 +150,11 @@ const CHAINS: readonly BadCredential[] = [
 ];
 
 const NAMES: readonly BadCredential[] = [
-  named("another cluster", /of the cluster other, not of/, (_cluster, worker) =>
+  named("another cluster", /to the cluster other, not to/, (_cluster, worker) =>
     goodNames("other", worker),
   ),
   {
-    ...named("another worker", /names the worker somebody, and/, (cluster, worker) => [
+    ...named("another worker", /names the worker somebody, but/, (cluster, worker) => [
       ...goodNames(cluster, "somebody"),
       { kind: "dns", value: worker },
     ]),
@@ -242,7 +242,7 @@ const USES: readonly BadCredential[] = [
   simple("key not for signatures", /its key may not be used for signatures/, () => ({
     constraints: [basicConstraints(null), keyUsage("crlSign")],
   })),
-  simple("unknown critical extension", /its critical extension 2.5.29.36 is not known/, () => ({
+  simple("unknown critical extension", /unknown critical extension 2.5.29.36/, () => ({
     extensions: [POLICY_CONSTRAINTS],
   })),
   {

@@ -37,12 +37,15 @@ describeNative("bad credentials", () => {
   test("are seen where a transport believes whatever it is shown", async () => {
     const gullible = spoilt(await makerOf("stream"), (parts) => {
       const { trust } = parts;
-      const judge: Trust["judge"] = () => ({
+      const authorize: Trust["authorize"] = () => ({
         ok: true,
         identity: { ...trust.credentials, fingerprint: "", notAfterMs: 0 },
       });
       const { credentials } = trust;
-      return { ...parts, trust: { credentials, judge, onChange: () => trust.onChange(() => {}) } };
+      return {
+        ...parts,
+        trust: { credentials, authorize, onChange: () => trust.onChange(() => {}) },
+      };
     });
     const violations = violationsOf(await runCerts({ makers: [gullible], oneIn: 3 }));
     expect(violations).toContain("accepted: query, calling over stream");

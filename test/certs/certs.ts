@@ -127,7 +127,7 @@ async function tryRaw(rig: Rig, raw: RawCase): Promise<Attempt> {
   if (end.kind === "called") return rig.attempt(mark, end.gotAnswer);
   const target = { ...end.endpoint, worker: BAD as WorkerId };
   const dialled = await rig.good.transport.dial(target, new AbortController().signal);
-  if (dialled.ok) await dialled.link[Symbol.asyncDispose]();
+  if (dialled.ok) await dialled.connection[Symbol.asyncDispose]();
   end.close();
   return { accepted: dialled.ok, reason: dialled.ok ? "" : dialled.fault.why };
 }

@@ -77,7 +77,7 @@ export class Rig implements AsyncDisposable {
     const identity = { worker: credentials.worker, cluster: "", fingerprint: "", notAfterMs: 0 };
     const trust: Trust = {
       credentials,
-      judge: () => ({ ok: true, identity }),
+      authorize: () => ({ ok: true, identity }),
       onChange: () => ({ [Symbol.dispose]: () => undefined }),
     };
     return new Host(this.maker, trust, regionOf(1), LIMITS);
@@ -103,7 +103,7 @@ export class Rig implements AsyncDisposable {
   async callBy(stranger: Host): Promise<Attempt> {
     const mark = this.mark();
     const dialled = await tryDial(stranger, this.good.endpoint, GOOD);
-    const gotAnswer = dialled.ok && (await this.#ask(dialled.link));
+    const gotAnswer = dialled.ok && (await this.#ask(dialled.connection));
     return this.attempt(mark, gotAnswer);
   }
 
@@ -111,7 +111,7 @@ export class Rig implements AsyncDisposable {
   async callTo(stranger: Host): Promise<Attempt> {
     const before = stranger.server.asked;
     const dialled = await tryDial(this.good, stranger.endpoint, BAD);
-    if (dialled.ok) await dialled.link[Symbol.asyncDispose]();
+    if (dialled.ok) await dialled.connection[Symbol.asyncDispose]();
     const accepted = dialled.ok || stranger.server.asked > before;
     return this.#ended(accepted, dialled.ok ? "" : dialled.fault.why);
   }
@@ -148,15 +148,15 @@ export class Rig implements AsyncDisposable {
     await this.good[Symbol.asyncDispose]();
   }
 
-  async #ask(link: PeerLink): Promise<boolean> {
+  async #ask(connection: PeerLink): Promise<boolean> {
     try {
       const request = { op: "has", namespace: new Uint8Array(32), blocks: [] } as const;
-      const called = await link.call(request, { deadlineMs: 2_000 });
-      const pulled = await pullNothing(link);
+      const called = await connection.call(request, { deadlineMs: 2_000 });
+      const pulled = await pullNothing(connection);
       this.said.push(JSON.stringify([called, pulled.fault]));
       return called.ok || pulled.answers > 0;
     } finally {
-      await link[Symbol.asyncDispose]();
+      await connection[Symbol.asyncDispose]();
     }
   }
 
@@ -167,10 +167,12 @@ export class Rig implements AsyncDisposable {
 }
 
 /** Asks for a block that nobody has; a peer is told so. */
-async function pullNothing(link: PeerLink): Promise<{ answers: number; fault: LinkFault | null }> {
+async function pullNothing(
+  connection: PeerLink,
+): Promise<{ answers: number; fault: LinkFault | null }> {
   const block = { digest: new Uint8Array(32), layer: 0, bytesMax: 4096, generation: 0n };
   let answers = 0;
-  const fault = await link.pull({
+  const fault = await connection.pull({
     namespace: new Uint8Array(32),
     items: [{ ...block, offset: 0 }],
     deadlineMs: 2_000,

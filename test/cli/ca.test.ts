@@ -69,15 +69,15 @@ describe("ca init and issue", () => {
     const dir = await authority();
     const out = fresh();
     const before = readFileSync(join(dir, "ca.key"), "utf8");
-    expect((await hearth("init", dir)).err).toContain("ca.key is there already");
+    expect((await hearth("init", dir)).err).toContain("ca.key already exists");
     rmSync(join(dir, "ca.key"));
-    expect((await hearth("init", dir)).err).toContain("ca.crt is there already");
+    expect((await hearth("init", dir)).err).toContain("ca.crt already exists");
     writeFileSync(join(dir, "ca.key"), before);
     const { key } = await document("issue", dir, "--worker", "a", "--out", out);
     const made = readFileSync(key!, "utf8");
     const again = await hearth("issue", dir, "--worker", "a", "--out", out);
     expect(again).toMatchObject({ code: 2, out: "" });
-    expect(again.err).toContain("a.key is there already: --renew");
+    expect(again.err).toContain("a.key already exists: use --renew");
     expect(readFileSync(key!, "utf8")).toBe(made);
     expect(again.err).not.toContain(made.split("\n")[1]!);
   });
@@ -134,7 +134,7 @@ describe("ca init and issue", () => {
   const REFUSED: [string, (dir: string) => string[], RegExp][] = [
     ["no folder", () => ["issue", join(folder, "none"), "--worker", "a"], /cannot be read: ENOENT/],
     ["a worker of no name", (dir) => ["issue", dir, "--worker", "a.b"], /wants 1 to 64 letters/],
-    ["a worker called ca", (dir) => ["issue", dir, "--worker", "CA"], /give it another name/],
+    ["a worker called ca", (dir) => ["issue", dir, "--worker", "CA"], /choose another worker name/],
     ["no days", (dir) => ["issue", dir, "--worker", "a", "--days", "0"], /is below 1/],
   ];
   test.each(REFUSED)("refuse in words: %s", async (_what, words, expected) => {
@@ -150,7 +150,7 @@ describe("ca init and issue", () => {
     const out = fresh();
     await document("issue", dir, "--worker", "a", "--out", out);
     const issue = (from: string) => hearth("issue", from, "--worker", "b", "--out", out);
-    expect((await issue(await authority())).err).toContain("ca.crt is of another authority");
+    expect((await issue(await authority())).err).toContain("ca.crt belongs to another authority");
     const other = makeCluster().authority;
     writeFileSync(join(dir, "ca.key"), other.key);
     expect((await issue(dir)).err).toContain("ca.key is not the key of");
@@ -173,7 +173,7 @@ describe("ca show", () => {
     const refused = await hearth("show", certificate!, "--ca", strangers);
     expect(refused.code).toBe(1);
     expect(refused.out).toEndWith("\nno authority of this cluster signed it\n");
-    expect((await hearth("show", key!)).err).toContain("holds no certificate in PEM");
+    expect((await hearth("show", key!)).err).toContain("contains no PEM certificate");
     const both = join(folder, "both.pem");
     writeFileSync(both, `${readFileSync(certificate!)}${readFileSync(join(dir, "ca.crt"))}`);
     const { certificates } = (await document("show", both)) as never as {

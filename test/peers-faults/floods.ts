@@ -22,14 +22,14 @@ export async function floods(world: World, pulls: number): Promise<Result> {
   const [transport] = flooder.transports;
   const stop = new AbortController();
   const target = { ...victim!.host.endpoints[world.transport]!, worker: victim!.host.worker };
-  const links: PeerLink[] = [];
+  const connections: PeerLink[] = [];
   const flood = async () => {
     while (!stop.signal.aborted) {
       const dialled = await transport!.dial(target, stop.signal);
       if (!dialled.ok) await Bun.sleep(5);
       else {
-        links.push(dialled.link);
-        await Promise.all(Array.from({ length: LINK_PULLS }, () => pull(dialled.link)));
+        connections.push(dialled.connection);
+        await Promise.all(Array.from({ length: LINK_PULLS }, () => pull(dialled.connection)));
         await Bun.sleep(PAUSE_MS);
       }
     }
@@ -38,8 +38,8 @@ export async function floods(world: World, pulls: number): Promise<Result> {
     ...{ digest: digestOf(name), layer: 0xffff_ffff, bytesMax: BLOCK_BYTES, generation: 0n },
     offset: i * 16_384,
   }));
-  const pull = (link: PeerLink) =>
-    link.pull({
+  const pull = (connection: PeerLink) =>
+    connection.pull({
       ...{ namespace: NAMESPACE_KEY, items, deadlineMs: 60_000, signal: stop.signal },
       onBytes: () => undefined,
       onItem: () => undefined,
@@ -50,7 +50,7 @@ export async function floods(world: World, pulls: number): Promise<Result> {
   for (let i = 0; i < pulls; i++) await tally.fetch(engine, world.some(4), DEADLINE_MS);
   stop.abort();
   await flooding;
-  if (links.length < 2) tally.problems.push("nothing was flooded");
+  if (connections.length < 2) tally.problems.push("nothing was flooded");
   await flooder[Symbol.asyncDispose]();
   engine.die();
   await asker[Symbol.asyncDispose]();

@@ -122,8 +122,10 @@ export class World implements AsyncDisposable {
   /** The same for one host. */
   async quiet(host: RealHost): Promise<string[]> {
     const look = () => {
-      const links = host.transports.reduce((sum, { inboundLinks }) => sum + inboundLinks, 0);
-      return links === 0 ? host.leftovers() : [`${host.worker}: ${links} links from others`];
+      const connections = host.transports.reduce((sum, { inboundLinks }) => sum + inboundLinks, 0);
+      return connections === 0
+        ? host.leftovers()
+        : [`${host.worker}: ${connections} links from others`];
     };
     await waitFor(() => look().length === 0, QUIET_MS, "quiet", 0).catch(() => null);
     return look();

@@ -116,7 +116,7 @@ export class ScriptedTransport implements Transport {
     await after(this.#net.clock, 1);
     if (host.unreachable.has(this.name))
       return { ok: false, fault: { kind: "unreachable", why: "connection refused" } };
-    return { ok: true, link: new ScriptedLink(host, this.name, this.#net) };
+    return { ok: true, connection: new ScriptedLink(host, this.name, this.#net) };
   }
 
   async reload(): Promise<void> {}

@@ -46,7 +46,7 @@ function judged(
   wallMs: number,
 ): string {
   const trusting = { cluster: cluster ?? "", authorities, certificates: pem };
-  const judgement = createJudge(trusting).judge(der, null, wallMs);
+  const judgement = createJudge(trusting).authorize(der, null, wallMs);
   return judgement.ok ? "good" : judgement.why;
 }
 

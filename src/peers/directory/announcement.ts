@@ -1,21 +1,36 @@
+import { readFileSync } from "node:fs";
 import { isIP } from "node:net";
-import { isWorkerId, type Json, parseJson, type WorkerId } from "../../core/index.ts";
-import { RDMA_DEVICE, RDMA_DEVICES_MAX } from "../hardware.ts";
+import { availableParallelism } from "node:os";
+import type { Bus, BusMessage, Subscription } from "../../bus/index.ts";
+import {
+  type Clock,
+  isWorkerId,
+  type Json,
+  parseJson,
+  type Random,
+  randomBelow,
+  type WorkerId,
+} from "../../core/index.ts";
+import { cpuFlags } from "../../native/index.ts";
 import type { HardwareReport } from "../messages.ts";
-import { type Endpoint, TRANSPORTS, type TransportName } from "../transport.ts";
+import { type Endpoint, TRANSPORTS, type TransportLog, type TransportName } from "../transport.ts";
+import type { KnownMembers } from "./known-peers.ts";
 
-/** What a host says of itself to all others. */
+/** A host's announcement to the hosts of its cluster. */
 export interface Announcement {
-  /** `hello`: it is new here and wants to hear of the others at once. `bye`: it ends. */
+  /**
+   * `here`: periodic. `hello`: the host is new and asks for the others' announcements. `bye`: the
+   * host is leaving.
+   */
   readonly kind: "here" | "hello" | "bye";
   readonly cluster: string;
   readonly worker: WorkerId;
   readonly incarnation: bigint;
-  /** How often it says so. */
+  /** Interval between announcements in milliseconds. */
   readonly everyMs: number;
   readonly endpoints: Readonly<Partial<Record<TransportName, Endpoint>>>;
   readonly hardware: HardwareReport;
-  /** Keys in hex; null: too many to name. */
+  /** Namespace keys in hex; null: too many to list, so any. */
   readonly namespaces: readonly string[] | null;
 }
 
@@ -24,7 +39,7 @@ export type ReadAnnouncement =
   | { readonly ok: false; readonly why: string };
 
 export const ANNOUNCEMENT_BYTES_MAX = 32 * 1024;
-/** A host with more of them says that any may be there. */
+/** A host with more namespaces announces null. */
 export const ANNOUNCED_NAMESPACES_MAX = 256;
 const VERSION = 1;
 const KINDS = ["here", "hello", "bye"] as const;
@@ -36,7 +51,7 @@ const NAMESPACE = /^[0-9a-f]{64}$/;
 const HOST = /^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$/;
 const U64 = /^(?:0|[1-9][0-9]{0,19})$/;
 
-/** Where hosts of a cluster announce themselves. */
+/** Bus subject on which the hosts of a cluster announce themselves. */
 export function membersSubject(cluster: string): string {
   return `kv-peers-${cluster.replaceAll(".", "_")}`;
 }
@@ -62,29 +77,29 @@ export function encodeAnnouncement(announcement: Announcement): Uint8Array {
 
 type Fields = Readonly<Record<string, Json | undefined>>;
 
-/** Why a message is refused; thrown and caught in this file alone. */
+/** The reason a message is refused; thrown and caught in this file only. */
 class Refused extends Error {}
 
-/** Reads what anybody may have sent. Members that are not known are left out. */
+/** Decodes an announcement from an untrusted sender. Ignores unknown members. */
 export function readAnnouncement(data: Uint8Array): ReadAnnouncement {
-  if (data.length > ANNOUNCEMENT_BYTES_MAX) return { ok: false, why: "it is too long" };
+  if (data.length > ANNOUNCEMENT_BYTES_MAX) return { ok: false, why: "message too long" };
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(data);
     return { ok: true, announcement: announcementIn(objectOf(parseJson(text, DEPTH_MAX))) };
   } catch (thrown) {
     if (thrown instanceof Refused) return { ok: false, why: thrown.message };
-    return { ok: false, why: "it is no JSON" };
+    return { ok: false, why: "invalid JSON" };
   }
 }
 
 function announcementIn(fields: Fields): Announcement {
   const { version, cluster, worker_id: worker, every_ms: everyMs } = fields;
-  must(isIn(version, 1, Number.MAX_SAFE_INTEGER), "its version is none");
+  must(isIn(version, 1, Number.MAX_SAFE_INTEGER), "unsupported version");
   const kind = KINDS.find((one) => one === fields.kind);
-  must(kind !== undefined, "its kind is not known");
-  must(typeof cluster === "string" && cluster.length <= 64, "its cluster is none");
-  must(typeof worker === "string" && isWorkerId(worker), "its worker_id is none");
-  must(isIn(everyMs, EVERY_MS_MIN, EVERY_MS_MAX), "its every_ms is out of range");
+  must(kind !== undefined, "unknown kind");
+  must(typeof cluster === "string" && cluster.length <= 64, "invalid cluster");
+  must(typeof worker === "string" && isWorkerId(worker), "invalid worker_id");
+  must(isIn(everyMs, EVERY_MS_MIN, EVERY_MS_MAX), "every_ms out of range");
   return {
     kind,
     cluster,
@@ -98,9 +113,9 @@ function announcementIn(fields: Fields): Announcement {
 }
 
 function incarnationOf(value: Json | undefined): bigint {
-  must(typeof value === "string" && U64.test(value), "its incarnation is no number");
+  must(typeof value === "string" && U64.test(value), "incarnation is not a number");
   const incarnation = BigInt(value);
-  must(incarnation > 0n && incarnation < 1n << 64n, "its incarnation is out of range");
+  must(incarnation > 0n && incarnation < 1n << 64n, "incarnation out of range");
   return incarnation;
 }
 
@@ -110,8 +125,8 @@ function endpointsOf(fields: Fields): Announcement["endpoints"] {
     const value = fields[name];
     if (value === undefined) continue;
     const { host, port } = objectOf(value);
-    must(typeof host === "string" && isHost(host), "an endpoint's host is none");
-    must(isIn(port, 1, 65_535), "an endpoint's port is none");
+    must(typeof host === "string" && isHost(host), "invalid endpoint host");
+    must(isIn(port, 1, 65_535), "invalid endpoint port");
     endpoints[name] = { host, port };
   }
   return endpoints;
@@ -122,27 +137,27 @@ function isHost(host: string): boolean {
 }
 
 function hardwareOf({ rdma_devices: devices, cores, aes }: Fields): HardwareReport {
-  must(Array.isArray(devices) && devices.length <= RDMA_DEVICES_MAX, "its rdma_devices are none");
+  must(Array.isArray(devices) && devices.length <= RDMA_DEVICES_MAX, "invalid rdma_devices");
   const names = devices.filter((name) => typeof name === "string");
   const areNames = names.length === devices.length && names.every((name) => RDMA_DEVICE.test(name));
-  must(areNames, "an RDMA device has no name");
-  must(isIn(cores, 1, CORES_MAX), "its cores are out of range");
-  must(typeof aes === "boolean", "its aes is neither true nor false");
+  must(areNames, "invalid RDMA device name");
+  must(isIn(cores, 1, CORES_MAX), "cores out of range");
+  must(typeof aes === "boolean", "aes is not a boolean");
   return { hasRdmaNic: names.length > 0, rdmaDevices: names, cores, hasAes: aes };
 }
 
 function namespacesOf(value: Json | undefined): readonly string[] | null {
   if (value === null) return null;
   const isShort = Array.isArray(value) && value.length <= ANNOUNCED_NAMESPACES_MAX;
-  must(isShort, "its namespaces are no list, or too many");
+  must(isShort, "namespaces is not a list, or too long");
   const keys = value.filter((key) => typeof key === "string" && NAMESPACE.test(key)) as string[];
-  must(keys.length === value.length, "a namespace is no key");
+  must(keys.length === value.length, "invalid namespace key");
   return keys;
 }
 
 function objectOf(value: Json | undefined): Fields {
   const isObject = typeof value === "object" && value !== null && !Array.isArray(value);
-  must(isObject, "a part of it is missing");
+  must(isObject, "missing member");
   return value as Fields;
 }
 
@@ -152,4 +167,172 @@ function isIn(value: Json | undefined, min: number, max: number): value is numbe
 
 function must(holds: boolean, why: string): asserts holds {
   if (!holds) throw new Refused(why);
+}
+
+/** Maximum number of device names sent to peers and accepted from them. */
+const RDMA_DEVICES_MAX = 16;
+const RDMA_DEVICE = /^[A-Za-z0-9_.-]{1,64}$/;
+
+/**
+ * This host's hardware report, with the RDMA devices that can carry blocks. Never throws; values
+ * that cannot be read count as absent.
+ */
+export function readHardware(
+  devices: readonly string[],
+  cpuInfo = "/proc/cpuinfo",
+): HardwareReport {
+  const flags = cpuFlags(orElse(() => readFileSync(cpuInfo, "utf8"), ""));
+  const fixed = { cores: availableParallelism(), hasAes: flags?.includes("aes") ?? false };
+  return withDevices({ ...fixed, hasRdmaNic: false, rdmaDevices: [] }, devices);
+}
+
+/** The report with these usable devices. A device that exists but cannot be used does not count. */
+export function withDevices(report: HardwareReport, devices: readonly string[]): HardwareReport {
+  const named = devices.filter((name) => RDMA_DEVICE.test(name)).sort();
+  const rdmaDevices = named.slice(0, RDMA_DEVICES_MAX);
+  return { ...report, hasRdmaNic: rdmaDevices.length > 0, rdmaDevices };
+}
+
+function orElse<Value>(read: () => Value, otherwise: Value): Value {
+  try {
+    return read();
+  } catch {
+    return otherwise;
+  }
+}
+
+export interface AnnouncerOptions {
+  /** Owned by the caller. */
+  readonly bus: Bus;
+  readonly members: KnownMembers;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly log: TransportLog;
+  /** This host's current announcement; null: only listen. */
+  readonly self: () => Omit<Announcement, "kind"> | null;
+  readonly cluster: string;
+  readonly everyMs: number;
+}
+
+/** Limit on received announcements: twice the rate of 1,000 hosts at their shortest interval. */
+const MESSAGES_PER_SECOND = 4_096;
+/** Hosts answer a `hello` at a random time within this interval, to spread the answers. */
+const ANSWER_MS = 1_000;
+const SECOND_MS = 1_000;
+
+/** Counts of received announcements since the start. */
+export interface AnnouncerStats {
+  readonly heard: number;
+  readonly refused: number;
+  /** Above the rate limit; discarded unread. */
+  readonly dropped: number;
+}
+
+/**
+ * Announces this host over the bus and receives the other hosts' announcements. An announcement is
+ * a hint: a peer's certificate proves its identity when a connection is made.
+ */
+export class Announcer implements Disposable {
+  readonly #options: AnnouncerOptions;
+  readonly #subject: string;
+  readonly #subscription: Subscription;
+  readonly #watches: readonly Disposable[];
+  #answer: Disposable | null = null;
+  /** The announcement that was sent last. */
+  #said: Omit<Announcement, "kind"> | null = null;
+  #left = MESSAGES_PER_SECOND;
+  /** Incarnation of another process with this worker's name, after a warning was logged for it. */
+  #namesake: bigint | null = null;
+  #heard = 0;
+  #refused = 0;
+  #dropped = 0;
+
+  constructor(options: AnnouncerOptions) {
+    const { bus, clock, everyMs } = options;
+    this.#options = options;
+    this.#subject = membersSubject(options.cluster);
+    this.#subscription = bus.subscribe(this.#subject, (message) => this.#take(message));
+    this.#watches = [
+      clock.every(everyMs, () => this.#say("here")),
+      clock.every(SECOND_MS, () => this.#count()),
+      bus.onStatus(({ status }) => {
+        if (status === "connected") this.#say("hello");
+      }),
+    ];
+    this.#say("hello");
+  }
+
+  stats(): AnnouncerStats {
+    return { heard: this.#heard, refused: this.#refused, dropped: this.#dropped };
+  }
+
+  /** Announces that this host is leaving. */
+  [Symbol.dispose](): void {
+    for (const watch of this.#watches) watch[Symbol.dispose]();
+    this.#answer?.[Symbol.dispose]();
+    this.#subscription.unsubscribe();
+    this.#say("bye");
+  }
+
+  #say(kind: Announcement["kind"]): void {
+    const { bus } = this.#options;
+    const self = this.#options.self();
+    this.#said = self;
+    // A message queued until the bus reconnects would be outdated.
+    if (self === null || bus.state.status !== "connected") return;
+    bus.publish(this.#subject, encodeAnnouncement({ ...self, kind }), { isSpare: true });
+  }
+
+  #take({ data }: BusMessage): void {
+    if (this.#left === 0) {
+      this.#dropped++;
+      return;
+    }
+    this.#left--;
+    const read = readAnnouncement(data);
+    if (!read.ok) {
+      this.#refused++;
+      this.#options.log("debug", "announcement refused", { why: read.why });
+      return;
+    }
+    const { announcement } = read;
+    if (announcement.cluster !== this.#options.cluster) return;
+    // Uses the last announcement: a new one would list all namespaces for every message.
+    const self = this.#said;
+    if (self?.worker === announcement.worker) this.#ownName(self, announcement);
+    else this.#listen(announcement);
+  }
+
+  #listen(announcement: Announcement): void {
+    this.#heard++;
+    const { members } = this.#options;
+    if (announcement.kind === "bye") members.left(announcement);
+    else members.heard(announcement);
+    if (announcement.kind === "hello") this.#answerSoon();
+  }
+
+  #ownName(self: Omit<Announcement, "kind">, { kind, incarnation }: Announcement): void {
+    const isOurs = self.incarnation === incarnation || kind === "bye";
+    if (isOurs || this.#namesake === incarnation) return;
+    this.#namesake = incarnation;
+    const text = "another host announces this host's worker name: give each host its own node.id";
+    this.#options.log("warn", text, { worker: self.worker });
+  }
+
+  #answerSoon(): void {
+    const { clock, random } = this.#options;
+    this.#answer ??= clock.after(randomBelow(random, ANSWER_MS), () => {
+      this.#answer = null;
+      this.#say("here");
+    });
+  }
+
+  #count(): void {
+    if (this.#left === 0) {
+      this.#options.log("warn", "announcement rate limit reached, dropping messages", {
+        dropped: this.#dropped,
+      });
+    }
+    this.#left = MESSAGES_PER_SECOND;
+  }
 }

@@ -2,21 +2,32 @@ export {
   ANNOUNCED_NAMESPACES_MAX,
   ANNOUNCEMENT_BYTES_MAX,
   type Announcement,
+  Announcer,
+  type AnnouncerOptions,
+  type AnnouncerStats,
   encodeAnnouncement,
   membersSubject,
   type ReadAnnouncement,
   readAnnouncement,
+  readHardware,
+  withDevices,
 } from "./announcement.ts";
-export { Announcer, type AnnouncerOptions, type AnnouncerStats } from "./announcer.ts";
 export {
   BusLocator,
   type BusLocatorOptions,
   LOCATE_KEYS_MAX,
   LOCATE_SUBJECT,
   LOCATE_WORKERS_MAX,
-} from "./bus-locator.ts";
-export type { Locator, Members, PeerRecord, Whereabouts } from "./directory.ts";
-export { KnownMembers, type KnownMembersOptions, type ListedMember } from "./known-members.ts";
+} from "./block-locator.ts";
+export {
+  KnownMembers,
+  type KnownMembersOptions,
+  type ListedMember,
+  type Locator,
+  type Members,
+  type PeerRecord,
+  type Whereabouts,
+} from "./known-peers.ts";
 export {
   Summaries,
   type SummariesOptions,

@@ -2,8 +2,74 @@ import { type Clock, type WorkerId, yieldToLoop } from "../../core/index.ts";
 import type { PeerAnswer, PeerRequest } from "../messages.ts";
 import type { TransportLog } from "../transport.ts";
 import { type KeyFilter, readKeyFilter } from "../wire/index.ts";
-import type { Members, PeerRecord, Whereabouts } from "./directory.ts";
-import { WrongAnswers } from "./wrong-answers.ts";
+import type { Members, PeerRecord, Whereabouts } from "./known-peers.ts";
+
+const KEPT_MAX = 65_536;
+const KEPT_MS = 60_000;
+const PREFIX_BYTES = 8;
+
+/**
+ * Blocks that peers' summaries contain but the peers do not have, for one minute each: a summary
+ * gives the same false positives every time. Bounded; cleared when full.
+ */
+class WrongAnswers {
+  readonly #clock: Clock;
+  /** Expiry by worker, namespace and the key's first bytes. */
+  readonly #until = new Map<WorkerId, Map<string, Map<bigint, number>>>();
+  #kept = 0;
+  #count = 0;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** Total since the start. */
+  get count(): number {
+    return this.#count;
+  }
+
+  add(worker: WorkerId, namespace: string, key: Uint8Array): void {
+    this.#count++;
+    if (this.#kept >= KEPT_MAX) this.#clear();
+    const byNamespace = this.#until.getOrInsertComputed(worker, () => new Map());
+    const byKey = byNamespace.getOrInsertComputed(namespace, () => new Map<bigint, number>());
+    const prefix = prefixOf(key, 0);
+    if (!byKey.has(prefix)) this.#kept++;
+    byKey.set(prefix, this.#clock.monotonicMs() + KEPT_MS);
+  }
+
+  /** The key's 32 bytes are at offset `at`. */
+  has(worker: WorkerId, namespace: string, keys: Uint8Array, at: number): boolean {
+    const byKey = this.#until.get(worker)?.get(namespace);
+    if (byKey === undefined) return false;
+    const untilMs = byKey.get(prefixOf(keys, at));
+    return untilMs !== undefined && this.#clock.monotonicMs() < untilMs;
+  }
+
+  /** The peer has a new summary. */
+  forget(worker: WorkerId, namespace: string): void {
+    const byNamespace = this.#until.get(worker);
+    this.#kept -= byNamespace?.get(namespace)?.size ?? 0;
+    byNamespace?.delete(namespace);
+  }
+
+  forgetAll(worker: WorkerId): void {
+    for (const namespace of [...(this.#until.get(worker)?.keys() ?? [])]) {
+      this.forget(worker, namespace);
+    }
+    this.#until.delete(worker);
+  }
+
+  /** Rare; a cleared entry costs one request at most. */
+  #clear(): void {
+    this.#until.clear();
+    this.#kept = 0;
+  }
+}
+
+function prefixOf(keys: Uint8Array, at: number): bigint {
+  return new DataView(keys.buffer, keys.byteOffset + at, PREFIX_BYTES).getBigUint64(0, true);
+}
 
 export type SummaryRequest = Extract<PeerRequest, { op: "summary" }>;
 
@@ -12,34 +78,34 @@ export interface SummariesOptions {
   readonly clock: Clock;
   readonly log: TransportLog;
   readonly everyMs: number;
-  /** False: its breaker leaves it alone, and a question would come to nothing. */
+  /** False: the peer's circuit breaker is open. */
   mayAsk(worker: WorkerId): boolean;
-  /** One request to a peer; null: it did not answer, whatever the reason. Never rejects. */
+  /** Sends one request to a peer; null: no answer, for any reason. Never rejects. */
   call(
     worker: WorkerId,
     request: SummaryRequest,
     options: { readonly deadlineMs: number; readonly signal: AbortSignal },
   ): Promise<PeerAnswer | null>;
-  /** Keys (32 bytes) of the namespaces that anybody here may ask for. */
+  /** Keys (32 bytes) of the namespaces whose summaries are wanted. */
   namespaces(): readonly Uint8Array[];
-  /** Of all summaries together. */
+  /** Maximum size of all summaries together. */
   readonly bytesMax?: number;
 }
 
 interface Summary {
   readonly version: bigint;
   readonly bytes: number;
-  /** Null: it was left out, and is not asked for again as long as it is the latest. */
+  /** Null: discarded; not requested again while it is the latest version. */
   readonly filter: KeyFilter | null;
 }
 
-/** Who has a summary of a namespace. */
+/** A peer's summary of one namespace. */
 interface Holder {
   readonly worker: WorkerId;
   readonly filter: KeyFilter;
 }
 
-/** What is known of one peer. */
+/** State of one peer. */
 interface Entry {
   /** By namespace key in hex. */
   readonly summaries: Map<string, Summary>;
@@ -52,50 +118,51 @@ export interface SummariesStats {
   readonly bytes: number;
   readonly fetched: number;
   readonly failed: number;
-  /** Times that a peer did not have what it seemed to have. */
+  /** Number of false positives. */
   readonly wrong: number;
 }
 
 const BYTES_MAX = 256 * 2 ** 20;
 /**
- * Peers asked in one round, in turn. To more than that no links stay open, and each question costs
- * one: then they are fewer.
+ * Peers per round, in turn. With more peers, connections do not stay open and each request costs
+ * one, so fewer are asked.
  */
 const PEERS_PER_ROUND = 64;
 const PEERS_PER_ROUND_OF_MANY = 32;
-/** From one round to the next, with those that have just come; and at a time. */
+/** Requests per interval, new peers included, and concurrent requests. */
 const QUESTIONS_MAX = 128;
 const AT_A_TIME = 4;
 const ANSWER_MS = 2_000;
-/** What a peer said is forgotten once it failed so often in a row. */
+/** Consecutive failures after which a peer's summaries are discarded. */
 const FAILURES_MAX = 5;
 const ASKED_MAX = 1_024;
-/** So many peers are enough to choose from. */
+/** Maximum number of peers named for one block. */
 const HOLDERS_MAX = 8;
-/** Behind one that may have a block so many others are looked at, in turn from block to block. */
+/**
+ * Number of further summaries to check after the first match; the range moves from block to block.
+ */
 const LOOKED_MAX = 32;
 
 /**
- * Knows from summaries, fetched in the background, who probably has a block. Promises: nobody is
- * named who is known not to have it; memory is bounded; a peer that does not answer is asked when
- * its breaker lets one try, and no sooner or later; what it said before is forgotten after a while.
- * Those that have just come are asked first. With more peers than can be asked in an interval each
- * has its turn later, and no more are asked.
+ * Names the peers that probably have a block, from summaries fetched in the background. Promises:
+ * never names a peer that is known not to have the block; memory is bounded; a failing peer is
+ * asked when its circuit breaker allows it; its old summaries are discarded after several failures.
+ * New peers are asked first. If an interval is too short to ask all peers, they take turns.
  */
 export class Summaries implements Whereabouts, AsyncDisposable {
   readonly #options: SummariesOptions;
   readonly #entries = new Map<WorkerId, Entry>();
-  /** By namespace key in hex; who had a block of late stands first. */
+  /** By namespace key in hex; peers with recent matches come first. */
   readonly #holders = new Map<string, Holder[]>();
   readonly #wrong: WrongAnswers;
   readonly #stop = new AbortController();
   readonly #watches: readonly Disposable[];
-  /** Namespaces that somebody here wanted blocks of. */
+  /** Namespaces that callers here asked for. */
   readonly #asked = new Set<string>();
   #named: { readonly key: Uint8Array; readonly name: string } | null = null;
   #round: Promise<void> | null = null;
   #isWanted = false;
-  /** Not only those that have just come, but the others in their turn. */
+  /** Ask the other peers in their turn, not only new ones. */
   #isTurn = false;
   readonly #newcomers = new Set<WorkerId>();
   #questionsLeft = QUESTIONS_MAX;
@@ -129,12 +196,14 @@ export class Summaries implements Whereabouts, AsyncDisposable {
     const namespace = this.#nameOf(namespaceKey);
     if (!this.#asked.has(namespace)) this.#askFor(namespace);
     const found = this.#find(this.#holders.get(namespace) ?? [], namespace, keys, at);
-    // Who is asked first differs from block to block, so that one peer does not answer for all.
+    // Rotates the result by the key, so that requests spread over the peers.
     const first = found.length === 0 ? 0 : keys[at + 31]! % found.length;
     return first === 0 ? found : [...found.slice(first), ...found.slice(0, first)];
   }
 
-  /** Blocks in a row have the same holders as a rule: of a thousand few are looked at. */
+  /**
+   * Consecutive blocks usually have the same holders, so few of a thousand summaries are checked.
+   */
   #find(holders: Holder[], namespace: string, keys: Uint8Array, at: number): WorkerId[] {
     const found: WorkerId[] = [];
     const look = (index: number) => {
@@ -148,7 +217,7 @@ export class Summaries implements Whereabouts, AsyncDisposable {
     };
     let end = 0;
     while (end < holders.length && found.length === 0) look(end++);
-    // Who had blocks of late stands behind the first, and of the others some have their turn.
+    // Peers with recent matches follow the first one; of the rest, a changing range is checked.
     const near = Math.min(end + HOLDERS_MAX, holders.length);
     for (; end < near; end++) look(end);
     const others = holders.length - near;
@@ -174,7 +243,7 @@ export class Summaries implements Whereabouts, AsyncDisposable {
     };
   }
 
-  /** Asks peers now, or once more after the round that is under way. */
+  /** Starts a round, or another one after the running round. */
   refresh(): void {
     this.#isTurn = true;
     this.#work();
@@ -187,7 +256,7 @@ export class Summaries implements Whereabouts, AsyncDisposable {
     });
   }
 
-  /** It is another than before, or gone: nothing that it said holds any more. */
+  /** The peer restarted or left: discards its summaries. */
   forget(worker: WorkerId): void {
     const entry = this.#entries.get(worker);
     if (entry === undefined) return;
@@ -202,7 +271,7 @@ export class Summaries implements Whereabouts, AsyncDisposable {
     await this.#round;
   }
 
-  /** Asked block by block for the same namespace, whose key is one object as a rule. */
+  /** Consecutive calls usually pass the same key object, so its name is cached. */
   #nameOf(namespaceKey: Uint8Array): string {
     if (this.#named?.key !== namespaceKey) {
       this.#named = { key: namespaceKey, name: namespaceKey.toHex() };
@@ -210,7 +279,7 @@ export class Summaries implements Whereabouts, AsyncDisposable {
     return this.#named.name;
   }
 
-  /** The first who wants blocks of a namespace has them looked for before it is time. */
+  /** The first request for a namespace starts a round before the interval ends. */
   #askFor(namespace: string): void {
     if (this.#asked.size >= ASKED_MAX) this.#asked.clear();
     this.#asked.add(namespace);
@@ -219,7 +288,7 @@ export class Summaries implements Whereabouts, AsyncDisposable {
 
   async #rounds(): Promise<void> {
     while (this.#isWanted && !this.#stop.signal.aborted) {
-      // Several who come at once are one reason.
+      // Requests of the same turn share one round.
       await yieldToLoop();
       this.#isWanted = false;
       const peers = this.#nextPeers();
@@ -230,7 +299,7 @@ export class Summaries implements Whereabouts, AsyncDisposable {
     }
   }
 
-  /** The newcomers, and where it is their turn the others. */
+  /** New peers, and the other peers if it is their turn. */
   #nextPeers(): PeerRecord[] {
     const { members } = this.#options;
     const peers = new Map<WorkerId, PeerRecord>();
@@ -280,7 +349,7 @@ export class Summaries implements Whereabouts, AsyncDisposable {
       { op: "summary", namespace: key, known },
       { deadlineMs: ANSWER_MS, signal: this.#stop.signal },
     );
-    // It may have gone, or come back as another, while it was asked.
+    // The peer may have left or restarted meanwhile.
     if (this.#entries.get(worker) !== entry || this.#stop.signal.aborted) return false;
     if (answer === null) return this.#failure(worker, entry);
     entry.failures = 0;
@@ -301,8 +370,8 @@ export class Summaries implements Whereabouts, AsyncDisposable {
     const read = readKeyFilter(filter);
     const bytesMax = this.#options.bytesMax ?? BYTES_MAX;
     if (!read.ok || this.#bytes + filter.length > bytesMax) {
-      const why = read.ok ? "there is no room for it" : read.why;
-      this.#options.log("warn", "a peer's summary is left out", { worker, namespace, why });
+      const why = read.ok ? "summary size limit reached" : read.why;
+      this.#options.log("warn", "peer summary discarded", { worker, namespace, why });
       entry.summaries.set(namespace, { version, bytes: 0, filter: null });
       return;
     }

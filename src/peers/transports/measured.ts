@@ -22,7 +22,7 @@ export type TransportOutcome = "ok" | LinkFaultKind;
 type CallRequest = Exclude<PeerRequest, { op: "pull" }>;
 type Pull = Extract<PeerRequest, { op: "pull" }>;
 
-/** Told of each thing when it is over; durations in seconds, as metrics have them. */
+/** Receives the duration of each operation in seconds, as metrics need it. */
 export interface TransportObserver {
   dialled(transport: TransportName, outcome: TransportOutcome, seconds: number): void;
   called(
@@ -32,18 +32,18 @@ export interface TransportObserver {
     seconds: number,
   ): void;
   pulled(transport: TransportName, outcome: TransportOutcome, seconds: number): void;
-  /** An item of a pull was answered, `seconds` after the pull began; `bytes` of payload came. */
+  /** An item of a pull was answered with `bytes` of payload, `seconds` after the pull began. */
   answered(
     transport: TransportName,
     outcome: ItemResult["kind"],
     bytes: number,
     seconds: number,
   ): void;
-  /** A block was lent to a peer for `seconds`. */
+  /** A slot reference was held for a peer for `seconds`. */
   lent(transport: TransportName, bytes: number, seconds: number): void;
 }
 
-/** The same transport, told of to `observer`. */
+/** Wraps a transport and reports its operations to `observer`. */
 export function measured(
   transport: Transport,
   clock: Clock,
@@ -94,7 +94,10 @@ class MeasuredTransport implements Transport {
     const seconds = (this.#clock.monotonicMs() - startMs) / 1_000;
     this.#observer.dialled(this.name, dialled.ok ? "ok" : dialled.fault.kind, seconds);
     if (!dialled.ok) return dialled;
-    return { ok: true, link: new MeasuredLink(dialled.link, this.#clock, this.#observer) };
+    return {
+      ok: true,
+      connection: new MeasuredConnection(dialled.connection, this.#clock, this.#observer),
+    };
   }
 
   reload(): Promise<void> {
@@ -106,7 +109,7 @@ class MeasuredTransport implements Transport {
   }
 }
 
-class MeasuredLink implements PeerLink {
+class MeasuredConnection implements PeerLink {
   readonly transport;
   readonly ended;
   readonly #inner: PeerLink;
@@ -166,7 +169,7 @@ class MeasuredLink implements PeerLink {
     return fault;
   }
 
-  /** Seconds since now. */
+  /** Seconds since the call. */
   #stopwatch(): () => number {
     const startMs = this.#clock.monotonicMs();
     return () => (this.#clock.monotonicMs() - startMs) / 1_000;
@@ -199,7 +202,10 @@ class MeasuredServer implements PeerServer {
     return this.#inner.call(peer, request, signal);
   }
 
-  /** Ends as early as the inner one does: a generator's end would wait for what is awaited. */
+  /**
+   * Not a generator: its `return` would wait for a running `next`, but the inner iterator's does
+   * not.
+   */
   serve(peer: PeerIdentity, pull: Pull, signal: AbortSignal): AsyncIterable<Served> {
     const inner = this.#inner.serve(peer, pull, signal);
     return {

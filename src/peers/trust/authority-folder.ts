@@ -13,14 +13,104 @@ import {
 } from "node:fs";
 import { dirname, join } from "node:path";
 import { HearthError, isClusterName, messageOf, type WorkerId } from "../../core/index.ts";
-import { type ReadCertificate, readCertificate } from "./certificate-reader.ts";
-import { issueHost, type KeyPair, makeAuthority, type Validity } from "./issue.ts";
-import { dateText } from "./judge.ts";
-import { clusterUri } from "./names.ts";
-import { decodePem } from "./pem.ts";
+import { clusterUri, dateText, type PeerName, peerUri } from "./authorize.ts";
+import {
+  authorityKeyIdentifier,
+  basicConstraints,
+  certificatePem,
+  commonName,
+  decodePem,
+  extendedKeyUsage,
+  generateKey,
+  keyUsage,
+  OID,
+  publicKeyOf,
+  type ReadCertificate,
+  readCertificate,
+  signCertificate,
+  subjectAltName,
+  subjectKeyIdentifier,
+} from "./certificate.ts";
+
+/** A certificate and its key (PKCS#8), both in PEM. */
+export interface KeyPair {
+  readonly certificate: string;
+  readonly key: string;
+}
+
+export interface Validity {
+  readonly notBeforeMs: number;
+  readonly notAfterMs: number;
+}
+
+/** Makes a certificate authority that signs hosts' certificates, but no further authorities. */
+export function makeAuthority(options: {
+  readonly cluster: string;
+  readonly validity: Validity;
+}): KeyPair {
+  const { cluster, validity } = options;
+  const key = generateKey();
+  const publicKey = publicKeyOf(key);
+  const name = commonName(`Hearth CA of ${cluster}`);
+  const der = signCertificate({
+    issuer: name,
+    subject: name,
+    publicKey,
+    ...validity,
+    extensions: [
+      basicConstraints({ pathLength: 0 }),
+      keyUsage("certSign", "crlSign"),
+      subjectAltName({ kind: "uri", value: clusterUri(cluster) }),
+      subjectKeyIdentifier(publicKey),
+      authorityKeyIdentifier(publicKey),
+    ],
+    signingKey: key,
+  });
+  return { certificate: certificatePem(der), key };
+}
+
+/**
+ * Issues a host's certificate for `key` (PEM; null: a new key). The worker id is also its DNS name,
+ * which QUIC verifies.
+ */
+export function issueHost(options: {
+  readonly authority: KeyPair;
+  readonly name: PeerName;
+  readonly key: string | null;
+  readonly validity: Validity;
+}): KeyPair {
+  const { authority, name, validity } = options;
+  const key = options.key ?? generateKey();
+  const publicKey = publicKeyOf(key);
+  const der = signCertificate({
+    issuer: subjectOf(authority.certificate),
+    subject: commonName(name.worker),
+    publicKey,
+    ...validity,
+    extensions: [
+      basicConstraints(null),
+      keyUsage("digitalSignature"),
+      extendedKeyUsage(OID.serverAuth, OID.clientAuth),
+      subjectAltName({ kind: "uri", value: peerUri(name) }, { kind: "dns", value: name.worker }),
+      subjectKeyIdentifier(publicKey),
+      authorityKeyIdentifier(publicKeyOf(authority.key)),
+    ],
+    signingKey: authority.key,
+  });
+  return { certificate: certificatePem(der), key };
+}
+
+/** The distinguished name of the first certificate in a PEM text. */
+function subjectOf(pem: string): Uint8Array {
+  const [der] = decodePem("CERTIFICATE", pem);
+  const read = der === undefined ? null : readCertificate(der);
+  if (read?.ok) return read.certificate.subject;
+  const why = read === null ? "is not in PEM" : read.why;
+  throw new HearthError("CONFIG_INVALID", `the authority's certificate ${why}`);
+}
 
 const AUTHORITY = "ca";
-/** Certificates are for everybody, keys for their owner. */
+/** Certificates are readable by all users, keys by their owner only. */
 const CERTIFICATE_MODE = 0o644;
 const KEY_MODE = 0o600;
 const FOLDER_MODE = 0o700;
@@ -40,7 +130,7 @@ export interface WrittenPair {
   readonly fingerprint: string;
 }
 
-/** Makes an authority in `dir`. Throws USAGE where a key or a certificate is there already. */
+/** Makes an authority in `dir`. Throws USAGE if it already holds a key or a certificate. */
 export function initAuthority(dir: string, cluster: string, validity: Validity): WrittenPair {
   makeFolder(dir);
   const { certFile, keyFile } = filesIn(dir, AUTHORITY);
@@ -52,7 +142,7 @@ export function initAuthority(dir: string, cluster: string, validity: Validity):
   return written(certFile, keyFile, pair.certificate);
 }
 
-/** Throws USAGE, in words, where `dir` holds no authority that `initAuthority` made. */
+/** Throws USAGE if `dir` does not hold an authority made by `initAuthority`. */
 export function openAuthority(dir: string): AuthorityFolder {
   const { certFile, keyFile } = filesIn(dir, AUTHORITY);
   const pair = { certificate: readText(certFile), key: readText(keyFile) };
@@ -69,14 +159,14 @@ export function openAuthority(dir: string): AuthorityFolder {
 
 export interface Issued extends WrittenPair {
   readonly caFile: string;
-  /** The certificate is new, the key is the one that was there. */
+  /** The certificate is new, the key existed before. */
   readonly isRenewed: boolean;
 }
 
 /**
  * Writes `<worker>.crt`, `<worker>.key` and the authority's `ca.crt` into `out`. A certificate does
- * not outlive its authority. A key is never written over: with `renew` the one that is there gets a
- * new certificate, else its being there throws USAGE.
+ * not outlive its authority. A key is never overwritten: with `renew` an existing key gets a new
+ * certificate, otherwise an existing key throws USAGE.
  */
 export function issueInto(
   out: string,
@@ -86,7 +176,10 @@ export function issueInto(
   const { worker, validity, renew } = options;
   const { cluster, pair, notAfterMs } = authority;
   if (worker.toLowerCase() === AUTHORITY) {
-    throw refusal(`a worker ${worker} has the files of the authority`, "give it another name");
+    throw refusal(
+      `the files of a worker named ${worker} would replace those of the authority`,
+      "choose another worker name",
+    );
   }
   if (notAfterMs <= validity.notBeforeMs) {
     throw refusal(`the authority expired at ${dateText(notAfterMs)}`, "make a new one");
@@ -96,7 +189,7 @@ export function issueInto(
   const caFile = join(out, `${AUTHORITY}.crt`);
   mustBeSame(caFile, pair.certificate);
   const isRenewed = renew && existsSync(keyFile);
-  if (!isRenewed) mustBeFree(keyFile, "--renew makes a new certificate for the key that is there");
+  if (!isRenewed) mustBeFree(keyFile, "use --renew to make a new certificate for the existing key");
   const issued = issueHost({
     authority: pair,
     name: { cluster, worker },
@@ -109,7 +202,7 @@ export function issueInto(
   return { ...written(certFile, keyFile, issued.certificate), caFile, isRenewed };
 }
 
-const INIT = "give the folder that `hearth ca init` made";
+const INIT = "name the folder that `hearth ca init` made";
 
 function filesIn(dir: string, name: string) {
   return { certFile: join(dir, `${name}.crt`), keyFile: join(dir, `${name}.key`) };
@@ -119,7 +212,7 @@ function written(certFile: string, keyFile: string, pem: string): WrittenPair {
   const [der] = decodePem("CERTIFICATE", pem);
   const read = der === undefined ? null : readCertificate(der);
   if (der === undefined || !read?.ok) {
-    throw refusal(`${certFile} holds no certificate in PEM`, INIT);
+    throw refusal(`${certFile} contains no PEM certificate`, INIT);
   }
   const fingerprint = createHash("sha256").update(der).digest("hex");
   return { certFile, keyFile, certificate: read.certificate, fingerprint };
@@ -130,26 +223,26 @@ function mustBePair({ certificate, key }: KeyPair, certFile: string, keyFile: st
   try {
     isPair = new X509Certificate(certificate).checkPrivateKey(createPrivateKey(key));
   } catch {
-    throw refusal(`${keyFile} holds no private key in PEM that can be read`, INIT);
+    throw refusal(`${keyFile} contains no readable PEM private key`, INIT);
   }
   if (!isPair) throw refusal(`${keyFile} is not the key of ${certFile}`, INIT);
 }
 
 function mustBeFree(path: string, fix: string): void {
-  if (existsSync(path)) throw refusal(`${path} is there already`, fix);
+  if (existsSync(path)) throw refusal(`${path} already exists`, fix);
 }
 
-/** Hosts of two clusters do not go into one folder. */
+/** Keeps files of two clusters out of one folder. */
 function mustBeSame(caFile: string, certificate: string): void {
   if (!existsSync(caFile) || readText(caFile) === certificate) return;
-  throw refusal(`${caFile} is of another authority`, "give another folder with --out");
+  throw refusal(`${caFile} belongs to another authority`, "choose another folder with --out");
 }
 
 function readText(path: string): string {
   try {
     return readFileSync(path, "utf8");
   } catch (cause) {
-    throw new HearthError("USAGE", `${path} cannot be read: ${messageOf(cause)}`, {
+    throw new HearthError("USAGE", `cannot read ${path}: ${messageOf(cause)}`, {
       cause,
       fix: INIT,
     });
@@ -164,14 +257,14 @@ function makeFolder(path: string): void {
   mkdirSync(path, { recursive: true, mode: FOLDER_MODE });
 }
 
-/** The whole file or none, and never over one that is there, whoever made it meanwhile. */
+/** Writes the whole file or nothing, and never replaces a file, even one created concurrently. */
 function writeOnce(path: string, text: string): void {
   const draft = writeDraft(path, text, KEY_MODE);
   try {
     linkSync(draft, path);
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException).code !== "EEXIST") throw cause;
-    throw refusal(`${path} is there already`, "keys are never written over");
+    throw refusal(`${path} already exists`, "keys are never overwritten");
   } finally {
     rmSync(draft);
   }
@@ -183,7 +276,7 @@ function replace(path: string, text: string): void {
   syncFolder(path);
 }
 
-/** Beside where it is to go; nothing is left of one that could not be written. */
+/** Writes a temporary file next to the target; removes it if writing fails. */
 function writeDraft(path: string, text: string, mode: number): string {
   const draft = `${path}.${process.pid}.tmp`;
   rmSync(draft, { force: true });
@@ -200,7 +293,7 @@ function writeDraft(path: string, text: string, mode: number): string {
   return draft;
 }
 
-/** What was told to be there is there after a loss of power. */
+/** Makes directory entries durable, so that reported files survive a power loss. */
 function syncFolder(path: string): void {
   const fd = openSync(dirname(path), "r");
   try {

@@ -3,23 +3,22 @@ import { open } from "node:fs/promises";
 import { createSecureContext } from "node:tls";
 import { HearthError, messageOf } from "../../core/index.ts";
 import type { Credentials } from "../trust.ts";
-import { type ReadCertificate, readCertificate } from "./certificate-reader.ts";
-import { createJudge, dateText, maySign } from "./judge.ts";
-import type { PeerName } from "./names.ts";
-import { decodePem } from "./pem.ts";
+import type { PeerName } from "./authorize.ts";
+import { createJudge, dateText, maySign } from "./authorize.ts";
+import { decodePem, type ReadCertificate, readCertificate } from "./certificate.ts";
 
 export interface CertificateFiles {
-  /** The host's certificate, then those that signed it, except for those of `caFile`. */
+  /** The host's certificate, followed by its issuers except those of `caFile`. */
   readonly certFile: string;
   /** PKCS#8 in PEM, without a passphrase. */
   readonly keyFile: string;
-  /** Whose signature makes a peer's certificate good. */
+  /** The trusted authorities. */
   readonly caFile: string;
 }
 
 export interface CredentialsRead {
   readonly credentials: Credentials;
-  /** What an operator should know of the files, a line each. */
+  /** Warnings for the operator, one line each. */
   readonly warnings: readonly string[];
 }
 
@@ -27,10 +26,10 @@ const FILE_BYTES_MAX = 1024 * 1024;
 const OTHERS_MAY_READ = 0o004;
 
 /**
- * Throws CONFIG_INVALID with the file, what is wrong with it and what to do, never with what stands
- * in it: a file cannot be read, it holds something else, it is not of this worker, key and
- * certificate are no pair, a date is not right, our own authorities did not sign it, TLS cannot use
- * it.
+ * Throws CONFIG_INVALID with the file, the problem and the fix, but never with the file's contents.
+ * Problems are: an unreadable file, wrong contents, a certificate of another worker, a key that
+ * does not match, invalid dates, a certificate that the authorities did not sign, a key type that
+ * TLS does not support.
  */
 export async function readCredentials(
   files: CertificateFiles,
@@ -62,18 +61,18 @@ interface FoundCertificate {
   readonly certificate: ReadCertificate;
 }
 
-/** At least one. */
+/** Returns at least one certificate. */
 function certificatesIn(path: string, text: string): FoundCertificate[] {
   const found = decodePem("CERTIFICATE", text).map((der, index) => {
     const read = readCertificate(der);
     if (read.ok) return { der, certificate: read.certificate };
     throw refusal(
       `${path}: certificate ${index + 1} ${read.why}`,
-      "write certificates of X.509 version 3 in PEM into it",
+      "write X.509 version 3 certificates in PEM into it",
     );
   });
   if (found.length > 0) return found;
-  throw refusal(`${path} holds no certificate in PEM`, "write the certificate in PEM into it");
+  throw refusal(`${path} contains no PEM certificate`, "write the certificate in PEM into it");
 }
 
 function mustBeAuthorities(path: string, text: string, wallMs: number): void {
@@ -81,7 +80,7 @@ function mustBeAuthorities(path: string, text: string, wallMs: number): void {
   for (const [index, { certificate }] of found.entries()) {
     if (maySign(certificate)) continue;
     throw refusal(
-      `${path}: certificate ${index + 1} is not one of an authority`,
+      `${path}: certificate ${index + 1} is not an authority's`,
       "let peers.ca_file name the certificate of the cluster's authority, as `hearth ca init` " +
         "made it",
     );
@@ -93,7 +92,7 @@ function mustBeAuthorities(path: string, text: string, wallMs: number): void {
   const what =
     last < wallMs ? `the last expired at ${dateText(last)}` : "none of them is valid yet";
   throw refusal(
-    `${path} holds no authority that is valid now: ${what}`,
+    `${path} contains no authority that is valid now: ${what}`,
     "check the clock of this host, or make a new authority and give it to all hosts",
   );
 }
@@ -107,44 +106,44 @@ function mustBePair({ certFile, keyFile }: CertificateFiles, der: Uint8Array, ke
   );
 }
 
-/** The library's own words may quote the file; ours do not. */
+/** Replaces the library's message, which may quote the file. */
 function privateKey(path: string, text: string) {
   try {
     return createPrivateKey(text);
   } catch {
     throw refusal(
-      `${path} holds no private key in PEM that can be read`,
+      `${path} contains no readable PEM private key`,
       "write the key in PEM into it, without a passphrase",
     );
   }
 }
 
-/** What peers would say of our certificate, said before they do. */
+/** Applies the check that peers apply to this host's certificate. */
 function mustBeOurs(
   { certFile, caFile }: CertificateFiles,
   credentials: Credentials,
   der: Uint8Array,
   wallMs: number,
 ): void {
-  const judgement = createJudge(credentials).judge(der, credentials.worker, wallMs);
-  if (judgement.ok) return;
+  const authorized = createJudge(credentials).authorize(der, credentials.worker, wallMs);
+  if (authorized.ok) return;
   const { worker, cluster } = credentials;
   throw refusal(
-    `${certFile} is no certificate of the worker ${worker} of ${cluster} that ${caFile} makes ` +
-      `good: ${judgement.why}`,
+    `${certFile} is not a certificate of the worker ${worker} of ${cluster} that ${caFile} makes ` +
+      `valid: ${authorized.why}`,
     `make one with \`hearth ca issue CA_DIR --worker ${worker}\``,
   );
 }
 
-/** A pair may be sound and of a kind that no handshake takes. */
+/** A matching pair can have a type that TLS does not support. */
 function mustServe({ certFile }: CertificateFiles, credentials: Credentials): void {
   const { certificates: cert, key, authorities: ca } = credentials;
   try {
     createSecureContext({ cert, key, ca });
   } catch {
     throw refusal(
-      `${certFile} and its key are of a kind that TLS cannot use here`,
-      "make a key on the curve P-256, or of RSA with 2048 bits",
+      `${certFile} and its key have a type that TLS does not support here`,
+      "make a key on the curve P-256, or an RSA key of 2048 bits",
     );
   }
 }
@@ -156,7 +155,7 @@ function warningsOf(files: CertificateFiles, keyMode: number, authorities: strin
     warnings.push(`${keyFile} can be read by every user of this host: chmod o-r ${keyFile}`);
   }
   if (/-----BEGIN [A-Z ]*PRIVATE KEY-----/.test(authorities)) {
-    warnings.push(`${caFile} holds a private key, which no agent needs: take it out`);
+    warnings.push(`${caFile} contains a private key, which no agent needs: remove it`);
   }
   return warnings;
 }
@@ -174,7 +173,7 @@ async function readFileText(path: string, key: string): Promise<{ text: string; 
     const { bytesRead } = await file.read(buffer, 0, FILE_BYTES_MAX, 0);
     return { text: new TextDecoder().decode(buffer.subarray(0, bytesRead)), mode };
   } catch (cause) {
-    throw new HearthError("CONFIG_INVALID", `${path} cannot be read: ${messageOf(cause)}`, {
+    throw new HearthError("CONFIG_INVALID", `cannot read ${path}: ${messageOf(cause)}`, {
       cause,
       fix: `let ${key} name a file that the agent's user may read`,
     });

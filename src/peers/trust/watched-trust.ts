@@ -1,18 +1,44 @@
 import { stat } from "node:fs/promises";
 import { type Clock, messageOf, type WorkerId } from "../../core/index.ts";
-import type { Trust } from "../trust.ts";
-import { createTrust } from "./fixed-trust.ts";
+import type { Credentials, Trust } from "../trust.ts";
+import { createJudge } from "./authorize.ts";
 import { type CertificateFiles, readCredentials } from "./read-credentials.ts";
 
-/** Told once for each change. */
+/** Trust whose credentials change only by `change`. */
+export interface ChangeableTrust extends Trust {
+  change(credentials: Credentials): void;
+}
+
+/** Trusts `credentials` without checking them. */
+export function createTrust(credentials: Credentials, clock: Clock): ChangeableTrust {
+  const listeners = new Set<() => void>();
+  let current = { credentials, authorize: createJudge(credentials) };
+  return {
+    get credentials() {
+      return current.credentials;
+    },
+    authorize: (der, dialled) => current.authorize.authorize(der, dialled, clock.wallMs()),
+    onChange(listener) {
+      const entry = () => listener();
+      listeners.add(entry);
+      return { [Symbol.dispose]: () => void listeners.delete(entry) };
+    },
+    change(next) {
+      current = { credentials: next, authorize: createJudge(next) };
+      for (const listener of [...listeners]) listener();
+    },
+  };
+}
+
+/** Reported once for each change. */
 export type TrustNews =
-  /** What the files hold is in use: it is new, or it was refused in between. */
+  /** The files' contents are in use: they are new, or valid again. */
   | { readonly kind: "loaded"; readonly notAfterMs: number }
-  /** The files were refused; what was read before stays in use. */
+  /** The files were refused; the previous credentials stay in use. */
   | { readonly kind: "refused"; readonly why: string }
-  /** An operator should know, but it is used. */
+  /** The files are in use, but the operator should know something. */
   | { readonly kind: "warning"; readonly text: string }
-  /** `soon`: within 14 days. `late`: peers refuse us. */
+  /** `soon`: expires within 14 days. `late`: expired, so peers refuse this host. */
   | { readonly kind: "expiry"; readonly state: ExpiryState; readonly notAfterMs: number };
 
 export const EXPIRY_STATES = ["far", "soon", "late"] as const;
@@ -22,10 +48,10 @@ export type Reloaded =
   | { readonly ok: true; readonly isChanged: boolean }
   | { readonly ok: false; readonly why: string };
 
-/** Trust from files, which are read again when they change. */
+/** Trust from files, reloaded when they change. */
 export interface WatchedTrust extends Trust, Disposable {
   readonly expiry: ExpiryState;
-  /** Reads the files now. Where they are refused, what was read before stays. Never throws. */
+  /** Reloads the files. If they are refused, the previous credentials stay in use. Never throws. */
   reload(): Promise<Reloaded>;
 }
 
@@ -37,12 +63,12 @@ export interface WatchedTrustOptions {
   tell(news: TrustNews): void;
 }
 
-/** Peers refuse a certificate on its last day; so long before, somebody should act. */
+/** Time before expiry at which a warning is reported. */
 export const EXPIRY_WARNING_MS = 14 * 86_400_000;
-/** A change is read once the files have stood still from one look to the next. */
+/** A change is read once two consecutive checks at this interval see the same files. */
 const LOOK_MS = 5_000;
 
-/** Throws CONFIG_INVALID, in words, where the files are not good. */
+/** Throws CONFIG_INVALID if the files are invalid. */
 export async function openTrust(options: WatchedTrustOptions): Promise<WatchedTrust> {
   const { files, cluster, worker, clock, tell } = options;
   const stamp = await stampOf(files);
@@ -79,7 +105,7 @@ export async function openTrust(options: WatchedTrustOptions): Promise<WatchedTr
     }
   };
   let last: Promise<unknown> = Promise.resolve();
-  /** One after the other, so that the latest reading is the one that stays. */
+  /** Serialized, so that the latest contents win. */
   const reload = () => {
     const result = last.then(read);
     last = result;
@@ -95,7 +121,7 @@ export async function openTrust(options: WatchedTrustOptions): Promise<WatchedTr
     get expiry() {
       return expiry;
     },
-    judge: (der, dialled) => trust.judge(der, dialled),
+    authorize: (der, dialled) => trust.authorize(der, dialled),
     onChange: (listener) => trust.onChange(listener),
     reload,
     [Symbol.dispose]() {
@@ -110,7 +136,7 @@ function expiryState(leftMs: number): ExpiryState {
   return leftMs < EXPIRY_WARNING_MS ? "soon" : "far";
 }
 
-/** Calls `changed` once for each change, after the files have stood still. */
+/** Calls `changed` once for each change, after the files have settled. */
 function watchFiles(
   files: CertificateFiles,
   read: string,
@@ -131,7 +157,7 @@ function watchFiles(
   });
 }
 
-/** Changes when a file is written, replaced or gone. Never throws. */
+/** Changes when a file is written, replaced or removed. Never throws. */
 async function stampOf({ certFile, keyFile, caFile }: CertificateFiles): Promise<string> {
   const stamps = [certFile, keyFile, caFile].map(async (path) => {
     try {

@@ -1,5 +1,12 @@
-export { type DecodedAnswer, decodeAnswer, encodeAnswer } from "./answers.ts";
-export { OpenItems, whyNoAnswer } from "./fitting.ts";
+export {
+  type DecodedPart,
+  decodePart,
+  encodeFrame,
+  encodeRefusal,
+  OpenItems,
+  type Part,
+  whyNoAnswer,
+} from "./block-parts.ts";
 export {
   FILTER_KEYS_MAX,
   type KeyFilter,
@@ -25,10 +32,10 @@ export {
 } from "./layout.ts";
 export { lengthOf, MessageReader, withLength } from "./message-reader.ts";
 export {
-  type DecodedPart,
-  decodePart,
-  encodeFrame,
-  encodeRefusal,
-  type Part,
-} from "./parts.ts";
-export { type DecodedRequest, decodeRequest, encodeRequest } from "./requests.ts";
+  type DecodedAnswer,
+  type DecodedRequest,
+  decodeAnswer,
+  decodeRequest,
+  encodeAnswer,
+  encodeRequest,
+} from "./requests-and-answers.ts";

@@ -2,14 +2,14 @@ import { assert } from "../../core/index.ts";
 import { FILTER_BYTES_MAX, KEY_BYTES } from "./layout.ts";
 
 /**
- * Which keys a host may have, in about twelve bits a key. It is the split block Bloom filter of
- * Apache Parquet (https://parquet.apache.org/docs/file-format/bloomfilter/): a key sets one bit in
- * each of the eight words of one group, so a look-up touches one cache line. `BlockKey`s are
- * BLAKE3 hashes, so that their own words serve as hashes: the first chooses the group, the second
- * and third the bits.
+ * Set of keys that a host may have, at about twelve bits per key. The format is the split block
+ * Bloom filter of Apache Parquet (https://parquet.apache.org/docs/file-format/bloomfilter/): a key
+ * sets one bit in each of the eight words of one group, so a lookup touches one cache line.
+ * `BlockKey`s are BLAKE3 hashes, so their own words serve as hashes: the first selects the group,
+ * the second and third the bits.
  *
- * The bytes: magic u32, version u16, words of a group u16, keys u64, groups u32, zero u32, XXH3-64
- * of all else u64; then the groups.
+ * Layout: magic u32, version u16, words per group u16, keys u64, groups u32, zero u32, XXH3-64 of
+ * everything else u64; then the groups.
  */
 
 const MAGIC = 0x464b_5248; // "HRKF" as u32 LE
@@ -19,36 +19,36 @@ const CHECKSUM_AT = 24;
 const GROUP_WORDS = 8;
 const GROUP_BYTES = 4 * GROUP_WORDS;
 const BITS_PER_KEY = 12;
-/** Bytes of a key that are looked at. */
+/** Number of key bytes that are used. */
 const HASHED_BYTES = 12;
 const U32_RANGE = 2 ** 32;
 const GROUPS_MAX = Math.floor((FILTER_BYTES_MAX - HEADER_BYTES) / GROUP_BYTES);
 const KEYS_STEP = 1.25;
 const KEYS_MIN = 256;
 
-/** Keys that a filter of full size takes before wrong answers become more than 1 %. */
+/** Maximum number of keys in a filter of full size with at most 1 % false positives. */
 export const FILTER_KEYS_MAX = Math.floor((GROUPS_MAX * GROUP_BYTES * 8) / BITS_PER_KEY);
 
 export type ReadFilter =
   | { readonly ok: true; readonly filter: KeyFilter }
   | { readonly ok: false; readonly why: string };
 
-/** Answers for keys; made by `KeyFilterBuilder.done` or `readKeyFilter`. */
+/** A read-only filter; made by `KeyFilterBuilder.done` or `readKeyFilter`. */
 export interface KeyFilter {
-  /** Keys that were put in. */
+  /** Number of keys in the filter. */
   readonly keys: number;
-  /** Of the filter as it travels. */
+  /** Size of the encoded filter in bytes. */
   readonly bytes: Uint8Array;
   /**
-   * False: the host that made the filter had no block of this key (32 bytes at `at`). True: it
-   * probably had one; less than 1 % of other keys get this answer, too.
+   * False: the filter does not contain the key (32 bytes at `at`). True: it probably does; less
+   * than 1 % are false positives.
    */
   mayContain(key: Uint8Array, at?: number): boolean;
 }
 
 /**
- * Room for at least `keys` keys in steps of a quarter, so that a filter over the same keys made
- * twice has the same bytes.
+ * Capacity for at least `keys` keys, in steps of 25 %, so that two filters of almost equal sets
+ * have the same size.
  */
 function roomFor(keys: number): number {
   let room = KEYS_MIN;
@@ -57,14 +57,14 @@ function roomFor(keys: number): number {
 }
 
 export class KeyFilterBuilder {
-  /** More may be put in; wrong answers become more frequent then. */
+  /** Number of keys for which the filter is sized. More can be added, with more false positives. */
   readonly room: number;
   readonly #bytes: Uint8Array<ArrayBuffer>;
   readonly #words: Uint32Array;
   readonly #groups: number;
   #keys = 0;
 
-  /** `keys`: how many are expected; at `FILTER_KEYS_MAX` it has its full size. */
+  /** `keys`: expected number; from `FILTER_KEYS_MAX` on the filter has its full size. */
   constructor(keys: number) {
     this.room = roomFor(keys);
     this.#groups = Math.ceil((this.room * BITS_PER_KEY) / (GROUP_BYTES * 8));
@@ -76,12 +76,12 @@ export class KeyFilterBuilder {
     return this.#keys;
   }
 
-  /** Whether more came than there is room for, and a larger filter would have it. */
+  /** More keys were added than it was sized for, and a larger filter is possible. */
   get overfull(): boolean {
     return this.#keys > this.room && this.room < FILTER_KEYS_MAX;
   }
 
-  /** `key`: 32 bytes, of which nothing is kept. */
+  /** `key`: 32 bytes, not retained. */
   add(key: Uint8Array): void {
     assert(key.length === KEY_BYTES, "a key has 32 bytes");
     const words = this.#words;
@@ -92,7 +92,7 @@ export class KeyFilterBuilder {
     this.#keys++;
   }
 
-  /** The builder is not used afterwards. */
+  /** The builder must not be used afterwards. */
   done(): KeyFilter {
     const view = new DataView(this.#bytes.buffer);
     view.setUint32(0, MAGIC, true);
@@ -105,16 +105,16 @@ export class KeyFilterBuilder {
   }
 }
 
-/** A filter as it came from a peer. It is copied. */
+/** Validates and copies a filter received from a peer. */
 export function readKeyFilter(came: Uint8Array): ReadFilter {
   const why = whyNoFilter(came);
   if (why !== null) return { ok: false, why };
-  // A Buffer's own `slice` copies nothing.
+  // `Buffer.slice` does not copy.
   const bytes = new Uint8Array(came);
   const view = new DataView(bytes.buffer);
   const checksum = view.getBigUint64(CHECKSUM_AT, true);
   view.setBigUint64(CHECKSUM_AT, 0n, true);
-  if (Bun.hash.xxHash3(bytes) !== checksum) return { ok: false, why: "filter: a wrong checksum" };
+  if (Bun.hash.xxHash3(bytes) !== checksum) return { ok: false, why: "filter: checksum mismatch" };
   view.setBigUint64(CHECKSUM_AT, checksum, true);
   const keys = Number(view.getBigUint64(8, true));
   const filter = new SplitBlockFilter(bytes, new Uint32Array(bytes.buffer, HEADER_BYTES), keys);
@@ -125,15 +125,15 @@ function whyNoFilter(came: Uint8Array): string | null {
   if (came.length < HEADER_BYTES) return "filter: cut off";
   if (came.length > FILTER_BYTES_MAX) return "filter: too long";
   const view = new DataView(came.buffer, came.byteOffset, came.byteLength);
-  if (view.getUint32(0, true) !== MAGIC) return "filter: not one";
-  if (view.getUint16(4, true) !== FILTER_VERSION) return "filter: of a version not known here";
-  if (view.getUint16(6, true) !== GROUP_WORDS) return "filter: of another shape";
+  if (view.getUint32(0, true) !== MAGIC) return "filter: invalid magic";
+  if (view.getUint16(4, true) !== FILTER_VERSION) return "filter: unsupported version";
+  if (view.getUint16(6, true) !== GROUP_WORDS) return "filter: unsupported group size";
   const groups = view.getUint32(16, true);
   if (groups === 0 || came.length !== HEADER_BYTES + groups * GROUP_BYTES)
-    return "filter: of another length than it says";
-  if (view.getUint32(20, true) !== 0) return "filter: a reserved field is not zero";
+    return "filter: length mismatch";
+  if (view.getUint32(20, true) !== 0) return "filter: reserved field is not zero";
   const keys = view.getBigUint64(8, true);
-  return keys > BigInt(Number.MAX_SAFE_INTEGER) ? "filter: more keys than there are" : null;
+  return keys > BigInt(Number.MAX_SAFE_INTEGER) ? "filter: key count out of range" : null;
 }
 
 class SplitBlockFilter implements KeyFilter {
@@ -162,19 +162,21 @@ class SplitBlockFilter implements KeyFilter {
   }
 }
 
-/** A word of a key, little-endian whatever the machine. */
+/** Reads one little-endian word of a key, independent of the CPU. */
 function wordAt(bytes: Uint8Array, at: number): number {
   return (
     (bytes[at]! | (bytes[at + 1]! << 8) | (bytes[at + 2]! << 16) | (bytes[at + 3]! << 24)) >>> 0
   );
 }
 
-/** First word of the group: below 2^53 all the way, so the product is exact. */
+/**
+ * Index of the group's first word. All intermediate values are below 2^53, so the product is exact.
+ */
 function groupOf(word: number, groups: number): number {
   return GROUP_WORDS * Math.floor((word * groups) / U32_RANGE);
 }
 
-/** Five bits of the key choose the bit of word `i`: six words by `low`, two by `high`. */
+/** Five bits of the key select the bit of word `i`: six words use `low`, two use `high`. */
 function bitOf(low: number, high: number, i: number): number {
   return 1 << ((i < 6 ? low >>> (5 * i) : high >>> (5 * (i - 6))) & 31);
 }

@@ -1,29 +1,29 @@
 /**
- * The numbers of what peers say to each other, version 3. `docs/wire-protocol.md` has the same in
- * prose. Every integer is little-endian.
+ * Numbers of the wire protocol, version 3, described in `docs/wire-protocol.md`. All integers are
+ * little-endian.
  */
 
-/** Of what is written here; one more and one less are read, too. */
+/** Version written here; the previous and the next version are read, too. */
 export const WIRE_VERSION = 3;
 
-/** Length of a message, in front of it. */
+/** Size of the length prefix of a message. */
 export const LENGTH_BYTES = 4;
 
-/** Caps on whole messages, in bytes: what a reader has to keep of one. */
+/** Maximum sizes of messages in bytes. */
 export const REQUEST_BYTES_MAX = 512 * 1024;
 export const ANSWER_BYTES_MAX = 9 * 2 ** 20;
-/** Of what stands in front of a block's payload, or in its place. */
+/** Maximum size of a part: a block's header, or the answer instead of a block. */
 export const PART_BYTES_MAX = 8 * 1024;
 
-/** Blocks in one request. */
+/** Maximum number of blocks in one request. */
 export const ITEMS_MAX = 4096;
-/** Names in one `find`, and what each may lead to. */
+/** Maximum number of names in one `find`, and of blocks per name. */
 export const FIND_NAMES_MAX = 256;
 export const FOUND_MAX = 64;
 export const ALIASES_MAX = 8;
 export const DEVICES_MAX = 16;
 
-/** Of one block: its length has to fit in 32 bits everywhere. */
+/** Maximum payload of one block: its length has 32 bits. */
 export const PAYLOAD_BYTES_MAX = 2 ** 32 - 1;
 export const MODEL_BYTES_MAX = 255;
 export const WHY_BYTES_MAX = 512;
@@ -33,7 +33,7 @@ export const KEY_BYTES = 32;
 export const HASH_BYTES = 8;
 export const MAC_BYTES = 16;
 
-/** What a message is. Answers have the number of their request and bit 8; parts of a pull bit 9. */
+/** Message types. An answer has its request's number with bit 8 set; parts of a pull have bit 9. */
 export const Op = {
   hello: 0x001,
   pull: 0x002,
@@ -50,10 +50,10 @@ export const Op = {
   refusal: 0x202,
 } as const;
 
-/** Payload as it lies in memory: what a request says it accepts. */
+/** The request accepts raw payload, as it is in memory. */
 export const ACCEPTS_RAW = 1;
 
-/** Flags of a frame. Whoever does not know a bit of the upper half refuses the frame. */
+/** Flags of a frame. A reader that does not know a flag of the upper half must refuse the frame. */
 export const FrameFlag = { parent: 1, aliases: 2, mac: 4, transient: 0x1_0000 } as const;
 export const FRAME_FLAGS =
   FrameFlag.parent | FrameFlag.aliases | FrameFlag.mac | FrameFlag.transient;

@@ -2,14 +2,14 @@ import { LENGTH_BYTES } from "./layout.ts";
 
 const BYTES_MIN = 4 * 1024;
 
-/** What stands in front of a message as it goes over a connection. */
+/** The length prefix of a message on a connection. */
 export function lengthOf(message: Uint8Array): Uint8Array {
   const bytes = new Uint8Array(LENGTH_BYTES);
   new DataView(bytes.buffer).setUint32(0, message.length, true);
   return bytes;
 }
 
-/** A copy of a message with its length in front. */
+/** A copy of the message with its length prefix. */
 export function withLength(message: Uint8Array): Uint8Array {
   const bytes = new Uint8Array(LENGTH_BYTES + message.length);
   bytes.set(lengthOf(message));
@@ -18,8 +18,8 @@ export function withLength(message: Uint8Array): Uint8Array {
 }
 
 /**
- * Cuts messages out of chunks that begin and end anywhere. It takes from a chunk what belongs to
- * one message and no more, so that something else may follow, such as a payload:
+ * Splits a byte stream into messages. It consumes from a chunk only the bytes of one message, so
+ * that something else, such as a payload, can follow:
  *
  *     for (let at = 0; at < chunk.length; ) {
  *       at = reader.take(chunk, at);
@@ -27,20 +27,20 @@ export function withLength(message: Uint8Array): Uint8Array {
  *       if (reader.message !== null) handle(reader.message);
  *     }
  *
- * A length above `bytesMax` is a fault, before anything is kept. Room is made as bytes arrive: a
- * promise of length costs nothing.
+ * A length above `bytesMax` is a fault before anything is buffered. The buffer grows as bytes
+ * arrive, so an announced length alone costs no memory.
  */
 export class MessageReader {
-  /** Longest message, in bytes; may be changed between two messages. */
+  /** Maximum message size in bytes; may be changed between two messages. */
   bytesMax: number;
-  /** The message that the last `take` completed, until the next; null: it is not complete. */
+  /** The message that the last `take` completed, until the next call; null: incomplete. */
   message: Uint8Array | null = null;
-  /** Why there is nothing more to be had from this connection; null: all is well. */
+  /** The reason the stream is invalid; null: none. */
   fault: string | null = null;
 
   readonly #length = new Uint8Array(LENGTH_BYTES);
   #lengthBytes = 0;
-  /** Of the message that is under way; its length is known. */
+  /** Size of the current message; its length prefix is complete. */
   #wanted = 0;
   #kept = new Uint8Array(0);
   #keptBytes = 0;
@@ -49,12 +49,12 @@ export class MessageReader {
     this.bytesMax = bytesMax;
   }
 
-  /** Whether a message has begun and is not complete: the end of the stream would cut it off. */
+  /** A message has begun and is incomplete: the stream must not end here. */
   get within(): boolean {
     return this.#lengthBytes > 0;
   }
 
-  /** Takes from `chunk[at...]` on; answers where it stopped, which is at most its end. */
+  /** Consumes bytes from `chunk[at...]`; returns the offset after the last consumed byte. */
   take(chunk: Uint8Array, at: number): number {
     this.message = null;
     while (this.#lengthBytes < LENGTH_BYTES && at < chunk.length && this.fault === null) {
@@ -76,9 +76,9 @@ export class MessageReader {
 
   #begin(): void {
     this.#wanted = new DataView(this.#length.buffer).getUint32(0, true);
-    if (this.#wanted === 0) this.fault = "a message without content";
+    if (this.#wanted === 0) this.fault = "empty message";
     else if (this.#wanted > this.bytesMax) {
-      this.fault = `a message of ${this.#wanted} bytes, at most ${this.bytesMax} are taken`;
+      this.fault = `message of ${this.#wanted} bytes, maximum ${this.bytesMax}`;
     }
   }
 
@@ -86,7 +86,7 @@ export class MessageReader {
     this.message = message;
     this.#lengthBytes = 0;
     this.#keptBytes = 0;
-    // The array, if any, goes with the message: what is handed out is not written to again.
+    // The returned message owns its array, which is not written again.
     this.#kept = new Uint8Array(0);
   }
 

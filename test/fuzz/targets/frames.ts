@@ -1,9 +1,6 @@
 import { type Random, randomBelow } from "../../../src/core/index.ts";
-import { RDMA_CODEC } from "../../../src/peers/transports/rdma/control/index.ts";
-import {
-  decodeControl,
-  encodeControl,
-} from "../../../src/peers/transports/stream/control/index.ts";
+import { RDMA_CODEC } from "../../../src/peers/transports/rdma/index.ts";
+import { decodeControl, encodeControl } from "../../../src/peers/transports/stream/index.ts";
 import {
   ANSWER_BYTES_MAX,
   decodePart,

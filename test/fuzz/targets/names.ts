@@ -99,7 +99,7 @@ export function names(): Target {
       const read = readCertificate(input);
       if (read.ok) checkRead(input, read.certificate, saw);
       else saw(shapeOf(read.why));
-      const judgement = trust.judge(input, null);
+      const judgement = trust.authorize(input, null);
       if (!judgement.ok) {
         must(/^[ -~]{5,400}$/.test(judgement.why), "a refusal is one line of plain text");
         return saw(shapeOf(judgement.why));

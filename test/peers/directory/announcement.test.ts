@@ -74,15 +74,15 @@ describe("an announcement", () => {
     ).toContain("rdma_devices");
     expect(refused({ hardware: { rdma_devices: [], cores: 0, aes: true } })).toContain("cores");
     expect(refused({ namespaces: ["AB".repeat(32)] })).toContain("namespace");
-    expect(refused({ namespaces: Array(257).fill("ab".repeat(32)) })).toContain("too many");
+    expect(refused({ namespaces: Array(257).fill("ab".repeat(32)) })).toContain("too long");
   });
 
   test("that is no JSON, too deep or too long is refused unread", () => {
-    expect(readAnnouncement(Buffer.from("{"))).toEqual({ ok: false, why: "it is no JSON" });
+    expect(readAnnouncement(Buffer.from("{"))).toEqual({ ok: false, why: "invalid JSON" });
     expect(readAnnouncement(Buffer.from("[".repeat(2_000))).ok).toBe(false);
     expect(readAnnouncement(new Uint8Array([0xff, 0xfe])).ok).toBe(false);
     const long = new Uint8Array(ANNOUNCEMENT_BYTES_MAX + 1).fill(0x20);
-    expect(readAnnouncement(long)).toEqual({ ok: false, why: "it is too long" });
+    expect(readAnnouncement(long)).toEqual({ ok: false, why: "message too long" });
   });
 
   test("goes to the subject of its cluster", () => {

@@ -78,7 +78,7 @@ function membersContract(name: string, open: () => Promise<{ bus(): Bus } & Asyn
       }
       using _ = host(two, "a", 7n);
       await waitFor(() => a.warnings.length > 0);
-      expect(a.warnings[0]).toContain("give it its own node.id");
+      expect(a.warnings[0]).toContain("give each host its own node.id");
       expect(a.names()).toEqual([]);
       expect(a.announcer.stats()).toMatchObject({ heard: 0, refused: 5 });
       await Promise.all([one.close(1_000), two.close(1_000)]);

@@ -62,9 +62,7 @@ describe("members", () => {
       clock.advance(1_000);
     }
     expect(changes).toEqual(["came a", "restarted a"]);
-    expect(lines).toEqual([
-      "two hosts announce themselves under one name; the one that came last counts",
-    ]);
+    expect(lines).toEqual(["two hosts announce the same worker name; using the latest"]);
     expect(members.get(A)?.incarnation).toBe(2n);
     // A restart is one still.
     say(3n);

@@ -19,7 +19,7 @@ import {
   type TransportName,
   type Trust,
 } from "../../../src/peers/index.ts";
-import { BlockServer, SERVE_LIMITS } from "../../../src/peers/serve/index.ts";
+import { BlockServer, SERVE_LIMITS } from "../../../src/peers/server/index.ts";
 import { QuicTransport } from "../../../src/peers/transports/quic/index.ts";
 import { StreamTransport } from "../../../src/peers/transports/stream/index.ts";
 import { Namespaces, TieredStore } from "../../../src/store/index.ts";

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import type { NamespaceIndex, WorkerId } from "../../../src/core/index.ts";
+import { Admission, type Grant } from "../../../src/peers/fetcher/index.ts";
 import type { PullPriority } from "../../../src/peers/index.ts";
-import { Admission, type Grant } from "../../../src/peers/pull/index.ts";
 
 const BOUNDS = { bytesMax: 100, peerBytesMax: 60, namespaceBytesMax: 80 };
 

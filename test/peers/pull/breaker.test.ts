@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { seededRandom } from "../../../src/core/index.ts";
-import { Breaker } from "../../../src/peers/pull/index.ts";
+import { Breaker } from "../../../src/peers/fetcher/index.ts";
 import { ManualClock } from "../../support/manual-clock.ts";
 
 const LIMITS = { cooldownMs: 1_000, cooldownMaxMs: 4_000 };

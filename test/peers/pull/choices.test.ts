@@ -93,7 +93,7 @@ test("what is computed sooner is not pulled, and that is said in words", async (
   expect(kit.puller.stats.outcomes.unprofitable).toBe(1);
   expect(a.items).toBe(3);
   const why = kit.puller.whyNot(SPACE, [block(4)]);
-  expect(why).toMatch(/^computing takes 1\.6 ms, 1MiB from a at .*MiB\/s take 2\d ms$/);
+  expect(why).toMatch(/^recomputing takes 1\.6 ms, fetching 1MiB from a at .*MiB\/s takes 2\d ms$/);
   expect(kit.puller.traces(null)[0]?.steps.at(-1)?.what).toBe(`unprofitable: ${why}`);
   expect(await kit.kinds(kit.pull([5], { always: true }))).toEqual(["ok"]);
   expect(await kit.kinds(kit.pull([6], { priority: "warm" }))).toEqual(["ok"]);
@@ -111,7 +111,7 @@ test("a long run pays where one block does not: the round trip is paid once", as
   kit.blocks.usual = MIB;
   a.behave = () => ({ answer: "came", afterMs: 0.5 });
   await kit.kinds(kit.pull([1, 2, 3, 4, 5, 6, 7, 8]));
-  expect(kit.puller.whyNot(SPACE, [block(20)])).toContain("computing takes 1.1 ms");
+  expect(kit.puller.whyNot(SPACE, [block(20)])).toContain("recomputing takes 1.1 ms");
   const run = Array.from({ length: 16 }, (_, i) => block(20 + i));
   expect(kit.puller.whyNot(SPACE, run)).toBeNull();
 });
@@ -124,7 +124,7 @@ test("the run that is promising ends where nobody is known", async () => {
   expect(kit.puller.promising(SPACE, keys, 0, 10)).toBe(4);
   expect(kit.puller.promising(SPACE, keys, 2, 8)).toBe(2);
   expect(kit.puller.promising(SPACE, keys, 5, 5)).toBe(0);
-  expect(kit.puller.whyNot(SPACE, [block(7)])).toBe("no host that answers is known to have it");
+  expect(kit.puller.whyNot(SPACE, [block(7)])).toBe("no reachable peer is known to have the block");
   kit.host("b").unreachable.add("stream");
   await kit.kinds(kit.pull([1]));
   expect(kit.puller.promising(SPACE, keys, 0, 10)).toBe(0);

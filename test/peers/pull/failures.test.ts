@@ -70,7 +70,7 @@ test("nobody is left: a miss, with the reason in the trace", async () => {
   expect(kit.puller.stats.outcomes.failed).toBe(1);
   const told = kit.puller.traces(null)[0]!.steps.map(({ what }) => what);
   expect(told).toContain("refused: not this namespace");
-  expect(told.at(-1)).toBe("failed: nobody is left to be asked");
+  expect(told.at(-1)).toBe("failed: no candidate is left");
 });
 
 test("a peer that is down is left alone, tried after its cooldown, and used again", async () => {
@@ -80,7 +80,7 @@ test("a peer that is down is left alone, tried after its cooldown, and used agai
   expect(await kit.kinds(kit.pull([1]))).toEqual(["miss"]);
   expect(await kit.kinds(kit.pull([2]))).toEqual(["miss"]);
   expect(a.dials).toBe(1);
-  expect(kit.puller.whyNot(1 as never, [block(2)])).toBe("no other host answers now");
+  expect(kit.puller.whyNot(1 as never, [block(2)])).toBe("no peer is reachable");
   await kit.clock.advanceAsync(1_001);
   expect(await kit.kinds(kit.pull([3]))).toEqual(["miss"]);
   expect(a.dials).toBe(2);

@@ -166,8 +166,8 @@ export class PullKit implements AsyncDisposable {
     if (this.blocks.open !== 0) left.push(`${this.blocks.open} places are still taken`);
     if (this.blocks.arrivals !== this.blocks.released)
       left.push(`${this.blocks.arrivals} arrivals, ${this.blocks.released} released`);
-    const links = [...this.hosts.values()].reduce((sum, host) => sum + host.links.size, 0);
-    if (links !== 0) left.push(`${links} links are open`);
+    const connections = [...this.hosts.values()].reduce((sum, host) => sum + host.links.size, 0);
+    if (connections !== 0) left.push(`${connections} links are open`);
     if (this.clock.pending !== 0) left.push(`${this.clock.pending} timers are pending`);
     return left;
   }

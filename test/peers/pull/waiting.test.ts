@@ -86,7 +86,7 @@ test("a deadline before anything was asked leaves nothing behind", async () => {
 test("a namespace that is not known here is a miss", async () => {
   await using kit = new PullKit();
   expect(await kit.kinds(kit.pull([1], {}, 9 as typeof SPACE))).toEqual(["miss"]);
-  expect(kit.puller.whyNot(9 as typeof SPACE, [])).toBe("its namespace is not known here");
+  expect(kit.puller.whyNot(9 as typeof SPACE, [])).toBe("the namespace is not known here");
 });
 
 test("the end of the puller ends all that waits", async () => {

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import type { Served } from "../../../src/peers/index.ts";
-import { SERVE_LIMITS } from "../../../src/peers/serve/index.ts";
+import { SERVE_LIMITS } from "../../../src/peers/server/index.ts";
 import { waitFor } from "../../support/index.ts";
 import { drain, itemOf, MIB, pulling, startServer } from "./shelf.ts";
 

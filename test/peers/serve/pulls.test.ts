@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, test } from "bun:test";
 import type { Served } from "../../../src/peers/index.ts";
-import type { ServeLimits } from "../../../src/peers/serve/index.ts";
+import type { ServeLimits } from "../../../src/peers/server/index.ts";
 import { waitFor } from "../../support/index.ts";
 import {
   digestOf,
@@ -209,7 +209,7 @@ describe("a block that cannot be lent", () => {
     shelf.reads[0]!.fail(new Error("the disk is gone"));
     shelf.reads[1]!.finish();
     expect((await seen).sort()).toEqual(["0 refused", "1 block"]);
-    expect(world.lines).toEqual(["error a block could not be lent: the disk is gone"]);
+    expect(world.lines).toEqual(["error taking a slot reference failed: the disk is gone"]);
   });
 
   test("is refused also where lending throws at once", async () => {

@@ -169,7 +169,7 @@ describe("a summary", () => {
     shelf.put(1);
     shelf.onWalk = () => Promise.reject(new Error("no"));
     expect(await ask()).toMatchObject({ op: "busy", retryAfterMs: 3_000 });
-    expect(lines).toEqual(["error a summary could not be made: no"]);
+    expect(lines).toEqual(["error building a summary failed: no"]);
     shelf.onWalk = async () => {};
     const { version } = opened(await ask());
     shelf.onWalk = () => Promise.reject(new Error("no"));

@@ -1,7 +1,7 @@
 import { expect } from "bun:test";
 import { LAYER_ALL, seededRandom } from "../../../src/core/index.ts";
 import { blockKeys } from "../../../src/identity/index.ts";
-import { BlockServer, SERVE_LIMITS } from "../../../src/peers/serve/index.ts";
+import { BlockServer, SERVE_LIMITS } from "../../../src/peers/server/index.ts";
 import { decodePart, encodeFrame, readKeyFilter } from "../../../src/peers/wire/index.ts";
 import { digestOf } from "../../store/names.ts";
 import type { SsdKit } from "../../store/ssd/ssd-kit.ts";

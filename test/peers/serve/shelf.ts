@@ -1,7 +1,7 @@
 import type { NamespaceIndex, WorkerId } from "../../../src/core/index.ts";
 import { seededRandom } from "../../../src/core/index.ts";
 import type { PeerIdentity, PullItem, Served, WantedBlock } from "../../../src/peers/index.ts";
-import { BlockServer, SERVE_LIMITS, type ServeLimits } from "../../../src/peers/serve/index.ts";
+import { BlockServer, SERVE_LIMITS, type ServeLimits } from "../../../src/peers/server/index.ts";
 import { Tier } from "../../../src/store/blocks/index.ts";
 import type { FoundBlock, HeldCopy, Lent, Loan, PeerBlocks } from "../../../src/store/index.ts";
 import { ManualClock } from "../../support/index.ts";

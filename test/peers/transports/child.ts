@@ -27,11 +27,11 @@ if (role === "holder") {
   console.log((await host.listen()).port);
 } else {
   await host.transport.register(host.region);
-  const link = await dial(host, { host: "127.0.0.1", port }, "holder");
+  const connection = await dial(host, { host: "127.0.0.1", port }, "holder");
   console.log("dialled");
   const items = [1, 2, 3].map((seed) => {
     return { ...blockOf(seed), bytesMax: 16 * MIB, generation: 0n };
   });
   const places = placesFor(items);
-  while (link.fault === null) await pullPlaces(link, places);
+  while (connection.fault === null) await pullPlaces(connection, places);
 }

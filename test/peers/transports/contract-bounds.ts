@@ -28,30 +28,30 @@ export function boundsContract(maker: TransportMaker): void {
 
   test("links of others are bounded, and room that is freed is given away again", async () => {
     await using pair = await Pair.make(maker, { linksMax: 3 });
-    const links: PeerLink[] = [];
-    const works = async (link: PeerLink) =>
-      (await link.call({ op: "find", names: [] }, { deadlineMs: 3_000 })).ok;
+    const connections: PeerLink[] = [];
+    const works = async (connection: PeerLink) =>
+      (await connection.call({ op: "find", names: [] }, { deadlineMs: 3_000 })).ok;
     for (let i = 0; i < 6; i++) {
       const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
-      if (dialled.ok && (await works(dialled.link))) links.push(dialled.link);
+      if (dialled.ok && (await works(dialled.connection))) connections.push(dialled.connection);
       expect(pair.holder.transport.inboundLinks).toBeLessThanOrEqual(3);
     }
-    expect(links).toHaveLength(3);
-    await links.pop()![Symbol.asyncDispose]();
+    expect(connections).toHaveLength(3);
+    await connections.pop()![Symbol.asyncDispose]();
     await waitFor(() => pair.holder.transport.inboundLinks === 2);
     const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
-    expect(dialled.ok && (await works(dialled.link))).toBe(true);
-    if (dialled.ok) links.push(dialled.link);
-    for (const link of links) await link[Symbol.asyncDispose]();
+    expect(dialled.ok && (await works(dialled.connection))).toBe(true);
+    if (dialled.ok) connections.push(dialled.connection);
+    for (const connection of connections) await connection[Symbol.asyncDispose]();
   });
 
   test("requests that are served at once are bounded, and all are answered", async () => {
     await using pair = await Pair.make(maker, { requestsMax: 4 });
     const { server } = pair.holder;
     const items = Array.from({ length: 24 }, (_, index) => server.put(index + 1, 20_000));
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor(items);
-    const outcomes = await Promise.all(places.map((place) => pullPlaces(link, [place])));
+    const outcomes = await Promise.all(places.map((place) => pullPlaces(connection, [place])));
     for (const { fault, results } of outcomes) {
       expect(fault).toBeNull();
       expect(["came", "busy"]).toContain(results[0]!.kind);
@@ -64,8 +64,8 @@ export function boundsContract(maker: TransportMaker): void {
     await using pair = await Pair.make(maker, { progressMs: LIMITS.progressMs * 4 });
     const { server } = pair.holder;
     const items = Array.from({ length: 48 }, (_, index) => server.put(index + 1, MIB));
-    await using link = await pair.link();
-    const { fault } = await pullPlaces(link, placesFor(items));
+    await using connection = await pair.connection();
+    const { fault } = await pullPlaces(connection, placesFor(items));
     expect(fault).toBeNull();
     await waitFor(() => server.released === 48);
     expect(server.lentMost).toBeLessThanOrEqual(16);
@@ -75,15 +75,15 @@ export function boundsContract(maker: TransportMaker): void {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const item = server.put(1, 200_000);
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor([item]);
     for (let i = 0; i < 100; i++) {
       const abort = new AbortController();
       const onBytes = () => void (i % 2 === 0 && abort.abort());
-      const { fault } = await pullPlaces(link, places, { signal: abort.signal, onBytes });
+      const { fault } = await pullPlaces(connection, places, { signal: abort.signal, onBytes });
       expect(fault === null || fault.kind === "aborted").toBe(true);
     }
     await waitFor(() => server.lent === 0 && server.serving === 0);
-    expect((await pullPlaces(link, places)).fault).toBeNull();
+    expect((await pullPlaces(connection, places)).fault).toBeNull();
   });
 }

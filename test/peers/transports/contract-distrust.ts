@@ -44,7 +44,8 @@ export function distrustContract(maker: TransportMaker): void {
       await dial(firstAsks, holds.endpoint, "holder"),
       await dial(secondAsks, holds.endpoint, "holder"),
     ];
-    for (const link of [out, stays]) expect((await pullPlaces(link, places)).fault).toBeNull();
+    for (const connection of [out, stays])
+      expect((await pullPlaces(connection, places)).fault).toBeNull();
     await holds.transport.reload();
     expect([out.fault, stays.fault, holds.transport.inboundLinks]).toEqual([null, null, 2]);
     holder.trust.change({ ...holder.trust.credentials, authorities: young });
@@ -77,16 +78,18 @@ export function distrustContract(maker: TransportMaker): void {
       await using asks = (isHolder ? lasting : short)("asker", 1);
       await holds.listen();
       await asks.transport.register(asks.region);
-      await using link = await dial(asks, holds.endpoint, "holder");
-      expect((await link.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
-      await waitFor(() => link.fault !== null, 6_000);
-      expect(link.fault).toMatchObject({ kind: "refused" });
+      await using connection = await dial(asks, holds.endpoint, "holder");
+      expect((await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(
+        true,
+      );
+      await waitFor(() => connection.fault !== null, 6_000);
+      expect(connection.fault).toMatchObject({ kind: "refused" });
       await waitFor(() => holds.transport.inboundLinks === 0);
       // A link that begins with a ticket hears of it with its first request.
       const { asked } = holds.server;
       const again = await tryDial(asks, holds.endpoint, "holder");
       if (again.ok) {
-        await using late = again.link;
+        await using late = again.connection;
         const places = placesFor([holds.server.put(1, 1_000)]);
         expect((await pullPlaces(late, places)).fault).toMatchObject({ kind: "refused" });
       }

@@ -18,11 +18,11 @@ export function endingsContract(maker: TransportMaker): void {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = Array.from({ length: 24 }, (_, index) => server.put(index + 1, 2 * MIB));
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor(items);
     const abort = new AbortController();
     let seen = 0;
-    const { fault, results } = await pullPlaces(link, places, {
+    const { fault, results } = await pullPlaces(connection, places, {
       signal: abort.signal,
       onBytes(_, bytes) {
         seen += bytes;
@@ -36,7 +36,7 @@ export function endingsContract(maker: TransportMaker): void {
     expect(server.signals[0]!.aborted).toBe(true);
     expect(server.released).toBeLessThan(24);
     // A whole round trip later, whatever was still under way has arrived.
-    const again = await pullPlaces(link, placesFor(items.slice(0, 1)));
+    const again = await pullPlaces(connection, placesFor(items.slice(0, 1)));
     expect(again.fault).toBeNull();
     for (const place of places.slice(1)) {
       expect(untouchedPlace(pair.asker.region, place)).toBe(true);
@@ -46,12 +46,12 @@ export function endingsContract(maker: TransportMaker): void {
   test("a pull that is aborted before it begins asks nothing", async () => {
     await using pair = await Pair.make(maker);
     const item = pair.holder.server.put(1, 1000);
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor([item]);
-    const outcome = await pullPlaces(link, places, { signal: AbortSignal.abort() });
+    const outcome = await pullPlaces(connection, places, { signal: AbortSignal.abort() });
     expect(outcome.fault?.kind).toBe("aborted");
     const options = { deadlineMs: 1_000, signal: AbortSignal.abort() };
-    const called = await link.call({ op: "find", names: [] }, options);
+    const called = await connection.call({ op: "find", names: [] }, options);
     expect(called).toMatchObject({ ok: false, fault: { kind: "aborted" } });
     expect(pair.holder.server.asked).toBe(0);
   });
@@ -65,9 +65,9 @@ export function endingsContract(maker: TransportMaker): void {
       if (served.index === 1) await later;
       return served;
     };
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const abort = new AbortController();
-    const pulled = pullPlaces(link, placesFor(items), { signal: abort.signal });
+    const pulled = pullPlaces(connection, placesFor(items), { signal: abort.signal });
     await waitFor(() => server.released === 1);
     abort.abort();
     expect((await pulled).fault?.kind).toBe("aborted");
@@ -86,17 +86,17 @@ export function endingsContract(maker: TransportMaker): void {
       });
     server.onServe = (served, _, signal) => (served.index === 1 ? hang(signal) : served);
     server.onCall = async (_, signal) => (await hang(signal)) ?? { op: "refused", why: "late" };
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor(items);
-    const { fault, results } = await pullPlaces(link, places);
+    const { fault, results } = await pullPlaces(connection, places);
     expect(fault?.kind).toBe("stalled");
     expect(results[0]).toMatchObject({ kind: "came" });
     await waitFor(() => server.serving === 0);
-    const called = await link.call({ op: "find", names: [] }, { deadlineMs: 100 });
+    const called = await connection.call({ op: "find", names: [] }, { deadlineMs: 100 });
     expect(called).toMatchObject({ ok: false, fault: { kind: "stalled" } });
     server.onServe = (served) => served;
-    expect((await pullPlaces(link, places)).fault).toBeNull();
-    expect(link.fault).toBeNull();
+    expect((await pullPlaces(connection, places)).fault).toBeNull();
+    expect(connection.fault).toBeNull();
   });
 
   test("a pull ends with its deadline, on both sides", async () => {
@@ -108,9 +108,9 @@ export function endingsContract(maker: TransportMaker): void {
       await Bun.sleep(20);
       return served;
     };
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor(items);
-    const { fault } = await pullPlaces(link, places, { deadlineMs: 200 });
+    const { fault } = await pullPlaces(connection, places, { deadlineMs: 200 });
     expect(fault?.kind).toBe("stalled");
     await waitFor(() => server.serving === 0);
     expect(server.signals[0]!.aborted).toBe(true);
@@ -125,19 +125,19 @@ export function endingsContract(maker: TransportMaker): void {
       if (served.index === 0) return served;
       return new Promise((resolve) => signal.addEventListener("abort", () => resolve(undefined)));
     };
-    const link = await pair.link();
-    await using other = await pair.link();
-    const pulled = pullPlaces(link, placesFor(items));
+    const connection = await pair.connection();
+    await using other = await pair.connection();
+    const pulled = pullPlaces(connection, placesFor(items));
     await waitFor(() => server.released === 1);
-    await link[Symbol.asyncDispose]();
-    await link[Symbol.asyncDispose]();
+    await connection[Symbol.asyncDispose]();
+    await connection[Symbol.asyncDispose]();
     expect((await pulled).fault?.kind).toBe("closed");
-    expect((await link.ended).kind).toBe("closed");
-    expect(link.fault?.kind).toBe("closed");
+    expect((await connection.ended).kind).toBe("closed");
+    expect(connection.fault?.kind).toBe("closed");
     await waitFor(() => server.serving === 0 && server.lent === 0);
-    const late = await pullPlaces(link, placesFor(items));
+    const late = await pullPlaces(connection, placesFor(items));
     expect(late.fault?.kind).toBe("closed");
-    const called = await link.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
+    const called = await connection.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
     expect(called).toMatchObject({ ok: false, fault: { kind: "closed" } });
     expect(other.fault).toBeNull();
     expect((await other.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
@@ -152,19 +152,22 @@ export function endingsContract(maker: TransportMaker): void {
       if (served.index === 0) return served;
       return new Promise((resolve) => signal.addEventListener("abort", () => resolve(undefined)));
     };
-    await using link = await pair.link();
-    const pulled = pullPlaces(link, placesFor(items));
+    await using connection = await pair.connection();
+    const pulled = pullPlaces(connection, placesFor(items));
     await waitFor(() => server.released === 1);
     await pair.holder[Symbol.asyncDispose]();
     await pair.holder[Symbol.asyncDispose]();
     expect((await pulled).fault).not.toBeNull();
-    expect((await link.ended).kind).not.toBe("closed");
+    expect((await connection.ended).kind).not.toBe("closed");
     expect(server.lent).toBe(0);
     expect(pair.holder.transport.inboundLinks).toBe(0);
     const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
     // A ticket may still be tried: then the first request tells.
     if (dialled.ok) {
-      const called = await dialled.link.call({ op: "find", names: [] }, { deadlineMs: 5_000 });
+      const called = await dialled.connection.call(
+        { op: "find", names: [] },
+        { deadlineMs: 5_000 },
+      );
       expect(called.ok).toBe(false);
     }
   });

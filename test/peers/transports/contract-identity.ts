@@ -20,8 +20,8 @@ import {
 export function identityContract(maker: TransportMaker): void {
   /** A host that believes the pair's cluster, whatever it shows itself. */
   const impostor = async (pair: Pair, shown: Pick<Credentials, "certificates" | "key">) => {
-    const { credentials, judge, onChange } = pair.cluster.trust("asker");
-    const trust: Trust = { credentials: { ...credentials, ...shown }, judge, onChange };
+    const { credentials, authorize, onChange } = pair.cluster.trust("asker");
+    const trust: Trust = { credentials: { ...credentials, ...shown }, authorize, onChange };
     const host = new Host(maker, trust, regionOf(2), LIMITS);
     await host.transport.register(host.region);
     return host;
@@ -31,13 +31,13 @@ export function identityContract(maker: TransportMaker): void {
   const isRefused = async (pair: Pair, host: Host) => {
     const dialled = await tryDial(host, pair.holder.endpoint, "holder");
     if (dialled.ok) {
-      const { link } = dialled;
+      const { connection } = dialled;
       const item = pair.holder.server.put(1, 1_000);
-      const { fault } = await pullPlaces(link, placesFor([item]));
+      const { fault } = await pullPlaces(connection, placesFor([item]));
       expect(fault).not.toBeNull();
-      const called = await link.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
+      const called = await connection.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
       expect(called.ok).toBe(false);
-      await link[Symbol.asyncDispose]();
+      await connection[Symbol.asyncDispose]();
     }
     expect(pair.holder.server.asked).toBe(0);
     await waitFor(() => pair.holder.transport.inboundLinks === 0);

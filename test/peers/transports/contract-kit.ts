@@ -126,7 +126,7 @@ export class Pair implements AsyncDisposable {
     return pair;
   }
 
-  link(): Promise<PeerLink> {
+  connection(): Promise<PeerLink> {
     return dial(this.asker, this.holder.endpoint, "holder");
   }
 
@@ -147,7 +147,7 @@ export function tryDial(host: Host, to: Endpoint, worker: string, signal?: Abort
 export async function dial(host: Host, to: Endpoint, worker: string): Promise<PeerLink> {
   const dialled = await tryDial(host, to, worker);
   if (!dialled.ok) throw new Error(`not dialled: ${dialled.fault.kind}: ${dialled.fault.why}`);
-  return dialled.link;
+  return dialled.connection;
 }
 
 /** Places for items one after the other, each with a page of canary behind it. */
@@ -198,14 +198,14 @@ export interface PullOptions {
 
 /** Pulls, and fails the test where an item is answered twice or after the end. */
 export async function pullPlaces(
-  link: PeerLink,
+  connection: PeerLink,
   items: readonly Landed[],
   options: PullOptions = {},
 ): Promise<PullOutcome> {
   const results: (ItemResult | undefined)[] = items.map(() => undefined);
   const told = items.map(() => 0);
   let isOver = false;
-  const fault = await link.pull({
+  const fault = await connection.pull({
     namespace: options.namespace ?? NAMESPACE,
     items,
     deadlineMs: options.deadlineMs ?? 30_000,
@@ -228,7 +228,7 @@ export async function pullPlaces(
 /** Chalks the places, pulls into them, and proves each byte that came and those around. */
 export async function pullAndProve(
   host: Host,
-  link: PeerLink,
+  connection: PeerLink,
   seeds: readonly number[],
   items: readonly PullItem[],
   server: RegionServer,
@@ -236,7 +236,7 @@ export async function pullAndProve(
   const { region } = host;
   const places = placesFor(items);
   chalk(region, places);
-  const outcome = await pullPlaces(link, places);
+  const outcome = await pullPlaces(connection, places);
   expect(outcome.fault).toBeNull();
   for (const [index, { offset, bytesMax }] of places.entries()) {
     const result = outcome.results[index]!;

@@ -27,10 +27,10 @@ export function liesContract(maker: TransportMaker): void {
         if (served.kind !== "block" || served.index !== 0) return served;
         return { ...served, header: { ...served.header, ...lie } };
       };
-      await using link = await pair.link();
+      await using connection = await pair.connection();
       const places = placesFor(items);
       chalk(pair.asker.region, places);
-      const { fault, results } = await pullPlaces(link, places);
+      const { fault, results } = await pullPlaces(connection, places);
       expect(fault?.kind).toBe("protocol");
       expect(results[0]).toBeUndefined();
       expect(untouchedPlace(pair.asker.region, places[0]!)).toBe(true);
@@ -43,9 +43,9 @@ export function liesContract(maker: TransportMaker): void {
       const { server } = pair.holder;
       const items = [1, 2].map((seed) => server.put(seed, 10_000));
       server.onServe = (served) => (served.index === 1 ? { ...served, index: wrong } : served);
-      await using link = await pair.link();
+      await using connection = await pair.connection();
       const places = placesFor(items);
-      const { fault, results } = await pullPlaces(link, places);
+      const { fault, results } = await pullPlaces(connection, places);
       expect(fault).not.toBeNull();
       expect(results[1]).toBeUndefined();
     }
@@ -56,8 +56,8 @@ export function liesContract(maker: TransportMaker): void {
     const { server } = pair.holder;
     const items = [1, 2, 3].map((seed) => server.put(seed, 10_000));
     server.onServe = (served) => (served.index === 2 ? undefined : served);
-    await using link = await pair.link();
-    const outcome = await pullPlaces(link, placesFor(items));
+    await using connection = await pair.connection();
+    const outcome = await pullPlaces(connection, placesFor(items));
     expect(outcome.fault).not.toBeNull();
     expect(outcome.results.map((result) => result?.kind)).toEqual(["came", "came", undefined]);
   });
@@ -68,12 +68,12 @@ export function liesContract(maker: TransportMaker): void {
     const item = server.put(1, 10_000);
     server.onServe = () => Promise.reject(new Error("a bug of ours"));
     server.onCall = () => Promise.reject(new Error("another one"));
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor([item]);
-    expect((await pullPlaces(link, places)).fault).not.toBeNull();
-    const called = await link.call({ op: "find", names: [] }, { deadlineMs: 5_000 });
+    expect((await pullPlaces(connection, places)).fault).not.toBeNull();
+    const called = await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 });
     expect(called.ok && called.answer.op !== "refused").toBe(false);
     server.onServe = (served) => served;
-    expect((await pullPlaces(link, places)).fault).toBeNull();
+    expect((await pullPlaces(connection, places)).fault).toBeNull();
   });
 }

@@ -26,16 +26,16 @@ export function pullsContract(maker: TransportMaker): void {
   test("calls are answered, and the other side knows who asks", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
-    await using link = await pair.link();
-    expect(link.identity).toMatchObject({ worker: "holder", cluster: pair.cluster.name });
-    expect(link.transport).toBe(pair.asker.transport.name);
-    const hello = await link.call({ op: "hello", hello: HELLO }, { deadlineMs: 5_000 });
+    await using connection = await pair.connection();
+    expect(connection.identity).toMatchObject({ worker: "holder", cluster: pair.cluster.name });
+    expect(connection.transport).toBe(pair.asker.transport.name);
+    const hello = await connection.call({ op: "hello", hello: HELLO }, { deadlineMs: 5_000 });
     expect(hello).toEqual({ ok: true, answer: { op: "hello", hello: HELLO } });
     expect(server.asker).toBe("asker" as never);
     server.put(1, 10_000);
     const blocks = [blockOf(1), blockOf(2)];
     const namespace = server.header(1).namespace;
-    const has = await link.call({ op: "has", namespace, blocks }, { deadlineMs: 5_000 });
+    const has = await connection.call({ op: "has", namespace, blocks }, { deadlineMs: 5_000 });
     const { bytes, generation, checksum } = server.header(1);
     const nothing = { tiers: 0, bytes: 0, generation: 0n, checksum: 0n };
     const answer = {
@@ -43,12 +43,12 @@ export function pullsContract(maker: TransportMaker): void {
       blocks: [{ tiers: Tier.ram, bytes, generation, checksum }, nothing],
     };
     expect(has).toEqual({ ok: true, answer } as never);
-    expect(link.rttMs).toBeGreaterThan(0);
+    expect(connection.rttMs).toBeGreaterThan(0);
   });
 
   test("busy and refused are answers, too, and a summary may be long", async () => {
     await using pair = await Pair.make(maker);
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const filter = crypto.getRandomValues(new Uint8Array(60_000));
     const answers: PeerAnswer[] = [
       { op: "busy", retryAfterMs: 250 },
@@ -59,7 +59,10 @@ export function pullsContract(maker: TransportMaker): void {
     for (const answer of answers) {
       pair.holder.server.onCall = () => answer;
       const namespace = new Uint8Array(32);
-      const called = link.call({ op: "summary", namespace, known: 3n }, { deadlineMs: 5_000 });
+      const called = connection.call(
+        { op: "summary", namespace, known: 3n },
+        { deadlineMs: 5_000 },
+      );
       expect(await called).toEqual({ ok: true, answer });
     }
   });
@@ -70,8 +73,8 @@ export function pullsContract(maker: TransportMaker): void {
     const sizes = [1, 7, 4096, 65_535, 65_536, 65_537, 256 * 1024, MIB + 1, 5_000_000];
     const seeds = sizes.map((_, index) => index + 1);
     const items = sizes.map((bytes, index) => server.put(index + 1, bytes));
-    await using link = await pair.link();
-    await pullAndProve(pair.asker, link, seeds, items, server);
+    await using connection = await pair.connection();
+    await pullAndProve(pair.asker, connection, seeds, items, server);
     await waitFor(() => server.released === sizes.length);
   });
 
@@ -89,8 +92,8 @@ export function pullsContract(maker: TransportMaker): void {
       };
       return { ...served, release };
     };
-    await using link = await pair.link();
-    await pullAndProve(pair.asker, link, seeds, items, server);
+    await using connection = await pair.connection();
+    await pullAndProve(pair.asker, connection, seeds, items, server);
     await waitFor(() => server.released === sizes.length);
   });
 
@@ -104,17 +107,17 @@ export function pullsContract(maker: TransportMaker): void {
       aliases: [new Uint8Array(8).fill(1), new Uint8Array(32).fill(2)],
     };
     const items = [server.put(1, 100, more), server.put(2, 100, { model: "" })];
-    await using link = await pair.link();
-    await pullAndProve(pair.asker, link, [1, 2], items, server);
+    await using connection = await pair.connection();
+    await pullAndProve(pair.asker, connection, [1, 2], items, server);
   });
 
   test("the checksum is of what lies in the arena, whatever the header says", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const item = server.put(1, 300_000, { checksum: 42n });
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor([item]);
-    const { results } = await pullPlaces(link, places);
+    const { results } = await pullPlaces(connection, places);
     const checksum = server.region.checksum(0, 300_000);
     expect(results[0]).toMatchObject({ kind: "came", checksum, header: { checksum: 42n } });
   });
@@ -123,11 +126,11 @@ export function pullsContract(maker: TransportMaker): void {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = Array.from({ length: 512 }, (_, index) => server.put(index + 1, 4_000 + index));
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor(items);
     chalk(pair.asker.region, places);
     const pulls = Array.from({ length: 8 }, (_, at) => places.slice(at * 64, at * 64 + 64));
-    const outcomes = await Promise.all(pulls.map((some) => pullPlaces(link, some)));
+    const outcomes = await Promise.all(pulls.map((some) => pullPlaces(connection, some)));
     expect(outcomes.map(({ fault }) => fault)).toEqual(pulls.map(() => null));
     for (const [index, { offset, bytesMax }] of places.entries()) {
       const seed = BigInt(index + 1);
@@ -140,10 +143,10 @@ export function pullsContract(maker: TransportMaker): void {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = [1, 2, 3].map((seed) => server.put(seed, 16 * MIB));
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor(items);
     let calls = 0;
-    const outcome = await pullPlaces(link, places, { onBytes: () => void calls++ });
+    const outcome = await pullPlaces(connection, places, { onBytes: () => void calls++ });
     expect(outcome.fault).toBeNull();
     expect(outcome.told).toEqual(items.map(({ bytesMax }) => bytesMax));
     expect(calls).toBeGreaterThanOrEqual(3);
@@ -169,10 +172,10 @@ export function pullsContract(maker: TransportMaker): void {
       if (index === 4) return { index, kind: "refused", why: "not in this namespace" };
       return served;
     };
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor(items);
     chalk(pair.asker.region, places);
-    const { fault, results } = await pullPlaces(link, places);
+    const { fault, results } = await pullPlaces(connection, places);
     expect(fault).toBeNull();
     expect(results[0]).toMatchObject({ kind: "came" });
     expect(results[1]).toEqual({ kind: "absent" });
@@ -195,8 +198,8 @@ export function pullsContract(maker: TransportMaker): void {
       const header = server.header(index + 1);
       return { index, ...server.lend(header, server.offset(index + 1)) };
     };
-    await using link = await pair.link();
-    const outcome = await pullAndProve(pair.asker, link, [1, 2, 3], items, server);
+    await using connection = await pair.connection();
+    const outcome = await pullAndProve(pair.asker, connection, [1, 2, 3], items, server);
     expect(outcome.results).toHaveLength(3);
   });
 
@@ -204,9 +207,9 @@ export function pullsContract(maker: TransportMaker): void {
     await using pair = await Pair.make(maker);
     const there = pair.holder.server;
     const here = pair.asker.server;
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     await using back = await dial(pair.holder, pair.asker.endpoint, "asker");
-    const calls = [link, back].map((one) =>
+    const calls = [connection, back].map((one) =>
       one.call({ op: "hello", hello: HELLO }, { deadlineMs: 5_000 }),
     );
     for (const called of await Promise.all(calls)) expect(called.ok).toBe(true);

@@ -18,18 +18,20 @@ export function vanishingContract(maker: TransportMaker, path: string): void {
     await using pair = await Pair.make(maker, { progressMs: 700 });
     await using child = new Child(path, pair, "holder", 0);
     const port = Number(await child.line());
-    await using link = await dial(pair.asker, { host: "127.0.0.1", port }, "far-holder");
+    await using connection = await dial(pair.asker, { host: "127.0.0.1", port }, "far-holder");
     const { server } = pair.holder;
     const items = [1, 2, 3].map((seed) => server.put(seed, 16 * MIB));
     const places = placesFor(items);
     chalk(pair.asker.region, places);
-    const { fault, results } = await pullPlaces(link, places, { onBytes: () => child.kill() });
+    const { fault, results } = await pullPlaces(connection, places, {
+      onBytes: () => child.kill(),
+    });
     expect(["broken", "stalled", "unreachable"]).toContain(fault!.kind);
     expect(results[2]).toBeUndefined();
     expect(untouchedPlace(pair.asker.region, places[2]!)).toBe(true);
-    const fate = await Promise.race([link.ended, Bun.sleep(20_000)]);
+    const fate = await Promise.race([connection.ended, Bun.sleep(20_000)]);
     expect(["broken", "stalled", "unreachable"]).toContain(fate!.kind);
-    const late = await pullPlaces(link, places);
+    const late = await pullPlaces(connection, places);
     expect(late.fault).not.toBeNull();
   });
 
@@ -53,10 +55,10 @@ export function vanishingContract(maker: TransportMaker, path: string): void {
     expect(await child.line()).toBe("dialled");
     await waitFor(() => server.lent > 0, 10_000);
     child.signal("SIGSTOP");
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const item = { ...server.put(4, 100_000) };
     const places = placesFor([item]);
-    for (let i = 0; i < 5; i++) expect((await pullPlaces(link, places)).fault).toBeNull();
+    for (let i = 0; i < 5; i++) expect((await pullPlaces(connection, places)).fault).toBeNull();
     await waitFor(() => server.lent === 0 && server.serving === 0, 20_000);
     child.signal("SIGCONT");
   });

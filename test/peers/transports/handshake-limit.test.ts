@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { oldestOfMost } from "../../../src/peers/transports/line/index.ts";
+import { oldestOfMost } from "../../../src/peers/transports/control-channel/index.ts";
 
 test("strangers of one address do not end the handshake of another", () => {
   const from = (remoteAddress: string, nth: number) => ({ remoteAddress, nth });

@@ -17,10 +17,10 @@ export abstract class HostPair<Host extends PairedHost> implements AsyncDisposab
     return this.asker.transport.dial(target, new AbortController().signal);
   }
 
-  async link(port?: number): Promise<PeerLink> {
+  async connection(port?: number): Promise<PeerLink> {
     const dialled = await this.dial(port);
     if (!dialled.ok) throw new Error(`${dialled.fault.kind}: ${dialled.fault.why}`);
-    return dialled.link;
+    return dialled.connection;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

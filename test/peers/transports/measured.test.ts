@@ -74,12 +74,12 @@ describeNative("a measured transport", () => {
     const item = pair.holder.server.put(1, 70_000);
     const dialled = await tryDial(host, pair.holder.endpoint, "holder");
     if (!dialled.ok) throw new Error(dialled.fault.why);
-    await using link = dialled.link;
-    await link.call({ op: "find", names: [] }, { deadlineMs: 5_000 });
+    await using connection = dialled.connection;
+    await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 });
     const items = [item, { ...blockOf(2), bytesMax: 10, generation: 0n }];
     const places = placesFor(items);
-    await pullPlaces(link, places);
-    await pullPlaces(link, places, { signal: AbortSignal.abort() });
+    await pullPlaces(connection, places);
+    await pullPlaces(connection, places, { signal: AbortSignal.abort() });
     await tryDial(host, pair.holder.endpoint, "nobody");
     expect(told).toEqual([
       ["dialled", "quic", "ok"],
@@ -94,7 +94,7 @@ describeNative("a measured transport", () => {
     host.server.put(1, 70_000);
     const back = await tryDial(pair.asker, host.endpoint, "third");
     if (!back.ok) throw new Error(back.fault.why);
-    await using backLink = back.link;
+    await using backLink = back.connection;
     expect((await pullPlaces(backLink, placesFor([item]))).fault).toBeNull();
     expect(told).toEqual([["lent", "quic", 70_000]]);
   });

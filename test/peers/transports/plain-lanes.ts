@@ -24,7 +24,7 @@ interface Receive {
 
 interface Expected {
   readonly session: LaneSession;
-  readonly settle: (link: PlainLink) => void;
+  readonly settle: (connection: PlainLink) => void;
 }
 
 /**
@@ -33,7 +33,7 @@ interface Expected {
  */
 export class PlainNetwork {
   readonly ports = new Map<number, PlainLanes>();
-  readonly links: PlainLink[] = [];
+  readonly connections: PlainLink[] = [];
   /** Called before each slice that is sent. */
   onSlice: () => Promise<void> = () => new Promise((resolve) => setImmediate(resolve));
   /** The next so many transfers find no room at their receiver. */
@@ -52,7 +52,7 @@ class PlainLanes implements Lanes {
   readonly network: PlainNetwork;
   readonly region: Region;
   readonly expected: Expected[] = [];
-  readonly #links: PlainLink[] = [];
+  readonly #connections: PlainLink[] = [];
   #port = 0;
 
   constructor(network: PlainNetwork, region: Region) {
@@ -79,16 +79,16 @@ class PlainLanes implements Lanes {
     const [sender, receiver] = [new PlainLink(there), new PlainLink(this)];
     sender.other = receiver;
     receiver.other = sender;
-    there.#links.push(sender);
-    this.#links.push(receiver);
-    this.network.links.push(sender, receiver);
+    there.#connections.push(sender);
+    this.#connections.push(receiver);
+    this.network.connections.push(sender, receiver);
     expected.settle(sender);
     return receiver;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.network.ports.delete(this.#port);
-    for (const link of this.#links) link.end("closed");
+    for (const connection of this.#connections) connection.end("closed");
   }
 }
 

@@ -28,7 +28,7 @@ export const PORT: RdmaPort = {
  */
 export class PlainFabric {
   /** By queue pair. */
-  readonly links = new Map<number, PlainRdmaLink>();
+  readonly connections = new Map<number, PlainRdmaLink>();
   ports: readonly RdmaPort[] = [PORT];
   /** Called before each slice that is read. */
   onSlice: () => Promise<void> = () => new Promise((resolve) => setImmediate(resolve));
@@ -48,12 +48,12 @@ export class PlainFabric {
       errno: 0,
       ports: () => this.ports,
       link: (port) => {
-        const link = new PlainRdmaLink(this, region, this.ports[port]!);
-        made.push(link);
-        return link;
+        const connection = new PlainRdmaLink(this, region, this.ports[port]!);
+        made.push(connection);
+        return connection;
       },
       [Symbol.asyncDispose]: async () => {
-        for (const link of made) link.end("cancelled");
+        for (const connection of made) connection.end("cancelled");
       },
     };
   }
@@ -87,7 +87,7 @@ export class PlainRdmaLink implements RdmaLink {
     const { gid, lid, mtu, readsOut, readsIn } = port;
     const queuePair = fabric.nextPair++;
     this.address = { gid, queuePair, psn: 7, lid, mtu, readsOut, readsIn };
-    fabric.links.set(queuePair, this);
+    fabric.connections.set(queuePair, this);
   }
 
   /** Spans that are lent now. */
@@ -101,7 +101,7 @@ export class PlainRdmaLink implements RdmaLink {
   }
 
   connect(other: RdmaAddress): void {
-    this.other = this.#fabric.links.get(other.queuePair) ?? null;
+    this.other = this.#fabric.connections.get(other.queuePair) ?? null;
   }
 
   lend(offset: number, bytes: number): { readonly token: number; readonly lent: Promise<Lent> } {

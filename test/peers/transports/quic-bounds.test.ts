@@ -24,7 +24,7 @@ function makerWith(limits: Partial<QuicLimits>): TransportMaker {
 
 function asked(credentials: Credentials, request: PeerRequest): Uint8Array {
   const { key, cluster, worker: asker } = credentials;
-  const proof = makeProof(key, { cluster, asker, holder: "holder" as never });
+  const proof = makeProof(key, { cluster, client: asker, server: "holder" as never });
   return Buffer.concat([encodePreface(proof, 0), withLength(encodeRequest(request))]);
 }
 
@@ -100,11 +100,13 @@ describeNative("what a peer may make us keep by QUIC", () => {
     }
     await clients[2]!.say(asked(own, FIND)).catch(() => {});
     expect(await clients[2]!.ended).toBe(FULL);
-    expect(pair.holder.log.map(({ fields }) => fields.why)).toContain("own has 2 links");
+    expect(pair.holder.log.map(({ fields }) => fields.why)).toContain(
+      "connection limit reached: own has 2 connections",
+    );
     const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
     if (!dialled.ok) throw new Error(dialled.fault.why);
-    await using link = dialled.link;
-    expect((await link.call(FIND, { deadlineMs: 5_000 })).ok).toBe(true);
+    await using connection = dialled.connection;
+    expect((await connection.call(FIND, { deadlineMs: 5_000 })).ok).toBe(true);
     await clients[0]![Symbol.asyncDispose]();
     await waitFor(async () => {
       await using again = await RawClient.connect(port, own);

@@ -8,12 +8,12 @@ export const maker: TransportMaker = {
       ...{ trust, clock, log, native },
       limits: {
         linksMax: limits.linksMax,
-        linkRequestsMax: limits.requestsMax,
+        connectionRequestsMax: limits.requestsMax,
         stallMs: limits.progressMs,
         handshakeMs: limits.handshakeMs,
         silentMs: 2_000,
         keepAliveMs: 500,
-        judgeMs: limits.progressMs / 5,
+        expiryCheckMs: limits.progressMs / 5,
       },
     });
   },

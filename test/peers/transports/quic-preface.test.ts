@@ -62,13 +62,13 @@ test("whatever comes, nothing is thrown and little is kept", () => {
 test("a proof is of one key, for one asker and one holder of one cluster", () => {
   const { certificates, key } = makeCluster().host("a");
   const certificate = new X509Certificate(certificates);
-  const speakers = { cluster: "test", asker: "a", holder: "b" } as never as Parameters<
+  const speakers = { cluster: "test", client: "a", server: "b" } as never as Parameters<
     typeof makeProof
   >[1];
   const proof = makeProof(key, speakers);
   expect(proof.length).toBeLessThanOrEqual(PROOF_BYTES_MAX);
   expect(isProof(certificate, speakers, proof)).toBe(true);
-  for (const other of [{ cluster: "x" }, { asker: "x" }, { holder: "x" }]) {
+  for (const other of [{ cluster: "x" }, { client: "x" }, { server: "x" }]) {
     expect(isProof(certificate, { ...speakers, ...other } as never, proof)).toBe(false);
   }
   const flipped = Uint8Array.from(proof, (byte, index) => (index === 9 ? byte ^ 1 : byte));
@@ -77,7 +77,7 @@ test("a proof is of one key, for one asker and one holder of one cluster", () =>
 });
 
 test("keys of every kind that certificates have prove", () => {
-  const speakers = { cluster: "c", asker: "a", holder: "b" } as never;
+  const speakers = { cluster: "c", client: "a", server: "b" } as never;
   for (const pair of [
     generateKeyPairSync("ec", { namedCurve: "P-256" }),
     generateKeyPairSync("ec", { namedCurve: "P-384" }),

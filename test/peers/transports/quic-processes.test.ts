@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
 import { loadNative, NativeError } from "../../../src/native/index.ts";
-import { Litter } from "../../../src/peers/transports/quic/index.ts";
+import { GcPressure } from "../../../src/peers/transports/quic/index.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
 import { blockOf } from "../../support/region-server.ts";
 import { Child } from "./child-process.ts";
@@ -18,13 +18,13 @@ describeNative("QUIC among processes", () => {
     const { server, endpoint } = pair.holder;
     for (let seed = 1; seed <= 3; seed++) server.put(seed, 16 * MIB);
     const item = { ...server.put(4, 256 * 1024) };
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor([item]);
     let slowestMs = 0;
     const pullAWhile = async (until: () => boolean) => {
       while (!until()) {
         const startMs = performance.now();
-        expect((await pullPlaces(link, places)).fault).toBeNull();
+        expect((await pullPlaces(connection, places)).fault).toBeNull();
         slowestMs = Math.max(slowestMs, performance.now() - startMs);
       }
     };
@@ -71,15 +71,15 @@ describeNative("the memory of QUIC", () => {
     await using pair = await Pair.make(maker);
     await using child = new Child(MAKER, pair, "holder", 0);
     const port = Number(await child.line());
-    await using link = await dial(pair.asker, { host: "127.0.0.1", port }, "far-holder");
+    await using connection = await dial(pair.asker, { host: "127.0.0.1", port }, "far-holder");
     const places = placesFor([{ ...blockOf(4), bytesMax: 64 * 1024, generation: 0n }]);
     const pull = async (count: number) => {
       let left = count;
       const one = async () => {
-        while (left-- > 0) if ((await pullPlaces(link, places)).fault !== null) return;
+        while (left-- > 0) if ((await pullPlaces(connection, places)).fault !== null) return;
       };
       await Promise.all([one(), one(), one(), one()]);
-      expect(link.fault).toBeNull();
+      expect(connection.fault).toBeNull();
       return child.residentMib;
     };
     const before = await pull(1_500);
@@ -90,7 +90,7 @@ describeNative("the memory of QUIC", () => {
 
   test("is collected when too much of it is outstanding, and not before", () => {
     let collected = 0;
-    const litter = new Litter(1_000_000, () => void collected++);
+    const litter = new GcPressure(1_000_000, () => void collected++);
     const streams: object[] = [];
     const add = (bytes: number) => {
       const stream = {};

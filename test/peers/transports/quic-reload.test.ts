@@ -36,20 +36,20 @@ describeNative("new certificates by QUIC", () => {
       if (served.index === 1) await gate.promise;
       return served;
     };
-    await using link = await dial(asker, holder.endpoint, "holder");
-    const before = link.identity.fingerprint;
-    expect((await pullPlaces(link, places.slice(0, 1))).fault).toBeNull();
+    await using connection = await dial(asker, holder.endpoint, "holder");
+    const before = connection.identity.fingerprint;
+    expect((await pullPlaces(connection, places.slice(0, 1))).fault).toBeNull();
     trust.change(cluster.host("holder"));
     await holder.transport.reload();
-    expect(link.fault).toBeNull();
-    const pulled = pullPlaces(link, places);
+    expect(connection.fault).toBeNull();
+    const pulled = pullPlaces(connection, places);
     await waitFor(() => server.released === 2);
     // When the time is over nothing new is taken, and the link ends with its last answer.
     const find = { op: "find", names: [] } as const;
-    await waitFor(async () => !(await link.call(find, { deadlineMs: 5_000 })).ok);
+    await waitFor(async () => !(await connection.call(find, { deadlineMs: 5_000 })).ok);
     gate.resolve();
     expect((await pulled).fault).toBeNull();
-    expect((await link.ended).kind).toBe("broken");
+    expect((await connection.ended).kind).toBe("broken");
     await using after = await dial(asker, holder.endpoint, "holder");
     // A ticket speaks for the certificate before, until the handshake is over.
     expect((await pullPlaces(after, places)).fault).toBeNull();
@@ -68,8 +68,8 @@ describeNative("new certificates by QUIC", () => {
       await asker.transport.register(asker.region);
       const dialled = await tryDial(asker, holder.endpoint, "holder");
       if (!dialled.ok) return false;
-      await using link = dialled.link;
-      return (await link.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok;
+      await using connection = dialled.connection;
+      return (await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok;
     };
     expect([await asked(old), await asked(young)]).toEqual([true, false]);
     trust.change(young.host("holder"));
@@ -88,7 +88,7 @@ describeNative("new certificates by QUIC", () => {
         onRead();
         return own.credentials;
       },
-      judge: (der, dialled) => own.judge(der, dialled),
+      authorize: (der, dialled) => own.authorize(der, dialled),
       onChange: (listener) => own.onChange(listener),
     };
     await using holder = new Host(maker, trust, regionOf(0), LIMITS);
@@ -109,12 +109,12 @@ describeNative("new certificates by QUIC", () => {
     await holder.transport.reload();
     // Nobody's link has to end first.
     await waitFor(() => reads >= 4);
-    await using link = await waitFor(async () => {
+    await using connection = await waitFor(async () => {
       const dialled = await tryDial(asker, holder.endpoint, "holder");
-      return dialled.ok ? dialled.link : null;
+      return dialled.ok ? dialled.connection : null;
     });
     const { fingerprint256 } = new X509Certificate(last.certificates);
-    expect(link.identity.fingerprint).toBe(fingerprint256.replaceAll(":", "").toLowerCase());
+    expect(connection.identity.fingerprint).toBe(fingerprint256.replaceAll(":", "").toLowerCase());
   });
 
   test("that cannot be used leave those in use that were before", async () => {
@@ -129,7 +129,7 @@ describeNative("new certificates by QUIC", () => {
     trust.change({ ...trust.credentials, key: cluster.host("holder").key });
     await holder.transport.reload();
     expect(holder.log.map(({ level }) => level)).toEqual(["error"]);
-    await using link = await dial(asker, holder.endpoint, "holder");
-    expect((await link.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
+    await using connection = await dial(asker, holder.endpoint, "holder");
+    expect((await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
   });
 });

@@ -12,10 +12,10 @@ const FIND = { op: "find", names: [] } as const;
 
 /** Opens a link, pulls once and closes it: what follows may begin with its ticket. */
 async function speakOnce(pair: Pair): Promise<void> {
-  await using link = await pair.link();
+  await using connection = await pair.connection();
   const places = placesFor([pair.holder.server.put(1, 1_000)]);
-  expect((await pullPlaces(link, places)).fault).toBeNull();
-  expect(link.resumed).toBe(false);
+  expect((await pullPlaces(connection, places)).fault).toBeNull();
+  expect(connection.resumed).toBe(false);
 }
 
 describeNative("a second connection by QUIC", () => {
@@ -37,10 +37,10 @@ describeNative("a second connection by QUIC", () => {
     const first = await dial(pair.asker, wire, "holder");
     expect((await first.call(FIND, { deadlineMs: 5_000 })).ok).toBe(true);
     await first[Symbol.asyncDispose]();
-    await using link = await dial(pair.asker, wire, "holder");
-    expect(link.resumed).toBe(true);
+    await using connection = await dial(pair.asker, wire, "holder");
+    expect(connection.resumed).toBe(true);
     const startMs = performance.now();
-    expect((await link.call(FIND, { deadlineMs: 5_000 })).ok).toBe(true);
+    expect((await connection.call(FIND, { deadlineMs: 5_000 })).ok).toBe(true);
     expect(performance.now() - startMs).toBeGreaterThan(160);
   });
 
@@ -49,11 +49,11 @@ describeNative("a second connection by QUIC", () => {
     await speakOnce(pair);
     const { server } = pair.holder;
     const items = [2, 3, 4, 5, 6].map((seed) => server.put(seed, 100_000));
-    await using link = await pair.link();
-    expect(link.resumed).toBe(true);
-    expect(link.identity.worker).toBe("holder" as never);
+    await using connection = await pair.connection();
+    expect(connection.resumed).toBe(true);
+    expect(connection.identity.worker).toBe("holder" as never);
     const places = placesFor(items);
-    const outcomes = await Promise.all(places.map((place) => pullPlaces(link, [place])));
+    const outcomes = await Promise.all(places.map((place) => pullPlaces(connection, [place])));
     expect(outcomes.map(({ fault }) => fault)).toEqual(items.map(() => null));
     for (const [index, { offset, bytesMax }] of places.entries()) {
       const wrong = pair.asker.region.firstWrong(offset, bytesMax, BigInt(index + 2));
@@ -71,9 +71,9 @@ describeNative("a second connection by QUIC", () => {
     const item = again.server.put(1, 50_000);
     await again.transport.register(again.region);
     await again.transport.listen(endpoint, again.server);
-    await using link = await pair.link();
-    expect((await pullPlaces(link, placesFor([item]))).fault).toBeNull();
-    expect(link.resumed).toBe(false);
+    await using connection = await pair.connection();
+    expect((await pullPlaces(connection, placesFor([item]))).fault).toBeNull();
+    expect(connection.resumed).toBe(false);
     await waitFor(() => again.server.lent === 0 && again.server.serving === 0);
   });
 
@@ -81,11 +81,11 @@ describeNative("a second connection by QUIC", () => {
     await using pair = await Pair.make(maker, { handshakeMs: 400 });
     await speakOnce(pair);
     await pair.holder[Symbol.asyncDispose]();
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const item = { ...pair.holder.server.put(2, 1_000) };
-    const { fault } = await pullPlaces(link, placesFor([item]));
+    const { fault } = await pullPlaces(connection, placesFor([item]));
     expect(["unreachable", "broken"]).toContain(fault!.kind);
-    expect((await link.ended).kind).toBe(fault!.kind);
+    expect((await connection.ended).kind).toBe(fault!.kind);
   });
 
   test("begins with no ticket that is old, or of one who is not believed any more", async () => {
@@ -102,9 +102,9 @@ describeNative("a second connection by QUIC", () => {
     const speak = async (transport = asker) => {
       const dialled = await transport.dial(target, new AbortController().signal);
       if (!dialled.ok) throw new Error(dialled.fault.why);
-      await using link = dialled.link;
-      const { resumed } = link;
-      expect((await pullPlaces(link, places)).fault).toBeNull();
+      await using connection = dialled.connection;
+      const { resumed } = connection;
+      expect((await pullPlaces(connection, places)).fault).toBeNull();
       return resumed;
     };
     expect(await speak()).toBe(false);
@@ -134,12 +134,12 @@ describeNative("a link by QUIC that nobody uses", () => {
     const target = { ...holder.endpoint, worker: "holder" as never };
     const dialled = await asker.dial(target, new AbortController().signal);
     if (!dialled.ok) throw new Error(dialled.fault.why);
-    const { link } = dialled;
+    const { connection } = dialled;
     const startMs = performance.now();
     while (performance.now() - startMs < 400) {
-      expect((await link.call(FIND, { deadlineMs: 1_000 })).ok).toBe(true);
+      expect((await connection.call(FIND, { deadlineMs: 1_000 })).ok).toBe(true);
     }
-    expect(await link.ended).toMatchObject({ kind: "closed" });
+    expect(await connection.ended).toMatchObject({ kind: "closed" });
     await waitFor(() => holder.transport.inboundLinks === 0);
   });
 });

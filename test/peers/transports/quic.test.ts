@@ -30,7 +30,7 @@ const FIND = withLength(encodeRequest({ op: "find", names: [] }));
 
 function prefaceOf(credentials: Credentials, holder = "holder", asker?: string): Uint8Array {
   const { key, cluster, worker } = credentials;
-  const speakers = { cluster, asker: asker ?? worker, holder };
+  const speakers = { cluster, client: asker ?? worker, server: holder };
   return encodePreface(makeProof(key, speakers as never), 0);
 }
 
@@ -55,8 +55,8 @@ describeNative("listening by QUIC", () => {
     expect(thrown.text).toContain("Bind failure");
     expect(thrown.text).toContain("listen_quic");
     // Its port and its links are as they were.
-    await using link = await pair.link();
-    expect((await link.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
+    await using connection = await pair.connection();
+    expect((await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
   });
 
   test("on addresses of both families reaches both", async () => {
@@ -66,8 +66,10 @@ describeNative("listening by QUIC", () => {
     for (const host of [holder, asker]) await host.transport.register(host.region);
     const { port } = await holder.transport.listen({ host: "::", port: 0 }, holder.server);
     for (const host of ["::1", "127.0.0.1", "localhost"]) {
-      await using link = await dial(asker, { host, port }, "holder");
-      expect((await link.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
+      await using connection = await dial(asker, { host, port }, "holder");
+      expect((await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(
+        true,
+      );
     }
   });
 });
@@ -150,9 +152,9 @@ describeNative("who asks by QUIC", () => {
     const slow = Array.from({ length: 100 }, (_, index) =>
       client.say(preface.subarray(0, 1 + (index % 60)), { end: false }),
     );
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor([pair.holder.server.put(1, 100_000)]);
-    for (let i = 0; i < 5; i++) expect((await pullPlaces(link, places)).fault).toBeNull();
+    for (let i = 0; i < 5; i++) expect((await pullPlaces(connection, places)).fault).toBeNull();
     // There is room for 32 at once; the others get their turn when those have ended.
     for (const code of await Promise.all(slow)) expect(code).toBe(STALLED);
     expect(pair.holder.server.asked).toBe(5);
@@ -169,17 +171,17 @@ describeNative("who asks by QUIC", () => {
       await gate.promise;
       return served;
     };
-    await using link = await pair.link();
-    const first = pullPlaces(link, places);
+    await using connection = await pair.connection();
+    const first = pullPlaces(connection, places);
     await waitFor(() => server.serving === 1);
     const busy = { kind: "busy", retryAfterMs: 70 };
-    const second = await pullPlaces(link, places);
+    const second = await pullPlaces(connection, places);
     expect(second).toMatchObject({ fault: null, results: [busy, busy] });
-    const called = await link.call({ op: "find", names: [] }, { deadlineMs: 5_000 });
+    const called = await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 });
     expect(called).toEqual({ ok: true, answer: { op: "busy", retryAfterMs: 70 } });
     gate.resolve();
     expect((await first).results.map((result) => result?.kind)).toEqual(["came", "came"]);
-    expect((await pullPlaces(link, places)).results[0]).toMatchObject({ kind: "came" });
+    expect((await pullPlaces(connection, places)).results[0]).toMatchObject({ kind: "came" });
   });
 
   test("a request that waits for its turn is not taken for one that stands still", async () => {
@@ -190,8 +192,11 @@ describeNative("who asks by QUIC", () => {
       await Bun.sleep(60);
       return served;
     };
-    await using link = await pair.link();
-    const outcomes = await Promise.all([pullPlaces(link, places), pullPlaces(link, places)]);
+    await using connection = await pair.connection();
+    const outcomes = await Promise.all([
+      pullPlaces(connection, places),
+      pullPlaces(connection, places),
+    ]);
     expect(outcomes.map(({ fault }) => fault)).toEqual([null, null]);
     expect(server.servingMost).toBe(1);
   });

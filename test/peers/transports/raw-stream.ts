@@ -4,7 +4,7 @@ import {
   type ControlMessage,
   decodeControl,
   encodeControl,
-} from "../../../src/peers/transports/stream/control/index.ts";
+} from "../../../src/peers/transports/stream/index.ts";
 import { connectRaw, RawLine, RawListener } from "./raw-line.ts";
 
 const SPOKEN = { protocol: "hearth-stream/1", encode: encodeControl, decode: decodeControl };
@@ -27,7 +27,10 @@ export class RawStream extends RawLine<ControlMessage> {
 
 /** A holder with a good certificate that says whatever a test wants. */
 export const RawHolder = {
-  listen(credentials: Credentials, onLink: (link: RawStream) => unknown): Promise<RawListener> {
+  listen(
+    credentials: Credentials,
+    onLink: (connection: RawStream) => unknown,
+  ): Promise<RawListener> {
     const take = (socket: TLSSocket) => onLink(new RawStream(socket));
     return RawListener.listen(credentials, SPOKEN.protocol, take);
   },

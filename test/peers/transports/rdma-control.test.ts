@@ -9,7 +9,7 @@ import {
   encodeControl,
   type Rail,
   type RdmaControl,
-} from "../../../src/peers/transports/rdma/control/index.ts";
+} from "../../../src/peers/transports/rdma/index.ts";
 
 type Kind = RdmaControl["kind"];
 

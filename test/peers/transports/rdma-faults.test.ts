@@ -96,10 +96,10 @@ class RdmaPair implements AsyncDisposable {
     return this.asker.transport.dial(target, new AbortController().signal);
   }
 
-  async link(): Promise<PeerLink> {
+  async connection(): Promise<PeerLink> {
     const dialled = await this.dial();
     if (!dialled.ok) throw new Error(`${dialled.fault.kind}: ${dialled.fault.why}`);
-    return dialled.link;
+    return dialled.connection;
   }
 
   /** Blocks of the holder and chalked places for them. */
@@ -128,10 +128,10 @@ describeStandIn("an RDMA transport, when", () => {
     await using pair = await RdmaPair.make("read=10@3");
     const { server } = pair.holder;
     const places = pair.places(6, 100_000);
-    const link = await pair.link();
-    const { fault, results } = await pullPlaces(link, places);
+    const connection = await pair.connection();
+    const { fault, results } = await pullPlaces(connection, places);
     expect(fault).toMatchObject({ kind: "broken" });
-    expect((await link.ended).kind).toBe("broken");
+    expect((await connection.ended).kind).toBe("broken");
     for (const [index, result] of results.entries()) {
       const { offset } = places[index]!;
       if (result?.kind !== "came") continue;
@@ -139,21 +139,21 @@ describeStandIn("an RDMA transport, when", () => {
     }
     expect(results.filter((result) => result?.kind === "came").length).toBeLessThan(6);
     await waitFor(() => server.lent === 0 && pair.holder.transport.inboundLinks === 0);
-    await using another = await pair.link();
+    await using another = await pair.connection();
     expect((await pullPlaces(another, places)).fault).toBeNull();
   });
 
   test("a read hangs: the pull stalls, the link ends, and nothing is written after", async () => {
     await using pair = await RdmaPair.make("hang@3");
     const places = pair.places(6, 100_000);
-    const link = await pair.link();
-    const { fault } = await pullPlaces(link, places);
+    const connection = await pair.connection();
+    const { fault } = await pullPlaces(connection, places);
     expect(fault).toMatchObject({ kind: "stalled" });
-    expect(await link.ended).toMatchObject({ kind: "stalled" });
+    expect(await connection.ended).toMatchObject({ kind: "stalled" });
     chalk(pair.asker.region, places);
     standInVerbs()!.configure("+release");
     await waitFor(() => pair.holder.server.lent === 0);
-    await using another = await pair.link();
+    await using another = await pair.connection();
     expect((await pullPlaces(another, places.slice(0, 1))).fault).toBeNull();
     for (const place of places.slice(1)) {
       expect(untouchedPlace(pair.asker.region, place)).toBe(true);
@@ -164,8 +164,8 @@ describeStandIn("an RDMA transport, when", () => {
     await using pair = await RdmaPair.make("flip@2");
     const { server } = pair.holder;
     const places = pair.places(3, 100_000);
-    await using link = await pair.link();
-    const { fault, results } = await pullPlaces(link, places);
+    await using connection = await pair.connection();
+    const { fault, results } = await pullPlaces(connection, places);
     expect(fault).toBeNull();
     const wrong = results.filter((result, index) => {
       if (result?.kind !== "came") throw new Error("all of them come");
@@ -189,22 +189,22 @@ describeStandIn("an RDMA transport, when", () => {
       return { ...served, release };
     };
     const places = pair.places(1, 4 * MIB);
-    const link = await pair.link();
-    const { fault, results } = await pullPlaces(link, places);
+    const connection = await pair.connection();
+    const { fault, results } = await pullPlaces(connection, places);
     // Whichever is first: that it is lost was said, or its read failed.
     if (fault === null) expect(results[0]).toMatchObject({ kind: "busy" });
     else expect(fault.kind).toBe("broken");
     expect(server.released).toBe(1);
-    await link[Symbol.asyncDispose]();
+    await connection[Symbol.asyncDispose]();
   });
 
   test("the port goes down: the link ends; without a port nobody is dialled", async () => {
     await using pair = await RdmaPair.make("");
     const places = pair.places(2, 100_000);
-    const link = await pair.link();
-    expect((await pullPlaces(link, places)).fault).toBeNull();
+    const connection = await pair.connection();
+    expect((await pullPlaces(connection, places)).fault).toBeNull();
     standInVerbs()!.configure("+port=down");
-    expect(await link.ended).toMatchObject({ kind: "broken" });
+    expect(await connection.ended).toMatchObject({ kind: "broken" });
     await waitFor(() => pair.holder.transport.inboundLinks === 0);
     await waitFor(async () => {
       const dialled = await pair.dial();
@@ -213,24 +213,24 @@ describeStandIn("an RDMA transport, when", () => {
     standInVerbs()!.configure("+port=up");
     await waitFor(async () => {
       const dialled = await pair.dial();
-      return dialled.ok && (await pullPlaces(dialled.link, places)).fault === null;
+      return dialled.ok && (await pullPlaces(dialled.connection, places)).fault === null;
     });
   });
 
   test("there are two rails: a link has both, and ends with either of them", async () => {
     await using pair = await RdmaPair.make("devices=2", { rails: 2 }, { rails: 8 });
     const places = pair.places(6, 100_000);
-    const link = await pair.link();
+    const connection = await pair.connection();
     const before = standInVerbs()!.counters();
     expect(before["open.qps"]).toBe(4);
-    const { fault } = await pullPlaces(link, places);
+    const { fault } = await pullPlaces(connection, places);
     expect(fault).toBeNull();
     for (const [index, { offset }] of places.entries()) {
       expect(pair.asker.region.firstWrong(offset, 100_000, BigInt(index + 1))).toBeNull();
     }
     standInVerbs()!.configure("+port=down/1");
-    expect(await link.ended).toMatchObject({ kind: "broken" });
-    await using another = await pair.link();
+    expect(await connection.ended).toMatchObject({ kind: "broken" });
+    await using another = await pair.connection();
     await waitFor(() => standInVerbs()!.counters()["open.qps"] === 2);
     expect((await pullPlaces(another, places)).fault).toBeNull();
   });
@@ -238,32 +238,32 @@ describeStandIn("an RDMA transport, when", () => {
   test("the window is full: blocks are busy or wait, the link goes on", async () => {
     await using pair = await RdmaPair.make("", { windowSpans: 2 });
     const places = pair.places(24, 50_000);
-    await using link = await pair.link();
-    const { fault, results } = await pullPlaces(link, places);
+    await using connection = await pair.connection();
+    const { fault, results } = await pullPlaces(connection, places);
     expect(fault).toBeNull();
     const kinds = results.map((result) => result!.kind);
     expect(new Set(kinds)).toEqual(new Set(["came", "busy"]));
     const again = places.slice(0, 1);
-    await waitFor(async () => (await pullPlaces(link, again)).results[0]?.kind === "came");
+    await waitFor(async () => (await pullPlaces(connection, again)).results[0]?.kind === "came");
   });
 
   test("memory cannot be registered: the block is busy, which is logged", async () => {
     await using pair = await RdmaPair.make("");
     const places = pair.places(2, 50_000);
-    await using link = await pair.link();
-    expect((await pullPlaces(link, places)).fault).toBeNull();
+    await using connection = await pair.connection();
+    expect((await pullPlaces(connection, places)).fault).toBeNull();
     standInVerbs()!.configure("+reg=12@1+");
-    const { fault, results } = await pullPlaces(link, places.slice(0, 1));
+    const { fault, results } = await pullPlaces(connection, places.slice(0, 1));
     expect(fault).toBeNull();
     expect(results[0]).toMatchObject({ kind: "busy" });
-    expect(pair.holder.log.some(({ text }) => text.includes("lent to a device"))).toBe(true);
+    expect(pair.holder.log.some(({ text }) => text.includes("exposing a block"))).toBe(true);
   });
 
   test("a queue pair cannot be made: the dial is refused in words, on both sides", async () => {
     await using pair = await RdmaPair.make("ibv_create_qp=12@1;ibv_create_qp=12@3");
     const first = await pair.dial();
     expect(first).toMatchObject({ ok: false, fault: { kind: "refused" } });
-    expect(pair.holder.log.some(({ text }) => text.includes("no queue pair"))).toBe(true);
+    expect(pair.holder.log.some(({ text }) => text.includes("creating queue pairs"))).toBe(true);
     // The other side's was made by then.
     expect(await pair.dial()).toMatchObject({ ok: false, fault: { kind: "broken" } });
     expect((await pair.dial()).ok).toBe(true);

@@ -50,9 +50,9 @@ export function verbsOptions(region: Region, more: Partial<RdmaOptions> = {}): R
 export function rdmaLimitsOf(limits: ContractLimits): Partial<RdmaLimits> {
   const { linksMax, requestsMax, progressMs, handshakeMs } = limits;
   return {
-    ...{ linksMax, handshakeMs, setUpMs: handshakeMs, linkRequestsMax: requestsMax },
+    ...{ linksMax, handshakeMs, setUpMs: handshakeMs, connectionRequestsMax: requestsMax },
     ...{ stallMs: progressMs, progressMs: progressMs / 5, graceMs: progressMs / 2 },
-    ...{ pingMs: progressMs / 2, silentMs: 3 * progressMs, judgeMs: progressMs / 5 },
+    ...{ pingMs: progressMs / 2, silentMs: 3 * progressMs, expiryCheckMs: progressMs / 5 },
     lentMs: 10 * progressMs,
   };
 }

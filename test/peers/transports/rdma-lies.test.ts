@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { PullItem } from "../../../src/peers/index.ts";
-import type { RdmaControl } from "../../../src/peers/transports/rdma/control/index.ts";
+import type { RdmaControl } from "../../../src/peers/transports/rdma/index.ts";
 import { encodeFrame, encodeRefusal, encodeRequest } from "../../../src/peers/wire/index.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
 import { chalk, placesFor, pullPlaces, untouchedPlace } from "./contract-kit.ts";
@@ -20,14 +20,14 @@ describeNative("an RDMA transport and those who ask it", () => {
     const item = pair.holder.server.put(1, 1_000);
     const pull: RdmaControl = { kind: "pull", id: 0, body: pullBody([item]) };
     const nonsense: Record<string, readonly RdmaControl[]> = {
-      "before it said hello": [JOIN],
-      "hello twice": [HELLO, HELLO],
-      "which queue pairs": [HELLO, pull],
-      "joined twice": [HELLO, JOIN, JOIN],
+      "before the hello": [JOIN],
+      "second hello": [HELLO, HELLO],
+      "request before its queue pairs": [HELLO, pull],
+      "second join": [HELLO, JOIN, JOIN],
       "other rails": [HELLO, { kind: "join", addresses: [ADDRESS, ADDRESS] }],
       "as a pull": [HELLO, JOIN, { kind: "pull", id: 0, body: FIND }],
-      "a link of its own": [HELLO, JOIN, { kind: "part", id: 0, body: FIND }],
-      "was not lent": [HELLO, JOIN, pull, { kind: "taken", id: 0, index: 0 }],
+      "on a server connection": [HELLO, JOIN, { kind: "part", id: 0, body: FIND }],
+      "was not given": [HELLO, JOIN, pull, { kind: "taken", id: 0, index: 0 }],
     };
     for (const [words, messages] of Object.entries(nonsense)) {
       await using raw = await pair.raw();
@@ -38,7 +38,7 @@ describeNative("an RDMA transport and those who ask it", () => {
       await raw.over();
     }
     await waitFor(() => pair.holder.transport.inboundLinks === 0 && pair.holder.server.lent === 0);
-    expect([...pair.fabric.links.values()].every(({ lent }) => lent === 0)).toBe(true);
+    expect([...pair.fabric.connections.values()].every(({ lent }) => lent === 0)).toBe(true);
   });
 
   test("ports that reach none of ours are refused in words", async () => {
@@ -47,7 +47,7 @@ describeNative("an RDMA transport and those who ask it", () => {
     raw.say({ ...HELLO, rails: [{ ...PORT, linkLayer: "infiniband" }] });
     expect(await raw.hear("bye")).toMatchObject({ fault: "refused" });
     await raw.over();
-    expect(pair.fabric.links.size).toBe(0);
+    expect(pair.fabric.connections.size).toBe(0);
   });
 
   test("who never joins is not waited for", async () => {
@@ -56,8 +56,8 @@ describeNative("an RDMA transport and those who ask it", () => {
     raw.say(HELLO);
     await raw.over();
     const whys = pair.holder.log.map(({ fields }) => String(fields.why));
-    expect(whys.some((why) => why.includes("queue pairs did not come"))).toBe(true);
-    await waitFor(() => [...pair.fabric.links.values()].every(({ fault }) => fault !== null));
+    expect(whys.some((why) => why.includes("queue pairs were not connected"))).toBe(true);
+    await waitFor(() => [...pair.fabric.connections.values()].every(({ fault }) => fault !== null));
   });
 
   test("a block that is never taken comes back in its time, and cannot be read then", async () => {
@@ -115,12 +115,12 @@ type Answer = (
 ) => readonly RdmaControl[];
 
 /** Says welcome as a holder does. */
-async function welcome(pair: PlainPair, link: RawRdma): Promise<void> {
-  await link.hear("hello");
+async function welcome(pair: PlainPair, connection: RawRdma): Promise<void> {
+  await connection.hear("hello");
   const queuePair = pair.holder.rdma.link(0, {} as never);
   const pairs = [{ rail: 0, address: queuePair.address }];
-  link.say({ kind: "welcome", version: 1, requests: 8, pairs });
-  await link.hear("join");
+  connection.say({ kind: "welcome", version: 1, requests: 8, pairs });
+  await connection.hear("join");
 }
 
 /** Dials a holder that behaves until a pull comes, which it answers with `answer`. */
@@ -128,18 +128,18 @@ async function pullFrom(answer: Answer) {
   await using pair = await PlainPair.make({}, { limits: { stallMs: 600, progressMs: 100 } });
   const item = pair.holder.server.put(1, 10_000);
   const heard: RdmaControl[] = [];
-  await using holder = await pair.rawHolder(async (link) => {
-    await welcome(pair, link);
-    link.say(...answer(await link.hear("pull"), item, pair));
-    await link.hear("taken").catch(() => undefined);
-    heard.push(...link.heard);
+  await using holder = await pair.rawHolder(async (connection) => {
+    await welcome(pair, connection);
+    connection.say(...answer(await connection.hear("pull"), item, pair));
+    await connection.hear("taken").catch(() => undefined);
+    heard.push(...connection.heard);
   });
-  await using link = await pair.link(holder.port);
+  await using connection = await pair.connection(holder.port);
   const places = placesFor([item, { ...item, bytesMax: 20_000 }]);
   chalk(pair.asker.region, places);
-  const outcome = await pullPlaces(link, places);
+  const outcome = await pullPlaces(connection, places);
   const areUntouched = places.every((place) => untouchedPlace(pair.asker.region, place));
-  return { outcome, fault: link.fault, areUntouched, reads: pair.fabric.reads };
+  return { outcome, fault: connection.fault, areUntouched, reads: pair.fabric.reads };
 }
 
 describeNative("an RDMA transport and those it asks", () => {
@@ -151,39 +151,39 @@ describeNative("an RDMA transport and those it asks", () => {
         ...{ kind: "welcome", version: 1, requests: 8 },
         pairs: [{ rail: 1, address: ADDRESS }],
       },
-      "what was not offered": { kind: "welcome", version: 2, requests: 8, pairs },
-      "did not say welcome": { kind: "pong", nonce: 0 },
+      "something that was not offered": { kind: "welcome", version: 2, requests: 8, pairs },
+      "expected a welcome": { kind: "pong", nonce: 0 },
       "too full": { kind: "bye", fault: "refused", why: "too full" },
     };
     for (const [words, answer] of Object.entries(answers)) {
-      await using holder = await pair.rawHolder(async (link) => {
-        await link.hear("hello");
-        link.say(answer);
+      await using holder = await pair.rawHolder(async (connection) => {
+        await connection.hear("hello");
+        connection.say(answer);
       });
       const dialled = await pair.dial(holder.port);
       expect(dialled.ok).toBe(false);
       if (!dialled.ok) expect(dialled.fault.why).toContain(words);
     }
-    expect(pair.fabric.links.size).toBe(0);
+    expect(pair.fabric.connections.size).toBe(0);
   });
 
   const header = (pair: PlainPair) => pair.holder.server.header(1);
   const LIES: Record<string, Answer> = {
-    "another address": ({ id }, _, pair) => {
+    "frame address": ({ id }, _, pair) => {
       const body = encodeFrame(0, { ...header(pair), layer: 4 });
       return [{ kind: "lent", id, rail: 0, window: WINDOW, body }];
     },
-    "longer than was accepted": ({ id }, _, pair) => {
+    "longer than requested": ({ id }, _, pair) => {
       const body = encodeFrame(0, { ...header(pair), bytes: 10_001 });
       return [{ kind: "lent", id, rail: 0, window: WINDOW, body }];
     },
-    "a rail that there is not": ({ id }, _, pair) => [
+    "unknown rail": ({ id }, _, pair) => [
       { kind: "lent", id, rail: 1, window: WINDOW, body: encodeFrame(0, header(pair)) },
     ],
-    "lent no block": ({ id }, _, pair) => [
+    "without a readable block": ({ id }, _, pair) => [
       { kind: "part", id, body: encodeFrame(0, header(pair)) },
     ],
-    "lent what it refuses": ({ id }) => {
+    "readable block with a refusal": ({ id }) => {
       const body = encodeRefusal(0, { kind: "absent" });
       return [{ kind: "lent", id, rail: 0, window: WINDOW, body }];
     },
@@ -191,12 +191,12 @@ describeNative("an RDMA transport and those it asks", () => {
       const body = encodeRefusal(0, { kind: "absent" });
       return [1, 2].map(() => ({ kind: "part", id, body }) as const);
     },
-    "lost what it never had": ({ id }) => [{ kind: "lost", id, index: 0 }],
-    "not asked": ({ id }, _, pair) => [
+    "lost block": ({ id }) => [{ kind: "lost", id, index: 0 }],
+    "never sent": ({ id }, _, pair) => [
       { kind: "lent", id: id + 5, rail: 0, window: WINDOW, body: encodeFrame(0, header(pair)) },
     ],
-    "not spoken here": ({ id }) => [{ kind: "part", id, body: new Uint8Array(9) }],
-    "a link of ours": ({ id }) => [{ kind: "taken", id, index: 0 }],
+    unsupported: ({ id }) => [{ kind: "part", id, body: new Uint8Array(9) }],
+    "on a client connection": ({ id }) => [{ kind: "taken", id, index: 0 }],
   };
   for (const [words, lie] of Object.entries(LIES)) {
     test(`${words}: the pull and its link end, and nothing is read`, async () => {
@@ -222,14 +222,14 @@ describeNative("an RDMA transport and those it asks", () => {
     await using pair = await PlainPair.make();
     const item = pair.holder.server.put(1, 10_000);
     const { promise, resolve } = Promise.withResolvers<RawRdma>();
-    await using holder = await pair.rawHolder(async (link) => {
-      await welcome(pair, link);
-      resolve(link);
+    await using holder = await pair.rawHolder(async (connection) => {
+      await welcome(pair, connection);
+      resolve(connection);
     });
-    await using link = await pair.link(holder.port);
+    await using connection = await pair.connection(holder.port);
     const raw = await promise;
     const abort = new AbortController();
-    const pulled = pullPlaces(link, placesFor([item]), { signal: abort.signal });
+    const pulled = pullPlaces(connection, placesFor([item]), { signal: abort.signal });
     const { id } = await raw.hear("pull");
     abort.abort();
     expect((await pulled).fault?.kind).toBe("aborted");
@@ -239,6 +239,6 @@ describeNative("an RDMA transport and those it asks", () => {
     raw.say({ kind: "lost", id, index: 0 }, { kind: "busy", id, retryAfterMs: 1 });
     raw.say({ kind: "end", id, fault: "broken", why: "" }, { kind: "ping", nonce: 5 });
     expect(await raw.hear("pong")).toEqual({ kind: "pong", nonce: 5 });
-    expect([link.fault, pair.fabric.reads]).toEqual([null, 0]);
+    expect([connection.fault, pair.fabric.reads]).toEqual([null, 0]);
   });
 });

@@ -13,7 +13,7 @@ import {
   decodeControl,
   encodeControl,
   type RdmaControl,
-} from "../../../src/peers/transports/rdma/control/index.ts";
+} from "../../../src/peers/transports/rdma/index.ts";
 import { encodeRequest } from "../../../src/peers/wire/index.ts";
 import { NAMESPACE, RegionServer } from "../../support/region-server.ts";
 import { type LogLine, regionOf } from "./contract-kit.ts";
@@ -103,7 +103,7 @@ export class PlainPair extends HostPair<PlainHost> {
   }
 
   /** A holder that says whatever a test wants. */
-  rawHolder(onLink: (link: RawRdma) => unknown): Promise<RawListener> {
+  rawHolder(onLink: (connection: RawRdma) => unknown): Promise<RawListener> {
     const take = (socket: TLSSocket) => onLink(new RawLine<RdmaControl>(socket, SPOKEN));
     return RawListener.listen(this.cluster.host("holder"), SPOKEN.protocol, take);
   }

@@ -25,7 +25,7 @@ describeNative("pulls of an RDMA link, whatever happens", () => {
         const second = { ...PORT, index: 1, gid: PORT.gid.with(15, 2) };
         pair.fabric.ports = rails === 1 ? [PORT] : [PORT, second];
         Object.assign(pair.fabric, { fullLoans, fullReads });
-        await using link = await pair.link();
+        await using connection = await pair.connection();
         const all = placesFor(asked.flat());
         let at = 0;
         const outcomes = await Promise.all(
@@ -35,7 +35,7 @@ describeNative("pulls of an RDMA link, whatever happens", () => {
             const abort = new AbortController();
             let heard = 0;
             const onBytes = () => void (++heard > (cancelAfter ?? 99) && abort.abort());
-            const outcome = await pullPlaces(link, places, { signal: abort.signal, onBytes });
+            const outcome = await pullPlaces(connection, places, { signal: abort.signal, onBytes });
             return { outcome, places, asked: asked[number]!, wanted: pulls[number]! };
           }),
         );
@@ -57,11 +57,11 @@ describeNative("pulls of an RDMA link, whatever happens", () => {
           }
         }
         expect(busy).toBeLessThanOrEqual(fullLoans + fullReads);
-        expect(link.fault).toBeNull();
+        expect(connection.fault).toBeNull();
         await waitFor(() => server.lent === 0 && server.serving === 0);
-        const links = [...pair.fabric.links.values()];
-        expect(links).toHaveLength(2 * rails);
-        expect(links.every(({ lent, reading }) => lent + reading === 0)).toBe(true);
+        const connections = [...pair.fabric.connections.values()];
+        expect(connections).toHaveLength(2 * rails);
+        expect(connections.every(({ lent, reading }) => lent + reading === 0)).toBe(true);
         expect(server.releasedTwice).toBe(0);
       }),
       { numRuns: 60 },

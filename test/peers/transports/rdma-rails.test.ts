@@ -53,8 +53,8 @@ describe("rails", () => {
       port(3, "10.0.0.4", { speed: 400 }),
       port(4, "10.0.0.5", { speed: 400, state: "fatal" }),
     ];
-    const links = new Map([[2, 1]]);
-    const usable = usablePorts(ports, (index) => links.get(index) ?? 0);
+    const connections = new Map([[2, 1]]);
+    const usable = usablePorts(ports, (index) => connections.get(index) ?? 0);
     expect(usable.map(({ index }) => index)).toEqual([3, 1, 2]);
   });
 });

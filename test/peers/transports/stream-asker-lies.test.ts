@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { connect as connectTcp } from "node:net";
-import type { ControlMessage } from "../../../src/peers/transports/stream/control/index.ts";
+import type { ControlMessage } from "../../../src/peers/transports/stream/index.ts";
 import { encodeRequest } from "../../../src/peers/wire/index.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
 import { RawStream } from "./raw-stream.ts";
@@ -14,13 +14,13 @@ describeNative("a stream transport and those who ask it", () => {
     await using pair = await StreamPair.make();
     const item = pair.holder.server.put(1, 1_000);
     const nonsense: Record<string, readonly ControlMessage[]> = {
-      "before it said hello": [{ kind: "call", id: 0, body: FIND }],
-      "hello twice": [HELLO, HELLO],
+      "before the hello": [{ kind: "call", id: 0, body: FIND }],
+      "second hello": [HELLO, HELLO],
       "as a pull": [HELLO, { kind: "pull", id: 0, transfer: 0, announced: 0, body: FIND }],
       "as a call": [HELLO, { kind: "call", id: 0, body: pullBody([item]) }],
-      "a link of its own": [HELLO, { kind: "answer", id: 0, body: FIND }],
+      "on a server connection": [HELLO, { kind: "answer", id: 0, body: FIND }],
       "cut off": [HELLO, { kind: "call", id: 0, body: FIND.subarray(0, -1) }],
-      "what cannot be": [
+      "invalid announcement": [
         HELLO,
         { kind: "pull", id: 0, transfer: 0, announced: 2, body: pullBody([item]) },
       ],
@@ -47,7 +47,7 @@ describeNative("a stream transport and those who ask it", () => {
     raw.say({ kind: "pull", id: 1, transfer: before, announced: 1, body: pullBody([item, item]) });
     expect((await raw.hear("part")).sent).toBe(true);
     raw.say({ kind: "pull", id: 2, transfer, announced: 2, body: pullBody([item, item]) });
-    expect((await raw.hear("bye")).why).toContain("cannot be");
+    expect((await raw.hear("bye")).why).toContain("invalid announcement");
   });
 
   test("a message that is longer than any may be ends the link before it came", async () => {
@@ -70,7 +70,7 @@ describeNative("a stream transport and those who ask it", () => {
     raw.say({ kind: "pull", id: 0, transfer: 0, announced: 1, body: pullBody([item]) });
     await waitFor(() => server.serving === 1);
     raw.say({ kind: "go", id: 0, index: 0, transfer: 9 });
-    expect((await raw.hear("bye")).why).toContain("go for nothing");
+    expect((await raw.hear("bye")).why).toContain("go without a waiting block");
     open();
     await waitFor(() => server.serving === 0 && server.lent === 0);
   });
@@ -104,7 +104,7 @@ describeNative("a stream transport and those who ask it", () => {
   });
 
   test("a flood of pulls: few are served, all others are told to come again", async () => {
-    const limits = { linkRequestsMax: 4, requestsMax: 6, retryAfterMs: 77 };
+    const limits = { connectionRequestsMax: 4, requestsMax: 6, retryAfterMs: 77 };
     await using pair = await StreamPair.make({ limits });
     const { server } = pair.holder;
     const item = server.put(1, 1_000);
@@ -160,7 +160,11 @@ describeNative("a stream transport and those who ask it", () => {
     await Promise.all([silent.over(), half.over(), laneless.over()]);
     clearInterval(chatter);
     const whys = pair.holder.log.map(({ fields }) => String(fields.why));
-    for (const words of ["nothing was heard", "did not end", "lanes did not come"]) {
+    for (const words of [
+      "no data from the peer",
+      "incomplete message",
+      "lanes were not connected",
+    ]) {
       expect(whys.some((why) => why.includes(words))).toBe(true);
     }
     await waitFor(() => pair.holder.transport.inboundLinks === 0);
@@ -212,14 +216,19 @@ describeNative("a stream transport and those who ask it", () => {
     });
     await waitFor(() => open.size === 3);
     // Those who can are not kept out by those who do not.
-    await using fourth = await pair.link();
+    await using fourth = await pair.connection();
     expect(fourth.fault).toBeNull();
     await waitFor(() => open.size === 0);
     for (const socket of sockets) socket.destroy();
     // Those who did shake hands do not count.
-    const links = [await pair.link(), await pair.link(), await pair.link(), await pair.link()];
-    expect(links.map(({ fault }) => fault)).toEqual([null, null, null, null]);
-    for (const link of links) await link[Symbol.asyncDispose]();
+    const connections = [
+      await pair.connection(),
+      await pair.connection(),
+      await pair.connection(),
+      await pair.connection(),
+    ];
+    expect(connections.map(({ fault }) => fault)).toEqual([null, null, null, null]);
+    for (const connection of connections) await connection[Symbol.asyncDispose]();
   });
 
   test("no ticket is given: every link shows its certificate anew", async () => {
@@ -263,7 +272,7 @@ describeNative("a stream transport and those who ask it", () => {
     await waitFor(() => pair.holder.transport.inboundLinks === 2);
     await using third = await pair.raw();
     expect(await third.hear("bye")).toMatchObject({ fault: "refused" });
-    await using other = await pair.link();
+    await using other = await pair.connection();
     expect(other.fault).toBeNull();
   });
 });

@@ -7,7 +7,7 @@ import {
   type ControlMessage,
   decodeControl,
   encodeControl,
-} from "../../../src/peers/transports/stream/control/index.ts";
+} from "../../../src/peers/transports/stream/index.ts";
 
 const u8 = fc.integer({ min: 1, max: 255 });
 const u16 = fc.integer({ min: 1, max: 0xffff });

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { PullItem } from "../../../src/peers/index.ts";
-import type { ControlMessage } from "../../../src/peers/transports/stream/control/index.ts";
+import type { ControlMessage } from "../../../src/peers/transports/stream/index.ts";
 import { encodeAnswer, encodeFrame, encodeRefusal } from "../../../src/peers/wire/index.ts";
 import { describeNative } from "../../support/index.ts";
 import { placesFor, pullPlaces } from "./contract-kit.ts";
@@ -17,12 +17,12 @@ const SESSION = {
 } as const;
 
 /** Says welcome as a holder does, and lets the asker's lanes come up. */
-async function welcome(pair: StreamPair, link: RawStream): Promise<void> {
-  await link.hear("hello");
+async function welcome(pair: StreamPair, connection: RawStream): Promise<void> {
+  await connection.hear("hello");
   const lanes = pair.network.open(pair.holder.region);
   const port = lanes.listen("127.0.0.1", 0);
   void lanes.expect(SESSION, 1_000);
-  link.say({ kind: "welcome", version: 1, port, requests: 8, session: SESSION });
+  connection.say({ kind: "welcome", version: 1, port, requests: 8, session: SESSION });
 }
 
 /** Dials a holder that behaves until a pull comes, which it answers with `answer`. */
@@ -31,14 +31,14 @@ async function pullFrom(
 ) {
   await using pair = await StreamPair.make({}, { limits: { stallMs: 1_000 } });
   const item = pair.holder.server.put(1, 10_000);
-  await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (link) => {
-    await welcome(pair, link);
-    link.say(...answer(await link.hear("pull"), item, pair));
+  await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (connection) => {
+    await welcome(pair, connection);
+    connection.say(...answer(await connection.hear("pull"), item, pair));
   });
-  await using link = await pair.link(holder.port);
+  await using connection = await pair.connection(holder.port);
   const places = placesFor([item, { ...item, bytesMax: 20_000 }]);
-  const outcome = await pullPlaces(link, places);
-  return { outcome, fault: link.fault };
+  const outcome = await pullPlaces(connection, places);
+  return { outcome, fault: connection.fault };
 }
 
 describeNative("a stream transport and those it asks", () => {
@@ -49,17 +49,20 @@ describeNative("a stream transport and those it asks", () => {
       return { kind: "welcome", version: 1, port: 1, requests: 8, session };
     };
     const answers: Record<string, ControlMessage> = {
-      "not offered": welcomeOf({ cipher: "none" }),
+      "something that was not offered": welcomeOf({ cipher: "none" }),
       "was not offered": welcomeOf({ lanes: 3 }),
-      "did not say welcome": { kind: "pong", nonce: 0 },
-      "its lanes": welcomeOf({}),
+      "expected a welcome": { kind: "pong", nonce: 0 },
+      "lane set-up": welcomeOf({}),
       "too full": { kind: "bye", fault: "refused", why: "too full" },
     };
     for (const [words, answer] of Object.entries(answers)) {
-      await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (link) => {
-        await link.hear("hello");
-        link.say(answer);
-      });
+      await using holder = await RawHolder.listen(
+        pair.cluster.host("holder"),
+        async (connection) => {
+          await connection.hear("hello");
+          connection.say(answer);
+        },
+      );
       const dialled = await pair.dial(holder.port);
       expect(dialled.ok).toBe(false);
       if (!dialled.ok) expect(dialled.fault.why).toContain(words);
@@ -68,16 +71,16 @@ describeNative("a stream transport and those it asks", () => {
 
   test.each(["aborted", "closed"] as const)("a holder cannot say for us: %s", async (fault) => {
     await using pair = await StreamPair.make();
-    await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (link) => {
-      await link.hear("hello");
-      link.say({ kind: "bye", fault, why: "of yours" });
+    await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (connection) => {
+      await connection.hear("hello");
+      connection.say({ kind: "bye", fault, why: "of yours" });
     });
     expect(await pair.dial(holder.port)).toEqual({
       ok: false,
-      fault: { kind: "broken", why: "it said: of yours" },
+      fault: { kind: "broken", why: "peer reported: of yours" },
     });
     const { outcome } = await pullFrom(({ id }) => [{ kind: "end", id, fault, why: "of yours" }]);
-    expect(outcome.fault).toEqual({ kind: "broken", why: "it said: of yours" });
+    expect(outcome.fault).toEqual({ kind: "broken", why: "peer reported: of yours" });
   });
 
   test("a holder that says nothing to a hello is left when the caller wants", async () => {
@@ -92,13 +95,13 @@ describeNative("a stream transport and those it asks", () => {
 
   const header = (pair: StreamPair) => pair.holder.server.header(1);
   const LIES: Record<string, Parameters<typeof pullFrom>[0]> = {
-    "before there was a place": ({ id }, _, pair) => [
+    "before its place": ({ id }, _, pair) => [
       { kind: "part", id, sent: true, body: encodeFrame(1, header(pair)) },
     ],
-    "a block that it refuses": ({ id }) => [
+    "for a refused block": ({ id }) => [
       { kind: "part", id, sent: true, body: encodeRefusal(0, { kind: "absent" }) },
     ],
-    "another address": ({ id }, _, pair) => {
+    "frame address": ({ id }, _, pair) => {
       const body = encodeFrame(0, { ...header(pair), layer: 4 });
       return [{ kind: "part", id, sent: true, body }];
     },
@@ -106,12 +109,12 @@ describeNative("a stream transport and those it asks", () => {
       const body = encodeRefusal(0, { kind: "absent" });
       return [1, 2].map(() => ({ kind: "part", id, sent: false, body }) as const);
     },
-    "lost what it never had": ({ id }) => [{ kind: "lost", id, index: 0 }],
-    "not asked": ({ id }) => [
+    "lost block": ({ id }) => [{ kind: "lost", id, index: 0 }],
+    "never sent": ({ id }) => [
       { kind: "answer", id: id + 5, body: encodeAnswer({ op: "refused", why: "" }) },
     ],
-    "not spoken here": ({ id }) => [{ kind: "part", id, sent: false, body: new Uint8Array(9) }],
-    "a link of ours": () => [{ kind: "cancel", id: 0 }],
+    unsupported: ({ id }) => [{ kind: "part", id, sent: false, body: new Uint8Array(9) }],
+    "on a client connection": () => [{ kind: "cancel", id: 0 }],
     "an item that was not": ({ id }) => [
       { kind: "part", id, sent: false, body: encodeRefusal(2, { kind: "absent" }) },
     ],
@@ -136,14 +139,14 @@ describeNative("a stream transport and those it asks", () => {
 
   test("a holder that falls silent: its link ends, and says so", async () => {
     await using pair = await StreamPair.make({}, { limits: { pingMs: 50, silentMs: 300 } });
-    await using holder = await RawHolder.listen(pair.cluster.host("holder"), (link) =>
-      welcome(pair, link),
+    await using holder = await RawHolder.listen(pair.cluster.host("holder"), (connection) =>
+      welcome(pair, connection),
     );
-    await using link = await pair.link(holder.port);
-    const ended = await link.ended;
-    expect(ended).toEqual({ kind: "stalled", why: "nothing was heard of it" });
-    expect(await pullPlaces(link, [])).toMatchObject({ fault: null });
-    const called = await link.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
+    await using connection = await pair.connection(holder.port);
+    const ended = await connection.ended;
+    expect(ended).toEqual({ kind: "stalled", why: "no data from the peer" });
+    expect(await pullPlaces(connection, [])).toMatchObject({ fault: null });
+    const called = await connection.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
     expect(called).toEqual({ ok: false, fault: ended });
   });
 
@@ -151,14 +154,14 @@ describeNative("a stream transport and those it asks", () => {
     await using pair = await StreamPair.make();
     const item = pair.holder.server.put(1, 10_000);
     const { promise, resolve } = Promise.withResolvers<RawStream>();
-    await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (link) => {
-      await welcome(pair, link);
-      resolve(link);
+    await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (connection) => {
+      await welcome(pair, connection);
+      resolve(connection);
     });
-    await using link = await pair.link(holder.port);
+    await using connection = await pair.connection(holder.port);
     const raw = await promise;
     const abort = new AbortController();
-    const pulled = pullPlaces(link, placesFor([item]), { signal: abort.signal });
+    const pulled = pullPlaces(connection, placesFor([item]), { signal: abort.signal });
     const { id } = await raw.hear("pull");
     abort.abort();
     expect((await pulled).fault?.kind).toBe("aborted");
@@ -167,6 +170,6 @@ describeNative("a stream transport and those it asks", () => {
     raw.say({ kind: "lost", id, index: 0 }, { kind: "busy", id, retryAfterMs: 1 });
     raw.say({ kind: "end", id, fault: "broken", why: "" }, { kind: "ping", nonce: 5 });
     expect(await raw.hear("pong")).toEqual({ kind: "pong", nonce: 5 });
-    expect(link.fault).toBeNull();
+    expect(connection.fault).toBeNull();
   });
 });

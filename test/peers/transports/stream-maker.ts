@@ -11,9 +11,9 @@ export const maker: TransportMaker = {
       ciphers: ["aegis-128l", "aes-128-gcm"],
       openLanes: (region) => openLanes(native, { region, threads: 1, socketBytes: 0 }),
       limits: {
-        ...{ linksMax, handshakeMs, setUpMs: handshakeMs, linkRequestsMax: requestsMax },
+        ...{ linksMax, handshakeMs, setUpMs: handshakeMs, connectionRequestsMax: requestsMax },
         ...{ stallMs: progressMs, progressMs: progressMs / 5 },
-        ...{ pingMs: progressMs / 2, silentMs: 3 * progressMs, judgeMs: progressMs / 5 },
+        ...{ pingMs: progressMs / 2, silentMs: 3 * progressMs, expiryCheckMs: progressMs / 5 },
       },
     });
   },

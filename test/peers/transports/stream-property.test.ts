@@ -24,7 +24,7 @@ describeNative("pulls of a stream link, whatever happens", () => {
         const { server } = pair.holder;
         const asked = stock(server, pulls);
         pair.network.full = full;
-        await using link = await pair.link();
+        await using connection = await pair.connection();
         const all = placesFor(asked.flat());
         let at = 0;
         const outcomes = await Promise.all(
@@ -34,7 +34,7 @@ describeNative("pulls of a stream link, whatever happens", () => {
             const abort = new AbortController();
             let heard = 0;
             const onBytes = () => void (++heard > (cancelAfter ?? 99) && abort.abort());
-            const outcome = await pullPlaces(link, places, { signal: abort.signal, onBytes });
+            const outcome = await pullPlaces(connection, places, { signal: abort.signal, onBytes });
             return { outcome, places, asked: asked[number]!, pull: pulls[number]! };
           }),
         );
@@ -56,9 +56,9 @@ describeNative("pulls of a stream link, whatever happens", () => {
           }
         }
         expect(busy).toBeLessThanOrEqual(full);
-        expect(link.fault).toBeNull();
+        expect(connection.fault).toBeNull();
         await waitFor(() => server.lent === 0 && server.serving === 0);
-        expect(pair.network.links.map(({ announced }) => announced)).toEqual([0, 0]);
+        expect(pair.network.connections.map(({ announced }) => announced)).toEqual([0, 0]);
         expect(server.releasedTwice).toBe(0);
       }),
       { numRuns: 60 },

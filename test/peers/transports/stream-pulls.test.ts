@@ -10,11 +10,11 @@ describeNative("pulls of a stream transport", () => {
     await using pair = await StreamPair.make();
     const { server } = pair.holder;
     const items = [server.put(1, 5_000), { ...server.put(2, 5_000), bytesMax: 6_000 }];
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const places = placesFor(items);
-    expect((await pullPlaces(link, places.slice(0, 1))).fault).toBeNull();
+    expect((await pullPlaces(connection, places.slice(0, 1))).fault).toBeNull();
     expect(pair.network.received).toBe(1);
-    const { results } = await pullPlaces(link, places.slice(1));
+    const { results } = await pullPlaces(connection, places.slice(1));
     expect(results[0]).toMatchObject({ kind: "came", header: { bytes: 5_000 } });
     // Announced with what was expected, and again with what it is.
     expect(pair.network.received).toBe(3);
@@ -25,8 +25,8 @@ describeNative("pulls of a stream transport", () => {
     await using pair = await StreamPair.make({}, { limits: { announcedMax: 8 } });
     const { server } = pair.holder;
     const items = Array.from({ length: 60 }, (_, index) => server.put(index + 1, 3_000));
-    await using link = await pair.link();
-    const receiver = pair.network.links[1]!;
+    await using connection = await pair.connection();
+    const receiver = pair.network.connections[1]!;
     let most = 0;
     pair.network.onSlice = async () => {
       most = Math.max(most, receiver.announced);
@@ -34,8 +34,8 @@ describeNative("pulls of a stream transport", () => {
     };
     const places = placesFor(items);
     const [one, two] = await Promise.all([
-      pullPlaces(link, places.slice(0, 30)),
-      pullPlaces(link, places.slice(30)),
+      pullPlaces(connection, places.slice(0, 30)),
+      pullPlaces(connection, places.slice(30)),
     ]);
     expect([one.fault, two.fault]).toEqual([null, null]);
     expect([...one.results, ...two.results].every((result) => result?.kind === "came")).toBe(true);
@@ -48,12 +48,12 @@ describeNative("pulls of a stream transport", () => {
     await using pair = await StreamPair.make();
     const { server } = pair.holder;
     const items = [1, 2, 3].map((seed) => server.put(seed, 5_000));
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     pair.network.full = 1;
-    const first = await pullPlaces(link, placesFor(items));
+    const first = await pullPlaces(connection, placesFor(items));
     expect(first.fault).toBeNull();
     expect(first.results.map((result) => result?.kind)).toEqual(["busy", "came", "came"]);
-    const again = await pullPlaces(link, placesFor(items));
+    const again = await pullPlaces(connection, placesFor(items));
     expect(again.results.every((result) => result?.kind === "came")).toBe(true);
   });
 
@@ -61,21 +61,21 @@ describeNative("pulls of a stream transport", () => {
     await using pair = await StreamPair.make();
     const { server } = pair.holder;
     const items = [1, 2].map((seed) => server.put(seed, 500_000));
-    const ends: ((links: readonly PlainLink[]) => void)[] = [
+    const ends: ((connections: readonly PlainLink[]) => void)[] = [
       ([sender]) => sender!.end("broken"),
       ([, receiver]) => receiver!.end("forged"),
     ];
     for (const end of ends) {
-      pair.network.links.length = 0;
-      await using link = await pair.link();
+      pair.network.connections.length = 0;
+      await using connection = await pair.connection();
       let slices = 0;
       pair.network.onSlice = async () => {
-        if (++slices === 5) end(pair.network.links);
+        if (++slices === 5) end(pair.network.connections);
         await new Promise((resolve) => setImmediate(resolve));
       };
-      const { fault } = await pullPlaces(link, placesFor(items));
+      const { fault } = await pullPlaces(connection, placesFor(items));
       expect(fault?.kind).toBe("broken");
-      expect((await link.ended).why).toContain("lane");
+      expect((await connection.ended).why).toContain("lane");
       await waitFor(() => server.lent === 0 && pair.holder.transport.inboundLinks === 0);
     }
   });
@@ -113,8 +113,8 @@ describeNative("pulls of a stream transport", () => {
 
   test("each link has a session and a secret of its own, and neither is logged", async () => {
     await using pair = await StreamPair.make();
-    await using _one = await pair.link();
-    await using _two = await pair.link();
+    await using _one = await pair.connection();
+    await using _two = await pair.connection();
     const [a, b] = pair.network.sessions;
     for (const part of ["id", "secret"] as const) {
       expect(a![part].toHex()).not.toBe(b![part].toHex());
@@ -125,16 +125,16 @@ describeNative("pulls of a stream transport", () => {
   });
 
   test("a link's requests wait for their turn, in order, and may give up waiting", async () => {
-    const limits = { linkRequestsMax: 4, waitingMax: 3 };
+    const limits = { connectionRequestsMax: 4, waitingMax: 3 };
     await using pair = await StreamPair.make({ limits }, { limits });
     const { server } = pair.holder;
     const gates: (() => void)[] = [];
     server.onCall = () =>
       new Promise((resolve) => gates.push(() => resolve({ op: "refused", why: "done" })));
-    await using link = await pair.link();
+    await using connection = await pair.connection();
     const abort = new AbortController();
     const call = (signal?: AbortSignal) =>
-      link.call({ op: "find", names: [] }, { deadlineMs: 5_000, ...(signal && { signal }) });
+      connection.call({ op: "find", names: [] }, { deadlineMs: 5_000, ...(signal && { signal }) });
     const [first, second, third] = [call(), call(), call()];
     const given = call(abort.signal);
     const fourth = call();

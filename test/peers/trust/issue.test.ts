@@ -36,9 +36,9 @@ describe("what is issued", () => {
   test("is believed, and by its own cluster only", () => {
     const credentials = cluster.host(A);
     const der = derOf(credentials.certificates);
-    const judgement = cluster.trust("b").judge(der, A);
-    expect(judgement).toMatchObject({ ok: true, identity: { worker: A, cluster: "test" } });
-    expect(makeCluster(null).trust("b").judge(der, A)).toEqual({
+    const authorized = cluster.trust("b").authorize(der, A);
+    expect(authorized).toMatchObject({ ok: true, identity: { worker: A, cluster: "test" } });
+    expect(makeCluster(null).trust("b").authorize(der, A)).toEqual({
       ok: false,
       why: "no authority of this cluster signed it",
     });

@@ -2,11 +2,11 @@ import { describe, expect, test } from "bun:test";
 import type { WorkerId } from "../../../src/core/index.ts";
 import { systemClock } from "../../../src/core/index.ts";
 import {
+  type AuthResult,
   basicConstraints,
   commonName,
   createTrust,
   decodePem,
-  type Judgement,
   keyUsage,
 } from "../../../src/peers/index.ts";
 import { BAD_CREDENTIALS } from "../../certs/bad-credentials.ts";
@@ -28,16 +28,16 @@ function derOf(pem: string): Uint8Array {
   return decodePem("CERTIFICATE", pem)[0]!;
 }
 
-function wordsOf(judgement: Judgement): string {
-  return judgement.ok ? "good" : judgement.why;
+function wordsOf(authorized: AuthResult): string {
+  return authorized.ok ? "good" : authorized.why;
 }
 
 describe("a certificate is refused:", () => {
   for (const bad of BAD_CREDENTIALS) {
     test(bad.name, () => {
       const der = derOf(bad.make(cluster, A).certificates);
-      const called = trust.judge(der, A);
-      const calling = trust.judge(der, null);
+      const called = trust.authorize(der, A);
+      const calling = trust.authorize(der, null);
       if (bad.verdict === null) {
         expect([called.ok, calling.ok]).toEqual([true, true]);
         return;
@@ -50,14 +50,14 @@ describe("a certificate is refused:", () => {
 
   test("bytes behind its end, bytes missing, nothing, and far too much", () => {
     const der = derOf(cluster.host(A).certificates);
-    expect(trust.judge(der, A).ok).toBe(true);
+    expect(trust.authorize(der, A).ok).toBe(true);
     const inputs = [
       Uint8Array.of(...der, 0),
       der.subarray(0, -1),
       new Uint8Array(),
       new Uint8Array(1e6),
     ];
-    for (const input of inputs) expect(trust.judge(input, A).ok).toBe(false);
+    for (const input of inputs) expect(trust.authorize(input, A).ok).toBe(false);
   });
 
   test("any byte of it changed", () => {
@@ -65,7 +65,7 @@ describe("a certificate is refused:", () => {
     for (let at = 0; at < der.length; at++) {
       const copy = der.slice();
       copy[at]! ^= 1 << (at % 8);
-      expect([at, trust.judge(copy, A).ok]).toEqual([at, false]);
+      expect([at, trust.authorize(copy, A).ok]).toEqual([at, false]);
     }
   });
 });
@@ -73,18 +73,18 @@ describe("a certificate is refused:", () => {
 describe("time", () => {
   test("passes: a good one expires, and its authority does", () => {
     const clock = new ManualClock(systemClock.wallMs());
-    const judge = createTrust(cluster.host("judge"), clock);
+    const authorize = createTrust(cluster.host("judge"), clock);
     const der = derOf(cluster.host(A).certificates);
     const { notAfterMs } = cluster.host(A);
-    expect(judge.judge(der, A).ok).toBe(true);
+    expect(authorize.authorize(der, A).ok).toBe(true);
     clock.jumpWall(notAfterMs - clock.wallMs() + 2_000);
-    expect(wordsOf(judge.judge(der, A))).toMatch(/^it expired at/);
+    expect(wordsOf(authorize.authorize(der, A))).toMatch(/^it expired at/);
     const long = forge(cluster, A, {
       validity: { notBeforeMs: 0, notAfterMs: notAfterMs * 2 },
     });
-    expect(judge.judge(derOf(long.certificate), A).ok).toBe(true);
+    expect(authorize.authorize(derOf(long.certificate), A).ok).toBe(true);
     clock.jumpWall(60 * 86_400_000);
-    expect(wordsOf(judge.judge(derOf(long.certificate), A))).toBe(
+    expect(wordsOf(authorize.authorize(derOf(long.certificate), A))).toBe(
       "no authority of this cluster signed it",
     );
   });
@@ -100,11 +100,11 @@ describe("an authority between", () => {
   test("is believed where our own chain has it, or our list", () => {
     const der = derOf(hostBelow(between, "", A).certificates);
     const ours = hostBelow(between, between.certificate, "judge");
-    expect(createTrust(ours, systemClock).judge(der, A).ok).toBe(true);
+    expect(createTrust(ours, systemClock).authorize(der, A).ok).toBe(true);
     const without = hostBelow(root, "", "judge");
-    expect(createTrust(without, systemClock).judge(der, A).ok).toBe(false);
+    expect(createTrust(without, systemClock).authorize(der, A).ok).toBe(false);
     const listed = { ...without, authorities: root.certificate + between.certificate };
-    expect(createTrust(listed, systemClock).judge(der, A).ok).toBe(true);
+    expect(createTrust(listed, systemClock).authorize(der, A).ok).toBe(true);
   });
 
   test("may be bound to names, which the TLS library looks at", () => {
@@ -119,7 +119,7 @@ describe("an authority between", () => {
     const bound = { name: subject, ...forge(cluster, "bound", forgery) };
     const der = derOf(hostBelow(bound, "", A).certificates);
     const ours = hostBelow(bound, bound.certificate, "judge");
-    expect(createTrust(ours, systemClock).judge(der, A).ok).toBe(true);
+    expect(createTrust(ours, systemClock).authorize(der, A).ok).toBe(true);
   });
 
   test("has no more below it than it and those above allow", () => {
@@ -127,7 +127,7 @@ describe("an authority between", () => {
     const chain = third.certificate + between.certificate;
     const der = derOf(hostBelow(third, chain, A).certificates);
     const ours = hostBelow(third, chain, "judge");
-    expect(createTrust(ours, systemClock).judge(der, A).ok).toBe(false);
+    expect(createTrust(ours, systemClock).authorize(der, A).ok).toBe(false);
   });
 
   test("must be one", () => {
@@ -135,9 +135,9 @@ describe("an authority between", () => {
     const host = { name: subject, ...forge(cluster, "h", { subject, signer: root }) };
     const ours = hostBelow(host, host.certificate, "judge");
     const der = derOf(hostBelow(host, "", A).certificates);
-    expect(createTrust(ours, systemClock).judge(der, A).ok).toBe(false);
+    expect(createTrust(ours, systemClock).authorize(der, A).ok).toBe(false);
     const listed = { ...ours, authorities: root.certificate + host.certificate };
-    expect(createTrust(listed, systemClock).judge(der, A).ok).toBe(false);
+    expect(createTrust(listed, systemClock).authorize(der, A).ok).toBe(false);
   });
 });
 
@@ -149,10 +149,10 @@ test("a change of credentials is told and used", () => {
   {
     using _listener = changing.onChange(() => told++);
     changing.change(other.host("judge"));
-    expect([told, changing.judge(der, A).ok]).toEqual([1, false]);
+    expect([told, changing.authorize(der, A).ok]).toEqual([1, false]);
   }
   changing.change(cluster.host("judge"));
-  expect([told, changing.judge(der, A).ok]).toEqual([1, true]);
+  expect([told, changing.authorize(der, A).ok]).toEqual([1, true]);
   expect(goodNames("test", A)[0]!.value).toBe("spiffe://test/hearth/node-a");
   expect(authorityOf(cluster).key).toBe(cluster.authority.key);
 });

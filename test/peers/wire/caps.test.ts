@@ -210,6 +210,6 @@ describe("text", () => {
     bad[at] = 0xff;
     expect(why(decodeRequest(bad))).toBe("worker: not text");
     const nobody = new Uint8Array([...head(1), ...u32(13), 0, ...new Uint8Array(12), ...u32(0)]);
-    expect(why(decodeRequest(nobody))).toBe("worker: none is named");
+    expect(why(decodeRequest(nobody))).toBe("worker: empty");
   });
 });

@@ -16,22 +16,22 @@ describe("an answer to an item", () => {
     expect([items.size, items.has(0), items.has(2)]).toEqual([2, true, false]);
     expect(items.take(frame(0))).toBeNull();
     expect([items.size, items.has(0)]).toEqual([1, false]);
-    expect(items.take(frame(0))).toBe("a second answer to one item");
+    expect(items.take(frame(0))).toBe("second answer to one item");
     expect(items.take({ kind: "refusal", index: 1, refusal: { kind: "absent" } })).toBeNull();
     expect(items.size).toBe(0);
   });
 
   test.each([
-    ["an item that was not asked for", 2, {}],
-    ["another address", 0, { digest: sequence(9) }],
-    ["another address", 0, { layer: 1 }],
-    ["another namespace", 0, { namespace: sequence(9) }],
-    ["longer than was accepted", 0, { bytes: ITEM.bytesMax + 1 }],
-    ["another generation", 0, { generation: 8n }],
-    ["another address", 1, {}],
-  ])("of %s makes no sense", (why, index, changes) => {
+    ["an item that was not requested", 2, {}],
+    ["frame address", 0, { digest: sequence(9) }],
+    ["frame address", 0, { layer: 1 }],
+    ["frame namespace", 0, { namespace: sequence(9) }],
+    ["longer than requested", 0, { bytes: ITEM.bytesMax + 1 }],
+    ["frame generation", 0, { generation: 8n }],
+    ["frame address", 1, {}],
+  ])("a part that does not match the request is refused: %s", (why, index, changes) => {
     const items = open();
-    expect(items.take(frame(index, changes))).toContain(why.replace("of ", ""));
+    expect(items.take(frame(index, changes))).toContain(why);
     expect(items.size).toBe(2);
   });
 
@@ -60,6 +60,6 @@ describe("an answer to a request", () => {
   test("tells of each name that was asked for", () => {
     const find = { op: "find", names: [sequence(0), sequence(1)] } as const;
     expect(whyNoAnswer(find, { op: "find", found: [[], []] })).toBeNull();
-    expect(whyNoAnswer(find, { op: "find", found: [[]] })).toBe("asked for 2 names, told of 1");
+    expect(whyNoAnswer(find, { op: "find", found: [[]] })).toBe("expected 2 names, received 1");
   });
 });

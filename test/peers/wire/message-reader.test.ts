@@ -50,9 +50,9 @@ describe("a reader of messages", () => {
   });
 
   test.each([
-    [0, "a message without content"],
-    [101, "a message of 101 bytes, at most 100 are taken"],
-    [2 ** 32 - 1, "a message of 4294967295 bytes, at most 100 are taken"],
+    [0, "empty message"],
+    [101, "message of 101 bytes, maximum 100"],
+    [2 ** 32 - 1, "message of 4294967295 bytes, maximum 100"],
   ])("refuses a length of %d for good", (length, why) => {
     const reader = new MessageReader(100);
     const bytes = new Uint8Array(200);

@@ -58,7 +58,7 @@ describe("what is written is read again", () => {
 });
 
 /** Whatever the bytes are: read or refused, and what was read has this one encoding. */
-function judge(bytes: Uint8Array): number {
+function authorize(bytes: Uint8Array): number {
   let read = 0;
   for (const reader of Object.values(READERS)) {
     const decoded = reader(bytes);
@@ -79,7 +79,7 @@ describe("bad messages", () => {
   test("cut anywhere are refused", () => {
     fc.assert(
       fc.property(message, fc.nat(), (bytes, cut) => {
-        expect(judge(bytes.subarray(0, cut % bytes.length))).toBe(0);
+        expect(authorize(bytes.subarray(0, cut % bytes.length))).toBe(0);
       }),
       RUNS,
     );
@@ -88,7 +88,7 @@ describe("bad messages", () => {
   test("with something behind them are refused", () => {
     fc.assert(
       fc.property(message, fc.uint8Array({ minLength: 1, maxLength: 40 }), (bytes, more) => {
-        expect(judge(new Uint8Array([...bytes, ...more]))).toBe(0);
+        expect(authorize(new Uint8Array([...bytes, ...more]))).toBe(0);
       }),
       RUNS,
     );
@@ -100,7 +100,7 @@ describe("bad messages", () => {
       fc.property(message, fc.array(change, { minLength: 1, maxLength: 8 }), (bytes, changes) => {
         const changed = bytes.slice();
         for (const [at, value] of changes) changed[at % bytes.length] = value;
-        expect(judge(changed)).toBeLessThanOrEqual(1);
+        expect(authorize(changed)).toBeLessThanOrEqual(1);
       }),
       { ...RUNS, numRuns: 2_000 },
     );
@@ -109,7 +109,7 @@ describe("bad messages", () => {
   test("of anything are refused", () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 300 }), (bytes) => {
-        expect(judge(bytes)).toBeLessThanOrEqual(1);
+        expect(authorize(bytes)).toBeLessThanOrEqual(1);
       }),
       RUNS,
     );

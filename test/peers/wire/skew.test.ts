@@ -73,7 +73,7 @@ describe("from the version after this one", () => {
     for (const flags of ["00000200", "00000080", "01000200"]) {
       expect(decodePart(frame(flags, PARENT, "5400"))).toEqual({
         ok: false,
-        why: "frame: a flag that is not known here",
+        why: "frame: unknown flag",
       });
     }
     const message = hex("0400 0500 00000100", `28000000 ${NAMESPACE} 0500000000000000`, "00000000");
@@ -89,14 +89,14 @@ describe("from the version after this one", () => {
       part: {
         kind: "refusal",
         index: 5,
-        refusal: { kind: "refused", why: "for a reason that is not known here" },
+        refusal: { kind: "refused", why: "for an unknown reason" },
       },
     });
   });
 
   test("an operation that is not known is refused, and what stands behind a message", () => {
     const unknown = hex("0400 0900 00000000 00000000 00000000");
-    expect(decodeRequest(unknown)).toEqual({ ok: false, why: "operation: not known here" });
+    expect(decodeRequest(unknown)).toEqual({ ok: false, why: "operation: unknown" });
     expect(decodePart(frame("00000000", "", "3400")).ok).toBe(true);
     expect(decodePart(new Uint8Array([...frame("00000000", "", "3400"), 0])).ok).toBe(false);
   });
@@ -118,7 +118,7 @@ test("from any other version all is refused", () => {
     for (const version of [0, 1, 5, 255]) {
       const bytes = goldenBytes(name);
       bytes[0] = version;
-      expect(READERS[reader](bytes)).toEqual({ ok: false, why: "version: not spoken here" });
+      expect(READERS[reader](bytes)).toEqual({ ok: false, why: "version: unsupported" });
     }
   }
 });

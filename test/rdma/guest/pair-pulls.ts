@@ -132,7 +132,7 @@ describe("two hosts on a wire", () => {
     await using other = await World.strangerTo(world, stranger);
     const dialled = await tryDial(other, world.there, "far");
     if (dialled.ok) {
-      const said = await dialled.link.call({ op: "find", names: [] }, { deadlineMs: 10_000 });
+      const said = await dialled.connection.call({ op: "find", names: [] }, { deadlineMs: 10_000 });
       expect(said.ok).toBe(false);
     }
     expect((await world.far.order("counts")).asked).toBe(before);

@@ -1,7 +1,5 @@
-export { AnswerSink } from "./answer-sink.ts";
+export { AnswerSink } from "./client-connection.ts";
 export { QUIC_LIMITS, type QuicLimits } from "./limits.ts";
-export { Litter } from "./litter.ts";
-export { loadQuic, type QuicModule } from "./module.ts";
 export {
   encodePreface,
   isProof,
@@ -11,3 +9,4 @@ export {
   PrefaceReader,
 } from "./preface.ts";
 export { type QuicOptions, QuicTransport } from "./quic-transport.ts";
+export { GcPressure, loadQuic, type QuicModule } from "./runtime.ts";

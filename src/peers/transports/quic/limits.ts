@@ -1,42 +1,45 @@
+import type { Clock } from "../../../core/index.ts";
+import type { LinkFault } from "../../transport.ts";
+
 const KIB = 2 ** 10;
 const MIB = 2 ** 20;
 
-/** What bounds a QUIC transport. Times in milliseconds, lengths in bytes. */
+/** Limits of a QUIC transport. Times in milliseconds, sizes in bytes. */
 export interface QuicLimits {
-  /** Links of others to us: in all, of one worker, and from one address. */
+  /** Maximum inbound connections: in all, per worker, and per address. */
   readonly linksMax: number;
   readonly workerLinksMax: number;
   readonly addressLinksMax: number;
   readonly handshakeMs: number;
-  /** Requests under way that are answered here: of one link, and in all. */
-  readonly linkRequestsMax: number;
+  /** Maximum concurrent requests served: per connection, and in all. */
+  readonly connectionRequestsMax: number;
   readonly requestsMax: number;
-  /** The longest that a request is worked on here, whatever the asker says. */
+  /** Maximum time to serve a request, whatever the client's deadline. */
   readonly requestMs: number;
-  /** Without a byte for so long, a request is over. */
+  /** Time without data after which a request ends. */
   readonly stallMs: number;
-  /** How often a link shows that it lives, and after how much silence it is given up. */
+  /** Interval of keep-alives, and the silence after which a connection ends. */
   readonly keepAliveMs: number;
   readonly silentMs: number;
-  /** How often it is looked whether the certificate of a link has ended. */
-  readonly judgeMs: number;
-  /** A link of ours on which nothing was asked for so long is closed. */
+  /** Interval of the check for expired certificates. */
+  readonly expiryCheckMs: number;
+  /** Idle time after which an outbound connection is closed. */
   readonly idleMs: number;
-  /** For so long after the last word of a peer, a link to it may begin with a pull. */
+  /** Lifetime of a session ticket after the peer's last answer. */
   readonly ticketMs: number;
-  /** How long links of others may go on with old certificates after new ones were read. */
+  /** Maximum time that inbound connections continue with old certificates after a reload. */
   readonly reloadMs: number;
-  /** How long a link or a listener may take to close before it is torn down. */
+  /** Timeout of an orderly close, for a connection or a listener. */
   readonly closeMs: number;
-  /** What is written at once: more than this makes the runtime slow. */
+  /** Maximum bytes per write: larger writes slow the runtime down. */
   readonly pieceBytes: number;
-  /** What may wait in the runtime to be sent on one stream. */
+  /** Maximum bytes queued in the runtime for one stream. */
   readonly waitingBytes: number;
-  /** Of UDP sockets, as far as the kernel lets. */
+  /** Buffer size of UDP sockets, as far as the kernel allows. */
   readonly socketBytes: number;
-  /** Memory of finished streams that the runtime has not taken back: then it is made to. */
+  /** Memory of finished streams above which a garbage collection is forced. */
   readonly litterBytes: number;
-  /** For those who are told to come again. */
+  /** Retry time sent with busy answers. */
   readonly retryAfterMs: number;
 }
 
@@ -45,13 +48,13 @@ export const QUIC_LIMITS: QuicLimits = {
   workerLinksMax: 8,
   addressLinksMax: 64,
   handshakeMs: 5_000,
-  linkRequestsMax: 64,
+  connectionRequestsMax: 64,
   requestsMax: 1_024,
   requestMs: 120_000,
   stallMs: 5_000,
   keepAliveMs: 2_000,
   silentMs: 6_000,
-  judgeMs: 5_000,
+  expiryCheckMs: 5_000,
   idleMs: 10_000,
   ticketMs: 30_000,
   reloadMs: 30_000,
@@ -62,3 +65,135 @@ export const QUIC_LIMITS: QuicLimits = {
   litterBytes: 16 * MIB,
   retryAfterMs: 100,
 };
+
+/** Application error codes of `hearth-kv/1` for stream resets and closed connections. */
+export const Code = {
+  /** No error. */
+  none: 0,
+  /** Sent by the runtime for streams of a session ticket that it refused. */
+  internal: 1,
+  /** The certificate is not accepted. */
+  refused: 0x10,
+  /** A connection limit is reached. */
+  full: 0x11,
+  /** Invalid message. */
+  protocol: 0x12,
+  /** The peer sent no data, or did not read, for too long. */
+  stalled: 0x13,
+  /** The request could not be answered. */
+  failed: 0x14,
+  /** The client cancelled the request. */
+  cancelled: 0x15,
+  /** This side is shutting down, or has new certificates. */
+  leaving: 0x16,
+} as const;
+
+const FAULTS: Readonly<Record<number, LinkFault>> = {
+  [Code.refused]: { kind: "refused", why: "the peer does not accept our certificate" },
+  [Code.full]: { kind: "refused", why: "the peer's connection limit is reached" },
+  [Code.protocol]: { kind: "protocol", why: "the peer received an invalid message" },
+  [Code.stalled]: { kind: "stalled", why: "the peer cancelled it" },
+  [Code.failed]: { kind: "broken", why: "the peer could not answer" },
+  [Code.leaving]: { kind: "broken", why: "the peer closed the connection" },
+};
+
+/** QUIC error codes for TLS alerts: 0x100 plus the alert. */
+const TLS_ALERT = 0x100;
+const CONNECTION_REFUSED = 2;
+
+/** Messages for TLS alerts about certificates (RFC 8446, section 6.2). */
+const ALERTS: Readonly<Record<number, string>> = {
+  42: "a certificate is damaged",
+  43: "a certificate is for another use",
+  44: "a certificate is revoked",
+  45: "a certificate is not in date",
+  46: "a certificate is invalid",
+  48: "no known authority signed a certificate",
+  51: "a signature is wrong",
+  112: "a certificate has another DNS name",
+  116: "a certificate is missing",
+  120: "the peer supports another protocol",
+};
+
+const HANDSHAKE_TIMED_OUT = /handshake timed out/;
+
+interface QuicErrorLike {
+  readonly errorCode?: bigint;
+  readonly type?: string;
+  readonly message?: string;
+}
+
+/** The fault that a connection's end means; `thrown` undefined: it ended without an error. */
+export function faultOf(thrown: unknown): LinkFault {
+  if (thrown === undefined) return { kind: "broken", why: "the connection ended" };
+  const { errorCode, type, message } = thrown as QuicErrorLike;
+  const code = Number(errorCode ?? -1);
+  const why = message ?? "the connection failed";
+  // The runtime reports a handshake timeout like a TLS failure.
+  if (HANDSHAKE_TIMED_OUT.test(why)) return { kind: "unreachable", why: "handshake timed out" };
+  if (type === "application") return FAULTS[code] ?? { kind: "broken", why };
+  if (code >= TLS_ALERT && code < 2 * TLS_ALERT) {
+    const message = ALERTS[code - TLS_ALERT];
+    return { kind: "refused", why: message === undefined ? why : `${message}: ${why}` };
+  }
+  if (code === CONNECTION_REFUSED) {
+    return { kind: "refused", why: "the peer's connection limit is reached" };
+  }
+  return { kind: "broken", why };
+}
+
+const RESET = /error code (\d+)/;
+
+/** The code of a stream reset, from the error of its read loop; null: not a reset. */
+export function resetCodeOf(thrown: unknown): number | null {
+  const { code, message } = thrown as { readonly code?: string; readonly message?: string };
+  if (code !== "ERR_QUIC_STREAM_RESET") return null;
+  return Number(RESET.exec(message ?? "")?.[1] ?? Code.internal);
+}
+
+/** The fault that a stream reset means. */
+export function resetFault(code: number): LinkFault {
+  return FAULTS[code] ?? { kind: "broken", why: `the peer reset the stream (${code})` };
+}
+
+/**
+ * A caller's signal and deadline, without an AbortSignal of its own: in this runtime creating one
+ * costs more than everything else in a small request.
+ */
+export class Limit implements Disposable {
+  /** Called once when the limit is reached. */
+  onOver: (() => void) | null = null;
+  /** The reason it was reached; null: it was not. */
+  fault: LinkFault | null = null;
+  readonly #signal: AbortSignal | undefined;
+  readonly #clock: Clock;
+  readonly #endMs: number;
+  readonly #timer: Disposable;
+  readonly #onAbort = () => this.#end({ kind: "aborted", why: "the request was cancelled" });
+
+  constructor(clock: Clock, deadlineMs: number, signal: AbortSignal | undefined) {
+    this.#clock = clock;
+    this.#endMs = clock.monotonicMs() + deadlineMs;
+    this.#signal = signal;
+    this.#timer = clock.after(deadlineMs, () => {
+      this.#end({ kind: "stalled", why: "the deadline passed" });
+    });
+    signal?.addEventListener("abort", this.#onAbort, { once: true });
+    if (signal?.aborted) this.#onAbort();
+  }
+
+  get leftMs(): number {
+    return Math.max(0, this.#endMs - this.#clock.monotonicMs());
+  }
+
+  #end(fault: LinkFault): void {
+    if (this.fault !== null) return;
+    this.fault = fault;
+    this.onOver?.();
+  }
+
+  [Symbol.dispose](): void {
+    this.#timer[Symbol.dispose]();
+    this.#signal?.removeEventListener("abort", this.#onAbort);
+  }
+}

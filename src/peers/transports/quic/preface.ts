@@ -2,52 +2,53 @@ import { createPrivateKey, type KeyObject, sign, verify, type X509Certificate } 
 import type { WorkerId } from "../../../core/index.ts";
 
 /**
- * What stands at the beginning of each stream: lengths of the proof and of the padding (u16 each),
- * the proof, and zeros that mean nothing.
+ * The preface of each stream: lengths of the proof and of the padding (u16 each), the proof, and
+ * the padding (zeros).
  *
- * The proof: the runtime tells a server the asker's certificate, but where the asker shows a chain
- * it tells the second one, which may be anybody's. So an asker signs, with the key of the
- * certificate that it means, that it speaks to this holder. Nobody but that holder ever sees it.
+ * The proof: the runtime reports the client's certificate to a server, but if the client sends a
+ * chain, it reports the second certificate, which may belong to anyone. So a client signs a
+ * statement that it is talking to this server, with the key of its certificate. Only that server
+ * receives the proof.
  *
- * The padding: until a server knows that an address is real, it answers three bytes for each that
- * it received. A stream in the first flight brings more of its own, so that its answer fits.
+ * The padding: until a server has validated the client's address, it may send at most three times
+ * the bytes that it received. A stream in the first packets adds padding, so that its answer fits.
  */
 const HEAD_BYTES = 4;
 export const PROOF_BYTES_MAX = 1_024;
 export const PADDING_BYTES_MAX = 8 * 1024;
-/** Enough for what a server says first, and about eight KiB of answer. */
+/** Covers the server's handshake, and about 8 KiB of answer. */
 export const EARLY_PADDING_BYTES = 4 * 1024;
 
-export interface Speakers {
+export interface Endpoints {
   readonly cluster: string;
-  readonly asker: WorkerId;
-  readonly holder: WorkerId;
+  readonly client: WorkerId;
+  readonly server: WorkerId;
 }
 
-function statement({ cluster, asker, holder }: Speakers): Uint8Array {
-  return Buffer.from(["hearth-kv/1", cluster, asker, "asks", holder].join("\0"));
+function statement({ cluster, client, server }: Endpoints): Uint8Array {
+  return Buffer.from(["hearth-kv/1", cluster, client, "asks", server].join("\0"));
 }
 
 function digestFor({ asymmetricKeyType: type }: KeyObject): string | null {
   return type === "ed25519" || type === "ed448" ? null : "sha256";
 }
 
-/** `key`: PEM of the asker's certificate. */
-export function makeProof(key: string, speakers: Speakers): Uint8Array {
+/** `key`: PEM of the private key of the client's certificate. */
+export function makeProof(key: string, speakers: Endpoints): Uint8Array {
   const private_ = createPrivateKey(key);
   return sign(digestFor(private_), statement(speakers), private_);
 }
 
 export function isProof(
   certificate: X509Certificate,
-  speakers: Speakers,
+  speakers: Endpoints,
   proof: Uint8Array,
 ): boolean {
   const { publicKey } = certificate;
   try {
     return verify(digestFor(publicKey), statement(speakers), publicKey, proof);
   } catch {
-    // A key of a kind that signs nothing.
+    // A key type that cannot sign.
     return false;
   }
 }
@@ -61,11 +62,11 @@ export function encodePreface(proof: Uint8Array, paddingBytes: number): Uint8Arr
   return bytes;
 }
 
-/** Takes a preface out of chunks that begin and end anywhere. */
+/** Reads a preface from a byte stream. */
 export class PrefaceReader {
-  /** Null until it is complete. */
+  /** Null until complete. */
   proof: Uint8Array | null = null;
-  /** Why it is none; null: all is well. */
+  /** The reason the preface is invalid; null: valid so far. */
   fault: string | null = null;
   #kept = new Uint8Array(HEAD_BYTES);
   #keptBytes = 0;
@@ -75,7 +76,7 @@ export class PrefaceReader {
     return this.proof !== null && this.#paddingLeft === 0;
   }
 
-  /** Takes from `chunk[at...]` on; answers where it stopped. */
+  /** Consumes `chunk[at...]`; returns the offset after the preface. */
   take(chunk: Uint8Array, at: number): number {
     at = this.#keep(chunk, at);
     if (this.#paddingLeft < 0 && this.#keptBytes === HEAD_BYTES) this.#begin();
@@ -92,8 +93,8 @@ export class PrefaceReader {
     const view = new DataView(this.#kept.buffer);
     const proofBytes = view.getUint16(0, true);
     this.#paddingLeft = view.getUint16(2, true);
-    if (proofBytes > PROOF_BYTES_MAX) this.fault = "a proof that is too long";
-    else if (this.#paddingLeft > PADDING_BYTES_MAX) this.fault = "padding that is too long";
+    if (proofBytes > PROOF_BYTES_MAX) this.fault = "proof too long";
+    else if (this.#paddingLeft > PADDING_BYTES_MAX) this.fault = "padding too long";
     else this.#kept = new Uint8Array(HEAD_BYTES + proofBytes);
   }
 

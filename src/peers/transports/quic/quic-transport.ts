@@ -1,6 +1,7 @@
+import { createPrivateKey } from "node:crypto";
 import { lookup } from "node:dns/promises";
 import { isIP } from "node:net";
-import { assert, type Clock, HearthError, messageOf } from "../../../core/index.ts";
+import { assert, type Clock, HearthError, messageOf, type WorkerId } from "../../../core/index.ts";
 import { type Native, NativeError, type Region } from "../../../native/index.ts";
 import type {
   Endpoint as Address,
@@ -12,16 +13,293 @@ import type {
   TransportCapabilities,
   TransportLog,
 } from "../../transport.ts";
-import type { Trust } from "../../trust.ts";
-import { HeldLinks } from "../held-links.ts";
-import { AskerLink } from "./asker-link.ts";
+import type { Credentials, PeerIdentity, Trust } from "../../trust.ts";
+import { TrustedConnections } from "../connection-state.ts";
+import { ClientConnection } from "./client-connection.ts";
 import { QUIC_LIMITS, type QuicLimits } from "./limits.ts";
-import { Listener, socketAddress } from "./listener.ts";
-import { Litter } from "./litter.ts";
-import { type Endpoint, loadQuic, type QuicModule } from "./module.ts";
 import { makeProof } from "./preface.ts";
-import { type Ticket, Tickets } from "./tickets.ts";
-import { askerOptions } from "./tls.ts";
+import {
+  type Endpoint,
+  GcPressure,
+  loadQuic,
+  type QuicModule,
+  type Session,
+  type SessionOptions,
+} from "./runtime.ts";
+import { type ConnectionHost, ServerConnection } from "./server-connection.ts";
+
+/**
+ * A session ticket: lets the next connection to a peer begin with a request (0-RTT). Secret; kept
+ * in memory only.
+ */
+export interface Ticket {
+  readonly ticket: Uint8Array;
+  /** Validates this host's address; null: the server gave none. */
+  readonly token: Uint8Array | null;
+  /** The peer's certificate in DER: a resumed connection does not present it again. */
+  readonly certificate: Uint8Array;
+  readonly identity: PeerIdentity;
+}
+
+const TICKETS_MAX = 1_024;
+
+/** Session tickets of recently used peers. */
+class Tickets {
+  readonly #clock: Clock;
+  readonly #kept = new Map<string, { readonly ticket: Ticket; readonly expiry: Disposable }>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  get size(): number {
+    return this.#kept.size;
+  }
+
+  /** Replaces the peer's ticket for `ms`. */
+  keep(name: string, ticket: Ticket, ms: number): void {
+    this.drop(name);
+    if (ms <= 0 || this.#kept.size >= TICKETS_MAX) return;
+    const expiry = this.#clock.after(ms, () => void this.#kept.delete(name));
+    this.#kept.set(name, { ticket, expiry });
+  }
+
+  find(name: string): Ticket | null {
+    return this.#kept.get(name)?.ticket ?? null;
+  }
+
+  drop(name: string): void {
+    this.#kept.get(name)?.expiry[Symbol.dispose]();
+    this.#kept.delete(name);
+  }
+
+  clear(): void {
+    for (const name of [...this.#kept.keys()]) this.drop(name);
+  }
+}
+
+interface ListenerParts extends Omit<ConnectionHost, "onOver" | "whyNoMore"> {
+  readonly quic: QuicModule;
+  readonly address: Address;
+  /** An endpoint has bound its socket. */
+  onSocket(port: number): void;
+}
+
+/** Maximum connections per second from one address, and maximum burst. */
+const CREATION_RATE = 100;
+const CREATION_BURST = 200;
+
+const RETRY_MS = 500;
+
+/**
+ * Accepts inbound connections. The runtime cannot change the certificates of a listening socket, so
+ * new ones need a new socket at the same port: it is opened when no peer is connected, or at the
+ * latest after `reloadMs`; the remaining connections are then closed, and clients connect again.
+ */
+class Listener {
+  readonly #parts: ListenerParts;
+  readonly #connections = new Set<ServerConnection>();
+  #endpoint: Endpoint | null = null;
+  #port: number;
+  /** The socket's certificates are outdated. */
+  #isStale = false;
+  #swapping: Promise<void> | null = null;
+  #deadline: Disposable | null = null;
+  #isClosed = false;
+
+  constructor(parts: ListenerParts) {
+    this.#parts = parts;
+    this.#port = parts.address.port;
+  }
+
+  /** Number of authorized connections. */
+  get connections(): number {
+    return [...this.#connections].filter((connection) => connection.peer !== null).length;
+  }
+
+  /** Throws CONFIG_INVALID if the address is not available. Resolves with the port. */
+  async open(): Promise<number> {
+    const { address, onSocket } = this.#parts;
+    try {
+      this.#endpoint = await this.#bind(this.#port);
+    } catch (cause) {
+      const what = `cannot listen for peers at ${address.host}:${this.#port}: ${messageOf(cause)}`;
+      const fix = "let [peers].listen_quic name a free port of this host";
+      throw new HearthError("CONFIG_INVALID", what, { cause, fix });
+    }
+    this.#port = this.#endpoint.address!.port;
+    onSocket(this.#port);
+    return this.#port;
+  }
+
+  /** Opens a socket with the current certificates; throws if it cannot. */
+  async #bind(port: number): Promise<Endpoint> {
+    const { quic, limits, trust, address } = this.#parts;
+    const endpoint = new quic.QuicEndpoint({
+      address: socketAddress(address.host, port),
+      maxConnectionsTotal: limits.linksMax,
+      maxConnectionsPerHost: limits.addressLinksMax,
+      sessionCreationRate: CREATION_RATE,
+      sessionCreationBurst: CREATION_BURST,
+    });
+    endpoint.closed.catch(() => {});
+    try {
+      const options = serverOptions(trust.credentials, limits);
+      await quic.listen((session) => this.#take(session), { ...options, endpoint });
+      // An endpoint without a socket has no address and closes with the reason.
+      if (endpoint.address === undefined) await endpoint.closed;
+      return endpoint;
+    } catch (thrown) {
+      endpoint.destroy();
+      throw thrown;
+    }
+  }
+
+  #take(session: Session): void {
+    const host: ConnectionHost = {
+      ...this.#parts,
+      whyNoMore: (worker) => this.#whyNoMore(worker),
+      onOver: (connection) => this.#forget(connection),
+    };
+    this.#connections.add(new ServerConnection(session, host));
+  }
+
+  #whyNoMore(worker: WorkerId): string | null {
+    const { workerLinksMax } = this.#parts.limits;
+    const own = [...this.#connections].filter((connection) => connection.proven === worker);
+    return own.length < workerLinksMax
+      ? null
+      : `connection limit reached: ${worker} has ${workerLinksMax} connections`;
+  }
+
+  #forget(connection: ServerConnection): void {
+    this.#connections.delete(connection);
+    if (this.#isStale && this.#connections.size === 0 && !this.#isClosed) void this.#swap();
+  }
+
+  /** Makes new connections use the latest certificates, at once or soon. */
+  async reload(): Promise<void> {
+    if (this.#isClosed) return;
+    this.#isStale = true;
+    if (this.#deadline === null && this.#connections.size === 0) return this.#swap();
+    const { clock, limits } = this.#parts;
+    this.#deadline ??= clock.after(limits.reloadMs, () => void this.#swap());
+  }
+
+  #swap(): Promise<void> {
+    this.#swapping ??= this.#renew().finally(() => {
+      this.#swapping = null;
+      // Peers may have connected meanwhile.
+      if (this.#isStale) void this.reload();
+    });
+    return this.#swapping;
+  }
+
+  async #renew(): Promise<void> {
+    const { log, clock } = this.#parts;
+    this.#deadline?.[Symbol.dispose]();
+    this.#deadline = null;
+    this.#isStale = false;
+    try {
+      // Tests the certificates at another port before closing the socket in use.
+      (await this.#bind(0)).destroy();
+    } catch (thrown) {
+      log("error", "the new certificates cannot be used", { why: messageOf(thrown) });
+      return;
+    }
+    await this.#shut((connection) => connection.leave());
+    if (this.#isClosed) return;
+    try {
+      await this.open();
+    } catch (thrown) {
+      log("error", "cannot listen for peers again", { why: messageOf(thrown) });
+      this.#isStale = true;
+      this.#deadline = clock.after(RETRY_MS, () => void this.#swap());
+    }
+  }
+
+  /** Ends all connections with `end`, and releases the port. */
+  async #shut(end: (connection: ServerConnection) => Promise<void>): Promise<void> {
+    const endpoint = this.#endpoint;
+    this.#endpoint = null;
+    if (endpoint === null) return;
+    endpoint.busy = true;
+    await Promise.all([...this.#connections].map(end));
+    const { promise: late, resolve } = Promise.withResolvers<void>();
+    using _timer = this.#parts.clock.after(this.#parts.limits.closeMs, resolve);
+    await Promise.race([endpoint.close().catch(() => {}), late]);
+    if (!endpoint.destroyed) endpoint.destroy();
+    await endpoint.closed.catch(() => {});
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    this.#deadline?.[Symbol.dispose]();
+    await this.#swapping;
+    await this.#shut((connection) => connection.close());
+  }
+}
+
+/** The runtime's notation of an address. */
+function socketAddress(host: string, port: number): string {
+  return host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
+}
+
+const ALPN = "hearth-kv/1";
+
+const CERTIFICATE = /-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----\s*/g;
+
+function certificatesOf(pem: string): string[] {
+  return pem.match(CERTIFICATE) ?? [];
+}
+
+function common(limits: QuicLimits) {
+  return {
+    handshakeTimeout: limits.handshakeMs,
+    transportParams: {
+      initialMaxStreamsBidi: limits.connectionRequestsMax,
+      initialMaxStreamsUni: 0,
+      maxDatagramFrameSize: 0,
+      maxIdleTimeout: Math.ceil(limits.silentMs / 1_000),
+    },
+  };
+}
+
+/**
+ * A server's TLS options. A client can present only its own certificate, so intermediates are taken
+ * from this host's own chain.
+ */
+function serverOptions(credentials: Credentials, limits: QuicLimits): SessionOptions {
+  const { key, certificates, authorities } = credentials;
+  const [, ...between] = certificatesOf(certificates);
+  const identity = { keys: [createPrivateKey(key)], certs: [Buffer.from(certificates)] };
+  return {
+    ...common(limits),
+    alpn: [ALPN],
+    sni: { "*": identity },
+    ca: [authorities, ...between].map((pem) => Buffer.from(pem)),
+    verifyClient: true,
+  };
+}
+
+/**
+ * A client's TLS options: only its own certificate, because the runtime misreports a chain to the
+ * server. The runtime's name check is off, as it does not know our names.
+ */
+function clientOptions(credentials: Credentials, limits: QuicLimits): SessionOptions {
+  const { key, certificates, authorities } = credentials;
+  const own = certificatesOf(certificates)[0] ?? certificates;
+  const keepAlive = { keepAlive: limits.keepAliveMs };
+  return {
+    ...common(limits),
+    ...keepAlive,
+    alpn: ALPN,
+    keys: [createPrivateKey(key)],
+    certs: [Buffer.from(own)],
+    ca: [Buffer.from(authorities)],
+    verifyPeer: "manual",
+  };
+}
 
 export interface QuicOptions {
   readonly trust: Trust;
@@ -34,8 +312,8 @@ export interface QuicOptions {
 const ANY_ADDRESS = { 4: "0.0.0.0", 6: "::" } as const;
 
 /**
- * QUIC of the runtime: one connection to a peer, a stream for each request. Payload passes through
- * JavaScript, so it is slow where the network is fast; it needs one UDP port and nothing else.
+ * QUIC of the runtime: one connection per peer, one stream per request. Payload passes through
+ * JavaScript, so it is slow on fast networks; it needs one UDP port and nothing else.
  */
 export class QuicTransport implements Transport {
   readonly name = "quic";
@@ -48,10 +326,10 @@ export class QuicTransport implements Transport {
   unsupported: string | null = null;
   readonly #options: QuicOptions;
   readonly #limits: QuicLimits;
-  readonly #litter: Litter;
+  readonly #gcPressure: GcPressure;
   readonly #tickets: Tickets;
-  readonly #links = new Set<AskerLink>();
-  readonly #held: HeldLinks;
+  readonly #connections = new Set<ClientConnection>();
+  readonly #trusted: TrustedConnections;
   readonly #endpoints = new Map<4 | 6, Endpoint>();
   #quic: QuicModule | null = null;
   #region: Region | null = null;
@@ -63,13 +341,18 @@ export class QuicTransport implements Transport {
     this.#options = options;
     this.#limits = { ...QUIC_LIMITS, ...options.limits };
     const { trust, clock, log } = options;
-    this.#held = new HeldLinks({ trust, clock, log, lookMs: this.#limits.judgeMs });
-    this.#litter = new Litter(this.#limits.litterBytes);
+    this.#trusted = new TrustedConnections({
+      trust,
+      clock,
+      log,
+      checkMs: this.#limits.expiryCheckMs,
+    });
+    this.#gcPressure = new GcPressure(this.#limits.litterBytes);
     this.#tickets = new Tickets(options.clock);
   }
 
   get inboundLinks(): number {
-    return this.#listener?.links ?? 0;
+    return this.#listener?.connections ?? 0;
   }
 
   async register(region: Region): Promise<void> {
@@ -89,10 +372,16 @@ export class QuicTransport implements Transport {
     if (quic === null) throw new HearthError("UNSUPPORTED", this.unsupported ?? "no region");
     assert(this.#listener === null, "a transport listens once");
     this.#listener = new Listener({
-      ...{ quic, trust, clock, log, server, address: endpoint, limits: this.#limits },
+      quic,
+      trust,
+      clock,
+      log,
+      server,
+      address: endpoint,
+      limits: this.#limits,
       region: this.#region!,
-      litter: this.#litter,
-      held: this.#held,
+      gcPressure: this.#gcPressure,
+      trusted: this.#trusted,
       onSocket: (port) => this.#tune(port),
       takeRequest: () => {
         if (this.#requests >= this.#limits.requestsMax) return false;
@@ -107,22 +396,22 @@ export class QuicTransport implements Transport {
   }
 
   async dial(target: DialTarget, signal: AbortSignal): Promise<Dialled> {
-    if (this.#closed !== null) return failed({ kind: "closed", why: "it is closed" });
+    if (this.#closed !== null) return failed({ kind: "closed", why: "the transport is closed" });
     if (this.#quic === null) {
       return failed({ kind: "unsupported", why: this.unsupported ?? "no region is registered" });
     }
     const { promise: given, resolve } = Promise.withResolvers<LinkFault>();
-    const giveUp = () => resolve({ kind: "aborted", why: "the dial was given up" });
+    const giveUp = () => resolve({ kind: "aborted", why: "the dial was cancelled" });
     signal.addEventListener("abort", giveUp, { once: true });
     if (signal.aborted) giveUp();
     try {
       const address = await Promise.race([given, addressOf(target)]);
       if ("kind" in address) return failed(address);
-      const link = await this.#connect(this.#quic, target, address);
-      if (link.resumed) return { ok: true, link };
-      const fault = await Promise.race([given, link.ready]);
-      if (fault === null) return { ok: true, link };
-      await link[Symbol.asyncDispose]();
+      const connection = await this.#connect(this.#quic, target, address);
+      if (connection.resumed) return { ok: true, connection };
+      const fault = await Promise.race([given, connection.ready]);
+      if (fault === null) return { ok: true, connection };
+      await connection[Symbol.asyncDispose]();
       return failed(fault);
     } catch (thrown) {
       return failed({ kind: "unreachable", why: messageOf(thrown) });
@@ -131,7 +420,11 @@ export class QuicTransport implements Transport {
     }
   }
 
-  async #connect(quic: QuicModule, target: DialTarget, address: Numeric): Promise<AskerLink> {
+  async #connect(
+    quic: QuicModule,
+    target: DialTarget,
+    address: Numeric,
+  ): Promise<ClientConnection> {
     const { trust, clock } = this.#options;
     const { credentials } = trust;
     const limits = this.#limits;
@@ -139,35 +432,41 @@ export class QuicTransport implements Transport {
     const ticket = this.#ticketFor(name, target);
     const endpoint = this.#endpointFor(quic, address.family);
     const session = await quic.connect(socketAddress(address.host, target.port), {
-      ...askerOptions(credentials, limits),
+      ...clientOptions(credentials, limits),
       ...(ticket === null ? {} : { sessionTicket: ticket.ticket }),
       ...(ticket === null || ticket.token === null ? {} : { token: ticket.token }),
       endpoint,
     });
-    const { cluster, worker: asker } = credentials;
-    const link = new AskerLink({
-      ...{ session, ticket, clock, limits, region: this.#region!, litter: this.#litter },
-      proof: makeProof(credentials.key, { cluster, asker, holder: target.worker }),
-      judge: (certificate) => trust.judge(certificate, target.worker),
-      hold: (own) => this.#held.hold({ ...own, dialled: target.worker }),
+    const { cluster, worker: client } = credentials;
+    const connection = new ClientConnection({
+      session,
+      ticket,
+      clock,
+      limits,
+      region: this.#region!,
+      gcPressure: this.#gcPressure,
+      proof: makeProof(credentials.key, { cluster, client, server: target.worker }),
+      authorize: (certificate) => trust.authorize(certificate, target.worker),
+      watch: (own) => this.#trusted.watch({ ...own, dialled: target.worker }),
     });
     const port = endpoint.address?.port;
     if (port !== undefined) this.#tune(port);
-    this.#links.add(link);
-    void link.ended.then(() => {
-      this.#links.delete(link);
-      const next = link.nextTicket;
+    this.#connections.add(connection);
+    void connection.ended.then(() => {
+      this.#connections.delete(connection);
+      const next = connection.nextTicket;
       if (next === null || this.#closed !== null) this.#tickets.drop(name);
-      // A ticket speaks for the certificate that we showed.
+      // A ticket is bound to the certificate that this host presented.
       else if (trust.credentials === credentials) this.#tickets.keep(name, next.ticket, next.ms);
     });
-    return link;
+    return connection;
   }
 
-  /** A ticket of a peer whose certificate is still good. */
+  /** A ticket of a peer whose certificate is still accepted. */
   #ticketFor(name: string, { worker }: DialTarget): Ticket | null {
     const ticket = this.#tickets.find(name);
-    if (ticket === null || this.#options.trust.judge(ticket.certificate, worker).ok) return ticket;
+    if (ticket === null || this.#options.trust.authorize(ticket.certificate, worker).ok)
+      return ticket;
     this.#tickets.drop(name);
     return null;
   }
@@ -185,16 +484,16 @@ export class QuicTransport implements Transport {
     const { native, log } = this.#options;
     try {
       if (native.tuneUdp(port, this.#limits.socketBytes) > 0) return;
-      log("warn", "a UDP socket was not found: a peer that dies may stall others", { port });
+      log("warn", "UDP socket not found: a dead peer may stall others", { port });
     } catch (thrown) {
       if (!(thrown instanceof NativeError)) throw thrown;
-      log("warn", "a UDP socket cannot be tuned", { port, why: thrown.text });
+      log("warn", "UDP socket cannot be tuned", { port, why: thrown.text });
     }
   }
 
   async reload(): Promise<void> {
     this.#tickets.clear();
-    this.#held.judge();
+    this.#trusted.authorize();
     await this.#listener?.reload();
   }
 
@@ -204,8 +503,10 @@ export class QuicTransport implements Transport {
   }
 
   async #close(): Promise<void> {
-    const links = [...this.#links].map((link) => link[Symbol.asyncDispose]());
-    await Promise.all([...links, this.#listener?.close()]);
+    const connections = [...this.#connections].map((connection) =>
+      connection[Symbol.asyncDispose](),
+    );
+    await Promise.all([...connections, this.#listener?.close()]);
     this.#tickets.clear();
     for (const endpoint of this.#endpoints.values()) endpoint.destroy();
   }
@@ -216,7 +517,7 @@ interface Numeric {
   readonly family: 4 | 6;
 }
 
-/** Names are looked up by the system. */
+/** Resolves a name with the system's resolver. */
 async function addressOf({ host }: Address): Promise<Numeric> {
   const family = isIP(host);
   if (family !== 0) return { host, family: family as 4 | 6 };

@@ -1,4 +1,4 @@
-import { assert, type Clock, HearthError } from "../../../core/index.ts";
+import { assert, type Clock, HearthError, messageOf } from "../../../core/index.ts";
 import {
   NativeError,
   type Rdma,
@@ -10,45 +10,154 @@ import type {
   Dialled,
   DialTarget,
   Endpoint,
+  LinkFault,
+  LinkFaultKind,
   PeerServer,
   Transport,
   TransportLog,
 } from "../../transport.ts";
 import type { Trust } from "../../trust.ts";
-import { type LinkRoom, Links, ServedLink } from "../line/index.ts";
-import { RDMA_CODEC, type RdmaMessage } from "./control/index.ts";
-import { dialRdma } from "./dial.ts";
-import { RDMA_LIMITS, type RdmaLimits } from "./limits.ts";
-import { RDMA_PROTOCOL } from "./protocol.ts";
-import { RailLinks } from "./rail-links.ts";
-import { ServedRails } from "./served-rails.ts";
+import {
+  CHANNEL_LIMITS,
+  type ChannelLimits,
+  ClientConnection,
+  type ConnectionContext,
+  ConnectionTable,
+  dialChannel,
+  ServerConnection,
+} from "../control-channel/index.ts";
+import { RdmaClient } from "./client.ts";
+import {
+  CONTROL_VERSION,
+  RDMA_CODEC,
+  RDMA_PROTOCOL,
+  type RdmaControl,
+  type RdmaMessage,
+} from "./control.ts";
+import { RailConnections } from "./ports.ts";
+import { RdmaServer } from "./server.ts";
+
+/** Limits of an RDMA transport. */
+export interface RdmaLimits extends ChannelLimits {
+  /**
+   * Time after which a block that the client has not returned is revoked, even if it is being read.
+   */
+  readonly lentMs: number;
+  /**
+   * Time in which a client may finish reading a cancelled block; then it ends the connection, and
+   * the server revokes the block.
+   */
+  readonly graceMs: number;
+}
+
+export const RDMA_LIMITS: RdmaLimits = {
+  ...CHANNEL_LIMITS,
+  // One queue pair each. Devices support tens of thousands, but the native library's table is
+  // smaller.
+  linksMax: 512,
+  // Each waits for one round trip before its read starts, and for another before it is returned.
+  lentMax: 16,
+  lentMs: 30_000,
+  graceMs: 1_000,
+};
+
+interface RdmaDialOptions {
+  readonly trust: Trust;
+  readonly rails: RailConnections;
+  readonly clock: Clock;
+  readonly limits: RdmaLimits;
+}
+
+type RdmaDialled =
+  | {
+      readonly ok: true;
+      readonly connection: ClientConnection<RdmaMessage>;
+      readonly der: Uint8Array;
+    }
+  | { readonly ok: false; readonly fault: LinkFault };
+
+type Welcome = Extract<RdmaMessage, { kind: "welcome" }>;
+
+/**
+ * Certificates, hello, queue pairs: the connection is returned when this side's queue pairs are
+ * connected.
+ */
+async function dialRdma(
+  target: DialTarget,
+  options: RdmaDialOptions,
+  signal: AbortSignal,
+): Promise<RdmaDialled> {
+  const { trust, clock, limits, rails } = options;
+  const offered = rails.offered();
+  if (offered.length === 0) {
+    const why = "no RDMA port of this host is active";
+    return { ok: false, fault: { kind: "unreachable", why } };
+  }
+  const own = { trust, clock, limits, protocol: RDMA_PROTOCOL, codec: RDMA_CODEC };
+  const dialled = await dialChannel(target, own, signal);
+  if (!dialled.ok) return dialled;
+  const { dialling, identity, der } = dialled.value;
+  const startMs = clock.monotonicMs();
+  const { wanted } = rails;
+  const hello = { kind: "hello", version: CONTROL_VERSION, wanted, rails: offered } as const;
+  const welcome = await dialling.greet(hello, (said) => readWelcome(said, offered.length, wanted));
+  if (!welcome.ok) return dialling.giveUp(welcome.fault);
+  if (dialling.fault !== null) return dialling.giveUp(dialling.fault);
+  const rttMs = clock.monotonicMs() - startMs;
+  const { requests, pairs } = welcome.value;
+  const { channel } = dialling;
+  try {
+    const connections = rails.connect(offered, pairs);
+    channel.send({ kind: "join", addresses: connections.map(({ address }) => address) });
+    let connection: ClientConnection<RdmaMessage> | null = null;
+    const end = (kind: LinkFaultKind, why: string) => connection?.end(kind, why);
+    const payload = new RdmaClient({ connections, channel, clock, limits, end });
+    const parts = { identity, channel, payload, clock, limits, requests, rttMs };
+    connection = new ClientConnection({ transport: "rdma", ...parts });
+    dialling.handTo(connection);
+    return { ok: true, connection, der };
+  } catch (thrown) {
+    if (!(thrown instanceof NativeError)) throw thrown;
+    return dialling.giveUp({
+      kind: "broken",
+      why: `queue pair set-up failed: ${messageOf(thrown)}`,
+    });
+  }
+}
+
+/** The welcome's fields, or the reason it is invalid. */
+function readWelcome(message: RdmaControl, offered: number, wanted: number): Welcome | string {
+  if (message.kind !== "welcome") return "expected a welcome message";
+  const { version, pairs } = message;
+  const isFair = pairs.length <= wanted && pairs.every(({ rail }) => rail < offered);
+  return isFair && version <= CONTROL_VERSION ? message : "it chose something that was not offered";
+}
 
 export interface RdmaTransportOptions {
   readonly trust: Trust;
   readonly clock: Clock;
   readonly log: TransportLog;
-  /** The devices, opened for the region; not closed here. May throw NativeError. */
+  /** Opens the devices for a region; owned by the caller. May throw NativeError. */
   readonly rdmaOf: (region: Region) => Rdma;
   readonly settings: RdmaLinkSettings;
-  /** Queue pairs of one link, each over a port of its own: 1 to 8. */
+  /** Queue pairs per connection, each on its own port: 1 to 8. */
   readonly rails: number;
   readonly limits?: Partial<RdmaLimits>;
 }
 
-/** Why it does not work, for each state but `ready`. */
+/** The reason RDMA is unsupported, for each state except `ready`. */
 const WORDS: Readonly<Record<Exclude<RdmaState, "ready">, string>> = {
   no_library: "libibverbs.so.1 is not installed",
-  no_device: "there is no RDMA device",
-  memlock: "too little memory may be locked: raise RLIMIT_MEMLOCK",
-  not_permitted: "the RDMA devices may not be opened",
+  no_device: "this host has no RDMA device",
+  memlock: "the limit on locked memory is too low: raise RLIMIT_MEMLOCK",
+  not_permitted: "no permission to open the RDMA devices",
   too_old: "libibverbs.so.1 is too old",
   failed: "the RDMA devices could not be opened",
 };
 
 /**
- * Requests over TLS 1.3 with certificates on both sides; blocks are read by the asker's device out
- * of the holder's arena, span by span as they are lent. What is read goes over the network in the
- * clear.
+ * Requests over TLS 1.3 with certificates on both sides. The client's device reads blocks from the
+ * server's arena, each span while it is exposed for the read. The payload is not encrypted.
  */
 export class RdmaTransport implements Transport {
   readonly name = "rdma";
@@ -56,23 +165,28 @@ export class RdmaTransport implements Transport {
   unsupported: string | null = null;
   readonly #options: RdmaTransportOptions;
   readonly #limits: RdmaLimits;
-  readonly #links: Links<RdmaMessage>;
-  #rails: RailLinks | null = null;
-  /** Resolves when it is closed; null while it is not. */
+  readonly #connections: ConnectionTable<RdmaMessage>;
+  #rails: RailConnections | null = null;
+  /** Resolves when the transport is closed; null while it is open. */
   #closed: Promise<void> | null = null;
 
   constructor(options: RdmaTransportOptions) {
     this.#options = options;
     this.#limits = { ...RDMA_LIMITS, ...options.limits };
     const { trust, clock, log } = options;
-    this.#links = new Links({
-      ...{ trust, clock, log, limits: this.#limits },
-      ...{ codec: RDMA_CODEC, protocol: RDMA_PROTOCOL, key: "listen_rdma" },
+    this.#connections = new ConnectionTable({
+      trust,
+      clock,
+      log,
+      limits: this.#limits,
+      codec: RDMA_CODEC,
+      protocol: RDMA_PROTOCOL,
+      key: "listen_rdma",
     });
   }
 
   get inboundLinks(): number {
-    return this.#links.inbound;
+    return this.#connections.inbound;
   }
 
   async register(region: Region): Promise<void> {
@@ -80,7 +194,7 @@ export class RdmaTransport implements Transport {
     const { rdmaOf, settings, rails } = this.#options;
     try {
       const rdma = rdmaOf(region);
-      if (rdma.state === "ready") this.#rails = new RailLinks(rdma, settings, rails);
+      if (rdma.state === "ready") this.#rails = new RailConnections(rdma, settings, rails);
       else this.unsupported = WORDS[rdma.state];
     } catch (thrown) {
       if (!(thrown instanceof NativeError)) throw thrown;
@@ -91,18 +205,20 @@ export class RdmaTransport implements Transport {
   async listen(endpoint: Endpoint, server: PeerServer): Promise<Endpoint> {
     const rails = this.#rails;
     if (rails === null) throw new HearthError("UNSUPPORTED", this.unsupported ?? "no region");
-    const { port } = await this.#links.listen(endpoint);
-    const host = this.#links.hostFor(server);
-    this.#links.takeWith((peer, line, onOver) => {
-      const late = "its queue pairs did not come";
-      const carry = (room: LinkRoom<RdmaMessage>) => new ServedRails(room, rails, this.#limits);
-      return new ServedLink({ peer, line, host, payload: carry, late, onOver });
+    const { port } = await this.#connections.listen(endpoint);
+    const host = this.#connections.hostFor(server);
+    this.#connections.takeWith((peer, channel, onOver) => {
+      const late = "queue pairs were not connected in time";
+      const carry = (room: ConnectionContext<RdmaMessage>) =>
+        new RdmaServer(room, rails, this.#limits);
+      return new ServerConnection({ peer, channel, host, payload: carry, late, onOver });
     });
     return { host: endpoint.host, port };
   }
 
   async dial(target: DialTarget, signal: AbortSignal): Promise<Dialled> {
-    if (this.#closed !== null) return { ok: false, fault: { kind: "closed", why: "it is closed" } };
+    if (this.#closed !== null)
+      return { ok: false, fault: { kind: "closed", why: "the transport is closed" } };
     const rails = this.#rails;
     if (rails === null) {
       const why = this.unsupported ?? "no region is registered";
@@ -111,11 +227,11 @@ export class RdmaTransport implements Transport {
     const { trust, clock } = this.#options;
     const dialled = await dialRdma(target, { trust, rails, clock, limits: this.#limits }, signal);
     if (!dialled.ok) return dialled;
-    return await this.#links.adopt(dialled.link, dialled.der, target.worker);
+    return await this.#connections.adopt(dialled.connection, dialled.der, target.worker);
   }
 
   async reload(): Promise<void> {
-    this.#links.reload();
+    this.#connections.reload();
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -124,7 +240,7 @@ export class RdmaTransport implements Transport {
   }
 
   async #close(): Promise<void> {
-    await this.#links.close();
+    await this.#connections.close();
     await this.#rails?.close();
   }
 }

@@ -1,4 +1,19 @@
-export { acceptedCiphers, type CipherPolicy } from "./ciphers.ts";
-export { type LaneShape, laneShape } from "./lane-shape.ts";
-export { STREAM_LIMITS, type StreamLimits } from "./limits.ts";
-export { type StreamOptions, StreamTransport } from "./stream-transport.ts";
+export {
+  CONTROL_VERSION,
+  type ControlKind,
+  type ControlMessage,
+  decodeControl,
+  encodeControl,
+  STREAM_CODEC,
+  type StreamMessage,
+} from "./control.ts";
+export {
+  acceptedCiphers,
+  type CipherPolicy,
+  type LaneShape,
+  laneShape,
+  STREAM_LIMITS,
+  type StreamLimits,
+  type StreamOptions,
+  StreamTransport,
+} from "./stream-transport.ts";

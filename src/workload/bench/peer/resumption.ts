@@ -50,7 +50,7 @@ export async function measureResumption(
     const startMs = clock.monotonicMs();
     const dialled = await asker.dial(target, new AbortController().signal);
     if (!dialled.ok) throw new HearthError("INTERNAL", `no link: ${dialled.fault.why}`);
-    await using link = dialled.link;
+    await using link = dialled.connection;
     const ms = (await firstByteMs(link, options.blockBytes, clock)) - startMs;
     return { ms, resumed: link.resumed };
   };

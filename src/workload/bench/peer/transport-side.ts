@@ -52,7 +52,7 @@ export class TransportSide implements BenchSide {
       const { kind, why } = dialled.fault;
       throw new HearthError("INTERNAL", `the holder was not reached: ${kind}: ${why}`);
     }
-    this.#link = dialled.link;
+    this.#link = dialled.connection;
   }
 
   async pull(order: PullOrder): Promise<Pulled> {

@@ -1,0 +1,244 @@
+import type { Clock, WorkerId } from "../../core/index.ts";
+import type { HardwareReport } from "../messages.ts";
+import type { Endpoint, TransportLog, TransportName } from "../transport.ts";
+import type { Announcement } from "./announcement.ts";
+
+/** A host that can be asked for blocks, from the configuration or from its announcements. */
+export interface PeerRecord {
+  readonly worker: WorkerId;
+  /** Identifies the agent's process; 0n: unknown. A new value means a restart. */
+  readonly incarnation: bigint;
+  readonly endpoints: Readonly<Partial<Record<TransportName, Endpoint>>>;
+  /** Null: unknown. */
+  readonly hardware: HardwareReport | null;
+  /** Keys (hex) of the namespaces that the host has blocks of; null: unknown, so any. */
+  readonly namespaces: ReadonlySet<string> | null;
+  /** `static`: from the configuration; never removed. */
+  readonly origin: "static" | "announced";
+  /** Monotonic time of the latest announcement; null: a static host without one. */
+  readonly heardMs: number | null;
+}
+
+/** The known hosts. Bounded; the host with the oldest announcement is removed first. */
+export interface Members {
+  get(worker: WorkerId): PeerRecord | null;
+  list(): readonly PeerRecord[];
+  /** Calls the listener for each host that appeared, changed, restarted or left. */
+  onChange(
+    listener: (change: {
+      readonly kind: "came" | "changed" | "restarted" | "went";
+      readonly peer: PeerRecord;
+    }) => void,
+  ): Disposable;
+}
+
+/**
+ * Peers that probably have a block, best first, from local knowledge: summaries and earlier
+ * answers. Never names a peer that is known not to have the block.
+ */
+export interface Whereabouts {
+  /** `keys`: the `BlockKey` is at byte offset `at`, 32 bytes. */
+  holders(namespaceKey: Uint8Array, keys: Uint8Array, at: number): readonly WorkerId[];
+  /** The peer did not have a block that its summary contains. */
+  wasWrong(worker: WorkerId, namespaceKey: Uint8Array, key: Uint8Array): void;
+}
+
+/** Locations of blocks as the router knows them: the NATS service `kv-locate`. */
+export interface Locator {
+  /**
+   * For each key (32 bytes) the workers that have the block, best first. Null: no answer within
+   * `deadlineMs`, or no router. Never throws.
+   */
+  locate(
+    namespaceKey: Uint8Array,
+    keys: readonly Uint8Array[],
+    deadlineMs: number,
+    signal: AbortSignal,
+  ): Promise<readonly (readonly WorkerId[])[] | null>;
+}
+
+type Change = Parameters<Parameters<Members["onChange"]>[0]>[0];
+
+/** A host named by the configuration. */
+export type ListedMember = Pick<PeerRecord, "worker" | "endpoints">;
+
+export interface KnownMembersOptions {
+  /** This host, which is never listed. */
+  readonly self: WorkerId;
+  readonly clock: Clock;
+  /** Maximum number of announced hosts; static hosts do not count. */
+  readonly announcedMax?: number;
+  readonly log?: TransportLog;
+}
+
+/** Earlier processes that announced themselves under the same name. */
+interface Formers {
+  readonly incarnations: Set<bigint>;
+  isTold: boolean;
+}
+
+const ANNOUNCED_MAX = 1_024;
+/** A host without an announcement for this many of its intervals is removed. */
+const SILENT_INTERVALS = 3;
+const LOOK_MS = 500;
+/** Maximum per worker; the oldest are dropped. */
+const FORMERS_MAX = 16;
+
+/**
+ * The known peers, from the configuration and from announcements. If both name a host, the
+ * configuration decides its address, and announcements its properties. If two processes announce
+ * the same name, the latest one counts until it is silent; announcements of the earlier ones are
+ * ignored.
+ */
+export class KnownMembers implements Members, Disposable {
+  readonly #options: KnownMembersOptions;
+  readonly #known = new Map<WorkerId, PeerRecord>();
+  readonly #silentAtMs = new Map<WorkerId, number>();
+  readonly #formers = new Map<WorkerId, Formers>();
+  readonly #listeners = new Set<(change: Change) => void>();
+  readonly #timer: Disposable;
+  #lookedMs: number;
+
+  constructor(options: KnownMembersOptions) {
+    this.#options = options;
+    this.#lookedMs = options.clock.monotonicMs();
+    this.#timer = options.clock.every(LOOK_MS, () => this.#forgetSilent());
+  }
+
+  get(worker: WorkerId): PeerRecord | null {
+    return this.#known.get(worker) ?? null;
+  }
+
+  list(): readonly PeerRecord[] {
+    return [...this.#known.values()];
+  }
+
+  onChange(listener: (change: Change) => void): Disposable {
+    this.#listeners.add(listener);
+    return { [Symbol.dispose]: () => this.#listeners.delete(listener) };
+  }
+
+  /** Replaces the static hosts. */
+  setListed(listed: readonly ListedMember[]): void {
+    const wanted = new Map(listed.map((member) => [member.worker, member]));
+    wanted.delete(this.#options.self);
+    for (const record of [...this.#known.values()]) {
+      if (record.origin === "static" && !wanted.has(record.worker)) this.#remove(record);
+    }
+    for (const { worker, endpoints } of wanted.values()) {
+      const before = this.#known.get(worker);
+      const unheard = { incarnation: 0n, hardware: null, namespaces: null, heardMs: null };
+      this.#put({ ...(before ?? unheard), worker, endpoints, origin: "static" });
+    }
+  }
+
+  /** Processes an announcement. */
+  heard(announcement: Announcement): void {
+    const { worker, incarnation, everyMs, hardware, namespaces } = announcement;
+    if (worker === this.#options.self) return;
+    const before = this.#known.get(worker);
+    if (before === undefined) this.#makeRoom();
+    else if (this.#isFormer(before, incarnation)) return;
+    const heardMs = this.#options.clock.monotonicMs();
+    this.#silentAtMs.set(worker, heardMs + everyMs * SILENT_INTERVALS);
+    const isListed = before?.origin === "static";
+    this.#put({
+      worker,
+      incarnation,
+      endpoints: isListed ? before.endpoints : announcement.endpoints,
+      hardware,
+      namespaces: namespaces === null ? null : new Set(namespaces),
+      origin: isListed ? "static" : "announced",
+      heardMs,
+    });
+  }
+
+  /** A host announced that it is leaving. Ignored if a successor has already announced itself. */
+  left({ worker, incarnation }: Pick<Announcement, "worker" | "incarnation">): void {
+    const record = this.#known.get(worker);
+    if (record?.incarnation === incarnation) this.#silence(record);
+  }
+
+  [Symbol.dispose](): void {
+    this.#timer[Symbol.dispose]();
+    this.#listeners.clear();
+  }
+
+  /**
+   * Removes silent hosts. Announcements that arrived while this process was stopped are read first.
+   */
+  #forgetSilent(): void {
+    const nowMs = this.#options.clock.monotonicMs();
+    const stoodMs = nowMs - this.#lookedMs - LOOK_MS;
+    this.#lookedMs = nowMs;
+    for (const [worker, untilMs] of [...this.#silentAtMs]) {
+      const silentAtMs = untilMs + (stoodMs > LOOK_MS ? stoodMs : 0);
+      this.#silentAtMs.set(worker, silentAtMs);
+      const record = this.#known.get(worker);
+      if (nowMs >= silentAtMs && record !== undefined) this.#silence(record);
+    }
+  }
+
+  /** An announcement of an earlier incarnation: two running processes have the same name. */
+  #isFormer({ worker, incarnation: current }: PeerRecord, incarnation: bigint): boolean {
+    if (!this.#silentAtMs.has(worker) || current === incarnation) return false;
+    const formers = this.#formers.getOrInsertComputed(worker, () => ({
+      incarnations: new Set(),
+      isTold: false,
+    }));
+    const { incarnations } = formers;
+    if (incarnations.has(incarnation)) {
+      if (!formers.isTold) {
+        const text = "two hosts announce the same worker name; using the latest";
+        this.#options.log?.("warn", text, { worker });
+      }
+      formers.isTold = true;
+      return true;
+    }
+    const [oldest] = incarnations;
+    if (incarnations.size >= FORMERS_MAX) incarnations.delete(oldest!);
+    incarnations.add(current);
+    return false;
+  }
+
+  /** A static host stays listed, without its announced properties. */
+  #silence(record: PeerRecord): void {
+    this.#silentAtMs.delete(record.worker);
+    this.#formers.delete(record.worker);
+    if (record.origin === "announced") this.#remove(record);
+    else this.#put({ ...record, hardware: null, namespaces: null });
+  }
+
+  #makeRoom(): void {
+    const announced = this.list().filter(({ origin }) => origin === "announced");
+    if (announced.length < (this.#options.announcedMax ?? ANNOUNCED_MAX)) return;
+    const longest = announced.reduce((a, b) => ((a.heardMs ?? 0) <= (b.heardMs ?? 0) ? a : b));
+    this.#remove(longest);
+  }
+
+  #put(record: PeerRecord): void {
+    const before = this.#known.get(record.worker);
+    this.#known.set(record.worker, Object.freeze(record));
+    const kind = before === undefined ? "came" : changeOf(before, record);
+    if (kind !== null) this.#notify({ kind, peer: record });
+  }
+
+  #remove(record: PeerRecord): void {
+    this.#known.delete(record.worker);
+    this.#formers.delete(record.worker);
+    this.#silentAtMs.delete(record.worker);
+    this.#notify({ kind: "went", peer: record });
+  }
+
+  #notify(change: Change): void {
+    for (const listener of [...this.#listeners]) listener(change);
+  }
+}
+
+/** Null: nothing changed except the time of the announcement. */
+function changeOf(before: PeerRecord, after: PeerRecord): "restarted" | "changed" | null {
+  const isOther = before.incarnation !== after.incarnation;
+  if (isOther && before.incarnation !== 0n) return "restarted";
+  const isSame = Bun.deepEquals({ ...before, heardMs: null }, { ...after, heardMs: null });
+  return isSame ? null : "changed";
+}

@@ -1,0 +1,310 @@
+import {
+  type Clock,
+  formatBytes,
+  LAYER_ALL,
+  type NamespaceIndex,
+  type WorkerId,
+} from "../../core/index.ts";
+import type { WantedBlock } from "../messages.ts";
+import type { BlockFetch } from "./block-fetch.ts";
+import type { FetchContext } from "./create-fetcher.ts";
+import type { Peer, Peers } from "./peer.ts";
+
+const KEPT_MAX = 4_096;
+const FOR_MS = 600_000;
+
+/** Blocks fetches of a key from a peer for ten minutes after the peer sent corrupt data for it. */
+export class PeerDenylist {
+  readonly #clock: Clock;
+  /** In order of expiry. */
+  readonly #untilMs = new Map<string, number>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  add(worker: WorkerId, key: string): void {
+    const name = `${key} ${worker}`;
+    this.#untilMs.delete(name);
+    this.#untilMs.set(name, this.#clock.monotonicMs() + FOR_MS);
+    for (const [oldest, untilMs] of this.#untilMs) {
+      if (this.#untilMs.size <= KEPT_MAX && untilMs > this.#clock.monotonicMs()) break;
+      this.#untilMs.delete(oldest);
+    }
+  }
+
+  /** Lets callers skip computing a key for the lookup. */
+  get empty(): boolean {
+    return this.#untilMs.size === 0;
+  }
+
+  has(worker: WorkerId, key: string): boolean {
+    if (this.empty) return false;
+    const untilMs = this.#untilMs.get(`${key} ${worker}`);
+    return untilMs !== undefined && untilMs > this.#clock.monotonicMs();
+  }
+}
+
+/** While fetches are unprofitable, one is let through this often, to notice an improved path. */
+const PROBE_EVERY_MS = 1_000;
+
+/** Payload bytes to fetch from one peer. */
+interface Load {
+  readonly peer: Peer;
+  readonly bytes: number;
+}
+
+/**
+ * Compares fetching with recomputing. A fetch takes one round trip plus the peer's queued and
+ * requested bytes at its goodput; peers work in parallel. Recomputing takes the blocks' tokens at
+ * the engines' prefill rate. Unknown values count in favour of fetching.
+ */
+export class CostModel {
+  readonly #context: FetchContext;
+  /** Time at which the next unprofitable fetch is let through. */
+  #probeAtMs: number | null = null;
+
+  constructor(context: FetchContext) {
+    this.#context = context;
+  }
+
+  /** Estimated milliseconds until the peer has delivered this many more bytes; null: unknown. */
+  estimateMs(peer: Peer, bytes: number): number | null {
+    return this.#takesMs(peer, bytes, peer.goodput);
+  }
+
+  #takesMs(peer: Peer, bytes: number, goodput: number | null): number | null {
+    if (goodput === null) return null;
+    return (peer.rttMs ?? 0) + ((peer.loadBytes + bytes) * 1_000) / goodput;
+  }
+
+  /** Estimated milliseconds to recompute this many blocks; null: unknown. */
+  computeMs(namespace: NamespaceIndex, blocks: number): number | null {
+    const rate = this.#context.limits.prefillTokensPerS;
+    const tokens = this.#context.parts.tokensPerBlock(namespace);
+    return rate === null || tokens === null ? null : (blocks * tokens * 1_000) / rate;
+  }
+
+  /** The reason a fetch is unprofitable; null: it may be profitable. */
+  whyNot(namespace: NamespaceIndex, blocks: number, loads: Iterable<Load>): string | null {
+    const computeMs = this.computeMs(namespace, blocks);
+    if (computeMs === null) return null;
+    let worst: { readonly load: Load; readonly ms: number } | null = null;
+    for (const load of loads) {
+      const ms = this.#takesMs(load.peer, load.bytes, load.peer.provenGoodput);
+      if (ms !== null && ms > (worst?.ms ?? 0)) worst = { load, ms };
+    }
+    if (worst === null || worst.ms <= computeMs) return null;
+    const { peer, bytes } = worst.load;
+    const speed = `${formatBytes(Math.round(peer.provenGoodput ?? 0))}/s`;
+    return (
+      `recomputing takes ${roundMs(computeMs)} ms, ` +
+      `fetching ${formatBytes(bytes)} from ${peer.worker} at ${speed} takes ${roundMs(worst.ms)} ms`
+    );
+  }
+
+  /** Whether an unprofitable fetch may run now. Nothing else measures the path. */
+  get mayProbe(): boolean {
+    const nowMs = this.#context.parts.clock.monotonicMs();
+    this.#probeAtMs ??= nowMs + PROBE_EVERY_MS;
+    return nowMs >= this.#probeAtMs;
+  }
+
+  /** Like `mayProbe`; if true, no other fetch may probe for `PROBE_EVERY_MS`. */
+  takeProbe(): boolean {
+    const may = this.mayProbe;
+    if (may) this.#probeAtMs = this.#context.parts.clock.monotonicMs() + PROBE_EVERY_MS;
+    return may;
+  }
+}
+
+function roundMs(ms: number): number {
+  return ms < 10 ? Number(ms.toFixed(1)) : Math.round(ms);
+}
+
+const KEY_WORDS = 8;
+const KEY_BYTES = 32;
+/** Bytes of an unprofitable run that are fetched as a probe; at least one block. */
+const PROBE_BYTES = 1 << 20;
+
+interface FetchForecastOptions {
+  readonly context: FetchContext;
+  readonly peers: Peers;
+  readonly cost: CostModel;
+  readonly denylist: PeerDenylist;
+}
+
+/** Estimates from local state, without a request, whether a fetch is worthwhile. */
+export class FetchForecast {
+  readonly #context: FetchContext;
+  readonly #peers: Peers;
+  readonly #cost: CostModel;
+  readonly #denylist: PeerDenylist;
+
+  constructor({ context, peers, cost, denylist }: FetchForecastOptions) {
+    this.#context = context;
+    this.#peers = peers;
+    this.#cost = cost;
+    this.#denylist = denylist;
+  }
+
+  /** See `PeerTier`. */
+  promising(namespace: NamespaceIndex, keys: Uint32Array, from: number, count: number): number {
+    const namespaceKey = this.#context.parts.namespaces.keyOf(namespace);
+    if (namespaceKey === null) return 0;
+    const at = keys.byteOffset + from * KEY_WORDS * 4;
+    const bytes = new Uint8Array(keys.buffer, at, count * KEY_BYTES);
+    const usable = new Map<WorkerId, Peer | null>();
+    const shares = new Map<Peer, number>();
+    const usual = this.#context.parts.blocks.usualBytes(namespace, LAYER_ALL);
+    let run = 0;
+    for (; run < count; run++) {
+      const peer = this.#holder(namespaceKey, bytes, run * KEY_BYTES, usable);
+      if (peer === null) break;
+      shares.set(peer, (shares.get(peer) ?? 0) + usual);
+    }
+    if (run === 0 || this.#cost.whyNot(namespace, run, loadsOf(shares)) === null) return run;
+    const some = Math.min(Math.max(Math.floor(PROBE_BYTES / usual), 1), run);
+    return this.#cost.mayProbe ? some : 0;
+  }
+
+  /** The reason these fetches are unprofitable; null: they may be profitable, or run as a probe. */
+  whyUnprofitable(namespace: NamespaceIndex, fetches: readonly BlockFetch[]): string | null {
+    if (fetches.length === 0 || this.#cost.computeMs(namespace, 1) === null) return null;
+    const shares = new Map<Peer, number>();
+    const usable = new Map<WorkerId, Peer | null>();
+    for (const { candidates, namespaceKey, keyBytes, layer } of fetches) {
+      const source = candidates.map((worker) => this.#usable(worker, usable)).find(Boolean);
+      const peer = source ?? this.#holder(namespaceKey, keyBytes, 0, usable);
+      if (peer === null) continue;
+      const bytes = this.#context.parts.blocks.usualBytes(namespace, layer);
+      shares.set(peer, (shares.get(peer) ?? 0) + bytes);
+    }
+    const prefixes = new Set(fetches.map(({ digest }) => digest.toHex())).size;
+    const why = this.#cost.whyNot(namespace, prefixes, loadsOf(shares));
+    return why !== null && this.#cost.takeProbe() ? null : why;
+  }
+
+  /** The reason these blocks would not be fetched for an engine now; null: they would be. */
+  whyNot(
+    namespace: NamespaceIndex,
+    blocks: readonly WantedBlock[],
+    keys: Uint8Array,
+  ): string | null {
+    const namespaceKey = this.#context.parts.namespaces.keyOf(namespace);
+    if (namespaceKey === null) return "the namespace is not known here";
+    const all = this.#peers.all();
+    if (all.length === 0) return "no peer is known";
+    if (all.every((peer) => !peer.breaker.allows)) return "no peer is reachable";
+    const shares = new Map<Peer, number>();
+    const usable = new Map<WorkerId, Peer | null>();
+    for (const [index, { layer }] of blocks.entries()) {
+      const peer = this.#holder(namespaceKey, keys, index * KEY_BYTES, usable);
+      if (peer === null) {
+        if (shares.size > 0) break;
+        return "no reachable peer is known to have the block";
+      }
+      const bytes = this.#context.parts.blocks.usualBytes(namespace, layer);
+      shares.set(peer, (shares.get(peer) ?? 0) + bytes);
+    }
+    const prefixes = new Set(blocks.map(({ digest }) => digest.toHex())).size;
+    return this.#cost.whyNot(namespace, prefixes, loadsOf(shares));
+  }
+
+  /** The best peer to ask for the key at byte offset `at`. */
+  #holder(
+    namespaceKey: Uint8Array,
+    keys: Uint8Array,
+    at: number,
+    usable: Map<WorkerId, Peer | null>,
+  ): Peer | null {
+    for (const worker of this.#context.parts.whereabouts.holders(namespaceKey, keys, at)) {
+      const peer = this.#usable(worker, usable);
+      if (peer === null) continue;
+      if (this.#denylist.empty) return peer;
+      if (!this.#denylist.has(worker, keys.subarray(at, at + KEY_BYTES).toHex())) return peer;
+    }
+    return null;
+  }
+
+  #usable(worker: WorkerId, known: Map<WorkerId, Peer | null>): Peer | null {
+    let peer = known.get(worker);
+    if (peer === undefined) {
+      const candidate = this.#peers.get(worker);
+      peer = candidate?.mayBeAsked ? candidate : null;
+      known.set(worker, peer);
+    }
+    return peer;
+  }
+}
+
+function loadsOf(shares: ReadonlyMap<Peer, number>): Load[] {
+  return [...shares].map(([peer, bytes]) => ({ peer, bytes }));
+}
+
+/** Maximum number of attempts for one block at one peer. */
+const ASKS_MAX = 4;
+/** A peer other than the first is chosen only if it is faster by this factor and this time. */
+const CLEARLY = 1.5;
+const CLEARLY_MS = 1;
+/** Attempts added to a slow peer in the comparison, so that it comes last among equals. */
+const SUSPECT = 0.5;
+
+/** Chooses the peer for the next attempt among a block's candidates. */
+export class Candidates {
+  readonly #peers: Peers;
+  readonly #cost: CostModel;
+  readonly #denylist: PeerDenylist;
+  readonly #nowMs: () => number;
+
+  constructor(peers: Peers, cost: CostModel, denylist: PeerDenylist, nowMs: () => number) {
+    this.#peers = peers;
+    this.#cost = cost;
+    this.#denylist = denylist;
+    this.#nowMs = nowMs;
+  }
+
+  /**
+   * The peer to ask now; null: none now. Prefers peers with the fewest attempts, then those that
+   * are not slow, then the order of the candidates, unless a later one is clearly faster.
+   */
+  pick(fetch: BlockFetch): Peer | null {
+    let [choice, fewest]: [Peer[], number] = [[], Number.POSITIVE_INFINITY];
+    for (const worker of fetch.candidates) {
+      const peer = this.#usable(fetch, worker);
+      if (peer === null) continue;
+      const attempts = fetch.tried(worker).attempts + (peer.suspect ? SUSPECT : 0);
+      if (attempts < fewest) [choice, fewest] = [[], attempts];
+      if (attempts === fewest) choice.push(peer);
+    }
+    return choice.length > 1 ? this.#soonest(choice, fetch.bytes) : (choice[0] ?? null);
+  }
+
+  /** Milliseconds until the first busy candidate may be asked again; null: there is none. */
+  waitMs(fetch: BlockFetch): number | null {
+    const nowMs = this.#nowMs();
+    const waits = fetch.candidates.flatMap((worker) => {
+      const { busyUntilMs, done, attempts } = fetch.tried(worker);
+      return !done && attempts < ASKS_MAX && busyUntilMs > nowMs ? busyUntilMs - nowMs : [];
+    });
+    return waits.length === 0 ? null : Math.min(...waits);
+  }
+
+  #soonest(peers: readonly Peer[], bytes: number): Peer {
+    let least = Number.POSITIVE_INFINITY;
+    for (const peer of peers) {
+      least = Math.min(least, this.#cost.estimateMs(peer, bytes) ?? Number.POSITIVE_INFINITY);
+    }
+    const soon = least * CLEARLY + CLEARLY_MS;
+    return peers.find((peer) => (this.#cost.estimateMs(peer, bytes) ?? 0) <= soon)!;
+  }
+
+  #usable(fetch: BlockFetch, worker: WorkerId): Peer | null {
+    const { done, attempts, busyUntilMs } = fetch.tried(worker);
+    if (done || attempts >= ASKS_MAX || busyUntilMs > this.#nowMs()) return null;
+    for (const attempt of fetch.attempts) if (attempt.peer.worker === worker) return null;
+    const peer = this.#peers.get(worker);
+    if (!peer?.mayBeAsked) return null;
+    return this.#denylist.has(worker, fetch.key) ? null : peer;
+  }
+}

@@ -1,0 +1,339 @@
+import {
+  assert,
+  isWorkerId,
+  type NamespaceIndex,
+  type WorkerId,
+  yieldToLoop,
+} from "../../core/index.ts";
+import type { FetchOptions, FetchOutcome, SourceHas } from "../../store/index.ts";
+import type { PeerAnswer, WantedBlock } from "../messages.ts";
+import { TRANSPORTS, type TransportName } from "../transport.ts";
+import { Admission } from "./admission.ts";
+import { BlockFetch, FetchCall, Traces } from "./block-fetch.ts";
+import { Candidates, CostModel, FetchForecast, PeerDenylist } from "./candidates.ts";
+import {
+  Discovery,
+  type FindOptions,
+  findNames,
+  PeerQueries,
+  type WorkersFound,
+} from "./discovery.ts";
+import { FetchScheduler } from "./fetch-scheduler.ts";
+import {
+  type PeerStatus,
+  PULL_OUTCOMES,
+  type Puller,
+  type PullerParts,
+  type PullerStats,
+  type PullLimits,
+  type PullOptions,
+  type PullOutcome,
+  type PullTrace,
+} from "./fetcher.ts";
+import { Peers } from "./peer.ts";
+import { IdleConnections } from "./peer-path.ts";
+
+/** State shared by the parts of a fetcher. */
+export interface FetchContext {
+  readonly parts: PullerParts;
+  readonly counters: FetchCounters;
+  readonly idle: IdleConnections;
+  /** The current limits. */
+  limits: PullLimits;
+}
+
+/** Counters since the start. */
+class FetchCounters {
+  readonly #outcomes = Object.fromEntries(PULL_OUTCOMES.map((name) => [name, 0])) as Record<
+    PullOutcome,
+    number
+  >;
+  readonly #byTransport = Object.fromEntries(
+    TRANSPORTS.map((name) => [name, { blocks: 0, bytes: 0, fallbacks: 0 }]),
+  ) as Record<TransportName, { blocks: number; bytes: number; fallbacks: number }>;
+  corrupt = 0;
+  hedges = 0;
+  hedgesWon = 0;
+  sharedPulls = 0;
+  #fallbacks = 0;
+
+  ended(outcome: PullOutcome): void {
+    this.#outcomes[outcome]++;
+  }
+
+  came(transport: TransportName, bytes: number): void {
+    this.#byTransport[transport].blocks++;
+    this.#byTransport[transport].bytes += bytes;
+  }
+
+  /** This transport failed, and the request continued over another one. */
+  fellBack(transport: TransportName): void {
+    this.#fallbacks++;
+    this.#byTransport[transport].fallbacks++;
+  }
+
+  stats(now: Pick<PullerStats, "inFlightBytes" | "waiting">): PullerStats {
+    return {
+      outcomes: { ...this.#outcomes },
+      corrupt: this.corrupt,
+      hedges: this.hedges,
+      hedgesWon: this.hedgesWon,
+      fallbacks: this.#fallbacks,
+      sharedPulls: this.sharedPulls,
+      ...now,
+      byTransport: structuredClone(this.#byTransport),
+    };
+  }
+}
+
+/** Upper bound of a caller's deadline. */
+const DEADLINE_MS_MAX = 3_600_000;
+const KEY_BYTES = 32;
+/** Number of fetches to start before yielding to the event loop. */
+const STARTS_A_SLICE = 256;
+/**
+ * An engine's fetch ends this much before the engine's deadline, so that the results arrive in
+ * time.
+ */
+const BEFORE_END_MS = 2;
+
+/** Creates a fetcher over these transports. See `Puller`. */
+export function createPuller(parts: PullerParts): Puller {
+  return new PeerFetcher(parts);
+}
+
+class PeerFetcher implements Puller {
+  readonly #context: FetchContext;
+  readonly #admission: Admission;
+  readonly #peers: Peers;
+  readonly #queries: PeerQueries;
+  readonly #discovery: Discovery;
+  readonly #forecast: FetchForecast;
+  readonly #scheduler: FetchScheduler;
+  readonly #traces: Traces;
+  /** By namespace and key: one fetch per block, shared by all callers. */
+  readonly #fetches = new Map<string, BlockFetch>();
+  readonly #calls = new Set<FetchCall>();
+  #closed = false;
+
+  constructor(parts: PullerParts) {
+    const shared = { counters: new FetchCounters(), idle: new IdleConnections() };
+    const context: FetchContext = { parts, ...shared, limits: parts.limits };
+    this.#context = context;
+    const admission = new Admission(parts.limits);
+    const peers = new Peers(context, (worker) => admission.bytesOf(worker));
+    const denylist = new PeerDenylist(parts.clock);
+    const cost = new CostModel(context);
+    const queries = new PeerQueries(context);
+    const discovery = new Discovery(context, peers, queries);
+    const nowMs = () => parts.clock.monotonicMs();
+    const candidates = new Candidates(peers, cost, denylist, nowMs);
+    const ended = (fetch: BlockFetch) => void this.#fetches.delete(nameOf(fetch));
+    this.#admission = admission;
+    this.#peers = peers;
+    this.#queries = queries;
+    this.#discovery = discovery;
+    this.#traces = new Traces(parts.clock);
+    this.#forecast = new FetchForecast({ context, peers, cost, denylist });
+    this.#scheduler = new FetchScheduler({
+      context,
+      admission,
+      candidates,
+      discovery,
+      queries,
+      denylist,
+      ended,
+    });
+  }
+
+  get stats(): PullerStats {
+    const { inFlightBytes, waiting } = this.#admission;
+    return this.#context.counters.stats({ inFlightBytes, waiting });
+  }
+
+  configure(limits: PullLimits): void {
+    this.#context.limits = limits;
+    this.#admission.configure(limits);
+  }
+
+  promising(namespace: NamespaceIndex, keys: Uint32Array, from: number, count: number): number {
+    return this.#closed ? 0 : this.#forecast.promising(namespace, keys, from, count);
+  }
+
+  fetch(
+    namespace: NamespaceIndex,
+    blocks: readonly WantedBlock[],
+    options: FetchOptions,
+  ): Promise<FetchOutcome[]> {
+    const deadlineMs = options.deadlineMs - Math.min(BEFORE_END_MS, options.deadlineMs / 4);
+    return this.pull(namespace, blocks, {
+      ...options,
+      priority: "acquire",
+      deadlineMs,
+      sources: options.sources?.filter(isWorkerId) ?? [],
+      always: options.sources !== undefined && options.sources.length > 0,
+    });
+  }
+
+  async whatHas(
+    worker: string,
+    namespace: NamespaceIndex,
+    blocks: readonly WantedBlock[],
+    options: FindOptions,
+  ): Promise<readonly SourceHas[] | null> {
+    const key = this.#context.parts.namespaces.keyOf(namespace);
+    if (key === null || !isWorkerId(worker)) return null;
+    const answer = await this.ask(worker, { op: "has", namespace: key, blocks }, options);
+    if (answer?.op !== "has" || answer.blocks.length !== blocks.length) return null;
+    return answer.blocks.map(({ tiers, generation }) => {
+      if (tiers !== 0) return "here";
+      return generation === 0n ? "absent" : "coming";
+    });
+  }
+
+  async pull(
+    namespace: NamespaceIndex,
+    blocks: readonly WantedBlock[],
+    options: PullOptions,
+  ): Promise<FetchOutcome[]> {
+    const call = new FetchCall(blocks.length, options.stopAtMiss);
+    const namespaceKey = this.#context.parts.namespaces.keyOf(namespace);
+    if (namespaceKey === null || this.#closed || options.signal.aborted) {
+      call.end("miss");
+      return await call.done;
+    }
+    const { clock } = this.#context.parts;
+    const deadlineMs = Math.min(Math.max(options.deadlineMs, 0), DEADLINE_MS_MAX);
+    using _late = clock.after(deadlineMs, () => call.end("late"));
+    const abort = () => call.end("miss");
+    options.signal.addEventListener("abort", abort, { once: true });
+    this.#calls.add(call);
+    const untilMs = clock.monotonicMs() + deadlineMs;
+    const fetches = this.#coalesce(namespace, namespaceKey, blocks, options, untilMs);
+    call.onLeave = (index, late) => {
+      const fetch = fetches[index]!;
+      if (fetch.leave(call, index)) this.#scheduler.unwanted(fetch, late);
+    };
+    for (const [index, fetch] of fetches.entries())
+      if (call.wants(index)) fetch.join(call, index, untilMs);
+    void this.#start(namespace, fetches, options);
+    const outcomes = await call.done;
+    this.#calls.delete(call);
+    options.signal.removeEventListener("abort", abort);
+    return outcomes;
+  }
+
+  async find(
+    names: readonly Uint8Array[],
+    sources: readonly WorkerId[],
+    options: FindOptions,
+  ): Promise<readonly WorkersFound[]> {
+    if (this.#closed) return names.map(() => []);
+    return await findNames({ peers: this.#peers, queries: this.#queries }, names, sources, options);
+  }
+
+  mayAsk(worker: WorkerId): boolean {
+    return !this.#closed && this.#peers.get(worker)?.mayBeAsked === true;
+  }
+
+  async ask(
+    worker: WorkerId,
+    request: Parameters<Puller["ask"]>[1],
+    options: FindOptions,
+  ): Promise<PeerAnswer | null> {
+    const peer = this.#closed ? null : this.#peers.get(worker);
+    return peer === null ? null : await this.#queries.ask(peer, request, options);
+  }
+
+  whyNot(namespace: NamespaceIndex, blocks: readonly WantedBlock[]): string | null {
+    if (this.#closed) return "the agent is shutting down";
+    return this.#forecast.whyNot(namespace, blocks, this.#keysOf(blocks));
+  }
+
+  peers(): readonly PeerStatus[] {
+    return this.#peers.status();
+  }
+
+  traces(key: string | null): readonly PullTrace[] {
+    return this.#traces.list(key);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+    for (const call of [...this.#calls]) call.end("miss");
+    for (const fetch of [...this.#fetches.values()])
+      this.#scheduler.settle(fetch, "aborted", "the agent is shutting down");
+    this.#discovery.close();
+    await Promise.all([this.#queries.close(), this.#scheduler.settled(), this.#peers.close()]);
+  }
+
+  /** The fetch of each block: the one in progress, or a new one. */
+  #coalesce(
+    namespace: NamespaceIndex,
+    namespaceKey: Uint8Array,
+    blocks: readonly WantedBlock[],
+    { priority }: PullOptions,
+    deadlineMs: number,
+  ): BlockFetch[] {
+    const keys = this.#keysOf(blocks);
+    return blocks.map(({ digest, layer }, index) => {
+      const keyBytes = keys.slice(index * KEY_BYTES, (index + 1) * KEY_BYTES);
+      const key = keyBytes.toHex();
+      const under = this.#fetches.get(`${namespace} ${key}`);
+      if (under !== undefined) {
+        this.#context.counters.sharedPulls++;
+        if (under.raisePriority(priority)) this.#scheduler.raisePriority(under);
+        return under;
+      }
+      const trace = this.#traces.begin({ key, digest: digest.toHex(), layer }, priority);
+      const place = { namespace, namespaceKey, digest: digest.slice(), layer, keyBytes };
+      const fetch = new BlockFetch({ ...place, trace, deadlineMs }, priority);
+      this.#fetches.set(nameOf(fetch), fetch);
+      return fetch;
+    });
+  }
+
+  /** Starts the new fetches; ends those that are estimated to be unprofitable. */
+  async #start(
+    namespace: NamespaceIndex,
+    fetches: readonly BlockFetch[],
+    options: PullOptions,
+  ): Promise<void> {
+    const fresh = [...new Set(fetches)].filter((fetch) => fetch.fresh);
+    for (const fetch of fetches) fetch.offer(options.sources);
+    for (const fetch of fresh) fetch.fresh = false;
+    const doubt =
+      options.always || options.priority !== "acquire"
+        ? null
+        : this.#forecast.whyUnprofitable(namespace, fresh);
+    for (const [index, fetch] of fresh.entries()) {
+      if (index > 0 && index % STARTS_A_SLICE === 0) await yieldToLoop();
+      if (fetch.settled !== null) continue;
+      if (doubt === null) this.#scheduler.advance(fetch);
+      else this.#scheduler.settle(fetch, "unprofitable", doubt);
+    }
+  }
+
+  #keysOf(blocks: readonly WantedBlock[]): Uint8Array {
+    const { deriveKeys } = this.#context.parts;
+    const keys = new Uint8Array(blocks.length * KEY_BYTES);
+    for (let from = 0; from < blocks.length; ) {
+      const { layer } = blocks[from]!;
+      let to = from + 1;
+      while (to < blocks.length && blocks[to]!.layer === layer) to++;
+      const digests = new Uint8Array((to - from) * KEY_BYTES);
+      for (let index = from; index < to; index++) {
+        const { digest } = blocks[index]!;
+        assert(digest.length === KEY_BYTES, "a digest has 32 bytes");
+        digests.set(digest, (index - from) * KEY_BYTES);
+      }
+      keys.set(deriveKeys(digests, layer), from * KEY_BYTES);
+      from = to;
+    }
+    return keys;
+  }
+}
+
+function nameOf({ namespace, key }: BlockFetch): string {
+  return `${namespace} ${key}`;
+}

@@ -1,0 +1,385 @@
+import type { Clock } from "../../core/index.ts";
+import type { PulledBlock, Unplaced } from "../../store/index.ts";
+import type { FrameHeader, ItemRefusal } from "../messages.ts";
+import type { ItemCame, ItemResult, LinkFault, PeerLink } from "../transport.ts";
+import type { Attempt, RequestHandle } from "./block-fetch.ts";
+import type { FetchContext } from "./create-fetcher.ts";
+import type { Opened, Peer } from "./peer.ts";
+import type { PeerPath } from "./peer-path.ts";
+
+/**
+ * Less than this does not count as progress. Stops a peer that sends byte by byte from holding
+ * slots.
+ */
+const PROGRESS_BYTES = 64 << 10;
+/**
+ * Expected answer time while too few answers were measured, and its lower bound, in milliseconds.
+ */
+const UNKNOWN_MS = 250;
+const SLOW_MS_MIN = 3;
+/** A timer that fires this much late means that this process was stopped, not the peer. */
+const STOOD_STILL_MS = 5;
+/** Time to process input after the process was stopped. */
+const CATCH_UP_MS = 10;
+
+interface ProgressEvents {
+  /** 95th percentile of the time to the first or the next answer; null: unknown. */
+  usualMs(first: boolean): number | null;
+  /** Maximum time without progress. */
+  timeoutMs(): number;
+  /** Called once for each answer that takes too long; `silent`: no bytes arrived either. */
+  slow(silent: boolean, afterMs: number): void;
+  stalled(afterMs: number): void;
+}
+
+/** Detects slow and stalled requests. */
+class ProgressMonitor {
+  readonly #clock: Clock;
+  readonly #watch: ProgressEvents;
+  #timer: Disposable | null = null;
+  #startMs = 0;
+  #answerMs = 0;
+  #progressMs = 0;
+  #bytes = 0;
+  #dueMs = 0;
+  #silent = true;
+  #list = false;
+  #answered = false;
+
+  constructor(clock: Clock, watch: ProgressEvents) {
+    this.#clock = clock;
+    this.#watch = watch;
+  }
+
+  start(): Disposable {
+    this.#startMs = this.#clock.monotonicMs();
+    this.#answerMs = this.#startMs;
+    this.#progressMs = this.#startMs;
+    this.#arm();
+    return { [Symbol.dispose]: () => this.#timer?.[Symbol.dispose]() };
+  }
+
+  /** The request was sent, for the first time or again. Starts the clock for the answer. */
+  sent(): void {
+    this.#progressMs = this.#clock.monotonicMs();
+    this.#answerMs = this.#progressMs;
+  }
+
+  moved(bytes: number): void {
+    this.#silent = false;
+    this.#bytes += bytes;
+    if (this.#bytes < PROGRESS_BYTES) return;
+    this.#bytes = 0;
+    this.#progressMs = this.#clock.monotonicMs();
+  }
+
+  /** A block was answered. Returns the time since the request or the previous answer. */
+  answer(): { readonly first: boolean; readonly ms: number } {
+    const nowMs = this.#clock.monotonicMs();
+    const waited = { first: !this.#answered, ms: nowMs - this.#answerMs };
+    this.#answered = true;
+    this.#silent = true;
+    this.#bytes = 0;
+    this.#answerMs = nowMs;
+    this.#progressMs = nowMs;
+    if (this.#list) {
+      this.#list = false;
+      this.#timer?.[Symbol.dispose]();
+      this.#arm();
+    }
+    return waited;
+  }
+
+  #slowMs(): number {
+    const timeoutMs = this.#watch.timeoutMs();
+    const usualMs = this.#watch.usualMs(!this.#answered) ?? Math.min(UNKNOWN_MS, timeoutMs / 4);
+    return Math.min(Math.max(usualMs, SLOW_MS_MIN), timeoutMs);
+  }
+
+  #arm(leastMs = 1): void {
+    const nowMs = this.#clock.monotonicMs();
+    const stallMs = this.#progressMs + this.#watch.timeoutMs() - nowMs;
+    const slowMs = this.#list ? stallMs : this.#answerMs + this.#slowMs() - nowMs;
+    const ms = Math.max(Math.min(stallMs, slowMs), leastMs);
+    this.#dueMs = nowMs + ms;
+    this.#timer = this.#clock.after(ms, () => this.#check());
+  }
+
+  #check(): void {
+    const nowMs = this.#clock.monotonicMs();
+    const stoodMs = nowMs - this.#dueMs;
+    if (stoodMs > STOOD_STILL_MS) {
+      this.#progressMs = Math.min(this.#progressMs + stoodMs, nowMs);
+      this.#answerMs = Math.min(this.#answerMs + stoodMs, nowMs);
+      this.#arm(CATCH_UP_MS);
+      return;
+    }
+    if (nowMs - this.#progressMs >= this.#watch.timeoutMs()) {
+      this.#watch.stalled(nowMs - this.#progressMs);
+      return;
+    }
+    if (!this.#list && nowMs - this.#answerMs >= this.#slowMs()) {
+      this.#list = true;
+      this.#watch.slow(this.#silent, nowMs - this.#startMs);
+    }
+    this.#arm();
+  }
+}
+
+/** Results of a request: exactly one call for each attempt, except as `came` says. */
+export interface RequestEvents {
+  /**
+   * The block is in its slot. May follow `failed`, if the block arrived after the attempt was
+   * abandoned.
+   */
+  came(attempt: Attempt, came: ItemCame, path: PeerPath): void;
+  declined(attempt: Attempt, how: ItemRefusal): void;
+  /** Not requested: RAM had no slot, or the block needs none. */
+  unplaced(attempt: Attempt, why: Unplaced): void;
+  /** No answer. The request has already recorded faults of the peer. */
+  failed(attempt: Attempt, fault: LinkFault): void;
+  /** Whether a slow request may be hedged. */
+  mayHedge(): boolean;
+  /** The attempt's request is slow. */
+  slow(attempt: Attempt): void;
+}
+
+/**
+ * Extra time for the transport's deadline, so that this class ends a request first and the peer is
+ * not blamed for it.
+ */
+const BEHIND_END_MS = 500;
+
+type Working = Extract<Opened, { ok: true }>;
+
+/**
+ * One request to one peer for several blocks. Reserves slots before it asks, continues over the
+ * next transport if one fails, and gives up after too long without progress. A slot is free again
+ * only when its transport reports that nothing writes to it.
+ */
+export class FetchRequest implements RequestHandle {
+  readonly #context: FetchContext;
+  readonly #events: RequestEvents;
+  readonly #peer: Peer;
+  readonly #attempts: readonly Attempt[];
+  readonly #stop = new AbortController();
+  readonly #monitor: ProgressMonitor;
+  /** Why the request was stopped; null: it was not, or no caller wants the blocks. */
+  #fault: LinkFault | null = null;
+  #heard = false;
+  #used: { readonly path: PeerPath; readonly connection: PeerLink } | null = null;
+
+  constructor(context: FetchContext, events: RequestEvents, attempts: readonly Attempt[]) {
+    this.#context = context;
+    this.#events = events;
+    this.#attempts = attempts;
+    this.#peer = attempts[0]!.peer;
+    for (const attempt of attempts) attempt.request = this;
+    this.#monitor = new ProgressMonitor(context.parts.clock, {
+      usualMs: (first) => this.#usualMs(first),
+      timeoutMs: () => context.limits.progressMs,
+      slow: (silent, afterMs) => this.#slow(silent, afterMs),
+      stalled: (ms) => this.#stalled(ms),
+    });
+  }
+
+  /** Never rejects; resolves when all slots are free or committed. */
+  async run(): Promise<void> {
+    using _late = this.#context.parts.clock.after(this.#leftMs(), () => this.#late());
+    using _pulse = this.#monitor.start();
+    const fault = await this.#tryPaths();
+    for (const attempt of this.#attempts) {
+      attempt.landing?.abandon();
+      attempt.landing = null;
+      attempt.request = null;
+    }
+    if (!this.#heard) {
+      this.#peer.breaker.withdraw();
+      this.#used?.path.breaker.withdraw();
+    }
+    for (const attempt of this.#waiting()) this.#fail(attempt, fault ?? NO_ANSWER);
+  }
+
+  reconsider(): void {
+    if (this.#waiting().every((attempt) => !attempt.fetch.wanted)) this.#stop.abort();
+  }
+
+  async #tryPaths(): Promise<LinkFault | null> {
+    if (this.#peer.breaker.state === "open") return IN_COOLDOWN;
+    const tried = new Set<PeerPath>();
+    for (let redials = 0; ; ) {
+      const opened = await this.#open(tried);
+      if (!opened.ok) return opened.fault;
+      if (tried.size > 0) this.#note("continuing over another transport", opened.path);
+      const attempts = this.#place();
+      if (attempts.length === 0) return null;
+      const fault = await this.#pull(opened, attempts);
+      if (fault === null || this.#stop.signal.aborted) return fault;
+      if (fault.kind === "aborted" || fault.kind === "closed") return fault;
+      // An old connection that has ended says nothing about the peer: dial once more.
+      if (fault.kind === "broken" && !opened.fresh && !this.#heard && redials++ === 0) continue;
+      this.#peer.failed(opened.path, fault, opened.connection);
+      this.#heard = true;
+      tried.add(opened.path);
+      if (fault.kind === "stalled") return fault;
+    }
+  }
+
+  async #open(tried: ReadonlySet<PeerPath>): Promise<Opened> {
+    if (this.#stop.signal.aborted) return { ok: false, fault: this.#fault ?? ABORTED };
+    const stopped = Promise.withResolvers<Opened>();
+    const stop = () => stopped.resolve({ ok: false, fault: this.#fault ?? ABORTED });
+    this.#stop.signal.addEventListener("abort", stop, { once: true });
+    const opened = await Promise.race([this.#peer.open(tried), stopped.promise]);
+    this.#stop.signal.removeEventListener("abort", stop);
+    if (!opened.ok && opened.fault.kind !== "aborted") this.#heard = true;
+    return opened;
+  }
+
+  /** Reserves missing slots; attempts that need none are answered and left out. */
+  #place(): Attempt[] {
+    const { blocks } = this.#context.parts;
+    const { mirrorPulls } = this.#context.limits;
+    return this.#waiting().filter((attempt) => {
+      const { fetch } = attempt;
+      if (!fetch.wanted) {
+        attempt.end();
+        return false;
+      }
+      if (attempt.landing !== null) return true;
+      const { namespace, digest, layer } = fetch;
+      const keep = mirrorPulls || fetch.priority !== "acquire";
+      const landing = blocks.land(namespace, digest, layer, attempt.bytes, keep);
+      if (typeof landing === "string") {
+        attempt.end();
+        this.#events.unplaced(attempt, landing);
+        return false;
+      }
+      attempt.landing = landing;
+      return true;
+    });
+  }
+
+  async #pull(
+    { path, connection }: Working,
+    attempts: readonly Attempt[],
+  ): Promise<LinkFault | null> {
+    using _use = path.use(connection);
+    this.#used = { path, connection };
+    path.meter.begin();
+    this.#monitor.sent();
+    for (const attempt of attempts)
+      attempt.fetch.trace.step("asked", { ...this.#where(path), bytes: attempt.bytes });
+    const fault = await connection.pull({
+      namespace: attempts[0]!.fetch.namespaceKey,
+      items: attempts.map(({ fetch, bytes, generation, landing }) => ({
+        digest: fetch.digest,
+        layer: fetch.layer,
+        bytesMax: bytes,
+        generation,
+        offset: landing!.offset,
+      })),
+      deadlineMs: this.#leftMs() + BEHIND_END_MS,
+      signal: this.#stop.signal,
+      onBytes: (_, bytes) => {
+        path.meter.moved(bytes);
+        this.#monitor.moved(bytes);
+      },
+      onItem: (index, result) => this.#answer(attempts[index]!, result, path),
+    });
+    path.meter.end();
+    return fault;
+  }
+
+  #answer(attempt: Attempt, result: ItemResult, path: PeerPath): void {
+    this.#heard = true;
+    this.#peer.answered(path);
+    const waited = this.#monitor.answer();
+    if (result.kind !== "came") {
+      if (attempt.over) return;
+      attempt.end();
+      this.#events.declined(attempt, result);
+      return;
+    }
+    (waited.first ? path.firsts : path.gaps).add(waited.ms);
+    path.blocks++;
+    path.bytes += result.header.bytes;
+    // Accept the block even if the attempt was abandoned.
+    attempt.end();
+    this.#events.came(attempt, result, path);
+  }
+
+  #slow(silent: boolean, afterMs: number): void {
+    if (silent) this.#peer.late(afterMs);
+    const late = this.#waiting().filter((attempt) => !attempt.hedged && attempt.fetch.wanted);
+    if (late.length > 0 && this.#events.mayHedge())
+      for (const attempt of late) this.#events.slow(attempt);
+  }
+
+  #stalled(ms: number): void {
+    this.#giveUp({ kind: "stalled", why: `no data for ${Math.round(ms)} ms` });
+  }
+
+  #late(): void {
+    this.#giveUp({ kind: "aborted", why: "deadline passed" });
+  }
+
+  /** Lets other peers be asked at once; slots stay reserved until the transport is done. */
+  #giveUp(fault: LinkFault): void {
+    if (this.#stop.signal.aborted) return;
+    this.#fault = fault;
+    this.#stop.abort();
+    if (fault.kind === "stalled" && this.#used !== null) {
+      this.#peer.failed(this.#used.path, fault, this.#used.connection);
+      this.#heard = true;
+    }
+    for (const attempt of this.#waiting()) this.#fail(attempt, fault);
+  }
+
+  #fail(attempt: Attempt, fault: LinkFault): void {
+    attempt.end();
+    this.#events.failed(attempt, fault);
+  }
+
+  /** Attempts without an answer. */
+  #waiting(): Attempt[] {
+    return this.#attempts.filter((attempt) => !attempt.over);
+  }
+
+  /** Milliseconds until the latest deadline of all attempts. */
+  #leftMs(): number {
+    const { parts, limits } = this.#context;
+    const untilMs = Math.max(...this.#attempts.map((attempt) => attempt.fetch.deadlineMs));
+    const graceMs = limits.mirrorPulls ? limits.progressMs : 0;
+    return Math.max(untilMs - parts.clock.monotonicMs() + graceMs, 0);
+  }
+
+  #usualMs(first: boolean): number | null {
+    const path = this.#used?.path ?? this.#peer.usable()[0];
+    return (first ? path?.firsts : path?.gaps)?.p95 ?? null;
+  }
+
+  #note(what: string, path: PeerPath): void {
+    for (const attempt of this.#waiting()) attempt.fetch.trace.step(what, this.#where(path));
+  }
+
+  #where(path: PeerPath) {
+    return { peer: this.#peer.worker, transport: path.transport.name };
+  }
+}
+
+const ABORTED: LinkFault = { kind: "aborted", why: "no caller wants the block any more" };
+const IN_COOLDOWN: LinkFault = {
+  kind: "unreachable",
+  why: "the peer is in cooldown after a failure",
+};
+const NO_ANSWER: LinkFault = {
+  kind: "protocol",
+  why: "the request ended without an answer for the block",
+};
+
+/** The fields of a frame header that the store needs. */
+export function pulledBlockOf(header: FrameHeader): PulledBlock {
+  const { digest, layer, namespace, bytes, checksum, mac, parent, transient, aliases } = header;
+  return { digest, layer, namespace, bytes, checksum, mac, parent, transient, aliases };
+}

@@ -1,0 +1,461 @@
+import { type Clock, type Random, randomBelow, type WorkerId } from "../../core/index.ts";
+import type { PeerHello } from "../messages.ts";
+import type { Dialled, Endpoint, LinkFault, PeerLink, Transport } from "../transport.ts";
+import type { BreakerState } from "./fetcher.ts";
+
+/**
+ * Random share of the cooldown that is skipped, so that hosts do not retry a lost peer at the same
+ * time.
+ */
+const JITTER = 0.25;
+
+interface Cooldowns {
+  readonly cooldownMs: number;
+  readonly cooldownMaxMs: number;
+}
+
+/**
+ * Circuit breaker. After a failure it blocks requests for a cooldown, then allows one trial. A
+ * successful trial closes the breaker; a failed one opens it again for twice the time.
+ */
+export class Breaker {
+  readonly #clock: Clock;
+  readonly #random: Random;
+  readonly #limits: () => Cooldowns;
+  #state: BreakerState = "closed";
+  #inRow = 0;
+  /** Open: end of the cooldown. Trial: time until which the trial's result is awaited. */
+  #untilMs = 0;
+
+  constructor(clock: Clock, random: Random, limits: () => Cooldowns) {
+    this.#clock = clock;
+    this.#random = random;
+    this.#limits = limits;
+  }
+
+  get state(): BreakerState {
+    return this.#state;
+  }
+
+  /** Milliseconds until the next trial; null: closed. */
+  get waitMs(): number | null {
+    if (this.#state === "closed") return null;
+    return Math.max(this.#untilMs - this.#clock.monotonicMs(), 0);
+  }
+
+  /** Whether `enter` would succeed. */
+  get allows(): boolean {
+    return this.#state === "closed" || this.#clock.monotonicMs() >= this.#untilMs;
+  }
+
+  /** False: blocked. A trial without a result expires after the maximum cooldown. */
+  enter(): boolean {
+    if (!this.allows) return false;
+    if (this.#state === "closed") return true;
+    this.#state = "trial";
+    this.#untilMs = this.#clock.monotonicMs() + this.#limits().cooldownMaxMs;
+    return true;
+  }
+
+  /** The trial ended for a reason on this side; the next request may try. */
+  withdraw(): void {
+    if (this.#state !== "trial") return;
+    this.#state = "open";
+    this.#untilMs = this.#clock.monotonicMs();
+  }
+
+  /** True if this closed the breaker. */
+  succeeded(): boolean {
+    const was = this.#state;
+    this.#state = "closed";
+    this.#inRow = 0;
+    return was !== "closed";
+  }
+
+  /**
+   * Opens the breaker and returns the cooldown in milliseconds; null: it was open already.
+   * `before`: minimum number of earlier failures to assume.
+   */
+  failed(before = 0): number | null {
+    if (this.#state === "open") return null;
+    const { cooldownMs, cooldownMaxMs } = this.#limits();
+    this.#inRow = Math.max(this.#inRow, before);
+    const full = Math.min(cooldownMs * 2 ** Math.min(this.#inRow++, 30), cooldownMaxMs);
+    const ms = full * (1 - (JITTER * randomBelow(this.#random, 1_000)) / 1_000);
+    this.#state = "open";
+    this.#untilMs = this.#clock.monotonicMs() + ms;
+    return ms;
+  }
+
+  /** Closes the breaker: another process answers under the same name. */
+  reset(): void {
+    this.#state = "closed";
+    this.#inRow = 0;
+  }
+}
+
+const KEPT = 128;
+/** Minimum number of samples for a percentile. */
+const KNOWN_MIN = 8;
+const QUANTILE = 0.95;
+
+/** The latest waiting times in milliseconds, with their 95th percentile. */
+class Latencies {
+  readonly #ring = new Float64Array(KEPT);
+  #count = 0;
+  #p95: number | null = null;
+  #stale = false;
+
+  add(ms: number): void {
+    this.#ring[this.#count++ % KEPT] = ms;
+    this.#stale = true;
+  }
+
+  /** 95th percentile of the latest samples; null: too few samples. */
+  get p95(): number | null {
+    if (!this.#stale) return this.#p95;
+    this.#stale = false;
+    const kept = Math.min(this.#count, KEPT);
+    if (kept < KNOWN_MIN) return this.#p95;
+    const sorted = this.#ring.slice(0, kept).sort();
+    this.#p95 = sorted[Math.min(Math.ceil(kept * QUANTILE), kept) - 1]!;
+    return this.#p95;
+  }
+}
+
+/** A sample ends after this many bytes, or when no request is left. */
+const SAMPLE_BYTES = 1 << 20;
+/** A shorter transfer measures latency rather than bandwidth. */
+const SAMPLE_BYTES_MIN = 16 << 10;
+const SAMPLE_MS_MIN = 2;
+/** Weight of a full sample in the moving average, and minimum weight of a short one. */
+const WEIGHT = 0.25;
+const WEIGHT_MIN = 0.02;
+/** Minimum share of a request's time that counts as transfer time, whatever the round trip. */
+const CARRYING_MIN = 0.1;
+/** Without a sample for this time the goodput is unknown. */
+const STALE_MS = 60_000;
+/** Minimum data before the goodput counts against a peer; a single short block is too noisy. */
+const ENOUGH_BYTES = 1 << 20;
+const ENOUGH_SAMPLES = 3;
+
+/**
+ * Goodput of one transport to one peer in bytes per second, measured while requests are in flight.
+ * Concurrent requests share one measurement, so it is the capacity of the path, not of one request.
+ * The round trip before the first byte is excluded.
+ */
+class Meter {
+  readonly #clock: Clock;
+  readonly #rttMs: () => number | null;
+  /** The next sample begins with a request, not in the middle of one. */
+  #fresh = true;
+  #users = 0;
+  #sinceMs = 0;
+  #bytes = 0;
+  #goodput: number | null = null;
+  #sampledMs = 0;
+  /** Bytes sampled since the goodput was last unknown. */
+  #sampledBytes = 0;
+  #samples = 0;
+
+  constructor(clock: Clock, rttMs: () => number | null) {
+    this.#clock = clock;
+    this.#rttMs = rttMs;
+  }
+
+  begin(): void {
+    if (this.#users++ > 0) return;
+    this.#sinceMs = this.#clock.monotonicMs();
+    this.#bytes = 0;
+    this.#fresh = true;
+  }
+
+  moved(bytes: number): void {
+    this.#bytes += bytes;
+    if (this.#bytes >= SAMPLE_BYTES) this.#sample(SAMPLE_MS_MIN);
+  }
+
+  end(): void {
+    if (--this.#users === 0 && this.#bytes >= SAMPLE_BYTES_MIN) this.#sample(0);
+  }
+
+  /** Goodput of the latest fetches, whatever their age; null before the first. */
+  get latest(): number | null {
+    return this.#goodput;
+  }
+
+  /** Null: unknown, or stale. */
+  get goodput(): number | null {
+    const old = this.#clock.monotonicMs() - this.#sampledMs > STALE_MS;
+    return old ? null : this.#goodput;
+  }
+
+  /** Null also if too little data was measured to count against the peer. */
+  get provenGoodput(): number | null {
+    const isEnough = this.#sampledBytes >= ENOUGH_BYTES || this.#samples >= ENOUGH_SAMPLES;
+    return isEnough ? this.goodput : null;
+  }
+
+  #sample(msMin: number): void {
+    const nowMs = this.#clock.monotonicMs();
+    const ms = nowMs - this.#sinceMs;
+    if (ms < msMin) return;
+    const rttMs = this.#fresh ? (this.#rttMs() ?? 0) : 0;
+    const carryingMs = Math.max(ms - rttMs, ms * CARRYING_MIN, 0.05);
+    const sample = (this.#bytes * 1_000) / carryingMs;
+    const before = this.goodput;
+    if (before === null) [this.#sampledBytes, this.#samples] = [0, 0];
+    this.#sampledBytes += this.#bytes;
+    this.#samples++;
+    const weight = Math.max(WEIGHT * Math.min(this.#bytes / SAMPLE_BYTES, 1), WEIGHT_MIN);
+    this.#goodput = before === null ? sample : before + (sample - before) * weight;
+    this.#fresh = false;
+    this.#sampledMs = nowMs;
+    this.#sinceMs = nowMs;
+    this.#bytes = 0;
+  }
+}
+
+/** Maximum idle connections that delivered blocks, and that carried short requests only. */
+const PULLED_MAX = 128;
+const ASKED_MAX = 64;
+
+/** A path whose connection is idle. */
+interface IdlePath {
+  drop(): Promise<void>;
+}
+
+/**
+ * Keeps idle connections open for reuse, within limits that do not grow with the number of hosts.
+ * Closes the least recently used ones. A connection that delivered blocks is not closed for one
+ * that carried only short requests.
+ */
+export class IdleConnections {
+  readonly #pulled = new Set<IdlePath>();
+  readonly #asked = new Set<IdlePath>();
+
+  get count(): number {
+    return this.#pulled.size + this.#asked.size;
+  }
+
+  /** The connection became idle. `pulled`: it delivered blocks. */
+  enter(path: IdlePath, pulled: boolean): void {
+    this.leave(path);
+    const [paths, max] = pulled ? [this.#pulled, PULLED_MAX] : [this.#asked, ASKED_MAX];
+    paths.add(path);
+    const [oldest] = paths;
+    if (paths.size <= max || oldest === undefined) return;
+    paths.delete(oldest);
+    void oldest.drop();
+  }
+
+  /** The connection is in use again, or ended. */
+  leave(path: IdlePath): void {
+    this.#pulled.delete(path);
+    this.#asked.delete(path);
+  }
+}
+
+/** An idle connection is closed after this time. */
+const IDLE_MS = 60_000;
+
+export interface PeerPathEvents {
+  /** The peer answered our hello. */
+  helloReceived(hello: PeerHello): void;
+  /** The peer's answer to our hello is invalid. */
+  helloRejected(fault: LinkFault): void;
+}
+
+export interface PeerPathOptions {
+  readonly worker: WorkerId;
+  readonly transport: Transport;
+  readonly breaker: Breaker;
+  readonly self: PeerHello;
+  readonly clock: Clock;
+  readonly dialMs: () => number;
+  readonly idle: IdleConnections;
+  readonly events: PeerPathEvents;
+}
+
+/**
+ * One transport to one peer: at most one connection, dialled once for all who need it, and closed
+ * after an idle time or if too many connections are idle.
+ */
+export class PeerPath {
+  readonly transport: Transport;
+  readonly breaker: Breaker;
+  readonly meter: Meter;
+  /** Milliseconds from the request to the first block, and between two blocks of one request. */
+  readonly firsts = new Latencies();
+  readonly gaps = new Latencies();
+  blocks = 0;
+  bytes = 0;
+  /** Value of `bytes` when the current connection was opened. */
+  #bytesBefore = 0;
+  /** Expiry of the certificate that was presented last, in milliseconds since 1970. */
+  certificateEndsMs: number | null = null;
+  readonly #parts: PeerPathOptions;
+  #connection: PeerLink | null = null;
+  #dialling: Promise<Dialled> | null = null;
+  #giveUp: AbortController | null = null;
+  /** Number of running requests per connection. */
+  readonly #users = new Map<PeerLink, number>();
+  /** Connections that take no new requests; closed after the running ones. */
+  readonly #retired = new Set<PeerLink>();
+  #idle: Disposable | null = null;
+  #lastRttMs: number | null = null;
+  #closed = false;
+
+  constructor(parts: PeerPathOptions) {
+    this.#parts = parts;
+    this.transport = parts.transport;
+    this.breaker = parts.breaker;
+    this.meter = new Meter(parts.clock, () => this.rttMs);
+  }
+
+  get connection(): PeerLink | null {
+    return this.#connection?.fault === null ? this.#connection : null;
+  }
+
+  get dialling(): boolean {
+    return this.#dialling !== null;
+  }
+
+  get rttMs(): number | null {
+    return this.#connection?.rttMs ?? this.#lastRttMs;
+  }
+
+  /** The current connection, or a new one. Takes at most the dial timeout. */
+  open(endpoint: Endpoint): Promise<Dialled> {
+    if (this.#closed)
+      return Promise.resolve(failed({ kind: "closed", why: "the agent is shutting down" }));
+    const connection = this.connection;
+    if (connection !== null) return Promise.resolve({ ok: true, connection });
+    this.#dialling ??= this.#dial(endpoint).finally(() => {
+      this.#dialling = null;
+    });
+    return this.#dialling;
+  }
+
+  /** Marks a connection as used; it stays open at least until the result is disposed. */
+  use(connection: PeerLink): Disposable {
+    this.#users.set(connection, (this.#users.get(connection) ?? 0) + 1);
+    if (connection === this.#connection) this.#stopIdling();
+    return {
+      [Symbol.dispose]: () => {
+        const left = this.#users.get(connection)! - 1;
+        if (left > 0) {
+          this.#users.set(connection, left);
+          return;
+        }
+        this.#users.delete(connection);
+        if (this.#retired.delete(connection)) void connection[Symbol.asyncDispose]();
+        else if (connection === this.#connection && !this.#closed) this.#closeWhenIdle();
+      },
+    };
+  }
+
+  /**
+   * Takes the connection out of use because nothing arrives over it, although it has not ended.
+   * Later requests use another connection.
+   */
+  retire(connection: PeerLink): void {
+    if (this.#connection === connection) {
+      this.#stopIdling();
+      this.#connection = null;
+      this.#lastRttMs = connection.rttMs ?? this.#lastRttMs;
+    }
+    if (this.#users.has(connection)) this.#retired.add(connection);
+    else void connection[Symbol.asyncDispose]();
+  }
+
+  /** Closes the connection: it cannot be trusted, or leads to another process. */
+  async drop(): Promise<void> {
+    this.#stopIdling();
+    const connection = this.#connection;
+    this.#connection = null;
+    this.#lastRttMs = connection?.rttMs ?? this.#lastRttMs;
+    await connection?.[Symbol.asyncDispose]();
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.#stopIdling();
+    this.#giveUp?.abort();
+    await this.#dialling;
+    await this.drop();
+    await Promise.all([...this.#retired].map((connection) => connection[Symbol.asyncDispose]()));
+  }
+
+  async #dial(endpoint: Endpoint): Promise<Dialled> {
+    const { worker, transport, clock, dialMs } = this.#parts;
+    const giveUp = new AbortController();
+    this.#giveUp = giveUp;
+    const late = Promise.withResolvers<Dialled>();
+    const ms = dialMs();
+    using _timer = clock.after(ms, () => {
+      const why = `dial timed out after ${Math.round(ms)} ms`;
+      late.resolve(failed({ kind: "unreachable", why }));
+      giveUp.abort();
+    });
+    giveUp.signal.addEventListener("abort", () => {
+      late.resolve(failed({ kind: "closed", why: "the dial was cancelled" }));
+    });
+    const dial = transport.dial({ ...endpoint, worker }, giveUp.signal);
+    const dialled = await Promise.race([dial, late.promise]);
+    if (!dialled.ok) {
+      void dial.then(async (came) => {
+        if (came.ok) await came.connection[Symbol.asyncDispose]();
+      });
+      return dialled;
+    }
+    this.#adopt(dialled.connection);
+    return dialled;
+  }
+
+  #adopt(connection: PeerLink): void {
+    this.#connection = connection;
+    this.#bytesBefore = this.bytes;
+    this.certificateEndsMs = connection.identity.notAfterMs;
+    void connection.ended.then(() => {
+      this.#lastRttMs = connection.rttMs ?? this.#lastRttMs;
+      if (this.#connection !== connection) return;
+      this.#connection = null;
+      this.#stopIdling();
+    });
+    if (!this.#users.has(connection)) this.#closeWhenIdle();
+    void this.#greet(connection);
+  }
+
+  /** Sends our hello concurrently with the first request, which does not wait for it. */
+  async #greet(connection: PeerLink): Promise<void> {
+    const { self, dialMs, events, worker } = this.#parts;
+    const called = await connection.call({ op: "hello", hello: self }, { deadlineMs: dialMs() });
+    if (!called.ok) return;
+    const { answer } = called;
+    if (answer.op === "hello" && answer.hello.worker === worker) {
+      events.helloReceived(answer.hello);
+      return;
+    }
+    if (answer.op === "busy") return;
+    const why = answer.op === "refused" ? answer.why : "the peer's hello names another worker";
+    events.helloRejected({ kind: answer.op === "refused" ? "refused" : "protocol", why });
+    if (this.#connection === connection) await this.drop();
+  }
+
+  #stopIdling(): void {
+    this.#idle?.[Symbol.dispose]();
+    this.#idle = null;
+    this.#parts.idle.leave(this);
+  }
+
+  #closeWhenIdle(): void {
+    this.#stopIdling();
+    this.#idle = this.#parts.clock.after(IDLE_MS, () => void this.drop());
+    this.#parts.idle.enter(this, this.bytes > this.#bytesBefore);
+  }
+}
+
+function failed(fault: LinkFault): Dialled {
+  return { ok: false, fault };
+}

@@ -1,0 +1,405 @@
+import { type Random, randomBelow, type WorkerId } from "../../core/index.ts";
+import type { PeerRecord } from "../directory/index.ts";
+import type { HardwareReport, PeerHello } from "../messages.ts";
+import { type LinkFault, type PeerLink, TRANSPORTS } from "../transport.ts";
+import type { FetchContext } from "./create-fetcher.ts";
+import type { PeerStatus, PullLimits } from "./fetcher.ts";
+import { Breaker, PeerPath } from "./peer-path.ts";
+
+/** One in this many requests uses a transport of unknown goodput, to measure it. */
+const PROBE_ONE_OF = 256;
+/** A transport is preferred for its goodput only if it is faster by this factor. */
+const CLEARLY = 1.2;
+
+interface ChoiceParts {
+  readonly own: HardwareReport;
+  readonly peer: HardwareReport | null;
+  readonly record: PeerRecord;
+  readonly transports: PullLimits["transports"];
+  readonly random: Random;
+}
+
+/**
+ * The transports that both hosts support, best first: in configured order; otherwise in hardware
+ * order (RDMA first), unless another one is clearly faster. Transports in cooldown come last.
+ */
+function orderPaths(paths: readonly PeerPath[], parts: ChoiceParts): PeerPath[] {
+  const usable = paths.filter((path) => isUsable(path, parts));
+  const { transports } = parts;
+  const ranked =
+    transports === "auto"
+      ? rankBySpeed(usable, parts)
+      : usable.sort(by((path) => transports.indexOf(path.transport.name)));
+  return ranked.sort(by((path) => (path.breaker.allows ? 0 : 1)));
+}
+
+/** Whether both hosts support the transport, and the configuration allows it. */
+function isUsable(
+  { transport }: PeerPath,
+  { own, peer, record, transports }: ChoiceParts,
+): boolean {
+  if (transport.unsupported !== null || record.endpoints[transport.name] === undefined)
+    return false;
+  if (transport.name === "rdma" && !(own.hasRdmaNic && hasRdma(peer, transports))) return false;
+  return transports === "auto" || transports.includes(transport.name);
+}
+
+/** If the peer's hardware is unknown, RDMA is tried only if the operator lists it. */
+function hasRdma(peer: HardwareReport | null, transports: PullLimits["transports"]): boolean {
+  return peer === null ? transports !== "auto" : peer.hasRdmaNic;
+}
+
+function rankBySpeed(paths: PeerPath[], { random }: ChoiceParts): PeerPath[] {
+  const natural = paths.sort(by((path) => TRANSPORTS.indexOf(path.transport.name)));
+  const [first, ...others] = natural;
+  if (first === undefined || others.length === 0) return natural;
+  const known = others.filter((path) => path.meter.goodput !== null);
+  const best = known.sort(by((path) => -path.meter.goodput!))[0];
+  const speed = first.meter.goodput;
+  if (best !== undefined && speed !== null && best.meter.goodput! > speed * CLEARLY)
+    return [best, ...natural.filter((path) => path !== best)];
+  const unknown = others.find((path) => path.meter.goodput === null && path.breaker.allows);
+  if (unknown !== undefined && speed !== null && randomBelow(random, PROBE_ONE_OF) === 0)
+    return [unknown, ...natural.filter((path) => path !== unknown)];
+  return natural;
+}
+
+function by(rank: (path: PeerPath) => number): (a: PeerPath, b: PeerPath) => number {
+  return (a, b) => rank(a) - rank(b);
+}
+
+/**
+ * Consecutive slow answers, and corrupt answers within `CORRUPT_WITHIN_MS`, that open the breaker.
+ */
+const SLOW_MAX = 3;
+const CORRUPT_MAX = 3;
+const CORRUPT_WITHIN_MS = 60_000;
+/** A peer that sends corrupt data again within this time gets a longer cooldown. */
+const CORRUPT_REMEMBERED_MS = 600_000;
+
+export type Opened =
+  | {
+      readonly ok: true;
+      readonly path: PeerPath;
+      readonly connection: PeerLink;
+      readonly fresh: boolean;
+    }
+  | { readonly ok: false; readonly fault: LinkFault };
+
+/** One other host: its transports, and its recent behaviour. */
+export class Peer {
+  readonly worker: WorkerId;
+  readonly breaker: Breaker;
+  readonly paths: readonly PeerPath[];
+  /** Payload bytes requested from the peer or waiting to be. */
+  loadBytes = 0;
+  failures = 0;
+  lastFault: string | null = null;
+  hello: PeerHello | null = null;
+  #slow = 0;
+  readonly #corruptMs: number[] = [];
+  /** Number of cooldowns for corrupt data. */
+  #corruptTimes = 0;
+  #corruptUntilMs = Number.NEGATIVE_INFINITY;
+  #suspectUntilMs = Number.NEGATIVE_INFINITY;
+  readonly #context: FetchContext;
+
+  constructor(worker: WorkerId, context: FetchContext) {
+    this.worker = worker;
+    this.#context = context;
+    const breaker = () =>
+      new Breaker(context.parts.clock, context.parts.random, () => context.limits);
+    this.breaker = breaker();
+    this.paths = context.parts.transports.map((transport) => {
+      const { clock, self } = context.parts;
+      const dialMs = () => context.limits.dialMs;
+      const path: PeerPath = new PeerPath({
+        worker,
+        transport,
+        breaker: breaker(),
+        self,
+        clock,
+        dialMs,
+        idle: context.idle,
+        events: {
+          helloReceived: (hello) => this.#helloReceived(hello),
+          helloRejected: (fault) => this.failed(path, fault),
+        },
+      });
+      return path;
+    });
+  }
+
+  get record(): PeerRecord | null {
+    return this.#context.parts.members.get(this.worker);
+  }
+
+  /** The transports that both hosts support, best first. */
+  usable(): PeerPath[] {
+    const choice = this.#choice();
+    return choice === null ? [] : orderPaths(this.paths, choice);
+  }
+
+  #choice(): ChoiceParts | null {
+    const { record } = this;
+    if (record === null) return null;
+    const { parts, limits } = this.#context;
+    return {
+      own: parts.self.hardware,
+      peer: this.hello?.hardware ?? record.hardware,
+      record,
+      transports: limits.transports,
+      random: parts.random,
+    };
+  }
+
+  /** The breaker allows a request, and a transport is usable. */
+  get mayBeAsked(): boolean {
+    const choice = this.#choice();
+    return (
+      this.breaker.allows && choice !== null && this.paths.some((path) => isUsable(path, choice))
+    );
+  }
+
+  /** The peer was slow recently; others are preferred. */
+  get suspect(): boolean {
+    return this.#context.parts.clock.monotonicMs() < this.#suspectUntilMs;
+  }
+
+  /** Goodput of the fastest transport in bytes per second; null: unknown or stale. */
+  get goodput(): number | null {
+    const known = this.paths.flatMap((path) => path.meter.goodput ?? []);
+    return known.length === 0 ? null : Math.max(...known);
+  }
+
+  /** Null also if too little data was measured. */
+  get provenGoodput(): number | null {
+    const known = this.paths.flatMap((path) => path.meter.provenGoodput ?? []);
+    return known.length === 0 ? null : Math.max(...known);
+  }
+
+  get rttMs(): number | null {
+    const known = this.paths.flatMap((path) => path.rttMs ?? []);
+    return known.length === 0 ? null : Math.min(...known);
+  }
+
+  get certificateEndsMs(): number | null {
+    return this.paths.find((path) => path.certificateEndsMs !== null)?.certificateEndsMs ?? null;
+  }
+
+  /**
+   * Opens a connection over the best transport that is not in `without`. If one fails, the next is
+   * tried at once.
+   */
+  async open(without: ReadonlySet<PeerPath>): Promise<Opened> {
+    let fault: LinkFault = { kind: "unreachable", why: "no usable transport is left" };
+    let failed = [...without].at(-1) ?? null;
+    for (const path of this.usable()) {
+      if (without.has(path) || (failed !== null && !path.breaker.allows)) continue;
+      const endpoint = this.record?.endpoints[path.transport.name];
+      if (endpoint === undefined) continue;
+      path.breaker.enter();
+      if (failed !== null) this.#context.counters.fellBack(failed.transport.name);
+      const fresh = path.connection === null;
+      const dialled = await path.open(endpoint);
+      if (dialled.ok) return { ok: true, path, connection: dialled.connection, fresh };
+      fault = dialled.fault;
+      failed = path;
+      this.failed(path, fault);
+    }
+    return { ok: false, fault };
+  }
+
+  /** The peer answered, with a block or a refusal. */
+  answered(path: PeerPath): void {
+    const { parts } = this.#context;
+    const { worker } = this;
+    this.#slow = 0;
+    this.#suspectUntilMs = Number.NEGATIVE_INFINITY;
+    if (path.breaker.succeeded())
+      parts.onEvent({ kind: "transport_up", worker, transport: path.transport.name });
+    // An answer to a request from before the failure does not close the breaker.
+    if (this.breaker.state !== "open" && this.breaker.succeeded()) {
+      this.lastFault = null;
+      parts.onEvent({ kind: "breaker_closed", worker });
+    }
+  }
+
+  /**
+   * A transport failed; if no other is left, the peer did. `connection`: the one that carried the
+   * request.
+   */
+  failed(path: PeerPath, fault: LinkFault, connection: PeerLink | null = null): void {
+    if (connection !== null && fault.kind === "stalled") path.retire(connection);
+    if (fault.kind === "closed" || fault.kind === "aborted") return;
+    const why = `${fault.kind}: ${fault.why}`;
+    this.failures++;
+    this.lastFault = `${path.transport.name} ${why}`;
+    const { parts } = this.#context;
+    const { worker } = this;
+    const transport = path.transport.name;
+    const cooldownMs = path.breaker.failed();
+    if (cooldownMs !== null)
+      parts.onEvent({ kind: "transport_down", worker, transport, why, cooldownMs });
+    parts.log("debug", "peer request failed", { worker, transport, why });
+    if (!this.usable().some((other) => other.breaker.state === "closed")) this.#down(why);
+  }
+
+  /** The peer sent data that failed verification. */
+  sentCorrupt(key: string, why: string): void {
+    const { worker } = this;
+    this.failures++;
+    this.lastFault = `corrupt: ${why}`;
+    this.#context.parts.onEvent({ kind: "peer_corrupt", worker, key, why });
+    const nowMs = this.#context.parts.clock.monotonicMs();
+    this.#corruptMs.push(nowMs);
+    if (this.#corruptMs.length > CORRUPT_MAX) this.#corruptMs.shift();
+    const isOften = this.#corruptMs.length === CORRUPT_MAX;
+    if (!isOften || nowMs - this.#corruptMs[0]! > CORRUPT_WITHIN_MS) return;
+    // A corrupt answer also counts as an answer, which would reset the cooldown to the shortest
+    // one.
+    if (nowMs > this.#corruptUntilMs) this.#corruptTimes = 0;
+    if (!this.#down(`corrupt: ${why}`, this.#corruptTimes)) return;
+    this.#corruptTimes++;
+    this.#corruptUntilMs = nowMs + CORRUPT_REMEMBERED_MS;
+  }
+
+  /** Nothing arrived within the 95th percentile of the answer time. */
+  late(afterMs: number): void {
+    const { parts, limits } = this.#context;
+    if (this.suspect) return;
+    this.#suspectUntilMs = parts.clock.monotonicMs() + limits.cooldownMs;
+    parts.onEvent({ kind: "peer_slow", worker: this.worker, afterMs });
+    if (++this.#slow < SLOW_MAX) return;
+    this.#slow = 0;
+    this.lastFault = "stalled: several slow answers in a row";
+    this.failures++;
+    this.#down(this.lastFault);
+  }
+
+  /** The peer restarted: forgets its faults. */
+  renewed(): void {
+    this.breaker.reset();
+    for (const path of this.paths) path.breaker.reset();
+    this.#slow = 0;
+    this.#corruptMs.length = 0;
+    this.#corruptTimes = 0;
+    this.#suspectUntilMs = Number.NEGATIVE_INFINITY;
+    this.lastFault = null;
+    this.hello = null;
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(this.paths.map((path) => path.close()));
+  }
+
+  /** False: the breaker was open already. `before`: number of earlier failures to assume. */
+  #down(why: string, before = 0): boolean {
+    const cooldownMs = this.breaker.failed(before);
+    if (cooldownMs === null) return false;
+    this.#corruptMs.length = 0;
+    this.#context.parts.onEvent({ kind: "breaker_opened", worker: this.worker, why, cooldownMs });
+    return true;
+  }
+
+  #helloReceived(hello: PeerHello): void {
+    const before = this.hello;
+    this.hello = hello;
+    if (before === null || before.incarnation === hello.incarnation) return;
+    this.renewed();
+    this.hello = hello;
+    this.#context.parts.onEvent({ kind: "peer_restarted", worker: this.worker });
+  }
+}
+
+/** The peers that were asked for something, as long as the directory lists them. */
+export class Peers {
+  readonly #context: FetchContext;
+  readonly #inFlightBytes: (worker: WorkerId) => number;
+  readonly #peers = new Map<WorkerId, Peer>();
+  readonly #changes: Disposable;
+  readonly #closing = new Set<Promise<void>>();
+
+  constructor(context: FetchContext, inFlightBytes: (worker: WorkerId) => number) {
+    this.#context = context;
+    this.#inFlightBytes = inFlightBytes;
+    this.#changes = context.parts.members.onChange(({ kind, peer }) => {
+      const known = this.#peers.get(peer.worker);
+      if (known === undefined) return;
+      if (kind === "restarted") {
+        known.renewed();
+        for (const path of known.paths) void path.drop();
+      }
+      if (kind === "went") this.#forget(known);
+    });
+  }
+
+  /** Null: not in the directory, or this host itself. */
+  get(worker: WorkerId): Peer | null {
+    const known = this.#peers.get(worker);
+    if (known !== undefined) return known;
+    const { members, self } = this.#context.parts;
+    if (worker === self.worker || members.get(worker) === null) return null;
+    const peer = new Peer(worker, this.#context);
+    this.#peers.set(worker, peer);
+    return peer;
+  }
+
+  /** Peers that may be asked now. */
+  reachable(): Peer[] {
+    return this.all().filter((peer) => peer.mayBeAsked);
+  }
+
+  /** Reachable peers that may have blocks of this namespace (key in hex). */
+  within(namespace: string): Peer[] {
+    return this.reachable().filter((peer) => peer.record?.namespaces?.has(namespace) !== false);
+  }
+
+  all(): Peer[] {
+    return this.#context.parts.members.list().flatMap(({ worker }) => this.get(worker) ?? []);
+  }
+
+  status(): PeerStatus[] {
+    return this.all().map((peer) => this.#statusOf(peer));
+  }
+
+  async close(): Promise<void> {
+    this.#changes[Symbol.dispose]();
+    for (const peer of this.#peers.values()) this.#forget(peer);
+    await Promise.all(this.#closing);
+  }
+
+  #forget(peer: Peer): void {
+    this.#peers.delete(peer.worker);
+    const closing = peer.close().finally(() => this.#closing.delete(closing));
+    this.#closing.add(closing);
+  }
+
+  #statusOf(peer: Peer): PeerStatus {
+    const { breaker, paths, worker } = peer;
+    const linked = paths.filter((path) => path.connection !== null);
+    const used = linked.sort((a, b) => b.bytes - a.bytes)[0];
+    const known = paths.flatMap((path) => path.meter.latest ?? []);
+    const dialling = paths.some((path) => path.dialling);
+    const live = used !== undefined ? "linked" : dialling ? "dialling" : "idle";
+    return {
+      worker,
+      origin: peer.record?.origin ?? "announced",
+      state: breaker.state === "open" ? "down" : live,
+      transport: used?.transport.name ?? null,
+      goodput: used?.meter.latest ?? (known.length === 0 ? null : Math.max(...known)),
+      rttMs: used?.rttMs ?? peer.rttMs,
+      breaker: breaker.state,
+      cooldownMs: breaker.state === "open" ? breaker.waitMs : null,
+      certificateEndsMs: used?.connection?.identity.notAfterMs ?? peer.certificateEndsMs,
+      inFlightBytes: this.#inFlightBytes(worker),
+      pulledBlocks: paths.reduce((sum, path) => sum + path.blocks, 0),
+      pulledBytes: paths.reduce((sum, path) => sum + path.bytes, 0),
+      failures: peer.failures,
+      lastFault: peer.lastFault,
+      transportsDown: paths
+        .filter((path) => path.breaker.state !== "closed")
+        .map((path) => ({ name: path.transport.name, retryMs: path.breaker.waitMs ?? 0 })),
+    };
+  }
+}

@@ -1,0 +1,185 @@
+import type { TLSSocket } from "node:tls";
+import type { Clock } from "../../../core/index.ts";
+import type { DialTarget, LinkFault, LinkFaultKind } from "../../transport.ts";
+import type { PeerIdentity, Trust } from "../../trust.ts";
+import { ANSWER_BYTES_MAX } from "../../wire/index.ts";
+import {
+  type ChannelEnd,
+  type ChannelHandler,
+  type Codec,
+  type CommonMessage,
+  ControlChannel,
+} from "./control-channel.ts";
+import type { ChannelLimits } from "./limits.ts";
+import { connectTls, identify, plainAddress } from "./listener.ts";
+
+/**
+ * Faults that the peer can report. Only this side knows that a local caller cancelled, or that it
+ * closed.
+ */
+const THEIRS: ReadonlySet<LinkFaultKind> = new Set(["refused", "protocol", "stalled", "broken"]);
+
+/** The fault that the peer reported. */
+export function theirFault(kind: LinkFaultKind, why: string): LinkFault {
+  return { kind: THEIRS.has(kind) ? kind : "broken", why: `peer reported: ${why}` };
+}
+
+export interface ChannelDialOptions<Own> {
+  readonly trust: Trust;
+  /** The ALPN protocol name. */
+  readonly protocol: string;
+  readonly codec: Codec<Own>;
+  readonly clock: Clock;
+  readonly limits: Pick<ChannelLimits, "unreadBytesMax">;
+}
+
+export type Step<T> =
+  | { readonly ok: true; readonly value: T }
+  | { readonly ok: false; readonly fault: LinkFault };
+
+/** An authorized control channel to the dialled worker. */
+export interface DialledChannel<Own extends { readonly kind: string }> {
+  readonly dialling: Dialling<Own>;
+  readonly identity: PeerIdentity;
+  /** The peer's certificate. */
+  readonly der: Uint8Array;
+}
+
+/** Space for the fields around an answer in its message. */
+const AROUND_BYTES = 64;
+
+/** Connects to the worker and verifies its certificate. */
+export async function dialChannel<Own extends { readonly kind: string }>(
+  target: DialTarget,
+  options: ChannelDialOptions<Own>,
+  signal: AbortSignal,
+): Promise<Step<DialledChannel<Own>>> {
+  const { host, port } = target;
+  const { trust, protocol } = options;
+  const connected = await connectTls({ host, port }, trust.credentials, protocol, signal);
+  if (!connected.ok) return connected;
+  const { socket } = connected;
+  const authorized = identify(socket, trust, protocol, target.worker);
+  if (!authorized.ok) {
+    socket.on("error", () => {});
+    socket.destroy();
+    return { ok: false, fault: { kind: "refused", why: authorized.why } };
+  }
+  const dialling = new Dialling(socket, target.worker, options, signal);
+  return { ok: true, value: { ...authorized, dialling } };
+}
+
+/** A control channel during the set-up of a connection. */
+export class Dialling<Own extends { readonly kind: string }> implements ChannelHandler<Own> {
+  /** The peer's address. */
+  readonly address: string;
+  readonly channel: ControlChannel<Own>;
+  readonly #signal: AbortSignal;
+  /** Ends the current wait. */
+  #onMessage: ((message: Own | CommonMessage) => void) | null = null;
+  #fault: LinkFault | null = null;
+  #onFault: ((fault: LinkFault) => void) | null = null;
+  readonly #onAbort = () => this.#fail("aborted", "the dial was cancelled");
+
+  constructor(
+    socket: TLSSocket,
+    worker: string,
+    options: ChannelDialOptions<Own>,
+    signal: AbortSignal,
+  ) {
+    this.#signal = signal;
+    this.address = plainAddress(socket.remoteAddress ?? "");
+    const { clock, codec, limits } = options;
+    this.channel = new ControlChannel(socket, {
+      clock,
+      codec,
+      worker,
+      messageBytesMax: ANSWER_BYTES_MAX + AROUND_BYTES,
+      unreadBytesMax: limits.unreadBytesMax,
+    });
+    this.channel.handTo(this);
+    signal.addEventListener("abort", this.#onAbort, { once: true });
+    if (signal.aborted) this.#onAbort();
+  }
+
+  /** The reason the dial failed; null: still running. */
+  get fault(): LinkFault | null {
+    return this.#fault;
+  }
+
+  receive(message: Own | CommonMessage): void {
+    if (message.kind === "bye") {
+      const { fault, why } = message as Extract<CommonMessage, { kind: "bye" }>;
+      const theirs = theirFault(fault, why);
+      this.#fail(theirs.kind, theirs.why);
+    } else if (this.#onMessage !== null) this.#onMessage(message);
+    else this.#fail("protocol", "unexpected message before the hello");
+  }
+
+  channelEnded(end: ChannelEnd): void {
+    // If the peer refuses our certificate, the connection ends after this side's handshake has
+    // completed.
+    this.#fail(end.kind === "broken" ? "refused" : end.kind, end.why);
+  }
+
+  /** Sends a hello; `read` returns the answer's fields, or the reason it is invalid. */
+  greet<T extends object>(
+    hello: Own,
+    read: (message: Own | CommonMessage) => T | string,
+  ): Promise<Step<T>> {
+    return this.#step((done) => {
+      this.#onMessage = (message) => {
+        this.#onMessage = null;
+        const value = read(message);
+        if (typeof value === "string") this.#fail("protocol", value);
+        else done(value);
+      };
+      this.channel.send(hello);
+    });
+  }
+
+  /**
+   * Waits for a local resource, which is closed again if the dial fails meanwhile. `why`: the
+   * message if it never becomes available.
+   */
+  wait<T extends AsyncDisposable>(
+    coming: Promise<T>,
+    why: (thrown: unknown) => string,
+  ): Promise<Step<T>> {
+    return this.#step((done) => {
+      coming.then(
+        (value) => {
+          if (this.#fault === null) done(value);
+          else void value[Symbol.asyncDispose]();
+        },
+        (thrown) => this.#fail("unreachable", why(thrown)),
+      );
+    });
+  }
+
+  /** The set-up is complete: passes the channel to the connection. */
+  handTo(connection: ChannelHandler<Own>): void {
+    this.#signal.removeEventListener("abort", this.#onAbort);
+    this.channel.handTo(connection);
+  }
+
+  giveUp(fault: LinkFault): { readonly ok: false; readonly fault: LinkFault } {
+    this.#signal.removeEventListener("abort", this.#onAbort);
+    this.channel.destroy();
+    return { ok: false, fault };
+  }
+
+  #step<T>(begin: (done: (value: T) => void) => void): Promise<Step<T>> {
+    return new Promise((resolve) => {
+      if (this.#fault !== null) return resolve({ ok: false, fault: this.#fault });
+      this.#onFault = (fault) => resolve({ ok: false, fault });
+      begin((value) => resolve({ ok: true, value }));
+    });
+  }
+
+  #fail(kind: LinkFaultKind, why: string): void {
+    if (this.#fault !== null) return;
+    this.#fault = { kind, why };
+    this.#onFault?.(this.#fault);
+  }
+}

@@ -1,0 +1,441 @@
+import { type Clock, messageOf } from "../../../core/index.ts";
+import type { FrameHeader, PeerRequest } from "../../messages.ts";
+import type {
+  LinkFaultKind,
+  PeerServer,
+  Served,
+  ServedBlock,
+  TransportLog,
+} from "../../transport.ts";
+import type { PeerIdentity } from "../../trust.ts";
+import {
+  decodeRequest,
+  encodeAnswer,
+  encodeFrame,
+  encodeRefusal,
+  OpenItems,
+} from "../../wire/index.ts";
+import {
+  type ChannelEnd,
+  type ChannelHandler,
+  type CommonMessage,
+  type ControlChannel,
+  isCommon,
+} from "./control-channel.ts";
+import { type ChannelLimits, KeepAlive } from "./limits.ts";
+
+/** Shared by all inbound connections of a transport. */
+export interface ConnectionHost {
+  readonly server: PeerServer;
+  readonly clock: Clock;
+  readonly limits: ChannelLimits;
+  readonly log: TransportLog;
+  /** False: the limit of concurrent requests over all connections is reached. */
+  takeRequest(): boolean;
+  giveRequest(): void;
+}
+
+export type PullRequest = Extract<PeerRequest, { op: "pull" }>;
+type Call = Exclude<PeerRequest, { op: "pull" }>;
+
+/** A running pull. */
+export interface RunningPull {
+  /** Serves until everything is sent or the pull is cancelled. Never throws. */
+  run(): Promise<void>;
+  cancel(): void;
+}
+
+/** Carries the payload of a connection's pulls. */
+export interface ServerPayload<Own> {
+  /** The hello was answered; requests may follow. */
+  readonly isGreeted: boolean;
+  /** Handles a message specific to the transport. The reason it is invalid; null: valid. */
+  take(message: Own): string | null;
+  /** Closes it. Slot references are released when nothing reads them any more. */
+  close(): Promise<void>;
+}
+
+/** The connection, as its payload sees it. */
+export interface ConnectionContext<Own> {
+  readonly peer: PeerIdentity;
+  readonly channel: ControlChannel<Own>;
+  readonly host: ConnectionHost;
+  readonly isOver: boolean;
+  /** Payload can be sent: cancels the set-up timeout. */
+  opened(): void;
+  /** Starts a pull, or answers busy. The reason the request is invalid; null: valid. */
+  startPull(id: number, begin: () => RunningPull): string | null;
+  end(kind: LinkFaultKind, why: string): void;
+}
+
+export interface ServerConnectionOptions<Own> {
+  readonly peer: PeerIdentity;
+  readonly channel: ControlChannel<Own>;
+  readonly host: ConnectionHost;
+  readonly payload: (room: ConnectionContext<Own>) => ServerPayload<Own>;
+  /** The reason to report if the set-up times out. */
+  readonly late: string;
+  /** The connection has ended and holds no slot references. */
+  readonly onOver: () => void;
+}
+
+/**
+ * The server's side of a connection with a verified certificate.
+ *
+ * States: waiting for the hello → setting up the payload → open → over.
+ */
+export class ServerConnection<Own extends { readonly kind: string }>
+  implements ChannelHandler<Own>, ConnectionContext<Own>
+{
+  readonly peer: PeerIdentity;
+  readonly channel: ControlChannel<Own>;
+  readonly host: ConnectionHost;
+  readonly #payload: ServerPayload<Own>;
+  readonly #onOver: () => void;
+  /** Cancels running requests, by number. */
+  readonly #running = new Map<number, () => void>();
+  readonly #keepAlive: KeepAlive;
+  readonly #setUp: Disposable;
+  #isOver = false;
+  readonly #torn = Promise.withResolvers<void>();
+  /** Wakes callers that wait for all running requests. */
+  #quiet: (() => void)[] = [];
+
+  constructor(options: ServerConnectionOptions<Own>) {
+    const { peer, channel, host } = options;
+    this.peer = peer;
+    this.channel = channel;
+    this.host = host;
+    this.#onOver = options.onOver;
+    const { clock, limits } = host;
+    this.#keepAlive = new KeepAlive({
+      channel,
+      clock,
+      limits,
+      asks: false,
+      onRtt: () => {},
+      onDead: (why) => this.end("stalled", why),
+    });
+    this.#setUp = clock.after(limits.setUpMs, () => this.end("stalled", options.late));
+    this.#payload = options.payload(this);
+  }
+
+  get isOver(): boolean {
+    return this.#isOver;
+  }
+
+  opened(): void {
+    this.#setUp[Symbol.dispose]();
+  }
+
+  /** Handles a message of the client. */
+  receive(message: Own | CommonMessage): void {
+    if (this.#isOver) return;
+    const wrong = isCommon(message) ? this.#take(message) : this.#payload.take(message);
+    if (wrong !== null) this.end("protocol", wrong);
+  }
+
+  channelEnded(end: ChannelEnd): void {
+    this.end(end.kind, end.why);
+  }
+
+  /** The reason the message is invalid; null: valid. */
+  #take(message: CommonMessage): string | null {
+    if (!this.#payload.isGreeted) return BEFORE_HELLO;
+    switch (message.kind) {
+      case "call":
+        return this.#startCall(message.id, message.body);
+      case "cancel":
+        this.#running.get(message.id)?.();
+        return null;
+      case "ping":
+        this.channel.send({ kind: "pong", nonce: message.nonce });
+        return null;
+      case "pong":
+        return null;
+      case "bye":
+        this.end("broken", "the peer closed the connection");
+        return null;
+      default:
+        return UNEXPECTED_ANSWER;
+    }
+  }
+
+  /** Whether another request may run; null: its number is in use. */
+  #admit(id: number): boolean | null {
+    if (this.#running.has(id)) return null;
+    if (this.#running.size >= this.host.limits.connectionRequestsMax) return false;
+    return this.host.takeRequest();
+  }
+
+  #finish(id: number): void {
+    this.#running.delete(id);
+    this.host.giveRequest();
+    if (this.#running.size > 0) return;
+    for (const wake of this.#quiet.splice(0)) wake();
+  }
+
+  #startCall(id: number, body: Uint8Array): string | null {
+    const decoded = decodeRequest(body);
+    if (!decoded.ok) return decoded.why;
+    const { request } = decoded;
+    if (request.op === "pull") return "pull sent as a call";
+    const admitted = this.#admit(id);
+    if (admitted === null) return NUMBER_IN_USE;
+    if (!admitted) {
+      const { retryAfterMs } = this.host.limits;
+      this.channel.send({ kind: "answer", id, body: encodeAnswer({ op: "busy", retryAfterMs }) });
+      return null;
+    }
+    const abort = new AbortController();
+    this.#running.set(id, () => abort.abort());
+    this.#call(id, request, abort).finally(() => this.#finish(id));
+    return null;
+  }
+
+  /** Never throws. */
+  async #call(id: number, request: Call, abort: AbortController): Promise<void> {
+    const { server, clock, limits, log } = this.host;
+    const { signal } = abort;
+    using _ = clock.after(limits.requestMs, () => abort.abort());
+    try {
+      const answer = await server.call(this.peer, request, signal);
+      // Answers can be large: encode one only when the previous ones are written.
+      while (!signal.aborted && this.channel.isFull) await this.channel.room();
+      if (!signal.aborted) this.channel.send({ kind: "answer", id, body: encodeAnswer(answer) });
+    } catch (thrown) {
+      const fields = { peer: this.peer.worker, op: request.op, why: messageOf(thrown) };
+      log("error", "request failed", fields);
+      if (signal.aborted) return;
+      const body = encodeAnswer({ op: "refused", why: "the request failed" });
+      this.channel.send({ kind: "answer", id, body });
+    }
+  }
+
+  startPull(id: number, begin: () => RunningPull): string | null {
+    const admitted = this.#admit(id);
+    if (admitted === null) return NUMBER_IN_USE;
+    if (!admitted) {
+      this.channel.send({ kind: "busy", id, retryAfterMs: this.host.limits.retryAfterMs });
+      return null;
+    }
+    const pull = begin();
+    this.#running.set(id, () => pull.cancel());
+    pull.run().finally(() => this.#finish(id));
+    return null;
+  }
+
+  /** Cancels everything. Sends `why` to the peer if the connection still works. */
+  end(kind: LinkFaultKind, why: string): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    const { log } = this.host;
+    const level = kind === "protocol" || kind === "refused" ? "warn" : "debug";
+    log(level, "inbound connection ended", { peer: this.peer.worker, kind, why });
+    this.#keepAlive[Symbol.dispose]();
+    this.#setUp[Symbol.dispose]();
+    for (const cancel of [...this.#running.values()]) cancel();
+    if (kind === "broken" || kind === "stalled") this.channel.destroy();
+    else this.channel.close({ kind: "bye", fault: kind, why });
+    this.#tearDown()
+      .catch((thrown) => {
+        const fields = { peer: this.peer.worker, why: messageOf(thrown) };
+        log("error", "closing a connection's payload failed", fields);
+      })
+      .finally(() => {
+        this.#onOver();
+        this.#torn.resolve();
+      });
+  }
+
+  async #tearDown(): Promise<void> {
+    await this.#payload.close();
+    if (this.#running.size > 0) await new Promise<void>((resolve) => this.#quiet.push(resolve));
+  }
+
+  get torn(): Promise<void> {
+    return this.#torn.promise;
+  }
+}
+
+/** The decoded pull request, or the reason it is invalid. */
+export function pullOf(body: Uint8Array): PullRequest | string {
+  const decoded = decodeRequest(body);
+  if (!decoded.ok) return decoded.why;
+  return decoded.request.op === "pull" ? decoded.request : "call sent as a pull";
+}
+
+const NUMBER_IN_USE = "request number is already in use";
+export const BEFORE_HELLO = "request before the hello";
+/** Reported to a peer that sends an answer to a server. */
+export const UNEXPECTED_ANSWER = "answer received on a server connection";
+
+/** Sends the answers of a pull. */
+export interface Sender {
+  /** Answers item `index` without a block. */
+  refuse(index: number, body: Uint8Array): void;
+  /**
+   * Sends the block of item `index`, whose slot reference is released later with `release`.
+   * `isRequested`: the header matches the request. Throws if the header violates the wire format.
+   */
+  send(index: number, block: ServedBlock, isRequested: boolean): void;
+  /** The pull was cancelled: slot references are released when nothing reads them any more. */
+  giveUp(indexes: readonly number[]): void;
+}
+
+export interface ServedItemsOptions {
+  readonly id: number;
+  readonly request: PullRequest;
+  readonly peer: PeerIdentity;
+  readonly server: PeerServer;
+  readonly channel: Pick<ControlChannel<never>, "send" | "isFull" | "room">;
+  readonly clock: Clock;
+  readonly limits: ChannelLimits;
+  readonly log: TransportLog;
+}
+
+/**
+ * One pull on the server's side, independent of how its payload is carried. Every slot reference is
+ * released exactly once.
+ */
+export class ServedItems {
+  readonly #options: ServedItemsOptions;
+  readonly #sender: Sender;
+  readonly #abort = new AbortController();
+  readonly #lent = new Map<number, ServedBlock>();
+  readonly #left: Set<number>;
+  /**
+   * The requested items. If a block's header differs, the block is sent only after the client
+   * agrees.
+   */
+  readonly #requested: OpenItems;
+  #lentBytes = 0;
+  /** Wakes the sender when a slot reference is released. */
+  #wake: (() => void) | null = null;
+
+  constructor(options: ServedItemsOptions, sender: Sender) {
+    this.#options = options;
+    this.#sender = sender;
+    const { namespace, items } = options.request;
+    this.#left = new Set(items.keys());
+    this.#requested = new OpenItems(namespace, items);
+  }
+
+  get isGivenUp(): boolean {
+    return this.#abort.signal.aborted;
+  }
+
+  /**
+   * Serves until everything is sent or the pull is cancelled. `ready`: payload can be sent. Never
+   * throws.
+   */
+  async run(ready: Promise<boolean>): Promise<void> {
+    const { clock, limits, request, channel, id } = this.#options;
+    const wholeMs = Math.min(request.deadlineMs, limits.requestMs);
+    using _ = clock.after(wholeMs, () => this.cancel());
+    if (!(await ready)) return;
+    const fault = await this.#serve();
+    while (this.#lent.size > 0) await this.#lessLent();
+    if (this.#left.size > 0) channel.send({ kind: "end", id, ...fault });
+  }
+
+  cancel(): void {
+    this.#abort.abort();
+    this.#sender.giveUp([...this.#lent.keys()]);
+    this.#wake?.();
+  }
+
+  /** Whether item `index` was answered, so that messages about it are late. */
+  isAnswered(index: number): boolean {
+    return index < this.#options.request.items.length && !this.#left.has(index);
+  }
+
+  /** The reason the remaining items were not answered. */
+  async #serve(): Promise<{ readonly fault: LinkFaultKind; readonly why: string }> {
+    const { server, peer, request, channel, log } = this.#options;
+    const { signal } = this.#abort;
+    try {
+      for await (const served of server.serve(peer, request, signal)) {
+        this.#take(served);
+        if (this.#left.size === 0) break;
+        while (!signal.aborted && this.#isFull()) await this.#lessLent();
+        while (!signal.aborted && channel.isFull) await channel.room();
+        if (signal.aborted) break;
+      }
+    } catch (thrown) {
+      log("error", "pull failed", { peer: peer.worker, why: messageOf(thrown) });
+      return { fault: "broken", why: "the blocks could not be served" };
+    }
+    if (signal.aborted) return { fault: "stalled", why: "the deadline passed" };
+    return { fault: "broken", why: "some blocks were not served" };
+  }
+
+  #take(served: Served): void {
+    const { log, peer } = this.#options;
+    const { index } = served;
+    if (!this.#left.has(index)) {
+      log("error", "the server returned a block that was not requested", {
+        peer: peer.worker,
+        index,
+      });
+      if (served.kind === "block") served.release();
+      return;
+    }
+    if (served.kind !== "block") {
+      this.#sender.refuse(index, encodeRefusal(index, served));
+      this.#left.delete(index);
+      return;
+    }
+    if (this.isGivenUp) {
+      served.release();
+      return;
+    }
+    const { header } = served;
+    this.#lent.set(index, served);
+    this.#lentBytes += header.bytes;
+    const isRequested = this.#requested.take({ kind: "frame", index, header }) === null;
+    this.#sender.send(index, served, isRequested);
+    this.#left.delete(index);
+  }
+
+  /** Throws if the header violates the wire format; the block is then released. */
+  frame(index: number, header: FrameHeader): Uint8Array {
+    try {
+      return encodeFrame(index, header);
+    } catch (thrown) {
+      this.release(index);
+      throw thrown;
+    }
+  }
+
+  /** The block's header was sent, but the block will not be. */
+  lose(index: number): void {
+    const { channel, id } = this.#options;
+    channel.send({ kind: "lost", id, index });
+    this.release(index);
+  }
+
+  /** Nothing reads the block any more. */
+  release(index: number): void {
+    const block = this.#lent.get(index);
+    if (block === undefined) return;
+    this.#lent.delete(index);
+    this.#lentBytes -= block.header.bytes;
+    block.release();
+    this.#wake?.();
+  }
+
+  #isFull(): boolean {
+    const { lentMax, lentBytesMax } = this.#options.limits;
+    return this.#lent.size >= lentMax || this.#lentBytes >= lentBytesMax;
+  }
+
+  #lessLent(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#wake = () => {
+        this.#wake = null;
+        resolve();
+      };
+    });
+  }
+}

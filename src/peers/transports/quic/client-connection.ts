@@ -1,0 +1,511 @@
+import type { Clock } from "../../../core/index.ts";
+import type { Region } from "../../../native/index.ts";
+import type { FrameHeader, PeerAnswer, PeerRequest } from "../../messages.ts";
+import type { Called, LinkFault, OutgoingPull, PeerLink } from "../../transport.ts";
+import type { AuthResult, PeerIdentity } from "../../trust.ts";
+import {
+  ANSWER_BYTES_MAX,
+  decodeAnswer,
+  decodePart,
+  encodeRequest,
+  MessageReader,
+  OpenItems,
+  PART_BYTES_MAX,
+  whyNoAnswer,
+  withLength,
+} from "../../wire/index.ts";
+import type { TrustedConnection } from "../connection-state.ts";
+import type { QuicLimits } from "./limits.ts";
+import { Code, faultOf, Limit, resetCodeOf, resetFault } from "./limits.ts";
+import { EARLY_PADDING_BYTES, encodePreface } from "./preface.ts";
+import type { Ticket } from "./quic-transport.ts";
+import type { GcPressure, Session, Stream } from "./runtime.ts";
+import { closeSession, StreamOut, tearStream } from "./runtime.ts";
+
+/** Consumes a stream's input. */
+interface Sink {
+  /** No more input is needed. */
+  readonly isComplete: boolean;
+  take(chunk: Uint8Array): LinkFault | null;
+  /** The available input has been consumed. */
+  pause(): void;
+}
+
+interface ExchangeParts {
+  readonly session: Session;
+  readonly clock: Clock;
+  readonly limits: QuicLimits;
+  readonly gcPressure: GcPressure;
+  readonly limit: Limit;
+  readonly sink: Sink;
+  onHeard(nowMs: number): void;
+  /** The stream has finished, possibly later than the request. */
+  onOver(): void;
+}
+
+/** One request on its own stream. */
+class Exchange {
+  readonly #parts: ExchangeParts;
+  readonly #done = Promise.withResolvers<LinkFault | null>();
+  #stream: Stream | null = null;
+  #out: StreamOut | null = null;
+  /** Time after which input that follows the request's end is not awaited any more. */
+  #endMs = Number.POSITIVE_INFINITY;
+  #isDone = false;
+  #heardMs: number;
+  /** Code with which the stream was reset; null: it was not. */
+  resetCode: number | null = null;
+
+  constructor(parts: ExchangeParts) {
+    this.#parts = parts;
+    this.#heardMs = parts.clock.monotonicMs();
+  }
+
+  /**
+   * Null: the sink is complete. The sink gets no more input after it has resolved. Never throws.
+   */
+  async run(preface: Uint8Array, request: Uint8Array): Promise<LinkFault | null> {
+    const { limit, onOver } = this.#parts;
+    if (limit.fault !== null) return limit.fault;
+    limit.onOver = () => this.#finish(limit.fault, Code.cancelled);
+    void this.#exchange(preface, request).then(onOver);
+    const fault = await this.#done.promise;
+    limit.onOver = null;
+    return fault;
+  }
+
+  /** Ends the request. */
+  end(fault: LinkFault): void {
+    this.#finish(fault, Code.cancelled);
+  }
+
+  /** Called periodically: ends a stalled request. */
+  check(nowMs: number): void {
+    const { limits } = this.#parts;
+    // A stream without an id waits for the peer's stream limit, which does not count as a stall.
+    if (this.#stream?.id === null) this.#heardMs = nowMs;
+    if (!this.#isDone && nowMs - this.#heardMs >= limits.stallMs) {
+      this.#finish({ kind: "stalled", why: "no data for too long" }, Code.stalled);
+    }
+    if (nowMs - this.#endMs >= limits.stallMs) this.#tear(Code.protocol);
+  }
+
+  #finish(fault: LinkFault | null, code: number = Code.none): void {
+    if (this.#isDone) return;
+    this.#isDone = true;
+    this.#endMs = this.#parts.clock.monotonicMs();
+    if (fault !== null) this.#tear(code);
+    this.#done.resolve(fault);
+  }
+
+  #tear(code: number): void {
+    this.#out?.stop();
+    if (this.#stream !== null) tearStream(this.#stream, code);
+  }
+
+  async #exchange(preface: Uint8Array, request: Uint8Array): Promise<void> {
+    const { session, limits, gcPressure } = this.#parts;
+    try {
+      const stream = await session.createBidirectionalStream();
+      this.#stream = stream;
+      const out = new StreamOut(stream, limits);
+      this.#out = out;
+      const over = () => out.stop();
+      stream.closed.then(over, over);
+      if (this.#isDone) return this.#tear(Code.cancelled);
+      const writing = this.#write(out, preface, request);
+      await this.#read(stream);
+      this.#finish({ kind: "broken", why: "incomplete answer" }, Code.none);
+      await writing;
+    } catch (thrown) {
+      this.resetCode = resetCodeOf(thrown);
+      const fault = this.resetCode === null ? faultOf(thrown) : resetFault(this.resetCode);
+      this.#finish(fault, Code.none);
+    }
+    if (this.#stream !== null) gcPressure.add(this.#stream, 0);
+  }
+
+  async #write(out: StreamOut, preface: Uint8Array, request: Uint8Array): Promise<void> {
+    if (await out.write(request, preface)) await out.end();
+  }
+
+  /** Reads to the end of the stream: a stream is finished only after that. */
+  async #read(stream: Stream): Promise<void> {
+    const { sink, clock, onHeard } = this.#parts;
+    for await (const batch of stream) {
+      this.#heardMs = clock.monotonicMs();
+      onHeard(this.#heardMs);
+      for (const chunk of batch) {
+        if (this.#isDone) break;
+        const fault = sink.take(chunk);
+        if (fault !== null) return this.#finish(fault, Code.protocol);
+        if (sink.isComplete) this.#finish(null);
+      }
+      if (!this.#isDone) sink.pause();
+    }
+  }
+}
+
+/** Reads the single answer of a call. */
+export class AnswerSink implements Sink {
+  answer: PeerAnswer | null = null;
+  readonly #request: Exclude<PeerRequest, { op: "pull" }>;
+  readonly #reader = new MessageReader(ANSWER_BYTES_MAX);
+
+  constructor(request: Exclude<PeerRequest, { op: "pull" }>) {
+    this.#request = request;
+  }
+
+  get isComplete(): boolean {
+    return this.answer !== null;
+  }
+
+  take(chunk: Uint8Array): LinkFault | null {
+    const end = this.#reader.take(chunk, 0);
+    const { fault, message } = this.#reader;
+    if (fault !== null) return { kind: "protocol", why: fault };
+    if (message === null) return null;
+    if (end < chunk.length) return { kind: "protocol", why: "data after the answer" };
+    const decoded = decodeAnswer(message);
+    if (!decoded.ok) return { kind: "protocol", why: decoded.why };
+    const why = whyNoAnswer(this.#request, decoded.answer);
+    if (why !== null) return { kind: "protocol", why };
+    this.answer = decoded.answer;
+    return null;
+  }
+
+  pause(): void {}
+}
+
+/** A block whose payload is being received. */
+interface Coming {
+  readonly index: number;
+  readonly header: FrameHeader;
+  /** Its place, exactly as long as the payload. */
+  readonly place: Uint8Array;
+  bytes: number;
+  /** Bytes of it reported to the caller. */
+  reported: number;
+}
+
+/** Reads the parts of a pull, and copies payload to the items' places. */
+class PullSink implements Sink {
+  readonly #pull: OutgoingPull;
+  readonly #region: Region;
+  readonly #reader = new MessageReader(PART_BYTES_MAX);
+  readonly #open: OpenItems;
+  #coming: Coming | null = null;
+
+  constructor(pull: OutgoingPull, region: Region) {
+    this.#pull = pull;
+    this.#region = region;
+    this.#open = new OpenItems(pull.namespace, pull.items);
+  }
+
+  /** Nothing was received so far. */
+  get isFresh(): boolean {
+    return this.#open.size === this.#pull.items.length && !this.#reader.within;
+  }
+
+  get isComplete(): boolean {
+    return this.#open.size === 0 && this.#coming === null;
+  }
+
+  take(chunk: Uint8Array): LinkFault | null {
+    for (let at = 0; at < chunk.length; ) {
+      if (this.isComplete) return { kind: "protocol", why: "data after the last answer" };
+      if (this.#coming !== null) {
+        at += this.#fill(this.#coming, chunk, at);
+        continue;
+      }
+      at = this.#reader.take(chunk, at);
+      const { fault, message } = this.#reader;
+      const why = fault ?? (message === null ? null : this.#part(message));
+      if (why !== null) return { kind: "protocol", why };
+    }
+    return null;
+  }
+
+  /** Reports received bytes. */
+  pause(): void {
+    const coming = this.#coming;
+    if (coming === null || coming.reported === coming.bytes) return;
+    this.#pull.onBytes(coming.index, coming.bytes - coming.reported);
+    coming.reported = coming.bytes;
+  }
+
+  #part(message: Uint8Array): string | null {
+    const decoded = decodePart(message);
+    if (!decoded.ok) return decoded.why;
+    const { part } = decoded;
+    const { index } = part;
+    const why = this.#open.take(part);
+    if (why !== null) return why;
+    if (part.kind === "refusal") {
+      this.#pull.onItem(index, part.refusal);
+      return null;
+    }
+    const { header } = part;
+    const place = this.#region.span(this.#pull.items[index]!.offset, header.bytes);
+    this.#coming = { index, header, place, bytes: 0, reported: 0 };
+    return null;
+  }
+
+  /** Returns the number of payload bytes in the chunk. */
+  #fill(coming: Coming, chunk: Uint8Array, at: number): number {
+    const bytes = Math.min(coming.place.length - coming.bytes, chunk.length - at);
+    const isAll = at === 0 && bytes === chunk.length;
+    coming.place.set(isAll ? chunk : chunk.subarray(at, at + bytes), coming.bytes);
+    coming.bytes += bytes;
+    if (coming.bytes === coming.place.length) this.#finish(coming);
+    return bytes;
+  }
+
+  #finish(coming: Coming): void {
+    this.pause();
+    this.#coming = null;
+    const { index, header } = coming;
+    const checksum = this.#region.checksum(this.#pull.items[index]!.offset, header.bytes);
+    this.#pull.onItem(index, { kind: "came", header, checksum });
+  }
+}
+
+type CallRequest = Exclude<PeerRequest, { op: "pull" }>;
+
+export interface ClientOptions {
+  readonly session: Session;
+  /** The session ticket that the connection began with; null: none. */
+  readonly ticket: Ticket | null;
+  /** Proves that this host owns its certificate's key. */
+  readonly proof: Uint8Array;
+  readonly region: Region;
+  readonly clock: Clock;
+  readonly limits: QuicLimits;
+  readonly gcPressure: GcPressure;
+  authorize(certificate: Uint8Array): AuthResult;
+  /** Watches the connection's authorization. */
+  watch(connection: Pick<TrustedConnection, "identity" | "der" | "refuse">): Disposable;
+}
+
+/**
+ * The client's side of a connection. With a session ticket it can be used at once: its first pulls
+ * leave with the first packet (0-RTT); other requests wait for the handshake.
+ */
+export class ClientConnection implements PeerLink {
+  readonly transport = "quic";
+  readonly ended: Promise<LinkFault>;
+  /** Null once this handshake has authorized the peer; otherwise the reason it failed. */
+  readonly ready: Promise<LinkFault | null>;
+  readonly #parts: ClientOptions;
+  readonly #exchanges = new Set<Exchange>();
+  readonly #end = Promise.withResolvers<LinkFault>();
+  #identity: PeerIdentity | null;
+  #certificate: Uint8Array | null = null;
+  #newTicket: Uint8Array | null = null;
+  #token: Uint8Array | null = null;
+  #fault: LinkFault | null = null;
+  #isReady = false;
+  #isEarlyRefused = false;
+  #isHeard = false;
+  #heardMs: number;
+  #rttMs: number | null = null;
+  readonly #checkTimer: Disposable;
+  #requests = 0;
+  /** When the last request ended. */
+  #restMs: number;
+  #closing: Promise<void> | null = null;
+
+  constructor(parts: ClientOptions) {
+    this.#parts = parts;
+    this.#identity = parts.ticket?.identity ?? null;
+    this.#heardMs = parts.clock.monotonicMs();
+    this.#restMs = this.#heardMs;
+    this.ended = this.#end.promise;
+    const { session } = parts;
+    session.onsessionticket = (ticket) => {
+      this.#newTicket = ticket as unknown as Uint8Array;
+    };
+    session.onnewtoken = (token) => {
+      this.#token = token;
+    };
+    session.closed.then(
+      () => this.#over(faultOf(undefined)),
+      (thrown) => this.#over(faultOf(thrown)),
+    );
+    const { stallMs, idleMs } = parts.limits;
+    this.#checkTimer = parts.clock.every(Math.max(1, Math.min(stallMs, idleMs) / 4), () =>
+      this.#check(),
+    );
+    this.ready = this.#open();
+  }
+
+  get identity(): PeerIdentity {
+    return this.#identity!;
+  }
+
+  get resumed(): boolean {
+    return this.#parts.ticket !== null && !this.#isEarlyRefused;
+  }
+
+  get rttMs(): number | null {
+    const { session } = this.#parts;
+    if (this.#isHeard && !session.destroyed) {
+      const ns = Number(session.stats.minRtt);
+      if (ns > 0) this.#rttMs = ns / 1e6;
+    }
+    return this.#rttMs;
+  }
+
+  get fault(): LinkFault | null {
+    return this.#fault;
+  }
+
+  /** The session ticket for the next connection, and its lifetime. */
+  get nextTicket(): { readonly ticket: Ticket; readonly ms: number } | null {
+    const { limits, clock } = this.#parts;
+    if (!this.#isReady || this.#newTicket === null) return null;
+    const ms = limits.ticketMs - (clock.monotonicMs() - this.#heardMs);
+    const certificate = this.#certificate!;
+    const ticket = { ticket: this.#newTicket, token: this.#token, certificate };
+    return { ticket: { ...ticket, identity: this.identity }, ms };
+  }
+
+  async #open(): Promise<LinkFault | null> {
+    const { session, authorize } = this.#parts;
+    let refusal: string;
+    try {
+      const { validationErrorReason: invalid, earlyDataAccepted } = await session.opened;
+      this.#isEarlyRefused = !earlyDataAccepted;
+      const certificate = session.peerCertificate;
+      const authorized = certificate === undefined ? null : authorize(certificate.raw);
+      if (authorized?.ok && invalid === undefined) {
+        this.#identity = authorized.identity;
+        this.#certificate = certificate!.raw;
+        this.#isReady = true;
+        this.#watch(authorized.identity, certificate!.raw);
+        return this.#fault;
+      }
+      refusal =
+        invalid ?? (authorized?.ok === false ? authorized.why : "it presented no certificate");
+    } catch (thrown) {
+      const fault = faultOf(thrown);
+      const isGone = fault.kind === "broken";
+      this.#over(isGone ? { kind: "unreachable", why: fault.why } : fault);
+      return this.#fault;
+    }
+    this.#over({ kind: "refused", why: refusal }, Code.refused);
+    return this.#fault;
+  }
+
+  #watch(identity: PeerIdentity, der: Uint8Array): void {
+    const refuse = (why: string) => this.#over({ kind: "refused", why }, Code.refused);
+    const trusted = this.#parts.watch({ identity, der, refuse });
+    void this.ended.then(() => trusted[Symbol.dispose]());
+  }
+
+  async call(
+    request: CallRequest,
+    options: { readonly deadlineMs: number; readonly signal?: AbortSignal },
+  ): Promise<Called> {
+    using limit = new Limit(this.#parts.clock, options.deadlineMs, options.signal);
+    const sink = new AnswerSink(request);
+    const fault = (await this.#untilReady(limit)) ?? (await this.#ask(request, sink, limit));
+    if (fault !== null) return { ok: false, fault };
+    return { ok: true, answer: sink.answer! };
+  }
+
+  async pull(pull: OutgoingPull): Promise<LinkFault | null> {
+    const { clock, region } = this.#parts;
+    if (pull.items.length === 0) return this.#fault;
+    using limit = new Limit(clock, pull.deadlineMs, pull.signal);
+    const request = () => {
+      const { namespace, items } = pull;
+      return { op: "pull", namespace, items, deadlineMs: limit.leftMs } as const;
+    };
+    if (this.resumed && !this.#isReady && this.#fault === null) {
+      const sink = new PullSink(pull, region);
+      const fault = await this.#ask(request(), sink, limit, EARLY_PADDING_BYTES);
+      if (fault === null) return null;
+      const late = await this.#untilReady(limit);
+      if (late !== null) return late;
+      // The ticket was refused: the peer ignored the first packets, so send the request again.
+      if (!this.#isEarlyRefused || !sink.isFresh) return fault;
+    }
+    const late = await this.#untilReady(limit);
+    return late ?? (await this.#ask(request(), new PullSink(pull, region), limit));
+  }
+
+  /** Null: the handshake is complete and the peer is authorized. */
+  async #untilReady(limit: Limit): Promise<LinkFault | null> {
+    if (limit.fault !== null || this.#isReady) return limit.fault ?? this.#fault;
+    const { promise, resolve } = Promise.withResolvers<LinkFault | null>();
+    limit.onOver = () => resolve(limit.fault);
+    void this.ready.then(() => resolve(this.#fault));
+    const fault = await promise;
+    limit.onOver = null;
+    return fault;
+  }
+
+  async #ask(
+    request: PeerRequest,
+    sink: Sink,
+    limit: Limit,
+    paddingBytes = 0,
+  ): Promise<LinkFault | null> {
+    const { proof } = this.#parts;
+    const exchange = new Exchange({
+      ...this.#parts,
+      sink,
+      limit,
+      onHeard: (nowMs) => {
+        this.#isHeard = true;
+        this.#heardMs = nowMs;
+      },
+      onOver: () => void this.#exchanges.delete(exchange),
+    });
+    this.#exchanges.add(exchange);
+    this.#requests++;
+    const preface = encodePreface(proof, paddingBytes);
+    const fault = await exchange.run(preface, withLength(encodeRequest(request)));
+    this.#requests--;
+    this.#restMs = this.#parts.clock.monotonicMs();
+    // A connection that ends also ends its streams, and only the connection knows the reason.
+    if (fault?.kind === "broken" && exchange.resetCode === null) return this.#fault ?? fault;
+    return fault;
+  }
+
+  /** Ends stalled requests, and an idle connection. */
+  #check(): void {
+    const { clock, limits } = this.#parts;
+    const nowMs = clock.monotonicMs();
+    for (const exchange of this.#exchanges) exchange.check(nowMs);
+    if (this.#requests > 0 || nowMs - this.#restMs < limits.idleMs) return;
+    void this.#close({ kind: "closed", why: "closed after an idle time" });
+  }
+
+  #over(fault: LinkFault, code: number = Code.none): void {
+    if (this.#fault !== null) return;
+    void this.rttMs;
+    this.#fault = fault;
+    this.#checkTimer[Symbol.dispose]();
+    for (const exchange of this.#exchanges) exchange.end(fault);
+    const { session } = this.#parts;
+    if (fault.kind !== "closed" && !session.destroyed) {
+      session.destroy(undefined, { code, type: "application" });
+    }
+    this.#end.resolve(fault);
+  }
+
+  #close(fault: LinkFault): Promise<void> {
+    this.#closing ??= (async () => {
+      const { session, clock, limits } = this.#parts;
+      this.#over(fault);
+      await closeSession(session, Code.none, clock, limits.closeMs);
+    })();
+    return this.#closing;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#close({ kind: "closed", why: "closed by this side" });
+  }
+}

@@ -1,0 +1,296 @@
+import { type Clock, messageOf } from "../../../core/index.ts";
+import {
+  type Lent,
+  NativeError,
+  type RdmaAddress,
+  type RdmaLink,
+  type RdmaWindow,
+} from "../../../native/index.ts";
+import type { ServedBlock, TransportLog } from "../../transport.ts";
+import { encodeRefusal } from "../../wire/index.ts";
+import {
+  BEFORE_HELLO,
+  type ConnectionContext,
+  type ControlChannel,
+  pullOf,
+  type RunningPull,
+  type Sender,
+  ServedItems,
+  type ServedItemsOptions,
+  type ServerPayload,
+  UNEXPECTED_ANSWER,
+} from "../control-channel/index.ts";
+import { CONTROL_VERSION, type RdmaMessage } from "./control.ts";
+import type { RailConnections } from "./ports.ts";
+import type { RdmaLimits } from "./rdma-transport.ts";
+
+interface RdmaServedPullOptions extends ServedItemsOptions {
+  readonly channel: ControlChannel<RdmaMessage>;
+  /** Connected. */
+  readonly connections: readonly RdmaLink[];
+  readonly clock: Clock;
+  readonly limits: RdmaLimits;
+  readonly log: TransportLog;
+}
+
+/** A block whose span the client can read, or soon can. */
+interface Loan {
+  readonly connection: RdmaLink;
+  readonly token: number;
+  /** Its header and window were sent. */
+  isSaid: boolean;
+  isReturning: boolean;
+  /** Timer of its revocation. */
+  limit: Disposable | null;
+}
+
+/** Sent with a block that is not exposed because its header differs from the request. */
+const NO_WINDOW: RdmaWindow = { address: 0n, key: 0 };
+
+/**
+ * One pull whose blocks the client's device reads. Each block is exposed alone and read-only, and
+ * released when the client cannot read it any more: after the client returned it, or its time is
+ * over.
+ */
+class RdmaServedPull implements RunningPull, Sender {
+  readonly #options: RdmaServedPullOptions;
+  readonly #items: ServedItems;
+  readonly #loans = new Map<number, Loan>();
+  #nextRail = 0;
+
+  constructor(options: RdmaServedPullOptions) {
+    this.#options = options;
+    this.#items = new ServedItems(options, this);
+  }
+
+  run(): Promise<void> {
+    return this.#items.run(Promise.resolve(true));
+  }
+
+  cancel(): void {
+    this.#items.cancel();
+  }
+
+  refuse(_index: number, body: Uint8Array): void {
+    const { id, channel } = this.#options;
+    channel.send({ kind: "part", id, body });
+  }
+
+  send(index: number, block: ServedBlock, isRequested: boolean): void {
+    const { id, channel, connections } = this.#options;
+    const { header, offset } = block;
+    const body = this.#items.frame(index, header);
+    if (!isRequested) {
+      channel.send({ kind: "lent", id, rail: 0, window: NO_WINDOW, body });
+      this.#items.release(index);
+      return;
+    }
+    const rail = this.#nextRail++ % connections.length;
+    const connection = connections[rail]!;
+    const { token, lent } = connection.lend(offset, header.bytes);
+    const loan: Loan = { connection, token, isSaid: false, isReturning: false, limit: null };
+    this.#loans.set(index, loan);
+    void lent.then((outcome) => this.#wasLent(index, loan, outcome, { rail, body }));
+  }
+
+  #wasLent(
+    index: number,
+    loan: Loan,
+    outcome: Lent,
+    said: { readonly rail: number; readonly body: Uint8Array },
+  ): void {
+    const { id, channel, clock, limits } = this.#options;
+    if (this.#loans.get(index) !== loan) return;
+    if (!outcome.ok) {
+      this.#loans.delete(index);
+      this.#putOff(index, outcome.fault);
+      return;
+    }
+    if (this.#items.isGivenUp) {
+      this.#putOff(index, null);
+      void this.#takeBack(index, loan);
+      return;
+    }
+    loan.isSaid = true;
+    loan.limit = clock.after(limits.lentMs, () => this.#revoke(index, loan));
+    channel.send({ kind: "lent", id, window: outcome.window, ...said });
+  }
+
+  /** Refuses the block as busy; the client can retry. */
+  #putOff(index: number, fault: string | null): void {
+    const { limits, log, peer } = this.#options;
+    if (fault === "unregistered") {
+      log("error", "exposing a block to an RDMA device failed", { peer: peer.worker, why: fault });
+    }
+    const { retryAfterMs } = limits;
+    this.refuse(index, encodeRefusal(index, { kind: "busy", retryAfterMs }));
+    if (fault !== null) this.#items.release(index);
+  }
+
+  /** The client returned the block. False: it was not exposed. */
+  taken(index: number): boolean {
+    const loan = this.#loans.get(index);
+    if (loan === undefined) return this.#items.isAnswered(index);
+    if (!loan.isSaid) return false;
+    void this.#takeBack(index, loan);
+    return true;
+  }
+
+  /** The client may be reading: it gets a short time to stop and return the block. */
+  giveUp(indexes: readonly number[]): void {
+    const { clock, limits } = this.#options;
+    for (const index of indexes) {
+      const loan = this.#loans.get(index);
+      if (loan === undefined || !loan.isSaid || loan.isReturning) continue;
+      loan.limit?.[Symbol.dispose]();
+      loan.limit = clock.after(limits.graceMs, () => this.#revoke(index, loan));
+    }
+  }
+
+  /** Revokes the block. A running read fails, together with its queue pair. */
+  #revoke(index: number, loan: Loan): void {
+    const { id, channel } = this.#options;
+    channel.send({ kind: "lost", id, index });
+    void this.#takeBack(index, loan);
+  }
+
+  async #takeBack(index: number, loan: Loan): Promise<void> {
+    if (loan.isReturning) return;
+    loan.isReturning = true;
+    loan.limit?.[Symbol.dispose]();
+    await loan.connection.takeBack(loan.token);
+    this.#letGo(index, loan);
+  }
+
+  #letGo(index: number, loan: Loan): void {
+    if (this.#loans.get(index) !== loan) return;
+    this.#loans.delete(index);
+    this.#items.release(index);
+  }
+
+  /** The queue pairs are gone, so nothing reads any block. */
+  linkEnded(): void {
+    for (const [index, loan] of [...this.#loans]) {
+      loan.limit?.[Symbol.dispose]();
+      this.#letGo(index, loan);
+    }
+  }
+}
+
+type Hello = Extract<RdmaMessage, { kind: "hello" }>;
+type Pull = Extract<RdmaMessage, { kind: "pull" }>;
+
+/**
+ * The queue pairs from which a connection's blocks are read.
+ *
+ * States: waiting for the hello → queue pairs made, waiting for the client's → joined.
+ */
+export class RdmaServer implements ServerPayload<RdmaMessage> {
+  readonly #room: ConnectionContext<RdmaMessage>;
+  readonly #rails: RailConnections;
+  readonly #limits: RdmaLimits;
+  readonly #pulls = new Map<number, RdmaServedPull>();
+  /** Null before the hello. */
+  #connections: readonly RdmaLink[] | null = null;
+  #isJoined = false;
+
+  constructor(room: ConnectionContext<RdmaMessage>, rails: RailConnections, limits: RdmaLimits) {
+    this.#room = room;
+    this.#rails = rails;
+    this.#limits = limits;
+  }
+
+  get isGreeted(): boolean {
+    return this.#isJoined;
+  }
+
+  take(message: RdmaMessage): string | null {
+    if (message.kind === "hello") return this.#greet(message);
+    if (this.#connections === null) return BEFORE_HELLO;
+    if (message.kind === "join") return this.#join(message.addresses, this.#connections);
+    if (!this.#isJoined) return "request before its queue pairs";
+    switch (message.kind) {
+      case "pull":
+        return this.#startPull(message, this.#connections);
+      case "taken": {
+        const pull = this.#pulls.get(message.id);
+        if (pull === undefined) return null;
+        return pull.taken(message.index) ? null : "returned a block that it was not given";
+      }
+      default:
+        return UNEXPECTED_ANSWER;
+    }
+  }
+
+  #greet({ version, wanted, rails }: Hello): string | null {
+    if (this.#connections !== null) return "second hello";
+    const { channel, host } = this.#room;
+    try {
+      const made = this.#rails.answer(rails, wanted);
+      this.#connections = made.map(({ connection }) => connection);
+      if (made.length === 0) {
+        this.#room.end("refused", "no RDMA port here reaches a port of the peer");
+        return null;
+      }
+      for (const { ended } of this.#connections) {
+        void ended.then((fault) => this.#room.end("broken", `queue pair failed: ${fault}`));
+      }
+      const pairs = made.map(({ rail, connection }) => ({ rail, address: connection.address }));
+      // The peer's count of running requests lags behind ours.
+      const requests = Math.max(1, Math.floor(host.limits.connectionRequestsMax / 2));
+      channel.send({
+        kind: "welcome",
+        version: Math.min(version, CONTROL_VERSION),
+        requests,
+        pairs,
+      });
+    } catch (thrown) {
+      this.#refuse(thrown);
+    }
+    return null;
+  }
+
+  #join(addresses: readonly RdmaAddress[], connections: readonly RdmaLink[]): string | null {
+    if (this.#isJoined) return "second join";
+    if (addresses.length !== connections.length) return "joined with other rails than chosen";
+    try {
+      for (const [index, connection] of connections.entries())
+        connection.connect(addresses[index]!);
+      this.#isJoined = true;
+      this.#room.opened();
+    } catch (thrown) {
+      this.#refuse(thrown);
+    }
+    return null;
+  }
+
+  /** A device error is not the peer's fault. */
+  #refuse(thrown: unknown): void {
+    if (!(thrown instanceof NativeError)) throw thrown;
+    const { host, peer } = this.#room;
+    const fields = { peer: peer.worker, why: messageOf(thrown) };
+    host.log("warn", "creating queue pairs for a peer failed", fields);
+    this.#room.end("refused", "no queue pair could be created");
+  }
+
+  #startPull({ id, body }: Pull, connections: readonly RdmaLink[]): string | null {
+    const request = pullOf(body);
+    if (typeof request === "string") return request;
+    const { peer, channel, host } = this.#room;
+    const { server, clock, log } = host;
+    return this.#room.startPull(id, () => {
+      const own = { id, request, peer, channel, connections, server, clock, log };
+      const pull = new RdmaServedPull({ ...own, limits: this.#limits });
+      this.#pulls.set(id, pull);
+      const run = () => pull.run().finally(() => this.#pulls.delete(id));
+      return { run, cancel: () => pull.cancel() };
+    });
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(
+      (this.#connections ?? []).map((connection) => connection[Symbol.asyncDispose]()),
+    );
+    for (const pull of [...this.#pulls.values()]) pull.linkEnded();
+  }
+}

@@ -1,2 +1,0 @@
-/** Names what is spoken in the handshake. */
-export const STREAM_PROTOCOL = "hearth-stream/1";
