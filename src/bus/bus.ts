@@ -1,4 +1,4 @@
-import type { DurableBus } from "./durable.ts";
+import type { Clock, Random } from "../core/index.ts";
 
 /** A message as it came. `data` is the receiver's own: it is not reused. */
 export interface BusMessage {
@@ -130,4 +130,218 @@ export interface Bus extends AsyncDisposable {
   flush(ms: number): Promise<boolean>;
   /** Sends what waits, for `ms` at most, then closes; what is left is dropped and counted. */
   close(ms: number): Promise<void>;
+}
+
+/** Where what the bus has to say goes; `warn` is for what someone should look at. */
+export type BusLog = (
+  level: "info" | "warn",
+  message: string,
+  fields: Readonly<Record<string, unknown>>,
+) => void;
+
+/** Every wait and bound of a bus; the defaults are for a fleet. */
+export interface BusLimits {
+  /** What may wait while there is no connection or a slow one. */
+  readonly queueMessages: number;
+  readonly queueBytes: number;
+  /** What may be on its way without a sign that the broker has it. */
+  readonly windowBytes: number;
+  /** How many requests may wait for their answers. */
+  readonly requestsMax: number;
+  /** How long one server may take to be connected to. */
+  readonly connectMs: number;
+  /** The first wait before another attempt, doubled each time up to the second; less jitter. */
+  readonly retryMinMs: number;
+  readonly retryMaxMs: number;
+  /** How often a connection is asked for a sign of life, and how long it may take to give one. */
+  readonly pingMs: number;
+  readonly silenceMs: number;
+}
+
+export const BUS_LIMITS: BusLimits = {
+  queueMessages: 10_000,
+  queueBytes: 16 * 2 ** 20,
+  windowBytes: 4 * 2 ** 20,
+  requestsMax: 100_000,
+  connectMs: 5_000,
+  retryMinMs: 250,
+  retryMaxMs: 15_000,
+  pingMs: 10_000,
+  silenceMs: 10_000,
+};
+
+export const INBOX_PREFIX = "_INBOX";
+
+/** What every bus needs, whatever carries it. */
+export interface BusBasics {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly log?: BusLog;
+  readonly limits?: Partial<BusLimits>;
+  /** Subjects of answers to this process begin with it; `_INBOX` unless given. */
+  readonly inboxPrefix?: string;
+  /**
+   * How subjects begin that this process answers to. Every other `reply` of a message is dropped:
+   * a sender must not choose where this process publishes. Answers go anywhere unless given.
+   */
+  readonly replyPrefixes?: readonly string[];
+}
+
+/** `refused`: the broker answered and did not take it, with the reason in words. */
+export type DurableOutcome =
+  | {
+      readonly kind: "acknowledged";
+      readonly duplicate: boolean;
+      /** The stream's number of the message; of a duplicate, that of the first. */
+      readonly sequence: number;
+    }
+  | { readonly kind: "refused"; readonly why: string }
+  | { readonly kind: "unreachable" };
+
+export interface DurablePublishOptions {
+  /** The broker keeps one message of each id, for as long as the stream remembers ids. */
+  readonly id: string;
+  readonly timeoutMs: number;
+  readonly headers?: Readonly<Record<string, string>>;
+}
+
+export interface ConsumeOptions {
+  readonly stream: string;
+  /** Under this name the broker remembers what was done; one process at a time uses it. */
+  readonly consumer: string;
+  /** Only what was published there; `*` and `>` as in NATS. */
+  readonly subject: string;
+  /** So long after the last sign that it is at work a message comes again; 10 s if left out. */
+  readonly silenceMs?: number;
+}
+
+/** A message that a stream keeps. */
+export interface KeptMessage extends BusMessage {
+  /** The same each time it comes, and that of no other, also where the stream was made anew. */
+  readonly key: string;
+  /** How often it has come, this time included. */
+  readonly delivery: number;
+  /** It does not come again, whatever becomes of it. */
+  readonly isLast: boolean;
+}
+
+export interface ConsumptionState {
+  /** `waiting`: for a connection. `missing`: the broker has no such stream, or refuses it. */
+  readonly status: "consuming" | "waiting" | "missing" | "closed";
+  /** In words for people; null while consuming. */
+  readonly why: string | null;
+  /** Messages that were handled to the end. */
+  readonly handled: number;
+  /** Messages that were not, however often they came; the log has a line for each. */
+  readonly givenUp: number;
+}
+
+export interface Consumption extends AsyncDisposable {
+  readonly state: ConsumptionState;
+}
+
+/** `missing`: there is no such key; or no such bucket. */
+export type BucketRead =
+  | { readonly kind: "value"; readonly data: Uint8Array }
+  | { readonly kind: "missing" | "unreachable" };
+
+export type BucketWrite =
+  | { readonly kind: "done" | "unreachable" }
+  | { readonly kind: "refused"; readonly why: string };
+
+/** Keys are letters, digits and `-_/=.`; how long values live is the bucket's own affair. */
+export interface Bucket {
+  get(key: string): Promise<BucketRead>;
+  put(key: string, data: Uint8Array): Promise<BucketWrite>;
+  delete(key: string): Promise<BucketWrite>;
+  /** All keys there are; null when that cannot be told. */
+  keys(): Promise<readonly string[] | null>;
+}
+
+/** `too_large`: it has more bytes than were allowed. `damaged`: its checksum is not right. */
+export type ObjectRead =
+  | { readonly kind: "value"; readonly data: Uint8Array }
+  | { readonly kind: "missing" | "too_large" | "damaged" | "unreachable" };
+
+export interface ObjectFacts {
+  readonly name: string;
+  readonly bytes: number;
+}
+
+/**
+ * Objects of any size, each replaced as a whole: whoever reads gets the old one or the new one.
+ * Names are 1 to 256 printable characters without blanks.
+ */
+export interface ObjectStore {
+  get(name: string, bytesMax: number): Promise<ObjectRead>;
+  put(name: string, data: Uint8Array): Promise<BucketWrite>;
+  delete(name: string): Promise<BucketWrite>;
+  /** All there are; null when that cannot be told. */
+  list(): Promise<readonly ObjectFacts[] | null>;
+}
+
+/**
+ * What the broker keeps (JetStream). Streams and buckets are made by the operator. Nothing here
+ * throws or rejects for what the broker does.
+ */
+export interface DurableBus {
+  /** Waits for the broker's word that it has the message; it is not queued and not tried again. */
+  publish(
+    subject: string,
+    data: Uint8Array,
+    options: DurablePublishOptions,
+  ): Promise<DurableOutcome>;
+  /**
+   * At least once: each message goes to `handle`, one after the other, and is done when that
+   * resolves, however long it takes. When it rejects, the message comes again after a second, then
+   * after twice as long each time, 30 s at most; ten times in all, then it is given up. Those
+   * behind it wait meanwhile. After a break the one at work may come twice. Goes on over
+   * reconnects, and waits for a stream that is not there.
+   */
+  consume(options: ConsumeOptions, handle: (message: KeptMessage) => Promise<void>): Consumption;
+  bucket(name: string): Bucket;
+  /** Each call of it ends within half a minute. */
+  objects(bucket: string): ObjectStore;
+  /** Removes what a stream keeps of one subject, up to this number of its own, included. */
+  purge(stream: string, subject: string, upTo: number): Promise<BucketWrite>;
+}
+
+/** Longer subjects are refused: brokers take lines of 4 KiB, in which more than this must fit. */
+const SUBJECT_CHARACTERS_MAX = 1_024;
+
+/** One or more tokens, none empty, without blanks. */
+const TOKENS = /^[^\s.]+(?:\.[^\s.]+)*$/;
+const WILDCARD = /(?:^|\.)[*>](?:\.|$)/;
+
+/** Whether something can be published there: no wildcards. */
+export function isSubject(subject: string): boolean {
+  return isPattern(subject) && !WILDCARD.test(subject);
+}
+
+/** Whether it can be subscribed: `*` stands for one token, `>` at the end for one or more. */
+export function isPattern(pattern: string): boolean {
+  if (pattern.length > SUBJECT_CHARACTERS_MAX || !TOKENS.test(pattern)) return false;
+  return !/(?:^|\.)>\./.test(pattern);
+}
+
+/** Whether a message to `subject` reaches a subscription of `pattern`. */
+export function matches(pattern: string, subject: string): boolean {
+  const wanted = pattern.split(".");
+  const given = subject.split(".");
+  for (const [at, token] of wanted.entries()) {
+    if (token === ">" && at === wanted.length - 1) return given.length > at;
+    if (at >= given.length || (token !== "*" && token !== given[at])) return false;
+  }
+  return wanted.length === given.length;
+}
+
+/**
+ * Whether a receiver may answer to `subject`, which the sender chose. It may not where agents take
+ * commands or the server its own requests, whatever `prefixes` say. Null: no other limit.
+ */
+export function mayAnswerTo(subject: string, prefixes: readonly string[] | null): boolean {
+  if (!isSubject(subject) || subject.startsWith("kv-control-") || subject.startsWith("$")) {
+    return false;
+  }
+  return prefixes === null || prefixes.some((prefix) => subject.startsWith(prefix));
 }

@@ -1,9 +1,7 @@
 import { HearthError, yieldToLoop } from "../core/index.ts";
-import type { Bus } from "./bus.ts";
-import type { Dial, Incoming, Link, Outgoing } from "./links/index.ts";
-import { LinkBus, messageBytes } from "./links/index.ts";
-import type { BusBasics } from "./options.ts";
-import { matches } from "./subjects.ts";
+import { type Bus, type BusBasics, matches } from "./bus.ts";
+import { type Dial, type Incoming, type Link, messageBytes, type Outgoing } from "./connection.ts";
+import { LinkBus } from "./reconnecting-bus.ts";
 
 /** So many messages are delivered before everything else gets a turn. */
 const SLICE = 1_024;

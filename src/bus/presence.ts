@@ -1,7 +1,5 @@
 import type { Clock } from "../core/index.ts";
-import type { Bus } from "./bus.ts";
-import type { Bucket, BucketWrite } from "./durable.ts";
-import type { BusLog } from "./options.ts";
+import type { Bucket, BucketWrite, Bus, BusLog } from "./bus.ts";
 
 export interface PresenceOptions {
   readonly bus: Bus;

@@ -1,49 +1,83 @@
 import { HearthError, sleep, systemClock } from "../core/index.ts";
 import { type Native, type NativeBuffer, Region } from "../native/index.ts";
 import type { HandleBatch } from "../store/index.ts";
-import { ClientEngine } from "./client-engine.ts";
-import { ClientGpu } from "./client-gpu.ts";
-import { ClientLine } from "./client-line.ts";
+import { ClientLine } from "./client-connection.ts";
 import {
   type AcquireOptions,
   type AliasKind,
+  type AnnounceRequest,
   type BlockItems,
   CHECKSUM_XXH3_64,
+  type CopyOp,
+  type CopyOptions,
   type DigestItems,
   decodeAcquireReply,
+  decodeCommand,
+  decodeGpuDevicesReply,
+  decodeGpuRegisterReply,
+  decodeGpuWarmReply,
   decodeHelloReply,
   decodeIdentifyReply,
+  decodeJoinReply,
+  decodeLookupReply,
   decodeMatchReply,
+  decodeNamespaceReply,
   decodeOutcomesReply,
   decodeReserveReply,
   decodeSessionListReply,
   decodeSessionStatusReply,
   encodeAcquireRequest,
   encodeAliasRequest,
+  encodeAnnounceRequest,
+  encodeCommandRequest,
   encodeCommitRequest,
+  encodeGpuCopyRequest,
+  encodeGpuDevicesRequest,
   encodeGpuEvictedRequest,
+  encodeGpuRegisterRequest,
   encodeGpuStoredRequest,
+  encodeGpuUnregisterRequest,
+  encodeGpuWarmRequest,
   encodeHandlesRequest,
   encodeHelloRequest,
   encodeIdentifyRequest,
+  encodeJoinRequest,
+  encodeLookupRequest,
   encodeMatchRequest,
+  encodeNamespaceRequest,
   encodePingRequest,
   encodeReserveRequest,
   encodeSessionCommitRequest,
   encodeSessionListRequest,
   encodeSessionRequest,
+  encodeUnholdRequest,
   Feature,
   type Frame,
+  GPU_HANDLE_BYTES,
+  GPU_REGISTER_MAX,
+  type GpuDeviceItem,
+  GpuMemoryKind,
+  type GpuRegistered,
   type HandleItems,
   type HelloReply,
   type IdentifyRequest,
+  type JoinRequest,
+  LookupFlag,
+  type LookupReply,
+  LookupReplyFlag,
+  type LookupRequest,
+  type MemoryItems,
+  type NamespaceReply,
+  type NamespaceRequest,
   Op,
   Outcome,
   type OutcomeItems,
+  type PieceItems,
   PROTOCOL_VERSION,
   type SessionListReply,
   type SessionListRequest,
   type SessionStatus,
+  type WarmWait,
 } from "./protocol/index.ts";
 
 export interface ClientOptions {
@@ -336,5 +370,256 @@ async function receiveHello(native: Native, line: ClientLine, signal?: AbortSign
       throw new HearthError("DEADLINE", `no answer to the hello within ${HELLO_MS} ms`);
     }
     await sleep(systemClock, pauseMs, signal);
+  }
+}
+
+export interface LookupAnswer extends LookupReply {
+  /** The best tier's bit of each block. */
+  readonly best: Uint8Array;
+  /** 32 bytes a block; null: they were not asked for. */
+  readonly digests: Uint8Array | null;
+}
+
+/** What a client asks for as part of an engine; only if the hello's answer has `Feature.engine`. */
+export class ClientEngine {
+  readonly #line: ClientLine;
+
+  constructor(line: ClientLine) {
+    this.#line = line;
+  }
+
+  /** Connections of the engine now. */
+  join(request: JoinRequest): Promise<number> {
+    return this.#ask(
+      (output, id) => encodeJoinRequest(output, id, request),
+      (frame) => {
+        const members = decodeJoinReply(frame);
+        return typeof members === "number" ? members : fail(members.text);
+      },
+    );
+  }
+
+  openNamespace(request: NamespaceRequest): Promise<NamespaceReply> {
+    return this.#ask(
+      (output, id) => encodeNamespaceRequest(output, id, request),
+      (frame) => this.#line.take(decodeNamespaceReply(frame)),
+    );
+  }
+
+  /** `onPartial` is called for each answer before the last. */
+  lookup(
+    request: LookupRequest,
+    onPartial: (reply: LookupReply) => void = () => undefined,
+  ): Promise<LookupAnswer> {
+    const best = new Uint8Array(request.count);
+    const wantsDigests = (request.flags & LookupFlag.digests) !== 0;
+    const digests = wantsDigests ? new Uint8Array(32 * request.count) : null;
+    let answer: LookupAnswer | null = null;
+    const decode = (frame: Frame) => {
+      const bare = wantsDigests && frame.count === 0;
+      const reply = decodeLookupReply(frame, best, bare ? null : digests);
+      if ("fatal" in reply) return reply;
+      if ((reply.flags & LookupReplyFlag.more) !== 0) {
+        onPartial(reply);
+        return "more" as const;
+      }
+      const { count } = frame;
+      const named = digests?.subarray(0, 32 * count) ?? null;
+      answer = { ...reply, best: best.subarray(0, count), digests: named };
+      return null;
+    };
+    return this.#line
+      .request((output, id) => encodeLookupRequest(output, id, request), decode)
+      .then(() => answer!);
+  }
+
+  unhold(holds: readonly number[], into: OutcomeItems): Promise<void> {
+    return this.#line.request(
+      (output, id) => encodeUnholdRequest(output, id, holds),
+      (frame) => decodeOutcomesReply(frame, into),
+    );
+  }
+
+  announce(request: AnnounceRequest, into: OutcomeItems): Promise<void> {
+    return this.#line.request(
+      (output, id) => encodeAnnounceRequest(output, id, request),
+      (frame) => decodeOutcomesReply(frame, into),
+    );
+  }
+
+  /** The receipt, JSON as UTF-8. */
+  command(json: Uint8Array): Promise<Uint8Array> {
+    return this.#ask(
+      (output, id) => encodeCommandRequest(output, id, json),
+      (frame) => this.#line.take(decodeCommand(frame)),
+    );
+  }
+
+  async #ask<Value>(
+    encode: Parameters<ClientLine["request"]>[0],
+    decode: (frame: Frame) => Value,
+  ): Promise<Value> {
+    let value: Value | undefined;
+    await this.#line.request(encode, (frame) => {
+      value = decode(frame);
+      return null;
+    });
+    return value!;
+  }
+}
+
+function fail(text: string): never {
+  throw new HearthError("ENGINE_PROTOCOL", `the agent's answer: ${text}`);
+}
+
+/** Memory for the agent to copy from and to: the part of an allocation from `offset` on. */
+export type ClientMemory = {
+  readonly uuid: Uint8Array;
+  readonly offset: number;
+  readonly bytes: number;
+  readonly allocationBytes: number;
+} & (
+  | { /** What `cuIpcGetMemHandle` gave. */ readonly handle: Uint8Array }
+  | { /** What the allocation was exported as; stays the caller's. */ readonly fd: number }
+);
+
+/** The GPU's part of an engine's end of the engine plane. Made by `EngineClient`. */
+export class ClientGpu {
+  readonly #line: ClientLine;
+  readonly #native: Native;
+  #channel: number | null = null;
+
+  constructor(line: ClientLine, native: Native) {
+    this.#line = line;
+    this.#native = native;
+  }
+
+  /** The GPUs that the agent copies from and to; none where it copies nothing. */
+  async devices(): Promise<readonly GpuDeviceItem[]> {
+    let devices: readonly GpuDeviceItem[] = [];
+    await this.#line.request(
+      (output, id) => encodeGpuDevicesRequest(output, id, { wantsChannel: false }),
+      (frame) => {
+        ({ devices } = this.#line.take(decodeGpuDevicesReply(frame)));
+        return null;
+      },
+    );
+    return devices;
+  }
+
+  /**
+   * Hands memory to the agent; one answer for each. It must stay allocated until it is unregistered
+   * or the connection has closed. Descriptors need a socket of their own, which is asked for with
+   * the first of them: requests whose answers are still on their way hold that up.
+   */
+  async register(memories: readonly ClientMemory[]): Promise<GpuRegistered[]> {
+    const all: GpuRegistered[] = [];
+    for (let at = 0; at < memories.length; at += GPU_REGISTER_MAX) {
+      all.push(...(await this.#registerSome(memories.slice(at, at + GPU_REGISTER_MAX))));
+    }
+    return all;
+  }
+
+  async #registerSome(memories: readonly ClientMemory[]): Promise<GpuRegistered[]> {
+    for (const one of memories) if ("fd" in one) await this.#sendDescriptor(one.fd);
+    const items = memories.map((one) => {
+      const handle = "fd" in one ? new Uint8Array(GPU_HANDLE_BYTES) : one.handle;
+      const kind = "fd" in one ? GpuMemoryKind.descriptor : GpuMemoryKind.ipc;
+      const { uuid, offset, bytes, allocationBytes } = one;
+      return { uuid, kind, offset, bytes, allocationBytes, handle };
+    });
+    let answers: GpuRegistered[] = [];
+    await this.#line.request(
+      (output, id) => encodeGpuRegisterRequest(output, id, items),
+      (frame) => {
+        answers = this.#line.take(decodeGpuRegisterReply(frame));
+        return null;
+      },
+    );
+    return answers;
+  }
+
+  async #sendDescriptor(fd: number): Promise<void> {
+    this.#channel ??= await this.#openChannel();
+    const sent = this.#native.sendFd(this.#channel, new Uint8Array(1), fd);
+    if (typeof sent === "number") return;
+    // Those that were sent before would be taken for the next ones.
+    this.#line.close();
+    throw new HearthError("ENGINE_CLOSED", `a descriptor could not be sent: ${sent}`);
+  }
+
+  async #openChannel(): Promise<number> {
+    const channel = await this.#line.requestFd(
+      this.#native,
+      (output, id) => encodeGpuDevicesRequest(output, id, { wantsChannel: true }),
+      (frame) => {
+        this.#line.take(decodeGpuDevicesReply(frame));
+        return null;
+      },
+    );
+    if (channel !== null) return channel;
+    throw new HearthError("UNSUPPORTED", "the agent takes no descriptors: it has no GPU");
+  }
+
+  /** Outcomes: `ok`, `stale`. Resolves when no copy uses the memory any more. */
+  unregister(memories: Readonly<MemoryItems>, into: OutcomeItems): Promise<void> {
+    return this.#line.request(
+      (output, id) => encodeGpuUnregisterRequest(output, id, memories),
+      (frame) => decodeOutcomesReply(frame, into),
+    );
+  }
+
+  /** From memory to slots reserved by this client; what wrote the memory must be over. */
+  store(pieces: Readonly<PieceItems>, into: OutcomeItems): Promise<void> {
+    return this.#copy(Op.gpuStore, { verify: false }, pieces, into);
+  }
+
+  /** From slots acquired by this client to memory. Requests on one memory run in their order. */
+  load(
+    pieces: Readonly<PieceItems>,
+    options: Readonly<CopyOptions>,
+    into: OutcomeItems,
+  ): Promise<void> {
+    return this.#copy(Op.gpuLoad, options, pieces, into);
+  }
+
+  #copy(
+    op: CopyOp,
+    options: Readonly<CopyOptions>,
+    pieces: Readonly<PieceItems>,
+    into: OutcomeItems,
+  ): Promise<void> {
+    return this.#line.request(
+      (output, id) => encodeGpuCopyRequest(output, op, id, options, pieces),
+      (frame) => decodeOutcomesReply(frame, into),
+    );
+  }
+
+  /**
+   * Says what became of the blocks of the offer before, and waits for the next: its number, its
+   * blocks in `into`; 0: none came.
+   */
+  async warm(
+    wait: Readonly<WarmWait>,
+    outcomes: Readonly<OutcomeItems>,
+    into: DigestItems,
+  ): Promise<number> {
+    let offer = 0;
+    await this.#line.request(
+      (output, id) => encodeGpuWarmRequest(output, id, wait, outcomes),
+      (frame) => {
+        const answer = decodeGpuWarmReply(frame, into);
+        if (typeof answer !== "number") return answer;
+        offer = answer;
+        return null;
+      },
+    );
+    return offer;
+  }
+
+  /** With the line. */
+  close(): void {
+    if (this.#channel !== null) this.#native.closeFd(this.#channel);
+    this.#channel = null;
   }
 }

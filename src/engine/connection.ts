@@ -1,24 +1,37 @@
-import { loopTurns, type NamespaceIndex, type TurnSource } from "../core/index.ts";
-import type { Holder } from "../store/index.ts";
-import type { ConnectionNamespaces } from "./connection-namespaces.ts";
+import { assert, loopTurns, type NamespaceIndex, type TurnSource } from "../core/index.ts";
+import {
+  blockChainOf,
+  type Hashing,
+  macKeyIdOf,
+  manifestProblem,
+  type NamespaceManifest,
+  namespaceKey,
+} from "../identity/index.ts";
+import type { HandleBatch, Holder, Namespaces } from "../store/index.ts";
 import type { ConnectionShare } from "./engine-shares.ts";
-import type { GpuLine, WarmEngine } from "./gpu/index.ts";
-import type { EngineLimits } from "./limits.ts";
+import type { GpuLine } from "./gpu-copies.ts";
+import type { WarmEngine } from "./gpu-warming.ts";
 import {
   consumeOutput,
   createFrameReader,
   createOutput,
   encodeErrorReply,
+  encodeOutcomesReply,
   encodeRefusal,
   type Frame,
   type FrameHead,
   type FrameReader,
   type FrameStatus,
+  NAMESPACES_MAX,
+  type NamespaceRequest,
+  type OutcomeOp,
   type Output,
   pendingBytes,
   pendingOutput,
   type Refusal,
+  wantsReply,
 } from "./protocol/index.ts";
+import type { EngineLimits } from "./server-options.ts";
 
 /** What of Bun's socket a connection uses. `write` takes what fits and says how much that was. */
 export interface Wire {
@@ -288,4 +301,129 @@ export class Connection {
   ended(): void {
     this.#closed = true;
   }
+}
+
+/** Ranks of one model that a request may ask for at once. */
+const RANKS_MAX = 256;
+
+export interface NamespaceRef {
+  readonly index: NamespaceIndex;
+  /** 32 bytes. */
+  readonly key: Uint8Array;
+}
+
+interface Opened extends NamespaceRef {
+  readonly manifest: NamespaceManifest;
+  /** Of all ranks, its own first; null until it was asked for. */
+  family: readonly NamespaceRef[] | null;
+}
+
+/**
+ * The namespaces of one connection: its manifest's, those of the other ranks, and those of requests
+ * with an adapter or a salt. Handle 0 is the connection's own.
+ */
+export class ConnectionNamespaces {
+  readonly #hashing: Hashing;
+  readonly #namespaces: Namespaces;
+  readonly #opened: Opened[];
+  readonly #handles = new Map<string, number>();
+
+  constructor(
+    parts: { readonly hashing: Hashing; readonly namespaces: Namespaces },
+    manifest: NamespaceManifest,
+    own: NamespaceRef,
+  ) {
+    this.#hashing = parts.hashing;
+    this.#namespaces = parts.namespaces;
+    this.#opened = [{ ...own, manifest, family: null }];
+    this.#handles.set(own.key.toHex(), 0);
+  }
+
+  /** Null: no namespace was given this handle. */
+  of(handle: number): NamespaceRef | null {
+    return this.#opened[handle] ?? null;
+  }
+
+  /** The handle of the namespace with these in the manifest's place; or why there is none. */
+  open({ loraDigest, salt }: NamespaceRequest): number | string {
+    const own = this.#opened[0]!.manifest;
+    const manifest: NamespaceManifest = {
+      ...own,
+      loraDigest: loraDigest ?? own.loraDigest,
+      tenantSalt: salt ?? own.tenantSalt,
+    };
+    const problem = manifestProblem(manifest);
+    if (problem !== null) return problem;
+    const key = namespaceKey(this.#hashing, manifest);
+    const name = key.toHex();
+    const known = this.#handles.get(name);
+    if (known !== undefined) return known;
+    if (this.#opened.length > NAMESPACES_MAX) {
+      return `at most ${NAMESPACES_MAX} namespaces a connection: open another connection`;
+    }
+    const index = this.#namespaces.indexOf(key);
+    if (index === null) return "this agent serves no more namespaces: restart it";
+    this.#describe(index, manifest);
+    this.#opened.push({ index, key, manifest, family: null });
+    this.#handles.set(name, this.#opened.length - 1);
+    return this.#opened.length - 1;
+  }
+
+  /** What pulls and landings need to know of it; routers do not list it. */
+  #describe(index: NamespaceIndex, manifest: NamespaceManifest): void {
+    const macKeyId = macKeyIdOf(manifest);
+    if (macKeyId !== null) this.#namespaces.setMacKeyId(index, macKeyId);
+    if (this.#namespaces.factsOf(index) !== null) return;
+    const { model, blockTokens } = manifest;
+    this.#namespaces.describe(index, { model, blockTokens, chain: blockChainOf(manifest) }, false);
+  }
+
+  /** The namespaces of all ranks, the connection's own first; or why there are none. */
+  familyOf(handle: number): readonly NamespaceRef[] | string {
+    const opened = this.#opened[handle]!;
+    if (opened.family !== null) return opened.family;
+    const { tpSize, ppSize, tpRank, ppRank } = opened.manifest;
+    const ranks = tpSize * ppSize;
+    if (ranks > RANKS_MAX) {
+      return `a family of ${ranks} ranks: at most ${RANKS_MAX} are looked up at once`;
+    }
+    const family: NamespaceRef[] = [{ index: opened.index, key: opened.key }];
+    for (let rank = 0; rank < ranks; rank++) {
+      const [tp, pp] = [rank % tpSize, Math.floor(rank / tpSize)];
+      if (tp === tpRank && pp === ppRank) continue;
+      const manifest = { ...opened.manifest, tpRank: tp, ppRank: pp };
+      const key = namespaceKey(this.#hashing, manifest);
+      const index = this.#namespaces.indexOf(key);
+      if (index === null) return "this agent serves no more namespaces: restart it";
+      this.#describe(index, manifest);
+      family.push({ index, key });
+    }
+    opened.family = family;
+    return family;
+  }
+}
+
+export function greetedOf(connection: Connection): Greeted {
+  assert(connection.greeted !== null, "a handler runs after the hello");
+  return connection.greeted;
+}
+
+export function answerOutcomes(
+  connection: Connection,
+  frame: FrameHead,
+  handles: HandleBatch,
+): void {
+  if (!wantsReply(frame)) return;
+  encodeOutcomesReply(connection.output, frame.op as OutcomeOp, frame.requestId, handles);
+}
+
+export function answerOne(
+  connection: Connection,
+  frame: FrameHead,
+  handles: HandleBatch,
+  outcome: number,
+): void {
+  handles.count = 1;
+  handles.outcome[0] = outcome;
+  answerOutcomes(connection, frame, handles);
 }

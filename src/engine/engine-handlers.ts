@@ -2,12 +2,15 @@ import { BlockOutcome, DIGEST_BYTES, type TurnSource } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import { Tier } from "../store/blocks/index.ts";
 import type { AddressBatch, BlockStore, HandleBatch, Holder, LookupState } from "../store/index.ts";
-import { answerOutcomes, greetedOf } from "./answers.ts";
-import type { RememberedPrompts } from "./block-names.ts";
-import { BlockNaming, requestedBlocks } from "./block-naming.ts";
-import { begun, type Connection, type FrameWork } from "./connection.ts";
-import type { NamespaceRef } from "./connection-namespaces.ts";
-import type { EngineLimits } from "./limits.ts";
+import { BlockNaming, type RememberedPrompts, requestedBlocks } from "./block-naming.ts";
+import {
+  answerOutcomes,
+  begun,
+  type Connection,
+  type FrameWork,
+  greetedOf,
+  type NamespaceRef,
+} from "./connection.ts";
 import {
   ANNOUNCE_ITEM_BYTES,
   AnnounceFlag,
@@ -35,6 +38,7 @@ import {
   type Refusal,
   refusal,
 } from "./protocol/index.ts";
+import type { EngineLimits } from "./server-options.ts";
 
 /** How long a reservation lasts that names no time. */
 const HOLD_MS = 10_000;

@@ -1,7 +1,7 @@
 import type { Native } from "../native/index.ts";
 import type { Holder } from "../store/index.ts";
 import type { Connection } from "./connection.ts";
-import type { GpuPlane } from "./gpu/index.ts";
+import type { GpuPlane } from "./gpu-copies.ts";
 import {
   type CopyOp,
   createPieceItems,

@@ -9,13 +9,17 @@ import {
   type HandleBatch,
   type Holder,
 } from "../store/index.ts";
-import { answerOutcomes, greetedOf } from "./answers.ts";
-import { RememberedPrompts } from "./block-names.ts";
-import { wordsOf } from "./block-naming.ts";
-import type { Connection, FrameWork } from "./connection.ts";
+import type { SessionInfo } from "../store/pins/index.ts";
+import { RememberedPrompts, wordsOf } from "./block-naming.ts";
+import {
+  answerOne,
+  answerOutcomes,
+  type Connection,
+  type FrameWork,
+  greetedOf,
+} from "./connection.ts";
 import { type EngineHandlerContext, engineHandlers, namespaceOf } from "./engine-handlers.ts";
 import { type GpuHandlerContext, gpuMemoryHandlers } from "./gpu-handlers.ts";
-import type { EngineLimits } from "./limits.ts";
 import {
   ALIAS_BYTES,
   AliasKind,
@@ -30,6 +34,9 @@ import {
   decodeIdentifyRequest,
   decodeMatchRequest,
   decodeReserveRequest,
+  decodeSessionCommitRequest,
+  decodeSessionListRequest,
+  decodeSessionRequest,
   emptyIdentifyRequest,
   encodeAcquireReply,
   encodeIdentifyReply,
@@ -37,9 +44,12 @@ import {
   encodeOutcomesReply,
   encodePingReply,
   encodeReserveReply,
+  encodeSessionListReply,
+  encodeSessionStatusReply,
   Feature,
   type Frame,
   FrameStatus,
+  HEADER_BYTES,
   IDENTIFY_ITEM_BYTES,
   IdentifyKind,
   identifyDigests,
@@ -47,9 +57,11 @@ import {
   Outcome,
   type Refusal,
   refusal,
+  type SessionItem,
+  sessionsInFrame,
   wantsReply,
 } from "./protocol/index.ts";
-import { sessionHandlers } from "./session-handlers.ts";
+import type { EngineLimits } from "./server-options.ts";
 
 /** Digests of prompts and of engines' own chain keys; the native library does them. */
 export interface DigestMaker {
@@ -355,4 +367,62 @@ function answerLater(
     connection.drained();
   };
   answered.finally(finish).catch((error) => context.onFault(connection, error));
+}
+
+/** What engines ask about conversations. */
+function sessionHandlers(
+  { store, limits }: HandlerContext,
+  { batch, handles, session }: Scratch,
+): Handlers {
+  const listing = { session: 0n, after: 0, max: 0 };
+  const listMax = sessionsInFrame(limits.frameBytesMax, HEADER_BYTES);
+  return {
+    [Op.sessionCommit]: (connection, frame, holder) => {
+      const bad = decodeSessionCommitRequest(frame, session, batch);
+      if (bad !== null) return bad;
+      store.deriveKeys(batch, false);
+      answerOne(connection, frame, handles, holder.sessionCommit(session.session, batch));
+      return null;
+    },
+    [Op.sessionRelease]: (connection, frame, holder) => {
+      const bad = decodeSessionRequest(frame, session);
+      if (bad !== null) return bad;
+      answerOne(connection, frame, handles, holder.sessionRelease(session.session));
+      return null;
+    },
+    [Op.sessionStatus]: (connection, frame, holder) => {
+      const bad = decodeSessionRequest(frame, session);
+      if (bad !== null) return bad;
+      const status = holder.sessionStatus(session.session);
+      encodeSessionStatusReply(connection.output, frame.requestId, {
+        outcome: status.known ? Outcome.ok : Outcome.miss,
+        blocks: status.blocks,
+        tokens: status.blocks * greetedOf(connection).blockTokens,
+        bytes: status.bytes,
+      });
+      return null;
+    },
+    [Op.sessionList]: (connection, frame, holder) => {
+      const bad = decodeSessionListRequest(frame, listing);
+      if (bad !== null) return bad;
+      const { session: only, after, max } = listing;
+      const page = holder.sessionList(only, after, Math.min(max || listMax, listMax));
+      encodeSessionListReply(connection.output, frame.requestId, {
+        next: page.next ?? 0,
+        sessions: page.sessions.map(sessionItemOf),
+      });
+      return null;
+    },
+  };
+}
+
+function sessionItemOf({ session, idleMs, state: { ram, ssd } }: SessionInfo): SessionItem {
+  return {
+    session,
+    idleMs: Math.floor(idleMs),
+    ramBlocks: ram.blocks,
+    ramBytes: ram.bytes,
+    ssdBlocks: ssd.blocks,
+    ssdBytes: ssd.bytes,
+  };
 }

@@ -4,7 +4,72 @@ import type { Gpus, Native, Queue } from "../native/index.ts";
 import type { FrameCounts, Health, LookupOutcome } from "../observability/index.ts";
 import type { BlockStore, Namespaces } from "../store/index.ts";
 import type { CommandPort } from "./engine-handlers.ts";
-import type { EngineLimits } from "./limits.ts";
+import { DEFAULT_LIMITS } from "./protocol/index.ts";
+
+/**
+ * What one engine may ask of the agent. Told to the client in the hello's answer where it matters
+ * to it.
+ */
+export interface EngineLimits {
+  readonly frameBytesMax: number;
+  readonly itemsMax: number;
+  /** Slots one connection may hold at the same time. */
+  readonly handlesMax: number;
+  readonly connectionsMax: number;
+  /** Connections of one process. */
+  readonly processConnectionsMax: number;
+  /** Part of RAM whose slots one engine may hold while there are others. */
+  readonly heldShare: number;
+  /** Answers a connection may leave unread before its requests wait. */
+  readonly unreadBytesMax: number;
+  /** How long it may leave them so before it is cut off. */
+  readonly unreadMs: number;
+  /** How long a connection that holds slots may be silent before it is cut off. */
+  readonly leaseMs: number;
+  /** Deadline of an acquire that names none. */
+  readonly acquireMs: number;
+}
+
+export const ENGINE_LIMITS: EngineLimits = {
+  ...DEFAULT_LIMITS,
+  processConnectionsMax: 32,
+  heldShare: 0.5,
+  acquireMs: 2_000,
+};
+
+/** What the server counted since it started. */
+export interface EngineStats {
+  connected: number;
+  /** Not let in: wrong user, or one too many. */
+  refusedPeers: number;
+  /** Lease overstayed, answers unread, no hello. */
+  cutOff: number;
+  /** Connections that ended while their process held slots. */
+  quarantines: number;
+  /** Failures of our own while a frame was handled. */
+  faults: number;
+  /** Copied between slots and engines' GPU memory. */
+  gpuStoredBytes: number;
+  gpuLoadedBytes: number;
+  /** Copies that a device, or its driver, did not make. */
+  gpuFailures: number;
+  /** Slots that a device may touch until the process ends: they are never used again. */
+  gpuLeakedSlots: number;
+}
+
+export function emptyEngineStats(): EngineStats {
+  return {
+    connected: 0,
+    refusedPeers: 0,
+    cutOff: 0,
+    quarantines: 0,
+    faults: 0,
+    gpuStoredBytes: 0,
+    gpuLoadedBytes: 0,
+    gpuFailures: 0,
+    gpuLeakedSlots: 0,
+  };
+}
 
 export interface EngineServerOptions {
   readonly socketPath: string;

@@ -1,19 +1,20 @@
 import { chmodSync, chownSync } from "node:fs";
 import type { Socket, UnixSocketListener } from "bun";
-import { messageOf, sleep } from "../core/index.ts";
+import { loopTurns, messageOf, sleep } from "../core/index.ts";
 import type { GpuSink } from "../store/index.ts";
 import { Connection, type FrameHandler } from "./connection.ts";
 import { type ConnectionShare, EngineShares } from "./engine-shares.ts";
-import { type EngineStats, emptyEngineStats } from "./engine-stats.ts";
-import { createFrameHandler } from "./frame-handler.ts";
-import { GpuPlane, WarmDesk } from "./gpu/index.ts";
-import type { EngineLimits } from "./limits.ts";
-import { Openings } from "./openings.ts";
-import { peerAllowed, type SocketOwner } from "./peer-access.ts";
+import { GpuPlane } from "./gpu-copies.ts";
+import { WarmDesk } from "./gpu-warming.ts";
+import { createFrameHandler } from "./hello-handler.ts";
 import { FrameStatus } from "./protocol/index.ts";
-import type { EngineServerOptions } from "./server-options.ts";
-import { takeSocketPath } from "./socket-path.ts";
-import { peerOf, socketFd } from "./socket-peer.ts";
+import {
+  type EngineLimits,
+  type EngineServerOptions,
+  type EngineStats,
+  emptyEngineStats,
+} from "./server-options.ts";
+import { peerAllowed, peerOf, type SocketOwner, socketFd, takeSocketPath } from "./socket-file.ts";
 
 const HELLO_MS = 5_000;
 /** A check that comes so much later than it should was held up by a pause. */
@@ -396,5 +397,37 @@ export class EngineServer implements AsyncDisposable {
     // Takes the file away, unless a drain did: by now another agent may listen there.
     this.#listener?.stop(true);
     this.#listener = null;
+  }
+}
+
+interface Opening {
+  pause(): void;
+  resume(): void;
+  terminate(): void;
+}
+
+/**
+ * Connections that were accepted and wait for a slice of the event loop, which all new ones share,
+ * to be opened in: a client that connects again and again delays new connections alone.
+ */
+class Openings<S extends Opening> {
+  readonly #waiting = new Set<S>();
+  readonly #source = loopTurns.source();
+
+  /** Calls `open` in a slice unless the connection is gone by then. */
+  came(socket: S, open: () => void): void {
+    this.#waiting.add(socket);
+    const opened = this.#source.call(() => {
+      if (!this.#waiting.delete(socket)) return;
+      socket.resume();
+      open();
+    });
+    if (opened === null) socket.terminate();
+    // Nothing is read of a connection that is not open yet.
+    else if (this.#waiting.has(socket)) socket.pause();
+  }
+
+  gone(socket: S): void {
+    this.#waiting.delete(socket);
   }
 }

@@ -1,15 +1,127 @@
 import { getSystemErrorName } from "node:util";
 import { assert, type Clock, systemClock } from "../core/index.ts";
 import { DISK_METHOD, DISK_OPERATION, DISK_REGISTRATION, STATUS, STRUCTS } from "./abi.gen.ts";
-import type { BlockDisk, BlockTransfer, DiskEntry, DiskOutcome, HeaderSlot } from "./block-disk.ts";
-import { type NativeBuffer, nativeBuffer } from "./buffers.ts";
-import { readEntries } from "./disk-entries.ts";
-import { DiskHeaders } from "./disk-headers.ts";
-import { EventReader } from "./event-reader.ts";
-import { readStruct, type StructValue } from "./layout.ts";
+import {
+  EventReader,
+  type NativeBuffer,
+  NativeError,
+  nativeBuffer,
+  readStruct,
+  type StatusName,
+  type StructValue,
+  statusName,
+} from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
-import { NativeError, statusName } from "./status.ts";
+
+export const HEADER_BYTES = 4096;
+
+/** How an operation on the disk ended. `errno` is 0 where the kernel gave none. */
+export type DiskOutcome<T> =
+  | ({ readonly ok: true } & T)
+  | { readonly ok: false; readonly status: StatusName; readonly errno: number };
+
+/** A 4 KiB header in native memory. Whoever has claimed it fills or reads `bytes`. */
+export interface HeaderSlot extends Disposable {
+  /** Valid until disposed; never disposed while an operation that names it is in flight. */
+  readonly bytes: Uint8Array;
+}
+
+/** One block on its way between a region and a file. */
+export interface BlockTransfer {
+  /** Relative to the disk's folder, ASCII, at most 63 characters. */
+  readonly path: string;
+  readonly header: HeaderSlot;
+  readonly region: Region;
+  /** A multiple of 4096. */
+  readonly offset: number;
+  /**
+   * Length of the payload, at least 1. The transfer has the region to the end of the payload's last
+   * page: a store zeroes what lies behind the payload there, a load reads the file's zeros into it.
+   */
+  readonly bytes: number;
+  /**
+   * For a store: a file that nobody needs any more, to be overwritten and renamed instead of making
+   * a new one. Its name must be that of a leftover. One that is not there, not exactly as long as
+   * header and payload in whole pages, or has a second name is `missing`, and nothing is written.
+   */
+  readonly spare?: string;
+}
+
+export interface DiskEntry {
+  /** Name within the shard folder. */
+  readonly name: string;
+  readonly bytes: number;
+  /** As the file system counts them: st_blocks * 512. */
+  readonly allocatedBytes: number;
+}
+
+/**
+ * Whole-block operations on one folder, carried out by native threads or io_uring. Promises:
+ *
+ * - No call blocks the event loop, whatever the disk does, and none throws for what the disk does.
+ * - The span and the header of a transfer are the kernel's until its promise settles, and it
+ *   settles only when the kernel is done with them: there is no cancellation.
+ * - A file appears under its name only complete; a name that is taken is `exists`, and the file
+ *   that has it is left alone. A failed `store` leaves nothing behind but the spare file that it
+ *   was given, whatever that contains now: it is the caller's to remove.
+ * - At most `depth` operations are in flight; more are answered `full`, at once.
+ */
+export interface BlockDisk extends AsyncDisposable {
+  /** What moves the bytes, and why it is not io_uring where it is not. */
+  readonly method: "io_uring" | "threads";
+  readonly methodReason: string;
+  /** Whether the files are opened with O_DIRECT. */
+  readonly direct: boolean;
+  /** Whether the arena is registered with the ring; `registering`: that is not known yet. */
+  readonly registered: boolean;
+  readonly registering: boolean;
+  readonly depth: number;
+  /** Operations in flight. */
+  readonly inFlight: number;
+
+  /** Null where all `depth` are claimed. */
+  claimHeader(): HeaderSlot | null;
+
+  /** Writes header and payload to a new file, or over a spare one. */
+  store(transfer: BlockTransfer): Promise<DiskOutcome<{ readonly allocatedBytes: number }>>;
+
+  /**
+   * Reads header and payload; `fileBytes` is the size of the file, `checksum` XXH3-64 of the
+   * payload as it lies in the region now. A file that is shorter than header and payload is
+   * `short`. What the bytes mean is the caller's to check.
+   */
+  load(
+    transfer: BlockTransfer,
+  ): Promise<DiskOutcome<{ readonly checksum: bigint; readonly fileBytes: number }>>;
+
+  /** Reads the header alone. */
+  peek(path: string, header: HeaderSlot): Promise<DiskOutcome<{ readonly fileBytes: number }>>;
+
+  /** Removes a file; `missing` where there is none. */
+  remove(path: string): Promise<DiskOutcome<object>>;
+
+  /** Moves a file within the folder, out of the way: an existing target is `exists`. */
+  rename(from: string, to: string): Promise<DiskOutcome<object>>;
+
+  /**
+   * What lies in a folder below the disk's own ("" = itself), folders too, in no order; not
+   * recursive. What comes and goes meanwhile may be in it or not.
+   */
+  list(path: string): Promise<DiskOutcome<{ readonly entries: readonly DiskEntry[] }>>;
+
+  /** Everything stored and removed so far survives a loss of power (syncfs). */
+  sync(): Promise<DiskOutcome<object>>;
+
+  /** Free and total bytes of the file system, as an unprivileged process may use them. */
+  space(): Promise<DiskOutcome<{ readonly freeBytes: number; readonly totalBytes: number }>>;
+
+  /**
+   * Waits for what is in flight, at most `ms`; false where the kernel still holds something. Then
+   * its memory is never freed, and its promises never settle. Operations from now on are `closed`.
+   */
+  close(ms: number): Promise<boolean>;
+}
 
 const JOB = STRUCTS.DiskJob;
 const DONE = STRUCTS.DiskDone;
@@ -305,4 +417,69 @@ export async function openDisk(native: Native, options: DiskOptions): Promise<Bl
   await disk.close(0);
   if (!opened.ok) throw new NativeError("openDisk", STATUS[opened.status], opened.errno);
   throw new NativeError("openDisk", STATUS.unsupported, 0);
+}
+
+const FIXED_BYTES = 17;
+
+/** Entries of a folder as the library packs them: two u64, the name's length, the name. */
+function* readEntries(packed: Uint8Array): Generator<DiskEntry> {
+  const view = new DataView(packed.buffer, packed.byteOffset, packed.length);
+  const decoder = new TextDecoder();
+  let at = 0;
+  while (at < packed.length) {
+    const nameAt = at + FIXED_BYTES;
+    const end = nameAt + view.getUint8(nameAt - 1);
+    yield {
+      name: decoder.decode(packed.subarray(nameAt, end)),
+      bytes: Number(view.getBigUint64(at, true)),
+      allocatedBytes: Number(view.getBigUint64(at + 8, true)),
+    };
+    at = end;
+  }
+}
+
+/** One of a disk's headers. Its bytes are readable for ever, its number means it until disposed. */
+interface NumberedHeader extends HeaderSlot {
+  readonly index: number;
+}
+
+/** The headers of a disk: one piece of memory, aligned as direct I/O wants it. */
+class DiskHeaders {
+  readonly #memory: NativeBuffer;
+  readonly #first: number;
+  readonly #free: number[];
+  readonly #claimed = new Set<HeaderSlot>();
+
+  constructor(count: number) {
+    this.#memory = nativeBuffer((count + 1) * HEADER_BYTES);
+    this.#first = (HEADER_BYTES - (this.#memory.address % HEADER_BYTES)) % HEADER_BYTES;
+    this.#free = Array.from({ length: count }, (_, index) => count - 1 - index);
+  }
+
+  /** Of the first header. */
+  get address(): number {
+    return this.#memory.address + this.#first;
+  }
+
+  claim(): NumberedHeader | null {
+    const index = this.#free.pop();
+    if (index === undefined) return null;
+    const from = this.#first + index * HEADER_BYTES;
+    const bytes = this.#memory.bytes.subarray(from, from + HEADER_BYTES);
+    const slot: NumberedHeader = {
+      index,
+      bytes,
+      [Symbol.dispose]: () => {
+        if (this.#claimed.delete(slot)) this.#free.push(index);
+      },
+    };
+    this.#claimed.add(slot);
+    return slot;
+  }
+
+  /** The number of a header that was claimed here and not disposed since. */
+  indexOf(slot: HeaderSlot): number {
+    assert(this.#claimed.has(slot), "the header is claimed from this disk");
+    return (slot as NumberedHeader).index;
+  }
 }

@@ -1,4 +1,15 @@
-import { HearthError } from "../core/index.ts";
+import { lookup } from "node:dns/promises";
+import { isIP } from "node:net";
+import { assert, HearthError } from "../core/index.ts";
+import { LANE_CIPHER, LANE_EVENT, LANE_FAULT, STATUS, STRUCTS } from "./abi.gen.ts";
+import {
+  EventReader,
+  type NativeBuffer,
+  NativeError,
+  nativeBuffer,
+  writeStruct,
+} from "./memory.ts";
+import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
 /** How a lane's bytes are sealed. `none` only on a network that the operator declared trusted. */
@@ -89,5 +100,320 @@ export class LaneError extends HearthError {
   constructor(fault: LaneFault) {
     super("LANES_FAILED", `lanes to a peer: ${fault.replaceAll("_", " ")}`);
     this.fault = fault;
+  }
+}
+
+const DONE = STRUCTS.LaneDone;
+const REAP_MAX = 64;
+const HOST_BYTES = 64;
+
+const CIPHER_NUMBERS: Record<Cipher, number> = {
+  "aegis-128l": LANE_CIPHER.aegis_128l,
+  "aes-128-gcm": LANE_CIPHER.aes_128_gcm,
+  none: LANE_CIPHER.none,
+};
+
+const FAULTS = new Map<number, LaneFault | "none">(
+  (Object.entries(LANE_FAULT) as [LaneFault | "none", number][]).map(([name, n]) => [n, name]),
+);
+
+class NativeLanes implements Lanes {
+  readonly #native: Native;
+  readonly #handle: number;
+  readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
+  readonly #doneView = new DataView(this.#done.bytes.buffer);
+  /** Who waits for the completion with a token: a session's link or one of its transfers. */
+  readonly #waiting = new Map<number, (done: LaneDone) => void>();
+  readonly #links = new Set<NativeLaneLink>();
+  readonly #events: EventReader;
+  /** The arena cannot go before the lanes. */
+  readonly #region: LanesOptions["region"];
+  #nextToken = 1;
+  #closing: Promise<void> | null = null;
+
+  constructor(native: Native, options: LanesOptions) {
+    this.#native = native;
+    this.#region = options.region;
+    const request = {
+      region: BigInt(this.#region.handle),
+      rekey_bytes: BigInt(options.rekeyBytes ?? 0),
+      threads: options.threads,
+      socket_bytes: options.socketBytes,
+    };
+    const info = native.exchange("hearth_lanes_create", ["LanesRequest", request], "LanesInfo");
+    this.#handle = Number(info.handle);
+    this.#events = new EventReader(info.event_fd, () => this.#drain());
+  }
+
+  listen(host: string, port: number): number {
+    this.#assertOpen("hearth_lanes_listen");
+    const code = this.#native.symbols.hearth_lanes_listen(this.#handle, addressOf(host, port));
+    return this.#native.check("hearth_lanes_listen", code);
+  }
+
+  async expect(session: LaneSession, expireMs: number): Promise<LaneLink> {
+    return this.#open(session, expireMs, "sent", (request, out) =>
+      this.#native.symbols.hearth_lanes_expect(this.#handle, request, out),
+    );
+  }
+
+  async dial(
+    session: LaneSession,
+    host: string,
+    port: number,
+    timeoutMs: number,
+  ): Promise<LaneLink> {
+    const address = addressOf(await resolve(host), port);
+    return this.#open(session, timeoutMs, "received", (request, out) =>
+      this.#native.symbols.hearth_lanes_dial(this.#handle, request, address, out),
+    );
+  }
+
+  #assertOpen(call: string): void {
+    if (this.#closing !== null) throw new NativeError(call, STATUS.closed, 0);
+  }
+
+  async #open(
+    session: LaneSession,
+    timeoutMs: number,
+    part: "sent" | "received",
+    call: (request: Uint8Array, out: Uint8Array) => number,
+  ): Promise<LaneLink> {
+    if (this.#closing !== null) throw new LaneError("closed");
+    const token = this.#takeToken();
+    const request = sessionRequest(session, timeoutMs, token);
+    const out = new BigUint64Array(new ArrayBuffer(8));
+    const code = call(request, new Uint8Array(out.buffer));
+    request.fill(0);
+    if (code === STATUS.full) throw new LaneError("full");
+    this.#native.check("hearth_lanes_open", code);
+    const link = new NativeLaneLink(this.#native, Number(out[0]!), part, {
+      wait: (settle) => {
+        const transfer = this.#takeToken();
+        this.#waiting.set(transfer, settle);
+        return transfer;
+      },
+      forget: (transfer) => this.#waiting.delete(transfer),
+    });
+    this.#links.add(link);
+    this.#waiting.set(token, (done) => link.tell(done));
+    void link.ended.then(() => {
+      this.#waiting.delete(token);
+      this.#links.delete(link);
+    });
+    await link.opened();
+    return link;
+  }
+
+  #takeToken(): number {
+    return this.#nextToken++;
+  }
+
+  #drain(): void {
+    const reap = this.#native.symbols.hearth_lanes_reap;
+    let count: number;
+    do {
+      const code = reap(this.#handle, this.#done.bytes, REAP_MAX);
+      count = this.#native.check("hearth_lanes_reap", code);
+      for (let i = 0; i < count; i++) this.#deliver(i * DONE.size);
+    } while (count === REAP_MAX);
+  }
+
+  #deliver(at: number): void {
+    const view = this.#doneView;
+    const { fields } = DONE;
+    const token = Number(view.getBigUint64(at + fields.token.offset, true));
+    const event = view.getUint32(at + fields.event.offset, true);
+    const waiting = this.#waiting.get(token);
+    assert(waiting !== undefined, "a completion has somebody waiting");
+    if (event !== LANE_EVENT.opened) this.#waiting.delete(token);
+    waiting({
+      event,
+      fault: FAULTS.get(view.getUint32(at + fields.fault.offset, true))!,
+      checksum: view.getBigUint64(at + fields.checksum.offset, true),
+    });
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    await Promise.all([...this.#links].map((link) => link[Symbol.asyncDispose]()));
+    await this.#events.stop();
+    const code = this.#native.symbols.hearth_lanes_close(this.#handle);
+    this.#native.check("hearth_lanes_close", code);
+  }
+}
+
+function sessionRequest(session: LaneSession, timeoutMs: number, token: number): Uint8Array {
+  assert(session.id.length === 16 && session.secret.length === 32, "a session's id and secret");
+  const request = nativeBuffer(STRUCTS.LaneSession.size).bytes;
+  writeStruct(
+    "LaneSession",
+    {
+      token: BigInt(token),
+      id: session.id,
+      secret: session.secret,
+      cipher: CIPHER_NUMBERS[session.cipher],
+      lanes: session.lanes,
+      timeout_ms: Math.ceil(timeoutMs),
+      reserved: 0,
+    },
+    request,
+  );
+  return request;
+}
+
+function addressOf(host: string, port: number): Uint8Array {
+  const address = nativeBuffer(STRUCTS.LaneAddress.size).bytes;
+  const text = new TextEncoder().encode(host);
+  const bytes = new Uint8Array(HOST_BYTES);
+  // One that does not fit is no address.
+  if (text.length < HOST_BYTES) bytes.set(text);
+  writeStruct("LaneAddress", { host: bytes, port, reserved: 0 }, address);
+  return address;
+}
+
+async function resolve(host: string): Promise<string> {
+  if (isIP(host) !== 0) return host;
+  try {
+    return (await lookup(host)).address;
+  } catch {
+    throw new LaneError("unreachable");
+  }
+}
+
+/**
+ * Lanes to and from one region. Throws NativeError where the host has neither memory nor threads
+ * for them.
+ */
+export function openLanes(native: Native, options: LanesOptions): Lanes {
+  return new NativeLanes(native, options);
+}
+
+const TRANSFER = STRUCTS.LaneTransfer;
+
+/** What became of a session or of a transfer. */
+interface LaneDone {
+  /** A `LANE_EVENT`. */
+  readonly event: number;
+  readonly fault: LaneFault | "none";
+  readonly checksum: bigint;
+}
+
+/** Where completions are waited for. */
+interface LaneWaits {
+  /** The token of one for which `settle` waits from now on. */
+  wait(settle: (done: LaneDone) => void): number;
+  forget(token: number): void;
+}
+
+class NativeLaneLink implements LaneLink {
+  readonly ended: Promise<LaneFault>;
+  readonly #native: Native;
+  readonly #handle: number;
+  readonly #part: "sent" | "received";
+  readonly #waits: LaneWaits;
+  readonly #request = nativeBuffer(TRANSFER.size).bytes;
+  readonly #requestView = new DataView(this.#request.buffer);
+  readonly #answer = new BigUint64Array(new ArrayBuffer(8));
+  readonly #answerBytes = new Uint8Array(this.#answer.buffer);
+  readonly #opening = Promise.withResolvers<void>();
+  readonly #ending = Promise.withResolvers<LaneFault>();
+  #fault: LaneFault | null = null;
+  #isNamed = true;
+
+  constructor(native: Native, handle: number, part: "sent" | "received", waits: LaneWaits) {
+    this.#native = native;
+    this.#handle = handle;
+    this.#part = part;
+    this.#waits = waits;
+    this.ended = this.#ending.promise;
+  }
+
+  /** Resolves when all lanes are up. Throws LaneError where they never will be. */
+  opened(): Promise<void> {
+    return this.#opening.promise;
+  }
+
+  /** The session's own events. */
+  tell({ event, fault }: LaneDone): void {
+    if (event === LANE_EVENT.opened) {
+      this.#opening.resolve();
+      return;
+    }
+    assert(fault !== "none", "a session ends for a reason");
+    this.#fault = fault;
+    this.#unname();
+    this.#opening.reject(new LaneError(fault));
+    this.#ending.resolve(fault);
+  }
+
+  async send(transfer: number, offset: number, bytes: number): Promise<Sent> {
+    const done = await this.#begin("sent", transfer, offset, bytes);
+    return done.fault === "none" ? { ok: true } : { ok: false, fault: done.fault };
+  }
+
+  async receive(transfer: number, offset: number, bytes: number): Promise<Received> {
+    const done = await this.#begin("received", transfer, offset, bytes);
+    if (done.fault !== "none") return { ok: false, fault: done.fault };
+    return { ok: true, checksum: done.checksum };
+  }
+
+  #begin(
+    part: "sent" | "received",
+    transfer: number,
+    offset: number,
+    bytes: number,
+  ): Promise<LaneDone> {
+    assert(part === this.#part, "bytes flow from who expects to who dials");
+    const { promise, resolve } = Promise.withResolvers<LaneDone>();
+    const token = this.#waits.wait(resolve);
+    const code = this.#isNamed ? this.#submit(token, transfer, offset, bytes) : STATUS.closed;
+    if (code === 0) return promise;
+    this.#waits.forget(token);
+    const fault = code === STATUS.full ? "full" : (this.#fault ?? "closed");
+    if (code !== STATUS.full && code !== STATUS.closed) {
+      this.#native.check("hearth_session_begin", code);
+    }
+    return Promise.resolve({ event: LANE_EVENT[part], fault, checksum: 0n });
+  }
+
+  #submit(token: number, transfer: number, offset: number, bytes: number): number {
+    const { fields } = TRANSFER;
+    const view = this.#requestView;
+    view.setBigUint64(fields.token.offset, BigInt(token), true);
+    view.setBigUint64(fields.offset.offset, BigInt(offset), true);
+    view.setBigUint64(fields.bytes.offset, BigInt(bytes), true);
+    view.setUint32(fields.number.offset, transfer, true);
+    return this.#native.symbols.hearth_session_begin(this.#handle, this.#request);
+  }
+
+  arrived(transfer: number): number {
+    if (!this.#isNamed) return 0;
+    const call = this.#native.symbols.hearth_session_arrived;
+    const code = call(this.#handle, transfer, this.#answerBytes);
+    this.#native.check("hearth_session_arrived", code);
+    return Number(this.#answer[0]!);
+  }
+
+  cancel(transfer: number): void {
+    if (!this.#isNamed) return;
+    const code = this.#native.symbols.hearth_session_cancel(this.#handle, transfer);
+    this.#native.check("hearth_session_cancel", code);
+  }
+
+  #unname(): void {
+    if (!this.#isNamed) return;
+    this.#isNamed = false;
+    const code = this.#native.symbols.hearth_session_end(this.#handle);
+    this.#native.check("hearth_session_end", code);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#unname();
+    await this.ended;
   }
 }

@@ -1,10 +1,18 @@
 import { assert, HearthError } from "../core/index.ts";
-import { type NativeBuffer, nativeBuffer } from "./buffers.ts";
-import { readStruct, type StructName, type StructValue, writeStruct } from "./layout.ts";
 import { openLibrary, type Symbols } from "./library.ts";
-import { NativeError, type StatusName, statusName } from "./status.ts";
+import {
+  type NativeBuffer,
+  NativeError,
+  nativeBuffer,
+  readStruct,
+  type StatusName,
+  type StructName,
+  type StructValue,
+  statusName,
+  writeStruct,
+} from "./memory.ts";
 
-export type { StatusName } from "./status.ts";
+export type { StatusName } from "./memory.ts";
 
 /** Who is at the other end of a Unix socket, as the kernel saw it at connect(). */
 export interface SocketPeer {
@@ -304,4 +312,26 @@ export function nativeAvailable():
     if (error instanceof HearthError) return { ok: false, why: error.text };
     throw error;
   }
+}
+
+/** An exclusive lock; disposing it, or the end of the process, lets go. */
+export interface FileLock extends Disposable {
+  readonly path: string;
+}
+
+/**
+ * Locks a file, which is made where there is none, against every other process; null where one has
+ * it. Throws NativeError where the file cannot be opened.
+ */
+export function lockFile(native: Native, path: string): FileLock | null {
+  const bytes = new TextEncoder().encode(path);
+  const code = native.symbols.hearth_file_lock(bytes, bytes.length);
+  if (code < 0 && statusName(code) === "try_again") return null;
+  const fd = native.check("hearth_file_lock", code);
+  let held = true;
+  const release = () => {
+    if (held) native.closeFd(fd);
+    held = false;
+  };
+  return { path, [Symbol.dispose]: release };
 }

@@ -1,6 +1,5 @@
 import { STRUCTS } from "./abi.gen.ts";
-import { nativeBuffer } from "./buffers.ts";
-import { readStruct, writeStruct } from "./layout.ts";
+import { nativeBuffer, readStruct, writeStruct } from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 

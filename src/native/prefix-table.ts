@@ -1,9 +1,68 @@
 import { assert } from "../core/index.ts";
 import { STATUS, STRUCTS } from "./abi.gen.ts";
-import { type NativeBuffer, nativeBuffer } from "./buffers.ts";
-import { readStruct, type StructValue, writeStruct } from "./layout.ts";
+import {
+  type NativeBuffer,
+  nativeBuffer,
+  readStruct,
+  type StructValue,
+  writeStruct,
+} from "./memory.ts";
 import type { Native } from "./native.ts";
-import type { PrefixChanges } from "./prefix-changes.ts";
+
+export const PREFIX_CHANGE = { stored: 0, storedFirst: 1, removed: 2, cleared: 3 } as const;
+/** Of `cleared`: all of them. */
+export const PREFIX_TIERS_ALL = 3;
+
+const CHANGE_BYTES = STRUCTS.PrefixChange.size;
+const CHANGE_FIELDS = STRUCTS.PrefixChange.fields;
+const RECORD_WORDS = CHANGE_BYTES / 4;
+const CHANGES_MAX = 1024;
+const HASHES_MAX = 2 ** 15;
+
+/** One change, as numbers. */
+export interface PrefixChange {
+  readonly kind: number;
+  readonly target: number;
+  readonly tier: number;
+  /** Of `stored`. */
+  readonly parent: bigint;
+}
+
+/** Changes on their way to the native index, in the form in which they cross. */
+export class PrefixChanges {
+  readonly records = nativeBuffer(CHANGES_MAX * CHANGE_BYTES).bytes;
+  readonly hashes = new BigUint64Array(new ArrayBuffer(HASHES_MAX * 8));
+  readonly #words = new Uint32Array(this.records.buffer);
+  readonly #parents = new BigUint64Array(this.records.buffer);
+  count = 0;
+  hashCount = 0;
+
+  /** How many more hashes fit; 0 where no further change does. */
+  get room(): number {
+    return this.count === CHANGES_MAX ? 0 : HASHES_MAX - this.hashCount;
+  }
+
+  /** There is room for its hashes. */
+  add({ kind, target, tier, parent }: PrefixChange, hashes: BigUint64Array | null): void {
+    const at = this.count * RECORD_WORDS;
+    const words = this.#words;
+    this.#parents[(at + CHANGE_FIELDS.parent.offset / 4) / 2] = parent;
+    words[at + CHANGE_FIELDS.target.offset / 4] = target;
+    words[at + CHANGE_FIELDS.tier.offset / 4] = tier;
+    words[at + CHANGE_FIELDS.kind.offset / 4] = kind;
+    words[at + CHANGE_FIELDS.count.offset / 4] = hashes?.length ?? 0;
+    this.count++;
+    if (hashes === null) return;
+    if (hashes.length === 1) this.hashes[this.hashCount] = hashes[0]!;
+    else this.hashes.set(hashes, this.hashCount);
+    this.hashCount += hashes.length;
+  }
+
+  clear(): void {
+    this.count = 0;
+    this.hashCount = 0;
+  }
+}
 
 /** What a target can be numbered with, at most. */
 const TARGETS = 2 ** 16;
@@ -213,4 +272,71 @@ export class PrefixTable implements Disposable {
     const code = this.#native.symbols.hearth_prefix_close(this.#handle);
     this.#native.check("hearth_prefix_close", code);
   }
+}
+
+/** How sequence hashes are to be computed: Dynamo's chain of XXH3-64 over the tokens. */
+export interface SequenceHashing {
+  readonly blockTokens: number;
+  /** Of each block's own (local) hash. */
+  readonly seed: bigint;
+  /** The sequence hash before the first block; null where that is the first of a prompt. */
+  readonly parent?: bigint | null;
+  /** What a local hash is of, from the start of its block on; more than a block for EAGLE. */
+  readonly windowTokens?: number;
+}
+
+const CHAIN_FIELDS = STRUCTS.ChainRequest.fields;
+const REQUEST = nativeBuffer(STRUCTS.ChainRequest.size).bytes;
+const VIEW = new DataView(REQUEST.buffer);
+
+/** How many blocks `tokens` tokens have: those whose whole window is there. */
+export function blocksOfTokens(
+  tokens: number,
+  { blockTokens, windowTokens = blockTokens }: SequenceHashing,
+): number {
+  return tokens < windowTokens ? 0 : Math.floor((tokens - windowTokens) / blockTokens) + 1;
+}
+
+/**
+ * Local and sequence hashes of each full block of a prompt in one call; returns their number. Both
+ * arrays have room for all of them.
+ */
+export function sequenceHashes(
+  native: Native,
+  tokens: Uint32Array,
+  hashing: SequenceHashing,
+  into: { readonly local: BigUint64Array; readonly sequence: BigUint64Array },
+): number {
+  const count = blocksOfTokens(tokens.length, hashing);
+  const { local, sequence } = into;
+  assert(local.length >= count && sequence.length >= count, "room for every hash");
+  if (count === 0) return 0;
+  const { blockTokens, seed, parent = null, windowTokens = blockTokens } = hashing;
+  VIEW.setBigUint64(CHAIN_FIELDS.seed.offset, seed, true);
+  VIEW.setBigUint64(CHAIN_FIELDS.parent.offset, parent ?? 0n, true);
+  VIEW.setUint32(CHAIN_FIELDS.token_count.offset, tokens.length, true);
+  VIEW.setUint32(CHAIN_FIELDS.block_tokens.offset, blockTokens, true);
+  VIEW.setUint32(CHAIN_FIELDS.window_tokens.offset, windowTokens, true);
+  VIEW.setUint32(CHAIN_FIELDS.has_parent.offset, parent === null ? 0 : 1, true);
+  const call = native.symbols.hearth_sequence_hashes;
+  return native.check("hearth_sequence_hashes", call(REQUEST, tokens, local, sequence, count));
+}
+
+/**
+ * For each full block the first eight bytes, little-endian, of its BlockKey (layer: all) under a
+ * namespace's key: digests and keys in one call. Returns their number.
+ */
+export function keyHashes(
+  native: Native,
+  namespaceKey: Uint8Array,
+  tokens: Uint32Array,
+  blockTokens: number,
+  into: BigUint64Array,
+): number {
+  const count = Math.floor(tokens.length / blockTokens);
+  assert(namespaceKey.length === 32 && into.length >= count, "a key, and room for every hash");
+  if (count === 0) return 0;
+  const call = native.symbols.hearth_key_hashes;
+  const code = call(namespaceKey, tokens, tokens.length, blockTokens, into, count);
+  return native.check("hearth_key_hashes", code);
 }

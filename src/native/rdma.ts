@@ -1,3 +1,22 @@
+import { assert } from "../core/index.ts";
+import {
+  RDMA_DIRECT_STEP,
+  RDMA_EVENT,
+  RDMA_FAULT,
+  RDMA_PORT_STATE,
+  RDMA_STATE,
+  STATUS,
+  STRUCTS,
+} from "./abi.gen.ts";
+import {
+  EventReader,
+  type NativeBuffer,
+  NativeError,
+  nativeBuffer,
+  readStruct,
+  writeStruct,
+} from "./memory.ts";
+import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
 export type RdmaState =
@@ -137,4 +156,472 @@ export interface RdmaLink extends AsyncDisposable {
   cancel(token: number): void;
   /** Bytes of a read that have arrived; 0 for one that is over. */
   arrived(token: number): number;
+}
+
+const DONE = STRUCTS.RdmaDone;
+const REAP_MAX = 64;
+/** Lets the rule choose the GID. */
+const BY_RULE = 0xffff_ffff;
+const ROCE_V2 = 2;
+const INFINIBAND = 1;
+
+function namesOf<Name extends string>(numbers: Readonly<Record<Name, number>>): Map<number, Name> {
+  return new Map((Object.entries(numbers) as [Name, number][]).map(([name, n]) => [n, name]));
+}
+
+const STATES = namesOf<RdmaState>(RDMA_STATE);
+const PORT_STATES = namesOf<RdmaPortState>(RDMA_PORT_STATE);
+const FAULTS = namesOf<RdmaFault | "none">(RDMA_FAULT);
+
+class NativeRdma implements Rdma {
+  readonly state: RdmaState;
+  readonly errno: number;
+  readonly #native: Native;
+  readonly #handle: number;
+  readonly #portCount: number;
+  readonly #onPort: (port: RdmaPort) => void;
+  readonly #answer: NativeBuffer = nativeBuffer(256);
+  readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
+  readonly #doneView = new DataView(this.#done.bytes.buffer);
+  /** Who waits for events with a token: links, loans and reads. */
+  readonly #waiting = new Map<number, (done: RdmaDone) => "more" | "over">();
+  readonly #links = new Set<NativeRdmaLink>();
+  readonly #events: EventReader | null;
+  /** The arena cannot go before what reads into it. */
+  readonly #region: RdmaOptions["region"];
+  #nextToken = 1;
+  #closing: Promise<void> | null = null;
+
+  constructor(native: Native, options: RdmaOptions) {
+    this.#native = native;
+    this.#region = options.region;
+    this.#onPort = options.onPort;
+    const library = options.library === null ? null : textBuffer([options.library]);
+    const devices = options.devices === null ? null : textBuffer(options.devices);
+    const request = nativeBuffer(STRUCTS.RdmaRequest.size).bytes;
+    writeStruct(
+      "RdmaRequest",
+      {
+        region: BigInt(this.#region.handle),
+        library: BigInt(library?.address ?? 0),
+        window_bytes: BigInt(options.windowBytes),
+        window_spans: options.windowSpans,
+        links: options.linksMax,
+        reads: options.readsMax,
+        devices_bytes: devices?.bytes.length ?? 0,
+        devices: BigInt(devices?.address ?? 0),
+        gid_index: options.gidIndex ?? BY_RULE,
+        reserved: 0,
+      },
+      request,
+    );
+    const code = native.symbols.hearth_rdma_create(request, this.#answer.bytes);
+    native.check("hearth_rdma_create", code);
+    const info = readStruct("RdmaInfo", this.#answer.bytes);
+    this.state = STATES.get(info.state)!;
+    this.errno = info.errno;
+    this.#handle = Number(info.handle);
+    this.#portCount = info.ports;
+    const isReady = this.state === "ready";
+    this.#events = isReady ? new EventReader(info.event_fd, () => this.#drain()) : null;
+  }
+
+  ports(): readonly RdmaPort[] {
+    if (this.#events === null || this.#closing !== null) return [];
+    return Array.from({ length: this.#portCount }, (_, index) => this.#port(index));
+  }
+
+  #port(index: number): RdmaPort {
+    const out = this.#answer.bytes;
+    this.#native.check(
+      "hearth_rdma_port",
+      this.#native.symbols.hearth_rdma_port(this.#handle, index, out),
+    );
+    const port = readStruct("RdmaPort", out);
+    return {
+      index,
+      device: textOf(port.device),
+      number: port.number,
+      state: PORT_STATES.get(port.state)!,
+      gid: port.gid,
+      gidIndex: port.gid_index,
+      isRoceV2: port.gid_type === ROCE_V2,
+      lid: port.lid,
+      linkLayer: port.link_layer === INFINIBAND ? "infiniband" : "ethernet",
+      mtu: port.mtu,
+      readsOut: port.reads_out,
+      readsIn: port.reads_in,
+      messageBytesMax: Number(port.message_bytes_max),
+      speed: Number(port.speed),
+      numaNode: port.numa_node < 0 ? null : port.numa_node,
+      hasRelaxedOrdering: port.has_relaxed_ordering !== 0,
+      hasDmaBuf: port.has_dma_buf !== 0,
+    };
+  }
+
+  link(port: number, settings: RdmaLinkSettings): RdmaLink {
+    const name = "hearth_rdma_link_create";
+    if (this.#events === null) throw new NativeError(name, STATUS.unsupported, this.errno);
+    if (this.#closing !== null) throw new NativeError(name, STATUS.closed, 0);
+    let made: NativeRdmaLink | undefined;
+    const token = this.#wait((done) => {
+      assert(made !== undefined, "a link's end comes after its beginning");
+      made.tell(done);
+      this.#links.delete(made);
+      return "over";
+    });
+    const handle = new BigUint64Array(new ArrayBuffer(8));
+    const out = this.#answer.bytes;
+    const code = this.#native.symbols.hearth_rdma_link_create(
+      this.#handle,
+      linkRequest(port, settings, token),
+      new Uint8Array(handle.buffer),
+      out,
+    );
+    if (code < 0) this.#waiting.delete(token);
+    this.#native.check(name, code);
+    made = new NativeRdmaLink(this.#native, Number(handle[0]!), addressFrom(out), {
+      wait: (settle) => this.#wait(settle),
+      forget: (waiting) => this.#waiting.delete(waiting),
+    });
+    this.#links.add(made);
+    return made;
+  }
+
+  #wait(settle: (done: RdmaDone) => "more" | "over"): number {
+    const token = this.#nextToken++;
+    this.#waiting.set(token, settle);
+    return token;
+  }
+
+  #drain(): void {
+    const reap = this.#native.symbols.hearth_rdma_reap;
+    let count: number;
+    do {
+      const code = reap(this.#handle, this.#done.bytes, REAP_MAX);
+      count = this.#native.check("hearth_rdma_reap", code);
+      for (let i = 0; i < count; i++) this.#deliver(i * DONE.size);
+    } while (count === REAP_MAX);
+  }
+
+  #deliver(at: number): void {
+    const view = this.#doneView;
+    const { fields } = DONE;
+    const token = Number(view.getBigUint64(at + fields.token.offset, true));
+    const event = view.getUint32(at + fields.event.offset, true);
+    if (event === RDMA_EVENT.port) {
+      this.#onPort(this.#port(token));
+      return;
+    }
+    const waiting = this.#waiting.get(token);
+    assert(waiting !== undefined, "an event has somebody waiting");
+    const outcome = waiting({
+      event,
+      fault: FAULTS.get(view.getUint32(at + fields.fault.offset, true))!,
+      result: view.getBigUint64(at + fields.result.offset, true),
+      key: view.getUint32(at + fields.key.offset, true),
+    });
+    if (outcome === "over") this.#waiting.delete(token);
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    if (this.#events === null) return;
+    await Promise.all([...this.#links].map((link) => link[Symbol.asyncDispose]()));
+    await this.#events.stop();
+    const code = this.#native.symbols.hearth_rdma_close(this.#handle);
+    this.#native.check("hearth_rdma_close", code);
+  }
+}
+
+function linkRequest(port: number, settings: RdmaLinkSettings, token: number): Uint8Array {
+  const request = nativeBuffer(STRUCTS.RdmaLinkRequest.size).bytes;
+  writeStruct(
+    "RdmaLinkRequest",
+    {
+      token: BigInt(token),
+      port,
+      timeout: settings.timeout,
+      retries: settings.retries,
+      traffic_class: settings.trafficClass,
+      service_level: settings.serviceLevel,
+      piece_bytes: settings.pieceBytes,
+    },
+    request,
+  );
+  return request;
+}
+
+function addressFrom(bytes: Uint8Array): RdmaAddress {
+  const address = readStruct("RdmaAddress", bytes);
+  return {
+    gid: address.gid,
+    queuePair: address.queue_pair,
+    psn: address.psn,
+    lid: address.lid,
+    mtu: address.mtu,
+    readsOut: address.reads_out,
+    readsIn: address.reads_in,
+  };
+}
+
+/** Texts with a zero byte behind each and another behind the last. */
+function textBuffer(texts: readonly string[]): NativeBuffer {
+  const joined = new TextEncoder().encode(`${texts.map((text) => `${text}\0`).join("")}\0`);
+  const buffer = nativeBuffer(joined.length);
+  buffer.bytes.set(joined);
+  return buffer;
+}
+
+function textOf(bytes: Uint8Array): string {
+  const end = bytes.indexOf(0);
+  return new TextDecoder().decode(end < 0 ? bytes : bytes.subarray(0, end));
+}
+
+/**
+ * Opens the RDMA devices of this host. Throws NativeError where the host has neither memory nor
+ * threads for them; a host without devices is no error.
+ */
+export function openRdma(native: Native, options: RdmaOptions): Rdma {
+  return new NativeRdma(native, options);
+}
+
+/** What became of a link, a loan or a read. */
+interface RdmaDone {
+  /** A `RDMA_EVENT`. */
+  readonly event: number;
+  readonly fault: RdmaFault | "none";
+  readonly result: bigint;
+  readonly key: number;
+}
+
+/** Where events are waited for. */
+interface RdmaWaits {
+  /** The token of one whose events `settle` gets from now on, until it says that it is over. */
+  wait(settle: (done: RdmaDone) => "more" | "over"): number;
+  forget(token: number): void;
+}
+
+const SPAN = STRUCTS.RdmaSpan;
+
+class NativeRdmaLink implements RdmaLink {
+  readonly address: RdmaAddress;
+  readonly ended: Promise<RdmaFault>;
+  readonly #native: Native;
+  readonly #handle: number;
+  readonly #waits: RdmaWaits;
+  readonly #span = nativeBuffer(SPAN.size).bytes;
+  readonly #spanView = new DataView(this.#span.buffer);
+  readonly #answer = new BigUint64Array(new ArrayBuffer(8));
+  readonly #answerBytes = new Uint8Array(this.#answer.buffer);
+  readonly #ending = Promise.withResolvers<RdmaFault>();
+  /** Loans that can be read, or are about to be: when they cannot any more. */
+  readonly #loans = new Map<number, PromiseWithResolvers<void>>();
+  #isNamed = true;
+
+  constructor(native: Native, handle: number, address: RdmaAddress, waits: RdmaWaits) {
+    this.#native = native;
+    this.#handle = handle;
+    this.address = address;
+    this.#waits = waits;
+    this.ended = this.#ending.promise;
+  }
+
+  /** The link's last event. */
+  tell({ fault }: RdmaDone): void {
+    assert(fault !== "none", "a link ends for a reason");
+    assert(this.#loans.size === 0, "nothing is lent by a link that has ended");
+    this.#unname();
+    this.#ending.resolve(fault);
+  }
+
+  connect(other: RdmaAddress): void {
+    this.#native.check(
+      "hearth_rdma_link_connect",
+      this.#isNamed ? this.#connect(other) : STATUS.closed,
+    );
+  }
+
+  #connect(other: RdmaAddress): number {
+    assert(other.gid.length === 16, "a GID has 16 bytes");
+    const address = nativeBuffer(STRUCTS.RdmaAddress.size).bytes;
+    writeStruct(
+      "RdmaAddress",
+      {
+        gid: other.gid,
+        queue_pair: other.queuePair,
+        psn: other.psn,
+        lid: other.lid,
+        mtu: other.mtu,
+        reads_out: other.readsOut,
+        reads_in: other.readsIn,
+      },
+      address,
+    );
+    return this.#native.symbols.hearth_rdma_link_connect(this.#handle, address);
+  }
+
+  lend(offset: number, bytes: number): { readonly token: number; readonly lent: Promise<Lent> } {
+    const { promise, resolve } = Promise.withResolvers<Lent>();
+    const loan = Promise.withResolvers<void>();
+    const token = this.#waits.wait((done) => {
+      if (done.event === RDMA_EVENT.lent && done.fault === "none") {
+        resolve({ ok: true, window: { address: done.result, key: done.key } });
+        return "more";
+      }
+      this.#loans.delete(token);
+      loan.resolve();
+      if (done.fault !== "none") resolve({ ok: false, fault: done.fault });
+      return "over";
+    });
+    const { hearth_rdma_lend: call } = this.#native.symbols;
+    const refused = this.#submit("hearth_rdma_lend", call, token, offset, bytes, null);
+    if (refused === null) this.#loans.set(token, loan);
+    else void refused.then((fault) => resolve({ ok: false, fault }));
+    return { token, lent: promise };
+  }
+
+  takeBack(token: number): Promise<void> {
+    const loan = this.#loans.get(token);
+    if (loan === undefined) return Promise.resolve();
+    if (this.#isNamed) {
+      const code = this.#native.symbols.hearth_rdma_return(this.#handle, token);
+      this.#native.check("hearth_rdma_return", code);
+    }
+    return loan.promise;
+  }
+
+  read(
+    window: RdmaWindow,
+    offset: number,
+    bytes: number,
+  ): { readonly token: number; readonly done: Promise<RdmaRead> } {
+    const { promise, resolve } = Promise.withResolvers<RdmaRead>();
+    const token = this.#waits.wait(({ fault, result }) => {
+      resolve(fault === "none" ? { ok: true, checksum: result } : { ok: false, fault });
+      return "over";
+    });
+    const { hearth_rdma_read: call } = this.#native.symbols;
+    const refused = this.#submit("hearth_rdma_read", call, token, offset, bytes, window);
+    void refused?.then((fault) => resolve({ ok: false, fault }));
+    return { token, done: promise };
+  }
+
+  /** Null: its events will come. Else why not, which the link may have to say first. */
+  #submit(
+    name: string,
+    call: (link: number, span: Uint8Array) => number,
+    token: number,
+    offset: number,
+    bytes: number,
+    window: RdmaWindow | null,
+  ): Promise<RdmaFault> | null {
+    const { fields } = SPAN;
+    const view = this.#spanView;
+    view.setBigUint64(fields.token.offset, BigInt(token), true);
+    view.setBigUint64(fields.offset.offset, BigInt(offset), true);
+    view.setBigUint64(fields.bytes.offset, BigInt(bytes), true);
+    view.setBigUint64(fields.address.offset, window?.address ?? 0n, true);
+    view.setUint32(fields.key.offset, window?.key ?? 0, true);
+    const code = this.#isNamed ? call(this.#handle, this.#span) : STATUS.closed;
+    if (code >= 0) return null;
+    this.#waits.forget(token);
+    if (code === STATUS.full) return Promise.resolve("full");
+    if (code !== STATUS.closed) this.#native.check(name, code);
+    return this.ended;
+  }
+
+  cancel(token: number): void {
+    if (!this.#isNamed) return;
+    const code = this.#native.symbols.hearth_rdma_cancel(this.#handle, token);
+    this.#native.check("hearth_rdma_cancel", code);
+  }
+
+  arrived(token: number): number {
+    if (!this.#isNamed) return 0;
+    const code = this.#native.symbols.hearth_rdma_arrived(this.#handle, token, this.#answerBytes);
+    this.#native.check("hearth_rdma_arrived", code);
+    return Number(this.#answer[0]!);
+  }
+
+  #unname(): void {
+    if (!this.#isNamed) return;
+    this.#isNamed = false;
+    const code = this.#native.symbols.hearth_rdma_link_end(this.#handle);
+    this.#native.check("hearth_rdma_link_end", code);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#unname();
+    await this.ended;
+  }
+}
+
+/** What kept a NIC from writing to a GPU's memory; `works`: nothing the NIC knows of. */
+export type DirectStep = keyof typeof RDMA_DIRECT_STEP;
+
+export interface DirectTrial {
+  readonly region: Region;
+  /** What is read. */
+  readonly offset: number;
+  readonly bytes: number;
+  /** Null: libibverbs as the dynamic linker finds it. */
+  readonly library: string | null;
+  readonly port: Pick<RdmaPort, "device" | "number" | "gidIndex">;
+  /** A buffer that a GPU's driver exported; it stays the caller's. */
+  readonly fd: number;
+  /** Where in it. */
+  readonly bufferOffset: number;
+}
+
+export interface DirectOutcome {
+  readonly step: DirectStep;
+  /** The errno behind it, or the completion's status; 0: none is known. */
+  readonly code: number;
+}
+
+const STEPS = Object.entries(RDMA_DIRECT_STEP) as [DirectStep, number][];
+const NAME_BYTES = 64;
+
+/**
+ * Lets a NIC read out of the region and into memory of a GPU, over a connection with itself. Blocks
+ * for milliseconds, for three seconds at most: for starts and the doctor. Throws NativeError where
+ * the span is none.
+ */
+export function tryDirect(native: Native, trial: DirectTrial): DirectOutcome {
+  const { region, offset, bytes, port, fd, bufferOffset } = trial;
+  const path = new TextEncoder().encode(`${trial.library ?? ""}\0`);
+  const library = nativeBuffer(path.length);
+  library.bytes.set(path);
+  const device = new Uint8Array(NAME_BYTES);
+  device.set(new TextEncoder().encode(port.device));
+  const request = nativeBuffer(STRUCTS.RdmaDirectRequest.size).bytes;
+  writeStruct(
+    "RdmaDirectRequest",
+    {
+      region: BigInt(region.handle),
+      offset: BigInt(offset),
+      bytes: BigInt(bytes),
+      library: BigInt(trial.library === null ? 0 : library.address),
+      device,
+      buffer_offset: BigInt(bufferOffset),
+      fd,
+      port: port.number,
+      gid_index: port.gidIndex,
+      reserved: 0,
+    },
+    request,
+  );
+  const answer = nativeBuffer(STRUCTS.RdmaDirect.size).bytes;
+  native.check("hearth_rdma_direct", native.symbols.hearth_rdma_direct(request, answer));
+  // Until here the library may read the path.
+  assert(library.address !== 0, "the path has an address");
+  const { step, code } = readStruct("RdmaDirect", answer);
+  const found = STEPS.find(([, number]) => number === step);
+  assert(found !== undefined, "a trial ends at a step that has a name");
+  return { step: found[0], code };
 }

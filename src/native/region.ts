@@ -1,11 +1,8 @@
 import { type Pointer, toArrayBuffer } from "bun:ffi";
 import { assert } from "../core/index.ts";
 import { STATUS, STRUCTS } from "./abi.gen.ts";
-import type { NativeBuffer } from "./buffers.ts";
-import { nativeBuffer } from "./buffers.ts";
-import { writeStruct, writeU64 } from "./layout.ts";
+import { type NativeBuffer, NativeError, nativeBuffer, writeStruct, writeU64 } from "./memory.ts";
 import type { Native } from "./native.ts";
-import { NativeError } from "./status.ts";
 
 /** A wish for something the host may not give. */
 export type Wish = "off" | "try" | "require";

@@ -1,4 +1,4 @@
-import type { Incoming, Link, Outgoing } from "../../src/bus/links/index.ts";
+import type { Incoming, Link, Outgoing } from "../../src/bus/index.ts";
 
 /** A link that keeps what it is given, and does nothing until told to. */
 export class FakeLink implements Link {

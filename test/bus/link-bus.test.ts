@@ -1,6 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import type { Link } from "../../src/bus/links/index.ts";
-import { LinkBus } from "../../src/bus/links/index.ts";
+import { type Link, LinkBus } from "../../src/bus/index.ts";
 import { seededRandom } from "../../src/core/index.ts";
 import { ManualClock } from "../support/index.ts";
 import { FakeLink } from "./fake-link.ts";

@@ -1,8 +1,13 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import type { PublishOutcome } from "../../src/bus/index.ts";
-import { BUS_LIMITS } from "../../src/bus/index.ts";
-import { type Link, messageBytes, type Outgoing, Sender } from "../../src/bus/links/index.ts";
+import {
+  BUS_LIMITS,
+  type Link,
+  messageBytes,
+  type Outgoing,
+  type PublishOutcome,
+  Sender,
+} from "../../src/bus/index.ts";
 import { ManualClock } from "../support/index.ts";
 import { FakeLink } from "./fake-link.ts";
 

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { parseServers, serverLike } from "../../src/bus/nats/index.ts";
+import { parseServers, serverLike } from "../../src/bus/index.ts";
 
 describe("parseServers", () => {
   test("reads hosts, ports, paths and credentials", () => {

@@ -8,7 +8,17 @@ import {
   reservedField,
   undefinedBits,
 } from "./fields.ts";
-import type { Frame } from "./frame.ts";
+import {
+  beginReply,
+  beginRequest,
+  type Decoded,
+  decoded,
+  type Frame,
+  malformed,
+  type Output,
+  type Refusal,
+  refused,
+} from "./frame.ts";
 import {
   ANNOUNCE_ITEM_BYTES,
   AnnounceFlag,
@@ -20,8 +30,6 @@ import {
   padded,
   SALT_BYTES_MAX,
 } from "./layout.ts";
-import { beginReply, beginRequest, type Output } from "./output.ts";
-import { type Decoded, decoded, malformed, type Refusal, refused } from "./refusal.ts";
 
 /** Requests of connections that form one engine: namespace, join, unhold, announce, command. */
 

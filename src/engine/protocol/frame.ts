@@ -1,12 +1,15 @@
+import { assert } from "../../core/index.ts";
+import { isZero, readUtf8, reservedField } from "./fields.ts";
 import {
   ALIGNMENT,
+  ERROR_TEXT_BYTES_MAX,
   FrameFlag,
   FrameStatus,
   HEADER_BYTES,
   mayGoUnanswered,
   opName,
+  padded,
 } from "./layout.ts";
-import { malformed, type Refusal, refusal } from "./refusal.ts";
 
 /**
  * One received frame. The object and the memory behind it are reused: both hold only until the sink
@@ -93,4 +96,383 @@ function checkReplyHeader(frame: Frame): Refusal | null {
 /** Whether the sender of this request waits for an answer. */
 export function wantsReply(frame: FrameHead): boolean {
   return (frame.flags & FrameFlag.noReply) === 0;
+}
+
+/** Why a frame is refused; goes back to the sender. After a fatal one the line closes. */
+export interface Refusal {
+  readonly status: Exclude<FrameStatus, typeof FrameStatus.ok>;
+  /** One sentence that names what to do about it. */
+  readonly text: string;
+  readonly fatal: boolean;
+}
+
+/** Whether the line closes after a frame of this status. `limit` closes it only when it floods. */
+const FATAL: Readonly<Record<Refusal["status"], boolean>> = {
+  [FrameStatus.malformed]: true,
+  [FrameStatus.unknownOp]: false,
+  [FrameStatus.version]: true,
+  [FrameStatus.frameTooLarge]: true,
+  [FrameStatus.notGreeted]: true,
+  [FrameStatus.limit]: false,
+  [FrameStatus.internal]: true,
+  [FrameStatus.manifestRefused]: true,
+  [FrameStatus.overstayed]: true,
+  [FrameStatus.draining]: false,
+};
+
+export function refusal(status: Refusal["status"], text: string, fatal = FATAL[status]): Refusal {
+  return { status, text, fatal };
+}
+
+export function malformed(text: string): Refusal {
+  return refusal(FrameStatus.malformed, text);
+}
+
+/** A value read from a frame, or why the frame is refused. */
+export type Decoded<Value> =
+  | { readonly ok: true; readonly value: Value }
+  | { readonly ok: false; readonly refusal: Refusal };
+
+export function decoded<Value>(value: Value): Decoded<Value> {
+  return { ok: true, value };
+}
+
+export function refused<Value>(reason: Refusal): Decoded<Value> {
+  return { ok: false, refusal: reason };
+}
+
+/**
+ * Bytes on their way out: frames are appended at `end`, what the socket took is dropped from
+ * `start`. The caller bounds it by looking at `pendingBytes` before it answers more.
+ */
+export interface Output {
+  bytes: Uint8Array<ArrayBuffer>;
+  view: DataView;
+  start: number;
+  end: number;
+}
+
+const OUTPUT_BYTES_MIN = 4 * 1024;
+/** A buffer larger than this is given back as soon as it is empty. */
+const OUTPUT_BYTES_KEPT = 256 * 1024;
+
+export function createOutput(): Output {
+  const bytes = new Uint8Array(OUTPUT_BYTES_MIN);
+  return { bytes, view: new DataView(bytes.buffer), start: 0, end: 0 };
+}
+
+export function pendingBytes(output: Output): number {
+  return output.end - output.start;
+}
+
+/** What is to be written next: a view that holds until the next frame is appended. */
+export function pendingOutput(output: Output): Uint8Array {
+  return output.bytes.subarray(output.start, output.end);
+}
+
+/** Drops the first `bytes` bytes, which the socket has taken. */
+export function consumeOutput(output: Output, bytes: number): void {
+  assert(bytes >= 0 && bytes <= pendingBytes(output), "no more is taken than was pending");
+  output.start += bytes;
+  if (output.start < output.end) return;
+  output.start = 0;
+  output.end = 0;
+  if (output.bytes.length > OUTPUT_BYTES_KEPT) replaceBuffer(output, OUTPUT_BYTES_MIN);
+}
+
+function replaceBuffer(output: Output, bytes: number): void {
+  output.bytes = new Uint8Array(bytes);
+  output.view = new DataView(output.bytes.buffer);
+}
+
+function makeOutputRoom(output: Output, bytes: number): void {
+  const old = output.bytes;
+  const needed = pendingBytes(output) + bytes;
+  if (2 * needed > old.length) replaceBuffer(output, 2 * needed);
+  output.bytes.set(old.subarray(output.start, output.end), 0);
+  output.end -= output.start;
+  output.start = 0;
+}
+
+/**
+ * Appends a header and makes room for the body; answers the body's offset. The room holds old
+ * bytes: the encoder writes each byte of the body, padding and reserved fields included.
+ */
+function beginFrame(
+  output: Output,
+  op: number,
+  flags: number,
+  status: number,
+  requestId: number,
+  count: number,
+  bodyBytes: number,
+): number {
+  const length = HEADER_BYTES + bodyBytes;
+  assert(length % 8 === 0, "a frame is a multiple of eight bytes");
+  if (output.end + length > output.bytes.length) makeOutputRoom(output, length);
+  const { view, end } = output;
+  view.setUint32(end, length, true);
+  view.setUint8(end + 4, op);
+  view.setUint8(end + 5, flags);
+  view.setUint16(end + 6, status, true);
+  view.setUint32(end + 8, requestId, true);
+  view.setUint32(end + 12, count, true);
+  output.end = end + length;
+  return end + HEADER_BYTES;
+}
+
+export function beginRequest(
+  output: Output,
+  op: number,
+  requestId: number,
+  count: number,
+  bodyBytes: number,
+  noReply = false,
+): number {
+  const flags = noReply ? FrameFlag.noReply : 0;
+  return beginFrame(output, op, flags, 0, requestId, count, bodyBytes);
+}
+
+export function beginReply(
+  output: Output,
+  op: number,
+  requestId: number,
+  count: number,
+  bodyBytes: number,
+): number {
+  return beginFrame(output, op, FrameFlag.reply, 0, requestId, count, bodyBytes);
+}
+
+/** Takes one frame; answers false to have the frames behind it held back until `resume`. */
+export type FrameSink = (frame: Frame) => boolean;
+
+/**
+ * Cuts a byte stream into frames. Chunks may begin and end anywhere. A frame that lies whole in a
+ * chunk is handed on in place; only what crosses a chunk's end, or is held back, is copied, each
+ * byte once (amortised). Nothing of a chunk is referenced after `push` returned.
+ */
+export interface FrameReader {
+  /**
+   * Gives every complete frame to `sink`, in order. The answer is null, or the fault that ends this
+   * stream; from then on every call answers the same fault and reads nothing.
+   */
+  push(chunk: Uint8Array, sink: FrameSink): Refusal | null;
+  /** Holds back what comes, as a sink's false does. */
+  hold(): void;
+  /** Goes on with what was held back since a sink answered false. */
+  resume(sink: FrameSink): Refusal | null;
+  /** Bytes kept: the beginning of an unfinished frame, and what was held back. */
+  readonly heldBytes: number;
+  /** True from a sink's false, or `hold`, until `resume`. */
+  readonly holding: boolean;
+}
+
+export interface FrameReaderOptions {
+  readonly direction: FrameDirection;
+  readonly frameBytesMax: number;
+  /** Cap on bytes kept while frames are held back; beyond it the sender floods. */
+  readonly heldBytesMax?: number;
+}
+
+const HELD_BYTES_MIN = 4 * 1024;
+/** A buffer larger than this is given back as soon as it is empty. */
+const HELD_BYTES_KEPT = 256 * 1024;
+
+/** Bytes that could not be handed on yet: `bytes[start, end)`. */
+interface Held {
+  bytes: Uint8Array;
+  view: DataView;
+  start: number;
+  end: number;
+  /** Bytes from `start` on that the next step needs: a header, then its whole frame. */
+  want: number;
+}
+
+export function createFrameReader(options: FrameReaderOptions): FrameReader {
+  const { direction, frameBytesMax } = options;
+  const heldBytesMax = options.heldBytesMax ?? 2 * frameBytesMax;
+  const frame = emptyFrame();
+  const held = emptyHeld();
+  let fault: Refusal | null = null;
+  let holding = false;
+  let inSink = false;
+
+  /** Hands on every whole frame of `bytes[from, to)`; answers where it stopped. */
+  function scan(bytes: Uint8Array, view: DataView, from: number, to: number, sink: FrameSink) {
+    while (to - from >= HEADER_BYTES && !holding) {
+      readHeader(bytes, view, from, frame);
+      fault = checkHeader(frame, direction, frameBytesMax);
+      if (fault !== null || to < frame.end) break;
+      from = frame.end;
+      handOn(sink);
+    }
+    return from;
+  }
+
+  function handOn(sink: FrameSink): void {
+    inSink = true;
+    // A sink that throws leaves its frame half done: the stream ends there.
+    fault = refusal(FrameStatus.internal, "the receiver failed on this frame", true);
+    try {
+      holding = !sink(frame);
+      fault = null;
+    } finally {
+      inSink = false;
+    }
+  }
+
+  function scanHeld(sink: FrameSink): void {
+    held.start = scan(held.bytes, held.view, held.start, held.end, sink);
+    const kept = held.end - held.start;
+    held.want = kept >= HEADER_BYTES && !holding ? frame.length : HEADER_BYTES;
+    if (kept === 0) empty(held);
+  }
+
+  /** Completes the frame that earlier chunks began; answers how much of the chunk it took. */
+  function finishHeld(chunk: Uint8Array, sink: FrameSink): number {
+    let from = 0;
+    while (held.end > held.start && fault === null && !holding) {
+      const missing = held.want - (held.end - held.start);
+      const taken = Math.min(missing, chunk.length - from);
+      append(held, chunk, from, from + taken);
+      from += taken;
+      if (taken < missing) break;
+      scanHeld(sink);
+    }
+    return from;
+  }
+
+  function push(chunk: Uint8Array, sink: FrameSink): Refusal | null {
+    assert(!inSink, "a frame sink does not feed its own reader");
+    if (fault !== null) return fault;
+    let from = holding ? 0 : finishHeld(chunk, sink);
+    if (fault === null && !holding && from < chunk.length) {
+      const view = new DataView(chunk.buffer, chunk.byteOffset, chunk.byteLength);
+      from = scan(chunk, view, from, chunk.length, sink);
+      held.want = chunk.length - from >= HEADER_BYTES && !holding ? frame.length : HEADER_BYTES;
+    }
+    if (fault === null && from < chunk.length) keep(chunk, from);
+    return ended();
+  }
+
+  function keep(chunk: Uint8Array, from: number): void {
+    const bytes = held.end - held.start + chunk.length - from;
+    if (holding && bytes > heldBytesMax) {
+      const text = `${bytes} bytes of requests wait: read replies before sending more`;
+      fault = refusal(FrameStatus.limit, text, true);
+      return;
+    }
+    append(held, chunk, from, chunk.length);
+  }
+
+  function resume(sink: FrameSink): Refusal | null {
+    assert(!inSink, "a frame sink does not resume its own reader");
+    if (fault !== null || !holding) return fault;
+    holding = false;
+    scanHeld(sink);
+    return ended();
+  }
+
+  function ended(): Refusal | null {
+    if (fault !== null) empty(held);
+    return fault;
+  }
+
+  return {
+    push,
+    hold() {
+      assert(!inSink, "a frame sink holds frames back by its answer");
+      holding = true;
+    },
+    resume,
+    get heldBytes() {
+      return held.end - held.start;
+    },
+    get holding() {
+      return holding;
+    },
+  };
+}
+
+function emptyHeld(): Held {
+  const bytes = new Uint8Array(0);
+  return { bytes, view: new DataView(bytes.buffer), start: 0, end: 0, want: HEADER_BYTES };
+}
+
+function empty(held: Held): void {
+  held.start = 0;
+  held.end = 0;
+  held.want = HEADER_BYTES;
+  if (held.bytes.length > HELD_BYTES_KEPT) replaceHeld(held, new Uint8Array(0));
+}
+
+function replaceHeld(held: Held, bytes: Uint8Array<ArrayBuffer>): void {
+  held.bytes = bytes;
+  held.view = new DataView(bytes.buffer);
+}
+
+/** Adds `chunk[from, to)`. The buffer grows as bytes arrive: a promise of length costs nothing. */
+function append(held: Held, chunk: Uint8Array, from: number, to: number): void {
+  if (held.end + to - from > held.bytes.length) makeHeldRoom(held, to - from);
+  held.bytes.set(from === 0 && to === chunk.length ? chunk : chunk.subarray(from, to), held.end);
+  held.end += to - from;
+}
+
+/** Moving is worth it only when half the buffer is free, else it would be moved over and over. */
+function makeHeldRoom(held: Held, bytes: number): void {
+  const old = held.bytes;
+  const needed = held.end - held.start + bytes;
+  if (2 * needed > old.length)
+    replaceHeld(held, new Uint8Array(Math.max(HELD_BYTES_MIN, 2 * needed)));
+  held.bytes.set(old.subarray(held.start, held.end), 0);
+  held.end -= held.start;
+  held.start = 0;
+}
+
+/** What a reply with a status other than 0 says. */
+export interface ErrorReply {
+  /** A `FrameStatus`; a later agent may send one this side does not know. */
+  readonly status: number;
+  readonly text: string;
+}
+
+const encoder = new TextEncoder();
+
+/** Text beyond 512 bytes is cut at a character's boundary. */
+export function encodeErrorReply(
+  output: Output,
+  op: number,
+  requestId: number,
+  status: Exclude<FrameStatus, 0>,
+  text: string,
+): void {
+  const room = new Uint8Array(ERROR_TEXT_BYTES_MAX);
+  const { written } = encoder.encodeInto(text, room);
+  const bodyBytes = 8 + padded(written);
+  const at = beginFrame(output, op, FrameFlag.reply, status, requestId, 0, bodyBytes);
+  output.view.setUint32(at, written, true);
+  output.view.setUint32(at + 4, 0, true);
+  output.bytes.set(room.subarray(0, padded(written)), at + 8);
+}
+
+/** Answers a refused frame. */
+export function encodeRefusal(output: Output, { op, requestId }: FrameHead, reason: Refusal): void {
+  encodeErrorReply(output, op, requestId, reason.status, reason.text);
+}
+
+/** Asked only of a reply whose status is not 0. */
+export function decodeErrorReply(frame: Frame): Decoded<ErrorReply> {
+  const { bytes, view, body, end } = frame;
+  if (frame.count !== 0 || end - body < 8) return refused(malformed("error reply: cut short"));
+  const textBytes = view.getUint32(body, true);
+  if (textBytes > ERROR_TEXT_BYTES_MAX)
+    return refused(malformed(`error reply: the text is at most ${ERROR_TEXT_BYTES_MAX} bytes`));
+  const textEnd = body + 8 + textBytes;
+  if (end !== body + 8 + padded(textBytes))
+    return refused(malformed("error reply: the text's length and the frame's do not agree"));
+  if (view.getUint32(body + 4, true) !== 0 || !isZero(bytes, textEnd, end))
+    return refused(reservedField(frame));
+  const text = readUtf8(bytes, body + 8, textEnd);
+  if (text === null) return refused(malformed("error reply: the text is not UTF-8"));
+  return decoded({ status: frame.status, text });
 }

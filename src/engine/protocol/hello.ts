@@ -8,7 +8,17 @@ import {
   reservedField,
   writeSafeU64,
 } from "./fields.ts";
-import type { Frame } from "./frame.ts";
+import {
+  beginReply,
+  beginRequest,
+  type Decoded,
+  decoded,
+  type Frame,
+  malformed,
+  type Output,
+  refusal,
+  refused,
+} from "./frame.ts";
 import {
   FrameStatus,
   HELLO_MAGIC,
@@ -18,8 +28,6 @@ import {
   PROTOCOL_VERSION,
   padded,
 } from "./layout.ts";
-import { beginReply, beginRequest, type Output } from "./output.ts";
-import { type Decoded, decoded, malformed, refusal, refused } from "./refusal.ts";
 
 export interface HelloRequest {
   readonly versionMin: number;

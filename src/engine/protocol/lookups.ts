@@ -4,24 +4,38 @@ import {
   checkItems,
   copyIn,
   copyOut,
+  type DigestItems,
   isZero,
+  readUtf8,
   reservedField,
   undefinedBits,
 } from "./fields.ts";
-import type { Frame } from "./frame.ts";
-import type { DigestItems } from "./items.ts";
+import {
+  beginReply,
+  beginRequest,
+  type Decoded,
+  decoded,
+  type Frame,
+  malformed,
+  type Output,
+  type Refusal,
+  refusal,
+  refused,
+} from "./frame.ts";
 import {
   FrameStatus,
   HEADER_BYTES,
   IDENTIFY_ITEM_BYTES,
   IdentifyKind,
+  LookupFlag,
+  LookupReplyFlag,
+  MEDIA_NAME_BYTES_MAX,
   Op,
   PING_BYTES_MAX,
   padded,
+  SOURCE_BYTES,
   TIER_MASK_ALL,
 } from "./layout.ts";
-import { beginReply, beginRequest, type Output } from "./output.ts";
-import { malformed, type Refusal, refusal } from "./refusal.ts";
 
 /** Requests that take nothing: ping, identify, match. */
 
@@ -199,3 +213,246 @@ export function decodeMatchReply(frame: Frame, best: Uint8Array): number | Refus
   copyOut(bytes, body + 8, count, best);
   return leading;
 }
+
+/** LOOKUP: identify, match, bring up and reserve in one request. */
+
+const HEAD_BYTES = 136;
+const REPLY_HEAD_BYTES = 24;
+const MEDIA_HEAD_BYTES = 8;
+const CONTROL_CHARACTERS = /\p{Cc}/u;
+
+/** What of an IDENTIFY a LOOKUP may name blocks by. */
+export type LookupKind = Exclude<IdentifyKind, typeof IdentifyKind.engineHashes>;
+
+/** One multimodal item of a prompt. */
+export interface MediaItem {
+  /** Index of its first token, from the prompt's start. */
+  readonly position: number;
+  /** Its name, 1 to 256 bytes. */
+  readonly name: Uint8Array;
+}
+
+export interface LookupRequest {
+  readonly layer: number;
+  /** Tiers that count, as a mask of `TierBit`; 0 = RAM and SSD. */
+  readonly tiers: number;
+  readonly kind: LookupKind;
+  /** Bits of `LookupFlag`. */
+  readonly flags: number;
+  /** How long the answer may take; 0 = as long as the agent thinks right. */
+  readonly deadlineMs: number;
+  /** How long the reservation lasts; 0 = as long as the agent thinks right. */
+  readonly holdMs: number;
+  /** Acquisitions of one block that end its reservation; 0 = 1. */
+  readonly readers: number;
+  /** Handle of the namespace; 0 = the connection's own. */
+  readonly namespace: number;
+  /** Digest of the block before the first token; null = the prompt's start. */
+  readonly parent: Uint8Array | null;
+  /** Name of the peer that computed the blocks; empty = none. */
+  readonly source: string;
+  /** In ascending order of position. */
+  readonly media: readonly MediaItem[];
+  /** Tokens or chain keys. */
+  readonly count: number;
+  /** The items as they came, packed: borrowed from the frame, at any alignment. */
+  readonly items: Uint8Array;
+}
+
+function mediaBytes(media: readonly MediaItem[]): number {
+  return media.reduce((sum, { name }) => sum + MEDIA_HEAD_BYTES + padded(name.length), 0);
+}
+
+/** The list of multimodal items as it lies in a frame, and as it is hashed. */
+export function encodeMedia(media: readonly MediaItem[]): Uint8Array {
+  const bytes = new Uint8Array(mediaBytes(media));
+  const view = new DataView(bytes.buffer);
+  let at = 0;
+  for (const { position, name } of media) {
+    const inRange = name.length > 0 && name.length <= MEDIA_NAME_BYTES_MAX;
+    assert(inRange, "the name of a multimodal item is 1 to 256 bytes");
+    view.setUint32(at, position, true);
+    view.setUint32(at + 4, name.length, true);
+    bytes.set(name, at + MEDIA_HEAD_BYTES);
+    at += MEDIA_HEAD_BYTES + padded(name.length);
+  }
+  return bytes;
+}
+
+export function encodeLookupRequest(
+  output: Output,
+  requestId: number,
+  request: Readonly<LookupRequest>,
+): void {
+  const { count, kind, media } = request;
+  const source = new TextEncoder().encode(request.source);
+  const list = encodeMedia(media);
+  const itemsBytes = count * IDENTIFY_ITEM_BYTES[kind];
+  assert(source.length <= SOURCE_BYTES, "the name of a peer is at most 64 bytes");
+  assert(request.items.length >= itemsBytes, "as many items as counted");
+  const bodyBytes = HEAD_BYTES + list.length + padded(itemsBytes);
+  const at = beginRequest(output, Op.lookup, requestId, count, bodyBytes);
+  const { bytes, view } = output;
+  bytes.fill(0, at, at + bodyBytes);
+  const { layer, tiers, flags, deadlineMs, holdMs, readers, namespace } = request;
+  const head = [layer, tiers, kind, flags, deadlineMs, holdMs, readers, namespace];
+  for (const [i, word] of head.entries()) view.setUint32(at + 4 * i, word, true);
+  if (request.parent !== null) bytes.set(request.parent, at + 32);
+  bytes.set(source, at + 64);
+  view.setUint32(at + 128, media.length, true);
+  view.setUint32(at + 132, list.length, true);
+  bytes.set(list, at + HEAD_BYTES);
+  copyIn(request.items, itemsBytes, bytes, at + HEAD_BYTES + list.length);
+}
+
+/** `digestsMax`: blocks that one request may ask for. */
+export function decodeLookupRequest(
+  frame: Frame,
+  blockTokens: number,
+  digestsMax: number,
+): Decoded<LookupRequest> {
+  const { bytes, view, body, end, count } = frame;
+  if (end - body < HEAD_BYTES) return refused(malformed("lookup: the body is cut short"));
+  const word = (i: number) => view.getUint32(body + 4 * i, true);
+  const [tiers, kind, flags] = [word(1), word(2), word(3)];
+  if (!isLookupKind(kind)) return refused(malformed(`lookup: kind ${kind} is none of 0, 1, 3`));
+  if (tiers > TIER_MASK_ALL) return refused(undefinedBits(frame, "tiers"));
+  if ((flags & ~ALL_FLAGS) !== 0) return refused(undefinedBits(frame, "flags"));
+  const mediaEnd = body + HEAD_BYTES + view.getUint32(body + 132, true);
+  const itemsEnd = mediaEnd + count * IDENTIFY_ITEM_BYTES[kind];
+  if (mediaEnd > end || end !== body + padded(itemsEnd - body))
+    return refused(malformed("lookup: the count and the frame's length do not agree"));
+  if (!isZero(bytes, itemsEnd, end)) return refused(reservedField(frame));
+  if (identifyDigests(kind, count, blockTokens) > digestsMax) {
+    const text = `lookup: ask for at most ${digestsMax} blocks at once`;
+    return refused(refusal(FrameStatus.limit, text));
+  }
+  const source = readSource(bytes, body + 64);
+  if (source === null)
+    return refused(malformed("lookup: the source is zero-padded UTF-8 without controls"));
+  const media = readMedia(frame, body + HEAD_BYTES, mediaEnd, view.getUint32(body + 128, true));
+  if (!media.ok) return media;
+  const hasParent = !isZero(bytes, body + 32, body + 64);
+  if (kind !== IdentifyKind.tokens && (hasParent || media.value.length > 0))
+    return refused(malformed("lookup: chain keys have no parent and no multimodal items"));
+  return decoded({
+    ...{ layer: word(0), tiers, kind, flags, count, source },
+    ...{ deadlineMs: word(4), holdMs: word(5) },
+    ...{ readers: word(6), namespace: word(7) },
+    parent: hasParent ? bytes.slice(body + 32, body + 64) : null,
+    media: media.value,
+    items: bytes.subarray(mediaEnd, itemsEnd),
+  });
+}
+
+const ALL_FLAGS = Object.values(LookupFlag).reduce((mask, bit) => mask | bit, 0);
+
+function isLookupKind(kind: number): kind is LookupKind {
+  return kind in IDENTIFY_ITEM_BYTES && kind !== IdentifyKind.engineHashes;
+}
+
+function readSource(bytes: Uint8Array, at: number): string | null {
+  let length = 0;
+  while (length < SOURCE_BYTES && bytes[at + length] !== 0) length++;
+  if (!isZero(bytes, at + length, at + SOURCE_BYTES)) return null;
+  const source = readUtf8(bytes, at, at + length);
+  return source === null || CONTROL_CHARACTERS.test(source) ? null : source;
+}
+
+function readMedia(
+  frame: Frame,
+  start: number,
+  end: number,
+  count: number,
+): Decoded<readonly MediaItem[]> {
+  const { bytes, view } = frame;
+  const broken = (why: string) => refused<readonly MediaItem[]>(malformed(`lookup: ${why}`));
+  const media: MediaItem[] = [];
+  let at = start;
+  for (let i = 0, last = 0; i < count; i++) {
+    if (end - at < MEDIA_HEAD_BYTES) return broken("the list of multimodal items is cut short");
+    const position = view.getUint32(at, true);
+    const length = view.getUint32(at + 4, true);
+    const nameAt = at + MEDIA_HEAD_BYTES;
+    if (length === 0 || length > MEDIA_NAME_BYTES_MAX)
+      return broken(`the name of a multimodal item has 1 to 256 bytes, not ${length}`);
+    if (position < last) return broken("multimodal items come in ascending order of position");
+    at = nameAt + padded(length);
+    if (at > end) return broken("the list of multimodal items is cut short");
+    if (!isZero(bytes, nameAt + length, at)) return refused(reservedField(frame));
+    media.push({ position, name: bytes.slice(nameAt, nameAt + length) });
+    last = position;
+  }
+  return at === end ? decoded(media) : broken("bytes are left over behind the multimodal items");
+}
+
+export interface LookupReply {
+  /** Blocks present without a gap, on any tier that counts and for all ranks asked for. */
+  leading: number;
+  /** Leading blocks in RAM, reserved if that was asked for. */
+  ready: number;
+  /** The reservation; 0 = none. */
+  hold: number;
+  /** Bits of `LookupReplyFlag`. */
+  flags: number;
+  /** Blocks behind `leading` that are being written or announced. */
+  announced: number;
+}
+
+/** Whether the answer has neither tiers nor digests. */
+function isBare(flags: number): boolean {
+  return (flags & (LookupReplyFlag.more | LookupReplyFlag.unknownParent)) !== 0;
+}
+
+/** `digests` null: they were not asked for. A partial answer has none, whatever is given. */
+export function encodeLookupReply(
+  output: Output,
+  requestId: number,
+  reply: Readonly<LookupReply>,
+  count: number,
+  best: Uint8Array,
+  digests: Uint8Array | null,
+): void {
+  const blocks = isBare(reply.flags) ? 0 : count;
+  const digestsBytes = digests === null ? 0 : blocks * DIGEST_BYTES;
+  const bodyBytes = REPLY_HEAD_BYTES + padded(blocks) + digestsBytes;
+  const at = beginReply(output, Op.lookup, requestId, blocks, bodyBytes);
+  const { bytes, view } = output;
+  const { leading, ready, hold, flags, announced } = reply;
+  const head = [leading, ready, hold, flags, announced, 0];
+  for (const [i, word] of head.entries()) view.setUint32(at + 4 * i, word, true);
+  const bestAt = at + REPLY_HEAD_BYTES;
+  copyIn(best, blocks, bytes, bestAt);
+  bytes.fill(0, bestAt + blocks, bestAt + padded(blocks));
+  if (digestsBytes > 0) copyIn(digests!, digestsBytes, bytes, bestAt + padded(blocks));
+}
+
+/** Fills `best`, and `digests` if they were asked for. */
+export function decodeLookupReply(
+  frame: Frame,
+  best: Uint8Array,
+  digests: Uint8Array | null,
+): LookupReply | Refusal {
+  const { bytes, view, body, count } = frame;
+  const digestsBytes = digests === null ? 0 : count * DIGEST_BYTES;
+  const bestAt = body + REPLY_HEAD_BYTES;
+  const digestsAt = bestAt + padded(count);
+  const fixed = checkFixed(frame, count, digestsAt + digestsBytes - body);
+  if (fixed !== null) return fixed;
+  const most = Math.min(best.length, digests === null ? count : digests.length / DIGEST_BYTES);
+  if (count > most) return malformed("lookup: more answers than blocks were asked");
+  const word = (i: number) => view.getUint32(body + 4 * i, true);
+  const reply: LookupReply = {
+    ...{ leading: word(0), ready: word(1), hold: word(2), flags: word(3), announced: word(4) },
+  };
+  if (reply.flags > ALL_REPLY_FLAGS) return undefinedBits(frame, "flags");
+  if (isBare(reply.flags) ? count !== 0 : reply.leading > count)
+    return malformed("lookup: more leading blocks than were asked, or answers of a partial reply");
+  if (reply.ready > reply.leading) return malformed("lookup: more blocks ready than present");
+  if (word(5) !== 0 || !isZero(bytes, bestAt + count, digestsAt)) return reservedField(frame);
+  best.set(bytes.subarray(bestAt, bestAt + count));
+  digests?.set(bytes.subarray(digestsAt, digestsAt + digestsBytes));
+  return reply;
+}
+
+const ALL_REPLY_FLAGS = Object.values(LookupReplyFlag).reduce((mask, bit) => mask | bit, 0);

@@ -1,0 +1,373 @@
+import {
+  assert,
+  type Clock,
+  HearthError,
+  messageOf,
+  type Random,
+  randomBelow,
+  sleep,
+} from "../core/index.ts";
+import {
+  BUS_LIMITS,
+  type Bus,
+  type BusBasics,
+  type BusHandler,
+  type BusLimits,
+  type BusLog,
+  type BusMessage,
+  type BusState,
+  type DurableBus,
+  INBOX_PREFIX,
+  isPattern,
+  type PublishOptions,
+  type PublishOutcome,
+  type RequestOptions,
+  type RequestOutcome,
+  type ServiceSpec,
+  type Subscription,
+} from "./bus.ts";
+import type { Dial, Incoming, Link } from "./connection.ts";
+import { answerDiscovery } from "./discovery.ts";
+import { LinkDurableBus } from "./durable-bus.ts";
+import { Sender } from "./sender.ts";
+import { Subscriptions } from "./subscriptions.ts";
+
+/** A link that lived this long was a good one: the waits start over. */
+const GOOD_LINK_MS = 10_000;
+
+type Status = BusState["status"];
+
+/**
+ * A bus over one link at a time, dialled again whenever it ends. Nothing is left to a client
+ * library's own reconnecting: it empties its buffers on the way, never notices a peer that stands
+ * still while data waits for it, and gives up on two refusals in a row.
+ */
+export class LinkBus implements Bus {
+  readonly #dial: Dial;
+  readonly #basics: BusBasics;
+  readonly #limits: BusLimits;
+  readonly #log: BusLog;
+  readonly #id: string;
+  readonly #sender: Sender;
+  readonly #subscriptions: Subscriptions;
+  readonly #requests: Requests;
+  readonly #closing = new AbortController();
+  readonly durable: DurableBus | null;
+  readonly inboxPrefix: string;
+  readonly #listeners = new Set<(state: BusState) => void>();
+  /** Called at every change of the link or the queue; each looks for itself. */
+  readonly #watchers = new Set<() => void>();
+  #link: Link | null = null;
+  #status: Status = "connecting";
+  #why: string | null = "not tried yet";
+  #reconnects = 0;
+  #ignored = 0;
+  #hasInbox = false;
+  #isServing = false;
+  #isClosed = false;
+
+  /** `isDurable`: the links have a durable side. */
+  constructor(dial: Dial, basics: BusBasics, { isDurable }: { readonly isDurable: boolean }) {
+    this.#dial = dial;
+    this.#basics = basics;
+    this.#limits = { ...BUS_LIMITS, ...basics.limits };
+    this.#log = basics.log ?? (() => undefined);
+    this.#id = uniqueName(basics.random);
+    this.#sender = new Sender(basics.clock, this.#limits, this.#log);
+    this.inboxPrefix = basics.inboxPrefix ?? INBOX_PREFIX;
+    const replyPrefixes = basics.replyPrefixes ?? null;
+    this.#subscriptions = new Subscriptions(basics.clock, this.#log, replyPrefixes);
+    this.#requests = new Requests(`${this.inboxPrefix}.${this.#id}`, this.#limits.requestsMax);
+    this.#sender.onEmpty = () => this.#changed();
+    this.durable = isDurable
+      ? new LinkDurableBus({
+          clock: basics.clock,
+          log: this.#log,
+          closing: this.#closing.signal,
+          link: () => this.#link,
+        })
+      : null;
+    void this.#run();
+  }
+
+  get state(): BusState {
+    return {
+      status: this.#status,
+      server: this.#link?.server ?? null,
+      why: this.#why,
+      reconnects: this.#reconnects,
+      queuedMessages: this.#sender.queuedMessages,
+      queuedBytes: this.#sender.queuedBytes,
+      sentMessages: this.#sender.sent,
+      receivedMessages: this.#subscriptions.received,
+      ignoredMessages: this.#ignored,
+      droppedMessages: this.#sender.dropped,
+      doubtfulMessages: this.#sender.doubtful,
+      handlerFaults: this.#subscriptions.faults,
+      refusedSubjects: this.#subscriptions.refused,
+    };
+  }
+
+  get payloadBytesMax(): number {
+    return this.#sender.payloadBytesMax;
+  }
+
+  publish(subject: string, data: Uint8Array, options: PublishOptions = {}): PublishOutcome {
+    const { reply = null, headers = null, isSpare = false } = options;
+    if (this.#isClosed) {
+      this.#sender.dropped++;
+      return "dropped";
+    }
+    return this.#sender.publish({ subject, data, reply, headers }, isSpare);
+  }
+
+  subscribe(subject: string, handler: BusHandler, queue?: string): Subscription {
+    assert(isPattern(subject), `${JSON.stringify(subject.slice(0, 100))} can be subscribed`);
+    if (this.#isClosed) return { subject, unsubscribe: () => undefined };
+    return this.#subscriptions.add(subject, handler, queue);
+  }
+
+  async request(
+    subject: string,
+    data: Uint8Array,
+    options: RequestOptions,
+  ): Promise<RequestOutcome> {
+    if (options.signal?.aborted) throw new HearthError("ABORTED", "the request was given up");
+    if (this.#link === null || this.#requests.isFull) return { kind: "unreachable" };
+    if (!this.#hasInbox) {
+      this.#hasInbox = true;
+      const { pattern } = this.#requests;
+      this.#subscriptions.addInternal(pattern, (message) => this.#requests.deliver(message));
+    }
+    const { reply, outcome } = this.#requests.open(this.#basics.clock, options);
+    const { headers } = options;
+    const published = this.publish(subject, data, headers ? { reply, headers } : { reply });
+    if (published === "dropped") this.#requests.giveUp(reply);
+    return outcome;
+  }
+
+  serve(spec: ServiceSpec): void {
+    assert(!this.#isServing, "a bus serves one service");
+    this.#isServing = true;
+    answerDiscovery(this, spec, this.#id, this.#basics.clock, () => void this.#ignored++);
+  }
+
+  onStatus(listener: (state: BusState) => void): Disposable {
+    this.#listeners.add(listener);
+    return { [Symbol.dispose]: () => void this.#listeners.delete(listener) };
+  }
+
+  connected(ms: number): Promise<boolean> {
+    return this.#until(() => this.#link !== null, ms);
+  }
+
+  async flush(ms: number): Promise<boolean> {
+    const { clock } = this.#basics;
+    const deadlineMs = clock.monotonicMs() + ms;
+    const isHandedOver = () => this.#link !== null && this.#sender.queuedMessages === 0;
+    if (!(await this.#until(isHandedOver, ms)) || this.#link === null) return false;
+    let isConfirmed = false;
+    const link = this.#link;
+    link.confirm().then(
+      () => {
+        isConfirmed = true;
+        this.#changed();
+      },
+      () => undefined,
+    );
+    const isSettled = () => isConfirmed || this.#link !== link;
+    await this.#until(isSettled, Math.max(0, deadlineMs - clock.monotonicMs()));
+    return isConfirmed;
+  }
+
+  async close(ms: number): Promise<void> {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    if (this.#link !== null || this.#sender.queuedMessages > 0) await this.flush(ms);
+    this.#closing.abort();
+    const link = this.#link;
+    this.#link = null;
+    this.#subscriptions.clear();
+    this.#sender.close();
+    this.#requests.giveUpAll();
+    link?.end("we closed it");
+    this.#set("closed", "it was closed");
+    this.#listeners.clear();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close(1_000);
+  }
+
+  async #run(): Promise<void> {
+    const { clock } = this.#basics;
+    const { signal } = this.#closing;
+    let failures = 0;
+    while (!signal.aborted) {
+      const link = await this.#tryDial(failures);
+      if (signal.aborted) return link?.end("we closed it");
+      if (link === null) failures++;
+      else {
+        const sinceMs = clock.monotonicMs();
+        this.#adopt(link);
+        this.#abandon(link, await link.closed);
+        failures = clock.monotonicMs() - sinceMs >= GOOD_LINK_MS ? 0 : failures + 1;
+      }
+      await sleep(clock, this.#waitMs(failures), signal).catch(() => undefined);
+    }
+  }
+
+  /** Null after saying why there is none; in the log once for each reason. */
+  async #tryDial(failures: number): Promise<Link | null> {
+    try {
+      return await this.#dial(this.#closing.signal);
+    } catch (thrown) {
+      const why = messageOf(thrown);
+      if (this.#closing.signal.aborted) return null;
+      if (failures === 0 || why !== this.#why) {
+        this.#log("warn", "cannot connect to NATS, trying again", { why });
+      }
+      this.#why = why;
+      return null;
+    }
+  }
+
+  #adopt(link: Link): void {
+    this.#link = link;
+    if (this.#status !== "connecting") this.#reconnects++;
+    this.#subscriptions.attach(link);
+    this.#sender.attach(link);
+    const { server } = link;
+    if (server === null) this.#log("info", "no NATS server: messages stay in this process", {});
+    else this.#log("info", "connected to NATS", { server });
+    this.#set("connected", null);
+  }
+
+  #abandon(link: Link, why: string): void {
+    if (this.#link !== link) return;
+    this.#link = null;
+    this.#subscriptions.detach();
+    const unconfirmed = this.#sender.detach();
+    this.#log("warn", "the connection to NATS is gone, connecting again", { why, unconfirmed });
+    this.#set("reconnecting", why);
+  }
+
+  /** Half to all of a time that doubles with each failure: a fleet must not come at once. */
+  #waitMs(failures: number): number {
+    const { retryMinMs, retryMaxMs } = this.#limits;
+    const wholeMs = Math.min(retryMaxMs, retryMinMs * 2 ** Math.min(30, Math.max(0, failures - 1)));
+    return wholeMs / 2 + randomBelow(this.#basics.random, Math.ceil(wholeMs / 2) + 1);
+  }
+
+  #set(status: Status, why: string | null): void {
+    this.#why = why;
+    const isNew = status !== this.#status;
+    this.#status = status;
+    this.#changed();
+    if (!isNew) return;
+    for (const listener of [...this.#listeners]) {
+      try {
+        listener(this.state);
+      } catch (thrown) {
+        this.#log("warn", "a listener of the NATS status threw", { why: messageOf(thrown) });
+      }
+    }
+  }
+
+  #changed(): void {
+    for (const watcher of [...this.#watchers]) watcher();
+  }
+
+  /** True as soon as `condition` holds, false after `ms` or once the bus is closed. */
+  #until(condition: () => boolean, ms: number): Promise<boolean> {
+    return new Promise((resolve) => {
+      const end = (holds: boolean) => {
+        this.#watchers.delete(watcher);
+        timer?.[Symbol.dispose]();
+        resolve(holds);
+      };
+      let timer: Disposable | null = null;
+      const watcher = () => {
+        if (condition()) end(true);
+        else if (this.#status === "closed") end(false);
+      };
+      this.#watchers.add(watcher);
+      watcher();
+      if (!this.#watchers.has(watcher)) return;
+      if (ms <= 0) end(false);
+      else timer = this.#basics.clock.after(ms, () => end(condition()));
+    });
+  }
+}
+
+function uniqueName(random: Random): string {
+  return Array.from({ length: 4 }, () => random.u32().toString(36)).join("");
+}
+
+interface Waiting {
+  settle(outcome: RequestOutcome): void;
+}
+
+/** Requests that wait for an answer: one subject for all of them, a last token for each. */
+class Requests {
+  readonly #inbox: string;
+  readonly #max: number;
+  readonly #waiting = new Map<string, Waiting>();
+  #count = 0;
+
+  /** `inbox`: a subject that nobody else uses. */
+  constructor(inbox: string, max: number) {
+    this.#inbox = inbox;
+    this.#max = max;
+  }
+
+  /** What to subscribe for the answers. */
+  get pattern(): string {
+    return `${this.#inbox}.*`;
+  }
+
+  get isFull(): boolean {
+    return this.#waiting.size >= this.#max;
+  }
+
+  /** Where the answer is to go, and when it is there. */
+  open(clock: Clock, options: RequestOptions): { reply: string; outcome: Promise<RequestOutcome> } {
+    const token = (++this.#count).toString(36);
+    const outcome = new Promise<RequestOutcome>((resolve, reject) => {
+      const end = () => {
+        this.#waiting.delete(token);
+        timer[Symbol.dispose]();
+        options.signal?.removeEventListener("abort", onAbort);
+      };
+      const onAbort = () => {
+        end();
+        reject(new HearthError("ABORTED", "the request was given up"));
+      };
+      const settle = (settled: RequestOutcome) => {
+        end();
+        resolve(settled);
+      };
+      const timer = clock.after(options.timeoutMs, () => settle({ kind: "timeout" }));
+      options.signal?.addEventListener("abort", onAbort, { once: true });
+      this.#waiting.set(token, { settle });
+    });
+    return { reply: `${this.#inbox}.${token}`, outcome };
+  }
+
+  /** An answer came. One that nobody waits for any more is left alone. */
+  deliver({ status, ...message }: Incoming): void {
+    const waiting = this.#waiting.get(message.subject.slice(this.#inbox.length + 1));
+    if (waiting === undefined) return;
+    if (status === 503) waiting.settle({ kind: "noResponders" });
+    else waiting.settle({ kind: "reply", message: message satisfies BusMessage });
+  }
+
+  /** The answer to this one will not come. */
+  giveUp(reply: string): void {
+    this.#waiting.get(reply.slice(this.#inbox.length + 1))?.settle({ kind: "unreachable" });
+  }
+
+  giveUpAll(): void {
+    for (const waiting of [...this.#waiting.values()]) waiting.settle({ kind: "unreachable" });
+  }
+}
