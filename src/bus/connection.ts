@@ -1,6 +1,6 @@
 import type { BusMessage, ConsumeOptions, DurablePublishOptions, KeptMessage } from "./bus.ts";
 
-/** A message on its way out. */
+/** An outgoing message. */
 export interface Outgoing {
   readonly subject: string;
   readonly data: Uint8Array;
@@ -8,27 +8,30 @@ export interface Outgoing {
   readonly headers: Readonly<Record<string, string>> | null;
 }
 
-/** A message as a link delivers it. */
+/** A message as a connection delivers it. */
 export interface Incoming extends BusMessage {
-  /** The number in the first header line, 503 where nobody listens; 0 without one. */
+  /**
+   * Status number in the first header line: 503 without responders, 0 without
+   * status.
+   */
   readonly status: number;
 }
 
-/**
- * One connection to a broker, from its first byte to its last. It never reconnects: whoever holds
- * it dials another.
- */
-export interface Link {
-  /** As people may read it: without credentials. Null: it is in this process. */
+/** One connection to a broker. It never reconnects; its owner dials a new one. */
+export interface BrokerConnection {
+  /** Address for people, without credentials. Null if the broker is inside this process. */
   readonly server: string | null;
-  /** Bytes of data and headers together. */
+  /** Largest message in bytes, data and headers together. */
   readonly payloadBytesMax: number;
 
-  /** Hands over to the client library. Throws when that refuses it; nothing was sent then. */
+  /**
+   * Hands the message to the client library. Throws if the library rejects it; then nothing was
+   * sent.
+   */
   publish(message: Outgoing): void;
   /**
-   * `refused` is called, with the reason, when the broker does not allow it; it then stays silent.
-   * The function returned ends the subscription.
+   * Calls `refused` with the reason if the broker does not permit the subscription, which then
+   * stays silent. Returns a function that ends the subscription.
    */
   subscribe(
     subject: string,
@@ -36,30 +39,32 @@ export interface Link {
     deliver: (message: Incoming) => void,
     refused: (why: string) => void,
   ): () => void;
-  /** Resolves when the broker has all that was published before; may never settle. */
+  /** Resolves once the broker has received everything published before. May never settle. */
   confirm(): Promise<void>;
-  /** Resolves when the link is over, whoever ended it, with the reason in words; never rejects. */
+  /** Resolves with the reason when the connection ends. Never rejects. */
   readonly closed: Promise<string>;
-  /** Null where the broker keeps nothing. */
-  readonly durable: LinkDurable | null;
-  /** Ends it now, without waiting for anything. */
+  /** Null if the broker stores nothing. */
+  readonly durable: ConnectionDurable | null;
+  /** Ends the connection immediately. */
   end(why: string): void;
 }
 
-/** Opens a link. Rejects with a message fit for people; `signal`: nobody wants it any more. */
-export type Dial = (signal: AbortSignal) => Promise<Link>;
+/**
+ * Opens a connection. Rejects with a message for people. The bus aborts `signal` when it closes.
+ */
+export type Dial = (signal: AbortSignal) => Promise<BrokerConnection>;
 
 const HEADER_NAME = /^[!-9;-~]+$/;
 const LINE_END = /[\r\n]/;
 
-/** Names of printable ASCII without a colon, values of one line. */
+/** Whether names are printable ASCII without a colon and values have one line. */
 export function areHeaders(headers: Readonly<Record<string, string>>): boolean {
   return Object.entries(headers).every(
     ([name, value]) => HEADER_NAME.test(name) && !LINE_END.test(value),
   );
 }
 
-/** Bytes of the headers as NATS writes them; 0 without any. */
+/** Encoded size of the headers in bytes; 0 if there are none. */
 export function headerBytes(headers: Readonly<Record<string, string>> | null): number {
   if (headers === null) return 0;
   let bytes = 0;
@@ -73,53 +78,56 @@ export function messageBytes(message: Outgoing): number {
   return message.data.length + headerBytes(message.headers);
 }
 
-/** Where nobody says how long a message may be at work without a sign. */
+/** Default of `ConsumeOptions.silenceMs`. */
 export const SILENCE_MS = 10_000;
 
-/** A message of a stream; it comes again unless acknowledged. */
+/** A message from a stream. The broker delivers it again unless it is acknowledged. */
 export interface StreamMessage {
   readonly message: KeptMessage;
   ack(): void;
-  /** Not done: again after `ms`. */
+  /** Handling failed: deliver it again after `ms`. */
   again(ms: number): void;
-  /** Still at work: without such a sign it comes again after the `silenceMs` of its consumer. */
+  /**
+   * Reports progress. Without it the broker redelivers the message after the consumer's
+   * `silenceMs`.
+   */
   working(): void;
-  /** Never again. */
+  /** Do not deliver it again. */
   drop(): void;
 }
 
-/** Messages of a stream as they come. Ends, or throws, with the connection. */
+/** Messages of a stream in order of arrival. Ends, or throws, with the connection. */
 export interface StreamMessages extends AsyncIterable<StreamMessage> {
   stop(): void;
 }
 
-export interface LinkBucket {
-  /** Null: no such key. */
+export interface ConnectionBucket {
+  /** Null if the key does not exist. */
   get(key: string): Promise<Uint8Array | null>;
   put(key: string, data: Uint8Array): Promise<void>;
   delete(key: string): Promise<void>;
   keys(): Promise<string[]>;
 }
 
-export interface LinkObjects {
-  /** Null: no such object. `too_large`: it has more than `bytesMax`. */
+export interface ConnectionObjects {
+  /** Null if the object does not exist. `too_large`: it has more than `bytesMax` bytes. */
   get(name: string, bytesMax: number): Promise<Uint8Array | null | "too_large">;
   put(name: string, data: Uint8Array): Promise<void>;
   delete(name: string): Promise<void>;
   list(): Promise<{ name: string; bytes: number }[]>;
 }
 
-/** What a link to a broker with JetStream can do. Everything rejects with the library's errors. */
-export interface LinkDurable {
-  /** `duplicate`: the broker had this id already. `sequence`: of the stream. */
+/** JetStream operations of one connection. Every call rejects with the client library's error. */
+export interface ConnectionDurable {
+  /** `duplicate`: the broker already had this id. `sequence`: number in the stream. */
   publish(
     subject: string,
     data: Uint8Array,
     options: DurablePublishOptions,
   ): Promise<{ readonly duplicate: boolean; readonly sequence: number }>;
   consume(options: ConsumeOptions): Promise<StreamMessages>;
-  bucket(name: string): Promise<LinkBucket>;
-  /** Rejects where there is no such bucket. */
-  objects(bucket: string): Promise<LinkObjects>;
+  bucket(name: string): Promise<ConnectionBucket>;
+  /** Rejects if the bucket does not exist. */
+  objects(bucket: string): Promise<ConnectionObjects>;
   purge(stream: string, subject: string, upTo: number): Promise<void>;
 }

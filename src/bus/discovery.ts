@@ -3,14 +3,17 @@ import { type Clock, TokenBuckets } from "../core/index.ts";
 import type { Bus, BusMessage, ServiceSpec } from "./bus.ts";
 
 const PREFIX = "$SRV";
-/** What `nats` tools and the services module tell the answers apart by. */
+/** Response types, by which `nats` tools tell the answers apart. */
 const TYPES = {
   PING: "io.nats.micro.v1.ping_response",
   INFO: "io.nats.micro.v1.info_response",
   STATS: "io.nats.micro.v1.stats_response",
 } as const;
 type Verb = keyof typeof TYPES;
-/** Answers to each verb, a second and at once: tools ask once, a fleet's monitors every second. */
+/**
+ * Limits of the answers to each verb: sustained rate and burst. A tool asks once; a fleet's
+ * monitors ask about once a second.
+ */
 const ANSWERS_PER_SECOND = 100;
 const ANSWERS_AT_ONCE = 200;
 
@@ -23,11 +26,11 @@ interface Served {
 }
 
 /**
- * Answers `$SRV.PING`, `INFO` and `STATS`, for all services, for this name and for this id, as the
- * NATS micro-service protocol has it. Those of the client libraries are not used: they take a new
- * id with each connection, end when one subscription is refused, and give each message to one of
- * the instances only, which would make a broadcast none. `id` must be unique in the fleet.
- * Requests beyond a rate are dropped: `ignored` is called for each.
+ * Answers `$SRV.PING`, `INFO` and `STATS` for all services, for this name and for this id, as the
+ * NATS micro-service protocol defines them. The client libraries' own implementation is unsuitable:
+ * it takes a new id with each connection, ends when one subscription is refused, and uses queue
+ * groups, which would deliver a broadcast to one instance only. `id` must be unique in the fleet.
+ * Requests beyond the rate limit are dropped; `ignored` is called for each.
  */
 export function answerDiscovery(
   bus: Pick<Bus, "subscribe" | "publish">,
@@ -80,7 +83,7 @@ export function answerDiscovery(
   }
 }
 
-/** The module's own shape, its enum of types apart. */
+/** A shape of the services module without its enum of types. */
 type Loose<Shape> = Omit<Shape, "type"> & { readonly type: string };
 
 function timed(entry: Served, clock: Clock, run: () => void): void {

@@ -16,37 +16,39 @@ import type {
   ObjectStore,
 } from "./bus.ts";
 import {
-  type Link,
-  type LinkBucket,
-  type LinkDurable,
-  type LinkObjects,
+  type BrokerConnection,
+  type ConnectionBucket,
+  type ConnectionDurable,
+  type ConnectionObjects,
   SILENCE_MS,
   type StreamMessage,
   type StreamMessages,
 } from "./connection.ts";
 
-/** How long a stream that is not there, or a connection that is not, is waited for at a time. */
+/** Delay before the next attempt if the connection is down or the stream does not exist. */
 const RETRY_MS = 2_000;
-/** How long a message that was not handled waits, and how long at most after several times. */
+/**
+ * Redelivery delay of a message whose handler failed: the first one, and the limit after doubling.
+ */
 const AGAIN_MS = 1_000;
 const AGAIN_MS_MAX = 30_000;
-/** Signs that a message is at work, of which some may be lost or late. */
+/** Progress reports per `silenceMs`. Several, because some may be lost or late. */
 const SIGNS = 4;
 
-export interface DurableParts {
+export interface DurableContext {
   readonly clock: Clock;
   readonly log: BusLog;
   /** Aborted when the bus closes. */
   readonly closing: AbortSignal;
-  /** Of the present link; null while there is none. */
-  link(): Link | null;
+  /** The current connection. Null while disconnected. */
+  connection(): BrokerConnection | null;
 }
 
-/** The durable side of a bus: over whatever link there is at the moment. */
-export class LinkDurableBus implements DurableBus {
-  readonly #parts: DurableParts;
+/** The JetStream side of a bus, over the current connection. */
+export class BrokerDurableBus implements DurableBus {
+  readonly #parts: DurableContext;
 
-  constructor(parts: DurableParts) {
+  constructor(parts: DurableContext) {
     this.#parts = parts;
   }
 
@@ -55,10 +57,10 @@ export class LinkDurableBus implements DurableBus {
     data: Uint8Array,
     options: DurablePublishOptions,
   ): Promise<DurableOutcome> {
-    const link = this.#parts.link()?.durable ?? null;
-    if (link === null) return { kind: "unreachable" };
+    const connection = this.#parts.connection()?.durable ?? null;
+    if (connection === null) return { kind: "unreachable" };
     try {
-      const { duplicate, sequence } = await link.publish(subject, data, options);
+      const { duplicate, sequence } = await connection.publish(subject, data, options);
       return { kind: "acknowledged", duplicate, sequence };
     } catch (thrown) {
       return refusal(thrown);
@@ -66,18 +68,18 @@ export class LinkDurableBus implements DurableBus {
   }
 
   consume(options: ConsumeOptions, handle: (message: KeptMessage) => Promise<void>): Consumption {
-    return new LinkConsumption(this.#parts, options, handle);
+    return new StreamConsumption(this.#parts, options, handle);
   }
 
   objects(bucket: string): ObjectStore {
-    return new LinkObjectStore(this.#parts, bucket);
+    return new BrokerObjectStore(this.#parts, bucket);
   }
 
   async purge(stream: string, subject: string, upTo: number): Promise<BucketWrite> {
-    const link = this.#parts.link()?.durable ?? null;
-    if (link === null) return { kind: "unreachable" };
+    const connection = this.#parts.connection()?.durable ?? null;
+    if (connection === null) return { kind: "unreachable" };
     try {
-      await link.purge(stream, subject, upTo);
+      await connection.purge(stream, subject, upTo);
       return { kind: "done" };
     } catch (thrown) {
       return refusal(thrown);
@@ -85,11 +87,13 @@ export class LinkDurableBus implements DurableBus {
   }
 
   bucket(name: string): Bucket {
-    const onBucket = async <Result>(use: (bucket: LinkBucket) => Promise<Result>) => {
-      const link = this.#parts.link()?.durable ?? null;
-      return link === null ? null : use(await link.bucket(name));
+    const onBucket = async <Result>(use: (bucket: ConnectionBucket) => Promise<Result>) => {
+      const connection = this.#parts.connection()?.durable ?? null;
+      return connection === null ? null : use(await connection.bucket(name));
     };
-    const write = async (use: (bucket: LinkBucket) => Promise<void>): Promise<BucketWrite> => {
+    const write = async (
+      use: (bucket: ConnectionBucket) => Promise<void>,
+    ): Promise<BucketWrite> => {
       try {
         const done = await onBucket(async (bucket) => {
           await use(bucket);
@@ -123,20 +127,20 @@ export class LinkDurableBus implements DurableBus {
   }
 }
 
-class LinkConsumption implements Consumption {
-  readonly #parts: DurableParts;
+class StreamConsumption implements Consumption {
+  readonly #parts: DurableContext;
   readonly #options: ConsumeOptions;
   readonly #handle: (message: KeptMessage) => Promise<void>;
   readonly #stopping = new AbortController();
   readonly #ended: Promise<void>;
   #status: ConsumptionState["status"] = "waiting";
-  #why: string | null = "no connection yet";
+  #why: string | null = "not connected yet";
   #handled = 0;
   #givenUp = 0;
   #messages: StreamMessages | null = null;
 
   constructor(
-    parts: DurableParts,
+    parts: DurableContext,
     options: ConsumeOptions,
     handle: (message: KeptMessage) => Promise<void>,
   ) {
@@ -166,32 +170,32 @@ class LinkConsumption implements Consumption {
   async #run(): Promise<void> {
     const { signal } = this.#stopping;
     while (!signal.aborted) {
-      const link = this.#parts.link();
-      if (!link?.durable) this.#set("waiting", "no connection");
-      else await this.#consumeOver(link.durable, link.closed);
+      const connection = this.#parts.connection();
+      if (!connection?.durable) this.#set("waiting", "no connection");
+      else await this.#consumeOver(connection.durable, connection.closed);
       await sleep(this.#parts.clock, RETRY_MS, signal).catch(() => undefined);
     }
-    this.#set("closed", "it was closed");
+    this.#set("closed", "closed");
   }
 
-  async #consumeOver(link: LinkDurable, closed: Promise<string>): Promise<void> {
+  async #consumeOver(connection: ConnectionDurable, closed: Promise<string>): Promise<void> {
     try {
-      const messages = await link.consume(this.#options);
+      const messages = await connection.consume(this.#options);
       this.#messages = messages;
-      // One of the libraries goes on waiting for messages of a connection that is gone.
+      // One of the client libraries keeps waiting for messages after its connection has ended.
       void closed.then(() => messages.stop());
       this.#set("consuming", null);
       if (this.#stopping.signal.aborted) messages.stop();
       for await (const message of messages) {
         await this.#one(message);
-        // Taking one more step asks the broker for one more, which then nobody hears.
+        // Another step would request one more message, which would then be lost.
         if (this.#stopping.signal.aborted) return;
       }
-      this.#set("waiting", "the connection is gone");
+      this.#set("waiting", "connection lost");
     } catch (thrown) {
       const refused = refusal(thrown);
       if (refused.kind === "refused") this.#set("missing", refused.why);
-      else this.#set("waiting", "the connection is gone");
+      else this.#set("waiting", "connection lost");
     } finally {
       this.#messages = null;
     }
@@ -199,7 +203,7 @@ class LinkConsumption implements Consumption {
 
   async #one(of: StreamMessage): Promise<void> {
     const { message } = of;
-    // It comes to whoever consumes next.
+    // The next consumer receives it.
     if (this.#stopping.signal.aborted) return of.again(0);
     const failure = await this.#failureOf(of);
     if (failure === null) {
@@ -211,16 +215,16 @@ class LinkConsumption implements Consumption {
     const fields = { subject, key, delivery, why: messageOf(failure.thrown) };
     if (message.isLast) {
       this.#givenUp++;
-      this.#parts.log("warn", "a message of a stream is given up: it was never handled", fields);
+      this.#parts.log("warn", "stream message dropped, every delivery failed", fields);
       of.drop();
     } else {
-      this.#parts.log("warn", "a message of a stream was not handled, it comes again", fields);
+      this.#parts.log("warn", "stream message failed, redelivering", fields);
       const isStopping = this.#stopping.signal.aborted;
       of.again(isStopping ? 0 : Math.min(AGAIN_MS * 2 ** (delivery - 1), AGAIN_MS_MAX));
     }
   }
 
-  /** Null when it was handled; the broker hears meanwhile that it is at work. */
+  /** Runs the handler while reporting progress to the broker. Null if it succeeded. */
   async #failureOf({
     message,
     working,
@@ -230,7 +234,7 @@ class LinkConsumption implements Consumption {
       try {
         working();
       } catch {
-        // The connection is over, which the loop over the messages hears as well.
+        // The connection has ended. The loop over the messages notices that too.
       }
     });
     try {
@@ -247,26 +251,26 @@ class LinkConsumption implements Consumption {
     this.#why = why;
     const { stream, subject } = this.#options;
     if (status === "missing") {
-      this.#parts.log("warn", "the stream cannot be read, trying again", { stream, subject, why });
+      this.#parts.log("warn", "stream unavailable, retrying", { stream, subject, why });
     } else if (status === "consuming") {
-      this.#parts.log("info", "reading a stream", { stream, subject });
+      this.#parts.log("info", "stream consumption started", { stream, subject });
     }
   }
 }
 
-/** One call takes no longer, whatever the broker does. */
+/** Time limit of one call. */
 const CALL_MS = 30_000;
 const NAME = /^[\x21-\x7e]{1,256}$/;
-/** What the libraries say of an object whose bytes are not those that were put there. */
+/** Error texts of the client libraries if an object's bytes do not match its checksum. */
 const DAMAGED = /corrupt|digest/i;
 const NO_BUCKET = /not found|no responders/i;
 
-/** Objects over whatever link there is at the moment; a call ends with the link it began on. */
-class LinkObjectStore implements ObjectStore {
-  readonly #parts: DurableParts;
+/** Objects over the current connection. A call fails if its connection ends. */
+class BrokerObjectStore implements ObjectStore {
+  readonly #parts: DurableContext;
   readonly #bucket: string;
 
-  constructor(parts: DurableParts, bucket: string) {
+  constructor(parts: DurableContext, bucket: string) {
     this.#parts = parts;
     this.#bucket = bucket;
   }
@@ -285,7 +289,11 @@ class LinkObjectStore implements ObjectStore {
   }
 
   async put(name: string, data: Uint8Array): Promise<BucketWrite> {
-    if (!NAME.test(name)) return { kind: "refused", why: "that is no name for an object" };
+    if (!NAME.test(name))
+      return {
+        kind: "refused",
+        why: "invalid object name: use 1 to 256 printable ASCII characters without blanks",
+      };
     return this.#write((objects) => objects.put(name, data));
   }
 
@@ -295,7 +303,7 @@ class LinkObjectStore implements ObjectStore {
       try {
         await objects.delete(name);
       } catch (thrown) {
-        // It is not there, which is what was wanted.
+        // A missing object counts as deleted.
         if (!NO_BUCKET.test(messageOf(thrown))) throw thrown;
       }
     });
@@ -310,7 +318,7 @@ class LinkObjectStore implements ObjectStore {
     }
   }
 
-  async #write(use: (objects: LinkObjects) => Promise<void>): Promise<BucketWrite> {
+  async #write(use: (objects: ConnectionObjects) => Promise<void>): Promise<BucketWrite> {
     try {
       const done = await this.#on(async (objects) => {
         await use(objects);
@@ -322,15 +330,17 @@ class LinkObjectStore implements ObjectStore {
     }
   }
 
-  async #on<T>(use: (objects: LinkObjects) => Promise<T>): Promise<T | typeof UNREACHABLE> {
-    const link = this.#parts.link();
-    if (link === null || link.durable === null) return UNREACHABLE;
+  async #on<T>(use: (objects: ConnectionObjects) => Promise<T>): Promise<T | typeof UNREACHABLE> {
+    const connection = this.#parts.connection();
+    if (connection === null || connection.durable === null) return UNREACHABLE;
     const over = new AbortController();
-    // The libraries may wait for ever on a connection that broke.
+    // The libraries may wait forever on a broken connection.
     const late = sleep(this.#parts.clock, CALL_MS, over.signal).catch(() => undefined);
-    const gone = Promise.race([late, link.closed]).then((): typeof UNREACHABLE => UNREACHABLE);
+    const gone = Promise.race([late, connection.closed]).then(
+      (): typeof UNREACHABLE => UNREACHABLE,
+    );
     try {
-      const work = link.durable.objects(this.#bucket).then(use);
+      const work = connection.durable.objects(this.#bucket).then(use);
       return await Promise.race([work, gone]);
     } finally {
       over.abort();
@@ -341,21 +351,22 @@ class LinkObjectStore implements ObjectStore {
 const UNREACHABLE: unique symbol = Symbol("unreachable");
 
 const WHY_CHARACTERS_MAX = 300;
-/** What the libraries say where no answer came, in whichever of their error classes. */
+/** Error texts of the libraries if no answer arrived. Their error classes differ. */
 const NO_STREAM = /no responders|jetstream is not enabled/i;
 const NO_ANSWER = /timeout|disconnect|closed|connection|draining/i;
 
-/** Whether the broker refused, or did not answer, by what a client library threw. */
+/** Classifies an error of a client library: refused by the broker, or no answer from it. */
 function refusal(thrown: unknown): Exclude<DurableOutcome, { kind: "acknowledged" }> {
   const why = whyOf(thrown);
   return NO_ANSWER.test(why) ? { kind: "unreachable" } : { kind: "refused", why };
 }
 
-/** The libraries' own words, and their codes where those are words. */
+/** The library's message, or its code if that says more. */
 function whyOf(thrown: unknown): string {
   const { code } = thrown as { code?: unknown };
   const message = messageOf(thrown);
-  // One library says no more than "503" where nobody listens, the other one more than it knows.
-  if (code === "503" || NO_STREAM.test(message)) return "no stream of the server takes it";
+  // Without a listener one library reports only "503"; the other one guesses at a cause.
+  if (code === "503" || NO_STREAM.test(message))
+    return "no stream of the server accepts this subject";
   return message.slice(0, WHY_CHARACTERS_MAX);
 }

@@ -31,11 +31,17 @@ export {
   type ServiceSpec,
   type Subscription,
 } from "./bus.ts";
-export { type Dial, type Incoming, type Link, messageBytes, type Outgoing } from "./connection.ts";
+export {
+  type BrokerConnection,
+  type Dial,
+  type Incoming,
+  messageBytes,
+  type Outgoing,
+} from "./connection.ts";
 export { createLocalBus, LocalHub } from "./local-bus.ts";
 export { type CredentialFiles, checkFiles, type TlsFiles } from "./nats-credentials.ts";
 export { natsVersionIn, type Reached, reach, type Target } from "./nats-probe.ts";
 export { type BusOptions, openBus, parseServers, serverLike } from "./open-bus.ts";
 export { Presence, type PresenceOptions } from "./presence.ts";
-export { LinkBus } from "./reconnecting-bus.ts";
+export { ReconnectingBus } from "./reconnecting-bus.ts";
 export { Sender } from "./sender.ts";

@@ -1,21 +1,21 @@
 import { messageOf, yieldToLoop } from "../core/index.ts";
 import type { ConsumeOptions, DurablePublishOptions, KeptMessage } from "./bus.ts";
 import {
+  type BrokerConnection,
+  type ConnectionBucket,
+  type ConnectionDurable,
+  type ConnectionObjects,
   type Incoming,
-  type Link,
-  type LinkBucket,
-  type LinkDurable,
-  type LinkObjects,
   type Outgoing,
   SILENCE_MS,
   type StreamMessages,
 } from "./connection.ts";
 
-/** So many different complaints of one server are passed on, each cut to this length. */
+/** Distinct errors of one server that are passed on, and the length each is cut to. */
 const COMPLAINTS_MAX = 16;
 const COMPLAINT_CHARACTERS_MAX = 300;
 
-/** What both client libraries have in common: as much of it as a link needs. */
+/** The interface that both client libraries share, as far as a connection needs it. */
 export interface Client<Headers extends ClientHeaders> {
   readonly info?: { readonly max_payload: number } | undefined;
   publish(subject: string, data: Uint8Array, options: { reply?: string; headers?: Headers }): void;
@@ -33,7 +33,7 @@ export interface Client<Headers extends ClientHeaders> {
   status(): AsyncIterable<ClientStatus>;
 }
 
-/** In one library the error itself, in the other its code and what it is about. */
+/** One library reports the error itself, the other one its code and subject. */
 interface ClientStatus {
   readonly type: string;
   readonly error?: Error;
@@ -54,31 +54,31 @@ interface ClientMessage {
   readonly headers?: ClientHeaders | undefined;
 }
 
-export interface ClientLinkOptions<Headers extends ClientHeaders> {
+export interface ClientConnectionOptions<Headers extends ClientHeaders> {
   readonly client: Client<Headers>;
   readonly server: string;
   newHeaders(): Headers;
-  /** The server complained about something that ends neither connection nor subscription. */
+  /** Called for a server error that ends neither the connection nor a subscription. */
   complain(why: string): void;
-  /** What the end of a connection means, in words. */
+  /** Translates the end of a connection into a message for people. */
   explain(thrown: unknown): string;
-  readonly durable: LinkDurable;
-  /** Breaks the socket below the library, where that can be had. */
+  readonly durable: ConnectionDurable;
+  /** Breaks the socket below the library, if it is accessible. */
   cut?(): void;
 }
 
-/** A connection of a client library whose own reconnecting is turned off. */
-export class ClientLink<Headers extends ClientHeaders> implements Link {
-  readonly #options: ClientLinkOptions<Headers>;
+/** A connection through a client library with its own reconnecting turned off. */
+export class ClientConnection<Headers extends ClientHeaders> implements BrokerConnection {
+  readonly #options: ClientConnectionOptions<Headers>;
   readonly #client: Client<Headers>;
   readonly #made = new WeakMap<Readonly<Record<string, string>>, Headers>();
   readonly server: string;
   readonly payloadBytesMax: number;
   readonly closed: Promise<string>;
-  readonly durable: LinkDurable;
+  readonly durable: ConnectionDurable;
   #resolveClosed: (why: string) => void = () => undefined;
 
-  constructor(options: ClientLinkOptions<Headers>) {
+  constructor(options: ClientConnectionOptions<Headers>) {
     this.#options = options;
     this.#client = options.client;
     this.server = options.server;
@@ -96,13 +96,13 @@ export class ClientLink<Headers extends ClientHeaders> implements Link {
     void this.#listen();
   }
 
-  /** Until the connection ends. The same words are passed on once. */
+  /** Reports server errors until the connection ends. Each text is reported once. */
   async #listen(): Promise<void> {
-    const told = new Set<string>();
+    const reported = new Set<string>();
     for await (const status of this.#client.status()) {
       const why = complaintIn(status);
-      if (why === null || told.has(why) || told.size >= COMPLAINTS_MAX) continue;
-      told.add(why);
+      if (why === null || reported.has(why) || reported.size >= COMPLAINTS_MAX) continue;
+      reported.add(why);
       this.#options.complain(why);
     }
   }
@@ -114,7 +114,7 @@ export class ClientLink<Headers extends ClientHeaders> implements Link {
     this.#client.publish(subject, data, options);
   }
 
-  /** Made once for headers that are used again and again. */
+  /** Cached, because callers pass the same headers object again and again. */
   #headersOf(plain: Readonly<Record<string, string>>): Headers {
     const known = this.#made.get(plain);
     if (known !== undefined) return known;
@@ -151,26 +151,26 @@ export class ClientLink<Headers extends ClientHeaders> implements Link {
   }
 }
 
-/** Null for what is no complaint, and for what the subscription in question is told itself. */
+/** Null if the status is not an error, or if a subscription reports it itself. */
 function complaintIn({ type, error, data, permissionContext }: ClientStatus): string | null {
   if (type !== "error") return null;
   const { operation, subject } = permissionContext ?? {};
-  const said = operation === undefined ? String(data) : `no permission: ${operation} ${subject}`;
+  const said = operation === undefined ? String(data) : `not permitted: ${operation} ${subject}`;
   const why = (error?.message ?? said).slice(0, COMPLAINT_CHARACTERS_MAX);
   return /subscription/i.test(why) ? null : why;
 }
 
-/** As the bus hands messages over, with the status of their headers. */
+/** Converts a library's message; `status` comes from its headers. */
 export function plainMessage(message: ClientMessage): Incoming {
   const { subject, reply, data } = message;
   const { headers, status } = headersOf(message);
-  // A copy: the library's view keeps the whole of what the socket read alive.
+  // Copy, because the library's view keeps the socket's whole read buffer alive.
   return { subject, reply: reply ? reply : null, headers, data: new Uint8Array(data), status };
 }
 
 /**
- * The libraries decode headers when asked for them, and throw at names that are none. Thrown on
- * from here it would end the reading of the connection: such a message has no headers.
+ * The libraries decode headers on access and throw on invalid names. An exception here would end
+ * reading from the connection, so such a message is delivered without headers.
  */
 function headersOf(message: ClientMessage): Pick<Incoming, "headers" | "status"> {
   const plain: Record<string, string> = Object.create(null);
@@ -184,16 +184,16 @@ function headersOf(message: ClientMessage): Pick<Incoming, "headers" | "status">
   }
 }
 
-/** How often the broker hands out a message that nobody acknowledges. */
+/** Deliveries of a message that is never acknowledged. */
 const DELIVERIES_MAX = 10;
 /**
- * So many messages are with us, the one at work. Of more those behind a long one would count as
- * lost, and those behind one that comes again would overtake it.
+ * Unacknowledged messages of a consumer. With more than one, messages behind a slow one would be
+ * redelivered, and messages behind a redelivered one would overtake it.
  */
 const AT_ONCE = 1;
-/** Of an object, hashed and sent at a time: a millisecond's worth. */
+/** Bytes of an object that are hashed and sent in one turn: about 1 ms of work. */
 const PIECE_BYTES = 128 * 1024;
-/** Of the stream's name in a message's key. */
+/** Characters of the stream's name in a message's key. */
 const NAME_CHARACTERS = 64;
 
 interface ClientStreamMessage {
@@ -212,7 +212,7 @@ interface ClientStreamMessage {
   term(reason?: string): void;
 }
 
-/** What both libraries have in common: as much of it as is needed here. */
+/** The JetStream interface that both client libraries share, as far as it is used here. */
 export interface ClientJetStream<Headers extends ClientHeaders> {
   newHeaders(): Headers;
   publish(
@@ -220,7 +220,7 @@ export interface ClientJetStream<Headers extends ClientHeaders> {
     data: Uint8Array,
     options: { msgID: string; timeout: number; headers?: Headers },
   ): Promise<{ readonly duplicate: boolean; readonly seq: number }>;
-  /** Makes the consumer where it is not there yet. */
+  /** Creates the consumer if it does not exist. */
   addConsumer(stream: string, config: ConsumerSettings): Promise<unknown>;
   messages(
     stream: string,
@@ -229,11 +229,11 @@ export interface ClientJetStream<Headers extends ClientHeaders> {
   ): Promise<AsyncIterable<ClientStreamMessage> & { close(): Promise<unknown> }>;
   bucket(name: string): Promise<ClientBucket>;
   objects(bucket: string): Promise<ClientObjects>;
-  /** Keeps what has `seq` or a larger number. */
+  /** Removes messages with a sequence number below `seq`. */
   purge(stream: string, options: { filter: string; seq: number }): Promise<unknown>;
 }
 
-/** In the words of JetStream's own API. */
+/** Field names of the JetStream API. */
 interface ConsumerSettings {
   readonly durable_name: string;
   readonly ack_policy: "explicit";
@@ -259,8 +259,8 @@ interface ClientObjects {
   list(): Promise<readonly { readonly name: string; readonly size: number }[]>;
 }
 
-/** The durable side of a connection of either client library. */
-export class ClientDurable<Headers extends ClientHeaders> implements LinkDurable {
+/** The JetStream side of a connection of either client library. */
+export class ClientDurable<Headers extends ClientHeaders> implements ConnectionDurable {
   readonly #client: ClientJetStream<Headers>;
 
   constructor(client: ClientJetStream<Headers>) {
@@ -311,7 +311,7 @@ export class ClientDurable<Headers extends ClientHeaders> implements LinkDurable
     };
   }
 
-  async objects(bucket: string): Promise<LinkObjects> {
+  async objects(bucket: string): Promise<ConnectionObjects> {
     return objectsOf(await this.#client.objects(bucket));
   }
 
@@ -319,7 +319,7 @@ export class ClientDurable<Headers extends ClientHeaders> implements LinkDurable
     await this.#client.purge(stream, { filter: subject, seq: upTo + 1 });
   }
 
-  async bucket(name: string): Promise<LinkBucket> {
+  async bucket(name: string): Promise<ConnectionBucket> {
     const bucket = await this.#client.bucket(name);
     return {
       async get(key) {
@@ -340,10 +340,10 @@ export class ClientDurable<Headers extends ClientHeaders> implements LinkDurable
 }
 
 /**
- * Objects as the libraries have them. They hash in plain JavaScript, some 100 MB a second: others
- * get their turn between pieces.
+ * The libraries hash objects in JavaScript at about 100 MB/s, so these operations yield to the
+ * event loop between pieces.
  */
-function objectsOf(client: ClientObjects): LinkObjects {
+function objectsOf(client: ClientObjects): ConnectionObjects {
   return {
     async get(name, bytesMax) {
       const info = await client.info(name);
@@ -376,7 +376,7 @@ function inPieces(data: Uint8Array): ReadableStream<Uint8Array> {
   });
 }
 
-/** It may have grown since it was asked how large it is. */
+/** Checks the limit while reading, because the object may have grown since its size was read. */
 async function readAll(
   stream: ReadableStream<Uint8Array>,
   bytesMax: number,
@@ -392,11 +392,11 @@ async function readAll(
   return Buffer.concat(pieces);
 }
 
-/** The reply subject of a stream's message belongs to the acknowledgement. */
+/** The reply subject of a stream's message carries the acknowledgement, so it is hidden. */
 function keptMessage(message: ClientStreamMessage): KeptMessage {
   const { status: _status, ...plain } = plainMessage(message);
   const { stream, streamSequence, deliveryCount, timestampNanos } = message.info;
-  // A stream that was made anew counts from one again: the time tells its messages from the old.
+  // A recreated stream restarts its sequence. The time distinguishes its messages from older ones.
   const storedMs = Math.floor(timestampNanos / 1e6);
   const key = `${stream.slice(0, NAME_CHARACTERS)}/${streamSequence}/${storedMs}`;
   const isLast = deliveryCount >= DELIVERIES_MAX;

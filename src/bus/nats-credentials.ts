@@ -3,23 +3,23 @@ import { readFile } from "node:fs/promises";
 import { HearthError, messageOf, type NkeyUser, userOfSeed } from "../core/index.ts";
 import type { Login } from "./open-bus.ts";
 
-/** Files that prove who we are; at most one of them. Read anew with each connection. */
+/** Files with this process's credentials. At most one is set. Read again for each connection. */
 export interface CredentialFiles {
-  /** The token on its first line. */
+  /** First line: the token. */
   readonly tokenFile: string | null;
-  /** User and password on two lines. */
+  /** First line: user. Second line: password. */
   readonly userFile: string | null;
-  /** As `nsc` writes it: JWT and seed. */
+  /** JWT and seed, as `nsc` writes them. */
   readonly credsFile: string | null;
-  /** The seed, beginning with SU. */
+  /** The seed, which begins with SU. */
   readonly nkeyFile: string | null;
 }
 
-/** Files for TLS; read anew with each connection. */
+/** Files for TLS. Read again for each connection. */
 export interface TlsFiles {
-  /** The authorities that servers may be signed by, instead of the system's. */
+  /** Authorities that may sign server certificates, instead of the system's. */
   readonly caFile: string | null;
-  /** What we show where servers want to see a certificate; both or none. */
+  /** Client certificate and its key. Both or none. */
   readonly certFile: string | null;
   readonly keyFile: string | null;
 }
@@ -39,20 +39,23 @@ export type Credentials =
 const FILE_BYTES_MAX = 64 * 1024;
 const JWT = /-----BEGIN NATS USER JWT-----\s+(\S+)\s+-+END NATS USER JWT-+/;
 
-/** Throws CONFIG_INVALID where a file cannot be read or holds something else. */
+/** Throws CONFIG_INVALID if a file cannot be read or has the wrong content. */
 export async function readCredentials(
   files: CredentialFiles,
   login: Login | null,
 ): Promise<Credentials> {
   if (files.tokenFile !== null) {
     const [token = ""] = await readLines(files.tokenFile);
-    if (token === "") throw refuse(files.tokenFile, "holds no token on its first line");
+    if (token === "") throw refuse(files.tokenFile, "has no token on its first line");
     return { kind: "token", token };
   }
   if (files.userFile !== null) {
     const [user = "", password = ""] = await readLines(files.userFile);
     if (user === "" || password === "") {
-      throw refuse(files.userFile, "does not hold user and password on two lines");
+      throw refuse(
+        files.userFile,
+        "must have the user on its first line and the password on its second",
+      );
     }
     return { kind: "user", user, password };
   }
@@ -61,17 +64,17 @@ export async function readCredentials(
     const jwt = JWT.exec(file)?.[1];
     const user = userIn(file);
     if (jwt !== undefined && user !== null) return { kind: "creds", jwt, user };
-    throw refuse(files.credsFile, "holds no NATS user credentials");
+    throw refuse(files.credsFile, "does not contain NATS user credentials");
   }
   if (files.nkeyFile !== null) {
     const user = userIn(await read(files.nkeyFile));
     if (user !== null) return { kind: "nkey", user };
-    throw refuse(files.nkeyFile, "holds no seed of a user (SU...)");
+    throw refuse(files.nkeyFile, "does not contain a user seed (SU...)");
   }
   return login ?? { kind: "none" };
 }
 
-/** What a client sends when it connects; the server has it sign a nonce. */
+/** Credentials in a CONNECT message. For NKeys the client signs the server's nonce. */
 export type Proof =
   | { readonly auth_token: string }
   | { readonly user: string; readonly pass: string }
@@ -97,7 +100,7 @@ export function proofOf(credentials: Credentials, nonce = ""): Proof | undefined
   }
 }
 
-/** Empty where no file is named. Throws CONFIG_INVALID where one cannot be read. */
+/** Empty if no file is set. Throws CONFIG_INVALID if a file cannot be read. */
 export async function readTls(files: TlsFiles): Promise<TlsMaterial> {
   const material: { ca?: string; cert?: string; key?: string } = {};
   if (files.caFile !== null) material.ca = await read(files.caFile);
@@ -108,15 +111,15 @@ export async function readTls(files: TlsFiles): Promise<TlsMaterial> {
 }
 
 /**
- * Reads them as a connection would, so that a wrong one is seen before there is any. Throws
- * CONFIG_INVALID.
+ * Reads the files as a connection would, so that a wrong file is found before the first connection.
+ * Throws CONFIG_INVALID.
  */
 export async function checkFiles(credentials: CredentialFiles, tls: TlsFiles): Promise<void> {
   await readCredentials(credentials, null);
   await readTls(tls);
 }
 
-/** Said here, because a server only sees a connection that ends. */
+/** Checked here because a server only shows a closed connection. */
 function checkPair({ certFile, keyFile }: TlsFiles, { cert, key }: TlsMaterial): void {
   if (cert === undefined && key === undefined) return;
   if (cert === undefined) throw refuse(keyFile!, "is a key without a certificate");
@@ -131,8 +134,8 @@ function parsed<Value>(file: string, what: string, parse: () => Value): Value {
   try {
     return parse();
   } catch {
-    // What OpenSSL says of it names no file and helps nobody.
-    throw refuse(file, `holds no ${what} in PEM`);
+    // OpenSSL's message names neither the file nor a fix.
+    throw refuse(file, `does not contain a ${what} in PEM`);
   }
 }
 

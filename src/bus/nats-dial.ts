@@ -12,20 +12,20 @@ import {
 import { NodeTransport, nodeResolveHost } from "@nats-io/transport-node/lib/node_transport.js";
 import * as wsClient from "nats.ws";
 import { type Clock, HearthError, loopTurns } from "../core/index.ts";
-import type { Link } from "./connection.ts";
-import { ClientDurable, type ClientJetStream, ClientLink } from "./nats-connection.ts";
+import type { BrokerConnection } from "./connection.ts";
+import { ClientConnection, ClientDurable, type ClientJetStream } from "./nats-connection.ts";
 import { type Credentials, proofOf, type TlsMaterial } from "./nats-credentials.ts";
 import { explainFault, natsVersionIn, reach } from "./nats-probe.ts";
 import type { Server } from "./open-bus.ts";
 
-/** Bytes that the client parses at once: at 40 bytes a message about half a millisecond. */
+/** Bytes that the client library parses at once: about 0.5 ms at 40 bytes a message. */
 const PIECE_BYTES = 4 * 1024;
-/** The socket is not read while so much waits for its turn. */
+/** The socket is paused while this much data waits to be parsed. */
 const UNREAD_BYTES_MAX = 256 * 1024;
 
 /**
- * The library's transport, except that what the socket brought is parsed in slices of a source:
- * the library parses all of a read, up to thousands of messages, in one turn.
+ * The library's transport, except that received data is parsed in slices. The library itself parses
+ * a whole read, up to thousands of messages, in one turn of the event loop.
  */
 class SlicedTransport extends NodeTransport {
   readonly #source = loopTurns.source();
@@ -47,22 +47,22 @@ class SlicedTransport extends NodeTransport {
         if (!this.#source.goOn()) await this.#source.turn();
       }
       this.#unreadBytes = Math.max(0, this.#unreadBytes - chunk.length);
-      // The socket is gone behind the connection's end, whatever the types say.
+      // The socket is undefined after the connection has ended, contrary to its type.
       if (this.#unreadBytes < UNREAD_BYTES_MAX && !this.done) this.socket?.resume();
     }
   }
 }
 
-/** As the library's `connect`, over a transport that shares the event loop. */
+/** The library's `connect`, over a transport that shares the event loop. */
 function connectSliced(options: ConnectionOptions): Promise<NatsConnection> {
   setTransportFactory({ factory: () => new SlicedTransport(), dnsResolveFn: nodeResolveHost });
   return NatsConnectionImpl.connect(options);
 }
 
 export interface DialOptions {
-  /** Shown in the broker's own lists of connections. */
+  /** Client name in the broker's connection list. */
   readonly name: string;
-  /** The library's own requests, to JetStream, are answered below it. */
+  /** Prefix of the reply subjects of the library's own JetStream requests. */
   readonly inboxPrefix: string;
   readonly server: Server;
   readonly credentials: Credentials;
@@ -70,17 +70,17 @@ export interface DialOptions {
   readonly timeoutMs: number;
   readonly clock: Clock;
   readonly signal: AbortSignal;
-  /** The server complained, later on, about something that ends nothing. */
+  /** Called for a later server error that ends neither the connection nor a subscription. */
   complain(why: string): void;
 }
 
 export interface Dialled {
-  readonly link: Link;
-  /** `host:port` of other servers, as this one knows them. */
+  readonly connection: BrokerConnection;
+  /** `host:port` of the other servers of the cluster, as this server reports them. */
   readonly others: readonly string[];
 }
 
-/** Connects over TCP, with TLS where the URL, a file of ours or the server asks for it. */
+/** Connects over TCP. Uses TLS if the URL, a certificate file or the server requires it. */
 export async function dialTcp(options: DialOptions): Promise<Dialled> {
   const { server, timeoutMs } = options;
   await mustAnswer(options, true);
@@ -92,14 +92,14 @@ export async function dialTcp(options: DialOptions): Promise<Dialled> {
     timeout: timeoutMs,
     reconnect: false,
     noAsyncTraces: true,
-    // Signs of life are asked for by the bus, whose clock decides.
+    // The bus checks liveness itself, on its own clock.
     pingInterval: 2 ** 30,
     authenticator: (nonce) => proofOf(options.credentials, nonce),
     ...(hasTls ? { tls: { ...options.tls } } : {}),
   }).catch((thrown) => {
     throw new HearthError("DEADLINE", explainFault(thrown, options), { cause: thrown });
   });
-  const link = new ClientLink<MsgHdrs>({
+  const connection = new ClientConnection<MsgHdrs>({
     client,
     server: server.url,
     newHeaders: () => headers(),
@@ -107,12 +107,12 @@ export async function dialTcp(options: DialOptions): Promise<Dialled> {
     durable: new ClientDurable(tcpDurableOf(client)),
     explain: (thrown) => explainFault(thrown, options),
   });
-  return { link, others: client.info?.connect_urls ?? [] };
+  return { connection, others: client.info?.connect_urls ?? [] };
 }
 
 /**
- * Throws unless somebody answers there. The client libraries leave a socket behind for each peer
- * that does not, and have less to say about why.
+ * Throws unless a NATS server answers. The client libraries leak a socket for each server that does
+ * not, and report less about the cause.
  */
 export async function mustAnswer(options: DialOptions, greets: boolean): Promise<void> {
   const { server, clock, timeoutMs, signal } = options;
@@ -124,9 +124,9 @@ export async function mustAnswer(options: DialOptions, greets: boolean): Promise
       return;
     case "greeted":
       if (natsVersionIn(reached.greeting) !== null) return;
-      throw refuse("it answers, but not as NATS does");
+      throw refuse("the server does not speak NATS");
     case "silent":
-      throw refuse("it accepts connections and says nothing");
+      throw refuse("the server accepts connections but sends no greeting");
     case "failed":
       throw refuse(reached.why);
     default:
@@ -156,14 +156,14 @@ function tcpDurableOf(client: NatsConnection): ClientJetStream<MsgHdrs> {
   };
 }
 
-/** What nats.ws takes beside its declared options: who opens the socket. */
+/** `wsFactory`, which nats.ws accepts but does not declare, opens the socket. */
 interface WsOptions extends wsClient.ConnectionOptions {
   wsFactory(url: string): Promise<{ socket: WebSocket; encrypted: boolean }>;
 }
 
 /**
- * Connects over WebSocket. The socket is opened here: only so a private authority, a certificate of
- * ours and the true reason of a failure can be had, and a socket that hangs be cut.
+ * Connects over WebSocket. This function opens the socket itself: the library offers no private
+ * authority, no client certificate, no reason for a failure, and no way to cut a hung socket.
  */
 export async function dialWs(options: DialOptions): Promise<Dialled> {
   const { server } = options;
@@ -171,14 +171,14 @@ export async function dialWs(options: DialOptions): Promise<Dialled> {
   let socket: WebSocket | null = null;
   let reason = "";
   const cut = () => socket?.terminate();
-  const connection: WsOptions = {
+  const settings: WsOptions = {
     servers: server.url,
     name: options.name,
     inboxPrefix: options.inboxPrefix,
     timeout: options.timeoutMs,
     reconnect: false,
     noAsyncTraces: true,
-    // Signs of life are asked for by the bus, whose clock decides.
+    // The bus checks liveness itself, on its own clock.
     pingInterval: 2 ** 30,
     authenticator: (nonce) => proofOf(options.credentials, nonce),
     async wsFactory() {
@@ -193,11 +193,11 @@ export async function dialWs(options: DialOptions): Promise<Dialled> {
     },
   };
   const explain = (thrown: unknown) => explainFault(thrown, options, reason);
-  const client = await wsClient.connect(connection).catch((thrown) => {
+  const client = await wsClient.connect(settings).catch((thrown) => {
     cut();
     throw new HearthError("DEADLINE", explain(thrown), { cause: thrown });
   });
-  const link = new ClientLink<wsClient.MsgHdrs>({
+  const connection = new ClientConnection<wsClient.MsgHdrs>({
     client,
     server: server.url,
     newHeaders: () => wsClient.headers(),
@@ -206,7 +206,7 @@ export async function dialWs(options: DialOptions): Promise<Dialled> {
     explain,
     cut,
   });
-  return { link, others: client.info?.connect_urls ?? [] };
+  return { connection, others: client.info?.connect_urls ?? [] };
 }
 
 function wsDurableOf(client: wsClient.NatsConnection): ClientJetStream<wsClient.MsgHdrs> {
@@ -225,7 +225,7 @@ function wsDurableOf(client: wsClient.NatsConnection): ClientJetStream<wsClient.
     bucket: (name) => client.jetstream().views.kv(name, { bindOnly: true }),
     async objects(bucket) {
       const manager = await client.jetstreamManager({ checkAPI: false });
-      // The library would make one where there is none.
+      // The library would create a missing bucket; this call fails instead.
       await manager.streams.info(`OBJ_${bucket}`);
       return client.jetstream().views.os(bucket);
     },

@@ -3,57 +3,60 @@ import { type Clock, messageOf } from "../core/index.ts";
 import type { DialOptions } from "./nats-dial.ts";
 
 const CHARACTERS_MAX = 300;
-/** How Bun's WebSocket begins whatever it has to say. */
+/** Prefix of every error message of Bun's WebSocket. */
 const WEBSOCKET_PREFIX = /^WebSocket connection to '[^']*' failed: /;
 
 type Facts = Pick<DialOptions, "server" | "credentials" | "tls" | "timeoutMs">;
-type Rule = readonly [pattern: RegExp, words: (facts: Facts) => string];
+type Rule = readonly [pattern: RegExp, message: (facts: Facts) => string];
 
 /**
- * What client libraries, TLS and the runtime say, and what it means. The first that fits counts. A
- * certificate of ours that a server refuses shows over TCP as nothing but a failed write.
+ * Error texts of client libraries, TLS and the runtime, with their meaning. The first match counts.
+ * Over TCP, a rejected client certificate appears only as a failed write.
  */
 const RULES: readonly Rule[] = [
   [
     /authorization violation/i,
     ({ credentials }) =>
       credentials.kind === "none"
-        ? "the server wants credentials"
-        : "the server refused our credentials",
+        ? "the server requires credentials"
+        : "the server rejected our credentials",
   ],
   [/authentication expired/i, () => "our credentials have expired"],
-  [/authentication timeout/i, () => "the server did not get our credentials in time"],
+  [/authentication timeout/i, () => "the server did not receive our credentials in time"],
   [
     /EBADF|BAD_CERTIFICATE|CERTIFICATE_REQUIRED|ALERT_UNKNOWN_CA|CERTIFICATE_UNKNOWN/,
     ({ tls }) =>
       tls.cert === undefined
-        ? "the server wants a client certificate"
-        : "the server refused our client certificate",
+        ? "the server requires a client certificate"
+        : "the server rejected our client certificate",
   ],
   [
     /verify the first certificate|self.signed|unable to get (?:local )?issuer/i,
     ({ tls }) =>
       tls.ca === undefined
-        ? "the server's certificate is signed by no authority of this system; name its CA file"
-        : "the server's certificate is not signed by the authorities in the CA file",
+        ? "no authority of this system signed the server's certificate; set a CA file"
+        : "no authority in the CA file signed the server's certificate",
   ],
   [/altname/i, ({ server }) => `the server's certificate is not for ${server.host}`],
   [/certificate has expired/i, () => "the server's certificate has expired"],
-  [/WRONG_VERSION_NUMBER|does not support 'tls'/, () => "the server offers no TLS there"],
-  [/status code: 4|Invalid response/, () => "it answers, but not as NATS over WebSocket does"],
+  [
+    /WRONG_VERSION_NUMBER|does not support 'tls'/,
+    () => "the server does not offer TLS on this port",
+  ],
+  [/status code: 4|Invalid response/, () => "the server does not speak NATS over WebSocket"],
   [/timeout/i, ({ timeoutMs }) => `no answer within ${timeoutMs} ms`],
 ];
 
-/** A failed or broken connection in one line, naming the server and never a secret. */
+/** One line about a failed or broken connection. It names the server and contains no secret. */
 export function explainFault(thrown: unknown, facts: Facts, reason = ""): string {
   const message = reason === "" ? messageOf(thrown) : reason;
   const all = `${(thrown as { code?: unknown })?.code ?? ""} ${messageOf(thrown)} ${reason}`;
   const rule = RULES.find(([pattern]) => pattern.test(all));
-  const words = rule?.[1](facts) ?? message.replace(WEBSOCKET_PREFIX, "").slice(0, CHARACTERS_MAX);
-  return `${facts.server.url}: ${words}`;
+  const text = rule?.[1](facts) ?? message.replace(WEBSOCKET_PREFIX, "").slice(0, CHARACTERS_MAX);
+  return `${facts.server.url}: ${text}`;
 }
 
-/** A server's first line is a few hundred bytes; more than this is no NATS. */
+/** A greeting has a few hundred bytes. A longer first line is not NATS. */
 const GREETING_CHARACTERS_MAX = 64 * 1024;
 
 export type Reached =
@@ -65,13 +68,14 @@ export type Reached =
 export interface Target {
   readonly host: string;
   readonly port: number;
-  /** nats:// and tls:// servers speak first; WebSocket ones wait. */
+  /**
+   * Whether the server speaks first, as nats:// and tls:// servers do and WebSocket ones do not.
+   */
   readonly greets: boolean;
 }
 
 /**
- * Connects and, where the server speaks first, waits for its first line; then leaves. Never
- * rejects.
+ * Connects, waits for the first line if the server speaks first, then disconnects. Never rejects.
  */
 export function reach(
   target: Target,
@@ -89,7 +93,7 @@ export function reach(
       socket.destroy();
       resolve(reached);
     };
-    const onAbort = () => end({ kind: "failed", why: "nobody waits for it any more" });
+    const onAbort = () => end({ kind: "failed", why: "cancelled" });
     const timer = clock.after(timeoutMs, () => {
       const why = `no answer within ${timeoutMs} ms`;
       end(isConnected ? { kind: "silent" } : { kind: "failed", why });
@@ -111,7 +115,7 @@ export function reach(
   });
 }
 
-/** The version in a NATS server's first line; null where it is none. */
+/** Version in the first line of a NATS server. Null if `greeting` is something else. */
 export function natsVersionIn(greeting: string): string | null {
   return /^INFO .*"version"\s*:\s*"([^"]{1,40})"/.exec(greeting)?.[1] ?? null;
 }

@@ -8,27 +8,27 @@ import {
   type TlsFiles,
 } from "./nats-credentials.ts";
 import { type Dialled, dialTcp, dialWs } from "./nats-dial.ts";
-import { LinkBus } from "./reconnecting-bus.ts";
+import { ReconnectingBus } from "./reconnecting-bus.ts";
 
-/** More servers than this are not remembered, whatever a cluster names. */
+/** Servers that a cluster reports beyond this number are ignored. */
 const OTHERS_MAX = 32;
 
 export interface BusOptions extends BusBasics {
   /**
-   * nats:// or tls:// (TCP), ws:// or wss:// (WebSocket); several of one sort separated by commas.
-   * Credentials may stand before the `@`; they are never printed.
+   * One or more URLs separated by commas, all of one kind: nats:// or tls:// (TCP), ws:// or wss://
+   * (WebSocket). Credentials may precede the `@`; they are never printed.
    */
   readonly url: string;
-  /** Shown in the broker's own lists of connections. */
+  /** Client name in the broker's connection list. */
   readonly name: string;
   readonly credentials?: Partial<CredentialFiles>;
   readonly tls?: Partial<TlsFiles>;
 }
 
 /**
- * A bus over a NATS broker. Returns at once and connects in the background, again and again until
- * closed, however long the broker is down. Files are read anew with each connection, so that what
- * was renewed on disk is used from the next one on. Throws CONFIG_INVALID for a URL that is none.
+ * Creates a bus over a NATS broker. Returns immediately and connects in the background, retrying
+ * until closed. Credential and TLS files are read again for each connection, so a renewed file
+ * takes effect with the next one. Throws CONFIG_INVALID if `url` is invalid.
  */
 export function openBus(options: BusOptions): Bus {
   const list = parseServers(options.url);
@@ -47,19 +47,19 @@ export function openBus(options: BusOptions): Bus {
       if (signal.aborted) break;
       const common = { name, inboxPrefix, credentials, tls, timeoutMs, clock, signal };
       const complain = (why: string) => {
-        options.log?.("warn", "the NATS server complains", { server: server.url, why });
+        options.log?.("warn", "NATS server reported an error", { server: server.url, why });
       };
       try {
         const dialled = await dialOne({ ...common, server, complain });
         others = othersOf(dialled, server, list.servers);
-        return dialled.link;
+        return dialled.connection;
       } catch (thrown) {
         faults.push(messageOf(thrown));
       }
     }
     throw new HearthError("DEADLINE", faults.join("; "));
   };
-  return new LinkBus(dial, options, { isDurable: true });
+  return new ReconnectingBus(dial, options, { isDurable: true });
 }
 
 const NO_CREDENTIALS: CredentialFiles = {
@@ -70,7 +70,9 @@ const NO_CREDENTIALS: CredentialFiles = {
 };
 const NO_TLS: TlsFiles = { caFile: null, certFile: null, keyFile: null };
 
-/** The servers of a cluster that the configuration does not name: tried after those it does. */
+/**
+ * Servers of the cluster that the configuration does not name. They are tried after those it names.
+ */
 function othersOf(dialled: Dialled, like: Server, named: readonly Server[]): Server[] {
   const known = new Set(named.map(({ url }) => url));
   return dialled.others
@@ -107,10 +109,10 @@ export interface Server {
 }
 
 export interface ServerList {
-  /** What carries it: plain TCP, or WebSocket. The same for all of them. */
+  /** Transport: TCP or WebSocket. The same for all servers. */
   readonly carrier: "tcp" | "ws";
   readonly servers: readonly [Server, ...Server[]];
-  /** From before the `@` of a URL: user and password, or a token alone. */
+  /** Credentials before the `@` of a URL: user and password, or a token alone. */
   readonly login: Login | null;
 }
 
@@ -119,8 +121,8 @@ export type Login =
   | { readonly kind: "token"; readonly token: string };
 
 /**
- * Several URLs separated by commas, each with nats://, tls://, ws:// or wss://. Throws
- * CONFIG_INVALID; no message holds what stands before an `@`.
+ * Parses URLs separated by commas, each with nats://, tls://, ws:// or wss://. Throws
+ * CONFIG_INVALID with a message that never contains the text before an `@`.
  */
 export function parseServers(text: string): ServerList {
   const urls = text.split(",").map((url) => url.trim());
@@ -133,13 +135,15 @@ export function parseServers(text: string): ServerList {
   const logins = parsed.flatMap(({ login }) => (login === null ? [] : [login]));
   const [login = null] = logins;
   if (logins.some((other) => JSON.stringify(other) !== JSON.stringify(login))) {
-    throw refuse("holds different credentials");
+    throw refuse("contains different credentials for its servers");
   }
   const servers = parsed.map(({ server }) => server) as [Server, ...Server[]];
   return { carrier: first!.carrier, servers, login };
 }
 
-/** A server that the cluster named, `host:port`, reached the way `like` is. */
+/**
+ * A server that the cluster reported as `host:port`, with the scheme of `like`. Null if invalid.
+ */
 export function serverLike(like: Server, address: string): Server | null {
   const scheme = /^[a-z]+:/.exec(like.url)![0];
   const url = `${scheme}//${address}`;
@@ -156,12 +160,12 @@ function parseOne(url: string) {
     throw refuse("must begin with nats://, tls://, ws:// or wss://");
   }
   const known = SCHEMES[scheme as Scheme];
-  // Of a scheme it does not know, URL neither reads the port nor lowers the host.
+  // For an unknown scheme, URL neither parses the port nor lower-cases the host.
   const asHttp = `http${url.slice(scheme.length - 1)}`;
-  if (!URL.canParse(asHttp)) throw refuse("is no URL");
+  if (!URL.canParse(asHttp)) throw refuse("is not a valid URL");
   const { username, password, hostname, pathname, search, host } = new URL(asHttp);
-  if (hostname === "") throw refuse("names no host");
-  // URL leaves out the port 80 of http.
+  if (hostname === "") throw refuse("has no host");
+  // URL omits port 80 for http.
   const written = /:([0-9]+)$/.exec(new URL(`https${asHttp.slice(4)}`).host)?.[1];
   const port = Number(written ?? (/:443(?:[/?#]|$)/.test(url) ? 443 : known.port));
   const path = known.carrier === "ws" ? `${pathname === "/" ? "" : pathname}${search}` : "";

@@ -26,23 +26,23 @@ import {
   type ServiceSpec,
   type Subscription,
 } from "./bus.ts";
-import type { Dial, Incoming, Link } from "./connection.ts";
+import type { BrokerConnection, Dial, Incoming } from "./connection.ts";
 import { answerDiscovery } from "./discovery.ts";
-import { LinkDurableBus } from "./durable-bus.ts";
+import { BrokerDurableBus } from "./durable-bus.ts";
 import { Sender } from "./sender.ts";
 import { Subscriptions } from "./subscriptions.ts";
 
-/** A link that lived this long was a good one: the waits start over. */
-const GOOD_LINK_MS = 10_000;
+/** A connection that lasted this long resets the delay before the next attempt. */
+const GOOD_CONNECTION_MS = 10_000;
 
 type Status = BusState["status"];
 
 /**
- * A bus over one link at a time, dialled again whenever it ends. Nothing is left to a client
- * library's own reconnecting: it empties its buffers on the way, never notices a peer that stands
- * still while data waits for it, and gives up on two refusals in a row.
+ * A bus over one connection at a time; it dials a new one whenever the current one ends. The client
+ * libraries' own reconnecting is not used: it discards its buffers, never notices a stalled server
+ * while data waits, and gives up after two refusals in a row.
  */
-export class LinkBus implements Bus {
+export class ReconnectingBus implements Bus {
   readonly #dial: Dial;
   readonly #basics: BusBasics;
   readonly #limits: BusLimits;
@@ -55,18 +55,20 @@ export class LinkBus implements Bus {
   readonly durable: DurableBus | null;
   readonly inboxPrefix: string;
   readonly #listeners = new Set<(state: BusState) => void>();
-  /** Called at every change of the link or the queue; each looks for itself. */
+  /**
+   * Called at every change of the connection or the queue. Each watcher checks its own condition.
+   */
   readonly #watchers = new Set<() => void>();
-  #link: Link | null = null;
+  #connection: BrokerConnection | null = null;
   #status: Status = "connecting";
-  #why: string | null = "not tried yet";
+  #why: string | null = "not attempted yet";
   #reconnects = 0;
   #ignored = 0;
   #hasInbox = false;
   #isServing = false;
   #isClosed = false;
 
-  /** `isDurable`: the links have a durable side. */
+  /** `isDurable`: whether the broker has JetStream. */
   constructor(dial: Dial, basics: BusBasics, { isDurable }: { readonly isDurable: boolean }) {
     this.#dial = dial;
     this.#basics = basics;
@@ -80,11 +82,11 @@ export class LinkBus implements Bus {
     this.#requests = new Requests(`${this.inboxPrefix}.${this.#id}`, this.#limits.requestsMax);
     this.#sender.onEmpty = () => this.#changed();
     this.durable = isDurable
-      ? new LinkDurableBus({
+      ? new BrokerDurableBus({
           clock: basics.clock,
           log: this.#log,
           closing: this.#closing.signal,
-          link: () => this.#link,
+          connection: () => this.#connection,
         })
       : null;
     void this.#run();
@@ -93,7 +95,7 @@ export class LinkBus implements Bus {
   get state(): BusState {
     return {
       status: this.#status,
-      server: this.#link?.server ?? null,
+      server: this.#connection?.server ?? null,
       why: this.#why,
       reconnects: this.#reconnects,
       queuedMessages: this.#sender.queuedMessages,
@@ -132,8 +134,8 @@ export class LinkBus implements Bus {
     data: Uint8Array,
     options: RequestOptions,
   ): Promise<RequestOutcome> {
-    if (options.signal?.aborted) throw new HearthError("ABORTED", "the request was given up");
-    if (this.#link === null || this.#requests.isFull) return { kind: "unreachable" };
+    if (options.signal?.aborted) throw new HearthError("ABORTED", "the request was aborted");
+    if (this.#connection === null || this.#requests.isFull) return { kind: "unreachable" };
     if (!this.#hasInbox) {
       this.#hasInbox = true;
       const { pattern } = this.#requests;
@@ -158,24 +160,24 @@ export class LinkBus implements Bus {
   }
 
   connected(ms: number): Promise<boolean> {
-    return this.#until(() => this.#link !== null, ms);
+    return this.#until(() => this.#connection !== null, ms);
   }
 
   async flush(ms: number): Promise<boolean> {
     const { clock } = this.#basics;
     const deadlineMs = clock.monotonicMs() + ms;
-    const isHandedOver = () => this.#link !== null && this.#sender.queuedMessages === 0;
-    if (!(await this.#until(isHandedOver, ms)) || this.#link === null) return false;
+    const isHandedOver = () => this.#connection !== null && this.#sender.queuedMessages === 0;
+    if (!(await this.#until(isHandedOver, ms)) || this.#connection === null) return false;
     let isConfirmed = false;
-    const link = this.#link;
-    link.confirm().then(
+    const connection = this.#connection;
+    connection.confirm().then(
       () => {
         isConfirmed = true;
         this.#changed();
       },
       () => undefined,
     );
-    const isSettled = () => isConfirmed || this.#link !== link;
+    const isSettled = () => isConfirmed || this.#connection !== connection;
     await this.#until(isSettled, Math.max(0, deadlineMs - clock.monotonicMs()));
     return isConfirmed;
   }
@@ -183,15 +185,15 @@ export class LinkBus implements Bus {
   async close(ms: number): Promise<void> {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    if (this.#link !== null || this.#sender.queuedMessages > 0) await this.flush(ms);
+    if (this.#connection !== null || this.#sender.queuedMessages > 0) await this.flush(ms);
     this.#closing.abort();
-    const link = this.#link;
-    this.#link = null;
+    const connection = this.#connection;
+    this.#connection = null;
     this.#subscriptions.clear();
     this.#sender.close();
     this.#requests.giveUpAll();
-    link?.end("we closed it");
-    this.#set("closed", "it was closed");
+    connection?.end("closed by this process");
+    this.#set("closed", "closed");
     this.#listeners.clear();
   }
 
@@ -204,55 +206,58 @@ export class LinkBus implements Bus {
     const { signal } = this.#closing;
     let failures = 0;
     while (!signal.aborted) {
-      const link = await this.#tryDial(failures);
-      if (signal.aborted) return link?.end("we closed it");
-      if (link === null) failures++;
+      const connection = await this.#tryDial(failures);
+      if (signal.aborted) return connection?.end("closed by this process");
+      if (connection === null) failures++;
       else {
         const sinceMs = clock.monotonicMs();
-        this.#adopt(link);
-        this.#abandon(link, await link.closed);
-        failures = clock.monotonicMs() - sinceMs >= GOOD_LINK_MS ? 0 : failures + 1;
+        this.#adopt(connection);
+        this.#abandon(connection, await connection.closed);
+        failures = clock.monotonicMs() - sinceMs >= GOOD_CONNECTION_MS ? 0 : failures + 1;
       }
       await sleep(clock, this.#waitMs(failures), signal).catch(() => undefined);
     }
   }
 
-  /** Null after saying why there is none; in the log once for each reason. */
-  async #tryDial(failures: number): Promise<Link | null> {
+  /** Null if dialling failed. Each distinct reason is logged once. */
+  async #tryDial(failures: number): Promise<BrokerConnection | null> {
     try {
       return await this.#dial(this.#closing.signal);
     } catch (thrown) {
       const why = messageOf(thrown);
       if (this.#closing.signal.aborted) return null;
       if (failures === 0 || why !== this.#why) {
-        this.#log("warn", "cannot connect to NATS, trying again", { why });
+        this.#log("warn", "NATS connection failed, retrying", { why });
       }
       this.#why = why;
       return null;
     }
   }
 
-  #adopt(link: Link): void {
-    this.#link = link;
+  #adopt(connection: BrokerConnection): void {
+    this.#connection = connection;
     if (this.#status !== "connecting") this.#reconnects++;
-    this.#subscriptions.attach(link);
-    this.#sender.attach(link);
-    const { server } = link;
-    if (server === null) this.#log("info", "no NATS server: messages stay in this process", {});
-    else this.#log("info", "connected to NATS", { server });
+    this.#subscriptions.attach(connection);
+    this.#sender.attach(connection);
+    const { server } = connection;
+    if (server === null) this.#log("info", "NATS disabled: messages stay in this process", {});
+    else this.#log("info", "NATS connected", { server });
     this.#set("connected", null);
   }
 
-  #abandon(link: Link, why: string): void {
-    if (this.#link !== link) return;
-    this.#link = null;
+  #abandon(connection: BrokerConnection, why: string): void {
+    if (this.#connection !== connection) return;
+    this.#connection = null;
     this.#subscriptions.detach();
     const unconfirmed = this.#sender.detach();
-    this.#log("warn", "the connection to NATS is gone, connecting again", { why, unconfirmed });
+    this.#log("warn", "NATS connection lost, reconnecting", { why, unconfirmed });
     this.#set("reconnecting", why);
   }
 
-  /** Half to all of a time that doubles with each failure: a fleet must not come at once. */
+  /**
+   * Half to all of a delay that doubles with each failure, at random, so that a fleet does not
+   * reconnect at once.
+   */
   #waitMs(failures: number): number {
     const { retryMinMs, retryMaxMs } = this.#limits;
     const wholeMs = Math.min(retryMaxMs, retryMinMs * 2 ** Math.min(30, Math.max(0, failures - 1)));
@@ -269,7 +274,7 @@ export class LinkBus implements Bus {
       try {
         listener(this.state);
       } catch (thrown) {
-        this.#log("warn", "a listener of the NATS status threw", { why: messageOf(thrown) });
+        this.#log("warn", "NATS status listener threw", { why: messageOf(thrown) });
       }
     }
   }
@@ -278,7 +283,9 @@ export class LinkBus implements Bus {
     for (const watcher of [...this.#watchers]) watcher();
   }
 
-  /** True as soon as `condition` holds, false after `ms` or once the bus is closed. */
+  /**
+   * Resolves to true as soon as `condition` holds, to false after `ms` or when the bus is closed.
+   */
   #until(condition: () => boolean, ms: number): Promise<boolean> {
     return new Promise((resolve) => {
       const end = (holds: boolean) => {
@@ -308,20 +315,22 @@ interface Waiting {
   settle(outcome: RequestOutcome): void;
 }
 
-/** Requests that wait for an answer: one subject for all of them, a last token for each. */
+/**
+ * Requests that wait for their replies. All use one inbox subject, each with its own last token.
+ */
 class Requests {
   readonly #inbox: string;
   readonly #max: number;
   readonly #waiting = new Map<string, Waiting>();
   #count = 0;
 
-  /** `inbox`: a subject that nobody else uses. */
+  /** `inbox`: a subject prefix that is unique to this process. */
   constructor(inbox: string, max: number) {
     this.#inbox = inbox;
     this.#max = max;
   }
 
-  /** What to subscribe for the answers. */
+  /** Subscription pattern for the replies. */
   get pattern(): string {
     return `${this.#inbox}.*`;
   }
@@ -330,7 +339,7 @@ class Requests {
     return this.#waiting.size >= this.#max;
   }
 
-  /** Where the answer is to go, and when it is there. */
+  /** Registers a request. Returns its reply subject and a promise of its outcome. */
   open(clock: Clock, options: RequestOptions): { reply: string; outcome: Promise<RequestOutcome> } {
     const token = (++this.#count).toString(36);
     const outcome = new Promise<RequestOutcome>((resolve, reject) => {
@@ -341,7 +350,7 @@ class Requests {
       };
       const onAbort = () => {
         end();
-        reject(new HearthError("ABORTED", "the request was given up"));
+        reject(new HearthError("ABORTED", "the request was aborted"));
       };
       const settle = (settled: RequestOutcome) => {
         end();
@@ -354,7 +363,7 @@ class Requests {
     return { reply: `${this.#inbox}.${token}`, outcome };
   }
 
-  /** An answer came. One that nobody waits for any more is left alone. */
+  /** Delivers a reply. A reply without a waiting request is ignored. */
   deliver({ status, ...message }: Incoming): void {
     const waiting = this.#waiting.get(message.subject.slice(this.#inbox.length + 1));
     if (waiting === undefined) return;
@@ -362,7 +371,7 @@ class Requests {
     else waiting.settle({ kind: "reply", message: message satisfies BusMessage });
   }
 
-  /** The answer to this one will not come. */
+  /** Ends a request as unreachable. */
   giveUp(reply: string): void {
     this.#waiting.get(reply.slice(this.#inbox.length + 1))?.settle({ kind: "unreachable" });
   }

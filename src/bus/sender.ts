@@ -1,25 +1,24 @@
 import { type Clock, messageOf, yieldToLoop } from "../core/index.ts";
 import { type BusLimits, type BusLog, isSubject, type PublishOutcome } from "./bus.ts";
-import { areHeaders, type Link, messageBytes, type Outgoing } from "./connection.ts";
+import { areHeaders, type BrokerConnection, messageBytes, type Outgoing } from "./connection.ts";
 
-/** What the largest message may be before a broker has said so: what brokers allow by default. */
+/** Limit of a message before a broker has reported its own: the default of NATS servers. */
 const PAYLOAD_BYTES_DEFAULT = 2 ** 20;
-/** Of the queue, for what nobody waits for. */
+/** Part of the queue that best-effort messages may fill. */
 const SPARE_SHARE = 0.5;
-/** So many messages of the queue go out before everything else gets a turn. */
+/** Queued messages sent before the event loop gets a turn. */
 const SLICE = 512;
 
 /**
- * The way out: over the link there is, or into the queue. Client libraries empty their own buffer
- * silently whenever they dial, so nothing is left to it: with no link, or one that does not keep
- * up, messages wait here.
+ * Sends messages over the current connection, or queues them if there is none or it is slow. The
+ * client libraries silently discard their buffers when they dial, so nothing is left in them.
  */
 export class Sender {
   readonly #clock: Clock;
   readonly #log: BusLog;
   readonly #limits: BusLimits;
   readonly #outbox: Outbox;
-  #link: Link | null = null;
+  #connection: BrokerConnection | null = null;
   #inFlight: InFlight | null = null;
   #isDraining = false;
   #droppedFromQueue = 0;
@@ -27,7 +26,7 @@ export class Sender {
   dropped = 0;
   doubtful = 0;
   payloadBytesMax = PAYLOAD_BYTES_DEFAULT;
-  /** Called whenever the queue has run empty. */
+  /** Called whenever the queue has become empty. */
   onEmpty: () => void = () => undefined;
 
   constructor(clock: Clock, limits: BusLimits, log: BusLog) {
@@ -44,45 +43,45 @@ export class Sender {
     return this.#outbox.bytes;
   }
 
-  /** `isSpare`: it waits only where the queue is less than half full. */
+  /** `isSpare`: queue the message only while the queue is less than half full. */
   publish(message: Outgoing, isSpare = false): PublishOutcome {
     if (!isSendable(message) || messageBytes(message) > this.payloadBytesMax) return this.#drop();
-    if (this.#link !== null && this.#outbox.length === 0 && !this.#inFlight!.isFull) {
-      return this.#send(this.#link, message) ? "sent" : "dropped";
+    if (this.#connection !== null && this.#outbox.length === 0 && !this.#inFlight!.isFull) {
+      return this.#send(this.#connection, message) ? "sent" : "dropped";
     }
     if (this.#outbox.push(message, isSpare ? SPARE_SHARE : 1)) return "queued";
     if (this.#droppedFromQueue++ === 0) {
       const fields = { messages: this.#outbox.length, bytes: this.#outbox.bytes };
-      this.#log("warn", "the queue for NATS is full, new messages are dropped", fields);
+      this.#log("warn", "NATS queue full, dropping new messages", fields);
     }
     return this.#drop();
   }
 
-  /** Takes a link into use; what waits goes out over it, in order. */
-  attach(link: Link): void {
-    this.#link = link;
-    this.payloadBytesMax = link.payloadBytesMax;
-    this.#inFlight = new InFlight(link, this.#clock, this.#limits, () => void this.#drain());
+  /** Starts to use a connection and sends the queued messages over it, in order. */
+  attach(connection: BrokerConnection): void {
+    this.#connection = connection;
+    this.payloadBytesMax = connection.payloadBytesMax;
+    this.#inFlight = new InFlight(connection, this.#clock, this.#limits, () => void this.#drain());
     void this.#drain();
   }
 
-  /** The link is over; how many messages went into it that nobody confirmed. */
+  /** Forgets the connection, which has ended. Returns how many of its messages were unconfirmed. */
   detach(): number {
     const unconfirmed = this.#inFlight?.messages ?? 0;
     this.#inFlight?.[Symbol.dispose]();
     this.#inFlight = null;
-    this.#link = null;
+    this.#connection = null;
     this.doubtful += unconfirmed;
     return unconfirmed;
   }
 
-  /** Drops what still waits. */
+  /** Drops the queued messages. */
   close(): void {
     this.detach();
     const left = this.#outbox.clear();
     this.dropped += left;
     this.#droppedFromQueue += left;
-    this.#tellDropped();
+    this.#reportDropped();
   }
 
   #drop(): "dropped" {
@@ -90,13 +89,13 @@ export class Sender {
     return "dropped";
   }
 
-  #send(link: Link, message: Outgoing): boolean {
+  #send(connection: BrokerConnection, message: Outgoing): boolean {
     try {
-      link.publish(message);
+      connection.publish(message);
     } catch (thrown) {
       this.#drop();
       const fields = { subject: message.subject, why: messageOf(thrown) };
-      this.#log("warn", "the NATS client refused a message", fields);
+      this.#log("warn", "NATS message rejected by the client library", fields);
       return false;
     }
     this.sent++;
@@ -110,25 +109,25 @@ export class Sender {
     for (let count = 1; this.#drainOne(); count++) if (count % SLICE === 0) await yieldToLoop();
     this.#isDraining = false;
     if (this.#outbox.length > 0) return;
-    this.#tellDropped();
+    this.#reportDropped();
     this.onEmpty();
   }
 
-  /** False when there is nothing to send, or nothing to send it over. */
+  /** False if there is nothing to send or no connection to send it on. */
   #drainOne(): boolean {
-    if (this.#link === null || this.#inFlight!.isFull) return false;
+    if (this.#connection === null || this.#inFlight!.isFull) return false;
     const message = this.#outbox.shift();
     if (message === undefined) return false;
-    // The broker of this link may take less than the one before.
+    // This connection's broker may have a smaller limit than the previous one.
     if (messageBytes(message) > this.payloadBytesMax) this.#drop();
-    else this.#send(this.#link, message);
+    else this.#send(this.#connection, message);
     return true;
   }
 
-  #tellDropped(): void {
+  #reportDropped(): void {
     if (this.#droppedFromQueue === 0) return;
     const fields = { messages: this.#droppedFromQueue };
-    this.#log("warn", "messages for NATS were dropped: the queue was full", fields);
+    this.#log("warn", "NATS queue was full, messages were dropped", fields);
     this.#droppedFromQueue = 0;
   }
 }
@@ -139,20 +138,20 @@ function isSendable({ subject, reply, headers }: Outgoing): boolean {
 }
 
 interface InFlightLimits {
-  /** So many bytes may be on their way without a sign that the broker has them. */
+  /** Bytes that may be sent without the broker's confirmation. */
   readonly windowBytes: number;
-  /** How often a silent link is asked for a sign of life. */
+  /** Interval of liveness checks on a silent connection. */
   readonly pingMs: number;
-  /** How long the answer may take before the link counts as dead. */
+  /** How long the answer may take before the connection counts as dead. */
   readonly silenceMs: number;
 }
 
 /**
- * What was handed to one link and not confirmed yet. Client libraries and kernels buffer without
- * bounds towards a peer that stands still; this bounds it, and finds such a peer out.
+ * Messages handed to one connection and not confirmed yet. Client libraries and kernels buffer
+ * without limit towards a stalled server; this class bounds them and detects such a server.
  */
 class InFlight implements Disposable {
-  readonly #link: Link;
+  readonly #connection: BrokerConnection;
   readonly #clock: Clock;
   readonly #limits: InFlightLimits;
   readonly #onRoom: () => void;
@@ -161,16 +160,21 @@ class InFlight implements Disposable {
   #bytes = 0;
   #askedAtMs: number | null = null;
 
-  /** `onRoom`: some of it was confirmed. */
-  constructor(link: Link, clock: Clock, limits: InFlightLimits, onRoom: () => void) {
-    this.#link = link;
+  /** Calls `onRoom` when some messages have been confirmed. */
+  constructor(
+    connection: BrokerConnection,
+    clock: Clock,
+    limits: InFlightLimits,
+    onRoom: () => void,
+  ) {
+    this.#connection = connection;
     this.#clock = clock;
     this.#limits = limits;
     this.#onRoom = onRoom;
     this.#timer = clock.every(limits.pingMs, () => this.#tick());
   }
 
-  /** Messages that nobody confirmed so far. */
+  /** Number of unconfirmed messages. */
   get messages(): number {
     return this.#messages;
   }
@@ -196,7 +200,7 @@ class InFlight implements Disposable {
     }
     const silentMs = this.#clock.monotonicMs() - this.#askedAtMs;
     if (silentMs < this.#limits.silenceMs) return;
-    this.#link.end(`no sign of life for ${Math.round(silentMs / 1_000)} s`);
+    this.#connection.end(`no answer for ${Math.round(silentMs / 1_000)} s`);
   }
 
   #ask(): void {
@@ -204,7 +208,7 @@ class InFlight implements Disposable {
     const messages = this.#messages;
     const bytes = this.#bytes;
     this.#askedAtMs = this.#clock.monotonicMs();
-    this.#link.confirm().then(
+    this.#connection.confirm().then(
       () => {
         this.#askedAtMs = null;
         this.#messages -= messages;
@@ -212,21 +216,23 @@ class InFlight implements Disposable {
         if (this.#bytes >= this.#limits.windowBytes / 4) this.#ask();
         this.#onRoom();
       },
-      // The link is over, which `closed` says as well.
+      // The connection has ended; `closed` reports that too.
       () => undefined,
     );
   }
 }
 
-/** What an entry costs beside its payload, so that empty messages count as well. */
+/** Cost of an entry beyond its payload, so that empty messages count too. */
 const ENTRY_BYTES = 128;
 
-/** Messages that wait for a connection: first in, first out, bounded in number and in bytes. */
+/**
+ * First-in, first-out queue of messages that wait for a connection, bounded in messages and bytes.
+ */
 class Outbox {
   readonly #messagesMax: number;
   readonly #bytesMax: number;
   #waiting: (Outgoing | undefined)[] = [];
-  /** How many at the front of `#waiting` are gone. */
+  /** Number of entries at the front of `#waiting` that have been removed. */
   #taken = 0;
   #bytes = 0;
 
@@ -239,12 +245,15 @@ class Outbox {
     return this.#waiting.length - this.#taken;
   }
 
-  /** Payloads, headers and what it costs to keep them. */
+  /** Payloads, headers and overhead. */
   get bytes(): number {
     return this.#bytes;
   }
 
-  /** False when it does not fit into this share of the room; what waits already stays. */
+  /**
+   * False if the message does not fit into this share of the queue. Queued messages are never
+   * evicted.
+   */
   push(message: Outgoing, share = 1): boolean {
     const bytes = costOf(message);
     if (this.length >= this.#messagesMax * share) return false;
@@ -258,7 +267,7 @@ class Outbox {
     return this.#waiting[this.#taken];
   }
 
-  /** Takes the first one out. */
+  /** Removes the first message. */
   shift(): Outgoing | undefined {
     const message = this.#waiting[this.#taken];
     if (message === undefined) return undefined;
@@ -271,7 +280,7 @@ class Outbox {
     return message;
   }
 
-  /** Empties it; how many there were. */
+  /** Removes all messages and returns their number. */
   clear(): number {
     const { length } = this;
     this.#waiting = [];

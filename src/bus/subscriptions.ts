@@ -1,27 +1,30 @@
 import { type Clock, messageOf } from "../core/index.ts";
 import { type BusHandler, type BusLog, mayAnswerTo, type Subscription } from "./bus.ts";
-import type { Incoming, Link } from "./connection.ts";
+import type { BrokerConnection, Incoming } from "./connection.ts";
 
-/** A handler that throws is told about this often at most: a flood of poison must not be one. */
+/**
+ * Minimum interval between log lines about failing handlers, so that bad messages cannot flood the
+ * log.
+ */
 const FAULT_LOG_MS = 10_000;
 
 interface Entry {
   readonly subject: string;
   readonly queue: string | undefined;
   readonly deliver: (message: Incoming) => void;
-  /** Ends it on the present link; null while there is none. */
+  /** Ends the subscription on the current connection. Null while disconnected. */
   detach: (() => void) | null;
 }
 
-/** What is subscribed, whatever link there is: each new one gets them all. */
+/** The subscriptions of a bus. Each new connection receives all of them. */
 export class Subscriptions {
   readonly #clock: Clock;
   readonly #log: BusLog;
   readonly #replyPrefixes: readonly string[] | null;
   readonly #entries = new Set<Entry>();
   readonly #refused = new Set<string>();
-  #link: Link | null = null;
-  #faultsToldAtMs = Number.NEGATIVE_INFINITY;
+  #connection: BrokerConnection | null = null;
+  #faultsLoggedAtMs = Number.NEGATIVE_INFINITY;
   received = 0;
   faults = 0;
 
@@ -43,18 +46,18 @@ export class Subscriptions {
     });
   }
 
-  /** For the bus itself: sees the status, counts nothing. */
+  /** Subscription of the bus itself: it receives the status and is not counted. */
   addInternal(subject: string, deliver: (message: Incoming) => void): Subscription {
     return this.#add(subject, undefined, deliver);
   }
 
-  attach(link: Link): void {
-    this.#link = link;
-    for (const entry of this.#entries) this.#subscribe(link, entry);
+  attach(connection: BrokerConnection): void {
+    this.#connection = connection;
+    for (const entry of this.#entries) this.#subscribe(connection, entry);
   }
 
   detach(): void {
-    this.#link = null;
+    this.#connection = null;
     this.#refused.clear();
     for (const entry of this.#entries) entry.detach = null;
   }
@@ -67,7 +70,7 @@ export class Subscriptions {
   #add(subject: string, queue: string | undefined, deliver: Entry["deliver"]): Subscription {
     const entry: Entry = { subject, queue, deliver, detach: null };
     this.#entries.add(entry);
-    if (this.#link !== null) this.#subscribe(this.#link, entry);
+    if (this.#connection !== null) this.#subscribe(this.#connection, entry);
     const unsubscribe = () => {
       this.#entries.delete(entry);
       entry.detach?.();
@@ -76,16 +79,16 @@ export class Subscriptions {
     return { subject, unsubscribe };
   }
 
-  #subscribe(link: Link, entry: Entry): void {
+  #subscribe(connection: BrokerConnection, entry: Entry): void {
     const deliver = (message: Incoming) => {
-      // What is still on its way when someone unsubscribes is theirs no more.
+      // A message may still be in transit after its subscription has ended.
       if (this.#entries.has(entry)) entry.deliver(message);
     };
-    entry.detach = link.subscribe(entry.subject, entry.queue, deliver, (why) => {
-      if (this.#link !== link || !this.#entries.has(entry)) return;
+    entry.detach = connection.subscribe(entry.subject, entry.queue, deliver, (why) => {
+      if (this.#connection !== connection || !this.#entries.has(entry)) return;
       this.#refused.add(entry.subject);
       const fields = { subject: entry.subject, why };
-      this.#log("warn", "the NATS server does not let us subscribe", fields);
+      this.#log("warn", "NATS subscription refused", fields);
     });
   }
 
@@ -98,7 +101,7 @@ export class Subscriptions {
   #handle(handler: BusHandler, message: Omit<Incoming, "status">): void {
     try {
       const result: unknown = handler(message);
-      // An async function passes for a handler; what it rejects with must not end the process.
+      // TypeScript accepts an async function as a handler; its rejection must not end the process.
       if (result instanceof Promise) result.catch((thrown) => this.#fault(message, thrown));
     } catch (thrown) {
       this.#fault(message, thrown);
@@ -108,9 +111,9 @@ export class Subscriptions {
   #fault({ subject }: { readonly subject: string }, thrown: unknown): void {
     this.faults++;
     const nowMs = this.#clock.monotonicMs();
-    if (nowMs - this.#faultsToldAtMs < FAULT_LOG_MS) return;
-    this.#faultsToldAtMs = nowMs;
+    if (nowMs - this.#faultsLoggedAtMs < FAULT_LOG_MS) return;
+    this.#faultsLoggedAtMs = nowMs;
     const fields = { subject, why: messageOf(thrown), faults: this.faults };
-    this.#log("warn", "a handler of NATS messages threw", fields);
+    this.#log("warn", "NATS message handler threw", fields);
   }
 }

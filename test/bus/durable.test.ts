@@ -58,7 +58,7 @@ describeNats("what a broker keeps", () => {
         expect(await send("s.1", "two")).toEqual(acknowledged(false, 2));
         expect(await send("elsewhere", "x")).toEqual({
           kind: "refused",
-          why: "no stream of the server takes it",
+          why: "no stream of the server accepts this subject",
         });
         await server.pause();
         const options = { id: "three", timeoutMs: 100 };
@@ -227,9 +227,12 @@ describeNats("what a broker keeps", () => {
         const options = { stream: "S", consumer: "me", subject: "s" };
         await using consumption = durable.consume(options, async () => undefined);
         await waitFor(() => consumption.state.status === "missing");
-        expect(consumption.state.why).toBe("no stream of the server takes it");
+        expect(consumption.state.why).toBe("no stream of the server accepts this subject");
         const put = await durable.bucket("b").put("k", bytes("v"));
-        expect(put).toEqual({ kind: "refused", why: "no stream of the server takes it" });
+        expect(put).toEqual({
+          kind: "refused",
+          why: "no stream of the server accepts this subject",
+        });
         expect(await durable.bucket("b").get("k")).toEqual({ kind: "missing" });
         expect(await durable.bucket("b").keys()).toBeNull();
       });

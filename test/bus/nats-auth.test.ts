@@ -29,7 +29,7 @@ afterAll(() => Promise.all(opened.map((bus) => bus.close(0))));
 /** Null once connected, else why not. */
 async function outcome(url: string, more: More = {}): Promise<string | null> {
   const bus = open(url, more);
-  await waitFor(() => bus.state.status === "connected" || bus.state.why !== "not tried yet");
+  await waitFor(() => bus.state.status === "connected" || bus.state.why !== "not attempted yet");
   const { why } = bus.state;
   await bus.close(0);
   return why;
@@ -45,8 +45,8 @@ async function outcomes(server: NatsServer, more: More = {}, login = "") {
 const seedOf = (key: ReturnType<typeof nkeys.createUser>) =>
   new TextDecoder().decode(key.getSeed());
 const both = <T>(value: T): T[] => [value, value];
-const REFUSED = both("the server refused our credentials");
-const WANTED = both("the server wants credentials");
+const REFUSED = both("the server rejected our credentials");
+const WANTED = both("the server requires credentials");
 
 describeNats("credentials", () => {
   test("a token, from a file or from the URL", async () => {
@@ -112,17 +112,20 @@ describeNats("credentials", () => {
     const url = "nats://127.0.0.1:1";
     const cases: [More, RegExp][] = [
       [{ credentials: { tokenFile: missing } }, /missing cannot be read: ENOENT/],
-      [{ credentials: { tokenFile: file("\n") } }, /holds no token on its first line/],
-      [{ credentials: { userFile: junk } }, /does not hold user and password on two lines/],
-      [{ credentials: { credsFile: junk } }, /holds no NATS user credentials/],
-      [{ credentials: { nkeyFile: junk } }, /holds no seed of a user/],
-      [{ credentials: { nkeyFile: file(`SU${"A".repeat(56)}`) } }, /holds no seed of a user/],
+      [{ credentials: { tokenFile: file("\n") } }, /has no token on its first line/],
+      [
+        { credentials: { userFile: junk } },
+        /must have the user on its first line and the password/,
+      ],
+      [{ credentials: { credsFile: junk } }, /does not contain NATS user credentials/],
+      [{ credentials: { nkeyFile: junk } }, /does not contain a user seed/],
+      [{ credentials: { nkeyFile: file(`SU${"A".repeat(56)}`) } }, /does not contain a user seed/],
       [{ credentials: { nkeyFile: file(seedOf(nkeys.createAccount())) } }, /no seed of a user/],
       [{ credentials: { nkeyFile: file("x".repeat(70_000)) } }, /larger than 64 KiB/],
       [{ tls: { caFile: missing } }, /missing cannot be read/],
       [{ tls: { certFile: junk } }, /is a certificate without a key/],
       [{ tls: { keyFile: junk } }, /is a key without a certificate/],
-      [{ tls: { certFile: junk, keyFile: junk } }, /holds no certificate in PEM/],
+      [{ tls: { certFile: junk, keyFile: junk } }, /does not contain a certificate in PEM/],
     ];
     for (const [more, why] of cases) expect(await outcome(url, more)).toMatch(why);
   });
@@ -143,16 +146,18 @@ describeNats("TLS", () => {
     await using server = await NatsServer.start({ tls: { caFile, certFile, keyFile } });
     expect(await outcomes(server, { tls: { caFile } })).toEqual(both(null));
     expect(await outcomes(server)).toEqual(
-      both("the server's certificate is signed by no authority of this system; name its CA file"),
+      both("no authority of this system signed the server's certificate; set a CA file"),
     );
     expect(await outcomes(server, { tls: { caFile: otherCaFile } })).toEqual(
-      both("the server's certificate is not signed by the authorities in the CA file"),
+      both("no authority in the CA file signed the server's certificate"),
     );
     // nats:// goes over to TLS where the server wants it; ws:// cannot.
     const plain = server.tcpUrl.replace("tls:", "nats:");
     expect(await outcome(plain, { tls: { caFile } })).toBeNull();
-    expect(await outcome(plain)).toContain("signed by no authority");
-    expect(await outcome(server.wsUrl.replace("wss:", "ws:"))).toContain("not as NATS over");
+    expect(await outcome(plain)).toContain("no authority of this system signed");
+    expect(await outcome(server.wsUrl.replace("wss:", "ws:"))).toContain(
+      "does not speak NATS over",
+    );
   });
 
   test("for another name, or where the server offers none", async () => {
@@ -163,8 +168,8 @@ describeNats("TLS", () => {
       both("the server's certificate is not for 127.0.0.1"),
     );
     await using plain = await NatsServer.start();
-    expect(await outcome(plain.tcpUrl.replace("nats:", "tls:"))).toContain("offers no TLS");
-    expect(await outcome(plain.wsUrl.replace("ws:", "wss:"))).toContain("offers no TLS");
+    expect(await outcome(plain.tcpUrl.replace("nats:", "tls:"))).toContain("does not offer TLS");
+    expect(await outcome(plain.wsUrl.replace("ws:", "wss:"))).toContain("does not offer TLS");
   });
 
   test("on both sides: our certificate, none, a stranger's, a key of another", async () => {
@@ -175,10 +180,10 @@ describeNats("TLS", () => {
     const show = (cert: string, key: string) => ({ tls: { caFile, certFile: cert, keyFile: key } });
     expect(await outcomes(server, show(clientCertFile, clientKeyFile))).toEqual(both(null));
     expect(await outcomes(server, { tls: { caFile } })).toEqual(
-      both("the server wants a client certificate"),
+      both("the server requires a client certificate"),
     );
     expect(await outcomes(server, show(strangerCertFile, strangerKeyFile))).toEqual(
-      both("the server refused our client certificate"),
+      both("the server rejected our client certificate"),
     );
     expect(await outcomes(server, show(clientCertFile, strangerKeyFile))).toEqual(
       both(`${strangerKeyFile} is not the key of ${clientCertFile}`),
@@ -210,9 +215,9 @@ describe("an address", () => {
       ["", "must begin with"],
       ["127.0.0.1:4222", "must begin with"],
       ["http://user:hidden@host", "must begin with"],
-      ["nats://", "is no URL"],
-      ["nats://user:hidden@:4222", "is no URL"],
-      ["nats://a:99999", "is no URL"],
+      ["nats://", "is not a valid URL"],
+      ["nats://user:hidden@:4222", "is not a valid URL"],
+      ["nats://a:99999", "is not a valid URL"],
       ["nats://a,ws://b", "mixes TCP"],
       ["nats://u:hidden@a,nats://u:other@b", "different credentials"],
       ["nats://a,", "must begin with"],

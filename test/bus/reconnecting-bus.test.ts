@@ -1,16 +1,20 @@
 import { describe, expect, test } from "bun:test";
-import { type Link, LinkBus } from "../../src/bus/index.ts";
+import { type BrokerConnection, ReconnectingBus } from "../../src/bus/index.ts";
 import { seededRandom } from "../../src/core/index.ts";
 import { ManualClock } from "../support/index.ts";
-import { FakeLink } from "./fake-link.ts";
+import { FakeConnection } from "./fake-connection.ts";
 
 /** A bus whose dials and time the test decides on. */
 function world() {
   const clock = new ManualClock();
-  const dials: { atMs: number; take(link: Link): void; refuse(why: string): void }[] = [];
+  const dials: {
+    atMs: number;
+    take(connection: BrokerConnection): void;
+    refuse(why: string): void;
+  }[] = [];
   const lines: string[] = [];
   const dial = () =>
-    new Promise<Link>((take, reject) => {
+    new Promise<BrokerConnection>((take, reject) => {
       const refuse = (why: string) => reject(new Error(why));
       dials.push({ atMs: clock.monotonicMs(), take, refuse });
     });
@@ -19,7 +23,7 @@ function world() {
     lines.push(why === undefined ? message : `${message}: ${why}`);
   };
   const basics = { clock, random: seededRandom(1), limits, log };
-  const bus = new LinkBus(dial, basics, { isDurable: false });
+  const bus = new ReconnectingBus(dial, basics, { isDurable: false });
   /** Lets what is ready run. */
   const settle = () => new Promise((resolve) => setImmediate(resolve));
   /** Moves time until there is another dial; how long that took. */
@@ -47,7 +51,7 @@ describe("a bus", () => {
       expect(wait).toBeLessThanOrEqual(whole + 2);
     }
     expect(new Set(waits.slice(4)).size).toBeGreaterThan(4);
-    expect(lines).toEqual(["cannot connect to NATS, trying again: down"]);
+    expect(lines).toEqual(["NATS connection failed, retrying: down"]);
     dials.at(-1)!.refuse("refused");
     await nextDial();
     expect(lines).toHaveLength(2);
@@ -58,11 +62,11 @@ describe("a bus", () => {
     const { bus, dials, settle, nextDial } = world();
     const waits: number[] = [];
     for (let at = 0; at < 8; at++) {
-      const link = new FakeLink();
-      dials.at(-1)!.take(link);
+      const connection = new FakeConnection();
+      dials.at(-1)!.take(connection);
       await settle();
       expect(bus.state.status).toBe("connected");
-      link.end("thrown out");
+      connection.end("thrown out");
       waits.push(await nextDial());
     }
     expect(waits.at(-1)).toBeGreaterThanOrEqual(800);
@@ -75,31 +79,31 @@ describe("a bus", () => {
       dials.at(-1)!.refuse("down");
       await nextDial();
     }
-    const link = new FakeLink();
-    dials.at(-1)!.take(link);
+    const connection = new FakeConnection();
+    dials.at(-1)!.take(connection);
     await settle();
     for (let at = 0; at < 3; at++) {
       await clock.advanceAsync(10_000);
-      link.answer();
+      connection.answer();
       await settle();
     }
-    expect(link.ended).toBeNull();
-    link.end("restarted");
+    expect(connection.ended).toBeNull();
+    connection.end("restarted");
     expect(await nextDial()).toBeLessThanOrEqual(102);
     await bus.close(0);
   });
 
   test("ends a connection that gives no sign of life", async () => {
     const { bus, clock, dials, settle } = world();
-    const link = new FakeLink();
-    dials[0]!.take(link);
+    const connection = new FakeConnection();
+    dials[0]!.take(connection);
     await settle();
     bus.publish("a", new Uint8Array(5));
     await clock.advanceAsync(10_000);
-    expect(link.asked).toBe(1);
-    expect(link.ended).toBeNull();
+    expect(connection.asked).toBe(1);
+    expect(connection.ended).toBeNull();
     await clock.advanceAsync(10_000);
-    expect(link.ended).toBe("no sign of life for 10 s");
+    expect(connection.ended).toBe("no answer for 10 s");
     await settle();
     expect(bus.state).toMatchObject({ status: "reconnecting", doubtfulMessages: 1 });
     await bus.close(0);
@@ -108,10 +112,10 @@ describe("a bus", () => {
   test("closed while it dials takes no connection any more, and leaves no timer", async () => {
     const { bus, clock, dials, settle } = world();
     await bus.close(1_000);
-    const late = new FakeLink();
+    const late = new FakeConnection();
     dials[0]!.take(late);
     await settle();
-    expect(late.ended).toBe("we closed it");
+    expect(late.ended).toBe("closed by this process");
     expect(bus.state.status).toBe("closed");
     expect(clock.pending).toBe(0);
     expect(dials).toHaveLength(1);
@@ -119,16 +123,16 @@ describe("a bus", () => {
 
   test("closed while connected leaves no timer either", async () => {
     const { bus, clock, dials, settle } = world();
-    const link = new FakeLink();
-    dials[0]!.take(link);
+    const connection = new FakeConnection();
+    dials[0]!.take(connection);
     await settle();
     const asked = bus.request("a", new Uint8Array(), { timeoutMs: 60_000 });
     const closing = bus.close(1_000);
     await settle();
-    link.answer();
+    connection.answer();
     await closing;
     expect(await asked).toEqual({ kind: "unreachable" });
-    expect(link.ended).toBe("we closed it");
+    expect(connection.ended).toBe("closed by this process");
     await settle();
     expect(clock.pending).toBe(0);
     expect(dials).toHaveLength(1);
@@ -136,7 +140,7 @@ describe("a bus", () => {
 
   test("a broker that never confirms holds up a close no longer than allowed", async () => {
     const { bus, clock, dials, settle } = world();
-    dials[0]!.take(new FakeLink());
+    dials[0]!.take(new FakeConnection());
     await settle();
     bus.publish("a", new Uint8Array(1));
     let isClosed = false;
@@ -154,12 +158,12 @@ describe("a bus", () => {
     const { bus, dials, settle } = world();
     const seen: unknown[] = [];
     bus.subscribe("a", (message) => void seen.push(message));
-    const link = new FakeLink();
-    dials[0]!.take(link);
+    const connection = new FakeConnection();
+    dials[0]!.take(connection);
     await settle();
     const headers = Object.assign(Object.create(null), { ["__proto__"]: "x" });
     const message = { subject: "a", data: new Uint8Array(), reply: null, headers };
-    link.subscribed.get("a")!({ ...message, status: 0 });
+    connection.subscribed.get("a")!({ ...message, status: 0 });
     expect(seen).toEqual([message]);
     expect(({} as { x?: string }).x).toBeUndefined();
     await bus.close(0);

@@ -1,7 +1,7 @@
-import type { Incoming, Link, Outgoing } from "../../src/bus/index.ts";
+import type { BrokerConnection, Incoming, Outgoing } from "../../src/bus/index.ts";
 
-/** A link that keeps what it is given, and does nothing until told to. */
-export class FakeLink implements Link {
+/** A connection that keeps what it is given, and does nothing until told to. */
+export class FakeConnection implements BrokerConnection {
   readonly server = "fake";
   readonly durable = null;
   readonly payloadBytesMax: number;
