@@ -16,109 +16,111 @@ import type { Region } from "./region.ts";
 
 export const HEADER_BYTES = 4096;
 
-/** How an operation on the disk ended. `errno` is 0 where the kernel gave none. */
+/** Result of a disk operation. `errno` is 0 if the kernel reported none. */
 export type DiskOutcome<T> =
   | ({ readonly ok: true } & T)
   | { readonly ok: false; readonly status: StatusName; readonly errno: number };
 
-/** A 4 KiB header in native memory. Whoever has claimed it fills or reads `bytes`. */
+/** A header of 4 KiB in native memory. Its owner fills or reads `bytes`. */
 export interface HeaderSlot extends Disposable {
-  /** Valid until disposed; never disposed while an operation that names it is in flight. */
+  /** Valid until disposed. It must not be disposed while an operation that uses it is in flight. */
   readonly bytes: Uint8Array;
 }
 
-/** One block on its way between a region and a file. */
+/** One transfer of a block between a region and a file. */
 export interface BlockTransfer {
-  /** Relative to the disk's folder, ASCII, at most 63 characters. */
+  /** Path below the disk's folder: ASCII, at most 63 characters. */
   readonly path: string;
   readonly header: HeaderSlot;
   readonly region: Region;
-  /** A multiple of 4096. */
+  /** Offset in the region, a multiple of 4096. */
   readonly offset: number;
   /**
-   * Length of the payload, at least 1. The transfer has the region to the end of the payload's last
-   * page: a store zeroes what lies behind the payload there, a load reads the file's zeros into it.
+   * Length of the payload in bytes, at least 1. The transfer uses the region up to the end of the
+   * payload's last page: a store zeroes the rest of that page, and a load fills it with the zeros
+   * of the file.
    */
   readonly bytes: number;
   /**
-   * For a store: a file that nobody needs any more, to be overwritten and renamed instead of making
-   * a new one. Its name must be that of a leftover. One that is not there, not exactly as long as
-   * header and payload in whole pages, or has a second name is `missing`, and nothing is written.
+   * For a store: an obsolete file to overwrite and rename, instead of creating a new file. Its name
+   * must be a leftover's name. If the spare does not exist, has a second name, or is not exactly as
+   * long as header and payload in whole pages, the outcome is `missing` and nothing is written.
    */
   readonly spare?: string;
 }
 
 export interface DiskEntry {
-  /** Name within the shard folder. */
+  /** Name within the folder. */
   readonly name: string;
   readonly bytes: number;
-  /** As the file system counts them: st_blocks * 512. */
+  /** Allocated space as the file system counts it: st_blocks * 512. */
   readonly allocatedBytes: number;
 }
 
 /**
- * Whole-block operations on one folder, carried out by native threads or io_uring. Promises:
+ * Operations on whole blocks in one folder, executed by native threads or io_uring. Promises:
  *
- * - No call blocks the event loop, whatever the disk does, and none throws for what the disk does.
- * - The span and the header of a transfer are the kernel's until its promise settles, and it
- *   settles only when the kernel is done with them: there is no cancellation.
- * - A file appears under its name only complete; a name that is taken is `exists`, and the file
- *   that has it is left alone. A failed `store` leaves nothing behind but the spare file that it
- *   was given, whatever that contains now: it is the caller's to remove.
- * - At most `depth` operations are in flight; more are answered `full`, at once.
+ * - No call blocks the event loop, and none throws because of the disk.
+ * - The kernel owns the span and the header of a transfer until its promise settles, and the
+ *   promise settles only when the kernel has finished. An operation cannot be cancelled.
+ * - A file appears under its name only when it is complete. If the name is taken, the outcome is
+ *   `exists` and the existing file is unchanged. A failed `store` leaves nothing behind except the
+ *   spare file it was given, with undefined content; the caller removes it.
+ * - At most `depth` operations are in flight. Further ones fail immediately with `full`.
  */
 export interface BlockDisk extends AsyncDisposable {
-  /** What moves the bytes, and why it is not io_uring where it is not. */
+  /** Method of I/O, and the reason for it. */
   readonly method: "io_uring" | "threads";
   readonly methodReason: string;
   /** Whether the files are opened with O_DIRECT. */
   readonly direct: boolean;
-  /** Whether the arena is registered with the ring; `registering`: that is not known yet. */
+  /** Whether the arena is registered with the ring. `registering`: registration is in progress. */
   readonly registered: boolean;
   readonly registering: boolean;
   readonly depth: number;
   /** Operations in flight. */
   readonly inFlight: number;
 
-  /** Null where all `depth` are claimed. */
+  /** Null if all `depth` headers are claimed. */
   claimHeader(): HeaderSlot | null;
 
-  /** Writes header and payload to a new file, or over a spare one. */
+  /** Writes header and payload to a new file, or to a spare one. */
   store(transfer: BlockTransfer): Promise<DiskOutcome<{ readonly allocatedBytes: number }>>;
 
   /**
-   * Reads header and payload; `fileBytes` is the size of the file, `checksum` XXH3-64 of the
-   * payload as it lies in the region now. A file that is shorter than header and payload is
-   * `short`. What the bytes mean is the caller's to check.
+   * Reads header and payload. `fileBytes` is the file's size; `checksum` is the XXH3-64 of the
+   * payload as it is now in the region. A file shorter than header and payload is `short`. The
+   * caller verifies the content.
    */
   load(
     transfer: BlockTransfer,
   ): Promise<DiskOutcome<{ readonly checksum: bigint; readonly fileBytes: number }>>;
 
-  /** Reads the header alone. */
+  /** Reads the header only. */
   peek(path: string, header: HeaderSlot): Promise<DiskOutcome<{ readonly fileBytes: number }>>;
 
-  /** Removes a file; `missing` where there is none. */
+  /** Removes a file. `missing` if it does not exist. */
   remove(path: string): Promise<DiskOutcome<object>>;
 
-  /** Moves a file within the folder, out of the way: an existing target is `exists`. */
+  /** Renames a file within the folder. `exists` if the target exists. */
   rename(from: string, to: string): Promise<DiskOutcome<object>>;
 
   /**
-   * What lies in a folder below the disk's own ("" = itself), folders too, in no order; not
-   * recursive. What comes and goes meanwhile may be in it or not.
+   * Entries of a folder below the disk's own ("" is the disk's folder), including folders,
+   * unordered, not recursive. Entries created or removed during the call may or may not appear.
    */
   list(path: string): Promise<DiskOutcome<{ readonly entries: readonly DiskEntry[] }>>;
 
-  /** Everything stored and removed so far survives a loss of power (syncfs). */
+  /** Makes everything stored and removed so far durable across a power loss (syncfs). */
   sync(): Promise<DiskOutcome<object>>;
 
-  /** Free and total bytes of the file system, as an unprivileged process may use them. */
+  /** Free and total bytes of the file system that an unprivileged process may use. */
   space(): Promise<DiskOutcome<{ readonly freeBytes: number; readonly totalBytes: number }>>;
 
   /**
-   * Waits for what is in flight, at most `ms`; false where the kernel still holds something. Then
-   * its memory is never freed, and its promises never settle. Operations from now on are `closed`.
+   * Waits at most `ms` for operations in flight. False if the kernel still owns some of their
+   * memory: that memory is never freed, and those promises never settle. Later operations are
+   * `closed`.
    */
   close(ms: number): Promise<boolean>;
 }
@@ -128,18 +130,18 @@ const DONE = STRUCTS.DiskDone;
 const REAP_MAX = 64;
 const PATH_CHARACTERS_MAX = 63;
 const LIST_BYTES = 65_536;
-/** How long disposing waits for what is in flight. */
+/** How long disposing waits for operations in flight. */
 const DISPOSE_WAIT_MS = 5_000;
 
 export interface DiskOptions {
   /** An existing folder. */
   readonly folder: string;
-  /** The region that most transfers are to and from: registered with the ring where possible. */
+  /** Region of most transfers. It is registered with the ring if possible. */
   readonly arena: Region | null;
-  /** Operations in flight at most, up to 1,024. */
+  /** Maximum number of operations in flight, up to 1,024. */
   readonly depth: number;
   readonly method: "auto" | "io_uring" | "threads";
-  /** Threads for calls that may block, up to 64; by default as many as the method wants. */
+  /** Threads for blocking calls, up to 64. Default: chosen by the method. */
   readonly threads?: number;
   readonly clock?: Clock;
 }
@@ -160,8 +162,8 @@ interface Done {
   readonly extra: bigint;
 }
 
-/** Disks that the kernel never let go: it may still write to their memory. */
-const abandoned = new Set<NativeDisk>();
+/** Disks with operations that the kernel never finished. It may still write to their memory. */
+const orphanedDisks = new Set<NativeDisk>();
 
 class NativeDisk implements BlockDisk {
   readonly depth: number;
@@ -174,7 +176,7 @@ class NativeDisk implements BlockDisk {
   readonly #jobView = new DataView(this.#job.bytes.buffer);
   readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
   readonly #doneView = new DataView(this.#done.bytes.buffer);
-  /** By token; the job is kept for its memory's sake. */
+  /** Operations in flight by token. The entry keeps the job's memory alive. */
   readonly #waiting = new Map<number, { job: Job; settle: (done: DiskOutcome<Done>) => void }>();
   readonly #events: EventReader;
   #info: StructValue<"DiskInfo">;
@@ -201,7 +203,7 @@ class NativeDisk implements BlockDisk {
     this.#events = new EventReader(this.#info.event_fd, () => this.#drain());
   }
 
-  /** Opens the folder: the first operation of a disk. */
+  /** Opens the folder. The first operation of a disk. */
   async open(folder: string): Promise<DiskOutcome<Done>> {
     const text = new TextEncoder().encode(`${folder}\0`);
     const buffer = nativeBuffer(text.length);
@@ -224,8 +226,8 @@ class NativeDisk implements BlockDisk {
 
   get methodReason(): string {
     const { method_errno: errno } = this.#info;
-    if (errno !== 0) return `io_uring is refused: ${getSystemErrorName(-errno)}`;
-    return this.#asked === "auto" ? "io_uring works here" : "asked for";
+    if (errno !== 0) return `io_uring refused: ${getSystemErrorName(-errno)}`;
+    return this.#asked === "auto" ? "io_uring is available" : "configured";
   }
 
   get direct(): boolean {
@@ -240,7 +242,7 @@ class NativeDisk implements BlockDisk {
     return this.#registration === DISK_REGISTRATION.under_way;
   }
 
-  /** As it was last known, or, while it goes on, is now. */
+  /** The last known state. While registration is in progress, the current state. */
   get #registration(): number {
     const isLater = this.#info.registered === DISK_REGISTRATION.under_way;
     if (isLater && this.#closing === null) this.#readInfo();
@@ -361,7 +363,7 @@ class NativeDisk implements BlockDisk {
     const { fields } = DONE;
     const token = Number(view.getBigUint64(at + fields.token.offset, true));
     const waiting = this.#waiting.get(token);
-    assert(waiting !== undefined, "a completion has somebody waiting");
+    assert(waiting !== undefined, "a completion has a waiter");
     this.#waiting.delete(token);
     const status = view.getInt32(at + fields.status.offset, true);
     if (status < 0) {
@@ -395,7 +397,7 @@ class NativeDisk implements BlockDisk {
     const code = this.#native.symbols.hearth_disk_close(this.#handle);
     if (code === 0) return true;
     assert(statusName(code) === "busy", "a disk is closed or busy");
-    abandoned.add(this);
+    orphanedDisks.add(this);
     return false;
   }
 
@@ -405,9 +407,9 @@ class NativeDisk implements BlockDisk {
 }
 
 /**
- * A disk on an existing folder. Throws NativeError where the folder cannot be opened (`missing`,
- * `not_permitted`, ...), where io_uring is demanded and refused, or where the host has neither
- * memory nor threads for it.
+ * Opens a disk on an existing folder. Throws NativeError if the folder cannot be opened (`missing`,
+ * `not_permitted`, ...), if io_uring is required and refused, or if memory or threads are
+ * insufficient.
  */
 export async function openDisk(native: Native, options: DiskOptions): Promise<BlockDisk> {
   const disk = new NativeDisk(native, options);
@@ -421,7 +423,7 @@ export async function openDisk(native: Native, options: DiskOptions): Promise<Bl
 
 const FIXED_BYTES = 17;
 
-/** Entries of a folder as the library packs them: two u64, the name's length, the name. */
+/** Decodes the library's packed entries: two u64, the length of the name, the name. */
 function* readEntries(packed: Uint8Array): Generator<DiskEntry> {
   const view = new DataView(packed.buffer, packed.byteOffset, packed.length);
   const decoder = new TextDecoder();
@@ -438,12 +440,14 @@ function* readEntries(packed: Uint8Array): Generator<DiskEntry> {
   }
 }
 
-/** One of a disk's headers. Its bytes are readable for ever, its number means it until disposed. */
+/**
+ * A header with its index. `bytes` stays readable after disposal; the index does not stay valid.
+ */
 interface NumberedHeader extends HeaderSlot {
   readonly index: number;
 }
 
-/** The headers of a disk: one piece of memory, aligned as direct I/O wants it. */
+/** The headers of a disk, in one allocation that is aligned for direct I/O. */
 class DiskHeaders {
   readonly #memory: NativeBuffer;
   readonly #first: number;
@@ -456,7 +460,7 @@ class DiskHeaders {
     this.#free = Array.from({ length: count }, (_, index) => count - 1 - index);
   }
 
-  /** Of the first header. */
+  /** Address of the first header. */
   get address(): number {
     return this.#memory.address + this.#first;
   }
@@ -477,7 +481,7 @@ class DiskHeaders {
     return slot;
   }
 
-  /** The number of a header that was claimed here and not disposed since. */
+  /** Index of a header that is claimed from this disk. */
   indexOf(slot: HeaderSlot): number {
     assert(this.#claimed.has(slot), "the header is claimed from this disk");
     return (slot as NumberedHeader).index;

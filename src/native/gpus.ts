@@ -12,60 +12,65 @@ import {
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
-/** Whether CUDA can be used here, and if not why. */
+/** Whether CUDA is usable on this host, or why not. */
 export type GpuState = "ready" | "no_library" | "no_device" | "not_ready" | "too_old" | "failed";
 
 export interface GpusInfo {
   readonly state: GpuState;
-  /** 12080 is 12.8; 0: unknown. */
+  /** CUDA version, for example 12080 for 12.8. 0 if unknown. */
   readonly driverVersion: number;
-  /** The CUresult behind the state, or 0. */
+  /** CUresult that led to the state, or 0. */
   readonly code: number;
-  /** Many pieces are copied by one call. */
+  /** Whether the driver copies many pieces in one call. */
   readonly hasBatches: boolean;
 }
 
 export interface GpuDevice {
   readonly index: number;
-  /** 16 bytes: what engines name it by. */
+  /** 16 bytes. Engines identify a device by it. */
   readonly uuid: Uint8Array;
   readonly name: string;
-  /** As in `0000:3b:00.0`. */
+  /** PCI address, such as `0000:3b:00.0`. */
   readonly pci: string;
   readonly memoryBytes: number;
-  /** Null: the driver does not know it. */
+  /** Null if the driver does not know the node. */
   readonly numaNode: number | null;
-  /** 90 is compute capability 9.0. */
+  /** Compute capability times ten: 90 is 9.0. */
   readonly capability: number;
   readonly hasDmaBuf: boolean;
-  /** Null, or the CUresult with which it was lost: nothing of it works until the process ends. */
+  /**
+   * CUresult with which the device was lost, or null. A lost device is unusable until the process
+   * ends.
+   */
   readonly lost: number | null;
-  /** Copies that blocked their thread, since memory of the host was not registered. */
+  /** Copies that blocked their thread because the host memory was not registered. */
   readonly pageableCopies: number;
 }
 
-/** Memory of a device, allocated here or opened from another process. */
+/** Device memory, allocated by this process or imported from another one. */
 export interface GpuMemory {
   readonly id: number;
   readonly device: number;
   readonly bytes: number;
 }
 
-/** Bytes to copy between the region and a device's memory. A job writes none of them twice. */
+/**
+ * One copy between the region and device memory. The pieces of a job must not write a byte twice.
+ */
 export interface GpuPiece {
   readonly regionOffset: number;
   readonly memoryOffset: number;
   readonly bytes: number;
 }
 
-/** `code` is the driver's CUresult, 0 where it did not come to ask. */
+/** `code` is the driver's CUresult, 0 if the driver was not called. */
 export interface GpuFault {
   readonly ok: false;
   readonly status: StatusName;
   readonly code: number;
   /**
-   * The device could not be stopped and may touch what the job named until the process ends: the
-   * spans of the region are never to be used again. Only with the status `lost`.
+   * Only with status `lost`: the device could not be stopped and may access the job's memory until
+   * the process ends. The job's spans of the region must never be reused.
    */
   readonly leaked: boolean;
 }
@@ -73,43 +78,52 @@ export type GpuOutcome = { readonly ok: true } | GpuFault;
 export type GpuOpened = { readonly ok: true; readonly memory: GpuMemory } | GpuFault;
 
 /**
- * The GPUs of this host, opened at run time. Promises:
+ * The GPUs of this host. The driver is loaded at run time. Promises:
  *
- * - On a host without a driver, a device or a library it opens all the same and says so in `info`;
- *   then every job ends with `unsupported`.
- * - A job's span of the region and its memory belong to the device until its promise has resolved,
- *   whatever deadline has passed. It resolves always: where a device hangs, when it is given up as
- *   lost. Then it is stopped, or the fault says `leaked`: the span is the device's for ever, and
- *   the region cannot close any more.
- * - Jobs on one memory run in the order of their calls; on several, beside each other.
- * - A device that is lost stays lost until the process ends: its jobs end with `lost`, those of the
- *   others go on. `onLost` says it once.
- * - Offsets and lengths are checked against the region and the memory before the driver is asked.
- * - Nothing here throws for what a device or a driver does.
+ * - Without a driver, a device or a library, opening succeeds and `info` gives the reason; every
+ *   job then ends with `unsupported`.
+ * - The device owns a job's span of the region and its memory until the job's promise resolves,
+ *   regardless of deadlines. The promise always resolves. If the device hangs, it resolves when the
+ *   device is declared lost. The device is then stopped, or the fault has `leaked` set: the device
+ *   owns the span forever, and the region can no longer be closed.
+ * - Jobs on one memory run in the order of their calls. Jobs on different memories run in parallel.
+ * - A lost device stays lost until the process ends. Its jobs end with `lost`; other devices
+ *   continue. `onLost` is called once.
+ * - Offsets and lengths are checked against the region and the memory before the driver is called.
+ * - No call throws because of a device or a driver.
  */
 export interface Gpus extends AsyncDisposable {
   readonly info: GpusInfo;
-  /** As they are now. */
+  /** Current state of each device. */
   devices(): readonly GpuDevice[];
-  /** Makes the span of the region fast to copy from and to, for all devices. */
+  /** Registers a span of the region with the driver, for fast copies from all devices. */
   register(offset: number, bytes: number): Promise<GpuOutcome>;
-  /** Opens what `cuIpcGetMemHandle` gave another process: the whole allocation. */
+  /** Imports a handle of `cuIpcGetMemHandle` of another process: the whole allocation. */
   importIpc(device: number, handle: Uint8Array, bytes: number): Promise<GpuOpened>;
-  /** Maps what was exported as a descriptor (POSIX), which is taken over. */
+  /** Maps memory exported as a POSIX descriptor. Takes over the descriptor. */
   importFd(device: number, fd: number, bytes: number): Promise<GpuOpened>;
   allocate(device: number, bytes: number, options?: { exportable: boolean }): Promise<GpuOpened>;
-  /** Waits for copies under way. What was imported twice is closed with the second call. */
+  /**
+   * Frees the memory after its copies have ended. Memory imported twice is closed by the second
+   * call.
+   */
   free(memory: GpuMemory): Promise<GpuOutcome>;
   toGpu(memory: GpuMemory, pieces: readonly GpuPiece[]): Promise<GpuOutcome>;
   fromGpu(memory: GpuMemory, pieces: readonly GpuPiece[]): Promise<GpuOutcome>;
-  /** For another process: 64 bytes, and where the memory begins in what they open. */
+  /**
+   * Exports memory to another process: a handle of 64 bytes, and the memory's offset in the
+   * allocation that the handle opens.
+   */
   exportIpc(
     memory: GpuMemory,
   ): Promise<
     { readonly ok: true; readonly handle: Uint8Array; readonly offset: number } | GpuFault
   >;
   exportFd(memory: GpuMemory): Promise<{ readonly ok: true; readonly fd: number } | GpuFault>;
-  /** For a NIC: `offset` and `bytes` are multiples of 65,536, the descriptor is the caller's. */
+  /**
+   * Exports memory to a NIC. `offset` and `bytes` are multiples of 65,536. The caller owns the
+   * descriptor.
+   */
   exportDmaBuf(
     memory: GpuMemory,
     offset: number,
@@ -118,16 +132,16 @@ export interface Gpus extends AsyncDisposable {
 }
 
 export interface GpusOptions {
-  /** Null: no copies. */
+  /** Region to copy from and to. Null: no copies. */
   readonly region: Region | null;
-  /** Path of the driver's library; null for `libcuda.so.1` as the dynamic linker finds it. */
+  /** Path of the driver's library. Null: `libcuda.so.1` as the dynamic linker finds it. */
   readonly library: string | null;
-  /** Jobs and pieces under way, at most; beyond that a job ends with `full`. */
+  /** Maximum jobs and pieces in flight. A job beyond it ends with `full`. */
   readonly jobsMax: number;
   readonly piecesMax: number;
-  /** A device that ends nothing for so long is given up as lost; 30 s unless said. */
+  /** A device that completes nothing for this long is declared lost. Default: 30 s. */
   readonly giveUpMs?: number;
-  /** Once for each device, when the first job has ended with `lost`. */
+  /** Called once for each device, when its first job has ended with `lost`. */
   onLost(device: GpuDevice): void;
 }
 
@@ -157,7 +171,7 @@ interface Job {
 type Done = { readonly ok: true; readonly result: number } | GpuFault;
 
 interface Waiting {
-  /** Kept for its memory's sake. */
+  /** Keeps the job's memory alive. */
   readonly job: Job;
   settle(done: Done): void;
 }
@@ -166,7 +180,7 @@ class NativeGpus implements Gpus {
   readonly info: GpusInfo;
   readonly #native: Native;
   readonly #options: GpusOptions;
-  /** The arena cannot go before the devices. */
+  /** Keeps the arena alive until the devices are closed. */
   readonly #region: Region | null;
   readonly #handle: number;
   readonly #deviceCount: number;
@@ -175,11 +189,11 @@ class NativeGpus implements Gpus {
   readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
   readonly #doneView = new DataView(this.#done.bytes.buffer);
   readonly #device: NativeBuffer = nativeBuffer(STRUCTS.GpuDevice.size);
-  /** The library has copied them when `submit` returns. */
+  /** Scratch memory. The library copies it during `submit`. */
   #pieces: NativeBuffer = nativeBuffer(PIECE.size * 256);
   readonly #waiting = new Map<number, Waiting>();
   readonly #events: EventReader | null;
-  readonly #toldLost = new Set<number>();
+  readonly #reportedLost = new Set<number>();
   #onIdle: (() => void) | null = null;
   #nextToken = 1;
   #last: readonly GpuDevice[] = [];
@@ -217,7 +231,7 @@ class NativeGpus implements Gpus {
       reserved: 0,
     };
     const info = this.#native.exchange("hearth_gpus_create", ["GpusRequest", request], "GpusInfo");
-    // Until here the library may read the path.
+    // Keeps the path alive until the library has read it.
     assert(text.address !== 0, "the path has an address");
     return info;
   }
@@ -294,7 +308,7 @@ class NativeGpus implements Gpus {
     const count = pieces.length;
     if (count > this.#options.piecesMax) return fault("full", 0);
     const regionBytes = this.#region?.bytes ?? 0;
-    // The library checks too, but knows whole allocations and not what this importer asked for.
+    // The library checks too, but against the whole allocation instead of the imported part.
     const isWithin = pieces.every(
       (piece) =>
         isSpan(piece.memoryOffset, piece.bytes, memory.bytes) &&
@@ -393,13 +407,13 @@ class NativeGpus implements Gpus {
     if (this.#waiting.size === 0) this.#onIdle?.();
   }
 
-  /** Whether the job's device is lost. */
+  /** Delivers a completion. Returns whether the job's device is lost. */
   #deliver(at: number): boolean {
     const view = this.#doneView;
     const { fields } = DONE;
     const token = Number(view.getBigUint64(at + fields.token.offset, true));
     const waiting = this.#waiting.get(token);
-    assert(waiting !== undefined, "a completion has somebody waiting");
+    assert(waiting !== undefined, "a completion has a waiter");
     this.#waiting.delete(token);
     const result = Number(view.getBigUint64(at + fields.result.offset, true));
     const status = view.getInt32(at + fields.status.offset, true);
@@ -416,8 +430,8 @@ class NativeGpus implements Gpus {
 
   #tellLost(): void {
     for (const device of this.devices()) {
-      if (device.lost === null || this.#toldLost.has(device.index)) continue;
-      this.#toldLost.add(device.index);
+      if (device.lost === null || this.#reportedLost.has(device.index)) continue;
+      this.#reportedLost.add(device.index);
       this.#options.onLost(device);
     }
   }
@@ -464,7 +478,7 @@ function isSpan(offset: number, bytes: number, room: number): boolean {
   return Number.isSafeInteger(offset) && offset >= 0 && bytes >= 0 && offset + bytes <= room;
 }
 
-/** Writes a whole number below 2^53 as u64 at a byte offset. */
+/** Writes an integer below 2^53 as u64 at a byte offset. */
 function writeU64(words: Uint32Array, at: number, value: number): void {
   words[at / 4] = value;
   words[at / 4 + 1] = value / 2 ** 32;
@@ -476,8 +490,8 @@ function textOf(bytes: Uint8Array): string {
 }
 
 /**
- * The GPUs of this host. Throws NativeError only where the host has neither memory nor threads for
- * them; what is missing of CUDA is said in `info`.
+ * Opens the GPUs of this host. Throws NativeError only if memory or threads are insufficient.
+ * `info` reports a missing driver or device.
  */
 export function openGpus(native: Native, options: GpusOptions): Gpus {
   return new NativeGpus(native, options);

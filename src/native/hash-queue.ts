@@ -15,25 +15,25 @@ import type { Region } from "./region.ts";
 const SUBMISSION_BYTES = 48;
 const COMPLETION_BYTES = 24;
 const REAP_MAX = 256;
-/** Tokens of watches have this bit; those of operations do not. */
+/** Tokens of watches have this bit set; tokens of operations do not. */
 const WATCH_BIT = 0x8000_0000;
 
-/** How an operation ended. `result` is the operation's own (a checksum, say). */
+/** Result of an operation. `result` depends on the operation, for example a checksum. */
 export type Completed =
   | { readonly ok: true; readonly result: bigint }
   | { readonly ok: false; readonly status: StatusName; readonly errno: number };
 
 export interface QueueOptions {
-  /** Operations in flight at most; a power of two. */
+  /** Maximum operations in flight, a power of two. */
   readonly entries: number;
   readonly threads: number;
-  /** Processes watched at the same time at most. */
+  /** Maximum processes watched at the same time. */
   readonly watches: number;
 }
 
 /**
- * Work for native threads, as promises. Threads fill a completion ring and write an eventfd; one
- * reader of the eventfd drains the ring, so a burst of completions costs one wake.
+ * Runs operations on native threads and returns promises. The threads fill a completion ring and
+ * write an eventfd; one reader drains the ring, so that a burst of completions costs one wake-up.
  */
 export class Queue implements AsyncDisposable {
   readonly #native: Native;
@@ -47,9 +47,9 @@ export class Queue implements AsyncDisposable {
   readonly #waiting = new Map<number, (completed: Completed) => void>();
   readonly #watching = new Map<number, { pidFd: number; onDeath: () => void }>();
   readonly #events: EventReader;
-  readonly #wantRoom: (() => void)[] = [];
+  readonly #waitingForRoom: (() => void)[] = [];
   #nextToken = 1;
-  /** Watches ended since the ring was last drained. */
+  /** Watches that ended since the ring was last drained. */
   #unwatched = 0;
   #closed = false;
 
@@ -70,17 +70,20 @@ export class Queue implements AsyncDisposable {
     return this.#waiting.size;
   }
 
-  /** Backs a span of an arena with memory, on a native thread. */
+  /** Backs a span of an arena with memory. */
   populate(region: Region, offset: number, bytes: number): Promise<Completed> {
     return this.#submit(OPERATION.populate, region.handle, offset, bytes, 0n);
   }
 
-  /** XXH3-64 of a span, on a native thread. */
+  /** Computes the XXH3-64 of a span. */
   checksum(region: Region, offset: number, bytes: number): Promise<Completed> {
     return this.#submit(OPERATION.checksum, region.handle, offset, bytes, 0n);
   }
 
-  /** Whether a span has the MAC of `request`, a `MacRequest`: `result` 1; on a native thread. */
+  /**
+   * Compares the MAC of a span with the one in `request`, a `MacRequest`. `result` is 1 if they
+   * match.
+   */
   async mac(
     region: Region,
     offset: number,
@@ -91,12 +94,12 @@ export class Queue implements AsyncDisposable {
       ...([OPERATION.mac, region.handle, offset, bytes] as const),
       BigInt(request.address),
     );
-    // Kept until here: the thread reads it.
+    // Keeps the request alive until the thread has read it.
     assert(request.bytes.length > 0, "the request is in place until its completion");
     return done;
   }
 
-  /** Goes the whole way and back; `result` is `argument`. */
+  /** Completes without work; `result` is `argument`. */
   nop(argument: bigint): Promise<Completed> {
     return this.#submit(OPERATION.nop, 0, 0, 0, argument);
   }
@@ -128,9 +131,9 @@ export class Queue implements AsyncDisposable {
     return new Promise((resolve) => this.#waiting.set(token, resolve));
   }
 
-  /** Resolves when something was completed, so that a full queue may have room again. */
+  /** Resolves after a completion, when a full queue may have room again. */
   room(): Promise<void> {
-    return new Promise((resolve) => this.#wantRoom.push(resolve));
+    return new Promise((resolve) => this.#waitingForRoom.push(resolve));
   }
 
   #takeToken(): number {
@@ -141,8 +144,9 @@ export class Queue implements AsyncDisposable {
   }
 
   /**
-   * Calls `onDeath` once when the process behind `pidFd` has ended; the descriptor is the queue's
-   * from now on. Dispose what comes back to stop watching. Throws NativeError `full` over the cap.
+   * Calls `onDeath` once when the process behind `pidFd` has ended. The queue takes over the
+   * descriptor. Dispose the result to stop watching. Throws NativeError `full` if too many
+   * processes are watched.
    */
   watch(pidFd: number, onDeath: () => void): Disposable {
     const token = this.#takeToken();
@@ -152,14 +156,14 @@ export class Queue implements AsyncDisposable {
     return { [Symbol.dispose]: () => this.#unwatch(token) };
   }
 
-  /** Closes the descriptor. The death may have been told, be on its way, or never come. */
+  /** Closes the descriptor. The death may have been reported, be pending, or never occur. */
   #unwatch(token: number): void {
     const watch = this.#watching.get(token);
     if (watch === undefined) return;
     this.#watching.delete(token);
     this.#native.symbols.hearth_queue_unwatch(this.#handle, watch.pidFd);
     this.#unwatched++;
-    // Deaths that nobody waits for take room in the ring until they are reaped.
+    // Deaths of ended watches occupy the ring until they are reaped.
     if (this.#unwatched === this.#watches) queueMicrotask(() => this.#closed || this.#drain());
   }
 
@@ -172,9 +176,10 @@ export class Queue implements AsyncDisposable {
       for (let i = 0; i < count; i++) this.#deliver(i * COMPLETION_BYTES);
     } while (count === REAP_MAX);
     if (count < 0) throw new NativeError("hearth_queue_reap", count, 0);
-    // As many as there may be room for; those who find none ask again, behind the others.
+    // Wakes as many waiters as there may be room for. A waiter that still finds none waits again,
+    // last.
     const free = this.#entries - this.#waiting.size;
-    for (const resolve of this.#wantRoom.splice(0, free)) resolve();
+    for (const resolve of this.#waitingForRoom.splice(0, free)) resolve();
   }
 
   #deliver(at: number): void {
@@ -192,12 +197,12 @@ export class Queue implements AsyncDisposable {
         ? { ok: true, result: view.getBigUint64(at + 8, true) }
         : { ok: false, status: statusName(status), errno: view.getInt32(at + 20, true) };
     const resolve = this.#waiting.get(token);
-    assert(resolve !== undefined, "a completion has somebody waiting");
+    assert(resolve !== undefined, "a completion has a waiter");
     this.#waiting.delete(token);
     resolve(completed);
   }
 
-  /** Ends the threads and resolves what was not done as `closed`. */
+  /** Ends the threads and resolves pending operations as `closed`. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#closed) return;
     for (const token of [...this.#watching.keys()]) this.#unwatch(token);
@@ -207,7 +212,7 @@ export class Queue implements AsyncDisposable {
     for (const resolve of this.#waiting.values())
       resolve({ ok: false, status: "closed", errno: 0 });
     this.#waiting.clear();
-    for (const resolve of this.#wantRoom.splice(0)) resolve();
+    for (const resolve of this.#waitingForRoom.splice(0)) resolve();
   }
 }
 
@@ -217,19 +222,19 @@ export const MAC_KEY_BYTES = 16;
 const REQUEST_BYTES = STRUCTS.MacRequest.size;
 const FIELDS = STRUCTS.MacRequest.fields;
 
-/** A block in a region, by what its MAC covers. */
+/** A block in a region, with the fields that its MAC covers. */
 export interface MacBlock {
   readonly region: Region;
   readonly offset: number;
-  /** Length of the block. */
+  /** Length of the block in bytes. */
   readonly bytes: number;
   readonly digest: Uint8Array;
   readonly layer: number;
 }
 
 /**
- * AEGIS-128L MACs of blocks under one key: over digest, layer, length and payload. The key stays in
- * this object.
+ * AEGIS-128L MACs of blocks under one key, over digest, layer, length and payload. The object keeps
+ * the key.
  */
 export class BlockMacs {
   readonly #native: Native;
@@ -238,14 +243,16 @@ export class BlockMacs {
   readonly #sum = new BigUint64Array(new ArrayBuffer(8));
   readonly #sumBytes = new Uint8Array(this.#sum.buffer);
 
-  /** `key`: 16 bytes. */
+  /** `key` has 16 bytes. */
   constructor(native: Native, key: Uint8Array) {
     assert(key.length === MAC_KEY_BYTES, "a MAC key has 16 bytes");
     this.#native = native;
     this.#key = key.slice();
   }
 
-  /** Copies `from` into the region and writes the MAC to `mac`; the XXH3-64 of the bytes. */
+  /**
+   * Copies `from` into the region and writes the MAC to `mac`. Returns the XXH3-64 of the bytes.
+   */
   copyIn(block: MacBlock, from: NativeBuffer, mac: Uint8Array): bigint {
     assert(block.bytes <= from.bytes.length, "the copy fits the buffer");
     this.#fill(this.#request, block, mac, from.address);
@@ -256,7 +263,7 @@ export class BlockMacs {
     return this.#sum[0]!;
   }
 
-  /** Copies out of the region into `into`. True: the bytes copied have the MAC. */
+  /** Copies a block from the region to `into`. True if the copy matches the MAC. */
   copyOut(block: MacBlock, into: NativeBuffer, mac: Uint8Array): boolean {
     assert(block.bytes <= into.bytes.length, "the copy fits the buffer");
     this.#fill(this.#request, block, mac, into.address);
@@ -264,14 +271,14 @@ export class BlockMacs {
     return this.#native.check("hearth_region_mac_out", call(this.#request.bytes)) === 1;
   }
 
-  /** Whether the region's bytes have the MAC. About 100 µs a MiB. */
+  /** Whether the block in the region matches the MAC. About 100 µs per MiB. */
   check(block: MacBlock, mac: Uint8Array): boolean {
     this.#fill(this.#request, block, mac, 0);
     const call = this.#native.symbols.hearth_region_mac_check;
     return this.#native.check("hearth_region_mac_check", call(this.#request.bytes)) === 1;
   }
 
-  /** As `check`, on a native thread. Null: the queue is closed. */
+  /** As `check`, on a native thread. Null if the queue is closed. */
   async checkLater(queue: Queue, block: MacBlock, mac: Uint8Array): Promise<boolean | null> {
     const request = nativeBuffer(REQUEST_BYTES);
     this.#fill(request, block, mac, 0);
@@ -285,7 +292,7 @@ export class BlockMacs {
   }
 
   #fill(into: NativeBuffer, block: MacBlock, mac: Uint8Array, buffer: number): void {
-    // Field by field: bigints and objects would cost 2 % of a copy of 1 MiB.
+    // Written field by field: bigints and objects would cost 2 % of a 1 MiB copy.
     const words = new Uint32Array(into.bytes.buffer);
     writeU64(words, FIELDS.region.offset, block.region.handle);
     writeU64(words, FIELDS.offset.offset, block.offset);

@@ -12,11 +12,11 @@ import {
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
-/** How a lane's bytes are sealed. `none` only on a network that the operator declared trusted. */
+/** Encryption of a lane. `none` is only for a network that the operator declared trusted. */
 export const CIPHERS = ["aegis-128l", "aes-128-gcm", "none"] as const;
 export type Cipher = (typeof CIPHERS)[number];
 
-/** Why a transfer or a lane came to nothing. */
+/** Why a transfer or a session failed. */
 export type LaneFault =
   | "broken"
   | "forged"
@@ -29,9 +29,9 @@ export type LaneFault =
   | "full";
 
 export interface LaneSession {
-  /** Names the session in the clear on each lane: 16 bytes, fresh. */
+  /** Session id, sent in the clear on each lane: 16 random bytes. */
   readonly id: Uint8Array;
-  /** 32 fresh random bytes that both sides got inside TLS; keys are derived from them. */
+  /** 32 random bytes that both sides received over TLS. Keys are derived from them. */
   readonly secret: Uint8Array;
   readonly cipher: Cipher;
   readonly lanes: number;
@@ -40,44 +40,50 @@ export interface LaneSession {
 export type Sent = { readonly ok: true } | { readonly ok: false; readonly fault: LaneFault };
 
 export type Received =
-  /** XXH3-64 of the span, taken after its last byte was written. */
+  /** XXH3-64 of the span, computed after its last byte was written. */
   | { readonly ok: true; readonly checksum: bigint }
   | { readonly ok: false; readonly fault: LaneFault };
 
 /**
- * TCP connections that native threads own: they carry payload from arena to arena, sealed record by
- * record. A session is a few of them between two hosts; bytes flow one way, from who sends to who
- * dialled. Promises:
+ * TCP connections ("lanes") owned by native threads, which carry payload from arena to arena in
+ * encrypted records. A session consists of several lanes between two hosts. Bytes flow in one
+ * direction, to the side that dialled. Promises:
  *
- * - A span belongs to the lanes until its promise has resolved, cancelled or not; then nothing
- *   reads or writes it any more.
- * - A record that was changed, repeated, left out, or moved to another place, lane, transfer or
- *   session ends its session with `forged`; no byte of it is given to anybody (the span's content
- *   is undefined after a fault).
- * - Only bytes of transfers that `receive` announced are written, at most as many as it said.
+ * - The lanes own a transfer's span until the transfer's promise resolves, even if it is cancelled.
+ *   Afterwards nothing accesses the span.
+ * - A record that was modified, repeated, dropped, or moved to another place, lane, transfer or
+ *   session ends its session with `forged`. None of its bytes is delivered; the span's content is
+ *   undefined after a fault.
+ * - Only transfers announced with `receive` are written, and at most the announced number of bytes.
  */
 export interface Lanes extends AsyncDisposable {
-  /** Takes lanes of expected sessions. Returns the port; 0 takes a free one. Throws NativeError. */
+  /**
+   * Listens for lanes of expected sessions. Port 0 selects a free port. Returns the port. Throws
+   * NativeError.
+   */
   listen(host: string, port: number): number;
   /**
-   * The side that sends: lanes that prove to know the secret within `expireMs` belong to it. Throws
+   * The sending side. Accepts lanes that prove knowledge of the secret within `expireMs`. Throws
    * LaneError, as `dial` does.
    */
   expect(session: LaneSession, expireMs: number): Promise<LaneLink>;
-  /** The side that receives. */
+  /** The receiving side. */
   dial(session: LaneSession, host: string, port: number, timeoutMs: number): Promise<LaneLink>;
 }
 
 export interface LaneLink extends AsyncDisposable {
-  /** Resolves when it has ended. */
+  /** Resolves when the session has ended. */
   readonly ended: Promise<LaneFault>;
-  /** Resolves when the kernel has all of it (or will never get it). `transfer` < 2^32, unused. */
+  /**
+   * Resolves when the kernel has accepted all bytes, or never will. `transfer` is an unused number
+   * below 2^32.
+   */
   send(transfer: number, offset: number, bytes: number): Promise<Sent>;
-  /** Announce it before the other side is asked to send. `bytes` must be exact. */
+  /** Announces a transfer. Call it before asking the other side to send. `bytes` must be exact. */
   receive(transfer: number, offset: number, bytes: number): Promise<Received>;
-  /** Bytes of a transfer that have arrived so far; 0 for one that is over. */
+  /** Bytes of a transfer received so far. 0 if it has ended. */
   arrived(transfer: number): number;
-  /** Its promise resolves as `cancelled` as soon as nothing touches the span. */
+  /** Cancels a transfer. Its promise resolves as `cancelled` once nothing accesses the span. */
   cancel(transfer: number): void;
 }
 
@@ -85,15 +91,15 @@ export interface LanesOptions {
   readonly region: Region;
   readonly threads: number;
   /**
-   * SO_SNDBUF and SO_RCVBUF of each lane. 0: to a host less than 0.5 ms away a send buffer that
-   * stays in the cache, else what the kernel finds. A receive buffer below 4 MiB is slow.
+   * SO_SNDBUF and SO_RCVBUF of each lane. 0: for a host less than 0.5 ms away, a send buffer that
+   * fits the cache, otherwise the kernel's default. A receive buffer below 4 MiB is slow.
    */
   readonly socketBytes: number;
-  /** What one key seals at most, for tests; else what suits the cipher. */
+  /** Maximum bytes encrypted with one key, for tests. Default: the limit of the cipher. */
   readonly rekeyBytes?: number;
 }
 
-/** A session that never opened. */
+/** A session that failed to open. */
 export class LaneError extends HearthError {
   readonly fault: LaneFault;
 
@@ -122,11 +128,11 @@ class NativeLanes implements Lanes {
   readonly #handle: number;
   readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
   readonly #doneView = new DataView(this.#done.bytes.buffer);
-  /** Who waits for the completion with a token: a session's link or one of its transfers. */
+  /** Callbacks by token: of a session or of one of its transfers. */
   readonly #waiting = new Map<number, (done: LaneDone) => void>();
   readonly #links = new Set<NativeLaneLink>();
   readonly #events: EventReader;
-  /** The arena cannot go before the lanes. */
+  /** Keeps the arena alive until the lanes are closed. */
   readonly #region: LanesOptions["region"];
   #nextToken = 1;
   #closing: Promise<void> | null = null;
@@ -196,7 +202,7 @@ class NativeLanes implements Lanes {
       forget: (transfer) => this.#waiting.delete(transfer),
     });
     this.#links.add(link);
-    this.#waiting.set(token, (done) => link.tell(done));
+    this.#waiting.set(token, (done) => link.handle(done));
     void link.ended.then(() => {
       this.#waiting.delete(token);
       this.#links.delete(link);
@@ -225,7 +231,7 @@ class NativeLanes implements Lanes {
     const token = Number(view.getBigUint64(at + fields.token.offset, true));
     const event = view.getUint32(at + fields.event.offset, true);
     const waiting = this.#waiting.get(token);
-    assert(waiting !== undefined, "a completion has somebody waiting");
+    assert(waiting !== undefined, "a completion has a waiter");
     if (event !== LANE_EVENT.opened) this.#waiting.delete(token);
     waiting({
       event,
@@ -270,7 +276,7 @@ function addressOf(host: string, port: number): Uint8Array {
   const address = nativeBuffer(STRUCTS.LaneAddress.size).bytes;
   const text = new TextEncoder().encode(host);
   const bytes = new Uint8Array(HOST_BYTES);
-  // One that does not fit is no address.
+  // A host name that does not fit stays empty and is rejected as an address.
   if (text.length < HOST_BYTES) bytes.set(text);
   writeStruct("LaneAddress", { host: bytes, port, reserved: 0 }, address);
   return address;
@@ -285,17 +291,14 @@ async function resolve(host: string): Promise<string> {
   }
 }
 
-/**
- * Lanes to and from one region. Throws NativeError where the host has neither memory nor threads
- * for them.
- */
+/** Opens lanes from and to one region. Throws NativeError if memory or threads are insufficient. */
 export function openLanes(native: Native, options: LanesOptions): Lanes {
   return new NativeLanes(native, options);
 }
 
 const TRANSFER = STRUCTS.LaneTransfer;
 
-/** What became of a session or of a transfer. */
+/** Completion of a session event or of a transfer. */
 interface LaneDone {
   /** A `LANE_EVENT`. */
   readonly event: number;
@@ -303,9 +306,9 @@ interface LaneDone {
   readonly checksum: bigint;
 }
 
-/** Where completions are waited for. */
+/** Registry of the callbacks for completions. */
 interface LaneWaits {
-  /** The token of one for which `settle` waits from now on. */
+  /** Returns a token whose completion calls `settle`. */
   wait(settle: (done: LaneDone) => void): number;
   forget(token: number): void;
 }
@@ -333,18 +336,18 @@ class NativeLaneLink implements LaneLink {
     this.ended = this.#ending.promise;
   }
 
-  /** Resolves when all lanes are up. Throws LaneError where they never will be. */
+  /** Resolves when all lanes are open. Throws LaneError if the session ends before that. */
   opened(): Promise<void> {
     return this.#opening.promise;
   }
 
-  /** The session's own events. */
-  tell({ event, fault }: LaneDone): void {
+  /** Handles an event of the session itself. */
+  handle({ event, fault }: LaneDone): void {
     if (event === LANE_EVENT.opened) {
       this.#opening.resolve();
       return;
     }
-    assert(fault !== "none", "a session ends for a reason");
+    assert(fault !== "none", "a session's end has a fault");
     this.#fault = fault;
     this.#unname();
     this.#opening.reject(new LaneError(fault));
@@ -368,7 +371,7 @@ class NativeLaneLink implements LaneLink {
     offset: number,
     bytes: number,
   ): Promise<LaneDone> {
-    assert(part === this.#part, "bytes flow from who expects to who dials");
+    assert(part === this.#part, "the side that expects sends, the side that dials receives");
     const { promise, resolve } = Promise.withResolvers<LaneDone>();
     const token = this.#waits.wait(resolve);
     const code = this.#isNamed ? this.#submit(token, transfer, offset, bytes) : STATUS.closed;

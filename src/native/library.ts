@@ -16,20 +16,20 @@ import { nativeBuffer, readStruct } from "./memory.ts";
 
 export type FunctionName = keyof typeof FUNCTIONS;
 /**
- * Every export takes numbers (an address, a handle, a count) or typed arrays and returns an i32.
+ * Every export takes numbers (an address, a handle, a count) or typed arrays, and returns an i32.
  */
 export type Symbols = Record<FunctionName, (...args: NativeArgument[]) => number>;
 export type NativeArgument = number | Uint8Array | Uint16Array | Uint32Array | BigUint64Array;
 
 declare const HEARTH_COMPILED: boolean;
 
-/** True in the executable made by `bun run build`. */
+/** True in the executable built by `bun run build`. */
 export const compiled = typeof HEARTH_COMPILED !== "undefined" && HEARTH_COMPILED;
 
-/** `linux-x64` or `linux-arm64`: the names under which libraries are built. */
+/** `linux-x64` or `linux-arm64`, as in the paths of built libraries. */
 export const hostTarget = `${process.platform}-${process.arch}`;
 
-/** Where a checkout's library lies; in the executable it is inside. */
+/** Path of a checkout's library. The executable contains its own. */
 export function libraryPath(): string {
   return join(import.meta.dir, "../../dist/native", hostTarget, "libhearth.so");
 }
@@ -49,7 +49,7 @@ function openAt(path: string): Symbols {
   try {
     return dlopen(path, declarations()).symbols as unknown as Symbols;
   } catch (cause) {
-    const message = `the native library cannot be loaded: ${messageOf(cause)}`;
+    const message = `cannot load the native library: ${messageOf(cause)}`;
     throw new HearthError("NATIVE_UNAVAILABLE", message, { cause });
   }
 }
@@ -57,7 +57,7 @@ function openAt(path: string): Symbols {
 function openFromCheckout(): Symbols {
   const path = libraryPath();
   if (!existsSync(path)) {
-    throw new HearthError("NATIVE_UNAVAILABLE", `there is no native library at ${path}`, {
+    throw new HearthError("NATIVE_UNAVAILABLE", `native library not found at ${path}`, {
       fix: "build it with `bun run native` (needs Zig from `bun install`, on Linux)",
     });
   }
@@ -69,13 +69,14 @@ function checkAbi(symbols: Symbols): void {
   symbols.hearth_abi(info.bytes);
   const hash = readStruct("AbiInfo", info.bytes).abi_hash.toHex();
   if (hash === ABI_HASH) return;
-  const message = `the native library speaks ABI ${hash}, these bindings ${ABI_HASH}`;
+  const message = `the native library has ABI ${hash}, these bindings expect ${ABI_HASH}`;
   throw new HearthError("NATIVE_ABI_MISMATCH", message, { fix: "rebuild with `bun run native`" });
 }
 
 /**
- * What the library is compiled for, as /proc/cpuinfo spells it: x86-64-v3 with AES and carry-less
- * products; ARMv8 with AES. Elsewhere its first hash would end the process with SIGILL.
+ * CPU features that the library is compiled for, as /proc/cpuinfo spells them: x86-64-v3 with AES
+ * and carry-less multiplication, or ARMv8 with AES. On a CPU without them the first hash would end
+ * the process with SIGILL.
  */
 export const CPU_FLAGS: Readonly<Record<string, readonly string[]>> = {
   x64: [
@@ -85,7 +86,7 @@ export const CPU_FLAGS: Readonly<Record<string, readonly string[]>> = {
   arm64: ["asimd", "aes"],
 };
 
-/** Flags of the processor, from the text of /proc/cpuinfo; null where it names none. */
+/** CPU flags in the text of /proc/cpuinfo. Null if it lists none. */
 export function cpuFlags(cpuInfo: string): readonly string[] | null {
   return /^(?:flags|Features)\s*:\s*(.*)$/m.exec(cpuInfo)?.[1]?.split(" ") ?? null;
 }
@@ -95,7 +96,7 @@ function checkCpu(): void {
     ? cpuFlags(readFileSync("/proc/cpuinfo", "utf8"))
     : null;
   const missing = (CPU_FLAGS[process.arch] ?? []).filter((flag) => !flags?.includes(flag));
-  // Without /proc nothing is known; then it is tried.
+  // Without /proc the flags are unknown; continue then.
   if (flags === null || missing.length === 0) return;
   const what = `this processor lacks ${missing.join(", ")}`;
   throw new HearthError("NATIVE_UNAVAILABLE", what, {
@@ -103,7 +104,7 @@ function checkCpu(): void {
   });
 }
 
-/** Opens the library of this host and refuses one of another build. */
+/** Opens the library of this host. Throws if it was built from another version. */
 export function openLibrary(): Symbols {
   checkCpu();
   const symbols = compiled ? openEmbeddedLibrary(openAt) : openFromCheckout();
@@ -115,13 +116,13 @@ export function openLibrary(): Symbols {
 }
 
 /**
- * The profile switch: with `HEARTH_NATIVE_PROFILE=1` every native call is timed, and a table of
- * calls, p50 and p99 per function goes to stderr when the process ends.
+ * Profiling: with `HEARTH_NATIVE_PROFILE=1` every native call is timed, and a table of call counts,
+ * p50 and p99 per function is written to stderr when the process ends.
  */
 
 type NativeCall = (...args: unknown[]) => number;
 
-/** Buckets at powers of 2^(1/4) nanoseconds: a quantile is right to 19 %. */
+/** Buckets at powers of 2^(1/4) nanoseconds: a quantile is accurate to 19 %. */
 const BUCKETS = 160;
 const PER_DOUBLING = 4;
 
@@ -154,7 +155,10 @@ function timed(call: NativeCall, samples: Samples): NativeCall {
   };
 }
 
-/** Wraps every function of `symbols`; returns the wrapped ones and what prints the table. */
+/**
+ * Wraps every function of `symbols`. Returns the wrapped functions and a function that prints the
+ * table.
+ */
 function profileCalls<T extends Record<string, unknown>>(
   symbols: T,
 ): { symbols: T; report: () => string } {
@@ -186,9 +190,9 @@ function formatProfile(all: Map<string, Samples>): string {
 }
 
 /**
- * The library inside the executable. Bun would unpack it to a guessable file in the temporary
- * folder and trust whatever lies there next time; so its digest is checked and it is loaded from a
- * sealed memfd, or from a private folder where the kernel refuses to execute one
+ * Loading the library inside the executable. Bun would unpack it to a predictable file in the
+ * temporary folder and trust an existing file there. Instead, its digest is checked, and it is
+ * loaded from a sealed memfd, or from a private folder if the kernel refuses to execute a memfd
  * (`vm.memfd_noexec=2`).
  */
 
@@ -198,7 +202,7 @@ declare const HEARTH_NATIVE_SHA256: string;
 const MFD_CLOEXEC = 1;
 const MFD_ALLOW_SEALING = 2;
 const F_ADD_SEALS = 1033;
-/** SEAL, SHRINK, GROW and WRITE: nobody changes the code once it was checked. */
+/** SEAL, SHRINK, GROW and WRITE: the code cannot change after the check. */
 const SEAL_ALL = 0x0f;
 
 interface EmbeddedModule {
@@ -206,8 +210,8 @@ interface EmbeddedModule {
 }
 
 /**
- * Path of the file inside the executable. `HEARTH_TARGET` is a constant of the build: the branch
- * not taken, and its library, are left out. (Of an `if` with two returns both would be kept.)
+ * Path of the file inside the executable. `HEARTH_TARGET` is a build constant, so the bundler drops
+ * the other branch and its library. (With `if` and two returns it would keep both.)
  */
 function embeddedPath(): string {
   const embedded: EmbeddedModule =
@@ -221,13 +225,18 @@ function checkedLibrary(): Uint8Array {
   const bytes = readFileSync(embeddedPath());
   const digest = createHash("sha256").update(bytes).digest("hex");
   if (digest === HEARTH_NATIVE_SHA256) return bytes;
-  throw new HearthError("NATIVE_UNAVAILABLE", "the library inside this executable is damaged", {
-    fix: "install the executable again",
-  });
+  throw new HearthError(
+    "NATIVE_UNAVAILABLE",
+    "the library inside this executable is damaged: digest mismatch",
+    {
+      fix: "install the executable again",
+    },
+  );
 }
 
 /**
- * A sealed anonymous file with these bytes; its descriptor stays open until the library is loaded.
+ * Creates a sealed anonymous file with these bytes. Its descriptor stays open until the library is
+ * loaded.
  */
 function sealedMemfd(bytes: Uint8Array): number {
   const libc = dlopen("libc.so.6", {
@@ -236,13 +245,13 @@ function sealedMemfd(bytes: Uint8Array): number {
   });
   const name = Buffer.from("hearth-library\0");
   const fd = libc.symbols.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) throw new HearthError("NATIVE_UNAVAILABLE", "memfd_create was refused");
+  if (fd < 0) throw new HearthError("NATIVE_UNAVAILABLE", "memfd_create failed");
   for (let written = 0; written < bytes.length; ) {
     written += writeSync(fd, bytes, written, bytes.length - written);
   }
   if (libc.symbols.fcntl(fd, F_ADD_SEALS, SEAL_ALL) !== 0) {
     closeSync(fd);
-    throw new HearthError("NATIVE_UNAVAILABLE", "the memfd could not be sealed");
+    throw new HearthError("NATIVE_UNAVAILABLE", "sealing the memfd failed");
   }
   return fd;
 }
@@ -257,8 +266,8 @@ function openFromMemfd<T>(bytes: Uint8Array, open: (path: string) => T): T {
 }
 
 /**
- * systemd's RuntimeDirectory, or the user's; never the shared temporary folder unless all else
- * fails.
+ * The RuntimeDirectory of systemd, or the user's runtime folder; the shared temporary folder only
+ * if both fail.
  */
 function privateParent(): string {
   const fromUnit = process.env.RUNTIME_DIRECTORY?.split(":")[0];
@@ -266,7 +275,8 @@ function privateParent(): string {
 }
 
 function openFromPrivateFolder<T>(bytes: Uint8Array, open: (path: string) => T): T {
-  // mkdtemp makes the folder 0700 under a fresh name: nobody else can have put anything into it.
+  // mkdtemp creates the folder with mode 0700 and a fresh name, so that no other user can have
+  // written to it.
   const folder = mkdtempSync(join(privateParent(), "hearth-"));
   try {
     const path = join(folder, "libhearth.so");
@@ -277,7 +287,7 @@ function openFromPrivateFolder<T>(bytes: Uint8Array, open: (path: string) => T):
   }
 }
 
-/** Loads the embedded library through `open`, which throws where it cannot. */
+/** Loads the embedded library with `open`, which throws if it cannot. */
 function openEmbeddedLibrary<T>(open: (path: string) => T): T {
   const bytes = checkedLibrary();
   let refused: unknown;
@@ -290,7 +300,7 @@ function openEmbeddedLibrary<T>(open: (path: string) => T): T {
     return openFromPrivateFolder(bytes, open);
   } catch (cause) {
     const reasons = `${messageOf(refused)}; then ${messageOf(cause)}`;
-    throw new HearthError("NATIVE_UNAVAILABLE", `the library cannot be loaded: ${reasons}`, {
+    throw new HearthError("NATIVE_UNAVAILABLE", `cannot load the embedded library: ${reasons}`, {
       cause,
       fix: "give the process a RuntimeDirectory on a file system without noexec",
     });

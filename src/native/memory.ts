@@ -2,7 +2,7 @@ import { ptr } from "bun:ffi";
 import { assert, HearthError } from "../core/index.ts";
 import { STATUS, STRUCTS } from "./abi.gen.ts";
 
-/** Reads and writes the boundary's structs by the offsets the library was compiled with. */
+/** Reads and writes structs at the offsets the library was compiled with. */
 
 export type StructName = keyof typeof STRUCTS;
 
@@ -65,19 +65,19 @@ export function readStruct<Name extends StructName>(
   return values as StructValue<Name>;
 }
 
-/** Writes a whole number below 2^53 as u64 at a byte offset: without a bigint. */
+/** Writes an integer below 2^53 as u64 at a byte offset, without creating a bigint. */
 export function writeU64(words: Uint32Array, at: number, value: number): void {
   words[at / 4] = value;
   words[at / 4 + 1] = value / 2 ** 32;
 }
 
 /**
- * Memory whose address native code may keep. Small typed arrays move when the engine's collector or
- * optimiser pleases; an explicit ArrayBuffer does not. This is the only place that makes addresses.
+ * Memory whose address native code may keep. The JavaScript engine may move a small typed array at
+ * any time; it never moves an explicit ArrayBuffer. Addresses are created only here.
  */
 export interface NativeBuffer {
   readonly bytes: Uint8Array<ArrayBuffer>;
-  /** Stays true as long as `bytes` is referenced: whoever keeps the address keeps this object. */
+  /** Valid while `bytes` is referenced: code that keeps the address must keep this object. */
   readonly address: number;
 }
 
@@ -95,12 +95,12 @@ const NAMES = new Map<number, StatusName>(
   (Object.entries(STATUS) as [StatusName, number][]).map(([name, value]) => [value, name]),
 );
 
-/** The name of a negative return value. */
+/** Name of a negative return value. */
 export function statusName(code: number): StatusName {
   return NAMES.get(code) ?? "system";
 }
 
-/** A native call that should not have failed did; `status` and `errno` say how. */
+/** An unexpected failure of a native call. `status` and `errno` give the cause. */
 export class NativeError extends HearthError {
   readonly status: StatusName;
   readonly errno: number;
@@ -115,8 +115,8 @@ export class NativeError extends HearthError {
 }
 
 /**
- * Calls `drain` each time native threads have written the eventfd, so that a burst of completions
- * costs one wake. The descriptor stays its owner's.
+ * Calls `drain` after native threads have written the eventfd, so that a burst of completions costs
+ * one wake-up. The caller owns the descriptor.
  */
 export class EventReader {
   readonly #reader: { read(): Promise<{ done: boolean }>; cancel(): Promise<void> };
@@ -136,7 +136,7 @@ export class EventReader {
     }
   }
 
-  /** `drain` is not called any more once this has resolved. */
+  /** Once this has resolved, `drain` is not called any more. */
   async stop(): Promise<void> {
     this.#stopped = true;
     await this.#reader.cancel();

@@ -30,7 +30,7 @@ export type RdmaState =
 
 export type RdmaPortState = "active" | "down" | "no_address" | "fatal";
 
-/** A port of a NIC: what queue pairs go out of. */
+/** A NIC port, from which queue pairs are created. */
 export interface RdmaPort {
   readonly index: number;
   readonly device: string;
@@ -44,18 +44,18 @@ export interface RdmaPort {
   readonly linkLayer: "infiniband" | "ethernet";
   /** Path MTU in bytes. */
   readonly mtu: number;
-  /** READs in flight that a queue pair may begin, and those it may answer. */
+  /** Maximum READs in flight that a queue pair may issue and may answer. */
   readonly readsOut: number;
   readonly readsIn: number;
   readonly messageBytesMax: number;
-  /** Mbit/s; 0: unknown. */
+  /** Mbit/s. 0 if unknown. */
   readonly speed: number;
   readonly numaNode: number | null;
   readonly hasRelaxedOrdering: boolean;
   readonly hasDmaBuf: boolean;
 }
 
-/** What one side of a queue pair has to know of the other. */
+/** Address of one side of a queue pair, which the other side must know to connect. */
 export interface RdmaAddress {
   readonly gid: Uint8Array;
   readonly queuePair: number;
@@ -66,10 +66,10 @@ export interface RdmaAddress {
   readonly readsIn: number;
 }
 
-/** Why a link, a loan or a read came to nothing. */
+/** Why a queue pair, a lending or a read failed. */
 export type RdmaFault = "broken" | "cancelled" | "full" | "unregistered" | "port";
 
-/** How the other side reaches a span that is lent. */
+/** Remote address and key of a lent span. */
 export interface RdmaWindow {
   readonly address: bigint;
   readonly key: number;
@@ -80,30 +80,30 @@ export type Lent =
   | { readonly ok: false; readonly fault: RdmaFault };
 
 export type RdmaRead =
-  /** XXH3-64 of the span, taken after its last byte was written. */
+  /** XXH3-64 of the span, computed after its last byte was written. */
   | { readonly ok: true; readonly checksum: bigint }
   | { readonly ok: false; readonly fault: RdmaFault };
 
 export interface RdmaLinkSettings {
-  /** A packet is sent again after 4.096 us * 2^timeout without an answer, `retries` times. */
+  /** A packet without an answer is sent again after 4.096 µs * 2^timeout, `retries` times. */
   readonly timeout: number;
   /** 1 to 6. */
   readonly retries: number;
   readonly trafficClass: number;
   readonly serviceLevel: number;
-  /** One READ reads so many bytes at most. */
+  /** Maximum bytes of one READ. */
   readonly pieceBytes: number;
 }
 
 export interface RdmaOptions {
   readonly region: Region;
-  /** Path of the verbs' library; null for `libibverbs.so.1` as the dynamic linker finds it. */
+  /** Path of the verbs library. Null: `libibverbs.so.1` as the dynamic linker finds it. */
   readonly library: string | null;
-  /** Names of devices that may be used; null: all. */
+  /** Names of the devices to use. Null: all. */
   readonly devices: readonly string[] | null;
-  /** Null: chosen by rule (RoCE v2 before others, no link-local address). */
+  /** Null: chosen automatically (RoCE v2 before others, no link-local address). */
   readonly gidIndex: number | null;
-  /** Bytes and spans that others can read at the same time, at most. */
+  /** Maximum bytes and spans lent at the same time. */
   readonly windowBytes: number;
   readonly windowSpans: number;
   readonly linksMax: number;
@@ -112,55 +112,57 @@ export interface RdmaOptions {
 }
 
 /**
- * The RDMA devices of this host, opened at run time. Promises:
+ * The RDMA devices of this host. The verbs library is loaded at run time. Promises:
  *
- * - Without a library, a device, or enough memory that may be locked it opens all the same and says
- *   so in `state`; then `link` throws NativeError `unsupported`.
- * - Others read exactly the spans that are lent to them, for as long as they are lent. Nobody
- *   writes to the region from outside.
- * - A span of a loan or a read belongs to the device until its promise has resolved.
- * - Any error ends the link with all that is under way on it; nothing is left half alive.
+ * - Without a library, a device, or enough lockable memory, opening succeeds and `state` gives the
+ *   reason; `link` then throws NativeError `unsupported`.
+ * - Peers can read exactly the lent spans, while they are lent. No peer can write to the region.
+ * - The device owns the span of a lending or a read until its promise resolves.
+ * - Any error ends the queue pair with everything in flight on it.
  */
 export interface Rdma extends AsyncDisposable {
   readonly state: RdmaState;
-  /** Behind the state, or 0. */
+  /** errno that led to the state, or 0. */
   readonly errno: number;
-  /** As they are now. */
+  /** Current state of the ports. */
   ports(): readonly RdmaPort[];
-  /** A queue pair out of a port. Throws NativeError: `full`, `unsupported`, `device_failed`. */
+  /** Creates a queue pair on a port. Throws NativeError: `full`, `unsupported`, `device_failed`. */
   link(port: number, settings: RdmaLinkSettings): RdmaLink;
 }
 
-/** States: made → connected → ended. */
+/** A queue pair. States: created → connected → ended. */
 export interface RdmaLink extends AsyncDisposable {
-  /** What the other side has to know of it. */
+  /** Address to send to the other side. */
   readonly address: RdmaAddress;
-  /** Resolves when it has ended and nothing of it touches the region any more. */
+  /** Resolves when the queue pair has ended and nothing accesses the region any more. */
   readonly ended: Promise<RdmaFault>;
   /**
-   * Throws NativeError where the address is none. It does not wait: what is read meanwhile begins
-   * when the device is ready, a device that refuses ends the link with `broken`.
+   * Throws NativeError if the address is invalid. Returns without waiting: reads start when the
+   * device is ready, and a device that refuses ends the queue pair with `broken`.
    */
   connect(other: RdmaAddress): void;
   /** Lets the other side read the span until `takeBack`. */
   lend(offset: number, bytes: number): { readonly token: number; readonly lent: Promise<Lent> };
-  /** Resolves when nobody can read it any more. */
+  /** Resolves when the other side can no longer read the span. */
   takeBack(token: number): Promise<void>;
-  /** Reads what the other side lent into the region. */
+  /** Reads a span that the other side lent into the region. */
   read(
     window: RdmaWindow,
     offset: number,
     bytes: number,
   ): { readonly token: number; readonly done: Promise<RdmaRead> };
-  /** Begins no more of it; `done` resolves with `cancelled` when what was begun is over. */
+  /**
+   * Issues no further READs for it. `done` resolves with `cancelled` when those in flight have
+   * ended.
+   */
   cancel(token: number): void;
-  /** Bytes of a read that have arrived; 0 for one that is over. */
+  /** Bytes of a read that have arrived. 0 if it has ended. */
   arrived(token: number): number;
 }
 
 const DONE = STRUCTS.RdmaDone;
 const REAP_MAX = 64;
-/** Lets the rule choose the GID. */
+/** Requests the automatic choice of the GID. */
 const BY_RULE = 0xffff_ffff;
 const ROCE_V2 = 2;
 const INFINIBAND = 1;
@@ -183,11 +185,11 @@ class NativeRdma implements Rdma {
   readonly #answer: NativeBuffer = nativeBuffer(256);
   readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
   readonly #doneView = new DataView(this.#done.bytes.buffer);
-  /** Who waits for events with a token: links, loans and reads. */
+  /** Callbacks by token: of queue pairs, lendings and reads. */
   readonly #waiting = new Map<number, (done: RdmaDone) => "more" | "over">();
   readonly #links = new Set<NativeRdmaLink>();
   readonly #events: EventReader | null;
-  /** The arena cannot go before what reads into it. */
+  /** Keeps the arena alive until reads into it have ended. */
   readonly #region: RdmaOptions["region"];
   #nextToken = 1;
   #closing: Promise<void> | null = null;
@@ -265,8 +267,8 @@ class NativeRdma implements Rdma {
     if (this.#closing !== null) throw new NativeError(name, STATUS.closed, 0);
     let made: NativeRdmaLink | undefined;
     const token = this.#wait((done) => {
-      assert(made !== undefined, "a link's end comes after its beginning");
-      made.tell(done);
+      assert(made !== undefined, "a queue pair ends after its creation");
+      made.handle(done);
       this.#links.delete(made);
       return "over";
     });
@@ -314,7 +316,7 @@ class NativeRdma implements Rdma {
       return;
     }
     const waiting = this.#waiting.get(token);
-    assert(waiting !== undefined, "an event has somebody waiting");
+    assert(waiting !== undefined, "an event has a waiter");
     const outcome = waiting({
       event,
       fault: FAULTS.get(view.getUint32(at + fields.fault.offset, true))!,
@@ -369,7 +371,7 @@ function addressFrom(bytes: Uint8Array): RdmaAddress {
   };
 }
 
-/** Texts with a zero byte behind each and another behind the last. */
+/** Zero-terminated strings with another zero byte after the last one. */
 function textBuffer(texts: readonly string[]): NativeBuffer {
   const joined = new TextEncoder().encode(`${texts.map((text) => `${text}\0`).join("")}\0`);
   const buffer = nativeBuffer(joined.length);
@@ -383,25 +385,25 @@ function textOf(bytes: Uint8Array): string {
 }
 
 /**
- * Opens the RDMA devices of this host. Throws NativeError where the host has neither memory nor
- * threads for them; a host without devices is no error.
+ * Opens the RDMA devices of this host. Throws NativeError if memory or threads are insufficient. A
+ * host without devices is not an error.
  */
 export function openRdma(native: Native, options: RdmaOptions): Rdma {
   return new NativeRdma(native, options);
 }
 
-/** What became of a link, a loan or a read. */
+/** Event of a queue pair, a lending or a read. */
 interface RdmaDone {
-  /** A `RDMA_EVENT`. */
+  /** An `RDMA_EVENT`. */
   readonly event: number;
   readonly fault: RdmaFault | "none";
   readonly result: bigint;
   readonly key: number;
 }
 
-/** Where events are waited for. */
+/** Registry of the callbacks for events. */
 interface RdmaWaits {
-  /** The token of one whose events `settle` gets from now on, until it says that it is over. */
+  /** Returns a token whose events call `settle` until it returns "over". */
   wait(settle: (done: RdmaDone) => "more" | "over"): number;
   forget(token: number): void;
 }
@@ -419,8 +421,8 @@ class NativeRdmaLink implements RdmaLink {
   readonly #answer = new BigUint64Array(new ArrayBuffer(8));
   readonly #answerBytes = new Uint8Array(this.#answer.buffer);
   readonly #ending = Promise.withResolvers<RdmaFault>();
-  /** Loans that can be read, or are about to be: when they cannot any more. */
-  readonly #loans = new Map<number, PromiseWithResolvers<void>>();
+  /** Lent spans by token. Each promise resolves once the span is not readable any more. */
+  readonly #lent = new Map<number, PromiseWithResolvers<void>>();
   #isNamed = true;
 
   constructor(native: Native, handle: number, address: RdmaAddress, waits: RdmaWaits) {
@@ -431,10 +433,10 @@ class NativeRdmaLink implements RdmaLink {
     this.ended = this.#ending.promise;
   }
 
-  /** The link's last event. */
-  tell({ fault }: RdmaDone): void {
-    assert(fault !== "none", "a link ends for a reason");
-    assert(this.#loans.size === 0, "nothing is lent by a link that has ended");
+  /** Handles the last event of the queue pair. */
+  handle({ fault }: RdmaDone): void {
+    assert(fault !== "none", "a queue pair's end has a fault");
+    assert(this.#lent.size === 0, "an ended queue pair lends nothing");
     this.#unname();
     this.#ending.resolve(fault);
   }
@@ -467,32 +469,32 @@ class NativeRdmaLink implements RdmaLink {
 
   lend(offset: number, bytes: number): { readonly token: number; readonly lent: Promise<Lent> } {
     const { promise, resolve } = Promise.withResolvers<Lent>();
-    const loan = Promise.withResolvers<void>();
+    const lending = Promise.withResolvers<void>();
     const token = this.#waits.wait((done) => {
       if (done.event === RDMA_EVENT.lent && done.fault === "none") {
         resolve({ ok: true, window: { address: done.result, key: done.key } });
         return "more";
       }
-      this.#loans.delete(token);
-      loan.resolve();
+      this.#lent.delete(token);
+      lending.resolve();
       if (done.fault !== "none") resolve({ ok: false, fault: done.fault });
       return "over";
     });
     const { hearth_rdma_lend: call } = this.#native.symbols;
     const refused = this.#submit("hearth_rdma_lend", call, token, offset, bytes, null);
-    if (refused === null) this.#loans.set(token, loan);
+    if (refused === null) this.#lent.set(token, lending);
     else void refused.then((fault) => resolve({ ok: false, fault }));
     return { token, lent: promise };
   }
 
   takeBack(token: number): Promise<void> {
-    const loan = this.#loans.get(token);
-    if (loan === undefined) return Promise.resolve();
+    const lending = this.#lent.get(token);
+    if (lending === undefined) return Promise.resolve();
     if (this.#isNamed) {
       const code = this.#native.symbols.hearth_rdma_return(this.#handle, token);
       this.#native.check("hearth_rdma_return", code);
     }
-    return loan.promise;
+    return lending.promise;
   }
 
   read(
@@ -511,7 +513,10 @@ class NativeRdmaLink implements RdmaLink {
     return { token, done: promise };
   }
 
-  /** Null: its events will come. Else why not, which the link may have to say first. */
+  /**
+   * Null if events will follow. Otherwise the fault, which may be known only when the queue pair
+   * ends.
+   */
   #submit(
     name: string,
     call: (link: number, span: Uint8Array) => number,
@@ -561,26 +566,29 @@ class NativeRdmaLink implements RdmaLink {
   }
 }
 
-/** What kept a NIC from writing to a GPU's memory; `works`: nothing the NIC knows of. */
+/**
+ * The step at which a NIC failed to write to GPU memory. `works` means that every step passed on
+ * the NIC's side.
+ */
 export type DirectStep = keyof typeof RDMA_DIRECT_STEP;
 
 export interface DirectTrial {
   readonly region: Region;
-  /** What is read. */
+  /** Span of the region to read from. */
   readonly offset: number;
   readonly bytes: number;
   /** Null: libibverbs as the dynamic linker finds it. */
   readonly library: string | null;
   readonly port: Pick<RdmaPort, "device" | "number" | "gidIndex">;
-  /** A buffer that a GPU's driver exported; it stays the caller's. */
+  /** A buffer exported by the GPU's driver. The caller keeps ownership. */
   readonly fd: number;
-  /** Where in it. */
+  /** Offset in the buffer. */
   readonly bufferOffset: number;
 }
 
 export interface DirectOutcome {
   readonly step: DirectStep;
-  /** The errno behind it, or the completion's status; 0: none is known. */
+  /** errno or completion status of the failure. 0 if unknown. */
   readonly code: number;
 }
 
@@ -588,9 +596,9 @@ const STEPS = Object.entries(RDMA_DIRECT_STEP) as [DirectStep, number][];
 const NAME_BYTES = 64;
 
 /**
- * Lets a NIC read out of the region and into memory of a GPU, over a connection with itself. Blocks
- * for milliseconds, for three seconds at most: for starts and the doctor. Throws NativeError where
- * the span is none.
+ * Tests whether a NIC can read from the region into GPU memory, over a connection to itself. Blocks
+ * for milliseconds, at most 3 s: for use at start and by the doctor. Throws NativeError if the span
+ * is invalid.
  */
 export function tryDirect(native: Native, trial: DirectTrial): DirectOutcome {
   const { region, offset, bytes, port, fd, bufferOffset } = trial;
@@ -618,10 +626,10 @@ export function tryDirect(native: Native, trial: DirectTrial): DirectOutcome {
   );
   const answer = nativeBuffer(STRUCTS.RdmaDirect.size).bytes;
   native.check("hearth_rdma_direct", native.symbols.hearth_rdma_direct(request, answer));
-  // Until here the library may read the path.
+  // Keeps the path alive until the library has read it.
   assert(library.address !== 0, "the path has an address");
   const { step, code } = readStruct("RdmaDirect", answer);
   const found = STEPS.find(([, number]) => number === step);
-  assert(found !== undefined, "a trial ends at a step that has a name");
+  assert(found !== undefined, "a trial ends at a named step");
   return { step: found[0], code };
 }

@@ -70,11 +70,11 @@ describePython("a disk on a host", (python) => {
     "that denies io_uring works with threads and says why",
     async () => {
       const printed = await runUnder(python, DENY_IO_URING, "auto");
-      expect(printed).toBe("threads false true io_uring is refused: EPERM");
+      expect(printed).toBe("threads false true io_uring refused: EPERM");
       const demanded = await runUnder(python, DENY_IO_URING, "io_uring");
       expect(demanded).toContain("not permitted");
       const asked = await runUnder(python, DENY_IO_URING, "threads");
-      expect(asked).toBe("threads false true asked for");
+      expect(asked).toBe("threads false true configured");
     },
     SLOW_MS,
   );
@@ -83,7 +83,7 @@ describePython("a disk on a host", (python) => {
     "with little lockable memory registers nothing and works",
     async () => {
       const printed = await runUnder(python, LITTLE_MEMLOCK, "auto");
-      const method = canRing() ? "io_uring false true io_uring works here" : "threads";
+      const method = canRing() ? "io_uring false true io_uring is available" : "threads";
       expect(printed).toStartWith(method);
     },
     SLOW_MS,

@@ -36,7 +36,7 @@ describeMethods("a disk", (method) => {
   test("says how it works", () =>
     withDisk({ method }, async ({ disk }) => {
       expect(disk.method).toBe(method);
-      expect(disk.methodReason).toBe("asked for");
+      expect(disk.methodReason).toBe("configured");
       expect(disk.depth).toBe(DEPTH);
       if (method === "threads") expect(disk.registered).toBeFalse();
     }));
