@@ -13,19 +13,21 @@ import {
   refusal,
 } from "./protocol/index.ts";
 
-/** Multimodal items of one prompt: each new one hashes the list of all before it. */
+/**
+ * Maximum multimodal items of a prompt. Each further item hashes the list of all items before it.
+ */
 const MEDIA_MAX = 512;
 
 export interface BlockNamingParts {
   readonly store: BlockStore;
   readonly hashing: Hashing;
   readonly prompts: RememberedPrompts;
-  /** Filled and read before a call returns. */
+  /** Scratch memory, filled and read within a call. */
   readonly batch: AddressBatch;
   readonly named: { readonly digests: Uint8Array };
 }
 
-/** Digests and keys of the blocks that a request names, for each rank. */
+/** Computes digests and keys of the blocks that a request names, for each rank. */
 export class BlockNaming {
   readonly #parts: BlockNamingParts;
 
@@ -33,7 +35,7 @@ export class BlockNaming {
     this.#parts = parts;
   }
 
-  /** From `count` chain keys, or digests where `itemBytes` is null. */
+  /** Names blocks by `count` chain keys, or by digests if `itemBytes` is null. */
   byKeys(
     ref: NamespaceRef,
     items: Uint8Array,
@@ -47,7 +49,10 @@ export class BlockNaming {
     return this.#rankOf(ref, count, layer);
   }
 
-  /** The whole prompt of a request by tokens; null: what it continues is not known any more. */
+  /**
+   * The whole prompt of a request that names tokens. Null if the prompt it continues is not
+   * remembered.
+   */
   promptOf(request: LookupRequest, namespace: NamespaceIndex, blockTokens: number): Prompt | null {
     const tokens = wordsOf(request.items);
     if (request.parent === null) return { tokens, media: request.media };
@@ -61,7 +66,10 @@ export class BlockNaming {
     return { tokens: all, media: [...before.media, ...media] };
   }
 
-  /** The last `count` blocks of the prompt. `mayRemember`: other requests may continue it. */
+  /**
+   * Names the last `count` blocks of the prompt. `mayRemember`: keep the prompt, so that other
+   * requests can continue it.
+   */
   byPrompt(
     ref: NamespaceRef,
     prompt: Prompt,
@@ -93,15 +101,16 @@ export class BlockNaming {
     };
   }
 
-  /** Blocks of the longest prompt that can be named. */
+  /** Maximum blocks of a prompt that can be named. */
   get blocksMax(): number {
     return this.#parts.named.digests.length / DIGEST_BYTES;
   }
 }
 
 /**
- * The blocks of a request, rank by rank, each a piece of work; `unknown`: it continues a prompt
- * that is forgotten. Everything behind the first piece reads copies: the frame is gone by then.
+ * Names the blocks of a request rank by rank, each rank as one piece of work. The result is
+ * `unknown` if the request continues a prompt that is not remembered. After the first piece only
+ * copies are read, because the frame's memory has been reused.
  */
 export function* requestedBlocks(
   naming: BlockNaming,
@@ -137,22 +146,25 @@ export function* requestedBlocks(
   return ranks;
 }
 
-/** A frame's bytes lie at any alignment; tokens are words. */
+/** Copies bytes of any alignment to an array of tokens. */
 export function wordsOf(bytes: Uint8Array): Uint32Array {
   const words = new Uint32Array(bytes.length / 4);
   new Uint8Array(words.buffer).set(bytes);
   return words;
 }
 
-/** Fixed in the program, as the derivation of the namespace key is; see the page on identity. */
+/** A constant, like the context of the namespace key derivation; see docs/identity.md. */
 const MEDIA_CONTEXT = "hearth 2026-11 multimodal key v1";
-/** Bytes of prompts that are remembered for requests that continue them. */
+/** Bytes of remembered prompts. */
 const REMEMBERED_BYTES = 64 * 2 ** 20;
-/** What a block of a remembered prompt costs beside its tokens, and an item beside its name. */
+/**
+ * Overhead of a remembered prompt per block, beyond its tokens, and per multimodal item, beyond its
+ * name.
+ */
 const BYTES_A_BLOCK = 256;
 const BYTES_AN_ITEM = 256;
 
-/** A prompt, as far as the names of its blocks depend on it. */
+/** The parts of a prompt that determine the names of its blocks. */
 interface Prompt {
   readonly tokens: Uint32Array;
   /** In ascending order of position. */
@@ -160,8 +172,8 @@ interface Prompt {
 }
 
 /**
- * Renames the blocks that contain or follow the start of a multimodal item: `digests` holds the
- * digests of the tokens, 32 bytes a block from the prompt's start.
+ * Replaces the digests of the blocks that contain or follow the start of a multimodal item.
+ * `digests` holds the digests of the tokens, 32 bytes per block from the start of the prompt.
  */
 export function nameMedia(
   hashing: Hashing,
@@ -189,19 +201,19 @@ export function nameMedia(
 interface Remembered {
   readonly namespace: NamespaceIndex;
   readonly prompt: Prompt;
-  /** Digests that lead to it, in hex. */
+  /** Digests under which the prompt is found, in hex. */
   readonly names: Set<string>;
   readonly bytes: number;
 }
 
 /**
- * Prompts by the digests of their blocks, so that a request can continue one by naming its last
- * block. Bounded in bytes; the prompt that was named longest ago goes first.
+ * Prompts by the digests of their blocks, so that a request can continue a prompt by naming its
+ * last block. Bounded in bytes; the least recently used prompt is evicted first.
  */
 export class RememberedPrompts {
   readonly #bytesMax: number;
   readonly #byName = new Map<string, { readonly from: Remembered; readonly blocks: number }>();
-  /** The one used longest ago first. */
+  /** Least recently used first. */
   readonly #all = new Set<Remembered>();
   #bytes = 0;
 
@@ -210,7 +222,7 @@ export class RememberedPrompts {
   }
 
   /**
-   * The prompt up to the end of the block of this digest; null: it is not known any more, or is of
+   * The prompt up to the end of the block with this digest. Null if it is unknown or belongs to
    * another namespace.
    */
   find(namespace: NamespaceIndex, digest: Uint8Array, blockTokens: number): Prompt | null {
@@ -224,7 +236,7 @@ export class RememberedPrompts {
     return { tokens: from.prompt.tokens.subarray(0, end), media };
   }
 
-  /** `digests`: of all full blocks of the prompt. Both are copied. */
+  /** Adds a prompt with the digests of all its full blocks. Both are copied. */
   add(namespace: NamespaceIndex, prompt: Prompt, digests: Uint8Array): void {
     const blocks = digests.length / DIGEST_BYTES;
     if (blocks === 0) return;

@@ -20,7 +20,7 @@ import {
   type Refusal,
 } from "./protocol/index.ts";
 
-/** How long an answer with a descriptor may take. */
+/** Timeout for an answer that carries a descriptor. */
 const ANSWER_MS = 5_000;
 
 /** `more`: another answer to the same request follows. */
@@ -38,10 +38,10 @@ function refusedBy(status: number, text: string): HearthError {
 }
 
 function brokenReply(text: string): HearthError {
-  return new HearthError("ENGINE_PROTOCOL", `the agent's answer: ${text}`);
+  return new HearthError("ENGINE_PROTOCOL", `invalid answer from the agent: ${text}`);
 }
 
-/** A socket with requests on their way: matches answers to askers by request id. */
+/** Client side of a connection. Matches answers to requests by request id. */
 export class ClientLine {
   readonly output: Output = createOutput();
   readonly closed: Promise<HearthError>;
@@ -65,11 +65,13 @@ export class ClientLine {
       line.#socket = await Bun.connect({
         unix: path,
         socket: {
-          // Until the hello's answer was read with its descriptor, nothing else may read.
+          // Nothing else may read the socket before the hello's answer and its descriptor have been
+          // read.
           open: (socket) => void socket.pause(),
           data: (_socket, chunk) => line.#receive(chunk),
           drain: () => line.flush(),
-          close: () => line.#end(new HearthError("ENGINE_CLOSED", "the agent closed the line")),
+          close: () =>
+            line.#end(new HearthError("ENGINE_CLOSED", "the agent closed the connection")),
           error: (_socket, error) => line.#end(closedBy(error)),
         },
       });
@@ -79,14 +81,17 @@ export class ClientLine {
     return line;
   }
 
-  /** One attempt at the first answer and its descriptor; null while it has not come. */
+  /** Tries once to read the first answer and its descriptor. Null if it has not arrived. */
   receiveWithFd(native: Native): { frame: Frame; fd: number } | null {
     if (this.#fault !== null) throw this.#fault;
     const bytes = new Uint8Array(4096);
     const received = native.receiveFd(socketFd(this.#socket!), bytes);
     if (received === "try_again") return null;
     if (typeof received === "string") {
-      throw new HearthError("ENGINE_CLOSED", "the agent closed the line instead of a hello");
+      throw new HearthError(
+        "ENGINE_CLOSED",
+        "the agent closed the connection before it answered HELLO",
+      );
     }
     const { fd, count } = received;
     const frame = wholeFrame(bytes.subarray(0, count));
@@ -94,18 +99,19 @@ export class ClientLine {
       const error = this.take(decodeErrorReply(frame));
       throw refusedBy(error.status, error.text);
     }
-    if (frame === null || fd === null) throw brokenReply("the hello came without the arena");
+    if (frame === null || fd === null)
+      throw brokenReply("the answer to HELLO came without the arena's descriptor");
     return { frame, fd };
   }
 
-  /** From here on answers are read as they come. */
+  /** From here on, answers are read as they arrive. */
   start(frameBytesMax: number): void {
     const most = Math.max(frameBytesMax, DEFAULT_LIMITS.frameBytesMax);
     this.#reader = createFrameReader({ direction: "replies", frameBytesMax: most });
     this.#socket!.resume();
   }
 
-  /** Sends what `encode` writes and settles when its answer was decoded. */
+  /** Sends the frame that `encode` writes. Settles when its answer has been decoded. */
   request(encode: (output: Output, id: number) => void, decode: Decode): Promise<void> {
     return new Promise((resolve, reject) => {
       const id = this.send(encode, reject);
@@ -114,8 +120,8 @@ export class ClientLine {
   }
 
   /**
-   * As `request`; resolves with the descriptor that came with the answer, or null. Until then
-   * nothing else may read the socket, which would lose it: answers are looked for now and then.
+   * As `request`, but resolves with the descriptor that came with the answer, or null. An ordinary
+   * read would lose the descriptor, so the socket is polled and nothing else may read it meanwhile.
    */
   async requestFd(
     native: Native,
@@ -153,7 +159,7 @@ export class ClientLine {
   }
 
   /**
-   * Sends a request nobody waits for. Requests of one turn of the event loop leave in one write.
+   * Sends a request without an answer. Requests of one turn of the event loop leave in one write.
    */
   send(
     encode: (output: Output, id: number) => void,
@@ -178,16 +184,16 @@ export class ClientLine {
   flush(): void {
     while (this.#fault === null && pendingBytes(this.output) > 0) {
       const written = this.#socket!.write(pendingOutput(this.output));
-      // Before the first answer it may be a refusal, whose words are still to be read.
+      // Before the first answer there may be a refusal to read.
       if (written < 0 && this.#reader !== null) {
-        this.#end(new HearthError("ENGINE_CLOSED", "the agent closed the line"));
+        this.#end(new HearthError("ENGINE_CLOSED", "the agent closed the connection"));
       }
       if (written <= 0) return;
       consumeOutput(this.output, written);
     }
   }
 
-  /** The decoded value, or its refusal as an error. */
+  /** Returns the decoded value, or throws its refusal as an error. */
   take<Value>(decoded: Decoded<Value>): Value {
     if (decoded.ok) return decoded.value;
     throw brokenReply(decoded.refusal.text);
@@ -209,13 +215,13 @@ export class ClientLine {
       const error = reply.ok
         ? refusedBy(reply.value.status, reply.value.text)
         : brokenReply(reply.refusal.text);
-      // Of no request: the agent's last words before it hangs up.
+      // An error that belongs to no request precedes the end of the connection.
       if (waiting === undefined) this.#end(error);
       else waiting.reject(error);
       return;
     }
     if (waiting === undefined) {
-      this.#end(brokenReply(`it answers request ${frame.requestId}, which nobody made`));
+      this.#end(brokenReply(`unknown request id ${frame.requestId}`));
       return;
     }
     let bad: Refusal | "more" | null;
@@ -230,10 +236,10 @@ export class ClientLine {
     else waiting.reject(brokenReply(bad.text));
   }
 
-  /** Sends what waits, such as the release of what is held, and hangs up. */
+  /** Sends pending requests, such as releases, and closes the connection. */
   close(): void {
     this.flush();
-    this.#end(new HearthError("ENGINE_CLOSED", "this client closed the line"));
+    this.#end(new HearthError("ENGINE_CLOSED", "this client closed the connection"));
   }
 
   #end(reason: HearthError): void {
@@ -257,16 +263,16 @@ function notConnected(path: string, cause: unknown): HearthError {
     const fix = "join the group of the agent's socket (engine.socket_group), or be its user";
     return new HearthError("ENGINE_CLOSED", `no permission to connect to ${path}`, { cause, fix });
   }
-  const what = reason === "ENOENT" ? "there is no socket" : "nobody answers";
-  const fix = "is the agent running, and is this its engine.socket?";
+  const what = reason === "ENOENT" ? "no socket" : "no agent listens";
+  const fix = "start the agent, and check that this is its engine.socket";
   return new HearthError("ENGINE_CLOSED", `${what} at ${path}`, { cause, fix });
 }
 
 function closedBy(error: Error): HearthError {
-  return new HearthError("ENGINE_CLOSED", `the line broke: ${error.message}`, { cause: error });
+  return new HearthError("ENGINE_CLOSED", `connection broken: ${error.message}`, { cause: error });
 }
 
-/** The frame in `bytes`, where it is whole. */
+/** The frame in `bytes`. Null if it is incomplete. */
 function wholeFrame(bytes: Uint8Array): Frame | null {
   let found: Frame | null = null;
   const reader = createFrameReader({ direction: "replies", frameBytesMax: 4096 });
@@ -277,7 +283,7 @@ function wholeFrame(bytes: Uint8Array): Frame | null {
   return bytes.length >= HEADER_BYTES ? found : null;
 }
 
-/** Bun's sockets have a descriptor; its types do not say so. */
+/** Bun's sockets have a descriptor that its types do not declare. */
 function socketFd(socket: Socket): number {
   return (socket as unknown as { readonly fd: number }).fd;
 }

@@ -84,26 +84,29 @@ export interface ClientOptions {
   readonly socketPath: string;
   /** Canonical encoding of the namespace manifest. */
   readonly manifest: Uint8Array;
-  /** How the agent names this client in its logs. */
+  /** Name of this client in the agent's logs. */
   readonly name: string;
   readonly signal?: AbortSignal;
-  /** The manifest names a MAC key (`withMacKey`): blocks travel with their MACs. */
+  /**
+   * Whether the manifest names a MAC key (`withMacKey`). If so, blocks are transferred with their
+   * MACs.
+   */
   readonly hasMacs?: boolean;
 }
 
-/** How long to wait for the answer to the hello. */
+/** Timeout of the answer to HELLO. */
 const HELLO_MS = 5_000;
 
 /**
- * An engine's end of the engine plane. Requests may overlap; each promise settles when its answer
- * has come, and the answer is in the batch that the caller gave. The arena is mapped as `arena`.
+ * Client of the engine plane. Requests may overlap. Each promise settles when its answer has
+ * arrived; the answer is in the batch that the caller passed. `arena` maps the agent's arena.
  */
 export class EngineClient implements AsyncDisposable {
   readonly hello: HelloReply;
   readonly arena: Region;
-  /** Of use where `hello.features` has `Feature.gpu`. */
+  /** Usable if `hello.features` has `Feature.gpu`. */
   readonly gpu: ClientGpu;
-  /** Where the hello's answer has `Feature.engine`. */
+  /** Usable if `hello.features` has `Feature.engine`. */
   readonly engine: ClientEngine;
   readonly #line: ClientLine;
 
@@ -115,7 +118,7 @@ export class EngineClient implements AsyncDisposable {
     this.arena = arena;
   }
 
-  /** Throws ENGINE_CLOSED where nobody answers, ENGINE_REFUSED with the agent's words. */
+  /** Throws ENGINE_CLOSED if no agent answers, and ENGINE_REFUSED with the agent's reason. */
   static async connect(native: Native, options: ClientOptions): Promise<EngineClient> {
     const line = await ClientLine.open(options.socketPath);
     try {
@@ -130,8 +133,8 @@ export class EngineClient implements AsyncDisposable {
       const received = await receiveHello(native, line, options.signal);
       const { hello, arena } = mapArena(native, line, received);
       if (options.hasMacs && (hello.features & Feature.mac) === 0) {
-        throw new HearthError("ENGINE_REFUSED", "this agent knows no MACs of blocks", {
-          fix: "bring the agent up to date, or use the namespace without a key",
+        throw new HearthError("ENGINE_REFUSED", "the agent does not support MACs of blocks", {
+          fix: "upgrade the agent, or use the namespace without a key",
         });
       }
       line.start(hello.frameBytesMax);
@@ -142,7 +145,7 @@ export class EngineClient implements AsyncDisposable {
     }
   }
 
-  /** Resolves when the line is gone, with the reason. */
+  /** Resolves with the reason when the connection has ended. */
   get closed(): Promise<HearthError> {
     return this.#line.closed;
   }
@@ -154,7 +157,7 @@ export class EngineClient implements AsyncDisposable {
     );
   }
 
-  /** Digests for tokens, chain keys or engine hashes, into `into`. */
+  /** Writes the digests for tokens, chain keys or engine hashes to `into`. */
   identify(request: Readonly<IdentifyRequest>, into: DigestItems): Promise<void> {
     return this.#line.request(
       (output, id) => encodeIdentifyRequest(output, id, request),
@@ -162,7 +165,7 @@ export class EngineClient implements AsyncDisposable {
     );
   }
 
-  /** Length of the leading run; `best[i]` is the best tier's bit. */
+  /** Returns the length of the leading run. `best[i]` is the bit of the best tier. */
   async match(blocks: Readonly<DigestItems>, tiers: number, best: Uint8Array): Promise<number> {
     let leading = 0;
     await this.#line.request(
@@ -177,7 +180,7 @@ export class EngineClient implements AsyncDisposable {
     return leading;
   }
 
-  /** `namespace`: a handle that `engine.openNamespace` gave; 0 = the connection's own. */
+  /** `namespace`: a handle from `engine.openNamespace`, or 0 for the connection's own. */
   reserve(
     blocks: Readonly<BlockItems>,
     session: bigint,
@@ -190,7 +193,7 @@ export class EngineClient implements AsyncDisposable {
     );
   }
 
-  /** Outcomes go into `handles` itself. */
+  /** Outcomes are written to `handles`. */
   commit(handles: HandleBatch): Promise<void> {
     const macs = this.#macsOf(handles);
     return this.#line.request(
@@ -221,14 +224,14 @@ export class EngineClient implements AsyncDisposable {
     return (this.hello.features & Feature.mac) !== 0 ? handles.mac : null;
   }
 
-  /** Gives acquired slots back, without waiting for an answer. */
+  /** Releases acquired slots without waiting for an answer. */
   release(handles: Readonly<HandleItems>): void {
     this.#line.send((output, id) => encodeHandlesRequest(output, Op.release, id, handles, true));
   }
 
   /**
-   * Copies acquired block `i` into `into` and verifies the copy. False: it is not what was
-   * committed; give the block back with `report`.
+   * Copies acquired block `i` to `into` and verifies the copy. False if it does not match; return
+   * the block with `report` then.
    */
   copyOut(handles: Readonly<HandleBatch>, i: number, into: NativeBuffer): boolean {
     const [offset, bytes] = [handles.offset[i]!, handles.bytes[i]!];
@@ -236,8 +239,9 @@ export class EngineClient implements AsyncDisposable {
   }
 
   /**
-   * Gives back acquired slots whose copies did not verify. When it resolves, the agent has looked
-   * at them: `corrupt` is dropped, so that it can be stored anew. An older agent looks at none.
+   * Returns acquired slots whose copies did not match. Resolves when the agent has checked them; it
+   * drops those that are `corrupt`, so that they can be stored again. An agent without
+   * `Feature.report` only releases them.
    */
   async report(handles: HandleItems & OutcomeItems): Promise<void> {
     if ((this.hello.features & Feature.report) !== 0) {
@@ -251,7 +255,7 @@ export class EngineClient implements AsyncDisposable {
     handles.outcome.fill(Outcome.ok, 0, handles.count);
   }
 
-  /** Gives all of them back: those of `damaged`, by their places, as `report` does. */
+  /** Returns all slots; those at the positions `damaged` with `report`. */
   async giveBack(handles: Readonly<HandleBatch>, damaged: readonly number[]): Promise<void> {
     const wrong = new Set(damaged);
     const right = [...Array(handles.count).keys()].filter((i) => !wrong.has(i));
@@ -299,7 +303,7 @@ export class EngineClient implements AsyncDisposable {
     return status!;
   }
 
-  /** One page; `next` of it is the `after` of the next. */
+  /** One page. Its `next` is the `after` of the following page. */
   async sessionList(request: Readonly<SessionListRequest>): Promise<SessionListReply> {
     let page: SessionListReply | undefined;
     await this.#line.request(
@@ -324,7 +328,9 @@ export class EngineClient implements AsyncDisposable {
     );
   }
 
-  /** Closes the line, then the view of the arena: nothing may still read from it. */
+  /**
+   * Closes the connection, then the view of the arena. Nothing may read from the arena any more.
+   */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#line.close();
     await this.#line.closed;
@@ -333,7 +339,7 @@ export class EngineClient implements AsyncDisposable {
   }
 }
 
-/** The handles at these places. */
+/** The handles at these positions. */
 function chosen(handles: Readonly<HandleItems>, places: readonly number[]) {
   return {
     count: places.length,
@@ -343,13 +349,13 @@ function chosen(handles: Readonly<HandleItems>, places: readonly number[]) {
   };
 }
 
-/** The descriptor is the region's from here on; where there is none, it is closed. */
+/** Maps the arena. The region owns the descriptor; on failure it is closed. */
 function mapArena(native: Native, line: ClientLine, received: { frame: Frame; fd: number }) {
   const { fd } = received;
   try {
     const hello = line.take(decodeHelloReply(received.frame));
     if (hello.checksumAlgorithm !== CHECKSUM_XXH3_64) {
-      const text = `the agent's checksum algorithm ${hello.checksumAlgorithm} is not known here`;
+      const text = `unknown checksum algorithm of the agent: ${hello.checksumAlgorithm}`;
       throw new HearthError("ENGINE_PROTOCOL", text);
     }
     return { hello, arena: Region.map(native, { fd, bytes: hello.arenaBytes, writable: true }) };
@@ -359,7 +365,9 @@ function mapArena(native: Native, line: ClientLine, received: { frame: Frame; fd
   }
 }
 
-/** The first answer must be read with its descriptor: an ordinary read would lose it. */
+/**
+ * The first answer must be read together with its descriptor, which an ordinary read would lose.
+ */
 async function receiveHello(native: Native, line: ClientLine, signal?: AbortSignal) {
   line.flush();
   const deadline = systemClock.monotonicMs() + HELLO_MS;
@@ -367,20 +375,23 @@ async function receiveHello(native: Native, line: ClientLine, signal?: AbortSign
     const received = line.receiveWithFd(native);
     if (received !== null) return received;
     if (systemClock.monotonicMs() > deadline) {
-      throw new HearthError("DEADLINE", `no answer to the hello within ${HELLO_MS} ms`);
+      throw new HearthError("DEADLINE", `no answer to HELLO within ${HELLO_MS} ms`);
     }
     await sleep(systemClock, pauseMs, signal);
   }
 }
 
 export interface LookupAnswer extends LookupReply {
-  /** The best tier's bit of each block. */
+  /** Bit of the best tier of each block. */
   readonly best: Uint8Array;
-  /** 32 bytes a block; null: they were not asked for. */
+  /** 32 bytes per block. Null if they were not requested. */
   readonly digests: Uint8Array | null;
 }
 
-/** What a client asks for as part of an engine; only if the hello's answer has `Feature.engine`. */
+/**
+ * Requests of a connection that belongs to an engine. Usable if `hello.features` has
+ * `Feature.engine`.
+ */
 export class ClientEngine {
   readonly #line: ClientLine;
 
@@ -388,7 +399,7 @@ export class ClientEngine {
     this.#line = line;
   }
 
-  /** Connections of the engine now. */
+  /** Returns the engine's current number of connections. */
   join(request: JoinRequest): Promise<number> {
     return this.#ask(
       (output, id) => encodeJoinRequest(output, id, request),
@@ -406,7 +417,7 @@ export class ClientEngine {
     );
   }
 
-  /** `onPartial` is called for each answer before the last. */
+  /** `onPartial` is called for each answer except the last. */
   lookup(
     request: LookupRequest,
     onPartial: (reply: LookupReply) => void = () => undefined,
@@ -447,7 +458,7 @@ export class ClientEngine {
     );
   }
 
-  /** The receipt, JSON as UTF-8. */
+  /** Returns the receipt: JSON as UTF-8. */
   command(json: Uint8Array): Promise<Uint8Array> {
     return this.#ask(
       (output, id) => encodeCommandRequest(output, id, json),
@@ -469,10 +480,10 @@ export class ClientEngine {
 }
 
 function fail(text: string): never {
-  throw new HearthError("ENGINE_PROTOCOL", `the agent's answer: ${text}`);
+  throw new HearthError("ENGINE_PROTOCOL", `invalid answer from the agent: ${text}`);
 }
 
-/** Memory for the agent to copy from and to: the part of an allocation from `offset` on. */
+/** GPU memory for the agent to copy from and to: the part of an allocation from `offset` on. */
 export type ClientMemory = {
   readonly uuid: Uint8Array;
   readonly offset: number;
@@ -483,7 +494,7 @@ export type ClientMemory = {
   | { /** What the allocation was exported as; stays the caller's. */ readonly fd: number }
 );
 
-/** The GPU's part of an engine's end of the engine plane. Made by `EngineClient`. */
+/** GPU requests of an `EngineClient`. */
 export class ClientGpu {
   readonly #line: ClientLine;
   readonly #native: Native;
@@ -494,7 +505,7 @@ export class ClientGpu {
     this.#native = native;
   }
 
-  /** The GPUs that the agent copies from and to; none where it copies nothing. */
+  /** The GPUs that the agent copies from and to. Empty if it copies nothing. */
   async devices(): Promise<readonly GpuDeviceItem[]> {
     let devices: readonly GpuDeviceItem[] = [];
     await this.#line.request(
@@ -508,9 +519,9 @@ export class ClientGpu {
   }
 
   /**
-   * Hands memory to the agent; one answer for each. It must stay allocated until it is unregistered
-   * or the connection has closed. Descriptors need a socket of their own, which is asked for with
-   * the first of them: requests whose answers are still on their way hold that up.
+   * Registers memory with the agent; one result per item. The memory must stay allocated until it
+   * is unregistered or the connection has closed. The first descriptor opens an extra socket, which
+   * waits for the answers of all earlier requests.
    */
   async register(memories: readonly ClientMemory[]): Promise<GpuRegistered[]> {
     const all: GpuRegistered[] = [];
@@ -543,9 +554,9 @@ export class ClientGpu {
     this.#channel ??= await this.#openChannel();
     const sent = this.#native.sendFd(this.#channel, new Uint8Array(1), fd);
     if (typeof sent === "number") return;
-    // Those that were sent before would be taken for the next ones.
+    // The descriptors already sent would be mistaken for the next ones.
     this.#line.close();
-    throw new HearthError("ENGINE_CLOSED", `a descriptor could not be sent: ${sent}`);
+    throw new HearthError("ENGINE_CLOSED", `sending a descriptor failed: ${sent}`);
   }
 
   async #openChannel(): Promise<number> {
@@ -558,7 +569,7 @@ export class ClientGpu {
       },
     );
     if (channel !== null) return channel;
-    throw new HearthError("UNSUPPORTED", "the agent takes no descriptors: it has no GPU");
+    throw new HearthError("UNSUPPORTED", "the agent accepts no descriptors because it has no GPU");
   }
 
   /** Outcomes: `ok`, `stale`. Resolves when no copy uses the memory any more. */
@@ -569,12 +580,17 @@ export class ClientGpu {
     );
   }
 
-  /** From memory to slots reserved by this client; what wrote the memory must be over. */
+  /**
+   * Copies from GPU memory to slots reserved by this client. Writes to the memory must have
+   * finished.
+   */
   store(pieces: Readonly<PieceItems>, into: OutcomeItems): Promise<void> {
     return this.#copy(Op.gpuStore, { verify: false }, pieces, into);
   }
 
-  /** From slots acquired by this client to memory. Requests on one memory run in their order. */
+  /**
+   * Copies from slots acquired by this client to GPU memory. Requests on one memory run in order.
+   */
   load(
     pieces: Readonly<PieceItems>,
     options: Readonly<CopyOptions>,
@@ -596,8 +612,8 @@ export class ClientGpu {
   }
 
   /**
-   * Says what became of the blocks of the offer before, and waits for the next: its number, its
-   * blocks in `into`; 0: none came.
+   * Reports the outcomes of the previous offer and waits for the next one. Returns its number and
+   * writes its blocks to `into`; 0 if there was none.
    */
   async warm(
     wait: Readonly<WarmWait>,
@@ -617,7 +633,7 @@ export class ClientGpu {
     return offer;
   }
 
-  /** With the line. */
+  /** Called when the connection closes. */
   close(): void {
     if (this.#channel !== null) this.#native.closeFd(this.#channel);
     this.#channel = null;

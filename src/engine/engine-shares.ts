@@ -5,34 +5,34 @@ import type { SlotShare } from "../store/index.ts";
 
 /** Part of RAM, and of the connections, that no single engine may take from the others. */
 const MARGIN = 1 / 8;
-/** An engine that holds less than this part of RAM may use the margin. */
+/** An engine that holds less than this part of RAM may also use the margin. */
 const SMALL_SHARE = MARGIN / 2;
-/** With fewer blocks than this in RAM, shares of it mean nothing. */
+/** With fewer blocks in RAM than this, shares are not enforced. */
 const BLOCKS_MIN = 16;
 /** Part of its share from which an engine is reported. */
 const REPORTED_SHARE = 0.8;
-/** How long the report stays after the engine last held so much, or was refused. */
+/** How long the report lasts after the engine last held this much or was refused. */
 const REPORTED_MS = 30_000;
-/** `PIDFS_MAGIC` of Linux 6.9: only there does a process's descriptor have an inode of its own. */
+/** `PIDFS_MAGIC` of Linux 6.9. Since then each process's pidfd has its own inode. */
 const PIDFS_MAGIC = 0x50494446;
 
 export interface ShareLimits {
   readonly connectionsMax: number;
-  /** Connections of one process. */
+  /** Maximum connections of a process. */
   readonly processConnectionsMax: number;
-  /** Part of RAM whose slots one engine may hold while there are others. */
+  /** Part of RAM whose slots one engine may hold while there are other engines. */
   readonly heldShare: number;
 }
 
-/** What is known of a process that connects. */
+/** A process that connects. */
 export interface EngineProcess {
-  /** 0 where the process is in a PID namespace that this one cannot see. */
+  /** 0 if the process is in a PID namespace that this one cannot see. */
   readonly pid: number;
   readonly uid: number;
   readonly pidFd: number;
 }
 
-/** One engine: a process, or several that joined under one id. */
+/** One engine: a process, or several processes that joined with one id. */
 class Party {
   heldBytes = 0;
   heldSlots = 0;
@@ -40,17 +40,17 @@ class Party {
   readonly members = new Set<Member>();
 }
 
-/** One process with all of its connections, lost ones whose slots are not free yet included. */
+/** One process with all its connections, including lost ones whose slots are still held. */
 class Member {
   readonly key: string | null;
   readonly pid: number;
   readonly uid: number;
   readonly command: string;
   connections = 0;
-  /** Connections, and lost ones whose slots are not free yet. */
+  /** Connections, including lost ones whose slots are still held. */
   users = 0;
   party = new Party();
-  /** More connections win a process no more of the event loop's time. */
+  /** One source per process: more connections do not get it more of the event loop. */
   readonly source = loopTurns.source();
 
   constructor(key: string | null, { pid, uid }: EngineProcess) {
@@ -59,23 +59,24 @@ class Member {
   }
 }
 
-/** One connection's part in what its engine may take. Dispose it once its slots are free. */
+/** The share of a connection in its engine's limits. Dispose it once its slots are free. */
 export interface ConnectionShare extends SlotShare, Disposable {
-  /** The connection is over; its slots may not be free yet. */
+  /** The connection has ended; its slots may still be held. */
   ended(): void;
-  /** The connection is one of the engine with this id. */
+  /** The connection belongs to the engine with this id. */
   joined(engine: string): void;
-  /** In whose slices the requests of the process are handled. */
+  /** The process's requests are handled in slices of this source. */
   readonly source: TurnSource;
-  /** Why the connection is one too many; null where it is not. */
+  /** Why the connection exceeds a limit. Null if it does not. */
   readonly refusal: string | null;
 }
 
 /**
- * What each engine has of connections and of RAM, so that none keeps them from the others.
+ * Shares of connections and of RAM per engine, so that none starves the others.
  *
- * An engine may hold slots of `heldShare` of RAM while there are other engines. An engine that is
- * alone may hold all but a margin, so that another one can begin. Bytes are counted, not slots.
+ * While there are other engines, an engine may hold slots of at most `heldShare` of RAM. A single
+ * engine may hold all of RAM except a margin, so that another one can start. Bytes are counted, not
+ * slots.
  */
 export class EngineShares {
   readonly #ramBytes: () => number;
@@ -87,7 +88,7 @@ export class EngineShares {
   #connections = 0;
   #heldBytes = 0;
 
-  /** `ramBytes`: of RAM that may hold blocks now. */
+  /** `ramBytes` returns the bytes of RAM that may currently hold blocks. */
   constructor(limits: ShareLimits, ramBytes: () => number) {
     [this.#limits, this.#ramBytes] = [limits, ramBytes];
   }
@@ -96,7 +97,7 @@ export class EngineShares {
     this.#limits = limits;
   }
 
-  /** Counts a connection of the process, whether or not it is one too many. */
+  /** Counts a connection of the process, whether or not it exceeds a limit. */
   open(process: EngineProcess): ConnectionShare {
     const key = keyOf(process);
     const known = key === null ? undefined : this.#byKey.get(key);
@@ -125,7 +126,7 @@ export class EngineShares {
     };
   }
 
-  /** Reports the engine that holds nearly everything, if there is one. */
+  /** Reports an engine that holds nearly everything, if there is one. */
   report(health: Pick<Health, "raise">): void {
     for (const party of this.#parties) {
       const limit = this.#shareOf() * this.#ramBytes();
@@ -161,21 +162,21 @@ export class EngineShares {
     if (member.connections >= processConnectionsMax && member.key !== null) {
       member.party.wasRefused = true;
       return (
-        `process ${member.pid} has ${member.connections} connections already: close some, or ` +
+        `process ${member.pid} already has ${member.connections} connections: close some, or ` +
         "raise engine.clients_per_process"
       );
     }
     if (this.#connections >= connectionsMax) {
-      return `this agent takes ${connectionsMax} engines: raise engine.clients_max`;
+      return `this agent accepts ${connectionsMax} engines: raise engine.clients_max`;
     }
     if (member.connections === 0 || this.#connections < connectionsMax - kept) return null;
     return (
-      `the last ${kept} of ${connectionsMax} connections are kept for processes that have none: ` +
+      `the last ${kept} of ${connectionsMax} connections are reserved for processes without one: ` +
       "raise engine.clients_max"
     );
   }
 
-  /** Part of RAM that one engine may hold. */
+  /** Part of RAM that an engine may hold. */
   #shareOf(): number {
     return this.#parties.size > 1 ? this.#limits.heldShare : 1 - MARGIN;
   }
@@ -196,7 +197,7 @@ export class EngineShares {
     this.#heldBytes += bytes;
   }
 
-  /** All processes of one engine have one share together. */
+  /** All processes of an engine have one common share. */
   #join(member: Member, engine: string): void {
     const own = member.party;
     const party = this.#engines.get(engine);
@@ -237,7 +238,7 @@ function once(run: () => void): () => void {
   };
 }
 
-/** The mark of a process that no other living one has; null if this kernel has none. */
+/** Identifies a process among all living ones. Null if this kernel offers no identifier. */
 function keyOf({ pid, pidFd }: EngineProcess): string | null {
   const inode = inodeOf(pidFd);
   if (inode !== null) return `inode ${inode}`;
@@ -258,6 +259,6 @@ function commandOf(pid: number): string {
   try {
     return readFileSync(`/proc/${pid}/comm`, "utf8").trim();
   } catch {
-    return "command unknown";
+    return "unknown command";
   }
 }

@@ -23,9 +23,9 @@ import {
 } from "./protocol/index.ts";
 import type { EngineStats } from "./server-options.ts";
 
-/** Requests to copy that one engine may have at work; what comes beyond them is `full`. */
+/** Maximum copy requests of a connection in progress. Further ones are `full`. */
 const COPIES_MAX = 64;
-/** Until memory is given back anew for which there was no place among the jobs. */
+/** Delay before memory is freed again if the job queue was full. */
 const AGAIN_MS = 10;
 
 export interface GpuLineParts {
@@ -33,27 +33,27 @@ export interface GpuLineParts {
   readonly native: Native;
   readonly stats: EngineStats;
   readonly clock: Clock;
-  /** Nobody waits for this any more; it must end before the devices do. */
+  /** Registers work whose result is not awaited. It must end before the devices close. */
   inBackground(work: Promise<unknown>): void;
 }
 
-/** What one connection has of the GPUs: memory it registered, and copies under way. */
+/** GPU state of one connection: its registered memory and its copies in progress. */
 export class GpuLine {
   readonly #parts: GpuLineParts | null;
   readonly #memories = new Map<number, RegisteredMemory>();
   #opening = 0;
   #lastNumber = 0;
   #copies = 0;
-  /** Our end of the socket on which descriptors come; null: there is none. */
+  /** The agent's end of the socket for descriptors. Null if none is open. */
   #channel: number | null = null;
   #closed = false;
 
-  /** Without parts there is no device. */
+  /** Null: this agent has no device. */
   constructor(parts: GpuLineParts | null) {
     this.#parts = parts;
   }
 
-  /** Requests to copy whose device is still at work. */
+  /** Copy requests in progress on a device. */
   get copies(): number {
     return this.#copies;
   }
@@ -66,16 +66,19 @@ export class GpuLine {
     return this.#parts?.gpus.devices() ?? [];
   }
 
-  /** The client's end of a socket for descriptors, for the caller to close; null: it has one. */
+  /**
+   * Opens a socket for descriptors. Returns the client's end, which the caller closes. Null if the
+   * client already has one.
+   */
   openChannel(): number | null {
-    assert(this.#parts !== null, "descriptors are of use where there is a device");
+    assert(this.#parts !== null, "descriptors require a device");
     if (this.#channel !== null || this.#closed) return null;
     const [ours, theirs] = this.#parts.native.socketPair();
     this.#channel = ours;
     return theirs;
   }
 
-  /** The NUMA node that its memories are near; null: none is known, or they are near several. */
+  /** NUMA node of the registered memory. Null if it is unknown or there are several. */
   get node(): number | null {
     const devices = this.devices();
     const memories = [...this.#memories.values()];
@@ -83,7 +86,7 @@ export class GpuLine {
     return nodes.size === 1 ? ([...nodes][0] ?? null) : null;
   }
 
-  /** Descriptors are taken at once, in the order of the items that say they came before. */
+  /** Descriptors are received immediately, in the order of the items that announce them. */
   register(items: readonly GpuMemoryItem[]): Promise<GpuRegistered[]> {
     const taken = items.map((item) => ({
       item,
@@ -99,7 +102,7 @@ export class GpuLine {
   }
 
   async #registerOne(item: GpuMemoryItem, fd: number | null): Promise<GpuRegistered> {
-    const refused = this.#judge(item, fd);
+    const refused = this.#refusalOf(item, fd);
     if (refused !== null) {
       if (fd !== null) this.#parts!.native.closeFd(fd);
       return { outcome: refused, memory: 0, code: 0 };
@@ -124,8 +127,8 @@ export class GpuLine {
     return this.devices().find((device) => Buffer.compare(device.uuid, uuid) === 0);
   }
 
-  /** Null where the driver may be asked. */
-  #judge(item: GpuMemoryItem, fd: number | null): Outcome | null {
+  /** Null if the driver may be called. */
+  #refusalOf(item: GpuMemoryItem, fd: number | null): Outcome | null {
     if (this.#parts === null) return Outcome.device;
     const { offset, bytes, allocationBytes, kind } = item;
     if (bytes === 0 || offset + bytes > allocationBytes) return Outcome.rejected;
@@ -138,7 +141,7 @@ export class GpuLine {
 
   #keep({ offset, bytes }: GpuMemoryItem, memory: GpuMemory): GpuRegistered {
     if (this.#closed) {
-      this.#parts!.inBackground(this.#giveBack(memory));
+      this.#parts!.inBackground(this.#free(memory));
       return { outcome: Outcome.device, memory: 0, code: 0 };
     }
     const number = ++this.#lastNumber;
@@ -146,17 +149,23 @@ export class GpuLine {
     return { outcome: Outcome.ok, memory: number, code: 0 };
   }
 
-  /** Resolves when copies that use it have ended; from now on it is unknown. */
+  /**
+   * Resolves when the copies that use the memory have ended. The number is unknown from the call
+   * on.
+   */
   async unregister(number: number): Promise<Outcome> {
     const registered = this.#memories.get(number);
     if (registered === undefined) return Outcome.stale;
     this.#memories.delete(number);
-    await this.#giveBack(registered.memory);
+    await this.#free(registered.memory);
     return Outcome.ok;
   }
 
-  /** Whatever the device is busy with: memory that stayed open would be lost to its engine. */
-  async #giveBack(memory: GpuMemory): Promise<void> {
+  /**
+   * Retries until the driver has freed the memory. The engine could never reuse memory that stayed
+   * open.
+   */
+  async #free(memory: GpuMemory): Promise<void> {
     const { gpus, clock } = this.#parts!;
     while (true) {
       const freed = await gpus.free(memory);
@@ -166,8 +175,8 @@ export class GpuLine {
   }
 
   /**
-   * Copies pieces from memory to slots (`gpuStore`) or the other way round. Resolves when no device
-   * touches any of the slots; each piece has its outcome then.
+   * Copies pieces from memory to slots (`gpuStore`) or back. Resolves with an outcome per piece
+   * when no device accesses the slots any more.
    */
   async copy(
     op: typeof Op.gpuStore | typeof Op.gpuLoad,
@@ -196,23 +205,23 @@ export class GpuLine {
     stats.gpuLeakedSlots += frame.leakedSlots;
   }
 
-  /** The connection is over. What it registered is given back when no copy uses it any more. */
+  /** Called when the connection has ended. Frees the memory as soon as no copy uses it. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
     if (this.#parts === null) return;
     const { native, inBackground } = this.#parts;
-    for (const { memory } of this.#memories.values()) inBackground(this.#giveBack(memory));
+    for (const { memory } of this.#memories.values()) inBackground(this.#free(memory));
     this.#memories.clear();
     if (this.#channel !== null) native.closeFd(this.#channel);
     this.#channel = null;
   }
 }
 
-/** The part of a device's memory that an engine handed over. */
+/** The registered part of an allocation on a device. */
 interface RegisteredMemory {
   readonly memory: GpuMemory;
-  /** Where the part begins. */
+  /** Offset of the part in the allocation. */
   readonly offset: number;
   readonly bytes: number;
 }
@@ -221,11 +230,11 @@ interface CopySettings {
   readonly op: typeof Op.gpuStore | typeof Op.gpuLoad;
   readonly holder: Holder;
   memoryOf(number: number): RegisteredMemory | undefined;
-  /** Of a load: whether what lies in the slots is hashed. */
+  /** For a load: hash the slots' content. */
   readonly verify: boolean;
 }
 
-/** A slot that pieces of the frame name, lent until all of them are copied. */
+/** A slot named by pieces of the frame. It stays referenced until all of them are copied. */
 interface Loan {
   readonly generation: number;
   readonly lent: LentSlot;
@@ -234,15 +243,15 @@ interface Loan {
   how: CopyEnd;
 }
 
-/** Pieces of one memory, which the device copies as one. */
+/** Pieces of one memory, which the device copies together. */
 interface Job {
   readonly memory: GpuMemory;
   readonly pieces: GpuPiece[];
-  /** Their places in the frame. */
+  /** Their positions in the frame. */
   readonly places: number[];
 }
 
-/** One request to copy: its slots are lent, its pieces go to the devices memory by memory. */
+/** One copy request. References its slots and starts one job per memory. */
 class CopyFrame {
   copiedBytes = 0;
   failedJobs = 0;
@@ -261,7 +270,10 @@ class CopyFrame {
     out.count = pieces.count;
   }
 
-  /** Nothing is copied: slots that were to be filled are not what their writer takes them for. */
+  /**
+   * Refuses all pieces. Slots to be filled are marked failed, because their content is not what the
+   * writer expects.
+   */
   refuse(outcome: Outcome): void {
     for (let i = 0; i < this.#pieces.count; i++) {
       const loan = this.#lend(i);
@@ -282,7 +294,7 @@ class CopyFrame {
     try {
       await Promise.all([...copies, ...checks]);
     } catch (error) {
-      // Where a device is at work is not known: nobody may touch these slots again.
+      // The state of the device's copies is unknown, so these slots must never be reused.
       for (const loan of this.#loans.values()) loan.how = "leaked";
       throw error;
     } finally {
@@ -290,7 +302,7 @@ class CopyFrame {
     }
   }
 
-  /** `ok` where the piece goes to a device. */
+  /** `ok` if the piece is handed to a device. */
   #enter(i: number): Outcome {
     const { slotOffset, memoryOffset, bytes, memory } = this.#pieces;
     const loan = this.#lend(i);
@@ -357,7 +369,7 @@ class CopyFrame {
     }
   }
 
-  /** While the device copies, since both read the same bytes. */
+  /** Runs while the device copies, because both only read the bytes. */
   async #check({ block, pieces }: Loan): Promise<void> {
     if (!this.#settings.verify || block === null || (await block.isWhole())) return;
     for (const i of pieces) {
@@ -374,14 +386,14 @@ class CopyFrame {
   }
 }
 
-/** What an engine is told of a job that failed. */
+/** Outcome that an engine receives for a failed job. */
 function outcomeOf({ status }: GpuFault): Outcome {
   if (status === "full") return Outcome.full;
   return status === "out_of_range" ? Outcome.rejected : Outcome.device;
 }
 
 export interface GpuPlaneOptions {
-  /** Null: the agent copies nothing; engines use the arena's mapping by themselves. */
+  /** Null: the agent copies nothing, and engines use their own mapping of the arena. */
   readonly gpus: Gpus | null;
   readonly native: Native;
   readonly stats: EngineStats;
@@ -389,12 +401,12 @@ export interface GpuPlaneOptions {
   log(level: "info" | "warn" | "error", text: string): void;
 }
 
-/** What all connections share of the GPUs. */
+/** GPU state shared by all connections. */
 export class GpuPlane {
   readonly #gpus: Gpus | null;
   readonly #options: GpuPlaneOptions;
   readonly #parts: GpuLineParts | null;
-  /** Of connections that are over, those whose copies are not. */
+  /** Ended connections whose copies are still in progress. */
   readonly #leaving = new Set<GpuLine>();
 
   constructor(options: GpuPlaneOptions) {
@@ -406,7 +418,7 @@ export class GpuPlane {
     this.#parts = this.#gpus === null ? null : { ...parts, gpus: this.#gpus };
   }
 
-  /** What the hello's answer may say. */
+  /** Features for the answer to HELLO. */
   get features(): number {
     const isThere = this.#gpus?.devices().some((device) => device.lost === null);
     return isThere ? Feature.gpu : 0;
@@ -417,8 +429,8 @@ export class GpuPlane {
   }
 
   /**
-   * Slots that a device may touch though no connection holds them: copies for connections that are
-   * over (each counts once), and what cannot be stopped.
+   * Slots that a device may access although no connection holds them: one per copy of an ended
+   * connection, and the slots of copies that cannot be stopped.
    */
   get orphans(): number {
     let copies = 0;

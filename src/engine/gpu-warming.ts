@@ -2,28 +2,28 @@ import { type BlockResult, type Clock, DIGEST_BYTES, type NamespaceIndex } from 
 import type { GpuSink, OfferedBlock } from "../store/index.ts";
 import { type DigestItems, Outcome, type OutcomeItems } from "./protocol/index.ts";
 
-/** How long an offer waits for an engine that has to finish another one first. */
+/** How long an offer waits for an engine that is busy with another one. */
 const QUEUE_MS = 10_000;
-/** How long an engine may take over one offer. */
+/** Timeout of an engine's answer to an offer. */
 const ANSWER_MS = 10_000;
-/** How long an engine waits for an offer where it does not say. */
+/** Default time that an engine waits for an offer. */
 const WAIT_MS = 30_000;
-/** An engine whose wait ended without an offer is expected back within. */
+/** An engine whose wait ended without an offer is expected to wait again within this time. */
 const BACK_MS = 2_000;
 
 const deferred = (text: string): BlockResult =>
   Object.freeze({ outcome: "deferred", reason: `gpu_sink: ${text}` });
 const DONE: BlockResult = Object.freeze({ outcome: "done" });
 const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
-const NO_ENGINE = deferred("it is in RAM; no engine here takes blocks to its GPU by itself");
-const BUSY = deferred("it is in RAM; the engine that takes blocks is busy with others");
-const LATE = deferred("it is in RAM; the engine did not say in time what became of it");
-const GONE = deferred("it is in RAM; the engine that was offered it has gone");
-const NO_ROOM = deferred("it is in RAM; the engine has no room for it now");
-const NOT_TAKEN = deferred("it is in RAM; the engine did not take it");
-const ABORTED = deferred("it is in RAM; it was not offered any more");
+const NO_ENGINE = deferred("in RAM; no engine here loads offered blocks to its GPU");
+const BUSY = deferred("in RAM; the engine is busy with other blocks");
+const LATE = deferred("in RAM; the engine did not answer the offer in time");
+const GONE = deferred("in RAM; the engine disconnected");
+const NO_ROOM = deferred("in RAM; the engine has no room");
+const NOT_TAKEN = deferred("in RAM; the engine did not load it");
+const ABORTED = deferred("in RAM; the agent is stopping");
 
-/** Blocks of one namespace and layer, on their way to an engine. */
+/** Blocks of one namespace and layer to be offered to an engine. */
 interface Offer {
   readonly id: number;
   readonly namespace: NamespaceIndex;
@@ -34,18 +34,20 @@ interface Offer {
 
 export interface WarmDeskOptions {
   readonly clock: Clock;
-  /** Blocks in one offer, at most. */
+  /** Maximum blocks in an offer. */
   readonly itemsMax: number;
 }
 
-/** Sends an offer to an engine that waits; offer 0 without blocks: none came. */
+/** Sends an offer to a waiting engine. Offer 0 without blocks means that none was available. */
 export type SendOffer = (offer: number, blocks: DigestItems) => void;
 
-/** Where blocks that somebody wants on a GPU meet engines that take them there. */
+/**
+ * Offers blocks that were requested on a GPU to engines that load blocks on their own initiative.
+ */
 export class WarmDesk implements GpuSink {
   readonly #options: WarmDeskOptions;
   readonly #engines = new Set<WarmEngine>();
-  /** Not handed to an engine yet. */
+  /** Offers that no engine has received yet. */
   readonly #queue: Offer[] = [];
   #lastId = 0;
 
@@ -77,7 +79,10 @@ export class WarmDesk implements GpuSink {
     return results;
   }
 
-  /** Places of blocks of one namespace and layer each, no more than fit an answer. */
+  /**
+   * Splits blocks into groups of one namespace and layer, each small enough for an answer. Returns
+   * their positions.
+   */
   #parts(blocks: readonly OfferedBlock[]): number[][] {
     const parts: number[][] = [];
     const open = new Map<string, number[]>();
@@ -128,7 +133,7 @@ export class WarmDesk implements GpuSink {
     return false;
   }
 
-  /** The next offer for an engine that waits. */
+  /** Sends the next offer to a waiting engine. */
   #serve(engine: WarmEngine): void {
     const at = this.#queue.findIndex(({ namespace }) => namespace === engine.namespace);
     if (at < 0) return;
@@ -153,7 +158,7 @@ export class WarmDesk implements GpuSink {
     for (const offer of stranded) this.#giveUp(offer, GONE);
   }
 
-  /** The agent stops: nobody waits any more. */
+  /** The agent is stopping: all offers and waits end. */
   stop(): void {
     for (const offer of [...this.#queue]) this.#giveUp(offer, ABORTED);
     for (const engine of [...this.#engines]) engine.close();
@@ -167,8 +172,8 @@ interface DeskSide {
 }
 
 /**
- * One connection that takes blocks to its GPU by itself: it waits, or has an offer in hand, or has
- * just been told that none came and is expected back.
+ * A connection that loads offered blocks to its GPU. It waits, or processes an offer, or its wait
+ * ended without an offer and it is expected to wait again.
  */
 export class WarmEngine {
   readonly namespace: NamespaceIndex;
@@ -190,15 +195,15 @@ export class WarmEngine {
     return this.#send !== null;
   }
 
-  /** Whether an offer would reach it. */
+  /** Whether an offer would reach the engine. */
   get isThere(): boolean {
     if (this.#send !== null || this.#inHand !== null) return true;
     return this.#clock.monotonicMs() < this.#backUntilMs;
   }
 
   /**
-   * The engine says what became of an offer and waits for the next: `send` is called once, at the
-   * latest after the deadline. Not to be called while it waits.
+   * Records the outcomes of an offer and waits for the next one. `send` is called once, at the
+   * latest at the deadline. Must not be called while the engine waits.
    */
   wait(offer: number, outcomes: OutcomeItems, deadlineMs: number, send: SendOffer): void {
     this.#answered(offer, outcomes);
@@ -227,7 +232,7 @@ export class WarmEngine {
     this.#tell(offer.id, { count: blocks.length, layer: blocks[0]!.layer, digests });
   }
 
-  /** What it says of this offer from now on is not waited for. */
+  /** A later answer to this offer is ignored. */
   forget(offer: Offer): void {
     if (this.#inHand !== offer) return;
     this.#inHand = null;
@@ -247,7 +252,7 @@ export class WarmEngine {
     send(offer, blocks);
   }
 
-  /** The connection is over, or the agent stops: then a wait is answered without an offer. */
+  /** The connection has ended, or the agent is stopping. A wait is answered without an offer. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;

@@ -42,19 +42,22 @@ export interface GreetingContext {
   readonly gpu: GpuPlane;
   readonly warm: WarmDesk;
   draining(): boolean;
-  /** Sends what waits in the connection's output with a descriptor on it; bytes sent, or null. */
+  /**
+   * Sends the connection's pending output together with a descriptor. Returns the bytes sent, or
+   * null.
+   */
   sendFd(connection: Connection, fd: number): number | null;
   log(level: "info" | "warn" | "error", text: string, fields?: Record<string, unknown>): void;
 }
 
-/** Answers the first frame of a connection: who it is, which namespace, and where the bytes lie. */
+/** Handles the first frame of a connection: client, namespace, and the descriptor of the arena. */
 export function createGreeting(context: GreetingContext): FrameHandler {
   return (connection, frame) => {
     if (frame.op !== Op.hello) {
-      return refusal(FrameStatus.notGreeted, "the first frame of a connection is HELLO");
+      return refusal(FrameStatus.notGreeted, "the first frame of a connection must be HELLO");
     }
     if (connection.greeted !== null) {
-      return refusal(FrameStatus.malformed, "one connection has one HELLO: open another");
+      return refusal(FrameStatus.malformed, "HELLO was already sent: open another connection");
     }
     const hello = decodeHelloRequest(frame);
     if (!hello.ok) return hello.refusal;
@@ -68,7 +71,7 @@ export function createGreeting(context: GreetingContext): FrameHandler {
 }
 
 const NOT_KEYED =
-  "the manifest names a MAC key: give its identifier and ask for feature bit 4 in HELLO";
+  "the manifest names a MAC key: set its identifier and request feature bit 4 in HELLO";
 
 function admit(
   context: GreetingContext,
@@ -80,7 +83,10 @@ function admit(
   const key = namespaceKey(context.hashing, decoded.manifest);
   const namespace = context.namespaces.indexOf(key);
   if (namespace === null) {
-    return refusal(FrameStatus.manifestRefused, "this agent serves no more namespaces: restart it");
+    return refusal(
+      FrameStatus.manifestRefused,
+      "namespace limit of this agent reached: restart it",
+    );
   }
   const { manifest } = decoded;
   const { model, blockTokens } = manifest;
@@ -110,7 +116,7 @@ function admit(
     warm: context.warm.open(namespace),
   };
   const fields = { connection: connection.id, name: hello.name, namespace: toHex(key.slice(0, 8)) };
-  context.log("info", "an engine connected", fields);
+  context.log("info", "engine connected", fields);
   return null;
 }
 
@@ -136,7 +142,8 @@ function answer(
     leaseMs: limits.leaseMs,
     blockTokens: greeted.blockTokens,
   });
-  // The socket is fresh, so its buffer has room: a client that cannot take 112 bytes is gone.
+  // The socket is new, so its buffer has room. A client that cannot receive 112 bytes has
+  // disconnected.
   const sent = context.sendFd(connection, store.arena.fd);
   if (sent === null) connection.close();
   else connection.sent(sent);
@@ -147,7 +154,7 @@ export interface FrameHandlerContext extends GreetingContext, HandlerContext {
   readonly frames: FrameCounts;
 }
 
-/** What the agent does with each frame of a connection, from its hello on. */
+/** Handles every frame of a connection, starting with HELLO. */
 export function createFrameHandler(context: FrameHandlerContext): FrameHandler {
   const greet = createGreeting(context);
   const handle = createHandlers(context);

@@ -6,27 +6,24 @@ import type { BlockStore, Namespaces } from "../store/index.ts";
 import type { CommandPort } from "./engine-handlers.ts";
 import { DEFAULT_LIMITS } from "./protocol/index.ts";
 
-/**
- * What one engine may ask of the agent. Told to the client in the hello's answer where it matters
- * to it.
- */
+/** Limits of engines. The answer to HELLO reports those that a client needs. */
 export interface EngineLimits {
   readonly frameBytesMax: number;
   readonly itemsMax: number;
-  /** Slots one connection may hold at the same time. */
+  /** Maximum slots that a connection holds at the same time. */
   readonly handlesMax: number;
   readonly connectionsMax: number;
-  /** Connections of one process. */
+  /** Maximum connections of a process. */
   readonly processConnectionsMax: number;
-  /** Part of RAM whose slots one engine may hold while there are others. */
+  /** Part of RAM whose slots one engine may hold while there are other engines. */
   readonly heldShare: number;
-  /** Answers a connection may leave unread before its requests wait. */
+  /** Maximum unread answers of a connection before its requests wait. */
   readonly unreadBytesMax: number;
-  /** How long it may leave them so before it is cut off. */
+  /** How long answers may exceed that before the connection is closed. */
   readonly unreadMs: number;
-  /** How long a connection that holds slots may be silent before it is cut off. */
+  /** How long a connection that holds slots may be silent before it is closed. */
   readonly leaseMs: number;
-  /** Deadline of an acquire that names none. */
+  /** Default deadline of an acquire. */
   readonly acquireMs: number;
 }
 
@@ -37,23 +34,23 @@ export const ENGINE_LIMITS: EngineLimits = {
   acquireMs: 2_000,
 };
 
-/** What the server counted since it started. */
+/** Counters of the server since its start. */
 export interface EngineStats {
   connected: number;
-  /** Not let in: wrong user, or one too many. */
+  /** Rejected connections: wrong user, or over a limit. */
   refusedPeers: number;
-  /** Lease overstayed, answers unread, no hello. */
+  /** Connections closed by the server: lease overstayed, answers unread, no HELLO. */
   cutOff: number;
   /** Connections that ended while their process held slots. */
   quarantines: number;
-  /** Failures of our own while a frame was handled. */
+  /** Internal errors while handling a frame. */
   faults: number;
-  /** Copied between slots and engines' GPU memory. */
+  /** Bytes copied between slots and GPU memory of engines. */
   gpuStoredBytes: number;
   gpuLoadedBytes: number;
-  /** Copies that a device, or its driver, did not make. */
+  /** Copies that a device or its driver failed to make. */
   gpuFailures: number;
-  /** Slots that a device may touch until the process ends: they are never used again. */
+  /** Slots that a device may access until the process ends. They are never reused. */
   gpuLeakedSlots: number;
 }
 
@@ -73,7 +70,7 @@ export function emptyEngineStats(): EngineStats {
 
 export interface EngineServerOptions {
   readonly socketPath: string;
-  /** Group that may connect beside the agent's own; null = the agent's. */
+  /** Group that may connect in addition to the agent's own user; null = the agent's group. */
   readonly socketGroup: number | null;
   readonly limits: EngineLimits;
   readonly store: BlockStore;
@@ -83,15 +80,17 @@ export interface EngineServerOptions {
   readonly queue: Queue;
   readonly clock: Clock;
   readonly incarnation: bigint;
-  /** Copies between slots and engines' GPU memory; null, or none: engines do so by themselves. */
+  /**
+   * For copies between slots and GPU memory of engines. Null or absent: engines copy themselves.
+   */
   readonly gpus?: Gpus | null;
-  /** Where engines' commands go; null, or none: this agent takes none from them. */
+  /** Destination of commands from engines. Null or absent: this agent accepts none. */
   readonly commands?: CommandPort | null;
   readonly frames: FrameCounts;
-  /** Where an engine that holds nearly everything is reported. */
+  /** Receives a report about an engine that holds nearly everything. */
   readonly health?: Pick<Health, "raise">;
-  /** One request's blocks were looked up in RAM. */
+  /** Called when the blocks of a request were looked up. */
   lookedUp(tier: "ram" | "ssd" | "peer", outcome: LookupOutcome, seconds: number): void;
-  /** Called with one line and fields for what an operator should see. */
+  /** Called with one line and fields for an operator. */
   log(level: "info" | "warn" | "error", text: string, fields?: Record<string, unknown>): void;
 }

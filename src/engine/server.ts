@@ -17,39 +17,42 @@ import {
 import { peerAllowed, peerOf, type SocketOwner, socketFd, takeSocketPath } from "./socket-file.ts";
 
 const HELLO_MS = 5_000;
-/** A check that comes so much later than it should was held up by a pause. */
+/** A periodic check that is late by this much was delayed by a pause of the process. */
 const PAUSE_MS = 500;
-/** Lost connections of one process whose slots wait for its death. */
+/** Maximum lost connections of a process whose slots wait for its end. */
 const ZOMBIES_A_PROCESS = 16;
-/** Lines that were refused and wait for the hello to end behind it; others end at once. */
+/**
+ * Rejected connections kept open until their HELLO arrives, so that the client can read the reason.
+ * Further ones close immediately.
+ */
 const TURNED_AWAY_MAX = 64;
 /**
- * Connections that end between two sweeps of memory. What they leave behind is old by then, and the
- * runtime sweeps old objects only when the heap has doubled. A sweep takes some ten milliseconds.
+ * Connections that end between two garbage collections. Their remains are old objects, which the
+ * runtime collects only after the heap has doubled. A collection takes about 10 ms.
  */
 const ENDINGS_A_SWEEP = 128;
-/** How long a lack of descriptors is reported after it was last met. */
+/** How long a shortage of descriptors is reported after its last occurrence. */
 const DESCRIPTORS_MS = 30_000;
 
 interface Client {
   readonly connection: Connection;
   readonly pid: number;
   readonly share: ConnectionShare;
-  /** Ends the watch for the process's death. */
+  /** Stops watching the process. */
   watch: Disposable | null;
   dead: boolean;
   readonly openedMs: number;
 }
 
-/** A Bun socket carries its client. */
+/** A Bun socket with its client as data. */
 type ClientSocket = Socket<Client | null>;
 
-/** The agent's end of the engine plane: one Unix socket, many engines. */
+/** Server of the engine plane: one Unix socket, many engines. */
 export class EngineServer implements AsyncDisposable {
   readonly stats: EngineStats = emptyEngineStats();
   readonly #options: EngineServerOptions;
   readonly #clients = new Set<Client>();
-  /** Gone from the socket, but their process may still touch what they held. */
+  /** Ended connections whose process may still access the slots they held. */
   readonly #zombies = new Set<Client>();
   readonly #turnedAway = new Set<Client>();
   readonly #openings = new Openings<ClientSocket>();
@@ -87,7 +90,7 @@ export class EngineServer implements AsyncDisposable {
     });
   }
 
-  /** Changes what may change while engines are connected. */
+  /** Changes the limits that may change while engines are connected. */
   setLimits(limits: Partial<EngineLimits>): void {
     this.#limits = { ...this.#limits, ...limits };
     this.#shares.setLimits(this.#limits);
@@ -97,12 +100,12 @@ export class EngineServer implements AsyncDisposable {
     return this.#clients.size;
   }
 
-  /** Takes blocks from RAM to engines that wait for them. */
+  /** Offers blocks in RAM to waiting engines. */
   get gpuSink(): GpuSink {
     return this.#warm;
   }
 
-  /** Slots held by connections, and by processes or devices that may still touch theirs. */
+  /** Slots held by connections, and slots that a process or device may still access. */
   held(): { readonly held: number; readonly quarantined: number } {
     const sum = (clients: Set<Client>) => {
       let total = 0;
@@ -112,7 +115,7 @@ export class EngineServer implements AsyncDisposable {
     return { held: sum(this.#clients), quarantined: sum(this.#zombies) + this.#gpu.orphans };
   }
 
-  /** Listens. Throws SOCKET_IN_USE where another agent answers there. */
+  /** Starts listening. Throws SOCKET_IN_USE if another agent answers on the socket. */
   async start(): Promise<void> {
     const { socketPath } = this.#options;
     this.#listener = await takeSocketPath(socketPath, () => this.#listen(socketPath));
@@ -145,7 +148,7 @@ export class EngineServer implements AsyncDisposable {
     if (typeof peer === "string") {
       this.stats.refusedPeers++;
       if (peer === "no_descriptors") {
-        const text = "an engine was turned away: no descriptor is left to watch its process";
+        const text = "engine rejected: out of file descriptors to watch its process";
         this.#options.health?.raise("FD_LIMIT", text, { forMs: DESCRIPTORS_MS });
       }
       socket.terminate();
@@ -155,7 +158,11 @@ export class EngineServer implements AsyncDisposable {
     const allowed = peerAllowed(peer, owner, this.#options.socketGroup);
     if (!allowed || peer.pidFd === null) {
       this.stats.refusedPeers++;
-      log("warn", "an engine was not let in", { pid: peer.pid, uid: peer.uid, gid: peer.gid });
+      log("warn", "engine rejected: user or group not allowed", {
+        pid: peer.pid,
+        uid: peer.uid,
+        gid: peer.gid,
+      });
       if (peer.pidFd !== null) native.closeFd(peer.pidFd);
       socket.terminate();
       return;
@@ -189,11 +196,12 @@ export class EngineServer implements AsyncDisposable {
     let count = 0;
     for (const zombie of this.#zombies) if (zombie.pid === pid) count++;
     if (count < ZOMBIES_A_PROCESS) return null;
-    return "this process lost too many connections: release slots, then close";
+    return "this process closed too many connections while it held slots: release slots before closing";
   }
 
   /**
-   * A connection whose process cannot be watched could not be cleaned up after: it is not taken.
+   * Watches the engine's process. If that fails, the connection is rejected, because its slots
+   * could not be reclaimed after its end.
    */
   #watch(client: Client, pidFd: number): void {
     const { queue, native } = this.#options;
@@ -201,14 +209,14 @@ export class EngineServer implements AsyncDisposable {
       client.watch = queue.watch(pidFd, () => this.#died(client));
     } catch (error) {
       native.closeFd(pidFd);
-      const text = `this engine's process cannot be watched: ${messageOf(error)}`;
+      const text = `cannot watch this engine's process: ${messageOf(error)}`;
       this.#turnAway(client, text);
     }
   }
 
   /**
-   * Tells at once, but hangs up only behind the hello that is on its way: an engine whose line ends
-   * before it has spoken sees no words, only that nobody answers.
+   * Sends the reason immediately, but closes only after the HELLO that is in transit. A client
+   * whose connection closes before it has sent HELLO cannot read the reason.
    */
   #turnAway(client: Client, text: string): void {
     const { connection } = client;
@@ -223,7 +231,8 @@ export class EngineServer implements AsyncDisposable {
   readonly #fds = new WeakMap<Connection, number>();
 
   /**
-   * Writes what waits with the arena's descriptor on its first byte. Null where the socket is gone.
+   * Writes the pending output, with the arena's descriptor on its first byte. Null if the socket
+   * has ended.
    */
   #sendWithFd(connection: Connection, fd: number): number | null {
     const socket = this.#fds.get(connection);
@@ -232,7 +241,7 @@ export class EngineServer implements AsyncDisposable {
     return typeof sent === "number" ? sent : null;
   }
 
-  /** `chunk`: what came; null: the socket can take more, or a connection was opened late. */
+  /** `chunk`: received bytes. Null: the socket is writable, or the connection was opened late. */
   #guarded(socket: ClientSocket, chunk: Uint8Array | null): void {
     const client = socket.data;
     if (client === null) return;
@@ -251,10 +260,10 @@ export class EngineServer implements AsyncDisposable {
     if (client.connection.closed) this.#leave(client);
   }
 
-  /** A bug of ours on one line must not take the others down. */
+  /** An internal error on one connection must not affect the others. */
   #fault(connection: Connection, error: unknown): void {
     this.stats.faults++;
-    const text = `engine ${connection.id}: ${messageOf(error)}`;
+    const text = `engine request failed on connection ${connection.id}: ${messageOf(error)}`;
     const stack = error instanceof Error ? error.stack : undefined;
     this.#options.log("error", text, stack === undefined ? {} : { stack });
     connection.dismiss(FrameStatus.internal, "the agent failed on this frame; see its log");
@@ -269,7 +278,10 @@ export class EngineServer implements AsyncDisposable {
     this.#leave(client);
   }
 
-  /** The line is over. What was held waits for the process's end, unless that has come already. */
+  /**
+   * The connection has ended. Its slots wait for the end of the process, unless it has already
+   * ended.
+   */
   #leave(client: Client): void {
     if (!this.#clients.delete(client)) return;
     client.share.ended();
@@ -306,8 +318,8 @@ export class EngineServer implements AsyncDisposable {
   }
 
   /**
-   * After a pause of the agent itself (SIGSTOP, a suspended machine) nobody is late: what engines
-   * sent meanwhile is still unread in their sockets.
+   * After a pause of the agent itself (SIGSTOP, a suspended machine) no engine counts as late:
+   * frames that engines sent meanwhile are still unread in their sockets.
    */
   #forgivePause(now: number): boolean {
     const pausedMs = now - this.#checkedMs;
@@ -334,7 +346,7 @@ export class EngineServer implements AsyncDisposable {
       const holder = connection.greeted?.holder;
       const held = holder?.held ?? 0;
       if (this.#draining) holder?.endLookups();
-      // Who waits for an answer of ours is not silent.
+      // A client that waits for the agent's answer is not silent.
       if (connection.working > 0) connection.lastFrameMs = now;
       if (connection.stalledSinceMs !== null) {
         if (now - connection.stalledSinceMs > limits.unreadMs) this.#cut(client, "unread");
@@ -350,7 +362,7 @@ export class EngineServer implements AsyncDisposable {
     for (const client of this.#turnedAway) {
       if (now - client.openedMs > HELLO_MS) client.connection.hangUp();
     }
-    // A commit that was at work when its line ended may have been all that was held.
+    // A commit that was in progress when its connection ended may have released the last slots.
     for (const zombie of this.#zombies) {
       if (zombie.connection.greeted?.holder.held === 0) this.#bury(zombie);
     }
@@ -362,18 +374,21 @@ export class EngineServer implements AsyncDisposable {
     const holder = connection.greeted?.holder;
     this.stats.cutOff++;
     const name = connection.greeted?.name ?? "";
-    log("warn", `an engine was cut off: ${why}`, { pid, name, held: holder?.held ?? 0 });
+    log("warn", `engine disconnected by the agent: ${why}`, { pid, name, held: holder?.held ?? 0 });
     if (why === "unread") connection.close();
     else if (why === "silent") {
-      connection.dismiss(FrameStatus.notGreeted, `no hello came within ${HELLO_MS} ms`);
+      connection.dismiss(FrameStatus.notGreeted, `no HELLO within ${HELLO_MS} ms`);
     } else {
-      const text = `slots were held and nothing was sent for ${leaseMs} ms: connect again`;
+      const text = `no frame for ${leaseMs} ms while holding slots: connect again`;
       connection.dismiss(FrameStatus.overstayed, text);
     }
     this.#leave(client);
   }
 
-  /** Hands out nothing new and waits until nobody holds anything, the deadline, or `hurry`. */
+  /**
+   * Grants no new slots. Waits until no slot is held, until the deadline, or until `hurry` is
+   * aborted.
+   */
   async drain(deadlineMs: number, hurry: AbortSignal): Promise<void> {
     this.#draining = true;
     this.#warm.stop();
@@ -394,7 +409,7 @@ export class EngineServer implements AsyncDisposable {
     }
     for (const client of [...this.#zombies]) this.#bury(client);
     for (const { connection } of [...this.#turnedAway]) connection.hangUp();
-    // Takes the file away, unless a drain did: by now another agent may listen there.
+    // Removes the socket file, unless a drain did: another agent may listen on it by now.
     this.#listener?.stop(true);
     this.#listener = null;
   }
@@ -407,14 +422,14 @@ interface Opening {
 }
 
 /**
- * Connections that were accepted and wait for a slice of the event loop, which all new ones share,
- * to be opened in: a client that connects again and again delays new connections alone.
+ * Accepted connections that wait to be opened. All new connections share one slice of the event
+ * loop, so that a client that reconnects continuously delays only new connections.
  */
 class Openings<S extends Opening> {
   readonly #waiting = new Set<S>();
   readonly #source = loopTurns.source();
 
-  /** Calls `open` in a slice unless the connection is gone by then. */
+  /** Calls `open` in a slice, unless the connection has ended by then. */
   came(socket: S, open: () => void): void {
     this.#waiting.add(socket);
     const opened = this.#source.call(() => {
@@ -423,7 +438,7 @@ class Openings<S extends Opening> {
       open();
     });
     if (opened === null) socket.terminate();
-    // Nothing is read of a connection that is not open yet.
+    // A connection is not read before it is open.
     else if (this.#waiting.has(socket)) socket.pause();
   }
 

@@ -3,15 +3,15 @@ import { dirname } from "node:path";
 import { HearthError, messageOf } from "../core/index.ts";
 import { type Native, NativeError, type SocketPeer } from "../native/index.ts";
 
-/** What `sun_path` takes, its zero left out. */
+/** Size of `sun_path` without its terminating zero. */
 const PATH_BYTES_MAX = 107;
 
-/** The key of the configuration that names a socket. */
+/** The configuration key of a socket. */
 type SocketKey = "engine.socket" | "api.socket";
 
 /**
- * Makes way for a socket at `path` and listens there. A socket that a dead agent left is removed.
- * Throws SOCKET_IN_USE where a living one answers, CONFIG_INVALID where none can be made.
+ * Listens on a socket at `path`. A socket file left by a dead agent is removed. Throws
+ * SOCKET_IN_USE if a living agent answers, and CONFIG_INVALID if the socket cannot be created.
  */
 export async function takeSocketPath<T>(
   path: string,
@@ -20,7 +20,7 @@ export async function takeSocketPath<T>(
 ): Promise<T> {
   if (Buffer.byteLength(path) > PATH_BYTES_MAX) {
     const text = `the socket path is longer than ${PATH_BYTES_MAX} bytes: ${path}`;
-    throw new HearthError("CONFIG_INVALID", text, { fix: `set ${key} to a shorter one` });
+    throw new HearthError("CONFIG_INVALID", text, { fix: `set ${key} to a shorter path` });
   }
   try {
     mkdirSync(dirname(path), { recursive: true, mode: 0o750 });
@@ -33,26 +33,27 @@ export async function takeSocketPath<T>(
 
 function cannotListen(path: string, key: SocketKey, cause: unknown): HearthError {
   if (cause instanceof HearthError) return cause;
-  const text = `the socket ${path} cannot be made: ${messageOf(cause)}`;
+  const text = `cannot create the socket ${path}: ${messageOf(cause)}`;
   return new HearthError("CONFIG_INVALID", text, {
     cause,
     fix: `set ${key} to a path whose folder this user may write to`,
   });
 }
 
-/** Removes a socket file that a dead agent left; refuses where a living one answers. */
+/** Removes a socket file left by a dead agent. Throws if a living agent answers. */
 async function removeStale(path: string, key: SocketKey): Promise<void> {
   if (!existsSync(path)) return;
   if (!lstatSync(path).isSocket()) {
     throw new HearthError("CONFIG_INVALID", `${key}: ${path} exists and is not a socket`, {
-      fix: "name a path that the agent may use for itself",
+      fix: "set a path that no other file uses",
     });
   }
   try {
     const probe = await Bun.connect({ unix: path, socket: { data() {} } });
     probe.terminate();
   } catch (error) {
-    // Only this says that nobody listens; a full backlog or a lack of permission does not.
+    // Only this error means that no process listens. A full backlog or a missing permission has
+    // another one.
     if ((error as NodeJS.ErrnoException).code === "ECONNREFUSED") {
       unlinkSync(path);
       return;
@@ -69,9 +70,9 @@ export interface SocketOwner {
 }
 
 /**
- * Who may connect: root, the agent's own user, and members of the socket's group. The file's mode
- * says the same, but a file can be made readable by mistake, and an inherited descriptor passes it
- * by.
+ * Whether a peer may connect: root, the agent's own user, and members of the socket's group. The
+ * file mode enforces the same, but it can be changed by mistake, and an inherited descriptor
+ * bypasses it.
  */
 export function peerAllowed(
   peer: SocketPeer,
@@ -83,10 +84,13 @@ export function peerAllowed(
   return peer.gid === group || peer.groups.includes(group);
 }
 
-/** Why the kernel does not name a peer: it is gone, or this process has no descriptor left. */
+/**
+ * Why the kernel does not identify a peer: it has disconnected, or this process is out of
+ * descriptors.
+ */
 type NoPeer = "gone" | "no_descriptors";
 
-/** The process at the other end, as it was when it connected. */
+/** The process at the other end, as recorded when it connected. */
 export function peerOf(native: Native, socket: object): SocketPeer | NoPeer {
   try {
     return native.socketPeer(socketFd(socket));
@@ -96,7 +100,7 @@ export function peerOf(native: Native, socket: object): SocketPeer | NoPeer {
   }
 }
 
-/** Bun's sockets have a descriptor; its types do not say so. */
+/** Bun's sockets have a descriptor that its types do not declare. */
 export function socketFd(socket: object): number {
   return (socket as { readonly fd: number }).fd;
 }

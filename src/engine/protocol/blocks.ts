@@ -38,7 +38,7 @@ import {
   TIER_MASK_ALL,
 } from "./layout.ts";
 
-/** Requests that hand out slots, reserve and acquire, and the notices about the GPU tier. */
+/** RESERVE and ACQUIRE, which grant slots, and the notices about the GPU tier. */
 
 const BLOCK_ITEM_BYTES = 80;
 const RESERVED_ITEM_BYTES = 24;
@@ -46,16 +46,16 @@ const ACQUIRED_ITEM_BYTES = 32;
 const BLOCK_FLAGS = BlockFlag.transient | BlockFlag.aliasGiven;
 
 export interface ReserveOptions {
-  /** The conversation the blocks belong to; 0 = none. */
+  /** The session of the blocks; 0 = none. */
   session: bigint;
   /** Handle of the namespace; 0 or absent = the connection's own. */
   namespace?: number;
 }
 
 export interface AcquireOptions {
-  /** Tiers a block may be fetched from, as a mask of `TierBit`; 0 = all. */
+  /** Tiers to fetch from, as a mask of `TierBit`; 0 = all. */
   tiers: number;
-  /** How long a promotion may take; 0 = as long as the agent thinks right. */
+  /** Deadline of a promotion; 0 = the agent's default. */
   deadlineMs: number;
   stopAtMiss: boolean;
   /** Handle of the namespace, below 65,536; 0 or absent = the connection's own. */
@@ -176,7 +176,7 @@ function readBlocks(frame: Frame, at: number, into: BlockItems): Refusal | null 
   return null;
 }
 
-/** `bytes` goes out as the slot's capacity. Of an item without a slot only the outcome is sent. */
+/** `bytes` is sent as the slot's capacity. For an item without a slot only the outcome is sent. */
 export function encodeReserveReply(
   output: Output,
   requestId: number,
@@ -234,7 +234,7 @@ export function decodeAcquireRequest(
   return null;
 }
 
-/** Of an item that was not acquired only the outcome is sent. */
+/** For an item that was not acquired only the outcome is sent. */
 export function encodeAcquireReply(
   output: Output,
   requestId: number,
@@ -254,7 +254,7 @@ export function encodeAcquireReply(
   }
 }
 
-/** `macs`: as `decodeCommitRequest` has it. */
+/** `macs`: as for `decodeCommitRequest`. */
 export function decodeAcquireReply(
   frame: Frame,
   into: AcquiredItems,
@@ -292,7 +292,7 @@ function writeSlot(output: Output, at: number, slots: Readonly<SlotItems>, i: nu
   writeSafeU64(view, at + 16, ok ? slots.offset[i]! : 0);
 }
 
-/** False where outcome or offset are out of range, or an item without a slot names one. */
+/** False if the outcome or the offset is out of range, or an item without a slot names one. */
 function readSlot(frame: Frame, at: number, into: SlotItems, i: number): boolean {
   const { view } = frame;
   const outcome = view.getUint32(at, true);
@@ -312,7 +312,7 @@ function slotOutOfRange(frame: Frame): Refusal {
   return malformed(`reply ${frame.requestId}: an outcome, a slot or an offset is out of range`);
 }
 
-/** Requests that name slots already handed out: commit, abort, release, report. */
+/** Requests that name granted slots: commit, abort, release, report. */
 
 const COMMIT_ITEM_BYTES = 24;
 const HANDLE_ITEM_BYTES = 8;
@@ -342,7 +342,7 @@ export function encodeCommitRequest(
   }
 }
 
-/** `macs`: where the MACs go, 16 bytes an item, on a connection with `Feature.mac`. */
+/** `macs`: receives the MACs, 16 bytes per item, on a connection with `Feature.mac`. */
 export function decodeCommitRequest(
   frame: Frame,
   into: CommitItems,
@@ -363,7 +363,7 @@ export function decodeCommitRequest(
     if (macs !== null) {
       readMac(frame, at + COMMIT_ITEM_BYTES, macs, i);
       if (hasMac(flags) === isMacZero(macs, i))
-        return malformed("a MAC is not zero with item flag bit 1, and zero without it");
+        return malformed("a MAC must be nonzero with item flag bit 1, and zero without it");
     }
     if ((flags & CommitFlag.checksumGiven) === 0 && (low | high) !== 0)
       return malformed("a checksum without its flag: set item flag bit 0, or send checksum 0");
@@ -381,7 +381,7 @@ const hasMac = (flags: number) => (flags & CommitFlag.macGiven) !== 0;
 
 type HandleOp = typeof Op.abort | typeof Op.release | typeof Op.report;
 
-/** ABORT, RELEASE and REPORT have one shape. */
+/** ABORT, RELEASE and REPORT have the same layout. */
 export function encodeHandlesRequest(
   output: Output,
   op: HandleOp,
@@ -408,7 +408,7 @@ export function decodeHandlesRequest(frame: Frame, into: HandleItems): Refusal |
   return null;
 }
 
-/** Operations whose reply is one outcome for each item. */
+/** Operations whose reply is one outcome per item. */
 export type OutcomeOp = Exclude<
   (typeof Op)[keyof typeof Op],
   | typeof Op.hello

@@ -12,28 +12,28 @@ import {
 } from "./layout.ts";
 
 /**
- * One received frame. The object and the memory behind it are reused: both hold only until the sink
- * that was given the frame returns.
+ * A received frame. The object and its memory are reused: both are valid only until the frame's
+ * sink returns.
  */
 export interface Frame {
-  /** Whole frame, header included, in bytes. */
+  /** Length of the whole frame, header included, in bytes. */
   length: number;
   op: number;
   flags: number;
   status: number;
   requestId: number;
-  /** Items in the frame. */
+  /** Number of items in the frame. */
   count: number;
   bytes: Uint8Array;
-  /** Over the same memory as `bytes`, with the same offsets. */
+  /** A view of the same memory as `bytes`, with the same offsets. */
   view: DataView;
   /** Offset of the body's first byte. */
   body: number;
-  /** Offset behind the body's last byte. */
+  /** Offset after the body's last byte. */
   end: number;
 }
 
-/** What an answer needs of the frame that it answers. */
+/** The fields of a frame that its answer needs. */
 export type FrameHead = Pick<Frame, "op" | "flags" | "requestId">;
 
 export type FrameDirection = "requests" | "replies";
@@ -45,7 +45,7 @@ export function emptyFrame(): Frame {
   return { ...numbers, bytes, view, body: HEADER_BYTES, end: HEADER_BYTES };
 }
 
-/** Reads the sixteen bytes at `at` into the frame; the body is not looked at. */
+/** Reads the 16-byte header at `at` into the frame. The body is not accessed. */
 export function readHeader(bytes: Uint8Array, view: DataView, at: number, into: Frame): void {
   into.length = view.getUint32(at, true);
   into.op = view.getUint8(at + 4);
@@ -59,18 +59,18 @@ export function readHeader(bytes: Uint8Array, view: DataView, at: number, into: 
   into.end = at + into.length;
 }
 
-/** Judges a header by itself, before a byte of its body is kept. */
+/** Checks a header before any byte of its body is kept. */
 export function checkHeader(
   frame: Frame,
   direction: FrameDirection,
   frameBytesMax: number,
 ): Refusal | null {
   if (frame.length < HEADER_BYTES || frame.length % ALIGNMENT !== 0)
-    return malformed(`frame length ${frame.length}: send a multiple of 8, at least 16`);
+    return malformed(`invalid frame length ${frame.length}: send a multiple of 8, at least 16`);
   if (frame.length > frameBytesMax)
     return refusal(
       FrameStatus.frameTooLarge,
-      `frame of ${frame.length} bytes: split it, at most ${frameBytesMax} are taken`,
+      `frame of ${frame.length} bytes: split it, the limit is ${frameBytesMax}`,
     );
   if ((frame.flags & ~(FrameFlag.reply | FrameFlag.noReply)) !== 0)
     return malformed(`frame flags ${frame.flags}: only bits 0 and 1 are defined`);
@@ -79,34 +79,36 @@ export function checkHeader(
 
 function checkRequestHeader(frame: Frame): Refusal | null {
   if ((frame.flags & FrameFlag.reply) !== 0)
-    return malformed("a reply came where requests are due: clear flag bit 0");
-  if (frame.status !== 0) return malformed("a request has status 0");
+    return malformed("received a reply, expected a request: clear flag bit 0");
+  if (frame.status !== 0) return malformed("the status of a request must be 0");
   if ((frame.flags & FrameFlag.noReply) !== 0 && !mayGoUnanswered(frame.op))
-    return malformed(
-      `${opName(frame.op)} hands something out: clear flag bit 1 and read the reply`,
-    );
+    return malformed(`${opName(frame.op)} requires a reply: clear flag bit 1 and read it`);
   return null;
 }
 
 function checkReplyHeader(frame: Frame): Refusal | null {
-  if (frame.flags !== FrameFlag.reply) return malformed("a reply has exactly flag bit 0 set");
+  if (frame.flags !== FrameFlag.reply) return malformed("a reply must have exactly flag bit 0 set");
   return null;
 }
 
-/** Whether the sender of this request waits for an answer. */
+/** Whether the sender of this request expects an answer. */
 export function wantsReply(frame: FrameHead): boolean {
   return (frame.flags & FrameFlag.noReply) === 0;
 }
 
-/** Why a frame is refused; goes back to the sender. After a fatal one the line closes. */
+/**
+ * Why a frame is refused. It is sent to the client; after a fatal refusal the connection closes.
+ */
 export interface Refusal {
   readonly status: Exclude<FrameStatus, typeof FrameStatus.ok>;
-  /** One sentence that names what to do about it. */
+  /** One sentence that includes the fix. */
   readonly text: string;
   readonly fatal: boolean;
 }
 
-/** Whether the line closes after a frame of this status. `limit` closes it only when it floods. */
+/**
+ * Whether the connection closes after a frame with this status. `limit` closes it only for a flood.
+ */
 const FATAL: Readonly<Record<Refusal["status"], boolean>> = {
   [FrameStatus.malformed]: true,
   [FrameStatus.unknownOp]: false,
@@ -128,7 +130,7 @@ export function malformed(text: string): Refusal {
   return refusal(FrameStatus.malformed, text);
 }
 
-/** A value read from a frame, or why the frame is refused. */
+/** A value decoded from a frame, or why the frame is refused. */
 export type Decoded<Value> =
   | { readonly ok: true; readonly value: Value }
   | { readonly ok: false; readonly refusal: Refusal };
@@ -142,8 +144,8 @@ export function refused<Value>(reason: Refusal): Decoded<Value> {
 }
 
 /**
- * Bytes on their way out: frames are appended at `end`, what the socket took is dropped from
- * `start`. The caller bounds it by looking at `pendingBytes` before it answers more.
+ * Output buffer. Frames are appended at `end`; bytes that the socket accepted are removed from
+ * `start`. The caller bounds it: it checks `pendingBytes` before it answers more.
  */
 export interface Output {
   bytes: Uint8Array<ArrayBuffer>;
@@ -153,7 +155,7 @@ export interface Output {
 }
 
 const OUTPUT_BYTES_MIN = 4 * 1024;
-/** A buffer larger than this is given back as soon as it is empty. */
+/** A larger buffer is released as soon as it is empty. */
 const OUTPUT_BYTES_KEPT = 256 * 1024;
 
 export function createOutput(): Output {
@@ -165,14 +167,14 @@ export function pendingBytes(output: Output): number {
   return output.end - output.start;
 }
 
-/** What is to be written next: a view that holds until the next frame is appended. */
+/** Bytes to write next: a view that is valid until the next frame is appended. */
 export function pendingOutput(output: Output): Uint8Array {
   return output.bytes.subarray(output.start, output.end);
 }
 
-/** Drops the first `bytes` bytes, which the socket has taken. */
+/** Removes the first `bytes` bytes, which the socket has accepted. */
 export function consumeOutput(output: Output, bytes: number): void {
-  assert(bytes >= 0 && bytes <= pendingBytes(output), "no more is taken than was pending");
+  assert(bytes >= 0 && bytes <= pendingBytes(output), "at most the pending bytes are consumed");
   output.start += bytes;
   if (output.start < output.end) return;
   output.start = 0;
@@ -195,8 +197,8 @@ function makeOutputRoom(output: Output, bytes: number): void {
 }
 
 /**
- * Appends a header and makes room for the body; answers the body's offset. The room holds old
- * bytes: the encoder writes each byte of the body, padding and reserved fields included.
+ * Appends a header and space for the body. Returns the body's offset. The space contains old bytes,
+ * so the encoder writes every byte, including padding and reserved fields.
  */
 function beginFrame(
   output: Output,
@@ -243,42 +245,42 @@ export function beginReply(
   return beginFrame(output, op, FrameFlag.reply, 0, requestId, count, bodyBytes);
 }
 
-/** Takes one frame; answers false to have the frames behind it held back until `resume`. */
+/** Handles one frame. False: hold back the following frames until `resume`. */
 export type FrameSink = (frame: Frame) => boolean;
 
 /**
- * Cuts a byte stream into frames. Chunks may begin and end anywhere. A frame that lies whole in a
- * chunk is handed on in place; only what crosses a chunk's end, or is held back, is copied, each
- * byte once (amortised). Nothing of a chunk is referenced after `push` returned.
+ * Splits a byte stream into frames. Chunks may start and end anywhere. A frame that is complete
+ * within a chunk is handed on in place; only a frame that crosses a chunk's end, or is held back,
+ * is copied, each byte once (amortised). A chunk is not referenced after `push` has returned.
  */
 export interface FrameReader {
   /**
-   * Gives every complete frame to `sink`, in order. The answer is null, or the fault that ends this
-   * stream; from then on every call answers the same fault and reads nothing.
+   * Passes every complete frame to `sink`, in order. Returns null, or the fault that ends this
+   * stream; every later call returns the same fault and reads nothing.
    */
   push(chunk: Uint8Array, sink: FrameSink): Refusal | null;
-  /** Holds back what comes, as a sink's false does. */
+  /** Holds back the following frames, as a sink that returns false does. */
   hold(): void;
-  /** Goes on with what was held back since a sink answered false. */
+  /** Continues with the frames that were held back. */
   resume(sink: FrameSink): Refusal | null;
-  /** Bytes kept: the beginning of an unfinished frame, and what was held back. */
+  /** Bytes kept: the start of an incomplete frame, and frames held back. */
   readonly heldBytes: number;
-  /** True from a sink's false, or `hold`, until `resume`. */
+  /** True after a sink returned false, or after `hold`, until `resume`. */
   readonly holding: boolean;
 }
 
 export interface FrameReaderOptions {
   readonly direction: FrameDirection;
   readonly frameBytesMax: number;
-  /** Cap on bytes kept while frames are held back; beyond it the sender floods. */
+  /** Limit of bytes kept while frames are held back. Exceeding it is a flood. */
   readonly heldBytesMax?: number;
 }
 
 const HELD_BYTES_MIN = 4 * 1024;
-/** A buffer larger than this is given back as soon as it is empty. */
+/** A larger buffer is released as soon as it is empty. */
 const HELD_BYTES_KEPT = 256 * 1024;
 
-/** Bytes that could not be handed on yet: `bytes[start, end)`. */
+/** Bytes that are not handed on yet: `bytes[start, end)`. */
 interface Held {
   bytes: Uint8Array;
   view: DataView;
@@ -297,7 +299,7 @@ export function createFrameReader(options: FrameReaderOptions): FrameReader {
   let holding = false;
   let inSink = false;
 
-  /** Hands on every whole frame of `bytes[from, to)`; answers where it stopped. */
+  /** Hands on every complete frame in `bytes[from, to)`. Returns the offset where it stopped. */
   function scan(bytes: Uint8Array, view: DataView, from: number, to: number, sink: FrameSink) {
     while (to - from >= HEADER_BYTES && !holding) {
       readHeader(bytes, view, from, frame);
@@ -311,7 +313,7 @@ export function createFrameReader(options: FrameReaderOptions): FrameReader {
 
   function handOn(sink: FrameSink): void {
     inSink = true;
-    // A sink that throws leaves its frame half done: the stream ends there.
+    // If the sink throws, its frame is half processed and the stream ends.
     fault = refusal(FrameStatus.internal, "the receiver failed on this frame", true);
     try {
       holding = !sink(frame);
@@ -328,7 +330,9 @@ export function createFrameReader(options: FrameReaderOptions): FrameReader {
     if (kept === 0) empty(held);
   }
 
-  /** Completes the frame that earlier chunks began; answers how much of the chunk it took. */
+  /**
+   * Completes the frame that earlier chunks began. Returns how many bytes of the chunk it consumed.
+   */
   function finishHeld(chunk: Uint8Array, sink: FrameSink): number {
     let from = 0;
     while (held.end > held.start && fault === null && !holding) {
@@ -358,7 +362,7 @@ export function createFrameReader(options: FrameReaderOptions): FrameReader {
   function keep(chunk: Uint8Array, from: number): void {
     const bytes = held.end - held.start + chunk.length - from;
     if (holding && bytes > heldBytesMax) {
-      const text = `${bytes} bytes of requests wait: read replies before sending more`;
+      const text = `${bytes} bytes of requests are waiting: read replies before sending more`;
       fault = refusal(FrameStatus.limit, text, true);
       return;
     }
@@ -411,14 +415,17 @@ function replaceHeld(held: Held, bytes: Uint8Array<ArrayBuffer>): void {
   held.view = new DataView(bytes.buffer);
 }
 
-/** Adds `chunk[from, to)`. The buffer grows as bytes arrive: a promise of length costs nothing. */
+/**
+ * Appends `chunk[from, to)`. The buffer grows with the bytes received, so an announced length costs
+ * nothing.
+ */
 function append(held: Held, chunk: Uint8Array, from: number, to: number): void {
   if (held.end + to - from > held.bytes.length) makeHeldRoom(held, to - from);
   held.bytes.set(from === 0 && to === chunk.length ? chunk : chunk.subarray(from, to), held.end);
   held.end += to - from;
 }
 
-/** Moving is worth it only when half the buffer is free, else it would be moved over and over. */
+/** Moves the bytes only if half the buffer is free; otherwise they would be moved repeatedly. */
 function makeHeldRoom(held: Held, bytes: number): void {
   const old = held.bytes;
   const needed = held.end - held.start + bytes;
@@ -429,16 +436,16 @@ function makeHeldRoom(held: Held, bytes: number): void {
   held.start = 0;
 }
 
-/** What a reply with a status other than 0 says. */
+/** Content of a reply with a status other than 0. */
 export interface ErrorReply {
-  /** A `FrameStatus`; a later agent may send one this side does not know. */
+  /** A `FrameStatus`. A newer agent may send one that this client does not know. */
   readonly status: number;
   readonly text: string;
 }
 
 const encoder = new TextEncoder();
 
-/** Text beyond 512 bytes is cut at a character's boundary. */
+/** Text beyond 512 bytes is cut at a character boundary. */
 export function encodeErrorReply(
   output: Output,
   op: number,
@@ -455,15 +462,16 @@ export function encodeErrorReply(
   output.bytes.set(room.subarray(0, padded(written)), at + 8);
 }
 
-/** Answers a refused frame. */
+/** Writes the answer to a refused frame. */
 export function encodeRefusal(output: Output, { op, requestId }: FrameHead, reason: Refusal): void {
   encodeErrorReply(output, op, requestId, reason.status, reason.text);
 }
 
-/** Asked only of a reply whose status is not 0. */
+/** Only for a reply with a status other than 0. */
 export function decodeErrorReply(frame: Frame): Decoded<ErrorReply> {
   const { bytes, view, body, end } = frame;
-  if (frame.count !== 0 || end - body < 8) return refused(malformed("error reply: cut short"));
+  if (frame.count !== 0 || end - body < 8)
+    return refused(malformed("error reply: the body is cut short"));
   const textBytes = view.getUint32(body, true);
   if (textBytes > ERROR_TEXT_BYTES_MAX)
     return refused(malformed(`error reply: the text is at most ${ERROR_TEXT_BYTES_MAX} bytes`));

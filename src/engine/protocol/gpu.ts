@@ -36,27 +36,27 @@ import {
   Outcome,
 } from "./layout.ts";
 
-/** Which GPUs the agent can copy from and to. */
+/** GPU_DEVICES: the GPUs that the agent can copy from and to. */
 
 export interface GpuDevicesRequest {
-  /** The client wants a socket for descriptors of its memory. */
+  /** Whether the client requests a socket for descriptors of its memory. */
   wantsChannel: boolean;
 }
 
 export interface GpuDeviceItem {
-  /** 16 bytes, as the driver says it. */
+  /** 16 bytes, as reported by the driver. */
   readonly uuid: Uint8Array;
   readonly memoryBytes: number;
-  /** Null: not known. */
+  /** Null if unknown. */
   readonly numaNode: number | null;
   readonly hasDmaBuf: boolean;
   readonly hasBatches: boolean;
-  /** Nothing of it works until the agent is started again. */
+  /** A lost device is unusable until the agent restarts. */
   readonly isLost: boolean;
 }
 
 export interface GpuDevicesReply {
-  /** A socket for descriptors came with this answer. */
+  /** Whether a socket for descriptors came with this answer. */
   readonly hasChannel: boolean;
   readonly devices: readonly GpuDeviceItem[];
 }
@@ -150,27 +150,27 @@ function readDevice(frame: Frame, at: number): Decoded<GpuDeviceItem> {
   });
 }
 
-/** Requests that hand GPU memory to the agent, and take it back. */
+/** Requests that register GPU memory with the agent, and unregister it. */
 
 export interface GpuMemoryItem {
-  /** Of the device it lies on. */
+  /** UUID of the device that the memory is on. */
   readonly uuid: Uint8Array;
   readonly kind: GpuMemoryKind;
-  /** Where the engine's part begins in its allocation. */
+  /** Offset of the registered part in its allocation. */
   readonly offset: number;
-  /** Length of that part. */
+  /** Length of the registered part. */
   readonly bytes: number;
-  /** What the handle or descriptor stands for: the whole allocation. */
+  /** Length of the whole allocation that the handle or descriptor refers to. */
   readonly allocationBytes: number;
-  /** 64 bytes of an `ipc` memory; zeros of one whose descriptor comes over the channel. */
+  /** 64 bytes for an `ipc` memory. Zeros if its descriptor is sent over the channel. */
   readonly handle: Uint8Array;
 }
 
 export interface GpuRegistered {
   readonly outcome: Outcome;
-  /** What pieces name it by, on this connection; 0 unless it is `ok`. */
+  /** Number of the memory on this connection; 0 unless the outcome is `ok`. */
   readonly memory: number;
-  /** The driver's CUresult, with `device`; 0: the driver was not asked. */
+  /** CUresult of the driver, with outcome `device`; 0 if the driver was not called. */
   readonly code: number;
 }
 
@@ -225,15 +225,17 @@ function readMemory(frame: Frame, at: number): Decoded<GpuMemoryItem> {
   const allocationBytes = readSafeU64(view, at + 40);
   if (view.getUint32(at + 20, true) !== 0) return refused(reservedField(frame));
   if (offset === null || length === null || allocationBytes === null) {
-    return refused(malformed("gpuRegister: sizes are below 2^53"));
+    return refused(malformed("gpuRegister: sizes must be below 2^53"));
   }
   if (kind !== GpuMemoryKind.ipc && kind !== GpuMemoryKind.descriptor) {
-    return refused(malformed(`gpuRegister: kind ${kind} is neither 1 nor 2`));
+    return refused(malformed(`gpuRegister: kind ${kind} is undefined: use 1 or 2`));
   }
   const handleAt = at + 48;
   const handleEnd = handleAt + GPU_HANDLE_BYTES;
   if (kind === GpuMemoryKind.descriptor && !isZero(bytes, handleAt, handleEnd)) {
-    return refused(malformed("gpuRegister: a memory with a descriptor has a handle of zeros"));
+    return refused(
+      malformed("gpuRegister: the handle of a memory with a descriptor must be zeros"),
+    );
   }
   const uuid = bytes.slice(at, at + GPU_UUID_BYTES);
   const handle = bytes.slice(handleAt, handleEnd);
@@ -301,9 +303,12 @@ export function decodeGpuUnregisterRequest(frame: Frame, into: MemoryItems): Ref
   return null;
 }
 
-/** Copies between slots and registered memory: store and load have one shape. */
+/** GPU_STORE and GPU_LOAD, copies between slots and registered memory, have the same layout. */
 
-/** Bytes to copy, as columns: those of slot `i` from `slotOffset` on and of its memory. */
+/**
+ * Ranges to copy, as columns: `bytes` bytes at `slotOffset` in a slot and at `memoryOffset` in a
+ * memory.
+ */
 export interface PieceItems extends HandleItems {
   readonly memory: Uint32Array;
   readonly slotOffset: Float64Array;
@@ -312,7 +317,7 @@ export interface PieceItems extends HandleItems {
 }
 
 export interface CopyOptions {
-  /** What lies in the slots is hashed before a load is answered. */
+  /** Whether the slots' content is hashed before a load is answered. */
   verify: boolean;
 }
 
@@ -375,7 +380,7 @@ export function decodeGpuCopyRequest(
     const bytes = readSafeU64(view, at + 32);
     if (view.getUint32(at + 12, true) !== 0) return reservedField(frame);
     if (slotOffset === null || memoryOffset === null || bytes === null) {
-      return malformed("a piece's offsets and its length are below 2^53");
+      return malformed("a piece's offsets and length must be below 2^53");
     }
     into.slot[i] = view.getUint32(at, true);
     into.generation[i] = view.getUint32(at + 4, true);
@@ -388,12 +393,15 @@ export function decodeGpuCopyRequest(
   return null;
 }
 
-/** An engine waits for blocks that somebody wants on its GPU, and says what became of the last. */
+/**
+ * GPU_WARM: an engine waits for blocks requested on its GPU, and reports the outcomes of the
+ * previous offer.
+ */
 
 export interface WarmWait {
-  /** The offer that the outcomes belong to; 0: there was none before. */
+  /** The offer that the outcomes belong to; 0: no previous offer. */
   offer: number;
-  /** How long to wait for the next one; 0: as long as the agent thinks right. */
+  /** How long to wait for the next offer; 0: the agent's default. */
   deadlineMs: number;
 }
 
@@ -426,7 +434,7 @@ export function decodeGpuWarmRequest(
   const { view, body } = frame;
   wait.offer = view.getUint32(body, true);
   wait.deadlineMs = view.getUint32(body + 4, true);
-  if (wait.offer === 0 && frame.count !== 0) return malformed("gpuWarm: outcomes of no offer");
+  if (wait.offer === 0 && frame.count !== 0) return malformed("gpuWarm: outcomes without an offer");
   for (let i = 0, at = body + HEAD_BYTES; i < frame.count; i++, at += OUTCOME_BYTES) {
     const outcome = view.getUint32(at, true);
     if (outcome > Outcome.device) return malformed(`gpuWarm: outcome ${outcome} is not defined`);
@@ -437,7 +445,7 @@ export function decodeGpuWarmRequest(
   return null;
 }
 
-/** Offer 0 without blocks: none came within the deadline. */
+/** Offer 0 without blocks: none was available before the deadline. */
 export function encodeGpuWarmReply(
   output: Output,
   requestId: number,
@@ -451,14 +459,14 @@ export function encodeGpuWarmReply(
   copyIn(blocks.digests, digestsBytes, output.bytes, at + HEAD_BYTES);
 }
 
-/** Answers the offer's number, or a refusal. */
+/** Returns the offer's number, or a refusal. */
 export function decodeGpuWarmReply(frame: Frame, into: DigestItems): number | Refusal {
   const bad = checkItems(frame, HEAD_BYTES, DIGEST_BYTES, into.digests.length / DIGEST_BYTES);
   if (bad !== null) return bad;
   const offer = frame.view.getUint32(frame.body, true);
   const layer = frame.view.getUint32(frame.body + 4, true);
   if ((offer === 0) !== (frame.count === 0) || (offer === 0 && layer !== 0)) {
-    return malformed("gpuWarm: an offer has a number and blocks, or neither");
+    return malformed("gpuWarm: an offer must have a number and blocks, or neither");
   }
   into.layer = layer;
   into.count = frame.count;

@@ -37,7 +37,7 @@ import {
   TIER_MASK_ALL,
 } from "./layout.ts";
 
-/** Requests that take nothing: ping, identify, match. */
+/** Requests that grant nothing: ping, identify, match. */
 
 export function encodePingRequest(
   output: Output,
@@ -50,16 +50,16 @@ export function encodePingRequest(
   output.bytes.set(payload, at);
 }
 
-/** Answers with the request's own bytes. */
+/** Answers with the request's payload. */
 export function encodePingReply(output: Output, request: Frame): void {
   const length = request.end - request.body;
   const at = beginReply(output, Op.ping, request.requestId, 0, length);
   for (let i = 0; i < length; i++) output.bytes[at + i] = request.bytes[request.body + i]!;
 }
 
-/** Judges a ping of either direction; its payload is `bytes[body, end)`. */
+/** Checks a ping of either direction. Its payload is `bytes[body, end)`. */
 export function checkPing(frame: Frame): Refusal | null {
-  if (frame.count !== 0) return malformed("ping: the count is 0");
+  if (frame.count !== 0) return malformed("ping: the count must be 0");
   if (frame.end - frame.body > PING_BYTES_MAX)
     return malformed("ping: at most 64 bytes of payload");
   return null;
@@ -68,9 +68,9 @@ export function checkPing(frame: Frame): Refusal | null {
 export interface IdentifyRequest {
   kind: IdentifyKind;
   layer: number;
-  /** Tokens, chain keys or engine hashes. */
+  /** Number of tokens, chain keys or engine hashes. */
   count: number;
-  /** The items as they came, packed little-endian: borrowed from the frame, at any alignment. */
+  /** The received items, packed little-endian. Borrowed from the frame, at any alignment. */
   items: Uint8Array;
 }
 
@@ -78,7 +78,7 @@ export function emptyIdentifyRequest(): IdentifyRequest {
   return { kind: IdentifyKind.tokens, layer: 0, count: 0, items: new Uint8Array(0) };
 }
 
-/** Digests that an IDENTIFY of `count` items asks for. */
+/** Number of digests that an IDENTIFY of `count` items requests. */
 export function identifyDigests(kind: IdentifyKind, count: number, blockTokens: number): number {
   return kind === IdentifyKind.tokens ? Math.floor(count / blockTokens) : count;
 }
@@ -89,7 +89,7 @@ export function encodeIdentifyRequest(
   request: Readonly<IdentifyRequest>,
 ): void {
   const itemsBytes = request.count * IDENTIFY_ITEM_BYTES[request.kind];
-  assert(request.items.length >= itemsBytes, "as many items as counted");
+  assert(request.items.length >= itemsBytes, "the items have the counted length");
   const bodyBytes = 8 + padded(itemsBytes);
   const at = beginRequest(output, Op.identify, requestId, request.count, bodyBytes);
   output.view.setUint32(at, request.kind, true);
@@ -98,7 +98,7 @@ export function encodeIdentifyRequest(
   output.bytes.fill(0, at + 8 + itemsBytes, at + bodyBytes);
 }
 
-/** The bound on items is that their digests fit into one reply: `itemsMax` does not apply. */
+/** The digests must fit into one reply; `itemsMax` does not apply. */
 export function decodeIdentifyRequest(
   frame: Frame,
   blockTokens: number,
@@ -108,14 +108,14 @@ export function decodeIdentifyRequest(
   const { bytes, view, body, end, count } = frame;
   if (end - body < 8) return malformed("identify: the body is cut short");
   const kind = view.getUint32(body, true);
-  if (!isIdentifyKind(kind)) return malformed(`identify: kind ${kind} is none of 0 to 3`);
+  if (!isIdentifyKind(kind)) return malformed(`identify: kind ${kind} is undefined: use 0 to 3`);
   const itemsEnd = body + 8 + count * IDENTIFY_ITEM_BYTES[kind];
   if (end !== padded8(itemsEnd, body))
     return malformed("identify: the count and the frame's length do not agree");
   if (!isZero(bytes, itemsEnd, end)) return reservedField(frame);
   const most = Math.floor((frameBytesMax - HEADER_BYTES) / DIGEST_BYTES);
   if (identifyDigests(kind, count, blockTokens) > most)
-    return refusal(FrameStatus.limit, `identify: ask for at most ${most} digests at once`);
+    return refusal(FrameStatus.limit, `identify: request at most ${most} digests at once`);
   into.kind = kind;
   into.layer = view.getUint32(body + 4, true);
   into.count = count;
@@ -131,7 +131,7 @@ function isIdentifyKind(kind: number): kind is IdentifyKind {
   return kind <= IdentifyKind.shortKeys;
 }
 
-/** An engine hash that nobody knows has a digest of 32 zero bytes. The layer is not sent. */
+/** An unknown engine hash has a digest of 32 zero bytes. The layer is not sent. */
 export function encodeIdentifyReply(
   output: Output,
   requestId: number,
@@ -151,7 +151,7 @@ export function decodeIdentifyReply(frame: Frame, into: DigestItems): Refusal | 
 }
 
 export interface MatchOptions {
-  /** Tiers that count, as a mask of `TierBit`; 0 = all. */
+  /** Tiers to consider, as a mask of `TierBit`; 0 = all. */
   tiers: number;
 }
 
@@ -184,7 +184,7 @@ export function decodeMatchRequest(
   return null;
 }
 
-/** `best[i]` is the `TierBit` of the best tier that has block `i`, 0 where none has. */
+/** `best[i]` is the `TierBit` of the best tier that has block `i`, or 0. */
 export function encodeMatchReply(
   output: Output,
   requestId: number,
@@ -200,33 +200,33 @@ export function encodeMatchReply(
   output.bytes.fill(0, at + 8 + count, at + bodyBytes);
 }
 
-/** Answers how many leading blocks are present and fills `best`, or a refusal. */
+/** Fills `best` and returns the number of leading blocks, or a refusal. */
 export function decodeMatchReply(frame: Frame, best: Uint8Array): number | Refusal {
   const { bytes, view, body, end, count } = frame;
   const fixed = checkFixed(frame, count, 8 + padded(count));
   if (fixed !== null) return fixed;
-  if (count > best.length) return malformed("match: more answers than blocks were asked");
+  if (count > best.length) return malformed("match: more answers than requested blocks");
   const leading = view.getUint32(body, true);
-  if (leading > count) return malformed("match: more leading blocks than were asked");
+  if (leading > count) return malformed("match: more leading blocks than requested");
   if (view.getUint32(body + 4, true) !== 0 || !isZero(bytes, body + 8 + count, end))
     return reservedField(frame);
   copyOut(bytes, body + 8, count, best);
   return leading;
 }
 
-/** LOOKUP: identify, match, bring up and reserve in one request. */
+/** LOOKUP: identify, match, promote and reserve in one request. */
 
 const HEAD_BYTES = 136;
 const REPLY_HEAD_BYTES = 24;
 const MEDIA_HEAD_BYTES = 8;
 const CONTROL_CHARACTERS = /\p{Cc}/u;
 
-/** What of an IDENTIFY a LOOKUP may name blocks by. */
+/** The kinds of an IDENTIFY by which a LOOKUP may name blocks. */
 export type LookupKind = Exclude<IdentifyKind, typeof IdentifyKind.engineHashes>;
 
 /** One multimodal item of a prompt. */
 export interface MediaItem {
-  /** Index of its first token, from the prompt's start. */
+  /** Index of its first token, from the start of the prompt. */
   readonly position: number;
   /** Its name, 1 to 256 bytes. */
   readonly name: Uint8Array;
@@ -234,28 +234,28 @@ export interface MediaItem {
 
 export interface LookupRequest {
   readonly layer: number;
-  /** Tiers that count, as a mask of `TierBit`; 0 = RAM and SSD. */
+  /** Tiers to consider, as a mask of `TierBit`; 0 = RAM and SSD. */
   readonly tiers: number;
   readonly kind: LookupKind;
   /** Bits of `LookupFlag`. */
   readonly flags: number;
-  /** How long the answer may take; 0 = as long as the agent thinks right. */
+  /** Deadline of the answer; 0 = the agent's default. */
   readonly deadlineMs: number;
-  /** How long the reservation lasts; 0 = as long as the agent thinks right. */
+  /** Duration of the reservation; 0 = the agent's default. */
   readonly holdMs: number;
-  /** Acquisitions of one block that end its reservation; 0 = 1. */
+  /** Number of acquisitions of a block that end its reservation; 0 = 1. */
   readonly readers: number;
   /** Handle of the namespace; 0 = the connection's own. */
   readonly namespace: number;
-  /** Digest of the block before the first token; null = the prompt's start. */
+  /** Digest of the block before the first token; null = the start of the prompt. */
   readonly parent: Uint8Array | null;
   /** Name of the peer that computed the blocks; empty = none. */
   readonly source: string;
   /** In ascending order of position. */
   readonly media: readonly MediaItem[];
-  /** Tokens or chain keys. */
+  /** Number of tokens or chain keys. */
   readonly count: number;
-  /** The items as they came, packed: borrowed from the frame, at any alignment. */
+  /** The received items, packed. Borrowed from the frame, at any alignment. */
   readonly items: Uint8Array;
 }
 
@@ -263,7 +263,7 @@ function mediaBytes(media: readonly MediaItem[]): number {
   return media.reduce((sum, { name }) => sum + MEDIA_HEAD_BYTES + padded(name.length), 0);
 }
 
-/** The list of multimodal items as it lies in a frame, and as it is hashed. */
+/** Encodes the list of multimodal items, for frames and for hashing. */
 export function encodeMedia(media: readonly MediaItem[]): Uint8Array {
   const bytes = new Uint8Array(mediaBytes(media));
   const view = new DataView(bytes.buffer);
@@ -289,7 +289,7 @@ export function encodeLookupRequest(
   const list = encodeMedia(media);
   const itemsBytes = count * IDENTIFY_ITEM_BYTES[kind];
   assert(source.length <= SOURCE_BYTES, "the name of a peer is at most 64 bytes");
-  assert(request.items.length >= itemsBytes, "as many items as counted");
+  assert(request.items.length >= itemsBytes, "the items have the counted length");
   const bodyBytes = HEAD_BYTES + list.length + padded(itemsBytes);
   const at = beginRequest(output, Op.lookup, requestId, count, bodyBytes);
   const { bytes, view } = output;
@@ -305,7 +305,7 @@ export function encodeLookupRequest(
   copyIn(request.items, itemsBytes, bytes, at + HEAD_BYTES + list.length);
 }
 
-/** `digestsMax`: blocks that one request may ask for. */
+/** `digestsMax`: maximum blocks in one request. */
 export function decodeLookupRequest(
   frame: Frame,
   blockTokens: number,
@@ -315,7 +315,8 @@ export function decodeLookupRequest(
   if (end - body < HEAD_BYTES) return refused(malformed("lookup: the body is cut short"));
   const word = (i: number) => view.getUint32(body + 4 * i, true);
   const [tiers, kind, flags] = [word(1), word(2), word(3)];
-  if (!isLookupKind(kind)) return refused(malformed(`lookup: kind ${kind} is none of 0, 1, 3`));
+  if (!isLookupKind(kind))
+    return refused(malformed(`lookup: kind ${kind} is undefined: use 0, 1 or 3`));
   if (tiers > TIER_MASK_ALL) return refused(undefinedBits(frame, "tiers"));
   if ((flags & ~ALL_FLAGS) !== 0) return refused(undefinedBits(frame, "flags"));
   const mediaEnd = body + HEAD_BYTES + view.getUint32(body + 132, true);
@@ -324,17 +325,21 @@ export function decodeLookupRequest(
     return refused(malformed("lookup: the count and the frame's length do not agree"));
   if (!isZero(bytes, itemsEnd, end)) return refused(reservedField(frame));
   if (identifyDigests(kind, count, blockTokens) > digestsMax) {
-    const text = `lookup: ask for at most ${digestsMax} blocks at once`;
+    const text = `lookup: request at most ${digestsMax} blocks at once`;
     return refused(refusal(FrameStatus.limit, text));
   }
   const source = readSource(bytes, body + 64);
   if (source === null)
-    return refused(malformed("lookup: the source is zero-padded UTF-8 without controls"));
+    return refused(
+      malformed("lookup: the source must be zero-padded UTF-8 without control characters"),
+    );
   const media = readMedia(frame, body + HEAD_BYTES, mediaEnd, view.getUint32(body + 128, true));
   if (!media.ok) return media;
   const hasParent = !isZero(bytes, body + 32, body + 64);
   if (kind !== IdentifyKind.tokens && (hasParent || media.value.length > 0))
-    return refused(malformed("lookup: chain keys have no parent and no multimodal items"));
+    return refused(
+      malformed("lookup: with chain keys, send neither a parent nor multimodal items"),
+    );
   return decoded({
     ...{ layer: word(0), tiers, kind, flags, count, source },
     ...{ deadlineMs: word(4), holdMs: word(5) },
@@ -375,27 +380,27 @@ function readMedia(
     const length = view.getUint32(at + 4, true);
     const nameAt = at + MEDIA_HEAD_BYTES;
     if (length === 0 || length > MEDIA_NAME_BYTES_MAX)
-      return broken(`the name of a multimodal item has 1 to 256 bytes, not ${length}`);
-    if (position < last) return broken("multimodal items come in ascending order of position");
+      return broken(`the name of a multimodal item has ${length} bytes: send 1 to 256`);
+    if (position < last) return broken("multimodal items must be in ascending order of position");
     at = nameAt + padded(length);
     if (at > end) return broken("the list of multimodal items is cut short");
     if (!isZero(bytes, nameAt + length, at)) return refused(reservedField(frame));
     media.push({ position, name: bytes.slice(nameAt, nameAt + length) });
     last = position;
   }
-  return at === end ? decoded(media) : broken("bytes are left over behind the multimodal items");
+  return at === end ? decoded(media) : broken("extra bytes follow the multimodal items");
 }
 
 export interface LookupReply {
-  /** Blocks present without a gap, on any tier that counts and for all ranks asked for. */
+  /** Leading blocks present on any of the tiers, for all requested ranks. */
   leading: number;
-  /** Leading blocks in RAM, reserved if that was asked for. */
+  /** Leading blocks in RAM, reserved if requested. */
   ready: number;
-  /** The reservation; 0 = none. */
+  /** Id of the reservation; 0 = none. */
   hold: number;
   /** Bits of `LookupReplyFlag`. */
   flags: number;
-  /** Blocks behind `leading` that are being written or announced. */
+  /** Blocks after `leading` that are being written or announced. */
   announced: number;
 }
 
@@ -404,7 +409,7 @@ function isBare(flags: number): boolean {
   return (flags & (LookupReplyFlag.more | LookupReplyFlag.unknownParent)) !== 0;
 }
 
-/** `digests` null: they were not asked for. A partial answer has none, whatever is given. */
+/** `digests` is null if they were not requested. A partial answer never contains digests. */
 export function encodeLookupReply(
   output: Output,
   requestId: number,
@@ -427,7 +432,7 @@ export function encodeLookupReply(
   if (digestsBytes > 0) copyIn(digests!, digestsBytes, bytes, bestAt + padded(blocks));
 }
 
-/** Fills `best`, and `digests` if they were asked for. */
+/** Fills `best`, and `digests` if they were requested. */
 export function decodeLookupReply(
   frame: Frame,
   best: Uint8Array,
@@ -440,15 +445,15 @@ export function decodeLookupReply(
   const fixed = checkFixed(frame, count, digestsAt + digestsBytes - body);
   if (fixed !== null) return fixed;
   const most = Math.min(best.length, digests === null ? count : digests.length / DIGEST_BYTES);
-  if (count > most) return malformed("lookup: more answers than blocks were asked");
+  if (count > most) return malformed("lookup: more answers than requested blocks");
   const word = (i: number) => view.getUint32(body + 4 * i, true);
   const reply: LookupReply = {
     ...{ leading: word(0), ready: word(1), hold: word(2), flags: word(3), announced: word(4) },
   };
   if (reply.flags > ALL_REPLY_FLAGS) return undefinedBits(frame, "flags");
   if (isBare(reply.flags) ? count !== 0 : reply.leading > count)
-    return malformed("lookup: more leading blocks than were asked, or answers of a partial reply");
-  if (reply.ready > reply.leading) return malformed("lookup: more blocks ready than present");
+    return malformed("lookup: more leading blocks than requested, or answers in a partial reply");
+  if (reply.ready > reply.leading) return malformed("lookup: more ready blocks than present ones");
   if (word(5) !== 0 || !isZero(bytes, bestAt + count, digestsAt)) return reservedField(frame);
   best.set(bytes.subarray(bestAt, bestAt + count));
   digests?.set(bytes.subarray(digestsAt, digestsAt + digestsBytes));

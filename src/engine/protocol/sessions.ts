@@ -23,7 +23,7 @@ import {
 } from "./frame.ts";
 import { ALIAS_BYTES, AliasKind, Op, Outcome } from "./layout.ts";
 
-/** Requests about conversations, and about other names of blocks. */
+/** Requests about sessions and aliases of blocks. */
 
 const SESSION_COMMIT_HEAD_BYTES = 16;
 const SESSION_STATUS_BYTES = 32;
@@ -31,15 +31,15 @@ const ALIAS_ITEM_BYTES = DIGEST_BYTES + ALIAS_BYTES;
 const ENGINE_HASH_BYTES = 8;
 
 export interface SessionStatus {
-  /** `ok`, or `miss` where no such session is known: then the rest is 0. */
+  /** `ok`, or `miss` if the session is unknown; the other fields are 0 then. */
   readonly outcome: Outcome;
-  /** What of the session is in RAM now. */
+  /** The session's blocks in RAM. */
   readonly blocks: number;
   readonly tokens: number;
   readonly bytes: number;
 }
 
-/** `blocks` holds one digest: the session's new deepest block. */
+/** `blocks` contains one digest: the session's new deepest block. */
 export function encodeSessionCommitRequest(
   output: Output,
   requestId: number,
@@ -74,7 +74,7 @@ export function decodeSessionCommitRequest(
 
 type SessionOp = typeof Op.sessionRelease | typeof Op.sessionStatus;
 
-/** SESSION_RELEASE and SESSION_STATUS have one shape. */
+/** SESSION_RELEASE and SESSION_STATUS have the same layout. */
 export function encodeSessionRequest(
   output: Output,
   op: SessionOp,
@@ -82,7 +82,7 @@ export function encodeSessionRequest(
   session: bigint,
   noReply = false,
 ): void {
-  assert(!noReply || op === Op.sessionRelease, "a status is asked for to be read");
+  assert(!noReply || op === Op.sessionRelease, "a status request expects a reply");
   const at = beginRequest(output, op, requestId, 0, 8, noReply);
   output.view.setBigUint64(at, session, true);
 }
@@ -131,7 +131,10 @@ export interface AliasOptions {
   kind: AliasKind;
 }
 
-/** `aliases` holds 32 bytes a block; a u64 lies little-endian in the first eight, the rest is 0. */
+/**
+ * `aliases` has 32 bytes per block. A u64 alias is stored little-endian in the first eight; the
+ * rest is 0.
+ */
 export function encodeAliasRequest(
   output: Output,
   requestId: number,
@@ -165,7 +168,7 @@ export function decodeAliasRequest(
   const { bytes, view, body } = frame;
   const kind = view.getUint32(body + 4, true);
   if (kind !== AliasKind.engineHash && kind !== AliasKind.sha256)
-    return malformed(`alias: kind ${kind} is none of 0, 1`);
+    return malformed(`alias: kind ${kind} is undefined: use 0 or 1`);
   for (let i = 0, at = body + 8; i < frame.count; i++, at += ALIAS_ITEM_BYTES) {
     const aliasAt = at + DIGEST_BYTES;
     const short = kind === AliasKind.engineHash;
@@ -182,24 +185,24 @@ export function decodeAliasRequest(
   return null;
 }
 
-/** Sessions in one answer, at most. */
+/** Maximum sessions in an answer. */
 export const SESSION_LIST_MAX = 256;
 const REQUEST_BYTES = 24;
 const REPLY_HEAD_BYTES = 8;
 const ITEM_BYTES = 48;
 
 export interface SessionListRequest {
-  /** 0: all of the connection's namespace; else this one alone. */
+  /** 0: all sessions of the connection's namespace; otherwise only this one. */
   session: bigint;
-  /** `next` of the answer before; 0: from the first. */
+  /** `next` of the previous answer; 0: from the start. */
   after: number;
-  /** 0: as many as the agent gives. */
+  /** 0: the agent's maximum. */
   max: number;
 }
 
 export interface SessionItem {
   readonly session: bigint;
-  /** Milliseconds since its last commit. */
+  /** Milliseconds since the session's last commit. */
   readonly idleMs: number;
   readonly ramBlocks: number;
   readonly ramBytes: number;
@@ -208,12 +211,12 @@ export interface SessionItem {
 }
 
 export interface SessionListReply {
-  /** 0: that was all. */
+  /** 0: there are no more sessions. */
   readonly next: number;
   readonly sessions: readonly SessionItem[];
 }
 
-/** The most sessions that a frame of so many bytes holds. */
+/** Maximum sessions in a frame of this size. */
 export function sessionsInFrame(frameBytesMax: number, headerBytes: number): number {
   const fit = Math.floor((frameBytesMax - headerBytes - REPLY_HEAD_BYTES) / ITEM_BYTES);
   return Math.min(SESSION_LIST_MAX, fit);
@@ -236,7 +239,7 @@ export function decodeSessionListRequest(frame: Frame, into: SessionListRequest)
   if (bad !== null) return bad;
   const { view, body } = frame;
   const after = readSafeU64(view, body + 8);
-  if (after === null) return malformed("session list: after is below 2^53");
+  if (after === null) return malformed("session list: after must be below 2^53");
   if (view.getUint32(body + 20, true) !== 0) return reservedField(frame);
   into.session = view.getBigUint64(body, true);
   into.after = after;
