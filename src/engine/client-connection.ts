@@ -42,7 +42,7 @@ function brokenReply(text: string): HearthError {
 }
 
 /** Client side of a connection. Matches answers to requests by request id. */
-export class ClientLine {
+export class ClientConnection {
   readonly output: Output = createOutput();
   readonly closed: Promise<HearthError>;
   readonly #waiting = new Map<number, Waiting>();
@@ -59,26 +59,26 @@ export class ClientLine {
     });
   }
 
-  static async open(path: string): Promise<ClientLine> {
-    const line = new ClientLine();
+  static async open(path: string): Promise<ClientConnection> {
+    const connection = new ClientConnection();
     try {
-      line.#socket = await Bun.connect({
+      connection.#socket = await Bun.connect({
         unix: path,
         socket: {
           // Nothing else may read the socket before the hello's answer and its descriptor have been
           // read.
           open: (socket) => void socket.pause(),
-          data: (_socket, chunk) => line.#receive(chunk),
-          drain: () => line.flush(),
+          data: (_socket, chunk) => connection.#receive(chunk),
+          drain: () => connection.flush(),
           close: () =>
-            line.#end(new HearthError("ENGINE_CLOSED", "the agent closed the connection")),
-          error: (_socket, error) => line.#end(closedBy(error)),
+            connection.#end(new HearthError("ENGINE_CLOSED", "the agent closed the connection")),
+          error: (_socket, error) => connection.#end(closedBy(error)),
         },
       });
     } catch (cause) {
       throw notConnected(path, cause);
     }
-    return line;
+    return connection;
   }
 
   /** Tries once to read the first answer and its descriptor. Null if it has not arrived. */

@@ -1,7 +1,7 @@
 import { HearthError, sleep, systemClock } from "../core/index.ts";
 import { type Native, type NativeBuffer, Region } from "../native/index.ts";
 import type { HandleBatch } from "../store/index.ts";
-import { ClientLine } from "./client-connection.ts";
+import { ClientConnection } from "./client-connection.ts";
 import {
   type AcquireOptions,
   type AliasKind,
@@ -108,21 +108,26 @@ export class EngineClient implements AsyncDisposable {
   readonly gpu: ClientGpu;
   /** Usable if `hello.features` has `Feature.engine`. */
   readonly engine: ClientEngine;
-  readonly #line: ClientLine;
+  readonly #connection: ClientConnection;
 
-  private constructor(native: Native, line: ClientLine, hello: HelloReply, arena: Region) {
-    this.#line = line;
-    this.gpu = new ClientGpu(line, native);
-    this.engine = new ClientEngine(line);
+  private constructor(
+    native: Native,
+    connection: ClientConnection,
+    hello: HelloReply,
+    arena: Region,
+  ) {
+    this.#connection = connection;
+    this.gpu = new ClientGpu(connection, native);
+    this.engine = new ClientEngine(connection);
     this.hello = hello;
     this.arena = arena;
   }
 
   /** Throws ENGINE_CLOSED if no agent answers, and ENGINE_REFUSED with the agent's reason. */
   static async connect(native: Native, options: ClientOptions): Promise<EngineClient> {
-    const line = await ClientLine.open(options.socketPath);
+    const connection = await ClientConnection.open(options.socketPath);
     try {
-      encodeHelloRequest(line.output, 0, {
+      encodeHelloRequest(connection.output, 0, {
         versionMin: PROTOCOL_VERSION,
         versionMax: PROTOCOL_VERSION,
         features:
@@ -130,28 +135,28 @@ export class EngineClient implements AsyncDisposable {
         name: options.name,
         manifest: options.manifest,
       });
-      const received = await receiveHello(native, line, options.signal);
-      const { hello, arena } = mapArena(native, line, received);
+      const received = await receiveHello(native, connection, options.signal);
+      const { hello, arena } = mapArena(native, connection, received);
       if (options.hasMacs && (hello.features & Feature.mac) === 0) {
         throw new HearthError("ENGINE_REFUSED", "the agent does not support MACs of blocks", {
           fix: "upgrade the agent, or use the namespace without a key",
         });
       }
-      line.start(hello.frameBytesMax);
-      return new EngineClient(native, line, hello, arena);
+      connection.start(hello.frameBytesMax);
+      return new EngineClient(native, connection, hello, arena);
     } catch (error) {
-      line.close();
+      connection.close();
       throw error;
     }
   }
 
   /** Resolves with the reason when the connection has ended. */
   get closed(): Promise<HearthError> {
-    return this.#line.closed;
+    return this.#connection.closed;
   }
 
   async ping(payload: Uint8Array): Promise<void> {
-    await this.#line.request(
+    await this.#connection.request(
       (output, id) => encodePingRequest(output, id, payload),
       () => null,
     );
@@ -159,7 +164,7 @@ export class EngineClient implements AsyncDisposable {
 
   /** Writes the digests for tokens, chain keys or engine hashes to `into`. */
   identify(request: Readonly<IdentifyRequest>, into: DigestItems): Promise<void> {
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeIdentifyRequest(output, id, request),
       (frame) => decodeIdentifyReply(frame, into),
     );
@@ -168,7 +173,7 @@ export class EngineClient implements AsyncDisposable {
   /** Returns the length of the leading run. `best[i]` is the bit of the best tier. */
   async match(blocks: Readonly<DigestItems>, tiers: number, best: Uint8Array): Promise<number> {
     let leading = 0;
-    await this.#line.request(
+    await this.#connection.request(
       (output, id) => encodeMatchRequest(output, id, tiers, blocks),
       (frame) => {
         const answer = decodeMatchReply(frame, best);
@@ -187,7 +192,7 @@ export class EngineClient implements AsyncDisposable {
     into: HandleBatch,
     namespace = 0,
   ): Promise<void> {
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeReserveRequest(output, id, session, blocks, namespace),
       (frame) => decodeReserveReply(frame, into),
     );
@@ -196,14 +201,14 @@ export class EngineClient implements AsyncDisposable {
   /** Outcomes are written to `handles`. */
   commit(handles: HandleBatch): Promise<void> {
     const macs = this.#macsOf(handles);
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeCommitRequest(output, id, handles, false, macs),
       (frame) => decodeOutcomesReply(frame, handles),
     );
   }
 
   abort(handles: HandleItems & OutcomeItems): Promise<void> {
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeHandlesRequest(output, Op.abort, id, handles),
       (frame) => decodeOutcomesReply(frame, handles),
     );
@@ -214,7 +219,7 @@ export class EngineClient implements AsyncDisposable {
     options: Readonly<AcquireOptions>,
     into: HandleBatch,
   ): Promise<void> {
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeAcquireRequest(output, id, options, blocks),
       (frame) => decodeAcquireReply(frame, into, this.#macsOf(into)),
     );
@@ -226,7 +231,9 @@ export class EngineClient implements AsyncDisposable {
 
   /** Releases acquired slots without waiting for an answer. */
   release(handles: Readonly<HandleItems>): void {
-    this.#line.send((output, id) => encodeHandlesRequest(output, Op.release, id, handles, true));
+    this.#connection.send((output, id) =>
+      encodeHandlesRequest(output, Op.release, id, handles, true),
+    );
   }
 
   /**
@@ -245,7 +252,7 @@ export class EngineClient implements AsyncDisposable {
    */
   async report(handles: HandleItems & OutcomeItems): Promise<void> {
     if ((this.hello.features & Feature.report) !== 0) {
-      await this.#line.request(
+      await this.#connection.request(
         (output, id) => encodeHandlesRequest(output, Op.report, id, handles),
         (frame) => decodeOutcomesReply(frame, handles),
       );
@@ -264,28 +271,28 @@ export class EngineClient implements AsyncDisposable {
   }
 
   gpuStored(blocks: Readonly<BlockItems>, into: OutcomeItems): Promise<void> {
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeGpuStoredRequest(output, id, blocks),
       (frame) => decodeOutcomesReply(frame, into),
     );
   }
 
   gpuEvicted(blocks: Readonly<DigestItems>, into: OutcomeItems): Promise<void> {
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeGpuEvictedRequest(output, id, blocks),
       (frame) => decodeOutcomesReply(frame, into),
     );
   }
 
   sessionCommit(session: bigint, block: Readonly<DigestItems>, into: OutcomeItems): Promise<void> {
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeSessionCommitRequest(output, id, session, block),
       (frame) => decodeOutcomesReply(frame, into),
     );
   }
 
   sessionRelease(session: bigint, into: OutcomeItems): Promise<void> {
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeSessionRequest(output, Op.sessionRelease, id, session),
       (frame) => decodeOutcomesReply(frame, into),
     );
@@ -293,10 +300,10 @@ export class EngineClient implements AsyncDisposable {
 
   async sessionStatus(session: bigint): Promise<SessionStatus> {
     let status: SessionStatus | undefined;
-    await this.#line.request(
+    await this.#connection.request(
       (output, id) => encodeSessionRequest(output, Op.sessionStatus, id, session),
       (frame) => {
-        status = this.#line.take(decodeSessionStatusReply(frame));
+        status = this.#connection.take(decodeSessionStatusReply(frame));
         return null;
       },
     );
@@ -306,10 +313,10 @@ export class EngineClient implements AsyncDisposable {
   /** One page. Its `next` is the `after` of the following page. */
   async sessionList(request: Readonly<SessionListRequest>): Promise<SessionListReply> {
     let page: SessionListReply | undefined;
-    await this.#line.request(
+    await this.#connection.request(
       (output, id) => encodeSessionListRequest(output, id, request),
       (frame) => {
-        page = this.#line.take(decodeSessionListReply(frame));
+        page = this.#connection.take(decodeSessionListReply(frame));
         return null;
       },
     );
@@ -322,7 +329,7 @@ export class EngineClient implements AsyncDisposable {
     aliases: Uint8Array,
     into: OutcomeItems,
   ): Promise<void> {
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeAliasRequest(output, id, kind, blocks, aliases),
       (frame) => decodeOutcomesReply(frame, into),
     );
@@ -332,8 +339,8 @@ export class EngineClient implements AsyncDisposable {
    * Closes the connection, then the view of the arena. Nothing may read from the arena any more.
    */
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#line.close();
-    await this.#line.closed;
+    this.#connection.close();
+    await this.#connection.closed;
     this.gpu.close();
     this.arena[Symbol.dispose]();
   }
@@ -350,10 +357,14 @@ function chosen(handles: Readonly<HandleItems>, places: readonly number[]) {
 }
 
 /** Maps the arena. The region owns the descriptor; on failure it is closed. */
-function mapArena(native: Native, line: ClientLine, received: { frame: Frame; fd: number }) {
+function mapArena(
+  native: Native,
+  connection: ClientConnection,
+  received: { frame: Frame; fd: number },
+) {
   const { fd } = received;
   try {
-    const hello = line.take(decodeHelloReply(received.frame));
+    const hello = connection.take(decodeHelloReply(received.frame));
     if (hello.checksumAlgorithm !== CHECKSUM_XXH3_64) {
       const text = `unknown checksum algorithm of the agent: ${hello.checksumAlgorithm}`;
       throw new HearthError("ENGINE_PROTOCOL", text);
@@ -368,11 +379,11 @@ function mapArena(native: Native, line: ClientLine, received: { frame: Frame; fd
 /**
  * The first answer must be read together with its descriptor, which an ordinary read would lose.
  */
-async function receiveHello(native: Native, line: ClientLine, signal?: AbortSignal) {
-  line.flush();
+async function receiveHello(native: Native, connection: ClientConnection, signal?: AbortSignal) {
+  connection.flush();
   const deadline = systemClock.monotonicMs() + HELLO_MS;
   for (let pauseMs = 0.1; ; pauseMs = Math.min(20, pauseMs * 2)) {
-    const received = line.receiveWithFd(native);
+    const received = connection.receiveWithFd(native);
     if (received !== null) return received;
     if (systemClock.monotonicMs() > deadline) {
       throw new HearthError("DEADLINE", `no answer to HELLO within ${HELLO_MS} ms`);
@@ -393,10 +404,10 @@ export interface LookupAnswer extends LookupReply {
  * `Feature.engine`.
  */
 export class ClientEngine {
-  readonly #line: ClientLine;
+  readonly #connection: ClientConnection;
 
-  constructor(line: ClientLine) {
-    this.#line = line;
+  constructor(connection: ClientConnection) {
+    this.#connection = connection;
   }
 
   /** Returns the engine's current number of connections. */
@@ -413,7 +424,7 @@ export class ClientEngine {
   openNamespace(request: NamespaceRequest): Promise<NamespaceReply> {
     return this.#ask(
       (output, id) => encodeNamespaceRequest(output, id, request),
-      (frame) => this.#line.take(decodeNamespaceReply(frame)),
+      (frame) => this.#connection.take(decodeNamespaceReply(frame)),
     );
   }
 
@@ -439,20 +450,20 @@ export class ClientEngine {
       answer = { ...reply, best: best.subarray(0, count), digests: named };
       return null;
     };
-    return this.#line
+    return this.#connection
       .request((output, id) => encodeLookupRequest(output, id, request), decode)
       .then(() => answer!);
   }
 
   unhold(holds: readonly number[], into: OutcomeItems): Promise<void> {
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeUnholdRequest(output, id, holds),
       (frame) => decodeOutcomesReply(frame, into),
     );
   }
 
   announce(request: AnnounceRequest, into: OutcomeItems): Promise<void> {
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeAnnounceRequest(output, id, request),
       (frame) => decodeOutcomesReply(frame, into),
     );
@@ -462,16 +473,16 @@ export class ClientEngine {
   command(json: Uint8Array): Promise<Uint8Array> {
     return this.#ask(
       (output, id) => encodeCommandRequest(output, id, json),
-      (frame) => this.#line.take(decodeCommand(frame)),
+      (frame) => this.#connection.take(decodeCommand(frame)),
     );
   }
 
   async #ask<Value>(
-    encode: Parameters<ClientLine["request"]>[0],
+    encode: Parameters<ClientConnection["request"]>[0],
     decode: (frame: Frame) => Value,
   ): Promise<Value> {
     let value: Value | undefined;
-    await this.#line.request(encode, (frame) => {
+    await this.#connection.request(encode, (frame) => {
       value = decode(frame);
       return null;
     });
@@ -490,28 +501,28 @@ export type ClientMemory = {
   readonly bytes: number;
   readonly allocationBytes: number;
 } & (
-  | { /** What `cuIpcGetMemHandle` gave. */ readonly handle: Uint8Array }
-  | { /** What the allocation was exported as; stays the caller's. */ readonly fd: number }
+  | { /** Handle from `cuIpcGetMemHandle`. */ readonly handle: Uint8Array }
+  | { /** Descriptor of the exported allocation. The caller keeps it. */ readonly fd: number }
 );
 
 /** GPU requests of an `EngineClient`. */
 export class ClientGpu {
-  readonly #line: ClientLine;
+  readonly #connection: ClientConnection;
   readonly #native: Native;
   #channel: number | null = null;
 
-  constructor(line: ClientLine, native: Native) {
-    this.#line = line;
+  constructor(connection: ClientConnection, native: Native) {
+    this.#connection = connection;
     this.#native = native;
   }
 
   /** The GPUs that the agent copies from and to. Empty if it copies nothing. */
   async devices(): Promise<readonly GpuDeviceItem[]> {
     let devices: readonly GpuDeviceItem[] = [];
-    await this.#line.request(
+    await this.#connection.request(
       (output, id) => encodeGpuDevicesRequest(output, id, { wantsChannel: false }),
       (frame) => {
-        ({ devices } = this.#line.take(decodeGpuDevicesReply(frame)));
+        ({ devices } = this.#connection.take(decodeGpuDevicesReply(frame)));
         return null;
       },
     );
@@ -540,10 +551,10 @@ export class ClientGpu {
       return { uuid, kind, offset, bytes, allocationBytes, handle };
     });
     let answers: GpuRegistered[] = [];
-    await this.#line.request(
+    await this.#connection.request(
       (output, id) => encodeGpuRegisterRequest(output, id, items),
       (frame) => {
-        answers = this.#line.take(decodeGpuRegisterReply(frame));
+        answers = this.#connection.take(decodeGpuRegisterReply(frame));
         return null;
       },
     );
@@ -555,16 +566,16 @@ export class ClientGpu {
     const sent = this.#native.sendFd(this.#channel, new Uint8Array(1), fd);
     if (typeof sent === "number") return;
     // The descriptors already sent would be mistaken for the next ones.
-    this.#line.close();
+    this.#connection.close();
     throw new HearthError("ENGINE_CLOSED", `sending a descriptor failed: ${sent}`);
   }
 
   async #openChannel(): Promise<number> {
-    const channel = await this.#line.requestFd(
+    const channel = await this.#connection.requestFd(
       this.#native,
       (output, id) => encodeGpuDevicesRequest(output, id, { wantsChannel: true }),
       (frame) => {
-        this.#line.take(decodeGpuDevicesReply(frame));
+        this.#connection.take(decodeGpuDevicesReply(frame));
         return null;
       },
     );
@@ -574,7 +585,7 @@ export class ClientGpu {
 
   /** Outcomes: `ok`, `stale`. Resolves when no copy uses the memory any more. */
   unregister(memories: Readonly<MemoryItems>, into: OutcomeItems): Promise<void> {
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeGpuUnregisterRequest(output, id, memories),
       (frame) => decodeOutcomesReply(frame, into),
     );
@@ -605,7 +616,7 @@ export class ClientGpu {
     pieces: Readonly<PieceItems>,
     into: OutcomeItems,
   ): Promise<void> {
-    return this.#line.request(
+    return this.#connection.request(
       (output, id) => encodeGpuCopyRequest(output, op, id, options, pieces),
       (frame) => decodeOutcomesReply(frame, into),
     );
@@ -621,7 +632,7 @@ export class ClientGpu {
     into: DigestItems,
   ): Promise<number> {
     let offer = 0;
-    await this.#line.request(
+    await this.#connection.request(
       (output, id) => encodeGpuWarmRequest(output, id, wait, outcomes),
       (frame) => {
         const answer = decodeGpuWarmReply(frame, into);

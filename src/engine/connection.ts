@@ -9,7 +9,7 @@ import {
 } from "../identity/index.ts";
 import type { HandleBatch, Holder, Namespaces } from "../store/index.ts";
 import type { ConnectionShare } from "./engine-shares.ts";
-import type { GpuLine } from "./gpu-copies.ts";
+import type { GpuConnection } from "./gpu-copies.ts";
 import type { WarmEngine } from "./gpu-warming.ts";
 import {
   consumeOutput,
@@ -54,7 +54,7 @@ export interface Greeted {
   readonly namespaces: ConnectionNamespaces;
   readonly blockTokens: number;
   readonly holder: Holder;
-  readonly gpu: GpuLine;
+  readonly gpu: GpuConnection;
   readonly warm: WarmEngine;
 }
 
@@ -275,12 +275,12 @@ export class Connection {
 
   /** Sends the reason in a frame without a request, then closes. */
   dismiss(status: Exclude<FrameStatus, 0>, text: string): void {
-    this.tell(status, text);
+    this.notify(status, text);
     this.hangUp();
   }
 
   /** Sends a message in a frame without a request. */
-  tell(status: Exclude<FrameStatus, 0>, text: string): void {
+  notify(status: Exclude<FrameStatus, 0>, text: string): void {
     if (this.#closed) return;
     encodeErrorReply(this.output, 0, 0, status, text);
     this.flush();

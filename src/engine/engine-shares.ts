@@ -33,15 +33,15 @@ export interface EngineProcess {
 }
 
 /** One engine: a process, or several processes that joined with one id. */
-class Party {
+class OwnerGroup {
   heldBytes = 0;
   heldSlots = 0;
   wasRefused = false;
-  readonly members = new Set<Member>();
+  readonly processes = new Set<ProcessEntry>();
 }
 
 /** One process with all its connections, including lost ones whose slots are still held. */
-class Member {
+class ProcessEntry {
   readonly key: string | null;
   readonly pid: number;
   readonly uid: number;
@@ -49,13 +49,13 @@ class Member {
   connections = 0;
   /** Connections, including lost ones whose slots are still held. */
   users = 0;
-  party = new Party();
+  group = new OwnerGroup();
   /** One source per process: more connections do not get it more of the event loop. */
   readonly source = loopTurns.source();
 
   constructor(key: string | null, { pid, uid }: EngineProcess) {
     [this.key, this.pid, this.uid, this.command] = [key, pid, uid, commandOf(pid)];
-    this.party.members.add(this);
+    this.group.processes.add(this);
   }
 }
 
@@ -81,10 +81,10 @@ export interface ConnectionShare extends SlotShare, Disposable {
 export class EngineShares {
   readonly #ramBytes: () => number;
   #limits: ShareLimits;
-  readonly #members = new Set<Member>();
-  readonly #byKey = new Map<string, Member>();
-  readonly #parties = new Set<Party>();
-  readonly #engines = new Map<string, Party>();
+  readonly #processes = new Set<ProcessEntry>();
+  readonly #byKey = new Map<string, ProcessEntry>();
+  readonly #groups = new Set<OwnerGroup>();
+  readonly #engines = new Map<string, OwnerGroup>();
   #connections = 0;
   #heldBytes = 0;
 
@@ -98,26 +98,26 @@ export class EngineShares {
   }
 
   /** Counts a connection of the process, whether or not it exceeds a limit. */
-  open(process: EngineProcess): ConnectionShare {
-    const key = keyOf(process);
+  open(peer: EngineProcess): ConnectionShare {
+    const key = keyOf(peer);
     const known = key === null ? undefined : this.#byKey.get(key);
-    const member = known ?? this.#enter(new Member(key, process));
-    const refusal = this.#whyNot(member);
-    member.connections++;
-    member.users++;
+    const process = known ?? this.#enter(new ProcessEntry(key, peer));
+    const refusal = this.#whyNot(process);
+    process.connections++;
+    process.users++;
     this.#connections++;
     const end = once(() => {
-      member.connections--;
+      process.connections--;
       this.#connections--;
     });
-    const leave = once(() => this.#leave(member));
+    const leave = once(() => this.#leave(process));
     return {
       refusal,
-      source: member.source,
-      mayTake: (bytes) => this.#mayTake(member.party, bytes),
-      took: (bytes) => this.#count(member.party, bytes, 1),
-      gave: (bytes) => this.#count(member.party, -bytes, -1),
-      joined: (engine) => this.#join(member, engine),
+      source: process.source,
+      mayTake: (bytes) => this.#mayTake(process.group, bytes),
+      took: (bytes) => this.#count(process.group, bytes, 1),
+      gave: (bytes) => this.#count(process.group, -bytes, -1),
+      joined: (engine) => this.#join(process, engine),
       ended: end,
       [Symbol.dispose]() {
         end();
@@ -128,48 +128,48 @@ export class EngineShares {
 
   /** Reports an engine that holds nearly everything, if there is one. */
   report(health: Pick<Health, "raise">): void {
-    for (const party of this.#parties) {
+    for (const group of this.#groups) {
       const limit = this.#shareOf() * this.#ramBytes();
-      const isMuch = party.heldBytes >= REPORTED_SHARE * limit && party.heldSlots >= BLOCKS_MIN;
-      if (party.wasRefused || isMuch) {
-        health.raise("ENGINE_HOLDS_ALL", this.#textOf(party), { forMs: REPORTED_MS });
+      const isMuch = group.heldBytes >= REPORTED_SHARE * limit && group.heldSlots >= BLOCKS_MIN;
+      if (group.wasRefused || isMuch) {
+        health.raise("ENGINE_HOLDS_ALL", this.#textOf(group), { forMs: REPORTED_MS });
       }
-      party.wasRefused = false;
+      group.wasRefused = false;
     }
   }
 
-  #enter(member: Member): Member {
-    this.#members.add(member);
-    this.#parties.add(member.party);
-    if (member.key !== null) this.#byKey.set(member.key, member);
-    return member;
+  #enter(process: ProcessEntry): ProcessEntry {
+    this.#processes.add(process);
+    this.#groups.add(process.group);
+    if (process.key !== null) this.#byKey.set(process.key, process);
+    return process;
   }
 
-  #leave(member: Member): void {
-    if (--member.users > 0) return;
-    const { key, party } = member;
-    this.#members.delete(member);
+  #leave(process: ProcessEntry): void {
+    if (--process.users > 0) return;
+    const { key, group } = process;
+    this.#processes.delete(process);
     if (key !== null) this.#byKey.delete(key);
-    party.members.delete(member);
-    if (party.members.size > 0) return;
-    this.#parties.delete(party);
-    for (const [id, known] of this.#engines) if (known === party) this.#engines.delete(id);
+    group.processes.delete(process);
+    if (group.processes.size > 0) return;
+    this.#groups.delete(group);
+    for (const [id, known] of this.#engines) if (known === group) this.#engines.delete(id);
   }
 
-  #whyNot(member: Member): string | null {
+  #whyNot(process: ProcessEntry): string | null {
     const { connectionsMax, processConnectionsMax } = this.#limits;
     const kept = Math.floor(connectionsMax * MARGIN);
-    if (member.connections >= processConnectionsMax && member.key !== null) {
-      member.party.wasRefused = true;
+    if (process.connections >= processConnectionsMax && process.key !== null) {
+      process.group.wasRefused = true;
       return (
-        `process ${member.pid} already has ${member.connections} connections: close some, or ` +
+        `process ${process.pid} already has ${process.connections} connections: close some, or ` +
         "raise engine.clients_per_process"
       );
     }
     if (this.#connections >= connectionsMax) {
       return `this agent accepts ${connectionsMax} engines: raise engine.clients_max`;
     }
-    if (member.connections === 0 || this.#connections < connectionsMax - kept) return null;
+    if (process.connections === 0 || this.#connections < connectionsMax - kept) return null;
     return (
       `the last ${kept} of ${connectionsMax} connections are reserved for processes without one: ` +
       "raise engine.clients_max"
@@ -178,49 +178,49 @@ export class EngineShares {
 
   /** Part of RAM that an engine may hold. */
   #shareOf(): number {
-    return this.#parties.size > 1 ? this.#limits.heldShare : 1 - MARGIN;
+    return this.#groups.size > 1 ? this.#limits.heldShare : 1 - MARGIN;
   }
 
-  #mayTake(party: Party, bytes: number): boolean {
+  #mayTake(group: OwnerGroup, bytes: number): boolean {
     const ramBytes = this.#ramBytes();
     if (this.#limits.heldShare >= 1 || bytes * BLOCKS_MIN > ramBytes) return true;
-    const own = party.heldBytes + bytes;
+    const own = group.heldBytes + bytes;
     const isFree = this.#heldBytes + bytes <= (1 - MARGIN) * ramBytes;
     const mayTake = own <= this.#shareOf() * ramBytes && (isFree || own <= SMALL_SHARE * ramBytes);
-    if (!mayTake) party.wasRefused = true;
+    if (!mayTake) group.wasRefused = true;
     return mayTake;
   }
 
-  #count(party: Party, bytes: number, slots: number): void {
-    party.heldBytes += bytes;
-    party.heldSlots += slots;
+  #count(group: OwnerGroup, bytes: number, slots: number): void {
+    group.heldBytes += bytes;
+    group.heldSlots += slots;
     this.#heldBytes += bytes;
   }
 
   /** All processes of an engine have one common share. */
-  #join(member: Member, engine: string): void {
-    const own = member.party;
-    const party = this.#engines.get(engine);
-    if (party === undefined) {
+  #join(process: ProcessEntry, engine: string): void {
+    const own = process.group;
+    const group = this.#engines.get(engine);
+    if (group === undefined) {
       this.#engines.set(engine, own);
       return;
     }
-    if (party === own) return;
-    for (const one of own.members) {
-      one.party = party;
-      party.members.add(one);
+    if (group === own) return;
+    for (const one of own.processes) {
+      one.group = group;
+      group.processes.add(one);
     }
-    party.heldBytes += own.heldBytes;
-    party.heldSlots += own.heldSlots;
-    this.#parties.delete(own);
-    for (const [id, known] of this.#engines) if (known === own) this.#engines.set(id, party);
+    group.heldBytes += own.heldBytes;
+    group.heldSlots += own.heldSlots;
+    this.#groups.delete(own);
+    for (const [id, known] of this.#engines) if (known === own) this.#engines.set(id, group);
   }
 
-  #textOf({ heldBytes, heldSlots, members }: Party): string {
-    const [first] = members;
-    const connections = [...members].reduce((sum, member) => sum + member.connections, 0);
+  #textOf({ heldBytes, heldSlots, processes }: OwnerGroup): string {
+    const [first] = processes;
+    const connections = [...processes].reduce((sum, process) => sum + process.connections, 0);
     const percent = Math.round((100 * heldBytes) / Math.max(1, this.#ramBytes()));
-    const more = members.size > 1 ? ` and ${members.size - 1} more of its engine` : "";
+    const more = processes.size > 1 ? ` and ${processes.size - 1} more of its engine` : "";
     const { pid, uid, command } = first!;
     return (
       `process ${pid} (uid ${uid}, ${command})${more} holds ${heldSlots} slots, ${percent} % of ` +

@@ -28,7 +28,7 @@ const COPIES_MAX = 64;
 /** Delay before memory is freed again if the job queue was full. */
 const AGAIN_MS = 10;
 
-export interface GpuLineParts {
+export interface GpuConnectionContext {
   readonly gpus: Gpus;
   readonly native: Native;
   readonly stats: EngineStats;
@@ -38,8 +38,8 @@ export interface GpuLineParts {
 }
 
 /** GPU state of one connection: its registered memory and its copies in progress. */
-export class GpuLine {
-  readonly #parts: GpuLineParts | null;
+export class GpuConnection {
+  readonly #parts: GpuConnectionContext | null;
   readonly #memories = new Map<number, RegisteredMemory>();
   #opening = 0;
   #lastNumber = 0;
@@ -49,7 +49,7 @@ export class GpuLine {
   #closed = false;
 
   /** Null: this agent has no device. */
-  constructor(parts: GpuLineParts | null) {
+  constructor(parts: GpuConnectionContext | null) {
     this.#parts = parts;
   }
 
@@ -235,7 +235,7 @@ interface CopySettings {
 }
 
 /** A slot named by pieces of the frame. It stays referenced until all of them are copied. */
-interface Loan {
+interface SlotReference {
   readonly generation: number;
   readonly lent: LentSlot;
   readonly block: LentBlock | null;
@@ -260,7 +260,7 @@ class CopyFrame {
   readonly #pieces: PieceItems;
   readonly #out: OutcomeItems;
   /** By slot. */
-  readonly #loans = new Map<number, Loan>();
+  readonly #references = new Map<number, SlotReference>();
   readonly #jobs = new Map<number, Job>();
 
   constructor(settings: CopySettings, pieces: PieceItems, out: OutcomeItems) {
@@ -276,9 +276,9 @@ class CopyFrame {
    */
   refuse(outcome: Outcome): void {
     for (let i = 0; i < this.#pieces.count; i++) {
-      const loan = this.#lend(i);
-      this.#out.outcome[i] = loan === null ? Outcome.stale : outcome;
-      if (loan !== null) loan.how = "failed";
+      const reference = this.#referenceSlot(i);
+      this.#out.outcome[i] = reference === null ? Outcome.stale : outcome;
+      if (reference !== null) reference.how = "failed";
     }
     this.#endLoans();
   }
@@ -290,12 +290,12 @@ class CopyFrame {
       return;
     }
     const copies = [...this.#jobs.values()].map((job) => this.#copy(gpus, job));
-    const checks = [...this.#loans.values()].map((loan) => this.#check(loan));
+    const checks = [...this.#references.values()].map((reference) => this.#check(reference));
     try {
       await Promise.all([...copies, ...checks]);
     } catch (error) {
       // The state of the device's copies is unknown, so these slots must never be reused.
-      for (const loan of this.#loans.values()) loan.how = "leaked";
+      for (const reference of this.#references.values()) reference.how = "leaked";
       throw error;
     } finally {
       this.#endLoans();
@@ -305,17 +305,17 @@ class CopyFrame {
   /** `ok` if the piece is handed to a device. */
   #enter(i: number): Outcome {
     const { slotOffset, memoryOffset, bytes, memory } = this.#pieces;
-    const loan = this.#lend(i);
-    if (loan === null) return Outcome.stale;
+    const reference = this.#referenceSlot(i);
+    if (reference === null) return Outcome.stale;
     const found = this.#settings.memoryOf(memory[i]!);
     const length = bytes[i]!;
     const isWithin =
       found !== undefined &&
       length > 0 &&
-      slotOffset[i]! + length <= loan.lent.bytes &&
+      slotOffset[i]! + length <= reference.lent.bytes &&
       memoryOffset[i]! + length <= found.bytes;
     if (!isWithin) {
-      loan.how = "failed";
+      reference.how = "failed";
       return Outcome.rejected;
     }
     let job = this.#jobs.get(found.memory.id);
@@ -325,18 +325,18 @@ class CopyFrame {
     }
     job.places.push(i);
     job.pieces.push({
-      regionOffset: loan.lent.offset + slotOffset[i]!,
+      regionOffset: reference.lent.offset + slotOffset[i]!,
       memoryOffset: found.offset + memoryOffset[i]!,
       bytes: length,
     });
     return Outcome.ok;
   }
 
-  #lend(i: number): Loan | null {
+  #referenceSlot(i: number): SlotReference | null {
     const { holder, op } = this.#settings;
     const slot = this.#pieces.slot[i]!;
     const generation = this.#pieces.generation[i]!;
-    const known = this.#loans.get(slot);
+    const known = this.#references.get(slot);
     if (known !== undefined) {
       if (known.generation !== generation) return null;
       known.pieces.push(i);
@@ -345,9 +345,9 @@ class CopyFrame {
     const block = op === Op.gpuLoad ? holder.lendRead(this.#pieces, i) : null;
     const lent = op === Op.gpuLoad ? block : holder.lendWritten(this.#pieces, i);
     if (lent === null) return null;
-    const loan: Loan = { generation, lent, block, pieces: [i], how: "done" };
-    this.#loans.set(slot, loan);
-    return loan;
+    const reference: SlotReference = { generation, lent, block, pieces: [i], how: "done" };
+    this.#references.set(slot, reference);
+    return reference;
   }
 
   async #copy(gpus: Gpus, { memory, pieces, places }: Job): Promise<void> {
@@ -363,14 +363,14 @@ class CopyFrame {
     this.failedJobs++;
     for (const i of places) {
       this.#out.outcome[i] = outcomeOf(done);
-      const loan = this.#loans.get(this.#pieces.slot[i]!)!;
-      if (done.leaked) loan.how = "leaked";
-      else if (loan.how === "done") loan.how = "failed";
+      const reference = this.#references.get(this.#pieces.slot[i]!)!;
+      if (done.leaked) reference.how = "leaked";
+      else if (reference.how === "done") reference.how = "failed";
     }
   }
 
   /** Runs while the device copies, because both only read the bytes. */
-  async #check({ block, pieces }: Loan): Promise<void> {
+  async #check({ block, pieces }: SlotReference): Promise<void> {
     if (!this.#settings.verify || block === null || (await block.isWhole())) return;
     for (const i of pieces) {
       if (this.#out.outcome[i] === Outcome.ok) this.#out.outcome[i] = Outcome.corrupt;
@@ -378,11 +378,11 @@ class CopyFrame {
   }
 
   #endLoans(): void {
-    for (const loan of this.#loans.values()) {
-      if (loan.how === "leaked") this.leakedSlots++;
-      loan.lent.end(loan.how);
+    for (const reference of this.#references.values()) {
+      if (reference.how === "leaked") this.leakedSlots++;
+      reference.lent.end(reference.how);
     }
-    this.#loans.clear();
+    this.#references.clear();
   }
 }
 
@@ -405,9 +405,9 @@ export interface GpuPlaneOptions {
 export class GpuPlane {
   readonly #gpus: Gpus | null;
   readonly #options: GpuPlaneOptions;
-  readonly #parts: GpuLineParts | null;
+  readonly #parts: GpuConnectionContext | null;
   /** Ended connections whose copies are still in progress. */
-  readonly #leaving = new Set<GpuLine>();
+  readonly #leaving = new Set<GpuConnection>();
 
   constructor(options: GpuPlaneOptions) {
     const { gpus, native, stats, clock } = options;
@@ -434,20 +434,20 @@ export class GpuPlane {
    */
   get orphans(): number {
     let copies = 0;
-    for (const line of this.#leaving) {
-      if (line.copies === 0) this.#leaving.delete(line);
-      copies += line.copies;
+    for (const connection of this.#leaving) {
+      if (connection.copies === 0) this.#leaving.delete(connection);
+      copies += connection.copies;
     }
     return copies + this.#options.stats.gpuLeakedSlots;
   }
 
-  open(): GpuLine {
-    return new GpuLine(this.#parts);
+  open(): GpuConnection {
+    return new GpuConnection(this.#parts);
   }
 
-  close(line: GpuLine): void {
-    line.close();
-    if (line.copies > 0) this.#leaving.add(line);
+  close(connection: GpuConnection): void {
+    connection.close();
+    if (connection.copies > 0) this.#leaving.add(connection);
   }
 
   #watch(work: Promise<unknown>): void {

@@ -49,8 +49,8 @@ export function gpuMemoryHandlers(context: GpuHandlerContext): Partial<Record<nu
     [Op.gpuDevices]: (connection, frame) => {
       const bad = decodeGpuDevicesRequest(frame, asking);
       if (bad !== null) return bad;
-      const { gpu: line } = connection.greeted!;
-      const hasChannel = asking.wantsChannel && line.hasDevices;
+      const { gpu } = connection.greeted!;
+      const hasChannel = asking.wantsChannel && gpu.hasDevices;
       if (hasChannel) return answerWithChannel(context, connection, frame);
       const devices = devicesOf(context, connection);
       encodeGpuDevicesReply(connection.output, frame.requestId, { hasChannel, devices });
@@ -61,9 +61,9 @@ export function gpuMemoryHandlers(context: GpuHandlerContext): Partial<Record<nu
       const items = decodeGpuRegisterRequest(frame);
       if (!items.ok) return items.refusal;
       const { requestId } = frame;
-      const { gpu: line } = connection.greeted!;
-      const answer = line.register(items.value).then((answers) => {
-        holder.near(line.node);
+      const { gpu } = connection.greeted!;
+      const answer = gpu.register(items.value).then((answers) => {
+        holder.near(gpu.node);
         encodeGpuRegisterReply(connection.output, requestId, answers);
       });
       context.answerLater(connection, answer);

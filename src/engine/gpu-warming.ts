@@ -15,7 +15,7 @@ const deferred = (text: string): BlockResult =>
   Object.freeze({ outcome: "deferred", reason: `gpu_sink: ${text}` });
 const DONE: BlockResult = Object.freeze({ outcome: "done" });
 const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
-const NO_ENGINE = deferred("in RAM; no engine here loads offered blocks to its GPU");
+const NO_ENGINE = deferred("in RAM; no engine here loads blocks to its GPU without a request");
 const BUSY = deferred("in RAM; the engine is busy with other blocks");
 const LATE = deferred("in RAM; the engine did not answer the offer in time");
 const GONE = deferred("in RAM; the engine disconnected");
@@ -229,7 +229,7 @@ export class WarmEngine {
     const digests = new Uint8Array(blocks.length * DIGEST_BYTES);
     for (const [i, { digest }] of blocks.entries()) digests.set(digest, i * DIGEST_BYTES);
     this.#inHand = offer;
-    this.#tell(offer.id, { count: blocks.length, layer: blocks[0]!.layer, digests });
+    this.#reply(offer.id, { count: blocks.length, layer: blocks[0]!.layer, digests });
   }
 
   /** A later answer to this offer is ignored. */
@@ -241,10 +241,10 @@ export class WarmEngine {
 
   #sendNone(): void {
     this.#backUntilMs = this.#clock.monotonicMs() + BACK_MS;
-    this.#tell(0, { count: 0, layer: 0, digests: new Uint8Array(0) });
+    this.#reply(0, { count: 0, layer: 0, digests: new Uint8Array(0) });
   }
 
-  #tell(offer: number, blocks: DigestItems): void {
+  #reply(offer: number, blocks: DigestItems): void {
     const send = this.#send!;
     this.#timer?.[Symbol.dispose]();
     this.#send = null;

@@ -20,12 +20,12 @@ const HELLO_MS = 5_000;
 /** A periodic check that is late by this much was delayed by a pause of the process. */
 const PAUSE_MS = 500;
 /** Maximum lost connections of a process whose slots wait for its end. */
-const ZOMBIES_A_PROCESS = 16;
+const ORPHANS_A_PROCESS = 16;
 /**
  * Rejected connections kept open until their HELLO arrives, so that the client can read the reason.
  * Further ones close immediately.
  */
-const TURNED_AWAY_MAX = 64;
+const REJECTED_MAX = 64;
 /**
  * Connections that end between two garbage collections. Their remains are old objects, which the
  * runtime collects only after the heap has doubled. A collection takes about 10 ms.
@@ -53,8 +53,8 @@ export class EngineServer implements AsyncDisposable {
   readonly #options: EngineServerOptions;
   readonly #clients = new Set<Client>();
   /** Ended connections whose process may still access the slots they held. */
-  readonly #zombies = new Set<Client>();
-  readonly #turnedAway = new Set<Client>();
+  readonly #orphans = new Set<Client>();
+  readonly #rejected = new Set<Client>();
   readonly #openings = new Openings<ClientSocket>();
   readonly #handle: FrameHandler;
   readonly #gpu: GpuPlane;
@@ -112,7 +112,7 @@ export class EngineServer implements AsyncDisposable {
       for (const { connection } of clients) total += connection.greeted?.holder.held ?? 0;
       return total;
     };
-    return { held: sum(this.#clients), quarantined: sum(this.#zombies) + this.#gpu.orphans };
+    return { held: sum(this.#clients), quarantined: sum(this.#orphans) + this.#gpu.orphans };
   }
 
   /** Starts listening. Throws SOCKET_IN_USE if another agent answers on the socket. */
@@ -175,7 +175,7 @@ export class EngineServer implements AsyncDisposable {
       source: share.source,
       share,
       nowMs: () => clock.monotonicMs(),
-      onFault: (line, error) => this.#fault(line, error),
+      onFault: (failed, error) => this.#fault(failed, error),
     });
     const openedMs = clock.monotonicMs();
     const client: Client = { connection, pid: peer.pid, share, watch: null, dead: false, openedMs };
@@ -189,13 +189,13 @@ export class EngineServer implements AsyncDisposable {
       return;
     }
     native.closeFd(peer.pidFd);
-    this.#turnAway(client, refusal);
+    this.#reject(client, refusal);
   }
 
   #lostTooMany(pid: number): string | null {
     let count = 0;
-    for (const zombie of this.#zombies) if (zombie.pid === pid) count++;
-    if (count < ZOMBIES_A_PROCESS) return null;
+    for (const orphan of this.#orphans) if (orphan.pid === pid) count++;
+    if (count < ORPHANS_A_PROCESS) return null;
     return "this process closed too many connections while it held slots: release slots before closing";
   }
 
@@ -210,7 +210,7 @@ export class EngineServer implements AsyncDisposable {
     } catch (error) {
       native.closeFd(pidFd);
       const text = `cannot watch this engine's process: ${messageOf(error)}`;
-      this.#turnAway(client, text);
+      this.#reject(client, text);
     }
   }
 
@@ -218,14 +218,14 @@ export class EngineServer implements AsyncDisposable {
    * Sends the reason immediately, but closes only after the HELLO that is in transit. A client
    * whose connection closes before it has sent HELLO cannot read the reason.
    */
-  #turnAway(client: Client, text: string): void {
+  #reject(client: Client, text: string): void {
     const { connection } = client;
     this.#clients.delete(client);
     client.share[Symbol.dispose]();
     this.stats.refusedPeers++;
-    if (this.#turnedAway.size < TURNED_AWAY_MAX) this.#turnedAway.add(client);
-    connection.tell(FrameStatus.limit, text);
-    if (!this.#turnedAway.has(client)) connection.hangUp();
+    if (this.#rejected.size < REJECTED_MAX) this.#rejected.add(client);
+    connection.notify(FrameStatus.limit, text);
+    if (!this.#rejected.has(client)) connection.hangUp();
   }
 
   readonly #fds = new WeakMap<Connection, number>();
@@ -246,9 +246,9 @@ export class EngineServer implements AsyncDisposable {
     const client = socket.data;
     if (client === null) return;
     const { connection } = client;
-    if (this.#turnedAway.has(client)) {
+    if (this.#rejected.has(client)) {
       if (chunk === null) connection.flush();
-      else if (this.#turnedAway.delete(client)) connection.hangUp();
+      else if (this.#rejected.delete(client)) connection.hangUp();
       return;
     }
     try {
@@ -274,7 +274,7 @@ export class EngineServer implements AsyncDisposable {
     const client = socket.data;
     if (client === null) return;
     client.connection.ended();
-    this.#turnedAway.delete(client);
+    this.#rejected.delete(client);
     this.#leave(client);
   }
 
@@ -294,10 +294,10 @@ export class EngineServer implements AsyncDisposable {
       greeted.warm.close();
     }
     if (client.dead || holder === undefined || holder.held === 0) {
-      this.#bury(client);
+      this.#releaseAfterExit(client);
       return;
     }
-    this.#zombies.add(client);
+    this.#orphans.add(client);
     this.stats.quarantines++;
   }
 
@@ -306,11 +306,11 @@ export class EngineServer implements AsyncDisposable {
     client.watch = null;
     client.connection.close();
     this.#leave(client);
-    this.#bury(client);
+    this.#releaseAfterExit(client);
   }
 
-  #bury(client: Client): void {
-    this.#zombies.delete(client);
+  #releaseAfterExit(client: Client): void {
+    this.#orphans.delete(client);
     client.watch?.[Symbol.dispose]();
     client.watch = null;
     client.connection.greeted?.holder.buried();
@@ -359,12 +359,12 @@ export class EngineServer implements AsyncDisposable {
         this.#leave(client);
       }
     }
-    for (const client of this.#turnedAway) {
+    for (const client of this.#rejected) {
       if (now - client.openedMs > HELLO_MS) client.connection.hangUp();
     }
     // A commit that was in progress when its connection ended may have released the last slots.
-    for (const zombie of this.#zombies) {
-      if (zombie.connection.greeted?.holder.held === 0) this.#bury(zombie);
+    for (const orphan of this.#orphans) {
+      if (orphan.connection.greeted?.holder.held === 0) this.#releaseAfterExit(orphan);
     }
   }
 
@@ -386,16 +386,16 @@ export class EngineServer implements AsyncDisposable {
   }
 
   /**
-   * Grants no new slots. Waits until no slot is held, until the deadline, or until `hurry` is
+   * Grants no new slots. Waits until no slot is held, until the deadline, or until `forceStop` is
    * aborted.
    */
-  async drain(deadlineMs: number, hurry: AbortSignal): Promise<void> {
+  async drain(deadlineMs: number, forceStop: AbortSignal): Promise<void> {
     this.#draining = true;
     this.#warm.stop();
     this.#listener?.stop(false);
     const { clock } = this.#options;
     const end = clock.monotonicMs() + deadlineMs;
-    while (this.#clients.size > 0 && clock.monotonicMs() < end && !hurry.aborted) {
+    while (this.#clients.size > 0 && clock.monotonicMs() < end && !forceStop.aborted) {
       this.#checkTimes();
       await sleep(clock, 5);
     }
@@ -407,8 +407,8 @@ export class EngineServer implements AsyncDisposable {
       client.connection.dismiss(FrameStatus.draining, "the agent has stopped");
       this.#leave(client);
     }
-    for (const client of [...this.#zombies]) this.#bury(client);
-    for (const { connection } of [...this.#turnedAway]) connection.hangUp();
+    for (const client of [...this.#orphans]) this.#releaseAfterExit(client);
+    for (const { connection } of [...this.#rejected]) connection.hangUp();
     // Removes the socket file, unless a drain did: another agent may listen on it by now.
     this.#listener?.stop(true);
     this.#listener = null;

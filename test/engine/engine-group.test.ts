@@ -313,7 +313,7 @@ describeNative("namespaces of requests", () => {
     await using agent = await openAgent();
     await using member = await Member.connect(agent.socketPath);
     await expect(member.lookup(lookupOf(["k0"], [], { namespace: 3 }))).rejects.toThrow(
-      "namespace 3 was not given",
+      "unknown namespace handle 3",
     );
   });
 });
@@ -329,15 +329,15 @@ describeNative("what an engine must not ask", () => {
   }
 
   test("a reservation or an announcement without JOIN", async () => {
-    await refused((member) => member.lookup(hold()), "JOIN first");
-    await refused((member) => member.announce(["k0"], 100), "JOIN first");
+    await refused((member) => member.lookup(hold()), "send JOIN first");
+    await refused((member) => member.announce(["k0"], 100), "send JOIN first");
   });
 
   test("a second JOIN on one connection", () =>
     refused(async (member) => {
       await member.join("a");
       await member.join("b");
-    }, "of an engine already"));
+    }, "already belongs to an engine"));
 
   test("more blocks in a LOOKUP than `items_max`", () =>
     refused(
@@ -358,7 +358,7 @@ describeNative("what an engine must not ask", () => {
   });
 
   test("a command where the agent takes none", () =>
-    refused((member) => member.client.engine.command(new Uint8Array(2)), "takes no commands"));
+    refused((member) => member.client.engine.command(new Uint8Array(2)), "accepts no commands"));
 });
 
 describeNative("a client that did not ask for feature bit 2", () => {

@@ -231,7 +231,7 @@ describeNative("frames about GPUs", () => {
     await waitFor(() => agent.server.connections === 0);
     const block = { namespace: 1 as NamespaceIndex, layer: 0, digest: new Uint8Array(32) };
     const [result] = await agent.server.gpuSink.offer([block], new AbortController().signal);
-    expect(result!.reason).toContain("no engine here takes blocks");
+    expect(result!.reason).toContain("no engine here loads blocks");
   });
 
   test("memory that no engine has: the frame is answered item by item", async () => {

@@ -61,9 +61,9 @@ describeNative("blocks offered to engines that wait", () => {
     expect(words(await offered)).toEqual([
       "done",
       "missing",
-      "gpu_sink: it is in RAM; the engine has no room for it now",
-      "gpu_sink: it is in RAM; the engine did not take it",
-      "gpu_sink: it is in RAM; the engine did not say in time what became of it",
+      "gpu_sink: in RAM; the engine has no room",
+      "gpu_sink: in RAM; the engine did not load it",
+      "gpu_sink: in RAM; the engine did not answer the offer in time",
     ]);
   });
 
@@ -93,7 +93,7 @@ describeNative("blocks offered to engines that wait", () => {
   test("nobody waits: deferred at once; somebody is expected back: it waits for that", async () => {
     const { clock, desk, engine } = openDesk();
     expect(words(await desk.offer([block("a")], never))).toEqual([
-      "gpu_sink: it is in RAM; no engine here takes blocks to its GPU by itself",
+      "gpu_sink: in RAM; no engine here loads blocks to its GPU without a request",
     ]);
     const none = waitFor(engine, 0, [], 50);
     clock.advance(50);
@@ -112,17 +112,15 @@ describeNative("blocks offered to engines that wait", () => {
     const second = desk.offer([block("b")], never);
     clock.advance(10_000);
     expect(words(await first)).toEqual([
-      "gpu_sink: it is in RAM; the engine did not say in time what became of it",
+      "gpu_sink: in RAM; the engine did not answer the offer in time",
     ]);
-    expect(words(await second)).toEqual([
-      "gpu_sink: it is in RAM; the engine that takes blocks is busy with others",
-    ]);
+    expect(words(await second)).toEqual(["gpu_sink: in RAM; the engine is busy with other blocks"]);
     const again = waitFor(engine);
     const third = desk.offer([block("c")], never);
     await again;
     const fourth = desk.offer([block("d")], never);
     engine.close();
-    const gone = "gpu_sink: it is in RAM; the engine that was offered it has gone";
+    const gone = "gpu_sink: in RAM; the engine disconnected";
     expect(words([...(await third), ...(await fourth)])).toEqual([gone, gone]);
   });
 
@@ -134,7 +132,7 @@ describeNative("blocks offered to engines that wait", () => {
     await taken;
     const second = desk.offer([block("b")], ending.signal);
     ending.abort();
-    const aborted = "gpu_sink: it is in RAM; it was not offered any more";
+    const aborted = "gpu_sink: in RAM; the agent is stopping";
     expect(words([...(await first), ...(await second)])).toEqual([aborted, aborted]);
     const none = waitFor(engine);
     desk.stop();
@@ -163,7 +161,7 @@ describeNative("blocks offered to engines that wait", () => {
     expect(words(await offered)).toEqual(["done"]);
     // One at a time; and a drain ends the waits.
     await expect(engine.client.gpu.warm({ offer: 0, deadlineMs: 1 }, NONE, blocks)).rejects.toThrow(
-      "waits for an offer already",
+      "already waits for an offer",
     );
     const hurry = new AbortController();
     const drained = agent.server.drain(5_000, hurry.signal);

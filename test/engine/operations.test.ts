@@ -273,7 +273,7 @@ describeNative("the client", () => {
     const all = Promise.allSettled(waiting);
     await engine[Symbol.asyncDispose]();
     for (const { status } of await all) expect(status).toBe("rejected");
-    expect(engine.client.ping(new Uint8Array(8))).rejects.toThrow("closed the line");
+    expect(engine.client.ping(new Uint8Array(8))).rejects.toThrow("closed the connection");
     await agent[Symbol.asyncDispose]();
   });
 

@@ -96,7 +96,7 @@ describe("connections", () => {
     const lines = Array.from({ length: 4 }, () => shares.open(process_(1)));
     expect(lines.map(({ refusal }) => refusal)).toEqual([null, null, null, null]);
     const refused = shares.open(process_(1));
-    expect(refused.refusal).toContain("process 1 has 4 connections");
+    expect(refused.refusal).toContain("process 1 already has 4 connections");
     expect(refused.refusal).toContain("engine.clients_per_process");
     refused[Symbol.dispose]();
     lines[0]!.ended();
@@ -112,7 +112,7 @@ describe("connections", () => {
     refused[Symbol.dispose]();
     expect(shares.open(process_(2)).refusal).toBeNull();
     expect(shares.open(process_(3)).refusal).toBeNull();
-    expect(shares.open(process_(4)).refusal).toContain("takes 16 engines");
+    expect(shares.open(process_(4)).refusal).toContain("accepts 16 engines");
   });
 });
 

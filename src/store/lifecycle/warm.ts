@@ -19,7 +19,7 @@ const UNREADABLE = deferred("ssd: the block could not be read now");
 const LOST_IN_SSD = deferred("ssd: it hangs; the block may still come");
 const STALLED = deferred("peers: they did not answer those asked for before it");
 const NO_SINK = deferred(
-  "gpu_sink: it is in RAM; no engine here takes blocks to its GPU by itself",
+  "gpu_sink: in RAM; no engine here loads blocks to its GPU without a request",
 );
 const FULL: BlockResult = Object.freeze({
   outcome: "rejected",
