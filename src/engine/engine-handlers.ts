@@ -1,7 +1,14 @@
 import { BlockOutcome, DIGEST_BYTES, type TurnSource } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import { Tier } from "../store/blocks/index.ts";
-import type { AddressBatch, BlockStore, HandleBatch, Holder, LookupState } from "../store/index.ts";
+import type {
+  AddressBatch,
+  BlockStore,
+  HandleBatch,
+  Holder,
+  LookupState,
+  LookupWish,
+} from "../store/index.ts";
 import { BlockNaming, type RememberedPrompts, requestedBlocks } from "./block-naming.ts";
 import {
   answerOutcomes,
@@ -171,7 +178,10 @@ function blocksMax({ itemsMax, frameBytesMax }: EngineLimits): number {
 }
 
 const UNKNOWN_PARENT = {
-  ...{ leading: 0, ready: 0, hold: 0, announced: 0 },
+  leading: 0,
+  ready: 0,
+  hold: 0,
+  announced: 0,
   flags: LookupReplyFlag.unknownParent,
 };
 
@@ -205,28 +215,17 @@ function* lookUp(
   const { length } = ranks[0]!.digests;
   const count = length / DIGEST_BYTES;
   const digests = has(LookupFlag.digests) ? ranks[0]!.digests : null;
-  const answer = (state: LookupState, more: number) =>
-    encodeLookupReply(
-      ...([connection.output, requestId, replyOf(state, more)] as const),
-      ...([count, state.best, digests] as const),
-    );
+  const answer = (state: LookupState, more: number) => {
+    const reply = replyOf(state, more);
+    encodeLookupReply(connection.output, requestId, reply, count, state.best, digests);
+  };
   const partial = (state: LookupState) => {
     const isRead = pendingBytes(connection.output) < PARTIAL_UNREAD_MAX;
     if (!has(LookupFlag.progress) || connection.closed || !isRead) return;
     answer(state, LookupReplyFlag.more);
     connection.flush();
   };
-  const lookup = holder.lookup(
-    {
-      ...{ ranks, count, layer: request.layer, tiers: request.tiers || Tier.ram | Tier.ssd },
-      ...{ hold: has(LookupFlag.hold), fetch: has(LookupFlag.fetch), wait: has(LookupFlag.wait) },
-      deadlineMs: Math.min(request.deadlineMs || limits.acquireMs, LOOKUP_MS_MAX),
-      holdMs: Math.min(request.holdMs || HOLD_MS, ENGINE_MS_MAX),
-      readers: request.readers || 1,
-      source: request.source,
-    },
-    partial,
-  );
+  const lookup = holder.lookup(wishOf(request, ranks, count, limits), partial);
   if (lookup.isOver) {
     answer(lookup.state, 0);
     return null;
@@ -242,6 +241,29 @@ function* lookUp(
     });
   context.answerLater(connection, answered);
   return null;
+}
+
+/** The lookup that a request asks for, with the defaults and limits of this agent. */
+function wishOf(
+  request: LookupRequest,
+  ranks: LookupWish["ranks"],
+  count: number,
+  { acquireMs }: EngineLimits,
+): LookupWish {
+  const has = (flag: number) => (request.flags & flag) !== 0;
+  return {
+    ranks,
+    count,
+    layer: request.layer,
+    tiers: request.tiers || Tier.ram | Tier.ssd,
+    hold: has(LookupFlag.hold),
+    fetch: has(LookupFlag.fetch),
+    wait: has(LookupFlag.wait),
+    deadlineMs: Math.min(request.deadlineMs || acquireMs, LOOKUP_MS_MAX),
+    holdMs: Math.min(request.holdMs || HOLD_MS, ENGINE_MS_MAX),
+    readers: request.readers || 1,
+    source: request.source,
+  };
 }
 
 /** Why a lookup cannot start. Null if it can. */

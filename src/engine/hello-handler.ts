@@ -97,10 +97,8 @@ function admit(
     }
     context.namespaces.setMacKeyId(namespace, macKeyId);
   }
-  context.namespaces.describe(namespace, {
-    ...{ model, blockTokens },
-    chain: blockChainOf(manifest),
-  });
+  const chain = blockChainOf(manifest);
+  context.namespaces.describe(namespace, { model, blockTokens, chain });
   const { handlesMax } = context.limits;
   const share = connection.share === null ? {} : { share: connection.share };
   connection.greeted = {

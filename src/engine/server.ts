@@ -74,9 +74,8 @@ export class EngineServer implements AsyncDisposable {
     this.#limits = options.limits;
     const { clock, limits, log, native, store } = options;
     this.#shares = new EngineShares(limits, () => store.arena.readyBytes());
-    this.#gpu = new GpuPlane({
-      ...{ gpus: options.gpus ?? null, native, stats: this.stats, clock, log },
-    });
+    const { gpus = null } = options;
+    this.#gpu = new GpuPlane({ gpus, native, stats: this.stats, clock, log });
     this.#warm = new WarmDesk({ clock, itemsMax: limits.itemsMax });
     this.#handle = createFrameHandler({
       ...options,

@@ -90,10 +90,8 @@ export class Queue implements AsyncDisposable {
     bytes: number,
     request: NativeBuffer,
   ): Promise<Completed> {
-    const done = await this.#submit(
-      ...([OPERATION.mac, region.handle, offset, bytes] as const),
-      BigInt(request.address),
-    );
+    const address = BigInt(request.address);
+    const done = await this.#submit(OPERATION.mac, region.handle, offset, bytes, address);
     // Keeps the request alive until the thread has read it.
     assert(request.bytes.length > 0, "the request is in place until its completion");
     return done;

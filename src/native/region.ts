@@ -70,11 +70,11 @@ export class Region implements Disposable {
   }
 
   /**
-   * Takes over the arena of a previous process, received as `fd`. The result is equal to a region made by
-   * `create`, with the existing bytes; all of it counts as populated. The region owns `fd`, which
-   * is closed on exec. Throws NativeError and leaves `fd` to the caller: `out_of_range` if the size
-   * differs, `not_permitted` if the seals differ, `no_memory` and others if it cannot be mapped or
-   * locked.
+   * Takes over the arena of a previous process, received as `fd`. The result is equal to a region
+   * made by `create`, with the existing bytes; all of it counts as populated. The region owns `fd`,
+   * which is closed on exec. Throws NativeError and leaves `fd` to the caller: `out_of_range` if
+   * the size differs, `not_permitted` if the seals differ, `no_memory` and others if it cannot be
+   * mapped or locked.
    */
   static adopt(
     native: Native,

@@ -243,8 +243,13 @@ export function decodeAnnounceRequest(frame: Frame, itemsMax: number): Decoded<A
     return refused(undefinedBits(frame, "flags"));
   if (word(5) !== 0) return refused(reservedField(frame));
   return decoded({
-    ...{ layer: word(0), ttlMs: word(1), kind, flags },
-    ...{ namespace: word(4), count, items: bytes.subarray(body + ANNOUNCE_HEAD_BYTES, end) },
+    layer: word(0),
+    ttlMs: word(1),
+    kind,
+    flags,
+    namespace: word(4),
+    count,
+    items: bytes.subarray(body + ANNOUNCE_HEAD_BYTES, end),
   });
 }
 

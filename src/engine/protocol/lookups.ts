@@ -341,9 +341,16 @@ export function decodeLookupRequest(
       malformed("lookup: with chain keys, send neither a parent nor multimodal items"),
     );
   return decoded({
-    ...{ layer: word(0), tiers, kind, flags, count, source },
-    ...{ deadlineMs: word(4), holdMs: word(5) },
-    ...{ readers: word(6), namespace: word(7) },
+    layer: word(0),
+    tiers,
+    kind,
+    flags,
+    deadlineMs: word(4),
+    holdMs: word(5),
+    readers: word(6),
+    namespace: word(7),
+    count,
+    source,
     parent: hasParent ? bytes.slice(body + 32, body + 64) : null,
     media: media.value,
     items: bytes.subarray(mediaEnd, itemsEnd),
@@ -448,7 +455,11 @@ export function decodeLookupReply(
   if (count > most) return malformed("lookup: more answers than requested blocks");
   const word = (i: number) => view.getUint32(body + 4 * i, true);
   const reply: LookupReply = {
-    ...{ leading: word(0), ready: word(1), hold: word(2), flags: word(3), announced: word(4) },
+    leading: word(0),
+    ready: word(1),
+    hold: word(2),
+    flags: word(3),
+    announced: word(4),
   };
   if (reply.flags > ALL_REPLY_FLAGS) return undefinedBits(frame, "flags");
   if (isBare(reply.flags) ? count !== 0 : reply.leading > count)
