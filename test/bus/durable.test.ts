@@ -36,18 +36,18 @@ const acknowledged = (duplicate: boolean, sequence: number) => {
   return { kind: "acknowledged" as const, duplicate, sequence };
 };
 
-test("a bus inside the process keeps nothing", async () => {
+test("a bus inside the process has no durable storage", async () => {
   const bus = createLocalBus(new LocalHub(), basics());
   expect(bus.durable).toBeNull();
   await bus.close(0);
 });
 
-describeNats("what a broker keeps", () => {
+describeNats("durable storage of a broker", () => {
   for (const carrier of ["tcp", "ws"] as const) {
     const urlOf = (server: NatsServer) => (carrier === "tcp" ? server.tcpUrl : server.wsUrl);
 
-    describe(`by ${carrier}`, () => {
-      test("messages are acknowledged once for each id, or refused", async () => {
+    describe(`over ${carrier}`, () => {
+      test("a publish is acknowledged once per id, or refused", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeStream(server, "S", ["s.>"]);
         const { bus, durable } = await open(urlOf(server));
@@ -68,7 +68,7 @@ describeNats("what a broker keeps", () => {
         expect(await send("s.1", "four")).toEqual({ kind: "unreachable" });
       });
 
-      test("what came while nobody consumed is consumed in order, over a restart", async () => {
+      test("messages stored without a consumer are consumed in order after a restart", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeStream(server, "S", ["s.*"]);
         const [sender, first] = [await open(urlOf(server)), await open(urlOf(server))];
@@ -111,7 +111,7 @@ describeNats("what a broker keeps", () => {
         await again[Symbol.asyncDispose]();
       });
 
-      test("a message that is not handled comes again", async () => {
+      test("a message whose handler failed is redelivered", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeStream(server, "S", ["s"]);
         const lines: LogLine[] = [];
@@ -129,7 +129,7 @@ describeNats("what a broker keeps", () => {
         expect(lines.some(({ fields }) => fields.why === "not now")).toBe(true);
       });
 
-      test("those behind a message that comes again do not overtake it", async () => {
+      test("later messages do not overtake a redelivered message", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeStream(server, "S", ["s"]);
         const { durable } = await open(urlOf(server));
@@ -154,7 +154,7 @@ describeNats("what a broker keeps", () => {
         ]);
       });
 
-      test("one that takes long comes once, and so do those behind it", async () => {
+      test("a slowly handled message and its successors are delivered once", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeStream(server, "S", ["s"]);
         const { durable } = await open(urlOf(server));
@@ -171,7 +171,7 @@ describeNats("what a broker keeps", () => {
         expect(seen).toEqual(["0 1", "1 1", "2 1"]);
       });
 
-      test("one that is never handled is given up, and said to be", async () => {
+      test("a message that always fails is dropped and logged", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeStream(server, "S", ["s"]);
         const lines: LogLine[] = [];
@@ -200,7 +200,7 @@ describeNats("what a broker keeps", () => {
         expect(told).toMatchObject({ level: "warn", fields: { why: "boom", delivery: 10 } });
       });
 
-      test("a stream that is not there is waited for", async () => {
+      test("consumption waits for a missing stream", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         const { durable } = await open(urlOf(server));
         const options = { stream: "LATER", consumer: "me", subject: "later" };
@@ -221,7 +221,7 @@ describeNats("what a broker keeps", () => {
         await waitFor(() => seen.length === 2, 10_000);
       });
 
-      test("a broker without JetStream is said to be one", async () => {
+      test("a broker without JetStream is reported", async () => {
         await using server = await NatsServer.start();
         const { durable } = await open(urlOf(server));
         const options = { stream: "S", consumer: "me", subject: "s" };
@@ -237,7 +237,7 @@ describeNats("what a broker keeps", () => {
         expect(await durable.bucket("b").keys()).toBeNull();
       });
 
-      test("a worker is in its bucket as long as it lives, over restarts", async () => {
+      test("a presence value stays in its bucket for the worker's lifetime, across restarts", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         const lines: LogLine[] = [];
         const { bus, durable } = await open(urlOf(server), lines);
@@ -262,7 +262,7 @@ describeNats("what a broker keeps", () => {
         expect(lines.filter(({ message }) => message.includes("bucket"))).toHaveLength(1);
       });
 
-      test("buckets give back what was put, and forget after their time", async () => {
+      test("buckets return stored values and expire them", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await asOperator(server, (nc) => new Kvm(nc).create("workers", { ttl: 2_000 }));
         const { bus, durable } = await open(urlOf(server));

@@ -6,7 +6,7 @@ import { type Bench, bytes, type LogLine, text } from "./bus-bench.ts";
 export function messagesContract(bench: Bench): void {
   const { open, fresh, collect } = bench;
   describe("messages", () => {
-    test("reach every subscriber with their bytes, and the publisher's own as well", async () => {
+    test("reach every subscriber unchanged, including the publisher's own", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const [one, two] = [await collect(a, subject), await collect(b, subject)];
@@ -20,7 +20,7 @@ export function messagesContract(bench: Bench): void {
       expect(a.state.receivedMessages).toBe(1);
     });
 
-    test("carry headers of any spelling, and empty data", async () => {
+    test("carry headers with any capitalization, and empty data", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const { messages } = await collect(b, subject);
@@ -30,7 +30,7 @@ export function messagesContract(bench: Bench): void {
       expect(messages[0]).toEqual({ subject, reply: "to.me", headers, data: new Uint8Array() });
     });
 
-    test("are the receiver's own", async () => {
+    test("are copies that belong to the receiver", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const [one, two] = [await collect(b, subject), await collect(b, subject)];
@@ -44,7 +44,7 @@ export function messagesContract(bench: Bench): void {
       expect(text(one.messages[1]!)).toBe("other");
     });
 
-    test("come in order, thousands of them", async () => {
+    test("arrive in order, by the thousand", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const { messages } = await collect(b, subject);
@@ -53,7 +53,7 @@ export function messagesContract(bench: Bench): void {
       expect(messages.map(text)).toEqual(Array.from({ length: 5_000 }, (_, at) => String(at)));
     });
 
-    test("that are too large or go nowhere are dropped and counted", async () => {
+    test("that are too large or have an invalid subject are dropped and counted", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const { messages } = await collect(b, subject);
@@ -96,7 +96,7 @@ export function messagesContract(bench: Bench): void {
       ]);
     });
 
-    test("of one queue share, those beside it get all", async () => {
+    test("of one queue share messages, others receive all", async () => {
       const buses = [await open(), await open(), await open()];
       const subject = fresh();
       const members = await Promise.all(buses.map((bus) => collect(bus, subject, "workers")));
@@ -109,7 +109,7 @@ export function messagesContract(bench: Bench): void {
       expect(members.filter(({ messages }) => messages.length > 0).length).toBeGreaterThan(1);
     });
 
-    test("end at once", async () => {
+    test("end immediately", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const [ended, kept] = [await collect(b, subject), await collect(b, subject)];
@@ -122,7 +122,7 @@ export function messagesContract(bench: Bench): void {
       expect(ended.messages.map(text)).toEqual(["1"]);
     });
 
-    test("go on after a handler that throws, or rejects", async () => {
+    test("continue after a handler that throws or rejects", async () => {
       const lines: LogLine[] = [];
       const [a, b] = [await open(), await open({}, lines)];
       const subject = fresh();
@@ -141,7 +141,7 @@ export function messagesContract(bench: Bench): void {
       expect(lines.filter(({ message }) => message.includes("threw"))).toHaveLength(1);
     });
 
-    test("to what is no subject are a bug of ours", async () => {
+    test("with an invalid subject fail an assertion", async () => {
       const bus = await open();
       for (const wrong of ["", "a b", "a..b", "a.>.b", ">.a"]) {
         expect(() => bus.subscribe(wrong, () => undefined)).toThrow("can be subscribed");

@@ -94,7 +94,7 @@ describeNats("credentials", () => {
     expect(await outcomes(server, expired)).toEqual(REFUSED);
   });
 
-  test("that expire while connected are read again", async () => {
+  test("are read again after they expired while connected", async () => {
     const operator = makeOperator();
     await using server = await NatsServer.start({ lines: operator.lines });
     const soon = Math.floor(Date.now() / 1_000) + 3;
@@ -106,7 +106,7 @@ describeNats("credentials", () => {
     expect(JSON.stringify(lines)).toContain("our credentials have expired");
   });
 
-  test("in files that hold something else are told apart", async () => {
+  test("in wrong files are refused with a specific reason", async () => {
     const missing = join(folder, "missing");
     const junk = file("junk\n");
     const url = "nats://127.0.0.1:1";
@@ -130,7 +130,7 @@ describeNats("credentials", () => {
     for (const [more, why] of cases) expect(await outcome(url, more)).toMatch(why);
   });
 
-  test("never show in the log or the state", () => {
+  test("never appear in the log or the state", () => {
     const told = JSON.stringify([lines, opened.map(({ state }) => state)]);
     for (const secret of ["s3cret", "wrongtoken", "p@ss", "p%40ss", "wrongpass", "SUA", "eyJ"]) {
       expect(told).not.toContain(secret);
@@ -142,7 +142,7 @@ describeNats("TLS", () => {
   const certificates = makeCertificates(tempDir());
   const { caFile, otherCaFile, certFile, keyFile } = certificates;
 
-  test("with an authority of our own, of another, of none", async () => {
+  test("accepts the configured authority and refuses another or none", async () => {
     await using server = await NatsServer.start({ tls: { caFile, certFile, keyFile } });
     expect(await outcomes(server, { tls: { caFile } })).toEqual(both(null));
     expect(await outcomes(server)).toEqual(
@@ -160,7 +160,7 @@ describeNats("TLS", () => {
     );
   });
 
-  test("for another name, or where the server offers none", async () => {
+  test("refuses a certificate for another name and a server without TLS", async () => {
     const { misnamedCertFile, misnamedKeyFile } = certificates;
     const tls = { caFile, certFile: misnamedCertFile, keyFile: misnamedKeyFile };
     await using server = await NatsServer.start({ tls });
@@ -172,7 +172,7 @@ describeNats("TLS", () => {
     expect(await outcome(plain.wsUrl.replace("ws:", "wss:"))).toContain("does not offer TLS");
   });
 
-  test("on both sides: our certificate, none, a stranger's, a key of another", async () => {
+  test("with client certificates refuses none, an untrusted one and a mismatched key", async () => {
     await using server = await NatsServer.start({
       tls: { caFile, certFile, keyFile, verify: true },
     });
@@ -201,7 +201,7 @@ describeNats("TLS", () => {
   });
 });
 
-describe("an address", () => {
+describe("a NATS address", () => {
   const problem = (url: string) => {
     try {
       void openBus({ ...basics(), url, name: "x" }).close(0);
@@ -210,7 +210,7 @@ describe("an address", () => {
       return (thrown as Error).message;
     }
   };
-  test("that is none is refused at once, without showing what it holds", () => {
+  test("that is invalid is refused immediately, without showing its credentials", () => {
     for (const [url, why] of [
       ["", "must begin with"],
       ["127.0.0.1:4222", "must begin with"],

@@ -24,7 +24,7 @@ const openFiles = () => readdirSync("/proc/self/fd").length;
 
 describeNats("NATS", () => {
   for (const carrier of CARRIERS) {
-    describe(`by ${carrier}, a broker`, () => {
+    describe(`over ${carrier}, a broker`, () => {
       test("that is down at the start is waited for", async () => {
         await using server = await NatsServer.start();
         await server.kill();
@@ -66,7 +66,7 @@ describeNats("NATS", () => {
         await waitFor(() => openFiles() <= before + 8);
       });
 
-      test("that dies between connections, again and again, loses nobody", async () => {
+      test("that dies repeatedly loses no subscriptions", async () => {
         await using server = await NatsServer.start();
         using proxy = new StallProxy(carrier === "tcp" ? server.tcpPort : server.wsPort);
         const bus = open(urlOf(server, carrier).replace(/[0-9]+$/, String(proxy.port)));
@@ -119,7 +119,7 @@ describeNats("NATS", () => {
         expect(seen.length).toBeLessThanOrEqual(31);
       });
 
-      test("that stands still is closed in time", async () => {
+      test("that hangs does not delay close beyond its timeout", async () => {
         await using server = await NatsServer.start();
         const bus = open(urlOf(server, carrier));
         expect(await bus.connected(5_000)).toBe(true);
@@ -165,7 +165,7 @@ describeNats("NATS", () => {
         expect(bus.state).toMatchObject({ status: "connected", droppedMessages: 0 });
       });
 
-      test("that takes less after its restart gets what it takes", async () => {
+      test("with a smaller limit after a restart receives the messages that fit", async () => {
         await using server = await NatsServer.start({ maxPayload: "8KB" });
         const bus = open(urlOf(server, carrier));
         const sizes: number[] = [];
@@ -182,7 +182,7 @@ describeNats("NATS", () => {
         expect(bus.publish("sizes", new Uint8Array(8_000), { headers })).toBe("dropped");
       });
 
-      test("that refuses a subject is told of, and the rest works", async () => {
+      test("that refuses a subject is reported, and other subjects work", async () => {
         const lines = [
           "authorization {",
           "  default_permissions {",
@@ -211,7 +211,7 @@ describeNats("NATS", () => {
         await waitFor(() => seen.length === 2);
       });
 
-      test("is tried after others that are down, one of a list", async () => {
+      test("from a list is tried after others that are down", async () => {
         await using server = await NatsServer.start();
         const url = urlOf(server, carrier);
         const dead = url.replace(/[0-9]+$/, "1");
@@ -222,7 +222,7 @@ describeNats("NATS", () => {
     });
   }
 
-  test("a message whose headers are none ends no connection", async () => {
+  test("a message with invalid headers does not end the connection", async () => {
     await using server = await NatsServer.start();
     const bus = open(server.tcpUrl);
     const seen: string[] = [];
@@ -247,7 +247,7 @@ describeNats("NATS", () => {
     raw.end();
   });
 
-  test("servers that the cluster names are found when the named one is gone", async () => {
+  test("servers that the cluster reports are used when the configured one is down", async () => {
     const cluster = (routes: string) => [
       "cluster {",
       "  name: c",

@@ -45,7 +45,7 @@ export function outagesContract(bench: Bench): void {
       expect(statuses).toEqual(["reconnecting", "connected"]);
     });
 
-    test("fills a bounded queue; what does not fit is counted and told once", async () => {
+    test("fills a bounded queue; dropped messages are counted and logged once", async () => {
       const lines: LogLine[] = [];
       const bus = await open({ queueMessages: 100, queueBytes: 2 ** 20 }, lines);
       const small = await open({ queueMessages: 1_000, queueBytes: 10_000 });
@@ -70,7 +70,7 @@ export function outagesContract(bench: Bench): void {
       await waitFor(() => small.state.status === "connected");
     });
 
-    test("ends no service and no wait for an answer", async () => {
+    test("does not end a service or a pending request", async () => {
       const [asks, serves] = [await open(), await open()];
       const [name, subject] = [fresh(), fresh()];
       const replies: string[] = [];
@@ -100,7 +100,7 @@ export function outagesContract(bench: Bench): void {
   });
 
   describe("closing", () => {
-    test("sends what waits, then drops, and says so", async () => {
+    test("sends queued messages, then drops the rest and logs it", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const { messages } = await collect(b, subject);
@@ -120,7 +120,7 @@ export function outagesContract(bench: Bench): void {
       await a.close(60_000);
     });
 
-    test("ends in time while the broker is down", async () => {
+    test("ends within its timeout while the broker is down", async () => {
       const lines: LogLine[] = [];
       const bus = await open({}, lines);
       await bench.world.goDown();

@@ -37,8 +37,8 @@ function world() {
   return { clock, dials, lines, bus, settle, nextDial };
 }
 
-describe("a bus", () => {
-  test("waits longer after each failure, up to a limit, and never twice alike", async () => {
+describe("a reconnecting bus", () => {
+  test("backs off after each failure, up to a limit, with jitter", async () => {
     const { bus, dials, nextDial, lines } = world();
     const waits: number[] = [];
     for (let at = 0; at < 12; at++) {
@@ -58,7 +58,7 @@ describe("a bus", () => {
     await bus.close(0);
   });
 
-  test("that is thrown out again and again does not come at once each time", async () => {
+  test("backs off if its connections keep being closed", async () => {
     const { bus, dials, settle, nextDial } = world();
     const waits: number[] = [];
     for (let at = 0; at < 8; at++) {
@@ -73,7 +73,7 @@ describe("a bus", () => {
     await bus.close(0);
   });
 
-  test("starts over with short waits after a connection that held", async () => {
+  test("resets its backoff after a stable connection", async () => {
     const { bus, clock, dials, settle, nextDial } = world();
     for (let at = 0; at < 6; at++) {
       dials.at(-1)!.refuse("down");
@@ -93,7 +93,7 @@ describe("a bus", () => {
     await bus.close(0);
   });
 
-  test("ends a connection that gives no sign of life", async () => {
+  test("ends a connection that does not answer", async () => {
     const { bus, clock, dials, settle } = world();
     const connection = new FakeConnection();
     dials[0]!.take(connection);
@@ -109,7 +109,7 @@ describe("a bus", () => {
     await bus.close(0);
   });
 
-  test("closed while it dials takes no connection any more, and leaves no timer", async () => {
+  test("closed while dialling accepts no connection and leaves no timer", async () => {
     const { bus, clock, dials, settle } = world();
     await bus.close(1_000);
     const late = new FakeConnection();
@@ -121,7 +121,7 @@ describe("a bus", () => {
     expect(dials).toHaveLength(1);
   });
 
-  test("closed while connected leaves no timer either", async () => {
+  test("closed while connected leaves no timer", async () => {
     const { bus, clock, dials, settle } = world();
     const connection = new FakeConnection();
     dials[0]!.take(connection);
@@ -138,7 +138,7 @@ describe("a bus", () => {
     expect(dials).toHaveLength(1);
   });
 
-  test("a broker that never confirms holds up a close no longer than allowed", async () => {
+  test("close waits at most its timeout for a broker that never confirms", async () => {
     const { bus, clock, dials, settle } = world();
     dials[0]!.take(new FakeConnection());
     await settle();
@@ -154,7 +154,7 @@ describe("a bus", () => {
     expect(isClosed).toBe(true);
   });
 
-  test("delivers what hostile senders put into a message, as it is", async () => {
+  test("delivers hostile message content unchanged", async () => {
     const { bus, dials, settle } = world();
     const seen: unknown[] = [];
     bus.subscribe("a", (message) => void seen.push(message));

@@ -117,8 +117,8 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   { weight: 3, arbitrary: fc.constant({ do: "answer" as const }) },
 );
 
-describe("the way out", () => {
-  test("does what the plain model does, whatever comes", async () => {
+describe("the sender", () => {
+  test("behaves as the model for arbitrary operations", async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(step, { maxLength: 60 }), async (steps) => {
         const model = new Model();
@@ -161,7 +161,7 @@ describe("the way out", () => {
     );
   });
 
-  test("what nobody waits for gets half of the queue, in messages and in bytes", () => {
+  test("best-effort messages get half of the queue, in messages and in bytes", () => {
     for (const limits of [
       LIMITS,
       { ...LIMITS, queueMessages: 1_000, queueBytes: 8 * (ENTRY + 2) },
@@ -184,7 +184,7 @@ describe("the way out", () => {
     }
   });
 
-  test("what the client refuses is dropped, and what comes after it is sent", () => {
+  test("a message that the client library rejects is dropped, and later ones are sent", () => {
     const sender = new Sender(new ManualClock(), LIMITS, () => undefined);
     const message = (subject: string) => ({ subject, data: new Uint8Array(), reply: null });
     for (const subject of ["a", "refused.by.client", "b"]) {

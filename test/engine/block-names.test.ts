@@ -23,7 +23,7 @@ describeNative("names of blocks", () => {
     return packed.toHex().match(/.{64}/g)!;
   }
 
-  test("with multimodal items are as the page on identity defines them", () => {
+  test("with multimodal items match docs/identity.md", () => {
     const media = [
       { position: 100, name: NAME },
       { position: 640, name: NAME },
@@ -53,7 +53,7 @@ describeNative("names of blocks", () => {
     expect(page).toContain('"hearth 2026-11 multimodal key v1"');
   });
 
-  test("lead to the prompt that a request continues, as far as memory allows", () => {
+  test("find the prompt that a request continues, within the memory limit", () => {
     const prompts = new RememberedPrompts(8_192);
     const packed = digestsOfPrompt(native, key, tokens, 64);
     const nameOf = (i: number) => packed.slice(32 * i, 32 * (i + 1));

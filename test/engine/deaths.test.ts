@@ -163,7 +163,7 @@ describeNative("an engine that dies", () => {
     process.kill(keeper, "SIGKILL");
   });
 
-  test("its process is watched no longer than it holds something", async () => {
+  test("its process is watched only while it holds slots", async () => {
     await using agent = await openAgent({ watches: 8 });
     for (let i = 0; i < 40; i++) {
       await using engine = await agent.connect();
@@ -174,7 +174,7 @@ describeNative("an engine that dies", () => {
     expect(await engine.get("a0")).toEqual(["ok"]);
   });
 
-  test("nor longer than the commit that was at work when it hung up", async () => {
+  test("its process is watched until the commit in progress at its disconnect has ended", async () => {
     const clock = new ManualClock();
     await using agent = await openAgent({ clock, slots: 8_192, watches: 4 });
     for (let round = 0; round < 8; round++) {
@@ -196,7 +196,7 @@ describeNative("an engine that dies", () => {
     expect(agent.store.snapshot().stats.committedBlocks).toBe(8);
   });
 
-  test("that loses connection after connection is refused in words, others are not", async () => {
+  test("that loses connection after connection is refused with a reason, others are not", async () => {
     await using agent = await openAgent({ slots: 32 });
     const batch = (i: number) => batchOf([`a${i}`]);
     for (let i = 0; i < 16; i++) {
@@ -212,7 +212,7 @@ describeNative("an engine that dies", () => {
     expect(await engine.ask("put", "a", "b")).toEqual(["ok", "ok"]);
   });
 
-  test("leaves no descriptor open, nor does one that was refused", async () => {
+  test("leaves no descriptor open, accepted or refused", async () => {
     await using agent = await openAgent({ limits: { connectionsMax: 4 } });
     const open = () => readdirSync("/proc/self/fd").length;
     const comeAndGo = async () => {
@@ -238,7 +238,7 @@ describeNative("an engine that dies", () => {
     await waitFor(() => open() <= before);
   });
 
-  test("more processes than can be watched are refused in words", async () => {
+  test("more processes than can be watched are refused with a reason", async () => {
     await using agent = await openAgent({ watches: 3 });
     const engines = await Promise.all([1, 2, 3].map(() => agent.rawGreeted()));
     using raw = await agent.raw();

@@ -85,7 +85,7 @@ describeNative("an agent that stops", () => {
       agent.expectNothingHeld();
     }));
 
-  test("after its deadline everybody is sent away, whatever they hold", () =>
+  test("after its deadline every connection is closed, even if it holds slots", () =>
     withHolder(async ({ agent, clock, engine }) => {
       const drained = agent.server.drain(DRAIN_MS, GENTLY);
       await clock.advanceAsync(DRAIN_MS - 100, 100);
@@ -96,7 +96,7 @@ describeNative("an agent that stops", () => {
       expect(agent.server.held()).toEqual({ held: 0, quarantined: 0 });
     }));
 
-  test("who is asked twice does not wait", () =>
+  test("stops immediately on a second request", () =>
     withHolder(async ({ agent, clock }) => {
       const hurry = new AbortController();
       const drained = agent.server.drain(DRAIN_MS, hurry.signal);
@@ -106,7 +106,7 @@ describeNative("an agent that stops", () => {
       expect(clock.monotonicMs()).toBeLessThan(1_000);
     }));
 
-  test("a HELLO that was on its way is told so", () =>
+  test("a HELLO in transit is refused as draining", () =>
     withHolder(async ({ agent, clock }) => {
       using late = await agent.raw();
       const hello = { versionMin: 1, versionMax: 1, features: 0, name: "late" };
@@ -121,7 +121,7 @@ describeNative("an agent that stops", () => {
       await settle(clock, drained);
     }));
 
-  test("a lookup that waits is answered with what there is", async () => {
+  test("a waiting lookup is answered with the blocks present", async () => {
     await using agent = await openAgent();
     await using member = await Member.connect(agent.socketPath);
     await member.join();
@@ -134,7 +134,7 @@ describeNative("an agent that stops", () => {
     expect(agent.server.connections).toBe(0);
   });
 
-  test("a commit under way is finished first", async () => {
+  test("a commit in progress is finished first", async () => {
     const clock = new ManualClock();
     await using agent = await openAgent({ clock, slots: 512 });
     await using engine = await agent.connect();

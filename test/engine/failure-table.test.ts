@@ -22,7 +22,7 @@ function testNames(): string {
   return sources.join("\n").replaceAll(/" \+\s+"/g, "");
 }
 
-test("each row of the table of failures has a test of its name", () => {
+test("each row of the failure table has a test with its name", () => {
   const rows = rowsOfTable();
   expect(rows.length).toBeGreaterThan(30);
   const names = testNames();

@@ -38,12 +38,12 @@ async function expectContained(agent: AgentKit): Promise<void> {
   expect(await other.get("other")).toEqual(["ok"]);
 }
 
-describeNative("a bug of the agent's own", () => {
+describeNative("an internal error of the agent", () => {
   const throwing = () => {
     throw BROKEN;
   };
 
-  test("ends the line it happened on, and no other", async () => {
+  test("ends only the connection it occurred on", async () => {
     const wrapStore = withBug({ match: throwing });
     await using agent = await openAgent({ wrapStore });
     using bystander = await agent.rawGreeted();
@@ -60,7 +60,7 @@ describeNative("a bug of the agent's own", () => {
     await expectContained(agent);
   });
 
-  test("is contained also when it happens in a later turn", async () => {
+  test("is contained if it occurs in a later turn", async () => {
     const wrapStore = withBug({ sessionRelease: throwing });
     await using agent = await openAgent({ wrapStore });
     using raw = await agent.rawGreeted();
@@ -77,7 +77,7 @@ describeNative("a bug of the agent's own", () => {
     await expectContained(agent);
   });
 
-  test("in a commit that was already on its way ends the line too", async () => {
+  test("in a commit in progress ends its connection", async () => {
     const wrapStore = withBug({ commit: () => Promise.reject(BROKEN) });
     await using agent = await openAgent({ wrapStore });
     using raw = await agent.rawGreeted();

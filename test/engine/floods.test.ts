@@ -98,7 +98,7 @@ describeNative("engines that flood", () => {
     await expectUndisturbed(other, "after it");
   });
 
-  test("who reads in time goes on where it was, and gets every answer", async () => {
+  test("a client that resumes reading in time gets every answer", async () => {
     const clock = new ManualClock();
     const limits = { unreadBytesMax: UNREAD_MAX, unreadMs: UNREAD_MS };
     await using agent = await openAgent({ clock, limits });

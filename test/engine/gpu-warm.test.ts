@@ -46,8 +46,8 @@ function openDesk(itemsMax = 16) {
 
 const hexOf = (...names: string[]) => names.map((name) => digestOf(name).toHex());
 
-describeNative("blocks offered to engines that wait", () => {
-  test("each outcome is told as what became of the block", async () => {
+describeNative("blocks offered to waiting engines", () => {
+  test("each outcome of the engine becomes the block's result", async () => {
     const { desk, engine } = openDesk();
     const taken = waitFor(engine);
     const names = ["ok", "gone", "full", "failed", "silent"];
@@ -67,7 +67,7 @@ describeNative("blocks offered to engines that wait", () => {
     ]);
   });
 
-  test("an offer is of one layer and no longer than a frame, one after the other", async () => {
+  test("offers have one layer, fit a frame, and are sent one after another", async () => {
     const { desk, engine } = openDesk(2);
     const blocks = [block("a"), block("b", 0, 7), block("c"), block("d"), block("e", 1)];
     let taken = waitFor(engine);
@@ -90,7 +90,7 @@ describeNative("blocks offered to engines that wait", () => {
     ]);
   });
 
-  test("nobody waits: deferred at once; somebody is expected back: it waits for that", async () => {
+  test("without a waiting engine blocks are deferred; an engine expected back is awaited", async () => {
     const { clock, desk, engine } = openDesk();
     expect(words(await desk.offer([block("a")], never))).toEqual([
       "gpu_sink: in RAM; no engine here loads blocks to its GPU without a request",
@@ -124,7 +124,7 @@ describeNative("blocks offered to engines that wait", () => {
     expect(words([...(await third), ...(await fourth)])).toEqual([gone, gone]);
   });
 
-  test("whoever asked gives up, or the agent stops", async () => {
+  test("an offer ends when its caller aborts or the agent stops", async () => {
     const { desk, engine } = openDesk();
     const ending = new AbortController();
     const taken = waitFor(engine);
@@ -139,7 +139,7 @@ describeNative("blocks offered to engines that wait", () => {
     expect(await none).toEqual({ offer: 0, digests: [] });
   });
 
-  test("over the socket: an engine of the namespace takes them, and others do not", async () => {
+  test("over the socket only an engine of the namespace receives offers", async () => {
     await using agent = await openAgent();
     await using engine = await agent.connect("one");
     await using other = await agent.connect("two");

@@ -69,7 +69,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
     },
   );
 
-  test("the hello and a list tell of the devices", async () => {
+  test("HELLO and GPU_DEVICES report the devices", async () => {
     await withEngine({ gpuPlan: "devices=2;memory=64m;numa=1,0" }, async ({ engine }) => {
       const { features, devices } = (await engine.ask("devices")) as {
         features: number;
@@ -84,7 +84,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
     });
   });
 
-  test("a commit sent behind a store waits for the copy", async () => {
+  test("a commit sent after a store waits for the copy", async () => {
     await withEngine({ gpuPlan: "delay=20" }, async ({ agent, engine }) => {
       await engine.ask("reserve", ...NAMES);
       expect(await engine.ask("storeAndCommit")).toEqual([ok(9), ["ok", "ok", "ok"]]);
@@ -106,7 +106,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
     });
   });
 
-  test("memory is taken back once, and then unknown", async () => {
+  test("memory is unregistered once and then unknown", async () => {
     await withEngine({}, async ({ engine }) => {
       await put(engine, "a");
       await engine.ask("acquire", "a");
@@ -122,7 +122,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
     });
   });
 
-  test("more memories than one request takes, each with its descriptor", async () => {
+  test("more memories than fit a request are registered with their descriptors", async () => {
     await withEngine({}, async ({ engine }) => {
       expect(await engine.ask("register", "fd", "130")).toMatchObject({ memory: 131 });
       await put(engine, "a");
@@ -132,7 +132,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
     });
   });
 
-  test("without a GPU nothing is offered and everything is refused", async () => {
+  test("without a GPU nothing is offered and every request is refused", async () => {
     await using agent = await openAgent();
     await using engine = await startEngine(agent);
     expect(await engine.ask("devices")).toEqual({ features: 10, devices: [] });

@@ -54,7 +54,7 @@ describeNative("the life of a slot", () => {
     expect(await engine.get("a", "b")).toEqual(["ok", "ok"]);
   });
 
-  test("hello tells the limits that hold", async () => {
+  test("HELLO reports the effective limits", async () => {
     const limits = { itemsMax: 32, handlesMax: 64, leaseMs: 9_000, frameBytesMax: 65_536 };
     await using agent = await openAgent({ limits });
     await using engine = await agent.connect();
@@ -181,7 +181,7 @@ describeNative("the life of a slot", () => {
       expect(agent.store.snapshot().checks).toMatchObject({ falseReports: 1 });
     }));
 
-  test("engines of one namespace share blocks, those of another see none of them", () =>
+  test("engines of one namespace share blocks, engines of another do not see them", () =>
     withEngines(async (writer, reader, agent) => {
       await using stranger = await agent.connect("another tenant");
       await writer.put("a", "a/b");
@@ -194,7 +194,7 @@ describeNative("the life of a slot", () => {
       expect([...best]).toEqual([0, 0]);
     }));
 
-  test("what a client gives back just before it hangs up is given back", async () => {
+  test("slots released just before a disconnect are released", async () => {
     await using agent = await openAgent();
     const engine = await agent.connect();
     await engine.put("a");

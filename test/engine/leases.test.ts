@@ -50,7 +50,7 @@ describeNative("the lease", () => {
     expect(await other.get("a")).toEqual(["ok"]);
   });
 
-  test("an agent that stood still itself cuts nobody off", async () => {
+  test("an agent that was paused itself disconnects no engine", async () => {
     const { clock, agent } = await openLeasing();
     await using _ = agent;
     await using engine = await agent.connect();
@@ -63,7 +63,7 @@ describeNative("the lease", () => {
     expect(agent.server.stats.cutOff).toBe(1);
   });
 
-  test("who waits for a device of the agent is not silent", async () => {
+  test("a client that waits for a device of the agent is not silent", async () => {
     const clock = new ManualClock();
     const limits = { leaseMs: LEASE_MS };
     await using agent = await openAgent({ clock, slots: 4, limits, gpuPlan: "" });
@@ -83,7 +83,7 @@ describeNative("the lease", () => {
     expect(agent.server.stats.cutOff).toBe(1);
   });
 
-  test("a write begun before the lease ran out harms nobody after it", async () => {
+  test("a write begun before the lease expired does no harm afterwards", async () => {
     const { clock, agent } = await openLeasing();
     await using _ = agent;
     await using other = await agent.connect();
@@ -114,7 +114,7 @@ describeNative("the lease", () => {
     expect(agent.server.stats).toMatchObject({ cutOff: 0, quarantines: 0 });
   });
 
-  test("any frame renews it, a ping without a reply too, half a frame does not", async () => {
+  test("any complete frame renews it, even a ping without a reply", async () => {
     const { clock, agent } = await openLeasing();
     await using _ = agent;
     using other = await agent.rawGreeted();
@@ -139,7 +139,7 @@ describeNative("the lease", () => {
     expect(reserved.count).toBe(1);
   });
 
-  test("who holds nothing may be silent for ever", async () => {
+  test("a client without slots may be silent forever", async () => {
     const { clock, agent } = await openLeasing();
     await using _ = agent;
     using raw = await agent.rawGreeted();

@@ -66,7 +66,7 @@ const arbBlocks = fc
 
 const BLOCK = ["digests", "parents", "aliasLo", "aliasHi", "bytes", "flags"] as const;
 
-describe("what is written is read", () => {
+describe("encoded frames are decoded unchanged", () => {
   test("blocks to reserve", () => {
     fc.assert(
       fc.property(arbBlocks, u32, ({ batch, session }, id) => {
@@ -106,7 +106,7 @@ describe("what is written is read", () => {
     );
   });
 
-  test("slots handed out; an item without a slot carries nothing but its outcome", () => {
+  test("granted slots; an item without a slot carries only its outcome", () => {
     const arbSlots = fc.array(fc.tuple(outcome, u32, u32, u32, safe, u64), { maxLength: CAPACITY });
     fc.assert(
       fc.property(arbSlots, (items) => {
@@ -137,7 +137,7 @@ describe("what is written is read", () => {
     );
   });
 
-  test("tokens of any number, and the digests they ask for", () => {
+  test("any number of tokens, and their digests", () => {
     const arbTokens = fc.array(u32, { maxLength: 300 });
     fc.assert(
       fc.property(arbTokens, fc.integer({ min: 1, max: 64 }), (tokens, blockTokens) => {
@@ -234,7 +234,7 @@ describe("refusals", () => {
     expect(changed(writeHello, at, value, readHello)).toMatchObject({ status, fatal: true });
   });
 
-  test("the words of a version refusal name both sides", () => {
+  test("the reason of a version refusal names both versions", () => {
     const refused = changed(writeHello, 4, 0x00030002, readHello) as protocol.Refusal;
     expect(refused.text).toContain("version 1");
     expect(refused.text).toContain("2 to 3");
@@ -272,7 +272,7 @@ describe("refusals", () => {
     },
   );
 
-  test("tokens for more digests than a reply holds", () => {
+  test("tokens for more digests than fit a reply", () => {
     const items = new Uint8Array(4 * 9);
     const seen = through(
       "requests",

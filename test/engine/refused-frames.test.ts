@@ -277,7 +277,7 @@ describeNative("when things go wrong with a frame", () => {
       expect(agent.store.snapshot()).toMatchObject({ slotsUsed: 0, stats: { reservedBlocks: 0 } });
     }));
 
-  test("frames split at every byte, and ten at once, are the same frames", () =>
+  test("frames split at every byte, or sent ten at once, are handled the same", () =>
     withLine(async (raw) => {
       const ping = (id: number) =>
         frameOf((o) => protocol.encodePingRequest(o, id, new Uint8Array(16).fill(id)));
