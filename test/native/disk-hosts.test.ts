@@ -67,7 +67,7 @@ const canRing = () => loadNative().probeIoUring().ok;
 
 describePython("a disk on a host", (python) => {
   test(
-    "that denies io_uring works with threads and says why",
+    "that denies io_uring uses threads and reports the reason",
     async () => {
       const printed = await runUnder(python, DENY_IO_URING, "auto");
       expect(printed).toBe("threads false true io_uring refused: EPERM");
@@ -80,7 +80,7 @@ describePython("a disk on a host", (python) => {
   );
 
   test(
-    "with little lockable memory registers nothing and works",
+    "with little lockable memory works without registration",
     async () => {
       const printed = await runUnder(python, LITTLE_MEMLOCK, "auto");
       const method = canRing() ? "io_uring false true io_uring is available" : "threads";
@@ -93,7 +93,7 @@ describePython("a disk on a host", (python) => {
 function ringTests(): void {
   const method = "io_uring";
   test.each(["ring.setup", "ring.map", "ring.enable"])(
-    "fails at %s falls back to threads, unless it is demanded",
+    "fails at %s falls back to threads, unless io_uring is required",
     (call) =>
       withDisk({ method }, async ({ folder, arena }) => {
         const native = loadNative();
@@ -110,7 +110,7 @@ function ringTests(): void {
       }),
   );
 
-  test("cannot register works without", async () => {
+  test("cannot register the arena works without registration", async () => {
     const native = loadNative();
     for (const nth of [1, 2]) {
       setFaults(native, `ring.register:${nth}:ENOMEM`);
@@ -124,7 +124,7 @@ function ringTests(): void {
     await withDisk({ method }, async (kit) => expect(kit.disk.registered).toBeTrue());
   });
 
-  test("takes long to register is not waited for", () =>
+  test("registers slowly is usable meanwhile", () =>
     withDisk({ method }, async ({ folder, arena }) => {
       // First for the memory, then for the call.
       setFaults(loadNative(), "ring.register:2:delay=500");
@@ -139,7 +139,7 @@ function ringTests(): void {
       expect(await loadOne(kit, "one.kvb", 9000, 3)).toMatchObject({ right: true });
     }));
 
-  test("is refused by the kernel fails its jobs, not its disk", () =>
+  test("is refused by the kernel fails its jobs, not the disk", () =>
     withDisk({ method }, async (kit) => {
       const native = loadNative();
       setFaults(native, "ring.enter:1:EAGAIN;ring.enter:3:EINTR");
@@ -157,7 +157,7 @@ function ringTests(): void {
 describeMethods("a disk", (method) => {
   if (method === "io_uring") describe("whose ring", ringTests);
 
-  test("that is denied O_DIRECT buffers, and says so", () =>
+  test("that is denied O_DIRECT uses buffered I/O and reports it", () =>
     withDisk({ method }, async ({ folder, arena }) => {
       const native = loadNative();
       setFaults(native, "open.probe:1:EINVAL");

@@ -172,7 +172,7 @@ const WITHOUT_POINTERS = [
 const OF_REGIONS = /^hearth_(?:region|plain)/;
 
 describeNative("handles", () => {
-  test("every export is covered here", () => {
+  test("every export is covered", () => {
     const covered = new Set([
       ...Object.keys(callsWithHandle(loadNative())),
       ...Object.keys(NULL_CALLS),
@@ -220,7 +220,7 @@ describeNative("handles", () => {
     }
   });
 
-  test("handles of lanes and of their sessions are stale once they ended", async () => {
+  test("handles of lanes and of their sessions are stale after their end", async () => {
     const native = loadNative();
     const { symbols } = native;
     using arena = region(native);
@@ -253,7 +253,7 @@ describeNative("handles", () => {
     }
   });
 
-  test("a null pointer is a status for every export, never a crash", () => {
+  test("a null pointer gives a status for every export, never a crash", () => {
     const { symbols } = loadNative();
     for (const [name, args] of Object.entries(NULL_CALLS)) {
       const code = symbols[name as FunctionName](...args);

@@ -83,9 +83,9 @@ const FORGERIES: Record<string, () => Meddler> = {
   },
 };
 
-describeNative("lanes past a meddler", () => {
+describeNative("lanes through a tampering proxy", () => {
   describe.each([...SEALED])("%s", (cipher) => {
-    test("who lets all pass", async () => {
+    test("that passes everything unchanged", async () => {
       const { outcomes, ended } = await past(cipher, honest);
       expect(outcomes).toEqual(["ok", "ok", "ok", "ok"]);
       expect(ended).toBe(null);
@@ -135,7 +135,7 @@ describeNative("lanes past a meddler", () => {
     });
   });
 
-  test("without seals, an impossible record ends the session", async () => {
+  test("without encryption, an impossible record ends the session", async () => {
     const { ended } = await past(
       "none",
       meddling(({ bytes }) => [flipped(bytes, 0)]),

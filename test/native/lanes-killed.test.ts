@@ -86,7 +86,7 @@ describeNative("lanes to a process that dies", () => {
     });
   });
 
-  test("that takes nothing any more are broken after a while", async () => {
+  test("that stops reading are broken after a timeout", async () => {
     await using side = openSide({ bytes: BYTES });
     const port = side.lanes.listen(HOST, 0);
     const { session, words } = wordsOf("receiver", "aegis-128l");
@@ -100,7 +100,7 @@ describeNative("lanes to a process that dies", () => {
     expect((await Promise.all(sent))[2]).toEqual({ ok: false, fault: "broken" });
   });
 
-  test("that stands still can be left", async () => {
+  test("that hangs can be closed", async () => {
     await using side = openSide({ bytes: BYTES });
     const { session, words } = wordsOf("sender", "none");
     using other = otherSide(words);

@@ -58,9 +58,9 @@ async function live(ends: Ends, number: number, { bytes, sender, receiver }: Fat
   return { received: outcome, sent: out };
 }
 
-describeNative("whatever is cancelled whenever", () => {
+describeNative("transfers cancelled at any time", () => {
   describe.each([...CIPHERS])("%s", (cipher) => {
-    test("bytes are right or nobody's, and spans their owners'", async () => {
+    test("deliver correct bytes or none, and return spans to their owners", async () => {
       await fc.assert(
         fc.asyncProperty(run, async ({ lanes, threads, fates, endAfter }) => {
           await using pair = await openPair(cipher, lanes, { threads, bytes: SPANS * SPAN_BYTES });

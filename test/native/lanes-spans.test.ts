@@ -26,7 +26,7 @@ async function withStuck(
 
 describeNative("the spans of lanes", () => {
   describe.each([...CIPHERS])("%s", (cipher) => {
-    test("are their sender's again once a cancelled one has resolved", async () => {
+    test("belong to the sender again once a cancelled transfer has resolved", async () => {
       await withStuck(cipher, async (pair, gate) => {
         const { from, to, sender, receiver } = pair;
         from.arena.fill(0, BYTES, 1n);
@@ -48,7 +48,7 @@ describeNative("the spans of lanes", () => {
       });
     });
 
-    test("are their receiver's again once a cancelled one has resolved", async () => {
+    test("belong to the receiver again once a cancelled transfer has resolved", async () => {
       await withStuck(cipher, async (pair, gate) => {
         const { from, to, sender, receiver } = pair;
         from.arena.fill(0, BYTES, 1n);
@@ -65,7 +65,7 @@ describeNative("the spans of lanes", () => {
       });
     });
 
-    test("are free when a session has ended in the middle", async () => {
+    test("are free when a session ends during a transfer", async () => {
       await withStuck(cipher, async (pair, gate) => {
         const { from, to, sender, receiver } = pair;
         const received = receiver.receive(1, 0, BYTES);

@@ -120,8 +120,8 @@ class World {
   }
 }
 
-describeNative("RDMA, whatever is done in whatever order", () => {
-  test("everything comes to an end, and what has come is what was lent", async () => {
+describeNative("RDMA with operations in any order", () => {
+  test("ends every operation, and reads return the lent bytes", async () => {
     await fc.assert(
       fc.asyncProperty(plan, steps, async (faults, many) => {
         fake().configure(`retry=50;${faults}`);
