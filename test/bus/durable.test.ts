@@ -16,7 +16,7 @@ async function open(url: string, lines: LogLine[] = []) {
   return { bus, durable: bus.durable! };
 }
 
-/** As an operator would. */
+/** Runs `use` with an operator's permissions. */
 async function asOperator<T>(
   server: NatsServer,
   use: (nc: Awaited<ReturnType<typeof connect>>) => Promise<T>,
@@ -90,7 +90,7 @@ describeNats("durable storage of a broker", () => {
         const consumption = first.durable.consume(options, handle);
         await waitFor(() => seen.length === 20);
         expect(consumption.state).toMatchObject({ status: "consuming", why: null });
-        // The consumer's process is gone; what comes meanwhile waits for the next one.
+        // The consumer's process has ended; messages published meanwhile wait for the next one.
         await consumption[Symbol.asyncDispose]();
         expect(consumption.state).toMatchObject({ status: "closed", handled: 20 });
         await first.bus.close(1_000);
@@ -103,9 +103,10 @@ describeNats("durable storage of a broker", () => {
         await waitFor(() => second.bus.state.reconnects === 1);
         await send(30, 40);
         await waitFor(() => seen.includes("39"), 15_000);
-        // What the killed broker had not written down as done comes twice, never in between.
+        // Messages whose acknowledgement the killed broker had not stored are redelivered, never
+        // out of order.
         expect([...new Set(seen)]).toEqual(Array.from({ length: 40 }, (_, at) => String(at)));
-        // Closing the bus ends it as well.
+        // Closing the bus ends the consumption too.
         await second.bus.close(1_000);
         await waitFor(() => again.state.status === "closed");
         await again[Symbol.asyncDispose]();
@@ -176,7 +177,7 @@ describeNats("durable storage of a broker", () => {
         await makeStream(server, "S", ["s"]);
         const lines: LogLine[] = [];
         const { durable } = await open(urlOf(server), lines);
-        // The broker has handed it out so often already, to processes that died of it.
+        // The broker has delivered the message this often already, to processes that died.
         await asOperator(server, async (nc) => {
           const manager = await jetstreamManager(nc);
           const none = { filter_subject: "s", ack_wait: 100e6, max_deliver: 10 };
@@ -211,7 +212,7 @@ describeNats("durable storage of a broker", () => {
         await makeStream(server, "LATER", ["later"]);
         await durable.publish("later", bytes("x"), { id: "1", timeoutMs: 5_000 });
         await waitFor(() => seen.length === 1, 10_000);
-        // Also when it is taken away and made anew.
+        // Also after the bucket is deleted and recreated.
         await asOperator(server, async (nc) =>
           (await jetstreamManager(nc)).streams.delete("LATER"),
         );
@@ -249,7 +250,7 @@ describeNats("durable storage of a broker", () => {
         await waitFor(isThere);
         await waitFor(() => presence.refusal === null);
         const firstMs = performance.now();
-        // Longer than the bucket remembers what is not written again.
+        // Longer than the bucket keeps a value that is not refreshed.
         await waitFor(async () => {
           expect(await isThere()).toBe(true);
           return performance.now() - firstMs > 2_000;

@@ -1,6 +1,6 @@
 import type { BrokerConnection, Incoming, Outgoing } from "../../src/bus/index.ts";
 
-/** A connection that keeps what it is given, and does nothing until told to. */
+/** A connection that records its messages and confirms only on request. */
 export class FakeConnection implements BrokerConnection {
   readonly server = "fake";
   readonly durable = null;
@@ -8,7 +8,7 @@ export class FakeConnection implements BrokerConnection {
   readonly published: Outgoing[] = [];
   readonly subscribed = new Map<string, (message: Incoming) => void>();
   readonly closed: Promise<string>;
-  /** How many of `published` the broker has confirmed, and who waits for more. */
+  /** Pending confirmations: the number of published messages and its waiter. */
   readonly #asked: (() => void)[] = [];
   #resolveClosed: (why: string) => void = () => undefined;
   ended: string | null = null;
@@ -42,7 +42,7 @@ export class FakeConnection implements BrokerConnection {
     return new Promise((resolve) => this.#asked.push(resolve));
   }
 
-  /** Answers all that was asked so far. */
+  /** Confirms everything requested so far. */
   answer(): void {
     for (const resolve of this.#asked.splice(0)) resolve();
   }

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { waitFor } from "../support/index.ts";
 import { type Bench, bytes, type LogLine, text } from "./bus-bench.ts";
 
-/** What is published and what is subscribed. */
+/** Messages and subscriptions. */
 export function messagesContract(bench: Bench): void {
   const { open, fresh, collect } = bench;
   describe("messages", () => {
@@ -37,7 +37,8 @@ export function messagesContract(bench: Bench): void {
       a.publish(subject, bytes("first"));
       a.publish(subject, bytes("other"));
       await waitFor(() => one.messages.length === 2 && two.messages.length === 2);
-      // Not a view on what the connection read, which would keep all of that alive.
+      // The data is not a view of the connection's read buffer, which would keep the whole buffer
+      // alive.
       expect(one.messages[0]!.data.buffer.byteLength).toBe(5);
       one.messages[0]!.data.fill(0);
       expect(two.messages.map(text)).toEqual(["first", "other"]);
@@ -137,7 +138,7 @@ export function messagesContract(bench: Bench): void {
       for (const data of ["1", "throw", "2"]) a.publish(subject, bytes(data));
       await waitFor(() => seen.length === 3 && b.state.handlerFaults === 4);
       expect(seen).toEqual(["1", "throw", "2"]);
-      // One line for all of them: poison must not flood the log.
+      // One line for all of them: bad messages must not flood the log.
       expect(lines.filter(({ message }) => message.includes("threw"))).toHaveLength(1);
     });
 

@@ -26,7 +26,7 @@ function open(url: string, more: More = {}): Bus {
 }
 afterAll(() => Promise.all(opened.map((bus) => bus.close(0))));
 
-/** Null once connected, else why not. */
+/** Null once connected, otherwise the reason. */
 async function outcome(url: string, more: More = {}): Promise<string | null> {
   const bus = open(url, more);
   await waitFor(() => bus.state.status === "connected" || bus.state.why !== "not attempted yet");
@@ -35,7 +35,7 @@ async function outcome(url: string, more: More = {}): Promise<string | null> {
   return why;
 }
 
-/** The same over both carriers. */
+/** Checks that the outcome is the same over both transports. */
 async function outcomes(server: NatsServer, more: More = {}, login = "") {
   const urls = [server.tcpUrl, server.wsUrl].map((url) => url.replace("//", `//${login}`));
   const whys = await Promise.all(urls.map((url) => outcome(url, more)));
@@ -67,7 +67,7 @@ describeNats("credentials", () => {
     expect(await outcomes(server, pair)).toEqual(both(null));
     expect(await outcomes(server, {}, "hearth:p%40ss%3Aw0rd@")).toEqual(both(null));
     expect(await outcomes(server, {}, "hearth:wrongpass@")).toEqual(REFUSED);
-    // A file counts before what a URL holds.
+    // A file takes precedence over credentials in the URL.
     expect(await outcomes(server, pair, "hearth:wrongpass@")).toEqual(both(null));
   });
 
@@ -151,7 +151,7 @@ describeNats("TLS", () => {
     expect(await outcomes(server, { tls: { caFile: otherCaFile } })).toEqual(
       both("no authority in the CA file signed the server's certificate"),
     );
-    // nats:// goes over to TLS where the server wants it; ws:// cannot.
+    // nats:// upgrades to TLS if the server requires it; ws:// cannot.
     const plain = server.tcpUrl.replace("tls:", "nats:");
     expect(await outcome(plain, { tls: { caFile } })).toBeNull();
     expect(await outcome(plain)).toContain("no authority of this system signed");

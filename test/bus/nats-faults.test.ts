@@ -8,7 +8,7 @@ import { StallProxy } from "./stall-proxy.ts";
 const CARRIERS = ["tcp", "ws"] as const;
 const urlOf = (server: NatsServer, carrier: "tcp" | "ws") =>
   carrier === "tcp" ? server.tcpUrl : server.wsUrl;
-/** Finds a peer that stands still within half a second. */
+/** Detects a hung broker within half a second. */
 const IMPATIENT: Partial<BusLimits> = { pingMs: 100, silenceMs: 300, connectMs: 300 };
 
 const opened: Bus[] = [];
@@ -35,7 +35,7 @@ describeNats("NATS", () => {
         expect(bus.publish("early", bytes("1"))).toBe("queued");
         await waitFor(() => bus.state.why?.includes("ECONNREFUSED"));
         expect(bus.state).toMatchObject({ status: "connecting", server: null });
-        // One line however often it tries.
+        // One line regardless of the number of attempts.
         await waitFor(() => lines.length > 0);
         await server.restart();
         await waitFor(() => seen.length === 1);
@@ -94,7 +94,7 @@ describeNats("NATS", () => {
         const bus = open(url, { limits: { ...IMPATIENT, queueBytes, windowBytes } });
         expect(await bus.connected(5_000)).toBe(true);
         proxy.stall();
-        // Far more than socket buffers take: the rest must be refused, not kept.
+        // Far more than the socket buffers hold: the rest must be refused, not kept in memory.
         let [sent, queued, dropped] = [0, 0, 0];
         for (let at = 0; at < 2_000; at++) {
           const outcome = bus.publish("flood", new Uint8Array(64 * 1024));
@@ -113,7 +113,7 @@ describeNats("NATS", () => {
         proxy.resume();
         await waitFor(() => bus.state.status === "connected");
         await waitFor(() => bus.state.queuedMessages === 0);
-        // What waited goes out once; what was sent before is not sent again.
+        // Queued messages are sent once; messages sent before are not sent again.
         expect(await bus.flush(5_000)).toBe(true);
         expect(bus.state.sentMessages).toBe(31);
         expect(seen.length).toBeLessThanOrEqual(31);
@@ -170,7 +170,7 @@ describeNats("NATS", () => {
         const bus = open(urlOf(server, carrier));
         const sizes: number[] = [];
         bus.subscribe("sizes", ({ data }) => void sizes.push(data.length));
-        // Not known yet: it goes by what brokers allow by default.
+        // The limit is not known yet, so the default of NATS servers applies.
         expect(bus.publish("sizes", new Uint8Array(100_000))).toBe("queued");
         expect(bus.publish("sizes", new Uint8Array(8_000))).toBe("queued");
         await waitFor(() => sizes.length === 1);

@@ -17,7 +17,7 @@ async function open(url: string) {
   return { bus, durable: bus.durable! };
 }
 
-/** As an operator would. */
+/** Runs `use` with an operator's permissions. */
 async function asOperator<T>(
   server: NatsServer,
   use: (nc: Awaited<ReturnType<typeof connect>>) => Promise<T>,
@@ -33,7 +33,7 @@ async function asOperator<T>(
 const makeBucket = (server: NatsServer, name: string) =>
   asOperator(server, (nc) => new Objm(nc).create(name));
 
-/** No two pieces of it are alike. */
+/** Bytes in which no two pieces are equal. */
 function large(length: number): Uint8Array {
   return new Uint8Array(length).map((_, at) => (at * 2_654_435_761) >>> 24);
 }

@@ -3,7 +3,7 @@ import type { BusMessage } from "../../src/bus/index.ts";
 import { waitFor } from "../support/index.ts";
 import { type Bench, bytes, type LogLine, text } from "./bus-bench.ts";
 
-/** Brokers that die, and how a bus ends. */
+/** Failures of the broker, and closing a bus. */
 export function outagesContract(bench: Bench): void {
   const { open, fresh, collect } = bench;
   describe("a broker that dies", () => {
@@ -32,7 +32,8 @@ export function outagesContract(bench: Bench): void {
       expect(await a.flush(20)).toBe(false);
       await bench.world.comeUp();
       await waitFor(() => a.state.status === "connected" && b.state.status === "connected");
-      // What came back first may have spoken before the other listened: order is what holds.
+      // The first bus to reconnect may publish before the other one has subscribed, so only the
+      // order is checked.
       expect(await a.flush(5_000)).toBe(true);
       a.publish(subject, bytes("after"));
       await waitFor(() => messages.some((message) => text(message) === "after"));

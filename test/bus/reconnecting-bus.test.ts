@@ -4,7 +4,7 @@ import { seededRandom } from "../../src/core/index.ts";
 import { ManualClock } from "../support/index.ts";
 import { FakeConnection } from "./fake-connection.ts";
 
-/** A bus whose dials and time the test decides on. */
+/** A bus whose connections and clock the test controls. */
 function world() {
   const clock = new ManualClock();
   const dials: {
@@ -24,9 +24,9 @@ function world() {
   };
   const basics = { clock, random: seededRandom(1), limits, log };
   const bus = new ReconnectingBus(dial, basics, { isDurable: false });
-  /** Lets what is ready run. */
+  /** Lets pending callbacks run. */
   const settle = () => new Promise((resolve) => setImmediate(resolve));
-  /** Moves time until there is another dial; how long that took. */
+  /** Advances the clock until the next dial. Returns the time it took. */
   const nextDial = async () => {
     const startMs = clock.monotonicMs();
     const { length } = dials;

@@ -3,7 +3,7 @@ import type { Bus, BusMessage } from "../../src/bus/index.ts";
 import { waitFor } from "../support/index.ts";
 import { type Bench, bytes, text } from "./bus-bench.ts";
 
-/** Requests, and how services are found. */
+/** Requests and service discovery. */
 export function requestsContract(bench: Bench): void {
   const { open, fresh, collect } = bench;
   describe("requests", () => {
@@ -106,7 +106,7 @@ export function requestsContract(bench: Bench): void {
         };
         const endpoints = [{ name: "commands", subject, handler }];
         const metadata = { worker_id: id };
-        bus.serve({ name, version: "1.2.3", description: "what it does", metadata, endpoints });
+        bus.serve({ name, version: "1.2.3", description: "a service for tests", metadata, endpoints });
         await bus.flush(5_000);
       }
       expect(() =>
@@ -115,7 +115,7 @@ export function requestsContract(bench: Bench): void {
       asks.publish(subject, bytes("x"));
       asks.publish(subject, bytes("throw"));
       await waitFor(() => seen.length === 4);
-      // Each of them gets each message: a broadcast is one.
+      // Every instance receives every message: a broadcast stays one.
       expect(seen.sort()).toEqual(["w1", "w1", "w2", "w2"]);
 
       const pings = await ask(asks, `$SRV.PING.${name}`, 2);
@@ -128,7 +128,7 @@ export function requestsContract(bench: Bench): void {
         name,
         id: pings[0].id,
         version: "1.2.3",
-        description: "what it does",
+        description: "a service for tests",
         endpoints: [{ name: "commands", subject }],
       });
       const all = await ask(asks, "$SRV.STATS", 2);

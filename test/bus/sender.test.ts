@@ -12,15 +12,15 @@ import { ManualClock } from "../support/index.ts";
 import { FakeConnection } from "./fake-connection.ts";
 
 const LIMITS = { ...BUS_LIMITS, queueMessages: 8, queueBytes: 2_000, windowBytes: 400 };
-/** What the queue reckons beside payload and subject. */
+/** Bytes that the queue counts beyond payload and subject. */
 const ENTRY = 128;
 
-/** The way out in its plainest words. */
+/** A plain model of the sender. */
 class Model {
   readonly waiting: Outgoing[] = [];
   readonly connections: Outgoing[][] = [];
   isUp = false;
-  /** Bytes on the present connection: not asked about, and asked about. */
+  /** Bytes on the current connection: not confirmed and not yet asked about, and asked about. */
   fresh: number[] = [];
   asked: number[] | null = null;
   payloadMax = 2 ** 20;

@@ -63,11 +63,11 @@ describeNative("names of blocks", () => {
     expect([second.tokens.length, second.media.length]).toEqual([128, 1]);
     expect(prompts.find(OWN, new Uint8Array(32), 64)).toBeNull();
     expect(prompts.find(OTHER, nameOf(1), 64)).toBeNull();
-    // Another prompt of that size takes its place.
+    // Another prompt of the same size evicts it.
     const other = tokens.map((token) => token + 1);
     prompts.add(OWN, { tokens: other, media: [] }, digestsOfPrompt(native, key, other, 64));
     expect(prompts.find(OWN, nameOf(1), 64)).toBeNull();
-    // Names of items take memory as tokens do.
+    // Names of items use memory as tokens do.
     const items = Array.from({ length: 40 }, (_, position) => ({ position, name: NAME }));
     prompts.add(OWN, { tokens, media: items }, packed);
     expect(prompts.find(OWN, nameOf(1), 64)).toBeNull();

@@ -15,7 +15,7 @@ import { frameOf, slotsOf } from "./raw-engine.ts";
 
 const FREE_MS = 1_000;
 
-/** Connects without a word, or with a piece of a frame, and waits to be killed. */
+/** Connects without a frame, or with part of one, and waits to be killed. */
 const RAW_CHILD = `
 const socket = await Bun.connect({ unix: process.argv[1], socket: { data() {} } });
 socket.write(Uint8Array.fromHex(process.argv[2]));
@@ -133,7 +133,7 @@ describeNative("an engine that dies", () => {
     expect(fresh.map(({ outcome }) => outcome)).toEqual(["ok", "ok", "full", "full"]);
     expect(fresh.map((handle) => handle.slot)).not.toContain(slot);
     await other.abort(fresh.slice(0, 2));
-    // Whatever it still writes there harms nobody.
+    // Whatever it still writes there does no harm.
     await engine.kill();
     await waitFor(() => agent.server.held().quarantined === 0, FREE_MS);
     await agent.untilNothingHeld();
@@ -158,7 +158,7 @@ describeNative("an engine that dies", () => {
     await child.exited;
     await agent.untilNothingHeld();
     expect(agent.server.connections).toBe(0);
-    // The one that keeps the socket was alive all the time.
+    // The process that keeps the socket stayed alive.
     process.kill(keeper, 0);
     process.kill(keeper, "SIGKILL");
   });
@@ -179,7 +179,7 @@ describeNative("an engine that dies", () => {
     await using agent = await openAgent({ clock, slots: 8_192, watches: 4 });
     for (let round = 0; round < 8; round++) {
       using raw = await agent.rawGreeted();
-      // So long that it is still being hashed when the line ends.
+      // Large enough that hashing is still in progress when the connection ends.
       const block = batchOf([{ name: `a${round}`, bytes: 50_000_000 }]);
       const reply = await raw.ask((o) => protocol.encodeReserveRequest(o, 2, 0n, block));
       const { count, slot, generation } = slotsOf(reply);

@@ -20,7 +20,7 @@ async function refusedWith(request: Promise<unknown>): Promise<string> {
   return "it was answered";
 }
 
-/** An agent whose time stands still, and an engine that holds one slot of each kind. */
+/** An agent with a stopped clock, and an engine that holds one slot of each kind. */
 async function withHolder(
   run: (parts: {
     agent: AgentKit;
@@ -39,7 +39,7 @@ async function withHolder(
   await run({ agent, clock, engine, written, read });
 }
 
-/** Lets the agent's time run, a little at a time, until the drain is over. */
+/** Advances the agent's clock in small steps until the drain is over. */
 async function settle(clock: ManualClock, drained: Promise<void>): Promise<void> {
   let over = false;
   void drained.then(() => {
@@ -59,14 +59,14 @@ describeNative("an agent that stops", () => {
       await waitFor(() => agent.server.connections === 3);
       const drained = agent.server.drain(DRAIN_MS, GENTLY);
       await clock.advanceAsync(10);
-      // Who holds nothing is sent away at once, greeted or not.
+      // Connections without slots are closed at once, before or after HELLO.
       for (const raw of [idle, waiting]) {
         const replies = await raw.untilClosed();
         expect(replies).toHaveLength(1);
         expect(replies[0]).toMatchObject({ op: 0, status: FrameStatus.draining });
       }
       expect(agent.server.connections).toBe(1);
-      // Nothing new is handed out, and all else works.
+      // No new slots are granted; all other requests work.
       for (const request of [engine.reserve("c"), engine.acquire("a")]) {
         expect(await refusedWith(request)).toMatch(/^ENGINE_REFUSED: .*draining/);
       }

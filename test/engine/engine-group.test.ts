@@ -23,7 +23,7 @@ const PROMPT = ["k0", "k1", "k2", "k3"];
 
 const statsOf = (agent: AgentKit) => agent.store.engines.book.stats;
 
-/** Three times what RAM holds, from an engine of another namespace. */
+/** Three times the capacity of RAM, from an engine of another namespace. */
 async function flood(agent: AgentKit): Promise<void> {
   await using other = await Member.connect(agent.socketPath, { tenantSalt: "flood" });
   for (let i = 0; i < 3 * 64; i++) await other.put(`flood${i}`);
@@ -245,7 +245,7 @@ describeNative("lookups by tokens", () => {
     }
     expect(later.slice(0, 3)).toEqual(cat.slice(0, 3));
     expect(later[3]).not.toBe(cat[3]!);
-    // A request that continues has the items of its parent.
+    // A request that continues a prompt has the items of its parent.
     const parent = Uint8Array.fromHex(cat[1]!);
     const rest = byTokens(all.slice(2 * BLOCK_TOKENS), { parent });
     expect((await member.lookup(rest)).digests!.toHex()).toBe(cat.slice(2).join(""));

@@ -12,7 +12,7 @@ function rowsOfTable(): string[] {
   return cells.filter((cell) => cell !== undefined && cell !== "what").map((cell) => cell!);
 }
 
-/** Names of tests and suites, also those that run over two lines. */
+/** Names of tests and suites, including names that span two lines. */
 function testNames(): string {
   const sources = TESTS.flatMap((folder) => {
     const path = join(import.meta.dir, "..", folder);

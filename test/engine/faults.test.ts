@@ -19,13 +19,16 @@ function replacing<T extends object>(inner: T, wrong: Partial<T>): T {
   });
 }
 
-/** A store whose holders have a bug. */
+/** A store whose holders have a planted bug. */
 function withBug(bug: Partial<Holder>) {
   return (store: BlockStore): BlockStore =>
     replacing(store, { openHolder: (options) => replacing(store.openHolder(options), bug) });
 }
 
-/** The line with the bug is over, in words and in the log; the agent and the others go on. */
+/**
+ * The failing connection has ended with a reason and a log line; the agent and other connections
+ * continue.
+ */
 async function expectContained(agent: AgentKit): Promise<void> {
   await waitFor(() => agent.server.stats.faults === 1);
   expect(agent.logs.at(-1)).toMatchObject({
@@ -54,7 +57,7 @@ describeNative("an internal error of the agent", () => {
     raw.send((output) => protocol.encodeMatchRequest(output, 3, 0, batch));
     const replies = await raw.untilClosed();
     expect(replies.map(({ op, status }) => [op, status])).toEqual([[0, FrameStatus.internal]]);
-    // What it held waits for its process, this one, like anybody's.
+    // The slots it held wait for the end of its process, which is this one.
     expect(agent.server.held()).toEqual({ held: 0, quarantined: 1 });
     expect(await bystander.answersPing()).toBe(true);
     await expectContained(agent);
@@ -64,7 +67,7 @@ describeNative("an internal error of the agent", () => {
     const wrapStore = withBug({ sessionRelease: throwing });
     await using agent = await openAgent({ wrapStore });
     using raw = await agent.rawGreeted();
-    // So much work that it is done in several turns; the bug waits at its end.
+    // Enough work for several turns; the bug occurs at its end.
     const batch = batchOf(Array.from({ length: 64 }, (_, i) => `x${i}`));
     const match = frameOf((output) => protocol.encodeMatchRequest(output, 3, 0, batch));
     const release = frameOf((output) =>

@@ -27,7 +27,7 @@ function memory(changes: Partial<GpuMemoryItem> = {}): GpuMemoryItem {
   return { uuid: UUID, kind: GpuMemoryKind.ipc, ...whole, ...changes };
 }
 
-/** How many descriptors this process has open. */
+/** Number of open descriptors of this process. */
 const openDescriptors = () => readdirSync("/proc/self/fd").length;
 
 function openLine(native: Native = loadNative()) {
@@ -107,7 +107,7 @@ describeNative("GPU state of a connection", () => {
       memory({ kind }),
     ]);
     const { ok, rejected } = Outcome;
-    // The first takes its own along; for the third there is none.
+    // The first item takes its own descriptor; the third has none.
     expect(outcomesOf(answers)).toEqual([rejected, ok, rejected]);
     expect(imported.length).toBe(1);
     for (const fd of [first, second, theirs]) native.closeFd(fd);
@@ -202,7 +202,7 @@ describeNative("frames about GPUs", () => {
     const raw = await agent.rawGreeted();
     await using other = await agent.connect();
     await other.put("a");
-    // Something held keeps the line open while the agent drains.
+    // A held slot keeps the connection open while the agent drains.
     const [held] = await engine.reserve("b");
     const hurry = new AbortController();
     const nothing = { count: 0, outcome: new Uint32Array(0) };

@@ -22,7 +22,7 @@ interface Taken {
   readonly digests: readonly string[];
 }
 
-/** Waits for an offer at the desk; what it answered to the offer before goes along. */
+/** Waits for an offer and passes the outcomes of the previous one. */
 function waitFor(
   engine: ReturnType<WarmDesk["open"]>,
   offer = 0,
@@ -83,7 +83,7 @@ describeNative("blocks offered to waiting engines", () => {
       );
     }
     expect(seen).toEqual([hexOf("a", "c"), hexOf("b"), hexOf("d")]);
-    // No engine of the other namespace waits.
+    // No engine of the other namespace is waiting.
     expect(words(await offered).map((word) => word.slice(0, 8))).toEqual([
       ...new Array<string>(4).fill("done"),
       "gpu_sink",
@@ -149,7 +149,7 @@ describeNative("blocks offered to waiting engines", () => {
       const gpu = from.client.gpu.warm({ offer, deadlineMs: 5_000 }, answer, blocks);
       return gpu.then((number) => ({ number, blocks }));
     };
-    // Namespaces are numbered from 1, as they come.
+    // Namespaces are numbered from 1 in order of arrival.
     const none = wait(other, 0, []);
     const taken = wait(engine, 0, []);
     await engine.client.ping(new Uint8Array(8));
@@ -159,7 +159,7 @@ describeNative("blocks offered to waiting engines", () => {
     expect(blocks.digests.slice(0, 32).toHex()).toBe(digestOf("a").toHex());
     const next = wait(engine, number, [Outcome.ok]);
     expect(words(await offered)).toEqual(["done"]);
-    // One at a time; and a drain ends the waits.
+    // One wait at a time, and a drain ends the waits.
     await expect(engine.client.gpu.warm({ offer: 0, deadlineMs: 1 }, NONE, blocks)).rejects.toThrow(
       "already waits for an offer",
     );

@@ -9,7 +9,7 @@ import { frameOf, slotsOf } from "./raw-engine.ts";
 
 const { FrameStatus, Op } = protocol;
 const LEASE_MS = 10_000;
-/** How late a look at the clock may be. */
+/** Maximum delay of a periodic check. */
 const LOOK_MS = 1_300;
 
 async function openLeasing() {
@@ -35,7 +35,7 @@ describeNative("the lease", () => {
       text: expect.stringContaining("overstayed"),
       fields: { pid: engine.pid },
     });
-    // What it may be copying stays as it is, whatever others need.
+    // A slot that it may be copying from stays unchanged, even under pressure.
     const pressed = await other.put("w", "x", "y", "z");
     expect(pressed.filter((outcome) => outcome === "ok")).toHaveLength(3);
     engine.goOn();
@@ -58,7 +58,7 @@ describeNative("the lease", () => {
     await engine.acquire("a");
     clock.stall(LEASE_MS * 3);
     expect(agent.server.stats.cutOff).toBe(0);
-    // From here on the lease counts as always.
+    // From here on the lease counts as usual.
     clock.advance(LEASE_MS + LOOK_MS);
     expect(agent.server.stats.cutOff).toBe(1);
   });
@@ -91,7 +91,7 @@ describeNative("the lease", () => {
     await engine.ask("reserve", "a");
     await engine.stop();
     clock.advance(LEASE_MS + LOOK_MS);
-    // Its name is free again, its slot is not: all that others write lies elsewhere.
+    // The block's name is free again, its slot is not: others write elsewhere.
     expect(await other.put("a", "x", "y", "z")).toEqual(["ok", "ok", "ok", "full"]);
     engine.goOn();
     await engine.ask("write");
@@ -160,7 +160,7 @@ describeNative("the lease", () => {
     clock.advance(LEASE_MS - LOOK_MS);
     clock.jumpWall(-730 * 86_400_000);
     expect(await raw.answersPing()).toBe(true);
-    // Backwards it extends nothing either.
+    // A clock that jumps backwards does not extend the lease either.
     clock.advance(LEASE_MS + LOOK_MS);
     expect((await raw.untilClosed()).at(-1)!.status).toBe(FrameStatus.overstayed);
   });

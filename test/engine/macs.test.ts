@@ -25,10 +25,10 @@ function connect({ socketPath }: AgentKit): Promise<EngineClient> {
   return EngineClient.connect(loadNative(), options);
 }
 
-/** Fewer than an engine's share of the arena. */
+/** Fewer blocks than an engine's share of the arena. */
 const AT_ONCE = 250;
 
-/** Stores blocks with the MACs that `macOf` gives; null: with none. */
+/** Stores blocks with the MACs from `macOf`; null: without MACs. */
 async function put(
   client: EngineClient,
   blocks: readonly BlockName[],
@@ -106,7 +106,7 @@ describeNative("an engine without the key of a namespace", () => {
     expect(await accepted(victim, names)).toEqual([]);
   });
 
-  /** A reader's word against block "a". */
+  /** A reader reports block "a". */
   async function reportA(client: EngineClient) {
     const out = createHandleBatch(1);
     const options = { tiers: 0, deadlineMs: 0, stopAtMiss: false };

@@ -21,7 +21,7 @@ function spawnTraffic(socketPath: string, seed: number, steps: number) {
   );
 }
 
-/** Every name the engines may have used. */
+/** Every name that the engines may have used. */
 function allNames(): string[] {
   const letters = ["a", "b", "c", "d"];
   let names = letters;

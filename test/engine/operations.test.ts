@@ -283,7 +283,7 @@ describeNative("the client", () => {
     await engine.put("a");
     await agent[Symbol.asyncDispose]();
     expect(["ENGINE_REFUSED", "ENGINE_CLOSED"]).toContain((await engine.client.closed).code);
-    // What it has mapped stays memory, though nobody's.
+    // Memory that it has mapped stays valid.
     expect(engine.client.arena.checksum(0, 4096)).toBeGreaterThan(0n);
     await engine[Symbol.asyncDispose]();
   });

@@ -9,8 +9,8 @@ const STRANGERS = 60_001;
 const ENGINES = 60_002;
 
 /**
- * An agent whose socket anybody could open: what is left is the check of who it is. Folder and
- * socket are those of a careless operator.
+ * An agent whose socket file every user can open, as after a careless chmod. Only the check of the
+ * peer's identity is left.
  */
 async function openCareless(): Promise<AgentKit> {
   const folder = tempDir();

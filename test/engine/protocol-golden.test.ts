@@ -51,7 +51,7 @@ describe("golden frames", () => {
   }
 });
 
-/** Lies that are legal frames all the same: padding hides a count, a ping may have any length. */
+/** Modified frames that are still valid: padding hides a count, and a ping may have any length. */
 function isLegal(one: Case, bytes: Uint8Array, at: number, value: number): boolean {
   if (bytes[4] === Op.ping)
     return at === 0 && value < bytes.length && value % 8 === 0 && value >= 16;

@@ -12,7 +12,7 @@ const safe = fc.integer({ min: 0, max: Number.MAX_SAFE_INTEGER });
 const uuid = fc.uint8Array({ minLength: 16, maxLength: 16 });
 const outcome = fc.integer({ min: 0, max: 11 });
 
-/** Writes one frame and reads it back, as the other side would. */
+/** Encodes a frame and decodes it as the other side would. */
 function through<Value>(
   direction: protocol.FrameDirection,
   write: (output: protocol.Output) => void,

@@ -32,7 +32,7 @@ function header(length: number, op = 2, flags = 0, status = 0): Uint8Array {
   return bytes;
 }
 
-/** A frame whose body bytes follow from its id. */
+/** A frame whose body is derived from its id. */
 function frameOf(requestId: number, bodyBytes: number): Uint8Array {
   const bytes = new Uint8Array(16 + bodyBytes);
   bytes.set(header(bytes.length, 3));

@@ -19,7 +19,7 @@ const safe = fc.integer({ min: 0, max: Number.MAX_SAFE_INTEGER });
 const key = fc.uint8Array({ minLength: 32, maxLength: 32 });
 const outcome = fc.integer({ min: 0, max: 10 });
 
-/** Writes one frame and reads it back through the reader, as the other side would. */
+/** Encodes a frame and decodes it through the reader, as the other side would. */
 function through<Value>(
   direction: protocol.FrameDirection,
   write: (output: protocol.Output) => void,
@@ -187,7 +187,7 @@ describe("encoded frames are decoded unchanged", () => {
 });
 
 describe("refusals", () => {
-  /** Changes one u32 of the body (by its offset in it) of a written request, then reads it. */
+  /** Changes one u32 of an encoded request, by its offset in the body, and decodes the request. */
   function changed(
     write: (output: protocol.Output) => void,
     at: number,

@@ -9,7 +9,7 @@ const RAM = 3_200;
 const BLOCK = 100;
 const LIMITS: ShareLimits = { connectionsMax: 16, processConnectionsMax: 4, heldShare: 0.5 };
 
-/** Without a descriptor, processes are told apart by their number. */
+/** Without a descriptor, processes are identified by their pid. */
 const process_ = (pid: number) => ({ pid, uid: 1_000, pidFd: -1 });
 
 function open(limits: Partial<ShareLimits> = {}) {
@@ -23,7 +23,7 @@ function open(limits: Partial<ShareLimits> = {}) {
   return { shares, report };
 }
 
-/** Takes blocks until it may not; how many it got. */
+/** Takes blocks until refused. Returns their number. */
 function takeAll(share: ReturnType<EngineShares["open"]>): number {
   let taken = 0;
   while (share.mayTake(BLOCK)) {

@@ -17,7 +17,7 @@ async function refusal(start: Promise<AsyncDisposable>): Promise<HearthError> {
   throw new Error("it started");
 }
 
-/** What a killed agent leaves: a socket file behind which nobody listens. */
+/** Leaves a socket file without a listener, as a killed agent does. */
 function staleSocket(path: string): void {
   const source =
     "Bun.listen({ unix: process.argv[1], socket: { data() {} } }); process.kill(process.pid, 9);";

@@ -14,7 +14,7 @@ import { describeNative } from "../support/native.ts";
 
 const NAMES = Object.keys(STRUCTS) as StructName[];
 
-/** Any value of a struct, and the same with every bit inverted. */
+/** Any value of a struct, and the same value with every bit inverted. */
 function anyStruct(name: StructName) {
   const fields = Object.entries(STRUCTS[name].fields) as [string, { type: string }][];
   const arbitraries: Record<string, fc.Arbitrary<bigint | number | Uint8Array>> = {};

@@ -31,7 +31,7 @@ function plan(text: string): void {
   setFaults(loadNative(), text);
 }
 
-/** Every operation once, whatever becomes of it; the folder is left empty where all went well. */
+/** Runs every operation once, regardless of failures. Without failures the folder ends up empty. */
 async function everything(kit: Kit): Promise<void> {
   const { disk } = kit;
   await storeOne(kit, "ab/one.kvb", BYTES, 3);
@@ -48,7 +48,7 @@ async function everything(kit: Kit): Promise<void> {
   await disk.remove("ab/one.kvb");
 }
 
-/** What each call is hit how often in one run of everything. */
+/** How often each call is hit in one run of `everything`. */
 async function countHits(kit: Kit): Promise<[string, number][]> {
   plan("count");
   await everything(kit);

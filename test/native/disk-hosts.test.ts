@@ -11,7 +11,7 @@ import {
   withDisk,
 } from "./disk-kit.ts";
 
-/** Stores and loads one block by any method and prints how the disk works. */
+/** Stores and loads one block with any method and prints the method. */
 const SCRIPT = `
   import { loadNative, openDisk, Region } from "./src/native/index.ts";
   const native = loadNative();
@@ -48,7 +48,7 @@ assert libc.prctl(22, 2, program, 0, 0) == 0, os.strerror(ctypes.get_errno())
 os.execv(sys.argv[1], sys.argv[1:])
 `;
 
-/** 64 KiB of locked memory, and no privilege to have more. */
+/** 64 KiB of lockable memory, and no privilege to raise it. */
 const LITTLE_MEMLOCK = `
 import ctypes, os, resource, sys
 ctypes.CDLL(None).prctl(24, 14, 0, 0, 0)
@@ -126,7 +126,7 @@ function ringTests(): void {
 
   test("registers slowly is usable meanwhile", () =>
     withDisk({ method }, async ({ folder, arena }) => {
-      // First for the memory, then for the call.
+      // The first hit is for the memory, the second for the call.
       setFaults(loadNative(), "ring.register:2:delay=500");
       await using disk = await openDisk(loadNative(), { folder, arena, depth: 4, method });
       expect(disk).toMatchObject({ method: "io_uring", registered: false, registering: true });

@@ -65,7 +65,7 @@ describeMethods("a disk", (method) => {
       expect(await kit.disk.store(transfer)).toMatchObject({ ok: true });
       const file = readFileSync(join(kit.folder, "ab/one.kvb"));
       expect(file.subarray(2 * PAGE + 10).every((byte) => byte === 0)).toBeTrue();
-      // The next slot is another block's.
+      // The next slot belongs to another block.
       const next = nativeBuffer(PAGE);
       kit.arena.copyOut(2 * PAGE, next, PAGE, false);
       expect(next.bytes.some((byte) => byte !== 0)).toBeTrue();

@@ -27,7 +27,7 @@ const GIVE_UP_MS = 400;
 const LOST = { ok: false, status: "lost", code: TIMEOUT, leaked: false } as const;
 const LEAKED = { ...LOST, leaked: true } as const;
 
-/** A pair of copies, which the first fault of a plan hits. */
+/** Two copies, the first of which hits the plan's fault. */
 async function copyBoth(gpus: Gpus, memory: GpuMemory, pieces = scattered(4, 64 * KIB)) {
   const there = await gpus.toGpu(memory, pieces);
   const back = await gpus.fromGpu(memory, pieces);
@@ -59,7 +59,7 @@ describeNative("GPUs with a failing call", () => {
     await withGpus({ plan }, async (bed) => {
       const memory = await allocated(bed);
       const { there, back } = await copyBoth(bed.gpus, memory);
-      // Without its event a copy is waited for otherwise, and may have succeeded.
+      // Without its event the end of a copy is detected another way, so it may have succeeded.
       if (!plan.startsWith("cuEventRecord")) expect(there).toEqual(failed);
       expect(back).toEqual({ ok: true });
       await goesAround(bed, memory, MIB, 4n);

@@ -9,7 +9,7 @@ const BYTES = 4 * MIB;
 const LENT_SEED = 11n;
 const ANSWER_SEED = 12n;
 
-/** An engine's part: lends memory of a device by handle and by descriptor, and looks at it. */
+/** Script of an engine: exports device memory by handle and by descriptor, and inspects it. */
 const LENDER = `
   import { loadNative, openGpus, Region } from "./src/native/index.ts";
   const [library] = process.argv.slice(1);
@@ -46,7 +46,7 @@ interface Lender extends Disposable {
   readonly handle: Uint8Array;
   readonly offset: number;
   readonly fd: number;
-  /** Where its memories first differ from what it was to be given. */
+  /** First position in each memory that differs from the expected content. */
   look(): Promise<(number | null)[]>;
   kill(): Promise<void>;
 }

@@ -6,7 +6,7 @@ import { HOST, MIB, newSession, openSide, PATIENCE_MS } from "./lanes-kit.ts";
 
 const BYTES = 64 * MIB;
 
-/** The other side: listens, and sends when it is told to; or dials and receives what comes. */
+/** The other side: listens and sends on request, or dials and receives. */
 const OTHER_SIDE = `
   import { loadNative, openLanes, Region } from "./src/native/index.ts";
   const [part, cipher, id, secret, port] = process.argv.slice(1);
@@ -39,7 +39,7 @@ function otherSide(words: readonly string[]) {
   const reader = child.stdout.getReader();
   return {
     child,
-    /** What it prints next. */
+    /** The next line it prints. */
     line: async () => new TextDecoder().decode((await reader.read()).value),
     [Symbol.dispose]: () => child.kill("SIGKILL"),
   };

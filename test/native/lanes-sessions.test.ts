@@ -19,7 +19,7 @@ import {
   withSides,
 } from "./lanes-kit.ts";
 
-/** What a dialled session comes to that is not quite the one expected. */
+/** The outcome of dialling a session that differs from the expected one. */
 async function dialOther(
   change: (session: LaneSession) => LaneSession,
   cipher: Cipher = "aegis-128l",
@@ -105,7 +105,7 @@ describeNative("sessions of lanes", () => {
       }
       const ends = await join(from, to, port, newSession("aegis-128l", 4));
       await move(ends, 1, 0, MIB, 1n);
-      // Those beyond the bound went at once, the others go in their time.
+      // Connections beyond the limit close at once, the others at their timeout.
       await waitFor(() => closed >= 136, PATIENCE_MS, "strangers turned away");
       await waitFor(() => closed === 200, PATIENCE_MS, "strangers timed out");
       expect(openFiles()).toBeLessThanOrEqual(before);
@@ -167,7 +167,7 @@ describeNative("sessions of lanes", () => {
     void receiver.receive(0, 0, 48 * MIB);
     void sender.send(0, 0, 48 * MIB);
     await waitFor(() => proxy.isShut, PATIENCE_MS);
-    // Begun and given up, until there is nothing left to begin with.
+    // Begins and cancels transfers until none can be begun.
     let fault = "";
     for (let number = 1; fault !== "full"; number++) {
       const sent = sender.send(number, 0, MIB);

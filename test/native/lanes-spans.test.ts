@@ -10,7 +10,7 @@ const BEHIND = 64 * MIB;
 /** In the middle of the third record. */
 const GATE_BYTES = 600_000;
 
-/** A transfer that stands still in the middle of a record on both sides. */
+/** A transfer that is stalled in the middle of a record on both sides. */
 async function withStuck(
   cipher: Cipher,
   use: (pair: Pair, gate: GateProxy) => Promise<void>,
@@ -37,7 +37,7 @@ describeNative("the spans of lanes", () => {
         expect(await sent).toEqual({ ok: false, fault: "cancelled" });
         const arrived = receiver.arrived(1);
         expect(arrived).toBeLessThan(BYTES);
-        // The record in the middle of which it stopped goes on from a copy.
+        // The interrupted record continues from a copy.
         from.arena.fill(0, BYTES, 2n);
         gate.open();
         expect(await received).toEqual({ ok: false, fault: "cancelled" });

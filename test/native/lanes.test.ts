@@ -70,7 +70,7 @@ describeNative("lanes", () => {
       receiver.cancel(1);
       expect(await received).toEqual({ ok: false, fault: "cancelled" });
       expect(receiver.arrived(1)).toBe(0);
-      // Nobody writes to the span any more.
+      // The span is not written any more.
       to.arena.fill(0, 64 * MIB, 9n);
       await move(pair, 2, 64 * MIB, MIB, 7n);
       expect(await sent).toEqual({ ok: true });
@@ -96,7 +96,7 @@ describeNative("lanes", () => {
       const received = receiver.receive(3, 0, 8 * MIB);
       expect(receiver.arrived(3)).toBe(0);
       void sender.send(3, 0, 3 * MIB);
-      // Less was sent than announced.
+      // Fewer bytes were sent than announced.
       expect(await received).toEqual({ ok: false, fault: "broken" });
       await move(pair, 4, 0, MIB, 1n);
     });

@@ -5,7 +5,7 @@ import { describeNative } from "../support/index.ts";
 
 const MIB = 2 ** 20;
 
-/** Both sides block their process, so that each needs one. */
+/** Both sides block their process, so each has its own. */
 const SERVE = `
   const { loadNative, plainListen, plainServe, Region } = await import(process.argv[1]);
   const native = loadNative();

@@ -89,7 +89,7 @@ describeNative("the submission and completion rings", () => {
     const pidFd = openPidFd(first.pid);
     const watch = rings.watch(pidFd, () => deaths.push("first"));
     process.kill(first.pid, "SIGKILL");
-    // Nothing of the event loop runs here, as in a server that is busy with other sockets.
+    // The event loop does not run here, as in a server that is busy with other sockets.
     while (stateOf(first.pid) !== "Z") Bun.sleepSync(1);
     Bun.sleepSync(20);
     expect(existsSync(`/proc/self/fd/${pidFd}`)).toBeTrue();
@@ -128,12 +128,12 @@ describeNative("the submission and completion rings", () => {
   });
 });
 
-/** `Z` for a process that has ended and was not yet waited for. */
+/** `Z` for a process that has ended and was not reaped. */
 function stateOf(pid: number): string {
   return readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1]![0]!;
 }
 
-/** A descriptor of a process, the way a server gets it: from a socket's peer or, here, by hand. */
+/** A descriptor of a process. A server gets it from a socket's peer; here it is opened directly. */
 function openPidFd(pid: number): number {
   const libc = dlopen("libc.so.6", {
     syscall: { args: ["i64", "i32", "u32"], returns: "i32" },

@@ -35,16 +35,16 @@ async function lend(pair: Pair, at: number, bytes: number): Promise<RdmaWindow> 
   return lent.window;
 }
 
-/** What becomes of reading all that is lent. */
+/** Outcome of reading everything that is lent. */
 async function read(pair: Pair, bytes: number): Promise<RdmaFault | "ok"> {
   const window = await lend(pair, 0, bytes);
   const done = await pair.reader.read(window, 0, bytes).done;
   return done.ok ? "ok" : done.fault;
 }
 
-/** Faults that only the stand-in can be told to have: these never run on a real library. */
+/** Faults that only the stand-in can have: these tests never run on a real library. */
 describeNative("RDMA with injected faults", () => {
-  // Whatever failed, nothing is left open.
+  // After any failure, nothing is left open.
   afterEach(() => expect(openThings()).toEqual({}));
 
   describe("without a requirement", () => {
@@ -199,7 +199,7 @@ describeNative("RDMA with injected faults", () => {
   });
 
   test("a hung read that cannot be stopped ends when its queue pair is destroyed", async () => {
-    // One change of state for each side's beginning, two to connect it, then the end of this one.
+    // One state change to create each side, two to connect it, then the end of this one.
     await using pair = openPair({ plan: `hang@1;ibv_modify_qp=${EINVAL}@7` });
     const { asker, reader } = pair;
     const { done } = reader.read(await lend(pair, 0, MIB), 0, MIB);
@@ -221,7 +221,7 @@ describeNative("RDMA with injected faults", () => {
     });
 
     test("is not read into, and the next read retries", async () => {
-      // The probes of both sides, what is lent, and the second slice of the region.
+      // The probes of both sides, the lent span, and the second slice of the region.
       await using pair = openPair({ plan: `reg=${ENOMEM}@4`, bytes: 257 * MIB });
       const at = 256 * MIB;
       const window = await lend(pair, 0, MIB);

@@ -31,7 +31,7 @@ function statusOf(call: () => unknown): string {
   }
 }
 
-/** These run on the stand-in, and on a real library where HEARTH_TEST_VERBS names one. */
+/** These tests run on the stand-in, and on a real library if HEARTH_TEST_VERBS names one. */
 describeNative("RDMA", () => {
   test("reports the properties of each port", async () => {
     await using side = openSide(verbsLibrary());
@@ -45,7 +45,7 @@ describeNative("RDMA", () => {
     expect(port.readsOut).toBeGreaterThan(0);
     expect(port.readsIn).toBeGreaterThan(0);
     expect(port.messageBytesMax).toBeGreaterThan(0);
-    // An address of this host alone is of no use to others.
+    // A link-local address is unusable for other hosts.
     if (port.linkLayer === "ethernet") {
       expect(port.isRoceV2).toBe(true);
       expect(port.gid[0]).not.toBe(0xfe);
@@ -103,8 +103,8 @@ describeNative("RDMA", () => {
     });
     await Promise.all(reads);
     expect(pair.asker.arena.firstWrong(0, bytes * count, 3n)).toBe(null);
-    // Checksums are taken by several threads: neighbours may change places, no more. Some devices
-    // of software are done with all at once.
+    // Several threads compute the checksums, so adjacent reads may change places, but no more. Some
+    // software devices finish all at once.
     if (!isReal) expect(over.every((read, i) => Math.abs(read - i) < 16)).toBe(true);
   });
 
@@ -171,7 +171,7 @@ describeNative("RDMA", () => {
     reader.cancel(token);
     expect(await done).toEqual({ ok: false, fault: "cancelled" });
     expect(reader.arrived(token)).toBe(0);
-    // Nobody writes to the span any more.
+    // The span is not written any more.
     asker.arena.fill(0, SPAN, 9n);
     await move(pair, SPAN, MIB, 7n);
     expect(asker.arena.firstWrong(0, SPAN, 9n)).toBe(null);
@@ -190,14 +190,14 @@ describeNative("RDMA", () => {
     await waitFor(() => reader.arrived(read.token) > 0, PATIENCE_MS);
     await reader[Symbol.asyncDispose]();
     const done = await read.done;
-    // Some devices of software have read all of it before anybody can look.
+    // Some software devices have read everything before the cancellation.
     if (!(isReal && done.ok)) expect(done).toEqual({ ok: false, fault: "cancelled" });
     expect(order).toEqual([`read ${done.ok}`, "cancelled"]);
     asker.arena.fill(0, SPAN, 9n);
     await lender[Symbol.asyncDispose]();
     await lender.takeBack(token);
     expect(asker.arena.firstWrong(0, SPAN, 9n)).toBe(null);
-    // A link that has ended says so to whoever asks for more.
+    // A queue pair that has ended reports it for further requests.
     const late = reader.read(outcome.window, 0, 4096);
     expect(await late.done).toEqual({ ok: false, fault: "cancelled" });
     expect(await lender.lend(0, 4096).lent).toEqual({ ok: false, fault: "cancelled" });
@@ -292,7 +292,7 @@ describeNative("RDMA", () => {
     await using asker = openSide(library);
     const pairs = Array.from({ length: 6 }, () => join(owner, asker));
     await Promise.all(pairs.map((pair, i) => move(pair, i * MIB, MIB, BigInt(i))));
-    // The end of one is none of the others' business.
+    // The end of one does not affect the others.
     await pairs[0]!.reader[Symbol.asyncDispose]();
     await Promise.all(pairs.slice(1).map((pair, i) => move(pair, i * MIB, MIB, BigInt(i + 50))));
   });

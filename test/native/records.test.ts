@@ -12,7 +12,7 @@ const DOCUMENT = join(import.meta.dir, "../../docs/wire-protocol.md");
 const SECRET = Uint8Array.from({ length: 32 }, (_, i) => i);
 const ID = Uint8Array.from({ length: 16 }, (_, i) => 0xf0 - i);
 
-/** Three records of one transfer and an abort; the third has a key of its own. */
+/** Three records of one transfer and an abort. The third has its own key. */
 const PLAIN = Buffer.concat([
   dataRecord({ transfer: 7, offset: 0, payload: "the first record of a transfer", last: false }),
   dataRecord({ transfer: 7, offset: 30, payload: "the second", last: false }),
@@ -34,7 +34,7 @@ interface Golden {
   readonly sealed: string;
 }
 
-/** What docs/wire-protocol.md says, once more and with other means: one record after the other. */
+/** An independent implementation of docs/wire-protocol.md, record by record. */
 function sealByTheBook(plain: Uint8Array, place: RecordPlace): Uint8Array {
   const native = loadNative();
   const words = new DataView(new ArrayBuffer(12));
@@ -119,7 +119,7 @@ describeNative("encrypted records", () => {
         const changed = Uint8Array.from(whole);
         changed[bit >> 3]! ^= 1 << (bit & 7);
         const opened = openRecords(placeOf(cipher), changed);
-        // A length that is longer now asks for more than there is.
+        // A larger length now exceeds the input.
         expect([STATUS.forged, STATUS.short] as unknown[]).toContain(opened);
       }
     });

@@ -47,7 +47,8 @@ describeNative("regions", () => {
   });
 
   test("any part of it is usable as memory", () => {
-    // Lives as long as the process: there are views of it. Only pages that are touched are memory.
+    // The region lives as long as the process, because views of it exist. Only touched pages use
+    // memory.
     const region = arena(2 ** 31 + 2 ** 30);
     const into = nativeBuffer(9_000);
     for (const offset of [0, 4_097, 2 ** 30 - 1, 2 ** 30, 2 ** 31 - 5_000, 3 * 2 ** 30 - 9_000]) {
@@ -140,7 +141,7 @@ describeNative("regions", () => {
     using huge = Region.create(native, { bytes, hugePages: "try", lockMemory: "off" });
     huge.fill(2 * MIB, 100, 5n);
     expect(await queue.populate(huge, 4096, bytes - 4096)).toMatchObject({ ok: true });
-    // Not everywhere: a kernel before 6.1, or memory in small pieces, has none to give.
+    // Not on every host: a kernel before 6.1, or fragmented memory, provides none.
     expect([0, 6 * MIB]).toContain(huge.state().hugeBytes);
     expect(huge.firstWrong(2 * MIB, 100, 5n)).toBeNull();
   });
@@ -163,7 +164,7 @@ describeNative("regions", () => {
     expect(statusOf(() => region.preferNode(1, 4_096, 0))).toBe("bad_request");
     expect(statusOf(() => region.preferNode(0, 4_096, 1_024))).toBe("bad_request");
     expect(statusOf(() => region.preferNode(MIB, 4_096, 0))).toBe("out_of_range");
-    // Node 0 is there on each kernel that knows nodes at all.
+    // Every kernel that supports nodes has node 0.
     expect(region.preferNode(0, MIB, 0)).toBe(existsSync("/sys/devices/system/node/node0"));
     region.fill(0, MIB, 3n);
     expect(region.firstWrong(0, MIB, 3n)).toBeNull();

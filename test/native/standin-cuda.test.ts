@@ -66,7 +66,7 @@ describeNative("the stand-in for CUDA's driver", () => {
 
   test("takes its plan from the environment, and has memory that the host cannot access", async () => {
     expect(await touch(cuda.path, "cuMemAlloc_v2=2")).toEqual({ text: "0 0 0 2\n", signal: null });
-    // No byte is printed: who reads the address dies of it.
+    // No byte is printed: reading the address kills the process.
     expect(await touch(cuda.path, "")).toEqual({ text: "0 0 0 0\n", signal: "SIGSEGV" });
   });
 

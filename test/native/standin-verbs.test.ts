@@ -22,7 +22,7 @@ describeNative("the stand-in of libibverbs", () => {
     return probeRdma(loadNative(), { library: verbs.path, devices: null, gidIndex: null });
   }
 
-  /** What another process finds there. */
+  /** The devices that another process finds. */
   async function lookInChild(plan: string): Promise<RdmaProbe | null> {
     const env = { ...process.env, STANDIN_VERBS: plan };
     const command = [process.execPath, "-e", LOOK, verbs.path];
