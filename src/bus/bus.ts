@@ -73,7 +73,7 @@ export interface BusState {
 }
 
 /**
- * Description of this process for tools of the NATS micro-service protocol ($SRV.PING, INFO, STATS).
+ * Description of this process for the NATS micro-service protocol ($SRV.PING, INFO, STATS).
  */
 export interface ServiceSpec {
   readonly name: string;

@@ -195,7 +195,7 @@ export class EngineServer implements AsyncDisposable {
     let count = 0;
     for (const orphan of this.#orphans) if (orphan.pid === pid) count++;
     if (count < ORPHANS_A_PROCESS) return null;
-    return "this process closed too many connections while it held slots: release slots before closing";
+    return "too many connections ended while this process held slots: release slots, then close";
   }
 
   /**

@@ -238,7 +238,7 @@ describeNats("durable storage of a broker", () => {
         expect(await durable.bucket("b").keys()).toBeNull();
       });
 
-      test("a presence value stays in its bucket for the worker's lifetime, across restarts", async () => {
+      test("a presence value stays in its bucket for the worker's lifetime", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         const lines: LogLine[] = [];
         const { bus, durable } = await open(urlOf(server), lines);

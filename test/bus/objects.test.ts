@@ -69,7 +69,7 @@ describeNats("objects in a broker", () => {
         expect(await objects.put("two words", bytes("x"))).toMatchObject({ kind: "refused" });
       });
 
-      test("are unavailable without their bucket, which is not created, and without an answer", async () => {
+      test("are unavailable without their bucket and without an answer", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         const { bus, durable } = await open(urlOf(server));
         const objects = durable.objects("none");

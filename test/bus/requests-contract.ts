@@ -106,7 +106,7 @@ export function requestsContract(bench: Bench): void {
         };
         const endpoints = [{ name: "commands", subject, handler }];
         const metadata = { worker_id: id };
-        bus.serve({ name, version: "1.2.3", description: "a service for tests", metadata, endpoints });
+        bus.serve({ name, version: "1.2.3", description: "a test", metadata, endpoints });
         await bus.flush(5_000);
       }
       expect(() =>
@@ -128,7 +128,7 @@ export function requestsContract(bench: Bench): void {
         name,
         id: pings[0].id,
         version: "1.2.3",
-        description: "a service for tests",
+        description: "a test",
         endpoints: [{ name: "commands", subject }],
       });
       const all = await ask(asks, "$SRV.STATS", 2);

@@ -123,7 +123,7 @@ describeNative("GPU state of a connection", () => {
     expect(gpus.openMemories).toBe(0);
   });
 
-  test("beyond 64 copy requests in progress further ones are full, and their slots cannot be committed", async () => {
+  test("copy requests beyond 64 are full, and their slots cannot be committed", async () => {
     await using kit = openStoreKit({ arenaBytes: 16 * PAGE });
     const { line, gpus } = openLine();
     gpus.holds = true;

@@ -90,7 +90,7 @@ describeNative("blocks offered to waiting engines", () => {
     ]);
   });
 
-  test("without a waiting engine blocks are deferred; an engine expected back is awaited", async () => {
+  test("blocks are deferred unless an engine waits or is expected back", async () => {
     const { clock, desk, engine } = openDesk();
     expect(words(await desk.offer([block("a")], never))).toEqual([
       "gpu_sink: in RAM; no engine here loads blocks to its GPU without a request",

@@ -97,7 +97,7 @@ describeNative("an engine without the key of a namespace", () => {
     expect(await accepted(victim, names)).toEqual(names);
   });
 
-  test("plants none of 1,000 blocks at an agent without it, because readers reject them", async () => {
+  test("plants none of 1,000 blocks at an agent without it: readers reject them", async () => {
     await using kit = await openAgent({ slots: 1_200 });
     await using rogue = await connect(kit);
     const outcomes = await put(rogue, names, forged);

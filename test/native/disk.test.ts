@@ -115,7 +115,7 @@ describeMethods("a disk", (method) => {
       expect(header.bytes.every((byte) => byte === 3)).toBeTrue();
     }));
 
-  test("as many operations as its depth run at once, each with its own result; another is full immediately", () =>
+  test("operations up to its depth run at once; another is full immediately", () =>
     withDisk({ method, arenaBytes: DEPTH * 2 ** 16 }, async (kit) => {
       const transfers = Array.from({ length: DEPTH }, (_, i) =>
         filled(kit, `${(i % 7).toString(16)}0/${i}.kvb`, i * 2 ** 16, 60_000 + i, i),

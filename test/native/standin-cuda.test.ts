@@ -64,7 +64,7 @@ describeNative("the stand-in for CUDA's driver", () => {
     expect(cuda.counters()).toEqual({});
   });
 
-  test("takes its plan from the environment, and has memory that the host cannot access", async () => {
+  test("takes its plan from the environment; the host cannot access its memory", async () => {
     expect(await touch(cuda.path, "cuMemAlloc_v2=2")).toEqual({ text: "0 0 0 2\n", signal: null });
     // No byte is printed: reading the address kills the process.
     expect(await touch(cuda.path, "")).toEqual({ text: "0 0 0 0\n", signal: "SIGSEGV" });

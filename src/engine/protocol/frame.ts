@@ -1,14 +1,11 @@
 import { assert } from "../../core/index.ts";
-import { isZero, readUtf8, reservedField } from "./fields.ts";
 import {
   ALIGNMENT,
-  ERROR_TEXT_BYTES_MAX,
   FrameFlag,
   FrameStatus,
   HEADER_BYTES,
   mayGoUnanswered,
   opName,
-  padded,
 } from "./layout.ts";
 
 /**
@@ -200,7 +197,7 @@ function makeOutputRoom(output: Output, bytes: number): void {
  * Appends a header and space for the body. Returns the body's offset. The space contains old bytes,
  * so the encoder writes every byte, including padding and reserved fields.
  */
-function beginFrame(
+export function beginFrame(
   output: Output,
   op: number,
   flags: number,
@@ -434,53 +431,4 @@ function makeHeldRoom(held: Held, bytes: number): void {
   held.bytes.set(old.subarray(held.start, held.end), 0);
   held.end -= held.start;
   held.start = 0;
-}
-
-/** Content of a reply with a status other than 0. */
-export interface ErrorReply {
-  /** A `FrameStatus`. A newer agent may send one that this client does not know. */
-  readonly status: number;
-  readonly text: string;
-}
-
-const encoder = new TextEncoder();
-
-/** Text beyond 512 bytes is cut at a character boundary. */
-export function encodeErrorReply(
-  output: Output,
-  op: number,
-  requestId: number,
-  status: Exclude<FrameStatus, 0>,
-  text: string,
-): void {
-  const room = new Uint8Array(ERROR_TEXT_BYTES_MAX);
-  const { written } = encoder.encodeInto(text, room);
-  const bodyBytes = 8 + padded(written);
-  const at = beginFrame(output, op, FrameFlag.reply, status, requestId, 0, bodyBytes);
-  output.view.setUint32(at, written, true);
-  output.view.setUint32(at + 4, 0, true);
-  output.bytes.set(room.subarray(0, padded(written)), at + 8);
-}
-
-/** Writes the answer to a refused frame. */
-export function encodeRefusal(output: Output, { op, requestId }: FrameHead, reason: Refusal): void {
-  encodeErrorReply(output, op, requestId, reason.status, reason.text);
-}
-
-/** Only for a reply with a status other than 0. */
-export function decodeErrorReply(frame: Frame): Decoded<ErrorReply> {
-  const { bytes, view, body, end } = frame;
-  if (frame.count !== 0 || end - body < 8)
-    return refused(malformed("error reply: the body is cut short"));
-  const textBytes = view.getUint32(body, true);
-  if (textBytes > ERROR_TEXT_BYTES_MAX)
-    return refused(malformed(`error reply: the text is at most ${ERROR_TEXT_BYTES_MAX} bytes`));
-  const textEnd = body + 8 + textBytes;
-  if (end !== body + 8 + padded(textBytes))
-    return refused(malformed("error reply: the text's length and the frame's do not agree"));
-  if (view.getUint32(body + 4, true) !== 0 || !isZero(bytes, textEnd, end))
-    return refused(reservedField(frame));
-  const text = readUtf8(bytes, body + 8, textEnd);
-  if (text === null) return refused(malformed("error reply: the text is not UTF-8"));
-  return decoded({ status: frame.status, text });
 }

@@ -1,16 +1,13 @@
 export * from "./blocks.ts";
 export * from "./engine-group.ts";
+export * from "./error-reply.ts";
 export * from "./fields.ts";
 export {
   consumeOutput,
   createFrameReader,
   createOutput,
   type Decoded,
-  decodeErrorReply,
-  type ErrorReply,
   emptyFrame,
-  encodeErrorReply,
-  encodeRefusal,
   type Frame,
   type FrameDirection,
   type FrameHead,
