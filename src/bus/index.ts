@@ -1,48 +1,47 @@
-export type {
-  Bus,
-  BusHandler,
-  BusMessage,
-  BusState,
-  PublishOptions,
-  PublishOutcome,
-  RequestOptions,
-  RequestOutcome,
-  ServiceSpec,
-  Subscription,
-} from "./bus.ts";
-export type {
-  Bucket,
-  BucketRead,
-  BucketWrite,
-  ConsumeOptions,
-  Consumption,
-  ConsumptionState,
-  DurableBus,
-  DurableOutcome,
-  DurablePublishOptions,
-  KeptMessage,
-  ObjectFacts,
-  ObjectRead,
-  ObjectStore,
-} from "./durable.ts";
-export { createLocalBus, LocalHub } from "./local-bus.ts";
-export {
-  type BusOptions,
-  type CredentialFiles,
-  checkFiles,
-  natsVersionIn,
-  openBus,
-  type Reached,
-  reach,
-  type Target,
-  type TlsFiles,
-} from "./nats/index.ts";
 export {
   BUS_LIMITS,
+  type Bucket,
+  type BucketRead,
+  type BucketWrite,
+  type Bus,
   type BusBasics,
+  type BusHandler,
   type BusLimits,
   type BusLog,
+  type BusMessage,
+  type BusState,
+  type ConsumeOptions,
+  type Consumption,
+  type ConsumptionState,
+  type DurableBus,
+  type DurableOutcome,
+  type DurablePublishOptions,
   INBOX_PREFIX,
-} from "./options.ts";
+  isPattern,
+  isSubject,
+  type KeptMessage,
+  mayAnswerTo,
+  type ObjectFacts,
+  type ObjectRead,
+  type ObjectStore,
+  type PublishOptions,
+  type PublishOutcome,
+  type RequestOptions,
+  type RequestOutcome,
+  type ServiceSpec,
+  type Subscription,
+} from "./bus.ts";
+export {
+  type BrokerConnection,
+  type Dial,
+  type Incoming,
+  messageBytes,
+  type Outgoing,
+} from "./connection.ts";
+export { createLocalBus, LocalHub } from "./local-bus.ts";
+export { type CredentialFiles, checkFiles, type TlsFiles } from "./nats-credentials.ts";
+export { natsVersionIn, type Reached, reach, type Target } from "./nats-probe.ts";
+export { type BusOptions, openBus, parseServers, serverLike } from "./open-bus.ts";
 export { Presence, type PresenceOptions } from "./presence.ts";
-export { isPattern, isSubject, mayAnswerTo } from "./subjects.ts";
+export { ReconnectingBus } from "./reconnecting-bus.ts";
+export { Sender } from "./sender.ts";

@@ -1,23 +1,27 @@
 import { HearthError, yieldToLoop } from "../core/index.ts";
-import type { Bus } from "./bus.ts";
-import type { Dial, Incoming, Link, Outgoing } from "./links/index.ts";
-import { LinkBus, messageBytes } from "./links/index.ts";
-import type { BusBasics } from "./options.ts";
-import { matches } from "./subjects.ts";
+import { type Bus, type BusBasics, matches } from "./bus.ts";
+import {
+  type BrokerConnection,
+  type Dial,
+  type Incoming,
+  messageBytes,
+  type Outgoing,
+} from "./connection.ts";
+import { ReconnectingBus } from "./reconnecting-bus.ts";
 
-/** So many messages are delivered before everything else gets a turn. */
+/** Messages delivered before the event loop gets a turn. */
 const SLICE = 1_024;
 
 interface LocalSubscription {
-  readonly link: LocalLink;
+  readonly connection: LocalConnection;
   readonly subject: string;
   readonly queue: string | undefined;
   readonly deliver: (message: Incoming) => void;
 }
 
-/** A broker inside the process: what the ends of one hub publish, its other ends receive. */
+/** A broker inside the process. A message published by one connection reaches the others. */
 export class LocalHub {
-  readonly #links = new Set<LocalLink>();
+  readonly #connections = new Set<LocalConnection>();
   readonly #subscriptions = new Set<LocalSubscription>();
   readonly payloadBytesMax: number;
   #waiting: (() => void)[] = [];
@@ -29,11 +33,11 @@ export class LocalHub {
     this.payloadBytesMax = payloadBytesMax;
   }
 
-  /** As a broker that dies: all connections break and none is taken until `comeUp`. */
+  /** Simulates a dead broker: all connections break and new ones are refused until `comeUp`. */
   goDown(): void {
     this.#isDown = true;
     this.#waiting = [];
-    for (const link of [...this.#links]) link.end("the hub is down");
+    for (const connection of [...this.#connections]) connection.end("the hub is down");
   }
 
   comeUp(): void {
@@ -43,16 +47,16 @@ export class LocalHub {
   /** @internal */
   readonly dial: Dial = async () => {
     if (this.#isDown) throw new HearthError("ABORTED", "the hub is down");
-    const link = new LocalLink(this);
-    this.#links.add(link);
-    return link;
+    const connection = new LocalConnection(this);
+    this.#connections.add(connection);
+    return connection;
   };
 
   /** @internal */
-  leave(link: LocalLink): void {
-    this.#links.delete(link);
+  leave(connection: LocalConnection): void {
+    this.#connections.delete(connection);
     for (const entry of this.#subscriptions) {
-      if (entry.link === link) this.#subscriptions.delete(entry);
+      if (entry.connection === connection) this.#subscriptions.delete(entry);
     }
   }
 
@@ -72,7 +76,7 @@ export class LocalHub {
     for (const receiver of receivers) this.#hand(receiver, message, 0);
   }
 
-  /** Calls back when all that was published before has been delivered. */
+  /** Calls `run` once everything published before has been delivered. */
   afterDelivery(run: () => void): void {
     this.#waiting.push(run);
     void this.#deliver();
@@ -91,7 +95,7 @@ export class LocalHub {
 
   #hand(receiver: LocalSubscription, message: Outgoing, status: number): void {
     const { subject, reply } = message;
-    // Its own copy for each: what one receiver does to it, no other sees.
+    // Each receiver gets its own copy, so that a change by one is invisible to the others.
     const data = message.data.slice();
     const headers = { ...message.headers };
     this.#waiting.push(() => {
@@ -105,7 +109,7 @@ export class LocalHub {
   async #deliver(): Promise<void> {
     if (this.#isDelivering) return;
     this.#isDelivering = true;
-    // As over a wire: never inside the call that published.
+    // Deliver asynchronously, as a network does: never inside the publishing call.
     await Promise.resolve();
     for (let count = 1; this.#waiting.length > 0; ) {
       const batch = this.#waiting;
@@ -119,7 +123,7 @@ export class LocalHub {
   }
 }
 
-class LocalLink implements Link {
+class LocalConnection implements BrokerConnection {
   readonly #hub: LocalHub;
   readonly server = null;
   readonly durable = null;
@@ -148,7 +152,7 @@ class LocalLink implements Link {
     queue: string | undefined,
     deliver: (message: Incoming) => void,
   ): () => void {
-    return this.#hub.subscribe({ link: this, subject, queue, deliver });
+    return this.#hub.subscribe({ connection: this, subject, queue, deliver });
   }
 
   confirm(): Promise<void> {
@@ -164,9 +168,9 @@ class LocalLink implements Link {
 }
 
 /**
- * An end of a bus inside this process: every promise of the port, without a broker. Ends of one
- * hub see each other.
+ * A bus inside this process. It keeps every promise of `Bus` without a broker. Buses of one hub
+ * reach each other.
  */
 export function createLocalBus(hub: LocalHub, basics: BusBasics): Bus {
-  return new LinkBus(hub.dial, basics, { isDurable: false });
+  return new ReconnectingBus(hub.dial, basics, { isDurable: false });
 }

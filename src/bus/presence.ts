@@ -1,23 +1,22 @@
 import type { Clock } from "../core/index.ts";
-import type { Bus } from "./bus.ts";
-import type { Bucket, BucketWrite } from "./durable.ts";
-import type { BusLog } from "./options.ts";
+import type { Bucket, BucketWrite, Bus, BusLog } from "./bus.ts";
 
 export interface PresenceOptions {
   readonly bus: Bus;
   readonly clock: Clock;
   readonly log?: BusLog;
-  /** A bucket of the operator's whose values live longer than `everyMs`. */
+  /** A bucket that the operator created; its values must live longer than `everyMs`. */
   readonly bucket: string;
   readonly key: string;
   readonly data: Uint8Array;
-  /** How often it is written anew. */
+  /** Interval between writes. */
   readonly everyMs: number;
 }
 
 /**
- * Keeps a value in a bucket as long as this lives: with each connection, and again before the
- * bucket forgets it. Disposing takes the value out; after a crash the bucket's time does.
+ * Keeps a value in a bucket while the object lives: writes it with each connection and then
+ * periodically, before the bucket expires it. Disposing deletes the value. After a crash the bucket
+ * expires it.
  */
 export class Presence implements AsyncDisposable {
   readonly #options: PresenceOptions;
@@ -28,7 +27,7 @@ export class Presence implements AsyncDisposable {
   #refusal: string | null = null;
   #isOver = false;
 
-  /** Does nothing over a bus that keeps nothing. */
+  /** Does nothing over a bus without durable storage. */
   constructor(options: PresenceOptions) {
     this.#options = options;
     this.#bucket = options.bus.durable?.bucket(options.bucket) ?? null;
@@ -39,7 +38,7 @@ export class Presence implements AsyncDisposable {
     if (options.bus.state.status === "connected") this.#put();
   }
 
-  /** Why the broker did not take it the last time; null when it did, or was not reached. */
+  /** Why the broker rejected the last write. Null if it succeeded or the broker was not reached. */
   get refusal(): string | null {
     return this.#refusal;
   }
@@ -63,7 +62,7 @@ export class Presence implements AsyncDisposable {
       this.#last = null;
       if (write.kind === "refused" && write.why !== this.#refusal) {
         const { bucket, log } = this.#options;
-        log?.("warn", "the bucket of workers cannot be written", { bucket, why: write.why });
+        log?.("warn", "worker bucket write refused", { bucket, why: write.why });
       }
       this.#refusal = write.kind === "refused" ? write.why : null;
       return write;

@@ -1,30 +1,33 @@
 import { DIGEST_BYTES, type NamespaceIndex } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import type { AddressBatch, BlockStore, LookupRank } from "../store/index.ts";
-import { nameMedia, type Prompt, type RememberedPrompts } from "./block-names.ts";
-import type { NamespaceRef } from "./connection-namespaces.ts";
+import type { NamespaceRef } from "./connection.ts";
 import {
+  encodeMedia,
   FrameStatus,
   IDENTIFY_ITEM_BYTES,
   IdentifyKind,
   type LookupRequest,
+  type MediaItem,
   type Refusal,
   refusal,
 } from "./protocol/index.ts";
 
-/** Multimodal items of one prompt: each new one hashes the list of all before it. */
+/**
+ * Maximum multimodal items of a prompt. Each further item hashes the list of all items before it.
+ */
 const MEDIA_MAX = 512;
 
 export interface BlockNamingParts {
   readonly store: BlockStore;
   readonly hashing: Hashing;
   readonly prompts: RememberedPrompts;
-  /** Filled and read before a call returns. */
+  /** Scratch memory, filled and read within a call. */
   readonly batch: AddressBatch;
   readonly named: { readonly digests: Uint8Array };
 }
 
-/** Digests and keys of the blocks that a request names, for each rank. */
+/** Computes digests and keys of the blocks that a request names, for each rank. */
 export class BlockNaming {
   readonly #parts: BlockNamingParts;
 
@@ -32,7 +35,7 @@ export class BlockNaming {
     this.#parts = parts;
   }
 
-  /** From `count` chain keys, or digests where `itemBytes` is null. */
+  /** Names blocks by `count` chain keys, or by digests if `itemBytes` is null. */
   byKeys(
     ref: NamespaceRef,
     items: Uint8Array,
@@ -46,7 +49,10 @@ export class BlockNaming {
     return this.#rankOf(ref, count, layer);
   }
 
-  /** The whole prompt of a request by tokens; null: what it continues is not known any more. */
+  /**
+   * The whole prompt of a request that names tokens. Null if the prompt it continues is not
+   * remembered.
+   */
   promptOf(request: LookupRequest, namespace: NamespaceIndex, blockTokens: number): Prompt | null {
     const tokens = wordsOf(request.items);
     if (request.parent === null) return { tokens, media: request.media };
@@ -60,7 +66,10 @@ export class BlockNaming {
     return { tokens: all, media: [...before.media, ...media] };
   }
 
-  /** The last `count` blocks of the prompt. `mayRemember`: other requests may continue it. */
+  /**
+   * Names the last `count` blocks of the prompt. `mayRemember`: keep the prompt, so that other
+   * requests can continue it.
+   */
   byPrompt(
     ref: NamespaceRef,
     prompt: Prompt,
@@ -92,15 +101,16 @@ export class BlockNaming {
     };
   }
 
-  /** Blocks of the longest prompt that can be named. */
+  /** Maximum blocks of a prompt that can be named. */
   get blocksMax(): number {
     return this.#parts.named.digests.length / DIGEST_BYTES;
   }
 }
 
 /**
- * The blocks of a request, rank by rank, each a piece of work; `unknown`: it continues a prompt
- * that is forgotten. Everything behind the first piece reads copies: the frame is gone by then.
+ * Names the blocks of a request rank by rank, each rank as one piece of work. The result is
+ * `unknown` if the request continues a prompt that is not remembered. After the first piece only
+ * copies are read, because the frame's memory has been reused.
  */
 export function* requestedBlocks(
   naming: BlockNaming,
@@ -136,9 +146,130 @@ export function* requestedBlocks(
   return ranks;
 }
 
-/** A frame's bytes lie at any alignment; tokens are words. */
+/** Copies bytes of any alignment to an array of tokens. */
 export function wordsOf(bytes: Uint8Array): Uint32Array {
   const words = new Uint32Array(bytes.length / 4);
   new Uint8Array(words.buffer).set(bytes);
   return words;
+}
+
+/** A constant, like the context of the namespace key derivation; see docs/identity.md. */
+const MEDIA_CONTEXT = "hearth 2026-11 multimodal key v1";
+/** Bytes of remembered prompts. */
+const REMEMBERED_BYTES = 64 * 2 ** 20;
+/**
+ * Overhead of a remembered prompt per block, beyond its tokens, and per multimodal item, beyond its
+ * name.
+ */
+const BYTES_A_BLOCK = 256;
+const BYTES_AN_ITEM = 256;
+
+/** The parts of a prompt that determine the names of its blocks. */
+interface Prompt {
+  readonly tokens: Uint32Array;
+  /** In ascending order of position. */
+  readonly media: readonly MediaItem[];
+}
+
+/**
+ * Replaces the digests of the blocks that contain or follow the start of a multimodal item.
+ * `digests` holds the digests of the tokens, 32 bytes per block from the start of the prompt.
+ */
+export function nameMedia(
+  hashing: Hashing,
+  namespaceKey: Uint8Array,
+  media: readonly MediaItem[],
+  blockTokens: number,
+  digests: Uint8Array,
+): void {
+  const first = media[0];
+  if (first === undefined) return;
+  const key = hashing.blake3DeriveKey(MEDIA_CONTEXT, namespaceKey);
+  const named = new Uint8Array(2 * DIGEST_BYTES);
+  let items = 0;
+  const blocks = digests.length / DIGEST_BYTES;
+  for (let i = Math.floor(first.position / blockTokens); i < blocks; i++) {
+    const before = items;
+    while (items < media.length && media[items]!.position < (i + 1) * blockTokens) items++;
+    if (items > before) named.set(hashing.blake3(encodeMedia(media.slice(0, items))), DIGEST_BYTES);
+    const digest = digests.subarray(DIGEST_BYTES * i, DIGEST_BYTES * (i + 1));
+    named.set(digest);
+    digest.set(hashing.blake3Keyed(key, named));
+  }
+}
+
+interface Remembered {
+  readonly namespace: NamespaceIndex;
+  readonly prompt: Prompt;
+  /** Digests under which the prompt is found, in hex. */
+  readonly names: Set<string>;
+  readonly bytes: number;
+}
+
+/**
+ * Prompts by the digests of their blocks, so that a request can continue a prompt by naming its
+ * last block. Bounded in bytes; the least recently used prompt is evicted first.
+ */
+export class RememberedPrompts {
+  readonly #bytesMax: number;
+  readonly #byName = new Map<string, { readonly from: Remembered; readonly blocks: number }>();
+  /** Least recently used first. */
+  readonly #all = new Set<Remembered>();
+  #bytes = 0;
+
+  constructor(bytesMax = REMEMBERED_BYTES) {
+    this.#bytesMax = bytesMax;
+  }
+
+  /**
+   * The prompt up to the end of the block with this digest. Null if it is unknown or belongs to
+   * another namespace.
+   */
+  find(namespace: NamespaceIndex, digest: Uint8Array, blockTokens: number): Prompt | null {
+    const found = this.#byName.get(digest.toHex());
+    if (found === undefined || found.from.namespace !== namespace) return null;
+    const { from, blocks } = found;
+    this.#all.delete(from);
+    this.#all.add(from);
+    const end = blocks * blockTokens;
+    const media = from.prompt.media.filter(({ position }) => position < end);
+    return { tokens: from.prompt.tokens.subarray(0, end), media };
+  }
+
+  /** Adds a prompt with the digests of all its full blocks. Both are copied. */
+  add(namespace: NamespaceIndex, prompt: Prompt, digests: Uint8Array): void {
+    const blocks = digests.length / DIGEST_BYTES;
+    if (blocks === 0) return;
+    const nameOf = (i: number) =>
+      digests.subarray(DIGEST_BYTES * i, DIGEST_BYTES * (i + 1)).toHex();
+    if (this.#byName.has(nameOf(blocks - 1))) return;
+    const { tokens, media } = prompt;
+    const items = media.reduce((sum, { name }) => sum + BYTES_AN_ITEM + name.length, 0);
+    const bytes = tokens.byteLength + BYTES_A_BLOCK * blocks + items;
+    if (bytes > this.#bytesMax) return;
+    const kept = { tokens: tokens.slice(), media };
+    const added = { namespace, prompt: kept, names: new Set<string>(), bytes };
+    for (let i = 0; i < blocks; i++) {
+      const name = nameOf(i);
+      this.#forgetName(name);
+      added.names.add(name);
+      this.#byName.set(name, { from: added, blocks: i + 1 });
+    }
+    this.#all.add(added);
+    this.#bytes += bytes;
+    while (this.#bytes > this.#bytesMax) {
+      const [oldest] = this.#all;
+      for (const name of [...oldest!.names]) this.#forgetName(name);
+    }
+  }
+
+  #forgetName(name: string): void {
+    const known = this.#byName.get(name);
+    if (known === undefined) return;
+    this.#byName.delete(name);
+    known.from.names.delete(name);
+    if (known.from.names.size > 0) return;
+    this.#all.delete(known.from);
+    this.#bytes -= known.from.bytes;
+  }
 }

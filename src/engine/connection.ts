@@ -1,26 +1,42 @@
-import { loopTurns, type NamespaceIndex, type TurnSource } from "../core/index.ts";
-import type { Holder } from "../store/index.ts";
-import type { ConnectionNamespaces } from "./connection-namespaces.ts";
+import { assert, loopTurns, type NamespaceIndex, type TurnSource } from "../core/index.ts";
+import {
+  blockChainOf,
+  type Hashing,
+  macKeyIdOf,
+  manifestProblem,
+  type NamespaceManifest,
+  namespaceKey,
+} from "../identity/index.ts";
+import type { HandleBatch, Holder, Namespaces } from "../store/index.ts";
 import type { ConnectionShare } from "./engine-shares.ts";
-import type { GpuLine, WarmEngine } from "./gpu/index.ts";
-import type { EngineLimits } from "./limits.ts";
+import type { GpuConnection } from "./gpu-copies.ts";
+import type { WarmEngine } from "./gpu-warming.ts";
 import {
   consumeOutput,
   createFrameReader,
   createOutput,
   encodeErrorReply,
+  encodeOutcomesReply,
   encodeRefusal,
   type Frame,
   type FrameHead,
   type FrameReader,
   type FrameStatus,
+  NAMESPACES_MAX,
+  type NamespaceRequest,
+  type OutcomeOp,
   type Output,
   pendingBytes,
   pendingOutput,
   type Refusal,
+  wantsReply,
 } from "./protocol/index.ts";
+import type { EngineLimits } from "./server-options.ts";
 
-/** What of Bun's socket a connection uses. `write` takes what fits and says how much that was. */
+/**
+ * The part of Bun's socket that a connection uses. `write` accepts what fits and returns its
+ * length.
+ */
 export interface Wire {
   write(bytes: Uint8Array): number;
   pause(): void;
@@ -33,25 +49,27 @@ export interface Greeted {
   readonly name: string;
   readonly namespace: NamespaceIndex;
   readonly namespaceKey: Uint8Array;
-  /** Bits of `Feature` that both sides have. */
+  /** Bits of `Feature` that both sides support. */
   readonly features: number;
   readonly namespaces: ConnectionNamespaces;
   readonly blockTokens: number;
   readonly holder: Holder;
-  readonly gpu: GpuLine;
+  readonly gpu: GpuConnection;
   readonly warm: WarmEngine;
 }
 
 /**
- * A request that is too long for one turn: its pieces run in order, and no later frame of the
- * connection before the last one. Returns what a handler returns.
+ * A request that is too long for one turn of the event loop. Its pieces run in order, before any
+ * later frame of the connection. Returns what a handler returns.
  */
 export type FrameWork = Iterator<void, Refusal | null>;
 
-/** Answers a frame into the connection's output, or says why it is refused. */
+/** Writes the answer to a frame to the connection's output, or returns why the frame is refused. */
 export type FrameHandler = (connection: Connection, frame: Frame) => Refusal | null | FrameWork;
 
-/** Runs the first piece: the answer if it was the only one, else the work that is left. */
+/**
+ * Runs the first piece. Returns the result if it was the only piece, otherwise the remaining work.
+ */
 export function begun(work: FrameWork): Refusal | null | FrameWork {
   const first = work.next();
   return first.done === true ? first.value : work;
@@ -62,29 +80,29 @@ export function isWork(answered: Refusal | null | FrameWork): answered is FrameW
 }
 
 /**
- * One engine's line: cuts its bytes into frames, answers them in order, and holds its requests back
- * while it does not read.
+ * Server side of an engine's connection. Splits the received bytes into frames, answers them in
+ * order, and stops reading requests while the client does not read its answers.
  *
- * States: waiting for the hello → greeted → closed. A fatal refusal is answered, then the line
- * closes.
+ * States: waiting for the hello → greeted → closed. After the answer to a fatal refusal the
+ * connection closes.
  */
 export class Connection {
   readonly id: number;
-  /** User of the process behind it. */
+  /** User id of the engine's process. */
   readonly uid: number;
-  /** What its engine may take; null: there is no limit. */
+  /** The limits of the connection's engine. Null: no limits. */
   readonly share: ConnectionShare | null;
   readonly output: Output = createOutput();
   greeted: Greeted | null = null;
   /** Monotonic milliseconds of the last frame. */
   lastFrameMs: number;
-  /** Since when answers wait unread beyond the cap; null while they do not. */
+  /** Since when unread answers exceed the limit. Null while they do not. */
   stalledSinceMs: number | null = null;
-  /** Requests whose answer is still being worked on. */
+  /** Requests whose answers are pending. */
   working = 0;
-  /** Of these, lookups that wait for blocks. */
+  /** Pending lookups that wait for blocks. */
   lookups = 0;
-  /** Blocks that these lookups name, counted for each rank. */
+  /** Blocks that these lookups name, counted once per rank. */
   lookupNames = 0;
   readonly #wire: Wire;
   readonly #reader: FrameReader;
@@ -93,9 +111,9 @@ export class Connection {
   readonly #nowMs: () => number;
   readonly #onFault: (connection: Connection, error: unknown) => void;
   #closed = false;
-  /** Shared by the connections of one process. */
+  /** Shared by the connections of a process. */
   readonly source: TurnSource;
-  /** A request of which some pieces are left; frames behind it are held back. */
+  /** A request with remaining pieces. Later frames wait for it. */
   #work: { readonly head: FrameHead; readonly pieces: FrameWork } | null = null;
   #waitsForTurn = false;
 
@@ -109,7 +127,7 @@ export class Connection {
       readonly uid?: number;
       readonly source?: TurnSource;
       readonly share?: ConnectionShare;
-      /** Told of a failure that no caller of this connection is there to see. */
+      /** Called for a failure outside of any call by the connection's owner. */
       onFault: (connection: Connection, error: unknown) => void;
     },
   ) {
@@ -131,7 +149,7 @@ export class Connection {
     return this.#closed;
   }
 
-  /** Takes what the socket brought. */
+  /** Handles received bytes. */
   receive(chunk: Uint8Array): void {
     if (this.#closed) return;
     if (!this.source.begin() && !this.#reader.holding) {
@@ -142,7 +160,7 @@ export class Connection {
     this.flush();
   }
 
-  /** The socket can take more again, or there is more to write: goes on as far as that goes. */
+  /** The socket is writable again, or there is more to write: continues as far as possible. */
   drained(): void {
     this.flush();
     if (this.#closed || pendingBytes(this.output) > 0) return;
@@ -152,7 +170,7 @@ export class Connection {
     else this.#yieldTurn();
   }
 
-  /** Takes up what was held back, in a slice that has begun. */
+  /** Continues with waiting frames, in a slice that has begun. */
   #goOn(): void {
     if (this.#work !== null && !this.#runWork(this.#work)) return;
     if (this.#closed) return;
@@ -178,17 +196,17 @@ export class Connection {
     return false;
   };
 
-  /** Whether the client reads its answers, as far as it must before more are made. */
+  /** Whether the client has read enough answers for more to be written. */
   #mayAnswer(): boolean {
     if (pendingBytes(this.output) <= this.#limits.unreadBytesMax) return true;
-    // What the socket takes at once does not count as unread.
+    // Bytes that the socket accepts immediately do not count as unread.
     this.flush();
     if (pendingBytes(this.output) <= this.#limits.unreadBytesMax) return true;
     this.stalledSinceMs ??= this.#nowMs();
     return false;
   }
 
-  /** Runs pieces while the turn lasts. False: some are left, or the connection is closed. */
+  /** Runs pieces while the slice lasts. False if pieces remain or the connection is closed. */
   #runWork(work: { readonly head: FrameHead; readonly pieces: FrameWork }): boolean {
     this.#work = work;
     for (;;) {
@@ -210,7 +228,7 @@ export class Connection {
     if (refused.fatal) this.hangUp();
   }
 
-  /** Others have their turn before this one's requests go on. */
+  /** Lets other connections run before this one's requests continue. */
   #yieldTurn(): void {
     this.#waitsForTurn = true;
     this.#wire.pause();
@@ -218,7 +236,7 @@ export class Connection {
       .turn()
       .then(() => {
         this.#waitsForTurn = false;
-        // Else the socket says when the client has read.
+        // Otherwise `drained` is called once the client has read.
         if (!this.#closed && this.#mayAnswer()) this.#goOn();
       })
       .catch((error) => this.#onFault(this, error));
@@ -230,7 +248,7 @@ export class Connection {
     this.hangUp();
   }
 
-  /** Writes what waits, as far as the socket takes it. */
+  /** Writes pending output as far as the socket accepts it. */
   flush(): void {
     if (this.#closed) return;
     while (pendingBytes(this.output) > 0) {
@@ -245,8 +263,7 @@ export class Connection {
   }
 
   /**
-   * What waits to be written, for the one who writes it with a descriptor; `sent` says how much
-   * went.
+   * Pending output, for a caller that writes it together with a descriptor and then calls `sent`.
    */
   takePending(): Uint8Array {
     return pendingOutput(this.output);
@@ -256,20 +273,20 @@ export class Connection {
     consumeOutput(this.output, bytes);
   }
 
-  /** Says why in a frame about the connection itself, then closes. */
+  /** Sends the reason in a frame without a request, then closes. */
   dismiss(status: Exclude<FrameStatus, 0>, text: string): void {
-    this.tell(status, text);
+    this.notify(status, text);
     this.hangUp();
   }
 
-  /** Says something in a frame about the connection itself. */
-  tell(status: Exclude<FrameStatus, 0>, text: string): void {
+  /** Sends a message in a frame without a request. */
+  notify(status: Exclude<FrameStatus, 0>, text: string): void {
     if (this.#closed) return;
     encodeErrorReply(this.output, 0, 0, status, text);
     this.flush();
   }
 
-  /** Closes behind what is written. */
+  /** Closes after the pending output. */
   hangUp(): void {
     this.flush();
     if (this.#closed) return;
@@ -277,15 +294,143 @@ export class Connection {
     this.#wire.end();
   }
 
-  /** Ends the line without a word: the socket is gone, or its reader is. */
+  /** Closes without a message, because the socket or its reader is gone. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
     this.#wire.terminate();
   }
 
-  /** The socket reported its end. */
+  /** Called when the socket has ended. */
   ended(): void {
     this.#closed = true;
   }
+}
+
+/** Maximum ranks of a model in one request. */
+const RANKS_MAX = 256;
+
+export interface NamespaceRef {
+  readonly index: NamespaceIndex;
+  /** 32 bytes. */
+  readonly key: Uint8Array;
+}
+
+interface Opened extends NamespaceRef {
+  readonly manifest: NamespaceManifest;
+  /** The namespaces of all ranks, this one first. Null until first used. */
+  family: readonly NamespaceRef[] | null;
+}
+
+/**
+ * The namespaces of a connection: of its manifest, of the other ranks, and of requests with an
+ * adapter or a salt. Handle 0 is the connection's own.
+ */
+export class ConnectionNamespaces {
+  readonly #hashing: Hashing;
+  readonly #namespaces: Namespaces;
+  readonly #opened: Opened[];
+  readonly #handles = new Map<string, number>();
+
+  constructor(
+    parts: { readonly hashing: Hashing; readonly namespaces: Namespaces },
+    manifest: NamespaceManifest,
+    own: NamespaceRef,
+  ) {
+    this.#hashing = parts.hashing;
+    this.#namespaces = parts.namespaces;
+    this.#opened = [{ ...own, manifest, family: null }];
+    this.#handles.set(own.key.toHex(), 0);
+  }
+
+  /** Null if the handle is unknown. */
+  of(handle: number): NamespaceRef | null {
+    return this.#opened[handle] ?? null;
+  }
+
+  /**
+   * Returns the handle of the manifest's namespace with this adapter and salt, or why it cannot be
+   * opened.
+   */
+  open({ loraDigest, salt }: NamespaceRequest): number | string {
+    const own = this.#opened[0]!.manifest;
+    const manifest: NamespaceManifest = {
+      ...own,
+      loraDigest: loraDigest ?? own.loraDigest,
+      tenantSalt: salt ?? own.tenantSalt,
+    };
+    const problem = manifestProblem(manifest);
+    if (problem !== null) return problem;
+    const key = namespaceKey(this.#hashing, manifest);
+    const name = key.toHex();
+    const known = this.#handles.get(name);
+    if (known !== undefined) return known;
+    if (this.#opened.length > NAMESPACES_MAX) {
+      return `at most ${NAMESPACES_MAX} namespaces per connection: open another connection`;
+    }
+    const index = this.#namespaces.indexOf(key);
+    if (index === null) return "namespace limit of this agent reached: restart it";
+    this.#describe(index, manifest);
+    this.#opened.push({ index, key, manifest, family: null });
+    this.#handles.set(name, this.#opened.length - 1);
+    return this.#opened.length - 1;
+  }
+
+  /** Registers what peers need to know about the namespace. Routers do not list it. */
+  #describe(index: NamespaceIndex, manifest: NamespaceManifest): void {
+    const macKeyId = macKeyIdOf(manifest);
+    if (macKeyId !== null) this.#namespaces.setMacKeyId(index, macKeyId);
+    if (this.#namespaces.factsOf(index) !== null) return;
+    const { model, blockTokens } = manifest;
+    this.#namespaces.describe(index, { model, blockTokens, chain: blockChainOf(manifest) }, false);
+  }
+
+  /** The namespaces of all ranks, the connection's own first, or the reason for their absence. */
+  familyOf(handle: number): readonly NamespaceRef[] | string {
+    const opened = this.#opened[handle]!;
+    if (opened.family !== null) return opened.family;
+    const { tpSize, ppSize, tpRank, ppRank } = opened.manifest;
+    const ranks = tpSize * ppSize;
+    if (ranks > RANKS_MAX) {
+      return `a family of ${ranks} ranks: at most ${RANKS_MAX} can be looked up at once`;
+    }
+    const family: NamespaceRef[] = [{ index: opened.index, key: opened.key }];
+    for (let rank = 0; rank < ranks; rank++) {
+      const [tp, pp] = [rank % tpSize, Math.floor(rank / tpSize)];
+      if (tp === tpRank && pp === ppRank) continue;
+      const manifest = { ...opened.manifest, tpRank: tp, ppRank: pp };
+      const key = namespaceKey(this.#hashing, manifest);
+      const index = this.#namespaces.indexOf(key);
+      if (index === null) return "namespace limit of this agent reached: restart it";
+      this.#describe(index, manifest);
+      family.push({ index, key });
+    }
+    opened.family = family;
+    return family;
+  }
+}
+
+export function greetedOf(connection: Connection): Greeted {
+  assert(connection.greeted !== null, "a handler runs after HELLO");
+  return connection.greeted;
+}
+
+export function answerOutcomes(
+  connection: Connection,
+  frame: FrameHead,
+  handles: HandleBatch,
+): void {
+  if (!wantsReply(frame)) return;
+  encodeOutcomesReply(connection.output, frame.op as OutcomeOp, frame.requestId, handles);
+}
+
+export function answerOne(
+  connection: Connection,
+  frame: FrameHead,
+  handles: HandleBatch,
+  outcome: number,
+): void {
+  handles.count = 1;
+  handles.outcome[0] = outcome;
+  answerOutcomes(connection, frame, handles);
 }

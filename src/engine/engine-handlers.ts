@@ -1,13 +1,23 @@
 import { BlockOutcome, DIGEST_BYTES, type TurnSource } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import { Tier } from "../store/blocks/index.ts";
-import type { AddressBatch, BlockStore, HandleBatch, Holder, LookupState } from "../store/index.ts";
-import { answerOutcomes, greetedOf } from "./answers.ts";
-import type { RememberedPrompts } from "./block-names.ts";
-import { BlockNaming, requestedBlocks } from "./block-naming.ts";
-import { begun, type Connection, type FrameWork } from "./connection.ts";
-import type { NamespaceRef } from "./connection-namespaces.ts";
-import type { EngineLimits } from "./limits.ts";
+import type {
+  AddressBatch,
+  BlockStore,
+  HandleBatch,
+  Holder,
+  LookupState,
+  LookupWish,
+} from "../store/index.ts";
+import { BlockNaming, type RememberedPrompts, requestedBlocks } from "./block-naming.ts";
+import {
+  answerOutcomes,
+  begun,
+  type Connection,
+  type FrameWork,
+  greetedOf,
+  type NamespaceRef,
+} from "./connection.ts";
 import {
   ANNOUNCE_ITEM_BYTES,
   AnnounceFlag,
@@ -35,30 +45,37 @@ import {
   type Refusal,
   refusal,
 } from "./protocol/index.ts";
+import type { EngineLimits } from "./server-options.ts";
 
-/** How long a reservation lasts that names no time. */
+/** Default duration of a reservation. */
 const HOLD_MS = 10_000;
-/** Lookups of one connection that wait for blocks. */
+/** Maximum lookups of a connection that wait for blocks. */
 const LOOKUPS_MAX = 4_096;
-/** A client that leaves so much unread gets no partial answers. */
+/** A client with more unread bytes than this gets no partial answers. */
 const PARTIAL_UNREAD_MAX = 256 * 1024;
 const LOOKUP_HEAD_BYTES = 24;
-/** Blocks that one request names, counted for each rank: naming and finding them is one turn. */
+/**
+ * Maximum blocks in one request, counted once per rank. Naming and finding them takes one turn of
+ * the event loop.
+ */
 const NAMES_MAX = 65_536;
-/** Names that are announced in one piece of work. */
+/** Blocks announced in one piece of work. */
 const NAMES_A_PIECE = 512;
-/** Blocks that waiting lookups of one connection name, counted for each rank; 64 bytes each. */
+/**
+ * Maximum blocks in the waiting lookups of a connection, counted once per rank. Each needs 64
+ * bytes.
+ */
 const NAMES_WAITING_MAX = 2 ** 20;
-/** The longest that a lookup waits. */
+/** Maximum duration of a lookup. */
 const LOOKUP_MS_MAX = 600_000;
-/** Of a frame with a receipt: headers and padding. */
+/** Header and padding of a frame with a receipt. */
 const COMMAND_ROOM_BYTES = 32;
 
-/** Where commands of engines go. */
+/** Destination of the engines' commands. */
 export interface CommandPort {
   /**
-   * Carries out a command, JSON as UTF-8, and answers with its receipt, of `bytesMax` at most.
-   * `name`: of the client. `source`: in whose slices it is read and its receipt is written.
+   * Executes a command (JSON as UTF-8) and returns its receipt, at most `bytesMax` bytes. `name` is
+   * the client's name. Reading and writing happen in slices of `source`.
    */
   submit(
     json: Uint8Array,
@@ -71,7 +88,7 @@ export interface EngineHandlerContext {
   readonly store: BlockStore;
   readonly hashing: Hashing;
   readonly limits: EngineLimits;
-  /** Null or absent: this agent takes no commands. */
+  /** Null or absent: this agent accepts no commands from engines. */
   readonly commands?: CommandPort | null;
   draining(): boolean;
   answerLater(connection: Connection, answered: Promise<void>): void;
@@ -79,14 +96,14 @@ export interface EngineHandlerContext {
 
 type Handler = (connection: Connection, frame: Frame, holder: Holder) => Refusal | null | FrameWork;
 
-/** Memory that handlers fill and read before they return. */
+/** Scratch memory that handlers fill and read before they return. */
 export interface EngineScratch {
   readonly batch: AddressBatch;
   readonly handles: HandleBatch;
   readonly named: { readonly digests: Uint8Array };
 }
 
-/** What connections that form one engine ask for. */
+/** Handlers of the requests of connections that belong to an engine. */
 export function engineHandlers(
   context: EngineHandlerContext,
   scratch: EngineScratch,
@@ -112,7 +129,7 @@ const malformed = (text: string) => refusal(FrameStatus.malformed, text);
 export function namespaceOf(connection: Connection, handle: number): NamespaceRef | Refusal {
   return (
     greetedOf(connection).namespaces.of(handle) ??
-    malformed(`namespace ${handle} was not given on this connection: ask with NAMESPACE`)
+    malformed(`unknown namespace handle ${handle}: request one with NAMESPACE`)
   );
 }
 
@@ -132,16 +149,16 @@ function join(connection: Connection, frame: Frame, holder: Holder): Refusal | n
   if (!decoded.ok) return decoded.refusal;
   const engine = decoded.value.engine.toHex();
   const members = holder.engine.join(engine, connection.uid);
-  if (members === "joined") return malformed("join: this connection is of an engine already");
+  if (members === "joined") return malformed("join: this connection already belongs to an engine");
   if (members === "foreign") {
-    return malformed("join: this engine's processes are of another user: draw another id");
+    return malformed("join: this engine belongs to another user: use another id");
   }
   connection.share?.joined(engine);
   encodeJoinReply(connection.output, frame.requestId, members);
   return null;
 }
 
-/** The ranks that a request means: all of the family, or the connection's own. */
+/** The ranks of a request: all of the family, or the connection's own. */
 function ranksOf(
   connection: Connection,
   handle: number,
@@ -154,14 +171,17 @@ function ranksOf(
   return typeof family === "string" ? refusal(FrameStatus.limit, family) : family;
 }
 
-/** Blocks that one LOOKUP may ask for, so that its answer fits a frame. */
+/** Maximum blocks in one LOOKUP, so that its answer fits a frame. */
 function blocksMax({ itemsMax, frameBytesMax }: EngineLimits): number {
   const fitting = (frameBytesMax - HEADER_BYTES - LOOKUP_HEAD_BYTES - 8) / (DIGEST_BYTES + 1);
   return Math.min(itemsMax, Math.floor(fitting));
 }
 
 const UNKNOWN_PARENT = {
-  ...{ leading: 0, ready: 0, hold: 0, announced: 0 },
+  leading: 0,
+  ready: 0,
+  hold: 0,
+  announced: 0,
   flags: LookupReplyFlag.unknownParent,
 };
 
@@ -195,28 +215,17 @@ function* lookUp(
   const { length } = ranks[0]!.digests;
   const count = length / DIGEST_BYTES;
   const digests = has(LookupFlag.digests) ? ranks[0]!.digests : null;
-  const answer = (state: LookupState, more: number) =>
-    encodeLookupReply(
-      ...([connection.output, requestId, replyOf(state, more)] as const),
-      ...([count, state.best, digests] as const),
-    );
+  const answer = (state: LookupState, more: number) => {
+    const reply = replyOf(state, more);
+    encodeLookupReply(connection.output, requestId, reply, count, state.best, digests);
+  };
   const partial = (state: LookupState) => {
     const isRead = pendingBytes(connection.output) < PARTIAL_UNREAD_MAX;
     if (!has(LookupFlag.progress) || connection.closed || !isRead) return;
     answer(state, LookupReplyFlag.more);
     connection.flush();
   };
-  const lookup = holder.lookup(
-    {
-      ...{ ranks, count, layer: request.layer, tiers: request.tiers || Tier.ram | Tier.ssd },
-      ...{ hold: has(LookupFlag.hold), fetch: has(LookupFlag.fetch), wait: has(LookupFlag.wait) },
-      deadlineMs: Math.min(request.deadlineMs || limits.acquireMs, LOOKUP_MS_MAX),
-      holdMs: Math.min(request.holdMs || HOLD_MS, ENGINE_MS_MAX),
-      readers: request.readers || 1,
-      source: request.source,
-    },
-    partial,
-  );
+  const lookup = holder.lookup(wishOf(request, ranks, count, limits), partial);
   if (lookup.isOver) {
     answer(lookup.state, 0);
     return null;
@@ -234,7 +243,30 @@ function* lookUp(
   return null;
 }
 
-/** Why a lookup is not begun; null: it may be. */
+/** The lookup that a request asks for, with the defaults and limits of this agent. */
+function wishOf(
+  request: LookupRequest,
+  ranks: LookupWish["ranks"],
+  count: number,
+  { acquireMs }: EngineLimits,
+): LookupWish {
+  const has = (flag: number) => (request.flags & flag) !== 0;
+  return {
+    ranks,
+    count,
+    layer: request.layer,
+    tiers: request.tiers || Tier.ram | Tier.ssd,
+    hold: has(LookupFlag.hold),
+    fetch: has(LookupFlag.fetch),
+    wait: has(LookupFlag.wait),
+    deadlineMs: Math.min(request.deadlineMs || acquireMs, LOOKUP_MS_MAX),
+    holdMs: Math.min(request.holdMs || HOLD_MS, ENGINE_MS_MAX),
+    readers: request.readers || 1,
+    source: request.source,
+  };
+}
+
+/** Why a lookup cannot start. Null if it can. */
 function whyNot(
   context: EngineHandlerContext,
   connection: Connection,
@@ -246,15 +278,15 @@ function whyNot(
     return refusal(FrameStatus.draining, "the agent is stopping: connect again later");
   }
   if ((flags & LookupFlag.hold) !== 0 && holder.engine.group === null) {
-    return malformed("lookup: blocks are reserved for an engine: JOIN first");
+    return malformed("lookup: only an engine can reserve blocks: send JOIN first");
   }
   const { lookups, lookupNames } = connection;
   if (lookups < LOOKUPS_MAX && lookupNames < NAMES_WAITING_MAX) return null;
-  const text = `${lookups} lookups of ${lookupNames} blocks wait: read their answers`;
+  const text = `${lookups} lookups of ${lookupNames} blocks are waiting: read their answers`;
   return refusal(FrameStatus.limit, text);
 }
 
-/** Null: the blocks of all ranks may be named in one turn. */
+/** Null if the blocks of all ranks can be named in one turn of the event loop. */
 function tooManyNames(count: number, refs: readonly NamespaceRef[]): Refusal | null {
   if (count * refs.length <= NAMES_MAX) return null;
   const text = `${count} blocks of ${refs.length} ranks: at most ${NAMES_MAX} in one request`;
@@ -298,11 +330,12 @@ function* announce(
   const decoded = decodeAnnounceRequest(frame, limits.itemsMax);
   if (!decoded.ok) return decoded.refusal;
   const { group } = holder.engine;
-  if (group === null) return malformed("announce: blocks are announced by an engine: JOIN first");
+  if (group === null)
+    return malformed("announce: only an engine can announce blocks: send JOIN first");
   const { kind, flags, namespace, items, count, layer, ttlMs } = decoded.value;
   const isFamily = (flags & AnnounceFlag.family) !== 0;
   if (isFamily && kind === AnnounceKind.digests) {
-    return malformed("announce: digests are of one rank: clear flag bit 0, or send chain keys");
+    return malformed("announce: digests belong to one rank: clear flag bit 0, or send chain keys");
   }
   const refs = ranksOf(connection, namespace, isFamily);
   if ("fatal" in refs) return refs;
@@ -332,7 +365,7 @@ function* announce(
   return null;
 }
 
-/** A block that one rank has is `ok` as soon as another rank's was announced. */
+/** A block that one rank already has is `ok` once the block of another rank has been announced. */
 function worstOf(outcome: number): number {
   return outcome === BlockOutcome.present ? BlockOutcome.ok : outcome;
 }
@@ -345,9 +378,10 @@ function command(
   const decoded = decodeCommand(frame);
   if (!decoded.ok) return decoded.refusal;
   if (commands === undefined || commands === null) {
-    return refusal(FrameStatus.unknownOp, "this agent takes no commands");
+    return refusal(FrameStatus.unknownOp, "this agent accepts no commands");
   }
-  if (draining()) return refusal(FrameStatus.draining, "the agent is stopping: send it later");
+  if (draining())
+    return refusal(FrameStatus.draining, "the agent is stopping: send the command later");
   const { requestId } = frame;
   const { name } = greetedOf(connection);
   const bytesMax = limits.frameBytesMax - COMMAND_ROOM_BYTES;

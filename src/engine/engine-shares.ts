@@ -5,89 +5,90 @@ import type { SlotShare } from "../store/index.ts";
 
 /** Part of RAM, and of the connections, that no single engine may take from the others. */
 const MARGIN = 1 / 8;
-/** An engine that holds less than this part of RAM may use the margin. */
+/** An engine that holds less than this part of RAM may also use the margin. */
 const SMALL_SHARE = MARGIN / 2;
-/** With fewer blocks than this in RAM, shares of it mean nothing. */
+/** With fewer blocks in RAM than this, shares are not enforced. */
 const BLOCKS_MIN = 16;
 /** Part of its share from which an engine is reported. */
 const REPORTED_SHARE = 0.8;
-/** How long the report stays after the engine last held so much, or was refused. */
+/** How long the report lasts after the engine last held this much or was refused. */
 const REPORTED_MS = 30_000;
-/** `PIDFS_MAGIC` of Linux 6.9: only there does a process's descriptor have an inode of its own. */
+/** `PIDFS_MAGIC` of Linux 6.9. Since then each process's pidfd has its own inode. */
 const PIDFS_MAGIC = 0x50494446;
 
 export interface ShareLimits {
   readonly connectionsMax: number;
-  /** Connections of one process. */
+  /** Maximum connections of a process. */
   readonly processConnectionsMax: number;
-  /** Part of RAM whose slots one engine may hold while there are others. */
+  /** Part of RAM whose slots one engine may hold while there are other engines. */
   readonly heldShare: number;
 }
 
-/** What is known of a process that connects. */
+/** A process that connects. */
 export interface EngineProcess {
-  /** 0 where the process is in a PID namespace that this one cannot see. */
+  /** 0 if the process is in a PID namespace that this one cannot see. */
   readonly pid: number;
   readonly uid: number;
   readonly pidFd: number;
 }
 
-/** One engine: a process, or several that joined under one id. */
-class Party {
+/** One engine: a process, or several processes that joined with one id. */
+class OwnerGroup {
   heldBytes = 0;
   heldSlots = 0;
   wasRefused = false;
-  readonly members = new Set<Member>();
+  readonly processes = new Set<ProcessEntry>();
 }
 
-/** One process with all of its connections, lost ones whose slots are not free yet included. */
-class Member {
+/** One process with all its connections, including lost ones whose slots are still held. */
+class ProcessEntry {
   readonly key: string | null;
   readonly pid: number;
   readonly uid: number;
   readonly command: string;
   connections = 0;
-  /** Connections, and lost ones whose slots are not free yet. */
+  /** Connections, including lost ones whose slots are still held. */
   users = 0;
-  party = new Party();
-  /** More connections win a process no more of the event loop's time. */
+  group = new OwnerGroup();
+  /** One source per process: more connections do not get it more of the event loop. */
   readonly source = loopTurns.source();
 
   constructor(key: string | null, { pid, uid }: EngineProcess) {
     [this.key, this.pid, this.uid, this.command] = [key, pid, uid, commandOf(pid)];
-    this.party.members.add(this);
+    this.group.processes.add(this);
   }
 }
 
-/** One connection's part in what its engine may take. Dispose it once its slots are free. */
+/** The share of a connection in its engine's limits. Dispose it once its slots are free. */
 export interface ConnectionShare extends SlotShare, Disposable {
-  /** The connection is over; its slots may not be free yet. */
+  /** The connection has ended; its slots may still be held. */
   ended(): void;
-  /** The connection is one of the engine with this id. */
+  /** The connection belongs to the engine with this id. */
   joined(engine: string): void;
-  /** In whose slices the requests of the process are handled. */
+  /** The process's requests are handled in slices of this source. */
   readonly source: TurnSource;
-  /** Why the connection is one too many; null where it is not. */
+  /** Why the connection exceeds a limit. Null if it does not. */
   readonly refusal: string | null;
 }
 
 /**
- * What each engine has of connections and of RAM, so that none keeps them from the others.
+ * Shares of connections and of RAM per engine, so that none starves the others.
  *
- * An engine may hold slots of `heldShare` of RAM while there are other engines. An engine that is
- * alone may hold all but a margin, so that another one can begin. Bytes are counted, not slots.
+ * While there are other engines, an engine may hold slots of at most `heldShare` of RAM. A single
+ * engine may hold all of RAM except a margin, so that another one can start. Bytes are counted, not
+ * slots.
  */
 export class EngineShares {
   readonly #ramBytes: () => number;
   #limits: ShareLimits;
-  readonly #members = new Set<Member>();
-  readonly #byKey = new Map<string, Member>();
-  readonly #parties = new Set<Party>();
-  readonly #engines = new Map<string, Party>();
+  readonly #processes = new Set<ProcessEntry>();
+  readonly #byKey = new Map<string, ProcessEntry>();
+  readonly #groups = new Set<OwnerGroup>();
+  readonly #engines = new Map<string, OwnerGroup>();
   #connections = 0;
   #heldBytes = 0;
 
-  /** `ramBytes`: of RAM that may hold blocks now. */
+  /** `ramBytes` returns the bytes of RAM that may currently hold blocks. */
   constructor(limits: ShareLimits, ramBytes: () => number) {
     [this.#limits, this.#ramBytes] = [limits, ramBytes];
   }
@@ -96,27 +97,27 @@ export class EngineShares {
     this.#limits = limits;
   }
 
-  /** Counts a connection of the process, whether or not it is one too many. */
-  open(process: EngineProcess): ConnectionShare {
-    const key = keyOf(process);
+  /** Counts a connection of the process, whether or not it exceeds a limit. */
+  open(peer: EngineProcess): ConnectionShare {
+    const key = keyOf(peer);
     const known = key === null ? undefined : this.#byKey.get(key);
-    const member = known ?? this.#enter(new Member(key, process));
-    const refusal = this.#whyNot(member);
-    member.connections++;
-    member.users++;
+    const process = known ?? this.#enter(new ProcessEntry(key, peer));
+    const refusal = this.#whyNot(process);
+    process.connections++;
+    process.users++;
     this.#connections++;
     const end = once(() => {
-      member.connections--;
+      process.connections--;
       this.#connections--;
     });
-    const leave = once(() => this.#leave(member));
+    const leave = once(() => this.#leave(process));
     return {
       refusal,
-      source: member.source,
-      mayTake: (bytes) => this.#mayTake(member.party, bytes),
-      took: (bytes) => this.#count(member.party, bytes, 1),
-      gave: (bytes) => this.#count(member.party, -bytes, -1),
-      joined: (engine) => this.#join(member, engine),
+      source: process.source,
+      mayTake: (bytes) => this.#mayTake(process.group, bytes),
+      took: (bytes) => this.#count(process.group, bytes, 1),
+      gave: (bytes) => this.#count(process.group, -bytes, -1),
+      joined: (engine) => this.#join(process, engine),
       ended: end,
       [Symbol.dispose]() {
         end();
@@ -125,101 +126,101 @@ export class EngineShares {
     };
   }
 
-  /** Reports the engine that holds nearly everything, if there is one. */
+  /** Reports an engine that holds nearly everything, if there is one. */
   report(health: Pick<Health, "raise">): void {
-    for (const party of this.#parties) {
+    for (const group of this.#groups) {
       const limit = this.#shareOf() * this.#ramBytes();
-      const isMuch = party.heldBytes >= REPORTED_SHARE * limit && party.heldSlots >= BLOCKS_MIN;
-      if (party.wasRefused || isMuch) {
-        health.raise("ENGINE_HOLDS_ALL", this.#textOf(party), { forMs: REPORTED_MS });
+      const isMuch = group.heldBytes >= REPORTED_SHARE * limit && group.heldSlots >= BLOCKS_MIN;
+      if (group.wasRefused || isMuch) {
+        health.raise("ENGINE_HOLDS_ALL", this.#textOf(group), { forMs: REPORTED_MS });
       }
-      party.wasRefused = false;
+      group.wasRefused = false;
     }
   }
 
-  #enter(member: Member): Member {
-    this.#members.add(member);
-    this.#parties.add(member.party);
-    if (member.key !== null) this.#byKey.set(member.key, member);
-    return member;
+  #enter(process: ProcessEntry): ProcessEntry {
+    this.#processes.add(process);
+    this.#groups.add(process.group);
+    if (process.key !== null) this.#byKey.set(process.key, process);
+    return process;
   }
 
-  #leave(member: Member): void {
-    if (--member.users > 0) return;
-    const { key, party } = member;
-    this.#members.delete(member);
+  #leave(process: ProcessEntry): void {
+    if (--process.users > 0) return;
+    const { key, group } = process;
+    this.#processes.delete(process);
     if (key !== null) this.#byKey.delete(key);
-    party.members.delete(member);
-    if (party.members.size > 0) return;
-    this.#parties.delete(party);
-    for (const [id, known] of this.#engines) if (known === party) this.#engines.delete(id);
+    group.processes.delete(process);
+    if (group.processes.size > 0) return;
+    this.#groups.delete(group);
+    for (const [id, known] of this.#engines) if (known === group) this.#engines.delete(id);
   }
 
-  #whyNot(member: Member): string | null {
+  #whyNot(process: ProcessEntry): string | null {
     const { connectionsMax, processConnectionsMax } = this.#limits;
     const kept = Math.floor(connectionsMax * MARGIN);
-    if (member.connections >= processConnectionsMax && member.key !== null) {
-      member.party.wasRefused = true;
+    if (process.connections >= processConnectionsMax && process.key !== null) {
+      process.group.wasRefused = true;
       return (
-        `process ${member.pid} has ${member.connections} connections already: close some, or ` +
+        `process ${process.pid} already has ${process.connections} connections: close some, or ` +
         "raise engine.clients_per_process"
       );
     }
     if (this.#connections >= connectionsMax) {
-      return `this agent takes ${connectionsMax} engines: raise engine.clients_max`;
+      return `this agent accepts ${connectionsMax} engines: raise engine.clients_max`;
     }
-    if (member.connections === 0 || this.#connections < connectionsMax - kept) return null;
+    if (process.connections === 0 || this.#connections < connectionsMax - kept) return null;
     return (
-      `the last ${kept} of ${connectionsMax} connections are kept for processes that have none: ` +
+      `the last ${kept} of ${connectionsMax} connections are reserved for processes without one: ` +
       "raise engine.clients_max"
     );
   }
 
-  /** Part of RAM that one engine may hold. */
+  /** Part of RAM that an engine may hold. */
   #shareOf(): number {
-    return this.#parties.size > 1 ? this.#limits.heldShare : 1 - MARGIN;
+    return this.#groups.size > 1 ? this.#limits.heldShare : 1 - MARGIN;
   }
 
-  #mayTake(party: Party, bytes: number): boolean {
+  #mayTake(group: OwnerGroup, bytes: number): boolean {
     const ramBytes = this.#ramBytes();
     if (this.#limits.heldShare >= 1 || bytes * BLOCKS_MIN > ramBytes) return true;
-    const own = party.heldBytes + bytes;
+    const own = group.heldBytes + bytes;
     const isFree = this.#heldBytes + bytes <= (1 - MARGIN) * ramBytes;
     const mayTake = own <= this.#shareOf() * ramBytes && (isFree || own <= SMALL_SHARE * ramBytes);
-    if (!mayTake) party.wasRefused = true;
+    if (!mayTake) group.wasRefused = true;
     return mayTake;
   }
 
-  #count(party: Party, bytes: number, slots: number): void {
-    party.heldBytes += bytes;
-    party.heldSlots += slots;
+  #count(group: OwnerGroup, bytes: number, slots: number): void {
+    group.heldBytes += bytes;
+    group.heldSlots += slots;
     this.#heldBytes += bytes;
   }
 
-  /** All processes of one engine have one share together. */
-  #join(member: Member, engine: string): void {
-    const own = member.party;
-    const party = this.#engines.get(engine);
-    if (party === undefined) {
+  /** All processes of an engine have one common share. */
+  #join(process: ProcessEntry, engine: string): void {
+    const own = process.group;
+    const group = this.#engines.get(engine);
+    if (group === undefined) {
       this.#engines.set(engine, own);
       return;
     }
-    if (party === own) return;
-    for (const one of own.members) {
-      one.party = party;
-      party.members.add(one);
+    if (group === own) return;
+    for (const one of own.processes) {
+      one.group = group;
+      group.processes.add(one);
     }
-    party.heldBytes += own.heldBytes;
-    party.heldSlots += own.heldSlots;
-    this.#parties.delete(own);
-    for (const [id, known] of this.#engines) if (known === own) this.#engines.set(id, party);
+    group.heldBytes += own.heldBytes;
+    group.heldSlots += own.heldSlots;
+    this.#groups.delete(own);
+    for (const [id, known] of this.#engines) if (known === own) this.#engines.set(id, group);
   }
 
-  #textOf({ heldBytes, heldSlots, members }: Party): string {
-    const [first] = members;
-    const connections = [...members].reduce((sum, member) => sum + member.connections, 0);
+  #textOf({ heldBytes, heldSlots, processes }: OwnerGroup): string {
+    const [first] = processes;
+    const connections = [...processes].reduce((sum, process) => sum + process.connections, 0);
     const percent = Math.round((100 * heldBytes) / Math.max(1, this.#ramBytes()));
-    const more = members.size > 1 ? ` and ${members.size - 1} more of its engine` : "";
+    const more = processes.size > 1 ? ` and ${processes.size - 1} more of its engine` : "";
     const { pid, uid, command } = first!;
     return (
       `process ${pid} (uid ${uid}, ${command})${more} holds ${heldSlots} slots, ${percent} % of ` +
@@ -237,7 +238,7 @@ function once(run: () => void): () => void {
   };
 }
 
-/** The mark of a process that no other living one has; null if this kernel has none. */
+/** Identifies a process among all living ones. Null if this kernel offers no identifier. */
 function keyOf({ pid, pidFd }: EngineProcess): string | null {
   const inode = inodeOf(pidFd);
   if (inode !== null) return `inode ${inode}`;
@@ -258,6 +259,6 @@ function commandOf(pid: number): string {
   try {
     return readFileSync(`/proc/${pid}/comm`, "utf8").trim();
   } catch {
-    return "command unknown";
+    return "unknown command";
   }
 }

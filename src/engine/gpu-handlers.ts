@@ -1,7 +1,7 @@
 import type { Native } from "../native/index.ts";
 import type { Holder } from "../store/index.ts";
 import type { Connection } from "./connection.ts";
-import type { GpuPlane } from "./gpu/index.ts";
+import type { GpuPlane } from "./gpu-copies.ts";
 import {
   type CopyOp,
   createPieceItems,
@@ -29,25 +29,28 @@ export interface GpuHandlerContext {
   readonly gpu: GpuPlane;
   readonly itemsMax: number;
   draining(): boolean;
-  /** Sends what waits in the connection's output with a descriptor on it; bytes sent, or null. */
+  /**
+   * Sends the connection's pending output together with a descriptor. Returns the bytes sent, or
+   * null.
+   */
   sendFd(connection: Connection, fd: number): number | null;
-  /** Lets other requests go on until `answered` has written its answer. */
+  /** Lets other requests continue until `answered` has written its answer. */
   answerLater(connection: Connection, answered: Promise<void>): void;
 }
 
 type Handler = (connection: Connection, frame: Frame, holder: Holder) => Refusal | null;
 
-const DRAINING = "the agent is stopping: it takes no more memory and offers no more blocks";
+const DRAINING = "the agent is stopping: it registers no memory and offers no blocks";
 
-/** Memory of engines' GPUs, copies between it and slots, and blocks offered to it. */
+/** Handlers for GPU memory of engines, copies between it and slots, and offers of blocks. */
 export function gpuMemoryHandlers(context: GpuHandlerContext): Partial<Record<number, Handler>> {
   const asking = { wantsChannel: false };
   const handlers: Partial<Record<number, Handler>> = {
     [Op.gpuDevices]: (connection, frame) => {
       const bad = decodeGpuDevicesRequest(frame, asking);
       if (bad !== null) return bad;
-      const { gpu: line } = connection.greeted!;
-      const hasChannel = asking.wantsChannel && line.hasDevices;
+      const { gpu } = connection.greeted!;
+      const hasChannel = asking.wantsChannel && gpu.hasDevices;
       if (hasChannel) return answerWithChannel(context, connection, frame);
       const devices = devicesOf(context, connection);
       encodeGpuDevicesReply(connection.output, frame.requestId, { hasChannel, devices });
@@ -58,9 +61,9 @@ export function gpuMemoryHandlers(context: GpuHandlerContext): Partial<Record<nu
       const items = decodeGpuRegisterRequest(frame);
       if (!items.ok) return items.refusal;
       const { requestId } = frame;
-      const { gpu: line } = connection.greeted!;
-      const answer = line.register(items.value).then((answers) => {
-        holder.near(line.node);
+      const { gpu } = connection.greeted!;
+      const answer = gpu.register(items.value).then((answers) => {
+        holder.near(gpu.node);
         encodeGpuRegisterReply(connection.output, requestId, answers);
       });
       context.answerLater(connection, answer);
@@ -85,7 +88,7 @@ function devicesOf({ gpu }: GpuHandlerContext, connection: Connection): GpuDevic
   }));
 }
 
-/** The answer goes alone: a descriptor rides on the first byte of what is written with it. */
+/** The answer is sent alone, because a descriptor travels with the first byte of its write. */
 function answerWithChannel(
   context: GpuHandlerContext,
   connection: Connection,
@@ -94,12 +97,12 @@ function answerWithChannel(
   connection.flush();
   if (connection.closed) return null;
   if (pendingBytes(connection.output) > 0) {
-    const text = "a socket for descriptors comes when all answers before it were read";
+    const text = "read all previous answers before requesting a socket for descriptors";
     return refusal(FrameStatus.limit, text);
   }
   const end = connection.greeted!.gpu.openChannel();
   if (end === null) {
-    return refusal(FrameStatus.limit, "this connection has its socket for descriptors already");
+    return refusal(FrameStatus.limit, "this connection already has a socket for descriptors");
   }
   const devices = devicesOf(context, connection);
   encodeGpuDevicesReply(connection.output, frame.requestId, { hasChannel: true, devices });
@@ -130,7 +133,10 @@ function unregister(
   return null;
 }
 
-/** Devices copy on their own: the pieces live in a batch of their own until then. */
+/**
+ * The device copies asynchronously, so the pieces are kept in their own batch until it has
+ * finished.
+ */
 function copy(
   context: GpuHandlerContext,
   connection: Connection,
@@ -162,7 +168,7 @@ function warm(context: GpuHandlerContext, connection: Connection, frame: Frame):
   if (bad !== null) return bad;
   const { warm: engine } = connection.greeted!;
   if (engine.waits) {
-    return refusal(FrameStatus.limit, "this connection waits for an offer already");
+    return refusal(FrameStatus.limit, "this connection already waits for an offer");
   }
   const { requestId } = frame;
   engine.wait(wait.offer, outcomes, wait.deadlineMs, (offer, blocks) => {

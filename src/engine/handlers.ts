@@ -9,13 +9,17 @@ import {
   type HandleBatch,
   type Holder,
 } from "../store/index.ts";
-import { answerOutcomes, greetedOf } from "./answers.ts";
-import { RememberedPrompts } from "./block-names.ts";
-import { wordsOf } from "./block-naming.ts";
-import type { Connection, FrameWork } from "./connection.ts";
+import type { SessionInfo } from "../store/pins/index.ts";
+import { RememberedPrompts, wordsOf } from "./block-naming.ts";
+import {
+  answerOne,
+  answerOutcomes,
+  type Connection,
+  type FrameWork,
+  greetedOf,
+} from "./connection.ts";
 import { type EngineHandlerContext, engineHandlers, namespaceOf } from "./engine-handlers.ts";
 import { type GpuHandlerContext, gpuMemoryHandlers } from "./gpu-handlers.ts";
-import type { EngineLimits } from "./limits.ts";
 import {
   ALIAS_BYTES,
   AliasKind,
@@ -30,6 +34,9 @@ import {
   decodeIdentifyRequest,
   decodeMatchRequest,
   decodeReserveRequest,
+  decodeSessionCommitRequest,
+  decodeSessionListRequest,
+  decodeSessionRequest,
   emptyIdentifyRequest,
   encodeAcquireReply,
   encodeIdentifyReply,
@@ -37,9 +44,12 @@ import {
   encodeOutcomesReply,
   encodePingReply,
   encodeReserveReply,
+  encodeSessionListReply,
+  encodeSessionStatusReply,
   Feature,
   type Frame,
   FrameStatus,
+  HEADER_BYTES,
   IDENTIFY_ITEM_BYTES,
   IdentifyKind,
   identifyDigests,
@@ -47,11 +57,13 @@ import {
   Outcome,
   type Refusal,
   refusal,
+  type SessionItem,
+  sessionsInFrame,
   wantsReply,
 } from "./protocol/index.ts";
-import { sessionHandlers } from "./session-handlers.ts";
+import type { EngineLimits } from "./server-options.ts";
 
-/** Digests of prompts and of engines' own chain keys; the native library does them. */
+/** Computes digests of prompts and of engines' own chain keys. The native library implements it. */
 export interface DigestMaker {
   prefixDigests(key: Uint8Array, tokens: Uint32Array, blockTokens: number, out: Uint8Array): number;
   chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number;
@@ -64,19 +76,22 @@ export interface HandlerContext
   readonly digests: DigestMaker;
   readonly limits: EngineLimits;
   nowMs(): number;
-  /** `tier`: the slowest that answered. */
+  /** `tier`: the slowest tier that answered. */
   lookedUp(tier: "ram" | "ssd" | "peer", outcome: LookupOutcome, seconds: number): void;
-  /** While true nothing new is handed out. */
+  /** True while the agent drains: no new slots are granted. */
   draining(): boolean;
-  /** Called for a commit that failed in a way it never should. */
+  /** Called for an unexpected failure of a commit. */
   onFault(connection: Connection, error: unknown): void;
 }
 
 type Handler = (connection: Connection, frame: Frame, holder: Holder) => Refusal | null | FrameWork;
 
-const DRAINING = "the agent is stopping: release what you hold and connect again later";
+const DRAINING = "the agent is stopping: release your slots and connect again later";
 
-/** What handlers fill and read before they return; what must live longer is copied. */
+/**
+ * Scratch memory that handlers fill and read before they return. Data that must live longer is
+ * copied.
+ */
 interface Scratch {
   readonly batch: AddressBatch;
   readonly handles: HandleBatch;
@@ -87,7 +102,7 @@ interface Scratch {
 
 type Handlers = Partial<Record<number, Handler>>;
 
-/** What each operation does, after the hello. The scratch memory is shared by all connections. */
+/** The handler of each operation after HELLO. All connections share the scratch memory. */
 export function createHandlers(context: HandlerContext): Handler {
   const { itemsMax, frameBytesMax } = context.limits;
   const scratch: Scratch = {
@@ -115,24 +130,27 @@ export function createHandlers(context: HandlerContext): Handler {
   return (connection, frame, holder) => {
     const handler = table[frame.op] ?? (isEngine(connection) ? ofEngines[frame.op] : undefined);
     if (handler !== undefined) return handler(connection, frame, holder);
-    return refusal(FrameStatus.unknownOp, `operation ${frame.op} is not known to this agent`);
+    return refusal(FrameStatus.unknownOp, `unknown operation ${frame.op}`);
   };
 }
 
-/** Whether the connection asked in its hello for what engines of several connections need. */
+/** Whether the connection requested the engine operations in its HELLO. */
 function isEngine(connection: Connection): boolean {
   return (greetedOf(connection).features & Feature.engine) !== 0;
 }
 
-/** Whether blocks travel with their MACs on this connection. */
+/** Whether blocks on this connection carry MACs. */
 function hasMacs(connection: Connection): boolean {
   return (greetedOf(connection).features & Feature.mac) !== 0;
 }
 
-/** The namespace of a handle; null: the request is refused, as one that uses a reserved field. */
+/** The namespace of a handle, or a refusal. Without the engine feature the field is reserved. */
 function indexOf(connection: Connection, handle: number): NamespaceIndex | Refusal {
   if (handle !== 0 && !isEngine(connection)) {
-    return refusal(FrameStatus.malformed, "reserved fields are zero: HELLO asked for no bit 2");
+    return refusal(
+      FrameStatus.malformed,
+      "reserved fields must be zero: HELLO did not request feature bit 2",
+    );
   }
   const ref = namespaceOf(connection, handle);
   return "fatal" in ref ? ref : ref.index;
@@ -161,7 +179,7 @@ function lookupHandlers(
         holder.resolve(identify.items, count, layer, named.digests);
       } else if (kind !== IdentifyKind.tokens) {
         if (kind === IdentifyKind.shortKeys && !isEngine(connection)) {
-          return refusal(FrameStatus.malformed, "identify: kind 3: HELLO asked for no bit 2");
+          return refusal(FrameStatus.malformed, "identify: kind 3 requires feature bit 2 in HELLO");
         }
         digests.chainDigests(
           namespaceKey,
@@ -172,7 +190,7 @@ function lookupHandlers(
       } else {
         const tokens = wordsOf(identify.items);
         const blocks = digests.prefixDigests(namespaceKey, tokens, blockTokens, named.digests);
-        // A LOOKUP may continue it.
+        // A LOOKUP may continue this prompt.
         if (isEngine(connection)) {
           const all = named.digests.subarray(0, blocks * DIGEST_BYTES);
           prompts.add(namespace, { tokens, media: [] }, all);
@@ -195,7 +213,7 @@ function lookupHandlers(
 
 function slotHandlers(context: HandlerContext, scratch: Scratch): Handlers {
   const { store, limits } = context;
-  // The session of a reservation is for attribution; nothing is decided by it.
+  // The session of a reservation is recorded for attribution only.
   const { batch, handles } = scratch;
   const reserving = { session: 0n, namespace: 0 };
   const asked = { tiers: 0, deadlineMs: 0, stopAtMiss: false, namespace: 0 };
@@ -286,7 +304,7 @@ function gpuHandlers({ store, limits }: HandlerContext, { batch, handles }: Scra
   };
 }
 
-/** All of the request's blocks were there, some, or none. */
+/** Whether all, some or none of the request's blocks were found. */
 function lookupOutcome({ count, outcome }: HandleBatch): LookupOutcome {
   let found = 0;
   for (let i = 0; i < count; i++) if (outcome[i] === Outcome.ok) found++;
@@ -320,12 +338,15 @@ function report(
   return null;
 }
 
-/** Bytes are hashed on another thread: the handles live in a batch of their own until then. */
+/** Bytes are hashed on another thread, so the handles are kept in their own batch until then. */
 function batchFor({ limits }: HandlerContext, { count }: Frame): HandleBatch {
   return createHandleBatch(Math.max(1, Math.min(count, limits.itemsMax)));
 }
 
-/** Answers with the outcomes in `handles`; `later`: when they are known, null: they are. */
+/**
+ * Answers with the outcomes in `handles`. `later` resolves when they are known; null if they are
+ * known now.
+ */
 function answerOnce(
   context: HandlerContext,
   connection: Connection,
@@ -343,7 +364,7 @@ function answerOnce(
   else answerLater(context, connection, later.then(answer));
 }
 
-/** `answered` writes its answer; meanwhile the connection's other requests go on. */
+/** `answered` writes its answer; the connection's other requests continue meanwhile. */
 function answerLater(
   context: HandlerContext,
   connection: Connection,
@@ -355,4 +376,62 @@ function answerLater(
     connection.drained();
   };
   answered.finally(finish).catch((error) => context.onFault(connection, error));
+}
+
+/** Handlers of session requests. */
+function sessionHandlers(
+  { store, limits }: HandlerContext,
+  { batch, handles, session }: Scratch,
+): Handlers {
+  const listing = { session: 0n, after: 0, max: 0 };
+  const listMax = sessionsInFrame(limits.frameBytesMax, HEADER_BYTES);
+  return {
+    [Op.sessionCommit]: (connection, frame, holder) => {
+      const bad = decodeSessionCommitRequest(frame, session, batch);
+      if (bad !== null) return bad;
+      store.deriveKeys(batch, false);
+      answerOne(connection, frame, handles, holder.sessionCommit(session.session, batch));
+      return null;
+    },
+    [Op.sessionRelease]: (connection, frame, holder) => {
+      const bad = decodeSessionRequest(frame, session);
+      if (bad !== null) return bad;
+      answerOne(connection, frame, handles, holder.sessionRelease(session.session));
+      return null;
+    },
+    [Op.sessionStatus]: (connection, frame, holder) => {
+      const bad = decodeSessionRequest(frame, session);
+      if (bad !== null) return bad;
+      const status = holder.sessionStatus(session.session);
+      encodeSessionStatusReply(connection.output, frame.requestId, {
+        outcome: status.known ? Outcome.ok : Outcome.miss,
+        blocks: status.blocks,
+        tokens: status.blocks * greetedOf(connection).blockTokens,
+        bytes: status.bytes,
+      });
+      return null;
+    },
+    [Op.sessionList]: (connection, frame, holder) => {
+      const bad = decodeSessionListRequest(frame, listing);
+      if (bad !== null) return bad;
+      const { session: only, after, max } = listing;
+      const page = holder.sessionList(only, after, Math.min(max || listMax, listMax));
+      encodeSessionListReply(connection.output, frame.requestId, {
+        next: page.next ?? 0,
+        sessions: page.sessions.map(sessionItemOf),
+      });
+      return null;
+    },
+  };
+}
+
+function sessionItemOf({ session, idleMs, state: { ram, ssd } }: SessionInfo): SessionItem {
+  return {
+    session,
+    idleMs: Math.floor(idleMs),
+    ramBlocks: ram.blocks,
+    ramBytes: ram.bytes,
+    ssdBlocks: ssd.blocks,
+    ssdBytes: ssd.bytes,
+  };
 }

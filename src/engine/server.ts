@@ -1,56 +1,60 @@
 import { chmodSync, chownSync } from "node:fs";
 import type { Socket, UnixSocketListener } from "bun";
-import { messageOf, sleep } from "../core/index.ts";
+import { loopTurns, messageOf, sleep } from "../core/index.ts";
 import type { GpuSink } from "../store/index.ts";
 import { Connection, type FrameHandler } from "./connection.ts";
 import { type ConnectionShare, EngineShares } from "./engine-shares.ts";
-import { type EngineStats, emptyEngineStats } from "./engine-stats.ts";
-import { createFrameHandler } from "./frame-handler.ts";
-import { GpuPlane, WarmDesk } from "./gpu/index.ts";
-import type { EngineLimits } from "./limits.ts";
-import { Openings } from "./openings.ts";
-import { peerAllowed, type SocketOwner } from "./peer-access.ts";
+import { GpuPlane } from "./gpu-copies.ts";
+import { WarmDesk } from "./gpu-warming.ts";
+import { createFrameHandler } from "./hello-handler.ts";
 import { FrameStatus } from "./protocol/index.ts";
-import type { EngineServerOptions } from "./server-options.ts";
-import { takeSocketPath } from "./socket-path.ts";
-import { peerOf, socketFd } from "./socket-peer.ts";
+import {
+  type EngineLimits,
+  type EngineServerOptions,
+  type EngineStats,
+  emptyEngineStats,
+} from "./server-options.ts";
+import { peerAllowed, peerOf, type SocketOwner, socketFd, takeSocketPath } from "./socket-file.ts";
 
 const HELLO_MS = 5_000;
-/** A check that comes so much later than it should was held up by a pause. */
+/** A periodic check that is late by this much was delayed by a pause of the process. */
 const PAUSE_MS = 500;
-/** Lost connections of one process whose slots wait for its death. */
-const ZOMBIES_A_PROCESS = 16;
-/** Lines that were refused and wait for the hello to end behind it; others end at once. */
-const TURNED_AWAY_MAX = 64;
+/** Maximum lost connections of a process whose slots wait for its end. */
+const ORPHANS_A_PROCESS = 16;
 /**
- * Connections that end between two sweeps of memory. What they leave behind is old by then, and the
- * runtime sweeps old objects only when the heap has doubled. A sweep takes some ten milliseconds.
+ * Rejected connections kept open until their HELLO arrives, so that the client can read the reason.
+ * Further ones close immediately.
+ */
+const REJECTED_MAX = 64;
+/**
+ * Connections that end between two garbage collections. Their remains are old objects, which the
+ * runtime collects only after the heap has doubled. A collection takes about 10 ms.
  */
 const ENDINGS_A_SWEEP = 128;
-/** How long a lack of descriptors is reported after it was last met. */
+/** How long a shortage of descriptors is reported after its last occurrence. */
 const DESCRIPTORS_MS = 30_000;
 
 interface Client {
   readonly connection: Connection;
   readonly pid: number;
   readonly share: ConnectionShare;
-  /** Ends the watch for the process's death. */
+  /** Stops watching the process. */
   watch: Disposable | null;
   dead: boolean;
   readonly openedMs: number;
 }
 
-/** A Bun socket carries its client. */
+/** A Bun socket with its client as data. */
 type ClientSocket = Socket<Client | null>;
 
-/** The agent's end of the engine plane: one Unix socket, many engines. */
+/** Server of the engine plane: one Unix socket, many engines. */
 export class EngineServer implements AsyncDisposable {
   readonly stats: EngineStats = emptyEngineStats();
   readonly #options: EngineServerOptions;
   readonly #clients = new Set<Client>();
-  /** Gone from the socket, but their process may still touch what they held. */
-  readonly #zombies = new Set<Client>();
-  readonly #turnedAway = new Set<Client>();
+  /** Ended connections whose process may still access the slots they held. */
+  readonly #orphans = new Set<Client>();
+  readonly #rejected = new Set<Client>();
   readonly #openings = new Openings<ClientSocket>();
   readonly #handle: FrameHandler;
   readonly #gpu: GpuPlane;
@@ -70,9 +74,8 @@ export class EngineServer implements AsyncDisposable {
     this.#limits = options.limits;
     const { clock, limits, log, native, store } = options;
     this.#shares = new EngineShares(limits, () => store.arena.readyBytes());
-    this.#gpu = new GpuPlane({
-      ...{ gpus: options.gpus ?? null, native, stats: this.stats, clock, log },
-    });
+    const { gpus = null } = options;
+    this.#gpu = new GpuPlane({ gpus, native, stats: this.stats, clock, log });
     this.#warm = new WarmDesk({ clock, itemsMax: limits.itemsMax });
     this.#handle = createFrameHandler({
       ...options,
@@ -86,7 +89,7 @@ export class EngineServer implements AsyncDisposable {
     });
   }
 
-  /** Changes what may change while engines are connected. */
+  /** Changes the limits that may change while engines are connected. */
   setLimits(limits: Partial<EngineLimits>): void {
     this.#limits = { ...this.#limits, ...limits };
     this.#shares.setLimits(this.#limits);
@@ -96,22 +99,22 @@ export class EngineServer implements AsyncDisposable {
     return this.#clients.size;
   }
 
-  /** Takes blocks from RAM to engines that wait for them. */
+  /** Offers blocks in RAM to waiting engines. */
   get gpuSink(): GpuSink {
     return this.#warm;
   }
 
-  /** Slots held by connections, and by processes or devices that may still touch theirs. */
+  /** Slots held by connections, and slots that a process or device may still access. */
   held(): { readonly held: number; readonly quarantined: number } {
     const sum = (clients: Set<Client>) => {
       let total = 0;
       for (const { connection } of clients) total += connection.greeted?.holder.held ?? 0;
       return total;
     };
-    return { held: sum(this.#clients), quarantined: sum(this.#zombies) + this.#gpu.orphans };
+    return { held: sum(this.#clients), quarantined: sum(this.#orphans) + this.#gpu.orphans };
   }
 
-  /** Listens. Throws SOCKET_IN_USE where another agent answers there. */
+  /** Starts listening. Throws SOCKET_IN_USE if another agent answers on the socket. */
   async start(): Promise<void> {
     const { socketPath } = this.#options;
     this.#listener = await takeSocketPath(socketPath, () => this.#listen(socketPath));
@@ -144,7 +147,7 @@ export class EngineServer implements AsyncDisposable {
     if (typeof peer === "string") {
       this.stats.refusedPeers++;
       if (peer === "no_descriptors") {
-        const text = "an engine was turned away: no descriptor is left to watch its process";
+        const text = "engine rejected: out of file descriptors to watch its process";
         this.#options.health?.raise("FD_LIMIT", text, { forMs: DESCRIPTORS_MS });
       }
       socket.terminate();
@@ -154,7 +157,11 @@ export class EngineServer implements AsyncDisposable {
     const allowed = peerAllowed(peer, owner, this.#options.socketGroup);
     if (!allowed || peer.pidFd === null) {
       this.stats.refusedPeers++;
-      log("warn", "an engine was not let in", { pid: peer.pid, uid: peer.uid, gid: peer.gid });
+      log("warn", "engine rejected: user or group not allowed", {
+        pid: peer.pid,
+        uid: peer.uid,
+        gid: peer.gid,
+      });
       if (peer.pidFd !== null) native.closeFd(peer.pidFd);
       socket.terminate();
       return;
@@ -167,7 +174,7 @@ export class EngineServer implements AsyncDisposable {
       source: share.source,
       share,
       nowMs: () => clock.monotonicMs(),
-      onFault: (line, error) => this.#fault(line, error),
+      onFault: (failed, error) => this.#fault(failed, error),
     });
     const openedMs = clock.monotonicMs();
     const client: Client = { connection, pid: peer.pid, share, watch: null, dead: false, openedMs };
@@ -181,18 +188,19 @@ export class EngineServer implements AsyncDisposable {
       return;
     }
     native.closeFd(peer.pidFd);
-    this.#turnAway(client, refusal);
+    this.#reject(client, refusal);
   }
 
   #lostTooMany(pid: number): string | null {
     let count = 0;
-    for (const zombie of this.#zombies) if (zombie.pid === pid) count++;
-    if (count < ZOMBIES_A_PROCESS) return null;
-    return "this process lost too many connections: release slots, then close";
+    for (const orphan of this.#orphans) if (orphan.pid === pid) count++;
+    if (count < ORPHANS_A_PROCESS) return null;
+    return "too many connections ended while this process held slots: release slots, then close";
   }
 
   /**
-   * A connection whose process cannot be watched could not be cleaned up after: it is not taken.
+   * Watches the engine's process. If that fails, the connection is rejected, because its slots
+   * could not be reclaimed after its end.
    */
   #watch(client: Client, pidFd: number): void {
     const { queue, native } = this.#options;
@@ -200,29 +208,30 @@ export class EngineServer implements AsyncDisposable {
       client.watch = queue.watch(pidFd, () => this.#died(client));
     } catch (error) {
       native.closeFd(pidFd);
-      const text = `this engine's process cannot be watched: ${messageOf(error)}`;
-      this.#turnAway(client, text);
+      const text = `cannot watch this engine's process: ${messageOf(error)}`;
+      this.#reject(client, text);
     }
   }
 
   /**
-   * Tells at once, but hangs up only behind the hello that is on its way: an engine whose line ends
-   * before it has spoken sees no words, only that nobody answers.
+   * Sends the reason immediately, but closes only after the HELLO that is in transit. A client
+   * whose connection closes before it has sent HELLO cannot read the reason.
    */
-  #turnAway(client: Client, text: string): void {
+  #reject(client: Client, text: string): void {
     const { connection } = client;
     this.#clients.delete(client);
     client.share[Symbol.dispose]();
     this.stats.refusedPeers++;
-    if (this.#turnedAway.size < TURNED_AWAY_MAX) this.#turnedAway.add(client);
-    connection.tell(FrameStatus.limit, text);
-    if (!this.#turnedAway.has(client)) connection.hangUp();
+    if (this.#rejected.size < REJECTED_MAX) this.#rejected.add(client);
+    connection.notify(FrameStatus.limit, text);
+    if (!this.#rejected.has(client)) connection.hangUp();
   }
 
   readonly #fds = new WeakMap<Connection, number>();
 
   /**
-   * Writes what waits with the arena's descriptor on its first byte. Null where the socket is gone.
+   * Writes the pending output, with the arena's descriptor on its first byte. Null if the socket
+   * has ended.
    */
   #sendWithFd(connection: Connection, fd: number): number | null {
     const socket = this.#fds.get(connection);
@@ -231,14 +240,14 @@ export class EngineServer implements AsyncDisposable {
     return typeof sent === "number" ? sent : null;
   }
 
-  /** `chunk`: what came; null: the socket can take more, or a connection was opened late. */
+  /** `chunk`: received bytes. Null: the socket is writable, or the connection was opened late. */
   #guarded(socket: ClientSocket, chunk: Uint8Array | null): void {
     const client = socket.data;
     if (client === null) return;
     const { connection } = client;
-    if (this.#turnedAway.has(client)) {
+    if (this.#rejected.has(client)) {
       if (chunk === null) connection.flush();
-      else if (this.#turnedAway.delete(client)) connection.hangUp();
+      else if (this.#rejected.delete(client)) connection.hangUp();
       return;
     }
     try {
@@ -250,10 +259,10 @@ export class EngineServer implements AsyncDisposable {
     if (client.connection.closed) this.#leave(client);
   }
 
-  /** A bug of ours on one line must not take the others down. */
+  /** An internal error on one connection must not affect the others. */
   #fault(connection: Connection, error: unknown): void {
     this.stats.faults++;
-    const text = `engine ${connection.id}: ${messageOf(error)}`;
+    const text = `engine request failed on connection ${connection.id}: ${messageOf(error)}`;
     const stack = error instanceof Error ? error.stack : undefined;
     this.#options.log("error", text, stack === undefined ? {} : { stack });
     connection.dismiss(FrameStatus.internal, "the agent failed on this frame; see its log");
@@ -264,11 +273,14 @@ export class EngineServer implements AsyncDisposable {
     const client = socket.data;
     if (client === null) return;
     client.connection.ended();
-    this.#turnedAway.delete(client);
+    this.#rejected.delete(client);
     this.#leave(client);
   }
 
-  /** The line is over. What was held waits for the process's end, unless that has come already. */
+  /**
+   * The connection has ended. Its slots wait for the end of the process, unless it has already
+   * ended.
+   */
   #leave(client: Client): void {
     if (!this.#clients.delete(client)) return;
     client.share.ended();
@@ -281,10 +293,10 @@ export class EngineServer implements AsyncDisposable {
       greeted.warm.close();
     }
     if (client.dead || holder === undefined || holder.held === 0) {
-      this.#bury(client);
+      this.#releaseAfterExit(client);
       return;
     }
-    this.#zombies.add(client);
+    this.#orphans.add(client);
     this.stats.quarantines++;
   }
 
@@ -293,11 +305,11 @@ export class EngineServer implements AsyncDisposable {
     client.watch = null;
     client.connection.close();
     this.#leave(client);
-    this.#bury(client);
+    this.#releaseAfterExit(client);
   }
 
-  #bury(client: Client): void {
-    this.#zombies.delete(client);
+  #releaseAfterExit(client: Client): void {
+    this.#orphans.delete(client);
     client.watch?.[Symbol.dispose]();
     client.watch = null;
     client.connection.greeted?.holder.buried();
@@ -305,8 +317,8 @@ export class EngineServer implements AsyncDisposable {
   }
 
   /**
-   * After a pause of the agent itself (SIGSTOP, a suspended machine) nobody is late: what engines
-   * sent meanwhile is still unread in their sockets.
+   * After a pause of the agent itself (SIGSTOP, a suspended machine) no engine counts as late:
+   * frames that engines sent meanwhile are still unread in their sockets.
    */
   #forgivePause(now: number): boolean {
     const pausedMs = now - this.#checkedMs;
@@ -333,7 +345,7 @@ export class EngineServer implements AsyncDisposable {
       const holder = connection.greeted?.holder;
       const held = holder?.held ?? 0;
       if (this.#draining) holder?.endLookups();
-      // Who waits for an answer of ours is not silent.
+      // A client that waits for the agent's answer is not silent.
       if (connection.working > 0) connection.lastFrameMs = now;
       if (connection.stalledSinceMs !== null) {
         if (now - connection.stalledSinceMs > limits.unreadMs) this.#cut(client, "unread");
@@ -346,12 +358,12 @@ export class EngineServer implements AsyncDisposable {
         this.#leave(client);
       }
     }
-    for (const client of this.#turnedAway) {
+    for (const client of this.#rejected) {
       if (now - client.openedMs > HELLO_MS) client.connection.hangUp();
     }
-    // A commit that was at work when its line ended may have been all that was held.
-    for (const zombie of this.#zombies) {
-      if (zombie.connection.greeted?.holder.held === 0) this.#bury(zombie);
+    // A commit that was in progress when its connection ended may have released the last slots.
+    for (const orphan of this.#orphans) {
+      if (orphan.connection.greeted?.holder.held === 0) this.#releaseAfterExit(orphan);
     }
   }
 
@@ -361,25 +373,28 @@ export class EngineServer implements AsyncDisposable {
     const holder = connection.greeted?.holder;
     this.stats.cutOff++;
     const name = connection.greeted?.name ?? "";
-    log("warn", `an engine was cut off: ${why}`, { pid, name, held: holder?.held ?? 0 });
+    log("warn", `engine disconnected by the agent: ${why}`, { pid, name, held: holder?.held ?? 0 });
     if (why === "unread") connection.close();
     else if (why === "silent") {
-      connection.dismiss(FrameStatus.notGreeted, `no hello came within ${HELLO_MS} ms`);
+      connection.dismiss(FrameStatus.notGreeted, `no HELLO within ${HELLO_MS} ms`);
     } else {
-      const text = `slots were held and nothing was sent for ${leaseMs} ms: connect again`;
+      const text = `no frame for ${leaseMs} ms while holding slots: connect again`;
       connection.dismiss(FrameStatus.overstayed, text);
     }
     this.#leave(client);
   }
 
-  /** Hands out nothing new and waits until nobody holds anything, the deadline, or `hurry`. */
-  async drain(deadlineMs: number, hurry: AbortSignal): Promise<void> {
+  /**
+   * Grants no new slots. Waits until no slot is held, until the deadline, or until `forceStop` is
+   * aborted.
+   */
+  async drain(deadlineMs: number, forceStop: AbortSignal): Promise<void> {
     this.#draining = true;
     this.#warm.stop();
     this.#listener?.stop(false);
     const { clock } = this.#options;
     const end = clock.monotonicMs() + deadlineMs;
-    while (this.#clients.size > 0 && clock.monotonicMs() < end && !hurry.aborted) {
+    while (this.#clients.size > 0 && clock.monotonicMs() < end && !forceStop.aborted) {
       this.#checkTimes();
       await sleep(clock, 5);
     }
@@ -391,10 +406,42 @@ export class EngineServer implements AsyncDisposable {
       client.connection.dismiss(FrameStatus.draining, "the agent has stopped");
       this.#leave(client);
     }
-    for (const client of [...this.#zombies]) this.#bury(client);
-    for (const { connection } of [...this.#turnedAway]) connection.hangUp();
-    // Takes the file away, unless a drain did: by now another agent may listen there.
+    for (const client of [...this.#orphans]) this.#releaseAfterExit(client);
+    for (const { connection } of [...this.#rejected]) connection.hangUp();
+    // Removes the socket file, unless a drain did: another agent may listen on it by now.
     this.#listener?.stop(true);
     this.#listener = null;
+  }
+}
+
+interface Opening {
+  pause(): void;
+  resume(): void;
+  terminate(): void;
+}
+
+/**
+ * Accepted connections that wait to be opened. All new connections share one slice of the event
+ * loop, so that a client that reconnects continuously delays only new connections.
+ */
+class Openings<S extends Opening> {
+  readonly #waiting = new Set<S>();
+  readonly #source = loopTurns.source();
+
+  /** Calls `open` in a slice, unless the connection has ended by then. */
+  came(socket: S, open: () => void): void {
+    this.#waiting.add(socket);
+    const opened = this.#source.call(() => {
+      if (!this.#waiting.delete(socket)) return;
+      socket.resume();
+      open();
+    });
+    if (opened === null) socket.terminate();
+    // A connection is not read before it is open.
+    else if (this.#waiting.has(socket)) socket.pause();
+  }
+
+  gone(socket: S): void {
+    this.#waiting.delete(socket);
   }
 }

@@ -23,17 +23,17 @@ type Call = keyof typeof CALLS;
 const NON_BLOCKING = 1;
 
 export interface BareCudaOptions {
-  /** Null: as the dynamic linker finds it. */
+  /** Path of the CUDA library. Null: the one that the dynamic linker finds. */
   readonly library: string | null;
   readonly device: number;
-  /** Of pinned memory here, and as much on the device. */
+  /** Bytes of pinned host memory, and as many on the device. */
   readonly bytes: number;
 }
 
 /**
- * Copies between a device and memory of the driver's own, by a plain loop of its calls and nothing
- * of Hearth's: what the link gives a program that does nothing else. It blocks its thread, so it
- * belongs into benchmarks. Throws UNSUPPORTED with the driver's code for all that fails.
+ * Baseline for GPU benchmarks: copies between a device and pinned host memory with a plain loop of
+ * driver calls, without Hearth's code. It blocks its thread. Throws UNSUPPORTED with the driver's
+ * code if a call fails.
  */
 export class BareCuda implements Disposable {
   readonly #calls: Record<Call, (...args: (number | bigint | BigUint64Array)[]) => number>;
@@ -63,7 +63,10 @@ export class BareCuda implements Disposable {
     }
   }
 
-  /** Copies the first `bytes` in pieces of `piece`; nanoseconds until the last has arrived. */
+  /**
+   * Copies the first `bytes` in pieces of `piece` bytes. Returns the nanoseconds until the last
+   * piece has arrived.
+   */
   copy(direction: "h2d" | "d2h", bytes: number, piece: number): number {
     const start = Bun.nanoseconds();
     for (let at = 0; at < bytes; at += piece) {
@@ -80,7 +83,7 @@ export class BareCuda implements Disposable {
     return Bun.nanoseconds() - start;
   }
 
-  /** Where the device is lost the driver gives nothing back, and says so to nobody. */
+  /** If the device is lost, the driver frees nothing and reports no error here. */
   [Symbol.dispose](): void {
     for (const end of this.#ends.splice(0).reverse()) end();
   }
@@ -90,7 +93,7 @@ export class BareCuda implements Disposable {
     if (code !== 0) throw new HearthError("UNSUPPORTED", `${name} answers CUDA error ${code}`);
   }
 
-  /** What a call writes to its first argument. */
+  /** Value that the call writes to its first argument. */
   #made(name: Call, ...args: (number | bigint)[]): bigint {
     this.#out[0] = 0n;
     this.#call(name, this.#out, ...args);
@@ -98,7 +101,9 @@ export class BareCuda implements Disposable {
   }
 }
 
-/** Whether this is the library that tests take for CUDA's: figures of it say nothing of a GPU. */
+/**
+ * Whether `library` is the stand-in for CUDA used by tests. Its timings say nothing about a GPU.
+ */
 export function isStandInCuda(library: string | null): boolean {
   if (library === null) return false;
   try {

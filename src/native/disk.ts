@@ -1,33 +1,147 @@
 import { getSystemErrorName } from "node:util";
 import { assert, type Clock, systemClock } from "../core/index.ts";
 import { DISK_METHOD, DISK_OPERATION, DISK_REGISTRATION, STATUS, STRUCTS } from "./abi.gen.ts";
-import type { BlockDisk, BlockTransfer, DiskEntry, DiskOutcome, HeaderSlot } from "./block-disk.ts";
-import { type NativeBuffer, nativeBuffer } from "./buffers.ts";
-import { readEntries } from "./disk-entries.ts";
-import { DiskHeaders } from "./disk-headers.ts";
-import { EventReader } from "./event-reader.ts";
-import { readStruct, type StructValue } from "./layout.ts";
+import {
+  EventReader,
+  type NativeBuffer,
+  NativeError,
+  nativeBuffer,
+  readStruct,
+  type StatusName,
+  type StructValue,
+  statusName,
+} from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
-import { NativeError, statusName } from "./status.ts";
+
+export const HEADER_BYTES = 4096;
+
+/** Result of a disk operation. `errno` is 0 if the kernel reported none. */
+export type DiskOutcome<T> =
+  | ({ readonly ok: true } & T)
+  | { readonly ok: false; readonly status: StatusName; readonly errno: number };
+
+/** A header of 4 KiB in native memory. Its owner fills or reads `bytes`. */
+export interface HeaderSlot extends Disposable {
+  /** Valid until disposed. It must not be disposed while an operation that uses it is in flight. */
+  readonly bytes: Uint8Array;
+}
+
+/** One transfer of a block between a region and a file. */
+export interface BlockTransfer {
+  /** Path below the disk's folder: ASCII, at most 63 characters. */
+  readonly path: string;
+  readonly header: HeaderSlot;
+  readonly region: Region;
+  /** Offset in the region, a multiple of 4096. */
+  readonly offset: number;
+  /**
+   * Length of the payload in bytes, at least 1. The transfer uses the region up to the end of the
+   * payload's last page: a store zeroes the rest of that page, and a load fills it with the zeros
+   * of the file.
+   */
+  readonly bytes: number;
+  /**
+   * For a store: an obsolete file to overwrite and rename, instead of creating a new file. Its name
+   * must be a leftover's name. If the spare does not exist, has a second name, or is not exactly as
+   * long as header and payload in whole pages, the outcome is `missing` and nothing is written.
+   */
+  readonly spare?: string;
+}
+
+export interface DiskEntry {
+  /** Name within the folder. */
+  readonly name: string;
+  readonly bytes: number;
+  /** Allocated space as the file system counts it: st_blocks * 512. */
+  readonly allocatedBytes: number;
+}
+
+/**
+ * Operations on whole blocks in one folder, executed by native threads or io_uring. Promises:
+ *
+ * - No call blocks the event loop, and none throws because of the disk.
+ * - The kernel owns the span and the header of a transfer until its promise settles, and the
+ *   promise settles only when the kernel has finished. An operation cannot be cancelled.
+ * - A file appears under its name only when it is complete. If the name is taken, the outcome is
+ *   `exists` and the existing file is unchanged. A failed `store` leaves nothing behind except the
+ *   spare file it was given, with undefined content; the caller removes it.
+ * - At most `depth` operations are in flight. Further ones fail immediately with `full`.
+ */
+export interface BlockDisk extends AsyncDisposable {
+  /** Method of I/O, and the reason for it. */
+  readonly method: "io_uring" | "threads";
+  readonly methodReason: string;
+  /** Whether the files are opened with O_DIRECT. */
+  readonly direct: boolean;
+  /** Whether the arena is registered with the ring. `registering`: registration is in progress. */
+  readonly registered: boolean;
+  readonly registering: boolean;
+  readonly depth: number;
+  /** Operations in flight. */
+  readonly inFlight: number;
+
+  /** Null if all `depth` headers are claimed. */
+  claimHeader(): HeaderSlot | null;
+
+  /** Writes header and payload to a new file, or to a spare one. */
+  store(transfer: BlockTransfer): Promise<DiskOutcome<{ readonly allocatedBytes: number }>>;
+
+  /**
+   * Reads header and payload. `fileBytes` is the file's size; `checksum` is the XXH3-64 of the
+   * payload as it is now in the region. A file shorter than header and payload is `short`. The
+   * caller verifies the content.
+   */
+  load(
+    transfer: BlockTransfer,
+  ): Promise<DiskOutcome<{ readonly checksum: bigint; readonly fileBytes: number }>>;
+
+  /** Reads the header only. */
+  peek(path: string, header: HeaderSlot): Promise<DiskOutcome<{ readonly fileBytes: number }>>;
+
+  /** Removes a file. `missing` if it does not exist. */
+  remove(path: string): Promise<DiskOutcome<object>>;
+
+  /** Renames a file within the folder. `exists` if the target exists. */
+  rename(from: string, to: string): Promise<DiskOutcome<object>>;
+
+  /**
+   * Entries of a folder below the disk's own ("" is the disk's folder), including folders,
+   * unordered, not recursive. Entries created or removed during the call may or may not appear.
+   */
+  list(path: string): Promise<DiskOutcome<{ readonly entries: readonly DiskEntry[] }>>;
+
+  /** Makes everything stored and removed so far durable across a power loss (syncfs). */
+  sync(): Promise<DiskOutcome<object>>;
+
+  /** Free and total bytes of the file system that an unprivileged process may use. */
+  space(): Promise<DiskOutcome<{ readonly freeBytes: number; readonly totalBytes: number }>>;
+
+  /**
+   * Waits at most `ms` for operations in flight. False if the kernel still owns some of their
+   * memory: that memory is never freed, and those promises never settle. Later operations are
+   * `closed`.
+   */
+  close(ms: number): Promise<boolean>;
+}
 
 const JOB = STRUCTS.DiskJob;
 const DONE = STRUCTS.DiskDone;
 const REAP_MAX = 64;
 const PATH_CHARACTERS_MAX = 63;
 const LIST_BYTES = 65_536;
-/** How long disposing waits for what is in flight. */
+/** How long disposing waits for operations in flight. */
 const DISPOSE_WAIT_MS = 5_000;
 
 export interface DiskOptions {
   /** An existing folder. */
   readonly folder: string;
-  /** The region that most transfers are to and from: registered with the ring where possible. */
+  /** Region of most transfers. It is registered with the ring if possible. */
   readonly arena: Region | null;
-  /** Operations in flight at most, up to 1,024. */
+  /** Maximum number of operations in flight, up to 1,024. */
   readonly depth: number;
   readonly method: "auto" | "io_uring" | "threads";
-  /** Threads for calls that may block, up to 64; by default as many as the method wants. */
+  /** Threads for blocking calls, up to 64. Default: chosen by the method. */
   readonly threads?: number;
   readonly clock?: Clock;
 }
@@ -48,8 +162,8 @@ interface Done {
   readonly extra: bigint;
 }
 
-/** Disks that the kernel never let go: it may still write to their memory. */
-const abandoned = new Set<NativeDisk>();
+/** Disks with operations that the kernel never finished. It may still write to their memory. */
+const orphanedDisks = new Set<NativeDisk>();
 
 class NativeDisk implements BlockDisk {
   readonly depth: number;
@@ -62,7 +176,7 @@ class NativeDisk implements BlockDisk {
   readonly #jobView = new DataView(this.#job.bytes.buffer);
   readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
   readonly #doneView = new DataView(this.#done.bytes.buffer);
-  /** By token; the job is kept for its memory's sake. */
+  /** Operations in flight by token. The entry keeps the job's memory alive. */
   readonly #waiting = new Map<number, { job: Job; settle: (done: DiskOutcome<Done>) => void }>();
   readonly #events: EventReader;
   #info: StructValue<"DiskInfo">;
@@ -89,7 +203,7 @@ class NativeDisk implements BlockDisk {
     this.#events = new EventReader(this.#info.event_fd, () => this.#drain());
   }
 
-  /** Opens the folder: the first operation of a disk. */
+  /** Opens the folder. The first operation of a disk. */
   async open(folder: string): Promise<DiskOutcome<Done>> {
     const text = new TextEncoder().encode(`${folder}\0`);
     const buffer = nativeBuffer(text.length);
@@ -112,8 +226,8 @@ class NativeDisk implements BlockDisk {
 
   get methodReason(): string {
     const { method_errno: errno } = this.#info;
-    if (errno !== 0) return `io_uring is refused: ${getSystemErrorName(-errno)}`;
-    return this.#asked === "auto" ? "io_uring works here" : "asked for";
+    if (errno !== 0) return `io_uring refused: ${getSystemErrorName(-errno)}`;
+    return this.#asked === "auto" ? "io_uring is available" : "configured";
   }
 
   get direct(): boolean {
@@ -128,7 +242,7 @@ class NativeDisk implements BlockDisk {
     return this.#registration === DISK_REGISTRATION.under_way;
   }
 
-  /** As it was last known, or, while it goes on, is now. */
+  /** The last known state. While registration is in progress, the current state. */
   get #registration(): number {
     const isLater = this.#info.registered === DISK_REGISTRATION.under_way;
     if (isLater && this.#closing === null) this.#readInfo();
@@ -249,7 +363,7 @@ class NativeDisk implements BlockDisk {
     const { fields } = DONE;
     const token = Number(view.getBigUint64(at + fields.token.offset, true));
     const waiting = this.#waiting.get(token);
-    assert(waiting !== undefined, "a completion has somebody waiting");
+    assert(waiting !== undefined, "a completion has a waiter");
     this.#waiting.delete(token);
     const status = view.getInt32(at + fields.status.offset, true);
     if (status < 0) {
@@ -283,7 +397,7 @@ class NativeDisk implements BlockDisk {
     const code = this.#native.symbols.hearth_disk_close(this.#handle);
     if (code === 0) return true;
     assert(statusName(code) === "busy", "a disk is closed or busy");
-    abandoned.add(this);
+    orphanedDisks.add(this);
     return false;
   }
 
@@ -293,9 +407,9 @@ class NativeDisk implements BlockDisk {
 }
 
 /**
- * A disk on an existing folder. Throws NativeError where the folder cannot be opened (`missing`,
- * `not_permitted`, ...), where io_uring is demanded and refused, or where the host has neither
- * memory nor threads for it.
+ * Opens a disk on an existing folder. Throws NativeError if the folder cannot be opened (`missing`,
+ * `not_permitted`, ...), if io_uring is required and refused, or if memory or threads are
+ * insufficient.
  */
 export async function openDisk(native: Native, options: DiskOptions): Promise<BlockDisk> {
   const disk = new NativeDisk(native, options);
@@ -305,4 +419,71 @@ export async function openDisk(native: Native, options: DiskOptions): Promise<Bl
   await disk.close(0);
   if (!opened.ok) throw new NativeError("openDisk", STATUS[opened.status], opened.errno);
   throw new NativeError("openDisk", STATUS.unsupported, 0);
+}
+
+const FIXED_BYTES = 17;
+
+/** Decodes the library's packed entries: two u64, the length of the name, the name. */
+function* readEntries(packed: Uint8Array): Generator<DiskEntry> {
+  const view = new DataView(packed.buffer, packed.byteOffset, packed.length);
+  const decoder = new TextDecoder();
+  let at = 0;
+  while (at < packed.length) {
+    const nameAt = at + FIXED_BYTES;
+    const end = nameAt + view.getUint8(nameAt - 1);
+    yield {
+      name: decoder.decode(packed.subarray(nameAt, end)),
+      bytes: Number(view.getBigUint64(at, true)),
+      allocatedBytes: Number(view.getBigUint64(at + 8, true)),
+    };
+    at = end;
+  }
+}
+
+/**
+ * A header with its index. `bytes` stays readable after disposal; the index does not stay valid.
+ */
+interface NumberedHeader extends HeaderSlot {
+  readonly index: number;
+}
+
+/** The headers of a disk, in one allocation that is aligned for direct I/O. */
+class DiskHeaders {
+  readonly #memory: NativeBuffer;
+  readonly #first: number;
+  readonly #free: number[];
+  readonly #claimed = new Set<HeaderSlot>();
+
+  constructor(count: number) {
+    this.#memory = nativeBuffer((count + 1) * HEADER_BYTES);
+    this.#first = (HEADER_BYTES - (this.#memory.address % HEADER_BYTES)) % HEADER_BYTES;
+    this.#free = Array.from({ length: count }, (_, index) => count - 1 - index);
+  }
+
+  /** Address of the first header. */
+  get address(): number {
+    return this.#memory.address + this.#first;
+  }
+
+  claim(): NumberedHeader | null {
+    const index = this.#free.pop();
+    if (index === undefined) return null;
+    const from = this.#first + index * HEADER_BYTES;
+    const bytes = this.#memory.bytes.subarray(from, from + HEADER_BYTES);
+    const slot: NumberedHeader = {
+      index,
+      bytes,
+      [Symbol.dispose]: () => {
+        if (this.#claimed.delete(slot)) this.#free.push(index);
+      },
+    };
+    this.#claimed.add(slot);
+    return slot;
+  }
+
+  /** Index of a header that is claimed from this disk. */
+  indexOf(slot: HeaderSlot): number {
+    assert(this.#claimed.has(slot), "the header is claimed from this disk");
+    return (slot as NumberedHeader).index;
+  }
 }

@@ -1,60 +1,76 @@
+import { assert } from "../core/index.ts";
+import { GPU_OPERATION, GPU_STATE, STRUCTS } from "./abi.gen.ts";
+import {
+  EventReader,
+  type NativeBuffer,
+  nativeBuffer,
+  readStruct,
+  type StatusName,
+  type StructValue,
+  statusName,
+} from "./memory.ts";
+import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
-import type { StatusName } from "./status.ts";
 
-/** Whether CUDA can be used here, and if not why. */
+/** Whether CUDA is usable on this host, or why not. */
 export type GpuState = "ready" | "no_library" | "no_device" | "not_ready" | "too_old" | "failed";
 
 export interface GpusInfo {
   readonly state: GpuState;
-  /** 12080 is 12.8; 0: unknown. */
+  /** CUDA version, for example 12080 for 12.8. 0 if unknown. */
   readonly driverVersion: number;
-  /** The CUresult behind the state, or 0. */
+  /** CUresult that led to the state, or 0. */
   readonly code: number;
-  /** Many pieces are copied by one call. */
+  /** Whether the driver copies many pieces in one call. */
   readonly hasBatches: boolean;
 }
 
 export interface GpuDevice {
   readonly index: number;
-  /** 16 bytes: what engines name it by. */
+  /** 16 bytes. Engines identify a device by it. */
   readonly uuid: Uint8Array;
   readonly name: string;
-  /** As in `0000:3b:00.0`. */
+  /** PCI address, such as `0000:3b:00.0`. */
   readonly pci: string;
   readonly memoryBytes: number;
-  /** Null: the driver does not know it. */
+  /** Null if the driver does not know the node. */
   readonly numaNode: number | null;
-  /** 90 is compute capability 9.0. */
+  /** Compute capability times ten: 90 is 9.0. */
   readonly capability: number;
   readonly hasDmaBuf: boolean;
-  /** Null, or the CUresult with which it was lost: nothing of it works until the process ends. */
+  /**
+   * CUresult with which the device was lost, or null. A lost device is unusable until the process
+   * ends.
+   */
   readonly lost: number | null;
-  /** Copies that blocked their thread, since memory of the host was not registered. */
+  /** Copies that blocked their thread because the host memory was not registered. */
   readonly pageableCopies: number;
 }
 
-/** Memory of a device, allocated here or opened from another process. */
+/** Device memory, allocated by this process or imported from another one. */
 export interface GpuMemory {
   readonly id: number;
   readonly device: number;
   readonly bytes: number;
 }
 
-/** Bytes to copy between the region and a device's memory. A job writes none of them twice. */
+/**
+ * One copy between the region and device memory. The pieces of a job must not write a byte twice.
+ */
 export interface GpuPiece {
   readonly regionOffset: number;
   readonly memoryOffset: number;
   readonly bytes: number;
 }
 
-/** `code` is the driver's CUresult, 0 where it did not come to ask. */
+/** `code` is the driver's CUresult, 0 if the driver was not called. */
 export interface GpuFault {
   readonly ok: false;
   readonly status: StatusName;
   readonly code: number;
   /**
-   * The device could not be stopped and may touch what the job named until the process ends: the
-   * spans of the region are never to be used again. Only with the status `lost`.
+   * Only with status `lost`: the device could not be stopped and may access the job's memory until
+   * the process ends. The job's spans of the region must never be reused.
    */
   readonly leaked: boolean;
 }
@@ -62,43 +78,52 @@ export type GpuOutcome = { readonly ok: true } | GpuFault;
 export type GpuOpened = { readonly ok: true; readonly memory: GpuMemory } | GpuFault;
 
 /**
- * The GPUs of this host, opened at run time. Promises:
+ * The GPUs of this host. The driver is loaded at run time. Promises:
  *
- * - On a host without a driver, a device or a library it opens all the same and says so in `info`;
- *   then every job ends with `unsupported`.
- * - A job's span of the region and its memory belong to the device until its promise has resolved,
- *   whatever deadline has passed. It resolves always: where a device hangs, when it is given up as
- *   lost. Then it is stopped, or the fault says `leaked`: the span is the device's for ever, and
- *   the region cannot close any more.
- * - Jobs on one memory run in the order of their calls; on several, beside each other.
- * - A device that is lost stays lost until the process ends: its jobs end with `lost`, those of the
- *   others go on. `onLost` says it once.
- * - Offsets and lengths are checked against the region and the memory before the driver is asked.
- * - Nothing here throws for what a device or a driver does.
+ * - Without a driver, a device or a library, opening succeeds and `info` gives the reason; every
+ *   job then ends with `unsupported`.
+ * - The device owns a job's span of the region and its memory until the job's promise resolves,
+ *   regardless of deadlines. The promise always resolves. If the device hangs, it resolves when the
+ *   device is declared lost. The device is then stopped, or the fault has `leaked` set: the device
+ *   owns the span forever, and the region can no longer be closed.
+ * - Jobs on one memory run in the order of their calls. Jobs on different memories run in parallel.
+ * - A lost device stays lost until the process ends. Its jobs end with `lost`; other devices
+ *   continue. `onLost` is called once.
+ * - Offsets and lengths are checked against the region and the memory before the driver is called.
+ * - No call throws because of a device or a driver.
  */
 export interface Gpus extends AsyncDisposable {
   readonly info: GpusInfo;
-  /** As they are now. */
+  /** Current state of each device. */
   devices(): readonly GpuDevice[];
-  /** Makes the span of the region fast to copy from and to, for all devices. */
+  /** Registers a span of the region with the driver, for fast copies from all devices. */
   register(offset: number, bytes: number): Promise<GpuOutcome>;
-  /** Opens what `cuIpcGetMemHandle` gave another process: the whole allocation. */
+  /** Imports a handle of `cuIpcGetMemHandle` of another process: the whole allocation. */
   importIpc(device: number, handle: Uint8Array, bytes: number): Promise<GpuOpened>;
-  /** Maps what was exported as a descriptor (POSIX), which is taken over. */
+  /** Maps memory exported as a POSIX descriptor. Takes over the descriptor. */
   importFd(device: number, fd: number, bytes: number): Promise<GpuOpened>;
   allocate(device: number, bytes: number, options?: { exportable: boolean }): Promise<GpuOpened>;
-  /** Waits for copies under way. What was imported twice is closed with the second call. */
+  /**
+   * Frees the memory after its copies have ended. Memory imported twice is closed by the second
+   * call.
+   */
   free(memory: GpuMemory): Promise<GpuOutcome>;
   toGpu(memory: GpuMemory, pieces: readonly GpuPiece[]): Promise<GpuOutcome>;
   fromGpu(memory: GpuMemory, pieces: readonly GpuPiece[]): Promise<GpuOutcome>;
-  /** For another process: 64 bytes, and where the memory begins in what they open. */
+  /**
+   * Exports memory to another process: a handle of 64 bytes, and the memory's offset in the
+   * allocation that the handle opens.
+   */
   exportIpc(
     memory: GpuMemory,
   ): Promise<
     { readonly ok: true; readonly handle: Uint8Array; readonly offset: number } | GpuFault
   >;
   exportFd(memory: GpuMemory): Promise<{ readonly ok: true; readonly fd: number } | GpuFault>;
-  /** For a NIC: `offset` and `bytes` are multiples of 65,536, the descriptor is the caller's. */
+  /**
+   * Exports memory to a NIC. `offset` and `bytes` are multiples of 65,536. The caller owns the
+   * descriptor.
+   */
   exportDmaBuf(
     memory: GpuMemory,
     offset: number,
@@ -107,15 +132,367 @@ export interface Gpus extends AsyncDisposable {
 }
 
 export interface GpusOptions {
-  /** Null: no copies. */
+  /** Region to copy from and to. Null: no copies. */
   readonly region: Region | null;
-  /** Path of the driver's library; null for `libcuda.so.1` as the dynamic linker finds it. */
+  /** Path of the driver's library. Null: `libcuda.so.1` as the dynamic linker finds it. */
   readonly library: string | null;
-  /** Jobs and pieces under way, at most; beyond that a job ends with `full`. */
+  /** Maximum jobs and pieces in flight. A job beyond it ends with `full`. */
   readonly jobsMax: number;
   readonly piecesMax: number;
-  /** A device that ends nothing for so long is given up as lost; 30 s unless said. */
+  /** A device that completes nothing for this long is declared lost. Default: 30 s. */
   readonly giveUpMs?: number;
-  /** Once for each device, when the first job has ended with `lost`. */
+  /** Called once for each device, when its first job has ended with `lost`. */
   onLost(device: GpuDevice): void;
+}
+
+const JOB = STRUCTS.GpuJob;
+const DONE = STRUCTS.GpuDone;
+const PIECE = STRUCTS.GpuPiece;
+const REAP_MAX = 64;
+const IPC_BYTES = 64;
+const GIVE_UP_MS = 30_000;
+
+const STATES = new Map<number, GpuState>(
+  (Object.entries(GPU_STATE) as [GpuState, number][]).map(([name, value]) => [value, name]),
+);
+
+interface Job {
+  readonly operation: number;
+  readonly device?: number;
+  readonly memory?: number;
+  readonly offset?: number;
+  readonly bytes?: number;
+  readonly count?: number;
+  readonly fd?: number;
+  readonly flags?: number;
+  readonly buffer?: NativeBuffer;
+}
+
+type Done = { readonly ok: true; readonly result: number } | GpuFault;
+
+interface Waiting {
+  /** Keeps the job's memory alive. */
+  readonly job: Job;
+  settle(done: Done): void;
+}
+
+class NativeGpus implements Gpus {
+  readonly info: GpusInfo;
+  readonly #native: Native;
+  readonly #options: GpusOptions;
+  /** Keeps the arena alive until the devices are closed. */
+  readonly #region: Region | null;
+  readonly #handle: number;
+  readonly #deviceCount: number;
+  readonly #job: NativeBuffer = nativeBuffer(JOB.size);
+  readonly #jobView = new DataView(this.#job.bytes.buffer);
+  readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
+  readonly #doneView = new DataView(this.#done.bytes.buffer);
+  readonly #device: NativeBuffer = nativeBuffer(STRUCTS.GpuDevice.size);
+  /** Scratch memory. The library copies it during `submit`. */
+  #pieces: NativeBuffer = nativeBuffer(PIECE.size * 256);
+  readonly #waiting = new Map<number, Waiting>();
+  readonly #events: EventReader | null;
+  readonly #reportedLost = new Set<number>();
+  #onIdle: (() => void) | null = null;
+  #nextToken = 1;
+  #last: readonly GpuDevice[] = [];
+  #closing: Promise<void> | null = null;
+  #isClosed = false;
+
+  constructor(native: Native, options: GpusOptions) {
+    this.#native = native;
+    this.#options = options;
+    this.#region = options.region;
+    const info = this.#create();
+    this.#handle = Number(info.handle);
+    this.#deviceCount = info.devices;
+    this.info = {
+      state: STATES.get(info.state)!,
+      driverVersion: info.driver_version,
+      code: info.code,
+      hasBatches: info.has_batches !== 0,
+    };
+    const isOpen = this.#handle !== 0;
+    this.#events = isOpen ? new EventReader(info.event_fd, () => this.#drain()) : null;
+  }
+
+  #create(): StructValue<"GpusInfo"> {
+    const { library, jobsMax, piecesMax, giveUpMs } = this.#options;
+    const path = library === null ? null : new TextEncoder().encode(`${library}\0`);
+    const text = nativeBuffer(path?.length ?? 1);
+    if (path !== null) text.bytes.set(path);
+    const request = {
+      region: BigInt(this.#region?.handle ?? 0),
+      library: path === null ? 0n : BigInt(text.address),
+      jobs: jobsMax,
+      pieces: piecesMax,
+      give_up_ms: giveUpMs ?? GIVE_UP_MS,
+      reserved: 0,
+    };
+    const info = this.#native.exchange("hearth_gpus_create", ["GpusRequest", request], "GpusInfo");
+    // Keeps the path alive until the library has read it.
+    assert(text.address !== 0, "the path has an address");
+    return info;
+  }
+
+  devices(): readonly GpuDevice[] {
+    if (this.#isClosed) return this.#last;
+    return Array.from({ length: this.#deviceCount }, (_, index) => this.#readDevice(index));
+  }
+
+  #readDevice(index: number): GpuDevice {
+    const out = this.#device.bytes;
+    const code = this.#native.symbols.hearth_gpus_device(this.#handle, index, out);
+    this.#native.check("hearth_gpus_device", code);
+    const device = readStruct("GpuDevice", out);
+    return {
+      index,
+      uuid: device.uuid,
+      name: textOf(device.name),
+      pci: textOf(device.pci),
+      memoryBytes: Number(device.memory_bytes),
+      numaNode: device.numa_node < 0 ? null : device.numa_node,
+      capability: device.capability,
+      hasDmaBuf: device.has_dma_buf !== 0,
+      lost: device.lost === 0 ? null : device.lost,
+      pageableCopies: Number(device.pageable_copies),
+    };
+  }
+
+  async register(offset: number, bytes: number): Promise<GpuOutcome> {
+    return outcomeOf(await this.#run({ operation: GPU_OPERATION.register, offset, bytes }));
+  }
+
+  async importIpc(device: number, handle: Uint8Array, bytes: number): Promise<GpuOpened> {
+    assert(handle.length === IPC_BYTES, "an IPC handle has 64 bytes");
+    const buffer = nativeBuffer(IPC_BYTES);
+    buffer.bytes.set(handle);
+    const done = await this.#run({ operation: GPU_OPERATION.import_ipc, device, bytes, buffer });
+    return openedOf(done, device, bytes);
+  }
+
+  async importFd(device: number, fd: number, bytes: number): Promise<GpuOpened> {
+    if (this.#handle === 0 || this.#closing !== null) this.#native.closeFd(fd);
+    const done = await this.#run({ operation: GPU_OPERATION.import_fd, device, fd, bytes });
+    return openedOf(done, device, bytes);
+  }
+
+  async allocate(
+    device: number,
+    bytes: number,
+    options: { exportable: boolean } = { exportable: false },
+  ): Promise<GpuOpened> {
+    const flags = options.exportable ? 1 : 0;
+    const done = await this.#run({ operation: GPU_OPERATION.allocate, device, bytes, flags });
+    return openedOf(done, device, bytes);
+  }
+
+  async free(memory: GpuMemory): Promise<GpuOutcome> {
+    return outcomeOf(await this.#run({ operation: GPU_OPERATION.free, memory: memory.id }));
+  }
+
+  toGpu(memory: GpuMemory, pieces: readonly GpuPiece[]): Promise<GpuOutcome> {
+    return this.#copy(GPU_OPERATION.to_gpu, memory, pieces);
+  }
+
+  fromGpu(memory: GpuMemory, pieces: readonly GpuPiece[]): Promise<GpuOutcome> {
+    return this.#copy(GPU_OPERATION.from_gpu, memory, pieces);
+  }
+
+  async #copy(
+    operation: number,
+    memory: GpuMemory,
+    pieces: readonly GpuPiece[],
+  ): Promise<GpuOutcome> {
+    const count = pieces.length;
+    if (count > this.#options.piecesMax) return fault("full", 0);
+    const regionBytes = this.#region?.bytes ?? 0;
+    // The library checks too, but against the whole allocation instead of the imported part.
+    const isWithin = pieces.every(
+      (piece) =>
+        isSpan(piece.memoryOffset, piece.bytes, memory.bytes) &&
+        isSpan(piece.regionOffset, piece.bytes, regionBytes),
+    );
+    if (!isWithin) return fault("out_of_range", 0);
+    const buffer = this.#stage(pieces);
+    return outcomeOf(await this.#run({ operation, memory: memory.id, count, buffer }));
+  }
+
+  #stage(pieces: readonly GpuPiece[]): NativeBuffer {
+    const needed = pieces.length * PIECE.size;
+    if (this.#pieces.bytes.length < needed) {
+      this.#pieces = nativeBuffer(2 ** Math.ceil(Math.log2(needed)));
+    }
+    const words = new Uint32Array(this.#pieces.bytes.buffer);
+    const { region_offset: region, memory_offset: memory, bytes } = PIECE.fields;
+    for (const [index, piece] of pieces.entries()) {
+      const at = index * PIECE.size;
+      writeU64(words, at + region.offset, piece.regionOffset);
+      writeU64(words, at + memory.offset, piece.memoryOffset);
+      writeU64(words, at + bytes.offset, piece.bytes);
+    }
+    return this.#pieces;
+  }
+
+  async exportIpc(
+    memory: GpuMemory,
+  ): Promise<
+    { readonly ok: true; readonly handle: Uint8Array; readonly offset: number } | GpuFault
+  > {
+    const buffer = nativeBuffer(IPC_BYTES);
+    const job = { operation: GPU_OPERATION.export_ipc, memory: memory.id, buffer };
+    const done = await this.#run(job);
+    if (!done.ok) return done;
+    return { ok: true, handle: buffer.bytes.slice(), offset: done.result };
+  }
+
+  async exportFd(
+    memory: GpuMemory,
+  ): Promise<{ readonly ok: true; readonly fd: number } | GpuFault> {
+    const done = await this.#run({ operation: GPU_OPERATION.export_fd, memory: memory.id });
+    return done.ok ? { ok: true, fd: done.result } : done;
+  }
+
+  async exportDmaBuf(
+    memory: GpuMemory,
+    offset: number,
+    bytes: number,
+  ): Promise<{ readonly ok: true; readonly fd: number } | GpuFault> {
+    const operation = GPU_OPERATION.export_dma_buf;
+    const done = await this.#run({ operation, memory: memory.id, offset, bytes });
+    return done.ok ? { ok: true, fd: done.result } : done;
+  }
+
+  #run(job: Job): Promise<Done> {
+    if (this.#handle === 0) return Promise.resolve(fault("unsupported", this.info.code));
+    if (this.#closing !== null && job.operation !== GPU_OPERATION.end) {
+      return Promise.resolve(fault("closed", 0));
+    }
+    const token = this.#nextToken++;
+    this.#write(job, token);
+    const code = this.#native.symbols.hearth_gpus_submit(this.#handle, this.#job.bytes);
+    if (code < 0) return Promise.resolve(fault(statusName(code), 0));
+    return new Promise((settle) => this.#waiting.set(token, { job, settle }));
+  }
+
+  #write(job: Job, token: number): void {
+    const view = this.#jobView;
+    const { fields } = JOB;
+    const u64 = (name: "token" | "memory" | "buffer" | "offset" | "bytes", value: number) =>
+      view.setBigUint64(fields[name].offset, BigInt(value), true);
+    u64("token", token);
+    u64("memory", job.memory ?? 0);
+    u64("buffer", job.buffer?.address ?? 0);
+    u64("offset", job.offset ?? 0);
+    u64("bytes", job.bytes ?? 0);
+    view.setUint32(fields.count.offset, job.count ?? 0, true);
+    view.setUint32(fields.operation.offset, job.operation, true);
+    view.setUint32(fields.device.offset, job.device ?? 0, true);
+    view.setInt32(fields.fd.offset, job.fd ?? -1, true);
+    view.setUint32(fields.flags.offset, job.flags ?? 0, true);
+    view.setUint32(fields.reserved.offset, 0, true);
+  }
+
+  #drain(): void {
+    const reap = this.#native.symbols.hearth_gpus_reap;
+    let count: number;
+    let isLost = false;
+    do {
+      const code = reap(this.#handle, this.#done.bytes, REAP_MAX);
+      count = this.#native.check("hearth_gpus_reap", code);
+      for (let i = 0; i < count; i++) isLost = this.#deliver(i * DONE.size) || isLost;
+    } while (count === REAP_MAX);
+    if (isLost) this.#tellLost();
+    if (this.#waiting.size === 0) this.#onIdle?.();
+  }
+
+  /** Delivers a completion. Returns whether the job's device is lost. */
+  #deliver(at: number): boolean {
+    const view = this.#doneView;
+    const { fields } = DONE;
+    const token = Number(view.getBigUint64(at + fields.token.offset, true));
+    const waiting = this.#waiting.get(token);
+    assert(waiting !== undefined, "a completion has a waiter");
+    this.#waiting.delete(token);
+    const result = Number(view.getBigUint64(at + fields.result.offset, true));
+    const status = view.getInt32(at + fields.status.offset, true);
+    if (status === 0) {
+      waiting.settle({ ok: true, result });
+      return false;
+    }
+    const name = statusName(status);
+    const code = view.getInt32(at + fields.code.offset, true);
+    const leaked = name === "lost" && result !== 0;
+    waiting.settle({ ok: false, status: name, code, leaked });
+    return name === "lost";
+  }
+
+  #tellLost(): void {
+    for (const device of this.devices()) {
+      if (device.lost === null || this.#reportedLost.has(device.index)) continue;
+      this.#reportedLost.add(device.index);
+      this.#options.onLost(device);
+    }
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    if (this.#events === null) return;
+    await this.#idle();
+    const indexes = this.devices().map((device) => device.index);
+    await Promise.all(indexes.map((device) => this.#run({ operation: GPU_OPERATION.end, device })));
+    await this.#events.stop();
+    this.#last = this.devices();
+    this.#isClosed = true;
+    const code = this.#native.symbols.hearth_gpus_close(this.#handle);
+    this.#native.check("hearth_gpus_close", code);
+  }
+
+  async #idle(): Promise<void> {
+    if (this.#waiting.size === 0) return;
+    await new Promise<void>((resolve) => {
+      this.#onIdle = resolve;
+    });
+    this.#onIdle = null;
+  }
+}
+
+function fault(status: GpuFault["status"], code: number): GpuFault {
+  return { ok: false, status, code, leaked: false };
+}
+
+function outcomeOf(done: Done): GpuOutcome {
+  return done.ok ? { ok: true } : done;
+}
+
+function openedOf(done: Done, device: number, bytes: number): GpuOpened {
+  return done.ok ? { ok: true, memory: { id: done.result, device, bytes } } : done;
+}
+
+function isSpan(offset: number, bytes: number, room: number): boolean {
+  return Number.isSafeInteger(offset) && offset >= 0 && bytes >= 0 && offset + bytes <= room;
+}
+
+/** Writes an integer below 2^53 as u64 at a byte offset. */
+function writeU64(words: Uint32Array, at: number, value: number): void {
+  words[at / 4] = value;
+  words[at / 4 + 1] = value / 2 ** 32;
+}
+
+function textOf(bytes: Uint8Array): string {
+  const end = bytes.indexOf(0);
+  return new TextDecoder().decode(end < 0 ? bytes : bytes.subarray(0, end));
+}
+
+/**
+ * Opens the GPUs of this host. Throws NativeError only if memory or threads are insufficient.
+ * `info` reports a missing driver or device.
+ */
+export function openGpus(native: Native, options: GpusOptions): Gpus {
+  return new NativeGpus(native, options);
 }

@@ -4,28 +4,35 @@ export {
   type BlockDisk,
   type BlockTransfer,
   type DiskEntry,
+  type DiskOptions,
   type DiskOutcome,
   HEADER_BYTES,
   type HeaderSlot,
-} from "./block-disk.ts";
-export { BlockMacs, MAC_BYTES, MAC_KEY_BYTES, type MacBlock } from "./block-macs.ts";
-export { type NativeBuffer, nativeBuffer } from "./buffers.ts";
-export { crashPoint } from "./crash-point.ts";
-export { type DiskOptions, openDisk } from "./disk.ts";
-export { faultCounts, faultPoint, setFaults } from "./faults.ts";
-export { type FileLock, lockFile } from "./file-lock.ts";
-export type {
-  GpuDevice,
-  GpuFault,
-  GpuMemory,
-  GpuOpened,
-  GpuOutcome,
-  GpuPiece,
-  GpuState,
-  Gpus,
-  GpusInfo,
-  GpusOptions,
+  openDisk,
+} from "./disk.ts";
+export { crashPoint, faultCounts, faultPoint, setFaults } from "./faults.ts";
+export {
+  type GpuDevice,
+  type GpuFault,
+  type GpuMemory,
+  type GpuOpened,
+  type GpuOutcome,
+  type GpuPiece,
+  type GpuState,
+  type Gpus,
+  type GpusInfo,
+  type GpusOptions,
+  openGpus,
 } from "./gpus.ts";
+export {
+  BlockMacs,
+  type Completed,
+  MAC_BYTES,
+  MAC_KEY_BYTES,
+  type MacBlock,
+  Queue,
+  type QueueOptions,
+} from "./hash-queue.ts";
 export {
   CIPHERS,
   type Cipher,
@@ -35,10 +42,10 @@ export {
   type LaneSession,
   type Lanes,
   type LanesOptions,
+  openLanes,
   type Received,
   type Sent,
 } from "./lanes.ts";
-export { readStruct, type StructName, type StructValue, writeStruct } from "./layout.ts";
 export {
   CPU_FLAGS,
   compiled,
@@ -47,10 +54,25 @@ export {
   hostTarget,
   libraryPath,
 } from "./library.ts";
-export { type Build, loadNative, Native, nativeAvailable, type SocketPeer } from "./native.ts";
-export { openGpus } from "./native-gpus.ts";
-export { openLanes } from "./native-lanes.ts";
-export { openRdma } from "./native-rdma.ts";
+export {
+  type NativeBuffer,
+  NativeError,
+  nativeBuffer,
+  readStruct,
+  type StatusName,
+  type StructName,
+  type StructValue,
+  writeStruct,
+} from "./memory.ts";
+export {
+  type Build,
+  type FileLock,
+  loadNative,
+  lockFile,
+  Native,
+  nativeAvailable,
+  type SocketPeer,
+} from "./native.ts";
 export {
   type PlainListener,
   type PlainPull,
@@ -59,38 +81,35 @@ export {
   plainServe,
 } from "./plain-sockets.ts";
 export {
+  blocksOfTokens,
+  keyHashes,
   PREFIX_CHANGE,
   PREFIX_TIERS_ALL,
   type PrefixChange,
   PrefixChanges,
-} from "./prefix-changes.ts";
-export { type PrefixColumns, type PrefixRows, PrefixTable } from "./prefix-table.ts";
-export {
-  blocksOfTokens,
-  keyHashes,
+  type PrefixColumns,
+  type PrefixRows,
+  PrefixTable,
   type SequenceHashing,
   sequenceHashes,
-} from "./prompt-hashes.ts";
-export { type Completed, Queue, type QueueOptions } from "./queue.ts";
-export type {
-  Lent,
-  Rdma,
-  RdmaAddress,
-  RdmaFault,
-  RdmaLink,
-  RdmaLinkSettings,
-  RdmaOptions,
-  RdmaPort,
-  RdmaPortState,
-  RdmaRead,
-  RdmaState,
-  RdmaWindow,
-} from "./rdma.ts";
+} from "./prefix-table.ts";
 export {
   type DirectOutcome,
   type DirectStep,
   type DirectTrial,
+  type Lent,
+  openRdma,
+  type Rdma,
+  type RdmaAddress,
+  type RdmaFault,
+  type RdmaLink,
+  type RdmaLinkSettings,
+  type RdmaOptions,
+  type RdmaPort,
+  type RdmaPortState,
+  type RdmaRead,
+  type RdmaState,
+  type RdmaWindow,
   tryDirect,
-} from "./rdma-direct.ts";
+} from "./rdma.ts";
 export { Region, type RegionState, type Wish } from "./region.ts";
-export { NativeError, type StatusName } from "./status.ts";

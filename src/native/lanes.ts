@@ -1,11 +1,22 @@
-import { HearthError } from "../core/index.ts";
+import { lookup } from "node:dns/promises";
+import { isIP } from "node:net";
+import { assert, HearthError } from "../core/index.ts";
+import { LANE_CIPHER, LANE_EVENT, LANE_FAULT, STATUS, STRUCTS } from "./abi.gen.ts";
+import {
+  EventReader,
+  type NativeBuffer,
+  NativeError,
+  nativeBuffer,
+  writeStruct,
+} from "./memory.ts";
+import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
-/** How a lane's bytes are sealed. `none` only on a network that the operator declared trusted. */
+/** Encryption of a lane. `none` is only for a network that the operator declared trusted. */
 export const CIPHERS = ["aegis-128l", "aes-128-gcm", "none"] as const;
 export type Cipher = (typeof CIPHERS)[number];
 
-/** Why a transfer or a lane came to nothing. */
+/** Why a transfer or a session failed. */
 export type LaneFault =
   | "broken"
   | "forged"
@@ -18,9 +29,9 @@ export type LaneFault =
   | "full";
 
 export interface LaneSession {
-  /** Names the session in the clear on each lane: 16 bytes, fresh. */
+  /** Session id, sent in the clear on each lane: 16 random bytes. */
   readonly id: Uint8Array;
-  /** 32 fresh random bytes that both sides got inside TLS; keys are derived from them. */
+  /** 32 random bytes that both sides received over TLS. Keys are derived from them. */
   readonly secret: Uint8Array;
   readonly cipher: Cipher;
   readonly lanes: number;
@@ -29,44 +40,50 @@ export interface LaneSession {
 export type Sent = { readonly ok: true } | { readonly ok: false; readonly fault: LaneFault };
 
 export type Received =
-  /** XXH3-64 of the span, taken after its last byte was written. */
+  /** XXH3-64 of the span, computed after its last byte was written. */
   | { readonly ok: true; readonly checksum: bigint }
   | { readonly ok: false; readonly fault: LaneFault };
 
 /**
- * TCP connections that native threads own: they carry payload from arena to arena, sealed record by
- * record. A session is a few of them between two hosts; bytes flow one way, from who sends to who
- * dialled. Promises:
+ * TCP connections ("lanes") owned by native threads, which carry payload from arena to arena in
+ * encrypted records. A session consists of several lanes between two hosts. Bytes flow in one
+ * direction, to the side that dialled. Promises:
  *
- * - A span belongs to the lanes until its promise has resolved, cancelled or not; then nothing
- *   reads or writes it any more.
- * - A record that was changed, repeated, left out, or moved to another place, lane, transfer or
- *   session ends its session with `forged`; no byte of it is given to anybody (the span's content
- *   is undefined after a fault).
- * - Only bytes of transfers that `receive` announced are written, at most as many as it said.
+ * - The lanes own a transfer's span until the transfer's promise resolves, even if it is cancelled.
+ *   Afterwards nothing accesses the span.
+ * - A record that was modified, repeated, dropped, or moved to another place, lane, transfer or
+ *   session ends its session with `forged`. None of its bytes is delivered; the span's content is
+ *   undefined after a fault.
+ * - Only transfers announced with `receive` are written, and at most the announced number of bytes.
  */
 export interface Lanes extends AsyncDisposable {
-  /** Takes lanes of expected sessions. Returns the port; 0 takes a free one. Throws NativeError. */
+  /**
+   * Listens for lanes of expected sessions. Port 0 selects a free port. Returns the port. Throws
+   * NativeError.
+   */
   listen(host: string, port: number): number;
   /**
-   * The side that sends: lanes that prove to know the secret within `expireMs` belong to it. Throws
+   * The sending side. Accepts lanes that prove knowledge of the secret within `expireMs`. Throws
    * LaneError, as `dial` does.
    */
   expect(session: LaneSession, expireMs: number): Promise<LaneLink>;
-  /** The side that receives. */
+  /** The receiving side. */
   dial(session: LaneSession, host: string, port: number, timeoutMs: number): Promise<LaneLink>;
 }
 
 export interface LaneLink extends AsyncDisposable {
-  /** Resolves when it has ended. */
+  /** Resolves when the session has ended. */
   readonly ended: Promise<LaneFault>;
-  /** Resolves when the kernel has all of it (or will never get it). `transfer` < 2^32, unused. */
+  /**
+   * Resolves when the kernel has accepted all bytes, or never will. `transfer` is an unused number
+   * below 2^32.
+   */
   send(transfer: number, offset: number, bytes: number): Promise<Sent>;
-  /** Announce it before the other side is asked to send. `bytes` must be exact. */
+  /** Announces a transfer. Call it before asking the other side to send. `bytes` must be exact. */
   receive(transfer: number, offset: number, bytes: number): Promise<Received>;
-  /** Bytes of a transfer that have arrived so far; 0 for one that is over. */
+  /** Bytes of a transfer received so far. 0 if it has ended. */
   arrived(transfer: number): number;
-  /** Its promise resolves as `cancelled` as soon as nothing touches the span. */
+  /** Cancels a transfer. Its promise resolves as `cancelled` once nothing accesses the span. */
   cancel(transfer: number): void;
 }
 
@@ -74,20 +91,332 @@ export interface LanesOptions {
   readonly region: Region;
   readonly threads: number;
   /**
-   * SO_SNDBUF and SO_RCVBUF of each lane. 0: to a host less than 0.5 ms away a send buffer that
-   * stays in the cache, else what the kernel finds. A receive buffer below 4 MiB is slow.
+   * SO_SNDBUF and SO_RCVBUF of each lane. 0: for a host less than 0.5 ms away, a send buffer that
+   * fits the cache, otherwise the kernel's default. A receive buffer below 4 MiB is slow.
    */
   readonly socketBytes: number;
-  /** What one key seals at most, for tests; else what suits the cipher. */
+  /** Maximum bytes encrypted with one key, for tests. Default: the limit of the cipher. */
   readonly rekeyBytes?: number;
 }
 
-/** A session that never opened. */
+/** A session that failed to open. */
 export class LaneError extends HearthError {
   readonly fault: LaneFault;
 
   constructor(fault: LaneFault) {
     super("LANES_FAILED", `lanes to a peer: ${fault.replaceAll("_", " ")}`);
     this.fault = fault;
+  }
+}
+
+const DONE = STRUCTS.LaneDone;
+const REAP_MAX = 64;
+const HOST_BYTES = 64;
+
+const CIPHER_NUMBERS: Record<Cipher, number> = {
+  "aegis-128l": LANE_CIPHER.aegis_128l,
+  "aes-128-gcm": LANE_CIPHER.aes_128_gcm,
+  none: LANE_CIPHER.none,
+};
+
+const FAULTS = new Map<number, LaneFault | "none">(
+  (Object.entries(LANE_FAULT) as [LaneFault | "none", number][]).map(([name, n]) => [n, name]),
+);
+
+class NativeLanes implements Lanes {
+  readonly #native: Native;
+  readonly #handle: number;
+  readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
+  readonly #doneView = new DataView(this.#done.bytes.buffer);
+  /** Callbacks by token: of a session or of one of its transfers. */
+  readonly #waiting = new Map<number, (done: LaneDone) => void>();
+  readonly #links = new Set<NativeLaneLink>();
+  readonly #events: EventReader;
+  /** Keeps the arena alive until the lanes are closed. */
+  readonly #region: LanesOptions["region"];
+  #nextToken = 1;
+  #closing: Promise<void> | null = null;
+
+  constructor(native: Native, options: LanesOptions) {
+    this.#native = native;
+    this.#region = options.region;
+    const request = {
+      region: BigInt(this.#region.handle),
+      rekey_bytes: BigInt(options.rekeyBytes ?? 0),
+      threads: options.threads,
+      socket_bytes: options.socketBytes,
+    };
+    const info = native.exchange("hearth_lanes_create", ["LanesRequest", request], "LanesInfo");
+    this.#handle = Number(info.handle);
+    this.#events = new EventReader(info.event_fd, () => this.#drain());
+  }
+
+  listen(host: string, port: number): number {
+    this.#assertOpen("hearth_lanes_listen");
+    const code = this.#native.symbols.hearth_lanes_listen(this.#handle, addressOf(host, port));
+    return this.#native.check("hearth_lanes_listen", code);
+  }
+
+  async expect(session: LaneSession, expireMs: number): Promise<LaneLink> {
+    return this.#open(session, expireMs, "sent", (request, out) =>
+      this.#native.symbols.hearth_lanes_expect(this.#handle, request, out),
+    );
+  }
+
+  async dial(
+    session: LaneSession,
+    host: string,
+    port: number,
+    timeoutMs: number,
+  ): Promise<LaneLink> {
+    const address = addressOf(await resolve(host), port);
+    return this.#open(session, timeoutMs, "received", (request, out) =>
+      this.#native.symbols.hearth_lanes_dial(this.#handle, request, address, out),
+    );
+  }
+
+  #assertOpen(call: string): void {
+    if (this.#closing !== null) throw new NativeError(call, STATUS.closed, 0);
+  }
+
+  async #open(
+    session: LaneSession,
+    timeoutMs: number,
+    part: "sent" | "received",
+    call: (request: Uint8Array, out: Uint8Array) => number,
+  ): Promise<LaneLink> {
+    if (this.#closing !== null) throw new LaneError("closed");
+    const token = this.#takeToken();
+    const request = sessionRequest(session, timeoutMs, token);
+    const out = new BigUint64Array(new ArrayBuffer(8));
+    const code = call(request, new Uint8Array(out.buffer));
+    request.fill(0);
+    if (code === STATUS.full) throw new LaneError("full");
+    this.#native.check("hearth_lanes_open", code);
+    const link = new NativeLaneLink(this.#native, Number(out[0]!), part, {
+      wait: (settle) => {
+        const transfer = this.#takeToken();
+        this.#waiting.set(transfer, settle);
+        return transfer;
+      },
+      forget: (transfer) => this.#waiting.delete(transfer),
+    });
+    this.#links.add(link);
+    this.#waiting.set(token, (done) => link.handle(done));
+    void link.ended.then(() => {
+      this.#waiting.delete(token);
+      this.#links.delete(link);
+    });
+    await link.opened();
+    return link;
+  }
+
+  #takeToken(): number {
+    return this.#nextToken++;
+  }
+
+  #drain(): void {
+    const reap = this.#native.symbols.hearth_lanes_reap;
+    let count: number;
+    do {
+      const code = reap(this.#handle, this.#done.bytes, REAP_MAX);
+      count = this.#native.check("hearth_lanes_reap", code);
+      for (let i = 0; i < count; i++) this.#deliver(i * DONE.size);
+    } while (count === REAP_MAX);
+  }
+
+  #deliver(at: number): void {
+    const view = this.#doneView;
+    const { fields } = DONE;
+    const token = Number(view.getBigUint64(at + fields.token.offset, true));
+    const event = view.getUint32(at + fields.event.offset, true);
+    const waiting = this.#waiting.get(token);
+    assert(waiting !== undefined, "a completion has a waiter");
+    if (event !== LANE_EVENT.opened) this.#waiting.delete(token);
+    waiting({
+      event,
+      fault: FAULTS.get(view.getUint32(at + fields.fault.offset, true))!,
+      checksum: view.getBigUint64(at + fields.checksum.offset, true),
+    });
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    await Promise.all([...this.#links].map((link) => link[Symbol.asyncDispose]()));
+    await this.#events.stop();
+    const code = this.#native.symbols.hearth_lanes_close(this.#handle);
+    this.#native.check("hearth_lanes_close", code);
+  }
+}
+
+function sessionRequest(session: LaneSession, timeoutMs: number, token: number): Uint8Array {
+  assert(session.id.length === 16 && session.secret.length === 32, "a session's id and secret");
+  const request = nativeBuffer(STRUCTS.LaneSession.size).bytes;
+  writeStruct(
+    "LaneSession",
+    {
+      token: BigInt(token),
+      id: session.id,
+      secret: session.secret,
+      cipher: CIPHER_NUMBERS[session.cipher],
+      lanes: session.lanes,
+      timeout_ms: Math.ceil(timeoutMs),
+      reserved: 0,
+    },
+    request,
+  );
+  return request;
+}
+
+function addressOf(host: string, port: number): Uint8Array {
+  const address = nativeBuffer(STRUCTS.LaneAddress.size).bytes;
+  const text = new TextEncoder().encode(host);
+  const bytes = new Uint8Array(HOST_BYTES);
+  // A host name that does not fit stays empty and is rejected as an address.
+  if (text.length < HOST_BYTES) bytes.set(text);
+  writeStruct("LaneAddress", { host: bytes, port, reserved: 0 }, address);
+  return address;
+}
+
+async function resolve(host: string): Promise<string> {
+  if (isIP(host) !== 0) return host;
+  try {
+    return (await lookup(host)).address;
+  } catch {
+    throw new LaneError("unreachable");
+  }
+}
+
+/** Opens lanes from and to one region. Throws NativeError if memory or threads are insufficient. */
+export function openLanes(native: Native, options: LanesOptions): Lanes {
+  return new NativeLanes(native, options);
+}
+
+const TRANSFER = STRUCTS.LaneTransfer;
+
+/** Completion of a session event or of a transfer. */
+interface LaneDone {
+  /** A `LANE_EVENT`. */
+  readonly event: number;
+  readonly fault: LaneFault | "none";
+  readonly checksum: bigint;
+}
+
+/** Registry of the callbacks for completions. */
+interface LaneWaits {
+  /** Returns a token whose completion calls `settle`. */
+  wait(settle: (done: LaneDone) => void): number;
+  forget(token: number): void;
+}
+
+class NativeLaneLink implements LaneLink {
+  readonly ended: Promise<LaneFault>;
+  readonly #native: Native;
+  readonly #handle: number;
+  readonly #part: "sent" | "received";
+  readonly #waits: LaneWaits;
+  readonly #request = nativeBuffer(TRANSFER.size).bytes;
+  readonly #requestView = new DataView(this.#request.buffer);
+  readonly #answer = new BigUint64Array(new ArrayBuffer(8));
+  readonly #answerBytes = new Uint8Array(this.#answer.buffer);
+  readonly #opening = Promise.withResolvers<void>();
+  readonly #ending = Promise.withResolvers<LaneFault>();
+  #fault: LaneFault | null = null;
+  #isNamed = true;
+
+  constructor(native: Native, handle: number, part: "sent" | "received", waits: LaneWaits) {
+    this.#native = native;
+    this.#handle = handle;
+    this.#part = part;
+    this.#waits = waits;
+    this.ended = this.#ending.promise;
+  }
+
+  /** Resolves when all lanes are open. Throws LaneError if the session ends before that. */
+  opened(): Promise<void> {
+    return this.#opening.promise;
+  }
+
+  /** Handles an event of the session itself. */
+  handle({ event, fault }: LaneDone): void {
+    if (event === LANE_EVENT.opened) {
+      this.#opening.resolve();
+      return;
+    }
+    assert(fault !== "none", "a session's end has a fault");
+    this.#fault = fault;
+    this.#unname();
+    this.#opening.reject(new LaneError(fault));
+    this.#ending.resolve(fault);
+  }
+
+  async send(transfer: number, offset: number, bytes: number): Promise<Sent> {
+    const done = await this.#begin("sent", transfer, offset, bytes);
+    return done.fault === "none" ? { ok: true } : { ok: false, fault: done.fault };
+  }
+
+  async receive(transfer: number, offset: number, bytes: number): Promise<Received> {
+    const done = await this.#begin("received", transfer, offset, bytes);
+    if (done.fault !== "none") return { ok: false, fault: done.fault };
+    return { ok: true, checksum: done.checksum };
+  }
+
+  #begin(
+    part: "sent" | "received",
+    transfer: number,
+    offset: number,
+    bytes: number,
+  ): Promise<LaneDone> {
+    assert(part === this.#part, "the side that expects sends, the side that dials receives");
+    const { promise, resolve } = Promise.withResolvers<LaneDone>();
+    const token = this.#waits.wait(resolve);
+    const code = this.#isNamed ? this.#submit(token, transfer, offset, bytes) : STATUS.closed;
+    if (code === 0) return promise;
+    this.#waits.forget(token);
+    const fault = code === STATUS.full ? "full" : (this.#fault ?? "closed");
+    if (code !== STATUS.full && code !== STATUS.closed) {
+      this.#native.check("hearth_session_begin", code);
+    }
+    return Promise.resolve({ event: LANE_EVENT[part], fault, checksum: 0n });
+  }
+
+  #submit(token: number, transfer: number, offset: number, bytes: number): number {
+    const { fields } = TRANSFER;
+    const view = this.#requestView;
+    view.setBigUint64(fields.token.offset, BigInt(token), true);
+    view.setBigUint64(fields.offset.offset, BigInt(offset), true);
+    view.setBigUint64(fields.bytes.offset, BigInt(bytes), true);
+    view.setUint32(fields.number.offset, transfer, true);
+    return this.#native.symbols.hearth_session_begin(this.#handle, this.#request);
+  }
+
+  arrived(transfer: number): number {
+    if (!this.#isNamed) return 0;
+    const call = this.#native.symbols.hearth_session_arrived;
+    const code = call(this.#handle, transfer, this.#answerBytes);
+    this.#native.check("hearth_session_arrived", code);
+    return Number(this.#answer[0]!);
+  }
+
+  cancel(transfer: number): void {
+    if (!this.#isNamed) return;
+    const code = this.#native.symbols.hearth_session_cancel(this.#handle, transfer);
+    this.#native.check("hearth_session_cancel", code);
+  }
+
+  #unname(): void {
+    if (!this.#isNamed) return;
+    this.#isNamed = false;
+    const code = this.#native.symbols.hearth_session_end(this.#handle);
+    this.#native.check("hearth_session_end", code);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#unname();
+    await this.ended;
   }
 }

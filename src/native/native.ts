@@ -1,19 +1,27 @@
 import { assert, HearthError } from "../core/index.ts";
-import { type NativeBuffer, nativeBuffer } from "./buffers.ts";
-import { readStruct, type StructName, type StructValue, writeStruct } from "./layout.ts";
 import { openLibrary, type Symbols } from "./library.ts";
-import { NativeError, type StatusName, statusName } from "./status.ts";
+import {
+  type NativeBuffer,
+  NativeError,
+  nativeBuffer,
+  readStruct,
+  type StatusName,
+  type StructName,
+  type StructValue,
+  statusName,
+  writeStruct,
+} from "./memory.ts";
 
-export type { StatusName } from "./status.ts";
+export type { StatusName } from "./memory.ts";
 
-/** Who is at the other end of a Unix socket, as the kernel saw it at connect(). */
+/** The process at the other end of a Unix socket, as the kernel recorded it at connect(). */
 export interface SocketPeer {
   readonly pid: number;
   readonly uid: number;
   readonly gid: number;
   /** Supplementary groups. */
   readonly groups: readonly number[];
-  /** A descriptor of the process, for `Queue.watch`; null where the kernel has none. */
+  /** A descriptor of the process, for `Queue.watch`. Null if the kernel provides none. */
   readonly pidFd: number | null;
 }
 
@@ -29,8 +37,8 @@ const GROUPS_MAX = 65_536;
 const EMPTY = new Uint8Array(new ArrayBuffer(8));
 
 /**
- * The native library with its calls given shape. Made once per process by `loadNative`; every call
- * throws NativeError where the library returns a status that its callers need not expect.
+ * Typed access to the native library. `loadNative` creates one per process. Every call throws
+ * NativeError if the library returns a status that its callers do not expect.
  */
 export class Native {
   readonly symbols: Symbols;
@@ -43,7 +51,7 @@ export class Native {
     this.#answerView = new DataView(this.#answer.bytes.buffer);
   }
 
-  /** Throws where `code` is negative, else hands it on. */
+  /** Throws if `code` is negative; otherwise returns it. */
   check(call: string, code: number): number {
     if (code >= 0) return code;
     throw new NativeError(call, code, this.symbols.hearth_last_errno());
@@ -91,7 +99,7 @@ export class Native {
     return out.slice(0, 32);
   }
 
-  /** BLAKE3-256 keyed with 32 bytes. */
+  /** BLAKE3-256 of `data`, keyed with 32 bytes. */
   blake3Keyed(key: Uint8Array, data: Uint8Array): Uint8Array {
     assert(key.length === 32, "a BLAKE3 key has 32 bytes");
     const out = this.#answer.bytes;
@@ -100,7 +108,7 @@ export class Native {
     return out.slice(0, 32);
   }
 
-  /** BLAKE3 in key derivation mode; `context` names the use and is fixed in the program. */
+  /** BLAKE3 in key derivation mode. `context` identifies the use; it is a constant. */
   blake3DeriveKey(context: string, material: Uint8Array): Uint8Array {
     const name = new TextEncoder().encode(context);
     const out = this.#answer.bytes;
@@ -111,7 +119,7 @@ export class Native {
   }
 
   /**
-   * Digests of every full block of a prompt in one pass: 32 bytes each into `out`. Returns their
+   * Writes the digest of every full block of a prompt to `out`, 32 bytes each. Returns their
    * number, floor(tokens / blockTokens).
    */
   prefixDigests(
@@ -143,7 +151,7 @@ export class Native {
 
   #staging: NativeBuffer = nativeBuffer(4096);
 
-  /** Copies tokens to where their address may be kept, with room for the digests behind them. */
+  /** Copies tokens to memory with a stable address, with room for the digests after them. */
   #stage(tokens: Uint32Array, outBytes: number) {
     const needed = tokens.byteLength + outBytes;
     if (this.#staging.bytes.length < needed) {
@@ -158,7 +166,7 @@ export class Native {
     };
   }
 
-  /** Keyed BLAKE3 of each item of `itemBytes` alone: 32 bytes each into `out`. */
+  /** Writes the keyed BLAKE3 of each item of `itemBytes` to `out`, 32 bytes each. */
   chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number {
     const count = items.length / itemBytes;
     assert(Number.isInteger(count) && out.length >= count * 32, "whole items, room for digests");
@@ -168,7 +176,7 @@ export class Native {
     return count;
   }
 
-  /** `BLAKE3(digest ‖ layer u32 LE)` for each 32 bytes of `digests`, into `out`. */
+  /** Writes `BLAKE3(digest ‖ layer u32 LE)` to `out` for each 32 bytes of `digests`. */
   blockKeys(digests: Uint8Array, layer: number, out: Uint8Array): void {
     const count = digests.length / 32;
     assert(Number.isInteger(count) && out.length >= digests.length, "room for every key");
@@ -176,14 +184,14 @@ export class Native {
     this.check("hearth_block_keys", this.symbols.hearth_block_keys(digests, layer, count, out));
   }
 
-  /** XXH3-64, seed 0. */
+  /** XXH3-64 with seed 0. */
   xxh3_64(data: Uint8Array): bigint {
     const out = this.#answer.bytes;
     this.check("hearth_xxh3_64", this.symbols.hearth_xxh3_64(passable(data), data.length, out));
     return this.#answerView.getBigUint64(0, true);
   }
 
-  /** XXH3-128, seed 0: 16 bytes, big-endian. */
+  /** XXH3-128 with seed 0: 16 bytes, big-endian. */
   xxh3_128(data: Uint8Array): Uint8Array {
     const out = this.#answer.bytes;
     this.check("hearth_xxh3_128", this.symbols.hearth_xxh3_128(passable(data), data.length, out));
@@ -198,7 +206,7 @@ export class Native {
     return { pid, uid, gid, groups: this.#peerGroups(socketFd), pidFd };
   }
 
-  /** None where there are more than a kernel allows anybody. */
+  /** Empty if there are more groups than the kernel allows a process. */
   #peerGroups(socketFd: number): number[] {
     const groups = new Uint32Array(new ArrayBuffer(GROUPS_MAX * 4));
     const bytes = new Uint8Array(groups.buffer);
@@ -207,14 +215,15 @@ export class Native {
   }
 
   /**
-   * Sends bytes with a descriptor on the first of them; how many went, or `try_again`, `closed`.
+   * Sends bytes and a descriptor with the first of them. Returns how many bytes were sent, or
+   * `try_again` or `closed`.
    */
   sendFd(socketFd: number, bytes: Uint8Array, fd: number): number | StatusName {
     const code = this.symbols.hearth_socket_send_fd(socketFd, bytes, bytes.length, fd);
     return code >= 0 ? code : statusName(code);
   }
 
-  /** Receives bytes and the descriptor that came along, if one did. */
+  /** Receives bytes, and a descriptor if one came with them. */
   receiveFd(socketFd: number, into: Uint8Array): { count: number; fd: number | null } | StatusName {
     const out = this.#answer.bytes;
     const code = this.symbols.hearth_socket_receive_fd(socketFd, into, into.length, out);
@@ -223,7 +232,9 @@ export class Native {
     return { count: code, fd: fd < 0 ? null : fd };
   }
 
-  /** Two connected ends that keep messages apart, for descriptors to travel over. */
+  /**
+   * Creates a pair of connected sockets that preserve message boundaries, for passing descriptors.
+   */
   socketPair(): readonly [number, number] {
     const out = this.#answer.bytes;
     this.check("hearth_socket_pair", this.symbols.hearth_socket_pair(out));
@@ -231,18 +242,19 @@ export class Native {
   }
 
   /**
-   * Tunes the UDP sockets of this process that are bound to `port`, which the runtime made and has
-   * no options for: a peer that is gone no longer fails sends to others (IP_RECVERR off), and both
-   * buffers get `bufferBytes`, as far as the kernel's limits let them. Returns how many there are.
+   * Sets options on this process's UDP sockets bound to `port`, which the runtime creates without
+   * exposing options: IP_RECVERR off, so that an unreachable peer does not fail sends to others,
+   * and both buffers to `bufferBytes`, as far as kernel limits allow. Returns the number of
+   * sockets.
    */
   tuneUdp(port: number, bufferBytes: number): number {
     return this.check("hearth_tune_udp", this.symbols.hearth_tune_udp(port, bufferBytes));
   }
 
   /**
-   * Ends those connections of this process's TCP server on `port` that sent no byte within
-   * `silentMs` of being made; looks at `count` descriptors (16,384 at most) from `first` on.
-   * Returns how many connections of the server are among them and stay.
+   * Closes connections of this process's TCP server on `port` that sent no byte within `silentMs`
+   * after connecting. Checks `count` descriptors (at most 16,384) from `first` on. Returns how many
+   * of the server's connections among them remain.
    */
   endSilent(port: number, first: number, count: number, silentMs: number): number {
     const ended = this.symbols.hearth_end_silent(port, first, count, silentMs);
@@ -254,8 +266,8 @@ export class Native {
   }
 
   /**
-   * Tells systemd our state (sd_notify), with at most 8 descriptors for it to keep where `state`
-   * has FDSTORE=1; false where nobody listens.
+   * Sends a state to systemd (sd_notify), with at most 8 descriptors to store if `state` contains
+   * FDSTORE=1. False if nothing listens on the socket.
    */
   notify(socketPath: string, state: string, fds: readonly number[] = []): boolean {
     const encoder = new TextEncoder();
@@ -273,14 +285,14 @@ export class Native {
     return this.#answerView.getBigUint64(0, true);
   }
 
-  /** Whether this process may make an io_uring. */
+  /** Whether this process may create an io_uring. */
   probeIoUring(): { readonly ok: boolean; readonly errno: number } {
     const ok = this.symbols.hearth_probe_io_uring() === 0;
     return { ok, errno: ok ? 0 : this.symbols.hearth_last_errno() };
   }
 }
 
-/** An empty array crosses as an address that is valid and never read. */
+/** An empty array is passed as an address that is valid and never read. */
 function passable(data: Uint8Array): Uint8Array {
   return data.length === 0 ? EMPTY : data;
 }
@@ -293,7 +305,7 @@ export function loadNative(): Native {
   return loaded;
 }
 
-/** Whether the library can be had here, and if not why: for tests and `hearth doctor`. */
+/** Whether the library can be loaded, or why not. For tests and `hearth doctor`. */
 export function nativeAvailable():
   | { readonly ok: true }
   | { readonly ok: false; readonly why: string } {
@@ -304,4 +316,26 @@ export function nativeAvailable():
     if (error instanceof HearthError) return { ok: false, why: error.text };
     throw error;
   }
+}
+
+/** An exclusive lock. Disposing it, or the end of the process, releases the lock. */
+export interface FileLock extends Disposable {
+  readonly path: string;
+}
+
+/**
+ * Locks a file against all other processes and creates it if needed. Null if another process has
+ * the lock. Throws NativeError if the file cannot be opened.
+ */
+export function lockFile(native: Native, path: string): FileLock | null {
+  const bytes = new TextEncoder().encode(path);
+  const code = native.symbols.hearth_file_lock(bytes, bytes.length);
+  if (code < 0 && statusName(code) === "try_again") return null;
+  const fd = native.check("hearth_file_lock", code);
+  let held = true;
+  const release = () => {
+    if (held) native.closeFd(fd);
+    held = false;
+  };
+  return { path, [Symbol.dispose]: release };
 }

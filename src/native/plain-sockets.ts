@@ -1,6 +1,5 @@
 import { STRUCTS } from "./abi.gen.ts";
-import { nativeBuffer } from "./buffers.ts";
-import { readStruct, writeStruct } from "./layout.ts";
+import { nativeBuffer, readStruct, writeStruct } from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
@@ -14,20 +13,23 @@ export interface PlainPull {
   readonly port: number;
   readonly blockBytes: number;
   readonly blocks: number;
-  /** Each has a thread of its own on both sides. */
+  /** Each connection has its own thread on both sides. */
   readonly connections: number;
-  /** Blocks asked for and not there yet, over all connections. */
+  /** Blocks requested and not received yet, over all connections. */
   readonly inFlight: number;
 }
 
-/** A socket of a plain program on this machine's loopback, for benchmarks. Throws NativeError. */
+/**
+ * Listens on the loopback interface with plain sockets, as a baseline for benchmarks. Throws
+ * NativeError.
+ */
 export function plainListen(native: Native): PlainListener {
   const out = nativeBuffer(STRUCTS.PlainListener.size);
   native.check("hearth_plain_listen", native.symbols.hearth_plain_listen(out.bytes));
   return readStruct("PlainListener", out.bytes);
 }
 
-/** Blocks the process until so many connections have come and ended. Throws NativeError. */
+/** Blocks the process until this many connections have arrived and ended. Throws NativeError. */
 export function plainServe(
   native: Native,
   region: Region,
@@ -38,7 +40,7 @@ export function plainServe(
   native.check("hearth_plain_serve", call(region.handle, listener.fd, connections));
 }
 
-/** Blocks the process until all blocks lie in the region. Throws NativeError. */
+/** Blocks the process until all blocks are in the region. Throws NativeError. */
 export function plainPull(native: Native, pull: PlainPull): void {
   const request = nativeBuffer(STRUCTS.PlainPull.size).bytes;
   const value = {

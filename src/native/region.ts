@@ -1,20 +1,17 @@
 import { type Pointer, toArrayBuffer } from "bun:ffi";
 import { assert } from "../core/index.ts";
 import { STATUS, STRUCTS } from "./abi.gen.ts";
-import type { NativeBuffer } from "./buffers.ts";
-import { nativeBuffer } from "./buffers.ts";
-import { writeStruct, writeU64 } from "./layout.ts";
+import { type NativeBuffer, NativeError, nativeBuffer, writeStruct, writeU64 } from "./memory.ts";
 import type { Native } from "./native.ts";
-import { NativeError } from "./status.ts";
 
-/** A wish for something the host may not give. */
+/** Whether to use a feature that the host may refuse. */
 export type Wish = "off" | "try" | "require";
 
 const WISHES: Record<Wish, number> = { off: 0, try: 1, require: 2 };
 const COPY = STRUCTS.CopyRequest.fields;
 const NOTHING_WRONG = 0xffff_ffff_ffff_ffffn;
 const FLAG_LOCK_REFUSED = 1;
-/** Of a node that does not exist. */
+/** The kernel's error for a node that does not exist. */
 const EINVAL = 22;
 const HUGE_PAGE_BYTES = 2 * 2 ** 20;
 /** Bun's limit for one view of native memory. */
@@ -25,15 +22,15 @@ export interface RegionState {
   /** Bytes backed by memory so far. */
   readonly populatedBytes: number;
   readonly lockedBytes: number;
-  /** Of these, in huge pages that the kernel puts together (not those of its pool). */
+  /** Part of it in transparent huge pages (without pages of the kernel's pool). */
   readonly hugeBytes: number;
-  /** The kernel refused to lock at least once (`try`). */
+  /** With `try`: the kernel refused to lock memory at least once. */
   readonly lockRefused: boolean;
 }
 
 /**
- * Shared memory: the arena this process made, or a view of somebody else's. All access goes by
- * offset and length, checked natively against the region's size.
+ * Shared memory: the arena of this process, or a view of another process's arena. All access uses
+ * offset and length; native code checks them against the region's size.
  */
 export class Region implements Disposable {
   readonly handle: number;
@@ -57,7 +54,7 @@ export class Region implements Disposable {
     this.pageBytes = page;
   }
 
-  /** A new arena. Throws NativeError: `no_memory`, `not_permitted`, `bad_request`. */
+  /** Creates an arena. Throws NativeError: `no_memory`, `not_permitted`, `bad_request`. */
   static create(
     native: Native,
     options: { readonly bytes: number; readonly hugePages: Wish; readonly lockMemory: Wish },
@@ -73,10 +70,11 @@ export class Region implements Disposable {
   }
 
   /**
-   * The arena of a process that went before, received as `fd`: exactly what `create` makes, with
-   * its bytes, all of it counted as populated. `fd` is the region's from now on and closed on exec.
-   * Throws NativeError and leaves `fd` to the caller: `out_of_range` for another size,
-   * `not_permitted` for other seals, `no_memory` and the like where it cannot be mapped or locked.
+   * Takes over the arena of a previous process, received as `fd`. The result is equal to a region
+   * made by `create`, with the existing bytes; all of it counts as populated. The region owns `fd`,
+   * which is closed on exec. Throws NativeError and leaves `fd` to the caller: `out_of_range` if
+   * the size differs, `not_permitted` if the seals differ, `no_memory` and others if it cannot be
+   * mapped or locked.
    */
   static adopt(
     native: Native,
@@ -91,7 +89,7 @@ export class Region implements Disposable {
     return new Region(native, Number(info.handle), options.bytes, info.fd, info.page_bytes);
   }
 
-  /** A view of an arena received as `fd`, which is the region's from now on. */
+  /** Maps a view of an arena received as `fd`. The region owns `fd`. */
   static map(
     native: Native,
     options: { readonly fd: number; readonly bytes: number; readonly writable: boolean },
@@ -106,8 +104,8 @@ export class Region implements Disposable {
   }
 
   /**
-   * The region's first `bytes` bytes as memory to copy to and from. Only for a region that lives as
-   * long as the process: a view that outlives its mapping crashes on touch.
+   * The region's first `bytes` bytes as memory. Only for a region that lives as long as the
+   * process: access through a view after unmapping crashes.
    */
   view(bytes: number): NativeBuffer {
     assert(bytes <= this.bytes && bytes <= VIEW_BYTES_MAX, "the view lies inside the region");
@@ -117,17 +115,17 @@ export class Region implements Disposable {
   }
 
   /**
-   * A part of the region, 1 GiB at most, as memory to copy to and from; for the same regions as
-   * `view`. Cheap: it is cut out of a view that is made once for each GiB.
+   * A part of the region, at most 1 GiB, as memory. Same condition as `view`. Cheap: it slices a
+   * view that is created once per GiB.
    */
   span(offset: number, bytes: number): Uint8Array {
     assert(offset >= 0 && offset + bytes <= this.bytes, "the span lies inside the region");
-    assert(bytes <= WINDOW_BYTES, "a span is no longer than a window's half");
+    assert(bytes <= WINDOW_BYTES, "a span has at most half the length of a window");
     const at = offset % WINDOW_BYTES;
     return this.#window((offset - at) / WINDOW_BYTES).subarray(at, at + bytes);
   }
 
-  /** Twice as long as the way to the next, so that every span lies in one. */
+  /** Windows are twice as long as their distance, so that every span lies within one. */
   #window(index: number): Uint8Array {
     const known = this.#windows[index];
     if (known !== undefined) return known;
@@ -149,12 +147,15 @@ export class Region implements Disposable {
     };
   }
 
-  /** Copies `bytes` from `from` into the region; XXH3-64 of them where asked for, else 0. */
+  /**
+   * Copies `bytes` bytes from `from` into the region. Returns their XXH3-64 if `checksum` is set,
+   * otherwise 0.
+   */
   copyIn(offset: number, from: NativeBuffer, bytes: number, checksum: boolean): bigint {
     return this.#copy("hearth_region_copy_in", offset, from, bytes, checksum);
   }
 
-  /** Copies `bytes` out of the region into `into`. */
+  /** Copies `bytes` bytes from the region to `into`. */
   copyOut(offset: number, into: NativeBuffer, bytes: number, checksum: boolean): bigint {
     return this.#copy("hearth_region_copy_out", offset, into, bytes, checksum);
   }
@@ -186,7 +187,7 @@ export class Region implements Disposable {
     return this.#answer[0]!;
   }
 
-  /** Fills a span with the bytes that belong to `seed`. */
+  /** Fills a span with the pattern of `seed`. */
   fill(offset: number, bytes: number, seed: bigint): void {
     this.#span(offset, bytes, seed);
     const code = this.#native.symbols.hearth_region_fill(this.#request.bytes);
@@ -194,8 +195,8 @@ export class Region implements Disposable {
   }
 
   /**
-   * Pages of the span that are not there yet come from this NUMA node, as long as it has any. False
-   * where the kernel knows no nodes, or not this one; then they come from anywhere.
+   * Allocates the span's missing pages from this NUMA node while it has free memory. False if the
+   * kernel does not know the node; pages then come from any node.
    */
   preferNode(offset: number, bytes: number, node: number): boolean {
     const bind = this.#native.symbols.hearth_region_bind;
@@ -206,7 +207,10 @@ export class Region implements Disposable {
     return true;
   }
 
-  /** First offset in the span at which the bytes are not those of `seed`; null where all are. */
+  /**
+   * First offset in the span where the bytes differ from the pattern of `seed`. Null if none
+   * differs.
+   */
   firstWrong(offset: number, bytes: number, seed: bigint): number | null {
     this.#span(offset, bytes, seed);
     const call = this.#native.symbols.hearth_region_check;
@@ -221,7 +225,7 @@ export class Region implements Disposable {
     writeStruct("SpanRequest", span, this.#request.bytes);
   }
 
-  /** Unmaps and closes. Throws where the queue still works on it. */
+  /** Unmaps and closes the region. Throws if the queue still uses it. */
   [Symbol.dispose](): void {
     const code = this.#native.symbols.hearth_region_close(this.handle);
     if (code < 0) throw new NativeError("hearth_region_close", code, 0);

@@ -5,10 +5,10 @@ import { systemClock, systemRandom } from "../../src/core/index.ts";
 /** One broker and the buses on it. */
 export interface BusWorld extends AsyncDisposable {
   open(basics: BusBasics): Bus;
-  /** The broker dies without a word. */
+  /** Kills the broker without a goodbye. */
   goDown(): Promise<void>;
   comeUp(): Promise<void>;
-  /** What the broker takes at most; bytes. */
+  /** Largest message in bytes that the broker accepts. */
   readonly payloadBytesMax: number;
 }
 
@@ -18,7 +18,7 @@ export interface LogLine {
   readonly fields: Readonly<Record<string, unknown>>;
 }
 
-/** Waits short enough for tests. */
+/** Timeouts short enough for tests. */
 export const FAST: Partial<BusLimits> = {
   connectMs: 2_000,
   retryMinMs: 10,
@@ -38,15 +38,15 @@ export const bytes = (text: string) => new TextEncoder().encode(text);
 export const text = (message: { readonly data: Uint8Array }) =>
   new TextDecoder().decode(message.data);
 
-/** What a suite works with: buses on one broker, ended with the suite. */
+/** Buses on one broker, closed at the end of the suite. */
 export interface Bench {
-  /** Only inside of tests. */
+  /** Usable only inside of tests. */
   readonly world: BusWorld;
-  /** A bus that is connected. */
+  /** A connected bus. */
   open(limits?: Partial<BusLimits>, lines?: LogLine[]): Promise<Bus>;
-  /** A subject that nobody else uses. */
+  /** A subject that no other test uses. */
   fresh(): string;
-  /** Subscribes and waits until the broker knows. */
+  /** Subscribes and waits until the broker has registered the subscription. */
   collect(
     bus: Bus,
     subject: string,
@@ -54,7 +54,7 @@ export interface Bench {
   ): Promise<{ messages: BusMessage[]; subscription: Subscription }>;
 }
 
-/** For the `describe` that calls it. */
+/** For use inside a `describe`. */
 export function busBench(start: () => Promise<BusWorld>): Bench {
   let world: BusWorld | null = null;
   let subjects = 0;

@@ -4,7 +4,7 @@ import { messagesContract } from "./messages-contract.ts";
 import { outagesContract } from "./outages-contract.ts";
 import { requestsContract } from "./requests-contract.ts";
 
-/** The promises of the port, on whatever `start` gives. */
+/** The promises of `Bus`, tested on the implementation that `start` opens. */
 export function busContract(name: string, start: () => Promise<BusWorld>): void {
   describe(`a bus over ${name}`, () => {
     const bench = busBench(start);

@@ -16,7 +16,7 @@ async function open(url: string, lines: LogLine[] = []) {
   return { bus, durable: bus.durable! };
 }
 
-/** As an operator would. */
+/** Runs `use` with an operator's permissions. */
 async function asOperator<T>(
   server: NatsServer,
   use: (nc: Awaited<ReturnType<typeof connect>>) => Promise<T>,
@@ -36,18 +36,18 @@ const acknowledged = (duplicate: boolean, sequence: number) => {
   return { kind: "acknowledged" as const, duplicate, sequence };
 };
 
-test("a bus inside the process keeps nothing", async () => {
+test("a bus inside the process has no durable storage", async () => {
   const bus = createLocalBus(new LocalHub(), basics());
   expect(bus.durable).toBeNull();
   await bus.close(0);
 });
 
-describeNats("what a broker keeps", () => {
+describeNats("durable storage of a broker", () => {
   for (const carrier of ["tcp", "ws"] as const) {
     const urlOf = (server: NatsServer) => (carrier === "tcp" ? server.tcpUrl : server.wsUrl);
 
-    describe(`by ${carrier}`, () => {
-      test("messages are acknowledged once for each id, or refused", async () => {
+    describe(`over ${carrier}`, () => {
+      test("a publish is acknowledged once per id, or refused", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeStream(server, "S", ["s.>"]);
         const { bus, durable } = await open(urlOf(server));
@@ -58,7 +58,7 @@ describeNats("what a broker keeps", () => {
         expect(await send("s.1", "two")).toEqual(acknowledged(false, 2));
         expect(await send("elsewhere", "x")).toEqual({
           kind: "refused",
-          why: "no stream of the server takes it",
+          why: "no stream of the server accepts this subject",
         });
         await server.pause();
         const options = { id: "three", timeoutMs: 100 };
@@ -68,7 +68,7 @@ describeNats("what a broker keeps", () => {
         expect(await send("s.1", "four")).toEqual({ kind: "unreachable" });
       });
 
-      test("what came while nobody consumed is consumed in order, over a restart", async () => {
+      test("messages stored without a consumer are consumed in order after a restart", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeStream(server, "S", ["s.*"]);
         const [sender, first] = [await open(urlOf(server)), await open(urlOf(server))];
@@ -90,7 +90,7 @@ describeNats("what a broker keeps", () => {
         const consumption = first.durable.consume(options, handle);
         await waitFor(() => seen.length === 20);
         expect(consumption.state).toMatchObject({ status: "consuming", why: null });
-        // The consumer's process is gone; what comes meanwhile waits for the next one.
+        // The consumer's process has ended; messages published meanwhile wait for the next one.
         await consumption[Symbol.asyncDispose]();
         expect(consumption.state).toMatchObject({ status: "closed", handled: 20 });
         await first.bus.close(1_000);
@@ -103,15 +103,16 @@ describeNats("what a broker keeps", () => {
         await waitFor(() => second.bus.state.reconnects === 1);
         await send(30, 40);
         await waitFor(() => seen.includes("39"), 15_000);
-        // What the killed broker had not written down as done comes twice, never in between.
+        // Messages whose acknowledgement the killed broker had not stored are redelivered, never
+        // out of order.
         expect([...new Set(seen)]).toEqual(Array.from({ length: 40 }, (_, at) => String(at)));
-        // Closing the bus ends it as well.
+        // Closing the bus ends the consumption too.
         await second.bus.close(1_000);
         await waitFor(() => again.state.status === "closed");
         await again[Symbol.asyncDispose]();
       });
 
-      test("a message that is not handled comes again", async () => {
+      test("a message whose handler failed is redelivered", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeStream(server, "S", ["s"]);
         const lines: LogLine[] = [];
@@ -129,7 +130,7 @@ describeNats("what a broker keeps", () => {
         expect(lines.some(({ fields }) => fields.why === "not now")).toBe(true);
       });
 
-      test("those behind a message that comes again do not overtake it", async () => {
+      test("later messages do not overtake a redelivered message", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeStream(server, "S", ["s"]);
         const { durable } = await open(urlOf(server));
@@ -154,7 +155,7 @@ describeNats("what a broker keeps", () => {
         ]);
       });
 
-      test("one that takes long comes once, and so do those behind it", async () => {
+      test("a slowly handled message and its successors are delivered once", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeStream(server, "S", ["s"]);
         const { durable } = await open(urlOf(server));
@@ -171,12 +172,12 @@ describeNats("what a broker keeps", () => {
         expect(seen).toEqual(["0 1", "1 1", "2 1"]);
       });
 
-      test("one that is never handled is given up, and said to be", async () => {
+      test("a message that always fails is dropped and logged", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeStream(server, "S", ["s"]);
         const lines: LogLine[] = [];
         const { durable } = await open(urlOf(server), lines);
-        // The broker has handed it out so often already, to processes that died of it.
+        // The broker has delivered the message this often already, to processes that died.
         await asOperator(server, async (nc) => {
           const manager = await jetstreamManager(nc);
           const none = { filter_subject: "s", ack_wait: 100e6, max_deliver: 10 };
@@ -200,7 +201,7 @@ describeNats("what a broker keeps", () => {
         expect(told).toMatchObject({ level: "warn", fields: { why: "boom", delivery: 10 } });
       });
 
-      test("a stream that is not there is waited for", async () => {
+      test("consumption waits for a missing stream", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         const { durable } = await open(urlOf(server));
         const options = { stream: "LATER", consumer: "me", subject: "later" };
@@ -211,7 +212,7 @@ describeNats("what a broker keeps", () => {
         await makeStream(server, "LATER", ["later"]);
         await durable.publish("later", bytes("x"), { id: "1", timeoutMs: 5_000 });
         await waitFor(() => seen.length === 1, 10_000);
-        // Also when it is taken away and made anew.
+        // Also after the bucket is deleted and recreated.
         await asOperator(server, async (nc) =>
           (await jetstreamManager(nc)).streams.delete("LATER"),
         );
@@ -221,20 +222,23 @@ describeNats("what a broker keeps", () => {
         await waitFor(() => seen.length === 2, 10_000);
       });
 
-      test("a broker without JetStream is said to be one", async () => {
+      test("a broker without JetStream is reported", async () => {
         await using server = await NatsServer.start();
         const { durable } = await open(urlOf(server));
         const options = { stream: "S", consumer: "me", subject: "s" };
         await using consumption = durable.consume(options, async () => undefined);
         await waitFor(() => consumption.state.status === "missing");
-        expect(consumption.state.why).toBe("no stream of the server takes it");
+        expect(consumption.state.why).toBe("no stream of the server accepts this subject");
         const put = await durable.bucket("b").put("k", bytes("v"));
-        expect(put).toEqual({ kind: "refused", why: "no stream of the server takes it" });
+        expect(put).toEqual({
+          kind: "refused",
+          why: "no stream of the server accepts this subject",
+        });
         expect(await durable.bucket("b").get("k")).toEqual({ kind: "missing" });
         expect(await durable.bucket("b").keys()).toBeNull();
       });
 
-      test("a worker is in its bucket as long as it lives, over restarts", async () => {
+      test("a presence value stays in its bucket for the worker's lifetime", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         const lines: LogLine[] = [];
         const { bus, durable } = await open(urlOf(server), lines);
@@ -246,7 +250,7 @@ describeNats("what a broker keeps", () => {
         await waitFor(isThere);
         await waitFor(() => presence.refusal === null);
         const firstMs = performance.now();
-        // Longer than the bucket remembers what is not written again.
+        // Longer than the bucket keeps a value that is not refreshed.
         await waitFor(async () => {
           expect(await isThere()).toBe(true);
           return performance.now() - firstMs > 2_000;
@@ -259,7 +263,7 @@ describeNats("what a broker keeps", () => {
         expect(lines.filter(({ message }) => message.includes("bucket"))).toHaveLength(1);
       });
 
-      test("buckets give back what was put, and forget after their time", async () => {
+      test("buckets return stored values and expire them", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await asOperator(server, (nc) => new Kvm(nc).create("workers", { ttl: 2_000 }));
         const { bus, durable } = await open(urlOf(server));

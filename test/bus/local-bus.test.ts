@@ -15,7 +15,7 @@ busContract("a hub in the process", async () => {
   };
 });
 
-test("two that answer each other without end leave the process its turns", async () => {
+test("two buses that answer each other endlessly do not block the event loop", async () => {
   const hub = new LocalHub();
   const bus = createLocalBus(hub, basics());
   let passes = 0;
@@ -30,7 +30,7 @@ test("two that answer each other without end leave the process its turns", async
   await bus.close(0);
 });
 
-test("hubs know nothing of each other", async () => {
+test("buses of different hubs are isolated", async () => {
   const [here, there] = [new LocalHub(), new LocalHub()].map((hub) =>
     createLocalBus(hub, basics()),
   );
@@ -43,7 +43,7 @@ test("hubs know nothing of each other", async () => {
   await Promise.all([here!.close(0), there!.close(0)]);
 });
 
-test("answers go to inboxes alone, and come to an inbox of its own", async () => {
+test("replies are sent only to allowed prefixes and received in the configured inbox", async () => {
   const hub = new LocalHub();
   const agent = createLocalBus(hub, { ...basics(), replyPrefixes: ["_INBOX"] });
   const router = createLocalBus(hub, { ...basics(), inboxPrefix: "_INBOX_router" });
@@ -70,7 +70,7 @@ test("answers go to inboxes alone, and come to an inbox of its own", async () =>
   await Promise.all([agent.close(0), router.close(0)]);
 });
 
-test("discovery answers a flood at a rate, and counts what it drops", async () => {
+test("discovery limits the rate of its answers and counts dropped requests", async () => {
   const hub = new LocalHub();
   const parts = { ...basics(), clock: new ManualClock() };
   const [bus, asker] = [createLocalBus(hub, parts), createLocalBus(hub, basics())];

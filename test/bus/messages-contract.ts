@@ -2,11 +2,11 @@ import { describe, expect, test } from "bun:test";
 import { waitFor } from "../support/index.ts";
 import { type Bench, bytes, type LogLine, text } from "./bus-bench.ts";
 
-/** What is published and what is subscribed. */
+/** Messages and subscriptions. */
 export function messagesContract(bench: Bench): void {
   const { open, fresh, collect } = bench;
   describe("messages", () => {
-    test("reach every subscriber with their bytes, and the publisher's own as well", async () => {
+    test("reach every subscriber unchanged, including the publisher's own", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const [one, two] = [await collect(a, subject), await collect(b, subject)];
@@ -20,7 +20,7 @@ export function messagesContract(bench: Bench): void {
       expect(a.state.receivedMessages).toBe(1);
     });
 
-    test("carry headers of any spelling, and empty data", async () => {
+    test("carry headers with any capitalization, and empty data", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const { messages } = await collect(b, subject);
@@ -30,21 +30,22 @@ export function messagesContract(bench: Bench): void {
       expect(messages[0]).toEqual({ subject, reply: "to.me", headers, data: new Uint8Array() });
     });
 
-    test("are the receiver's own", async () => {
+    test("are copies that belong to the receiver", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const [one, two] = [await collect(b, subject), await collect(b, subject)];
       a.publish(subject, bytes("first"));
       a.publish(subject, bytes("other"));
       await waitFor(() => one.messages.length === 2 && two.messages.length === 2);
-      // Not a view on what the connection read, which would keep all of that alive.
+      // The data is not a view of the connection's read buffer, which would keep the whole buffer
+      // alive.
       expect(one.messages[0]!.data.buffer.byteLength).toBe(5);
       one.messages[0]!.data.fill(0);
       expect(two.messages.map(text)).toEqual(["first", "other"]);
       expect(text(one.messages[1]!)).toBe("other");
     });
 
-    test("come in order, thousands of them", async () => {
+    test("arrive in order, by the thousand", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const { messages } = await collect(b, subject);
@@ -53,7 +54,7 @@ export function messagesContract(bench: Bench): void {
       expect(messages.map(text)).toEqual(Array.from({ length: 5_000 }, (_, at) => String(at)));
     });
 
-    test("that are too large or go nowhere are dropped and counted", async () => {
+    test("that are too large or have an invalid subject are dropped and counted", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const { messages } = await collect(b, subject);
@@ -96,7 +97,7 @@ export function messagesContract(bench: Bench): void {
       ]);
     });
 
-    test("of one queue share, those beside it get all", async () => {
+    test("of one queue share messages, others receive all", async () => {
       const buses = [await open(), await open(), await open()];
       const subject = fresh();
       const members = await Promise.all(buses.map((bus) => collect(bus, subject, "workers")));
@@ -109,7 +110,7 @@ export function messagesContract(bench: Bench): void {
       expect(members.filter(({ messages }) => messages.length > 0).length).toBeGreaterThan(1);
     });
 
-    test("end at once", async () => {
+    test("end immediately", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const [ended, kept] = [await collect(b, subject), await collect(b, subject)];
@@ -122,7 +123,7 @@ export function messagesContract(bench: Bench): void {
       expect(ended.messages.map(text)).toEqual(["1"]);
     });
 
-    test("go on after a handler that throws, or rejects", async () => {
+    test("continue after a handler that throws or rejects", async () => {
       const lines: LogLine[] = [];
       const [a, b] = [await open(), await open({}, lines)];
       const subject = fresh();
@@ -137,11 +138,11 @@ export function messagesContract(bench: Bench): void {
       for (const data of ["1", "throw", "2"]) a.publish(subject, bytes(data));
       await waitFor(() => seen.length === 3 && b.state.handlerFaults === 4);
       expect(seen).toEqual(["1", "throw", "2"]);
-      // One line for all of them: poison must not flood the log.
+      // One line for all of them: bad messages must not flood the log.
       expect(lines.filter(({ message }) => message.includes("threw"))).toHaveLength(1);
     });
 
-    test("to what is no subject are a bug of ours", async () => {
+    test("with an invalid subject fail an assertion", async () => {
       const bus = await open();
       for (const wrong of ["", "a b", "a..b", "a.>.b", ">.a"]) {
         expect(() => bus.subscribe(wrong, () => undefined)).toThrow("can be subscribed");

@@ -26,16 +26,16 @@ function open(url: string, more: More = {}): Bus {
 }
 afterAll(() => Promise.all(opened.map((bus) => bus.close(0))));
 
-/** Null once connected, else why not. */
+/** Null once connected, otherwise the reason. */
 async function outcome(url: string, more: More = {}): Promise<string | null> {
   const bus = open(url, more);
-  await waitFor(() => bus.state.status === "connected" || bus.state.why !== "not tried yet");
+  await waitFor(() => bus.state.status === "connected" || bus.state.why !== "not attempted yet");
   const { why } = bus.state;
   await bus.close(0);
   return why;
 }
 
-/** The same over both carriers. */
+/** Checks that the outcome is the same over both transports. */
 async function outcomes(server: NatsServer, more: More = {}, login = "") {
   const urls = [server.tcpUrl, server.wsUrl].map((url) => url.replace("//", `//${login}`));
   const whys = await Promise.all(urls.map((url) => outcome(url, more)));
@@ -45,8 +45,8 @@ async function outcomes(server: NatsServer, more: More = {}, login = "") {
 const seedOf = (key: ReturnType<typeof nkeys.createUser>) =>
   new TextDecoder().decode(key.getSeed());
 const both = <T>(value: T): T[] => [value, value];
-const REFUSED = both("the server refused our credentials");
-const WANTED = both("the server wants credentials");
+const REFUSED = both("the server rejected our credentials");
+const WANTED = both("the server requires credentials");
 
 describeNats("credentials", () => {
   test("a token, from a file or from the URL", async () => {
@@ -67,7 +67,7 @@ describeNats("credentials", () => {
     expect(await outcomes(server, pair)).toEqual(both(null));
     expect(await outcomes(server, {}, "hearth:p%40ss%3Aw0rd@")).toEqual(both(null));
     expect(await outcomes(server, {}, "hearth:wrongpass@")).toEqual(REFUSED);
-    // A file counts before what a URL holds.
+    // A file takes precedence over credentials in the URL.
     expect(await outcomes(server, pair, "hearth:wrongpass@")).toEqual(both(null));
   });
 
@@ -94,7 +94,7 @@ describeNats("credentials", () => {
     expect(await outcomes(server, expired)).toEqual(REFUSED);
   });
 
-  test("that expire while connected are read again", async () => {
+  test("are read again after they expired while connected", async () => {
     const operator = makeOperator();
     await using server = await NatsServer.start({ lines: operator.lines });
     const soon = Math.floor(Date.now() / 1_000) + 3;
@@ -106,28 +106,31 @@ describeNats("credentials", () => {
     expect(JSON.stringify(lines)).toContain("our credentials have expired");
   });
 
-  test("in files that hold something else are told apart", async () => {
+  test("in wrong files are refused with a specific reason", async () => {
     const missing = join(folder, "missing");
     const junk = file("junk\n");
     const url = "nats://127.0.0.1:1";
     const cases: [More, RegExp][] = [
       [{ credentials: { tokenFile: missing } }, /missing cannot be read: ENOENT/],
-      [{ credentials: { tokenFile: file("\n") } }, /holds no token on its first line/],
-      [{ credentials: { userFile: junk } }, /does not hold user and password on two lines/],
-      [{ credentials: { credsFile: junk } }, /holds no NATS user credentials/],
-      [{ credentials: { nkeyFile: junk } }, /holds no seed of a user/],
-      [{ credentials: { nkeyFile: file(`SU${"A".repeat(56)}`) } }, /holds no seed of a user/],
+      [{ credentials: { tokenFile: file("\n") } }, /has no token on its first line/],
+      [
+        { credentials: { userFile: junk } },
+        /must have the user on its first line and the password/,
+      ],
+      [{ credentials: { credsFile: junk } }, /does not contain NATS user credentials/],
+      [{ credentials: { nkeyFile: junk } }, /does not contain a user seed/],
+      [{ credentials: { nkeyFile: file(`SU${"A".repeat(56)}`) } }, /does not contain a user seed/],
       [{ credentials: { nkeyFile: file(seedOf(nkeys.createAccount())) } }, /no seed of a user/],
       [{ credentials: { nkeyFile: file("x".repeat(70_000)) } }, /larger than 64 KiB/],
       [{ tls: { caFile: missing } }, /missing cannot be read/],
       [{ tls: { certFile: junk } }, /is a certificate without a key/],
       [{ tls: { keyFile: junk } }, /is a key without a certificate/],
-      [{ tls: { certFile: junk, keyFile: junk } }, /holds no certificate in PEM/],
+      [{ tls: { certFile: junk, keyFile: junk } }, /does not contain a certificate in PEM/],
     ];
     for (const [more, why] of cases) expect(await outcome(url, more)).toMatch(why);
   });
 
-  test("never show in the log or the state", () => {
+  test("never appear in the log or the state", () => {
     const told = JSON.stringify([lines, opened.map(({ state }) => state)]);
     for (const secret of ["s3cret", "wrongtoken", "p@ss", "p%40ss", "wrongpass", "SUA", "eyJ"]) {
       expect(told).not.toContain(secret);
@@ -139,23 +142,25 @@ describeNats("TLS", () => {
   const certificates = makeCertificates(tempDir());
   const { caFile, otherCaFile, certFile, keyFile } = certificates;
 
-  test("with an authority of our own, of another, of none", async () => {
+  test("accepts the configured authority and refuses another or none", async () => {
     await using server = await NatsServer.start({ tls: { caFile, certFile, keyFile } });
     expect(await outcomes(server, { tls: { caFile } })).toEqual(both(null));
     expect(await outcomes(server)).toEqual(
-      both("the server's certificate is signed by no authority of this system; name its CA file"),
+      both("no authority of this system signed the server's certificate; set a CA file"),
     );
     expect(await outcomes(server, { tls: { caFile: otherCaFile } })).toEqual(
-      both("the server's certificate is not signed by the authorities in the CA file"),
+      both("no authority in the CA file signed the server's certificate"),
     );
-    // nats:// goes over to TLS where the server wants it; ws:// cannot.
+    // nats:// upgrades to TLS if the server requires it; ws:// cannot.
     const plain = server.tcpUrl.replace("tls:", "nats:");
     expect(await outcome(plain, { tls: { caFile } })).toBeNull();
-    expect(await outcome(plain)).toContain("signed by no authority");
-    expect(await outcome(server.wsUrl.replace("wss:", "ws:"))).toContain("not as NATS over");
+    expect(await outcome(plain)).toContain("no authority of this system signed");
+    expect(await outcome(server.wsUrl.replace("wss:", "ws:"))).toContain(
+      "does not speak NATS over",
+    );
   });
 
-  test("for another name, or where the server offers none", async () => {
+  test("refuses a certificate for another name and a server without TLS", async () => {
     const { misnamedCertFile, misnamedKeyFile } = certificates;
     const tls = { caFile, certFile: misnamedCertFile, keyFile: misnamedKeyFile };
     await using server = await NatsServer.start({ tls });
@@ -163,11 +168,11 @@ describeNats("TLS", () => {
       both("the server's certificate is not for 127.0.0.1"),
     );
     await using plain = await NatsServer.start();
-    expect(await outcome(plain.tcpUrl.replace("nats:", "tls:"))).toContain("offers no TLS");
-    expect(await outcome(plain.wsUrl.replace("ws:", "wss:"))).toContain("offers no TLS");
+    expect(await outcome(plain.tcpUrl.replace("nats:", "tls:"))).toContain("does not offer TLS");
+    expect(await outcome(plain.wsUrl.replace("ws:", "wss:"))).toContain("does not offer TLS");
   });
 
-  test("on both sides: our certificate, none, a stranger's, a key of another", async () => {
+  test("with client certificates refuses none, an untrusted one and a mismatched key", async () => {
     await using server = await NatsServer.start({
       tls: { caFile, certFile, keyFile, verify: true },
     });
@@ -175,10 +180,10 @@ describeNats("TLS", () => {
     const show = (cert: string, key: string) => ({ tls: { caFile, certFile: cert, keyFile: key } });
     expect(await outcomes(server, show(clientCertFile, clientKeyFile))).toEqual(both(null));
     expect(await outcomes(server, { tls: { caFile } })).toEqual(
-      both("the server wants a client certificate"),
+      both("the server requires a client certificate"),
     );
     expect(await outcomes(server, show(strangerCertFile, strangerKeyFile))).toEqual(
-      both("the server refused our client certificate"),
+      both("the server rejected our client certificate"),
     );
     expect(await outcomes(server, show(clientCertFile, strangerKeyFile))).toEqual(
       both(`${strangerKeyFile} is not the key of ${clientCertFile}`),
@@ -196,7 +201,7 @@ describeNats("TLS", () => {
   });
 });
 
-describe("an address", () => {
+describe("a NATS address", () => {
   const problem = (url: string) => {
     try {
       void openBus({ ...basics(), url, name: "x" }).close(0);
@@ -205,14 +210,14 @@ describe("an address", () => {
       return (thrown as Error).message;
     }
   };
-  test("that is none is refused at once, without showing what it holds", () => {
+  test("that is invalid is refused immediately, without showing its credentials", () => {
     for (const [url, why] of [
       ["", "must begin with"],
       ["127.0.0.1:4222", "must begin with"],
       ["http://user:hidden@host", "must begin with"],
-      ["nats://", "is no URL"],
-      ["nats://user:hidden@:4222", "is no URL"],
-      ["nats://a:99999", "is no URL"],
+      ["nats://", "is not a valid URL"],
+      ["nats://user:hidden@:4222", "is not a valid URL"],
+      ["nats://a:99999", "is not a valid URL"],
       ["nats://a,ws://b", "mixes TCP"],
       ["nats://u:hidden@a,nats://u:other@b", "different credentials"],
       ["nats://a,", "must begin with"],

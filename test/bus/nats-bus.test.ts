@@ -21,7 +21,7 @@ describeNats("NATS", () => {
       };
     });
 
-    test(`a service by ${carrier} is found with the tools of NATS`, async () => {
+    test(`a service over ${carrier} is found by the NATS tools`, async () => {
       await using server = await NatsServer.start();
       const bus = openBus({ ...basics(), url: urlOf(server), name: "tools" });
       const endpoints = [{ name: "commands", subject: "c", handler: () => undefined }];

@@ -8,7 +8,7 @@ import { StallProxy } from "./stall-proxy.ts";
 const CARRIERS = ["tcp", "ws"] as const;
 const urlOf = (server: NatsServer, carrier: "tcp" | "ws") =>
   carrier === "tcp" ? server.tcpUrl : server.wsUrl;
-/** Finds a peer that stands still within half a second. */
+/** Detects a hung broker within half a second. */
 const IMPATIENT: Partial<BusLimits> = { pingMs: 100, silenceMs: 300, connectMs: 300 };
 
 const opened: Bus[] = [];
@@ -24,7 +24,7 @@ const openFiles = () => readdirSync("/proc/self/fd").length;
 
 describeNats("NATS", () => {
   for (const carrier of CARRIERS) {
-    describe(`by ${carrier}, a broker`, () => {
+    describe(`over ${carrier}, a broker`, () => {
       test("that is down at the start is waited for", async () => {
         await using server = await NatsServer.start();
         await server.kill();
@@ -35,13 +35,13 @@ describeNats("NATS", () => {
         expect(bus.publish("early", bytes("1"))).toBe("queued");
         await waitFor(() => bus.state.why?.includes("ECONNREFUSED"));
         expect(bus.state).toMatchObject({ status: "connecting", server: null });
-        // One line however often it tries.
+        // One line regardless of the number of attempts.
         await waitFor(() => lines.length > 0);
         await server.restart();
         await waitFor(() => seen.length === 1);
         expect(lines.map(({ message }) => message)).toEqual([
-          "cannot connect to NATS, trying again",
-          "connected to NATS",
+          "NATS connection failed, retrying",
+          "NATS connected",
         ]);
         expect(bus.state).toMatchObject({ reconnects: 0, why: null });
       });
@@ -58,7 +58,7 @@ describeNats("NATS", () => {
         const limits = { connectMs: 30, retryMinMs: 1, retryMaxMs: 2 };
         const bus = open(`${scheme}://127.0.0.1:${silent.port}`, { limits });
         await waitFor(() => accepted >= 20);
-        expect(bus.state.why).toMatch(/says nothing|no answer within 30 ms/);
+        expect(bus.state.why).toMatch(/sends no greeting|no answer within 30 ms/);
         const startedMs = performance.now();
         await bus.close(50);
         expect(performance.now() - startedMs).toBeLessThan(1_000);
@@ -66,7 +66,7 @@ describeNats("NATS", () => {
         await waitFor(() => openFiles() <= before + 8);
       });
 
-      test("that dies between connections, again and again, loses nobody", async () => {
+      test("that dies repeatedly loses no subscriptions", async () => {
         await using server = await NatsServer.start();
         using proxy = new StallProxy(carrier === "tcp" ? server.tcpPort : server.wsPort);
         const bus = open(urlOf(server, carrier).replace(/[0-9]+$/, String(proxy.port)));
@@ -94,7 +94,7 @@ describeNats("NATS", () => {
         const bus = open(url, { limits: { ...IMPATIENT, queueBytes, windowBytes } });
         expect(await bus.connected(5_000)).toBe(true);
         proxy.stall();
-        // Far more than socket buffers take: the rest must be refused, not kept.
+        // Far more than the socket buffers hold: the rest must be refused, not kept in memory.
         let [sent, queued, dropped] = [0, 0, 0];
         for (let at = 0; at < 2_000; at++) {
           const outcome = bus.publish("flood", new Uint8Array(64 * 1024));
@@ -106,20 +106,20 @@ describeNats("NATS", () => {
         expect(queued).toBe(15);
         expect(dropped).toBe(2_000 - 31);
         await waitFor(() => bus.state.status === "reconnecting");
-        expect(bus.state.why).toContain("no sign of life");
+        expect(bus.state.why).toContain("no answer for");
         expect(bus.state.doubtfulMessages).toBe(16);
         const seen: number[] = [];
         bus.subscribe("flood", ({ data }) => void seen.push(data.length));
         proxy.resume();
         await waitFor(() => bus.state.status === "connected");
         await waitFor(() => bus.state.queuedMessages === 0);
-        // What waited goes out once; what was sent before is not sent again.
+        // Queued messages are sent once; messages sent before are not sent again.
         expect(await bus.flush(5_000)).toBe(true);
         expect(bus.state.sentMessages).toBe(31);
         expect(seen.length).toBeLessThanOrEqual(31);
       });
 
-      test("that stands still is closed in time", async () => {
+      test("that hangs does not delay close beyond its timeout", async () => {
         await using server = await NatsServer.start();
         const bus = open(urlOf(server, carrier));
         expect(await bus.connected(5_000)).toBe(true);
@@ -165,12 +165,12 @@ describeNats("NATS", () => {
         expect(bus.state).toMatchObject({ status: "connected", droppedMessages: 0 });
       });
 
-      test("that takes less after its restart gets what it takes", async () => {
+      test("with a smaller limit after a restart receives the messages that fit", async () => {
         await using server = await NatsServer.start({ maxPayload: "8KB" });
         const bus = open(urlOf(server, carrier));
         const sizes: number[] = [];
         bus.subscribe("sizes", ({ data }) => void sizes.push(data.length));
-        // Not known yet: it goes by what brokers allow by default.
+        // The limit is not known yet, so the default of NATS servers applies.
         expect(bus.publish("sizes", new Uint8Array(100_000))).toBe("queued");
         expect(bus.publish("sizes", new Uint8Array(8_000))).toBe("queued");
         await waitFor(() => sizes.length === 1);
@@ -182,7 +182,7 @@ describeNats("NATS", () => {
         expect(bus.publish("sizes", new Uint8Array(8_000), { headers })).toBe("dropped");
       });
 
-      test("that refuses a subject is told of, and the rest works", async () => {
+      test("that refuses a subject is reported, and other subjects work", async () => {
         const lines = [
           "authorization {",
           "  default_permissions {",
@@ -211,7 +211,7 @@ describeNats("NATS", () => {
         await waitFor(() => seen.length === 2);
       });
 
-      test("is tried after others that are down, one of a list", async () => {
+      test("from a list is tried after others that are down", async () => {
         await using server = await NatsServer.start();
         const url = urlOf(server, carrier);
         const dead = url.replace(/[0-9]+$/, "1");
@@ -222,7 +222,7 @@ describeNats("NATS", () => {
     });
   }
 
-  test("a message whose headers are none ends no connection", async () => {
+  test("a message with invalid headers does not end the connection", async () => {
     await using server = await NatsServer.start();
     const bus = open(server.tcpUrl);
     const seen: string[] = [];
@@ -247,7 +247,7 @@ describeNats("NATS", () => {
     raw.end();
   });
 
-  test("servers that the cluster names are found when the named one is gone", async () => {
+  test("servers that the cluster reports are used when the configured one is down", async () => {
     const cluster = (routes: string) => [
       "cluster {",
       "  name: c",

@@ -17,7 +17,7 @@ async function open(url: string) {
   return { bus, durable: bus.durable! };
 }
 
-/** As an operator would. */
+/** Runs `use` with an operator's permissions. */
 async function asOperator<T>(
   server: NatsServer,
   use: (nc: Awaited<ReturnType<typeof connect>>) => Promise<T>,
@@ -33,17 +33,17 @@ async function asOperator<T>(
 const makeBucket = (server: NatsServer, name: string) =>
   asOperator(server, (nc) => new Objm(nc).create(name));
 
-/** No two pieces of it are alike. */
+/** Bytes in which no two pieces are equal. */
 function large(length: number): Uint8Array {
   return new Uint8Array(length).map((_, at) => (at * 2_654_435_761) >>> 24);
 }
 
-describeNats("objects that a broker keeps", () => {
+describeNats("objects in a broker", () => {
   for (const carrier of ["tcp", "ws"] as const) {
     const urlOf = (server: NatsServer) => (carrier === "tcp" ? server.tcpUrl : server.wsUrl);
 
-    describe(`by ${carrier}`, () => {
-      test("come back as they were put, whole, also when they are replaced", async () => {
+    describe(`over ${carrier}`, () => {
+      test("are returned complete and unchanged, also after being replaced", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeBucket(server, "pictures");
         const { durable } = await open(urlOf(server));
@@ -69,7 +69,7 @@ describeNats("objects that a broker keeps", () => {
         expect(await objects.put("two words", bytes("x"))).toMatchObject({ kind: "refused" });
       });
 
-      test("need a bucket, which is not made; and an answer", async () => {
+      test("are unavailable without their bucket and without an answer", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         const { bus, durable } = await open(urlOf(server));
         const objects = durable.objects("none");
@@ -89,7 +89,7 @@ describeNats("objects that a broker keeps", () => {
         expect(await objects.list()).toBeNull();
       });
 
-      test("a call ends with its connection", async () => {
+      test("a call ends when its connection ends", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await makeBucket(server, "pictures");
         const { durable } = await open(urlOf(server));
@@ -102,7 +102,7 @@ describeNats("objects that a broker keeps", () => {
         expect(outcomes.map(({ kind }) => kind)).toEqual(["unreachable", "unreachable"]);
       });
 
-      test("a stream is purged of one subject up to a number", async () => {
+      test("purge removes one subject of a stream up to a sequence number", async () => {
         await using server = await NatsServer.start({ jetStream: true });
         await asOperator(server, async (nc) =>
           (await jetstreamManager(nc)).streams.add({ name: "S", subjects: ["s.*"] }),

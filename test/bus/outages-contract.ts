@@ -3,7 +3,7 @@ import type { BusMessage } from "../../src/bus/index.ts";
 import { waitFor } from "../support/index.ts";
 import { type Bench, bytes, type LogLine, text } from "./bus-bench.ts";
 
-/** Brokers that die, and how a bus ends. */
+/** Failures of the broker, and closing a bus. */
 export function outagesContract(bench: Bench): void {
   const { open, fresh, collect } = bench;
   describe("a broker that dies", () => {
@@ -32,7 +32,8 @@ export function outagesContract(bench: Bench): void {
       expect(await a.flush(20)).toBe(false);
       await bench.world.comeUp();
       await waitFor(() => a.state.status === "connected" && b.state.status === "connected");
-      // What came back first may have spoken before the other listened: order is what holds.
+      // The first bus to reconnect may publish before the other one has subscribed, so only the
+      // order is checked.
       expect(await a.flush(5_000)).toBe(true);
       a.publish(subject, bytes("after"));
       await waitFor(() => messages.some((message) => text(message) === "after"));
@@ -45,7 +46,7 @@ export function outagesContract(bench: Bench): void {
       expect(statuses).toEqual(["reconnecting", "connected"]);
     });
 
-    test("fills a bounded queue; what does not fit is counted and told once", async () => {
+    test("fills a bounded queue; dropped messages are counted and logged once", async () => {
       const lines: LogLine[] = [];
       const bus = await open({ queueMessages: 100, queueBytes: 2 ** 20 }, lines);
       const small = await open({ queueMessages: 1_000, queueBytes: 10_000 });
@@ -70,7 +71,7 @@ export function outagesContract(bench: Bench): void {
       await waitFor(() => small.state.status === "connected");
     });
 
-    test("ends no service and no wait for an answer", async () => {
+    test("does not end a service or a pending request", async () => {
       const [asks, serves] = [await open(), await open()];
       const [name, subject] = [fresh(), fresh()];
       const replies: string[] = [];
@@ -100,7 +101,7 @@ export function outagesContract(bench: Bench): void {
   });
 
   describe("closing", () => {
-    test("sends what waits, then drops, and says so", async () => {
+    test("sends queued messages, then drops the rest and logs it", async () => {
       const [a, b] = [await open(), await open()];
       const subject = fresh();
       const { messages } = await collect(b, subject);
@@ -120,7 +121,7 @@ export function outagesContract(bench: Bench): void {
       await a.close(60_000);
     });
 
-    test("ends in time while the broker is down", async () => {
+    test("ends within its timeout while the broker is down", async () => {
       const lines: LogLine[] = [];
       const bus = await open({}, lines);
       await bench.world.goDown();

@@ -3,11 +3,11 @@ import type { Bus, BusMessage } from "../../src/bus/index.ts";
 import { waitFor } from "../support/index.ts";
 import { type Bench, bytes, text } from "./bus-bench.ts";
 
-/** Requests, and how services are found. */
+/** Requests and service discovery. */
 export function requestsContract(bench: Bench): void {
   const { open, fresh, collect } = bench;
   describe("requests", () => {
-    test("get their own answers, many at a time", async () => {
+    test("receive their own replies when many run at once", async () => {
       const [asks, answers] = [await open(), await open()];
       const subject = fresh();
       answers.subscribe(subject, ({ reply, data, headers }) => {
@@ -29,13 +29,13 @@ export function requestsContract(bench: Bench): void {
       }
     });
 
-    test("that nobody listens to are told so at once", async () => {
+    test("without a subscriber end immediately", async () => {
       const bus = await open();
       const outcome = await bus.request(fresh(), bytes("x"), { timeoutMs: 60_000 });
       expect(outcome).toEqual({ kind: "noResponders" });
     });
 
-    test("that nobody answers time out, and a late answer does no harm", async () => {
+    test("without a reply time out, and a late reply is ignored", async () => {
       const [asks, answers] = [await open(), await open()];
       const subject = fresh();
       const { messages } = await collect(answers, subject);
@@ -49,7 +49,7 @@ export function requestsContract(bench: Bench): void {
       expect(next.kind === "reply" && text(next.message)).toBe("new");
     });
 
-    test("are given up with their signal", async () => {
+    test("end when their signal is aborted", async () => {
       const [asks, answers] = [await open(), await open()];
       const subject = fresh();
       const { messages } = await collect(answers, subject);
@@ -65,7 +65,7 @@ export function requestsContract(bench: Bench): void {
       });
     });
 
-    test("beyond the cap, or too large, are unreachable", async () => {
+    test("beyond the limit or too large are unreachable", async () => {
       const [asks, answers] = [await open({ requestsMax: 3 }), await open()];
       const subject = fresh();
       const { messages } = await collect(answers, subject);
@@ -92,7 +92,7 @@ export function requestsContract(bench: Bench): void {
       return messages.map((message) => JSON.parse(text(message)));
     };
 
-    test("tells of every instance, its endpoints and its figures", async () => {
+    test("reports every instance with its endpoints and counters", async () => {
       const [a, b, asks] = [await open(), await open(), await open()];
       const [name, subject] = [fresh(), fresh()];
       const seen: string[] = [];
@@ -106,7 +106,7 @@ export function requestsContract(bench: Bench): void {
         };
         const endpoints = [{ name: "commands", subject, handler }];
         const metadata = { worker_id: id };
-        bus.serve({ name, version: "1.2.3", description: "what it does", metadata, endpoints });
+        bus.serve({ name, version: "1.2.3", description: "a test", metadata, endpoints });
         await bus.flush(5_000);
       }
       expect(() =>
@@ -115,7 +115,7 @@ export function requestsContract(bench: Bench): void {
       asks.publish(subject, bytes("x"));
       asks.publish(subject, bytes("throw"));
       await waitFor(() => seen.length === 4);
-      // Each of them gets each message: a broadcast is one.
+      // Every instance receives every message: a broadcast stays one.
       expect(seen.sort()).toEqual(["w1", "w1", "w2", "w2"]);
 
       const pings = await ask(asks, `$SRV.PING.${name}`, 2);
@@ -128,7 +128,7 @@ export function requestsContract(bench: Bench): void {
         name,
         id: pings[0].id,
         version: "1.2.3",
-        description: "what it does",
+        description: "a test",
         endpoints: [{ name: "commands", subject }],
       });
       const all = await ask(asks, "$SRV.STATS", 2);

@@ -1,21 +1,26 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import type { PublishOutcome } from "../../src/bus/index.ts";
-import { BUS_LIMITS } from "../../src/bus/index.ts";
-import { type Link, messageBytes, type Outgoing, Sender } from "../../src/bus/links/index.ts";
+import {
+  type BrokerConnection,
+  BUS_LIMITS,
+  messageBytes,
+  type Outgoing,
+  type PublishOutcome,
+  Sender,
+} from "../../src/bus/index.ts";
 import { ManualClock } from "../support/index.ts";
-import { FakeLink } from "./fake-link.ts";
+import { FakeConnection } from "./fake-connection.ts";
 
 const LIMITS = { ...BUS_LIMITS, queueMessages: 8, queueBytes: 2_000, windowBytes: 400 };
-/** What the queue reckons beside payload and subject. */
+/** Bytes that the queue counts beyond payload and subject. */
 const ENTRY = 128;
 
-/** The way out in its plainest words. */
+/** A plain model of the sender. */
 class Model {
   readonly waiting: Outgoing[] = [];
-  readonly links: Outgoing[][] = [];
+  readonly connections: Outgoing[][] = [];
   isUp = false;
-  /** Bytes on the present link: not asked about, and asked about. */
+  /** Bytes on the current connection: not confirmed and not yet asked about, and asked about. */
   fresh: number[] = [];
   asked: number[] | null = null;
   payloadMax = 2 ** 20;
@@ -41,7 +46,7 @@ class Model {
   attach(payloadMax: number): void {
     this.isUp = true;
     this.payloadMax = payloadMax;
-    this.links.push([]);
+    this.connections.push([]);
     this.drain();
   }
 
@@ -65,7 +70,7 @@ class Model {
   }
 
   private send(message: Outgoing): "sent" {
-    this.links.at(-1)!.push(message);
+    this.connections.at(-1)!.push(message);
     this.fresh.push(messageBytes(message));
     this.ask();
     return "sent";
@@ -112,14 +117,14 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   { weight: 3, arbitrary: fc.constant({ do: "answer" as const }) },
 );
 
-describe("the way out", () => {
-  test("does what the plain model does, whatever comes", async () => {
+describe("the sender", () => {
+  test("behaves as the model for arbitrary operations", async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(step, { maxLength: 60 }), async (steps) => {
         const model = new Model();
         const lines: string[] = [];
         const sender = new Sender(new ManualClock(), LIMITS, (_, line) => void lines.push(line));
-        const links: FakeLink[] = [];
+        const connections: FakeConnection[] = [];
         for (const [at, one] of steps.entries()) {
           if (one.do === "publish") {
             const data = new Uint8Array(one.bytes);
@@ -128,23 +133,25 @@ describe("the way out", () => {
             expect(sender.publish(message)).toBe(model.publish(message));
           } else if (one.do === "attach") {
             if (model.isUp) continue;
-            const link = new FakeLink(one.payloadMax);
-            links.push(link);
-            sender.attach(link);
+            const connection = new FakeConnection(one.payloadMax);
+            connections.push(connection);
+            sender.attach(connection);
             model.attach(one.payloadMax);
           } else if (one.do === "detach") {
             sender.detach();
             model.detach();
           } else {
-            if (model.isUp) links.at(-1)!.answer();
+            if (model.isUp) connections.at(-1)!.answer();
             await Promise.resolve();
             if (model.isUp) model.answer();
           }
           expect(sender.queuedMessages).toBe(model.waiting.length);
           expect([sender.dropped, sender.doubtful]).toEqual([model.dropped, model.doubtful]);
-          expect(links.map(({ published }) => published)).toEqual(model.links);
+          expect(connections.map(({ published }) => published)).toEqual(model.connections);
         }
-        const sent = links.flatMap(({ published }) => published.map(({ subject }) => subject));
+        const sent = connections.flatMap(({ published }) =>
+          published.map(({ subject }) => subject),
+        );
         expect(new Set(sent).size).toBe(sent.length);
         expect(sender.sent).toBe(sent.length);
         sender.close();
@@ -154,7 +161,7 @@ describe("the way out", () => {
     );
   });
 
-  test("what nobody waits for gets half of the queue, in messages and in bytes", () => {
+  test("best-effort messages get half of the queue, in messages and in bytes", () => {
     for (const limits of [
       LIMITS,
       { ...LIMITS, queueMessages: 1_000, queueBytes: 8 * (ENTRY + 2) },
@@ -177,15 +184,15 @@ describe("the way out", () => {
     }
   });
 
-  test("what the client refuses is dropped, and what comes after it is sent", () => {
+  test("a message that the client library rejects is dropped, and later ones are sent", () => {
     const sender = new Sender(new ManualClock(), LIMITS, () => undefined);
     const message = (subject: string) => ({ subject, data: new Uint8Array(), reply: null });
     for (const subject of ["a", "refused.by.client", "b"]) {
       expect(sender.publish({ ...message(subject), headers: null })).toBe("queued");
     }
-    const link = new FakeLink();
-    sender.attach(link satisfies Link);
-    expect(link.published.map(({ subject }) => subject)).toEqual(["a", "b"]);
+    const connection = new FakeConnection();
+    sender.attach(connection satisfies BrokerConnection);
+    expect(connection.published.map(({ subject }) => subject)).toEqual(["a", "b"]);
     expect([sender.sent, sender.dropped]).toEqual([2, 1]);
   });
 });

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { parseServers, serverLike } from "../../src/bus/nats/index.ts";
+import { parseServers, serverLike } from "../../src/bus/index.ts";
 
 describe("parseServers", () => {
   test("reads hosts, ports, paths and credentials", () => {
@@ -22,14 +22,14 @@ describe("parseServers", () => {
     expect(one("wss://t%@h/path")).toEqual(["wss://h:443/path", "h", 443, true, token]);
   });
 
-  test("keeps the order of several and one set of credentials", () => {
+  test("keeps the order of several servers and one set of credentials", () => {
     const { carrier, servers, login } = parseServers("nats://u:p@a, tls://b:1 ,nats://c");
     expect(carrier).toBe("tcp");
     expect(servers.map(({ url }) => url)).toEqual(["nats://a:4222", "tls://b:1", "nats://c:4222"]);
     expect(login).toEqual({ kind: "user", user: "u", password: "p" });
   });
 
-  test("other servers of a cluster are reached as the one that named them", () => {
+  test("other servers of a cluster use the scheme of the server that reported them", () => {
     const [like] = parseServers("tls://a").servers;
     expect(serverLike(like, "10.0.0.1:4223")?.url).toBe("tls://10.0.0.1:4223");
     expect(serverLike(like, "[fe80::1]:4223")?.host).toBe("fe80::1");

@@ -1,4 +1,4 @@
-/** A TCP proxy to a local port that can stand still: bytes are taken in no more, nothing breaks. */
+/** A TCP proxy to a local port that can stall: it stops reading without breaking connections. */
 export class StallProxy implements Disposable {
   readonly #listener: Bun.TCPSocketListener<Pair>;
   readonly #pairs = new Set<Pair>();
@@ -30,7 +30,7 @@ export class StallProxy implements Disposable {
     return this.#listener.port;
   }
 
-  /** How many connections go through it. */
+  /** Number of connections through the proxy. */
   get connections(): number {
     return this.#pairs.size;
   }

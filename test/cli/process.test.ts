@@ -112,7 +112,7 @@ test("what --version needs is the command line and the core, nothing else", asyn
 
 test.each([
   ["token_file", "missing", null, "cannot be read"],
-  ["nkey_file", "nk", "no seed", "holds no seed of a user"],
+  ["nkey_file", "nk", "no seed", "does not contain a user seed"],
   ["ca_file", "missing.pem", null, "cannot be read"],
 ])(
   "a %s that will not do for NATS is refused by check and by the start",

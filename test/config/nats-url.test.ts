@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { parseServers } from "../../src/bus/nats/index.ts";
+import { parseServers } from "../../src/bus/index.ts";
 import { parseConfig } from "../../src/config/index.ts";
 
 const FACTS = { hostname: "host", memoryBytes: 2 ** 40 };

@@ -26,19 +26,19 @@ export interface AgentKitOptions {
   readonly gpuWindowBlocks?: number;
   readonly policy?: PolicyName;
   readonly blocksMax?: number;
-  /** Where the socket lies; a folder of its own by default. */
+  /** Path of the socket. Default: in a folder of its own. */
   readonly socketPath?: string;
   readonly socketGroup?: number;
   readonly watches?: number;
   /** MAC keys by identifier. */
   readonly macKeys?: ReadonlyMap<string, Uint8Array>;
-  /** Bytes of the arena that are ready; all by default. */
+  /** Bytes of the arena that are ready. Default: all. */
   readonly readyBytes?: number;
-  /** What CUDA's stand-in plays; without it the agent has no GPUs. */
+  /** Plan of the CUDA stand-in. Without it the agent has no GPUs. */
   readonly gpuPlan?: string;
-  /** How long a device may end nothing before it is given up. */
+  /** How long a device may complete nothing before it is declared lost. */
   readonly giveUpMs?: number;
-  /** Stands between the server and the store: for faults that a right store does not have. */
+  /** Wraps the store, to inject faults that a correct store does not have. */
   readonly wrapStore?: (store: BlockStore) => BlockStore;
 }
 
@@ -58,11 +58,11 @@ export interface AgentKit extends AsyncDisposable {
   readonly logs: LogLine[];
   connect(tenant?: string): Promise<Engine>;
   raw(): Promise<RawEngine>;
-  /** As `raw`, and greeted. */
+  /** As `raw`, after HELLO. */
   rawGreeted(tenant?: string): Promise<RawEngine>;
-  /** Throws where a slot is neither free nor a stored block, or table and slots disagree. */
+  /** Throws if a slot is neither free nor a stored block, or if table and slots disagree. */
   expectNothingHeld(): void;
-  /** Waits for it, within the second that the protocol promises. */
+  /** Waits for it within the second that the protocol promises. */
   untilNothingHeld(): Promise<void>;
 }
 
@@ -82,7 +82,7 @@ export function manifestBytes(tenant = "test"): Uint8Array {
   );
 }
 
-/** The agent's GPUs: the stand-in's, with all of the arena registered. */
+/** The agent's GPUs: those of the stand-in, with the whole arena registered. */
 async function openGpuBed(options: AgentKitOptions, native: Native, region: Region) {
   const cuda = standIn("libcuda.so.1");
   cuda.configure(options.gpuPlan!);

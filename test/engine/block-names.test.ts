@@ -23,7 +23,7 @@ describeNative("names of blocks", () => {
     return packed.toHex().match(/.{64}/g)!;
   }
 
-  test("with multimodal items are as the page on identity defines them", () => {
+  test("with multimodal items match docs/identity.md", () => {
     const media = [
       { position: 100, name: NAME },
       { position: 640, name: NAME },
@@ -53,7 +53,7 @@ describeNative("names of blocks", () => {
     expect(page).toContain('"hearth 2026-11 multimodal key v1"');
   });
 
-  test("lead to the prompt that a request continues, as far as memory allows", () => {
+  test("find the prompt that a request continues, within the memory limit", () => {
     const prompts = new RememberedPrompts(8_192);
     const packed = digestsOfPrompt(native, key, tokens, 64);
     const nameOf = (i: number) => packed.slice(32 * i, 32 * (i + 1));
@@ -63,11 +63,11 @@ describeNative("names of blocks", () => {
     expect([second.tokens.length, second.media.length]).toEqual([128, 1]);
     expect(prompts.find(OWN, new Uint8Array(32), 64)).toBeNull();
     expect(prompts.find(OTHER, nameOf(1), 64)).toBeNull();
-    // Another prompt of that size takes its place.
+    // Another prompt of the same size evicts it.
     const other = tokens.map((token) => token + 1);
     prompts.add(OWN, { tokens: other, media: [] }, digestsOfPrompt(native, key, other, 64));
     expect(prompts.find(OWN, nameOf(1), 64)).toBeNull();
-    // Names of items take memory as tokens do.
+    // Names of items use memory as tokens do.
     const items = Array.from({ length: 40 }, (_, position) => ({ position, name: NAME }));
     prompts.add(OWN, { tokens, media: items }, packed);
     expect(prompts.find(OWN, nameOf(1), 64)).toBeNull();

@@ -3,7 +3,7 @@ import { TurnBudget, type TurnSource } from "../../src/core/index.ts";
 import { Connection, ENGINE_LIMITS, type FrameHandler, type Wire } from "../../src/engine/index.ts";
 import { createOutput, encodePingRequest, pendingOutput } from "../../src/engine/protocol/index.ts";
 
-/** A loop that a test turns; handling a frame takes a millisecond of its clock. */
+/** An event loop controlled by the test. Handling a frame takes 1 ms of its clock. */
 class Loop {
   nowMs = 0;
   readonly #next: (() => void)[] = [];

@@ -15,7 +15,7 @@ import { frameOf, slotsOf } from "./raw-engine.ts";
 
 const FREE_MS = 1_000;
 
-/** Connects without a word, or with a piece of a frame, and waits to be killed. */
+/** Connects without a frame, or with part of one, and waits to be killed. */
 const RAW_CHILD = `
 const socket = await Bun.connect({ unix: process.argv[1], socket: { data() {} } });
 socket.write(Uint8Array.fromHex(process.argv[2]));
@@ -133,7 +133,7 @@ describeNative("an engine that dies", () => {
     expect(fresh.map(({ outcome }) => outcome)).toEqual(["ok", "ok", "full", "full"]);
     expect(fresh.map((handle) => handle.slot)).not.toContain(slot);
     await other.abort(fresh.slice(0, 2));
-    // Whatever it still writes there harms nobody.
+    // Whatever it still writes there does no harm.
     await engine.kill();
     await waitFor(() => agent.server.held().quarantined === 0, FREE_MS);
     await agent.untilNothingHeld();
@@ -158,12 +158,12 @@ describeNative("an engine that dies", () => {
     await child.exited;
     await agent.untilNothingHeld();
     expect(agent.server.connections).toBe(0);
-    // The one that keeps the socket was alive all the time.
+    // The process that keeps the socket stayed alive.
     process.kill(keeper, 0);
     process.kill(keeper, "SIGKILL");
   });
 
-  test("its process is watched no longer than it holds something", async () => {
+  test("its process is watched only while it holds slots", async () => {
     await using agent = await openAgent({ watches: 8 });
     for (let i = 0; i < 40; i++) {
       await using engine = await agent.connect();
@@ -174,12 +174,12 @@ describeNative("an engine that dies", () => {
     expect(await engine.get("a0")).toEqual(["ok"]);
   });
 
-  test("nor longer than the commit that was at work when it hung up", async () => {
+  test("its process is watched until its commit in progress has ended", async () => {
     const clock = new ManualClock();
     await using agent = await openAgent({ clock, slots: 8_192, watches: 4 });
     for (let round = 0; round < 8; round++) {
       using raw = await agent.rawGreeted();
-      // So long that it is still being hashed when the line ends.
+      // Large enough that hashing is still in progress when the connection ends.
       const block = batchOf([{ name: `a${round}`, bytes: 50_000_000 }]);
       const reply = await raw.ask((o) => protocol.encodeReserveRequest(o, 2, 0n, block));
       const { count, slot, generation } = slotsOf(reply);
@@ -196,7 +196,7 @@ describeNative("an engine that dies", () => {
     expect(agent.store.snapshot().stats.committedBlocks).toBe(8);
   });
 
-  test("that loses connection after connection is refused in words, others are not", async () => {
+  test("that keeps losing connections is refused, others are not", async () => {
     await using agent = await openAgent({ slots: 32 });
     const batch = (i: number) => batchOf([`a${i}`]);
     for (let i = 0; i < 16; i++) {
@@ -212,7 +212,7 @@ describeNative("an engine that dies", () => {
     expect(await engine.ask("put", "a", "b")).toEqual(["ok", "ok"]);
   });
 
-  test("leaves no descriptor open, nor does one that was refused", async () => {
+  test("leaves no descriptor open, accepted or refused", async () => {
     await using agent = await openAgent({ limits: { connectionsMax: 4 } });
     const open = () => readdirSync("/proc/self/fd").length;
     const comeAndGo = async () => {
@@ -238,7 +238,7 @@ describeNative("an engine that dies", () => {
     await waitFor(() => open() <= before);
   });
 
-  test("more processes than can be watched are refused in words", async () => {
+  test("more processes than can be watched are refused with a reason", async () => {
     await using agent = await openAgent({ watches: 3 });
     const engines = await Promise.all([1, 2, 3].map(() => agent.rawGreeted()));
     using raw = await agent.raw();

@@ -20,7 +20,7 @@ async function refusedWith(request: Promise<unknown>): Promise<string> {
   return "it was answered";
 }
 
-/** An agent whose time stands still, and an engine that holds one slot of each kind. */
+/** An agent with a stopped clock, and an engine that holds one slot of each kind. */
 async function withHolder(
   run: (parts: {
     agent: AgentKit;
@@ -39,7 +39,7 @@ async function withHolder(
   await run({ agent, clock, engine, written, read });
 }
 
-/** Lets the agent's time run, a little at a time, until the drain is over. */
+/** Advances the agent's clock in small steps until the drain is over. */
 async function settle(clock: ManualClock, drained: Promise<void>): Promise<void> {
   let over = false;
   void drained.then(() => {
@@ -59,14 +59,14 @@ describeNative("an agent that stops", () => {
       await waitFor(() => agent.server.connections === 3);
       const drained = agent.server.drain(DRAIN_MS, GENTLY);
       await clock.advanceAsync(10);
-      // Who holds nothing is sent away at once, greeted or not.
+      // Connections without slots are closed at once, before or after HELLO.
       for (const raw of [idle, waiting]) {
         const replies = await raw.untilClosed();
         expect(replies).toHaveLength(1);
         expect(replies[0]).toMatchObject({ op: 0, status: FrameStatus.draining });
       }
       expect(agent.server.connections).toBe(1);
-      // Nothing new is handed out, and all else works.
+      // No new slots are granted; all other requests work.
       for (const request of [engine.reserve("c"), engine.acquire("a")]) {
         expect(await refusedWith(request)).toMatch(/^ENGINE_REFUSED: .*draining/);
       }
@@ -85,7 +85,7 @@ describeNative("an agent that stops", () => {
       agent.expectNothingHeld();
     }));
 
-  test("after its deadline everybody is sent away, whatever they hold", () =>
+  test("after its deadline every connection is closed, even if it holds slots", () =>
     withHolder(async ({ agent, clock, engine }) => {
       const drained = agent.server.drain(DRAIN_MS, GENTLY);
       await clock.advanceAsync(DRAIN_MS - 100, 100);
@@ -96,7 +96,7 @@ describeNative("an agent that stops", () => {
       expect(agent.server.held()).toEqual({ held: 0, quarantined: 0 });
     }));
 
-  test("who is asked twice does not wait", () =>
+  test("stops immediately on a second request", () =>
     withHolder(async ({ agent, clock }) => {
       const hurry = new AbortController();
       const drained = agent.server.drain(DRAIN_MS, hurry.signal);
@@ -106,7 +106,7 @@ describeNative("an agent that stops", () => {
       expect(clock.monotonicMs()).toBeLessThan(1_000);
     }));
 
-  test("a HELLO that was on its way is told so", () =>
+  test("a HELLO in transit is refused as draining", () =>
     withHolder(async ({ agent, clock }) => {
       using late = await agent.raw();
       const hello = { versionMin: 1, versionMax: 1, features: 0, name: "late" };
@@ -121,7 +121,7 @@ describeNative("an agent that stops", () => {
       await settle(clock, drained);
     }));
 
-  test("a lookup that waits is answered with what there is", async () => {
+  test("a waiting lookup is answered with the blocks present", async () => {
     await using agent = await openAgent();
     await using member = await Member.connect(agent.socketPath);
     await member.join();
@@ -134,7 +134,7 @@ describeNative("an agent that stops", () => {
     expect(agent.server.connections).toBe(0);
   });
 
-  test("a commit under way is finished first", async () => {
+  test("a commit in progress is finished first", async () => {
     const clock = new ManualClock();
     await using agent = await openAgent({ clock, slots: 512 });
     await using engine = await agent.connect();

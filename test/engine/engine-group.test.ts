@@ -23,7 +23,7 @@ const PROMPT = ["k0", "k1", "k2", "k3"];
 
 const statsOf = (agent: AgentKit) => agent.store.engines.book.stats;
 
-/** Three times what RAM holds, from an engine of another namespace. */
+/** Three times the capacity of RAM, from an engine of another namespace. */
 async function flood(agent: AgentKit): Promise<void> {
   await using other = await Member.connect(agent.socketPath, { tenantSalt: "flood" });
   for (let i = 0; i < 3 * 64; i++) await other.put(`flood${i}`);
@@ -87,7 +87,7 @@ describeNative("connections of one engine", () => {
     expect(agent.store.engines.size).toBe(0);
   });
 
-  test("any of them may end a reservation, and no other engine", async () => {
+  test("any connection of the engine may end its reservation, another engine may not", async () => {
     await using agent = await openAgent();
     const { scheduler, worker } = await pair(agent);
     await using stranger = await Member.connect(agent.socketPath);
@@ -187,7 +187,7 @@ describeNative("lookups by tokens", () => {
     ...rest,
   });
 
-  test("have the digests of an IDENTIFY, also behind a parent", async () => {
+  test("have the digests of an IDENTIFY, also after a parent", async () => {
     await using agent = await openAgent();
     await using member = await Member.connect(agent.socketPath);
     const all = tokens(5 * BLOCK_TOKENS + 1);
@@ -207,7 +207,7 @@ describeNative("lookups by tokens", () => {
     });
   });
 
-  test("continue no prompt of another namespace", async () => {
+  test("do not continue a prompt of another namespace", async () => {
     await using agent = await openAgent();
     await using member = await Member.connect(agent.socketPath);
     await using stranger = await Member.connect(agent.socketPath, { tenantSalt: "mallory" });
@@ -218,7 +218,7 @@ describeNative("lookups by tokens", () => {
     expect(await stranger.lookup(next)).toMatchObject({ flags: LookupReplyFlag.unknownParent });
   });
 
-  test("of a prompt with too many multimodal items are refused", async () => {
+  test("with too many multimodal items are refused", async () => {
     await using agent = await openAgent();
     await using member = await Member.connect(agent.socketPath);
     const media = Array.from({ length: 513 }, (_, position) => ({ position, name: keyOf("cat") }));
@@ -226,7 +226,7 @@ describeNative("lookups by tokens", () => {
     await expect(member.lookup(asked)).rejects.toThrow("at most 512 multimodal items");
   });
 
-  test("tell prompts apart by their multimodal items", async () => {
+  test("distinguish prompts by their multimodal items", async () => {
     await using agent = await openAgent();
     await using member = await Member.connect(agent.socketPath);
     const all = tokens(4 * BLOCK_TOKENS);
@@ -245,7 +245,7 @@ describeNative("lookups by tokens", () => {
     }
     expect(later.slice(0, 3)).toEqual(cat.slice(0, 3));
     expect(later[3]).not.toBe(cat[3]!);
-    // A request that continues has the items of its parent.
+    // A request that continues a prompt has the items of its parent.
     const parent = Uint8Array.fromHex(cat[1]!);
     const rest = byTokens(all.slice(2 * BLOCK_TOKENS), { parent });
     expect((await member.lookup(rest)).digests!.toHex()).toBe(cat.slice(2).join(""));
@@ -253,7 +253,7 @@ describeNative("lookups by tokens", () => {
 });
 
 describeNative("namespaces of requests", () => {
-  test("are those that a connection with such a manifest would have", async () => {
+  test("equal the namespaces of connections with the same manifest", async () => {
     await using agent = await openAgent();
     await using member = await Member.connect(agent.socketPath);
     await using salted = await Member.connect(agent.socketPath, { tenantSalt: "alice" });
@@ -274,7 +274,7 @@ describeNative("namespaces of requests", () => {
     ]);
   });
 
-  test("are not listed beside the namespaces of connections", async () => {
+  test("are not listed with the namespaces of connections", async () => {
     await using agent = await openAgent();
     await using member = await Member.connect(agent.socketPath);
     const listed = () => agent.store.namespaces.described().map(({ key }) => key.toHex());
@@ -290,7 +290,7 @@ describeNative("namespaces of requests", () => {
     expect(listed()).toHaveLength(before.length + 1);
   });
 
-  test("are named in RESERVE and ACQUIRE", async () => {
+  test("are usable in RESERVE and ACQUIRE", async () => {
     await using agent = await openAgent();
     await using member = await Member.connect(agent.socketPath, { tenantSalt: "test" });
     const alice = await member.client.engine.openNamespace({ loraDigest: null, salt: "alice" });
@@ -313,12 +313,12 @@ describeNative("namespaces of requests", () => {
     await using agent = await openAgent();
     await using member = await Member.connect(agent.socketPath);
     await expect(member.lookup(lookupOf(["k0"], [], { namespace: 3 }))).rejects.toThrow(
-      "namespace 3 was not given",
+      "unknown namespace handle 3",
     );
   });
 });
 
-describeNative("what an engine must not ask", () => {
+describeNative("a refused engine request", () => {
   async function refused(ask: (member: Member) => Promise<unknown>, words: string): Promise<void> {
     await using agent = await openAgent();
     await using member = await Member.connect(agent.socketPath);
@@ -329,15 +329,15 @@ describeNative("what an engine must not ask", () => {
   }
 
   test("a reservation or an announcement without JOIN", async () => {
-    await refused((member) => member.lookup(hold()), "JOIN first");
-    await refused((member) => member.announce(["k0"], 100), "JOIN first");
+    await refused((member) => member.lookup(hold()), "send JOIN first");
+    await refused((member) => member.announce(["k0"], 100), "send JOIN first");
   });
 
   test("a second JOIN on one connection", () =>
     refused(async (member) => {
       await member.join("a");
       await member.join("b");
-    }, "of an engine already"));
+    }, "already belongs to an engine"));
 
   test("more blocks in a LOOKUP than `items_max`", () =>
     refused(
@@ -357,11 +357,11 @@ describeNative("what an engine must not ask", () => {
     expect(agent.server.stats.faults).toBe(0);
   });
 
-  test("a command where the agent takes none", () =>
-    refused((member) => member.client.engine.command(new Uint8Array(2)), "takes no commands"));
+  test("a command to an agent that accepts none", () =>
+    refused((member) => member.client.engine.command(new Uint8Array(2)), "accepts no commands"));
 });
 
-describeNative("a client that did not ask for feature bit 2", () => {
+describeNative("a client without feature bit 2", () => {
   const items = keysOf("k0");
   const join = { engine: keyOf("e"), role: 0 } as const;
   const short = { kind: IdentifyKind.shortKeys, layer: 0, count: 1, items };
@@ -380,7 +380,7 @@ describeNative("a client that did not ask for feature bit 2", () => {
       malformed,
       (output: Output) => encodeReserveRequest(output, 9, 0n, batchOf(["a"]), 1),
     ],
-  ])("is refused %s as before", async (_what, status, encode) => {
+  ])("is refused %s", async (_what, status, encode) => {
     await using agent = await openAgent();
     using raw = await agent.rawGreeted();
     expect(await raw.ask(encode)).toMatchObject({ status });

@@ -9,14 +9,14 @@ import { BLOCK_TOKENS } from "./agent-kit.ts";
 
 const BYTES = 5_000;
 
-/** A chain key of an engine, 16 bytes. */
+/** A 16-byte chain key of an engine. */
 export function keyOf(text: string): Uint8Array {
   return new Bun.CryptoHasher("md5").update(text).digest();
 }
 
 export const keysOf = (...texts: string[]) => Uint8Array.from(texts.flatMap((t) => [...keyOf(t)]));
 
-/** A request for these chain keys, with the flags named. */
+/** A request for these chain keys with the named flags. */
 export function lookupOf(
   keys: readonly string[],
   flags: readonly (keyof typeof LookupFlag)[] = [],
@@ -31,7 +31,7 @@ export function lookupOf(
   };
 }
 
-/** One connection of an engine, whose blocks go by chain keys of 16 bytes. */
+/** One connection of an engine that names blocks by chain keys of 16 bytes. */
 export class Member implements AsyncDisposable {
   readonly client: EngineClient;
 
@@ -94,7 +94,7 @@ export class Member implements AsyncDisposable {
     return outcomes.map((one) => (one === "ok" ? outcomeOf(ok.outcome[at++]!) : one));
   }
 
-  /** Acquires blocks and gives them back. */
+  /** Acquires blocks and releases them. */
   async get(...keys: string[]): Promise<OutcomeName[]> {
     const handles = createHandleBatch(keys.length);
     const options = { tiers: 0, deadlineMs: 0, stopAtMiss: false };

@@ -4,7 +4,7 @@ import { waitFor } from "../support/index.ts";
 
 const CHILDREN = join(import.meta.dir, "children");
 
-/** An engine in another process; see children/ for what each kind understands. */
+/** An engine in another process; children/ defines the commands of each kind. */
 export class EngineProcess implements AsyncDisposable {
   readonly #process: Bun.Subprocess<"pipe", "pipe", "inherit">;
   readonly #lines: AsyncIterator<string>;
@@ -38,7 +38,7 @@ export class EngineProcess implements AsyncDisposable {
     this.#process.stdin.flush();
   }
 
-  /** The next line it says; undefined when it is dead. */
+  /** The next line of its output. Undefined when the process has ended. */
   async answer(): Promise<unknown> {
     const { done, value } = await this.#lines.next();
     return done ? undefined : JSON.parse(value);

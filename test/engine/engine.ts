@@ -13,7 +13,7 @@ import {
 
 type Blocks = readonly (BlockName | BlockSpec)[];
 
-/** A slot as the agent handed it out. */
+/** A granted slot. */
 export interface Handle {
   readonly name: BlockName;
   readonly outcome: OutcomeName;
@@ -24,7 +24,7 @@ export interface Handle {
   readonly checksum: bigint;
 }
 
-/** An engine process as tests need it: blocks by name, bytes that follow from the name. */
+/** A test engine: blocks by name, with bytes derived from the name. */
 export class Engine implements AsyncDisposable {
   readonly client: EngineClient;
 
@@ -51,7 +51,7 @@ export class Engine implements AsyncDisposable {
     }
   }
 
-  /** `wrong`: with a checksum that is not that of the bytes; else with none. */
+  /** `wrong`: sends a checksum that does not match the bytes; otherwise sends none. */
   async commit(handles: readonly Handle[], wrong = false): Promise<OutcomeName[]> {
     const batch = handleBatch(handles);
     if (wrong) {
@@ -83,7 +83,7 @@ export class Engine implements AsyncDisposable {
     return handlesOf(names, out);
   }
 
-  /** Whether every byte behind the handle is the block's. */
+  /** Whether every byte behind the handle belongs to the block. */
   proves({ name, offset, bytes, checksum }: Handle): boolean {
     const { arena } = this.client;
     return (
@@ -96,7 +96,7 @@ export class Engine implements AsyncDisposable {
     if (handles.length > 0) this.client.release(handleBatch(handles));
   }
 
-  /** Reads blocks and gives them back: `ok` only where every byte is right. */
+  /** Reads blocks and releases them. `ok` only if every byte is right. */
   async get(...names: BlockName[]): Promise<(OutcomeName | "wrong bytes")[]> {
     const handles = await this.acquire(...names);
     const read = handles.map((handle) => {

@@ -12,7 +12,7 @@ function rowsOfTable(): string[] {
   return cells.filter((cell) => cell !== undefined && cell !== "what").map((cell) => cell!);
 }
 
-/** Names of tests and suites, also those that run over two lines. */
+/** Names of tests and suites, including names that span two lines. */
 function testNames(): string {
   const sources = TESTS.flatMap((folder) => {
     const path = join(import.meta.dir, "..", folder);
@@ -22,7 +22,7 @@ function testNames(): string {
   return sources.join("\n").replaceAll(/" \+\s+"/g, "");
 }
 
-test("each row of the table of failures has a test of its name", () => {
+test("each row of the failure table has a test with its name", () => {
   const rows = rowsOfTable();
   expect(rows.length).toBeGreaterThan(30);
   const names = testNames();

@@ -19,13 +19,16 @@ function replacing<T extends object>(inner: T, wrong: Partial<T>): T {
   });
 }
 
-/** A store whose holders have a bug. */
+/** A store whose holders have a planted bug. */
 function withBug(bug: Partial<Holder>) {
   return (store: BlockStore): BlockStore =>
     replacing(store, { openHolder: (options) => replacing(store.openHolder(options), bug) });
 }
 
-/** The line with the bug is over, in words and in the log; the agent and the others go on. */
+/**
+ * The failing connection has ended with a reason and a log line; the agent and other connections
+ * continue.
+ */
 async function expectContained(agent: AgentKit): Promise<void> {
   await waitFor(() => agent.server.stats.faults === 1);
   expect(agent.logs.at(-1)).toMatchObject({
@@ -38,12 +41,12 @@ async function expectContained(agent: AgentKit): Promise<void> {
   expect(await other.get("other")).toEqual(["ok"]);
 }
 
-describeNative("a bug of the agent's own", () => {
+describeNative("an internal error of the agent", () => {
   const throwing = () => {
     throw BROKEN;
   };
 
-  test("ends the line it happened on, and no other", async () => {
+  test("ends only the connection it occurred on", async () => {
     const wrapStore = withBug({ match: throwing });
     await using agent = await openAgent({ wrapStore });
     using bystander = await agent.rawGreeted();
@@ -54,17 +57,17 @@ describeNative("a bug of the agent's own", () => {
     raw.send((output) => protocol.encodeMatchRequest(output, 3, 0, batch));
     const replies = await raw.untilClosed();
     expect(replies.map(({ op, status }) => [op, status])).toEqual([[0, FrameStatus.internal]]);
-    // What it held waits for its process, this one, like anybody's.
+    // The slots it held wait for the end of its process, which is this one.
     expect(agent.server.held()).toEqual({ held: 0, quarantined: 1 });
     expect(await bystander.answersPing()).toBe(true);
     await expectContained(agent);
   });
 
-  test("is contained also when it happens in a later turn", async () => {
+  test("is contained if it occurs in a later turn", async () => {
     const wrapStore = withBug({ sessionRelease: throwing });
     await using agent = await openAgent({ wrapStore });
     using raw = await agent.rawGreeted();
-    // So much work that it is done in several turns; the bug waits at its end.
+    // Enough work for several turns; the bug occurs at its end.
     const batch = batchOf(Array.from({ length: 64 }, (_, i) => `x${i}`));
     const match = frameOf((output) => protocol.encodeMatchRequest(output, 3, 0, batch));
     const release = frameOf((output) =>
@@ -77,7 +80,7 @@ describeNative("a bug of the agent's own", () => {
     await expectContained(agent);
   });
 
-  test("in a commit that was already on its way ends the line too", async () => {
+  test("in a commit in progress ends its connection", async () => {
     const wrapStore = withBug({ commit: () => Promise.reject(BROKEN) });
     await using agent = await openAgent({ wrapStore });
     using raw = await agent.rawGreeted();

@@ -9,7 +9,7 @@ const { FrameStatus } = protocol;
 const PING_BYTES = 16 + 64;
 const UNREAD_MAX = 256 * 1024;
 const UNREAD_MS = 5_000;
-/** What the kernel holds for a Unix socket, both ways, generously. */
+/** Upper bound of what the kernel buffers for a Unix socket in both directions. */
 const SOCKET_BYTES = 2 ** 20;
 
 function pings(count: number): Uint8Array {
@@ -19,7 +19,7 @@ function pings(count: number): Uint8Array {
   });
 }
 
-/** Another engine's work goes on, answer by answer. */
+/** Another engine's requests continue to be answered. */
 async function expectUndisturbed(engine: Engine, tag: string): Promise<void> {
   for (let i = 0; i < 10; i++) {
     expect(await engine.put(`${tag}-${i}`)).toEqual(["ok"]);
@@ -27,7 +27,7 @@ async function expectUndisturbed(engine: Engine, tag: string): Promise<void> {
   }
 }
 
-/** Floods until the agent reads no more; how many bytes of requests it had taken by then. */
+/** Floods until the agent stops reading. Returns the bytes of requests that it had read by then. */
 async function floodUnread(agent: AgentKit, raw: RawEngine, frames: number): Promise<number> {
   raw.pauseReading();
   const before = agent.frames.total();
@@ -54,12 +54,12 @@ describeNative("engines that flood", () => {
       expect(refused).toMatchObject({ op: 0, requestId: 0, status: FrameStatus.limit });
       expect(refused.text).toContain("engine.clients_max");
       expect(third.closed).toBe(false);
-      // Who speaks is sent away, who does not waits as long as for a HELLO.
+      // A rejected client that sends is closed; a silent one is closed after the HELLO timeout.
       if (i % 2 === 0) third.sendBytes(pings(3));
       else clock.advance(6_500);
       expect(await third.untilClosed()).toEqual([]);
     }
-    // Whatever their number, only so many are waited for.
+    // At most a fixed number of rejected connections stays open.
     const crowd = await Promise.all(Array.from({ length: 100 }, () => agent.raw()));
     await waitFor(() => crowd.filter(({ closed }) => closed).length === 36);
     for (const raw of crowd) raw[Symbol.dispose]();
@@ -83,7 +83,7 @@ describeNative("engines that flood", () => {
     await using other = await agent.connect();
     using raw = await agent.rawGreeted();
     const taken = await floodUnread(agent, raw, 200_000);
-    // 16 MB were sent; what the agent keeps of its answers is bounded by the cap.
+    // 16 MB were sent; the limit bounds the answers that the agent keeps.
     expect(taken).toBeLessThan(UNREAD_MAX + 2 * SOCKET_BYTES);
     await expectUndisturbed(other, "while it waits");
     clock.advance(UNREAD_MS - 1_000);
@@ -93,12 +93,12 @@ describeNative("engines that flood", () => {
     expect(agent.server.connections).toBe(1);
     raw.resumeReading();
     const replies = await raw.untilClosed();
-    // Closed without a word: it would not have been read.
+    // Closed without a message, which would not have been read.
     expect(replies.every(({ status }) => status === 0)).toBe(true);
     await expectUndisturbed(other, "after it");
   });
 
-  test("who reads in time goes on where it was, and gets every answer", async () => {
+  test("a client that resumes reading in time gets every answer", async () => {
     const clock = new ManualClock();
     const limits = { unreadBytesMax: UNREAD_MAX, unreadMs: UNREAD_MS };
     await using agent = await openAgent({ clock, limits });

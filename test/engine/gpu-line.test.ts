@@ -27,7 +27,7 @@ function memory(changes: Partial<GpuMemoryItem> = {}): GpuMemoryItem {
   return { uuid: UUID, kind: GpuMemoryKind.ipc, ...whole, ...changes };
 }
 
-/** How many descriptors this process has open. */
+/** Number of open descriptors of this process. */
 const openDescriptors = () => readdirSync("/proc/self/fd").length;
 
 function openLine(native: Native = loadNative()) {
@@ -41,8 +41,8 @@ function openLine(native: Native = loadNative()) {
 const outcomesOf = (answers: readonly { outcome: Outcome }[]) =>
   answers.map(({ outcome }) => outcome);
 
-describeNative("what a connection has of the GPUs", () => {
-  test("memory that lies in its allocation and on a device that is here", async () => {
+describeNative("GPU state of a connection", () => {
+  test("memory is accepted only within its allocation and on a present device", async () => {
     const { line, gpus } = openLine();
     const answers = await line.register([
       memory(),
@@ -73,7 +73,7 @@ describeNative("what a connection has of the GPUs", () => {
     ]);
   });
 
-  test("memory is given back for good, however many jobs the device has", async () => {
+  test("memory is freed even if the device's job queue is full", async () => {
     const { line, gpus, clock } = openLine();
     await line.register([memory(), memory()]);
     gpus.fullTimes = 3;
@@ -86,7 +86,7 @@ describeNative("what a connection has of the GPUs", () => {
     expect(await unregistered).toBe(Outcome.ok);
   });
 
-  test("a descriptor for each item that has one, and none is left open", async () => {
+  test("each item with a descriptor takes one, and none is left open", async () => {
     const { line, native, gpus } = openLine();
     const before = openDescriptors();
     const kind = GpuMemoryKind.descriptor;
@@ -107,7 +107,7 @@ describeNative("what a connection has of the GPUs", () => {
       memory({ kind }),
     ]);
     const { ok, rejected } = Outcome;
-    // The first takes its own along; for the third there is none.
+    // The first item takes its own descriptor; the third has none.
     expect(outcomesOf(answers)).toEqual([rejected, ok, rejected]);
     expect(imported.length).toBe(1);
     for (const fd of [first, second, theirs]) native.closeFd(fd);
@@ -115,7 +115,7 @@ describeNative("what a connection has of the GPUs", () => {
     expect(openDescriptors()).toBe(before);
   });
 
-  test("memory that comes when the connection is over is given back", async () => {
+  test("memory imported after the end of the connection is freed", async () => {
     const { line, gpus } = openLine();
     const coming = line.register([memory()]);
     line.close();
@@ -123,7 +123,7 @@ describeNative("what a connection has of the GPUs", () => {
     expect(gpus.openMemories).toBe(0);
   });
 
-  test("64 requests to copy at work; more are full, and their slots not to be stored", async () => {
+  test("copy requests beyond 64 are full, and their slots cannot be committed", async () => {
     await using kit = openStoreKit({ arenaBytes: 16 * PAGE });
     const { line, gpus } = openLine();
     gpus.holds = true;
@@ -150,7 +150,7 @@ describeNative("what a connection has of the GPUs", () => {
     kit.expectNothingLeft();
   });
 
-  test("a device that cannot be stopped keeps its slots, and that is told", async () => {
+  test("a device that cannot be stopped keeps its slots, which is reported", async () => {
     await using kit = openStoreKit({ arenaBytes: 16 * PAGE });
     const { line, gpus, plane, stats } = openLine();
     gpus.holds = true;
@@ -178,7 +178,7 @@ describeNative("what a connection has of the GPUs", () => {
 });
 
 describeNative("frames about GPUs", () => {
-  test("one socket for descriptors, and none is left open behind it", async () => {
+  test("a connection gets one socket for descriptors, and none is left open", async () => {
     await using agent = await openAgent({ gpuPlan: "" });
     const before = openDescriptors();
     const raw = await agent.rawGreeted();
@@ -196,13 +196,13 @@ describeNative("frames about GPUs", () => {
     await waitFor(() => openDescriptors() === before);
   });
 
-  test("a draining agent takes no memory and offers nothing", async () => {
+  test("a draining agent registers no memory and offers no blocks", async () => {
     await using agent = await openAgent({ gpuPlan: "" });
     await using engine = await agent.connect();
     const raw = await agent.rawGreeted();
     await using other = await agent.connect();
     await other.put("a");
-    // Something held keeps the line open while the agent drains.
+    // A held slot keeps the connection open while the agent drains.
     const [held] = await engine.reserve("b");
     const hurry = new AbortController();
     const nothing = { count: 0, outcome: new Uint32Array(0) };
@@ -221,7 +221,7 @@ describeNative("frames about GPUs", () => {
     raw[Symbol.dispose]();
   });
 
-  test("an engine that waited and hangs up is offered nothing", async () => {
+  test("an engine that disconnects while waiting is offered nothing", async () => {
     await using agent = await openAgent();
     const raw = await agent.rawGreeted();
     const nothing = { count: 0, outcome: new Uint32Array(0) };
@@ -231,10 +231,10 @@ describeNative("frames about GPUs", () => {
     await waitFor(() => agent.server.connections === 0);
     const block = { namespace: 1 as NamespaceIndex, layer: 0, digest: new Uint8Array(32) };
     const [result] = await agent.server.gpuSink.offer([block], new AbortController().signal);
-    expect(result!.reason).toContain("no engine here takes blocks");
+    expect(result!.reason).toContain("no engine here loads blocks");
   });
 
-  test("memory that no engine has: the frame is answered item by item", async () => {
+  test("each item with invalid memory gets its own outcome", async () => {
     await using agent = await openAgent();
     const raw = await agent.rawGreeted();
     const reply = await raw.ask((out) => encodeGpuRegisterRequest(out, 5, [memory(), memory()]));

@@ -22,7 +22,7 @@ interface Taken {
   readonly digests: readonly string[];
 }
 
-/** Waits for an offer at the desk; what it answered to the offer before goes along. */
+/** Waits for an offer and passes the outcomes of the previous one. */
 function waitFor(
   engine: ReturnType<WarmDesk["open"]>,
   offer = 0,
@@ -46,8 +46,8 @@ function openDesk(itemsMax = 16) {
 
 const hexOf = (...names: string[]) => names.map((name) => digestOf(name).toHex());
 
-describeNative("blocks offered to engines that wait", () => {
-  test("each outcome is told as what became of the block", async () => {
+describeNative("blocks offered to waiting engines", () => {
+  test("each outcome of the engine becomes the block's result", async () => {
     const { desk, engine } = openDesk();
     const taken = waitFor(engine);
     const names = ["ok", "gone", "full", "failed", "silent"];
@@ -61,13 +61,13 @@ describeNative("blocks offered to engines that wait", () => {
     expect(words(await offered)).toEqual([
       "done",
       "missing",
-      "gpu_sink: it is in RAM; the engine has no room for it now",
-      "gpu_sink: it is in RAM; the engine did not take it",
-      "gpu_sink: it is in RAM; the engine did not say in time what became of it",
+      "gpu_sink: in RAM; the engine has no room",
+      "gpu_sink: in RAM; the engine did not load it",
+      "gpu_sink: in RAM; the engine did not answer the offer in time",
     ]);
   });
 
-  test("an offer is of one layer and no longer than a frame, one after the other", async () => {
+  test("offers have one layer, fit a frame, and are sent one after another", async () => {
     const { desk, engine } = openDesk(2);
     const blocks = [block("a"), block("b", 0, 7), block("c"), block("d"), block("e", 1)];
     let taken = waitFor(engine);
@@ -83,17 +83,17 @@ describeNative("blocks offered to engines that wait", () => {
       );
     }
     expect(seen).toEqual([hexOf("a", "c"), hexOf("b"), hexOf("d")]);
-    // No engine of the other namespace waits.
+    // No engine of the other namespace is waiting.
     expect(words(await offered).map((word) => word.slice(0, 8))).toEqual([
       ...new Array<string>(4).fill("done"),
       "gpu_sink",
     ]);
   });
 
-  test("nobody waits: deferred at once; somebody is expected back: it waits for that", async () => {
+  test("blocks are deferred unless an engine waits or is expected back", async () => {
     const { clock, desk, engine } = openDesk();
     expect(words(await desk.offer([block("a")], never))).toEqual([
-      "gpu_sink: it is in RAM; no engine here takes blocks to its GPU by itself",
+      "gpu_sink: in RAM; no engine here loads blocks to its GPU without a request",
     ]);
     const none = waitFor(engine, 0, [], 50);
     clock.advance(50);
@@ -112,21 +112,19 @@ describeNative("blocks offered to engines that wait", () => {
     const second = desk.offer([block("b")], never);
     clock.advance(10_000);
     expect(words(await first)).toEqual([
-      "gpu_sink: it is in RAM; the engine did not say in time what became of it",
+      "gpu_sink: in RAM; the engine did not answer the offer in time",
     ]);
-    expect(words(await second)).toEqual([
-      "gpu_sink: it is in RAM; the engine that takes blocks is busy with others",
-    ]);
+    expect(words(await second)).toEqual(["gpu_sink: in RAM; the engine is busy with other blocks"]);
     const again = waitFor(engine);
     const third = desk.offer([block("c")], never);
     await again;
     const fourth = desk.offer([block("d")], never);
     engine.close();
-    const gone = "gpu_sink: it is in RAM; the engine that was offered it has gone";
+    const gone = "gpu_sink: in RAM; the engine disconnected";
     expect(words([...(await third), ...(await fourth)])).toEqual([gone, gone]);
   });
 
-  test("whoever asked gives up, or the agent stops", async () => {
+  test("an offer ends when its caller aborts or the agent stops", async () => {
     const { desk, engine } = openDesk();
     const ending = new AbortController();
     const taken = waitFor(engine);
@@ -134,14 +132,14 @@ describeNative("blocks offered to engines that wait", () => {
     await taken;
     const second = desk.offer([block("b")], ending.signal);
     ending.abort();
-    const aborted = "gpu_sink: it is in RAM; it was not offered any more";
+    const aborted = "gpu_sink: in RAM; the agent is stopping";
     expect(words([...(await first), ...(await second)])).toEqual([aborted, aborted]);
     const none = waitFor(engine);
     desk.stop();
     expect(await none).toEqual({ offer: 0, digests: [] });
   });
 
-  test("over the socket: an engine of the namespace takes them, and others do not", async () => {
+  test("over the socket only an engine of the namespace receives offers", async () => {
     await using agent = await openAgent();
     await using engine = await agent.connect("one");
     await using other = await agent.connect("two");
@@ -151,7 +149,7 @@ describeNative("blocks offered to engines that wait", () => {
       const gpu = from.client.gpu.warm({ offer, deadlineMs: 5_000 }, answer, blocks);
       return gpu.then((number) => ({ number, blocks }));
     };
-    // Namespaces are numbered from 1, as they come.
+    // Namespaces are numbered from 1 in order of arrival.
     const none = wait(other, 0, []);
     const taken = wait(engine, 0, []);
     await engine.client.ping(new Uint8Array(8));
@@ -161,9 +159,9 @@ describeNative("blocks offered to engines that wait", () => {
     expect(blocks.digests.slice(0, 32).toHex()).toBe(digestOf("a").toHex());
     const next = wait(engine, number, [Outcome.ok]);
     expect(words(await offered)).toEqual(["done"]);
-    // One at a time; and a drain ends the waits.
+    // One wait at a time, and a drain ends the waits.
     await expect(engine.client.gpu.warm({ offer: 0, deadlineMs: 1 }, NONE, blocks)).rejects.toThrow(
-      "waits for an offer already",
+      "already waits for an offer",
     );
     const hurry = new AbortController();
     const drained = agent.server.drain(5_000, hurry.signal);

@@ -13,7 +13,7 @@ interface Bed {
   readonly engine: EngineProcess;
 }
 
-/** An agent with a GPU and an engine that has registered memory of it. */
+/** An agent with a GPU, and an engine that has registered memory of it. */
 async function withEngine(
   options: AgentKitOptions & { readonly kind?: "ipc" | "fd" },
   use: (bed: Bed) => Promise<void>,
@@ -29,14 +29,14 @@ async function withEngine(
 const startEngine = (agent: AgentKit, tenant = "test") =>
   EngineProcess.start(agent.socketPath, tenant, "gpu-engine-child.ts");
 
-/** Blocks from the engine's GPU, stored. */
+/** Stores blocks from the engine's GPU. */
 async function put(engine: EngineProcess, ...names: string[]): Promise<void> {
   expect(await engine.ask("reserve", ...names)).toEqual(names.map(() => "ok"));
   expect(await engine.ask("store")).toEqual(ok(3 * names.length));
   expect(await engine.ask("commit")).toEqual(names.map(() => "ok"));
 }
 
-/** Waits until the agent's devices have begun a copy that does not end. */
+/** Waits until the agent's devices have begun a copy that never ends. */
 const untilCopying = (since: number) =>
   waitFor(() => {
     const calls = standIn("libcuda.so.1").counters();
@@ -54,7 +54,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
     async (kind) => {
       await withEngine({ kind }, async ({ agent, engine }) => {
         await put(engine, ...NAMES);
-        // Another engine reads from the arena what came from the GPU.
+        // Another engine reads the bytes from the GPU in the arena.
         await using reader = await agent.connect();
         expect(await reader.get(...NAMES)).toEqual(["ok", "ok", "ok"]);
         const turned = [...NAMES].reverse();
@@ -69,7 +69,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
     },
   );
 
-  test("the hello and a list tell of the devices", async () => {
+  test("HELLO and GPU_DEVICES report the devices", async () => {
     await withEngine({ gpuPlan: "devices=2;memory=64m;numa=1,0" }, async ({ engine }) => {
       const { features, devices } = (await engine.ask("devices")) as {
         features: number;
@@ -84,7 +84,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
     });
   });
 
-  test("a commit sent behind a store waits for the copy", async () => {
+  test("a commit sent after a store waits for the copy", async () => {
     await withEngine({ gpuPlan: "delay=20" }, async ({ agent, engine }) => {
       await engine.ask("reserve", ...NAMES);
       expect(await engine.ask("storeAndCommit")).toEqual([ok(9), ["ok", "ok", "ok"]]);
@@ -106,7 +106,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
     });
   });
 
-  test("memory is taken back once, and then unknown", async () => {
+  test("memory is unregistered once and then unknown", async () => {
     await withEngine({}, async ({ engine }) => {
       await put(engine, "a");
       await engine.ask("acquire", "a");
@@ -122,7 +122,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
     });
   });
 
-  test("more memories than one request takes, each with its descriptor", async () => {
+  test("more memories than fit a request are registered with their descriptors", async () => {
     await withEngine({}, async ({ engine }) => {
       expect(await engine.ask("register", "fd", "130")).toMatchObject({ memory: 131 });
       await put(engine, "a");
@@ -132,7 +132,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
     });
   });
 
-  test("without a GPU nothing is offered and everything is refused", async () => {
+  test("without a GPU nothing is offered and every request is refused", async () => {
     await using agent = await openAgent();
     await using engine = await startEngine(agent);
     expect(await engine.ask("devices")).toEqual({ features: 10, devices: [] });
@@ -140,7 +140,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
     expect(await engine.ask("register", "ipc")).toEqual(refused);
     await engine.ask("reserve", "a");
     expect(await engine.ask("store")).toEqual(new Array(3).fill(Outcome.rejected));
-    // What was to be copied there is not: the slot holds nobody's bytes.
+    // The bytes were not copied: the slot has undefined content.
     expect(await engine.ask("commit")).toEqual(["corrupt"]);
     agent.expectNothingHeld();
   });
@@ -200,9 +200,9 @@ describeNative("when things go wrong with a GPU", () => {
       engine.tell("store");
       await untilCopying(before);
       await engine.kill();
-      // Its death is known, and a copy is left that nobody waits for.
+      // The agent knows of its death, and a copy without a waiter is left.
       await waitFor(() => agent.server.held().quarantined === 1);
-      // The device may still write there.
+      // The device may still write to the slots.
       expect(agent.store.snapshot().slotsQuarantined).toBe(3);
       cuda.configure("+release");
       await agent.untilNothingHeld();
@@ -247,7 +247,7 @@ describeNative("when things go wrong with a GPU", () => {
       expect(failed).toContain(Outcome.device);
       const [first] = (await engine.ask("commit")) as string[];
       expect(first).toBe("corrupt");
-      // From now on everything is done without the device.
+      // From now on every request is handled without the device.
       await engine.ask("acquire", "r");
       expect(await engine.ask("load")).toEqual(new Array(3).fill(Outcome.device));
       await engine.ask("release");
@@ -270,7 +270,7 @@ describeNative("when things go wrong with a GPU", () => {
         memory: 0,
         code: 1,
       });
-      // One of the kind that is not refused.
+      // Memory of the kind that is not refused.
       expect(await engine.ask("register", "fd")).toMatchObject({ outcome: Outcome.ok });
     });
   });

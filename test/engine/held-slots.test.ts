@@ -5,7 +5,7 @@ import { describeNative, waitFor } from "../support/index.ts";
 import { type AgentKit, openAgent } from "./agent-kit.ts";
 import { type Engine, type Handle, handleBatch } from "./engine.ts";
 
-/** An agent and two engines of one namespace. At the end nothing may be held. */
+/** An agent and two engines of one namespace. At the end no slot may be held. */
 async function withEngines(
   run: (writer: Engine, reader: Engine, agent: AgentKit) => Promise<void>,
   options: Parameters<typeof openAgent>[0] = {},
@@ -46,7 +46,7 @@ describeNative("the life of a slot", () => {
     await using engine = await agent.connect();
     const { arenaBytes, arenaReadyBytes } = engine.client.hello;
     expect([arenaBytes, arenaReadyBytes]).toEqual([agent.region.bytes, 8192]);
-    // All of it is mapped from the start, whatever was ready.
+    // The whole arena is mapped from the start, ready or not.
     expect(engine.client.arena.bytes).toBe(arenaBytes);
     expect(await engine.put("a")).toEqual(["full"]);
     agent.store.slots.addReady(arenaBytes - 8192);
@@ -54,7 +54,7 @@ describeNative("the life of a slot", () => {
     expect(await engine.get("a", "b")).toEqual(["ok", "ok"]);
   });
 
-  test("hello tells the limits that hold", async () => {
+  test("HELLO reports the effective limits", async () => {
     const limits = { itemsMax: 32, handlesMax: 64, leaseMs: 9_000, frameBytesMax: 65_536 };
     await using agent = await openAgent({ limits });
     await using engine = await agent.connect();
@@ -135,7 +135,7 @@ describeNative("the life of a slot", () => {
       };
       expect(await twice(first)).toBe(1);
       expect(await twice(second)).toBe(0);
-      // A third release is nobody's: another's hold on the same block stays.
+      // A third release has no effect: another engine still holds the block.
       const [other] = (await writer.acquire("a")) as [Handle];
       expect(await twice(first)).toBe(1);
       writer.release([other]);
@@ -155,7 +155,7 @@ describeNative("the life of a slot", () => {
     withEngines(async (writer, reader) => {
       await writer.put("a");
       const [block] = (await reader.acquire("a")) as [Handle];
-      // An engine with a bug writes where it holds no slot for writing.
+      // A faulty engine writes to a slot that it does not hold for writing.
       writer.client.arena.fill(block.offset, 8, seedOf("something else"));
       const copy = nativeBuffer(block.bytes);
       const { arena } = reader.client;
@@ -163,7 +163,7 @@ describeNative("the life of a slot", () => {
       const handles = handleBatch([block]);
       await reader.client.report(handles);
       expect(outcomeOf(handles.outcome[0]!)).toBe("corrupt");
-      // One miss, and then a block that is whole again.
+      // One miss, and then a block that is intact again.
       expect(await reader.get("a")).toEqual(["miss"]);
       expect(await writer.put("a")).toEqual(["ok"]);
       expect(await reader.get("a")).toEqual(["ok"]);
@@ -181,20 +181,20 @@ describeNative("the life of a slot", () => {
       expect(agent.store.snapshot().checks).toMatchObject({ falseReports: 1 });
     }));
 
-  test("engines of one namespace share blocks, those of another see none of them", () =>
+  test("engines of one namespace share blocks, engines of another do not see them", () =>
     withEngines(async (writer, reader, agent) => {
       await using stranger = await agent.connect("another tenant");
       await writer.put("a", "a/b");
       expect(await reader.get("a", "a/b")).toEqual(["ok", "ok"]);
       expect(await stranger.get("a", "a/b")).toEqual(["miss", "miss"]);
-      // Not even by what a MATCH of another engine left in the agent's memory.
+      // Not even through results of another engine's MATCH in the agent's memory.
       expect(await writer.match("a", "a/b")).toBe(2);
       const best = new Uint8Array(2).fill(0xff);
       expect(await stranger.client.match(batchOf(["a", "a/b"]), 0, best)).toBe(0);
       expect([...best]).toEqual([0, 0]);
     }));
 
-  test("what a client gives back just before it hangs up is given back", async () => {
+  test("slots released just before a disconnect are released", async () => {
     await using agent = await openAgent();
     const engine = await agent.connect();
     await engine.put("a");

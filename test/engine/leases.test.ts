@@ -9,7 +9,7 @@ import { frameOf, slotsOf } from "./raw-engine.ts";
 
 const { FrameStatus, Op } = protocol;
 const LEASE_MS = 10_000;
-/** How late a look at the clock may be. */
+/** Maximum delay of a periodic check. */
 const LOOK_MS = 1_300;
 
 async function openLeasing() {
@@ -35,7 +35,7 @@ describeNative("the lease", () => {
       text: expect.stringContaining("overstayed"),
       fields: { pid: engine.pid },
     });
-    // What it may be copying stays as it is, whatever others need.
+    // A slot that it may be copying from stays unchanged, even under pressure.
     const pressed = await other.put("w", "x", "y", "z");
     expect(pressed.filter((outcome) => outcome === "ok")).toHaveLength(3);
     engine.goOn();
@@ -50,7 +50,7 @@ describeNative("the lease", () => {
     expect(await other.get("a")).toEqual(["ok"]);
   });
 
-  test("an agent that stood still itself cuts nobody off", async () => {
+  test("an agent that was paused itself disconnects no engine", async () => {
     const { clock, agent } = await openLeasing();
     await using _ = agent;
     await using engine = await agent.connect();
@@ -58,12 +58,12 @@ describeNative("the lease", () => {
     await engine.acquire("a");
     clock.stall(LEASE_MS * 3);
     expect(agent.server.stats.cutOff).toBe(0);
-    // From here on the lease counts as always.
+    // From here on the lease counts as usual.
     clock.advance(LEASE_MS + LOOK_MS);
     expect(agent.server.stats.cutOff).toBe(1);
   });
 
-  test("who waits for a device of the agent is not silent", async () => {
+  test("a client that waits for a device of the agent is not silent", async () => {
     const clock = new ManualClock();
     const limits = { leaseMs: LEASE_MS };
     await using agent = await openAgent({ clock, slots: 4, limits, gpuPlan: "" });
@@ -83,7 +83,7 @@ describeNative("the lease", () => {
     expect(agent.server.stats.cutOff).toBe(1);
   });
 
-  test("a write begun before the lease ran out harms nobody after it", async () => {
+  test("a write begun before the lease expired does no harm afterwards", async () => {
     const { clock, agent } = await openLeasing();
     await using _ = agent;
     await using other = await agent.connect();
@@ -91,7 +91,7 @@ describeNative("the lease", () => {
     await engine.ask("reserve", "a");
     await engine.stop();
     clock.advance(LEASE_MS + LOOK_MS);
-    // Its name is free again, its slot is not: all that others write lies elsewhere.
+    // The block's name is free again, its slot is not: others write elsewhere.
     expect(await other.put("a", "x", "y", "z")).toEqual(["ok", "ok", "ok", "full"]);
     engine.goOn();
     await engine.ask("write");
@@ -114,7 +114,7 @@ describeNative("the lease", () => {
     expect(agent.server.stats).toMatchObject({ cutOff: 0, quarantines: 0 });
   });
 
-  test("any frame renews it, a ping without a reply too, half a frame does not", async () => {
+  test("any complete frame renews it, even a ping without a reply", async () => {
     const { clock, agent } = await openLeasing();
     await using _ = agent;
     using other = await agent.rawGreeted();
@@ -139,7 +139,7 @@ describeNative("the lease", () => {
     expect(reserved.count).toBe(1);
   });
 
-  test("who holds nothing may be silent for ever", async () => {
+  test("a client without slots may be silent forever", async () => {
     const { clock, agent } = await openLeasing();
     await using _ = agent;
     using raw = await agent.rawGreeted();
@@ -160,7 +160,7 @@ describeNative("the lease", () => {
     clock.advance(LEASE_MS - LOOK_MS);
     clock.jumpWall(-730 * 86_400_000);
     expect(await raw.answersPing()).toBe(true);
-    // Backwards it extends nothing either.
+    // A clock that jumps backwards does not extend the lease either.
     clock.advance(LEASE_MS + LOOK_MS);
     expect((await raw.untilClosed()).at(-1)!.status).toBe(FrameStatus.overstayed);
   });

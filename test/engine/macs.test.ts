@@ -25,10 +25,10 @@ function connect({ socketPath }: AgentKit): Promise<EngineClient> {
   return EngineClient.connect(loadNative(), options);
 }
 
-/** Fewer than an engine's share of the arena. */
+/** Fewer blocks than an engine's share of the arena. */
 const AT_ONCE = 250;
 
-/** Stores blocks with the MACs that `macOf` gives; null: with none. */
+/** Stores blocks with the MACs from `macOf`; null: without MACs. */
 async function put(
   client: EngineClient,
   blocks: readonly BlockName[],
@@ -97,7 +97,7 @@ describeNative("an engine without the key of a namespace", () => {
     expect(await accepted(victim, names)).toEqual(names);
   });
 
-  test("plants none of 1,000 blocks at an agent without it: readers accept none", async () => {
+  test("plants none of 1,000 blocks at an agent without it: readers reject them", async () => {
     await using kit = await openAgent({ slots: 1_200 });
     await using rogue = await connect(kit);
     const outcomes = await put(rogue, names, forged);
@@ -106,7 +106,7 @@ describeNative("an engine without the key of a namespace", () => {
     expect(await accepted(victim, names)).toEqual([]);
   });
 
-  /** A reader's word against block "a". */
+  /** A reader reports block "a". */
   async function reportA(client: EngineClient) {
     const out = createHandleBatch(1);
     const options = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
@@ -114,7 +114,7 @@ describeNative("an engine without the key of a namespace", () => {
     await client.report(out);
   }
 
-  test("deletes no block by a report where the agent has no key to judge it", async () => {
+  test("deletes no block by a report if the agent has no key to check it", async () => {
     await using kit = await openAgent({ slots: 64 });
     await using victim = await connect(kit);
     expect(await put(victim, ["a"], (block) => holder.macOf(victim.arena, block))).toEqual(["ok"]);
@@ -124,7 +124,7 @@ describeNative("an engine without the key of a namespace", () => {
     expect(await accepted(victim, ["a"])).toEqual(["a"]);
   });
 
-  test("loses what it planted before the agent had a key, and pins on it say so", async () => {
+  test("loses blocks planted before the agent had a key, and pins on them report it", async () => {
     await using kit = await openAgent({ slots: 64, macKeys: holder.keys });
     await using rogue = await connect(kit);
     expect(await put(rogue, ["a"], (block) => holder.macOf(rogue.arena, block))).toEqual(["ok"]);
@@ -142,7 +142,7 @@ describeNative("an engine without the key of a namespace", () => {
     expect(await put(rogue, ["a"], (block) => holder.macOf(rogue.arena, block))).toEqual(["ok"]);
   });
 
-  test("cannot commit without a MAC, nor greet without asking for MACs", async () => {
+  test("cannot commit without a MAC, nor connect without requesting MACs", async () => {
     await using kit = await openAgent();
     await using rogue = await connect(kit);
     expect(await put(rogue, ["a", "b"], () => null)).toEqual(["corrupt", "corrupt"]);
@@ -154,7 +154,7 @@ describeNative("an engine without the key of a namespace", () => {
 });
 
 describeNative("a namespace with a key", () => {
-  test("gives back what was stored with the key, if the agent has it or not", async () => {
+  test("returns blocks stored with the key, whether or not the agent has it", async () => {
     for (const macKeys of [holder.keys, new Map()]) {
       await using kit = await openAgent({ macKeys });
       await using client = await connect(kit);

@@ -21,7 +21,7 @@ function spawnTraffic(socketPath: string, seed: number, steps: number) {
   );
 }
 
-/** Every name the engines may have used. */
+/** Every name that the engines may have used. */
 function allNames(): string[] {
   const letters = ["a", "b", "c", "d"];
   let names = letters;
@@ -34,7 +34,7 @@ function allNames(): string[] {
 }
 
 describeNative("64 engines at once", () => {
-  test("share a small arena, some die in the middle, and no byte is wrong", async () => {
+  test("share a small arena, some die meanwhile, and no byte is wrong", async () => {
     await using agent = await openAgent({ slots: SLOTS });
     const doomed = spawnTraffic(agent.socketPath, 99, 1_000_000);
     const children = Array.from({ length: PROCESSES }, (_, i) =>

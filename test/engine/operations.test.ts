@@ -33,7 +33,7 @@ function digestsFor(count: number) {
 }
 
 describeNative("operations", () => {
-  test("PING brings its bytes back", () =>
+  test("PING returns its payload", () =>
     withEngine(async (_engine, agent) => {
       using raw = await agent.rawGreeted();
       for (const bytes of [0, 8, 64]) {
@@ -43,7 +43,7 @@ describeNative("operations", () => {
       }
     }));
 
-  test("IDENTIFY names blocks by tokens and by page keys as the identity rules do", () =>
+  test("IDENTIFY names blocks by tokens and by page keys as docs/identity.md defines", () =>
     withEngine(async ({ client }) => {
       const native = loadNative();
       const decoded = decodeManifest(manifestBytes());
@@ -66,7 +66,7 @@ describeNative("operations", () => {
       expect(into.digests.toHex().slice(0, 2 * 64)).toBe(chained.toHex());
     }));
 
-  test("IDENTIFY of more digests than fit a reply is refused, and the line goes on", () =>
+  test("IDENTIFY of more digests than fit a reply is refused, and the connection continues", () =>
     withEngine(async ({ client }) => {
       const most = Math.floor((client.hello.frameBytesMax - 16) / 32);
       const identify = (count: number) => {
@@ -80,7 +80,7 @@ describeNative("operations", () => {
       expect(await identify(2 * BLOCK_TOKENS)).toBe(2);
     }));
 
-  test("requests sent right behind the HELLO are answered behind its answer", async () => {
+  test("requests sent right after HELLO are answered after it", async () => {
     await using agent = await openAgent();
     using raw = await agent.raw();
     const hello = { versionMin: 1, versionMax: 1, features: 0, name: "eager" };
@@ -97,7 +97,7 @@ describeNative("operations", () => {
     ]);
   });
 
-  test("ALIAS gives other names, IDENTIFY leads back from them", () =>
+  test("ALIAS adds names, and IDENTIFY resolves them", () =>
     withEngine(async (engine) => {
       const { client } = engine;
       await engine.put({ name: "a", alias: 2n ** 64n - 1n }, "b");
@@ -126,7 +126,7 @@ describeNative("operations", () => {
       );
     }));
 
-  test("GPU_STORED and GPU_EVICTED keep the mirror that MATCH answers from", () =>
+  test("GPU_STORED and GPU_EVICTED maintain the mirror used by MATCH", () =>
     withEngine(async (engine, agent) => {
       const { client } = engine;
       await engine.put("a");
@@ -145,7 +145,7 @@ describeNative("operations", () => {
       expect(await other.match("g")).toBe(1);
     }));
 
-  test("a session holds its blocks beyond its connection, and says what is here", async () => {
+  test("a session keeps its blocks after its connection and reports those present", async () => {
     await using agent = await openAgent({ slots: 4 });
     const out = createHandleBatch(1);
     {
@@ -175,7 +175,7 @@ describeNative("operations", () => {
     expect(await engine.match("a", "a/b")).toBe(0);
   });
 
-  test("SESSION_LIST says what of each session of the namespace is where, a page at a time", () =>
+  test("SESSION_LIST reports the namespace's sessions and their tiers page by page", () =>
     withEngine(async (engine, agent) => {
       const { client } = engine;
       await using stranger = await agent.connect("another tenant");
@@ -235,7 +235,7 @@ describeNative("operations", () => {
     expect(found).toEqual(Array.from({ length: 100 }, (_, i) => BigInt(i + 1)));
   });
 
-  test("requests overlap, each answer finds its asker", () =>
+  test("overlapping requests each receive their own answer", () =>
     withEngine(async (engine) => {
       const names = Array.from({ length: 30 }, (_, i) => `n${i}`);
       const outcomes = await Promise.all(names.map((name) => engine.put(name)));
@@ -246,7 +246,7 @@ describeNative("operations", () => {
 });
 
 describeNative("the client", () => {
-  test("says where nobody answers", async () => {
+  test("names the socket on which no agent answers", async () => {
     const socketPath = `${tempDir()}/none.sock`;
     const options = { socketPath, manifest: manifestBytes(), name: "t" };
     const thrown = await EngineClient.connect(loadNative(), options).catch((error) => error);
@@ -257,7 +257,7 @@ describeNative("the client", () => {
     ]);
   });
 
-  test("hands on the agent's words when it is refused", async () => {
+  test("reports the agent's reason for a refusal", async () => {
     await using agent = await openAgent();
     const { socketPath } = agent;
     const options = { socketPath, manifest: new Uint8Array(8), name: "t" };
@@ -266,24 +266,24 @@ describeNative("the client", () => {
     expect(thrown.text).toContain("manifest");
   });
 
-  test("fails every request that waits when the line ends, and each one after it", async () => {
+  test("fails pending and later requests when the connection ends", async () => {
     const agent = await openAgent();
     const engine = await agent.connect();
     const waiting = [engine.get("a"), engine.client.ping(new Uint8Array(8))];
     const all = Promise.allSettled(waiting);
     await engine[Symbol.asyncDispose]();
     for (const { status } of await all) expect(status).toBe("rejected");
-    expect(engine.client.ping(new Uint8Array(8))).rejects.toThrow("closed the line");
+    expect(engine.client.ping(new Uint8Array(8))).rejects.toThrow("closed the connection");
     await agent[Symbol.asyncDispose]();
   });
 
-  test("learns that the agent is gone", async () => {
+  test("notices that the agent has gone", async () => {
     const agent = await openAgent();
     const engine = await agent.connect();
     await engine.put("a");
     await agent[Symbol.asyncDispose]();
     expect(["ENGINE_REFUSED", "ENGINE_CLOSED"]).toContain((await engine.client.closed).code);
-    // What it has mapped stays memory, though nobody's.
+    // Memory that it has mapped stays valid.
     expect(engine.client.arena.checksum(0, 4096)).toBeGreaterThan(0n);
     await engine[Symbol.asyncDispose]();
   });

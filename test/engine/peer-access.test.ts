@@ -9,8 +9,8 @@ const STRANGERS = 60_001;
 const ENGINES = 60_002;
 
 /**
- * An agent whose socket anybody could open: what is left is the check of who it is. Folder and
- * socket are those of a careless operator.
+ * An agent whose socket file every user can open, as after a careless chmod. Only the check of the
+ * peer's identity is left.
  */
 async function openCareless(): Promise<AgentKit> {
   const folder = tempDir();
@@ -22,9 +22,9 @@ async function openCareless(): Promise<AgentKit> {
   return agent;
 }
 
-describePython("who may connect", (python) => {
+describePython("access to the socket", (python) => {
   const isRoot = process.getuid!() === 0;
-  if (!isRoot) noteSkip("who may connect", "only root can become another user");
+  if (!isRoot) noteSkip("access to the socket", "only root can become another user");
 
   async function connectAs(path: string, uid: number, gid: number, groups: number[] = []) {
     const script = join(import.meta.dir, "children", "other-user.py");
@@ -50,7 +50,7 @@ describePython("who may connect", (python) => {
       expect(agent.server.connections).toBe(0);
     });
 
-    test("by the file before that", async () => {
+    test("by the file mode first", async () => {
       const folder = tempDir();
       const socketPath = join(folder, "engine.sock");
       await using agent = await openAgent({ socketPath, socketGroup: ENGINES });

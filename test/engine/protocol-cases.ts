@@ -15,7 +15,7 @@ import {
   unwrap,
 } from "./protocol-support.ts";
 
-/** Every frame of the golden folder: what it says, how it is written, how it is read. */
+/** The frames of the golden folder, each with its value, its encoder and its decoder. */
 
 const { Op, Outcome } = protocol;
 

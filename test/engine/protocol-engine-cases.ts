@@ -63,7 +63,7 @@ function answerCase(golden: string, id: number, answer: Answer): Case {
     golden,
     direction: "replies",
     encode(output) {
-      // A partial answer has neither tiers nor digests, though there are some.
+      // A partial answer has neither tiers nor digests, even if they are given.
       const tiers = best.length > 0 ? best : [2, 4, 0];
       const given = digests === null ? null : Uint8Array.from(digests);
       const { length } = tiers;

@@ -23,12 +23,12 @@ const goldens = await Promise.all(
 );
 
 describe("golden frames", () => {
-  test("each file has a case and each case a file", () => {
+  test("each file has a case and each case has a file", () => {
     const files = readdirSync(new URL("golden", import.meta.url)).sort();
     expect(CASES.map((one) => `${one.golden}.hex`).sort()).toEqual(files);
   });
 
-  test("there is a request and a reply of every operation, and an error", () => {
+  test("every operation has a request and a reply, and an error exists", () => {
     const seen = goldens.map(({ one, bytes }) => `${opName(bytes[4]!)} ${one.direction}`);
     for (const op of Object.values(Op)) {
       expect(seen).toContain(`${opName(op)} requests`);
@@ -38,20 +38,20 @@ describe("golden frames", () => {
   });
 
   for (const { one, bytes } of goldens) {
-    test(`${one.golden} is written byte for byte`, () => {
+    test(`${one.golden} is encoded byte for byte`, () => {
       const output = createOutput();
       output.bytes.fill(0xcc);
       one.encode(output);
       expect(pendingOutput(output).toHex()).toBe(bytes.toHex());
     });
 
-    test(`${one.golden} is read`, () => {
+    test(`${one.golden} is decoded`, () => {
       expect(decodeAll(bytes, one)).toEqual([one.value]);
     });
   }
 });
 
-/** Lies that are legal frames all the same: padding hides a count, a ping may have any length. */
+/** Modified frames that are still valid: padding hides a count, and a ping may have any length. */
 function isLegal(one: Case, bytes: Uint8Array, at: number, value: number): boolean {
   if (bytes[4] === Op.ping)
     return at === 0 && value < bytes.length && value % 8 === 0 && value >= 16;
@@ -62,16 +62,16 @@ function isLegal(one: Case, bytes: Uint8Array, at: number, value: number): boole
   return one.golden === "match.reply" && value >= 1 && value <= 8;
 }
 
-describe("the numbers", () => {
-  test("are those of the tiers, so that answers need no translation", () => {
+describe("the protocol's numbers", () => {
+  test("equal the store's, so that answers need no translation", () => {
     expect<object>(BlockOutcome).toEqual(Outcome);
     expect<object>(TierBlockFlag).toEqual(BlockFlag);
     expect<object>(TierCommitFlag).toEqual(CommitFlag);
   });
 });
 
-describe("bytes of no known shape", () => {
-  test("are refused or read by every decoder, and never throw", () => {
+describe("arbitrary bytes", () => {
+  test("are refused or decoded by every decoder without an exception", () => {
     const u32 = fc.integer({ min: 0, max: 0xffff_ffff });
     const arbBody = fc.uint8Array({ maxLength: 400 });
     fc.assert(
@@ -92,9 +92,9 @@ describe("bytes of no known shape", () => {
   });
 });
 
-describe("lies about a golden frame", () => {
+describe("a modified golden frame", () => {
   for (const { one, bytes } of goldens) {
-    test(`${one.golden} cut short, its length corrected, is refused`, () => {
+    test(`${one.golden} cut short with a corrected length is refused`, () => {
       for (let length = 0; length < bytes.length; length++) {
         const cut = bytes.slice(0, length);
         expect(decodeAll(cut, one)).toEqual([]);
@@ -116,7 +116,7 @@ describe("lies about a golden frame", () => {
         }
     });
 
-    test(`${one.golden} with any bit changed is refused or read, and never throws`, () => {
+    test(`${one.golden} with any bit changed is refused or decoded without an exception`, () => {
       for (let bit = 0; bit < 8 * bytes.length; bit++) {
         const lie = bytes.slice();
         lie[bit >> 3]! ^= 1 << (bit & 7);

@@ -9,7 +9,7 @@ import {
   unwrap,
 } from "./protocol-support.ts";
 
-/** The golden frames about GPUs: memory handed over, copies, and blocks offered. */
+/** The golden frames about GPUs: registered memory, copies, and offered blocks. */
 
 const { Op, Outcome, GpuMemoryKind } = protocol;
 const ALL = 0xffff_ffff;

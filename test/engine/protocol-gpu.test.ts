@@ -12,7 +12,7 @@ const safe = fc.integer({ min: 0, max: Number.MAX_SAFE_INTEGER });
 const uuid = fc.uint8Array({ minLength: 16, maxLength: 16 });
 const outcome = fc.integer({ min: 0, max: 11 });
 
-/** Writes one frame and reads it back, as the other side would. */
+/** Encodes a frame and decodes it as the other side would. */
 function through<Value>(
   direction: protocol.FrameDirection,
   write: (output: protocol.Output) => void,
@@ -50,7 +50,7 @@ const arbPiece = fc.record({
   bytes: safe,
 });
 
-describe("what is written is read", () => {
+describe("encoded frames are decoded unchanged", () => {
   test("pieces to store and to load", () => {
     const frame = fc.record({
       pieces: fc.array(arbPiece, { maxLength: CAPACITY }),
@@ -81,7 +81,7 @@ describe("what is written is read", () => {
     );
   });
 
-  test("memories and what became of them", () => {
+  test("memories and their outcomes", () => {
     const arbMemory = fc
       .record({
         uuid,
@@ -238,7 +238,7 @@ describe("refusals", () => {
     expect(isRefusal(await changed(golden, at, value))).toBe(true);
   });
 
-  test("more items than are taken: refused, the connection lives", () => {
+  test("more items than allowed are refused without closing the connection", () => {
     const memory = {
       uuid: new Uint8Array(16),
       kind: protocol.GpuMemoryKind.ipc,

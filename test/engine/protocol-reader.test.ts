@@ -32,7 +32,7 @@ function header(length: number, op = 2, flags = 0, status = 0): Uint8Array {
   return bytes;
 }
 
-/** A frame whose body bytes follow from its id. */
+/** A frame whose body is derived from its id. */
 function frameOf(requestId: number, bodyBytes: number): Uint8Array {
   const bytes = new Uint8Array(16 + bodyBytes);
   bytes.set(header(bytes.length, 3));
@@ -64,8 +64,8 @@ const arbBodies = fc.array(
   { maxLength: 30 },
 );
 
-describe("frame reader", () => {
-  test("cuts the same frames from a stream, however it is chunked and held back", () => {
+describe("the frame reader", () => {
+  test("splits a stream into the same frames for any chunks and pauses", () => {
     fc.assert(
       fc.property(
         arbBodies,
@@ -110,7 +110,7 @@ describe("frame reader", () => {
       expect((Bun.nanoseconds() - started) / 1e9).toBeLessThan(10);
     });
 
-  test("hands on in place what lies whole in a chunk", () => {
+  test("hands on a frame within one chunk without a copy", () => {
     const stream = concat([frameOf(0, 64), frameOf(1, 128)]);
     const frames = reader();
     const places: unknown[] = [];
@@ -145,7 +145,7 @@ describe("frame reader", () => {
     expect(frames.push(frameOf(1, 8), () => true)).toMatchObject({ fatal: true });
   });
 
-  test("a promise of a large frame costs no memory before its bytes come", () => {
+  test("an announced large frame costs no memory before its bytes arrive", () => {
     const before = heapStats().extraMemorySize;
     const many = Array.from({ length: 256 }, () => reader());
     for (const frames of many)
@@ -154,7 +154,7 @@ describe("frame reader", () => {
     expect(heapStats().extraMemorySize - before).toBeLessThan(64 * 2 ** 20);
   });
 
-  test("a sender that goes on while frames are held back is refused at the cap", () => {
+  test("a sender that continues while frames are held back is refused at the limit", () => {
     const frames = reader(4096);
     expect(frames.push(frameOf(0, 8), () => false)).toBeNull();
     expect(frames.push(frameOf(1, 4000), () => true)).toBeNull();
@@ -162,7 +162,7 @@ describe("frame reader", () => {
     expect(refused).toMatchObject({ status: protocol.FrameStatus.limit, fatal: true });
   });
 
-  test("a sink that throws ends the stream there", () => {
+  test("a sink that throws ends the stream", () => {
     const frames = reader();
     const fail = () => {
       throw new Error("sink failed");
@@ -173,7 +173,7 @@ describe("frame reader", () => {
 });
 
 describe("output", () => {
-  test("keeps order over partial writes, and drops what was taken", () => {
+  test("keeps order over partial writes and drops written bytes", () => {
     fc.assert(
       fc.property(arbBodies, fc.array(fc.nat(900), { minLength: 1 }), (bodies, takes) => {
         const output = protocol.createOutput();

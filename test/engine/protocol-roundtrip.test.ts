@@ -19,7 +19,7 @@ const safe = fc.integer({ min: 0, max: Number.MAX_SAFE_INTEGER });
 const key = fc.uint8Array({ minLength: 32, maxLength: 32 });
 const outcome = fc.integer({ min: 0, max: 10 });
 
-/** Writes one frame and reads it back through the reader, as the other side would. */
+/** Encodes a frame and decodes it through the reader, as the other side would. */
 function through<Value>(
   direction: protocol.FrameDirection,
   write: (output: protocol.Output) => void,
@@ -66,7 +66,7 @@ const arbBlocks = fc
 
 const BLOCK = ["digests", "parents", "aliasLo", "aliasHi", "bytes", "flags"] as const;
 
-describe("what is written is read", () => {
+describe("encoded frames are decoded unchanged", () => {
   test("blocks to reserve", () => {
     fc.assert(
       fc.property(arbBlocks, u32, ({ batch, session }, id) => {
@@ -106,7 +106,7 @@ describe("what is written is read", () => {
     );
   });
 
-  test("slots handed out; an item without a slot carries nothing but its outcome", () => {
+  test("granted slots; an item without a slot carries only its outcome", () => {
     const arbSlots = fc.array(fc.tuple(outcome, u32, u32, u32, safe, u64), { maxLength: CAPACITY });
     fc.assert(
       fc.property(arbSlots, (items) => {
@@ -137,7 +137,7 @@ describe("what is written is read", () => {
     );
   });
 
-  test("tokens of any number, and the digests they ask for", () => {
+  test("any number of tokens, and their digests", () => {
     const arbTokens = fc.array(u32, { maxLength: 300 });
     fc.assert(
       fc.property(arbTokens, fc.integer({ min: 1, max: 64 }), (tokens, blockTokens) => {
@@ -187,7 +187,7 @@ describe("what is written is read", () => {
 });
 
 describe("refusals", () => {
-  /** Changes one u32 of the body (by its offset in it) of a written request, then reads it. */
+  /** Changes one u32 of an encoded request, by its offset in the body, and decodes the request. */
   function changed(
     write: (output: protocol.Output) => void,
     at: number,
@@ -234,7 +234,7 @@ describe("refusals", () => {
     expect(changed(writeHello, at, value, readHello)).toMatchObject({ status, fatal: true });
   });
 
-  test("the words of a version refusal name both sides", () => {
+  test("the reason of a version refusal names both versions", () => {
     const refused = changed(writeHello, 4, 0x00030002, readHello) as protocol.Refusal;
     expect(refused.text).toContain("version 1");
     expect(refused.text).toContain("2 to 3");
@@ -272,7 +272,7 @@ describe("refusals", () => {
     },
   );
 
-  test("tokens for more digests than a reply holds", () => {
+  test("tokens for more digests than fit a reply", () => {
     const items = new Uint8Array(4 * 9);
     const seen = through(
       "requests",

@@ -10,7 +10,7 @@ import {
   unwrap,
 } from "./protocol-support.ts";
 
-/** The golden frames about conversations. */
+/** The golden frames about sessions. */
 
 const { Op, Outcome } = protocol;
 const ALL = 0xffff_ffff;

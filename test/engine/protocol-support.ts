@@ -1,6 +1,8 @@
 import * as protocol from "../../src/engine/protocol/index.ts";
 
-/** What the tests of the codec share: batches with every column, golden bytes, reading frames. */
+/**
+ * Shared by the tests of the codec: batches with every column, golden bytes, decoding of frames.
+ */
 
 export interface Columns {
   count: number;
@@ -45,7 +47,7 @@ export function columns(capacity = CAPACITY): Columns {
 }
 
 export type Column = Exclude<keyof Columns, "count" | "layer">;
-/** Columns of more than one entry an item. */
+/** Columns with more than one entry per item. */
 const WIDTHS: Partial<Record<Column, number>> = { digests: 32, parents: 32, aliases: 32, mac: 16 };
 
 /** The first `count` entries of the named columns, as plain values. */
@@ -86,7 +88,7 @@ export interface Case {
   encode(output: protocol.Output): void;
   /** The decoded value in plain form, or a refusal. */
   decode(frame: protocol.Frame): unknown;
-  /** What `decode` makes of the golden bytes. */
+  /** The value that `decode` returns for the golden bytes. */
   readonly value: unknown;
 }
 
@@ -96,7 +98,10 @@ export async function goldenBytes(name: string): Promise<Uint8Array> {
   return Uint8Array.fromHex(text.replace(/#.*$/gm, "").replace(/\s+/g, ""));
 }
 
-/** Everything the reader yields for these bytes, decoded inside the sink, then the fault if any. */
+/**
+ * Every value that the reader yields for these bytes, decoded inside the sink, then the fault if
+ * any.
+ */
 export function decodeAll(bytes: Uint8Array, frames: Case): unknown[] {
   const reader = protocol.createFrameReader({
     direction: frames.direction,
@@ -111,7 +116,7 @@ export function decodeAll(bytes: Uint8Array, frames: Case): unknown[] {
   return seen;
 }
 
-/** Runs a decoder that fills columns; `extra` is what it filled beside them. */
+/** Runs a decoder that fills columns. `extra` is its other result. */
 export function fill(
   run: (into: Columns) => protocol.Refusal | null,
   names: readonly Column[],
@@ -127,10 +132,10 @@ export function unwrap<Value>(result: protocol.Decoded<Value>): Value | protocol
   return result.ok ? result.value : result.refusal;
 }
 
-/** 32 bytes that count up. */
+/** 32 ascending bytes. */
 export const sequence = (first: number) => Array.from({ length: 32 }, (_, i) => (first + i) & 0xff);
 
-/** An answer of outcomes. */
+/** An answer with outcomes. */
 export function outcomesCase(
   golden: string,
   op: protocol.OutcomeOp,

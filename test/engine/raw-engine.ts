@@ -1,20 +1,20 @@
 import type { Socket } from "bun";
 import * as protocol from "../../src/engine/protocol/index.ts";
 
-/** A reply as it came, its body copied. */
+/** A received reply with a copy of its body. */
 export interface Reply {
   readonly op: number;
   readonly status: number;
   readonly requestId: number;
   readonly count: number;
   readonly body: Uint8Array;
-  /** Words of a refusal; empty otherwise. */
+  /** Reason of a refusal; empty otherwise. */
   readonly text: string;
 }
 
 /**
- * An engine's socket with nothing between: sends any bytes, in any pieces, and reads only when told
- * to. It does not map the arena; tests have the agent's own.
+ * An engine's raw socket: sends any bytes in any pieces, and reads only on request. It does not map
+ * the arena; tests use the agent's own.
  */
 export class RawEngine implements Disposable {
   readonly replies: Reply[] = [];
@@ -54,12 +54,12 @@ export class RawEngine implements Disposable {
     return this.#closed;
   }
 
-  /** Bytes that came, whole frames or not. */
+  /** Received bytes, including incomplete frames. */
   get receivedBytes(): number {
     return this.#received;
   }
 
-  /** Bytes that the socket has not taken yet. */
+  /** Bytes that the socket has not accepted yet. */
   get unsentBytes(): number {
     return this.#unsent.length;
   }
@@ -74,7 +74,7 @@ export class RawEngine implements Disposable {
       this.replies.push({ op, status, requestId, count, body, text });
       return true;
     });
-    if (fault !== null) throw new Error(`the agent sent what is no frame: ${fault.text}`);
+    if (fault !== null) throw new Error(`the agent sent an invalid frame: ${fault.text}`);
     this.#wake();
   }
 
@@ -100,10 +100,10 @@ export class RawEngine implements Disposable {
     this.sendBytes(frameOf(encode));
   }
 
-  /** The next reply; throws where the agent closes the line before. */
+  /** The next reply. Throws if the agent closes the connection first. */
   async next(): Promise<Reply> {
     while (this.replies.length === 0) {
-      if (this.#closed) throw new Error("the agent closed the line without a word");
+      if (this.#closed) throw new Error("the agent closed the connection without a reply");
       await this.#change();
     }
     return this.replies.shift()!;
@@ -134,7 +134,7 @@ export class RawEngine implements Disposable {
     return reply;
   }
 
-  /** Whether the line still answers. */
+  /** Whether the connection still answers. */
   async answersPing(): Promise<boolean> {
     const payload = new Uint8Array(8).fill(9);
     const reply = await this.ask((output) => protocol.encodePingRequest(output, 999, payload));
@@ -154,7 +154,7 @@ export class RawEngine implements Disposable {
   }
 }
 
-/** The slots that a reply to RESERVE hands out. */
+/** The slots granted by a reply to RESERVE. */
 export function slotsOf({ count, body }: Reply): protocol.HandleItems & { offset: number[] } {
   const items = {
     count: 0,
@@ -173,20 +173,20 @@ export function slotsOf({ count, body }: Reply): protocol.HandleItems & { offset
   return items;
 }
 
-/** Outcomes of a reply that has nothing else. */
+/** Outcomes of a reply that contains nothing else. */
 export function outcomesOf({ count, body }: Reply): number[] {
   const view = new DataView(body.buffer);
   return Array.from({ length: count }, (_, i) => view.getUint32(8 * i, true));
 }
 
-/** The bytes of what `encode` writes: one frame or several. */
+/** The bytes that `encode` writes: one frame or several. */
 export function frameOf(encode: (output: protocol.Output) => void): Uint8Array {
   const output = protocol.createOutput();
   encode(output);
   return protocol.pendingOutput(output).slice();
 }
 
-/** A frame with any header: what the codec would not write. */
+/** A frame with any header, including ones that the codec would not write. */
 export function rawFrame(header: {
   op: number;
   flags?: number;

@@ -7,7 +7,7 @@ import { frameOf, type RawEngine, type Reply, rawFrame, slotsOf } from "./raw-en
 
 const { Feature, FrameStatus, Op } = protocol;
 
-/** Runs with an agent and one greeted line; another line must not notice what happens on it. */
+/** Runs with an agent and one connection after HELLO. Another connection must not be affected. */
 async function withLine(
   run: (raw: RawEngine, agent: AgentKit) => Promise<void>,
   options: Parameters<typeof openAgent>[0] = {},
@@ -21,7 +21,7 @@ async function withLine(
   agent.expectNothingHeld();
 }
 
-/** The agent's last word is this status; then it hangs up. */
+/** The agent's last frame has this status; then it closes the connection. */
 async function expectFatal(raw: RawEngine, status: number, requestId?: number): Promise<Reply> {
   const replies = await raw.untilClosed();
   expect(replies).toHaveLength(1);
@@ -71,7 +71,7 @@ describeNative("when things go wrong with a frame", () => {
 
   test("frame longer than `frame_bytes_max`", () =>
     withLine(async (raw) => {
-      // Refused as soon as the header is there: nothing of the body was sent.
+      // Refused after the header: no byte of the body was sent.
       raw.sendBytes(rawFrame({ op: Op.match, count: 1, length: 2 ** 20 + 8 }));
       const last = await expectFatal(raw, FrameStatus.frameTooLarge);
       expect(last.text).toContain(`${2 ** 20}`);
@@ -199,7 +199,7 @@ describeNative("when things go wrong with a frame", () => {
         const release = await raw.ask((o) =>
           protocol.encodeHandlesRequest(o, Op.release, 4, items, true),
         );
-        // Refused as a whole, so it is answered though no answer was asked for.
+        // The whole frame is refused, so it is answered although no answer was requested.
         expect(release).toMatchObject({ status: FrameStatus.limit, requestId: 4 });
         expect(agent.store.snapshot().slotsUsed).toBe(0);
         batch.count = 16;
@@ -277,7 +277,7 @@ describeNative("when things go wrong with a frame", () => {
       expect(agent.store.snapshot()).toMatchObject({ slotsUsed: 0, stats: { reservedBlocks: 0 } });
     }));
 
-  test("frames split at every byte, and ten at once, are the same frames", () =>
+  test("frames split at every byte, or sent ten at once, are handled the same", () =>
     withLine(async (raw) => {
       const ping = (id: number) =>
         frameOf((o) => protocol.encodePingRequest(o, id, new Uint8Array(16).fill(id)));

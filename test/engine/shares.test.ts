@@ -9,7 +9,7 @@ const RAM = 3_200;
 const BLOCK = 100;
 const LIMITS: ShareLimits = { connectionsMax: 16, processConnectionsMax: 4, heldShare: 0.5 };
 
-/** Without a descriptor, processes are told apart by their number. */
+/** Without a descriptor, processes are identified by their pid. */
 const process_ = (pid: number) => ({ pid, uid: 1_000, pidFd: -1 });
 
 function open(limits: Partial<ShareLimits> = {}) {
@@ -23,7 +23,7 @@ function open(limits: Partial<ShareLimits> = {}) {
   return { shares, report };
 }
 
-/** Takes blocks until it may not; how many it got. */
+/** Takes blocks until refused. Returns their number. */
 function takeAll(share: ReturnType<EngineShares["open"]>): number {
   let taken = 0;
   while (share.mayTake(BLOCK)) {
@@ -33,13 +33,13 @@ function takeAll(share: ReturnType<EngineShares["open"]>): number {
   return taken;
 }
 
-describe("slots", () => {
-  test("an engine that is alone may hold all but an eighth of RAM", () => {
+describe("shares of slots", () => {
+  test("a single engine may hold all but an eighth of RAM", () => {
     const { shares } = open();
     expect(takeAll(shares.open(process_(1)))).toBe(28);
   });
 
-  test("an engine among others may hold its share, over all its connections", () => {
+  test("an engine among others may hold its share over all its connections", () => {
     const { shares } = open();
     const [greedy, again] = [shares.open(process_(1)), shares.open(process_(1))];
     using other = shares.open(process_(2));
@@ -49,7 +49,7 @@ describe("slots", () => {
     expect(takeAll(greedy)).toBe(1);
   });
 
-  test("an engine that held all but the margin leaves a later one enough to work with", () => {
+  test("an engine that holds all but the margin leaves enough for a later one", () => {
     const { shares } = open();
     const greedy = shares.open(process_(1));
     expect(takeAll(greedy)).toBe(28);
@@ -60,14 +60,14 @@ describe("slots", () => {
     expect(greedy.mayTake(BLOCK)).toBe(false);
   });
 
-  test("two greedy engines leave a third enough to work with", () => {
+  test("two greedy engines leave enough for a third", () => {
     const { shares } = open();
     const [first, second] = [shares.open(process_(1)), shares.open(process_(2))];
     expect([takeAll(first), takeAll(second)]).toEqual([16, 12]);
     expect(takeAll(shares.open(process_(3)))).toBe(2);
   });
 
-  test("the processes of one engine have one share, what they held before included", () => {
+  test("the processes of one engine have one share, including slots held before joining", () => {
     const { shares } = open();
     const ranks = [1, 2, 3].map((pid) => shares.open(process_(pid)));
     using _other = shares.open(process_(9));
@@ -78,25 +78,25 @@ describe("slots", () => {
     for (const rank of ranks) rank[Symbol.dispose]();
   });
 
-  test("with a share of 1 there is no limit", () => {
+  test("a share of 1 disables the limit", () => {
     const { shares } = open({ heldShare: 1 });
     const [one, other] = [shares.open(process_(1)), shares.open(process_(2))];
     expect([one.mayTake(RAM), other.mayTake(RAM)]).toEqual([true, true]);
   });
 
-  test("blocks of which RAM holds only a few are not limited", () => {
+  test("shares are not enforced if RAM holds only a few blocks", () => {
     const { shares } = open();
     expect(shares.open(process_(1)).mayTake(RAM / 2)).toBe(true);
   });
 });
 
-describe("connections", () => {
-  test("one process has no more than its number, and the reason names the key", () => {
+describe("limits of connections", () => {
+  test("a process is limited to its number, and the reason names the key", () => {
     const { shares } = open();
     const lines = Array.from({ length: 4 }, () => shares.open(process_(1)));
     expect(lines.map(({ refusal }) => refusal)).toEqual([null, null, null, null]);
     const refused = shares.open(process_(1));
-    expect(refused.refusal).toContain("process 1 has 4 connections");
+    expect(refused.refusal).toContain("process 1 already has 4 connections");
     expect(refused.refusal).toContain("engine.clients_per_process");
     refused[Symbol.dispose]();
     lines[0]!.ended();
@@ -104,7 +104,7 @@ describe("connections", () => {
     expect(shares.open(process_(2)).refusal).toBeNull();
   });
 
-  test("the last ones are for processes that have none", () => {
+  test("the last connections are reserved for processes without one", () => {
     const { shares } = open({ processConnectionsMax: 16 });
     for (let i = 0; i < 14; i++) expect(shares.open(process_(1)).refusal).toBeNull();
     using refused = shares.open(process_(1));
@@ -112,11 +112,11 @@ describe("connections", () => {
     refused[Symbol.dispose]();
     expect(shares.open(process_(2)).refusal).toBeNull();
     expect(shares.open(process_(3)).refusal).toBeNull();
-    expect(shares.open(process_(4)).refusal).toContain("takes 16 engines");
+    expect(shares.open(process_(4)).refusal).toContain("accepts 16 engines");
   });
 });
 
-describe("the report", () => {
+describe("the report about an engine", () => {
   test("names the process that was refused, once", () => {
     const { shares, report } = open();
     using _other = shares.open(process_(2));
@@ -130,7 +130,7 @@ describe("the report", () => {
     expect(report()).toEqual([]);
   });
 
-  test("names an engine that holds nearly its share without having been refused", () => {
+  test("names an engine that holds nearly its share without a refusal", () => {
     const { shares, report } = open();
     using alone = shares.open(process_(1));
     for (let i = 0; i < 27; i++) alone.took(BLOCK);

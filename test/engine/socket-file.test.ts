@@ -17,7 +17,7 @@ async function refusal(start: Promise<AsyncDisposable>): Promise<HearthError> {
   throw new Error("it started");
 }
 
-/** What a killed agent leaves: a socket file behind which nobody listens. */
+/** Leaves a socket file without a listener, as a killed agent does. */
 function staleSocket(path: string): void {
   const source =
     "Bun.listen({ unix: process.argv[1], socket: { data() {} } }); process.kill(process.pid, 9);";
@@ -26,7 +26,7 @@ function staleSocket(path: string): void {
 }
 
 describeNative("the engine socket", () => {
-  test("has mode 0660 in a folder of mode 0750, and goes with the agent", async () => {
+  test("has mode 0660 in a folder of mode 0750, and is removed when the agent stops", async () => {
     const path = join(tempDir(), "deep", "run", "engine.sock");
     {
       await using agent = await openAgent({ socketPath: path });
@@ -39,13 +39,13 @@ describeNative("the engine socket", () => {
     expect(existsSync(path)).toBe(false);
   });
 
-  test("belongs to the group it was given to", async () => {
+  test("belongs to the configured group", async () => {
     const socketGroup = process.getgid!();
     await using agent = await openAgent({ socketGroup });
     expect(statSync(agent.socketPath).gid).toBe(socketGroup);
   });
 
-  test("that a dead agent left behind is replaced", async () => {
+  test("left by a dead agent is replaced", async () => {
     const path = join(tempDir(), "engine.sock");
     staleSocket(path);
     await using agent = await openAgent({ socketPath: path });
@@ -53,7 +53,7 @@ describeNative("the engine socket", () => {
     expect(await engine.get("a")).toEqual(["miss"]);
   });
 
-  test("of a living agent is refused, and stays that agent's", async () => {
+  test("of a living agent is refused and left alone", async () => {
     const path = join(tempDir(), "engine.sock");
     await using first = await openAgent({ socketPath: path });
     const fault = await refusal(openAgent({ socketPath: path }));
@@ -63,14 +63,14 @@ describeNative("the engine socket", () => {
     expect(await engine.put("a")).toEqual(["ok"]);
   });
 
-  test("path that is a file of somebody's is refused, and the file left alone", async () => {
+  test("path of an ordinary file is refused, and the file is left alone", async () => {
     const path = join(tempDir(), "notes.txt");
     writeFileSync(path, "keep me");
     expect((await refusal(openAgent({ socketPath: path }))).code).toBe("CONFIG_INVALID");
     expect(readFileSync(path, "utf8")).toBe("keep me");
   });
 
-  test("path that the kernel has no room for is refused in words", async () => {
+  test("path that is too long for the kernel is refused with a reason", async () => {
     const path = join(tempDir(), "x".repeat(100), "engine.sock");
     const fault = await refusal(openAgent({ socketPath: path }));
     expect([fault.code, fault.text]).toEqual([
@@ -79,7 +79,7 @@ describeNative("the engine socket", () => {
     ]);
   });
 
-  test("passes to the next agent while the old one still drains", async () => {
+  test("passes to the next agent while the old one drains", async () => {
     const path = join(tempDir(), "engine.sock");
     const old = await openAgent({ socketPath: path });
     await using holder = await old.connect();

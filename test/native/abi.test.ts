@@ -14,7 +14,7 @@ import { describeNative } from "../support/native.ts";
 
 const NAMES = Object.keys(STRUCTS) as StructName[];
 
-/** Any value of a struct, and the same with every bit inverted. */
+/** Any value of a struct, and the same value with every bit inverted. */
 function anyStruct(name: StructName) {
   const fields = Object.entries(STRUCTS[name].fields) as [string, { type: string }][];
   const arbitraries: Record<string, fc.Arbitrary<bigint | number | Uint8Array>> = {};
@@ -42,12 +42,12 @@ function invert(name: StructName, value: Record<string, bigint | number | Uint8A
   return inverted;
 }
 
-describeNative("the boundary", () => {
-  test("library and bindings are of one build", () => {
+describeNative("the ABI of the native library", () => {
+  test("library and bindings belong to one build", () => {
     expect(loadNative().build().abiHash).toBe(ABI_HASH);
   });
 
-  test.each(NAMES)("%s survives both ways, field by field", (name) => {
+  test.each(NAMES)("%s survives a round trip, field by field", (name) => {
     const native = loadNative();
     fc.assert(
       fc.property(anyStruct(name), (value) => {
@@ -62,7 +62,7 @@ describeNative("the boundary", () => {
     );
   });
 
-  test("every struct of the library is in the list, and no more", () => {
+  test("the list contains exactly the structs of the library", () => {
     const some = new Uint8Array(new ArrayBuffer(256));
     const native = loadNative();
     expect(native.symbols.hearth_abi_echo(NAMES.length, some, some)).toBeLessThan(0);

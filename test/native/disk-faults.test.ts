@@ -31,7 +31,7 @@ function plan(text: string): void {
   setFaults(loadNative(), text);
 }
 
-/** Every operation once, whatever becomes of it; the folder is left empty where all went well. */
+/** Runs every operation once, regardless of failures. Without failures the folder ends up empty. */
 async function everything(kit: Kit): Promise<void> {
   const { disk } = kit;
   await storeOne(kit, "ab/one.kvb", BYTES, 3);
@@ -48,7 +48,7 @@ async function everything(kit: Kit): Promise<void> {
   await disk.remove("ab/one.kvb");
 }
 
-/** What each call is hit how often in one run of everything. */
+/** How often each call is hit in one run of `everything`. */
 async function countHits(kit: Kit): Promise<[string, number][]> {
   plan("count");
   await everything(kit);
@@ -57,9 +57,9 @@ async function countHits(kit: Kit): Promise<[string, number][]> {
   return counts.filter(([name]) => !name.startsWith("ring."));
 }
 
-describeMethods("a disk with faults", (method) => {
+describeMethods("a disk with injected faults", (method) => {
   test(
-    "each call failing once, or for ever, leaves no file half, open or behind",
+    "a call that fails once or always leaves no file partial, open or behind",
     () =>
       withDisk({ method }, async (kit) => {
         const hits = await countHits(kit);
@@ -118,7 +118,7 @@ describeMethods("a disk with faults", (method) => {
     SLOW_MS,
   );
 
-  test("what moved in part is continued, what was interrupted repeated", () =>
+  test("partial transfers are continued and interrupted ones repeated", () =>
     withDisk({ method }, async (kit) => {
       for (const what of ["short", "EINTR", "EAGAIN"]) {
         plan(`store.write:1:${what};load.read:1:${what};peek.read:1:${what}`);
@@ -138,7 +138,7 @@ describeMethods("a disk with faults", (method) => {
       expect(await storeOne(kit, "one.kvb", BYTES, 3)).toMatchObject({ status: "io_error" });
     }));
 
-  test("a bit that flipped on the way shows in the checksum", () =>
+  test("a flipped bit is detected by the checksum", () =>
     withDisk({ method }, async (kit) => {
       await storeOne(kit, "one.kvb", BYTES, 3);
       const whole = await loadOne(kit, "one.kvb", BYTES, 3);
@@ -150,7 +150,7 @@ describeMethods("a disk with faults", (method) => {
       expect(await loadOne(kit, "one.kvb", BYTES, 3)).toMatchObject({ right: true });
     }));
 
-  test("a late answer holds up nobody else", () =>
+  test("a late completion does not delay other operations", () =>
     withDisk({ method }, async (kit) => {
       await storeOne(kit, "one.kvb", BYTES, 3);
       for (const call of ["load.open", "load.read"]) {
@@ -169,7 +169,7 @@ describeMethods("a disk with faults", (method) => {
       }
     }));
 
-  test("without O_TMPFILE or /proc, files have a name meanwhile, and then one less", () =>
+  test("without O_TMPFILE or /proc, files have a temporary name, which is removed", () =>
     withDisk({ method }, async (kit) => {
       for (const text of ["store.open:1:EOPNOTSUPP", "store.open:1:EISDIR"]) {
         plan(text);
@@ -190,7 +190,7 @@ describeMethods("a disk with faults", (method) => {
       }
     }));
 
-  test("a file system without RENAME_NOREPLACE renames by a link, over nothing", () =>
+  test("without RENAME_NOREPLACE a rename uses a link and replaces nothing", () =>
     withDisk({ method }, async (kit) => {
       await storeOne(kit, "one.kvb", 100, 3);
       await storeOne(kit, "two.kvb", 100, 4);
@@ -201,7 +201,7 @@ describeMethods("a disk with faults", (method) => {
     }));
 
   test(
-    "a start that fails anywhere leaves nothing open",
+    "a start that fails at any step leaves nothing open",
     () =>
       withDisk({ method }, async ({ folder }) => {
         const native = loadNative();
@@ -226,7 +226,7 @@ describeMethods("a disk with faults", (method) => {
     SLOW_MS,
   );
 
-  test("a disk that hangs stops nobody: full at its depth, let go at the close", async () => {
+  test("a hung disk blocks no caller: it is full at its depth and orphaned at close", async () => {
     const native = loadNative();
     const folder = tempDir();
     const options = { bytes: 16 * MIB, hugePages: "off", lockMemory: "off" } as const;
@@ -251,7 +251,7 @@ describeMethods("a disk with faults", (method) => {
     });
   });
 
-  test("frozen for a while, it goes on where it was", () =>
+  test("a disk frozen for a while continues where it was", () =>
     withDisk({ method }, async (kit) => {
       await storeOne(kit, "one.kvb", BYTES, 3);
       plan("load.read:1:freeze;store.write:1:freeze");
@@ -302,8 +302,8 @@ describeMethods("a disk with faults", (method) => {
   );
 });
 
-describeMethods("the plan of faults", () => {
-  test("has points of ours too, and refuses what it cannot read", () => {
+describeMethods("the fault plan", () => {
+  test("supports fault points outside the library and refuses an invalid plan", () => {
     const native = loadNative();
     expect(faultPoint(native, "index.commit")).toBe(0);
     plan("index.commit:2:EIO;index.sync:1+:ENOSPC");

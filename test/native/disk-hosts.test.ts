@@ -11,7 +11,7 @@ import {
   withDisk,
 } from "./disk-kit.ts";
 
-/** Stores and loads one block by any method and prints how the disk works. */
+/** Stores and loads one block with any method and prints the method. */
 const SCRIPT = `
   import { loadNative, openDisk, Region } from "./src/native/index.ts";
   const native = loadNative();
@@ -48,7 +48,7 @@ assert libc.prctl(22, 2, program, 0, 0) == 0, os.strerror(ctypes.get_errno())
 os.execv(sys.argv[1], sys.argv[1:])
 `;
 
-/** 64 KiB of locked memory, and no privilege to have more. */
+/** 64 KiB of lockable memory, and no privilege to raise it. */
 const LITTLE_MEMLOCK = `
 import ctypes, os, resource, sys
 ctypes.CDLL(None).prctl(24, 14, 0, 0, 0)
@@ -67,23 +67,23 @@ const canRing = () => loadNative().probeIoUring().ok;
 
 describePython("a disk on a host", (python) => {
   test(
-    "that denies io_uring works with threads and says why",
+    "that denies io_uring uses threads and reports the reason",
     async () => {
       const printed = await runUnder(python, DENY_IO_URING, "auto");
-      expect(printed).toBe("threads false true io_uring is refused: EPERM");
+      expect(printed).toBe("threads false true io_uring refused: EPERM");
       const demanded = await runUnder(python, DENY_IO_URING, "io_uring");
       expect(demanded).toContain("not permitted");
       const asked = await runUnder(python, DENY_IO_URING, "threads");
-      expect(asked).toBe("threads false true asked for");
+      expect(asked).toBe("threads false true configured");
     },
     SLOW_MS,
   );
 
   test(
-    "with little lockable memory registers nothing and works",
+    "with little lockable memory works without registration",
     async () => {
       const printed = await runUnder(python, LITTLE_MEMLOCK, "auto");
-      const method = canRing() ? "io_uring false true io_uring works here" : "threads";
+      const method = canRing() ? "io_uring false true io_uring is available" : "threads";
       expect(printed).toStartWith(method);
     },
     SLOW_MS,
@@ -93,7 +93,7 @@ describePython("a disk on a host", (python) => {
 function ringTests(): void {
   const method = "io_uring";
   test.each(["ring.setup", "ring.map", "ring.enable"])(
-    "fails at %s falls back to threads, unless it is demanded",
+    "fails at %s falls back to threads, unless io_uring is required",
     (call) =>
       withDisk({ method }, async ({ folder, arena }) => {
         const native = loadNative();
@@ -110,7 +110,7 @@ function ringTests(): void {
       }),
   );
 
-  test("cannot register works without", async () => {
+  test("cannot register the arena works without registration", async () => {
     const native = loadNative();
     for (const nth of [1, 2]) {
       setFaults(native, `ring.register:${nth}:ENOMEM`);
@@ -124,9 +124,9 @@ function ringTests(): void {
     await withDisk({ method }, async (kit) => expect(kit.disk.registered).toBeTrue());
   });
 
-  test("takes long to register is not waited for", () =>
+  test("registers slowly is usable meanwhile", () =>
     withDisk({ method }, async ({ folder, arena }) => {
-      // First for the memory, then for the call.
+      // The first hit is for the memory, the second for the call.
       setFaults(loadNative(), "ring.register:2:delay=500");
       await using disk = await openDisk(loadNative(), { folder, arena, depth: 4, method });
       expect(disk).toMatchObject({ method: "io_uring", registered: false, registering: true });
@@ -139,7 +139,7 @@ function ringTests(): void {
       expect(await loadOne(kit, "one.kvb", 9000, 3)).toMatchObject({ right: true });
     }));
 
-  test("is refused by the kernel fails its jobs, not its disk", () =>
+  test("is refused by the kernel fails its jobs, not the disk", () =>
     withDisk({ method }, async (kit) => {
       const native = loadNative();
       setFaults(native, "ring.enter:1:EAGAIN;ring.enter:3:EINTR");
@@ -157,7 +157,7 @@ function ringTests(): void {
 describeMethods("a disk", (method) => {
   if (method === "io_uring") describe("whose ring", ringTests);
 
-  test("that is denied O_DIRECT buffers, and says so", () =>
+  test("that is denied O_DIRECT uses buffered I/O and reports it", () =>
     withDisk({ method }, async ({ folder, arena }) => {
       const native = loadNative();
       setFaults(native, "open.probe:1:EINVAL");

@@ -16,12 +16,12 @@ export const PAGE = 4096;
 export const MIB = 2 ** 20;
 export const DEPTH = 64;
 
-/** For tests whose time is the disk's, which others may be using. */
+/** For tests that depend on the speed of the disk, which other processes may be using. */
 export const SLOW_MS = 60_000;
 
 export type Method = "io_uring" | "threads";
 
-/** One suite for each method; a host that denies io_uring is told of. */
+/** One suite per method. A host that denies io_uring is reported. */
 export function describeMethods(name: string, suite: (method: Method) => void): void {
   describeNative(name, () => {
     afterEach(() => setFaults(loadNative(), ""));
@@ -53,12 +53,12 @@ export async function withDisk<T>(
   });
 }
 
-/** Resolves when it is known whether the arena is registered: from then on the ring moves bytes. */
+/** Resolves when registration of the arena has ended; from then on the ring moves the bytes. */
 export async function registrationOver(disk: BlockDisk): Promise<void> {
   await waitFor(() => !disk.registering, 5_000, "the end of the arena's registration");
 }
 
-/** A transfer with a claimed header, whose payload and header are of `seed`. */
+/** A transfer with a claimed header. Payload and header are filled from `seed`. */
 export function filled(kit: Kit, path: string, offset: number, bytes: number, seed: number) {
   const header = kit.disk.claimHeader()!;
   header.bytes.fill(seed);
@@ -67,7 +67,7 @@ export function filled(kit: Kit, path: string, offset: number, bytes: number, se
   return { path, header, region, offset, bytes } satisfies BlockTransfer;
 }
 
-/** Stores one block and gives its header back. */
+/** Stores one block and returns its header. */
 export async function storeOne(kit: Kit, path: string, bytes: number, seed: number) {
   const transfer = filled(kit, path, 0, bytes, seed);
   const stored = await kit.disk.store(transfer);
@@ -76,8 +76,7 @@ export async function storeOne(kit: Kit, path: string, bytes: number, seed: numb
 }
 
 /**
- * Loads a block to where something else was: `right` says whether header, payload and checksum are
- * those of `seed`.
+ * Loads a block to a span with other content. `right`: header, payload and checksum match `seed`.
  */
 export async function loadOne(kit: Kit, path: string, bytes: number, seed: number) {
   const transfer = filled(kit, path, 8 * MIB, bytes, 255);
@@ -92,8 +91,8 @@ export async function loadOne(kit: Kit, path: string, bytes: number, seed: numbe
 }
 
 /**
- * Descriptors of this process that are ours: arenas, rings, eventfds, and all in temporary folders.
- * What the runtime opens and closes when it pleases is left out.
+ * Open descriptors of this process for arenas, rings, eventfds and temporary files. Descriptors
+ * that the runtime opens and closes on its own are excluded.
  */
 export function openFiles(): number {
   const links = readdirSync("/proc/self/fd").map((fd) => {
@@ -107,8 +106,8 @@ export function openFiles(): number {
 }
 
 /**
- * Waits until no more of our descriptors are open than `count`: the runtime lets go of an eventfd
- * when it has stopped to read it.
+ * Waits until at most `count` of these descriptors are open: the runtime closes an eventfd only
+ * after it has stopped reading it.
  */
 export async function expectOpenFiles(count: number, what: string): Promise<void> {
   await waitFor(() => openFiles() <= count, SLOW_MS / 4, `${what}: ${count} files open`);

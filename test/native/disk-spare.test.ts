@@ -34,7 +34,7 @@ async function storeOver(kit: Kit, path: string, seed: number, spare = SPARE) {
 }
 
 describeMethods("a disk that overwrites spare files", (method) => {
-  test("the old file is the new block, in its own folder", () =>
+  test("the spare file becomes the new block, in the block's folder", () =>
     withDisk({ method }, async (kit) => {
       const inode = await makeSpare(kit, 3);
       expect(await storeOver(kit, "cd/new.kvb", 4)).toMatchObject({ ok: true });
@@ -43,7 +43,7 @@ describeMethods("a disk that overwrites spare files", (method) => {
       expect(await loadOne(kit, "cd/new.kvb", BYTES, 4)).toMatchObject({ right: true });
     }));
 
-  test("a file of another length, with a second name, or none, is no spare one", () =>
+  test("a file with another length, with a second name, or missing is not used as a spare", () =>
     withDisk({ method }, async (kit) => {
       const refused = { ok: false, status: "missing" };
       expect(await storeOver(kit, "cd/new.kvb", 4)).toMatchObject(refused);
@@ -68,7 +68,7 @@ describeMethods("a disk that overwrites spare files", (method) => {
       expect(await storeOver(kit, "new.kvb", 4, "../x.tmp")).toMatchObject(refused);
     }));
 
-  test("a taken name stays with its file, and the spare one with its owner", () =>
+  test("a taken name keeps its file, and the spare file is kept", () =>
     withDisk({ method }, async (kit) => {
       await storeOne(kit, "cd/new.kvb", BYTES, 5);
       await makeSpare(kit, 3);
@@ -78,7 +78,7 @@ describeMethods("a disk that overwrites spare files", (method) => {
       expect(filesBelow(kit.folder).sort()).toEqual([SPARE, "cd/new.kvb"]);
     }));
 
-  test("each call failing leaves the spare file, and nothing under the block's name", () =>
+  test("each failing call leaves the spare file, and nothing under the block's name", () =>
     withDisk({ method }, async (kit) => {
       for (const call of ["reuse", "measure", "write", "stat", "rename"]) {
         for (const errno of ["EIO", "ENOSPC", "EROFS"]) {
@@ -99,7 +99,7 @@ describeMethods("a disk that overwrites spare files", (method) => {
       expect(await loadOne(kit, "ab/new.kvb", BYTES, 4)).toMatchObject({ right: true });
     }));
 
-  test("without RENAME_NOREPLACE it is renamed by a link, over nothing", () =>
+  test("without RENAME_NOREPLACE the rename uses a link and replaces nothing", () =>
     withDisk({ method }, async (kit) => {
       const inode = await makeSpare(kit, 3);
       await storeOne(kit, "ab/one.kvb", BYTES, 5);

@@ -33,10 +33,10 @@ function pages(bytes: number): number {
 }
 
 describeMethods("a disk", (method) => {
-  test("says how it works", () =>
+  test("reports its method", () =>
     withDisk({ method }, async ({ disk }) => {
       expect(disk.method).toBe(method);
-      expect(disk.methodReason).toBe("asked for");
+      expect(disk.methodReason).toBe("configured");
       expect(disk.depth).toBe(DEPTH);
       if (method === "threads") expect(disk.registered).toBeFalse();
     }));
@@ -57,7 +57,7 @@ describeMethods("a disk", (method) => {
     SLOW_MS,
   );
 
-  test("what lay behind the payload in its last page stays in no file", () =>
+  test("bytes after the payload in its last page are not written to the file", () =>
     withDisk({ method }, async (kit) => {
       kit.arena.fill(0, 4 * PAGE, 9n);
       const transfer = filled(kit, "ab/one.kvb", 0, PAGE + 10, 3);
@@ -65,13 +65,13 @@ describeMethods("a disk", (method) => {
       expect(await kit.disk.store(transfer)).toMatchObject({ ok: true });
       const file = readFileSync(join(kit.folder, "ab/one.kvb"));
       expect(file.subarray(2 * PAGE + 10).every((byte) => byte === 0)).toBeTrue();
-      // The next slot is another block's.
+      // The next slot belongs to another block.
       const next = nativeBuffer(PAGE);
       kit.arena.copyOut(2 * PAGE, next, PAGE, false);
       expect(next.bytes.some((byte) => byte !== 0)).toBeTrue();
     }));
 
-  test("a name that is taken is left alone", () =>
+  test("an existing file is left alone", () =>
     withDisk({ method }, async (kit) => {
       await storeOne(kit, "ab/one.kvb", 5000, 3);
       expect(await storeOne(kit, "ab/one.kvb", 9000, 4)).toMatchObject({ status: "exists" });
@@ -79,7 +79,7 @@ describeMethods("a disk", (method) => {
       expect(filesBelow(kit.folder)).toEqual(["ab/one.kvb"]);
     }));
 
-  test("what is not there is missing for every operation", () =>
+  test("a missing file is missing for every operation", () =>
     withDisk({ method }, async (kit) => {
       const { disk } = kit;
       const missing = { ok: false, status: "missing" };
@@ -93,7 +93,7 @@ describeMethods("a disk", (method) => {
       }
     }));
 
-  test("a file that is too short is short, and the memory behind is untouched", () =>
+  test("a file that is too short is short, and the memory after it is untouched", () =>
     withDisk({ method }, async (kit) => {
       await storeOne(kit, "one.kvb", 3 * PAGE, 3);
       const short = { ok: false, status: "short" };
@@ -106,7 +106,7 @@ describeMethods("a disk", (method) => {
       expect(await kit.disk.peek("one.kvb", header)).toMatchObject(short);
     }));
 
-  test("a peek reads the header alone", () =>
+  test("peek reads only the header", () =>
     withDisk({ method }, async (kit) => {
       await storeOne(kit, "one.kvb", 9000, 3);
       using header = kit.disk.claimHeader()!;
@@ -115,7 +115,7 @@ describeMethods("a disk", (method) => {
       expect(header.bytes.every((byte) => byte === 3)).toBeTrue();
     }));
 
-  test("as many as its depth are in flight, each gets its own; one more is full at once", () =>
+  test("operations up to its depth run at once; another is full immediately", () =>
     withDisk({ method, arenaBytes: DEPTH * 2 ** 16 }, async (kit) => {
       const transfers = Array.from({ length: DEPTH }, (_, i) =>
         filled(kit, `${(i % 7).toString(16)}0/${i}.kvb`, i * 2 ** 16, 60_000 + i, i),
@@ -141,7 +141,7 @@ describeMethods("a disk", (method) => {
       expect(Array.from({ length: DEPTH + 1 }, () => kit.disk.claimHeader()).at(-1)).toBeNull();
     }));
 
-  test("renames go to new folders and over nothing", () =>
+  test("a rename creates folders and replaces nothing", () =>
     withDisk({ method }, async (kit) => {
       await storeOne(kit, "ab/one.kvb", 100, 3);
       await storeOne(kit, "ab/two.kvb", 100, 4);
@@ -153,7 +153,7 @@ describeMethods("a disk", (method) => {
     }));
 
   test(
-    "a folder of 2,000 files is listed whole",
+    "a folder of 2,000 files is listed completely",
     () =>
       withDisk({ method }, async ({ folder, disk }) => {
         mkdirSync(join(folder, "ab"));
@@ -173,7 +173,7 @@ describeMethods("a disk", (method) => {
     SLOW_MS,
   );
 
-  test("ext4 lays its folders out far from each other", () =>
+  test("ext4 places its folders far from each other", () =>
     withDisk({ method }, async (kit) => {
       const ext4 = 0xef53;
       if (statfsSync(kit.folder).type !== ext4) {
@@ -189,7 +189,7 @@ describeMethods("a disk", (method) => {
     }));
 
   test(
-    "sync and space answer",
+    "sync and space return results",
     () =>
       withDisk({ method }, async ({ disk }) => {
         expect(await disk.sync()).toMatchObject({ ok: true });
@@ -201,7 +201,7 @@ describeMethods("a disk", (method) => {
     SLOW_MS,
   );
 
-  test("paths out of the folder and transfers beside their memory are refused", () =>
+  test("paths outside the folder and transfers outside their memory are refused", () =>
     withDisk({ method, arenaBytes: 2 * PAGE }, async (kit) => {
       const { disk } = kit;
       const transfer = filled(kit, "one.kvb", 0, PAGE, 3);
@@ -230,14 +230,14 @@ describeMethods("a disk", (method) => {
       expect(await loadOne(kit, "two.kvb", 100, 3)).toMatchObject({ ok: false });
     }));
 
-  test("regions other than the arena do as well", () =>
+  test("regions other than the arena are usable", () =>
     withDisk({ method, arena: null }, async (kit) => {
       expect(kit.disk.registered).toBeFalse();
       await storeOne(kit, "one.kvb", 100_000, 3);
       expect(await loadOne(kit, "one.kvb", 100_000, 3)).toMatchObject({ right: true });
     }));
 
-  test("nothing stays open, and a closed disk says so", async () => {
+  test("nothing stays open, and operations of a closed disk are closed", async () => {
     await withDisk({ method }, () => Promise.resolve());
     const before = openFiles();
     await withDisk({ method }, async (kit) => {
@@ -255,7 +255,7 @@ describeMethods("a disk", (method) => {
     await expectOpenFiles(before, "after the disk");
   });
 
-  test("a folder that is not there, and a file in its place, are refused", () =>
+  test("a missing folder, and a file in its place, are refused", () =>
     withDisk({ method }, async ({ folder }) => {
       const before = openFiles();
       const native = loadNative();

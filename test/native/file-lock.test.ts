@@ -17,7 +17,7 @@ async function tryElsewhere(path: string): Promise<string> {
 }
 
 describeNative("a file lock", () => {
-  test("keeps out a second holder, here and elsewhere, until it is let go", () =>
+  test("excludes a second holder in this and other processes until it is released", () =>
     withTempDir(async (folder) => {
       const native = loadNative();
       const path = join(folder, "lock");
@@ -33,7 +33,7 @@ describeNative("a file lock", () => {
       expect(again.path).toBe(path);
     }));
 
-  test("that cannot be had is an error and leaves nothing open", () =>
+  test("that cannot be acquired is an error and leaves nothing open", () =>
     withTempDir((folder) => {
       const native = loadNative();
       const before = openFiles();

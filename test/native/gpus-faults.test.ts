@@ -27,7 +27,7 @@ const GIVE_UP_MS = 400;
 const LOST = { ok: false, status: "lost", code: TIMEOUT, leaked: false } as const;
 const LEAKED = { ...LOST, leaked: true } as const;
 
-/** A pair of copies, which the first fault of a plan hits. */
+/** Two copies, the first of which hits the plan's fault. */
 async function copyBoth(gpus: Gpus, memory: GpuMemory, pieces = scattered(4, 64 * KIB)) {
   const there = await gpus.toGpu(memory, pieces);
   const back = await gpus.fromGpu(memory, pieces);
@@ -42,7 +42,7 @@ function openDescriptor(): number {
   return openSync("/dev/null", "r");
 }
 
-describeNative("GPUs of which a call fails", () => {
+describeNative("GPUs with a failing call", () => {
   const failed = {
     ok: false,
     status: "device_failed",
@@ -59,7 +59,7 @@ describeNative("GPUs of which a call fails", () => {
     await withGpus({ plan }, async (bed) => {
       const memory = await allocated(bed);
       const { there, back } = await copyBoth(bed.gpus, memory);
-      // Without its event a copy is waited for otherwise, and may have succeeded.
+      // Without its event the end of a copy is detected another way, so it may have succeeded.
       if (!plan.startsWith("cuEventRecord")) expect(there).toEqual(failed);
       expect(back).toEqual({ ok: true });
       await goesAround(bed, memory, MIB, 4n);
@@ -67,7 +67,7 @@ describeNative("GPUs of which a call fails", () => {
     });
   });
 
-  test("many pieces that are refused together are copied one by one", async () => {
+  test("pieces whose batch is refused are copied one by one", async () => {
     await withGpus({ plan: "cuMemcpyBatchAsync_v2=1@1" }, async (bed) => {
       const memory = await allocated(bed);
       expect(await copyBoth(bed.gpus, memory)).toEqual({ there: { ok: true }, back: { ok: true } });
@@ -80,7 +80,7 @@ describeNative("GPUs of which a call fails", () => {
     });
   });
 
-  test("a copy is not over before what was issued of it is", async () => {
+  test("a copy ends only when all its issued pieces have ended", async () => {
     const plan = "no-batch;delay=30;cuMemcpyDtoHAsync_v2=2@2";
     await withGpus({ plan }, async ({ gpus, region, cuda }) => {
       const memory = await opened(gpus.allocate(0, 4 * MIB));
@@ -92,7 +92,7 @@ describeNative("GPUs of which a call fails", () => {
     });
   });
 
-  test("a way that cannot be made to wait fails", async () => {
+  test("a copy fails if its stream cannot be made to wait", async () => {
     await withGpus({ plan: "delay=20;cuStreamWaitEvent=2" }, async ({ gpus }) => {
       const memory = await opened(gpus.allocate(0, MIB));
       const there = gpus.toGpu(memory, [piece(0, 0, MIB)]);
@@ -101,7 +101,7 @@ describeNative("GPUs of which a call fails", () => {
     });
   });
 
-  test("memory that there is not", async () => {
+  test("memory that cannot be allocated", async () => {
     await withGpus({ plan: "memory=8m" }, async ({ gpus }) => {
       expect(await gpus.allocate(0, 16 * MIB)).toEqual(failed);
       await opened(gpus.allocate(0, MIB));
@@ -114,7 +114,7 @@ describeNative("GPUs of which a call fails", () => {
     "cuMemMap",
     "cuMemSetAccess",
     "cuMemGetAllocationGranularity",
-  ])("%s: nothing is left of memory to be exported", async (call) => {
+  ])("%s: nothing is left of memory whose export failed", async (call) => {
     await withGpus({ plan: `${call}=2@1` }, async ({ gpus, cuda }) => {
       expect(await gpus.allocate(0, MIB, { exportable: true })).toEqual(failed);
       expect(cuda.counters()["open.allocations"] ?? 0).toBe(0);
@@ -122,7 +122,7 @@ describeNative("GPUs of which a call fails", () => {
     });
   });
 
-  test("registering: what is refused is copied all the same", async () => {
+  test("memory whose registration is refused is copied all the same", async () => {
     const plan = "cuMemHostRegister_v2=2@1";
     await withGpus({ plan, isRegistered: false }, async (bed) => {
       expect(await bed.gpus.register(0, 4 * MIB)).toEqual(failed);
@@ -132,7 +132,7 @@ describeNative("GPUs of which a call fails", () => {
     });
   });
 
-  test("without virtual memory management there is none to export", async () => {
+  test("without virtual memory management no memory can be exported", async () => {
     await withGpus({ plan: "no-vmm" }, async ({ gpus }) => {
       const refused = { status: "device_failed", code: NOT_SUPPORTED };
       expect(await gpus.allocate(0, MIB, { exportable: true })).toMatchObject(refused);
@@ -142,7 +142,7 @@ describeNative("GPUs of which a call fails", () => {
     });
   });
 
-  test("a handle of one's own cannot be opened", async () => {
+  test("a handle of this process cannot be opened", async () => {
     await withGpus({}, async ({ gpus }) => {
       const exported = await gpus.exportIpc(await opened(gpus.allocate(0, MIB)));
       if (!exported.ok) throw new Error("not exported");
@@ -181,7 +181,7 @@ describeNative("GPUs that are lost", () => {
     });
   });
 
-  test("what they had registered others register again", async () => {
+  test("other devices register the memory of a lost device again", async () => {
     await withGpus({ plan: "devices=2;copy=700@1", isRegistered: false }, async (bed) => {
       const { gpus, cuda } = bed;
       expect(await gpus.register(0, 8 * MIB)).toEqual({ ok: true });
@@ -196,7 +196,7 @@ describeNative("GPUs that are lost", () => {
     });
   });
 
-  test("their registrations go while nobody copies", async () => {
+  test("registrations of a lost device are removed while no copy runs", async () => {
     await withGpus({ plan: "devices=2;delay=3" }, async (bed) => {
       const { gpus, cuda } = bed;
       const second = await allocated(bed, 1);
@@ -210,7 +210,7 @@ describeNative("GPUs that are lost", () => {
     });
   });
 
-  test("all of them: nothing hangs", async () => {
+  test("loss of all devices hangs nothing", async () => {
     await withGpus({ plan: "devices=2;copy=714@1+" }, async (bed) => {
       const memories = [await allocated(bed), await allocated(bed, 1)];
       const jobs = memories.flatMap((memory) =>
@@ -224,7 +224,7 @@ describeNative("GPUs that are lost", () => {
     });
   });
 
-  test("one that cannot be opened is listed, and the other works", async () => {
+  test("a device that cannot be opened is listed, and the other works", async () => {
     const plan = "devices=2;cuDevicePrimaryCtxRetain=46@1";
     await withGpus({ plan }, async (bed) => {
       const lost = bed.gpus.devices().map((device) => device.lost);
@@ -237,7 +237,7 @@ describeNative("GPUs that are lost", () => {
 });
 
 describeNative("GPUs that hang", () => {
-  test("a copy that never ends: its device is given up and stopped", async () => {
+  test("a copy that never ends: its device is declared lost and stopped", async () => {
     await withGpus({ plan: "devices=2", giveUpMs: GIVE_UP_MS }, async (bed) => {
       const { gpus, region, cuda } = bed;
       const memory = await allocated(bed);
@@ -256,7 +256,7 @@ describeNative("GPUs that hang", () => {
     });
   });
 
-  test("slow is not hanging: each end is a sign of life", async () => {
+  test("a slow device is not hung: each completion counts as progress", async () => {
     await withGpus({ plan: "delay=100", giveUpMs: GIVE_UP_MS }, async ({ gpus }) => {
       const memory = await opened(gpus.allocate(0, MIB));
       const jobs = Array.from({ length: 8 }, () => gpus.toGpu(memory, [piece(0, 0, KIB)]));
@@ -284,7 +284,7 @@ describeNative("GPUs that hang", () => {
     ["cuMemcpyHtoDAsync_v2=hang@1", true],
     ["stall", false],
     ["cuEventQuery=hang@1", true],
-  ])("a call that never returns (%s): others speak for it", async (fault, isRegistered) => {
+  ])("a call that never returns (%s): other threads report it", async (fault, isRegistered) => {
     const options = { plan: "devices=2", giveUpMs: GIVE_UP_MS, leaks: true, isRegistered };
     await withGpus(options, async (bed) => {
       const { gpus, cuda } = bed;
@@ -303,7 +303,7 @@ describeNative("GPUs that hang", () => {
     });
   });
 
-  test("one that hangs when it is opened is listed as lost", async () => {
+  test("a device that hangs when it is opened is listed as lost", async () => {
     const plan = "devices=2;cuDevicePrimaryCtxRetain=hang@2";
     await withGpus({ plan, giveUpMs: GIVE_UP_MS, leaks: true }, async (bed) => {
       const lost = bed.gpus.devices().map((device) => device.lost);
@@ -312,7 +312,7 @@ describeNative("GPUs that hang", () => {
     });
   });
 
-  test("a driver that does not answer at all is none", async () => {
+  test("a driver that never answers counts as missing", async () => {
     const cuda = standIn("libcuda.so.1");
     cuda.configure("cuInit=hang");
     await using gpus = openGpus(loadNative(), {
@@ -329,7 +329,7 @@ describeNative("GPUs that hang", () => {
     cuda.configure("");
   });
 
-  test("closing ends, too, and tells what was lost meanwhile", async () => {
+  test("closing ends and reports devices lost meanwhile", async () => {
     await withGpus({ plan: "stall", giveUpMs: GIVE_UP_MS }, async (bed) => {
       const memory = await allocated(bed);
       const copied = bed.gpus.toGpu(memory, [piece(0, 0, KIB)]);
@@ -340,7 +340,7 @@ describeNative("GPUs that hang", () => {
     });
   });
 
-  test("closing ends where a call for it hangs", async () => {
+  test("closing ends even if a call for it hangs", async () => {
     await withGpus({ giveUpMs: GIVE_UP_MS, leaks: true }, async (bed) => {
       await allocated(bed);
       bed.cuda.configure("+cuMemFree_v2=hang");

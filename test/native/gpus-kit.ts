@@ -25,17 +25,17 @@ export interface Bed {
 }
 
 export interface BedOptions extends Partial<Omit<GpusOptions, "library">> {
-  /** Another than the one that all tests share. */
+  /** A stand-in other than the shared one. */
   readonly library?: StandIn;
   readonly plan?: string;
   readonly bytes?: number;
-  /** Whether all of the region is registered before the test begins. */
+  /** Whether the whole region is registered before the test begins. */
   readonly isRegistered?: boolean;
-  /** The test leaves a device behind that cannot be stopped: the region stays open. */
+  /** The test leaves a device that cannot be stopped, so the region stays open. */
   readonly leaks?: boolean;
 }
 
-/** GPUs of the stand-in over a region; when `use` is over nothing of the driver's may be open. */
+/** GPUs of the stand-in over a region. After `use`, no driver object may be open. */
 export async function withGpus(options: BedOptions, use: (bed: Bed) => Promise<void>) {
   const {
     plan = "",
@@ -77,19 +77,19 @@ export async function withGpus(options: BedOptions, use: (bed: Bed) => Promise<v
   }
 }
 
-/** One that was left to itself in a call ends when the call does. */
+/** A thread left in a hung call ends when the call returns. */
 export async function gpuThreadsEnd() {
   await waitFor(() => !threadNames().some((name) => name.startsWith("hearth-gpu")));
 }
 
-/** Of this process. */
+/** Names of the threads of this process. */
 function threadNames(): string[] {
   const names: string[] = [];
   for (const id of readdirSync("/proc/self/task")) {
     try {
       names.push(readFileSync(`/proc/self/task/${id}/comm`, "utf8"));
     } catch (thrown) {
-      // It has ended since.
+      // The thread has ended since.
       if (!(thrown instanceof Error)) throw thrown;
     }
   }
@@ -103,7 +103,7 @@ export function expectNothingOpen(counters: Readonly<Record<string, number>>) {
   expect(left).toEqual([]);
 }
 
-/** The memory that a job opened. */
+/** The memory opened by a job. */
 export async function opened(opening: Promise<GpuOpened>): Promise<GpuMemory> {
   const result = await opening;
   if (!result.ok) throw new Error(`not opened: ${result.status} ${result.code}`);
@@ -114,14 +114,14 @@ export function piece(regionOffset: number, memoryOffset: number, bytes: number)
   return { regionOffset, memoryOffset, bytes };
 }
 
-/** `count` pieces of `bytes`, far apart on both sides and in turned order on the device's. */
+/** `count` pieces of `bytes` bytes, far apart on both sides and in reverse order on the device. */
 export function scattered(count: number, bytes: number, regionStart = 0): GpuPiece[] {
   return Array.from({ length: count }, (_, index) =>
     piece(regionStart + index * bytes * 2, (count - 1 - index) * bytes, bytes),
   );
 }
 
-/** Whether content survives the way to the device and back, to another place of the region. */
+/** Whether content survives a copy to the device and back to another place of the region. */
 export async function goesAround(bed: Bed, memory: GpuMemory, bytes: number, seed: bigint) {
   const { gpus, region } = bed;
   const half = region.bytes / 2;

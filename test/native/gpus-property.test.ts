@@ -6,12 +6,12 @@ import { type Bed, KIB, MIB, opened, withGpus } from "./gpus-kit.ts";
 
 const MEMORIES = 4;
 const MEMORY_BYTES = 128 * KIB;
-/** Of the region, for one job alone. */
+/** Part of the region used by one job only. */
 const AREA_BYTES = 64 * KIB;
 const PIECE_UNIT = KIB;
 const UNITS = AREA_BYTES / PIECE_UNIT;
 
-/** A job in one word each: whose memory, which way, and pieces by length and gap. */
+/** A job: its memory, its direction, and its pieces by length and gap. */
 const steps = fc.array(
   fc.record({
     memory: fc.nat(MEMORIES - 1),
@@ -29,7 +29,7 @@ const steps = fc.array(
 
 type Step = typeof steps extends fc.Arbitrary<(infer One)[]> ? One : never;
 
-/** As many of the pieces as lie inside; no two overlap, neighbours may touch. */
+/** The pieces that lie inside the area. They do not overlap but may touch. */
 function piecesOf(step: Step, area: number): GpuPiece[] {
   const pieces: GpuPiece[] = [];
   let at = 0;
@@ -43,7 +43,7 @@ function piecesOf(step: Step, area: number): GpuPiece[] {
   return step.isReversed ? pieces.toReversed() : pieces;
 }
 
-/** What devices do, in the order of the calls. */
+/** A model of the devices, which execute jobs in the order of the calls. */
 class Model {
   readonly #memories = Array.from({ length: MEMORIES }, () => new Uint8Array(MEMORY_BYTES));
 
@@ -82,23 +82,20 @@ async function play(bed: Bed, memories: readonly GpuMemory[], list: readonly Ste
 }
 
 describeNative("copies of devices", () => {
-  test.each(["", "no-batch"])(
-    "%s: what comes back is what the order of calls says",
-    async (plan) => {
-      await withGpus({ plan: `devices=2;${plan}`, isRegistered: false }, async (bed) => {
-        // Areas lie in one registration, in two, and in none.
-        await bed.gpus.register(0, 96 * KIB);
-        await bed.gpus.register(96 * KIB, 1000 * KIB);
-        const allocating = Array.from({ length: MEMORIES }, (_, index) =>
-          opened(bed.gpus.allocate(index % 2, MEMORY_BYTES)),
-        );
-        const memories = await Promise.all(allocating);
-        await fc.assert(
-          fc.asyncProperty(steps, (list) => play(bed, memories, list)),
-          { numRuns: 60, seed: 7 },
-        );
-        expect(bed.gpus.devices()[0]!.pageableCopies).toBeGreaterThan(0);
-      });
-    },
-  );
+  test.each(["", "no-batch"])("%s: results equal those of the calls in order", async (plan) => {
+    await withGpus({ plan: `devices=2;${plan}`, isRegistered: false }, async (bed) => {
+      // Areas lie in one registration, in two, and in none.
+      await bed.gpus.register(0, 96 * KIB);
+      await bed.gpus.register(96 * KIB, 1000 * KIB);
+      const allocating = Array.from({ length: MEMORIES }, (_, index) =>
+        opened(bed.gpus.allocate(index % 2, MEMORY_BYTES)),
+      );
+      const memories = await Promise.all(allocating);
+      await fc.assert(
+        fc.asyncProperty(steps, (list) => play(bed, memories, list)),
+        { numRuns: 60, seed: 7 },
+      );
+      expect(bed.gpus.devices()[0]!.pageableCopies).toBeGreaterThan(0);
+    });
+  });
 });

@@ -9,7 +9,7 @@ const BYTES = 4 * MIB;
 const LENT_SEED = 11n;
 const ANSWER_SEED = 12n;
 
-/** An engine's part: lends memory of a device by handle and by descriptor, and looks at it. */
+/** Script of an engine: exports device memory by handle and by descriptor, and inspects it. */
 const LENDER = `
   import { loadNative, openGpus, Region } from "./src/native/index.ts";
   const [library] = process.argv.slice(1);
@@ -46,7 +46,7 @@ interface Lender extends Disposable {
   readonly handle: Uint8Array;
   readonly offset: number;
   readonly fd: number;
-  /** Where its memories first differ from what it was to be given. */
+  /** First position in each memory that differs from the expected content. */
   look(): Promise<(number | null)[]>;
   kill(): Promise<void>;
 }
@@ -101,7 +101,7 @@ async function takes(bed: Bed, opening: Promise<GpuOpened>) {
 }
 
 describeNative("memory of another process", () => {
-  test("is read and written, by handle and by descriptor", async () => {
+  test("is readable and writable by handle and by descriptor", async () => {
     await withGpus({}, async (bed) => {
       const { gpus, cuda } = bed;
       using other = await lender(loadNative(), cuda.path);
@@ -115,7 +115,7 @@ describeNative("memory of another process", () => {
     });
   });
 
-  test("is opened once however often it is imported, and closed with the last", async () => {
+  test("is opened once for several imports, and closed with the last", async () => {
     await withGpus({}, async ({ gpus, cuda }) => {
       using other = await lender(loadNative(), cuda.path);
       loadNative().closeFd(other.fd);
@@ -139,7 +139,7 @@ describeNative("memory of another process", () => {
     });
   });
 
-  test("is no larger than it is", async () => {
+  test("is usable only up to its size", async () => {
     await withGpus({}, async ({ gpus, cuda }) => {
       using other = await lender(loadNative(), cuda.path);
       const larger = 64 * MIB;
@@ -154,7 +154,7 @@ describeNative("memory of another process", () => {
     });
   });
 
-  test("outlives its owner for as long as it is open here", async () => {
+  test("outlives its owner while it is open here", async () => {
     await withGpus({}, async (bed) => {
       const other = await lender(loadNative(), bed.cuda.path);
       const memory = await opened(bed.gpus.importFd(0, other.fd, BYTES));
@@ -167,7 +167,7 @@ describeNative("memory of another process", () => {
     });
   });
 
-  test("that is no such thing is refused", async () => {
+  test("with an invalid handle or descriptor is refused", async () => {
     await withGpus({}, async ({ gpus }) => {
       const nonsense = new Uint8Array(64).fill(7);
       expect(await gpus.importIpc(0, nonsense, MIB)).toMatchObject({ status: "device_failed" });
@@ -190,7 +190,7 @@ describeNative("memory of another process", () => {
     },
   );
 
-  test("is a dma-buf to a NIC, by whole pages", async () => {
+  test("is exported to a NIC as a dma-buf in whole pages", async () => {
     await withGpus({}, async ({ gpus, cuda }) => {
       const memory = await opened(gpus.allocate(0, MIB));
       const exported = await gpus.exportDmaBuf(memory, 64 * KIB, 128 * KIB);

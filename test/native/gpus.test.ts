@@ -22,7 +22,7 @@ describeNative("GPUs", () => {
   const cuda = standIn("libcuda.so.1");
   afterEach(() => cuda.configure(""));
 
-  test("are told with what the driver knows of them", async () => {
+  test("are listed with the driver's properties", async () => {
     await withGpus({ plan: "devices=2;memory=2g;numa=1,0;driver=12080" }, async ({ gpus }) => {
       expect(gpus.info).toEqual({
         state: "ready",
@@ -47,7 +47,7 @@ describeNative("GPUs", () => {
     });
   });
 
-  test("bytes go there and back, in one piece and in many", async () => {
+  test("bytes are copied there and back, in one piece and in many", async () => {
     await withGpus({}, async (bed) => {
       const { gpus, region } = bed;
       const memory = await opened(gpus.allocate(0, 4 * MIB));
@@ -88,7 +88,7 @@ describeNative("GPUs", () => {
     },
   );
 
-  test("a driver of before 13.0 has batches of another shape", async () => {
+  test("the batch call of a driver before 13.0 is supported", async () => {
     await withTempDir(async (folder) => {
       const path = join(folder, "libcuda.so.1");
       const older = standInLacking("libcuda.so.1", ["cuMemcpyBatchAsync_v2"], path);
@@ -106,7 +106,7 @@ describeNative("GPUs", () => {
     });
   });
 
-  test("neighbours are one copy", async () => {
+  test("adjacent pieces become one copy", async () => {
     await withGpus({}, async ({ gpus, cuda: driver }) => {
       const memory = await opened(gpus.allocate(0, 4 * MIB));
       const pieces = Array.from({ length: 16 }, (_, i) => piece(i * KIB, i * KIB, KIB));
@@ -135,7 +135,7 @@ describeNative("GPUs", () => {
     });
   });
 
-  test("what lies outside is refused before the driver is asked", async () => {
+  test("ranges outside are refused before the driver is called", async () => {
     await withGpus({}, async ({ gpus, region, cuda: driver }) => {
       const memory = await opened(gpus.allocate(0, MIB));
       const outside = [
@@ -165,7 +165,7 @@ describeNative("GPUs", () => {
     });
   });
 
-  test("jobs and pieces under way are bounded", async () => {
+  test("jobs and pieces in flight are bounded", async () => {
     await withGpus({ jobsMax: 4, piecesMax: 8, plan: "delay=1" }, async ({ gpus }) => {
       const memory = await opened(gpus.allocate(0, MIB));
       const pieces = scattered(3, KIB);
@@ -180,13 +180,13 @@ describeNative("GPUs", () => {
     });
   });
 
-  test("the region cannot close before they do", async () => {
+  test("the region cannot close before the devices", async () => {
     await withGpus({}, async ({ region }) => {
       expect(() => region[Symbol.dispose]()).toThrow("busy");
     });
   });
 
-  test("what is left is freed when they close, after what is under way", async () => {
+  test("remaining memory is freed at close, after the copies in flight", async () => {
     await withGpus({ plan: "devices=2;delay=20" }, async ({ gpus, region }) => {
       const memory = await opened(gpus.allocate(0, MIB));
       await opened(gpus.allocate(1, MIB, { exportable: true }));
@@ -202,7 +202,7 @@ describeNative("GPUs", () => {
   });
 
   describe("registration", () => {
-    test("grows with the arena; a copy across two is two", async () => {
+    test("grows with the arena, and a copy across two registrations is split", async () => {
       await withGpus({ isRegistered: false }, async (bed) => {
         const { gpus } = bed;
         expect(await gpus.register(0, 4 * MIB)).toEqual({ ok: true });
@@ -216,7 +216,7 @@ describeNative("GPUs", () => {
       });
     });
 
-    test("copies work without it, and are counted", async () => {
+    test("copies without it work and are counted", async () => {
       await withGpus({ isRegistered: false }, async (bed) => {
         expect(await bed.gpus.register(0, 4096)).toEqual({ ok: true });
         const memory = await opened(bed.gpus.allocate(0, MIB));
@@ -225,7 +225,7 @@ describeNative("GPUs", () => {
       });
     });
 
-    test("what the driver knows already is as good", async () => {
+    test("memory that the driver already knows counts as registered", async () => {
       await withGpus({}, async ({ region, cuda: driver }) => {
         const other = openGpus(loadNative(), {
           region,
@@ -241,7 +241,7 @@ describeNative("GPUs", () => {
     });
   });
 
-  describe("are not there", () => {
+  describe("are missing", () => {
     test("without a library", async () => {
       await using gpus = openWith("/nonexistent/libcuda.so.1");
       expect(gpus.info).toMatchObject({ state: "no_library", code: 0, hasBatches: false });
@@ -270,7 +270,7 @@ describeNative("GPUs", () => {
       expect(cuda.counters()["open.events"] ?? 0).toBe(0);
     });
 
-    test("with a driver that lacks a call that is needed", async () => {
+    test("with a driver that lacks a required call", async () => {
       await withTempDir(async (folder) => {
         const path = join(folder, "libcuda.so.1");
         standInLacking("libcuda.so.1", ["cuEventQuery"], path);

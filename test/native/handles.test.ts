@@ -87,7 +87,7 @@ function callsWithHandle(native: Native): Record<string, (handle: number) => num
   };
 }
 
-/** Of GPUs and RDMA. */
+/** Calls about GPUs and RDMA. */
 function callsOfDevices({ symbols }: Native): Record<string, (handle: number) => number> {
   const memory = nativeBuffer(PAGE);
   const out = nativeBuffer(256);
@@ -111,7 +111,7 @@ function callsOfDevices({ symbols }: Native): Record<string, (handle: number) =>
   };
 }
 
-/** Exports that take no handle, with the arguments that make every pointer null. */
+/** Exports without a handle, with arguments that make every pointer null. */
 const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_abi: [0],
   hearth_abi_echo: [0, 0, 0],
@@ -160,7 +160,7 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_monotonic_us: [0],
 };
 
-/** Nothing in them can be stale or null. */
+/** Exports without arguments that could be stale or null. */
 const WITHOUT_POINTERS = [
   "hearth_last_errno",
   "hearth_close_fd",
@@ -168,11 +168,11 @@ const WITHOUT_POINTERS = [
   "hearth_probe_io_uring",
   "hearth_tune_udp",
 ];
-/** They take a region's handle, whatever they are called. */
+/** Exports that take a region's handle, despite their names. */
 const OF_REGIONS = /^hearth_(?:region|plain)/;
 
 describeNative("handles", () => {
-  test("every export is covered here", () => {
+  test("every export is covered", () => {
     const covered = new Set([
       ...Object.keys(callsWithHandle(loadNative())),
       ...Object.keys(NULL_CALLS),
@@ -220,7 +220,7 @@ describeNative("handles", () => {
     }
   });
 
-  test("handles of lanes and of their sessions are stale once they ended", async () => {
+  test("handles of lanes and of their sessions are stale after their end", async () => {
     const native = loadNative();
     const { symbols } = native;
     using arena = region(native);
@@ -253,7 +253,7 @@ describeNative("handles", () => {
     }
   });
 
-  test("a null pointer is a status for every export, never a crash", () => {
+  test("a null pointer gives a status for every export, never a crash", () => {
     const { symbols } = loadNative();
     for (const [name, args] of Object.entries(NULL_CALLS)) {
       const code = symbols[name as FunctionName](...args);

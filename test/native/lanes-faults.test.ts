@@ -36,7 +36,7 @@ describeNative("lanes on a host that refuses", () => {
     });
   });
 
-  test("descriptors: who dials is told, who listens goes on later", async () => {
+  test("out of descriptors: the dialler gets a fault, and the listener recovers", async () => {
     await withSides(async (from, to, port) => {
       const session = newSession("aegis-128l", 2);
       setFaults(loadNative(), "lane.socket:4:EMFILE");
@@ -46,7 +46,7 @@ describeNative("lanes on a host that refuses", () => {
     });
   });
 
-  test("memory for connections: who dials is told, and so is who is turned away", async () => {
+  test("out of memory for connections: the dialler and a rejected peer get a fault", async () => {
     await withSides(async (from, to, port) => {
       const session = newSession("aegis-128l", 1);
       setFaults(loadNative(), "lanes.memory:1+:ENOMEM");
@@ -59,7 +59,7 @@ describeNative("lanes on a host that refuses", () => {
     });
   });
 
-  test("memory for records: the session is broken, and its spans are free", async () => {
+  test("out of memory for records: the session is broken, and its spans are free", async () => {
     await using pair = await openPair("aegis-128l", 1);
     setFaults(loadNative(), "lanes.memory:1+:ENOMEM");
     const received = pair.receiver.receive(1, 0, MIB);
@@ -69,7 +69,7 @@ describeNative("lanes on a host that refuses", () => {
     expect(await pair.sender.ended).toBe("broken");
   });
 
-  test("memory for what is left of a record: nobody waits for a span", async () => {
+  test("out of memory for the rest of a record: no transfer waits for its span", async () => {
     let gate: GateProxy | null = null;
     const options = { bytes: 64 * MIB, socketBytes: 65_536 };
     await using pair = await openPair("none", 1, options, (port) => {
@@ -102,7 +102,7 @@ describeNative("lanes on a host that refuses", () => {
     }
   });
 
-  test.each(["aegis-128l", "none"] as const)("%s: calls cut short carry on", async (cipher) => {
+  test.each(["aegis-128l", "none"] as const)("%s: partial calls are continued", async (cipher) => {
     await using pair = await openPair(cipher, 1);
     setFaults(loadNative(), "lane.send:5:EINTR;lane.receive:5:EINTR;lane.send:8:EINTR");
     await move(pair, 1, 0, 8 * MIB, 1n);

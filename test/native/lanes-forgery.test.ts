@@ -7,7 +7,10 @@ import { HOST, MIB, newSession, openPair, openSide, PATIENCE_MS } from "./lanes-
 const BYTES = MIB;
 const SEALED = ["aegis-128l", "aes-128-gcm"] as const;
 
-/** Sends blocks over two lanes past a meddler; what became of them and of both ends. */
+/**
+ * Sends blocks over two lanes through a tampering proxy. Returns the outcomes of the blocks and of
+ * both ends.
+ */
 async function past(cipher: Cipher, meddler: Meddler, blocks = 4) {
   let proxy: RecordProxy | null = null;
   await using pair = await openPair(cipher, 2, {}, (port) => {
@@ -32,7 +35,7 @@ async function past(cipher: Cipher, meddler: Meddler, blocks = 4) {
   return { outcomes, ended };
 }
 
-/** Meddles with the third record of data of the first lane. */
+/** Modifies the third data record of the first lane. */
 function meddling(how: (record: PassingRecord) => readonly Uint8Array[] | "cut"): Meddler {
   return (record) => (record.lane === 0 && record.number === 3 ? how(record) : honest(record));
 }
@@ -43,7 +46,7 @@ function flipped(bytes: Uint8Array, at: number): Uint8Array {
   return changed;
 }
 
-/** A record in the place of another that comes later. */
+/** Replaces a record by another one that is sent later. */
 function swapping(isHeld: (record: PassingRecord) => boolean): Meddler {
   let held: Uint8Array | null = null;
   return (record) => {
@@ -83,9 +86,9 @@ const FORGERIES: Record<string, () => Meddler> = {
   },
 };
 
-describeNative("lanes past a meddler", () => {
+describeNative("lanes through a tampering proxy", () => {
   describe.each([...SEALED])("%s", (cipher) => {
-    test("who lets all pass", async () => {
+    test("that passes everything unchanged", async () => {
       const { outcomes, ended } = await past(cipher, honest);
       expect(outcomes).toEqual(["ok", "ok", "ok", "ok"]);
       expect(ended).toBe(null);
@@ -135,7 +138,7 @@ describeNative("lanes past a meddler", () => {
     });
   });
 
-  test("without seals, an impossible record ends the session", async () => {
+  test("without encryption, an impossible record ends the session", async () => {
     const { ended } = await past(
       "none",
       meddling(({ bytes }) => [flipped(bytes, 0)]),

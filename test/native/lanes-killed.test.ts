@@ -6,7 +6,7 @@ import { HOST, MIB, newSession, openSide, PATIENCE_MS } from "./lanes-kit.ts";
 
 const BYTES = 64 * MIB;
 
-/** The other side: listens, and sends when it is told to; or dials and receives what comes. */
+/** The other side: listens and sends on request, or dials and receives. */
 const OTHER_SIDE = `
   import { loadNative, openLanes, Region } from "./src/native/index.ts";
   const [part, cipher, id, secret, port] = process.argv.slice(1);
@@ -39,7 +39,7 @@ function otherSide(words: readonly string[]) {
   const reader = child.stdout.getReader();
   return {
     child,
-    /** What it prints next. */
+    /** The next line it prints. */
     line: async () => new TextDecoder().decode((await reader.read()).value),
     [Symbol.dispose]: () => child.kill("SIGKILL"),
   };
@@ -86,7 +86,7 @@ describeNative("lanes to a process that dies", () => {
     });
   });
 
-  test("that takes nothing any more are broken after a while", async () => {
+  test("that stops reading are broken after a timeout", async () => {
     await using side = openSide({ bytes: BYTES });
     const port = side.lanes.listen(HOST, 0);
     const { session, words } = wordsOf("receiver", "aegis-128l");
@@ -100,7 +100,7 @@ describeNative("lanes to a process that dies", () => {
     expect((await Promise.all(sent))[2]).toEqual({ ok: false, fault: "broken" });
   });
 
-  test("that stands still can be left", async () => {
+  test("that hangs can be closed", async () => {
     await using side = openSide({ bytes: BYTES });
     const { session, words } = wordsOf("sender", "none");
     using other = otherSide(words);

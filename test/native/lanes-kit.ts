@@ -14,12 +14,12 @@ import {
 export const MIB = 2 ** 20;
 export const HOST = "127.0.0.1";
 
-/** Patient enough for a host that does much else. */
+/** Long enough for a busy host. */
 export const PATIENCE_MS = 20_000;
 
 let sessions = 0;
 
-/** A session that no other test has. */
+/** A session that no other test uses. */
 export function newSession(cipher: Cipher, lanes: number): LaneSession {
   const id = new Uint8Array(16);
   new DataView(id.buffer).setUint32(0, ++sessions);
@@ -32,7 +32,7 @@ export interface Side extends AsyncDisposable {
   readonly lanes: Lanes;
 }
 
-/** An arena and lanes to it; disposing checks that nothing holds the arena any more. */
+/** An arena with lanes. Disposing checks that nothing holds the arena any more. */
 export function openSide(options: Partial<LanesOptions> & { bytes?: number } = {}): Side {
   const { bytes = 16 * MIB, ...rest } = options;
   const native = loadNative();
@@ -63,7 +63,7 @@ export interface Ends {
 
 export interface Pair extends Ends, AsyncDisposable {}
 
-/** Opens a session from who listens to who dials. */
+/** Opens a session from the listening to the dialling side. */
 export async function join(
   from: Side,
   to: Side,
@@ -76,7 +76,7 @@ export async function join(
   return { from, to, sender, receiver };
 }
 
-/** Two sides in this process and a session between them. `via` stands for another port. */
+/** Two sides in this process with a session between them. `via` is the port of a proxy. */
 export async function openPair(
   cipher: Cipher,
   lanes: number,
@@ -95,7 +95,7 @@ export async function openPair(
   };
 }
 
-/** Moves one block that is a function of `seed`; whether it arrived as what it was. */
+/** Moves one block derived from `seed`. Returns whether it arrived unchanged. */
 export async function move(ends: Ends, transfer: number, at: number, bytes: number, seed: bigint) {
   const { from, to, sender, receiver } = ends;
   from.arena.fill(at, bytes, seed);
@@ -106,7 +106,7 @@ export async function move(ends: Ends, transfer: number, at: number, bytes: numb
   expect(to.arena.firstWrong(at, bytes, seed)).toBe(null);
 }
 
-/** The fault for which a session did not open. */
+/** The fault with which a session failed to open. */
 export async function faultOf(opening: Promise<LaneLink>): Promise<string> {
   try {
     await opening;

@@ -7,10 +7,10 @@ import { type Ends, MIB, openPair, PATIENCE_MS } from "./lanes-kit.ts";
 
 const SPAN_BYTES = 2 * MIB;
 const SPANS = 12;
-/** What its owner writes to a span as soon as it is his again. */
+/** Written by the owner to a span as soon as it is released. */
 const MARK = 99n;
 
-/** When, and by whom, a transfer is cancelled. */
+/** When and by which side a transfer is cancelled. */
 const fate = fc.record({
   bytes: fc.integer({ min: 1, max: SPAN_BYTES }),
   sender: fc.constantFrom("no", "at once", "in the middle"),
@@ -22,11 +22,11 @@ const run = fc.record({
   lanes: fc.integer({ min: 1, max: 4 }),
   threads: fc.integer({ min: 1, max: 2 }),
   fates: fc.array(fate, { minLength: 1, maxLength: SPANS }),
-  /** After so many outcomes the session is ended; 100 for never. */
+  /** The session ends after this many outcomes; 100 for never. */
   endAfter: fc.constantFrom(0, 1, 3, 100, 100, 100),
 });
 
-/** Moves one block; both spans are marked by their owners when their promises have resolved. */
+/** Moves one block. Each owner marks its span when its promise has resolved. */
 async function live(ends: Ends, number: number, { bytes, sender, receiver }: Fate) {
   const { from, to } = ends;
   const at = number * SPAN_BYTES;
@@ -58,9 +58,9 @@ async function live(ends: Ends, number: number, { bytes, sender, receiver }: Fat
   return { received: outcome, sent: out };
 }
 
-describeNative("whatever is cancelled whenever", () => {
+describeNative("transfers cancelled at any time", () => {
   describe.each([...CIPHERS])("%s", (cipher) => {
-    test("bytes are right or nobody's, and spans their owners'", async () => {
+    test("deliver correct bytes or none, and return spans to their owners", async () => {
       await fc.assert(
         fc.asyncProperty(run, async ({ lanes, threads, fates, endAfter }) => {
           await using pair = await openPair(cipher, lanes, { threads, bytes: SPANS * SPAN_BYTES });

@@ -19,7 +19,7 @@ import {
   withSides,
 } from "./lanes-kit.ts";
 
-/** What a dialled session comes to that is not quite the one expected. */
+/** The outcome of dialling a session that differs from the expected one. */
 async function dialOther(
   change: (session: LaneSession) => LaneSession,
   cipher: Cipher = "aegis-128l",
@@ -48,13 +48,13 @@ function changed(bytes: Uint8Array): Uint8Array {
 }
 
 describeNative("sessions of lanes", () => {
-  test("that nobody dials expire", async () => {
+  test("without a dialler expire", async () => {
     await using side = openSide();
     side.lanes.listen(HOST, 0);
     expect(await faultOf(side.lanes.expect(newSession("none", 1), 30))).toBe("expired");
   });
 
-  test("to nobody are unreachable", async () => {
+  test("to a closed port are unreachable", async () => {
     await withSides(async (from, to, port) => {
       await from[Symbol.asyncDispose]();
       const session = newSession("aegis-128l", 2);
@@ -64,14 +64,14 @@ describeNative("sessions of lanes", () => {
     });
   });
 
-  test("to somebody who says nothing expire", async () => {
+  test("to a silent listener expire", async () => {
     await using to = openSide();
     using mute = Bun.listen({ hostname: HOST, port: 0, socket: { data() {} } });
     const session = newSession("aegis-128l", 1);
     expect(await faultOf(to.lanes.dial(session, HOST, mute.port, 50))).toBe("expired");
   });
 
-  test("are refused without the secret, the id, the cipher or a lane that is free", async () => {
+  test("are refused without the right secret, id or cipher, or a free lane", async () => {
     const refused = ["refused", "expired"];
     for (const cipher of CIPHERS) {
       const others = await dialOther((s) => ({ ...s, secret: changed(s.secret) }), cipher);
@@ -92,7 +92,7 @@ describeNative("sessions of lanes", () => {
     });
   });
 
-  test("open past hundreds of strangers who say nothing, or nonsense", async () => {
+  test("open despite hundreds of strangers that send nothing or garbage", async () => {
     await withSides(async (from, to, port) => {
       const before = openFiles();
       const strangers = await Promise.all(Array.from({ length: 200 }, () => knock(port)));
@@ -105,14 +105,14 @@ describeNative("sessions of lanes", () => {
       }
       const ends = await join(from, to, port, newSession("aegis-128l", 4));
       await move(ends, 1, 0, MIB, 1n);
-      // Those beyond the bound went at once, the others go in their time.
+      // Connections beyond the limit close at once, the others at their timeout.
       await waitFor(() => closed >= 136, PATIENCE_MS, "strangers turned away");
       await waitFor(() => closed === 200, PATIENCE_MS, "strangers timed out");
       expect(openFiles()).toBeLessThanOrEqual(before);
     });
   });
 
-  test("end for both sides when one ends them, and everything on its way resolves", async () => {
+  test("end on both sides when one ends them, and everything in flight resolves", async () => {
     for (const ender of ["sender", "receiver"] as const) {
       await using pair = await openPair("aegis-128l", 2, { bytes: 64 * MIB });
       const { sender, receiver } = pair;
@@ -133,7 +133,7 @@ describeNative("sessions of lanes", () => {
     }
   });
 
-  test("that were idle end as closed on the other side", async () => {
+  test("that are idle end as closed on the other side", async () => {
     for (const cipher of ["aegis-128l", "none"] as const) {
       for (const ender of ["sender", "receiver"] as const) {
         await using pair = await openPair(cipher, 1);
@@ -144,7 +144,7 @@ describeNative("sessions of lanes", () => {
     }
   });
 
-  test("take so many transfers and are then full", async () => {
+  test("are full beyond their maximum of transfers", async () => {
     await using pair = await openPair("none", 1);
     const { sender, receiver } = pair;
     const waiting = Array.from({ length: 1024 }, (_, i) => receiver.receive(i, 0, 1));
@@ -157,7 +157,7 @@ describeNative("sessions of lanes", () => {
     expect((await again).ok).toBe(true);
   });
 
-  test("whose other side takes nothing do not keep the transfers of all", async () => {
+  test("whose other side stops reading do not block transfers of others", async () => {
     const options = { bytes: 64 * MIB, socketBytes: 65_536 };
     await using from = openSide(options);
     await using to = openSide(options);
@@ -167,7 +167,7 @@ describeNative("sessions of lanes", () => {
     void receiver.receive(0, 0, 48 * MIB);
     void sender.send(0, 0, 48 * MIB);
     await waitFor(() => proxy.isShut, PATIENCE_MS);
-    // Begun and given up, until there is nothing left to begin with.
+    // Begins and cancels transfers until none can be begun.
     let fault = "";
     for (let number = 1; fault !== "full"; number++) {
       const sent = sender.send(number, 0, MIB);
@@ -181,7 +181,7 @@ describeNative("sessions of lanes", () => {
     await move(await join(from, other, direct, newSession("aegis-128l", 1)), 1, 0, MIB, 5n);
   });
 
-  test("refuse spans outside of the arena, and a number that is in use", async () => {
+  test("refuse spans outside the arena, and a number in use", async () => {
     await using pair = await openPair("none", 1, { bytes: MIB });
     const { receiver } = pair;
     void receiver.receive(1, 0, 10);
@@ -190,7 +190,7 @@ describeNative("sessions of lanes", () => {
     await expect(receiver.receive(3, 0, 0)).rejects.toThrow("bad request");
   });
 
-  test("go over IPv6, and to a host by its name", async () => {
+  test("work over IPv6, and with a host name", async () => {
     await using from = openSide();
     await using to = openSide();
     for (const host of ["::1", "localhost"]) {
@@ -203,7 +203,7 @@ describeNative("sessions of lanes", () => {
     }
   });
 
-  test("outlive neither their lanes nor a port that is taken", async () => {
+  test("end with their lanes, and a taken port is refused", async () => {
     await using side = openSide();
     const port = side.lanes.listen(HOST, 0);
     expect(() => side.lanes.listen(HOST, port)).toThrow(NativeError);

@@ -10,7 +10,7 @@ const BEHIND = 64 * MIB;
 /** In the middle of the third record. */
 const GATE_BYTES = 600_000;
 
-/** A transfer that stands still in the middle of a record on both sides. */
+/** A transfer that is stalled in the middle of a record on both sides. */
 async function withStuck(
   cipher: Cipher,
   use: (pair: Pair, gate: GateProxy) => Promise<void>,
@@ -26,7 +26,7 @@ async function withStuck(
 
 describeNative("the spans of lanes", () => {
   describe.each([...CIPHERS])("%s", (cipher) => {
-    test("are their sender's again once a cancelled one has resolved", async () => {
+    test("belong to the sender again once a cancelled transfer has resolved", async () => {
       await withStuck(cipher, async (pair, gate) => {
         const { from, to, sender, receiver } = pair;
         from.arena.fill(0, BYTES, 1n);
@@ -37,7 +37,7 @@ describeNative("the spans of lanes", () => {
         expect(await sent).toEqual({ ok: false, fault: "cancelled" });
         const arrived = receiver.arrived(1);
         expect(arrived).toBeLessThan(BYTES);
-        // The record in the middle of which it stopped goes on from a copy.
+        // The interrupted record continues from a copy.
         from.arena.fill(0, BYTES, 2n);
         gate.open();
         expect(await received).toEqual({ ok: false, fault: "cancelled" });
@@ -48,7 +48,7 @@ describeNative("the spans of lanes", () => {
       });
     });
 
-    test("are their receiver's again once a cancelled one has resolved", async () => {
+    test("belong to the receiver again once a cancelled transfer has resolved", async () => {
       await withStuck(cipher, async (pair, gate) => {
         const { from, to, sender, receiver } = pair;
         from.arena.fill(0, BYTES, 1n);
@@ -65,7 +65,7 @@ describeNative("the spans of lanes", () => {
       });
     });
 
-    test("are free when a session has ended in the middle", async () => {
+    test("are free when a session ends during a transfer", async () => {
       await withStuck(cipher, async (pair, gate) => {
         const { from, to, sender, receiver } = pair;
         const received = receiver.receive(1, 0, BYTES);

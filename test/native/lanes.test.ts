@@ -9,7 +9,7 @@ const RECORD_BYTES = 256 * 1024;
 
 describeNative("lanes", () => {
   describe.each([...CIPHERS])("%s", (cipher) => {
-    test("carry blocks of any length to where they belong", async () => {
+    test("carry blocks of any length to their places", async () => {
       await using pair = await openPair(cipher, 2);
       const lengths = [1, 31, 4096, 65_537, RECORD_BYTES, RECORD_BYTES + 1, MIB + 7, 4 * MIB];
       let offset = 0;
@@ -22,7 +22,7 @@ describeNative("lanes", () => {
       );
     });
 
-    test("carry any blocks at once over any lanes and threads", async () => {
+    test("carry any blocks in parallel over any number of lanes and threads", async () => {
       const shape = fc.record({
         lanes: fc.integer({ min: 1, max: 5 }),
         threads: fc.integer({ min: 1, max: 3 }),
@@ -43,12 +43,12 @@ describeNative("lanes", () => {
       );
     });
 
-    test("change their keys in the middle", async () => {
+    test("change keys during a transfer", async () => {
       await using pair = await openPair(cipher, 2, { rekeyBytes: 300_000 });
       await Promise.all([0, 1, 2].map((i) => move(pair, i, i * 4 * MIB, 4 * MIB, BigInt(i))));
     });
 
-    test("do not let a small block wait for the end of a large one", async () => {
+    test("do not delay a small block until the end of a large one", async () => {
       await using pair = await openPair(cipher, 1, { bytes: 80 * MIB });
       const { sender, receiver } = pair;
       const ends: string[] = [];
@@ -60,7 +60,7 @@ describeNative("lanes", () => {
       expect(ends).toEqual(["small", "large"]);
     });
 
-    test("stop for a receiver that does not want any more, and carry what follows", async () => {
+    test("stop a transfer that the receiver cancels, and carry later ones", async () => {
       await using pair = await openPair(cipher, 1, { bytes: 80 * MIB });
       const { from, to, sender, receiver } = pair;
       from.arena.fill(0, 64 * MIB, 5n);
@@ -70,14 +70,14 @@ describeNative("lanes", () => {
       receiver.cancel(1);
       expect(await received).toEqual({ ok: false, fault: "cancelled" });
       expect(receiver.arrived(1)).toBe(0);
-      // Nobody writes to the span any more.
+      // The span is not written any more.
       to.arena.fill(0, 64 * MIB, 9n);
       await move(pair, 2, 64 * MIB, MIB, 7n);
       expect(await sent).toEqual({ ok: true });
       expect(to.arena.firstWrong(0, 64 * MIB, 9n)).toBe(null);
     });
 
-    test("stop for a sender that has thought better of it", async () => {
+    test("stop a transfer that the sender cancels", async () => {
       await using pair = await openPair(cipher, 1, { bytes: 80 * MIB });
       const { sender, receiver } = pair;
       const received = receiver.receive(1, 0, 64 * MIB);
@@ -89,19 +89,19 @@ describeNative("lanes", () => {
       await move(pair, 2, 64 * MIB, MIB, 7n);
     });
 
-    test("tell how far a transfer is", async () => {
+    test("report the progress of a transfer", async () => {
       await using pair = await openPair(cipher, 1);
       const { sender, receiver } = pair;
       expect(receiver.arrived(3)).toBe(0);
       const received = receiver.receive(3, 0, 8 * MIB);
       expect(receiver.arrived(3)).toBe(0);
       void sender.send(3, 0, 3 * MIB);
-      // Less was sent than announced.
+      // Fewer bytes were sent than announced.
       expect(await received).toEqual({ ok: false, fault: "broken" });
       await move(pair, 4, 0, MIB, 1n);
     });
 
-    test("write no more than was announced", async () => {
+    test("write at most the announced bytes", async () => {
       await using pair = await openPair(cipher, 1);
       const { to, sender, receiver } = pair;
       const announced = 300_000;
@@ -113,7 +113,7 @@ describeNative("lanes", () => {
       expect(to.arena.firstWrong(announced, 4 * MIB, 6n)).toBe(null);
     });
 
-    test("drop what nobody announced", async () => {
+    test("drop transfers that were not announced", async () => {
       await using pair = await openPair(cipher, 1);
       expect(await pair.sender.send(77, 0, MIB)).toEqual({ ok: true });
       await move(pair, 78, 0, MIB, 2n);

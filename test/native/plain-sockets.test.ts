@@ -5,7 +5,7 @@ import { describeNative } from "../support/index.ts";
 
 const MIB = 2 ** 20;
 
-/** Both sides block their process, so that each needs one. */
+/** Both sides block their process, so each has its own. */
 const SERVE = `
   const { loadNative, plainListen, plainServe, Region } = await import(process.argv[1]);
   const native = loadNative();
@@ -21,7 +21,7 @@ describeNative("plain sockets", () => {
   const regionOf = (bytes: number) =>
     Region.create(native, { bytes, hugePages: "off", lockMemory: "off" });
 
-  test("blocks come whole, over one connection and over several", async () => {
+  test("blocks arrive complete, over one connection and over several", async () => {
     const door = join(import.meta.dir, "../../src/native/index.ts");
     const server = Bun.spawn(["bun", "-e", SERVE, door], { stdout: "pipe", stderr: "inherit" });
     const reader = server.stdout.getReader();
@@ -39,7 +39,7 @@ describeNative("plain sockets", () => {
     region[Symbol.dispose]();
   });
 
-  test("what makes no sense, and nobody at the other end, are faults", () => {
+  test("invalid parameters and an absent peer are faults", () => {
     const region = regionOf(MIB);
     const { port } = plainListen(native);
     const good = { region, port, connections: 1, inFlight: 1, blocks: 1, blockBytes: MIB };

@@ -8,7 +8,7 @@ const SCRIPT = `
 `;
 
 describeNative("the native-call profile switch", () => {
-  test("prints calls, p50 and p99 of each function that was called", async () => {
+  test("prints calls, p50 and p99 of each called function", async () => {
     const child = Bun.spawn([process.execPath, "-e", SCRIPT], {
       cwd: `${import.meta.dir}/../..`,
       env: { ...process.env, HEARTH_NATIVE_PROFILE: "1" },

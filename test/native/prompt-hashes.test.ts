@@ -77,13 +77,16 @@ const VECTORS = [
 ];
 
 describeNative("prompt hashes", () => {
-  test.each(VECTORS)("a chain of Dynamo's", ({ tokens, local, rest, ...hashing }) => {
-    expect(hashes(tokens, hashing)).toEqual({ local, sequence: [local[0]!, ...rest] });
-    const tail = hashes(tokens.slice(hashing.blockTokens), { ...hashing, parent: local[0]! });
-    expect(tail).toEqual({ local: local.slice(1), sequence: rest });
-  });
+  test.each(VECTORS)(
+    "sequence hashes equal Dynamo's chain",
+    ({ tokens, local, rest, ...hashing }) => {
+      expect(hashes(tokens, hashing)).toEqual({ local, sequence: [local[0]!, ...rest] });
+      const tail = hashes(tokens.slice(hashing.blockTokens), { ...hashing, parent: local[0]! });
+      expect(tail).toEqual({ local: local.slice(1), sequence: rest });
+    },
+  );
 
-  test("tokens behind the last full block count for nothing", () => {
+  test("tokens after the last full block are ignored", () => {
     const hashing = { blockTokens: 16, seed: 1337n };
     expect(hashes(upTo(0, 50), hashing)).toEqual(hashes(upTo(0, 47), hashing));
     expect(hashes(upTo(0, 14), hashing).local).toEqual([]);
@@ -104,7 +107,7 @@ describeNative("prompt hashes", () => {
     expect([...into]).toEqual(expected);
   });
 
-  test("what cannot be is refused", () => {
+  test("invalid arguments are refused", () => {
     const into = { local: new BigUint64Array(9), sequence: new BigUint64Array(9) };
     const run = (hashing: SequenceHashing) =>
       sequenceHashes(loadNative(), new Uint32Array(8), hashing, into);

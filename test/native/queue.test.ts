@@ -10,7 +10,7 @@ function queue(entries = 64): Queue {
 }
 
 describeNative("the submission and completion rings", () => {
-  test("each completion reaches the one who submitted", async () => {
+  test("each completion reaches its submitter", async () => {
     await using rings = queue();
     const rounds = 200;
     for (let round = 0; round < rounds; round++) {
@@ -21,7 +21,7 @@ describeNative("the submission and completion rings", () => {
     expect(rings.inFlight).toBe(0);
   });
 
-  test("more than the ring holds is full at once, and the rest is not lost", async () => {
+  test("operations beyond the ring's size are full immediately, and none is lost", async () => {
     await using rings = queue(16);
     const done = await Promise.all(Array.from({ length: 40 }, (_, i) => rings.nop(BigInt(i))));
     expect(done.slice(0, 16).every((completed) => completed.ok)).toBeTrue();
@@ -53,7 +53,7 @@ describeNative("the submission and completion rings", () => {
     expect(await rings.populate(region, 100, 4096)).toMatchObject({ status: "bad_request" });
   });
 
-  test("the death of a watched process is told once", async () => {
+  test("the death of a watched process is reported once", async () => {
     const native = loadNative();
     await using rings = queue();
     const child = Bun.spawn(["sleep", "60"]);
@@ -69,7 +69,7 @@ describeNative("the submission and completion rings", () => {
     expect(native.symbols.hearth_close_fd(pidFd)).toBeLessThan(0);
   });
 
-  test("an ended watch says nothing", async () => {
+  test("an ended watch reports nothing", async () => {
     await using rings = queue();
     const child = Bun.spawn(["sleep", "60"]);
     let deaths = 0;
@@ -81,7 +81,7 @@ describeNative("the submission and completion rings", () => {
     expect(deaths).toBe(0);
   });
 
-  test("the descriptor of a dead process is its watch's own until the watch is over", async () => {
+  test("the watch owns the descriptor of a dead process until it ends", async () => {
     await using rings = queue();
     const first = Bun.spawn(["sleep", "60"]);
     const second = Bun.spawn(["sleep", "60"]);
@@ -89,7 +89,7 @@ describeNative("the submission and completion rings", () => {
     const pidFd = openPidFd(first.pid);
     const watch = rings.watch(pidFd, () => deaths.push("first"));
     process.kill(first.pid, "SIGKILL");
-    // Nothing of the event loop runs here, as in a server that is busy with other sockets.
+    // The event loop does not run here, as in a server that is busy with other sockets.
     while (stateOf(first.pid) !== "Z") Bun.sleepSync(1);
     Bun.sleepSync(20);
     expect(existsSync(`/proc/self/fd/${pidFd}`)).toBeTrue();
@@ -103,7 +103,7 @@ describeNative("the submission and completion rings", () => {
     expect(deaths).toEqual(["second"]);
   });
 
-  test("deaths that nobody waits for do not fill the ring", async () => {
+  test("deaths of ended watches do not fill the ring", async () => {
     await using rings = new Queue(loadNative(), { entries: 1, threads: 1, watches: 2 });
     const child = Bun.spawn(["true"]);
     const pidFds = Array.from({ length: 24 }, () => openPidFd(child.pid));
@@ -128,12 +128,12 @@ describeNative("the submission and completion rings", () => {
   });
 });
 
-/** `Z` for a process that has ended and was not yet waited for. */
+/** `Z` for a process that has ended and was not reaped. */
 function stateOf(pid: number): string {
   return readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1]![0]!;
 }
 
-/** A descriptor of a process, the way a server gets it: from a socket's peer or, here, by hand. */
+/** A descriptor of a process. A server gets it from a socket's peer; here it is opened directly. */
 function openPidFd(pid: number): number {
   const libc = dlopen("libc.so.6", {
     syscall: { args: ["i64", "i32", "u32"], returns: "i32" },

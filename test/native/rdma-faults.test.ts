@@ -35,22 +35,22 @@ async function lend(pair: Pair, at: number, bytes: number): Promise<RdmaWindow> 
   return lent.window;
 }
 
-/** What becomes of reading all that is lent. */
+/** Outcome of reading everything that is lent. */
 async function read(pair: Pair, bytes: number): Promise<RdmaFault | "ok"> {
   const window = await lend(pair, 0, bytes);
   const done = await pair.reader.read(window, 0, bytes).done;
   return done.ok ? "ok" : done.fault;
 }
 
-/** Faults that only the stand-in can be told to have: these never run on a real library. */
-describeNative("RDMA and what goes wrong", () => {
-  // Whatever failed, nothing is left open.
+/** Faults that only the stand-in can have: these tests never run on a real library. */
+describeNative("RDMA with injected faults", () => {
+  // After any failure, nothing is left open.
   afterEach(() => expect(openThings()).toEqual({}));
 
-  describe("without what is needed", () => {
+  describe("without a requirement", () => {
     test.each([
       ["no library", "/nowhere/libibverbs.so.1", "no_library", 0],
-      ["a library that is another", "libc.so.6", "too_old", 0],
+      ["another library", "libc.so.6", "too_old", 0],
     ])("there is %s", async (_, path, state, errno) => {
       await using side = openSide(path);
       expect(side.rdma.state as string).toBe(state);
@@ -70,29 +70,29 @@ describeNative("RDMA and what goes wrong", () => {
       [`ibv_alloc_pd=${EIO}@1`, "failed", EIO],
       [`ibv_create_comp_channel=${EIO}@1`, "failed", EIO],
       [`ibv_create_cq=${EIO}@1`, "failed", EIO],
-    ])("with %s it says %s", async (plan, state, errno) => {
+    ])("with %s the state is %s", async (plan, state, errno) => {
       await using side = openSide(library(plan));
       expect(side.rdma.state as string).toBe(state);
       expect(side.rdma.errno).toBe(errno);
       expect(() => side.rdma.link(0, SETTINGS)).toThrow("unsupported");
     });
 
-    test("queues that cannot be locked want a higher limit, where there is one", async () => {
+    test("queues that cannot be locked need a higher limit, if one applies", async () => {
       await using side = openSide(library(`ibv_create_cq=${ENOMEM}@1`));
       const limits = await Bun.file("/proc/self/limits").text();
       const isUnlimited = /Max locked memory +unlimited/.test(limits);
       expect(side.rdma.state).toBe(isUnlimited ? "failed" : "memlock");
     });
 
-    test("one device that cannot be opened does not matter where another can", async () => {
+    test("a device that cannot be opened does not matter if another one can", async () => {
       await using side = openSide(library(`devices=2;ibv_open_device=${EIO}@1`));
       expect(side.rdma.state).toBe("ready");
       expect(side.rdma.ports().map(({ device }) => device)).toEqual(["standin1"]);
     });
   });
 
-  describe("of several devices and ports", () => {
-    test("all are there, in order", async () => {
+  describe("several devices and ports", () => {
+    test("are all listed, in order", async () => {
       await using side = openSide(library("devices=2;ports=2;numa=1"));
       const ports = side.rdma.ports();
       expect(ports.map(({ device, number }) => `${device}/${number}`)).toEqual([
@@ -103,7 +103,7 @@ describeNative("RDMA and what goes wrong", () => {
       ]);
     });
 
-    test("only those that were named are used", async () => {
+    test("are used only if named", async () => {
       const path = library("devices=3");
       await using side = openSide(path, { devices: ["standin2", "mlx5_0"] });
       expect(side.rdma.ports().map(({ device }) => device)).toEqual(["standin2"]);
@@ -113,13 +113,13 @@ describeNative("RDMA and what goes wrong", () => {
       expect(nobody.rdma.state).toBe("no_device");
     });
 
-    test("one whose addresses are of this link alone is of no use", async () => {
+    test("are unusable with link-local addresses only", async () => {
       await using side = openSide(library("gid=none"));
       expect(side.rdma.ports().map(({ state }) => state)).toEqual(["no_address"]);
       expect(() => side.rdma.link(0, SETTINGS)).toThrow("device failed");
     });
 
-    test("the address is the one that is asked for", async () => {
+    test("use the configured address", async () => {
       await using byRule = openSide(library(""));
       const chosen = portOf(byRule);
       await using side = openSide(fake().path, { gidIndex: 0 });
@@ -129,7 +129,7 @@ describeNative("RDMA and what goes wrong", () => {
       expect(none.rdma.ports()[0]?.state).toBe("no_address");
     });
 
-    test("InfiniBand goes by LID", async () => {
+    test("use the LID on InfiniBand", async () => {
       await using pair = openPair({ plan: "layer=infiniband" });
       const port = portOf(pair.owner);
       expect(port.linkLayer).toBe("infiniband");
@@ -172,7 +172,7 @@ describeNative("RDMA and what goes wrong", () => {
     },
   );
 
-  test("one wrong bit is seen in the checksum", async () => {
+  test("a wrong bit is detected by the checksum", async () => {
     await using pair = openPair({ plan: "flip@2", settings: { pieceBytes: 64 * KIB } });
     pair.owner.arena.fill(0, MIB, 6n);
     const window = await lend(pair, 0, MIB);
@@ -182,7 +182,7 @@ describeNative("RDMA and what goes wrong", () => {
     expect(done.checksum).toBe(pair.asker.arena.checksum(0, MIB));
   });
 
-  test("what hangs is over when the link is, and writes nothing later", async () => {
+  test("a hung read ends with its queue pair and writes nothing later", async () => {
     await using pair = openPair({ plan: "hang@1" });
     const { owner, asker, reader } = pair;
     owner.arena.fill(0, MIB, 6n);
@@ -198,8 +198,8 @@ describeNative("RDMA and what goes wrong", () => {
     expect(asker.arena.firstWrong(0, MIB, 9n)).toBe(null);
   });
 
-  test("what hangs and cannot be stopped is over when its queue pair is taken away", async () => {
-    // One change of state for each side's beginning, two to connect it, then the end of this one.
+  test("a hung read that cannot be stopped ends when its queue pair is destroyed", async () => {
+    // One state change to create each side, two to connect it, then the end of this one.
     await using pair = openPair({ plan: `hang@1;ibv_modify_qp=${EINVAL}@7` });
     const { asker, reader } = pair;
     const { done } = reader.read(await lend(pair, 0, MIB), 0, MIB);
@@ -212,7 +212,7 @@ describeNative("RDMA and what goes wrong", () => {
   });
 
   describe("memory that cannot be registered", () => {
-    test("is not lent, and the link goes on", async () => {
+    test("is not lent, and the queue pair continues", async () => {
       // The probes of both sides, then the span.
       await using pair = openPair({ plan: `reg=${ENOMEM}@3` });
       const outcome = await pair.lender.lend(0, 4096).lent;
@@ -220,8 +220,8 @@ describeNative("RDMA and what goes wrong", () => {
       await move(pair, 0, 4096, 1n);
     });
 
-    test("is not read into, and the next read tries again", async () => {
-      // The probes of both sides, what is lent, and the second slice of the region.
+    test("is not read into, and the next read retries", async () => {
+      // The probes of both sides, the lent span, and the second slice of the region.
       await using pair = openPair({ plan: `reg=${ENOMEM}@4`, bytes: 257 * MIB });
       const at = 256 * MIB;
       const window = await lend(pair, 0, MIB);
@@ -231,9 +231,9 @@ describeNative("RDMA and what goes wrong", () => {
     });
   });
 
-  describe("a device that does not give up", () => {
+  describe("a device that refuses to release", () => {
     test.each([[`ibv_dereg_mr=${EBUSY}@3`], [`ibv_destroy_qp=${EBUSY}@1`]])(
-      "%s is asked again",
+      "%s is retried",
       async (plan) => {
         await using pair = openPair({ plan });
         await move(pair, 0, MIB, 1n);
@@ -242,26 +242,26 @@ describeNative("RDMA and what goes wrong", () => {
   });
 
   describe("a device that refuses", () => {
-    test("a queue pair makes no link", async () => {
+    test("to create a queue pair fails the call", async () => {
       await using side = openSide(library(`ibv_create_qp=${ENOMEM}@1;ibv_modify_qp=${EINVAL}@1`));
       expect(() => side.rdma.link(0, SETTINGS)).toThrow("device failed (errno 12)");
       expect(() => side.rdma.link(0, SETTINGS)).toThrow("device failed (errno 22)");
       await side.rdma.link(0, SETTINGS)[Symbol.asyncDispose]();
     });
 
-    test.each([[3], [4], [5], [6]])("to connect (call %i) ends the link", async (nth) => {
+    test.each([[3], [4], [5], [6]])("to connect (call %i) ends the queue pair", async (nth) => {
       await using pair = openPair({ plan: `ibv_modify_qp=${EINVAL}@${nth}` });
       const { lender, reader } = pair;
       expect(await Promise.race([lender.ended, reader.ended])).toBe("broken");
     });
 
-    test("to read ends the link", async () => {
+    test("to read ends the queue pair", async () => {
       await using pair = openPair({ plan: `ibv_post_send=${ENOMEM}@2` });
       expect(await read(pair, 4 * MIB)).toBe("broken");
       expect(await pair.reader.ended).toBe("broken");
     });
 
-    test("to say what completed has failed", async () => {
+    test("to report completions counts as failed", async () => {
       await using pair = openPair({ plan: "" });
       await move(pair, 0, MIB, 1n);
       fake().configure(`+ibv_poll_cq=${EIO}@1+`);
@@ -272,7 +272,7 @@ describeNative("RDMA and what goes wrong", () => {
   });
 
   describe("a port", () => {
-    test("that goes down ends its links, and works again when it comes up", async () => {
+    test("that goes down ends its queue pairs, and works again when it comes up", async () => {
       const path = library("devices=2");
       await using owner = openSide(path, { devices: ["standin0"] });
       await using asker = openSide(path, { devices: ["standin0"] });
@@ -293,14 +293,14 @@ describeNative("RDMA and what goes wrong", () => {
       expect(other.told).toEqual([]);
     });
 
-    test("that goes down in the middle of a read ends it", async () => {
+    test("that goes down during a read ends it", async () => {
       await using pair = openPair({ plan: "port-down@3", settings: { pieceBytes: 64 * KIB } });
       expect(["port", "broken"]).toContain(await read(pair, 4 * MIB));
       expect(["port", "broken"]).toContain(await pair.reader.ended);
       await waitFor(() => pair.asker.told.at(-1)?.state === "down");
     });
 
-    test("of a device that fails is gone for good", async () => {
+    test("of a failed device stays unusable", async () => {
       await using pair = openPair();
       await move(pair, 0, MIB, 1n);
       fake().configure("+fatal");
@@ -310,7 +310,7 @@ describeNative("RDMA and what goes wrong", () => {
     });
   });
 
-  test("a region is read into across the pieces in which it is registered", async () => {
+  test("a read crosses the slices in which the region is registered", async () => {
     await using pair = openPair({ bytes: 257 * MIB });
     const edge = 256 * MIB;
     pair.owner.arena.fill(edge - MIB, 2 * MIB, 8n);
@@ -323,7 +323,7 @@ describeNative("RDMA and what goes wrong", () => {
     expect(pair.asker.arena.firstWrong(edge - MIB, 2 * MIB, 8n)).toBe(null);
   });
 
-  test("what is registered goes with the loan", async () => {
+  test("a registration ends with its lending", async () => {
     await using pair = openPair();
     await move(pair, 0, MIB, 1n);
     const before = openThings();

@@ -14,21 +14,21 @@ import { type StandIn, standIn } from "../support/stand-ins.ts";
 export const MIB = 2 ** 20;
 export const KIB = 2 ** 10;
 
-/** Patient enough for a host that does much else, or is emulated. */
+/** Long enough for a busy or an emulated host. */
 export const PATIENCE_MS = 30_000;
 
-/** The library that is named is a real one, with whatever devices this host has. */
+/** Whether HEARTH_TEST_VERBS names a real library, with the devices of this host. */
 export const isReal = process.env.HEARTH_TEST_VERBS !== undefined;
 
 let loaded: StandIn | undefined;
 
-/** The stand-in; only for tests that do not run on real libraries. */
+/** The stand-in. Only for tests that do not run on real libraries. */
 export function fake(): StandIn {
   loaded ??= standIn("libibverbs.so.1");
   return loaded;
 }
 
-/** Path of the library under test. The stand-in begins anew with `plan`. */
+/** Path of the library under test. The stand-in restarts with `plan`. */
 export function verbsLibrary(plan = ""): string {
   const named = process.env.HEARTH_TEST_VERBS;
   if (named !== undefined) return named;
@@ -47,7 +47,7 @@ export const SETTINGS: RdmaLinkSettings = {
 export interface Side extends AsyncDisposable {
   readonly arena: Region;
   readonly rdma: Rdma;
-  /** What `onPort` was told. */
+  /** Ports passed to `onPort`. */
   readonly told: RdmaPort[];
 }
 
@@ -55,7 +55,7 @@ export interface SideOptions extends Partial<RdmaOptions> {
   readonly bytes?: number;
 }
 
-/** An arena and RDMA of it; disposing checks that nothing holds the arena any more. */
+/** An arena with RDMA. Disposing checks that nothing holds the arena any more. */
 export function openSide(library: string, options: SideOptions = {}): Side {
   const { bytes = 16 * MIB, ...rest } = options;
   const native = loadNative();
@@ -89,7 +89,7 @@ export function openSide(library: string, options: SideOptions = {}): Side {
   };
 }
 
-/** The first port that can be used. */
+/** The first usable port. */
 export function portOf(side: Side): RdmaPort {
   const port = side.rdma.ports().find(({ state }) => state === "active");
   if (port === undefined) throw new Error(`no port is active: ${side.rdma.state}`);
@@ -103,7 +103,7 @@ export interface Pair extends AsyncDisposable {
   readonly reader: RdmaLink;
 }
 
-/** A link between two sides of this process. */
+/** A pair of connected queue pairs in this process. */
 export function join(owner: Side, asker: Side, settings: Partial<RdmaLinkSettings> = {}): Pair {
   const lender = owner.rdma.link(portOf(owner).index, { ...SETTINGS, ...settings });
   const reader = asker.rdma.link(portOf(asker).index, { ...SETTINGS, ...settings });
@@ -131,7 +131,7 @@ export function openPair({ plan, settings, ...options }: PairOptions = {}): Pair
   return join(openSide(library, options), openSide(library, options), settings);
 }
 
-/** Lends a block that is a function of `seed`, reads it, and takes it back. */
+/** Lends a block derived from `seed`, reads it, and takes it back. */
 export async function move(pair: Pair, at: number, bytes: number, seed: bigint): Promise<void> {
   const { owner, asker, lender, reader } = pair;
   owner.arena.fill(at, bytes, seed);

@@ -11,7 +11,7 @@ const BLOCKS = 64;
 const of = (kind: string, at: number) =>
   fc.record({ kind: fc.constant(kind), link: fc.nat(LINKS - 1), at: fc.nat(at) });
 
-/** What one side does to one of its links; numbers choose among what there is. */
+/** One operation of a side on one of its queue pairs. Numbers choose among the existing objects. */
 const step = fc.oneof(
   { weight: 5, arbitrary: of("lend", BLOCKS - 1) },
   { weight: 9, arbitrary: of("read", BLOCKS - 1) },
@@ -42,13 +42,13 @@ interface Lent {
   readonly window: Promise<RdmaWindow | null>;
 }
 
-/** Links from the owner to the asker, with what was lent and read over each. */
+/** Queue pairs from the owner to the reader, with the lendings and reads of each. */
 class World {
   readonly #owner: Side;
   readonly #asker: Side;
   readonly #links: { lender: RdmaLink; reader: RdmaLink; lent: Lent[]; tokens: number[] }[];
   readonly #over: PromiseLike<unknown>[] = [];
-  /** Where a read is under way, nobody begins another. */
+  /** While a read into a place is in progress, no other one begins there. */
   readonly #busy = new Set<number>();
 
   constructor(owner: Side, asker: Side) {
@@ -98,7 +98,7 @@ class World {
     this.#over.push(done.then((outcome) => this.#judge(outcome, loan, to)));
   }
 
-  /** What is said to have come is what was lent; and the place is the asker's own again. */
+  /** The bytes read equal the lent ones, and the reader owns the place again. */
   #judge(done: RdmaRead, { at }: Lent, to: number): void {
     this.#busy.delete(to);
     if (!done.ok) return;
@@ -120,8 +120,8 @@ class World {
   }
 }
 
-describeNative("RDMA, whatever is done in whatever order", () => {
-  test("everything comes to an end, and what has come is what was lent", async () => {
+describeNative("RDMA with operations in any order", () => {
+  test("ends every operation, and reads return the lent bytes", async () => {
     await fc.assert(
       fc.asyncProperty(plan, steps, async (faults, many) => {
         fake().configure(`retry=50;${faults}`);

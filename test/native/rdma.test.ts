@@ -31,9 +31,9 @@ function statusOf(call: () => unknown): string {
   }
 }
 
-/** These run on the stand-in, and on a real library where HEARTH_TEST_VERBS names one. */
+/** These tests run on the stand-in, and on a real library if HEARTH_TEST_VERBS names one. */
 describeNative("RDMA", () => {
-  test("says what each port can do", async () => {
+  test("reports the properties of each port", async () => {
     await using side = openSide(verbsLibrary());
     expect(side.rdma.state).toBe("ready");
     const port = portOf(side);
@@ -45,14 +45,14 @@ describeNative("RDMA", () => {
     expect(port.readsOut).toBeGreaterThan(0);
     expect(port.readsIn).toBeGreaterThan(0);
     expect(port.messageBytesMax).toBeGreaterThan(0);
-    // An address of this host alone is of no use to others.
+    // A link-local address is unusable for other hosts.
     if (port.linkLayer === "ethernet") {
       expect(port.isRoceV2).toBe(true);
       expect(port.gid[0]).not.toBe(0xfe);
     }
   });
 
-  test("reads blocks of any length to where they belong", async () => {
+  test("reads blocks of any length to their places", async () => {
     await using pair = openPair();
     const lengths = [1, 31, 4096, 65_537, 256 * KIB, 256 * KIB + 1, MIB + 7, 4 * MIB];
     let offset = 0;
@@ -65,7 +65,7 @@ describeNative("RDMA", () => {
     );
   });
 
-  test("reads any blocks at once, in pieces of any size", async () => {
+  test("reads any blocks in parallel, in pieces of any size", async () => {
     const shape = fc.record({
       pages: fc.integer({ min: 1, max: 80 }),
       lengths: fc.array(fc.integer({ min: 1, max: 400_000 }), { minLength: 1, maxLength: 20 }),
@@ -103,12 +103,12 @@ describeNative("RDMA", () => {
     });
     await Promise.all(reads);
     expect(pair.asker.arena.firstWrong(0, bytes * count, 3n)).toBe(null);
-    // Checksums are taken by several threads: neighbours may change places, no more. Some devices
-    // of software are done with all at once.
+    // Several threads compute the checksums, so adjacent reads may change places, but no more. Some
+    // software devices finish all at once.
     if (!isReal) expect(over.every((read, i) => Math.abs(read - i) < 16)).toBe(true);
   });
 
-  test("reads both ways over one link", async () => {
+  test("reads in both directions over one queue pair", async () => {
     await using pair = openPair();
     const back = {
       owner: pair.asker,
@@ -120,7 +120,7 @@ describeNative("RDMA", () => {
     await Promise.all([move(pair, 0, MIB, 1n), move(back, 2 * MIB, MIB, 2n)]);
   });
 
-  describe("what is not lent", () => {
+  describe("memory that is not lent", () => {
     test.each([
       ["behind the loan", 1],
       ["before the loan", -1],
@@ -137,7 +137,7 @@ describeNative("RDMA", () => {
       expect(pair.asker.arena.firstWrong(0, MIB, 9n)).toBe(null);
     });
 
-    test("cannot be read by who has an old window", async () => {
+    test("cannot be read with an old window", async () => {
       await using pair = openPair({ plan: "retry=100" });
       pair.asker.arena.fill(0, 4096, 9n);
       const { token, lent } = pair.lender.lend(0, 4096);
@@ -150,7 +150,7 @@ describeNative("RDMA", () => {
     });
   });
 
-  test("takes back what is hardly lent, as often as it is told", async () => {
+  test("takes back a lending that has just begun, repeatedly", async () => {
     await using pair = openPair();
     const { token, lent } = pair.lender.lend(0, 4096);
     await Promise.all([pair.lender.takeBack(token), pair.lender.takeBack(token)]);
@@ -160,7 +160,7 @@ describeNative("RDMA", () => {
     await move(pair, 0, 4096, 1n);
   });
 
-  test("begins no more of a read that is given up, and goes on with others", async () => {
+  test("issues no more of a cancelled read, and continues with others", async () => {
     await using pair = openPair({ plan: SLOW, bytes: 2 * SPAN, settings: { pieceBytes: 4096 } });
     const { owner, asker, lender, reader } = pair;
     owner.arena.fill(0, SPAN, 5n);
@@ -171,13 +171,13 @@ describeNative("RDMA", () => {
     reader.cancel(token);
     expect(await done).toEqual({ ok: false, fault: "cancelled" });
     expect(reader.arrived(token)).toBe(0);
-    // Nobody writes to the span any more.
+    // The span is not written any more.
     asker.arena.fill(0, SPAN, 9n);
     await move(pair, SPAN, MIB, 7n);
     expect(asker.arena.firstWrong(0, SPAN, 9n)).toBe(null);
   });
 
-  test("resolves what is under way when its own side ends the link", async () => {
+  test("resolves everything in flight when its own side ends the queue pair", async () => {
     await using pair = openPair({ plan: SLOW, bytes: SPAN, settings: { pieceBytes: 4096 } });
     const { asker, lender, reader } = pair;
     const { token, lent } = lender.lend(0, SPAN);
@@ -190,21 +190,21 @@ describeNative("RDMA", () => {
     await waitFor(() => reader.arrived(read.token) > 0, PATIENCE_MS);
     await reader[Symbol.asyncDispose]();
     const done = await read.done;
-    // Some devices of software have read all of it before anybody can look.
+    // Some software devices have read everything before the cancellation.
     if (!(isReal && done.ok)) expect(done).toEqual({ ok: false, fault: "cancelled" });
     expect(order).toEqual([`read ${done.ok}`, "cancelled"]);
     asker.arena.fill(0, SPAN, 9n);
     await lender[Symbol.asyncDispose]();
     await lender.takeBack(token);
     expect(asker.arena.firstWrong(0, SPAN, 9n)).toBe(null);
-    // A link that has ended says so to whoever asks for more.
+    // A queue pair that has ended reports it for further requests.
     const late = reader.read(outcome.window, 0, 4096);
     expect(await late.done).toEqual({ ok: false, fault: "cancelled" });
     expect(await lender.lend(0, 4096).lent).toEqual({ ok: false, fault: "cancelled" });
     expect(statusOf(() => reader.connect(lender.address))).toBe("closed");
   });
 
-  test("is broken when the other side ends the link", async () => {
+  test("is broken when the other side ends the queue pair", async () => {
     await using pair = openPair({ plan: SLOW, bytes: SPAN, settings: { pieceBytes: 4096 } });
     const { lender, reader } = pair;
     const lent = await lender.lend(0, SPAN).lent;
@@ -217,7 +217,7 @@ describeNative("RDMA", () => {
   });
 
   describe("is bounded", () => {
-    test("in bytes and spans that are lent", async () => {
+    test("in lent bytes and spans", async () => {
       await using pair = openPair({ windowBytes: 64 * KIB, windowSpans: 2 });
       const { lender } = pair;
       const full = { ok: false, fault: "full" } as const;
@@ -245,7 +245,7 @@ describeNative("RDMA", () => {
       expect(outcomes[2]).toEqual({ ok: false, fault: "full" });
     });
 
-    test("in links", async () => {
+    test("in queue pairs", async () => {
       await using side = openSide(verbsLibrary(), { linksMax: 1 });
       const { index } = portOf(side);
       const link = side.rdma.link(index, SETTINGS);
@@ -255,7 +255,7 @@ describeNative("RDMA", () => {
     });
   });
 
-  test("takes no nonsense", async () => {
+  test("refuses invalid settings", async () => {
     await using side = openSide(verbsLibrary());
     const { index } = portOf(side);
     const bad: Partial<RdmaLinkSettings>[] = [
@@ -286,13 +286,13 @@ describeNative("RDMA", () => {
     expect(statusOf(() => link.connect(address))).toBe("exists");
   });
 
-  test("keeps many links apart", async () => {
+  test("keeps many queue pairs apart", async () => {
     const library = verbsLibrary();
     await using owner = openSide(library);
     await using asker = openSide(library);
     const pairs = Array.from({ length: 6 }, () => join(owner, asker));
     await Promise.all(pairs.map((pair, i) => move(pair, i * MIB, MIB, BigInt(i))));
-    // The end of one is none of the others' business.
+    // The end of one does not affect the others.
     await pairs[0]!.reader[Symbol.asyncDispose]();
     await Promise.all(pairs.slice(1).map((pair, i) => move(pair, i * MIB, MIB, BigInt(i + 50))));
   });

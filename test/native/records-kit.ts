@@ -6,18 +6,18 @@ import {
   writeStruct,
 } from "../../src/native/index.ts";
 
-/** Where records belong. `rekeyBytes` of 0: what suits the cipher. */
+/** The position of records in a session. `rekeyBytes` 0: the cipher's limit. */
 export interface RecordPlace {
   readonly id: Uint8Array;
   readonly secret: Uint8Array;
   readonly lane: number;
-  /** 0 from who dialled, 1 to who dialled. */
+  /** 0 from the dialling side, 1 to the dialling side. */
   readonly direction: number;
   readonly cipher: keyof typeof LANE_CIPHER;
   readonly rekeyBytes: number;
 }
 
-/** A record of data as it is written unsealed. */
+/** An unencrypted data record. */
 export function dataRecord(record: {
   readonly transfer: number;
   readonly offset: number;
@@ -59,7 +59,7 @@ function run(
   return code < 0 ? code : to.bytes.slice(0, code);
 }
 
-/** Seals records that are written one behind the other; or the status that says why not. */
+/** Encrypts consecutive records. Returns the status if it fails. */
 export function sealRecords(place: RecordPlace, plain: Uint8Array): Uint8Array | number {
   return run("hearth_records_seal", place, plain, 2 * plain.length + 1024);
 }

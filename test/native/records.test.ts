@@ -12,7 +12,7 @@ const DOCUMENT = join(import.meta.dir, "../../docs/wire-protocol.md");
 const SECRET = Uint8Array.from({ length: 32 }, (_, i) => i);
 const ID = Uint8Array.from({ length: 16 }, (_, i) => 0xf0 - i);
 
-/** Three records of one transfer and an abort; the third has a key of its own. */
+/** Three records of one transfer and an abort. The third has its own key. */
 const PLAIN = Buffer.concat([
   dataRecord({ transfer: 7, offset: 0, payload: "the first record of a transfer", last: false }),
   dataRecord({ transfer: 7, offset: 30, payload: "the second", last: false }),
@@ -34,7 +34,7 @@ interface Golden {
   readonly sealed: string;
 }
 
-/** What docs/wire-protocol.md says, once more and with other means: one record after the other. */
+/** An independent implementation of docs/wire-protocol.md, record by record. */
 function sealByTheBook(plain: Uint8Array, place: RecordPlace): Uint8Array {
   const native = loadNative();
   const words = new DataView(new ArrayBuffer(12));
@@ -85,21 +85,21 @@ function goldenOf(cipher: Golden["cipher"]): Golden {
   };
 }
 
-describeNative("sealed records", () => {
-  test("are those of the golden file", () => {
+describeNative("encrypted records", () => {
+  test("equal the golden file", () => {
     const made = [goldenOf("aegis_128l"), goldenOf("aes_128_gcm")];
     if (process.env.UPDATE_GOLDEN === "1") writeFileSync(GOLDEN, JSON.stringify(made, null, 2));
     expect(made).toEqual(JSON.parse(readFileSync(GOLDEN, "utf8")) as Golden[]);
   });
 
-  test("are those of the document", () => {
+  test("equal those of the document", () => {
     const text = readFileSync(DOCUMENT, "utf8").replaceAll(/\s/g, "");
     for (const { sealed } of [goldenOf("aegis_128l"), goldenOf("aes_128_gcm")]) {
       expect(text).toContain(sealed);
     }
   });
 
-  test("are what the document says, sealed by other means", () => {
+  test("equal an independent implementation of the document", () => {
     const sealed = sealRecords(placeOf("aes_128_gcm"), PLAIN);
     expect((sealed as Uint8Array).toHex()).toBe(
       sealByTheBook(PLAIN, placeOf("aes_128_gcm")).toHex(),
@@ -109,22 +109,22 @@ describeNative("sealed records", () => {
   describe.each(["aegis_128l", "aes_128_gcm"] as const)("%s", (cipher) => {
     const sealed = () => sealRecords(placeOf(cipher), PLAIN) as Uint8Array;
 
-    test("open to what they were", () => {
+    test("decrypt to their content", () => {
       expect(openRecords(placeOf(cipher), sealed())).toEqual(Uint8Array.from(PLAIN));
     });
 
-    test("do not open with any one bit changed", () => {
+    test("are rejected with any bit changed", () => {
       const whole = sealed();
       for (let bit = 0; bit < whole.length * 8; bit++) {
         const changed = Uint8Array.from(whole);
         changed[bit >> 3]! ^= 1 << (bit & 7);
         const opened = openRecords(placeOf(cipher), changed);
-        // A length that is longer now asks for more than there is.
+        // A larger length now exceeds the input.
         expect([STATUS.forged, STATUS.short] as unknown[]).toContain(opened);
       }
     });
 
-    test("do not open cut short anywhere but between two", () => {
+    test("are rejected if cut short anywhere except between two", () => {
       const whole = sealed();
       const ends = [0, 70, 120, 172];
       for (let length = 0; length < whole.length; length++) {
@@ -135,7 +135,7 @@ describeNative("sealed records", () => {
       }
     });
 
-    test("do not open in another order, twice, or with one left out", () => {
+    test("are rejected in another order, repeated, or with one missing", () => {
       const whole = sealed();
       const [one, two, three] = [
         [0, 70],
@@ -148,7 +148,7 @@ describeNative("sealed records", () => {
       expect(openRecords(placeOf(cipher), Buffer.concat([one, two, three]))).toHaveLength(124);
     });
 
-    test("do not open in another place", () => {
+    test("are rejected in another place", () => {
       const place = placeOf(cipher);
       const places: RecordPlace[] = [
         { ...place, lane: 3 },

@@ -21,7 +21,7 @@ function statusOf(run: () => unknown): string {
 }
 
 describeNative("regions", () => {
-  test("bytes come out as they went in, with the checksum of both ways", () => {
+  test("bytes are copied in and out unchanged, with the checksum of both copies", () => {
     using region = arena();
     const from = nativeBuffer(5000);
     crypto.getRandomValues(from.bytes);
@@ -33,7 +33,7 @@ describeNative("regions", () => {
     expect(region.checksum(4096, 5000)).toBe(sent);
   });
 
-  test("a pattern proves itself: another seed, a shift or one wrong byte is found", () => {
+  test("a pattern detects another seed, a shift and one wrong byte", () => {
     using region = arena();
     region.fill(0, 100_000, 42n);
     expect(region.firstWrong(0, 100_000, 42n)).toBeNull();
@@ -46,8 +46,9 @@ describeNative("regions", () => {
     expect(region.firstWrong(0, 100_000, 42n)).toBe(70_001);
   });
 
-  test("a part of it is memory to copy to and from, wherever it lies", () => {
-    // Lives as long as the process: there are views of it. Only pages that are touched are memory.
+  test("any part of it is usable as memory", () => {
+    // The region lives as long as the process, because views of it exist. Only touched pages use
+    // memory.
     const region = arena(2 ** 31 + 2 ** 30);
     const into = nativeBuffer(9_000);
     for (const offset of [0, 4_097, 2 ** 30 - 1, 2 ** 30, 2 ** 31 - 5_000, 3 * 2 ** 30 - 9_000]) {
@@ -65,7 +66,7 @@ describeNative("regions", () => {
     expect(() => region.span(0, 2 ** 30 + 1)).toThrow("no longer");
   });
 
-  test("spans outside are refused and touch nothing", () => {
+  test("spans outside are refused and access nothing", () => {
     using region = arena(4096);
     const some = nativeBuffer(64);
     expect(statusOf(() => region.copyIn(4095, some, 2, false))).toBe("out_of_range");
@@ -74,7 +75,7 @@ describeNative("regions", () => {
     expect(statusOf(() => region.checksum(2 ** 52, 1))).toBe("out_of_range");
   });
 
-  test("odd sizes and impossible wishes are refused", () => {
+  test("odd sizes and impossible options are refused", () => {
     expect(statusOf(() => arena(5000))).toBe("bad_request");
     expect(statusOf(() => arena(0))).toBe("bad_request");
     const wish = { bytes: 4096, hugePages: "require", lockMemory: "off" } as const;
@@ -96,7 +97,7 @@ describeNative("regions", () => {
     native.closeFd(again);
   });
 
-  test("the arena of a process that is gone is taken over with its bytes", async () => {
+  test("the arena of an ended process is taken over with its bytes", async () => {
     using region = arena();
     region.fill(0, MIB, 77n);
     const script = `
@@ -130,7 +131,7 @@ describeNative("regions", () => {
     expect(statusOf(() => native.closeFd(fd))).toBe("system");
   });
 
-  test("pages are put together to huge ones where that is wished", async () => {
+  test("pages are combined into huge ones if requested", async () => {
     const native = loadNative();
     await using queue = new Queue(native, { entries: 8, threads: 1, watches: 1 });
     const bytes = 8 * MIB;
@@ -140,12 +141,12 @@ describeNative("regions", () => {
     using huge = Region.create(native, { bytes, hugePages: "try", lockMemory: "off" });
     huge.fill(2 * MIB, 100, 5n);
     expect(await queue.populate(huge, 4096, bytes - 4096)).toMatchObject({ ok: true });
-    // Not everywhere: a kernel before 6.1, or memory in small pieces, has none to give.
+    // Not on every host: a kernel before 6.1, or fragmented memory, provides none.
     expect([0, 6 * MIB]).toContain(huge.state().hugeBytes);
     expect(huge.firstWrong(2 * MIB, 100, 5n)).toBeNull();
   });
 
-  test("an unsealed file is not mapped: its owner could cut it under us", async () => {
+  test("an unsealed file is not mapped, because its owner could truncate it", async () => {
     const native = loadNative();
     await withTempDir(async (folder) => {
       const path = join(folder, "arena");
@@ -157,13 +158,13 @@ describeNative("regions", () => {
     });
   });
 
-  test("a node is preferred for whole pages; one that does not exist is no fault", () => {
+  test("a node is preferred for whole pages, and a missing node is not an error", () => {
     using region = arena();
     expect(region.preferNode(0, 8_192, 1_023)).toBe(false);
     expect(statusOf(() => region.preferNode(1, 4_096, 0))).toBe("bad_request");
     expect(statusOf(() => region.preferNode(0, 4_096, 1_024))).toBe("bad_request");
     expect(statusOf(() => region.preferNode(MIB, 4_096, 0))).toBe("out_of_range");
-    // Node 0 is there on each kernel that knows nodes at all.
+    // Every kernel that supports nodes has node 0.
     expect(region.preferNode(0, MIB, 0)).toBe(existsSync("/sys/devices/system/node/node0"));
     region.fill(0, MIB, 3n);
     expect(region.firstWrong(0, MIB, 3n)).toBeNull();

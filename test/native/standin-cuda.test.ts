@@ -44,7 +44,7 @@ describeNative("the stand-in for CUDA's driver", () => {
 
   afterEach(() => cuda.configure(""));
 
-  test("does what the latest plan says, and counts from there", () => {
+  test("follows the latest plan, and counts from there", () => {
     cuda.configure("devices=0");
     expect(symbols.cuInit(0)).toBe(NO_DEVICE);
     cuda.configure(`cuDevicePrimaryCtxRetain=${TIMEOUT}@2`);
@@ -64,13 +64,13 @@ describeNative("the stand-in for CUDA's driver", () => {
     expect(cuda.counters()).toEqual({});
   });
 
-  test("plans by the environment, and memory that is out of the host's reach", async () => {
+  test("takes its plan from the environment; the host cannot access its memory", async () => {
     expect(await touch(cuda.path, "cuMemAlloc_v2=2")).toEqual({ text: "0 0 0 2\n", signal: null });
-    // No byte is printed: who reads the address dies of it.
+    // No byte is printed: reading the address kills the process.
     expect(await touch(cuda.path, "")).toEqual({ text: "0 0 0 0\n", signal: "SIGSEGV" });
   });
 
-  test("can lack calls, as an older one does", () =>
+  test("can lack calls, as an older driver does", () =>
     withTempDir((folder) => {
       const path = join(folder, "libcuda.so.1");
       const old = standInLacking("libcuda.so.1", ["cuMemAlloc_v2"], path);

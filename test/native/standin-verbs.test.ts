@@ -22,7 +22,7 @@ describeNative("the stand-in of libibverbs", () => {
     return probeRdma(loadNative(), { library: verbs.path, devices: null, gidIndex: null });
   }
 
-  /** What another process finds there. */
+  /** The devices that another process finds. */
   async function lookInChild(plan: string): Promise<RdmaProbe | null> {
     const env = { ...process.env, STANDIN_VERBS: plan };
     const command = [process.execPath, "-e", LOOK, verbs.path];
@@ -31,7 +31,7 @@ describeNative("the stand-in of libibverbs", () => {
     return (await child.exited) === 0 ? JSON.parse(text) : null;
   }
 
-  test("shows the devices and ports of its plan, with the node that they are near", async () => {
+  test("shows the devices and ports of its plan, with their NUMA nodes", async () => {
     const { ports } = await look("devices=2;ports=2;numa=3;gid=10.1.2.3");
     expect(ports.map(({ device, number }) => `${device}/${number}`)).toEqual([
       ...["standin0/1", "standin0/2", "standin1/1", "standin1/2"],
@@ -45,14 +45,14 @@ describeNative("the stand-in of libibverbs", () => {
     expect(infiniband!.lid).toBeGreaterThan(0);
   });
 
-  test("takes its plan from the environment, and none that nobody can read", async () => {
+  test("takes its plan from the environment, and refuses an invalid one", async () => {
     const found = await lookInChild("devices=3;reads=5");
     expect(found?.ports.map(({ readsOut }) => readsOut)).toEqual([5, 5, 5]);
     expect(await lookInChild("devises=3")).toBeNull();
     expect(() => verbs.configure("devises=3")).toThrow("no plan: devises=3");
   });
 
-  test("counts anew with each plan, and leaves nothing open", async () => {
+  test("restarts its counters with each plan, and leaves nothing open", async () => {
     await look("");
     const { "calls.ibv_open_device": opened, ...others } = verbs.counters();
     expect(opened).toBe(1);

@@ -1,25 +1,44 @@
 import { DIGEST_BYTES } from "../../core/index.ts";
 import {
+  type AcquiredItems,
+  type BlockItems,
+  type CommitItems,
   checkItems,
   copyIn,
   copyOut,
+  type DigestItems,
+  type HandleItems,
   halves,
   isMacZero,
   isZero,
+  type OutcomeItems,
   readMac,
   readSafeU64,
   reservedField,
+  type SlotItems,
   undefinedBits,
   writeMac,
   writeSafeU64,
 } from "./fields.ts";
-import type { Frame } from "./frame.ts";
-import type { AcquiredItems, BlockItems, DigestItems, SlotItems } from "./items.ts";
-import { AcquireFlag, BlockFlag, MAC_BYTES, Op, Outcome, TIER_MASK_ALL } from "./layout.ts";
-import { beginReply, beginRequest, type Output } from "./output.ts";
-import { malformed, type Refusal } from "./refusal.ts";
+import {
+  beginReply,
+  beginRequest,
+  type Frame,
+  malformed,
+  type Output,
+  type Refusal,
+} from "./frame.ts";
+import {
+  AcquireFlag,
+  BlockFlag,
+  CommitFlag,
+  MAC_BYTES,
+  Op,
+  Outcome,
+  TIER_MASK_ALL,
+} from "./layout.ts";
 
-/** Requests that hand out slots, reserve and acquire, and the notices about the GPU tier. */
+/** RESERVE and ACQUIRE, which grant slots, and the notices about the GPU tier. */
 
 const BLOCK_ITEM_BYTES = 80;
 const RESERVED_ITEM_BYTES = 24;
@@ -27,16 +46,16 @@ const ACQUIRED_ITEM_BYTES = 32;
 const BLOCK_FLAGS = BlockFlag.transient | BlockFlag.aliasGiven;
 
 export interface ReserveOptions {
-  /** The conversation the blocks belong to; 0 = none. */
+  /** The session of the blocks; 0 = none. */
   session: bigint;
   /** Handle of the namespace; 0 or absent = the connection's own. */
   namespace?: number;
 }
 
 export interface AcquireOptions {
-  /** Tiers a block may be fetched from, as a mask of `TierBit`; 0 = all. */
+  /** Tiers to fetch from, as a mask of `TierBit`; 0 = all. */
   tiers: number;
-  /** How long a promotion may take; 0 = as long as the agent thinks right. */
+  /** Deadline of a promotion; 0 = the agent's default. */
   deadlineMs: number;
   stopAtMiss: boolean;
   /** Handle of the namespace, below 65,536; 0 or absent = the connection's own. */
@@ -157,7 +176,7 @@ function readBlocks(frame: Frame, at: number, into: BlockItems): Refusal | null 
   return null;
 }
 
-/** `bytes` goes out as the slot's capacity. Of an item without a slot only the outcome is sent. */
+/** `bytes` is sent as the slot's capacity. For an item without a slot only the outcome is sent. */
 export function encodeReserveReply(
   output: Output,
   requestId: number,
@@ -215,7 +234,7 @@ export function decodeAcquireRequest(
   return null;
 }
 
-/** Of an item that was not acquired only the outcome is sent. */
+/** For an item that was not acquired only the outcome is sent. */
 export function encodeAcquireReply(
   output: Output,
   requestId: number,
@@ -235,7 +254,7 @@ export function encodeAcquireReply(
   }
 }
 
-/** `macs`: as `decodeCommitRequest` has it. */
+/** `macs`: as for `decodeCommitRequest`. */
 export function decodeAcquireReply(
   frame: Frame,
   into: AcquiredItems,
@@ -273,7 +292,7 @@ function writeSlot(output: Output, at: number, slots: Readonly<SlotItems>, i: nu
   writeSafeU64(view, at + 16, ok ? slots.offset[i]! : 0);
 }
 
-/** False where outcome or offset are out of range, or an item without a slot names one. */
+/** False if the outcome or the offset is out of range, or an item without a slot names one. */
 function readSlot(frame: Frame, at: number, into: SlotItems, i: number): boolean {
   const { view } = frame;
   const outcome = view.getUint32(at, true);
@@ -291,4 +310,147 @@ function readSlot(frame: Frame, at: number, into: SlotItems, i: number): boolean
 
 function slotOutOfRange(frame: Frame): Refusal {
   return malformed(`reply ${frame.requestId}: an outcome, a slot or an offset is out of range`);
+}
+
+/** Requests that name granted slots: commit, abort, release, report. */
+
+const COMMIT_ITEM_BYTES = 24;
+const HANDLE_ITEM_BYTES = 8;
+const OUTCOME_ITEM_BYTES = 8;
+
+export function encodeCommitRequest(
+  output: Output,
+  requestId: number,
+  handles: Readonly<CommitItems>,
+  noReply = false,
+  macs: Uint8Array | null = null,
+): void {
+  const { count } = handles;
+  const itemBytes = COMMIT_ITEM_BYTES + (macs === null ? 0 : MAC_BYTES);
+  let at = beginRequest(output, Op.commit, requestId, count, count * itemBytes, noReply);
+  const { view } = output;
+  const checksums = halves(handles.checksum, count);
+  for (let i = 0; i < count; i++, at += itemBytes) {
+    const given = (handles.flags[i]! & CommitFlag.checksumGiven) !== 0;
+    view.setUint32(at, handles.slot[i]!, true);
+    view.setUint32(at + 4, handles.generation[i]!, true);
+    view.setUint32(at + 8, given ? checksums[2 * i]! : 0, true);
+    view.setUint32(at + 12, given ? checksums[2 * i + 1]! : 0, true);
+    view.setUint32(at + 16, handles.flags[i]!, true);
+    view.setUint32(at + 20, 0, true);
+    if (macs !== null) writeMac(output, at + COMMIT_ITEM_BYTES, macs, i, hasMac(handles.flags[i]!));
+  }
+}
+
+/** `macs`: receives the MACs, 16 bytes per item, on a connection with `Feature.mac`. */
+export function decodeCommitRequest(
+  frame: Frame,
+  into: CommitItems,
+  macs: Uint8Array | null = null,
+): Refusal | null {
+  const itemBytes = COMMIT_ITEM_BYTES + (macs === null ? 0 : MAC_BYTES);
+  const known = CommitFlag.checksumGiven | (macs === null ? 0 : CommitFlag.macGiven);
+  const bad = checkItems(frame, 0, itemBytes, into.slot.length);
+  if (bad !== null) return bad;
+  const { view } = frame;
+  const checksums = halves(into.checksum, frame.count);
+  for (let i = 0, at = frame.body; i < frame.count; i++, at += itemBytes) {
+    const low = view.getUint32(at + 8, true);
+    const high = view.getUint32(at + 12, true);
+    const flags = view.getUint32(at + 16, true);
+    if (view.getUint32(at + 20, true) !== 0) return reservedField(frame);
+    if ((flags & ~known) !== 0) return undefinedBits(frame, "an item's flags");
+    if (macs !== null) {
+      readMac(frame, at + COMMIT_ITEM_BYTES, macs, i);
+      if (hasMac(flags) === isMacZero(macs, i))
+        return malformed("a MAC must be nonzero with item flag bit 1, and zero without it");
+    }
+    if ((flags & CommitFlag.checksumGiven) === 0 && (low | high) !== 0)
+      return malformed("a checksum without its flag: set item flag bit 0, or send checksum 0");
+    into.slot[i] = view.getUint32(at, true);
+    into.generation[i] = view.getUint32(at + 4, true);
+    checksums[2 * i] = low;
+    checksums[2 * i + 1] = high;
+    into.flags[i] = flags;
+  }
+  into.count = frame.count;
+  return null;
+}
+
+const hasMac = (flags: number) => (flags & CommitFlag.macGiven) !== 0;
+
+type HandleOp = typeof Op.abort | typeof Op.release | typeof Op.report;
+
+/** ABORT, RELEASE and REPORT have the same layout. */
+export function encodeHandlesRequest(
+  output: Output,
+  op: HandleOp,
+  requestId: number,
+  handles: Readonly<HandleItems>,
+  noReply = false,
+): void {
+  const { count } = handles;
+  let at = beginRequest(output, op, requestId, count, count * HANDLE_ITEM_BYTES, noReply);
+  for (let i = 0; i < count; i++, at += HANDLE_ITEM_BYTES) {
+    output.view.setUint32(at, handles.slot[i]!, true);
+    output.view.setUint32(at + 4, handles.generation[i]!, true);
+  }
+}
+
+export function decodeHandlesRequest(frame: Frame, into: HandleItems): Refusal | null {
+  const bad = checkItems(frame, 0, HANDLE_ITEM_BYTES, into.slot.length);
+  if (bad !== null) return bad;
+  for (let i = 0, at = frame.body; i < frame.count; i++, at += HANDLE_ITEM_BYTES) {
+    into.slot[i] = frame.view.getUint32(at, true);
+    into.generation[i] = frame.view.getUint32(at + 4, true);
+  }
+  into.count = frame.count;
+  return null;
+}
+
+/** Operations whose reply is one outcome per item. */
+export type OutcomeOp = Exclude<
+  (typeof Op)[keyof typeof Op],
+  | typeof Op.hello
+  | typeof Op.ping
+  | typeof Op.identify
+  | typeof Op.match
+  | typeof Op.reserve
+  | typeof Op.acquire
+  | typeof Op.sessionStatus
+  | typeof Op.sessionList
+  | typeof Op.gpuDevices
+  | typeof Op.gpuRegister
+  | typeof Op.gpuWarm
+  | typeof Op.join
+  | typeof Op.lookup
+  | typeof Op.command
+  | typeof Op.namespace
+>;
+
+export function encodeOutcomesReply(
+  output: Output,
+  op: OutcomeOp,
+  requestId: number,
+  outcomes: Readonly<OutcomeItems>,
+): void {
+  const { count } = outcomes;
+  let at = beginReply(output, op, requestId, count, count * OUTCOME_ITEM_BYTES);
+  for (let i = 0; i < count; i++, at += OUTCOME_ITEM_BYTES) {
+    output.view.setUint32(at, outcomes.outcome[i]!, true);
+    output.view.setUint32(at + 4, 0, true);
+  }
+}
+
+export function decodeOutcomesReply(frame: Frame, into: OutcomeItems): Refusal | null {
+  const bad = checkItems(frame, 0, OUTCOME_ITEM_BYTES, into.outcome.length);
+  if (bad !== null) return bad;
+  for (let i = 0, at = frame.body; i < frame.count; i++, at += OUTCOME_ITEM_BYTES) {
+    const outcome = frame.view.getUint32(at, true);
+    if (outcome > Outcome.device) return malformed(`reply: outcome ${outcome} is not defined`);
+    if (frame.view.getUint32(at + 4, true) !== 0) return reservedField(frame);
+    into.outcome[i] = outcome;
+  }
+  into.count = frame.count;
+  return null;
 }

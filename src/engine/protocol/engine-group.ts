@@ -8,7 +8,17 @@ import {
   reservedField,
   undefinedBits,
 } from "./fields.ts";
-import type { Frame } from "./frame.ts";
+import {
+  beginReply,
+  beginRequest,
+  type Decoded,
+  decoded,
+  type Frame,
+  malformed,
+  type Output,
+  type Refusal,
+  refused,
+} from "./frame.ts";
 import {
   ANNOUNCE_ITEM_BYTES,
   AnnounceFlag,
@@ -20,10 +30,8 @@ import {
   padded,
   SALT_BYTES_MAX,
 } from "./layout.ts";
-import { beginReply, beginRequest, type Output } from "./output.ts";
-import { type Decoded, decoded, malformed, type Refusal, refused } from "./refusal.ts";
 
-/** Requests of connections that form one engine: namespace, join, unhold, announce, command. */
+/** Requests of the connections that form an engine: namespace, join, unhold, announce, command. */
 
 const NAMESPACE_HEAD_BYTES = 40;
 const NAMESPACE_REPLY_BYTES = 40;
@@ -33,7 +41,7 @@ const UNHOLD_ITEM_BYTES = 8;
 const ANNOUNCE_HEAD_BYTES = 24;
 const COMMAND_HEAD_BYTES = 8;
 
-/** What a namespace differs in from the connection's own. */
+/** How a namespace differs from the connection's own. */
 export interface NamespaceRequest {
   /** 32 bytes over the adapter's weights; null = no adapter. */
   readonly loraDigest: Uint8Array | null;
@@ -41,7 +49,7 @@ export interface NamespaceRequest {
 }
 
 export interface NamespaceReply {
-  /** What requests of this connection name it by. */
+  /** Handle of the namespace in requests of this connection. */
   readonly namespace: number;
   /** 32 bytes. */
   readonly namespaceId: Uint8Array;
@@ -85,9 +93,11 @@ export function decodeNamespaceRequest(frame: Frame): Decoded<NamespaceRequest> 
   if (!isZero(bytes, saltAt + saltBytes, end)) return refused(reservedField(frame));
   if (!hasLora && !isZero(bytes, loraAt, loraAt + DIGEST_BYTES))
     return refused(malformed("namespace: a digest without its flag: set bit 0, or send zeros"));
-  // The manifest knows no empty text: an empty salt is none.
+  // A manifest cannot contain an empty text, so an empty salt means none.
   if (hasSalt !== saltBytes > 0)
-    return refused(malformed("namespace: a salt has its flag and at least one byte, or neither"));
+    return refused(
+      malformed("namespace: set the salt's flag and send at least one byte, or neither"),
+    );
   const salt = readUtf8(bytes, saltAt, saltAt + saltBytes);
   if (salt === null) return refused(malformed("namespace: the salt is not UTF-8"));
   return decoded({
@@ -117,7 +127,7 @@ export function decodeNamespaceReply(frame: Frame): Decoded<NamespaceReply> {
 }
 
 export interface JoinRequest {
-  /** 16 bytes, the same on all connections of an engine; not all zero. */
+  /** 16 bytes, the same on all connections of an engine. Not all zero. */
   readonly engine: Uint8Array;
   readonly role: EngineRole;
 }
@@ -138,10 +148,10 @@ export function decodeJoinRequest(frame: Frame): Decoded<JoinRequest> {
   if (fixed !== null) return refused(fixed);
   const { bytes, view, body } = frame;
   const role = view.getUint32(body + 16, true);
-  if (!isRole(role)) return refused(malformed(`join: role ${role} is none of 0, 1, 2`));
+  if (!isRole(role)) return refused(malformed(`join: role ${role} is undefined: use 0, 1 or 2`));
   if (view.getUint32(body + 20, true) !== 0) return refused(reservedField(frame));
   if (isZero(bytes, body, body + ENGINE_ID_BYTES))
-    return refused(malformed("join: the engine's id is not all zeros: draw 16 random bytes"));
+    return refused(malformed("join: the engine's id is all zeros: use 16 random bytes"));
   return decoded({ engine: bytes.slice(body, body + ENGINE_ID_BYTES), role });
 }
 
@@ -149,14 +159,14 @@ function isRole(role: number): role is EngineRole {
   return role <= EngineRole.worker;
 }
 
-/** `members`: connections of the engine now. */
+/** `members`: the engine's current number of connections. */
 export function encodeJoinReply(output: Output, requestId: number, members: number): void {
   const at = beginReply(output, Op.join, requestId, 0, JOIN_REPLY_BYTES);
   output.view.setUint32(at, members, true);
   output.view.setUint32(at + 4, 0, true);
 }
 
-/** The engine's connections, or a refusal. */
+/** The engine's number of connections, or a refusal. */
 export function decodeJoinReply(frame: Frame): number | Refusal {
   const fixed = checkFixed(frame, 0, JOIN_REPLY_BYTES);
   if (fixed !== null) return fixed;
@@ -192,7 +202,7 @@ export function decodeUnholdRequest(frame: Frame, itemsMax: number): Decoded<rea
 
 export interface AnnounceRequest {
   readonly layer: number;
-  /** How long the announcement counts. */
+  /** How long the announcement is valid. */
   readonly ttlMs: number;
   readonly kind: AnnounceKind;
   /** Bits of `AnnounceFlag`. */
@@ -200,7 +210,7 @@ export interface AnnounceRequest {
   /** Handle of the namespace; 0 = the connection's own. */
   readonly namespace: number;
   readonly count: number;
-  /** Digests or chain keys, packed: borrowed from the frame. */
+  /** Digests or chain keys, packed. Borrowed from the frame. */
   readonly items: Uint8Array;
 }
 
@@ -225,15 +235,21 @@ export function decodeAnnounceRequest(frame: Frame, itemsMax: number): Decoded<A
     return refused(malformed("announce: the body is cut short"));
   const word = (i: number) => view.getUint32(body + 4 * i, true);
   const [kind, flags] = [word(2), word(3)];
-  if (!isAnnounceKind(kind)) return refused(malformed(`announce: kind ${kind} is none of 0, 1, 3`));
+  if (!isAnnounceKind(kind))
+    return refused(malformed(`announce: kind ${kind} is undefined: use 0, 1 or 3`));
   const bad = checkItems(frame, ANNOUNCE_HEAD_BYTES, ANNOUNCE_ITEM_BYTES[kind], itemsMax);
   if (bad !== null) return refused(bad);
   if ((flags & ~(AnnounceFlag.family | AnnounceFlag.withdraw)) !== 0)
     return refused(undefinedBits(frame, "flags"));
   if (word(5) !== 0) return refused(reservedField(frame));
   return decoded({
-    ...{ layer: word(0), ttlMs: word(1), kind, flags },
-    ...{ namespace: word(4), count, items: bytes.subarray(body + ANNOUNCE_HEAD_BYTES, end) },
+    layer: word(0),
+    ttlMs: word(1),
+    kind,
+    flags,
+    namespace: word(4),
+    count,
+    items: bytes.subarray(body + ANNOUNCE_HEAD_BYTES, end),
   });
 }
 
@@ -241,7 +257,7 @@ function isAnnounceKind(kind: number): kind is AnnounceKind {
   return kind in ANNOUNCE_ITEM_BYTES;
 }
 
-/** A command, and the receipt that answers it, have one shape: JSON as UTF-8. */
+/** A command and its receipt have the same layout: JSON as UTF-8. */
 export function encodeCommandRequest(output: Output, requestId: number, json: Uint8Array): void {
   const bodyBytes = COMMAND_HEAD_BYTES + padded(json.length);
   writeText(output, beginRequest(output, Op.command, requestId, 0, bodyBytes), bodyBytes, json);
@@ -252,7 +268,7 @@ export function encodeCommandReply(output: Output, requestId: number, json: Uint
   writeText(output, beginReply(output, Op.command, requestId, 0, bodyBytes), bodyBytes, json);
 }
 
-/** A copy of the JSON. */
+/** Returns a copy of the JSON. */
 export function decodeCommand(frame: Frame): Decoded<Uint8Array> {
   const { bytes, view, body, end } = frame;
   if (end - body < COMMAND_HEAD_BYTES) return refused(malformed("command: the body is cut short"));

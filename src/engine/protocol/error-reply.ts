@@ -1,19 +1,27 @@
 import { isZero, readUtf8, reservedField } from "./fields.ts";
-import type { Frame, FrameHead } from "./frame.ts";
+import {
+  beginFrame,
+  type Decoded,
+  decoded,
+  type Frame,
+  type FrameHead,
+  malformed,
+  type Output,
+  type Refusal,
+  refused,
+} from "./frame.ts";
 import { ERROR_TEXT_BYTES_MAX, FrameFlag, type FrameStatus, padded } from "./layout.ts";
-import { beginFrame, type Output } from "./output.ts";
-import { type Decoded, decoded, malformed, type Refusal, refused } from "./refusal.ts";
 
-/** What a reply with a status other than 0 says. */
+/** Content of a reply with a status other than 0. */
 export interface ErrorReply {
-  /** A `FrameStatus`; a later agent may send one this side does not know. */
+  /** A `FrameStatus`. A newer agent may send one that this client does not know. */
   readonly status: number;
   readonly text: string;
 }
 
 const encoder = new TextEncoder();
 
-/** Text beyond 512 bytes is cut at a character's boundary. */
+/** Text beyond 512 bytes is cut at a character boundary. */
 export function encodeErrorReply(
   output: Output,
   op: number,
@@ -30,15 +38,16 @@ export function encodeErrorReply(
   output.bytes.set(room.subarray(0, padded(written)), at + 8);
 }
 
-/** Answers a refused frame. */
+/** Writes the answer to a refused frame. */
 export function encodeRefusal(output: Output, { op, requestId }: FrameHead, reason: Refusal): void {
   encodeErrorReply(output, op, requestId, reason.status, reason.text);
 }
 
-/** Asked only of a reply whose status is not 0. */
+/** Only for a reply with a status other than 0. */
 export function decodeErrorReply(frame: Frame): Decoded<ErrorReply> {
   const { bytes, view, body, end } = frame;
-  if (frame.count !== 0 || end - body < 8) return refused(malformed("error reply: cut short"));
+  if (frame.count !== 0 || end - body < 8)
+    return refused(malformed("error reply: the body is cut short"));
   const textBytes = view.getUint32(body, true);
   if (textBytes > ERROR_TEXT_BYTES_MAX)
     return refused(malformed(`error reply: the text is at most ${ERROR_TEXT_BYTES_MAX} bytes`));

@@ -1,16 +1,15 @@
 import { assert } from "../../core/index.ts";
-import type { Frame } from "./frame.ts";
+import { type Frame, malformed, type Refusal, refusal } from "./frame.ts";
 import { FrameStatus, MAC_BYTES, opName } from "./layout.ts";
-import { malformed, type Refusal, refusal } from "./refusal.ts";
 
-// Set by the fuzzer's own test only: plants the bug below, which the fuzzer must then find.
+// Set only by the fuzzer's own test: enables the planted bug below, which the fuzzer must find.
 declare const HEARTH_CANARY: boolean;
 
 const U32_RANGE = 2 ** 32;
-/** The upper word of the largest integer a double holds exactly. */
+/** Upper word of the largest integer that a double represents exactly. */
 const SAFE_HIGH_MAX = 2 ** 21 - 1;
 
-/** Judges length and count together, before anything is read or allocated. */
+/** Checks length and count together, before anything is read or allocated. */
 export function checkItems(
   frame: Frame,
   headBytes: number,
@@ -19,13 +18,13 @@ export function checkItems(
 ): Refusal | null {
   const wanted = headBytes + frame.count * itemBytes;
   const length = frame.end - frame.body;
-  // With the planted bug, a count with this bit is believed. One expression: the executable is
-  // built with the constant false, and nothing of this is left in it.
+  // With the planted bug, a count with this bit is believed. It is a single expression, so that the
+  // executable, which is built with the constant false, contains none of it.
   const believed =
     typeof HEARTH_CANARY !== "undefined" && HEARTH_CANARY && (frame.count & 0x40) !== 0;
   if (length !== wanted && !believed) {
     const what = `${opName(frame.op)} of ${frame.count} items`;
-    return malformed(`${what}: the body is ${wanted} bytes long, not ${length}`);
+    return malformed(`${what}: the body has ${length} bytes, expected ${wanted}`);
   }
   return checkCount(frame, countMax);
 }
@@ -34,24 +33,24 @@ export function checkCount(frame: Frame, countMax: number): Refusal | null {
   if (frame.count > countMax)
     return refusal(
       FrameStatus.limit,
-      `${frame.count} items in one frame: split it, at most ${countMax} are taken`,
+      `${frame.count} items in one frame: split it, the limit is ${countMax}`,
     );
   return null;
 }
 
-/** Judges a body without items: `count` has to be `count`, the body `bytes` long. */
+/** Checks a body without items: the count must be `count` and the length `bytes`. */
 export function checkFixed(frame: Frame, count: number, bytes: number): Refusal | null {
   if (frame.count !== count)
-    return malformed(`${opName(frame.op)}: the count is ${count}, not ${frame.count}`);
+    return malformed(`${opName(frame.op)}: the count is ${frame.count}, expected ${count}`);
   if (frame.end - frame.body !== bytes)
     return malformed(
-      `${opName(frame.op)}: the body is ${bytes} bytes long, not ${frame.end - frame.body}`,
+      `${opName(frame.op)}: the body has ${frame.end - frame.body} bytes, expected ${bytes}`,
     );
   return null;
 }
 
 export function reservedField(frame: Frame): Refusal {
-  return malformed(`${opName(frame.op)}: reserved fields and padding are zero`);
+  return malformed(`${opName(frame.op)}: reserved fields and padding must be zero`);
 }
 
 export function undefinedBits(frame: Frame, field: string): Refusal {
@@ -64,7 +63,7 @@ export function isZero(bytes: Uint8Array, from: number, to: number): boolean {
   return true;
 }
 
-/** A u64 as number, or null where a double would round it. */
+/** Reads a u64 as number. Null if a double cannot represent it. */
 export function readSafeU64(view: DataView, at: number): number | null {
   const high = view.getUint32(at + 4, true);
   return high > SAFE_HIGH_MAX ? null : high * U32_RANGE + view.getUint32(at, true);
@@ -86,12 +85,12 @@ export function copyIn(from: Uint8Array, length: number, into: Uint8Array, at: n
   into.set(from.length === length ? from : from.subarray(0, length), at);
 }
 
-/** The 32-bit halves of u64s, low half first: they are copied without becoming bigints. */
+/** The 32-bit halves of u64s, low half first, for copying without bigints. */
 export function halves(words: BigUint64Array, count: number): Uint32Array {
   return new Uint32Array(words.buffer, words.byteOffset, 2 * count);
 }
 
-/** Writes MAC `i` of a column of MACs to `at`; zeros unless `isGiven`. */
+/** Writes MAC `i` of a column to `at`, or zeros unless `isGiven`. */
 export function writeMac(
   { bytes }: { readonly bytes: Uint8Array },
   at: number,
@@ -103,7 +102,7 @@ export function writeMac(
   else bytes.set(macs.subarray(i * MAC_BYTES, (i + 1) * MAC_BYTES), at);
 }
 
-/** Reads the MAC at `at` as number `i` of a column. */
+/** Reads the MAC at `at` into position `i` of a column. */
 export function readMac({ bytes }: Frame, at: number, macs: Uint8Array, i: number): void {
   macs.set(bytes.subarray(at, at + MAC_BYTES), i * MAC_BYTES);
 }
@@ -114,7 +113,7 @@ export function isMacZero(macs: Uint8Array, i: number): boolean {
 
 const strictUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-/** Text of `bytes[from, to)`, or null where it is not UTF-8. */
+/** Text of `bytes[from, to)`. Null if it is not valid UTF-8. */
 export function readUtf8(bytes: Uint8Array, from: number, to: number): string | null {
   try {
     return strictUtf8.decode(bytes.subarray(from, to));
@@ -122,4 +121,55 @@ export function readUtf8(bytes: Uint8Array, from: number, to: number): string | 
     if (thrown instanceof TypeError) return null;
     throw thrown;
   }
+}
+
+/**
+ * The items of frames, as columns. Decoders fill the first `count` entries of the caller's arrays
+ * and never grow them. The batches of `src/store` extend these shapes.
+ */
+
+/** Blocks by name: digest `i` is `digests[32 i, 32 i + 32)`; one layer for all of them. */
+export interface DigestItems {
+  count: number;
+  layer: number;
+  readonly digests: Uint8Array;
+}
+
+/** Blocks to be written or mirrored. A parent of 32 zero bytes means none. */
+export interface BlockItems extends DigestItems {
+  readonly parents: Uint8Array;
+  /** Low and high half of the engine's 64-bit hash. Zero without `BlockFlag.aliasGiven`. */
+  readonly aliasLo: Uint32Array;
+  readonly aliasHi: Uint32Array;
+  readonly bytes: Uint32Array;
+  readonly flags: Uint32Array;
+}
+
+/** Slots by number and generation. */
+export interface HandleItems {
+  count: number;
+  readonly slot: Uint32Array;
+  readonly generation: Uint32Array;
+}
+
+/** Slots whose bytes are complete. Checksum and MAC are valid only with their `CommitFlag`. */
+export interface CommitItems extends HandleItems {
+  readonly checksum: BigUint64Array;
+  readonly flags: Uint32Array;
+}
+
+export interface OutcomeItems {
+  count: number;
+  readonly outcome: Uint32Array;
+}
+
+/** Granted slots. `bytes` is the capacity of a reserved slot or the length of an acquired block. */
+export interface SlotItems extends OutcomeItems, HandleItems {
+  readonly bytes: Uint32Array;
+  /** Offset in the arena in bytes. */
+  readonly offset: Float64Array;
+}
+
+export interface AcquiredItems extends SlotItems {
+  readonly checksum: BigUint64Array;
 }

@@ -1,3 +1,4 @@
+import { assert } from "../../core/index.ts";
 import {
   ALIGNMENT,
   FrameFlag,
@@ -6,31 +7,30 @@ import {
   mayGoUnanswered,
   opName,
 } from "./layout.ts";
-import { malformed, type Refusal, refusal } from "./refusal.ts";
 
 /**
- * One received frame. The object and the memory behind it are reused: both hold only until the sink
- * that was given the frame returns.
+ * A received frame. The object and its memory are reused: both are valid only until the frame's
+ * sink returns.
  */
 export interface Frame {
-  /** Whole frame, header included, in bytes. */
+  /** Length of the whole frame, header included, in bytes. */
   length: number;
   op: number;
   flags: number;
   status: number;
   requestId: number;
-  /** Items in the frame. */
+  /** Number of items in the frame. */
   count: number;
   bytes: Uint8Array;
-  /** Over the same memory as `bytes`, with the same offsets. */
+  /** A view of the same memory as `bytes`, with the same offsets. */
   view: DataView;
   /** Offset of the body's first byte. */
   body: number;
-  /** Offset behind the body's last byte. */
+  /** Offset after the body's last byte. */
   end: number;
 }
 
-/** What an answer needs of the frame that it answers. */
+/** The fields of a frame that its answer needs. */
 export type FrameHead = Pick<Frame, "op" | "flags" | "requestId">;
 
 export type FrameDirection = "requests" | "replies";
@@ -42,7 +42,7 @@ export function emptyFrame(): Frame {
   return { ...numbers, bytes, view, body: HEADER_BYTES, end: HEADER_BYTES };
 }
 
-/** Reads the sixteen bytes at `at` into the frame; the body is not looked at. */
+/** Reads the 16-byte header at `at` into the frame. The body is not accessed. */
 export function readHeader(bytes: Uint8Array, view: DataView, at: number, into: Frame): void {
   into.length = view.getUint32(at, true);
   into.op = view.getUint8(at + 4);
@@ -56,18 +56,18 @@ export function readHeader(bytes: Uint8Array, view: DataView, at: number, into: 
   into.end = at + into.length;
 }
 
-/** Judges a header by itself, before a byte of its body is kept. */
+/** Checks a header before any byte of its body is kept. */
 export function checkHeader(
   frame: Frame,
   direction: FrameDirection,
   frameBytesMax: number,
 ): Refusal | null {
   if (frame.length < HEADER_BYTES || frame.length % ALIGNMENT !== 0)
-    return malformed(`frame length ${frame.length}: send a multiple of 8, at least 16`);
+    return malformed(`invalid frame length ${frame.length}: send a multiple of 8, at least 16`);
   if (frame.length > frameBytesMax)
     return refusal(
       FrameStatus.frameTooLarge,
-      `frame of ${frame.length} bytes: split it, at most ${frameBytesMax} are taken`,
+      `frame of ${frame.length} bytes: split it, the limit is ${frameBytesMax}`,
     );
   if ((frame.flags & ~(FrameFlag.reply | FrameFlag.noReply)) !== 0)
     return malformed(`frame flags ${frame.flags}: only bits 0 and 1 are defined`);
@@ -76,21 +76,359 @@ export function checkHeader(
 
 function checkRequestHeader(frame: Frame): Refusal | null {
   if ((frame.flags & FrameFlag.reply) !== 0)
-    return malformed("a reply came where requests are due: clear flag bit 0");
-  if (frame.status !== 0) return malformed("a request has status 0");
+    return malformed("received a reply, expected a request: clear flag bit 0");
+  if (frame.status !== 0) return malformed("the status of a request must be 0");
   if ((frame.flags & FrameFlag.noReply) !== 0 && !mayGoUnanswered(frame.op))
-    return malformed(
-      `${opName(frame.op)} hands something out: clear flag bit 1 and read the reply`,
-    );
+    return malformed(`${opName(frame.op)} requires a reply: clear flag bit 1 and read it`);
   return null;
 }
 
 function checkReplyHeader(frame: Frame): Refusal | null {
-  if (frame.flags !== FrameFlag.reply) return malformed("a reply has exactly flag bit 0 set");
+  if (frame.flags !== FrameFlag.reply) return malformed("a reply must have exactly flag bit 0 set");
   return null;
 }
 
-/** Whether the sender of this request waits for an answer. */
+/** Whether the sender of this request expects an answer. */
 export function wantsReply(frame: FrameHead): boolean {
   return (frame.flags & FrameFlag.noReply) === 0;
+}
+
+/**
+ * Why a frame is refused. It is sent to the client; after a fatal refusal the connection closes.
+ */
+export interface Refusal {
+  readonly status: Exclude<FrameStatus, typeof FrameStatus.ok>;
+  /** One sentence that includes the fix. */
+  readonly text: string;
+  readonly fatal: boolean;
+}
+
+/**
+ * Whether the connection closes after a frame with this status. `limit` closes it only for a flood.
+ */
+const FATAL: Readonly<Record<Refusal["status"], boolean>> = {
+  [FrameStatus.malformed]: true,
+  [FrameStatus.unknownOp]: false,
+  [FrameStatus.version]: true,
+  [FrameStatus.frameTooLarge]: true,
+  [FrameStatus.notGreeted]: true,
+  [FrameStatus.limit]: false,
+  [FrameStatus.internal]: true,
+  [FrameStatus.manifestRefused]: true,
+  [FrameStatus.overstayed]: true,
+  [FrameStatus.draining]: false,
+};
+
+export function refusal(status: Refusal["status"], text: string, fatal = FATAL[status]): Refusal {
+  return { status, text, fatal };
+}
+
+export function malformed(text: string): Refusal {
+  return refusal(FrameStatus.malformed, text);
+}
+
+/** A value decoded from a frame, or why the frame is refused. */
+export type Decoded<Value> =
+  | { readonly ok: true; readonly value: Value }
+  | { readonly ok: false; readonly refusal: Refusal };
+
+export function decoded<Value>(value: Value): Decoded<Value> {
+  return { ok: true, value };
+}
+
+export function refused<Value>(reason: Refusal): Decoded<Value> {
+  return { ok: false, refusal: reason };
+}
+
+/**
+ * Output buffer. Frames are appended at `end`; bytes that the socket accepted are removed from
+ * `start`. The caller bounds it: it checks `pendingBytes` before it answers more.
+ */
+export interface Output {
+  bytes: Uint8Array<ArrayBuffer>;
+  view: DataView;
+  start: number;
+  end: number;
+}
+
+const OUTPUT_BYTES_MIN = 4 * 1024;
+/** A larger buffer is released as soon as it is empty. */
+const OUTPUT_BYTES_KEPT = 256 * 1024;
+
+export function createOutput(): Output {
+  const bytes = new Uint8Array(OUTPUT_BYTES_MIN);
+  return { bytes, view: new DataView(bytes.buffer), start: 0, end: 0 };
+}
+
+export function pendingBytes(output: Output): number {
+  return output.end - output.start;
+}
+
+/** Bytes to write next: a view that is valid until the next frame is appended. */
+export function pendingOutput(output: Output): Uint8Array {
+  return output.bytes.subarray(output.start, output.end);
+}
+
+/** Removes the first `bytes` bytes, which the socket has accepted. */
+export function consumeOutput(output: Output, bytes: number): void {
+  assert(bytes >= 0 && bytes <= pendingBytes(output), "at most the pending bytes are consumed");
+  output.start += bytes;
+  if (output.start < output.end) return;
+  output.start = 0;
+  output.end = 0;
+  if (output.bytes.length > OUTPUT_BYTES_KEPT) replaceBuffer(output, OUTPUT_BYTES_MIN);
+}
+
+function replaceBuffer(output: Output, bytes: number): void {
+  output.bytes = new Uint8Array(bytes);
+  output.view = new DataView(output.bytes.buffer);
+}
+
+function makeOutputRoom(output: Output, bytes: number): void {
+  const old = output.bytes;
+  const needed = pendingBytes(output) + bytes;
+  if (2 * needed > old.length) replaceBuffer(output, 2 * needed);
+  output.bytes.set(old.subarray(output.start, output.end), 0);
+  output.end -= output.start;
+  output.start = 0;
+}
+
+/**
+ * Appends a header and space for the body. Returns the body's offset. The space contains old bytes,
+ * so the encoder writes every byte, including padding and reserved fields.
+ */
+export function beginFrame(
+  output: Output,
+  op: number,
+  flags: number,
+  status: number,
+  requestId: number,
+  count: number,
+  bodyBytes: number,
+): number {
+  const length = HEADER_BYTES + bodyBytes;
+  assert(length % 8 === 0, "a frame is a multiple of eight bytes");
+  if (output.end + length > output.bytes.length) makeOutputRoom(output, length);
+  const { view, end } = output;
+  view.setUint32(end, length, true);
+  view.setUint8(end + 4, op);
+  view.setUint8(end + 5, flags);
+  view.setUint16(end + 6, status, true);
+  view.setUint32(end + 8, requestId, true);
+  view.setUint32(end + 12, count, true);
+  output.end = end + length;
+  return end + HEADER_BYTES;
+}
+
+export function beginRequest(
+  output: Output,
+  op: number,
+  requestId: number,
+  count: number,
+  bodyBytes: number,
+  noReply = false,
+): number {
+  const flags = noReply ? FrameFlag.noReply : 0;
+  return beginFrame(output, op, flags, 0, requestId, count, bodyBytes);
+}
+
+export function beginReply(
+  output: Output,
+  op: number,
+  requestId: number,
+  count: number,
+  bodyBytes: number,
+): number {
+  return beginFrame(output, op, FrameFlag.reply, 0, requestId, count, bodyBytes);
+}
+
+/** Handles one frame. False: hold back the following frames until `resume`. */
+export type FrameSink = (frame: Frame) => boolean;
+
+/**
+ * Splits a byte stream into frames. Chunks may start and end anywhere. A frame that is complete
+ * within a chunk is handed on in place; only a frame that crosses a chunk's end, or is held back,
+ * is copied, each byte once (amortised). A chunk is not referenced after `push` has returned.
+ */
+export interface FrameReader {
+  /**
+   * Passes every complete frame to `sink`, in order. Returns null, or the fault that ends this
+   * stream; every later call returns the same fault and reads nothing.
+   */
+  push(chunk: Uint8Array, sink: FrameSink): Refusal | null;
+  /** Holds back the following frames, as a sink that returns false does. */
+  hold(): void;
+  /** Continues with the frames that were held back. */
+  resume(sink: FrameSink): Refusal | null;
+  /** Bytes kept: the start of an incomplete frame, and frames held back. */
+  readonly heldBytes: number;
+  /** True after a sink returned false, or after `hold`, until `resume`. */
+  readonly holding: boolean;
+}
+
+export interface FrameReaderOptions {
+  readonly direction: FrameDirection;
+  readonly frameBytesMax: number;
+  /** Limit of bytes kept while frames are held back. Exceeding it is a flood. */
+  readonly heldBytesMax?: number;
+}
+
+const HELD_BYTES_MIN = 4 * 1024;
+/** A larger buffer is released as soon as it is empty. */
+const HELD_BYTES_KEPT = 256 * 1024;
+
+/** Bytes that are not handed on yet: `bytes[start, end)`. */
+interface Held {
+  bytes: Uint8Array;
+  view: DataView;
+  start: number;
+  end: number;
+  /** Bytes from `start` on that the next step needs: a header, then its whole frame. */
+  want: number;
+}
+
+export function createFrameReader(options: FrameReaderOptions): FrameReader {
+  const { direction, frameBytesMax } = options;
+  const heldBytesMax = options.heldBytesMax ?? 2 * frameBytesMax;
+  const frame = emptyFrame();
+  const held = emptyHeld();
+  let fault: Refusal | null = null;
+  let holding = false;
+  let inSink = false;
+
+  /** Hands on every complete frame in `bytes[from, to)`. Returns the offset where it stopped. */
+  function scan(bytes: Uint8Array, view: DataView, from: number, to: number, sink: FrameSink) {
+    while (to - from >= HEADER_BYTES && !holding) {
+      readHeader(bytes, view, from, frame);
+      fault = checkHeader(frame, direction, frameBytesMax);
+      if (fault !== null || to < frame.end) break;
+      from = frame.end;
+      handOn(sink);
+    }
+    return from;
+  }
+
+  function handOn(sink: FrameSink): void {
+    inSink = true;
+    // If the sink throws, its frame is half processed and the stream ends.
+    fault = refusal(FrameStatus.internal, "the receiver failed on this frame", true);
+    try {
+      holding = !sink(frame);
+      fault = null;
+    } finally {
+      inSink = false;
+    }
+  }
+
+  function scanHeld(sink: FrameSink): void {
+    held.start = scan(held.bytes, held.view, held.start, held.end, sink);
+    const kept = held.end - held.start;
+    held.want = kept >= HEADER_BYTES && !holding ? frame.length : HEADER_BYTES;
+    if (kept === 0) empty(held);
+  }
+
+  /**
+   * Completes the frame that earlier chunks began. Returns how many bytes of the chunk it consumed.
+   */
+  function finishHeld(chunk: Uint8Array, sink: FrameSink): number {
+    let from = 0;
+    while (held.end > held.start && fault === null && !holding) {
+      const missing = held.want - (held.end - held.start);
+      const taken = Math.min(missing, chunk.length - from);
+      append(held, chunk, from, from + taken);
+      from += taken;
+      if (taken < missing) break;
+      scanHeld(sink);
+    }
+    return from;
+  }
+
+  function push(chunk: Uint8Array, sink: FrameSink): Refusal | null {
+    assert(!inSink, "a frame sink does not feed its own reader");
+    if (fault !== null) return fault;
+    let from = holding ? 0 : finishHeld(chunk, sink);
+    if (fault === null && !holding && from < chunk.length) {
+      const view = new DataView(chunk.buffer, chunk.byteOffset, chunk.byteLength);
+      from = scan(chunk, view, from, chunk.length, sink);
+      held.want = chunk.length - from >= HEADER_BYTES && !holding ? frame.length : HEADER_BYTES;
+    }
+    if (fault === null && from < chunk.length) keep(chunk, from);
+    return ended();
+  }
+
+  function keep(chunk: Uint8Array, from: number): void {
+    const bytes = held.end - held.start + chunk.length - from;
+    if (holding && bytes > heldBytesMax) {
+      const text = `${bytes} bytes of requests are waiting: read replies before sending more`;
+      fault = refusal(FrameStatus.limit, text, true);
+      return;
+    }
+    append(held, chunk, from, chunk.length);
+  }
+
+  function resume(sink: FrameSink): Refusal | null {
+    assert(!inSink, "a frame sink does not resume its own reader");
+    if (fault !== null || !holding) return fault;
+    holding = false;
+    scanHeld(sink);
+    return ended();
+  }
+
+  function ended(): Refusal | null {
+    if (fault !== null) empty(held);
+    return fault;
+  }
+
+  return {
+    push,
+    hold() {
+      assert(!inSink, "a frame sink holds frames back by its answer");
+      holding = true;
+    },
+    resume,
+    get heldBytes() {
+      return held.end - held.start;
+    },
+    get holding() {
+      return holding;
+    },
+  };
+}
+
+function emptyHeld(): Held {
+  const bytes = new Uint8Array(0);
+  return { bytes, view: new DataView(bytes.buffer), start: 0, end: 0, want: HEADER_BYTES };
+}
+
+function empty(held: Held): void {
+  held.start = 0;
+  held.end = 0;
+  held.want = HEADER_BYTES;
+  if (held.bytes.length > HELD_BYTES_KEPT) replaceHeld(held, new Uint8Array(0));
+}
+
+function replaceHeld(held: Held, bytes: Uint8Array<ArrayBuffer>): void {
+  held.bytes = bytes;
+  held.view = new DataView(bytes.buffer);
+}
+
+/**
+ * Appends `chunk[from, to)`. The buffer grows with the bytes received, so an announced length costs
+ * nothing.
+ */
+function append(held: Held, chunk: Uint8Array, from: number, to: number): void {
+  if (held.end + to - from > held.bytes.length) makeHeldRoom(held, to - from);
+  held.bytes.set(from === 0 && to === chunk.length ? chunk : chunk.subarray(from, to), held.end);
+  held.end += to - from;
+}
+
+/** Moves the bytes only if half the buffer is free; otherwise they would be moved repeatedly. */
+function makeHeldRoom(held: Held, bytes: number): void {
+  const old = held.bytes;
+  const needed = held.end - held.start + bytes;
+  if (2 * needed > old.length)
+    replaceHeld(held, new Uint8Array(Math.max(HELD_BYTES_MIN, 2 * needed)));
+  held.bytes.set(old.subarray(held.start, held.end), 0);
+  held.end -= held.start;
+  held.start = 0;
 }

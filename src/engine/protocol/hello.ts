@@ -8,7 +8,17 @@ import {
   reservedField,
   writeSafeU64,
 } from "./fields.ts";
-import type { Frame } from "./frame.ts";
+import {
+  beginReply,
+  beginRequest,
+  type Decoded,
+  decoded,
+  type Frame,
+  malformed,
+  type Output,
+  refusal,
+  refused,
+} from "./frame.ts";
 import {
   FrameStatus,
   HELLO_MAGIC,
@@ -18,15 +28,13 @@ import {
   PROTOCOL_VERSION,
   padded,
 } from "./layout.ts";
-import { beginReply, beginRequest, type Output } from "./output.ts";
-import { type Decoded, decoded, malformed, refusal, refused } from "./refusal.ts";
 
 export interface HelloRequest {
   readonly versionMin: number;
   readonly versionMax: number;
-  /** Bits the client would like; the reply has those that both sides have. */
+  /** Feature bits that the client requests. The reply has those that both sides support. */
   readonly features: number;
-  /** What logs call this client: at most 32 bytes of UTF-8 without control characters. */
+  /** Name of the client in logs: at most 32 bytes of UTF-8 without control characters. */
   readonly name: string;
   /** Canonical encoding of the namespace manifest. */
   readonly manifest: Uint8Array;
@@ -40,20 +48,23 @@ export interface HelloReply {
   readonly namespaceId: Uint8Array;
   /** Differs after each start of the agent. */
   readonly incarnation: bigint;
-  /** Size of the arena's memfd: what a client maps. */
+  /** Size of the arena's memfd, which the client maps. */
   readonly arenaBytes: number;
-  /** How much of it was in use when the reply was written; it grows. */
+  /** Bytes of the arena in use when the reply was written. It grows. */
   readonly arenaReadyBytes: number;
   readonly blockBytesMax: number;
   readonly frameBytesMax: number;
   readonly itemsMax: number;
   readonly handlesMax: number;
   readonly leaseMs: number;
-  /** Tokens in a block of this namespace. */
+  /** Tokens per block of this namespace. */
   readonly blockTokens: number;
 }
 
-/** Magic, versions, features: the same in every version, so that skew can be refused in words. */
+/**
+ * Magic, versions and features have the same layout in every version, so that a version mismatch
+ * can be answered with a message.
+ */
 const HELLO_FROZEN_BYTES = 16;
 const HELLO_HEAD_BYTES = HELLO_FROZEN_BYTES + NAME_BYTES + 8;
 const HELLO_REPLY_BYTES = 96;
@@ -77,7 +88,7 @@ export function encodeHelloRequest(output: Output, requestId: number, hello: Hel
   bytes.set(manifest, at + HELLO_HEAD_BYTES);
 }
 
-/** The manifest is a copy. Versions are judged before anything a later version may lay out anew. */
+/** Copies the manifest. Versions are checked before any field that a later version may move. */
 export function decodeHelloRequest(frame: Frame): Decoded<HelloRequest> {
   const { bytes, view, body, end } = frame;
   if (end - body < HELLO_FROZEN_BYTES || view.getUint32(body, true) !== HELLO_MAGIC)
@@ -86,7 +97,7 @@ export function decodeHelloRequest(frame: Frame): Decoded<HelloRequest> {
   const versionMax = view.getUint16(body + 6, true);
   if (versionMin > PROTOCOL_VERSION || versionMax < PROTOCOL_VERSION)
     return refused(refusal(FrameStatus.version, versionText(versionMin, versionMax)));
-  if (frame.count !== 0) return refused(malformed("hello: the count is 0"));
+  if (frame.count !== 0) return refused(malformed("hello: the count must be 0"));
   if (end - body < HELLO_HEAD_BYTES) return refused(malformed("hello: the body is cut short"));
   const manifestBytes = view.getUint32(body + 48, true);
   if (manifestBytes > MANIFEST_BYTES_MAX)
@@ -101,7 +112,9 @@ export function decodeHelloRequest(frame: Frame): Decoded<HelloRequest> {
   if (!zero) return refused(reservedField(frame));
   const name = readName(bytes, body + HELLO_FROZEN_BYTES);
   if (name === null)
-    return refused(malformed("hello: the name is zero-padded UTF-8 without control characters"));
+    return refused(
+      malformed("hello: the name must be zero-padded UTF-8 without control characters"),
+    );
   const manifest = bytes.slice(manifestAt, manifestAt + manifestBytes);
   return decoded({
     versionMin,
@@ -114,8 +127,8 @@ export function decodeHelloRequest(frame: Frame): Decoded<HelloRequest> {
 
 function versionText(min: number, max: number): string {
   return (
-    `this agent speaks engine protocol version ${PROTOCOL_VERSION}, ` +
-    `the client ${min === max ? min : `${min} to ${max}`}: bring the older of the two up to date`
+    `this agent supports engine protocol version ${PROTOCOL_VERSION}, ` +
+    `the client ${min === max ? min : `${min} to ${max}`}: upgrade the older of the two`
   );
 }
 
@@ -156,7 +169,7 @@ export function decodeHelloReply(frame: Frame): Decoded<HelloReply> {
   const arenaReadyBytes = readSafeU64(view, body + 56);
   const blockBytesMax = readSafeU64(view, body + 64);
   if (arenaBytes === null || arenaReadyBytes === null || blockBytesMax === null)
-    return refused(malformed("hello: sizes are below 2^53"));
+    return refused(malformed("hello: sizes must be below 2^53"));
   return decoded({
     version: view.getUint16(body, true),
     checksumAlgorithm: view.getUint16(body + 2, true),

@@ -1,8 +1,8 @@
 import { BlockFlag, BlockOutcome, CommitFlag } from "../../core/index.ts";
 
 /**
- * The numbers of the engine plane's wire format, version 1. `docs/engine-protocol.md` has the same
- * in prose; every integer is little-endian, every frame a multiple of eight bytes.
+ * The numbers of the engine plane's wire format, version 1. `docs/engine-protocol.md` documents
+ * them. Every integer is little-endian; the length of every frame is a multiple of eight bytes.
  */
 
 export { BlockFlag, CommitFlag };
@@ -65,15 +65,15 @@ export type OpName = keyof typeof Op;
 export type Op = (typeof Op)[OpName];
 
 /**
- * Bits of the hello's features. `gpu`: the agent copies between slots and the engine's GPU.
- * `engine`: several connections form one engine; operations 23 to 28, and chain keys of 16 bytes.
- * `mac`: items of COMMIT and of ACQUIRE's reply carry a MAC. `report`: the agent takes REPORT.
+ * Feature bits of HELLO. `gpu`: the agent copies between slots and the engine's GPU. `engine`:
+ * several connections form one engine; operations 23 to 28, and chain keys of 16 bytes. `mac`:
+ * items of COMMIT and of ACQUIRE's reply carry a MAC. `report`: the agent supports REPORT.
  */
 export const Feature = { gpu: 1, engine: 2, mac: 4, report: 8 } as const;
 
 export const FrameFlag = { reply: 1, noReply: 2 } as const;
 
-/** Status of a whole frame; 0 in every request and in every reply that carries a result. */
+/** Status of a whole frame. 0 in every request and in every reply with a result. */
 export const FrameStatus = {
   ok: 0,
   malformed: 1,
@@ -95,13 +95,13 @@ export const Outcome = BlockOutcome;
 export type Outcome = BlockOutcome;
 export type OutcomeName = keyof typeof Outcome;
 
-/** Bits of a tier mask; a mask of 0 asks for every tier. */
+/** Bits of a tier mask. A mask of 0 selects every tier. */
 export const TierBit = { gpu: 1, ram: 2, ssd: 4, peer: 8 } as const;
 export const TIER_MASK_ALL = 15;
 
 export const AcquireFlag = { stopAtMiss: 1 } as const;
 
-/** What the items of an IDENTIFY are, and their size on the wire in bytes. */
+/** Kind of the items of an IDENTIFY, and their size on the wire in bytes. */
 export const IdentifyKind = { tokens: 0, chainKeys: 1, engineHashes: 2, shortKeys: 3 } as const;
 export type IdentifyKind = (typeof IdentifyKind)[keyof typeof IdentifyKind];
 export const IDENTIFY_ITEM_BYTES: Readonly<Record<IdentifyKind, number>> = {
@@ -111,48 +111,55 @@ export const IDENTIFY_ITEM_BYTES: Readonly<Record<IdentifyKind, number>> = {
   3: 16,
 };
 
-/** What the alias of an ALIAS item is: a u64 in its first eight bytes, or 32 bytes of SHA-256. */
+/** Kind of alias of an ALIAS item: a u64 in its first eight bytes, or 32 bytes of SHA-256. */
 export const AliasKind = { engineHash: 0, sha256: 1 } as const;
 export type AliasKind = (typeof AliasKind)[keyof typeof AliasKind];
 
 export const GPU_UUID_BYTES = 16;
 export const GPU_HANDLE_BYTES = 64;
-/** Memories of one request: their descriptors wait in a socket that holds a few hundred. */
+/** Memories per request. Their descriptors wait in a socket that holds a few hundred. */
 export const GPU_REGISTER_MAX = 64;
 /**
- * Memories that one connection may have registered: the cache of an engine whose allocator maps
- * pieces of 20 MiB, as PyTorch's expandable segments are, has thousands.
+ * Registered memories per connection. The cache of an engine whose allocator maps pieces of 20 MiB,
+ * such as PyTorch's expandable segments, has thousands.
  */
 export const GPU_MEMORIES_MAX = 4_096;
 
-/** `channel`: the client wants a socket for descriptors; in the answer: it comes along. */
+/**
+ * `channel`: the client requests a socket for descriptors; in the answer: the socket is attached.
+ */
 export const GpuDevicesFlag = { channel: 1 } as const;
 
-/** `dmaBuf`: its memory can be read by other devices. `batches`: many pieces are one call. */
+/**
+ * `dmaBuf`: other devices can read the GPU's memory. `batches`: the driver copies many pieces in
+ * one call.
+ */
 export const GpuDeviceFlag = { dmaBuf: 1, batches: 2 } as const;
 
-/** How memory is handed over: a handle of `cuIpcGetMemHandle`, or a descriptor on the channel. */
+/** How memory is passed: a handle of `cuIpcGetMemHandle`, or a descriptor on the channel. */
 export const GpuMemoryKind = { ipc: 1, descriptor: 2 } as const;
 export type GpuMemoryKind = (typeof GpuMemoryKind)[keyof typeof GpuMemoryKind];
 
-/** `verify`: what lies in the slots is hashed before the answer says `ok`. */
+/** `verify`: the slots' content is hashed before the answer says `ok`. */
 export const GpuLoadFlag = { verify: 1 } as const;
 
 export const ENGINE_ID_BYTES = 16;
 export const SOURCE_BYTES = 64;
 export const SALT_BYTES_MAX = 4_096;
-/** Bytes of the name of one multimodal item. */
+/** Maximum length in bytes of the name of a multimodal item. */
 export const MEDIA_NAME_BYTES_MAX = 256;
-/** Handles of namespaces that one connection may have beside its own. */
+/** Namespace handles per connection, beside its own. */
 export const NAMESPACES_MAX = 1_024;
-/** The longest that a LOOKUP reserves blocks and an ANNOUNCE counts; longer counts as this. */
+/**
+ * Maximum duration of a LOOKUP's reservation and of an ANNOUNCE. Longer ones are shortened to it.
+ */
 export const ENGINE_MS_MAX = 60_000;
 
-/** What a connection does for its engine. */
+/** Role of a connection in its engine. */
 export const EngineRole = { other: 0, scheduler: 1, worker: 2 } as const;
 export type EngineRole = (typeof EngineRole)[keyof typeof EngineRole];
 
-/** `family`: for all ranks. `digests`: the answer has the digests too. */
+/** `family`: for all ranks. `digests`: the answer includes the digests. */
 export const LookupFlag = {
   family: 1,
   hold: 2,
@@ -165,7 +172,7 @@ export const LookupFlag = {
 /** `more`: another answer to the same request follows. */
 export const LookupReplyFlag = { more: 1, unknownParent: 2, budget: 4 } as const;
 
-/** What the items of an ANNOUNCE are, beside the kinds of chain keys that IDENTIFY has. */
+/** Kind of the items of an ANNOUNCE; chain keys have the kinds of IDENTIFY. */
 export const AnnounceKind = { digests: 0, chainKeys: 1, shortKeys: 3 } as const;
 export type AnnounceKind = (typeof AnnounceKind)[keyof typeof AnnounceKind];
 export const ANNOUNCE_ITEM_BYTES: Readonly<Record<AnnounceKind, number>> = { 0: 32, 1: 32, 3: 16 };
@@ -183,7 +190,7 @@ function namesByNumber<Name extends string>(table: Readonly<Record<Name, number>
   return names;
 }
 
-/** The operation's name, or null for a number that is none of them. */
+/** Name of an operation. Null if the number is undefined. */
 export function opName(op: number): OpName | null {
   return OP_NAMES[op] ?? null;
 }
@@ -196,7 +203,7 @@ export function outcomeName(outcome: number): OutcomeName | null {
   return OUTCOME_NAMES[outcome] ?? null;
 }
 
-/** Requests that may go without an answer: those whose answer the client need not act on. */
+/** Requests that may be sent without a reply, because the client can ignore their outcome. */
 const NO_REPLY_ALLOWED: ReadonlySet<number> = new Set([
   Op.ping,
   Op.commit,

@@ -4,26 +4,40 @@ import {
   checkItems,
   copyIn,
   copyOut,
+  type DigestItems,
   isZero,
+  readUtf8,
   reservedField,
   undefinedBits,
 } from "./fields.ts";
-import type { Frame } from "./frame.ts";
-import type { DigestItems } from "./items.ts";
+import {
+  beginReply,
+  beginRequest,
+  type Decoded,
+  decoded,
+  type Frame,
+  malformed,
+  type Output,
+  type Refusal,
+  refusal,
+  refused,
+} from "./frame.ts";
 import {
   FrameStatus,
   HEADER_BYTES,
   IDENTIFY_ITEM_BYTES,
   IdentifyKind,
+  LookupFlag,
+  LookupReplyFlag,
+  MEDIA_NAME_BYTES_MAX,
   Op,
   PING_BYTES_MAX,
   padded,
+  SOURCE_BYTES,
   TIER_MASK_ALL,
 } from "./layout.ts";
-import { beginReply, beginRequest, type Output } from "./output.ts";
-import { malformed, type Refusal, refusal } from "./refusal.ts";
 
-/** Requests that take nothing: ping, identify, match. */
+/** Requests that grant nothing: ping, identify, match. */
 
 export function encodePingRequest(
   output: Output,
@@ -36,16 +50,16 @@ export function encodePingRequest(
   output.bytes.set(payload, at);
 }
 
-/** Answers with the request's own bytes. */
+/** Answers with the request's payload. */
 export function encodePingReply(output: Output, request: Frame): void {
   const length = request.end - request.body;
   const at = beginReply(output, Op.ping, request.requestId, 0, length);
   for (let i = 0; i < length; i++) output.bytes[at + i] = request.bytes[request.body + i]!;
 }
 
-/** Judges a ping of either direction; its payload is `bytes[body, end)`. */
+/** Checks a ping of either direction. Its payload is `bytes[body, end)`. */
 export function checkPing(frame: Frame): Refusal | null {
-  if (frame.count !== 0) return malformed("ping: the count is 0");
+  if (frame.count !== 0) return malformed("ping: the count must be 0");
   if (frame.end - frame.body > PING_BYTES_MAX)
     return malformed("ping: at most 64 bytes of payload");
   return null;
@@ -54,9 +68,9 @@ export function checkPing(frame: Frame): Refusal | null {
 export interface IdentifyRequest {
   kind: IdentifyKind;
   layer: number;
-  /** Tokens, chain keys or engine hashes. */
+  /** Number of tokens, chain keys or engine hashes. */
   count: number;
-  /** The items as they came, packed little-endian: borrowed from the frame, at any alignment. */
+  /** The received items, packed little-endian. Borrowed from the frame, at any alignment. */
   items: Uint8Array;
 }
 
@@ -64,7 +78,7 @@ export function emptyIdentifyRequest(): IdentifyRequest {
   return { kind: IdentifyKind.tokens, layer: 0, count: 0, items: new Uint8Array(0) };
 }
 
-/** Digests that an IDENTIFY of `count` items asks for. */
+/** Number of digests that an IDENTIFY of `count` items requests. */
 export function identifyDigests(kind: IdentifyKind, count: number, blockTokens: number): number {
   return kind === IdentifyKind.tokens ? Math.floor(count / blockTokens) : count;
 }
@@ -75,7 +89,7 @@ export function encodeIdentifyRequest(
   request: Readonly<IdentifyRequest>,
 ): void {
   const itemsBytes = request.count * IDENTIFY_ITEM_BYTES[request.kind];
-  assert(request.items.length >= itemsBytes, "as many items as counted");
+  assert(request.items.length >= itemsBytes, "the items have the counted length");
   const bodyBytes = 8 + padded(itemsBytes);
   const at = beginRequest(output, Op.identify, requestId, request.count, bodyBytes);
   output.view.setUint32(at, request.kind, true);
@@ -84,7 +98,7 @@ export function encodeIdentifyRequest(
   output.bytes.fill(0, at + 8 + itemsBytes, at + bodyBytes);
 }
 
-/** The bound on items is that their digests fit into one reply: `itemsMax` does not apply. */
+/** The digests must fit into one reply; `itemsMax` does not apply. */
 export function decodeIdentifyRequest(
   frame: Frame,
   blockTokens: number,
@@ -94,14 +108,14 @@ export function decodeIdentifyRequest(
   const { bytes, view, body, end, count } = frame;
   if (end - body < 8) return malformed("identify: the body is cut short");
   const kind = view.getUint32(body, true);
-  if (!isIdentifyKind(kind)) return malformed(`identify: kind ${kind} is none of 0 to 3`);
+  if (!isIdentifyKind(kind)) return malformed(`identify: kind ${kind} is undefined: use 0 to 3`);
   const itemsEnd = body + 8 + count * IDENTIFY_ITEM_BYTES[kind];
   if (end !== padded8(itemsEnd, body))
     return malformed("identify: the count and the frame's length do not agree");
   if (!isZero(bytes, itemsEnd, end)) return reservedField(frame);
   const most = Math.floor((frameBytesMax - HEADER_BYTES) / DIGEST_BYTES);
   if (identifyDigests(kind, count, blockTokens) > most)
-    return refusal(FrameStatus.limit, `identify: ask for at most ${most} digests at once`);
+    return refusal(FrameStatus.limit, `identify: request at most ${most} digests at once`);
   into.kind = kind;
   into.layer = view.getUint32(body + 4, true);
   into.count = count;
@@ -117,7 +131,7 @@ function isIdentifyKind(kind: number): kind is IdentifyKind {
   return kind <= IdentifyKind.shortKeys;
 }
 
-/** An engine hash that nobody knows has a digest of 32 zero bytes. The layer is not sent. */
+/** An unknown engine hash has a digest of 32 zero bytes. The layer is not sent. */
 export function encodeIdentifyReply(
   output: Output,
   requestId: number,
@@ -137,7 +151,7 @@ export function decodeIdentifyReply(frame: Frame, into: DigestItems): Refusal | 
 }
 
 export interface MatchOptions {
-  /** Tiers that count, as a mask of `TierBit`; 0 = all. */
+  /** Tiers to consider, as a mask of `TierBit`; 0 = all. */
   tiers: number;
 }
 
@@ -170,7 +184,7 @@ export function decodeMatchRequest(
   return null;
 }
 
-/** `best[i]` is the `TierBit` of the best tier that has block `i`, 0 where none has. */
+/** `best[i]` is the `TierBit` of the best tier that has block `i`, or 0. */
 export function encodeMatchReply(
   output: Output,
   requestId: number,
@@ -186,16 +200,275 @@ export function encodeMatchReply(
   output.bytes.fill(0, at + 8 + count, at + bodyBytes);
 }
 
-/** Answers how many leading blocks are present and fills `best`, or a refusal. */
+/** Fills `best` and returns the number of leading blocks, or a refusal. */
 export function decodeMatchReply(frame: Frame, best: Uint8Array): number | Refusal {
   const { bytes, view, body, end, count } = frame;
   const fixed = checkFixed(frame, count, 8 + padded(count));
   if (fixed !== null) return fixed;
-  if (count > best.length) return malformed("match: more answers than blocks were asked");
+  if (count > best.length) return malformed("match: more answers than requested blocks");
   const leading = view.getUint32(body, true);
-  if (leading > count) return malformed("match: more leading blocks than were asked");
+  if (leading > count) return malformed("match: more leading blocks than requested");
   if (view.getUint32(body + 4, true) !== 0 || !isZero(bytes, body + 8 + count, end))
     return reservedField(frame);
   copyOut(bytes, body + 8, count, best);
   return leading;
 }
+
+/** LOOKUP: identify, match, promote and reserve in one request. */
+
+const HEAD_BYTES = 136;
+const REPLY_HEAD_BYTES = 24;
+const MEDIA_HEAD_BYTES = 8;
+const CONTROL_CHARACTERS = /\p{Cc}/u;
+
+/** The kinds of an IDENTIFY by which a LOOKUP may name blocks. */
+export type LookupKind = Exclude<IdentifyKind, typeof IdentifyKind.engineHashes>;
+
+/** One multimodal item of a prompt. */
+export interface MediaItem {
+  /** Index of its first token, from the start of the prompt. */
+  readonly position: number;
+  /** Its name, 1 to 256 bytes. */
+  readonly name: Uint8Array;
+}
+
+export interface LookupRequest {
+  readonly layer: number;
+  /** Tiers to consider, as a mask of `TierBit`; 0 = RAM and SSD. */
+  readonly tiers: number;
+  readonly kind: LookupKind;
+  /** Bits of `LookupFlag`. */
+  readonly flags: number;
+  /** Deadline of the answer; 0 = the agent's default. */
+  readonly deadlineMs: number;
+  /** Duration of the reservation; 0 = the agent's default. */
+  readonly holdMs: number;
+  /** Number of acquisitions of a block that end its reservation; 0 = 1. */
+  readonly readers: number;
+  /** Handle of the namespace; 0 = the connection's own. */
+  readonly namespace: number;
+  /** Digest of the block before the first token; null = the start of the prompt. */
+  readonly parent: Uint8Array | null;
+  /** Name of the peer that computed the blocks; empty = none. */
+  readonly source: string;
+  /** In ascending order of position. */
+  readonly media: readonly MediaItem[];
+  /** Number of tokens or chain keys. */
+  readonly count: number;
+  /** The received items, packed. Borrowed from the frame, at any alignment. */
+  readonly items: Uint8Array;
+}
+
+function mediaBytes(media: readonly MediaItem[]): number {
+  return media.reduce((sum, { name }) => sum + MEDIA_HEAD_BYTES + padded(name.length), 0);
+}
+
+/** Encodes the list of multimodal items, for frames and for hashing. */
+export function encodeMedia(media: readonly MediaItem[]): Uint8Array {
+  const bytes = new Uint8Array(mediaBytes(media));
+  const view = new DataView(bytes.buffer);
+  let at = 0;
+  for (const { position, name } of media) {
+    const inRange = name.length > 0 && name.length <= MEDIA_NAME_BYTES_MAX;
+    assert(inRange, "the name of a multimodal item is 1 to 256 bytes");
+    view.setUint32(at, position, true);
+    view.setUint32(at + 4, name.length, true);
+    bytes.set(name, at + MEDIA_HEAD_BYTES);
+    at += MEDIA_HEAD_BYTES + padded(name.length);
+  }
+  return bytes;
+}
+
+export function encodeLookupRequest(
+  output: Output,
+  requestId: number,
+  request: Readonly<LookupRequest>,
+): void {
+  const { count, kind, media } = request;
+  const source = new TextEncoder().encode(request.source);
+  const list = encodeMedia(media);
+  const itemsBytes = count * IDENTIFY_ITEM_BYTES[kind];
+  assert(source.length <= SOURCE_BYTES, "the name of a peer is at most 64 bytes");
+  assert(request.items.length >= itemsBytes, "the items have the counted length");
+  const bodyBytes = HEAD_BYTES + list.length + padded(itemsBytes);
+  const at = beginRequest(output, Op.lookup, requestId, count, bodyBytes);
+  const { bytes, view } = output;
+  bytes.fill(0, at, at + bodyBytes);
+  const { layer, tiers, flags, deadlineMs, holdMs, readers, namespace } = request;
+  const head = [layer, tiers, kind, flags, deadlineMs, holdMs, readers, namespace];
+  for (const [i, word] of head.entries()) view.setUint32(at + 4 * i, word, true);
+  if (request.parent !== null) bytes.set(request.parent, at + 32);
+  bytes.set(source, at + 64);
+  view.setUint32(at + 128, media.length, true);
+  view.setUint32(at + 132, list.length, true);
+  bytes.set(list, at + HEAD_BYTES);
+  copyIn(request.items, itemsBytes, bytes, at + HEAD_BYTES + list.length);
+}
+
+/** `digestsMax`: maximum blocks in one request. */
+export function decodeLookupRequest(
+  frame: Frame,
+  blockTokens: number,
+  digestsMax: number,
+): Decoded<LookupRequest> {
+  const { bytes, view, body, end, count } = frame;
+  if (end - body < HEAD_BYTES) return refused(malformed("lookup: the body is cut short"));
+  const word = (i: number) => view.getUint32(body + 4 * i, true);
+  const [tiers, kind, flags] = [word(1), word(2), word(3)];
+  if (!isLookupKind(kind))
+    return refused(malformed(`lookup: kind ${kind} is undefined: use 0, 1 or 3`));
+  if (tiers > TIER_MASK_ALL) return refused(undefinedBits(frame, "tiers"));
+  if ((flags & ~ALL_FLAGS) !== 0) return refused(undefinedBits(frame, "flags"));
+  const mediaEnd = body + HEAD_BYTES + view.getUint32(body + 132, true);
+  const itemsEnd = mediaEnd + count * IDENTIFY_ITEM_BYTES[kind];
+  if (mediaEnd > end || end !== body + padded(itemsEnd - body))
+    return refused(malformed("lookup: the count and the frame's length do not agree"));
+  if (!isZero(bytes, itemsEnd, end)) return refused(reservedField(frame));
+  if (identifyDigests(kind, count, blockTokens) > digestsMax) {
+    const text = `lookup: request at most ${digestsMax} blocks at once`;
+    return refused(refusal(FrameStatus.limit, text));
+  }
+  const source = readSource(bytes, body + 64);
+  if (source === null)
+    return refused(
+      malformed("lookup: the source must be zero-padded UTF-8 without control characters"),
+    );
+  const media = readMedia(frame, body + HEAD_BYTES, mediaEnd, view.getUint32(body + 128, true));
+  if (!media.ok) return media;
+  const hasParent = !isZero(bytes, body + 32, body + 64);
+  if (kind !== IdentifyKind.tokens && (hasParent || media.value.length > 0))
+    return refused(
+      malformed("lookup: with chain keys, send neither a parent nor multimodal items"),
+    );
+  return decoded({
+    layer: word(0),
+    tiers,
+    kind,
+    flags,
+    deadlineMs: word(4),
+    holdMs: word(5),
+    readers: word(6),
+    namespace: word(7),
+    count,
+    source,
+    parent: hasParent ? bytes.slice(body + 32, body + 64) : null,
+    media: media.value,
+    items: bytes.subarray(mediaEnd, itemsEnd),
+  });
+}
+
+const ALL_FLAGS = Object.values(LookupFlag).reduce((mask, bit) => mask | bit, 0);
+
+function isLookupKind(kind: number): kind is LookupKind {
+  return kind in IDENTIFY_ITEM_BYTES && kind !== IdentifyKind.engineHashes;
+}
+
+function readSource(bytes: Uint8Array, at: number): string | null {
+  let length = 0;
+  while (length < SOURCE_BYTES && bytes[at + length] !== 0) length++;
+  if (!isZero(bytes, at + length, at + SOURCE_BYTES)) return null;
+  const source = readUtf8(bytes, at, at + length);
+  return source === null || CONTROL_CHARACTERS.test(source) ? null : source;
+}
+
+function readMedia(
+  frame: Frame,
+  start: number,
+  end: number,
+  count: number,
+): Decoded<readonly MediaItem[]> {
+  const { bytes, view } = frame;
+  const broken = (why: string) => refused<readonly MediaItem[]>(malformed(`lookup: ${why}`));
+  const media: MediaItem[] = [];
+  let at = start;
+  for (let i = 0, last = 0; i < count; i++) {
+    if (end - at < MEDIA_HEAD_BYTES) return broken("the list of multimodal items is cut short");
+    const position = view.getUint32(at, true);
+    const length = view.getUint32(at + 4, true);
+    const nameAt = at + MEDIA_HEAD_BYTES;
+    if (length === 0 || length > MEDIA_NAME_BYTES_MAX)
+      return broken(`the name of a multimodal item has ${length} bytes: send 1 to 256`);
+    if (position < last) return broken("multimodal items must be in ascending order of position");
+    at = nameAt + padded(length);
+    if (at > end) return broken("the list of multimodal items is cut short");
+    if (!isZero(bytes, nameAt + length, at)) return refused(reservedField(frame));
+    media.push({ position, name: bytes.slice(nameAt, nameAt + length) });
+    last = position;
+  }
+  return at === end ? decoded(media) : broken("extra bytes follow the multimodal items");
+}
+
+export interface LookupReply {
+  /** Leading blocks present on any of the tiers, for all requested ranks. */
+  leading: number;
+  /** Leading blocks in RAM, reserved if requested. */
+  ready: number;
+  /** Id of the reservation; 0 = none. */
+  hold: number;
+  /** Bits of `LookupReplyFlag`. */
+  flags: number;
+  /** Blocks after `leading` that are being written or announced. */
+  announced: number;
+}
+
+/** Whether the answer has neither tiers nor digests. */
+function isBare(flags: number): boolean {
+  return (flags & (LookupReplyFlag.more | LookupReplyFlag.unknownParent)) !== 0;
+}
+
+/** `digests` is null if they were not requested. A partial answer never contains digests. */
+export function encodeLookupReply(
+  output: Output,
+  requestId: number,
+  reply: Readonly<LookupReply>,
+  count: number,
+  best: Uint8Array,
+  digests: Uint8Array | null,
+): void {
+  const blocks = isBare(reply.flags) ? 0 : count;
+  const digestsBytes = digests === null ? 0 : blocks * DIGEST_BYTES;
+  const bodyBytes = REPLY_HEAD_BYTES + padded(blocks) + digestsBytes;
+  const at = beginReply(output, Op.lookup, requestId, blocks, bodyBytes);
+  const { bytes, view } = output;
+  const { leading, ready, hold, flags, announced } = reply;
+  const head = [leading, ready, hold, flags, announced, 0];
+  for (const [i, word] of head.entries()) view.setUint32(at + 4 * i, word, true);
+  const bestAt = at + REPLY_HEAD_BYTES;
+  copyIn(best, blocks, bytes, bestAt);
+  bytes.fill(0, bestAt + blocks, bestAt + padded(blocks));
+  if (digestsBytes > 0) copyIn(digests!, digestsBytes, bytes, bestAt + padded(blocks));
+}
+
+/** Fills `best`, and `digests` if they were requested. */
+export function decodeLookupReply(
+  frame: Frame,
+  best: Uint8Array,
+  digests: Uint8Array | null,
+): LookupReply | Refusal {
+  const { bytes, view, body, count } = frame;
+  const digestsBytes = digests === null ? 0 : count * DIGEST_BYTES;
+  const bestAt = body + REPLY_HEAD_BYTES;
+  const digestsAt = bestAt + padded(count);
+  const fixed = checkFixed(frame, count, digestsAt + digestsBytes - body);
+  if (fixed !== null) return fixed;
+  const most = Math.min(best.length, digests === null ? count : digests.length / DIGEST_BYTES);
+  if (count > most) return malformed("lookup: more answers than requested blocks");
+  const word = (i: number) => view.getUint32(body + 4 * i, true);
+  const reply: LookupReply = {
+    leading: word(0),
+    ready: word(1),
+    hold: word(2),
+    flags: word(3),
+    announced: word(4),
+  };
+  if (reply.flags > ALL_REPLY_FLAGS) return undefinedBits(frame, "flags");
+  if (isBare(reply.flags) ? count !== 0 : reply.leading > count)
+    return malformed("lookup: more leading blocks than requested, or answers in a partial reply");
+  if (reply.ready > reply.leading) return malformed("lookup: more ready blocks than present ones");
+  if (word(5) !== 0 || !isZero(bytes, bestAt + count, digestsAt)) return reservedField(frame);
+  best.set(bytes.subarray(bestAt, bestAt + count));
+  digests?.set(bytes.subarray(digestsAt, digestsAt + digestsBytes));
+  return reply;
+}
+
+const ALL_REPLY_FLAGS = Object.values(LookupReplyFlag).reduce((mask, bit) => mask | bit, 0);

@@ -4,18 +4,26 @@ import {
   checkItems,
   copyIn,
   copyOut,
+  type DigestItems,
   isZero,
   readSafeU64,
   reservedField,
   writeSafeU64,
 } from "./fields.ts";
-import type { Frame } from "./frame.ts";
-import type { DigestItems } from "./items.ts";
+import {
+  beginReply,
+  beginRequest,
+  type Decoded,
+  decoded,
+  type Frame,
+  malformed,
+  type Output,
+  type Refusal,
+  refused,
+} from "./frame.ts";
 import { ALIAS_BYTES, AliasKind, Op, Outcome } from "./layout.ts";
-import { beginReply, beginRequest, type Output } from "./output.ts";
-import { type Decoded, decoded, malformed, type Refusal, refused } from "./refusal.ts";
 
-/** Requests about conversations, and about other names of blocks. */
+/** Requests about sessions and aliases of blocks. */
 
 const SESSION_COMMIT_HEAD_BYTES = 16;
 const SESSION_STATUS_BYTES = 32;
@@ -23,15 +31,15 @@ const ALIAS_ITEM_BYTES = DIGEST_BYTES + ALIAS_BYTES;
 const ENGINE_HASH_BYTES = 8;
 
 export interface SessionStatus {
-  /** `ok`, or `miss` where no such session is known: then the rest is 0. */
+  /** `ok`, or `miss` if the session is unknown; the other fields are 0 then. */
   readonly outcome: Outcome;
-  /** What of the session is in RAM now. */
+  /** The session's blocks in RAM. */
   readonly blocks: number;
   readonly tokens: number;
   readonly bytes: number;
 }
 
-/** `blocks` holds one digest: the session's new deepest block. */
+/** `blocks` contains one digest: the session's new deepest block. */
 export function encodeSessionCommitRequest(
   output: Output,
   requestId: number,
@@ -66,7 +74,7 @@ export function decodeSessionCommitRequest(
 
 type SessionOp = typeof Op.sessionRelease | typeof Op.sessionStatus;
 
-/** SESSION_RELEASE and SESSION_STATUS have one shape. */
+/** SESSION_RELEASE and SESSION_STATUS have the same layout. */
 export function encodeSessionRequest(
   output: Output,
   op: SessionOp,
@@ -74,7 +82,7 @@ export function encodeSessionRequest(
   session: bigint,
   noReply = false,
 ): void {
-  assert(!noReply || op === Op.sessionRelease, "a status is asked for to be read");
+  assert(!noReply || op === Op.sessionRelease, "a status request expects a reply");
   const at = beginRequest(output, op, requestId, 0, 8, noReply);
   output.view.setBigUint64(at, session, true);
 }
@@ -123,7 +131,10 @@ export interface AliasOptions {
   kind: AliasKind;
 }
 
-/** `aliases` holds 32 bytes a block; a u64 lies little-endian in the first eight, the rest is 0. */
+/**
+ * `aliases` has 32 bytes per block. A u64 alias is stored little-endian in the first eight; the
+ * rest is 0.
+ */
 export function encodeAliasRequest(
   output: Output,
   requestId: number,
@@ -157,7 +168,7 @@ export function decodeAliasRequest(
   const { bytes, view, body } = frame;
   const kind = view.getUint32(body + 4, true);
   if (kind !== AliasKind.engineHash && kind !== AliasKind.sha256)
-    return malformed(`alias: kind ${kind} is none of 0, 1`);
+    return malformed(`alias: kind ${kind} is undefined: use 0 or 1`);
   for (let i = 0, at = body + 8; i < frame.count; i++, at += ALIAS_ITEM_BYTES) {
     const aliasAt = at + DIGEST_BYTES;
     const short = kind === AliasKind.engineHash;
@@ -172,4 +183,117 @@ export function decodeAliasRequest(
   into.layer = view.getUint32(body, true);
   into.count = frame.count;
   return null;
+}
+
+/** Maximum sessions in an answer. */
+export const SESSION_LIST_MAX = 256;
+const REQUEST_BYTES = 24;
+const REPLY_HEAD_BYTES = 8;
+const ITEM_BYTES = 48;
+
+export interface SessionListRequest {
+  /** 0: all sessions of the connection's namespace; otherwise only this one. */
+  session: bigint;
+  /** `next` of the previous answer; 0: from the start. */
+  after: number;
+  /** 0: the agent's maximum. */
+  max: number;
+}
+
+export interface SessionItem {
+  readonly session: bigint;
+  /** Milliseconds since the session's last commit. */
+  readonly idleMs: number;
+  readonly ramBlocks: number;
+  readonly ramBytes: number;
+  readonly ssdBlocks: number;
+  readonly ssdBytes: number;
+}
+
+export interface SessionListReply {
+  /** 0: there are no more sessions. */
+  readonly next: number;
+  readonly sessions: readonly SessionItem[];
+}
+
+/** Maximum sessions in a frame of this size. */
+export function sessionsInFrame(frameBytesMax: number, headerBytes: number): number {
+  const fit = Math.floor((frameBytesMax - headerBytes - REPLY_HEAD_BYTES) / ITEM_BYTES);
+  return Math.min(SESSION_LIST_MAX, fit);
+}
+
+export function encodeSessionListRequest(
+  output: Output,
+  requestId: number,
+  { session, after, max }: Readonly<SessionListRequest>,
+): void {
+  const at = beginRequest(output, Op.sessionList, requestId, 0, REQUEST_BYTES);
+  output.view.setBigUint64(at, session, true);
+  writeSafeU64(output.view, at + 8, after);
+  output.view.setUint32(at + 16, max, true);
+  output.view.setUint32(at + 20, 0, true);
+}
+
+export function decodeSessionListRequest(frame: Frame, into: SessionListRequest): Refusal | null {
+  const bad = checkFixed(frame, 0, REQUEST_BYTES);
+  if (bad !== null) return bad;
+  const { view, body } = frame;
+  const after = readSafeU64(view, body + 8);
+  if (after === null) return malformed("session list: after must be below 2^53");
+  if (view.getUint32(body + 20, true) !== 0) return reservedField(frame);
+  into.session = view.getBigUint64(body, true);
+  into.after = after;
+  into.max = view.getUint32(body + 16, true);
+  return null;
+}
+
+export function encodeSessionListReply(
+  output: Output,
+  requestId: number,
+  { next, sessions }: SessionListReply,
+): void {
+  assert(sessions.length <= SESSION_LIST_MAX, "a page of sessions is bounded");
+  const bodyBytes = REPLY_HEAD_BYTES + sessions.length * ITEM_BYTES;
+  let at = beginReply(output, Op.sessionList, requestId, sessions.length, bodyBytes);
+  const { view } = output;
+  writeSafeU64(view, at, next);
+  at += REPLY_HEAD_BYTES;
+  for (const item of sessions) {
+    view.setBigUint64(at, item.session, true);
+    writeSafeU64(view, at + 8, item.idleMs);
+    writeSafeU64(view, at + 16, item.ramBlocks);
+    writeSafeU64(view, at + 24, item.ramBytes);
+    writeSafeU64(view, at + 32, item.ssdBlocks);
+    writeSafeU64(view, at + 40, item.ssdBytes);
+    at += ITEM_BYTES;
+  }
+}
+
+export function decodeSessionListReply(frame: Frame): Decoded<SessionListReply> {
+  const bad = checkItems(frame, REPLY_HEAD_BYTES, ITEM_BYTES, SESSION_LIST_MAX);
+  if (bad !== null) return refused(bad);
+  const { view, body } = frame;
+  const next = readSafeU64(view, body);
+  const sessions: SessionItem[] = [];
+  for (let i = 0; i < frame.count; i++) {
+    const item = readItem(view, body + REPLY_HEAD_BYTES + i * ITEM_BYTES);
+    if (item !== null) sessions.push(item);
+  }
+  if (next === null || sessions.length < frame.count)
+    return refused(malformed("session list: counts are below 2^53"));
+  return decoded({ next, sessions });
+}
+
+function readItem(view: DataView, at: number): SessionItem | null {
+  const counts = [8, 16, 24, 32, 40].map((offset) => readSafeU64(view, at + offset));
+  if (counts.includes(null)) return null;
+  const [idleMs, ramBlocks, ramBytes, ssdBlocks, ssdBytes] = counts as number[];
+  return {
+    session: view.getBigUint64(at, true),
+    idleMs: idleMs!,
+    ramBlocks: ramBlocks!,
+    ramBytes: ramBytes!,
+    ssdBlocks: ssdBlocks!,
+    ssdBytes: ssdBytes!,
+  };
 }

@@ -1,7 +1,7 @@
 /**
- * An engine in a process of its own, told what to do line by line, so that tests can stop or kill
- * it at any point. Words: SOCKET TENANT. Each line of standard input is `[command, ...arguments]`;
- * each is answered by a line with its result.
+ * An engine in its own process, controlled line by line, so that tests can stop or kill it at any
+ * point. Arguments: SOCKET TENANT. Each line of standard input is `[command, ...arguments]`; each
+ * is answered by a line with its result.
  */
 import { EngineClient } from "../../../src/engine/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
@@ -47,10 +47,10 @@ const commands: Record<string, (...names: string[]) => unknown> = {
     return client.ping(new Uint8Array(8)).then(() => "ok");
   },
   ping: () => client.ping(new Uint8Array(8)).then(() => "ok"),
-  /** Hangs up without giving anything back, and lives on. */
+  /** Disconnects without releasing anything, and stays alive. */
   hangUp: () => client[Symbol.asyncDispose]().then(() => "ok"),
   closed: () => client.closed.then(({ code, text }) => ({ code, text })),
-  /** Sends the commit and is gone, whatever becomes of it. */
+  /** Sends the commit and exits without waiting for the outcome. */
   commitAndDie() {
     void engine.commit(held);
     queueMicrotask(() => queueMicrotask(() => process.kill(process.pid, "SIGKILL")));

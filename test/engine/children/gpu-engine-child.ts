@@ -1,6 +1,6 @@
 /**
- * An engine with a GPU, the stand-in's, in a process of its own: a handle of memory cannot be
- * opened in the process that exported it. Words: SOCKET TENANT. Each line of standard input is
+ * An engine with a GPU of the stand-in, in its own process, because a memory handle cannot be
+ * opened in the process that exported it. Arguments: SOCKET TENANT. Each line of standard input is
  * `[command, ...arguments]`; each is answered by a line with its result.
  */
 import { createPieceItems, EngineClient, type PieceItems } from "../../../src/engine/index.ts";
@@ -12,9 +12,9 @@ import { manifestBytes } from "../agent-kit.ts";
 import { Engine, type Handle, handleBatch } from "../engine.ts";
 
 const MEMORY_BYTES = 2 ** 21;
-/** Where the engine's part of its allocation begins. */
+/** Offset of the engine's part in its allocation. */
 const PART_AT = 64 * 1024;
-/** Of a block's place in the memory: far enough apart that a wrong one is noticed. */
+/** Distance of the blocks in the memory: large enough to detect a wrong place. */
 const PLACE_BYTES = 8 * 1024;
 const PIECE_BYTES = 2_048;
 
@@ -34,7 +34,7 @@ const client = await EngineClient.connect(native, { socketPath, manifest, name: 
 const engine = new Engine(client);
 const { uuid } = gpus.devices()[0]!;
 const memories: GpuMemory[] = [];
-/** The number under which the agent knows the memory that is used. */
+/** The agent's number of the memory in use. */
 let current = 0;
 let held: Handle[] = [];
 
@@ -43,7 +43,7 @@ function must<Value extends { readonly ok: boolean }>(value: Value) {
   return value as Extract<Value, { readonly ok: true }>;
 }
 
-/** Allocates memory and hands it over so many times, as a handle or as a descriptor. */
+/** Allocates and registers memory `times` times, by handle or by descriptor. */
 async function register(kind: string, times = "1") {
   const exportable = kind === "fd";
   const { memory } = must(await gpus.allocate(0, MEMORY_BYTES, { exportable }));
@@ -63,7 +63,7 @@ async function register(kind: string, times = "1") {
   return answer;
 }
 
-/** The pieces of these blocks: the first of a block lies last in the memory. */
+/** The pieces of these blocks. The first piece of a block is the last in memory. */
 function piecesOf(handles: readonly Handle[]): PieceItems {
   const items = createPieceItems(64);
   for (const [at, { slot, generation, bytes }] of handles.entries()) {
@@ -90,7 +90,7 @@ function ownPieces(items: PieceItems, handles: readonly Handle[]) {
   }));
 }
 
-/** Puts the bytes of the held blocks on this engine's GPU, as a kernel would. */
+/** Writes the bytes of the held blocks to this engine's GPU, as a kernel would. */
 async function compute(): Promise<PieceItems> {
   const items = piecesOf(held);
   for (const [at, { name, bytes }] of held.entries()) {
@@ -121,7 +121,7 @@ const commands: Record<string, (...words: string[]) => unknown> = {
   },
   store: async () => copy("store", await compute()),
   commit: () => engine.commit(held),
-  /** With the checksums of what this engine computed. */
+  /** Commits with the checksums of the computed bytes. */
   async commitChecked() {
     const batch = handleBatch(held);
     for (const [at, { bytes }] of held.entries()) {
@@ -142,7 +142,7 @@ const commands: Record<string, (...words: string[]) => unknown> = {
     return held.map(({ outcome }) => outcome);
   },
   load: (verify) => copy("load", piecesOf(held), verify === "verify"),
-  /** Whether the blocks that were loaded lie on the GPU, byte for byte. */
+  /** Whether the loaded blocks are on the GPU, byte for byte. */
   async proves() {
     const items = piecesOf(held);
     scratch.fill(0, scratch.bytes, 0xbadn);
@@ -151,7 +151,7 @@ const commands: Record<string, (...words: string[]) => unknown> = {
       ({ name, bytes }, at) => scratch.firstWrong(at * PLACE_BYTES, bytes, seedOf(name)) === null,
     );
   },
-  /** Loads with one thing wrong; the outcomes. */
+  /** Loads with one wrong value. Returns the outcomes. */
   async wrong(op, column, value) {
     const items = piecesOf(held);
     (items[column as "slot"] as Uint32Array)[0] = Number(value);
@@ -167,7 +167,7 @@ const commands: Record<string, (...words: string[]) => unknown> = {
     await client.gpu.unregister({ count: memory.length, memory }, out);
     return [...out.outcome.subarray(0, out.count)];
   },
-  /** Takes blocks that are offered, copies them to the GPU, and says what became of them. */
+  /** Takes offered blocks, copies them to the GPU and reports the outcomes. */
   async takeOffer() {
     const none = { count: 0, outcome: new Uint32Array(8) };
     const blocks = { count: 0, layer: 0, digests: new Uint8Array(32 * 8) };

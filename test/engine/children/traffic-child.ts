@@ -1,7 +1,7 @@
 /**
- * Many engines in one process, each with a random mind of its own, all over the same few blocks.
- * Words: SOCKET SEED ENGINES STEPS. Says `connected`, waits for a line, and then says one line of
- * JSON with what it saw; every byte read was proven.
+ * Many engines in one process, each with its own random operations on the same few blocks.
+ * Arguments: SOCKET SEED ENGINES STEPS. Prints `connected`, waits for a line, then prints one line
+ * of JSON with its results. Every byte read was verified.
  */
 import { type Random, randomBelow, seededRandom } from "../../../src/core/index.ts";
 import { EngineClient } from "../../../src/engine/index.ts";
@@ -18,7 +18,7 @@ async function connect(name: string): Promise<Engine> {
   return new Engine(await EngineClient.connect(loadNative(), { socketPath, manifest, name }));
 }
 
-/** A prompt of one to four blocks; engines meet in their beginnings. */
+/** A prompt of one to four blocks. Prompts share their beginnings. */
 function prompt(random: Random): string[] {
   const words = Array.from(
     { length: 1 + randomBelow(random, 4) },
@@ -37,7 +37,7 @@ async function read(engine: Engine, names: readonly string[], linger: number): P
     }
   };
   prove();
-  // While it is held it stays, whatever the others do meanwhile.
+  // A held block stays unchanged, regardless of the other engines.
   for (let i = 0; i < linger; i++) await engine.client.ping(new Uint8Array(8));
   prove();
   engine.release(held);

@@ -203,7 +203,7 @@ describeNats("a rank in a stream", () => {
         await using one = await host(url, blocks);
         blocks.churn(100);
         await waitFor(() => one.stream.state.status === "refused");
-        expect(one.stream.state.why).toBe("no stream of the server takes it");
+        expect(one.stream.state.why).toBe("no stream of the server accepts this subject");
         await makeStream(server);
         await waitFor(() => one.stream.state.behind === 0, 15_000);
         await waitFor(() => /not found/.test(one.stream.state.why ?? ""), 15_000);

@@ -1,0 +1,456 @@
+import { assert, type Clock, messageOf, sleep } from "../core/index.ts";
+import type {
+  GpuDevice,
+  GpuFault,
+  GpuMemory,
+  GpuOpened,
+  GpuOutcome,
+  GpuPiece,
+  Gpus,
+  Native,
+} from "../native/index.ts";
+import type { CopyEnd, Holder, LentBlock, LentSlot } from "../store/index.ts";
+import {
+  Feature,
+  GPU_MEMORIES_MAX,
+  type GpuMemoryItem,
+  GpuMemoryKind,
+  type GpuRegistered,
+  Op,
+  Outcome,
+  type OutcomeItems,
+  type PieceItems,
+} from "./protocol/index.ts";
+import type { EngineStats } from "./server-options.ts";
+
+/** Maximum copy requests of a connection in progress. Further ones are `full`. */
+const COPIES_MAX = 64;
+/** Delay before memory is freed again if the job queue was full. */
+const AGAIN_MS = 10;
+
+export interface GpuConnectionContext {
+  readonly gpus: Gpus;
+  readonly native: Native;
+  readonly stats: EngineStats;
+  readonly clock: Clock;
+  /** Registers work whose result is not awaited. It must end before the devices close. */
+  inBackground(work: Promise<unknown>): void;
+}
+
+/** GPU state of one connection: its registered memory and its copies in progress. */
+export class GpuConnection {
+  readonly #parts: GpuConnectionContext | null;
+  readonly #memories = new Map<number, RegisteredMemory>();
+  #opening = 0;
+  #lastNumber = 0;
+  #copies = 0;
+  /** The agent's end of the socket for descriptors. Null if none is open. */
+  #channel: number | null = null;
+  #closed = false;
+
+  /** Null: this agent has no device. */
+  constructor(parts: GpuConnectionContext | null) {
+    this.#parts = parts;
+  }
+
+  /** Copy requests in progress on a device. */
+  get copies(): number {
+    return this.#copies;
+  }
+
+  get hasDevices(): boolean {
+    return this.#parts !== null;
+  }
+
+  devices(): readonly GpuDevice[] {
+    return this.#parts?.gpus.devices() ?? [];
+  }
+
+  /**
+   * Opens a socket for descriptors. Returns the client's end, which the caller closes. Null if the
+   * client already has one.
+   */
+  openChannel(): number | null {
+    assert(this.#parts !== null, "descriptors require a device");
+    if (this.#channel !== null || this.#closed) return null;
+    const [ours, theirs] = this.#parts.native.socketPair();
+    this.#channel = ours;
+    return theirs;
+  }
+
+  /** NUMA node of the registered memory. Null if it is unknown or there are several. */
+  get node(): number | null {
+    const devices = this.devices();
+    const memories = [...this.#memories.values()];
+    const nodes = new Set(memories.map(({ memory }) => devices[memory.device]?.numaNode ?? null));
+    return nodes.size === 1 ? ([...nodes][0] ?? null) : null;
+  }
+
+  /** Descriptors are received immediately, in the order of the items that announce them. */
+  register(items: readonly GpuMemoryItem[]): Promise<GpuRegistered[]> {
+    const taken = items.map((item) => ({
+      item,
+      fd: item.kind === GpuMemoryKind.descriptor ? this.#takeDescriptor() : null,
+    }));
+    return Promise.all(taken.map(({ item, fd }) => this.#registerOne(item, fd)));
+  }
+
+  #takeDescriptor(): number | null {
+    if (this.#channel === null) return null;
+    const received = this.#parts!.native.receiveFd(this.#channel, new Uint8Array(1));
+    return typeof received === "string" ? null : received.fd;
+  }
+
+  async #registerOne(item: GpuMemoryItem, fd: number | null): Promise<GpuRegistered> {
+    const refused = this.#refusalOf(item, fd);
+    if (refused !== null) {
+      if (fd !== null) this.#parts!.native.closeFd(fd);
+      return { outcome: refused, memory: 0, code: 0 };
+    }
+    const { gpus } = this.#parts!;
+    const { index } = this.#deviceOf(item)!;
+    const { allocationBytes, handle } = item;
+    this.#opening++;
+    const opened: GpuOpened =
+      fd === null
+        ? await gpus.importIpc(index, handle, allocationBytes)
+        : await gpus.importFd(index, fd, allocationBytes);
+    this.#opening--;
+    if (!opened.ok) {
+      const outcome = outcomeOf(opened);
+      return { outcome, memory: 0, code: outcome === Outcome.device ? opened.code : 0 };
+    }
+    return this.#keep(item, opened.memory);
+  }
+
+  #deviceOf({ uuid }: GpuMemoryItem): GpuDevice | undefined {
+    return this.devices().find((device) => Buffer.compare(device.uuid, uuid) === 0);
+  }
+
+  /** Null if the driver may be called. */
+  #refusalOf(item: GpuMemoryItem, fd: number | null): Outcome | null {
+    if (this.#parts === null) return Outcome.device;
+    const { offset, bytes, allocationBytes, kind } = item;
+    if (bytes === 0 || offset + bytes > allocationBytes) return Outcome.rejected;
+    if (kind === GpuMemoryKind.descriptor && fd === null) return Outcome.rejected;
+    if (this.#memories.size + this.#opening >= GPU_MEMORIES_MAX) return Outcome.full;
+    const device = this.#deviceOf(item);
+    if (device === undefined || allocationBytes > device.memoryBytes) return Outcome.rejected;
+    return device.lost === null ? null : Outcome.device;
+  }
+
+  #keep({ offset, bytes }: GpuMemoryItem, memory: GpuMemory): GpuRegistered {
+    if (this.#closed) {
+      this.#parts!.inBackground(this.#free(memory));
+      return { outcome: Outcome.device, memory: 0, code: 0 };
+    }
+    const number = ++this.#lastNumber;
+    this.#memories.set(number, { memory, offset, bytes });
+    return { outcome: Outcome.ok, memory: number, code: 0 };
+  }
+
+  /**
+   * Resolves when the copies that use the memory have ended. The number is unknown from the call
+   * on.
+   */
+  async unregister(number: number): Promise<Outcome> {
+    const registered = this.#memories.get(number);
+    if (registered === undefined) return Outcome.stale;
+    this.#memories.delete(number);
+    await this.#free(registered.memory);
+    return Outcome.ok;
+  }
+
+  /**
+   * Retries until the driver has freed the memory. The engine could never reuse memory that stayed
+   * open.
+   */
+  async #free(memory: GpuMemory): Promise<void> {
+    const { gpus, clock } = this.#parts!;
+    while (true) {
+      const freed = await gpus.free(memory);
+      if (freed.ok || freed.status !== "full") return;
+      await sleep(clock, AGAIN_MS);
+    }
+  }
+
+  /**
+   * Copies pieces from memory to slots (`gpuStore`) or back. Resolves with an outcome per piece
+   * when no device accesses the slots any more.
+   */
+  async copy(
+    op: typeof Op.gpuStore | typeof Op.gpuLoad,
+    holder: Holder,
+    pieces: PieceItems,
+    verify: boolean,
+    out: OutcomeItems,
+  ): Promise<void> {
+    const memoryOf = (number: number) => this.#memories.get(number);
+    const frame = new CopyFrame({ op, holder, memoryOf, verify }, pieces, out);
+    if (this.#copies >= COPIES_MAX) {
+      frame.refuse(Outcome.full);
+      return;
+    }
+    this.#copies++;
+    try {
+      await frame.run(this.#parts?.gpus ?? null);
+    } finally {
+      this.#copies--;
+    }
+    if (this.#parts === null) return;
+    const { stats } = this.#parts;
+    if (op === Op.gpuStore) stats.gpuStoredBytes += frame.copiedBytes;
+    else stats.gpuLoadedBytes += frame.copiedBytes;
+    stats.gpuFailures += frame.failedJobs;
+    stats.gpuLeakedSlots += frame.leakedSlots;
+  }
+
+  /** Called when the connection has ended. Frees the memory as soon as no copy uses it. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    if (this.#parts === null) return;
+    const { native, inBackground } = this.#parts;
+    for (const { memory } of this.#memories.values()) inBackground(this.#free(memory));
+    this.#memories.clear();
+    if (this.#channel !== null) native.closeFd(this.#channel);
+    this.#channel = null;
+  }
+}
+
+/** The registered part of an allocation on a device. */
+interface RegisteredMemory {
+  readonly memory: GpuMemory;
+  /** Offset of the part in the allocation. */
+  readonly offset: number;
+  readonly bytes: number;
+}
+
+interface CopySettings {
+  readonly op: typeof Op.gpuStore | typeof Op.gpuLoad;
+  readonly holder: Holder;
+  memoryOf(number: number): RegisteredMemory | undefined;
+  /** For a load: hash the slots' content. */
+  readonly verify: boolean;
+}
+
+/** A slot named by pieces of the frame. It stays referenced until all of them are copied. */
+interface SlotReference {
+  readonly generation: number;
+  readonly lent: LentSlot;
+  readonly block: LentBlock | null;
+  readonly pieces: number[];
+  how: CopyEnd;
+}
+
+/** Pieces of one memory, which the device copies together. */
+interface Job {
+  readonly memory: GpuMemory;
+  readonly pieces: GpuPiece[];
+  /** Their positions in the frame. */
+  readonly places: number[];
+}
+
+/** One copy request. References its slots and starts one job per memory. */
+class CopyFrame {
+  copiedBytes = 0;
+  failedJobs = 0;
+  leakedSlots = 0;
+  readonly #settings: CopySettings;
+  readonly #pieces: PieceItems;
+  readonly #out: OutcomeItems;
+  /** By slot. */
+  readonly #references = new Map<number, SlotReference>();
+  readonly #jobs = new Map<number, Job>();
+
+  constructor(settings: CopySettings, pieces: PieceItems, out: OutcomeItems) {
+    this.#settings = settings;
+    this.#pieces = pieces;
+    this.#out = out;
+    out.count = pieces.count;
+  }
+
+  /**
+   * Refuses all pieces. Slots to be filled are marked failed, because their content is not what the
+   * writer expects.
+   */
+  refuse(outcome: Outcome): void {
+    for (let i = 0; i < this.#pieces.count; i++) {
+      const reference = this.#referenceSlot(i);
+      this.#out.outcome[i] = reference === null ? Outcome.stale : outcome;
+      if (reference !== null) reference.how = "failed";
+    }
+    this.#endLoans();
+  }
+
+  async run(gpus: Gpus | null): Promise<void> {
+    for (let i = 0; i < this.#pieces.count; i++) this.#out.outcome[i] = this.#enter(i);
+    if (gpus === null) {
+      this.#endLoans();
+      return;
+    }
+    const copies = [...this.#jobs.values()].map((job) => this.#copy(gpus, job));
+    const checks = [...this.#references.values()].map((reference) => this.#check(reference));
+    try {
+      await Promise.all([...copies, ...checks]);
+    } catch (error) {
+      // The state of the device's copies is unknown, so these slots must never be reused.
+      for (const reference of this.#references.values()) reference.how = "leaked";
+      throw error;
+    } finally {
+      this.#endLoans();
+    }
+  }
+
+  /** `ok` if the piece is handed to a device. */
+  #enter(i: number): Outcome {
+    const { slotOffset, memoryOffset, bytes, memory } = this.#pieces;
+    const reference = this.#referenceSlot(i);
+    if (reference === null) return Outcome.stale;
+    const found = this.#settings.memoryOf(memory[i]!);
+    const length = bytes[i]!;
+    const isWithin =
+      found !== undefined &&
+      length > 0 &&
+      slotOffset[i]! + length <= reference.lent.bytes &&
+      memoryOffset[i]! + length <= found.bytes;
+    if (!isWithin) {
+      reference.how = "failed";
+      return Outcome.rejected;
+    }
+    let job = this.#jobs.get(found.memory.id);
+    if (job === undefined) {
+      job = { memory: found.memory, pieces: [], places: [] };
+      this.#jobs.set(found.memory.id, job);
+    }
+    job.places.push(i);
+    job.pieces.push({
+      regionOffset: reference.lent.offset + slotOffset[i]!,
+      memoryOffset: found.offset + memoryOffset[i]!,
+      bytes: length,
+    });
+    return Outcome.ok;
+  }
+
+  #referenceSlot(i: number): SlotReference | null {
+    const { holder, op } = this.#settings;
+    const slot = this.#pieces.slot[i]!;
+    const generation = this.#pieces.generation[i]!;
+    const known = this.#references.get(slot);
+    if (known !== undefined) {
+      if (known.generation !== generation) return null;
+      known.pieces.push(i);
+      return known;
+    }
+    const block = op === Op.gpuLoad ? holder.lendRead(this.#pieces, i) : null;
+    const lent = op === Op.gpuLoad ? block : holder.lendWritten(this.#pieces, i);
+    if (lent === null) return null;
+    const reference: SlotReference = { generation, lent, block, pieces: [i], how: "done" };
+    this.#references.set(slot, reference);
+    return reference;
+  }
+
+  async #copy(gpus: Gpus, { memory, pieces, places }: Job): Promise<void> {
+    const { op } = this.#settings;
+    const isStore = op === Op.gpuStore;
+    const done: GpuOutcome = await (isStore
+      ? gpus.fromGpu(memory, pieces)
+      : gpus.toGpu(memory, pieces));
+    if (done.ok) {
+      for (const { bytes } of pieces) this.copiedBytes += bytes;
+      return;
+    }
+    this.failedJobs++;
+    for (const i of places) {
+      this.#out.outcome[i] = outcomeOf(done);
+      const reference = this.#references.get(this.#pieces.slot[i]!)!;
+      if (done.leaked) reference.how = "leaked";
+      else if (reference.how === "done") reference.how = "failed";
+    }
+  }
+
+  /** Runs while the device copies, because both only read the bytes. */
+  async #check({ block, pieces }: SlotReference): Promise<void> {
+    if (!this.#settings.verify || block === null || (await block.isWhole())) return;
+    for (const i of pieces) {
+      if (this.#out.outcome[i] === Outcome.ok) this.#out.outcome[i] = Outcome.corrupt;
+    }
+  }
+
+  #endLoans(): void {
+    for (const reference of this.#references.values()) {
+      if (reference.how === "leaked") this.leakedSlots++;
+      reference.lent.end(reference.how);
+    }
+    this.#references.clear();
+  }
+}
+
+/** Outcome that an engine receives for a failed job. */
+function outcomeOf({ status }: GpuFault): Outcome {
+  if (status === "full") return Outcome.full;
+  return status === "out_of_range" ? Outcome.rejected : Outcome.device;
+}
+
+export interface GpuPlaneOptions {
+  /** Null: the agent copies nothing, and engines use their own mapping of the arena. */
+  readonly gpus: Gpus | null;
+  readonly native: Native;
+  readonly stats: EngineStats;
+  readonly clock: Clock;
+  log(level: "info" | "warn" | "error", text: string): void;
+}
+
+/** GPU state shared by all connections. */
+export class GpuPlane {
+  readonly #gpus: Gpus | null;
+  readonly #options: GpuPlaneOptions;
+  readonly #parts: GpuConnectionContext | null;
+  /** Ended connections whose copies are still in progress. */
+  readonly #leaving = new Set<GpuConnection>();
+
+  constructor(options: GpuPlaneOptions) {
+    const { gpus, native, stats, clock } = options;
+    this.#gpus = gpus?.info.state === "ready" ? gpus : null;
+    this.#options = options;
+    const inBackground = (work: Promise<unknown>) => this.#watch(work);
+    const parts = { native, stats, clock, inBackground };
+    this.#parts = this.#gpus === null ? null : { ...parts, gpus: this.#gpus };
+  }
+
+  /** Features for the answer to HELLO. */
+  get features(): number {
+    const isThere = this.#gpus?.devices().some((device) => device.lost === null);
+    return isThere ? Feature.gpu : 0;
+  }
+
+  get hasBatches(): boolean {
+    return this.#gpus?.info.hasBatches === true;
+  }
+
+  /**
+   * Slots that a device may access although no connection holds them: one per copy of an ended
+   * connection, and the slots of copies that cannot be stopped.
+   */
+  get orphans(): number {
+    let copies = 0;
+    for (const connection of this.#leaving) {
+      if (connection.copies === 0) this.#leaving.delete(connection);
+      copies += connection.copies;
+    }
+    return copies + this.#options.stats.gpuLeakedSlots;
+  }
+
+  open(): GpuConnection {
+    return new GpuConnection(this.#parts);
+  }
+
+  close(connection: GpuConnection): void {
+    connection.close();
+    if (connection.copies > 0) this.#leaving.add(connection);
+  }
+
+  #watch(work: Promise<unknown>): void {
+    work.catch((error) => this.#options.log("error", `GPU memory: ${messageOf(error)}`));
+  }
+}

@@ -1,0 +1,275 @@
+import { type BlockResult, type Clock, DIGEST_BYTES, type NamespaceIndex } from "../core/index.ts";
+import type { GpuSink, OfferedBlock } from "../store/index.ts";
+import { type DigestItems, Outcome, type OutcomeItems } from "./protocol/index.ts";
+
+/** How long an offer waits for an engine that is busy with another one. */
+const QUEUE_MS = 10_000;
+/** Timeout of an engine's answer to an offer. */
+const ANSWER_MS = 10_000;
+/** Default time that an engine waits for an offer. */
+const WAIT_MS = 30_000;
+/** An engine whose wait ended without an offer is expected to wait again within this time. */
+const BACK_MS = 2_000;
+
+const deferred = (text: string): BlockResult =>
+  Object.freeze({ outcome: "deferred", reason: `gpu_sink: ${text}` });
+const DONE: BlockResult = Object.freeze({ outcome: "done" });
+const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
+const NO_ENGINE = deferred("in RAM; no engine here loads blocks to its GPU without a request");
+const BUSY = deferred("in RAM; the engine is busy with other blocks");
+const LATE = deferred("in RAM; the engine did not answer the offer in time");
+const GONE = deferred("in RAM; the engine disconnected");
+const NO_ROOM = deferred("in RAM; the engine has no room");
+const NOT_TAKEN = deferred("in RAM; the engine did not load it");
+const ABORTED = deferred("in RAM; the agent is stopping");
+
+/** Blocks of one namespace and layer to be offered to an engine. */
+interface Offer {
+  readonly id: number;
+  readonly namespace: NamespaceIndex;
+  readonly blocks: readonly OfferedBlock[];
+  readonly settle: (results: readonly BlockResult[]) => void;
+  timer: Disposable;
+}
+
+export interface WarmDeskOptions {
+  readonly clock: Clock;
+  /** Maximum blocks in an offer. */
+  readonly itemsMax: number;
+}
+
+/** Sends an offer to a waiting engine. Offer 0 without blocks means that none was available. */
+export type SendOffer = (offer: number, blocks: DigestItems) => void;
+
+/**
+ * Offers blocks that were requested on a GPU to engines that load blocks on their own initiative.
+ */
+export class WarmDesk implements GpuSink {
+  readonly #options: WarmDeskOptions;
+  readonly #engines = new Set<WarmEngine>();
+  /** Offers that no engine has received yet. */
+  readonly #queue: Offer[] = [];
+  #lastId = 0;
+
+  constructor(options: WarmDeskOptions) {
+    this.#options = options;
+  }
+
+  open(namespace: NamespaceIndex): WarmEngine {
+    const { clock } = this.#options;
+    return new WarmEngine(namespace, clock, {
+      comes: (engine) => this.#engines.add(engine),
+      leaves: (engine) => this.#left(engine),
+      isFree: (engine) => this.#serve(engine),
+    });
+  }
+
+  async offer(
+    blocks: readonly OfferedBlock[],
+    signal: AbortSignal,
+  ): Promise<readonly BlockResult[]> {
+    const results = new Array<BlockResult>(blocks.length).fill(NO_ENGINE);
+    await Promise.all(
+      this.#parts(blocks).map(async (places) => {
+        const part = places.map((at) => blocks[at]!);
+        const came = await this.#offerPart(part, signal);
+        for (const [k, at] of places.entries()) results[at] = came[k]!;
+      }),
+    );
+    return results;
+  }
+
+  /**
+   * Splits blocks into groups of one namespace and layer, each small enough for an answer. Returns
+   * their positions.
+   */
+  #parts(blocks: readonly OfferedBlock[]): number[][] {
+    const parts: number[][] = [];
+    const open = new Map<string, number[]>();
+    for (const [at, { namespace, layer }] of blocks.entries()) {
+      const key = `${namespace} ${layer}`;
+      let part = open.get(key);
+      if (part === undefined || part.length === this.#options.itemsMax) {
+        part = [];
+        open.set(key, part);
+        parts.push(part);
+      }
+      part.push(at);
+    }
+    return parts;
+  }
+
+  #offerPart(
+    blocks: readonly OfferedBlock[],
+    signal: AbortSignal,
+  ): Promise<readonly BlockResult[]> {
+    const { namespace } = blocks[0]!;
+    const all = (result: BlockResult) => blocks.map(() => result);
+    if (signal.aborted) return Promise.resolve(all(ABORTED));
+    if (!this.#isServed(namespace)) return Promise.resolve(all(NO_ENGINE));
+    return new Promise((resolve) => {
+      const abort = () => this.#giveUp(offer, ABORTED);
+      const timer = this.#options.clock.after(QUEUE_MS, () => this.#giveUp(offer, BUSY));
+      const settle = (results: readonly BlockResult[]) => {
+        signal.removeEventListener("abort", abort);
+        resolve(results);
+      };
+      const offer: Offer = { id: this.#nextId(), namespace, blocks, settle, timer };
+      signal.addEventListener("abort", abort, { once: true });
+      this.#queue.push(offer);
+      for (const engine of this.#engines) if (engine.waits) this.#serve(engine);
+    });
+  }
+
+  #nextId(): number {
+    this.#lastId = (this.#lastId + 1) >>> 0 || 1;
+    return this.#lastId;
+  }
+
+  #isServed(namespace: NamespaceIndex): boolean {
+    for (const engine of this.#engines) {
+      if (engine.namespace === namespace && engine.isThere) return true;
+    }
+    return false;
+  }
+
+  /** Sends the next offer to a waiting engine. */
+  #serve(engine: WarmEngine): void {
+    const at = this.#queue.findIndex(({ namespace }) => namespace === engine.namespace);
+    if (at < 0) return;
+    const offer = this.#queue.splice(at, 1)[0]!;
+    offer.timer[Symbol.dispose]();
+    offer.timer = this.#options.clock.after(ANSWER_MS, () => this.#giveUp(offer, LATE));
+    engine.take(offer);
+  }
+
+  #giveUp(offer: Offer, result: BlockResult): void {
+    const at = this.#queue.indexOf(offer);
+    if (at >= 0) this.#queue.splice(at, 1);
+    for (const engine of this.#engines) engine.forget(offer);
+    offer.timer[Symbol.dispose]();
+    offer.settle(offer.blocks.map(() => result));
+  }
+
+  #left(engine: WarmEngine): void {
+    this.#engines.delete(engine);
+    if (this.#isServed(engine.namespace)) return;
+    const stranded = this.#queue.filter(({ namespace }) => namespace === engine.namespace);
+    for (const offer of stranded) this.#giveUp(offer, GONE);
+  }
+
+  /** The agent is stopping: all offers and waits end. */
+  stop(): void {
+    for (const offer of [...this.#queue]) this.#giveUp(offer, ABORTED);
+    for (const engine of [...this.#engines]) engine.close();
+  }
+}
+
+interface DeskSide {
+  comes(engine: WarmEngine): void;
+  leaves(engine: WarmEngine): void;
+  isFree(engine: WarmEngine): void;
+}
+
+/**
+ * A connection that loads offered blocks to its GPU. It waits, or processes an offer, or its wait
+ * ended without an offer and it is expected to wait again.
+ */
+export class WarmEngine {
+  readonly namespace: NamespaceIndex;
+  readonly #clock: Clock;
+  readonly #desk: DeskSide;
+  #send: SendOffer | null = null;
+  #timer: Disposable | null = null;
+  #inHand: Offer | null = null;
+  #backUntilMs = 0;
+  #closed = false;
+
+  constructor(namespace: NamespaceIndex, clock: Clock, desk: DeskSide) {
+    this.namespace = namespace;
+    this.#clock = clock;
+    this.#desk = desk;
+  }
+
+  get waits(): boolean {
+    return this.#send !== null;
+  }
+
+  /** Whether an offer would reach the engine. */
+  get isThere(): boolean {
+    if (this.#send !== null || this.#inHand !== null) return true;
+    return this.#clock.monotonicMs() < this.#backUntilMs;
+  }
+
+  /**
+   * Records the outcomes of an offer and waits for the next one. `send` is called once, at the
+   * latest at the deadline. Must not be called while the engine waits.
+   */
+  wait(offer: number, outcomes: OutcomeItems, deadlineMs: number, send: SendOffer): void {
+    this.#answered(offer, outcomes);
+    this.#send = send;
+    const ms = deadlineMs === 0 ? WAIT_MS : deadlineMs;
+    this.#timer = this.#clock.after(ms, () => this.#sendNone());
+    this.#desk.comes(this);
+    this.#desk.isFree(this);
+  }
+
+  #answered(offer: number, { count, outcome }: OutcomeItems): void {
+    const inHand = this.#inHand;
+    this.#inHand = null;
+    if (inHand === null) return;
+    inHand.timer[Symbol.dispose]();
+    const isMeant = inHand.id === offer;
+    const resultOf = (i: number) => (isMeant && i < count ? resultOfOutcome(outcome[i]!) : LATE);
+    inHand.settle(inHand.blocks.map((_, i) => resultOf(i)));
+  }
+
+  take(offer: Offer): void {
+    const { blocks } = offer;
+    const digests = new Uint8Array(blocks.length * DIGEST_BYTES);
+    for (const [i, { digest }] of blocks.entries()) digests.set(digest, i * DIGEST_BYTES);
+    this.#inHand = offer;
+    this.#reply(offer.id, { count: blocks.length, layer: blocks[0]!.layer, digests });
+  }
+
+  /** A later answer to this offer is ignored. */
+  forget(offer: Offer): void {
+    if (this.#inHand !== offer) return;
+    this.#inHand = null;
+    this.#backUntilMs = this.#clock.monotonicMs() + BACK_MS;
+  }
+
+  #sendNone(): void {
+    this.#backUntilMs = this.#clock.monotonicMs() + BACK_MS;
+    this.#reply(0, { count: 0, layer: 0, digests: new Uint8Array(0) });
+  }
+
+  #reply(offer: number, blocks: DigestItems): void {
+    const send = this.#send!;
+    this.#timer?.[Symbol.dispose]();
+    this.#send = null;
+    this.#timer = null;
+    send(offer, blocks);
+  }
+
+  /** The connection has ended, or the agent is stopping. A wait is answered without an offer. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    if (this.#send !== null) this.#sendNone();
+    this.#backUntilMs = 0;
+    const inHand = this.#inHand;
+    this.#inHand = null;
+    if (inHand !== null) {
+      inHand.timer[Symbol.dispose]();
+      inHand.settle(inHand.blocks.map(() => GONE));
+    }
+    this.#desk.leaves(this);
+  }
+}
+
+function resultOfOutcome(outcome: number): BlockResult {
+  if (outcome === Outcome.ok || outcome === Outcome.present) return DONE;
+  if (outcome === Outcome.miss) return MISSING;
+  return outcome === Outcome.full ? NO_ROOM : NOT_TAKEN;
+}

@@ -1,0 +1,145 @@
+import { ptr } from "bun:ffi";
+import { assert, HearthError } from "../core/index.ts";
+import { STATUS, STRUCTS } from "./abi.gen.ts";
+
+/** Reads and writes structs at the offsets the library was compiled with. */
+
+export type StructName = keyof typeof STRUCTS;
+
+type FieldValue<Type extends string> = Type extends "u64"
+  ? bigint
+  : Type extends "u32" | "i32"
+    ? number
+    : Uint8Array;
+
+type Fields<Name extends StructName> = (typeof STRUCTS)[Name]["fields"];
+
+/** A struct as an object: u64 as bigint, u32 and i32 as number, byte arrays as Uint8Array. */
+export type StructValue<Name extends StructName> = {
+  [Key in keyof Fields<Name>]: Fields<Name>[Key] extends { type: infer Type extends string }
+    ? FieldValue<Type>
+    : never;
+};
+
+interface Field {
+  readonly offset: number;
+  readonly type: string;
+}
+
+function fieldsOf(name: StructName): [string, Field][] {
+  return Object.entries(STRUCTS[name].fields) as [string, Field][];
+}
+
+function bytesLength(type: string): number {
+  return Number(type.slice("bytes".length));
+}
+
+export function writeStruct<Name extends StructName>(
+  name: Name,
+  value: StructValue<Name>,
+  into: Uint8Array,
+): void {
+  const view = new DataView(into.buffer, into.byteOffset, STRUCTS[name].size);
+  const values = value as Record<string, bigint | number | Uint8Array>;
+  for (const [key, { offset, type }] of fieldsOf(name)) {
+    const item = values[key];
+    if (type === "u64") view.setBigUint64(offset, item as bigint, true);
+    else if (type === "u32") view.setUint32(offset, item as number, true);
+    else if (type === "i32") view.setInt32(offset, item as number, true);
+    else into.set((item as Uint8Array).subarray(0, bytesLength(type)), offset);
+  }
+}
+
+export function readStruct<Name extends StructName>(
+  name: Name,
+  from: Uint8Array,
+): StructValue<Name> {
+  const view = new DataView(from.buffer, from.byteOffset, STRUCTS[name].size);
+  const values: Record<string, bigint | number | Uint8Array> = {};
+  for (const [key, { offset, type }] of fieldsOf(name)) {
+    if (type === "u64") values[key] = view.getBigUint64(offset, true);
+    else if (type === "u32") values[key] = view.getUint32(offset, true);
+    else if (type === "i32") values[key] = view.getInt32(offset, true);
+    else values[key] = from.slice(offset, offset + bytesLength(type));
+  }
+  return values as StructValue<Name>;
+}
+
+/** Writes an integer below 2^53 as u64 at a byte offset, without creating a bigint. */
+export function writeU64(words: Uint32Array, at: number, value: number): void {
+  words[at / 4] = value;
+  words[at / 4 + 1] = value / 2 ** 32;
+}
+
+/**
+ * Memory whose address native code may keep. The JavaScript engine may move a small typed array at
+ * any time; it never moves an explicit ArrayBuffer. Addresses are created only here.
+ */
+export interface NativeBuffer {
+  readonly bytes: Uint8Array<ArrayBuffer>;
+  /** Valid while `bytes` is referenced: code that keeps the address must keep this object. */
+  readonly address: number;
+}
+
+export function nativeBuffer(byteLength: number): NativeBuffer {
+  assert(byteLength > 0, "a native buffer has at least one byte");
+  const bytes = new Uint8Array(new ArrayBuffer(byteLength));
+  const address: unknown = ptr(bytes);
+  assert(typeof address === "number", "an address is a number");
+  return { bytes, address };
+}
+
+export type StatusName = keyof typeof STATUS;
+
+const NAMES = new Map<number, StatusName>(
+  (Object.entries(STATUS) as [StatusName, number][]).map(([name, value]) => [value, name]),
+);
+
+/** Name of a negative return value. */
+export function statusName(code: number): StatusName {
+  return NAMES.get(code) ?? "system";
+}
+
+/** An unexpected failure of a native call. `status` and `errno` give the cause. */
+export class NativeError extends HearthError {
+  readonly status: StatusName;
+  readonly errno: number;
+
+  constructor(call: string, code: number, errno: number) {
+    const status = statusName(code);
+    const detail = errno === 0 ? "" : ` (errno ${errno})`;
+    super("NATIVE_FAILED", `${call}: ${status.replaceAll("_", " ")}${detail}`);
+    this.status = status;
+    this.errno = errno;
+  }
+}
+
+/**
+ * Calls `drain` after native threads have written the eventfd, so that a burst of completions costs
+ * one wake-up. The caller owns the descriptor.
+ */
+export class EventReader {
+  readonly #reader: { read(): Promise<{ done: boolean }>; cancel(): Promise<void> };
+  readonly #drained: Promise<void>;
+  #stopped = false;
+
+  constructor(eventFd: number, drain: () => void) {
+    this.#reader = Bun.file(eventFd).stream().getReader();
+    this.#drained = this.#drainOnWake(drain);
+  }
+
+  async #drainOnWake(drain: () => void): Promise<void> {
+    while (true) {
+      const { done } = await this.#reader.read();
+      if (done || this.#stopped) return;
+      drain();
+    }
+  }
+
+  /** Once this has resolved, `drain` is not called any more. */
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    await this.#reader.cancel();
+    await this.#drained;
+  }
+}
