@@ -1,7 +1,16 @@
 import { type FileHandle, open, rename, stat } from "node:fs/promises";
-import { type Clock, messageOf, stringifyJson } from "../core/index.ts";
+import { type Clock, messageOf, stringifyJson, TokenBuckets } from "../core/index.ts";
+import type { EventLog } from "../observability/activity/index.ts";
 import type { Logger } from "../observability/index.ts";
-import { AUDIT_CLOSE_MS, within } from "./within.ts";
+import {
+  blocksOf,
+  type Command,
+  type Operation,
+  type RefusalWord,
+  type Sender,
+} from "./command.ts";
+import type { ControlStats } from "./control-plane.ts";
+import type { Receipt } from "./receipt.ts";
 
 /** One line. Names, hashes, counts and words; never a block's bytes, tokens or a secret. */
 export type AuditRecord = Readonly<Record<string, unknown>>;
@@ -222,4 +231,149 @@ class AuditFile implements AuditLog {
 
 function ignoreMissing(thrown: unknown): void {
   if ((thrown as NodeJS.ErrnoException).code !== "ENOENT") throw thrown;
+}
+
+interface RecorderOptions {
+  readonly clock: Clock;
+  readonly events: EventLog;
+  readonly log: Logger;
+  readonly audit: AuditLog | null;
+}
+
+/** Refusals in a second that get a line each; a flood must not turn the audit log over. */
+const REFUSALS_PER_SECOND = 100;
+
+/** Names of blocks in a line. */
+const NAMES_MAX = 8;
+
+/** Counts commands and says what became of them: to the audit log, as events, in the log. */
+export class Recorder {
+  readonly #options: RecorderOptions;
+  readonly #commands: Record<string, number> = {};
+  readonly #refused: Partial<Record<RefusalWord, number>> = {};
+  readonly #lines = new TokenBuckets();
+  #duplicates = 0;
+  /** Refusals since the last line about one. */
+  #unsaid = 0;
+
+  constructor(options: RecorderOptions) {
+    this.#options = options;
+  }
+
+  counts(): Pick<ControlStats, "commands" | "refused" | "duplicates"> {
+    return {
+      commands: { ...this.#commands },
+      refused: { ...this.#refused } as Record<string, number>,
+      duplicates: this.#duplicates,
+    };
+  }
+
+  carriedOut(command: Command, receipt: Receipt, sender: Sender): void {
+    const { type, status, issuer, id } = receipt;
+    const key = `${type}/${status}`;
+    this.#commands[key] = (this.#commands[key] ?? 0) + 1;
+    this.#audit(command, receipt, sender, {});
+    const blocks = blocksOf(command);
+    this.#options.events.emit({ kind: "command", type, issuer, id, status, blocks });
+  }
+
+  duplicate(command: Command, receipt: Receipt, sender: Sender, elapsedMs: number): void {
+    this.#duplicates++;
+    this.#audit(command, receipt, sender, { duplicate: true, elapsed_ms: elapsedMs });
+  }
+
+  /** `command`: null where it could not be read. */
+  refused(command: Command | null, receipt: Receipt, word: RefusalWord, sender: Sender): void {
+    this.#refused[word] = (this.#refused[word] ?? 0) + 1;
+    const { type, issuer, reason = "" } = receipt;
+    const fields = { type, issuer, via: sender.via, from: sender.from, reason };
+    this.#options.log.warn("a command was refused", fields);
+    const nowMs = this.#options.clock.monotonicMs();
+    if (!this.#lines.take("", nowMs, REFUSALS_PER_SECOND, REFUSALS_PER_SECOND)) {
+      this.#unsaid++;
+      return;
+    }
+    this.#audit(command, receipt, sender, this.#unsaid === 0 ? {} : { left_out: this.#unsaid });
+    this.#unsaid = 0;
+  }
+
+  /** What was done by another way than a command. */
+  operation(operation: Operation, sender: Sender): void {
+    const { type, blocks, names, status, reason, counts, elapsedMs } = operation;
+    this.#write(sender, {
+      issuer: sender.name,
+      type,
+      id: null,
+      ...(blocks === null ? {} : { blocks }),
+      ...(names.length === 0 ? {} : { names: names.slice(0, NAMES_MAX) }),
+      status,
+      ...(reason === null ? {} : { reason }),
+      counts,
+      elapsed_ms: elapsedMs,
+    });
+  }
+
+  #audit(
+    command: Command | null,
+    receipt: Receipt,
+    sender: Sender,
+    more: Readonly<Record<string, unknown>>,
+  ): void {
+    this.#write(sender, {
+      issuer: receipt.issuer,
+      type: receipt.type,
+      id: receipt.id,
+      ...(command === null ? {} : whatOf(command)),
+      status: receipt.status,
+      ...(receipt.reason === undefined ? {} : { reason: receipt.reason }),
+      counts: receipt.counts,
+      elapsed_ms: receipt.elapsed_ms,
+      ...more,
+    });
+  }
+
+  #write(sender: Sender, what: Readonly<Record<string, unknown>>): void {
+    const { audit, clock } = this.#options;
+    audit?.write({
+      time: new Date(clock.wallMs()).toISOString(),
+      via: sender.via,
+      from: sender.from,
+      role: sender.role,
+      ...(sender.broadcast ? { broadcast: true } : {}),
+      ...what,
+    });
+  }
+}
+
+function whatOf(command: Command): Record<string, unknown> {
+  return {
+    ...(command.epoch === null ? {} : { epoch: command.epoch }),
+    ...(command.owner === null ? {} : { owner: command.owner }),
+    ...("leaseId" in command ? { lease: command.leaseId } : {}),
+    ...(command.type === "Cache" ? { action: command.action.kind } : {}),
+    ...(command.type === "Think" ? { transient: command.transient } : {}),
+    blocks: blocksOf(command),
+    ...namesOf(command),
+  };
+}
+
+/** Which blocks: the first of them as they were named, so that a line stays short. */
+function namesOf(command: Command): Record<string, unknown> {
+  if (command.type === "Prune") return { after_block_hash: command.after.given };
+  if (!("blocks" in command)) return {};
+  return { names: command.blocks.slice(0, NAMES_MAX).map(({ given }) => given) };
+}
+
+/** How long commands at work at the end are waited for: a disk that hangs is found out before. */
+export const IDLE_MS = 12_000;
+/** How long a disk may take to write the last lines of the audit log. */
+const AUDIT_CLOSE_MS = 2_000;
+/** From the beginning of the control plane's end to that, at most. */
+export const CONTROL_STOP_MS = IDLE_MS + AUDIT_CLOSE_MS;
+
+/** What comes of `work`, or null where that is not known after `ms`; the work goes on. */
+export async function within<T>(clock: Clock, ms: number, work: Promise<T>): Promise<T | null> {
+  const late = Promise.withResolvers<null>();
+  using _timer = clock.after(ms, () => late.resolve(null));
+  return await Promise.race([work, late.promise]);
 }

@@ -1,8 +1,9 @@
-import { type Json, parseJson } from "../core/index.ts";
-import type { CommandRow } from "../store/index/index.ts";
-import { trimmedReceipt } from "./make-receipt.ts";
-import type { Receipt } from "./receipt.ts";
-import { receiptJson } from "./receipt-json.ts";
+import { type Clock, type Json, parseJson } from "../core/index.ts";
+import type { CommandRow, HoldLedger } from "../store/index/index.ts";
+import { within } from "./audit-log.ts";
+import type { Command, Refusal } from "./command.ts";
+import { Fences, isProven } from "./issuers.ts";
+import { type Receipt, receiptJson, trimmedReceipt } from "./receipt.ts";
 
 /** A command in a list by age. */
 interface Kept {
@@ -181,4 +182,163 @@ function bytesOf({ blocks, held = [] }: Receipt): number {
   for (const { by } of blocks) if (by !== undefined) bytes += by.length * HOLDER_BYTES;
   for (const { by } of held) if (by !== undefined) bytes += by.length * HOLDER_BYTES;
   return bytes;
+}
+
+/** A command at work. */
+export interface Running {
+  /** As `scopeOf` tells it, here and wherever an issuer is asked for. */
+  readonly issuer: string;
+  readonly id: string | null;
+  /** Of what it asks for; null where it has no id. */
+  readonly digest: string | null;
+  readonly blocks: number;
+  /** Never rejects. */
+  readonly receipt: Promise<Receipt>;
+  /** How far it is. */
+  now(): Receipt;
+}
+
+const RUNNING_MAX = 1_024;
+/** One issuer leaves room for others. */
+const RUNNING_OF_ISSUER_MAX = 768;
+const RUNNING_BLOCKS_MAX = 4 * 2 ** 20;
+/** Repetitions that wait for a command at work. */
+const WAITERS_MAX = 8_192;
+
+/** The commands at work, bounded: what is beyond is refused. */
+export class RunningCommands {
+  readonly #all = new Set<Running>();
+  readonly #named = new Map<string, Running>();
+  /** Of those with the same id the latest. */
+  readonly #ofId = new Map<string, Running>();
+  readonly #ofIssuer = new Map<string, number>();
+  #blocks = 0;
+  #waiters = 0;
+
+  get size(): number {
+    return this.#all.size;
+  }
+
+  /** Why a command has no room; null where it has. */
+  refusal(issuer: string, blocks: number): Refusal | null {
+    const busy = (words: string): Refusal => ({ word: "busy", words });
+    const own = this.#ofIssuer.get(issuer) ?? 0;
+    if (this.#all.size >= RUNNING_MAX) return busy(`${RUNNING_MAX} commands are at work`);
+    if (own >= RUNNING_OF_ISSUER_MAX) return busy(`${own} commands of this issuer are at work`);
+    // A single one always fits.
+    if (this.#blocks > 0 && this.#blocks + blocks > RUNNING_BLOCKS_MAX) {
+      return busy(`commands on ${this.#blocks} blocks are at work`);
+    }
+    return null;
+  }
+
+  add(running: Running): void {
+    const { issuer, id, blocks } = running;
+    this.#all.add(running);
+    this.#blocks += blocks;
+    this.#ofIssuer.set(issuer, (this.#ofIssuer.get(issuer) ?? 0) + 1);
+    if (id === null) return;
+    this.#named.set(`${issuer}\0${id}`, running);
+    this.#ofId.set(id, running);
+  }
+
+  remove(running: Running): void {
+    const { issuer, id, blocks } = running;
+    this.#all.delete(running);
+    this.#blocks -= blocks;
+    const left = this.#ofIssuer.get(issuer)! - 1;
+    if (left === 0) this.#ofIssuer.delete(issuer);
+    else this.#ofIssuer.set(issuer, left);
+    if (id === null) return;
+    this.#named.delete(`${issuer}\0${id}`);
+    if (this.#ofId.get(id) !== running) return;
+    this.#ofId.delete(id);
+    // Fewer ids than commands with one: issuers share some.
+    if (this.#ofId.size === this.#named.size) return;
+    for (const other of this.#named.values()) if (other.id === id) this.#ofId.set(id, other);
+  }
+
+  get(issuer: string, id: string): Running | null {
+    return this.#named.get(`${issuer}\0${id}`) ?? null;
+  }
+
+  /** Of whatever issuer, the latest. */
+  find(id: string): Running | null {
+    return this.#ofId.get(id) ?? null;
+  }
+
+  /** The receipt of a command at work, for a repetition; null where too many wait already. */
+  wait(running: Running): Promise<Receipt> | null {
+    if (this.#waiters >= WAITERS_MAX) return null;
+    this.#waiters++;
+    return running.receipt.finally(() => this.#waiters--);
+  }
+
+  /** Resolves when none is at work. */
+  async idle(): Promise<void> {
+    while (this.#all.size > 0) await Promise.all([...this.#all].map(({ receipt }) => receipt));
+  }
+}
+
+/** What is remembered of a command. */
+interface CarriedCommand {
+  readonly command: Command;
+  /** Of its id, epoch and number. */
+  readonly scope: string;
+  /** Of what it asks for; null if it has no id. */
+  readonly digest: string | null;
+}
+
+/** How long an answer waits for the ledger. */
+const COMMIT_MS = 5_000;
+
+/** What was carried out: in memory, and in the ledger for the next process. */
+export class CarriedCommands {
+  readonly memory: CommandMemory;
+  readonly #ledger: HoldLedger | null;
+  readonly #clock: Clock;
+  /** As far as the ledger has it: only by commands of which something came. */
+  readonly #written: Fences;
+
+  constructor(ledger: HoldLedger | null, clock: Clock) {
+    this.#ledger = ledger;
+    this.#clock = clock;
+    this.memory = new CommandMemory(ledger?.contents.commands ?? []);
+    this.#written = new Fences(ledger?.contents.issuers ?? []);
+  }
+
+  /** The receipt to answer with: it is not durable if the ledger did not take it in time. */
+  async remember(carried: CarriedCommand, receipt: Receipt): Promise<Receipt> {
+    let told = receipt;
+    if (this.note(carried, () => receipt)) {
+      const committed = this.#ledger!.commit({ durable: false });
+      const isWritten = (await within(this.#clock, COMMIT_MS, committed)) === true;
+      if (!isWritten && receipt.durable) told = { ...receipt, durable: false };
+    }
+    this.keep(carried, told);
+    return told;
+  }
+
+  keep({ command, scope, digest }: CarriedCommand, receipt: Receipt): void {
+    if (command.id !== null) this.memory.put(scope, command.id, receipt, digest);
+  }
+
+  /** Puts into the ledger what a restart is to know of it; false if that is nothing. */
+  note({ command, scope, digest }: CarriedCommand, receipt: () => Receipt): boolean {
+    const ledger = this.#ledger;
+    if (ledger === null) return false;
+    const { id, epoch, seq } = command;
+    const rows = this.#written.rowsAfter(scope, epoch, seq);
+    for (const row of rows) ledger.putIssuer(row);
+    if (id !== null) {
+      ledger.putCommand({ issuer: scope, id, receipt: receiptText(receipt(), digest) });
+    }
+    return isProven(scope) || epoch !== null || seq !== null || id !== null;
+  }
+
+  /** Forgets how far an issuer has come. */
+  unfence(issuer: string): void {
+    for (const scope of this.#written.forget(issuer)) this.#ledger?.removeIssuer(scope);
+    void this.#ledger?.commit();
+  }
 }

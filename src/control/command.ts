@@ -136,3 +136,110 @@ export interface Sender {
   /** It came on the broadcast subject: only what the configuration allows is carried out. */
   readonly broadcast: boolean;
 }
+
+/** Where commands for all workers are published. */
+export const BROADCAST_SUBJECT = "kv-control-broadcast";
+/** How discovery calls every agent. */
+export const SERVICE_NAME = "hearth-agent";
+/** Says where the receipt goes of a command that a stream kept, which used up the reply subject. */
+export const REPLY_HEADER = "Hearth-Reply";
+/** Holds the signature of a command, over NATS and over HTTP. */
+export const SIGNATURE_HEADER = "Hearth-Signature";
+
+/** An issuer that can prove its name: it is the last token of a subject. */
+export const ISSUER_NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
+
+/** Where one worker takes commands. */
+export function workerSubject(worker: string): string {
+  return `kv-control-${worker}`;
+}
+
+/** The subject on which only `issuer` may publish, if the server enforces it. */
+export function issuerSubject(subject: string, issuer: string): string {
+  return `${subject}.${issuer}`;
+}
+
+/** Something an operator did to blocks that is no command: it came by a way of its own. */
+export interface Operation {
+  /** As a command's type. */
+  readonly type: string;
+  /** Blocks it named; null: it names none. */
+  readonly blocks: number | null;
+  /**
+   * The first of them, eight or more where there are as many: digests, some with a layer. Of an
+   * operation on something else its name.
+   */
+  readonly names: readonly string[];
+  /** `rejected`: nothing was done, for `reason`. */
+  readonly status: "ok" | "partial" | "rejected";
+  readonly reason: string | null;
+  /** What came of it, by words of its own. */
+  readonly counts: Readonly<Record<string, number>>;
+  readonly elapsedMs: number;
+}
+
+/**
+ * Why a command as a whole is refused: the stable words with which `reason` of its receipt begins.
+ * `retry`: whether the same command may be taken a moment later.
+ */
+export const REFUSALS = {
+  malformed: {
+    retry: false,
+    meaning: "the body is no JSON or MessagePack, or a member is missing or of another kind",
+  },
+  unknown_type: { retry: false, meaning: "`type` is none of the commands" },
+  too_large: { retry: false, meaning: "more bytes, blocks or sources than one command may have" },
+  too_deep: { retry: false, meaning: "lists or objects lie too deep in each other" },
+  forbidden: { retry: false, meaning: "the sender's role does not include this command" },
+  unproven: {
+    retry: false,
+    meaning: "the issuer has to prove its name, and the signature or the subject does not",
+  },
+  replayed: {
+    retry: false,
+    meaning: "a signed command of this `id` was taken before, and its receipt is not kept",
+  },
+  implausible: {
+    retry: false,
+    meaning: "its `epoch` or `seq` is neither a counter up to 2^40 nor a time",
+  },
+  broadcast_refused: {
+    retry: false,
+    meaning: "the configuration does not let this command come by broadcast",
+  },
+  expired: { retry: false, meaning: "it came after its `not_after`" },
+  rate_limited: {
+    retry: true,
+    meaning: "this issuer, or this token, sends more commands a second than it may",
+  },
+  id_reused: {
+    retry: false,
+    meaning: "another command with this `id` came from the same issuer before",
+  },
+  stale: {
+    retry: false,
+    meaning: "its `seq` is not above that of a command of the same issuer and epoch before it",
+  },
+  fenced: { retry: false, meaning: "this issuer has shown a higher `epoch`: another took over" },
+  busy: { retry: true, meaning: "as many commands are at work as may be, or the agent stops" },
+  internal: { retry: true, meaning: "an error of ours, in the log; it may be carried out in part" },
+} as const satisfies Record<string, { readonly retry: boolean; readonly meaning: string }>;
+
+export type RefusalWord = keyof typeof REFUSALS;
+
+/** `words` are for people: one line, no secrets. */
+export interface Refusal {
+  readonly word: RefusalWord;
+  readonly words: string;
+}
+
+/** Whether the command of a receipt was refused for something that may be over a moment later. */
+export function isRefusedForNow({ status, reason = "" }: { status: string; reason?: string }) {
+  const word = reason.slice(0, reason.indexOf(":"));
+  return status === "rejected" && word in REFUSALS && REFUSALS[word as RefusalWord].retry;
+}
+
+/** As it stands in a receipt. */
+export function reasonOf({ word, words }: Refusal): string {
+  return `${word}: ${words}`;
+}

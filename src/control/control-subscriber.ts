@@ -7,24 +7,30 @@ import {
   mayAnswerTo,
   type Subscription,
 } from "../bus/index.ts";
-import { HearthError, loopTurns, stringifyJson, TokenBuckets, TurnQueue } from "../core/index.ts";
+import {
+  HearthError,
+  loopTurns,
+  stringifyJson,
+  TokenBuckets,
+  TurnQueue,
+  type TurnSource,
+} from "../core/index.ts";
 import { type EventLog, toldEvent } from "../observability/activity/index.ts";
-import type { Role, Sender } from "./command.ts";
-import type { ControlPlane } from "./control-plane.ts";
-import { type Intake, type IntakeRefusal, Intakes } from "./intakes.ts";
-import { refusedReceipt } from "./make-receipt.ts";
-import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./media-type.ts";
-import type { Receipt } from "./receipt.ts";
-import { encodeReceipt } from "./receipt-codec.ts";
-import { isRefusedForNow, type RefusalWord } from "./refusals.ts";
+import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./body.ts";
 import {
   BROADCAST_SUBJECT,
+  isRefusedForNow,
   issuerSubject,
   REPLY_HEADER,
+  type RefusalWord,
+  type Role,
   SERVICE_NAME,
+  type Sender,
   SIGNATURE_HEADER,
   workerSubject,
-} from "./subjects.ts";
+} from "./command.ts";
+import type { ControlLimits, ControlPlane } from "./control-plane.ts";
+import { encodeReceipt, type Receipt, refusedReceipt } from "./receipt.ts";
 
 export interface ControlSubscriberOptions {
   /** Not closed by the subscriber. */
@@ -340,4 +346,87 @@ function headerOf({ headers }: BusMessage, name: string): string | null {
   const wanted = name.toLowerCase();
   const exact = Object.entries(headers).find(([key]) => key.toLowerCase() === wanted);
   return exact?.[1] ?? null;
+}
+
+/** Commands of one subject that came and are not answered yet, and bytes of their bodies. */
+const WAITING_MAX = 4_096;
+const WAITING_BYTES_MAX = 32 * 2 ** 20;
+/** The same of all subjects together. */
+const ALL_WAITING_MAX = 8_192;
+const ALL_WAITING_BYTES_MAX = 64 * 2 ** 20;
+/** Subjects of issuers with an intake of their own; further ones use the one that all share. */
+const SUBJECTS_MAX = 64;
+/** Issuers that may use up their rates on the subject that all share. */
+const SHARED_ISSUERS = 16;
+
+/** The commands of one subject: it has slices of its own, and room that it cannot exceed. */
+interface Intake {
+  readonly source: TurnSource;
+  /** The issuer that the subject names; empty: all share it. */
+  readonly issuer: string;
+  waiting: number;
+  waitingBytes: number;
+}
+
+interface IntakeRefusal {
+  readonly word: Extract<RefusalWord, "busy" | "rate_limited">;
+  readonly words: string;
+}
+
+/** What comes on each subject, so that a flood on one leaves the others their room and time. */
+class Intakes {
+  readonly #limits: () => ControlLimits;
+  readonly #rates = new TokenBuckets();
+  readonly #byIssuer = new Map<string, Intake>();
+  waiting = 0;
+  #waitingBytes = 0;
+
+  constructor(limits: () => ControlLimits) {
+    this.#limits = limits;
+  }
+
+  /** `issuer`: that the subject names; null: all share it. */
+  of(issuer: string | null): Intake {
+    const key = issuer ?? "";
+    const known = this.#byIssuer.get(key);
+    if (known !== undefined) return known;
+    if (this.#byIssuer.size >= SUBJECTS_MAX && key !== "") {
+      this.#dropIdle();
+      if (this.#byIssuer.size >= SUBJECTS_MAX) return this.of(null);
+    }
+    const intake = { source: loopTurns.source(), issuer: key, waiting: 0, waitingBytes: 0 };
+    this.#byIssuer.set(key, intake);
+    return intake;
+  }
+
+  /** Why one more is not even read; null if it may come, and then a token of the rate is gone. */
+  refusal({ issuer, waiting, waitingBytes }: Intake, bytes: number): IntakeRefusal | null {
+    const isFull = waiting >= WAITING_MAX || waitingBytes + bytes > WAITING_BYTES_MAX;
+    const areFull =
+      this.waiting >= ALL_WAITING_MAX || this.#waitingBytes + bytes > ALL_WAITING_BYTES_MAX;
+    if (isFull || areFull) return { word: "busy", words: `${this.waiting} commands wait here` };
+    const { commandsPerSecond, commandsBurst } = this.#limits();
+    const issuers = issuer === "" ? SHARED_ISSUERS : 1;
+    const [perSecond, burst] = [commandsPerSecond * issuers, commandsBurst * issuers];
+    if (this.#rates.take(issuer, loopTurns.nowMs(), perSecond, burst)) return null;
+    return { word: "rate_limited", words: `${perSecond} commands a second on one subject` };
+  }
+
+  /** Counts a command that waits; the result ends that. */
+  enter(intake: Intake, bytes: number): Disposable {
+    const count = (sign: number) => {
+      intake.waiting += sign;
+      intake.waitingBytes += sign * bytes;
+      this.waiting += sign;
+      this.#waitingBytes += sign * bytes;
+    };
+    count(1);
+    return { [Symbol.dispose]: () => count(-1) };
+  }
+
+  #dropIdle(): void {
+    for (const [issuer, { waiting }] of this.#byIssuer) {
+      if (waiting === 0) this.#byIssuer.delete(issuer);
+    }
+  }
 }

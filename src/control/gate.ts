@@ -1,9 +1,9 @@
 import type { Clock, TokenBuckets } from "../core/index.ts";
 import type { Grant } from "../store/index.ts";
+import type { Refusal } from "./command.ts";
 import { type Command, mayDo, type Role, roleFix, type Sender } from "./command.ts";
 import type { ControlLimits } from "./control-plane.ts";
-import { isPlausible } from "./fences.ts";
-import type { Refusal } from "./refusals.ts";
+import { isPlausible } from "./issuers.ts";
 
 export interface Gate {
   readonly clock: Clock;

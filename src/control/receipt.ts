@@ -1,4 +1,24 @@
-import type { HeldBy, OutcomeCounts } from "../core/index.ts";
+import {
+  type BlockName,
+  type BlockResult,
+  COMMAND_OUTCOMES,
+  type CommandOutcome,
+  countOutcomes,
+  type HeldBy,
+  type OutcomeCounts,
+} from "../core/index.ts";
+import type { HeldBlock, LifecycleReport } from "../store/index.ts";
+import type { BudgetFigures } from "../store/pins/index.ts";
+import {
+  decodeBody,
+  encodeBody,
+  isMembers,
+  JSON_TYPE,
+  type MediaType,
+  mediaTypeOf,
+} from "./body.ts";
+import type { Command, UnnamedBlock } from "./command.ts";
+import { type Refusal, reasonOf } from "./command.ts";
 
 export interface ReceiptBlock {
   /** As it was given in the command; of blocks that no command named, the digest in hex. */
@@ -49,3 +69,358 @@ export interface Receipt {
   };
   readonly elapsed_ms: number;
 }
+
+/** Whose answer to what. */
+export type ReceiptHead = Pick<Receipt, "id" | "type" | "worker_id" | "incarnation" | "issuer">;
+
+/** Blocks of a lease that its receipt lists. */
+const LEASED_LISTED = 1_000;
+const NO_COUNTS: OutcomeCounts = countOutcomes([]);
+
+export function refusedReceipt(head: ReceiptHead, refusal: Refusal, elapsedMs: number): Receipt {
+  const reason = reasonOf(refusal);
+  return {
+    ...head,
+    status: "rejected",
+    reason,
+    counts: NO_COUNTS,
+    blocks: [],
+    elapsed_ms: elapsedMs,
+  };
+}
+
+export function finalReceipt(
+  head: ReceiptHead,
+  command: Command,
+  unnamed: readonly UnnamedBlock[],
+  report: LifecycleReport,
+  elapsedMs: number,
+): Receipt {
+  const { results, held, figures } = report;
+  const counts = { ...report.counts, rejected: report.counts.rejected + unnamed.length };
+  const reason = namesNoBlock(command) ? results[0]?.reason : undefined;
+  const leased = command.type === "RevokeLease" ? results.filter(isOfLease) : [];
+  const leftOut = Math.max(0, leased.length - LEASED_LISTED);
+  return {
+    ...head,
+    status: isComplete(counts) ? "ok" : "partial",
+    ...(reason === undefined ? {} : { reason }),
+    counts,
+    blocks:
+      leased.length > 0
+        ? leased.slice(0, LEASED_LISTED).map(heldBlock)
+        : receiptBlocks(command, unnamed, results),
+    ...(leftOut === 0 ? {} : { blocks_left_out: leftOut }),
+    ...(held.length === 0 ? {} : { held: held.map(heldBlock) }),
+    bytes: report.bytes,
+    durable: report.durable,
+    ...("leaseId" in command && hasLease(command, report) ? { lease_id: command.leaseId } : {}),
+    ...(report.ttlMs === null ? {} : { ttl_seconds: report.ttlMs / 1_000 }),
+    ...(figures === null ? {} : { budget: budgetOf(figures) }),
+    elapsed_ms: elapsedMs,
+  };
+}
+
+export function runningReceipt(
+  head: ReceiptHead,
+  progress: Receipt["progress"] | null,
+  elapsedMs: number,
+): Receipt {
+  return {
+    ...head,
+    status: "running",
+    counts: NO_COUNTS,
+    blocks: [],
+    ...(progress ? { progress } : {}),
+    elapsed_ms: elapsedMs,
+  };
+}
+
+/** As it is remembered between the change of holds and the end of the command. */
+export function unfinishedReceipt(
+  head: ReceiptHead,
+  command: Command,
+  unnamed: readonly UnnamedBlock[],
+  results: readonly BlockResult[],
+  elapsedMs: number,
+): Receipt {
+  return {
+    ...runningReceipt(head, null, elapsedMs),
+    counts: countOutcomes(results),
+    blocks: receiptBlocks(command, unnamed, results),
+  };
+}
+
+/** The same with at most so many blocks; how many it leaves out stands in it. */
+export function trimmedReceipt(receipt: Receipt, blocksMax: number): Receipt {
+  const { held = [], blocks } = receipt;
+  if (blocks.length <= blocksMax && held.length <= blocksMax) return receipt;
+  const leftOut = (receipt.blocks_left_out ?? 0) + Math.max(0, blocks.length - blocksMax);
+  return {
+    ...receipt,
+    blocks: blocks.slice(0, blocksMax),
+    ...(leftOut === 0 ? {} : { blocks_left_out: leftOut }),
+    ...(held.length === 0 ? {} : { held: held.slice(0, blocksMax) }),
+  };
+}
+
+/** A command on a lease, or on everything: what it met has no names of the command's. */
+function namesNoBlock(command: Command): boolean {
+  return ["RenewLease", "RevokeLease", "Flush"].includes(command.type);
+}
+
+/** A pause of nothing that is here makes no lease, and grants no time. */
+function hasLease({ type }: Command, { ttlMs }: LifecycleReport): boolean {
+  return type !== "Pause" || ttlMs !== null;
+}
+
+function isComplete({ missing, held, deferred, rejected }: OutcomeCounts): boolean {
+  return missing + held + deferred + rejected === 0;
+}
+
+function receiptBlocks(
+  command: Command,
+  unnamed: readonly UnnamedBlock[],
+  results: readonly BlockResult[],
+): ReceiptBlock[] {
+  const names = namesOf(command);
+  const blocks: ReceiptBlock[] = [];
+  let nextUnnamed = 0;
+  for (let i = 0; i < names.length || nextUnnamed < unnamed.length; ) {
+    const other = unnamed[nextUnnamed];
+    if (other?.at === blocks.length) {
+      nextUnnamed++;
+      blocks.push({ block: other.given, outcome: "rejected", reason: other.reason });
+    } else {
+      blocks.push(receiptBlock(names[i]!.given, results[i]));
+      i++;
+    }
+  }
+  return blocks;
+}
+
+function namesOf(command: Command): readonly BlockName[] {
+  if (command.type === "Prune") return [command.after];
+  return "blocks" in command ? command.blocks : [];
+}
+
+function receiptBlock(block: ReceiptBlock["block"], result: BlockResult | undefined): ReceiptBlock {
+  if (result === undefined) return { block, outcome: "missing" };
+  const { outcome, reason, by } = result;
+  if (reason === undefined && by === undefined) return { block, outcome };
+  return { block, outcome, ...(reason === undefined ? {} : { reason }), ...(by ? { by } : {}) };
+}
+
+/** As of a lease that there was. */
+function isOfLease(result: BlockResult): result is HeldBlock {
+  return "digest" in result;
+}
+
+function heldBlock(held: HeldBlock): ReceiptBlock & { layer: number } {
+  return { ...receiptBlock(held.digest ?? "", held), layer: held.layer };
+}
+
+function budgetOf(figures: BudgetFigures): Record<string, number> {
+  return {
+    capacity_bytes: figures.capacityBytes,
+    host_budget_bytes: figures.hostBudgetBytes,
+    host_used_bytes: figures.hostUsedBytes,
+    owner_budget_bytes: figures.ownerBudgetBytes,
+    owner_used_bytes: figures.ownerUsedBytes,
+  };
+}
+
+/**
+ * A receipt as JSON, its blocks last. Only the names of blocks can be of 64 bits: looking for them
+ * in every value, as `stringifyJson` does, takes several times as long.
+ */
+export function receiptJson(receipt: Receipt): string {
+  const { blocks, ...rest } = receipt;
+  let text = `${JSON.stringify(rest).slice(0, -1)},"blocks":[`;
+  for (let at = 0; at < blocks.length; at++) {
+    text += at === 0 ? blockJson(blocks[at]!) : `,${blockJson(blocks[at]!)}`;
+  }
+  return `${text}]}`;
+}
+
+function blockJson({ block, layer, outcome, reason, by }: ReceiptBlock): string {
+  const name = typeof block === "string" ? JSON.stringify(block) : block.toString();
+  // An outcome is a word of ours.
+  const isPlain = reason === undefined && by === undefined && layer === undefined;
+  if (isPlain) return `{"block":${name},"outcome":"${outcome}"}`;
+  return `{"block":${name},${JSON.stringify({ outcome, reason, by, layer }).slice(1)}`;
+}
+
+const STATUSES: ReadonlySet<unknown> = new Set<Receipt["status"]>([
+  "ok",
+  "partial",
+  "rejected",
+  "running",
+]);
+
+/** Takes what came for a receipt where all that it has is of the receipt's types. */
+export function readReceipt(value: unknown): Receipt | null {
+  if (!isMembers(value)) return null;
+  const { counts, blocks, held = [] } = value;
+  const isReceipt =
+    ["type", "worker_id", "incarnation", "issuer"].every((name) => isText(value[name])) &&
+    (value.id === null || isText(value.id)) &&
+    STATUSES.has(value.status) &&
+    isMembers(counts) &&
+    COMMAND_OUTCOMES.every((outcome) => typeof counts[outcome] === "number") &&
+    isListOf(blocks, isBlock) &&
+    isListOf(held, isBlock) &&
+    ["reason", "lease_id"].every((name) => isOptional(value[name], isText)) &&
+    ["bytes", "ttl_seconds", "elapsed_ms", "blocks_left_out"].every((name) =>
+      isOptional(value[name], isNumber),
+    ) &&
+    isOptional(value.budget, isFigures) &&
+    isOptional(value.progress, isProgress);
+  return isReceipt ? (value as unknown as Receipt) : null;
+}
+
+function isBlock(value: unknown): boolean {
+  if (!isMembers(value) || !isText(value.outcome) || !isOptional(value.reason, isText))
+    return false;
+  const { block, by, layer } = value;
+  const isNamed = ["string", "number", "bigint"].includes(typeof block);
+  return (
+    isNamed &&
+    isOptional(layer, isNumber) &&
+    isOptional(by, (holders) => isListOf(holders, isHolder))
+  );
+}
+
+function isHolder(value: unknown): boolean {
+  return (
+    isMembers(value) &&
+    isText(value.kind) &&
+    ["owner", "name"].every((name) => isOptional(value[name], isText))
+  );
+}
+
+function isProgress(value: unknown): boolean {
+  return (
+    isMembers(value) &&
+    ["done_blocks", "bytes"].every((name) => isNumber(value[name])) &&
+    (value.total_blocks === null || isNumber(value.total_blocks))
+  );
+}
+
+function isFigures(value: unknown): boolean {
+  return isMembers(value) && Object.values(value).every(isNumber);
+}
+
+function isOptional(value: unknown, is: (value: unknown) => boolean): boolean {
+  return value === undefined || is(value);
+}
+
+function isListOf(value: unknown, is: (item: unknown) => boolean): boolean {
+  return Array.isArray(value) && value.every(is);
+}
+
+function isText(value: unknown): value is string {
+  return typeof value === "string";
+}
+
+function isNumber(value: unknown): value is number {
+  return typeof value === "number";
+}
+
+/** A receipt lists as many blocks as a command names, or holds, each with what holds it. */
+const LIMITS = { bytesMax: 64 * 2 ** 20, depthMax: 16, itemsMax: 65_536, valuesMax: 2 ** 24 };
+
+/**
+ * With as many of its blocks as fit into `bytesMax`; none where even they alone do not. Bytes of
+ * its own: nothing writes over them later.
+ */
+export function encodeReceipt(
+  receipt: Receipt,
+  type: MediaType,
+  bytesMax = Number.POSITIVE_INFINITY,
+): Uint8Array {
+  let bytes = encoded(receipt, type);
+  let blocks = Math.max(receipt.blocks.length, receipt.held?.length ?? 0);
+  while (bytes.length > bytesMax && blocks > 0) {
+    blocks = Math.min(blocks >> 1, Math.floor((blocks * bytesMax) / bytes.length));
+    bytes = encoded(trimmedReceipt(receipt, blocks), type);
+  }
+  return bytes;
+}
+
+function encoded(receipt: Receipt, type: MediaType): Uint8Array {
+  if (type === JSON_TYPE) return new TextEncoder().encode(receiptJson(receipt));
+  // The encoder hands out views of a buffer that it goes on using.
+  return Uint8Array.from(encodeBody(receipt, type));
+}
+
+/** Null where it is no receipt. `contentType`: JSON unless it says MessagePack. */
+export function decodeReceipt(bytes: Uint8Array, contentType: string | null): Receipt | null {
+  const body = decodeBody(bytes, mediaTypeOf(contentType), LIMITS);
+  return body.ok ? readReceipt(body.value) : null;
+}
+
+interface BlockReason {
+  /** With which it comes; none: it is of a receipt alone. */
+  readonly outcomes: readonly CommandOutcome[];
+  readonly meaning: string;
+}
+
+/**
+ * Why a block is not done: the stable words with which its `reason` begins; also the receipt's, of
+ * commands that name no block.
+ */
+export const BLOCK_REASONS = {
+  aborted: {
+    outcomes: ["deferred"],
+    meaning: "the agent stops; the rest was not looked at",
+  },
+  budget: {
+    outcomes: ["rejected"],
+    meaning: "pins and leases would keep more than they may; the figures are in `budget`",
+  },
+  busy: { outcomes: ["rejected"], meaning: "too many prunes walk the tree at once" },
+  durable: {
+    outcomes: ["deferred"],
+    meaning: "done, but the disk did not confirm that it stays so after a loss of power",
+  },
+  forbidden: {
+    outcomes: ["rejected"],
+    meaning: "it would delete the block, and the sender's role does not; the key to set is named",
+  },
+  full: { outcomes: ["rejected"], meaning: "a warm would push out what is in RAM and warm" },
+  gpu: {
+    outcomes: ["done"],
+    meaning: "removed from RAM and SSD; an engine keeps a copy on its GPU until it evicts it",
+  },
+  gpu_sink: {
+    outcomes: ["deferred"],
+    meaning: "in RAM; no engine here loads blocks to its GPU without a request",
+  },
+  interrupted: {
+    outcomes: [],
+    meaning: "of a receipt: the agent ended while the command was at work",
+  },
+  limit: {
+    outcomes: ["rejected"],
+    meaning: "more holds, owners, leases, or blocks under one hold, than can be kept",
+  },
+  name: { outcomes: ["rejected"], meaning: "it is neither a hash nor a key" },
+  no_ssd: { outcomes: ["rejected"], meaning: "a pause, and this host has no SSD tier" },
+  not_transient: { outcomes: ["rejected"], meaning: "a purge of what was never marked" },
+  owner: { outcomes: ["rejected"], meaning: "a pause under the name of another owner's lease" },
+  peers: {
+    outcomes: ["deferred"],
+    meaning: "a warm, and other hosts did not bring it in time",
+  },
+  ssd: {
+    outcomes: ["deferred", "rejected"],
+    meaning:
+      "the SSD cannot write, read or delete it now; deletions and copies of pinned blocks are " +
+      "tried again",
+  },
+  transient: {
+    outcomes: ["deferred", "rejected"],
+    meaning: "pinned in RAM alone, or not paused: it is never written to SSD",
+  },
+} as const satisfies Record<string, BlockReason>;

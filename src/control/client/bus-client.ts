@@ -1,5 +1,12 @@
-import type { Bus, BusMessage, PublishOutcome } from "../../bus/index.ts";
-import { type Clock, HearthError, type Random, sleep } from "../../core/index.ts";
+import type { Bus, BusMessage, PublishOutcome, Subscription } from "../../bus/index.ts";
+import {
+  type Clock,
+  HearthError,
+  type Json,
+  parseJson,
+  type Random,
+  sleep,
+} from "../../core/index.ts";
 import {
   ALL_WORKERS,
   BROADCAST_SUBJECT,
@@ -7,23 +14,28 @@ import {
   issuerSubject,
   REPLY_HEADER,
   type Receipt,
+  SERVICE_NAME,
 } from "../index.ts";
-import { unlessAborted } from "./abort.ts";
-import type {
-  BroadcastResult,
-  ControlClient,
-  FoundWorker,
-  SendOptions,
-  SendResult,
-  WireCommand,
+import {
+  abortFault,
+  absentMs,
+  type BroadcastResult,
+  type ControlClient,
+  commandSubject,
+  type FoundWorker,
+  identified,
+  isNoBroadcast,
+  isUnread,
+  PROGRESS_MS,
+  randomHex,
+  type SendOptions,
+  type SendResult,
+  tryMs,
+  unlessAborted,
+  type Wire,
+  type WireCommand,
 } from "./control-client.ts";
-import { findWorkers } from "./discovery.ts";
-import { identified } from "./envelope.ts";
-import { Inbox, type Mailbox } from "./inbox.ts";
-import { absentMs, PROGRESS_MS, tryMs } from "./patience.ts";
 import { broadcastParts, sendParts, splitCommand } from "./split-command.ts";
-import { commandSubject } from "./subjects.ts";
-import { isNoBroadcast, isUnread, type Wire } from "./wire.ts";
 
 const DEADLINE_MS = 30_000;
 /** Time in which a broker says that nobody listens. */
@@ -283,4 +295,145 @@ function receiptIn({ headers, data }: BusMessage): Receipt | null {
 
 function isNobody({ headers, data }: BusMessage): boolean {
   return data.length === 0 && headers.Status === "503";
+}
+
+const PREFIX_WORDS = 4;
+const WAITING_MESSAGES_MAX = 10_000;
+
+/** Answers to one command, in the order in which they came. */
+interface Mailbox extends Disposable {
+  /** Where they are to be sent. */
+  readonly subject: string;
+  /** The next one; null where none has come after `ms`. Rejects with ABORTED, or ENGINE_CLOSED. */
+  next(ms: number, signal?: AbortSignal): Promise<BusMessage | null>;
+}
+
+/**
+ * One subscription for the answers to all commands of a client: what comes for a command that is no
+ * longer waited for is dropped.
+ */
+class Inbox implements Disposable {
+  readonly #clock: Clock;
+  readonly #prefix: string;
+  readonly #subscription: Subscription;
+  readonly #open = new Map<string, OpenMailbox>();
+  #opened = 0;
+  #isClosed = false;
+
+  constructor(bus: Bus, clock: Clock, random: Random) {
+    this.#clock = clock;
+    this.#prefix = `${bus.inboxPrefix}.${randomHex(random, PREFIX_WORDS)}`;
+    this.#subscription = bus.subscribe(`${this.#prefix}.*`, (message) => {
+      this.#open.get(message.subject)?.put(message);
+    });
+  }
+
+  open(): Mailbox {
+    if (this.#isClosed) throw closed();
+    const subject = `${this.#prefix}.${++this.#opened}`;
+    const mailbox = new OpenMailbox(subject, this.#clock, () => this.#open.delete(subject));
+    this.#open.set(subject, mailbox);
+    return mailbox;
+  }
+
+  [Symbol.dispose](): void {
+    this.#isClosed = true;
+    this.#subscription.unsubscribe();
+    for (const mailbox of [...this.#open.values()]) mailbox.fail(closed());
+  }
+}
+
+function closed(): HearthError {
+  return new HearthError("ENGINE_CLOSED", "the control client was closed");
+}
+
+class OpenMailbox implements Mailbox {
+  readonly subject: string;
+  readonly #clock: Clock;
+  readonly #onClose: () => void;
+  readonly #waiting: BusMessage[] = [];
+  #wake: (() => void) | null = null;
+  #fault: HearthError | null = null;
+
+  constructor(subject: string, clock: Clock, onClose: () => void) {
+    this.subject = subject;
+    this.#clock = clock;
+    this.#onClose = onClose;
+  }
+
+  put(message: BusMessage): void {
+    // Whoever floods an inbox loses the flood, not our memory.
+    if (this.#waiting.length < WAITING_MESSAGES_MAX) this.#waiting.push(message);
+    this.#wake?.();
+  }
+
+  fail(fault: HearthError): void {
+    this.#fault = fault;
+    this.#wake?.();
+  }
+
+  async next(ms: number, signal?: AbortSignal): Promise<BusMessage | null> {
+    if (this.#waiting.length === 0 && this.#fault === null && ms > 0 && !signal?.aborted) {
+      await this.#wait(ms, signal);
+    }
+    if (signal?.aborted) throw abortFault(signal);
+    if (this.#fault !== null) throw this.#fault;
+    return this.#waiting.shift() ?? null;
+  }
+
+  [Symbol.dispose](): void {
+    this.#onClose();
+  }
+
+  #wait(ms: number, signal: AbortSignal | undefined): Promise<void> {
+    return new Promise((resolve) => {
+      const wake = () => {
+        timer[Symbol.dispose]();
+        signal?.removeEventListener("abort", wake);
+        this.#wake = null;
+        resolve();
+      };
+      const timer = this.#clock.after(ms, wake);
+      signal?.addEventListener("abort", wake, { once: true });
+      this.#wake = wake;
+    });
+  }
+}
+
+/** Asks who is there and takes what is answered until `endMs` on the monotonic clock. */
+async function findWorkers(
+  bus: Bus,
+  clock: Clock,
+  mailbox: Mailbox,
+  endMs: number,
+  signal: AbortSignal | undefined,
+): Promise<FoundWorker[]> {
+  const found = new Map<string, FoundWorker>();
+  bus.publish(`$SRV.PING.${SERVICE_NAME}`, new Uint8Array(), { reply: mailbox.subject });
+  for (;;) {
+    const message = await mailbox.next(endMs - clock.monotonicMs(), signal);
+    if (message === null || message.headers.Status === "503") break;
+    const worker = readPing(message.data);
+    if (worker !== null) found.set(worker.id, worker);
+  }
+  return [...found.values()].sort((a, b) => (a.id < b.id ? -1 : 1));
+}
+
+/** An answer of the micro-service protocol; null where it is no agent's. */
+function readPing(data: Uint8Array): FoundWorker | null {
+  let ping: Json;
+  try {
+    ping = parseJson(new TextDecoder().decode(data));
+  } catch {
+    return null;
+  }
+  if (typeof ping !== "object" || ping === null || Array.isArray(ping)) return null;
+  const { name, version, metadata } = ping;
+  if (name !== SERVICE_NAME || typeof metadata !== "object" || metadata === null) return null;
+  if (Array.isArray(metadata) || typeof metadata.worker_id !== "string") return null;
+  return {
+    id: metadata.worker_id,
+    version: typeof version === "string" ? version : "",
+    incarnation: typeof metadata.incarnation === "string" ? metadata.incarnation : null,
+  };
 }

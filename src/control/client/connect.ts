@@ -10,10 +10,13 @@ import {
 } from "../../core/index.ts";
 import { BusControlClient } from "./bus-client.ts";
 import type { ControlClient } from "./control-client.ts";
-import { HttpClient, type HttpControlClient } from "./http-client.ts";
-import { HttpConnection, type TlsMaterial } from "./http-connection.ts";
-import { mustBeIssuer } from "./subjects.ts";
-import { type Encoding, wireOf } from "./wire.ts";
+import { type Encoding, mustBeIssuer, wireOf } from "./control-client.ts";
+import {
+  HttpClient,
+  HttpConnection,
+  type HttpControlClient,
+  type TlsMaterial,
+} from "./http-client.ts";
 
 const NAME = "hearth-client";
 

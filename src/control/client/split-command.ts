@@ -1,7 +1,7 @@
 import { type Clock, HearthError, type Random } from "../../core/index.ts";
 import { COMMAND_LIMITS, type Receipt } from "../index.ts";
 import type { BroadcastResult, SendOptions, SendResult, WireCommand } from "./control-client.ts";
-import { newCommandId } from "./envelope.ts";
+import { newCommandId } from "./control-client.ts";
 
 /** The members that list blocks. */
 const LISTS = ["block_hashes", "block_keys"] as const;
