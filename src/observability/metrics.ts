@@ -8,9 +8,12 @@ import {
   RAM_FINDERS,
   TIERS,
 } from "./catalogue.ts";
-import { TRANSPORT_LABELS, type TransportLabel } from "./catalogue-peers.ts";
+import { writeControl } from "./control-metrics.ts";
+import { type DevicesSnapshot, writeDevices } from "./device-metrics.ts";
 import type { HealthCount } from "./health.ts";
-import type { PeersSnapshot } from "./peer-snapshot.ts";
+import type { PeersSnapshot } from "./peer-metrics.ts";
+import { TRANSPORT_LABELS, type TransportLabel, writePeers } from "./peer-metrics.ts";
+import { type FeedSnapshot, writeFeed } from "./publisher-metrics.ts";
 import { createRegistry, type MetricRegistry } from "./registry.ts";
 import type {
   ControlSnapshot,
@@ -19,10 +22,6 @@ import type {
   SsdSnapshot,
   StoreSnapshot,
 } from "./snapshots.ts";
-import { writeControl } from "./write-control.ts";
-import { type DevicesSnapshot, writeDevices } from "./write-devices.ts";
-import { type FeedSnapshot, writeFeed } from "./write-feed.ts";
-import { writePeers } from "./write-peers.ts";
 
 /** Everything that can be scraped. Counters that others keep are read when a scrape comes. */
 export interface Metrics {

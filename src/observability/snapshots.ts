@@ -1,6 +1,6 @@
 import type { RAM_FINDERS } from "./catalogue.ts";
-import type { BUS_ANSWERS } from "./catalogue-control.ts";
-import type { LoopLag } from "./loop-lag.ts";
+import type { BUS_ANSWERS } from "./control-metrics.ts";
+import type { LoopLag } from "./process-watch.ts";
 
 type BusAnswer = (typeof BUS_ANSWERS)[number];
 

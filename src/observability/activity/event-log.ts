@@ -1,5 +1,4 @@
-import type { Clock } from "../../core/index.ts";
-import type { EventPage, HearthEvent, NumberedEvent } from "./events.ts";
+import type { Clock, HolderKind } from "../../core/index.ts";
 
 const KEPT = 4_096;
 
@@ -40,4 +39,94 @@ export class EventLog {
     const events = this.#kept.slice(at, at + max);
     return { events, last: this.#last, lost: Math.max(0, from - after) };
   }
+}
+
+/** What happened to holds and blocks that somebody asked for; plain values, ready for JSON. */
+export type HearthEvent =
+  /** Pins made an admission impossible by arithmetic; the least valuable one went. */
+  | {
+      readonly kind: "hold_relieved";
+      readonly hold: HolderKind;
+      readonly owner: string;
+      readonly name: string | null;
+      readonly blocks: number;
+      readonly bytes: number;
+      readonly tier: "ram" | "ssd";
+      readonly why: string;
+    }
+  | {
+      readonly kind: "hold_expired";
+      readonly hold: HolderKind;
+      readonly owner: string;
+      readonly name: string | null;
+      readonly blocks: number;
+      /** Removed from the host because nothing else held them. */
+      readonly purged: number;
+    }
+  /** Blocks that somebody pinned or paused are gone: unreadable, or not there after a restart. */
+  | {
+      readonly kind: "hold_lost";
+      readonly hold: HolderKind;
+      readonly owner: string;
+      readonly name: string | null;
+      readonly blocks: number;
+      readonly why: string;
+    }
+  /** Nothing is asked of a peer for `cooldown_ms`; `peer_up`: it answers again. */
+  | {
+      readonly kind: "peer_down";
+      readonly peer: string;
+      readonly why: string;
+      readonly cooldown_ms: number;
+    }
+  | { readonly kind: "peer_up"; readonly peer: string }
+  /** One way to it does not work; others may. */
+  | {
+      readonly kind: "peer_transport_down";
+      readonly peer: string;
+      readonly transport: string;
+      readonly why: string;
+      readonly cooldown_ms: number;
+    }
+  | { readonly kind: "peer_transport_up"; readonly peer: string; readonly transport: string }
+  | { readonly kind: "peer_slow"; readonly peer: string; readonly after_ms: number }
+  /** What it sent was not what was asked for; `key`: the block's, in hex. */
+  | {
+      readonly kind: "peer_corrupt";
+      readonly peer: string;
+      readonly key: string;
+      readonly why: string;
+    }
+  | { readonly kind: "peer_restarted" | "peer_came" | "peer_went"; readonly peer: string }
+  | {
+      readonly kind: "command";
+      readonly type: string;
+      readonly issuer: string;
+      readonly id: string | null;
+      readonly status: string;
+      readonly blocks: number;
+    };
+
+export interface NumberedEvent {
+  /** From 1, without gaps, within one incarnation of the agent. */
+  readonly sequence: number;
+  /** Milliseconds since 1970. */
+  readonly wallMs: number;
+  readonly event: HearthEvent;
+}
+
+/** As readers get it, over HTTP or NATS: the event's members beside its number and time (UTC). */
+export type ToldEvent = { readonly sequence: number; readonly time: string } & HearthEvent;
+
+export function toldEvent({ sequence, wallMs, event }: NumberedEvent): ToldEvent {
+  return { sequence, time: new Date(wallMs).toISOString(), ...event };
+}
+
+/**
+ * A page of events; `lost`: events between `after` and the first one that are not kept any more.
+ */
+export interface EventPage {
+  readonly events: readonly NumberedEvent[];
+  readonly last: number;
+  readonly lost: number;
 }

@@ -1,4 +1,5 @@
 import type { MetricSpec } from "./catalogue.ts";
+import type { MetricRegistry } from "./registry.ts";
 
 /** How a pull of one block ends. */
 export const PULL_OUTCOME_LABELS = [
@@ -149,3 +150,71 @@ export const PEER_METRICS = {
     labels: {},
   },
 } as const satisfies Record<string, MetricSpec>;
+
+type Counts<Names extends readonly string[]> = Readonly<Record<Names[number], number>>;
+
+/** Pulling from other hosts and serving them. Counters since the start. */
+export interface PeersSnapshot {
+  readonly outcomes: Counts<typeof PULL_OUTCOME_LABELS>;
+  readonly byTransport: Readonly<
+    Record<
+      TransportLabel,
+      {
+        readonly blocks: number;
+        readonly bytes: number;
+        readonly fallbacks: number;
+        readonly inboundLinks: number;
+      }
+    >
+  >;
+  readonly hedges: number;
+  readonly hedgesWon: number;
+  readonly sharedPulls: number;
+  readonly corrupt: number;
+  readonly inFlightBytes: number;
+  readonly waiting: number;
+  readonly states: Counts<typeof PEER_STATES>;
+  readonly breakers: Counts<typeof BREAKER_STATES>;
+  readonly served: Counts<typeof SERVED_OUTCOMES>;
+  readonly servedBytes: number;
+  readonly lentBytes: number;
+  readonly summaryBytes: number;
+  readonly wrongSummaries: number;
+  readonly announcements: Counts<readonly ["heard", "refused", "dropped"]>;
+  /** Since 1970. */
+  readonly certificateEndsSeconds: number;
+}
+
+/** Enters what pulling and serving count. */
+export function writePeers(registry: MetricRegistry, peers: PeersSnapshot): void {
+  for (const outcome of PULL_OUTCOME_LABELS) {
+    registry.set("quicPulls", peers.outcomes[outcome], { outcome });
+  }
+  for (const transport of TRANSPORT_LABELS) {
+    const { blocks, bytes, fallbacks, inboundLinks } = peers.byTransport[transport];
+    registry.set("peerBlocks", blocks, { transport });
+    registry.set("peerBytes", bytes, { transport });
+    registry.set("peerFallbacks", fallbacks, { transport });
+    registry.set("peerInboundLinks", inboundLinks, { transport });
+  }
+  registry.set("peerHedges", peers.hedges, { outcome: "asked" });
+  registry.set("peerHedges", peers.hedgesWon, { outcome: "won" });
+  registry.set("peerSharedPulls", peers.sharedPulls);
+  registry.set("peerCorrupt", peers.corrupt);
+  registry.set("peerInFlightBytes", peers.inFlightBytes);
+  registry.set("peerWaiting", peers.waiting);
+  for (const state of PEER_STATES) registry.set("peers", peers.states[state], { state });
+  for (const state of BREAKER_STATES)
+    registry.set("peerBreakers", peers.breakers[state], { state });
+  for (const outcome of SERVED_OUTCOMES) {
+    registry.set("peerServed", peers.served[outcome], { outcome });
+  }
+  registry.set("peerServedBytes", peers.servedBytes);
+  registry.set("peerLentBytes", peers.lentBytes);
+  registry.set("peerSummaryBytes", peers.summaryBytes);
+  registry.set("peerWrongSummaries", peers.wrongSummaries);
+  for (const outcome of ["heard", "refused", "dropped"] as const) {
+    registry.set("peerAnnouncements", peers.announcements[outcome], { outcome });
+  }
+  registry.set("peerCertificateEnds", peers.certificateEndsSeconds);
+}
