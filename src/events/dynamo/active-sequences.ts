@@ -1,4 +1,4 @@
-import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack/index.ts";
+import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack.ts";
 import { orNil, present, type ReadResult, reading, readMembers } from "./envelope.ts";
 
 /** What one router did with a request, as Dynamo's routers tell each other. */

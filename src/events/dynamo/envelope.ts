@@ -1,4 +1,4 @@
-import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack/index.ts";
+import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack.ts";
 
 /** What Dynamo wraps around everything on its event plane, on NATS and on ZMQ. */
 export interface DynamoEnvelope {

@@ -1,3 +1,5 @@
+import { type Clock, HearthError, type Random } from "../../core/index.ts";
+
 /** Frames of one message; the first of a PUB's message is its topic. */
 export type ZmtpMessage = readonly Uint8Array[];
 
@@ -67,3 +69,108 @@ export interface ZmtpRouter extends AsyncDisposable {
 
 /** Answers go to whoever asked, for as long as its connection lives; false: it is gone or full. */
 export type ZmtpReply = (frames: ZmtpMessage) => boolean;
+
+/** Caps and times of one socket. */
+export interface ZmtpLimits {
+  readonly frameBytesMax: number;
+  readonly messageBytesMax: number;
+  readonly framesMax: number;
+  /** Of what waits to be sent on one connection. */
+  readonly queueBytesMax: number;
+  readonly queueMessagesMax: number;
+  /** Connections of a socket that listens; further ones are closed at once. */
+  readonly peersMax: number;
+  readonly subscriptionsMax: number;
+  readonly topicBytesMax: number;
+  /** From dialling to the end of the handshake. */
+  readonly handshakeMs: number;
+  /** A peer of ZMTP 3.1 is asked for a sign of life after so long a silence... */
+  readonly pingMs: number;
+  /** ...and is given up after this one. */
+  readonly silenceMs: number;
+  /** Between two dials: the first wait, doubled each time up to the last; ±25 %. */
+  readonly redialFirstMs: number;
+  readonly redialMaxMs: number;
+}
+
+export const ZMTP_LIMITS: ZmtpLimits = {
+  frameBytesMax: 16 * 1024 * 1024,
+  messageBytesMax: 32 * 1024 * 1024,
+  framesMax: 64,
+  queueBytesMax: 32 * 1024 * 1024,
+  queueMessagesMax: 100_000,
+  peersMax: 256,
+  subscriptionsMax: 1_024,
+  topicBytesMax: 1_024,
+  handshakeMs: 10_000,
+  pingMs: 10_000,
+  silenceMs: 30_000,
+  redialFirstMs: 100,
+  redialMaxMs: 10_000,
+};
+
+/** Where a socket binds or connects: `tcp://host:port`, or `ipc://path` for a Unix socket. */
+export type ZmtpEndpoint =
+  | { readonly kind: "tcp"; readonly host: string; readonly port: number }
+  | { readonly kind: "ipc"; readonly path: string };
+
+/** The kernel's limit of a Unix socket's path, less the zero behind it. */
+const IPC_PATH_BYTES_MAX = 107;
+const TCP =
+  /^tcp:\/\/(?:\[(?<v6>[0-9a-fA-F:.]+)\]|(?<host>[^[\]:/\s]+|::)):(?<port>[0-9]{1,5}|\*)$/;
+
+/**
+ * Reads an endpoint as engines and ZeroMQ write them. `*` as a host is `0.0.0.0`, as a port 0: any
+ * that is free; `[...]` holds IPv6. Null: it is none of these.
+ */
+export function parseEndpoint(text: string): ZmtpEndpoint | null {
+  if (text.startsWith("ipc://")) {
+    const path = text.slice("ipc://".length);
+    const isPath = path !== "" && !path.includes("\0") && path[0] !== "@" && path !== "*";
+    return isPath && Buffer.byteLength(path) <= IPC_PATH_BYTES_MAX ? { kind: "ipc", path } : null;
+  }
+  const groups = TCP.exec(text)?.groups;
+  if (groups === undefined) return null;
+  const port = groups.port === "*" ? 0 : Number(groups.port);
+  if (port > 65_535) return null;
+  const host = groups.v6 ?? groups.host!;
+  return { kind: "tcp", host: host === "*" ? "0.0.0.0" : host, port };
+}
+
+export function formatEndpoint(endpoint: ZmtpEndpoint): string {
+  if (endpoint.kind === "ipc") return `ipc://${endpoint.path}`;
+  const { host, port } = endpoint;
+  return host.includes(":") ? `tcp://[${host}]:${port}` : `tcp://${host}:${port}`;
+}
+
+/**
+ * Whether an engine whose publisher has this endpoint binds there; otherwise it connects, and its
+ * reader must bind. vLLM looks for `*`, `::`, `ipc://` and `inproc://`, SGLang for `0.0.0.0` too.
+ */
+export function engineBinds(endpoint: string, engine: "vllm" | "sglang"): boolean {
+  if (endpoint.includes("*") || endpoint.includes("::")) return true;
+  if (endpoint.startsWith("ipc://") || endpoint.startsWith("inproc://")) return true;
+  return engine === "sglang" && endpoint.includes("0.0.0.0");
+}
+
+export interface ZmtpOptions {
+  /** `tcp://host:port` or `ipc://path`. */
+  readonly endpoint: string;
+  readonly clock: Clock;
+  readonly random: Random;
+  /** Those that differ from ZMTP_LIMITS. */
+  readonly limits?: Partial<ZmtpLimits>;
+}
+
+export function limitsOf(options: ZmtpOptions): ZmtpLimits {
+  return { ...ZMTP_LIMITS, ...options.limits };
+}
+
+/** Throws ZMTP_UNAVAILABLE where it is no endpoint. */
+export function endpointOf({ endpoint }: ZmtpOptions): ZmtpEndpoint {
+  const parsed = parseEndpoint(endpoint);
+  if (parsed !== null) return parsed;
+  throw new HearthError("ZMTP_UNAVAILABLE", `${JSON.stringify(endpoint)} is no endpoint`, {
+    fix: "write tcp://host:port or ipc:///path",
+  });
+}

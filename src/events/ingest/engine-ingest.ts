@@ -1,14 +1,18 @@
-import { type Clock, type Random, sleep } from "../../core/index.ts";
+import { type Clock, loopTurns, type Random, sleep, TurnQueue } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
-import { connectSubscriber, type ZmtpMessage, type ZmtpSubscriber } from "../zmtp/index.ts";
-import { type AppliedChanges, BatchApplier } from "./batch-applier.ts";
-import { type FeedCounts, noCounts } from "./counts.ts";
-import type { BlockName } from "./known-blocks.ts";
-import type { NamedPrompt } from "./prompt-names.ts";
-import { Replay, sequenceOf } from "./replay.ts";
-import { encodeFeed, type SavedFeed } from "./saved-feed.ts";
+import { engineBatchSteps } from "../engine-events.ts";
+import {
+  connectDealer,
+  connectSubscriber,
+  type ZmtpDealer,
+  type ZmtpMessage,
+  type ZmtpSubscriber,
+} from "../zmtp/index.ts";
+import type { FeedChange } from "./changes.ts";
+import { type FeedCounts, noCounts } from "./changes.ts";
+import type { BlockName, NamedPrompt } from "./known-blocks.ts";
+import { encodeFeed, type SavedFeed } from "./saved-state.ts";
 import { Translator } from "./translator.ts";
-import { WaitingBatches } from "./waiting-batches.ts";
 
 export interface EngineFeedOptions {
   readonly native: Native;
@@ -391,5 +395,294 @@ export class EngineFeed implements AsyncDisposable {
     if (isKnown === this.#isKnown) return;
     this.#isKnown = isKnown;
     this.#listener.known(isKnown);
+  }
+}
+
+/** Blocks whose changes are told at once. */
+const TOLD_BLOCKS = 256;
+/** More than this waiting holds the engine back; the queue itself has no bound. */
+const FULL_BATCHES = 1_024;
+const FULL_BYTES = 16 * 2 ** 20;
+
+/** What becomes of batches; called in order. Must not throw. */
+interface AppliedChanges {
+  changes(changes: readonly FeedChange[]): void;
+  /** The size of the engine's blocks, before the first changes of blocks of that size. */
+  blockTokens?(size: number): void;
+}
+
+/**
+ * Where a feed leaves what it took, in the order of its numbers. The feed decides which batch is
+ * next and which are missing; here they are decoded and applied, each whole and in order, however
+ * late.
+ */
+interface BatchSink extends Disposable {
+  /** `isFirst`: nothing was heard before it; `isFromStart`: it is the engine's first batch. */
+  batch(payload: Uint8Array, isFirst: boolean, isFromStart: boolean): void;
+  /** Nothing of before counts. `isComplete`: the engine's events come from the first on. */
+  reset(isComplete: boolean): void;
+  /** Tells all that is known. */
+  announce(): void;
+  /** Calls `run` behind all that came before. */
+  afterwards(run: () => void): void;
+  /** Whether all that came is applied. */
+  readonly isIdle: boolean;
+  /** Whether the sender should wait until `onRoom`. */
+  readonly isFull: boolean;
+}
+
+interface BatchApplierOptions {
+  readonly rank: number;
+  readonly translator: Translator;
+  readonly counts: FeedCounts;
+  readonly listener: AppliedChanges;
+  /** Called when it is full no more. */
+  onRoom(): void;
+}
+
+type Work = () => Generator<void, void>;
+
+/** Decodes and applies batches on this thread, in slices of one source for each feed. */
+class BatchApplier implements BatchSink {
+  readonly #options: BatchApplierOptions;
+  readonly #queue: TurnQueue<Work>;
+  /** The size that the listener was told; null: none. */
+  #toldSize: number | null = null;
+  #wasFull = false;
+
+  constructor(options: BatchApplierOptions) {
+    this.#options = options;
+    this.#queue = new TurnQueue({
+      source: loopTurns.source(),
+      // A batch that was taken is never dropped: the feed holds the engine back instead.
+      itemsMax: Number.POSITIVE_INFINITY,
+      bytesMax: Number.POSITIVE_INFINITY,
+      run: (work) => this.#run(work),
+    });
+  }
+
+  get isIdle(): boolean {
+    return this.#queue.isIdle;
+  }
+
+  get isFull(): boolean {
+    const isFull = this.#queue.length >= FULL_BATCHES || this.#queue.bytes >= FULL_BYTES;
+    if (isFull) this.#wasFull = true;
+    return isFull;
+  }
+
+  batch(payload: Uint8Array, isFirst: boolean, isFromStart: boolean): void {
+    const { translator } = this.#options;
+    const work = function* (applier: BatchApplier): Generator<void, void> {
+      if (isFirst) translator.begin(isFromStart);
+      yield* applier.#batch(payload);
+    };
+    this.#queue.push(() => work(this), payload.length);
+  }
+
+  reset(isComplete: boolean): void {
+    this.#queue.push(() => this.#told(this.#options.translator.resetSteps(isComplete)));
+  }
+
+  announce(): void {
+    this.#queue.push(() => this.#told(this.#options.translator.announceSteps()));
+  }
+
+  afterwards(run: () => void): void {
+    // biome-ignore lint/correctness/useYield: one step
+    this.#queue.push(function* () {
+      run();
+    });
+  }
+
+  /** Tells changes that something else than a batch led to. */
+  tell(changes: readonly FeedChange[]): void {
+    const { translator, listener } = this.#options;
+    const size = translator.blockTokens;
+    if (size !== null && size !== this.#toldSize) {
+      this.#toldSize = size;
+      listener.blockTokens?.(size);
+    }
+    if (changes.length > 0) listener.changes(changes);
+  }
+
+  [Symbol.dispose](): void {
+    this.#queue[Symbol.dispose]();
+  }
+
+  *#run(work: Work): Generator<void, void> {
+    yield* work();
+    if (!this.#wasFull || this.isFull) return;
+    this.#wasFull = false;
+    this.#options.onRoom();
+  }
+
+  *#batch(payload: Uint8Array): Generator<void, void> {
+    const { counts, rank, translator } = this.#options;
+    const batch = yield* engineBatchSteps(payload);
+    if (!batch.ok) translator.drop("unreadable");
+    else if (batch.value.rank !== rank) counts.dropped.other_rank++;
+    else yield* this.#told(translator.applySteps(batch.value.events));
+    counts.batches++;
+  }
+
+  /** Tells what the steps lead to, some at a time. */
+  *#told(steps: Generator<void, void>): Generator<void, void> {
+    const { translator } = this.#options;
+    for (const _step of steps) {
+      if (translator.changedBlocks >= TOLD_BLOCKS) this.tell(translator.take());
+      yield;
+    }
+    this.tell(translator.take());
+  }
+}
+
+interface ReplayOptions {
+  readonly endpoint: string;
+  readonly clock: Clock;
+  readonly random: Random;
+  /** Without an answer for so long it is given up. */
+  readonly answerMs: number;
+}
+
+/** One batch of the engine's buffer. */
+type ReplayedBatch = (sequence: number, payload: Uint8Array) => void;
+
+const END = 0xffff_ffff_ffff_ffffn;
+
+interface Asking {
+  readonly take: ReplayedBatch;
+  readonly end: (isWhole: boolean) => void;
+  timer: Disposable;
+}
+
+/** Asks an engine's replay endpoint for batches that were missed; one question at a time. */
+class Replay implements AsyncDisposable {
+  readonly #options: ReplayOptions;
+  #dealer: ZmtpDealer;
+  #asking: Asking | null = null;
+  #isPaused = false;
+  #isClosed = false;
+
+  constructor(options: ReplayOptions) {
+    this.#options = options;
+    this.#dealer = this.#dial();
+  }
+
+  #dial(): ZmtpDealer {
+    const { endpoint, clock, random } = this.#options;
+    return connectDealer({
+      ...{ endpoint, clock, random },
+      onMessage: (message) => this.#answer(message),
+      onDisconnected: () => this.#end(false),
+    });
+  }
+
+  /** True: all that it still has from `from` on went to `take`. False: it did not answer. */
+  ask(from: number, take: ReplayedBatch): Promise<boolean> {
+    this.#end(false);
+    const asked = Promise.withResolvers<boolean>();
+    const sequence = new Uint8Array(8);
+    new DataView(sequence.buffer).setBigUint64(0, BigInt(from));
+    if (!this.#dealer.send([new Uint8Array(), sequence])) return Promise.resolve(false);
+    this.#asking = { take, end: asked.resolve, timer: this.#late() };
+    return asked.promise;
+  }
+
+  /** Reads no answers until `resume`: the reader of the batches is behind. */
+  pause(): void {
+    this.#isPaused = true;
+    this.#dealer.pause();
+  }
+
+  resume(): void {
+    this.#isPaused = false;
+    this.#dealer.resume();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#isClosed = true;
+    this.#end(false);
+    await this.#dealer[Symbol.asyncDispose]();
+  }
+
+  #late(): Disposable {
+    return this.#options.clock.after(this.#options.answerMs, () => this.#giveUp());
+  }
+
+  /** Late answers would be taken for those of the next question: they end with the connection. */
+  #giveUp(): void {
+    if (this.#isPaused && this.#asking !== null) {
+      this.#asking.timer = this.#late();
+      return;
+    }
+    const late = this.#dealer;
+    this.#end(false);
+    if (this.#isClosed) return;
+    this.#dealer = this.#dial();
+    void late[Symbol.asyncDispose]();
+  }
+
+  /** An empty frame, then perhaps the topic, then number and payload. */
+  #answer(message: ZmtpMessage): void {
+    const asking = this.#asking;
+    const [number, payload] = message.slice(-2);
+    const isAnswer = message.length >= 3 && message.length <= 4 && message[0]!.length === 0;
+    if (asking === null || !isAnswer || number?.length !== 8 || payload === undefined) return;
+    asking.timer[Symbol.dispose]();
+    const sequence = sequenceOf(number);
+    if (sequence === END) {
+      this.#end(true);
+      return;
+    }
+    asking.timer = this.#late();
+    if (sequence <= BigInt(Number.MAX_SAFE_INTEGER)) asking.take(Number(sequence), payload);
+  }
+
+  #end(isWhole: boolean): void {
+    const asking = this.#asking;
+    if (asking === null) return;
+    this.#asking = null;
+    asking.timer[Symbol.dispose]();
+    asking.end(isWhole);
+  }
+}
+
+function sequenceOf(frame: Uint8Array): bigint {
+  return new DataView(frame.buffer, frame.byteOffset, frame.byteLength).getBigUint64(0);
+}
+
+/** Live batches that wait for a replay; those behind them are asked for again. */
+const BATCHES_MAX = 4_096;
+const BYTES_MAX = 64 * 2 ** 20;
+
+interface WaitingBatch {
+  readonly sequence: number;
+  readonly payload: Uint8Array;
+}
+
+/** Batches that came before those that they follow, in the order in which they came. */
+class WaitingBatches {
+  #batches: WaitingBatch[] = [];
+  #bytes = 0;
+
+  /** The number of the first; null: none waits. */
+  get first(): number | null {
+    return this.#batches[0]?.sequence ?? null;
+  }
+
+  /** What finds no room is asked for again. */
+  add(batch: WaitingBatch): void {
+    if (this.#batches.length >= BATCHES_MAX) return;
+    if (this.#bytes + batch.payload.length > BYTES_MAX) return;
+    this.#batches.push(batch);
+    this.#bytes += batch.payload.length;
+  }
+
+  /** All of them; none waits then. */
+  take(): readonly WaitingBatch[] {
+    const batches = this.#batches;
+    [this.#batches, this.#bytes] = [[], 0];
+    return batches;
   }
 }

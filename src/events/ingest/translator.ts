@@ -1,14 +1,12 @@
 import { assert } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import type { ResidencyTier } from "../../observability/activity/index.ts";
-import type { EngineEvent, EngineHash, KvGroup } from "../engine-event.ts";
-import { BlockBook, type BookState } from "./block-book.ts";
-import type { FeedChange } from "./change-list.ts";
-import { type DropReason, type FeedCounts, LOSSES } from "./counts.ts";
-import { saltOf, shareOf } from "./event-chain.ts";
+import type { EngineEvent, EngineHash, KvGroup } from "../engine-events.ts";
+import type { FeedChange } from "./changes.ts";
+import { type DropReason, type FeedCounts, LOSSES } from "./changes.ts";
+import { BlockBook, type BookState, saltOf, shareOf } from "./engine-blocks.ts";
+import type { NamedPrompt } from "./known-blocks.ts";
 import { type BlockName, blockNameOf } from "./known-blocks.ts";
-import { isMainGroup, tierOf } from "./media.ts";
-import type { NamedPrompt } from "./prompt-names.ts";
 
 type Stored = EngineEvent & { kind: "stored" };
 type Removed = EngineEvent & { kind: "removed" };
@@ -348,4 +346,42 @@ export class Translator {
       else this.drop("placeholder");
     }
   }
+}
+
+/** `external`: it is somewhere that no worker has of its own. */
+type MediumTier = ResidencyTier | "external" | "unknown";
+
+const TIERS: Readonly<Record<string, MediumTier>> = {
+  GPU: "device",
+  DEVICE: "device",
+  CPU: "host",
+  CPU_PINNED: "host",
+  CPU_TIER1: "host",
+  CPU_TIER2: "disk",
+  DISK: "disk",
+  NVME: "disk",
+  STORAGE: "disk",
+  FS: "disk",
+  OBJ: "external",
+  EXTERNAL: "external",
+  NETWORK: "external",
+  REMOTE: "external",
+  SHARED: "external",
+};
+
+/**
+ * Where an engine's medium is, as Dynamo has it; none at all is the device. `FS` and `OBJ` were
+ * vLLM's words for a short while.
+ */
+function tierOf(medium: string | null): MediumTier {
+  if (medium === null) return "device";
+  return Object.hasOwn(TIERS, medium) ? TIERS[medium]! : "unknown";
+}
+
+const MAIN_KINDS = ["full_attention", "mla_attention", "sink_full_attention"];
+
+/** Whether a group of a hybrid model has every block of a prefix: others have some, or states. */
+function isMainGroup(group: KvGroup | null): boolean {
+  const kind = group?.specKind ?? null;
+  return kind === null || MAIN_KINDS.includes(kind);
 }

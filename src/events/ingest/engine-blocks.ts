@@ -1,9 +1,16 @@
-import type { Native } from "../../native/index.ts";
+import { type Native, sequenceHashes } from "../../native/index.ts";
 import { RESIDENCY_TIERS, type ResidencyTier } from "../../observability/activity/index.ts";
-import { ChangeList, type FeedChange } from "./change-list.ts";
-import { type ChainStart, chainOf, type EventBlocks, isPlain, shareOf } from "./event-chain.ts";
-import { type BlockName, type KnownBlock, KnownBlocks, type PlacedBlock } from "./known-blocks.ts";
-import { type OrphanBlock, OrphanBlocks } from "./orphan-blocks.ts";
+import { localHash, mediaHash, saltSeed, saltShare, sequenceHash } from "../dynamo/hashes.ts";
+import type { BlockExtras, EngineEvent } from "../engine-events.ts";
+import { ChangeList, type FeedChange } from "./changes.ts";
+import {
+  type BlockName,
+  type Copies,
+  type KnownBlock,
+  KnownBlocks,
+  type PlacedBlock,
+  placeOf,
+} from "./known-blocks.ts";
 
 /** Blocks that wait for their parents; each keeps its tokens. */
 const ORPHANS_MAX = 2 ** 16;
@@ -378,4 +385,197 @@ function pieceOf(
       ...{ loraName, extras: extras?.slice(from, to) ?? null },
     },
   };
+}
+
+/** A block whose sequence hash is not known yet, because that of its parent is not. */
+export interface OrphanBlock {
+  readonly name: BlockName;
+  readonly parent: BlockName;
+  /** Its own copy. */
+  readonly tokens: Uint32Array;
+  readonly extras: BlockExtras | null;
+  readonly loraName: string | null;
+  /** Null: its parent's. */
+  readonly salt: string | null;
+  readonly copies: Copies;
+}
+
+/**
+ * Blocks that wait for their parents: a feed that begins late hears of the children of blocks that
+ * the engine stored before. Bounded by their number. One without copies stays while a child needs
+ * it.
+ */
+class OrphanBlocks {
+  readonly #max: number;
+  readonly #byName = new Map<BlockName, OrphanBlock>();
+  readonly #children = new Map<BlockName, Set<OrphanBlock>>();
+
+  constructor(max: number) {
+    this.#max = max;
+  }
+
+  get size(): number {
+    return this.#byName.size;
+  }
+  /** Whether `count` more have room. */
+  hasRoom(count: number): boolean {
+    return this.#byName.size + count <= this.#max;
+  }
+
+  get(name: BlockName): OrphanBlock | null {
+    return this.#byName.get(name) ?? null;
+  }
+
+  /** Whether a block that waits names it as its parent. */
+  isWaitedFor(name: BlockName): boolean {
+    return this.#children.has(name);
+  }
+
+  all(): Iterable<OrphanBlock> {
+    return this.#byName.values();
+  }
+
+  /** With its copies; one of that name that is there already stays. */
+  add(block: OrphanBlock): OrphanBlock {
+    const known = this.#byName.get(block.name);
+    if (known !== undefined) return known;
+    this.#byName.set(block.name, block);
+    const children = this.#children.get(block.parent);
+    if (children === undefined) this.#children.set(block.parent, new Set([block]));
+    else children.add(block);
+    return block;
+  }
+
+  addCopy(block: OrphanBlock, tier: ResidencyTier): void {
+    block.copies[placeOf(tier)]++;
+  }
+
+  /** False: it had none. */
+  dropCopy(name: BlockName, tier: ResidencyTier): boolean {
+    const block = this.#byName.get(name);
+    const place = placeOf(tier);
+    if (block === undefined || block.copies[place] === 0) return false;
+    block.copies[place]--;
+    this.#forgetUnneeded(block);
+    return true;
+  }
+
+  /** Takes one out, with its copies: it is known by now. */
+  take(name: BlockName): OrphanBlock | null {
+    const block = this.#byName.get(name);
+    if (block === undefined) return null;
+    this.#remove(block);
+    return block;
+  }
+
+  /** Takes out those whose parent that is. */
+  takeChildren(parent: BlockName): readonly OrphanBlock[] {
+    const children = [...(this.#children.get(parent) ?? [])];
+    for (const child of children) this.#remove(child);
+    return children;
+  }
+
+  clear(): void {
+    this.#byName.clear();
+    this.#children.clear();
+  }
+
+  #remove(block: OrphanBlock): void {
+    this.#byName.delete(block.name);
+    const siblings = this.#children.get(block.parent);
+    siblings?.delete(block);
+    if (siblings?.size === 0) this.#children.delete(block.parent);
+  }
+
+  /** Up the chain, as far as there is neither a copy nor a child. */
+  #forgetUnneeded(block: OrphanBlock): void {
+    let at: OrphanBlock | undefined = block;
+    while (at?.copies.every((copies) => copies === 0) && !this.#children.has(at.name)) {
+      this.#remove(at);
+      at = this.#byName.get(at.parent);
+    }
+  }
+}
+
+/** Consecutive blocks, as one event has them. */
+interface EventBlocks {
+  /** Of whole blocks. */
+  readonly tokens: Uint32Array;
+  readonly loraName: string | null;
+  /** One entry a block; null: none has any. */
+  readonly extras: readonly (BlockExtras | null)[] | null;
+}
+
+/** What is before the first of them. */
+interface ChainStart {
+  readonly parent: bigint | null;
+  /** What the prompt's salt adds to seeds. */
+  readonly salt: bigint;
+}
+
+interface BlockChain {
+  readonly local: BigUint64Array;
+  readonly sequence: BigUint64Array;
+}
+
+/** Hashes of each block's own tokens, and of the prefixes that end there. */
+function chainOf(
+  native: Native,
+  blockTokens: number,
+  { tokens, loraName, extras }: EventBlocks,
+  { parent, salt }: ChainStart,
+): BlockChain {
+  const blocks = tokens.length / blockTokens;
+  const seed = BigInt.asUintN(64, saltSeed(loraName, null) + salt);
+  const into = { local: new BigUint64Array(blocks), sequence: new BigUint64Array(blocks) };
+  sequenceHashes(native, tokens, { blockTokens, seed, parent }, into);
+  if (extras === null) return into;
+  let last = parent;
+  for (let i = 0; i < blocks; i++) {
+    const media = mediaOf(extras[i] ?? null);
+    if (media.length > 0) {
+      const own = tokens.subarray(i * blockTokens, (i + 1) * blockTokens);
+      into.local[i] = localHash(own, seed, media);
+    }
+    last = sequenceHash(last, into.local[i]!);
+    into.sequence[i] = last;
+  }
+  return into;
+}
+
+/** Neither LoRA, nor salt, nor anything else beside the tokens. */
+function isPlain({ loraName, extras }: EventBlocks, { salt }: ChainStart): boolean {
+  if (salt !== 0n || loraName !== null) return false;
+  return extras?.every((one) => isEmpty(one)) ?? true;
+}
+
+/** Dynamo's router marks salts so when it hands them to vLLM. */
+const SALT_PREFIX = "dynamo-cache-salt:";
+
+/** Of the first block; null: it says none, and the chain has its parent's. */
+export function saltOf(event: EngineEvent & { kind: "stored" }): string | null {
+  const salt = event.cacheSalt ?? event.extras?.[0]?.cacheSalt ?? null;
+  if (salt === null || salt === "") return null;
+  return salt.startsWith(SALT_PREFIX) ? salt.slice(SALT_PREFIX.length) : salt;
+}
+
+/** The share of seeds of a salt; of none, the parent's. */
+export function shareOf(salt: string | null, parents: bigint): bigint {
+  return salt === null ? parents : saltShare(salt);
+}
+
+function isEmpty(extras: BlockExtras | null): boolean {
+  if (extras === null) return true;
+  const { loraName, cacheSalt, media, embeddings } = extras;
+  return loraName === null && cacheSalt === null && media.length === 0 && embeddings === null;
+}
+
+/** What makes a block's hash another than that of its tokens; no router can know embeddings. */
+function mediaOf(extras: BlockExtras | null): bigint[] {
+  if (extras === null) return [];
+  const hashes = extras.media.map(({ id }) => mediaHash(id));
+  if (extras.embeddings !== null) {
+    hashes.push(mediaHash(Buffer.from(extras.embeddings).toString("latin1")));
+  }
+  return hashes;
 }

@@ -1,7 +1,7 @@
 import { yieldToLoop } from "../../core/index.ts";
-import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack/index.ts";
+import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack.ts";
+import type { OrphanBlock } from "./engine-blocks.ts";
 import type { BlockName, KnownBlock } from "./known-blocks.ts";
-import type { OrphanBlock } from "./orphan-blocks.ts";
 import type { TranslatorState } from "./translator.ts";
 
 /** What a feed knew of its engine, as of the batch before `next`. */
