@@ -12,33 +12,36 @@ import {
 import type { ControlStats } from "./control-plane.ts";
 import type { Receipt } from "./receipt.ts";
 
-/** One line. Names, hashes, counts and words; never a block's bytes, tokens or a secret. */
+/** One line: names, hashes, counts and messages; never block bytes, tokens or secrets. */
 export type AuditRecord = Readonly<Record<string, unknown>>;
 
 /**
- * Who sent which command, and what came of it. Promises: writing never waits, throws or grows
- * without bound for what the disk does, nor does its end take longer than seconds; lines that found
- * no room are counted in `dropped`. It is opened at once, so that a path that cannot be is known
+ * Records every command: sender, content and outcome. Guarantees: a write never waits, throws or
+ * allocates without bound when the disk is slow, and closing takes seconds at most. `dropped`
+ * counts lines that found no room. The file is opened at once, so that an unusable path is reported
  * before the first line.
  */
 export interface AuditLog extends AsyncDisposable {
   readonly dropped: number;
-  /** Why the latest lines were not written, or it was not opened; null once some are again. */
+  /**
+   * Why the latest lines were not written or the file was not opened; null after a successful
+   * write.
+   */
   readonly failure: string | null;
   write(record: AuditRecord): void;
 }
 
 export interface AuditLogOptions {
   readonly path: string;
-  /** Of one file. */
+  /** Maximum bytes of one file. */
   readonly bytesMax: number;
-  /** How many are kept that were set aside, as `path.1` (the latest) to `path.N`. */
+  /** Number of rotated files, from `path.1` (the latest) to `path.N`. */
   readonly filesMax: number;
   readonly log: Logger;
   readonly clock: Clock;
 }
 
-/** Of what waits for the disk. */
+/** Maximum bytes waiting for the disk. */
 const WAITING_BYTES_MAX = 4 * 2 ** 20;
 const WRITE_BYTES_MAX = 256 * 1024;
 const MODE = 0o640;
@@ -56,13 +59,13 @@ class AuditFile implements AuditLog {
   #isClosed = false;
   #file: FileHandle | null = null;
   #length = 0;
-  /** Not a device or pipe, which has no length and must not be renamed. */
+  /** False for a device or pipe, which has no length and must not be renamed. */
   #isRegular = false;
-  /** The last write may have left half a line. */
+  /** The last write may have left a partial line. */
   #isTorn = false;
   #failure: string | null = null;
   #dropped = 0;
-  /** Lines that are with the disk now. */
+  /** Lines in the write in progress. */
   #atDisk = 0;
 
   constructor(options: AuditLogOptions) {
@@ -85,7 +88,7 @@ class AuditFile implements AuditLog {
       return;
     }
     if (this.#waitingBytes + line.length > WAITING_BYTES_MAX) {
-      this.#fail(1, `${this.#waitingBytes} bytes wait for the disk`);
+      this.#fail(1, `${this.#waitingBytes} bytes are waiting for the disk`);
       return;
     }
     this.#waiting.push(line);
@@ -99,8 +102,8 @@ class AuditFile implements AuditLog {
     if ((await within(clock, AUDIT_CLOSE_MS, this.#end())) !== null) return;
     const lines = this.#waiting.length + this.#atDisk;
     this.#waiting = [];
-    this.#fail(lines, "the disk does not answer");
-    this.#options.log.error("the audit log is left as it is", { lines });
+    this.#fail(lines, "the disk does not respond");
+    this.#options.log.error("audit log closed with unwritten lines", { lines });
   }
 
   async #end(): Promise<true> {
@@ -181,7 +184,7 @@ class AuditFile implements AuditLog {
     return file;
   }
 
-  /** Somebody else may have moved or removed it, as logrotate does. */
+  /** Another process such as logrotate may have moved or removed the file. */
   async #reopenWhereMoved(): Promise<void> {
     if (this.#file === null) {
       this.#file = await this.#open();
@@ -207,11 +210,11 @@ class AuditFile implements AuditLog {
     this.#isTorn = false;
   }
 
-  /** A disk that is too slow for what comes is not well again after each write. */
+  /** A disk that is too slow for the load does not count as recovered after each write. */
   #wasWritten(): void {
     if (this.#failure === null || this.#waitingBytes > WAITING_BYTES_MAX / 2) return;
     this.#failure = null;
-    this.#options.log.info("the audit log is written again");
+    this.#options.log.info("audit log recovered");
   }
 
   #fail(lines: number, why: string): void {
@@ -219,7 +222,7 @@ class AuditFile implements AuditLog {
     const isKnown = this.#failure !== null;
     this.#failure = why;
     const { path, log } = this.#options;
-    if (!isKnown) log.error("the audit log cannot be written", { path, error: why });
+    if (!isKnown) log.error("audit log write failed", { path, error: why });
   }
 
   async #close(): Promise<void> {
@@ -240,20 +243,20 @@ interface RecorderOptions {
   readonly audit: AuditLog | null;
 }
 
-/** Refusals in a second that get a line each; a flood must not turn the audit log over. */
+/** Refusals per second that get a line each, so that a flood does not rotate the audit log. */
 const REFUSALS_PER_SECOND = 100;
 
-/** Names of blocks in a line. */
+/** Block names per line. */
 const NAMES_MAX = 8;
 
-/** Counts commands and says what became of them: to the audit log, as events, in the log. */
+/** Counts commands and reports their outcomes to the audit log, the event log and the log. */
 export class Recorder {
   readonly #options: RecorderOptions;
   readonly #commands: Record<string, number> = {};
   readonly #refused: Partial<Record<RefusalWord, number>> = {};
   readonly #lines = new TokenBuckets();
   #duplicates = 0;
-  /** Refusals since the last line about one. */
+  /** Refusals that were not written since the last refusal line. */
   #unsaid = 0;
 
   constructor(options: RecorderOptions) {
@@ -282,12 +285,12 @@ export class Recorder {
     this.#audit(command, receipt, sender, { duplicate: true, elapsed_ms: elapsedMs });
   }
 
-  /** `command`: null where it could not be read. */
+  /** `command`: null if it could not be decoded. */
   refused(command: Command | null, receipt: Receipt, word: RefusalWord, sender: Sender): void {
     this.#refused[word] = (this.#refused[word] ?? 0) + 1;
     const { type, issuer, reason = "" } = receipt;
     const fields = { type, issuer, via: sender.via, from: sender.from, reason };
-    this.#options.log.warn("a command was refused", fields);
+    this.#options.log.warn("command refused", fields);
     const nowMs = this.#options.clock.monotonicMs();
     if (!this.#lines.take("", nowMs, REFUSALS_PER_SECOND, REFUSALS_PER_SECOND)) {
       this.#unsaid++;
@@ -297,7 +300,7 @@ export class Recorder {
     this.#unsaid = 0;
   }
 
-  /** What was done by another way than a command. */
+  /** Records an action that did not arrive as a command. */
   operation(operation: Operation, sender: Sender): void {
     const { type, blocks, names, status, reason, counts, elapsedMs } = operation;
     this.#write(sender, {
@@ -357,21 +360,24 @@ function whatOf(command: Command): Record<string, unknown> {
   };
 }
 
-/** Which blocks: the first of them as they were named, so that a line stays short. */
+/** The first block names as given, so that a line stays short. */
 function namesOf(command: Command): Record<string, unknown> {
   if (command.type === "Prune") return { after_block_hash: command.after.given };
   if (!("blocks" in command)) return {};
   return { names: command.blocks.slice(0, NAMES_MAX).map(({ given }) => given) };
 }
 
-/** How long commands at work at the end are waited for: a disk that hangs is found out before. */
+/**
+ * Maximum wait for executing commands at shutdown. It exceeds the time in which a hung disk is
+ * detected.
+ */
 export const IDLE_MS = 12_000;
-/** How long a disk may take to write the last lines of the audit log. */
+/** Maximum wait for the last lines of the audit log at shutdown. */
 const AUDIT_CLOSE_MS = 2_000;
-/** From the beginning of the control plane's end to that, at most. */
+/** Maximum duration of the control plane's shutdown. */
 export const CONTROL_STOP_MS = IDLE_MS + AUDIT_CLOSE_MS;
 
-/** What comes of `work`, or null where that is not known after `ms`; the work goes on. */
+/** Returns the result of `work`, or null after `ms`. The work continues. */
 export async function within<T>(clock: Clock, ms: number, work: Promise<T>): Promise<T | null> {
   const late = Promise.withResolvers<null>();
   using _timer = clock.after(ms, () => late.resolve(null));

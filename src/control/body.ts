@@ -14,14 +14,14 @@ const msgpackDecoder = new Decoder({ useBigInt64: true });
 const msgpackEncoder = new Encoder({ useBigInt64: true, ignoreUndefined: true });
 
 /**
- * Reads a body from anybody. Integers that a double cannot hold come as `bigint`, in MessagePack
- * others too. Binary values are views of `bytes`. Objects have their members as own
- * ones, whatever they are called. Never throws, and refuses what is too large before it makes
- * anything of it.
+ * Decodes an untrusted body. Integers that a double cannot represent are returned as `bigint`; in
+ * MessagePack other integers may be, too. Binary values are views of `bytes`. Every member of an
+ * object is an own property, whatever its name. Never throws. Bodies beyond the limits are refused
+ * before anything is allocated for them.
  */
 export function decodeBody(bytes: Uint8Array, type: MediaType, limits: BodyLimits): DecodedBody {
   if (bytes.length > limits.bytesMax) {
-    const words = `${bytes.length} bytes, ${limits.bytesMax} at most`;
+    const words = `${bytes.length} bytes, the maximum is ${limits.bytesMax}`;
     return { ok: false, refusal: { word: "too_large", words } };
   }
   switch (type) {
@@ -34,14 +34,17 @@ export function decodeBody(bytes: Uint8Array, type: MediaType, limits: BodyLimit
   }
 }
 
-/** Writes what `decodeBody` reads; `bigint` as an integer of 64 bits. */
+/** Encodes a value that `decodeBody` reads. A `bigint` becomes a 64-bit integer. */
 export function encodeBody(value: unknown, type: MediaType): Uint8Array {
   return type === MSGPACK_TYPE
     ? msgpackEncoder.encode(value)
     : utf8Encoder.encode(stringifyJson(value));
 }
 
-/** Each value but the last of a list or an object has a comma behind it. */
+/**
+ * Bounds the number of values before parsing: a comma follows every value except the last of a list
+ * or object.
+ */
 function hasMoreCommas(bytes: Uint8Array, max: number): boolean {
   if (bytes.length <= max) return false;
   let commas = 0;
@@ -57,7 +60,8 @@ function decodeJson(bytes: Uint8Array, limits: BodyLimits): DecodedBody {
     return { ok: true, value: parseJson(utf8.decode(bytes), limits.depthMax) };
   } catch (thrown) {
     if (thrown instanceof JsonTooDeep) return { ok: false, refusal: tooDeep(limits.depthMax) };
-    const words = thrown instanceof SyntaxError ? `no JSON: ${messageOf(thrown)}` : "no UTF-8";
+    const words =
+      thrown instanceof SyntaxError ? `invalid JSON: ${messageOf(thrown)}` : "invalid UTF-8";
     return { ok: false, refusal: malformed(printable(words)) };
   }
 }
@@ -68,19 +72,23 @@ function decodeMsgpack(bytes: Uint8Array, limits: BodyLimits): DecodedBody {
   try {
     return { ok: true, value: msgpackDecoder.decode(bytes) };
   } catch (thrown) {
-    // It takes all that was checked but some keys: `__proto__`, and those that are no text.
-    return { ok: false, refusal: malformed(printable(`no MessagePack: ${messageOf(thrown)}`)) };
+    // The decoder accepts everything that passed the check except some keys: `__proto__`, and keys
+    // that are not text.
+    return {
+      ok: false,
+      refusal: malformed(printable(`invalid MessagePack: ${messageOf(thrown)}`)),
+    };
   }
 }
 
 const WORDS_MAX = 200;
 
-/** A parser's words quote the input: kept short and to one line. */
+/** Shortens a parser's message to one printable line, because it quotes the input. */
 function printable(words: string): string {
   return words.replace(/[^\x20-\x7e]+/g, "?").slice(0, WORDS_MAX);
 }
 
-/** The media types a command and its receipt may have. */
+/** Media types of commands and receipts. */
 export const JSON_TYPE = "application/json";
 export const MSGPACK_TYPE = "application/msgpack";
 export type MediaType = typeof JSON_TYPE | typeof MSGPACK_TYPE;
@@ -89,12 +97,12 @@ const MSGPACK = /^\s*application\/(?:x-|vnd\.)?msgpack\s*(?:;|,|$)/i;
 const JSON_ANYWHERE = /(?:^|,)\s*application\/json\s*(?:;|,|$)/i;
 const MSGPACK_ANYWHERE = /(?:^|,)\s*application\/(?:x-|vnd\.)?msgpack\s*(?:;|,|$)/i;
 
-/** Of a body: JSON unless its `Content-Type` says MessagePack. */
+/** Media type of a body: JSON unless `Content-Type` names MessagePack. */
 export function mediaTypeOf(contentType: string | null): MediaType {
   return contentType !== null && MSGPACK.test(contentType) ? MSGPACK_TYPE : JSON_TYPE;
 }
 
-/** Of an answer: what `Accept` names, JSON first; else that of the request. */
+/** Media type of an answer: the type in `Accept`, JSON first; otherwise the type of the request. */
 export function answerTypeOf(accept: string | null, contentType: string | null): MediaType {
   if (accept !== null && JSON_ANYWHERE.test(accept)) return JSON_TYPE;
   if (accept !== null && MSGPACK_ANYWHERE.test(accept)) return MSGPACK_TYPE;
@@ -104,19 +112,19 @@ export function answerTypeOf(accept: string | null, contentType: string | null):
 export interface BodyLimits {
   readonly bytesMax: number;
   readonly depthMax: number;
-  /** Of one list or object. */
+  /** Maximum items of one list or object. */
   readonly itemsMax: number;
-  /** Of all lists and objects together: parsing takes time for each. */
+  /** Maximum values in the whole body; each costs parsing time. */
   readonly valuesMax: number;
 }
 
-/** What follows a head byte of MessagePack. */
+/** Kind of data after a MessagePack head byte. */
 const Follows = { nothing: 0, text: 1, bytes: 2, list: 3, map: 4, refused: 5 } as const;
 type Follows = (typeof Follows)[keyof typeof Follows];
 
 interface Head {
   readonly follows: Follows;
-  /** Bytes behind the head byte that hold the length; 0 where `fixed` is it. */
+  /** Number of length bytes after the head byte. If 0, `fixed` is the length. */
   readonly lengthBytes: number;
   readonly fixed: number;
 }
@@ -145,13 +153,13 @@ function headOf(byte: number): Head {
 }
 
 /**
- * Walks over a MessagePack body without making anything of it: a decoder believes the lengths it
- * reads and takes memory for them. Null where the body is one value, complete, with nothing behind
- * it, with no more items than it has bytes, no list deeper or longer than the limits, text that is
- * UTF-8 and no extension types.
+ * Validates a MessagePack body without allocating anything for its values, because a decoder
+ * allocates according to the lengths it reads. Returns null if the body is one complete value with
+ * nothing after it, no more items than bytes, lists within the limits, valid UTF-8 text and no
+ * extension types.
  */
 function checkMsgpack(bytes: Uint8Array, limits: BodyLimits): Refusal | null {
-  /** Items outstanding at each depth. */
+  /** Items left at each depth. */
   const left = [1];
   let at = 0;
   let values = 0;
@@ -160,27 +168,29 @@ function checkMsgpack(bytes: Uint8Array, limits: BodyLimits): Refusal | null {
     if (left.length === 0) break;
     left[left.length - 1]!--;
     if (++values > limits.valuesMax) return tooManyValues(limits.valuesMax);
-    if (at >= bytes.length) return malformed("MessagePack ends too early");
+    if (at >= bytes.length) return malformed("MessagePack body is truncated");
     const { follows, lengthBytes, fixed } = HEADS[bytes[at++]!]!;
     if (follows === Follows.nothing) continue;
-    if (follows === Follows.refused) return malformed("MessagePack with an extension type");
-    if (at + lengthBytes > bytes.length) return malformed("MessagePack ends too early");
+    if (follows === Follows.refused)
+      return malformed("MessagePack extension types are not accepted");
+    if (at + lengthBytes > bytes.length) return malformed("MessagePack body is truncated");
     const length = lengthBytes === 0 ? fixed : readLength(bytes, at, lengthBytes);
     at += lengthBytes;
     const items = follows === Follows.map ? length * 2 : length;
-    if (items > bytes.length - at) return malformed("MessagePack ends too early");
+    if (items > bytes.length - at) return malformed("MessagePack body is truncated");
     if (follows === Follows.list || follows === Follows.map) {
       if (length > limits.itemsMax) return tooMany(limits.itemsMax);
-      // The first entry stands for the body itself.
+      // The first entry counts the body itself.
       if (left.length > limits.depthMax) return tooDeep(limits.depthMax);
       left.push(items);
       continue;
     }
     const isText = follows === Follows.text;
-    if (isText && !isUtf8(bytes.subarray(at, at + length))) return malformed("text is no UTF-8");
+    if (isText && !isUtf8(bytes.subarray(at, at + length)))
+      return malformed("MessagePack text is not valid UTF-8");
     at += length;
   }
-  return at === bytes.length ? null : malformed("MessagePack with more behind it");
+  return at === bytes.length ? null : malformed("MessagePack body has trailing bytes");
 }
 
 function readLength(bytes: Uint8Array, at: number, count: number): number {
@@ -202,10 +212,10 @@ function tooManyValues(max: number): Refusal {
 }
 
 function tooDeep(max: number): Refusal {
-  return { word: "too_deep", words: `more than ${max} lists or objects in each other` };
+  return { word: "too_deep", words: `more than ${max} nested lists or objects` };
 }
 
-/** Thrown by the readers of members, caught where a command is decoded. */
+/** Thrown by the member readers; `decodeCommand` catches it. */
 export class Refused extends Error {
   readonly refusal: Refusal;
 
@@ -223,12 +233,12 @@ export function isMembers(value: unknown): value is Members {
 }
 
 const U64_MAX = 0xffff_ffff_ffff_ffffn;
-/** Printable ASCII; what is beyond is looked at more closely. */
+/** Printable ASCII. Other text is checked against `PRINTABLE`. */
 const PLAIN = /^[ -~]+$/;
-/** Without control, format and unassigned characters, and without those that break a line. */
+/** No control, format or unassigned characters, and no line or paragraph separators. */
 const PRINTABLE = /^[^\p{C}\p{Zl}\p{Zp}]+$/u;
 
-/** A member that was left out may also be null. */
+/** Returns the member, or null if it is absent or null. */
 export function memberOf(members: Members, name: string): unknown {
   return Object.hasOwn(members, name) ? (members[name] ?? null) : null;
 }
@@ -238,12 +248,12 @@ export function isName(value: unknown, bytesMax: number): value is string {
   return PLAIN.test(value) || (PRINTABLE.test(value) && Buffer.byteLength(value) <= bytesMax);
 }
 
-/** Null where there is none. */
+/** Returns null if the member is absent. */
 export function nameMember(members: Members, name: string, bytesMax: number): string | null {
   const value = memberOf(members, name);
   if (value === null) return null;
   if (isName(value, bytesMax)) return value;
-  throw new Refused("malformed", `${name} is text of 1 to ${bytesMax} printable bytes`);
+  throw new Refused("malformed", `${name} must be 1 to ${bytesMax} bytes of printable text`);
 }
 
 export function neededName(members: Members, name: string, bytesMax: number): string {
@@ -259,28 +269,28 @@ export function u64Member(members: Members, name: string): bigint | null {
     const whole = BigInt(value);
     if (whole >= 0n && whole <= U64_MAX) return whole;
   }
-  throw new Refused("malformed", `${name} is an integer of 64 bits, 0 or more`);
+  throw new Refused("malformed", `${name} must be an unsigned 64-bit integer`);
 }
 
 export function neededBoolean(members: Members, name: string): boolean {
   const value = memberOf(members, name);
   if (typeof value === "boolean") return value;
-  throw new Refused("malformed", `${name} is true or false`);
+  throw new Refused("malformed", `${name} must be true or false`);
 }
 
-/** A finite number, also where it came as a bigint. */
+/** Accepts a finite number, or a bigint converted to one. */
 export function numberMember(members: Members, name: string): number | null {
   const value = memberOf(members, name);
   if (value === null) return null;
   const number = typeof value === "bigint" ? Number(value) : value;
   if (typeof number === "number" && Number.isFinite(number)) return number;
-  throw new Refused("malformed", `${name} is a number`);
+  throw new Refused("malformed", `${name} must be a number`);
 }
 
-/** Seconds above 0 as milliseconds; null where there are none. */
+/** Converts seconds above 0 to milliseconds. Returns null if the member is absent. */
 export function durationMember(members: Members, name: string): number | null {
   const seconds = numberMember(members, name);
   if (seconds === null) return null;
-  if (seconds <= 0) throw new Refused("malformed", `${name} is more than 0 seconds`);
+  if (seconds <= 0) throw new Refused("malformed", `${name} must be more than 0 seconds`);
   return Math.min(Math.ceil(seconds * 1_000), Number.MAX_SAFE_INTEGER);
 }

@@ -24,7 +24,14 @@ import { CarriedCommands, type Running, RunningCommands } from "./command-memory
 import { type CommandHead, commandDigest, decodeCommand, NO_HEAD } from "./decode-command.ts";
 import { type Gate, grantOf, refusalAtGate, refusalOfUnreadable } from "./gate.ts";
 import { type BoundIssuer, proveIssuer } from "./issuer-proof.ts";
-import { Fences, IssuerOrder, issuerAccount, type Place, SignedIds, scopeOf } from "./issuers.ts";
+import {
+  Fences,
+  IssuerOrder,
+  issuerAccount,
+  type LanePosition,
+  SignedIds,
+  scopeOf,
+} from "./issuers.ts";
 import {
   finalReceipt,
   type Receipt,
@@ -36,40 +43,40 @@ import {
 
 export interface ControlPlaneOptions {
   readonly lifecycle: Lifecycle;
-  /** Null: what was carried out is forgotten with the process, as the holds are. */
+  /** Null: receipts are lost at process end, as pins and leases are. */
   readonly ledger: HoldLedger | null;
   readonly clock: Clock;
   readonly events: EventLog;
   readonly log: Logger;
   readonly workerId: string;
   readonly incarnation: bigint;
-  /** Asked for each command. */
+  /** Read for each command. */
   readonly limits: () => ControlLimits;
-  /** Those that have to prove their names. Asked for each command. */
+  /** Issuers that must prove their names. Read for each command. */
   readonly issuers: () => readonly BoundIssuer[];
-  /** Null: none is kept. Closed with the control plane. */
+  /** Null: no audit log. The control plane closes it. */
   readonly audit: AuditLog | null;
 }
 
-/** One command on its way through. */
-interface Passage {
+/** A command with its state during processing. */
+interface PendingCommand {
   readonly command: Command;
   readonly unnamed: readonly UnnamedBlock[];
   readonly head: ReceiptHead;
   readonly sender: Sender;
-  /** Of its id, epoch and number. */
+  /** Scope of the command's id, epoch and number. */
   readonly scope: string;
-  /** Of what it asks for; null where it has no id. */
+  /** Digest of the command's content; null if it has no id. */
   readonly digest: string | null;
   readonly isSigned: boolean;
   readonly startedMs: number;
   readonly onProgress: (receipt: Receipt) => void;
   progress: Receipt["progress"] | null;
-  /** It is written down: a repetition must not be carried out. */
+  /** The command is in the ledger: a repetition must not be carried out. */
   isNoted: boolean;
-  /** The report that was written down with that change as the one to come; null: none was. */
+  /** The expected report, written to the ledger together with the change; null if none was. */
   expected: LifecycleReport | null;
-  /** The receipt that says so, as it was written down; null: none was. */
+  /** The final receipt, written to the ledger together with the change; null if none was. */
   written: Receipt | null;
 }
 
@@ -77,10 +84,10 @@ const PROGRESS_MS = 1_000;
 const PLAIN = { id: null, issuer: null, epoch: null, seq: null, notAfterS: null, owner: null };
 
 export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
-  return new Plane(options);
+  return new CommandPlane(options);
 }
 
-class Plane implements ControlPlane {
+class CommandPlane implements ControlPlane {
   readonly #options: ControlPlaneOptions;
   readonly #carried: CarriedCommands;
   readonly #fences: Fences;
@@ -109,11 +116,14 @@ class Plane implements ControlPlane {
     const receipt = options.source.run(steps);
     if (receipt !== null) return receipt;
     const startedMs = this.#options.clock.monotonicMs();
-    const refusal = { word: "busy", words: "too many commands of one sender wait" } as const;
+    const refusal = {
+      word: "busy",
+      words: "too many commands of this sender are waiting",
+    } as const;
     return this.#refuse(this.#headOf(NO_HEAD, sender), refusal, sender, startedMs, null);
   }
 
-  /** Reads a command, then takes it: either is short enough for a slice. */
+  /** Decodes a command, then admits it. Each step is short enough for a slice. */
   *#steps(
     body: Uint8Array,
     contentType: string | null,
@@ -195,20 +205,22 @@ class Plane implements ControlPlane {
         this.#running.idle().then(() => true),
       )) === null
     ) {
-      log.error("commands do not end, going on without them", { commands: this.#running.size });
+      log.error("commands still executing at shutdown, abandoning them", {
+        commands: this.#running.size,
+      });
     }
     await this.#options.audit?.[Symbol.asyncDispose]();
   }
 
-  /** Up to where it is carried out all of this is one turn: commands keep their order. */
+  /** Runs in one turn up to the call of the lifecycle, so that commands keep their order. */
   #take(
-    taken: Pick<Passage, "command" | "unnamed" | "sender" | "startedMs" | "isSigned">,
+    taken: Pick<PendingCommand, "command" | "unnamed" | "sender" | "startedMs" | "isSigned">,
     { onProgress = () => undefined }: SubmitOptions,
   ): Receipt | Promise<Receipt> {
     const { command, unnamed, sender, startedMs } = taken;
     const head = this.#headOf(command, sender);
     const scope = scopeOf(sender, head.issuer);
-    const passage: Passage = {
+    const pending: PendingCommand = {
       ...{ ...taken, head, scope, onProgress },
       digest: command.id === null ? null : commandDigest(command, unnamed),
       progress: null,
@@ -217,34 +229,37 @@ class Plane implements ControlPlane {
       written: null,
     };
     const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
-    if (this.#stop.signal.aborted) return refuse({ word: "busy", words: "the agent stops" });
+    if (this.#stop.signal.aborted) return refuse({ word: "busy", words: "the agent is stopping" });
     const refusal = refusalAtGate(command, sender, head.issuer, this.#gate());
     if (refusal !== null) return refuse(refusal);
-    const repeated = this.#repetition(passage);
+    const repeated = this.#repetition(pending);
     if (repeated !== null) return repeated;
     const { epoch, seq } = command;
     const outOfTurn =
       this.#fences.check(scope, epoch, seq) ??
       this.#running.refusal(scope, blocksOf(command)) ??
-      this.#replay(passage);
+      this.#replay(pending);
     if (outOfTurn !== null) return refuse(outOfTurn);
     const takeBack = this.#fences.advance(scope, epoch, seq);
-    return this.#start(passage, () => {
+    return this.#start(pending, () => {
       takeBack();
-      if (passage.isSigned) this.#signedIds.remove(scope, command.id!, command.notAfterS!);
+      if (pending.isSigned) this.#signedIds.remove(scope, command.id!, command.notAfterS!);
     });
   }
 
-  /** Why a signed command is not taken though its receipt is not known; null if it is. */
-  #replay({ command, scope, isSigned }: Passage): Refusal | null {
+  /** Refuses a signed command that was accepted before but whose receipt was forgotten. */
+  #replay({ command, scope, isSigned }: PendingCommand): Refusal | null {
     if (!isSigned) return null;
     const { id, notAfterS } = command;
     if (this.#signedIds.has(scope, id!, notAfterS!)) {
-      return { word: "replayed", words: `${id} was taken before: sign it anew with another id` };
+      return {
+        word: "replayed",
+        words: `${id} was accepted before: sign the command again with another id`,
+      };
     }
     const nowS = this.#options.clock.wallMs() / 1_000;
     if (this.#signedIds.add(scope, id!, notAfterS!, nowS)) return null;
-    return { word: "busy", words: "too many signed commands are remembered" };
+    return { word: "busy", words: "the limit of remembered signed commands is reached" };
   }
 
   #gate(): Gate {
@@ -252,9 +267,9 @@ class Plane implements ControlPlane {
     return { clock, limits: limits(), buckets: this.#buckets };
   }
 
-  /** The receipt of the same command before; null where there was none. */
-  #repetition(passage: Passage): Receipt | Promise<Receipt> | null {
-    const { command, head, sender, scope, startedMs } = passage;
+  /** Returns the earlier receipt of the same command, or null if there is none. */
+  #repetition(pending: PendingCommand): Receipt | Promise<Receipt> | null {
+    const { command, head, sender, scope, startedMs } = pending;
     if (command.id === null) return null;
     const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
     const again = (receipt: Receipt): Receipt => {
@@ -263,22 +278,22 @@ class Plane implements ControlPlane {
     };
     const running = this.#running.get(scope, command.id);
     const digest = running?.digest ?? this.#carried.memory.digest(scope, command.id);
-    if (digest !== null && digest !== passage.digest) {
+    if (digest !== null && digest !== pending.digest) {
       return refuse({
         word: "id_reused",
-        words: "the command of this id asked for something else",
+        words: "this id belongs to a different command",
       });
     }
     if (running !== null) {
-      const words = "too many wait for commands at work";
+      const words = "too many repetitions are waiting for executing commands";
       return this.#running.wait(running)?.then(again) ?? refuse({ word: "busy", words });
     }
     const receipt = this.#carried.memory.get(scope, command.id);
     return receipt === null ? null : again(receipt);
   }
 
-  #start(passage: Passage, takeBack: () => void): Promise<Receipt> {
-    const { command, head, scope, digest, startedMs } = passage;
+  #start(pending: PendingCommand, takeBack: () => void): Promise<Receipt> {
+    const { command, head, scope, digest, startedMs } = pending;
     const { promise, resolve } = Promise.withResolvers<Receipt>();
     const running: Running = {
       issuer: scope,
@@ -286,84 +301,84 @@ class Plane implements ControlPlane {
       digest,
       blocks: blocksOf(command),
       receipt: promise,
-      now: () => runningReceipt(head, passage.progress, this.#elapsed(startedMs)),
+      now: () => runningReceipt(head, pending.progress, this.#elapsed(startedMs)),
     };
     this.#running.add(running);
     const finish = (receipt: Receipt) => {
-      // It is in memory before: a repetition finds it here or there.
+      // The command memory already has the receipt, so a repetition finds it in one of the two.
       this.#running.remove(running);
       resolve(receipt);
     };
-    this.#carryOut(passage, takeBack).then(finish, (thrown) => {
-      finish(this.#fail(passage, thrown));
+    this.#carryOut(pending, takeBack).then(finish, (thrown) => {
+      finish(this.#fail(pending, thrown));
     });
     return promise;
   }
 
-  async #carryOut(passage: Passage, takeBack: () => void): Promise<Receipt> {
-    const { command, head, unnamed, startedMs } = passage;
+  async #carryOut(pending: PendingCommand, takeBack: () => void): Promise<Receipt> {
+    const { command, head, unnamed, startedMs } = pending;
     let report: LifecycleReport;
     try {
-      report = await this.#inTurn(passage);
+      report = await this.#inTurn(pending);
     } catch (thrown) {
-      const failed = this.#fail(passage, thrown);
-      if (passage.isNoted) return this.#carried.remember(passage, failed);
+      const failed = this.#fail(pending, thrown);
+      if (pending.isNoted) return this.#carried.remember(pending, failed);
       takeBack();
       return failed;
     }
-    const isExpected = report === passage.expected;
+    const isExpected = report === pending.expected;
     const elapsedMs = this.#elapsed(startedMs);
     let receipt =
-      isExpected && passage.written !== null
-        ? { ...passage.written, elapsed_ms: elapsedMs }
+      isExpected && pending.written !== null
+        ? { ...pending.written, elapsed_ms: elapsedMs }
         : finalReceipt(head, command, unnamed, report, elapsedMs);
-    if (!isExpected) receipt = await this.#carried.remember(passage, receipt);
-    else this.#carried.keep(passage, receipt);
-    this.#recorder.carriedOut(command, receipt, passage.sender);
+    if (!isExpected) receipt = await this.#carried.remember(pending, receipt);
+    else this.#carried.keep(pending, receipt);
+    this.#recorder.carriedOut(command, receipt, pending.sender);
     return receipt;
   }
 
-  /** A bug of ours: said in the log and in the receipt. */
-  #fail({ command, head, sender, startedMs }: Passage, thrown: unknown): Receipt {
+  /** Reports an internal fault in the log and the receipt. */
+  #fail({ command, head, sender, startedMs }: PendingCommand, thrown: unknown): Receipt {
     const words = messageOf(thrown);
-    this.#options.log.error("a command failed", { type: command.type, error: words });
+    this.#options.log.error("command failed", { type: command.type, error: words });
     return this.#refuse(head, { word: "internal", words }, sender, startedMs, command);
   }
 
-  /** Waits for its turn where there is one to wait for; else calls the lifecycle in this one. */
-  async #inTurn(passage: Passage): Promise<LifecycleReport> {
-    const { before, done } = this.#order.next(passage.scope, placeOf(passage.command));
+  /** Calls the lifecycle, in this turn if no earlier command must be awaited. */
+  async #inTurn(pending: PendingCommand): Promise<LifecycleReport> {
+    const { before, done } = this.#order.next(pending.scope, lanePositionOf(pending.command));
     try {
       if (before !== null) await before;
-      return await this.#call(passage, done);
+      return await this.#call(pending, done);
     } finally {
       done();
     }
   }
 
-  #call(passage: Passage, applied: () => void): Promise<LifecycleReport> {
-    const { command, head, unnamed, startedMs } = passage;
+  #call(pending: PendingCommand, applied: () => void): Promise<LifecycleReport> {
+    const { command, head, unnamed, startedMs } = pending;
     let toldMs = startedMs;
     return carryOut(this.#options.lifecycle, command, {
       issuer: head.issuer,
-      grant: grantOf(passage.sender),
+      grant: grantOf(pending.sender),
       signal: this.#stop.signal,
       remember: (results, expected) => {
         if (isCounted(command)) {
-          passage.isNoted = true;
-          passage.expected = expected ?? null;
+          pending.isNoted = true;
+          pending.expected = expected ?? null;
           const elapsedMs = this.#elapsed(startedMs);
-          this.#carried.note(passage, () => {
+          this.#carried.note(pending, () => {
             if (expected === undefined)
               return unfinishedReceipt(head, command, unnamed, results, elapsedMs);
-            passage.written = finalReceipt(head, command, unnamed, expected, elapsedMs);
-            return passage.written;
+            pending.written = finalReceipt(head, command, unnamed, expected, elapsedMs);
+            return pending.written;
           });
         }
         applied();
       },
       onProgress: ({ doneBlocks, doneBytes, totalBlocks }) => {
-        passage.progress = {
+        pending.progress = {
           done_blocks: doneBlocks,
           total_blocks: totalBlocks,
           bytes: doneBytes,
@@ -371,7 +386,7 @@ class Plane implements ControlPlane {
         const nowMs = this.#options.clock.monotonicMs();
         if (nowMs - toldMs < PROGRESS_MS) return;
         toldMs = nowMs;
-        passage.onProgress(runningReceipt(head, passage.progress, this.#elapsed(startedMs)));
+        pending.onProgress(runningReceipt(head, pending.progress, this.#elapsed(startedMs)));
       },
     });
   }
@@ -404,74 +419,75 @@ class Plane implements ControlPlane {
   }
 }
 
-/** Limits as the configuration has them now. */
+/** Limits from the current configuration. */
 export interface ControlLimits {
-  /** Of one issuer, or of one account of the transport. */
+  /** Rate of one issuer, or of one account of the transport. */
   readonly commandsPerSecond: number;
   readonly commandsBurst: number;
-  /** What may come by broadcast. */
+  /** Commands allowed by broadcast. */
   readonly broadcast: readonly CommandType[];
 }
 
 export interface SubmitOptions {
-  /** Of a command that has none, where whatever brings it may bring it twice. */
+  /** Id for a command without one, if the transport may deliver it twice. */
   readonly id?: string;
-  /** Of the command as it came: see `signedBytes`. Null or left out: it is not signed. */
+  /** Signature of the command as received; see `signedBytes`. Null or absent: not signed. */
   readonly signature?: string | null;
   /**
-   * Whose slices of the event loop the command is read and begun in; those of one source keep their
-   * order. Left out: at once.
+   * Source of event-loop slices for decoding and starting the command; commands of one source keep
+   * their order. Absent: run at once.
    */
   readonly source?: TurnSource;
-  /** Told at most once a second how far a long command is, by receipts with status `running`. */
+  /** Receives a receipt with status `running` at most once a second during a long command. */
   readonly onProgress?: (receipt: Receipt) => void;
 }
 
 export interface ControlStats {
   /** Commands carried out, by `type/status`: "Cache/ok". */
   readonly commands: Readonly<Record<string, number>>;
-  /** Commands of which nothing was carried out, by the word of `REFUSALS`. */
+  /** Refused commands, by code of `REFUSALS`. */
   readonly refused: Readonly<Record<string, number>>;
   readonly duplicates: number;
   readonly running: number;
   readonly auditDropped: number;
-  /** Why the audit log cannot be written; null where it can, or there is none. */
+  /** Why the audit log cannot be written; null if it can, or if there is none. */
   readonly auditFailure: string | null;
 }
 
-/* How a command is remembered, so that a pin is not counted twice whenever the process may end:
+/*
+ * How a command is stored, so that a pin is not counted twice whenever the process ends:
  *
- * 1. Commands that count (Cache, Pause, RenewLease): in the turn in which the lifecycle changes
- *    holds it calls `remember`. There the command's row goes into the ledger, with a receipt that
- *    says `running`, or with the final one where no more than the commit is waited for. Ledgers
- *    commit all of a turn in one transaction: hold and command survive together, or neither does.
- * 2. The lifecycle awaits its durable commit. Then, unless it is there already, the row is put with
- *    the final receipt, and a second commit awaited that need not survive a loss of power. Only
- *    then it is answered. A ledger that hangs is waited for some seconds; the receipt is then not
- *    `durable`.
+ * 1. Commands with a count (Cache, Pause, RenewLease): in the turn in which the lifecycle changes
+ *    pins and leases, it calls `remember`, which adds the command's row to the ledger. The row has
+ *    a `running` receipt, or the final one if only the commit is pending. The ledger commits all
+ *    writes of a turn in one transaction, so that the change and the command survive together or
+ *    not at all.
+ * 2. The lifecycle awaits the durable commit. Unless the final receipt is stored already, it is
+ *    written then, with a second commit that need not survive a loss of power. The answer follows.
+ *    If the ledger hangs, the wait ends after some seconds and the receipt is not `durable`.
  *
- * Killed before the commit of 1: nothing happened, a repetition is carried out. Between 1 and 2: a
- * repetition gets `partial` with the reason `interrupted`, and the holds stand once. After 2: the
- * same receipt as before. Where the power fails behind 2 it may be the one of between. The other
- * commands bring about a state and are written at 2 alone: cut off before, they are carried out
- * again, which does no harm and ends what was begun.
+ * If the process dies before the commit of 1, nothing happened and a repetition is carried out.
+ * Between 1 and 2, a repetition gets `partial` with the reason `interrupted`, and the change exists
+ * once. After 2, it gets the same receipt, or the one of the state between if power fails. The
+ * other commands are idempotent and written at 2 only: if interrupted before, a repetition carries
+ * them out again and completes them.
  */
 
 /**
- * The one way in for commands, whatever brought them: decodes, authorises, limits, deduplicates,
- * fences, carries out, remembers, and writes the audit log. Promises:
+ * The entry point for commands of every transport: decodes, authorizes, limits, deduplicates,
+ * fences, carries out, stores, and writes the audit log. Guarantees:
  *
- * - It never throws for what a command holds, and answers each with one receipt.
- * - A command with an id that was carried out is not carried out again, also after a restart; one
- *   that is at work answers all its repetitions when it is done.
- * - Commands of one issuer change holds and marks in the order in which they came where that makes
- *   a difference: those on one lease, and those on blocks (Cache, Think). A Pause, which holds its
- *   blocks once they are on SSD, is waited for by what is on its lease or removes, and by nothing
- *   else; Warm, Prune and Flush wait for those before them and hold up none behind them.
- * - What is beyond a limit is refused, not queued.
+ * - It never throws because of a command's content, and answers each command with one receipt.
+ * - A command with an id is carried out once, also across restarts; repetitions of an executing
+ *   command get its receipt when it ends.
+ * - Commands of one issuer change pins, leases and marks in order of arrival where the order
+ *   matters: commands on one lease, and commands on blocks (Cache, Think). A Pause takes effect
+ *   once its blocks are on SSD; only commands on its lease and commands that remove blocks wait for
+ *   it. Warm, Prune and Flush wait for earlier commands and delay no later one.
+ * - Commands beyond a limit are refused, not queued.
  */
 export interface ControlPlane extends AsyncDisposable {
-  /** `contentType`: of the body; JSON unless it says MessagePack. */
+  /** `contentType`: media type of the body, by default JSON. */
   submit(
     body: Uint8Array,
     contentType: string | null,
@@ -479,43 +495,43 @@ export interface ControlPlane extends AsyncDisposable {
     options?: SubmitOptions,
   ): Promise<Receipt>;
   /**
-   * What is known of a command with this id (of this issuer, unless null), also while it runs;
-   * where several sent one of that name, first what this account did.
+   * Returns the receipt or progress of the command with this id (of this issuer, unless null). If
+   * several senders used the id, the command of `account` comes first.
    */
   find(id: string, issuer: string | null, account?: string): Receipt | null;
   flush(sender: Sender): Promise<Receipt>;
   /**
-   * Forgets how far an issuer has come, of all accounts, and that it proved its name: its next
-   * command is taken whatever its `epoch`. Returns how many scopes there were.
+   * Forgets the epoch, number and proof of an issuer for all accounts: its next command is accepted
+   * whatever its `epoch`. Returns the number of removed scopes.
    */
   unfence(issuer: string, sender: Sender): number;
-  /** Writes to the audit log what was done by another way than a command. Never waits or throws. */
+  /** Writes an action that did not arrive as a command to the audit log. Never waits or throws. */
   note(operation: Operation, sender: Sender): void;
   stats(): ControlStats;
-  /** As they are now. */
+  /** The current limits. */
   limits(): ControlLimits;
 }
 
 interface CarryOutOptions {
   readonly issuer: string;
   readonly grant: Grant;
-  /** Called in the turn in which holds or marks change; see the port of the lifecycle. */
+  /** Called in the turn in which pins, leases or marks change; see `Lifecycle`. */
   readonly remember: Remember;
   readonly onProgress: OnProgress;
   /** Ends long commands early. */
   readonly signal: AbortSignal;
 }
 
-/** The lane of commands on blocks that are pinned and marked in it. */
+/** Lane of the commands that pin and mark blocks. */
 const BLOCKS = "blocks";
 
 /**
- * Where it stands among the commands of its issuer. A pause holds its blocks once they are on SSD,
- * and a purge walks over them: meanwhile commands on another lease, and pins while it is a pause,
- * do not wait. What removes or marks waits for all that may hold before it; nothing waits for what
- * is long.
+ * Position of a command among those of its issuer. A Pause takes effect once its blocks are on SSD,
+ * and a purge traverses them; meanwhile commands on other leases, and pins during a Pause, do not
+ * wait. Commands that remove or mark blocks wait for all earlier commands that may retain them. No
+ * command waits for a long one.
  */
-function placeOf(command: Command): Place {
+function lanePositionOf(command: Command): LanePosition {
   switch (command.type) {
     case "Cache":
       return { lanes: [BLOCKS], behind: [] };
@@ -536,15 +552,15 @@ function placeOf(command: Command): Place {
 }
 
 /**
- * Whether a repetition would count or reach further than the first: it has to be known from the
- * moment holds change. Of the others, which bring about a state, one that was cut off is carried
- * out again.
+ * Whether a repetition would count twice or extend a time, so that the command must be stored from
+ * the moment pins or leases change. The other commands are idempotent and carried out again if
+ * interrupted.
  */
 function isCounted({ type }: Command): boolean {
   return type === "Cache" || type === "Pause" || type === "RenewLease";
 }
 
-/** Calls the operation that a command means. */
+/** Calls the operation of the command. */
 function carryOut(
   lifecycle: Lifecycle,
   command: Command,

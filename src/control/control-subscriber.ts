@@ -39,27 +39,29 @@ export interface ControlSubscriberOptions {
   readonly events: EventLog;
   readonly workerId: string;
   readonly incarnation: bigint;
-  /** Semantic version. */
+  /** Semantic version of the agent. */
   readonly version: string;
-  /** What commands may do whose issuer has not proved its name. */
+  /** Role of commands whose issuer has not proved its name. */
   readonly role: Role;
-  /** How subjects begin that receipts go to; anywhere unless given. */
+  /** Allowed prefixes of reply subjects. Default: any subject. */
   readonly replyPrefixes?: readonly string[];
   /** Issuer of commands that name none. */
   readonly issuer: string;
-  /** Also publishes each receipt, those to broadcasts too, to `kv-control-receipts-{worker_id}`. */
+  /**
+   * Also publish each receipt, including those of broadcasts, to `kv-control-receipts-{worker_id}`.
+   */
   readonly publishReceipts: boolean;
   /**
-   * Left out or null: commands come as they are published. Else the broker's stream of that name
-   * keeps them, and they are taken from there alone, one after the other, also those that came
-   * while this agent was down. Their receipts go where their header `Hearth-Reply` says, since the
-   * stream has used up the reply subject. Those that are refused for now (`busy`, `rate_limited`,
-   * `internal`) come again, and are answered when they are carried out or come for the last time.
-   * One without an id has that of its place in the stream, so that it is carried out once.
+   * Absent or null: commands are received as published. Otherwise commands are consumed one after
+   * the other from the broker's stream of this name, including those published while this agent was
+   * down. Receipts go to the subject in the header `Hearth-Reply`, because the stream replaces the
+   * reply subject. Temporarily refused commands (`busy`, `rate_limited`, `internal`) are
+   * redelivered, and answered when they are carried out or delivered for the last time. A command
+   * without an id gets one from its position in the stream, so that it is carried out once.
    */
   readonly commandStream?: string | null;
   /**
-   * Publishes events to `kv-control-events-{worker_id}`, as `GET /v1/events` shows them, with
+   * Publish events to `kv-control-events-{worker_id}` in the form of `GET /v1/events`, with
    * `worker_id` and `incarnation`.
    */
   readonly publishEvents: boolean;
@@ -68,27 +70,34 @@ export interface ControlSubscriberOptions {
 export interface SubscriberStats {
   readonly received: number;
   readonly answered: number;
-  /** No answer was asked for, or where none is sent to. */
+  /** Commands without a reply subject, or with one that is not allowed. */
   readonly unasked: number;
-  /** Answers the bus did not take. */
+  /** Answers that the bus did not accept. */
   readonly lost: number;
-  /** Too many waited; they were not read, and answered `busy` as far as a rate allows. */
+  /**
+   * Commands that were not decoded because too many were waiting; answered `busy` within a rate
+   * limit.
+   */
   readonly overflowed: number;
-  /** More came on a subject than its rate allows; they were not read, and answered as such. */
+  /**
+   * Commands that were not decoded because their subject exceeded its rate; answered `rate_limited`
+   * within a rate limit.
+   */
   readonly limited: number;
-  /** Commands that came and are not answered yet. */
+  /** Commands that are not yet answered. */
   readonly waiting: number;
 }
 
-/** Brings the commands of a bus to the control plane, and the receipts back. */
+/** Passes commands from a bus to the control plane, and receipts back. */
 export interface ControlSubscriber extends AsyncDisposable {
-  /** Of the stream that keeps commands; null without one. */
+  /** State of the command stream; null without one. */
   readonly streamState: ConsumptionState | null;
   stats(): SubscriberStats;
   /**
-   * Whether issuers have subjects of their own, `kv-control-{worker_id}.{issuer}` and
-   * `kv-control-broadcast.{issuer}`. What is published there is taken as it comes, also with a
-   * command stream. They are subscribed only if wanted: a server may not permit it.
+   * Subscribes to, or unsubscribes from, the issuers' own subjects
+   * `kv-control-{worker_id}.{issuer}` and `kv-control-broadcast.{issuer}`. Commands there are
+   * received as published, also with a command stream. The server may deny the subscription, so it
+   * is made only if needed.
    */
   setIssuerSubjects(areWanted: boolean): void;
 }
@@ -98,7 +107,7 @@ const HEADERS: Readonly<Record<MediaType, Readonly<Record<string, string>>>> = {
   [MSGPACK_TYPE]: { "Content-Type": MSGPACK_TYPE },
 };
 
-/** Answers to commands of one subject that were not read, a second and at once. */
+/** Answers per second, and at once, to commands of one subject that were not decoded. */
 const UNREAD_PER_SECOND = 1_000;
 
 interface Answer {
@@ -107,8 +116,8 @@ interface Answer {
   readonly type: MediaType;
 }
 
-/** Words that a flood is answered with, whose answers take no room from those to others. */
-const OF_FLOODS: ReadonlySet<string> = new Set<RefusalWord>([
+/** Reasons that a flood is answered with. These answers must not displace other answers. */
+const FLOOD_REASONS: ReadonlySet<string> = new Set<RefusalWord>([
   "rate_limited",
   "malformed",
   "unproven",
@@ -128,7 +137,7 @@ class Subscriber implements ControlSubscriber {
   readonly #kept: Consumption | null;
   #ofIssuers: readonly Subscription[] = [];
   #isClosed = false;
-  /** Of a message of the stream that is at work: leaves it to whoever consumes next. */
+  /** Leaves the message in progress to the next consumer of the stream. */
   #leaveKept: () => void = () => undefined;
   #received = 0;
   #answered = 0;
@@ -137,8 +146,8 @@ class Subscriber implements ControlSubscriber {
   #overflowed = 0;
   #limited = 0;
   readonly #unreadAnswers = new TokenBuckets();
-  readonly #intakes: Intakes;
-  /** Receipts to encode: no more than commands that wait. */
+  readonly #admission: AdmissionTable;
+  /** Receipts to encode, at most as many as waiting commands. */
   readonly #answers = new TurnQueue<Answer>({
     ...{ source: loopTurns.source(), itemsMax: Number.POSITIVE_INFINITY, bytesMax: 0 },
     run: ({ reply, receipt, type }) => this.#answer(reply, receipt, type),
@@ -147,7 +156,7 @@ class Subscriber implements ControlSubscriber {
   constructor(options: ControlSubscriberOptions) {
     const { bus, workerId, incarnation, version, events, commandStream = null } = options;
     this.#options = options;
-    this.#intakes = new Intakes(() => options.plane.limits());
+    this.#admission = new AdmissionTable(() => options.plane.limits());
     const commands = workerSubject(workerId);
     bus.serve({
       name: SERVICE_NAME,
@@ -195,7 +204,7 @@ class Subscriber implements ControlSubscriber {
       lost: this.#lost,
       overflowed: this.#overflowed,
       limited: this.#limited,
-      waiting: this.#intakes.waiting + this.#answers.length,
+      waiting: this.#admission.waiting + this.#answers.length,
     };
   }
 
@@ -211,7 +220,7 @@ class Subscriber implements ControlSubscriber {
       : [];
   }
 
-  /** Takes no more; what is at work is answered as long as the bus lives. */
+  /** Stops accepting commands. Commands in progress are answered while the bus exists. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true;
     this.#listening?.[Symbol.dispose]();
@@ -223,54 +232,57 @@ class Subscriber implements ControlSubscriber {
     return this.#kept?.state ?? null;
   }
 
-  /** A message that nobody keeps: what is not taken is lost, as on any bus. */
+  /** Handles a message without persistence: if it is not accepted, it is lost. */
   #take(message: BusMessage, broadcast: boolean): void {
     if (this.#isClosed) return;
     this.#received++;
-    const intake = this.#intakes.of(subjectIssuerOf(message));
-    const refusal = this.#intakes.refusal(intake, message.data.length);
-    if (refusal === null) void this.#handle(message, broadcast, intake);
-    else this.#refuseUnread(message, intake, refusal);
+    const queue = this.#admission.of(subjectIssuerOf(message));
+    const refusal = this.#admission.refusal(queue, message.data.length);
+    if (refusal === null) void this.#handle(message, broadcast, queue);
+    else this.#refuseUnread(message, queue, refusal);
   }
 
-  async #handle(message: BusMessage, broadcast: boolean, intake: Intake): Promise<void> {
+  async #handle(message: BusMessage, broadcast: boolean, queue: SubjectQueue): Promise<void> {
     const { reply } = message;
-    const receipt = await this.#submit(message, broadcast, reply, { intake });
+    const receipt = await this.#submit(message, broadcast, reply, { queue });
     this.#answers.push({ reply, receipt, type: typeOf(message) });
   }
 
-  /** A message of the stream: resolves when it is answered; rejects where it is to come again. */
+  /**
+   * Handles a message of the stream. Resolves when it is answered; rejects if it must be
+   * redelivered.
+   */
   async #takeKept(message: KeptMessage): Promise<void> {
-    const closed = () => new HearthError("ABORTED", "no more commands are taken");
+    const closed = () => new HearthError("ABORTED", "the subscriber is closing");
     if (this.#isClosed) throw closed();
     this.#received++;
     const left = Promise.withResolvers<never>();
     this.#leaveKept = () => left.reject(closed());
     const reply = headerOf(message, REPLY_HEADER);
-    const intake = this.#intakes.of(subjectIssuerOf(message));
+    const queue = this.#admission.of(subjectIssuerOf(message));
     const id = `stream/${message.key}`;
-    const submitted = this.#submit(message, false, reply, { intake, id });
+    const submitted = this.#submit(message, false, reply, { queue, id });
     const receipt = await Promise.race([submitted, left.promise]);
-    // A repetition gets the same receipt however often it comes.
+    // A repetition gets the same receipt on every delivery.
     const mayBeTaken = isRefusedForNow(receipt) && receipt.duplicate !== true;
     if (!mayBeTaken || message.isLast) this.#answer(reply, receipt, typeOf(message));
     if (mayBeTaken) throw new HearthError("LIMIT", receipt.reason!);
   }
 
-  /** The receipt. */
+  /** Submits the command and returns its receipt. */
   async #submit(
     message: BusMessage,
     broadcast: boolean,
     reply: string | null,
-    { intake, id }: { readonly intake: Intake; readonly id?: string },
+    { queue, id }: { readonly queue: SubjectQueue; readonly id?: string },
   ): Promise<Receipt> {
-    using _waiting = this.#intakes.enter(intake, message.data.length);
+    using _waiting = this.#admission.enter(queue, message.data.length);
     const type = typeOf(message);
     const contentType = headerOf(message, "content-type");
     const sender = this.#senderOf(message, broadcast);
     return await this.#options.plane.submit(message.data, contentType, sender, {
       ...(id === undefined ? {} : { id }),
-      source: intake.source,
+      source: queue.source,
       signature: headerOf(message, SIGNATURE_HEADER),
       onProgress: (progress) => this.#progress(reply, progress, type),
     });
@@ -292,8 +304,8 @@ class Subscriber implements ControlSubscriber {
     };
   }
 
-  /** Answers a command whose body was not read, as far as there is a rate for that. */
-  #refuseUnread(message: BusMessage, { issuer }: Intake, refusal: IntakeRefusal): void {
+  /** Answers a command that was not decoded, within the rate limit. */
+  #refuseUnread(message: BusMessage, { issuer }: SubjectQueue, refusal: AdmissionRefusal): void {
     if (refusal.word === "busy") this.#overflowed++;
     else this.#limited++;
     const nowMs = loopTurns.nowMs();
@@ -306,7 +318,7 @@ class Subscriber implements ControlSubscriber {
 
   #answer(reply: string | null, receipt: Receipt, type: MediaType): void {
     const { publishReceipts, workerId } = this.#options;
-    const isSpare = OF_FLOODS.has(receipt.reason?.split(":", 1)[0] ?? "");
+    const isSpare = FLOOD_REASONS.has(receipt.reason?.split(":", 1)[0] ?? "");
     if (!this.#mayAnswerTo(reply)) this.#unasked++;
     else if (this.#publish(reply, receipt, type, isSpare)) this.#answered++;
     if (publishReceipts) this.#publish(`kv-control-receipts-${workerId}`, receipt, JSON_TYPE, true);
@@ -316,12 +328,12 @@ class Subscriber implements ControlSubscriber {
     if (this.#mayAnswerTo(reply)) this.#publish(reply, receipt, type, true);
   }
 
-  /** The bus has looked at the reply subject; of a header nobody has. */
+  /** The bus validates the reply subject, but not one in a header. */
   #mayAnswerTo(reply: string | null): reply is string {
     return reply !== null && mayAnswerTo(reply, this.#options.replyPrefixes ?? null);
   }
 
-  /** Whether the bus took it. `isSpare`: nobody waits for it, so that it may go first. */
+  /** Returns whether the bus accepted it. `isSpare`: answer to a flood, dropped first. */
   #publish(subject: string, receipt: Receipt, type: MediaType, isSpare: boolean): boolean {
     const { bus } = this.#options;
     const bytes = encodeReceipt(receipt, type, bus.payloadBytesMax);
@@ -331,53 +343,55 @@ class Subscriber implements ControlSubscriber {
   }
 }
 
-/** The issuer that the subject names, `kv-control-w.ISSUER`; null: all share the subject. */
+/** Issuer named by the subject, `kv-control-w.ISSUER`; null for a shared subject. */
 function subjectIssuerOf({ subject }: BusMessage): string | null {
   return subject.split(".")[1] ?? null;
 }
 
-/** In which it is answered. */
+/** Media type of the answer. */
 function typeOf(message: BusMessage): MediaType {
   return answerTypeOf(headerOf(message, "accept"), headerOf(message, "content-type"));
 }
 
-/** Header names are compared without regard to case. */
+/** Header names are case-insensitive. */
 function headerOf({ headers }: BusMessage, name: string): string | null {
   const wanted = name.toLowerCase();
   const exact = Object.entries(headers).find(([key]) => key.toLowerCase() === wanted);
   return exact?.[1] ?? null;
 }
 
-/** Commands of one subject that came and are not answered yet, and bytes of their bodies. */
+/** Maximum unanswered commands of one subject, and maximum bytes of their bodies. */
 const WAITING_MAX = 4_096;
 const WAITING_BYTES_MAX = 32 * 2 ** 20;
-/** The same of all subjects together. */
+/** The same limits for all subjects together. */
 const ALL_WAITING_MAX = 8_192;
 const ALL_WAITING_BYTES_MAX = 64 * 2 ** 20;
-/** Subjects of issuers with an intake of their own; further ones use the one that all share. */
+/** Maximum issuer subjects with a queue of their own; further ones share the common queue. */
 const SUBJECTS_MAX = 64;
-/** Issuers that may use up their rates on the subject that all share. */
+/** Number of issuers' rates that the shared subject may use. */
 const SHARED_ISSUERS = 16;
 
-/** The commands of one subject: it has slices of its own, and room that it cannot exceed. */
-interface Intake {
+/** Admission state of one subject: its own slices and its own limits. */
+interface SubjectQueue {
   readonly source: TurnSource;
-  /** The issuer that the subject names; empty: all share it. */
+  /** Issuer named by the subject; empty for the shared subject. */
   readonly issuer: string;
   waiting: number;
   waitingBytes: number;
 }
 
-interface IntakeRefusal {
+interface AdmissionRefusal {
   readonly word: Extract<RefusalWord, "busy" | "rate_limited">;
   readonly words: string;
 }
 
-/** What comes on each subject, so that a flood on one leaves the others their room and time. */
-class Intakes {
+/**
+ * Admission control per subject, so that a flood on one subject leaves room and time to the others.
+ */
+class AdmissionTable {
   readonly #limits: () => ControlLimits;
   readonly #rates = new TokenBuckets();
-  readonly #byIssuer = new Map<string, Intake>();
+  readonly #byIssuer = new Map<string, SubjectQueue>();
   waiting = 0;
   #waitingBytes = 0;
 
@@ -385,8 +399,8 @@ class Intakes {
     this.#limits = limits;
   }
 
-  /** `issuer`: that the subject names; null: all share it. */
-  of(issuer: string | null): Intake {
+  /** `issuer`: named by the subject; null for the shared subject. */
+  of(issuer: string | null): SubjectQueue {
     const key = issuer ?? "";
     const known = this.#byIssuer.get(key);
     if (known !== undefined) return known;
@@ -394,29 +408,32 @@ class Intakes {
       this.#dropIdle();
       if (this.#byIssuer.size >= SUBJECTS_MAX) return this.of(null);
     }
-    const intake = { source: loopTurns.source(), issuer: key, waiting: 0, waitingBytes: 0 };
-    this.#byIssuer.set(key, intake);
-    return intake;
+    const queue = { source: loopTurns.source(), issuer: key, waiting: 0, waitingBytes: 0 };
+    this.#byIssuer.set(key, queue);
+    return queue;
   }
 
-  /** Why one more is not even read; null if it may come, and then a token of the rate is gone. */
-  refusal({ issuer, waiting, waitingBytes }: Intake, bytes: number): IntakeRefusal | null {
+  /**
+   * Returns the refusal of an undecoded command, or null if it is admitted; admission takes one
+   * token of the rate limit.
+   */
+  refusal({ issuer, waiting, waitingBytes }: SubjectQueue, bytes: number): AdmissionRefusal | null {
     const isFull = waiting >= WAITING_MAX || waitingBytes + bytes > WAITING_BYTES_MAX;
     const areFull =
       this.waiting >= ALL_WAITING_MAX || this.#waitingBytes + bytes > ALL_WAITING_BYTES_MAX;
-    if (isFull || areFull) return { word: "busy", words: `${this.waiting} commands wait here` };
+    if (isFull || areFull) return { word: "busy", words: `${this.waiting} commands are waiting` };
     const { commandsPerSecond, commandsBurst } = this.#limits();
     const issuers = issuer === "" ? SHARED_ISSUERS : 1;
     const [perSecond, burst] = [commandsPerSecond * issuers, commandsBurst * issuers];
     if (this.#rates.take(issuer, loopTurns.nowMs(), perSecond, burst)) return null;
-    return { word: "rate_limited", words: `${perSecond} commands a second on one subject` };
+    return { word: "rate_limited", words: `${perSecond} commands a second per subject` };
   }
 
-  /** Counts a command that waits; the result ends that. */
-  enter(intake: Intake, bytes: number): Disposable {
+  /** Counts a waiting command until the result is disposed. */
+  enter(queue: SubjectQueue, bytes: number): Disposable {
     const count = (sign: number) => {
-      intake.waiting += sign;
-      intake.waitingBytes += sign * bytes;
+      queue.waiting += sign;
+      queue.waitingBytes += sign * bytes;
       this.waiting += sign;
       this.#waitingBytes += sign * bytes;
     };

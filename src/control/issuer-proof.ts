@@ -3,22 +3,22 @@ import { type MediaType, mediaTypeOf } from "./body.ts";
 import { type Command, mayDo, type Refusal, type Role, type Sender } from "./command.ts";
 import { issuerAccount } from "./issuers.ts";
 
-/** An issuer whose name must be proved, and what it may do then. */
+/** An issuer that must prove its name, and the role it then has. */
 export interface BoundIssuer {
   readonly name: string;
   readonly role: Role;
-  /** It signs with this key. Null: it publishes on its own subject. */
+  /** Key that signs its commands. Null: the issuer publishes on its own subject instead. */
   readonly key: NkeyPublic | null;
 }
 
-/** A command with what came beside it. */
+/** A command with the transport data needed for the proof. */
 export interface Claim {
   readonly command: Command;
   readonly issuer: string;
   readonly sender: Sender;
   readonly body: Uint8Array;
   readonly contentType: string | null;
-  /** As the header has it. */
+  /** Value of the signature header. */
   readonly signature: string | null;
 }
 
@@ -35,14 +35,16 @@ export type Proof =
   | { readonly ok: false; readonly refusal: Refusal };
 
 /**
- * Who sends a command, as far as it is proved. A sender that the transport knows keeps its account,
- * whose ids and epochs are apart from all others. Any other sender may not use the name of an
- * issuer that has to prove it.
+ * Authenticates the issuer of a command. A sender that the transport identifies keeps its account,
+ * whose ids and epochs are separate from all others. Other senders may not use the name of an
+ * issuer that must prove it.
  */
 export function proveIssuer(claim: Claim, options: ProofOptions): Proof {
   const { sender, issuer, signature } = claim;
   if (sender.subjectIssuer !== undefined && sender.subjectIssuer !== issuer) {
-    return unproven(`the subject is of ${sender.subjectIssuer}, the command names ${issuer}`);
+    return unproven(
+      `the subject belongs to ${sender.subjectIssuer}, but the command names ${issuer}`,
+    );
   }
   const bound = options.issuers().find(({ name }) => name === issuer);
   if (signature !== null) return proveSignature(claim, signature, bound, options);
@@ -52,10 +54,10 @@ export function proveIssuer(claim: Claim, options: ProofOptions): Proof {
   if (sender.account !== undefined) return { ok: true, sender, isSigned: false };
   if (bound !== undefined) {
     const how = bound.key === null ? `publish on its own subject` : "sign with its key";
-    return unproven(`${issuer} has to prove its name (control.issuers): ${how}`);
+    return unproven(`${issuer} must prove its name (control.issuers): ${how}`);
   }
   if (options.wasProven(issuer)) {
-    const fix = `list it in control.issuers, or end that with hearth ctl unfence ${issuer}`;
+    const fix = `list it in control.issuers, or lift the requirement with hearth ctl unfence ${issuer}`;
     return unproven(`${issuer} has proved its name before: ${fix}`);
   }
   return { ok: true, sender, isSigned: false };
@@ -68,16 +70,16 @@ function proveSignature(
   { clock, workerId }: ProofOptions,
 ): Proof {
   const { id, issuer, notAfterS } = command;
-  // What the transport adds, the signature does not cover.
+  // The signature does not cover what the transport adds.
   if (id === null || issuer === null || notAfterS === null) {
-    return unproven("a signed command needs id, issuer and not_after");
+    return unproven("a signed command requires id, issuer and not_after");
   }
   if (bound === undefined || bound.key === null) {
     return unproven(`control.issuers has no key for ${issuer}`);
   }
   const aheadS = notAfterS - clock.wallMs() / 1_000;
   if (aheadS > SIGNED_SECONDS_MAX + CLOCK_SKEW_SECONDS) {
-    const limit = `${SIGNED_SECONDS_MAX} at most: compare the clocks`;
+    const limit = `the maximum is ${SIGNED_SECONDS_MAX}: compare the clocks`;
     return unproven(`not_after is ${Math.round(aheadS)} s ahead, ${limit}`);
   }
   const worker = sender.broadcast ? ALL_WORKERS : workerId;
@@ -85,10 +87,10 @@ function proveSignature(
   if (bound.key.verify(bytes, signature)) {
     return { ok: true, sender: proven(sender, bound), isSigned: true };
   }
-  return unproven(`the signature is not ${issuer}'s of this command for ${worker}`);
+  return unproven(`the signature does not match ${issuer}, this command and ${worker}`);
 }
 
-/** The greater of two roles: that of its way here, and that of its name. */
+/** The greater of the transport's role and the proven issuer's role. */
 function proven(sender: Sender, { name, role }: BoundIssuer): Sender {
   const account = issuerAccount(name);
   if (mayDo(sender.role, role)) return { ...sender, account };
@@ -100,18 +102,17 @@ function unproven(words: string): Proof {
 }
 
 const FORMAT = "hearth-command-v1";
-/** Stands for the worker in commands to all of them. */
+/** Stands for the worker in commands to all workers. */
 export const ALL_WORKERS = "*";
-/** A signed command is good for at most this long; clocks may differ by the second. */
+/** Maximum validity of a signed command, and the tolerated clock difference. */
 export const SIGNED_SECONDS_MAX = 600;
 export const CLOCK_SKEW_SECONDS = 60;
 
 const encoder = new TextEncoder();
 
 /**
- * The bytes that a command's signature covers: a line that names the format, the id of the worker
- * that is to carry it out (or `*`), the media type of the body, and the body as it travels. The
- * envelope is part of the body.
+ * The bytes that a signature covers: a line that names the format, the id of the addressed worker
+ * (or `*`), the media type of the body, and the body as sent. The envelope is part of the body.
  */
 export function signedBytes(worker: string, type: MediaType, body: Uint8Array): Uint8Array {
   const head = encoder.encode(`${FORMAT}\n${worker}\n${type}\n`);
@@ -121,7 +122,7 @@ export function signedBytes(worker: string, type: MediaType, body: Uint8Array): 
   return bytes;
 }
 
-/** Value of the header `Hearth-Signature`: base64url without padding. */
+/** Returns the value of the header `Hearth-Signature`: base64url without padding. */
 export function signCommand(
   key: NkeyUser,
   worker: string,

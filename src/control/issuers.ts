@@ -3,24 +3,24 @@ import type { Refusal, Sender } from "./command.ts";
 
 interface Reached {
   readonly epoch: bigint;
-  /** Of the next command, at least. */
+  /** Lowest number that the next command may have. */
   readonly seqMin: bigint;
 }
 
-/** Of those with an account, and of those without. */
+/** Maximum scopes with an account, and without one. */
 const SCOPES_MAX = 4_096;
-/** Rows of others after which those of proven issuers are written again. */
+/** Number of rows of unproven scopes after which the rows of proven issuers are written again. */
 const REFRESH_ROWS = 1_024;
 const NOTHING: Reached = { epoch: 0n, seqMin: 0n };
 
 /**
- * How far each scope has come: `epoch` keeps out a router that another one has replaced, `seq` what
- * comes late. The rows carry as `seq` the lowest that is still taken. Beyond 4,096 scopes with an
- * account, and 4,096 without, those heard longest ago are forgotten: names that are only claimed
- * push out none that is known.
+ * The latest epoch and number of each scope. `epoch` rejects a router that another one has
+ * replaced; `seq` rejects late commands. A ledger row stores the lowest acceptable `seq`. At most
+ * 4,096 scopes with an account and 4,096 without are kept, and the least recently heard are
+ * evicted, so that claimed names cannot evict authenticated ones.
  */
 export class Fences {
-  /** Those heard longest ago first. */
+  /** Least recently heard first. */
   readonly #claimed = new Map<string, Reached>();
   readonly #accounts = new Map<string, Reached>();
   #rowsSinceRefresh = 0;
@@ -29,20 +29,22 @@ export class Fences {
     for (const { issuer, epoch, seq } of rows) this.#set(issuer, { epoch, seqMin: seq });
   }
 
-  /** Why a command is refused; null if it is not. Without epoch and number nothing is fenced. */
+  /**
+   * Returns the refusal of a command, or null. A command without epoch and number is never fenced.
+   */
   check(scope: string, epoch: bigint | null, seq: bigint | null): Refusal | null {
     const reached = this.#get(scope) ?? NOTHING;
     if (epoch !== null && epoch < reached.epoch) {
-      return { word: "fenced", words: `epoch ${epoch}, ${reached.epoch} has been seen` };
+      return { word: "fenced", words: `epoch ${epoch} is below ${reached.epoch}` };
     }
     const isNewEpoch = epoch !== null && epoch > reached.epoch;
     if (seq === null || isNewEpoch || seq >= reached.seqMin) return null;
-    return { word: "stale", words: `seq ${seq} after ${reached.seqMin - 1n}` };
+    return { word: "stale", words: `seq ${seq} is not above ${reached.seqMin - 1n}` };
   }
 
   /**
-   * Notes a command that passed; a proven issuer also without epoch and number. Returns how to take
-   * it back if the command failed, which does nothing once a later one has come.
+   * Records an accepted command; for a proven issuer also if it has no epoch and number. Returns a
+   * function that undoes the record if the command fails; it has no effect after a later command.
    */
   advance(scope: string, epoch: bigint | null, seq: bigint | null): () => void {
     const found = this.#get(scope);
@@ -58,15 +60,15 @@ export class Fences {
     };
   }
 
-  /** Whether this issuer has ever proved its name here. */
+  /** Whether this issuer has proved its name to this agent before. */
   wasProven(issuer: string): boolean {
     return this.#accounts.has(scopeOf({ account: issuerAccount(issuer) }, issuer));
   }
 
   /**
-   * Notes a command as `advance` does if it brings anything new. Returns the rows that the ledger
-   * is to take: its own, and now and then those of proven issuers, which names that are only
-   * claimed would else push out there.
+   * Records a command like `advance` if it changes anything. Returns the rows to write to the
+   * ledger: its own, and periodically those of proven issuers, which rows of claimed names would
+   * otherwise evict there.
    */
   rowsAfter(scope: string, epoch: bigint | null, seq: bigint | null): IssuerRow[] {
     const isNews =
@@ -81,7 +83,10 @@ export class Fences {
     return scopes.map((of) => rowOf(of, this.#get(of)!));
   }
 
-  /** Forgets all scopes of an issuer, and that it proved its name. Returns them. */
+  /**
+   * Removes all scopes of an issuer, including the record that it proved its name. Returns the
+   * scopes.
+   */
   forget(issuer: string): string[] {
     const all = [...this.#claimed.keys(), ...this.#accounts.keys()];
     const scopes = all.filter((scope) => issuerOf(scope) === issuer);
@@ -110,16 +115,19 @@ function rowOf(issuer: string, { epoch, seqMin }: Reached): IssuerRow {
   return { issuer, epoch, seq: seqMin };
 }
 
-/** Counters go up to here; beyond it a number is a time. */
+/** Highest counter. Larger numbers are times. */
 const COUNTER_MAX = 2n ** 40n;
 const AHEAD_MS = 86_400_000;
-/** A day of 2001, in milliseconds: with less a time in one unit could be one in another. */
+/**
+ * A day of 2001 in milliseconds. With a lower minimum, a time in one unit could pass for a time in
+ * another.
+ */
 const TIME_MIN_MS = 10n ** 12n;
 const UNITS_A_MS = [1n, 10n ** 3n, 10n ** 6n];
 
 /**
- * Whether an epoch or a number leaves room for later ones: a counter up to 2^40, or a time since
- * 1970 in milliseconds, microseconds or nanoseconds, at most a day ahead of this clock.
+ * Whether an epoch or number leaves room for later ones: a counter up to 2^40, or a time since 1970
+ * in milliseconds, microseconds or nanoseconds, at most one day ahead of this clock.
  */
 export function isPlausible(number: bigint, nowMs: number): boolean {
   if (number <= COUNTER_MAX) return true;
@@ -127,71 +135,72 @@ export function isPlausible(number: bigint, nowMs: number): boolean {
   return UNITS_A_MS.some((unit) => number >= TIME_MIN_MS * unit && number <= latestMs * unit);
 }
 
-/** No name of an account or issuer has it. */
+/** Cannot occur in the name of an account or issuer. */
 const BETWEEN = "\x01";
-/** No name of a token begins so: it has a blank. */
+/** Cannot start the name of a token, because of the blank. */
 const PROVEN = "issuer ";
 
 /**
- * Whose ids, epochs and numbers a command's are: those of its issuer, and of the account that sent
- * it if the transport knows one. So no sender can take the ids of another account, or fence it, by
+ * The scope of a command's id, epoch and number: its issuer, plus the sender's account if the
+ * transport knows it. A sender therefore cannot use the ids of another account or fence it by
  * claiming its name.
  */
 export function scopeOf({ account }: Pick<Sender, "account">, issuer: string): string {
   return account === undefined ? issuer : `${account}${BETWEEN}${issuer}`;
 }
 
-/** The account of an issuer that has proved its name, whatever its proof. */
+/** Account of an issuer that has proved its name, by whichever proof. */
 export function issuerAccount(issuer: string): string {
   return `${PROVEN}${issuer}`;
 }
 
-/** Whether the scope is that of an account, which no other sender can take. */
+/** Whether the scope has an account, which no other sender can use. */
 function isOfAccount(scope: string): boolean {
   return scope.includes(BETWEEN);
 }
 
-/** Whether the scope is that of an issuer that has proved its name. */
+/** Whether the scope belongs to an issuer that has proved its name. */
 export function isProven(scope: string): boolean {
   return scope.startsWith(PROVEN) && isOfAccount(scope);
 }
 
-/** Without its account. */
+/** The issuer of a scope, without the account. */
 function issuerOf(scope: string): string {
   return scope.slice(scope.lastIndexOf(BETWEEN) + 1);
 }
 
-/** Where a command stands among those of its issuer. */
-export interface Place {
-  /** Lanes in which it stands: those behind it there wait until it has changed its holds. */
+/** Position of a command among those of its issuer. */
+export interface LanePosition {
+  /**
+   * Lanes of this command. Later commands in these lanes wait until it has changed pins and leases.
+   */
   readonly lanes: readonly string[];
-  /** Other lanes of which it waits for those before it. */
+  /** Other lanes whose earlier commands this one waits for. */
   readonly behind: readonly string[] | "all";
 }
 
 type Lanes = Map<string, Promise<void>>;
 
 /**
- * Lets the commands of one issuer change holds in the order in which they came, where that makes a
- * difference. Each waits until those before it have changed what they change, not until that is
- * durable.
+ * Orders the changes of pins and leases by commands of one issuer where the order matters. A
+ * command waits until the earlier ones have made their changes, not until the changes are durable.
  */
 export class IssuerOrder {
-  /** By issuer the last in each lane that has not changed its holds yet. */
+  /** For each issuer, the last pending command of each lane. */
   readonly #issuers = new Map<string, Lanes>();
 
-  /** Issuers of which a command has not changed its holds yet. */
+  /** Number of issuers with pending commands. */
   get waiting(): number {
     return this.#issuers.size;
   }
 
   /**
-   * Takes the next place. `before` resolves when it is this command's turn, and is null where it is
-   * at once; `done` lets those behind it go, and may be called more than once.
+   * Takes the next position. `before` resolves when it is this command's turn, and is null if that
+   * is now. `done` releases the commands behind it and may be called more than once.
    */
   next(
     issuer: string,
-    { lanes: own, behind }: Place,
+    { lanes: own, behind }: LanePosition,
   ): { readonly before: Promise<unknown> | null; readonly done: () => void } {
     const lanes = this.#issuers.get(issuer);
     const waitsFor = lanes === undefined ? [] : lastOf(lanes, own, behind);
@@ -216,7 +225,11 @@ export class IssuerOrder {
   }
 }
 
-function lastOf(lanes: Lanes, own: readonly string[], behind: Place["behind"]): Promise<void>[] {
+function lastOf(
+  lanes: Lanes,
+  own: readonly string[],
+  behind: LanePosition["behind"],
+): Promise<void>[] {
   if (behind === "all") return [...lanes.values()];
   return [...own, ...behind].flatMap((lane) => lanes.get(lane) ?? []);
 }
@@ -225,12 +238,12 @@ const IDS_MAX = 2 ** 18;
 const BUCKET_SECONDS = 60;
 
 /**
- * Ids of signed commands that were taken, each until its `not_after`: whoever recorded one cannot
- * have it carried out again, also after the receipt is forgotten. Only commands whose signature was
- * right get in, so that nobody else can fill it.
+ * Ids of accepted signed commands, each kept until its `not_after`. A recorded command therefore
+ * cannot be replayed even after its receipt is forgotten. Only commands with a valid signature are
+ * added, so that other senders cannot fill the set.
  */
 export class SignedIds {
-  /** By the minute of `not_after`: a repetition has the same one, which is signed. */
+  /** By the minute of `not_after`, which is signed and so the same in every repetition. */
   readonly #buckets = new Map<number, Set<string>>();
   #size = 0;
 
@@ -238,7 +251,7 @@ export class SignedIds {
     return this.#buckets.get(bucketOf(notAfterS))?.has(`${scope}\0${id}`) ?? false;
   }
 
-  /** False if there is no room. `nowS`: seconds since 1970. */
+  /** Returns false if the set is full. `nowS`: seconds since 1970. */
   add(scope: string, id: string, notAfterS: number, nowS: number): boolean {
     this.#forgetBefore(nowS);
     if (this.#size >= IDS_MAX) return false;
@@ -251,12 +264,12 @@ export class SignedIds {
     return true;
   }
 
-  /** The command was not carried out: it may come again. */
+  /** The command was not carried out and may be sent again. */
   remove(scope: string, id: string, notAfterS: number): void {
     if (this.#buckets.get(bucketOf(notAfterS))?.delete(`${scope}\0${id}`)) this.#size--;
   }
 
-  /** A minute later than needed: the wall clock may be set back a little. */
+  /** Keeps ids one minute longer than needed, because the wall clock may be set back a little. */
   #forgetBefore(nowS: number): void {
     const oldest = bucketOf(nowS) - 1;
     for (const [bucket, ids] of this.#buckets) {

@@ -21,9 +21,9 @@ import type { Command, UnnamedBlock } from "./command.ts";
 import { type Refusal, reasonOf } from "./command.ts";
 
 export interface ReceiptBlock {
-  /** As it was given in the command; of blocks that no command named, the digest in hex. */
+  /** The name given in the command; for blocks that the command did not name, the digest in hex. */
   readonly block: number | bigint | string;
-  /** With a digest. */
+  /** Present if `block` is a digest. */
   readonly layer?: number;
   readonly outcome: string;
   readonly reason?: string;
@@ -31,36 +31,39 @@ export interface ReceiptBlock {
 }
 
 /**
- * The answer to a command, as it travels: members as they are written here. `status`: `ok` where no
- * block was missing, held, deferred or rejected; `partial` where some were; `rejected` where the
- * command as a whole was refused (`reason`) and nothing changed; `running` while it is at work
- * (only from `/v1/commands/{id}` and as progress).
+ * The answer to a command; member names are those on the wire. `status`: `ok` if no block was
+ * missing, held, deferred or rejected; `partial` if any was; `rejected` if the whole command was
+ * refused (`reason`) and nothing changed; `running` while the command executes (only from
+ * `/v1/commands/{id}` and as progress).
  */
 export interface Receipt {
   readonly id: string | null;
   readonly type: string;
   readonly worker_id: string;
-  /** Decimal: 64 bits. */
+  /** Decimal text, because the value has 64 bits. */
   readonly incarnation: string;
   readonly issuer: string;
   readonly status: "ok" | "partial" | "rejected" | "running";
-  /** A stable word, then words for people: "rate_limited: 500 commands a second ...". */
+  /** A stable code, then a message: "rate_limited: 500 commands a second ...". */
   readonly reason?: string;
-  /** It had been carried out before: this is the receipt of then. */
+  /** The command was carried out earlier; this is the receipt of that execution. */
   readonly duplicate?: true;
   readonly counts: OutcomeCounts;
-  /** Of RevokeLease those of the lease, the first 1,000. */
+  /** In the order of the command. For RevokeLease, the first 1,000 blocks of the lease. */
   readonly blocks: readonly ReceiptBlock[];
-  /** So many more are not listed: the receipt was too large for where it went or was kept. */
+  /**
+   * Number of blocks that are not listed, because the receipt exceeded the size limit of the
+   * transport or the store.
+   */
   readonly blocks_left_out?: number;
-  /** Prune and flush: blocks that stayed, the first 1,000. */
+  /** Prune and Flush: the first 1,000 blocks that stayed. */
   readonly held?: readonly (ReceiptBlock & { readonly layer: number })[];
   readonly bytes?: number;
   readonly durable?: boolean;
   readonly lease_id?: string;
-  /** Granted. */
+  /** The granted time, which may be shorter than the requested one. */
   readonly ttl_seconds?: number;
-  /** Bytes, in snake case, where a budget refused something. */
+  /** Budget figures in bytes, present if a budget refused a block. */
   readonly budget?: Readonly<Record<string, number>>;
   readonly progress?: {
     readonly done_blocks: number;
@@ -70,10 +73,10 @@ export interface Receipt {
   readonly elapsed_ms: number;
 }
 
-/** Whose answer to what. */
+/** The members of a receipt that are known before the command executes. */
 export type ReceiptHead = Pick<Receipt, "id" | "type" | "worker_id" | "incarnation" | "issuer">;
 
-/** Blocks of a lease that its receipt lists. */
+/** Maximum blocks of a lease that a receipt lists. */
 const LEASED_LISTED = 1_000;
 const NO_COUNTS: OutcomeCounts = countOutcomes([]);
 
@@ -136,7 +139,7 @@ export function runningReceipt(
   };
 }
 
-/** As it is remembered between the change of holds and the end of the command. */
+/** The receipt stored between the change of pins and leases and the end of the command. */
 export function unfinishedReceipt(
   head: ReceiptHead,
   command: Command,
@@ -151,7 +154,7 @@ export function unfinishedReceipt(
   };
 }
 
-/** The same with at most so many blocks; how many it leaves out stands in it. */
+/** Returns the receipt with at most `blocksMax` blocks; `blocks_left_out` counts the others. */
 export function trimmedReceipt(receipt: Receipt, blocksMax: number): Receipt {
   const { held = [], blocks } = receipt;
   if (blocks.length <= blocksMax && held.length <= blocksMax) return receipt;
@@ -164,12 +167,15 @@ export function trimmedReceipt(receipt: Receipt, blocksMax: number): Receipt {
   };
 }
 
-/** A command on a lease, or on everything: what it met has no names of the command's. */
+/**
+ * Whether the command addresses a lease or everything: its results have no names given by the
+ * command.
+ */
 function namesNoBlock(command: Command): boolean {
   return ["RenewLease", "RevokeLease", "Flush"].includes(command.type);
 }
 
-/** A pause of nothing that is here makes no lease, and grants no time. */
+/** A Pause of absent blocks creates no lease and grants no time. */
 function hasLease({ type }: Command, { ttlMs }: LifecycleReport): boolean {
   return type !== "Pause" || ttlMs !== null;
 }
@@ -211,7 +217,7 @@ function receiptBlock(block: ReceiptBlock["block"], result: BlockResult | undefi
   return { block, outcome, ...(reason === undefined ? {} : { reason }), ...(by ? { by } : {}) };
 }
 
-/** As of a lease that there was. */
+/** Whether the result belongs to a lease that existed. */
 function isOfLease(result: BlockResult): result is HeldBlock {
   return "digest" in result;
 }
@@ -231,8 +237,8 @@ function budgetOf(figures: BudgetFigures): Record<string, number> {
 }
 
 /**
- * A receipt as JSON, its blocks last. Only the names of blocks can be of 64 bits: looking for them
- * in every value, as `stringifyJson` does, takes several times as long.
+ * Serializes a receipt as JSON, blocks last. Only block names can have 64 bits; `stringifyJson`
+ * searches every value for them and takes several times as long.
  */
 export function receiptJson(receipt: Receipt): string {
   const { blocks, ...rest } = receipt;
@@ -245,7 +251,7 @@ export function receiptJson(receipt: Receipt): string {
 
 function blockJson({ block, layer, outcome, reason, by }: ReceiptBlock): string {
   const name = typeof block === "string" ? JSON.stringify(block) : block.toString();
-  // An outcome is a word of ours.
+  // Outcomes are our own constants and need no escaping.
   const isPlain = reason === undefined && by === undefined && layer === undefined;
   if (isPlain) return `{"block":${name},"outcome":"${outcome}"}`;
   return `{"block":${name},${JSON.stringify({ outcome, reason, by, layer }).slice(1)}`;
@@ -258,7 +264,7 @@ const STATUSES: ReadonlySet<unknown> = new Set<Receipt["status"]>([
   "running",
 ]);
 
-/** Takes what came for a receipt where all that it has is of the receipt's types. */
+/** Returns the value as a receipt if every member has the receipt's type, else null. */
 export function readReceipt(value: unknown): Receipt | null {
   if (!isMembers(value)) return null;
   const { counts, blocks, held = [] } = value;
@@ -327,12 +333,12 @@ function isNumber(value: unknown): value is number {
   return typeof value === "number";
 }
 
-/** A receipt lists as many blocks as a command names, or holds, each with what holds it. */
+/** A receipt lists as many blocks as a command names, or held blocks, each with its holders. */
 const LIMITS = { bytesMax: 64 * 2 ** 20, depthMax: 16, itemsMax: 65_536, valuesMax: 2 ** 24 };
 
 /**
- * With as many of its blocks as fit into `bytesMax`; none where even they alone do not. Bytes of
- * its own: nothing writes over them later.
+ * Encodes a receipt with as many of its blocks as fit into `bytesMax`. If even the receipt without
+ * blocks exceeds `bytesMax`, the result is larger. The bytes are owned by the caller.
  */
 export function encodeReceipt(
   receipt: Receipt,
@@ -350,68 +356,79 @@ export function encodeReceipt(
 
 function encoded(receipt: Receipt, type: MediaType): Uint8Array {
   if (type === JSON_TYPE) return new TextEncoder().encode(receiptJson(receipt));
-  // The encoder hands out views of a buffer that it goes on using.
+  // The encoder returns a view of a buffer that it reuses.
   return Uint8Array.from(encodeBody(receipt, type));
 }
 
-/** Null where it is no receipt. `contentType`: JSON unless it says MessagePack. */
+/** Returns null if the bytes are not a receipt. `contentType` defaults to JSON. */
 export function decodeReceipt(bytes: Uint8Array, contentType: string | null): Receipt | null {
   const body = decodeBody(bytes, mediaTypeOf(contentType), LIMITS);
   return body.ok ? readReceipt(body.value) : null;
 }
 
 interface BlockReason {
-  /** With which it comes; none: it is of a receipt alone. */
+  /** Outcomes that carry this reason. Empty: the reason appears only on the receipt itself. */
   readonly outcomes: readonly CommandOutcome[];
   readonly meaning: string;
 }
 
 /**
- * Why a block is not done: the stable words with which its `reason` begins; also the receipt's, of
- * commands that name no block.
+ * Reasons of blocks: the stable codes at the start of `reason`. For commands that name no block,
+ * the receipt's own `reason` begins with one of them.
  */
 export const BLOCK_REASONS = {
   aborted: {
     outcomes: ["deferred"],
-    meaning: "the agent stops; the rest was not looked at",
+    meaning: "the agent is stopping; the remaining blocks were not processed",
   },
   budget: {
     outcomes: ["rejected"],
-    meaning: "pins and leases would keep more than they may; the figures are in `budget`",
+    meaning: "pins and leases would exceed their budget; `budget` has the figures",
   },
-  busy: { outcomes: ["rejected"], meaning: "too many prunes walk the tree at once" },
+  busy: { outcomes: ["rejected"], meaning: "too many prunes are traversing the tree" },
   durable: {
     outcomes: ["deferred"],
-    meaning: "done, but the disk did not confirm that it stays so after a loss of power",
+    meaning: "done, but the disk has not confirmed that the change survives a loss of power",
   },
   forbidden: {
     outcomes: ["rejected"],
-    meaning: "it would delete the block, and the sender's role does not; the key to set is named",
+    meaning:
+      "the command would delete the block, which the sender's role does not allow; the message names the key to set",
   },
-  full: { outcomes: ["rejected"], meaning: "a warm would push out what is in RAM and warm" },
+  full: {
+    outcomes: ["rejected"],
+    meaning: "warming the block would evict blocks in RAM that are in use",
+  },
   gpu: {
     outcomes: ["done"],
     meaning: "removed from RAM and SSD; an engine keeps a copy on its GPU until it evicts it",
   },
   gpu_sink: {
     outcomes: ["deferred"],
-    meaning: "in RAM; no engine here loads blocks to its GPU without a request",
+    meaning:
+      "the block is in RAM; no engine on this host loads blocks to its GPU without a request",
   },
   interrupted: {
     outcomes: [],
-    meaning: "of a receipt: the agent ended while the command was at work",
+    meaning: "receipts only: the agent stopped while the command was executing",
   },
   limit: {
     outcomes: ["rejected"],
-    meaning: "more holds, owners, leases, or blocks under one hold, than can be kept",
+    meaning: "a limit on pins, leases, owners, or blocks per pin or lease was reached",
   },
-  name: { outcomes: ["rejected"], meaning: "it is neither a hash nor a key" },
-  no_ssd: { outcomes: ["rejected"], meaning: "a pause, and this host has no SSD tier" },
-  not_transient: { outcomes: ["rejected"], meaning: "a purge of what was never marked" },
-  owner: { outcomes: ["rejected"], meaning: "a pause under the name of another owner's lease" },
+  name: { outcomes: ["rejected"], meaning: "the name is neither a hash nor a key" },
+  no_ssd: {
+    outcomes: ["rejected"],
+    meaning: "the command is a Pause and this host has no SSD tier",
+  },
+  not_transient: {
+    outcomes: ["rejected"],
+    meaning: "the command purges a block that was never marked transient",
+  },
+  owner: { outcomes: ["rejected"], meaning: "the lease of this name belongs to another owner" },
   peers: {
     outcomes: ["deferred"],
-    meaning: "a warm, and other hosts did not bring it in time",
+    meaning: "the command is a Warm and no peer delivered the block in time",
   },
   ssd: {
     outcomes: ["deferred", "rejected"],

@@ -2,9 +2,9 @@ import { inSteps, memberSteps, type ReadResult } from "./dynamo/envelope.ts";
 import { MsgpackReader, MsgpackWriter, Unreadable } from "./msgpack.ts";
 
 /**
- * One event of an engine as it came, both engines and all their encodings made alike. Hashes are
- * opaque: unsigned 64-bit numbers (SGLang's signed ones bit for bit), or digests as the engine gave
- * them. `medium` and other words are the engine's own; what they mean is decided later.
+ * An event of an engine, normalized over both engines and all their encodings. Hashes are opaque:
+ * unsigned 64-bit numbers (SGLang's signed ones bit for bit), or digests as sent. `medium` and
+ * other text are the engine's own; `ingest` interprets them.
  */
 export type EngineEvent =
   | {
@@ -12,20 +12,23 @@ export type EngineEvent =
       readonly hashes: readonly EngineHash[];
       readonly parent: EngineHash | null;
       readonly tokens: Uint32Array;
-      /** Tokens in a block, as the event says; the last page of SGLang may have fewer. */
+      /** Block size in tokens of the event; the last page of SGLang may have fewer tokens. */
       readonly blockTokens: number;
       readonly loraName: string | null;
-      /** All that older vLLMs say of an adapter. */
+      /** The only adapter information of older vLLM versions. */
       readonly loraId: bigint | null;
       readonly medium: string | null;
-      /** One entry a block, as far as the engine gives them; null: none at all. */
+      /** One entry per block if the engine provides them; null: none. */
       readonly extras: readonly (BlockExtras | null)[] | null;
       readonly group: KvGroup | null;
       readonly cacheSalt: string | null;
       readonly locality: string | null;
       readonly ownership: string | null;
       readonly sessionId: string | null;
-      /** EAGLE: each token came as a pair; `tokens` has the first of each, this the last second. */
+      /**
+       * EAGLE sends each token as a pair. `tokens` has the first of each pair, this is the second
+       * of the last one.
+       */
       readonly eagleNext: number | null;
     }
   | {
@@ -37,14 +40,17 @@ export type EngineEvent =
       readonly ownership: string | null;
     }
   | { readonly kind: "cleared"; readonly ownership: string | null }
-  /** An event that cannot be read: it is counted and left out, and those beside it are not. */
+  /**
+   * An event that could not be decoded. It is counted and skipped; the other events of the batch
+   * are applied.
+   */
   | { readonly kind: "unreadable"; readonly why: string };
 
 export type EngineHash = bigint | Uint8Array;
 
 export interface BlockExtras {
   readonly loraName: string | null;
-  /** Multimodal items that reach into the block, with offsets from its start. */
+  /** Multimodal items that extend into the block, with offsets from its start. */
   readonly media: readonly { readonly id: string; readonly offset: number }[];
   readonly cacheSalt: string | null;
   readonly embeddings: Uint8Array | null;
@@ -57,35 +63,35 @@ export interface KvGroup {
   readonly slidingWindow: number | null;
 }
 
-/** What an engine published in one step. */
+/** The events that an engine published in one step. */
 export interface EngineBatch {
   /** Seconds since 1970, by the engine's clock. */
   readonly seconds: number;
-  /** Data parallel rank; 0 where the engine says none. */
+  /** Data-parallel rank; 0 if the engine does not state one. */
   readonly rank: number;
   readonly events: readonly EngineEvent[];
 }
 
-/** Caps of one batch of an engine. */
+/** Limits of one batch of an engine. */
 export const ENGINE_BATCH_LIMITS = {
   bytesMax: 16 * 1024 * 1024,
   eventsMax: 65_536,
-  /** Of one event. */
+  /** Per event. */
   hashesMax: 262_144,
   tokensMax: 4_194_304,
   textBytesMax: 1_024,
-  /** Of an engine's digest. */
+  /** Maximum bytes of an engine's digest. */
   digestBytesMax: 64,
-  /** Keys beside the tokens that one block's hash has. */
+  /** Maximum extra keys of one block's hash. */
   extrasMax: 256,
 } as const;
 
 /**
- * How the members of events are read, whatever names or places they have. Long lists are read in
- * steps, each well below a millisecond.
+ * Readers of event members, independent of names and positions. Long lists are read in steps, each
+ * well below a millisecond.
  */
 
-/** What a reader gives, whether it reads at once or in steps. */
+/** The value of a reader, whether it reads at once or in steps. */
 type Read<T> = T extends Generator<void, infer Value> ? Value : T;
 
 const HASHES_A_STEP = 1_024;
@@ -126,13 +132,13 @@ function* hashes(reader: MsgpackReader): Generator<void, EngineHash[]> {
 
 interface Tokens {
   readonly tokens: Uint32Array;
-  /** Where each came as a pair: the second of the last one. */
+  /** If tokens came as pairs: the second token of the last pair. */
   readonly eagleNext: number | null;
 }
 
 const TOKEN_MAX = 0xffff_ffff;
 
-/** Tokens, or with EAGLE pairs of a token and the next. */
+/** Reads tokens, or with EAGLE pairs of a token and its successor. */
 function* tokenIds(reader: MsgpackReader): Generator<void, Tokens> {
   const count = reader.array(ENGINE_BATCH_LIMITS.tokensMax);
   const tokens = new Uint32Array(count);
@@ -146,15 +152,15 @@ function* tokenIds(reader: MsgpackReader): Generator<void, Tokens> {
   let next = 0;
   for (let i = 0; i < count; i++) {
     if (i > 0 && i % PAIRS_A_STEP === 0) yield;
-    if (reader.array(2) !== 2) throw new Unreadable("a position that is no pair of tokens");
+    if (reader.array(2) !== 2) throw new Unreadable("token entry is not a pair");
     tokens[i] = reader.uint(TOKEN_MAX);
-    if (i > 0 && tokens[i] !== next) throw new Unreadable("pairs of tokens that do not overlap");
+    if (i > 0 && tokens[i] !== next) throw new Unreadable("token pairs do not overlap");
     next = reader.uint(TOKEN_MAX);
   }
   return { tokens, eagleNext: next };
 }
 
-/** What one block's hash has beside its tokens: strings are told apart once the LoRA is known. */
+/** Extra keys of one block's hash. The meaning of strings depends on the LoRA name. */
 interface RawExtras {
   readonly texts: readonly string[];
   readonly media: BlockExtras["media"];
@@ -182,27 +188,30 @@ function rawExtras(reader: MsgpackReader): RawExtras {
         texts.push(reader.str(ENGINE_BATCH_LIMITS.textBytesMax));
         break;
       case "array":
-        if (reader.array(2) !== 2) throw new Unreadable("a media item that is no pair");
+        if (reader.array(2) !== 2) throw new Unreadable("media item is not a pair");
         media.push({ id: reader.str(ENGINE_BATCH_LIMITS.textBytesMax), offset: offset(reader) });
         break;
       case "bin":
         embeddings = reader.bin(ENGINE_BATCH_LIMITS.digestBytesMax).slice();
         break;
       default:
-        throw new Unreadable("an extra key of a type that is not known");
+        throw new Unreadable("extra key of unknown type");
     }
   }
   return { texts, media, embeddings };
 }
 
-/** From the start of the block: negative where the item began before. */
+/** Offset from the start of the block; negative if the item began earlier. */
 function offset(reader: MsgpackReader): number {
   const value = Number(reader.int());
-  if (!Number.isSafeInteger(value)) throw new Unreadable("an offset that is none");
+  if (!Number.isSafeInteger(value)) throw new Unreadable("offset is not a safe integer");
   return value;
 }
 
-/** A LoRA's name and a salt are both text: the first that is the event's LoRA is that. */
+/**
+ * A LoRA name and a salt are both text: the first string equal to the event's LoRA name is the
+ * LoRA.
+ */
 function namedExtras(raw: RawExtras | null, loraName: string | null): BlockExtras | null {
   if (raw === null) return null;
   const { texts, media, embeddings } = raw;
@@ -216,22 +225,23 @@ const FIELDS_MAX = 32;
 const EVENTS_A_STEP = 16;
 
 /**
- * Reads what an engine published: `[seconds, events, rank]`, each event a list by place (vLLM up to
- * 0.23, SGLang up to 0.5.19) or a map by name (later ones), told apart event by event. An event
- * that cannot be read stands as `unreadable` in its place. Never throws.
+ * Decodes a batch: `[seconds, events, rank]`, each event a positional list (vLLM up to 0.23, SGLang
+ * up to 0.5.19) or a map (later versions), determined per event. An event that cannot be decoded
+ * becomes `unreadable` at its position. Never throws.
  */
 export function decodeEngineBatch(payload: Uint8Array): ReadResult<EngineBatch> {
   const steps = engineBatchSteps(payload);
   for (let step = steps.next(); ; step = steps.next()) if (step.done === true) return step.value;
 }
 
-/** As `decodeEngineBatch`, in steps of well below a millisecond each. */
+/** Like `decodeEngineBatch`, in steps of well below a millisecond each. */
 export function* engineBatchSteps(payload: Uint8Array): Generator<void, ReadResult<EngineBatch>> {
-  if (payload.length > ENGINE_BATCH_LIMITS.bytesMax) return { ok: false, why: "it is too long" };
+  if (payload.length > ENGINE_BATCH_LIMITS.bytesMax)
+    return { ok: false, why: "message is too long" };
   try {
     const reader = new MsgpackReader(payload);
     const value = yield* readBatch(reader);
-    if (!reader.isAtEnd) throw new Unreadable("more behind its end");
+    if (!reader.isAtEnd) throw new Unreadable("trailing bytes");
     return { ok: true, value };
   } catch (thrown) {
     if (thrown instanceof Unreadable) return { ok: false, why: thrown.message };
@@ -241,7 +251,7 @@ export function* engineBatchSteps(payload: Uint8Array): Generator<void, ReadResu
 
 function* readBatch(reader: MsgpackReader): Generator<void, EngineBatch> {
   const fields = reader.array(FIELDS_MAX);
-  if (fields < 2) throw new Unreadable("a batch without events");
+  if (fields < 2) throw new Unreadable("batch without events");
   const seconds = reader.number();
   const events = yield* readEvents(reader);
   const rank = fields < 3 || reader.nil() ? 0 : reader.uint(RANK_MAX);
@@ -270,7 +280,7 @@ function* readEvents(reader: MsgpackReader): Generator<void, EngineEvent[]> {
 function* readEvent(reader: MsgpackReader): Generator<void, EngineEvent> {
   const kind = reader.kind();
   if (kind === "map") return tagged((yield* memberSteps(reader, MEMBERS)) as Fields);
-  if (kind !== "array") throw new Unreadable("an event that is neither list nor map");
+  if (kind !== "array") throw new Unreadable("event is neither a list nor a map");
   return yield* positional(reader);
 }
 
@@ -318,11 +328,11 @@ function tagged(fields: Fields): EngineEvent {
     case "AllBlocksCleared":
       return { kind: "cleared", ownership };
     default:
-      throw new Unreadable("an event of a type that is not known");
+      throw new Unreadable("unknown event type");
   }
 }
 
-/** Members by place, the tag before them left out. */
+/** Members by position, without the leading tag. */
 const STORED = [
   "block_hashes",
   "parent_block_hash",
@@ -345,7 +355,7 @@ const PLACES: Readonly<Record<string, readonly (keyof Fields)[]>> = {
 
 function* positional(reader: MsgpackReader): Generator<void, EngineEvent> {
   const count = reader.array(FIELDS_MAX);
-  if (count === 0) throw new Unreadable("an event that is empty");
+  if (count === 0) throw new Unreadable("empty event");
   const type = reader.str(ENGINE_BATCH_LIMITS.textBytesMax);
   const places = Object.hasOwn(PLACES, type) ? PLACES[type]! : [];
   const fields: Fields = { type };
@@ -358,7 +368,7 @@ function* positional(reader: MsgpackReader): Generator<void, EngineEvent> {
   return tagged(fields);
 }
 
-/** SGLang 0.5.18 and 0.5.19 put a map where vLLM has the LoRA's name. */
+/** SGLang 0.5.18 and 0.5.19 send a map at the position of vLLM's LoRA name. */
 function* readAside(reader: MsgpackReader, fields: Fields): Generator<void, void> {
   const shape = { cache_salt: text };
   const { cache_salt: salt } = (yield* memberSteps(reader, shape)) as Pick<Fields, "cache_salt">;
@@ -379,7 +389,7 @@ function stored(fields: Fields): EngineEvent {
     medium: fields.medium ?? null,
     extras: extrasOf(fields.extra_keys ?? null, loraName),
     group: group(fields),
-    // An empty salt is none.
+    // An empty salt counts as no salt.
     cacheSalt: fields.cache_salt || null,
     locality: fields.locality ?? null,
     ownership: fields.ownership ?? null,
@@ -406,8 +416,8 @@ function needed<T>(value: T | undefined, name: string): T {
 }
 
 /**
- * What vLLM publishes since 0.24: events as maps, members with their defaults left out but for
- * those that it always writes. Events that were unreadable are left out.
+ * Encodes like vLLM since 0.24: events as maps, without members at their default, except those that
+ * vLLM always writes. Unreadable events are omitted.
  */
 export function encodeEngineBatch({ seconds, rank, events }: EngineBatch): Uint8Array {
   const readable = events.filter((event) => event.kind !== "unreadable");

@@ -1,18 +1,18 @@
 import { isUtf8 } from "node:buffer";
 import { assert } from "../core/index.ts";
 
-/** What is read is not what was expected; thrown and caught inside of `src/events` alone. */
+/** Input that does not match the expected format. Thrown and caught inside `src/events` only. */
 export class Unreadable extends Error {}
 
 const utf8Decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 
-/** Lists in lists that `skip` follows; deeper ones are refused. */
+/** Maximum nesting that `skip` follows; deeper values are rejected. */
 const DEPTH_MAX = 32;
 const SKIP_STEP = 4_096;
 const SHORT_TEXT = 24;
 const U32_MAX = 0xffff_ffff;
 
-/** Where a length is: in the head itself, or in 1, 2 or 4 bytes behind one of three heads. */
+/** Encoding of a length: in the head itself, or in 1, 2 or 4 bytes after one of three heads. */
 const LENGTHS = {
   str: { from: 0xa0, to: 0xbf, wide: [0xd9, 0xda, 0xdb] },
   bin: { from: 1, to: 0, wide: [0xc4, 0xc5, 0xc6] },
@@ -23,9 +23,9 @@ const LENGTHS = {
 export type MsgpackKind = "nil" | "bool" | "int" | "float" | "str" | "bin" | "array" | "map";
 
 /**
- * Reads MessagePack from anybody, value by value, making nothing that the bytes do not hold: a
- * length is looked at before it is believed. Integers are exact. Throws `Unreadable` and nothing
- * else; where it stands is then still `at`, or behind it.
+ * Reads untrusted MessagePack value by value. Checks each length against the remaining bytes before
+ * it allocates. Integers are exact. Throws only `Unreadable`; `at` is then at the offending value
+ * or after it.
  */
 export class MsgpackReader {
   readonly #bytes: Uint8Array;
@@ -33,7 +33,7 @@ export class MsgpackReader {
   at = 0;
 
   constructor(bytes: Uint8Array) {
-    // A Buffer's `slice` would not copy what `bin` gives.
+    // The `slice` of a Buffer would not copy the bytes returned by `bin`.
     this.#bytes = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   }
@@ -52,10 +52,10 @@ export class MsgpackReader {
     if (head === 0xc2 || head === 0xc3) return "bool";
     if (head >= 0xc4 && head <= 0xc6) return "bin";
     if (head === 0xca || head === 0xcb) return "float";
-    throw new Unreadable("an extension type");
+    throw new Unreadable("extension types are not accepted");
   }
 
-  /** Whether it was nil, which is then behind. */
+  /** Returns whether the value is nil, and consumes it if so. */
   nil(): boolean {
     if (this.#peek() !== 0xc0) return false;
     this.at++;
@@ -64,25 +64,25 @@ export class MsgpackReader {
 
   bool(): boolean {
     const head = this.#peek();
-    if (head !== 0xc2 && head !== 0xc3) throw new Unreadable("no bool");
+    if (head !== 0xc2 && head !== 0xc3) throw new Unreadable("not a boolean");
     this.at++;
     return head === 0xc3;
   }
 
-  /** An integer from 0 to `max`, which a number holds exactly. */
+  /** Reads an integer from 0 to `max`, at most the largest safe integer. */
   uint(max = Number.MAX_SAFE_INTEGER): number {
     const head = this.#peek();
     if (head < 0x80) {
-      if (head > max) throw new Unreadable(`a number above ${max}`);
+      if (head > max) throw new Unreadable(`number above ${max}`);
       this.at++;
       return head;
     }
     const value = this.int();
-    if (value < 0n || value > BigInt(max)) throw new Unreadable(`a number outside 0 to ${max}`);
+    if (value < 0n || value > BigInt(max)) throw new Unreadable(`number outside 0 to ${max}`);
     return Number(value);
   }
 
-  /** As many integers of 32 bits, none negative, as there is room for: long lists of tokens. */
+  /** Reads non-negative 32-bit integers until `into` is full; for long token lists. */
   u32s(into: Uint32Array): void {
     const bytes = this.#bytes;
     let { at } = this;
@@ -104,7 +104,7 @@ export class MsgpackReader {
     this.at = at;
   }
 
-  /** An integer of 64 bits, signed ones bit for bit. */
+  /** Reads a 64-bit integer, signed ones bit for bit. */
   u64(): bigint {
     if (this.#peek() === 0xcf) {
       this.#need(9);
@@ -114,12 +114,12 @@ export class MsgpackReader {
     return BigInt.asUintN(64, this.int());
   }
 
-  /** Any integer. */
+  /** Reads any integer. */
   int(): bigint {
     const head = this.#peek();
     if (head < 0x80) return BigInt(this.#take(1, head));
     if (head >= 0xe0) return BigInt(this.#take(1, head - 0x100));
-    if (head < 0xcc || head > 0xd3) throw new Unreadable("no integer");
+    if (head < 0xcc || head > 0xd3) throw new Unreadable("not an integer");
     const width = 1 << ((head - 0xcc) & 3);
     this.#need(1 + width);
     const at = this.at + 1;
@@ -134,7 +134,7 @@ export class MsgpackReader {
     return BigInt(head === 0xd1 ? view.getInt16(at) : view.getInt32(at));
   }
 
-  /** A float, or an integer as one. */
+  /** Reads a float, or an integer as a float. */
   number(): number {
     const head = this.#peek();
     if (head !== 0xca && head !== 0xcb) return Number(this.int());
@@ -147,7 +147,7 @@ export class MsgpackReader {
 
   str(bytesMax: number): string {
     const length = this.#length("str");
-    if (length > bytesMax) throw new Unreadable(`text of more than ${bytesMax} bytes`);
+    if (length > bytesMax) throw new Unreadable(`text longer than ${bytesMax} bytes`);
     this.#need(length);
     const { at } = this;
     this.at += length;
@@ -156,36 +156,36 @@ export class MsgpackReader {
       if (short !== null) return short;
     }
     const text = this.#bytes.subarray(at, at + length);
-    if (!isUtf8(text)) throw new Unreadable("text that is no UTF-8");
+    if (!isUtf8(text)) throw new Unreadable("invalid UTF-8");
     return utf8Decoder.decode(text);
   }
 
-  /** A view of the input: copy what you keep. */
+  /** Returns a view of the input; copy it to keep it. */
   bin(bytesMax: number): Uint8Array {
     const length = this.#length("bin");
-    if (length > bytesMax) throw new Unreadable(`more than ${bytesMax} bytes`);
+    if (length > bytesMax) throw new Unreadable(`binary longer than ${bytesMax} bytes`);
     this.#need(length);
     this.at += length;
     return this.#bytes.subarray(this.at - length, this.at);
   }
 
-  /** Items of the list that begins here. */
+  /** Reads the head of a list and returns its number of items. */
   array(itemsMax: number): number {
     const items = this.#length("array");
-    if (items > itemsMax) throw new Unreadable(`a list of more than ${itemsMax}`);
+    if (items > itemsMax) throw new Unreadable(`list of more than ${itemsMax} items`);
     this.#need(items);
     return items;
   }
 
-  /** Members of the map that begins here. */
+  /** Reads the head of a map and returns its number of members. */
   map(membersMax: number): number {
     const members = this.#length("map");
-    if (members > membersMax) throw new Unreadable(`a map of more than ${membersMax}`);
+    if (members > membersMax) throw new Unreadable(`map of more than ${membersMax} members`);
     this.#need(members * 2);
     return members;
   }
 
-  /** Whether the next bytes are these, which are then behind. */
+  /** Returns whether the next bytes equal `bytes`, and consumes them if so. */
   literal(bytes: Uint8Array): boolean {
     if (this.at + bytes.length > this.#bytes.length) return false;
     for (let i = 0; i < bytes.length; i++) {
@@ -195,13 +195,13 @@ export class MsgpackReader {
     return true;
   }
 
-  /** Goes over one value, whatever it is. */
+  /** Skips one value of any type. */
   skip(): void {
     const steps = this.skipSteps();
     while (steps.next().done !== true);
   }
 
-  /** The same, in steps of some thousand values. */
+  /** Skips one value, in steps of some thousand values. */
   *skipSteps(): Generator<void, void> {
     const left = [1];
     for (let values = 0; left.length > 0; values++) {
@@ -213,12 +213,12 @@ export class MsgpackReader {
       left[left.length - 1]!--;
       const items = this.#skipHead();
       if (items === 0) continue;
-      if (left.length >= DEPTH_MAX) throw new Unreadable(`more than ${DEPTH_MAX} lists in lists`);
+      if (left.length >= DEPTH_MAX) throw new Unreadable(`more than ${DEPTH_MAX} nested lists`);
       left.push(items);
     }
   }
 
-  /** Goes over a value that holds no others, or the head of one that does: how many it has. */
+  /** Skips a scalar, or the head of a list or map; returns the number of nested values. */
   #skipHead(): number {
     switch (this.kind()) {
       case "nil":
@@ -265,7 +265,7 @@ export class MsgpackReader {
     return width === 2 ? this.#view.getUint16(at) : this.#view.getUint32(at);
   }
 
-  /** ASCII without a decoder's cost; null where it is not. */
+  /** Decodes short ASCII without a TextDecoder; null if it is not ASCII. */
   #shortText(at: number, length: number): string | null {
     let text = "";
     for (let i = at; i < at + length; i++) {
@@ -283,20 +283,20 @@ export class MsgpackReader {
 
   #peek(): number {
     const head = this.#bytes[this.at];
-    if (head === undefined) throw new Unreadable("it ends too early");
+    if (head === undefined) throw new Unreadable("truncated");
     return head;
   }
 
   #need(bytes: number): void {
-    if (this.at + bytes > this.#bytes.length) throw new Unreadable("it ends too early");
+    if (this.at + bytes > this.#bytes.length) throw new Unreadable("truncated");
   }
 }
 
 const utf8Encoder = new TextEncoder();
 
 /**
- * Writes MessagePack, each integer in its shortest form: what Rust's and Python's encoders make,
- * and all that a strict reader takes for a `u64`.
+ * Writes MessagePack with each integer in its shortest form, as Rust's and Python's encoders do and
+ * strict readers of a `u64` require.
  */
 export class MsgpackWriter {
   #bytes = new Uint8Array(512);
@@ -315,10 +315,10 @@ export class MsgpackWriter {
     return this.#byte(value ? 0xc3 : 0xc2);
   }
 
-  /** An integer from -2^63 to 2^64 - 1. */
+  /** Writes an integer from -2^63 to 2^64 - 1. */
   int(value: number | bigint): this {
     if (typeof value === "bigint") return this.#bigInt(value);
-    assert(Number.isSafeInteger(value), "a whole number");
+    assert(Number.isSafeInteger(value), "not a safe integer");
     if (value >= 0 && value < 0x80) return this.#byte(value);
     if (value >= 0 && value < 2 ** 32) return this.#unsigned(value);
     return this.#bigInt(BigInt(value));
@@ -352,7 +352,7 @@ export class MsgpackWriter {
     return this.#head(members, null, 0xde, 0xdf);
   }
 
-  /** Bytes that are MessagePack already. */
+  /** Appends bytes that are already MessagePack. */
   raw(bytes: Uint8Array): this {
     this.#room(bytes.length);
     this.#bytes.set(bytes, this.#length);
@@ -360,13 +360,13 @@ export class MsgpackWriter {
     return this;
   }
 
-  /** A copy of all that was written. */
+  /** Returns a copy of the written bytes. */
   done(): Uint8Array {
     return this.#bytes.slice(0, this.#length);
   }
 
   #bigInt(value: bigint): this {
-    assert(value >= -(1n << 63n) && value < 1n << 64n, "an integer of 64 bits");
+    assert(value >= -(1n << 63n) && value < 1n << 64n, "not a 64-bit integer");
     if (value >= 0n && value < 1n << 32n) return this.int(Number(value));
     if (value >= 0n) {
       this.#byte(0xcf).#room(8);
@@ -399,7 +399,7 @@ export class MsgpackWriter {
     return this;
   }
 
-  /** A length behind the head of its width; `short` is null where there is none of one byte. */
+  /** Writes a length after the head of its width. `short` is null for types without a one-byte form. */
   #head(length: number, short: number | null, middle: number, long: number): this {
     if (length < 0x100 && short !== null) return this.#byte(short).#byte(length);
     const bytes = length < 0x1_0000 ? 2 : 4;

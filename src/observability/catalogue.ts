@@ -6,30 +6,30 @@ import { HEALTH_CODE_NAMES, HEALTH_CODES } from "./health.ts";
 import { PEER_METRICS } from "./peer-metrics.ts";
 import { FEED_METRICS } from "./publisher-metrics.ts";
 
-/** One metric as it is registered, documented and bounded. */
+/** A metric as registered, documented and bounded. */
 export interface MetricSpec {
   readonly name: string;
   readonly type: "counter" | "gauge" | "histogram";
   readonly help: string;
-  /** Each label with every value it may have: the number of series is known in advance. */
+  /** Each label with all its values, which bound the number of series. */
   readonly labels: Readonly<Record<string, readonly string[]>>;
   /** Upper bounds of a histogram's buckets. */
   readonly buckets?: readonly number[];
 }
 
-/** Tiers that exist in this release. */
+/** Tiers of this host. */
 export const TIERS = ["gpu", "ram", "ssd"] as const;
 export type TierName = (typeof TIERS)[number];
 
-/** Where the blocks of a request come from. */
+/** Sources of a request's blocks. */
 export const LOOKUP_TIERS = [...TIERS, "peer"] as const;
 export type LookupTier = (typeof LOOKUP_TIERS)[number];
 
-/** All blocks asked for were there, the first few, or none. */
+/** All requested blocks were present, only the first ones, or none. */
 export const LOOKUP_OUTCOMES = ["hit", "partial", "miss"] as const;
 export type LookupOutcome = (typeof LOOKUP_OUTCOMES)[number];
 
-/** What happens to a block on SSD. */
+/** Fates of a block on SSD. */
 export const SSD_EVENTS = [
   "written",
   "read",
@@ -43,19 +43,20 @@ export const SSD_EVENTS = [
   "purged",
 ] as const;
 
-/** What found that a block in RAM was damaged. */
+/** Components that find damaged blocks in RAM. */
 export const RAM_FINDERS = ["report", "write", "scrub", "file", "read", "peer", "gpu"] as const;
 
 export const SLOT_STATES = ["used", "free", "quarantined"] as const;
 
 /**
- * Seconds: a lookup in memory takes microseconds, one that waits for a slower tier milliseconds.
+ * Seconds. A lookup in memory takes microseconds; one that waits for a slower tier takes
+ * milliseconds.
  */
 const LOOKUP_BUCKETS = [
   2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 1,
 ] as const;
 
-/** Why a caller of the API is not let in, as its answer says. */
+/** Codes of refused API callers, as in the answer. */
 export const API_REFUSALS = [
   "UNAUTHORIZED",
   "FORBIDDEN",
@@ -72,7 +73,7 @@ const AGENT_METRICS = {
   blocks: {
     name: "cgn_kvcached_blocks",
     type: "gauge",
-    help: "Blocks known on a tier; on gpu those that engines said they hold",
+    help: "Blocks resident on a tier; on gpu, those reported by engines",
     labels: { tier: TIERS },
   },
   bytes: {
@@ -103,13 +104,13 @@ const AGENT_METRICS = {
   evictionRuns: {
     name: "hearth_eviction_runs_total",
     type: "counter",
-    help: "Times the background walk evicted something",
+    help: "Passes of the background eviction that evicted a block",
     labels: {},
   },
   blockOutcomes: {
     name: "hearth_block_outcomes_total",
     type: "counter",
-    help: "What engines were answered for single blocks",
+    help: "Answers to engines for single blocks",
     labels: {
       operation: ["acquire", "reserve", "commit", "abort"],
       outcome: ["ok", "miss", "present", "full", "corrupt"],
@@ -118,7 +119,7 @@ const AGENT_METRICS = {
   matchedBlocks: {
     name: "hearth_match_blocks_total",
     type: "counter",
-    help: "Blocks asked for by MATCH",
+    help: "Blocks requested by MATCH",
     labels: {},
   },
   fullAnswers: {
@@ -130,37 +131,37 @@ const AGENT_METRICS = {
   corruptBlocks: {
     name: "hearth_corrupt_blocks_total",
     type: "counter",
-    help: "Blocks refused because their bytes do not have the checksum",
+    help: "Blocks rejected because of a checksum mismatch",
     labels: {},
   },
   ramCorrupt: {
     name: "hearth_ram_corrupt_total",
     type: "counter",
-    help: "Blocks whose bytes in RAM were damaged, by what found it; they were dropped",
+    help: "Damaged blocks in RAM, which were dropped, by the component that found them",
     labels: { by: RAM_FINDERS },
   },
   ramReports: {
     name: "hearth_ram_reports_total",
     type: "counter",
-    help: "Blocks that readers reported, by what RAM had; unverified: without the key",
+    help: "Blocks reported as damaged by readers, by the state of the copy in RAM; unverified: the key is missing",
     labels: { outcome: ["damaged", "right", "skipped", "planted", "unverified"] },
   },
   ramScrubbedBytes: {
     name: "hearth_ram_scrubbed_bytes_total",
     type: "counter",
-    help: "Bytes of blocks in RAM that were hashed in the background",
+    help: "Bytes of blocks in RAM verified in the background",
     labels: {},
   },
   committedBytes: {
     name: "hearth_committed_bytes_total",
     type: "counter",
-    help: "Bytes of the blocks that engines stored",
+    help: "Bytes of blocks stored by engines",
     labels: {},
   },
   ssdUsedBytes: {
     name: "hearth_ssd_used_bytes",
     type: "gauge",
-    help: "Bytes that count against the cap of the SSD tier, as the file system allocates them",
+    help: "Bytes counted against the cap of the SSD tier, as allocated by the file system",
     labels: {},
   },
   ssdCapacityBytes: {
@@ -172,31 +173,31 @@ const AGENT_METRICS = {
   ssdQueuedBytes: {
     name: "hearth_ssd_queued_bytes",
     type: "gauge",
-    help: "Bytes of blocks on their way to SSD",
+    help: "Bytes of blocks being written to SSD",
     labels: {},
   },
   ssdReading: {
     name: "hearth_ssd_reading_blocks",
     type: "gauge",
-    help: "Blocks on their way from SSD",
+    help: "Blocks being read from SSD",
     labels: {},
   },
   ssdQuarantined: {
     name: "hearth_ssd_quarantined_files",
     type: "gauge",
-    help: "Damaged files set aside",
+    help: "Damaged files in quarantine",
     labels: {},
   },
   ssdBlocks: {
     name: "hearth_ssd_blocks_total",
     type: "counter",
-    help: "Blocks of the SSD tier by what happened to them",
+    help: "Blocks of the SSD tier, by event",
     labels: { event: SSD_EVENTS },
   },
   ssdBytes: {
     name: "hearth_ssd_bytes_total",
     type: "counter",
-    help: "Bytes of blocks that went to and came from SSD",
+    help: "Bytes of blocks written to, read from and verified on SSD",
     labels: { direction: ["written", "read", "scrubbed"] },
   },
   ssdErrors: {
@@ -208,7 +209,7 @@ const AGENT_METRICS = {
   slots: {
     name: "hearth_slots",
     type: "gauge",
-    help: "Slots of the block sizes in use; quarantined ones wait for the death of their process",
+    help: "Slots of the block sizes in use; quarantined slots are released when their process exits",
     labels: { state: SLOT_STATES },
   },
   arenaBytes: {
@@ -220,31 +221,31 @@ const AGENT_METRICS = {
   arenaReadyBytes: {
     name: "hearth_arena_ready_bytes",
     type: "gauge",
-    help: "Bytes of the arena that are backed by memory; grows to its size after the start",
+    help: "Bytes of the arena backed by memory; grows to the arena size after the start",
     labels: {},
   },
   arenaLockedBytes: {
     name: "hearth_arena_locked_bytes",
     type: "gauge",
-    help: "Bytes of the arena that cannot be swapped out",
+    help: "Bytes of the arena locked in memory",
     labels: {},
   },
   tableBlocks: {
     name: "hearth_table_blocks",
     type: "gauge",
-    help: "Blocks in the table, all tiers together",
+    help: "Blocks in the table, over all tiers",
     labels: {},
   },
   sessions: {
     name: "hearth_sessions",
     type: "gauge",
-    help: "Conversations that hold their last block",
+    help: "Conversations whose last block is retained",
     labels: {},
   },
   tableCapacity: {
     name: "hearth_table_capacity_blocks",
     type: "gauge",
-    help: "Blocks the table has room for",
+    help: "Capacity of the block table",
     labels: {},
   },
   ...ENGINE_METRICS,
@@ -254,36 +255,36 @@ const AGENT_METRICS = {
   ...DEVICE_METRICS,
 } as const satisfies Record<string, MetricSpec>;
 
-/** Metrics of every process of Hearth. */
+/** Metrics of every Hearth process. */
 const PROCESS_METRICS = {
   apiRefused: {
     name: "hearth_api_refused_total",
     type: "counter",
-    help: "Requests to the API whose sender was not let in, by the code it was told",
+    help: "API requests refused before routing, by the code of the answer",
     labels: { code: API_REFUSALS },
   },
   health: {
     name: "hearth_health",
     type: "gauge",
-    help: "Whether this is the matter now: 1 or 0; see `hearth reference health`",
+    help: "Whether the problem is current: 1 or 0; see `hearth reference health`",
     labels: { code: HEALTH_CODE_NAMES },
   },
   healthRaised: {
     name: "hearth_health_raised_total",
     type: "counter",
-    help: "Times that this began to be the matter",
+    help: "Times that the problem began",
     labels: { code: HEALTH_CODE_NAMES },
   },
   eventLoopLag: {
     name: "hearth_event_loop_lag_seconds",
     type: "gauge",
-    help: "Longest time in the last 15 s for which the event loop was late",
+    help: "Longest delay of the event loop in the last 15 s",
     labels: {},
   },
   eventLoopTurn: {
     name: "hearth_event_loop_turn_seconds",
     type: "gauge",
-    help: "Longest turn of the event loop in the last 15 s, waits for a processor included",
+    help: "Longest turn of the event loop in the last 15 s, including waits for a processor",
     labels: {},
   },
   eventLoopLongTurns: {
@@ -295,7 +296,7 @@ const PROCESS_METRICS = {
   residentBytes: {
     name: "hearth_resident_bytes",
     type: "gauge",
-    help: "Memory of the process, the arena included",
+    help: "Resident memory of the process, including the arena",
     labels: {},
   },
   cpuSeconds: {
@@ -307,7 +308,7 @@ const PROCESS_METRICS = {
   logLinesDropped: {
     name: "hearth_log_lines_dropped_total",
     type: "counter",
-    help: "Log lines left out because there were too many of their kind",
+    help: "Log lines dropped by the flood limit",
     labels: {},
   },
   uptime: {
@@ -319,12 +320,12 @@ const PROCESS_METRICS = {
   buildInfo: {
     name: "hearth_build_info",
     type: "gauge",
-    help: "Always 1; what runs here is in the labels, one value each",
+    help: "Always 1; the labels describe the build",
     labels: { version: [], commit: [] },
   },
 } as const satisfies Record<string, MetricSpec>;
 
-/** Every metric of Hearth. `hearth reference metrics` prints this table. */
+/** All metrics of Hearth. `hearth reference metrics` prints this table. */
 export const METRICS = {
   ...AGENT_METRICS,
   ...ROUTER_METRICS,
@@ -334,7 +335,7 @@ export const METRICS = {
 
 export type MetricName = keyof typeof METRICS;
 
-/** What a process of this kind tells. */
+/** Metrics exported by each kind of process. */
 export const METRICS_OF: Readonly<Record<"agent" | "router", readonly MetricName[]>> = {
   agent: Object.keys({ ...AGENT_METRICS, ...PROCESS_METRICS }) as MetricName[],
   router: Object.keys({ ...ROUTER_METRICS, ...PROXY_METRICS, ...PROCESS_METRICS }) as MetricName[],
@@ -349,15 +350,15 @@ function labelsOf({ labels }: MetricSpec): string {
     .join("; ");
 }
 
-/** The reference page of health codes, in Markdown. */
+/** Renders the reference page of health codes in Markdown. */
 export function renderHealthReference(): string {
   const lines = [
     "# Health",
     "",
-    "What can be the matter with an agent that runs. `GET /v1/status` lists what is the matter now",
-    "with the details of the case, `GET /healthz` the codes alone; `hearth_health{code}` is 1",
-    "meanwhile, and the log says when it began and ended. The codes are stable. None of them makes",
-    "`/readyz` say no: engines are served all the same.",
+    "Problems that a running process can have. `GET /v1/status` lists the current ones",
+    "with their details, `GET /healthz` only the codes; `hearth_health{code}` is 1",
+    "while a problem lasts, and the log records its start and end. Codes are stable. None of them",
+    "makes `/readyz` fail: engines are still served.",
     "",
     "| code | severity | meaning | what to do |",
     "|---|---|---|---|",
@@ -369,7 +370,7 @@ export function renderHealthReference(): string {
   return `${lines.join("\n")}\n`;
 }
 
-/** The reference page of metrics, in Markdown. */
+/** Renders the reference page of metrics in Markdown. */
 export function renderMetricsReference(): string {
   const specs: MetricSpec[] = Object.values(METRICS);
   const lines = [

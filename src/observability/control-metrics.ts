@@ -4,7 +4,7 @@ import type { ControlSnapshot } from "./snapshots.ts";
 
 export const HOLD_KINDS = ["pin", "retain", "lease"] as const;
 
-/** Commands there are, by their names. */
+/** Command names. */
 export const COMMAND_TYPE_LABELS = [
   "Warm",
   "Prune",
@@ -16,7 +16,7 @@ export const COMMAND_TYPE_LABELS = [
   "Flush",
 ] as const;
 export const COMMAND_STATUS_LABELS = ["ok", "partial"] as const;
-/** Words with which receipts of refused commands begin their reason. */
+/** Codes at the start of a refused command's reason. */
 export const REFUSAL_LABELS = [
   "malformed",
   "unknown_type",
@@ -36,136 +36,136 @@ export const REFUSAL_LABELS = [
   "internal",
 ] as const;
 
-/** What becomes of the answers to commands over NATS. */
+/** Outcomes of answers to commands over NATS. */
 export const BUS_ANSWERS = ["answered", "unasked", "lost", "unread"] as const;
 
-/** Metrics of the control plane: holds, commands, the bus they come over. */
+/** Metrics of the control plane: pins and leases, commands, and the bus. */
 export const CONTROL_METRICS = {
   holds: {
     name: "hearth_holds",
     type: "gauge",
-    help: "Pins, soft pins and leases that stand now",
+    help: "Current pins, soft pins and leases",
     labels: { kind: HOLD_KINDS },
   },
   heldBlocks: {
     name: "hearth_held_blocks",
     type: "gauge",
-    help: "Blocks they name, each once",
+    help: "Distinct blocks named by pins, soft pins and leases",
     labels: { kind: HOLD_KINDS },
   },
   heldBytes: {
     name: "hearth_held_bytes",
     type: "gauge",
-    help: "Bytes of the blocks they name",
+    help: "Bytes of the blocks named by pins, soft pins and leases",
     labels: { kind: HOLD_KINDS },
   },
   keptBytes: {
     name: "hearth_kept_bytes",
     type: "gauge",
-    help: "Bytes that may not leave this host: held blocks and those above them in the tree",
+    help: "Protected bytes: pinned and leased blocks and their ancestors",
     labels: {},
   },
   keptBytesMax: {
     name: "hearth_kept_bytes_max",
     type: "gauge",
-    help: "The budget for them, control.pin_share of RAM and SSD",
+    help: "The budget for protected bytes, control.pin_share of RAM and SSD",
     labels: {},
   },
   holdsEnded: {
     name: "hearth_holds_ended_total",
     type: "counter",
-    help: "Holds that ended by themselves: room was needed, their time was over, blocks were lost",
+    help: "Pins, soft pins and leases that ended without a command: evicted for space, expired, or blocks lost",
     labels: { how: ["relieved", "expired", "lost"] },
   },
   commands: {
     name: "hearth_commands_total",
     type: "counter",
-    help: "Lifecycle commands that were carried out, by the status of their receipt",
+    help: "Lifecycle commands carried out, by status of the receipt",
     labels: { type: COMMAND_TYPE_LABELS, status: COMMAND_STATUS_LABELS },
   },
   commandsRefused: {
     name: "hearth_commands_refused_total",
     type: "counter",
-    help: "Lifecycle commands that were refused, by the word of `hearth reference commands`",
+    help: "Lifecycle commands refused, by code of `hearth reference commands`",
     labels: { reason: REFUSAL_LABELS },
   },
   commandDuplicates: {
     name: "hearth_command_duplicates_total",
     type: "counter",
-    help: "Commands that had been carried out before and got the receipt of then",
+    help: "Repeated commands answered with the stored receipt",
     labels: {},
   },
   commandsRunning: {
     name: "hearth_commands_running",
     type: "gauge",
-    help: "Commands at work",
+    help: "Commands executing",
     labels: {},
   },
   auditDropped: {
     name: "hearth_audit_lines_dropped_total",
     type: "counter",
-    help: "Lines that the audit log could not take",
+    help: "Lines dropped by the audit log",
     labels: {},
   },
   ledgerPending: {
     name: "hearth_ledger_pending",
     type: "gauge",
-    help: "Changes of pins and leases that are not on disk yet",
+    help: "Changes of pins and leases not yet on disk",
     labels: {},
   },
   ledgerDropped: {
     name: "hearth_ledger_dropped_total",
     type: "counter",
-    help: "Changes of pins and leases that the disk did not take for too long",
+    help: "Changes of pins and leases dropped because the disk did not accept them in time",
     labels: {},
   },
   busConnected: {
     name: "hearth_bus_connected",
     type: "gauge",
-    help: "Whether there is a connection to NATS: 1 or 0; 0 without NATS",
+    help: "Whether NATS is connected: 1 or 0; 0 without NATS",
     labels: {},
   },
   busReconnects: {
     name: "hearth_bus_reconnects_total",
     type: "counter",
-    help: "Connections to NATS after the first",
+    help: "Reconnections to NATS",
     labels: {},
   },
   busMessages: {
     name: "hearth_bus_messages_total",
     type: "counter",
     help:
-      "Messages over NATS; dropped: no connection and no room to wait; ignored: received and not " +
-      "answered, a flood of discovery",
+      "Messages over NATS; dropped: not connected and the queue was full; ignored: received and not " +
+      "answered because of a discovery flood",
     labels: { direction: ["sent", "received", "dropped", "ignored"] },
   },
   busAnswers: {
     name: "hearth_bus_answers_total",
     type: "counter",
-    help: "Answers to commands over NATS; lost ones found no room, unread commands were too many",
+    help: "Answers to commands over NATS; lost: the bus did not accept the answer; unread: the command was not decoded because of its rate",
     labels: { outcome: BUS_ANSWERS },
   },
   busStreamReading: {
     name: "hearth_bus_stream_reading",
     type: "gauge",
-    help: "Whether commands are taken from their stream: 1 or 0; 0 without one",
+    help: "Whether the command stream is consumed: 1 or 0; 0 without one",
     labels: {},
   },
   busStreamMessages: {
     name: "hearth_bus_stream_messages_total",
     type: "counter",
-    help: "Messages of the stream of commands; those given up were not handled in ten tries",
+    help: "Messages of the command stream; given_up: not handled in ten attempts",
     labels: { outcome: ["handled", "given_up"] },
   },
   busQueued: {
     name: "hearth_bus_queued_messages",
     type: "gauge",
-    help: "Messages that wait for a connection",
+    help: "Messages queued for a connection",
     labels: {},
   },
 } as const satisfies Record<string, MetricSpec>;
 
-/** Enters what the control plane counts. */
+/** Writes the control plane's counters to the registry. */
 export function writeControl(registry: MetricRegistry, control: ControlSnapshot): void {
   const { holds, bus, ledger } = control;
   for (const kind of HOLD_KINDS) {

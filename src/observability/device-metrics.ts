@@ -9,55 +9,55 @@ export const DEVICE_METRICS = {
   gpus: {
     name: "hearth_gpus",
     type: "gauge",
-    help: "GPUs that the agent opened; lost: until it is started again",
+    help: "GPUs that the agent opened, by state; a lost GPU needs a restart of the agent",
     labels: { state: GPU_STATES },
   },
   gpuRegisteredBytes: {
     name: "hearth_gpu_registered_bytes",
     type: "gauge",
-    help: "Bytes of RAM that are registered with the GPU driver",
+    help: "Bytes of RAM registered with the GPU driver",
     labels: {},
   },
   gpuPageableCopies: {
     name: "hearth_gpu_pageable_copies_total",
     type: "counter",
-    help: "Copies that held up their thread, since their part of RAM was not registered",
+    help: "Copies that blocked their thread because their part of RAM was not registered",
     labels: {},
   },
   gpuBytes: {
     name: "hearth_gpu_bytes_total",
     type: "counter",
-    help: "Bytes that were copied for engines, from their GPU memory (stored) or to it (loaded)",
+    help: "Bytes copied for engines, from their GPU memory (stored) or to it (loaded)",
     labels: { direction: ["stored", "loaded"] },
   },
   gpuFailures: {
     name: "hearth_gpu_copy_failures_total",
     type: "counter",
-    help: "Copies that a GPU or its driver did not make",
+    help: "Copies that failed in a GPU or its driver",
     labels: {},
   },
   gpuLeakedSlots: {
     name: "hearth_gpu_leaked_slots",
     type: "gauge",
-    help: "Slots that a lost GPU may write to until the agent ends: nothing else is put there",
+    help: "Slots that stay unused until the agent restarts, because a lost GPU may still write to them",
     labels: {},
   },
   rdmaPorts: {
     name: "hearth_rdma_ports",
     type: "gauge",
-    help: "Ports of RDMA devices that the agent opened",
+    help: "Ports of RDMA devices that the agent opened, by state",
     labels: { state: RDMA_PORT_STATES },
   },
 } as const satisfies Record<string, MetricSpec>;
 
 type Counts<Names extends readonly string[]> = Readonly<Record<Names[number], number>>;
 
-/** GPUs and RDMA devices. Counters since the start. */
+/** State of GPUs and RDMA devices. Counters since the start. */
 export interface DevicesSnapshot {
   readonly gpus: Counts<typeof GPU_STATES>;
   readonly registeredBytes: number;
   readonly pageableCopies: number;
-  /** For engines. */
+  /** Copies made for engines. */
   readonly copies: {
     readonly gpuStoredBytes: number;
     readonly gpuLoadedBytes: number;

@@ -3,7 +3,8 @@ import type { MetricSpec } from "./catalogue.ts";
 import type { FrameCount } from "./snapshots.ts";
 
 /**
- * Operations of the engine plane by their number on the wire; anything else counts as the first.
+ * Operations of the engine plane by their number on the wire. Unknown numbers count as the first
+ * entry.
  */
 export const FRAME_OPERATIONS = [
   "unknown",
@@ -38,7 +39,7 @@ export const FRAME_OPERATIONS = [
   "report",
 ] as const;
 
-/** Statuses of its answers by their number on the wire. */
+/** Statuses of answers by their number on the wire. */
 export const FRAME_STATUSES = [
   "ok",
   "malformed",
@@ -60,61 +61,61 @@ export const ENGINE_METRICS = {
   engineConnections: {
     name: "hearth_engine_connections",
     type: "gauge",
-    help: "Engine processes connected now",
+    help: "Connected engine processes",
     labels: {},
   },
   engineSlotsHeld: {
     name: "hearth_engine_slots_held",
     type: "gauge",
-    help: "Slots that connected engines hold, reserved and acquired together",
+    help: "Slots referenced by connected engines, reserved and acquired",
     labels: {},
   },
   engineConnected: {
     name: "hearth_engine_connects_total",
     type: "counter",
-    help: "Connections taken on the engine socket",
+    help: "Connections accepted on the engine socket",
     labels: {},
   },
   engineRefused: {
     name: "hearth_engine_refused_total",
     type: "counter",
-    help: "Connections not let in: not the right user, or one too many",
+    help: "Connections rejected: wrong user, or limit reached",
     labels: {},
   },
   engineCutOff: {
     name: "hearth_engine_cut_off_total",
     type: "counter",
-    help: "Engines cut off: lease overstayed, answers unread, no hello",
+    help: "Engines disconnected: lease expired, answers unread, no HELLO",
     labels: {},
   },
   engineQuarantines: {
     name: "hearth_engine_quarantines_total",
     type: "counter",
-    help: "Connections that ended while their process held slots",
+    help: "Connections that ended while their process referenced slots",
     labels: {},
   },
   engineFaults: {
     name: "hearth_engine_faults_total",
     type: "counter",
-    help: "Failures of the agent itself while it handled a frame",
+    help: "Internal errors while handling a frame",
     labels: {},
   },
   frames: {
     name: "hearth_engine_frames_total",
     type: "counter",
-    help: "Frames from engines, by the status they were answered with",
+    help: "Frames from engines, by operation and status of the answer",
     labels: { operation: FRAME_OPERATIONS, status: FRAME_STATUSES },
   },
   engineReservedBytes: {
     name: "hearth_engine_reserved_bytes",
     type: "gauge",
-    help: "RAM kept for engines that looked blocks up and have not acquired them yet",
+    help: "RAM reserved for engines that looked blocks up and have not acquired them yet",
     labels: {},
   },
   engineReservations: {
     name: "hearth_engine_reservations_total",
     type: "counter",
-    help: "Reserved blocks by what became of them: acquired, ended unused, or over the budget",
+    help: "Reserved blocks, by outcome: acquired, expired unused, or refused by the budget",
     labels: { outcome: RESERVATION_OUTCOMES },
   },
   engineLookupsWaiting: {
@@ -126,19 +127,17 @@ export const ENGINE_METRICS = {
   engineAnnounced: {
     name: "hearth_engine_announced_blocks",
     type: "gauge",
-    help: "Blocks that engines of this host have announced and not stored yet",
+    help: "Blocks announced by engines of this host and not stored yet",
     labels: {},
   },
 } as const satisfies Record<string, MetricSpec>;
 
-/**
- * Counts frames by operation and status: one addition each, whatever the numbers on the wire are.
- */
+/** Counts frames by operation and status, with one addition per frame for any numbers. */
 export interface FrameCounts {
-  /** Numbers as on the wire; an operation that does not exist counts as `unknown`. */
+  /** Takes numbers as on the wire. An unknown operation counts as `unknown`. */
   add(operation: number, status: number): void;
   total(): number;
-  /** Those that occurred. */
+  /** Returns the combinations that occurred. */
   list(): FrameCount[];
 }
 

@@ -1,8 +1,8 @@
 import { type Clock, HearthError, stringifyJson } from "../core/index.ts";
 
 /**
- * Writes lines. A message is a constant, what varies is in its fields: messages are what the flood
- * cap counts. Logging never throws because of what is logged.
+ * Writes log lines. The message is a constant and the variable parts are fields, because the flood
+ * limit counts messages. Logging never throws because of the logged values.
  */
 export interface Logger extends Disposable {
   log(level: LogLevel, message: string, fields?: LogFields): void;
@@ -10,22 +10,22 @@ export interface Logger extends Disposable {
   warn(message: string, fields?: LogFields): void;
   info(message: string, fields?: LogFields): void;
   debug(message: string, fields?: LogFields): void;
-  /** The same log; each line begins with these fields. */
+  /** Returns a logger for the same output whose lines begin with these fields. */
   child(fields: LogFields): Logger;
   setLevel(level: LogLevel): void;
-  /** Lines left out since the start. */
+  /** Lines dropped by the flood limit since the start. */
   readonly dropped: number;
-  /** Says at once what was left out and is not yet said; nothing is timed any more. */
+  /** Reports dropped lines at once and stops all timers. */
   [Symbol.dispose](): void;
 }
 
 export interface LoggerOptions {
   readonly level: LogLevel;
   readonly format: LogFormat;
-  /** Takes one line with its newline. */
+  /** Receives one line with its newline. */
   readonly write: (line: string) => void;
   readonly clock: Clock;
-  /** Lines of one message in a window; what is beyond is counted and left out. */
+  /** Maximum lines of one message per window; further ones are counted and dropped. */
   readonly burst?: number;
   readonly windowMs?: number;
 }
@@ -66,7 +66,7 @@ function loggerWith(log: CappedLog, own: LogFields): Logger {
   };
 }
 
-/** At most `burst` lines of one message in a window, of at most 512 messages. */
+/** At most `burst` lines of one message per window, for at most 512 messages. */
 class CappedLog {
   readonly #options: LoggerOptions;
   readonly #burst: number;
@@ -93,7 +93,7 @@ class CappedLog {
     if (window.lines >= this.#burst) {
       window.dropped++;
       this.dropped++;
-      this.#sweep ??= this.#options.clock.after(this.#windowMs, () => this.#tellAll());
+      this.#sweep ??= this.#options.clock.after(this.#windowMs, () => this.#reportAll());
       return;
     }
     window.lines++;
@@ -121,8 +121,8 @@ class CappedLog {
     return window;
   }
 
-  /** Says what windows that are over left out; looks again while some are not. */
-  #tellAll(): void {
+  /** Reports the drops of expired windows, and repeats while others are open. */
+  #reportAll(): void {
     this.#stopSweep();
     const nowMs = this.#options.clock.monotonicMs();
     let isWaiting = false;
@@ -131,14 +131,14 @@ class CappedLog {
       else isWaiting ||= window.dropped > 0;
     }
     if (!isWaiting) return;
-    this.#sweep = this.#options.clock.after(this.#windowMs, () => this.#tellAll());
+    this.#sweep = this.#options.clock.after(this.#windowMs, () => this.#reportAll());
   }
 
   #tell(message: string, window: Window): void {
     if (window.dropped === 0) return;
     const fields = { like: message, count: window.dropped };
     window.dropped = 0;
-    this.#put(window.level, "more lines of one kind were left out", fields);
+    this.#put(window.level, "log lines dropped", fields);
   }
 
   #stopSweep(): void {
@@ -156,7 +156,7 @@ class CappedLog {
 export const LOG_LEVELS = ["error", "warn", "info", "debug"] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
 export type LogFormat = "text" | "json";
-/** What varies goes into fields, so that the message stays the same and can be counted. */
+/** Variable parts of a line, so that its message stays constant and can be counted. */
 export type LogFields = Readonly<Record<string, unknown>>;
 
 const FIELDS_MAX = 32;
@@ -170,8 +170,8 @@ const RESERVED: ReadonlySet<string> = new Set(["time", "level", "message"]);
 type Plain = string | number | bigint | boolean | null;
 
 /**
- * One line without its newline, safe to write to a terminal or a collector whatever the fields
- * hold.
+ * Formats one line without its newline. The result is safe for terminals and collectors, whatever
+ * the fields contain.
  */
 function formatLine(
   format: LogFormat,
@@ -197,7 +197,9 @@ function plainFields(fields: LogFields): Record<string, Plain> {
   return plain;
 }
 
-/** Code and fix of a fault of ours; of anything else the place, since it was not foreseen. */
+/**
+ * Code and fix of a HearthError; for other errors the source position, because they are unexpected.
+ */
 function errorFields(name: string, error: Error): Record<string, Plain> {
   const fields: Record<string, Plain> = { [name]: cut(error.message, VALUE_CHARACTERS_MAX) };
   if (!(error instanceof HearthError)) {
@@ -210,7 +212,7 @@ function errorFields(name: string, error: Error): Record<string, Plain> {
   return fields;
 }
 
-/** `apiToken`, `api_token`, `api-token`; but not `block_tokens` or `token_file`. */
+/** Matches `apiToken`, `api_token`, `api-token`, but not `block_tokens` or `token_file`. */
 function isSecret(name: string): boolean {
   const snake = name.replace(/([a-z0-9])([A-Z])/g, "$1_$2").replaceAll("-", "_");
   return SECRET_NAME.test(snake.toLowerCase());
@@ -233,12 +235,12 @@ function objectText(value: unknown): string {
   try {
     return stringifyJson(value) ?? String(value);
   } catch (error) {
-    // A log line never fails: what cannot be written down is named instead.
-    return `[${typeof value} that is no JSON: ${error instanceof Error ? error.message : "?"}]`;
+    // A value that cannot be serialized is described instead, so that logging never fails.
+    return `[${typeof value} that is not valid JSON: ${error instanceof Error ? error.message : "?"}]`;
   }
 }
 
-/** Credentials inside URLs and headers go; the rest is cut where it is too long. */
+/** Removes credentials inside URLs and headers, and truncates long text. */
 function cut(text: string, charactersMax: number): string {
   const safe = text
     .slice(0, charactersMax)
@@ -253,7 +255,7 @@ function shownValue(value: Plain): string {
   return isBare ? text : escapeControls(JSON.stringify(text));
 }
 
-/** What would begin a line, move a cursor or colour a terminal. */
+/** Escapes characters that start a line, move the cursor or color a terminal. */
 function escapeControls(text: string): string {
   return text.replace(
     // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it looks for

@@ -23,9 +23,9 @@ import type {
   StoreSnapshot,
 } from "./snapshots.ts";
 
-/** Everything that can be scraped. Counters that others keep are read when a scrape comes. */
+/** All metrics of an agent. Counters kept by other components are read at scrape time. */
 export interface Metrics {
-  /** One request's blocks were looked up. Cheap enough for every request. */
+  /** Records the lookup of one request's blocks. Cheap enough for every request. */
   lookedUp(tier: LookupTier, outcome: LookupOutcome, seconds: number): void;
   observeStore(read: () => StoreSnapshot): void;
   observeEngine(read: () => EngineSnapshot): void;
@@ -33,11 +33,11 @@ export interface Metrics {
   observePeers(read: () => PeersSnapshot): void;
   observeFeed(read: () => FeedSnapshot): void;
   observeDevices(read: () => DevicesSnapshot): void;
-  /** A block came from a peer, so long after it was asked for. */
+  /** Records the time from a request to a peer to the last byte of its block. */
   pulled(transport: TransportLabel, seconds: number): void;
   observeHealth(read: () => readonly HealthCount[]): void;
   observeProcess(read: () => ProcessSnapshot): void;
-  /** Callers of the API who were not let in, by the code they were told. */
+  /** Sets the source of refused API callers by error code. */
   observeApi(read: () => ReadonlyMap<ApiRefusal, number>): void;
   /** The Prometheus text format. */
   text(): Promise<string>;

@@ -1,7 +1,7 @@
 import type { MetricSpec } from "./catalogue.ts";
 import type { MetricRegistry } from "./registry.ts";
 
-/** How a pull of one block ends. */
+/** Outcomes of a fetch of one block. */
 export const PULL_OUTCOME_LABELS = [
   "ok",
   "absent",
@@ -14,24 +14,24 @@ export const PULL_OUTCOME_LABELS = [
   "aborted",
 ] as const;
 
-/** Ways to move blocks that this version has. */
+/** Transports of this version. */
 export const TRANSPORT_LABELS = ["rdma", "stream", "quic"] as const;
 export type TransportLabel = (typeof TRANSPORT_LABELS)[number];
 
 export const PEER_STATES = ["linked", "dialling", "idle", "down"] as const;
 export const BREAKER_STATES = ["closed", "open", "trial"] as const;
-/** What peers ask this host for, and how it is answered. */
+/** Answers to requests of peers. */
 export const SERVED_OUTCOMES = ["block", "absent", "busy", "refused"] as const;
 
-/** Seconds: from a round trip in a rack to a large block over a slow line. */
+/** Seconds, from a round trip in a rack to a large block over a slow connection. */
 const PULL_BUCKETS = [5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5] as const;
 
-/** Metrics of pulling from other hosts and of serving them. */
+/** Metrics of fetching from peers and serving them. */
 export const PEER_METRICS = {
   quicPulls: {
     name: "cgn_kvcached_quic_pulls_total",
     type: "counter",
-    help: "Pulls of single blocks from other hosts, over all transports, by how they ended",
+    help: "Fetches of single blocks from peers over all transports, by outcome",
     labels: { outcome: PULL_OUTCOME_LABELS },
   },
   peerPullSeconds: {
@@ -44,116 +44,116 @@ export const PEER_METRICS = {
   peerBlocks: {
     name: "hearth_peer_blocks_total",
     type: "counter",
-    help: "Blocks that came from other hosts whole and right",
+    help: "Blocks received from peers that passed verification",
     labels: { transport: TRANSPORT_LABELS },
   },
   peerBytes: {
     name: "hearth_peer_bytes_total",
     type: "counter",
-    help: "Bytes of the blocks that came from other hosts",
+    help: "Bytes of the blocks received from peers",
     labels: { transport: TRANSPORT_LABELS },
   },
   peerFallbacks: {
     name: "hearth_peer_fallbacks_total",
     type: "counter",
-    help: "Requests that went on over another transport because this one failed",
+    help: "Requests repeated over another transport because this one failed",
     labels: { transport: TRANSPORT_LABELS },
   },
   peerHedges: {
     name: "hearth_peer_hedges_total",
     type: "counter",
-    help: "Second peers asked because the first was slow; won: theirs came first",
+    help: "Requests sent to a second peer because the first was slow; won: the second answered first",
     labels: { outcome: ["asked", "won"] },
   },
   peerSharedPulls: {
     name: "hearth_peer_shared_pulls_total",
     type: "counter",
-    help: "Wishes for a block that was on its way already",
+    help: "Requests joined to a fetch in progress",
     labels: {},
   },
   peerCorrupt: {
     name: "hearth_peer_corrupt_blocks_total",
     type: "counter",
-    help: "Answers of peers that were not what was asked for; nobody saw them",
+    help: "Answers of peers that failed verification and were discarded",
     labels: {},
   },
   peerInFlightBytes: {
     name: "hearth_peer_in_flight_bytes",
     type: "gauge",
-    help: "Bytes of blocks on their way to this host",
+    help: "Bytes of blocks being fetched",
     labels: {},
   },
   peerWaiting: {
     name: "hearth_peer_waiting_pulls",
     type: "gauge",
-    help: "Pulls that wait for room among the bytes in flight",
+    help: "Fetches waiting for the limit on bytes in flight",
     labels: {},
   },
   peers: {
     name: "hearth_peers",
     type: "gauge",
-    help: "Hosts that are known, by how this one stands with them",
+    help: "Known peers, by connection state",
     labels: { state: PEER_STATES },
   },
   peerBreakers: {
     name: "hearth_peer_breakers",
     type: "gauge",
-    help: "Hosts by the state of their breaker; open: left alone for a while",
+    help: "Peers by circuit breaker state; open: not used for a while",
     labels: { state: BREAKER_STATES },
   },
   peerInboundLinks: {
     name: "hearth_peer_inbound_links",
     type: "gauge",
-    help: "Connections of other hosts to this one",
+    help: "Connections from peers",
     labels: { transport: TRANSPORT_LABELS },
   },
   peerServed: {
     name: "hearth_peer_served_total",
     type: "counter",
-    help: "Blocks that other hosts asked for, by what they got",
+    help: "Blocks requested by peers, by outcome",
     labels: { outcome: SERVED_OUTCOMES },
   },
   peerServedBytes: {
     name: "hearth_peer_served_bytes_total",
     type: "counter",
-    help: "Bytes of the blocks lent to other hosts",
+    help: "Bytes of the blocks served to peers",
     labels: {},
   },
   peerLentBytes: {
     name: "hearth_peer_lent_bytes",
     type: "gauge",
-    help: "Bytes lent to other hosts now, which nothing may evict",
+    help: "Bytes being served to peers, which cannot be evicted",
     labels: {},
   },
   peerSummaryBytes: {
     name: "hearth_peer_summary_bytes",
     type: "gauge",
-    help: "Memory of what is known of other hosts' blocks",
+    help: "Memory of the index of peers' blocks",
     labels: {},
   },
   peerWrongSummaries: {
     name: "hearth_peer_wrong_summaries_total",
     type: "counter",
-    help: "Times that a peer did not have what it seemed to have",
+    help: "Blocks missing on a peer although the index listed them",
     labels: {},
   },
   peerAnnouncements: {
     name: "hearth_peer_announcements_total",
     type: "counter",
-    help: "Messages of other hosts over NATS; refused ones were none, dropped ones too many",
+    help: "Announcements of peers over NATS; refused: not valid; dropped: too many",
     labels: { outcome: ["heard", "refused", "dropped"] },
   },
   peerCertificateEnds: {
     name: "hearth_peer_certificate_ends_seconds",
     type: "gauge",
-    help: "When this host's certificate ends, in seconds since 1970; 0 without one",
+    help: "Expiry of this host's certificate in seconds since 1970; 0 without one",
     labels: {},
   },
 } as const satisfies Record<string, MetricSpec>;
 
 type Counts<Names extends readonly string[]> = Readonly<Record<Names[number], number>>;
 
-/** Pulling from other hosts and serving them. Counters since the start. */
+/** Fetching from peers and serving them. Counters since the start. */
 export interface PeersSnapshot {
   readonly outcomes: Counts<typeof PULL_OUTCOME_LABELS>;
   readonly byTransport: Readonly<
@@ -181,11 +181,11 @@ export interface PeersSnapshot {
   readonly summaryBytes: number;
   readonly wrongSummaries: number;
   readonly announcements: Counts<readonly ["heard", "refused", "dropped"]>;
-  /** Since 1970. */
+  /** Seconds since 1970. */
   readonly certificateEndsSeconds: number;
 }
 
-/** Enters what pulling and serving count. */
+/** Writes the counters of fetching and serving to the registry. */
 export function writePeers(registry: MetricRegistry, peers: PeersSnapshot): void {
   for (const outcome of PULL_OUTCOME_LABELS) {
     registry.set("quicPulls", peers.outcomes[outcome], { outcome });

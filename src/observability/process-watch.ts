@@ -2,20 +2,20 @@ import { readdirSync, readFileSync, statSync } from "node:fs";
 import { type Clock, LONG_TURN_MS, loopTurns, type TurnBudget } from "../core/index.ts";
 import type { Health } from "./health.ts";
 
-/** A timer that is late says so within this time; 100 timers a second cost 0.1 % of a core. */
+/** Interval of the probe timer; 100 timers a second cost 0.1 % of a core. */
 const PROBE_MS = 10;
-/** How late a timer may be whose loop does nothing. */
+/** Lateness of a timer in an idle event loop. */
 const TIMER_MS = 1;
 const BUCKET_MS = 250;
 const BUCKETS = 60;
 
-/** Watches how long the event loop was busy with one thing. */
+/** Measures how long the event loop is blocked. */
 export interface LoopLag extends Disposable {
-  /** The longest delay of a timer in the last 15 s, in seconds. */
+  /** The longest timer delay of the last 15 s, in seconds. */
   longestSeconds(): number;
   /**
-   * The longest turn of the loop in the last 15 s, in seconds: from the first input that the turn
-   * handles to the next turn, or the delay of a timer where that is more, as of work that no source
+   * The longest turn of the event loop in the last 15 s, in seconds: from the first input that the
+   * turn handles to the next turn, or a longer timer delay, which covers work that no source
    * announced. Includes time in which the process waited for a processor.
    */
   longestTurnSeconds(): number;
@@ -27,7 +27,7 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
   const lateMs = new Float64Array(BUCKETS);
   const turnMs = new Float64Array(BUCKETS);
   const longTurnsBefore = turns.stats.longTurns;
-  /** Delays longer than 5 ms in which no turn was. */
+  /** Timer delays longer than 5 ms outside of turns. */
   let longDelays = 0;
   let longTurnsSeen = longTurnsBefore;
   let at = 0;
@@ -38,7 +38,7 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
     turnMs[at] = Math.max(turnMs[at]!, ms);
   });
   const timer = clock.every(PROBE_MS, () => {
-    // The turn is measured from here on, whatever else it does.
+    // Starts the measurement of the turn, whatever else the turn does.
     turns.touch();
     nowMs = clock.monotonicMs();
     for (; nowMs - bucketMs >= BUCKET_MS; bucketMs += BUCKET_MS) {
@@ -58,7 +58,7 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
   const longest = (buckets: Float64Array, sinceMs: number) =>
     buckets.reduce((most, ms) => Math.max(most, ms), Math.max(0, sinceMs)) / 1_000;
   return {
-    // What is going on now counts too: a scrape may be the first thing to run after a long wait.
+    // Includes the delay in progress: a scrape may be the first task after a long block.
     longestSeconds: () => longest(lateMs, clock.monotonicMs() - expectedMs),
     longestTurnSeconds: () => longest(turnMs, 0),
     get longTurns() {
@@ -73,27 +73,27 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
 
 const FOLDER = "/proc/self/fd";
 const LOOK_MS = 1_000;
-/** How long the condition stays after descriptors last ran short. */
+/** How long the problem stays raised after the last shortage. */
 const RAISED_MS = 30_000;
-/** A process is short of descriptors when fewer than this part of its limit is free. */
+/** A process is short of descriptors if fewer than this share of its limit is free. */
 const FREE_SHARE = 1 / 16;
 const FREE_MIN = 16;
 
 /** File descriptors of this process. */
 export interface DescriptorUse {
   readonly open: number;
-  /** RLIMIT_NOFILE, the soft one. */
+  /** The soft limit RLIMIT_NOFILE. */
   readonly limit: number;
   /** Whether accepting connections or opening files is about to fail. */
   readonly isShort: boolean;
 }
 
-/** Whether a connection that failed just now may have failed for want of a descriptor. */
+/** Whether a lack of descriptors may have caused the failure of a connection. */
 export function isShortOfDescriptors(): boolean {
   return descriptorUse()?.isShort ?? false;
 }
 
-/** Null where the kernel shows none of it (a container without /proc). */
+/** Null if the kernel does not show the figures, as in a container without /proc. */
 export function descriptorUse(): DescriptorUse | null {
   const open = openDescriptors();
   const limit = LIMIT;
@@ -102,18 +102,18 @@ export function descriptorUse(): DescriptorUse | null {
   return { open, limit, isShort: open > limit - free };
 }
 
-/** Linux 6.2 has the number as the size of the folder; before that the entries are counted. */
+/** Since Linux 6.2 the size of the directory is the number; before, the entries are counted. */
 function openDescriptors(): number | null {
   try {
     const { size } = statSync(FOLDER);
     return size > 0 ? size : readdirSync(FOLDER).length;
   } catch (thrown) {
-    // Reading the folder takes a descriptor, too.
+    // Reading the directory needs a descriptor, too.
     return (thrown as NodeJS.ErrnoException).code === "EMFILE" ? LIMIT : null;
   }
 }
 
-/** Read at the start, since it takes a descriptor; nothing here changes it. */
+/** Read at the start, because reading needs a descriptor; the agent never changes the limit. */
 const LIMIT = descriptorLimit();
 
 function descriptorLimit(): number | null {
@@ -138,7 +138,7 @@ export function watchDescriptors(
   });
 }
 
-/** Raises FD_LIMIT for a while. */
+/** Raises FD_LIMIT for a limited time. */
 export function raiseDescriptorLimit(
   health: Pick<Health, "raise">,
   now: DescriptorUse | null = descriptorUse(),

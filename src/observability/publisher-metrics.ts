@@ -1,90 +1,90 @@
 import type { MetricSpec } from "./catalogue.ts";
 import type { MetricRegistry } from "./registry.ts";
 
-/** What becomes of a message with changes. */
+/** Outcomes of a message with changes. */
 export const FEED_OUTCOMES = ["sent", "unsent"] as const;
-/** What others ask a rank for, and what they are told. */
+/** Answers to queries for missed changes. */
 export const FEED_ANSWERS = ["range", "snapshot", "evicted", "busy", "refused", "dropped"] as const;
 
-/** Metrics of telling others what this host holds. */
+/** Metrics of publishing residency changes. */
 export const FEED_METRICS = {
   feedChanges: {
     name: "hearth_feed_changes_total",
     type: "counter",
-    help: "Changes of residency that were given a number, all ranks together",
+    help: "Numbered residency changes, over all ranks",
     labels: {},
   },
   feedMessages: {
     name: "hearth_feed_messages_total",
     type: "counter",
-    help: "Messages with changes; unsent: no connection, or no room. Who misses them asks",
+    help: "Messages with changes; unsent: not connected, or the queue was full. Consumers request missed changes",
     labels: { outcome: FEED_OUTCOMES },
   },
   feedQuestions: {
     name: "hearth_feed_questions_total",
     type: "counter",
-    help: "Questions of routers for what they missed, by the answer",
+    help: "Queries of routers for missed changes, by answer",
     labels: { answer: FEED_ANSWERS },
   },
   feedSnapshots: {
     name: "hearth_feed_snapshots_total",
     type: "counter",
-    help: "Whole pictures that were taken",
+    help: "Snapshots taken",
     labels: {},
   },
   feedStored: {
     name: "hearth_feed_stored_snapshots_total",
     type: "counter",
-    help: "Whole pictures that the object store took",
+    help: "Snapshots stored in the object store",
     labels: {},
   },
   feedRestarts: {
     name: "hearth_feed_restarts_total",
     type: "counter",
-    help: "Times more changed at once than may wait, so that all of it was told anew",
+    help: "Overflows of the change queue, each followed by a full republication",
     labels: {},
   },
   feedRingBlocks: {
     name: "hearth_feed_ring_blocks",
     type: "gauge",
-    help: "Blocks in the changes that are kept for those who missed some",
+    help: "Blocks in the changes kept for consumers that missed some",
     labels: {},
   },
   feedEngineBlocks: {
     name: "hearth_feed_engine_blocks",
     type: "gauge",
-    help: "Blocks that engines' own events speak of",
+    help: "Blocks known from engines' own events",
     labels: {},
   },
   feedBehind: {
     name: "hearth_feed_stream_behind",
     type: "gauge",
-    help: "Changes that wait for the word of the stream's broker",
+    help: "Changes waiting for the acknowledgement of the stream",
     labels: {},
   },
   feedHoles: {
     name: "hearth_feed_stream_holes_total",
     type: "counter",
-    help: "Times more waited for the stream than is kept: a snapshot closes the hole",
+    help: "Gaps in the stream because more changes waited than are kept; a snapshot closes each gap",
     labels: {},
   },
   feedZmqSubscribers: {
     name: "hearth_feed_zmq_subscribers",
     type: "gauge",
-    help: "Connections that listen over ZMQ",
+    help: "Connected ZMQ subscribers",
     labels: {},
   },
   feedZmqDropped: {
     name: "hearth_feed_zmq_dropped_total",
     type: "counter",
-    help: "Messages that one listener over ZMQ was too slow for",
+    help: "Messages dropped because a ZMQ subscriber was too slow",
     labels: {},
   },
 } as const satisfies Record<string, MetricSpec>;
 
 type Counts<Names extends readonly string[]> = Readonly<Record<Names[number], number>>;
 
-/** Telling others what this host holds, all ranks together. Counters since the start. */
+/** Publishing of residency changes, over all ranks. Counters since the start. */
 export interface FeedSnapshot {
   readonly changes: number;
   readonly messages: Counts<typeof FEED_OUTCOMES>;

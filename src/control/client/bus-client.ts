@@ -38,30 +38,30 @@ import {
 import { broadcastParts, sendParts, splitCommand } from "./split-command.ts";
 
 const DEADLINE_MS = 30_000;
-/** Time in which a broker says that nobody listens. */
+/** Time within which a broker reports that a subject has no subscriber. */
 const LAST_TRY_MS = 100;
 const DISCOVERY_MS = 1_000;
-/** Of a broadcast's deadline: then those that are silent are asked one by one. */
+/** Share of a broadcast's deadline after which silent workers are addressed one by one. */
 const BROADCAST_SHARE = 1 / 3;
 const BROADCAST_MS_MAX = 2_000;
 
 export interface BusClientOptions {
   readonly bus: Bus;
-  /** Closes the bus with the client. */
+  /** Close the bus with the client. */
   readonly ownsBus: boolean;
   readonly clock: Clock;
   readonly random: Random;
   readonly issuer: string | null;
   readonly wire: Wire;
-  /** Whose subjects commands are published on; null: those that all share. */
+  /** Issuer whose subjects commands are published on; null: the shared subjects. */
   readonly subjectIssuer: string | null;
 }
 
-/** What one wait needs, whoever waits. */
+/** Parameters of one wait for an answer. */
 interface Wait {
   readonly data: Uint8Array;
   readonly endMs: number;
-  /** When to give up as long as there was nobody. */
+  /** End of the wait while no worker is connected. */
   readonly absentEndMs: number;
   readonly signal: AbortSignal | undefined;
   readonly onProgress: (receipt: Receipt) => void;
@@ -119,7 +119,7 @@ export class BusControlClient implements ControlClient {
       note(receipt);
       return found.length > 0 && missing.size === 0;
     });
-    // What workers do not take from a broadcast, the silent ones are not to get in another way.
+    // If workers do not accept the command by broadcast, silent workers must not get it directly.
     const silent = [...receipts.values()].some(isNoBroadcast) ? [] : [...missing];
     const answers = silent.map(async (id) => {
       const result = await this.#ask(id, wait, true);
@@ -127,7 +127,7 @@ export class BusControlClient implements ControlClient {
     });
     await Promise.all(answers);
     const byName = (a: Receipt, b: Receipt) => (a.worker_id < b.worker_id ? -1 : 1);
-    const why = receipts.size + missing.size === 0 ? "no worker answers discovery" : null;
+    const why = receipts.size + missing.size === 0 ? "no worker answered discovery" : null;
     return { receipts: [...receipts.values()].sort(byName), silent: [...missing].sort(), why };
   }
 
@@ -172,8 +172,8 @@ export class BusControlClient implements ControlClient {
   }
 
   /**
-   * Sends it to one worker until it answers or the deadline is there. `mayBeDone`: the worker may
-   * have carried it out already.
+   * Sends the command to one worker until it answers or the deadline passes. `mayBeDone`: the
+   * worker may have carried it out already.
    */
   async #ask(worker: string, wait: Wait, mayBeDone = false): Promise<SendResult> {
     const { bus, clock, random } = this.#options;
@@ -182,26 +182,32 @@ export class BusControlClient implements ControlClient {
     const replyTo = this.#replyTo(mailbox, worker, wait.data);
     let tries = 0;
     const leftMs = () => (mayBeDone ? wait.endMs : wait.absentEndMs) - clock.monotonicMs();
-    // One more try that met nobody would end before it is told so, and count as one that was heard.
+    // The broker needs LAST_TRY_MS to report a missing subscriber; a shorter attempt would count as
+    // sent.
     const isWorthwhile = () => leftMs() > (mayBeDone || tries === 0 ? 0 : LAST_TRY_MS);
     while (isWorthwhile()) {
-      // What waits in the bus's queue would be carried out after we have given up.
+      // A message in the queue of a disconnected bus would be carried out after this wait has
+      // ended.
       if (!(await this.#isConnected(leftMs(), wait.signal))) break;
       tries++;
       const outcome = bus.publish(subject, wait.data, replyTo);
       const heard = await this.#listen(worker, mailbox, tries, wait);
-      // Not read because too much came at once: an earlier try may have been carried out.
+      // The worker refused before decoding because of its load: an earlier attempt may have been
+      // carried out.
       if (heard.kind === "receipt" && !(mayBeDone && isUnread(heard.receipt))) return heard;
       if (heard.kind === "receipt") await this.#rest(absentMs(tries, random), wait);
       if (heard.kind === "silence" && outcome !== "dropped") mayBeDone = true;
     }
-    if (mayBeDone) return { kind: "unanswered", tries, why: `${worker} does not answer` };
+    if (mayBeDone) return { kind: "unanswered", tries, why: `${worker} did not answer` };
     const isConnected = bus.state.status === "connected";
-    const why = isConnected ? `nobody listens as ${worker}` : this.#whyNot();
+    const why = isConnected ? `no worker listens as ${worker}` : this.#whyNot();
     return { kind: "unreachable", tries, why };
   }
 
-  /** Waits for the receipt of one try; progress makes the wait longer, an empty house shorter. */
+  /**
+   * Waits for the receipt of one attempt. Progress extends the wait; a missing subscriber shortens
+   * it.
+   */
   async #listen(worker: string, mailbox: Mailbox, tries: number, wait: Wait): Promise<Heard> {
     const { clock, random } = this.#options;
     let untilMs = clock.monotonicMs() + tryMs(tries, random);
@@ -224,7 +230,7 @@ export class BusControlClient implements ControlClient {
     }
   }
 
-  /** Takes receipts until `take` says that it has them all. */
+  /** Passes receipts to `take` until it returns true. */
   async #collect(
     mailbox: Mailbox,
     ms: number,
@@ -261,7 +267,7 @@ export class BusControlClient implements ControlClient {
   #fitting(data: Uint8Array): Uint8Array {
     const { payloadBytesMax } = this.#options.bus;
     if (data.length <= payloadBytesMax) return data;
-    const what = `a command of ${data.length} bytes, the broker takes ${payloadBytesMax}`;
+    const what = `the command has ${data.length} bytes, the broker's maximum is ${payloadBytesMax}`;
     throw new HearthError("LIMIT", what, { fix: "send fewer blocks at once" });
   }
 
@@ -282,12 +288,13 @@ export class BusControlClient implements ControlClient {
     body: Uint8Array,
   ): { reply: string; headers: Record<string, string> } {
     const headers = this.#options.wire.headers(worker, body);
-    // Also by header: where a stream keeps commands, it answers the reply subject itself.
+    // The header is needed as well, because JetStream uses the reply subject for its
+    // acknowledgement.
     return { reply: subject, headers: { ...headers, [REPLY_HEADER]: subject } };
   }
 }
 
-/** Null where it is none. Header names are compared without regard to case. */
+/** Returns null if the message is not a receipt. Header names are case-insensitive. */
 function receiptIn({ headers, data }: BusMessage): Receipt | null {
   const type = Object.entries(headers).find(([name]) => name.toLowerCase() === "content-type");
   return decodeReceipt(data, type?.[1] ?? null);
@@ -300,17 +307,17 @@ function isNobody({ headers, data }: BusMessage): boolean {
 const PREFIX_WORDS = 4;
 const WAITING_MESSAGES_MAX = 10_000;
 
-/** Answers to one command, in the order in which they came. */
+/** Answers to one command, in order of arrival. */
 interface Mailbox extends Disposable {
-  /** Where they are to be sent. */
+  /** Reply subject of the command. */
   readonly subject: string;
-  /** The next one; null where none has come after `ms`. Rejects with ABORTED, or ENGINE_CLOSED. */
+  /** Returns the next answer, or null after `ms`. Rejects with ABORTED or ENGINE_CLOSED. */
   next(ms: number, signal?: AbortSignal): Promise<BusMessage | null>;
 }
 
 /**
- * One subscription for the answers to all commands of a client: what comes for a command that is no
- * longer waited for is dropped.
+ * One subscription for the answers to all commands of a client. Answers to commands without a
+ * mailbox are dropped.
  */
 class Inbox implements Disposable {
   readonly #clock: Clock;
@@ -362,7 +369,7 @@ class OpenMailbox implements Mailbox {
   }
 
   put(message: BusMessage): void {
-    // Whoever floods an inbox loses the flood, not our memory.
+    // Bounds the memory of a flooded inbox; further messages are dropped.
     if (this.#waiting.length < WAITING_MESSAGES_MAX) this.#waiting.push(message);
     this.#wake?.();
   }
@@ -400,7 +407,7 @@ class OpenMailbox implements Mailbox {
   }
 }
 
-/** Asks who is there and takes what is answered until `endMs` on the monotonic clock. */
+/** Sends a discovery ping and collects answers until `endMs` on the monotonic clock. */
 async function findWorkers(
   bus: Bus,
   clock: Clock,
@@ -419,7 +426,7 @@ async function findWorkers(
   return [...found.values()].sort((a, b) => (a.id < b.id ? -1 : 1));
 }
 
-/** An answer of the micro-service protocol; null where it is no agent's. */
+/** Parses an answer of the NATS service protocol; null if the sender is not an agent. */
 function readPing(data: Uint8Array): FoundWorker | null {
   let ping: Json;
   try {

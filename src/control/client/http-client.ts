@@ -38,13 +38,13 @@ export interface HttpClientOptions {
 }
 
 export interface ReadOptions {
-  /** Query members; those that are null are left out. */
+  /** Query members. Null members are omitted. */
   readonly query?: Readonly<Record<string, string | number | boolean | null>>;
   readonly deadlineMs?: number;
   readonly signal?: AbortSignal;
 }
 
-/** `refused`: an answer, but an error; `why` are its words. */
+/** `refused`: an error answer; `why` is its message. */
 export type ReadResult =
   | { readonly kind: "document"; readonly document: Json }
   | {
@@ -54,11 +54,11 @@ export type ReadResult =
     };
 
 /**
- * The same commands over HTTP, to one agent: `worker` is its name, or empty for whoever answers
- * there; with another name nothing is sent. Broadcasts reach this agent alone.
+ * A control client over HTTP, for one agent. `worker` is the agent's name, or empty for any agent
+ * at the address; with another name nothing is sent. Broadcasts reach this agent only.
  */
 export interface HttpControlClient extends ControlClient {
-  /** What a route of the agent answers; tried once. */
+  /** Requests a document from the agent, in one attempt. */
   get(path: string, options?: ReadOptions): Promise<ReadResult>;
   post(path: string, body: Json, options?: ReadOptions): Promise<ReadResult>;
 }
@@ -66,7 +66,7 @@ export interface HttpControlClient extends ControlClient {
 interface Try {
   readonly endMs: number;
   readonly tries: number;
-  /** An earlier one may have been carried out. */
+  /** An earlier attempt may have been carried out. */
   readonly mayBeDone: boolean;
   readonly signal: AbortSignal;
 }
@@ -136,7 +136,7 @@ export class HttpClient implements HttpControlClient {
   }
 
   publish(worker: string, command: WireCommand): PublishOutcome {
-    // Whoever closes the client meanwhile does not want to hear of it either.
+    // A failure caused by closing the client is expected.
     this.send(worker, command).catch(() => undefined);
     return "sent";
   }
@@ -186,13 +186,13 @@ export class HttpClient implements HttpControlClient {
     return this.get("/v1/status", { deadlineMs, ...(signal === undefined ? {} : { signal }) });
   }
 
-  /** Why the agent there is not `worker`; null where it is, or does not say. */
+  /** Returns why the agent at the address is not `worker`; null if it is, or if it does not say. */
   async #otherWorker(worker: string, endMs: number, signal: AbortSignal): Promise<string | null> {
-    // Only a signature has to name the worker.
+    // Only a signature must name the worker.
     if (worker === "" && !this.#options.wire.isSigned) return null;
     const ms = Math.min(ASK_MS, endMs - this.#options.clock.monotonicMs());
     if (this.#worker === null) {
-      // What is the matter there, the command itself will be told.
+      // The command itself reports the failure.
       const result = await this.#status(ms, signal);
       this.#worker = result.kind === "document" ? readStatus(result.document) : null;
     }
@@ -202,7 +202,7 @@ export class HttpClient implements HttpControlClient {
       : `${this.#options.connection.url} is ${id}, not ${worker}`;
   }
 
-  /** Asks how far the command is while its answer is outstanding. */
+  /** Polls the command's progress until its answer arrives. */
   #watch(command: WireCommand, options: SendOptions, signal: AbortSignal): Disposable {
     const { onProgress } = options;
     const { id, issuer } = command;
@@ -218,7 +218,7 @@ export class HttpClient implements HttpControlClient {
       if (!isOver && receipt?.status === "running") onProgress(receipt);
     };
     const timer = this.#options.clock.every(PROGRESS_EVERY_MS, () => {
-      // The answer itself says what went wrong.
+      // The answer itself reports the failure.
       ask().catch(() => undefined);
     });
     return {
@@ -243,7 +243,7 @@ export class HttpClient implements HttpControlClient {
       signal: this.#signal(options.signal),
     });
     if (outcome.kind === "timeout") {
-      return { kind: "unanswered", status: null, why: "no answer within the deadline" };
+      return { kind: "unanswered", status: null, why: "no answer before the deadline" };
     }
     if (outcome.kind !== "answer") return { kind: "unreachable", status: null, why: outcome.why };
     const { status, data } = outcome;
@@ -276,13 +276,13 @@ function withoutAnswer(
     case "distrusted":
       return { kind: "result", result: { kind: "refused", tries, why: outcome.why } };
     case "timeout":
-      return { kind: "again", why: `${url} does not answer`, mayBeDone: true };
+      return { kind: "again", why: `${url} did not answer`, mayBeDone: true };
     default:
       return outcome satisfies never;
   }
 }
 
-/** Another agent took over the address between the question and the command. */
+/** A different agent took over the address between the check and the command. */
 function ofWorker(worker: string, receipt: Receipt, tries: number): SendResult {
   if (worker === "" || receipt.worker_id === worker) return { kind: "receipt", receipt };
   const why = `${receipt.worker_id} answered instead of ${worker}`;
@@ -304,7 +304,10 @@ function queryOf(query: NonNullable<ReadOptions["query"]>): string {
   return members.size === 0 ? "" : `?${members}`;
 }
 
-/** PEM texts. `cert` and `key` show who we are; `ca` says whom we believe beside the system's. */
+/**
+ * PEM texts. `cert` and `key` authenticate this client; `ca` adds trusted roots to those of the
+ * system.
+ */
 export interface TlsMaterial {
   readonly ca?: string;
   readonly cert?: string;
@@ -313,10 +316,10 @@ export interface TlsMaterial {
 
 interface HttpRequest {
   readonly method: "GET" | "POST";
-  /** With its query. */
+  /** Including the query. */
   readonly path: string;
   readonly body?: {
-    /** `Content-Type` among them. */
+    /** Including `Content-Type`. */
     readonly headers: Readonly<Record<string, string>>;
     readonly data: Uint8Array;
   };
@@ -325,8 +328,9 @@ interface HttpRequest {
 }
 
 /**
- * `absent`: nobody took the connection, so nothing was done. `broken`: it ended before an answer
- * came. `distrusted`: who answered has a certificate that is not believed, or wants one of ours.
+ * `absent`: the connection was not accepted, so nothing was done. `broken`: the connection ended
+ * before the answer. `distrusted`: the server's certificate is not trusted, or the server requires
+ * a client certificate.
  */
 type HttpOutcome =
   | {
@@ -352,13 +356,16 @@ interface HttpConnectionOptions {
   readonly clock: Clock;
   readonly token: string | null;
   readonly tls: TlsMaterial | null;
-  /** Path of a Unix socket; null: over TCP. */
+  /** Path of a Unix socket; null: TCP. */
   readonly socket: string | null;
 }
 
-/** Requests to one agent. Follows no redirects and asks no proxy: a token is for whom it is. */
+/**
+ * Requests to one agent. Follows no redirects and uses no proxy, because the token is meant for
+ * this agent only.
+ */
 export class HttpConnection {
-  /** As people know it: the address, or the path of the socket. */
+  /** For messages: the address, or the path of the socket. */
   readonly url: string;
   readonly #base: string;
   readonly #clock: Clock;
@@ -392,7 +399,7 @@ export class HttpConnection {
         ...(body === undefined ? {} : { body: body.data }),
         ...(this.#tls === null ? {} : { tls: this.#tls }),
         redirect: "manual",
-        // Ours is the deadline; the runtime's own would be five minutes.
+        // The caller's signal sets the deadline; the runtime's own would be five minutes.
         timeout: false,
         signal: controller.signal,
       });
@@ -412,30 +419,30 @@ export class HttpConnection {
     const code = String((thrown as { code?: unknown }).code ?? "");
     if (DISTRUST.test(code)) return { kind: "distrusted", why: messageOf(thrown) };
     if (ABSENT_CODES.has(code)) {
-      return { kind: "absent", why: `nobody answers at ${this.url} (${code})` };
+      return { kind: "absent", why: `no connection to ${this.url} (${code})` };
     }
-    return { kind: "broken", why: `the connection to ${this.url} broke (${code})` };
+    return { kind: "broken", why: `connection to ${this.url} lost (${code})` };
   }
 }
 
-/** Throws USAGE where it is no address, or has something in it that is a secret or not ours. */
+/** Throws USAGE if the text is not a URL, or contains credentials or other unsupported parts. */
 function baseOf(given: string): string {
   const url = URL.parse(given);
   const isHttp = url !== null && (url.protocol === "http:" || url.protocol === "https:");
   if (!isHttp) {
-    throw new HearthError("USAGE", "the address of an agent is no http:// or https:// URL", {
-      fix: "give it as in http://127.0.0.1:7171",
+    throw new HearthError("USAGE", "the agent's address is not an http:// or https:// URL", {
+      fix: "give an address such as http://127.0.0.1:7171",
     });
   }
   if (url.username !== "" || url.password !== "") {
-    throw new HearthError("USAGE", "the address of an agent holds credentials", {
-      fix: "give a token instead",
+    throw new HearthError("USAGE", "the agent's address contains credentials", {
+      fix: "use a token instead",
     });
   }
   return `${url.origin}${url.pathname.replace(/\/+$/, "")}`;
 }
 
-/** The body as JSON; null where it is none. */
+/** Parses the body as JSON; null if it is not valid. */
 function jsonOf(data: Uint8Array): Json {
   try {
     return parseJson(new TextDecoder().decode(data));
@@ -444,7 +451,7 @@ function jsonOf(data: Uint8Array): Json {
   }
 }
 
-/** What an answer that is an error says: a problem's words, or its status. */
+/** Message of an error answer: the problem's detail, or the status. */
 function problemText(status: number, data: Uint8Array): string {
   const body = jsonOf(data);
   if (typeof body !== "object" || body === null || Array.isArray(body)) return `HTTP ${status}`;
@@ -456,9 +463,9 @@ function problemText(status: number, data: Uint8Array): string {
 const VARIABLES = ["NO_PROXY", "no_proxy"] as const;
 
 /**
- * `fetch` past any proxy that the environment names: a proxy would be handed the token, and
- * `http://127.0.0.1` is another host's there. The runtime has no option for it; it looks at the
- * environment before `fetch` returns its promise, so nobody else ever sees the change.
+ * Calls `fetch` without the proxy that the environment may name: a proxy would receive the token,
+ * and `http://127.0.0.1` is a different host there. The runtime has no option for this. It reads
+ * the environment before `fetch` returns its promise, so no other code sees the change.
  */
 function directFetch(url: string, init: BunFetchRequestInit): Promise<Response> {
   const before = VARIABLES.map((name) => process.env[name]);

@@ -13,23 +13,25 @@ function textHash(text: string | null, seed: bigint): bigint {
   return text === null || text === "" ? 0n : xxh3(utf8.encode(text), seed);
 }
 
-/** What a LoRA adapter and a cache salt add to the seed of block hashes; empty ones are none. */
+/** Seed of block hashes for a LoRA adapter and a cache salt; empty text counts as none. */
 export function saltSeed(loraName: string | null, cacheSalt: string | null): bigint {
   return (SEED + textHash(loraName, LORA_SEED) + textHash(cacheSalt, SALT_SEED)) & MASK_64;
 }
 
-/** The share of the salt alone: a chain inherits it from its first block. */
+/** Contribution of the salt; a chain inherits it from its first block. */
 export function saltShare(cacheSalt: string | null): bigint {
   return textHash(cacheSalt, SALT_SEED);
 }
 
-/** The number of a picture or the like by its identifier: 64 hex digits are its own hash. */
+/**
+ * Hash of a multimodal item by its identifier. An identifier of 64 hex digits is a hash already.
+ */
 export function mediaHash(identifier: string): bigint {
   if (/^[0-9a-fA-F]{64}$/.test(identifier)) return BigInt(`0x${identifier.slice(0, 16)}`);
   return xxh3(utf8.encode(identifier), MEDIA_SEED);
 }
 
-/** Of one block's tokens; `media`: of what reaches into it, in any order. */
+/** Hash of one block's tokens. `media`: hashes of the items that extend into it, in any order. */
 export function localHash(
   tokens: Uint32Array,
   seed: bigint = SEED,
@@ -46,15 +48,18 @@ export function localHash(
 }
 
 /**
- * Of each complete block. With EAGLE a block's window is one token longer, so that the last
- * complete one needs the token behind it.
+ * Hash of each complete block. With EAGLE the window of a block is one token longer, so that the
+ * last complete block needs the next token.
  */
 export function localHashes(
   tokens: Uint32Array,
   blockTokens: number,
   options: { readonly seed?: bigint; readonly isEagle?: boolean } = {},
 ): BigUint64Array {
-  assert(Number.isInteger(blockTokens) && blockTokens > 0, "blocks of tokens");
+  assert(
+    Number.isInteger(blockTokens) && blockTokens > 0,
+    "blockTokens must be a positive integer",
+  );
   const window = blockTokens + (options.isEagle ? 1 : 0);
   const hashes: bigint[] = [];
   for (let at = 0; at + window <= tokens.length; at += blockTokens) {
@@ -66,7 +71,7 @@ export function localHashes(
 const pair = new Uint8Array(16);
 const pairView = new DataView(pair.buffer);
 
-/** The name of a block together with all before it: null where it is the first. */
+/** Hash of a block together with all blocks before it. `parent` is null for the first. */
 export function sequenceHash(parent: bigint | null, local: bigint): bigint {
   if (parent === null) return local;
   pairView.setBigUint64(0, parent, true);
@@ -91,7 +96,7 @@ function rotate(value: bigint, bits: bigint): bigint {
   return ((value << bits) | (value >> (64n - bits))) & MASK_64;
 }
 
-/** SipHash-1-3 (Aumasson, Bernstein) under the key of zeros: 64 bits. */
+/** SipHash-1-3 (Aumasson, Bernstein) with an all-zero key: 64 bits. */
 export function sipHash13(data: Uint8Array): bigint {
   let [v0, v1] = [0x736f6d6570736575n, 0x646f72616e646f6dn];
   let [v2, v3] = [0x6c7967656e657261n, 0x7465646279746573n];
@@ -127,8 +132,8 @@ export function sipHash13(data: Uint8Array): bigint {
 const NUMBER_MASK = (1n << 53n) - 1n;
 
 /**
- * The number by which Dynamo knows a worker with a name: SipHash-1-3 of the name and a byte FF, cut
- * to 53 bits, so that a JavaScript number holds it.
+ * Dynamo's number of a named worker: SipHash-1-3 of the name and a byte FF, truncated to 53 bits,
+ * so that a JavaScript number represents it.
  */
 export function workerNumber(name: string): bigint {
   const bytes = new TextEncoder().encode(name);
@@ -139,8 +144,8 @@ export function workerNumber(name: string): bigint {
 }
 
 /**
- * XXH3 with 64 bits and any seed, as Yann Collet's specification of xxHash 0.8 has it. Bun's own
- * takes the low half of a seed only, so it serves where the high half is zero.
+ * XXH3 with 64 bits and any seed, according to Yann Collet's specification of xxHash 0.8. Bun's
+ * implementation uses only the low half of the seed, so it serves if the high half is zero.
  */
 export function xxh3(data: Uint8Array, seed: bigint): bigint {
   return seed >> 32n === 0n ? Bun.hash.xxHash3(data, seed) : xxh3Literal(data, seed);
@@ -186,7 +191,7 @@ function swapBytes(value: bigint): bigint {
   return view.getBigUint64(0, false);
 }
 
-/** Low half of the product of 128 bits, XOR its high half. */
+/** XOR of the low and the high half of the 128-bit product. */
 function fold(a: bigint, b: bigint): bigint {
   const product = a * b;
   return (product & MASK_64) ^ (product >> 64n);
@@ -244,7 +249,7 @@ function upTo16(data: DataView, seed: bigint): bigint {
   return avalanche3(sum & MASK_64);
 }
 
-/** Sixteen bytes of the data with as many of the secret. */
+/** Mixes 16 bytes of data with 16 bytes of the secret. */
 function mix16(data: DataView, at: number, secretAt: number, seed: bigint): bigint {
   const low = u64(data, at) ^ ((u64(SECRET, secretAt) + seed) & MASK_64);
   const high = u64(data, at + 8) ^ ((u64(SECRET, secretAt + 8) - seed) & MASK_64);

@@ -1,11 +1,11 @@
 import type { ResidencyChange, ResidencyTier } from "../../observability/activity/index.ts";
 
-/** A change, and what led to it where the reader computes names of its own. */
+/** A residency change, with its tokens for readers that compute names of their own. */
 export interface FeedChange {
   readonly change: ResidencyChange;
-  /** Of a `stored` all tokens of its blocks, in order; null where they are not known. */
+  /** All tokens of the blocks of a `stored`, in order; null if unknown. */
   readonly tokens: Uint32Array | null;
-  /** Neither LoRA, nor salt, nor media, nor anything else beside the tokens. */
+  /** The blocks have no LoRA, salt, media or other extra keys. */
   readonly isPlain: boolean;
 }
 
@@ -13,18 +13,18 @@ export interface StoredBlock {
   readonly tier: ResidencyTier;
   readonly parent: bigint | null;
   readonly sequence: bigint;
-  /** Null: not known. */
+  /** Null if unknown. */
   readonly local: bigint | null;
   readonly tokens: Uint32Array | null;
   readonly isPlain: boolean;
 }
 
-/** Blocks, one after another, as the fewest changes that say the same in the same order. */
+/** Collects blocks one by one and joins them into the fewest changes, in the same order. */
 export class ChangeList {
   readonly #changes: FeedChange[] = [];
   #stored: StoredBlock[] = [];
   #removed: { readonly tier: ResidencyTier; readonly hashes: bigint[] } | null = null;
-  /** Blocks in the list. */
+  /** Number of blocks in the list. */
   #blocks = 0;
 
   get blocks(): number {
@@ -59,7 +59,7 @@ export class ChangeList {
     this.#changes.push({ change: { kind: "cleared", tier: null }, tokens: null, isPlain: true });
   }
 
-  /** All of them; the list is then empty. */
+  /** Returns all changes and empties the list. */
   take(): FeedChange[] {
     this.#endStored();
     this.#endRemoved();
@@ -104,34 +104,36 @@ function joined(blocks: readonly StoredBlock[]): Uint32Array | null {
   return whole;
 }
 
-/** Why something that an engine said was left out. */
+/** Reasons for skipping an engine's event. */
 export const DROP_REASONS = [
-  /** An event, or a whole batch, that could not be read. */
+  /** The event or the whole batch could not be decoded. */
   "unreadable",
-  /** A batch of another rank than the feed's. */
+  /** The batch is of another rank. */
   "other_rank",
-  /** Sliding windows, state spaces and the like: they do not hold every block of a prefix. */
+  /**
+   * Sliding windows, state spaces and similar groups, which do not have every block of a prefix.
+   */
   "other_group",
   "unknown_medium",
-  /** On a medium that is not the worker's own; of another locality or owner. */
+  /** The medium is not the worker's own: another locality or owner. */
   "external",
-  /** Blocks of another size than the feed's. */
+  /** The block size differs from the ingest's. */
   "block_size",
   /** A last page with fewer tokens than a block. */
   "partial_block",
-  /** More tokens than its blocks hold: which of them are there cannot be told. */
+  /** More tokens than the listed blocks hold, so that the blocks cannot be matched to tokens. */
   "skipped_blocks",
   /** A block that names itself as its parent. */
   "own_parent",
-  /** Of a parent that is not known, and there is no room to keep it until the parent comes. */
+  /** The parent is unknown, and the table of waiting blocks is full. */
   "unknown_parent",
-  /** Without tokens, of a block that is not known. */
+  /** An unknown block without tokens. */
   "placeholder",
   /** A LoRA adapter without a name. */
   "unnamed_lora",
-  /** More blocks than the feed may know. */
+  /** The limit of known blocks is reached. */
   "too_many",
-  /** A removal of what was not known to be there. */
+  /** Removal of a block that was not known to be resident. */
   "not_held",
 ] as const;
 export type DropReason = (typeof DROP_REASONS)[number];
@@ -139,19 +141,19 @@ export type DropReason = (typeof DROP_REASONS)[number];
 export interface FeedCounts {
   batches: number;
   events: number;
-  /** Blocks of events that were taken: stored (each copy), announced once more, removed. */
+  /** Blocks of applied events: stored (each copy), announced again, removed. */
   stored: number;
   reannounced: number;
   removed: number;
-  /** Times that numbers were missing. */
+  /** Gaps in the sequence numbers. */
   gaps: number;
   restarts: number;
   replays: number;
-  /** Batches that a replay brought. */
+  /** Batches received by replay. */
   replayed: number;
-  /** Batches that are lost for good, as far as numbers tell. */
+  /** Batches that are lost, according to the sequence numbers. */
   lostBatches: number;
-  /** Events; of removals, blocks. */
+  /** Events; for removals, blocks. */
   readonly dropped: Record<DropReason, number>;
 }
 
@@ -170,7 +172,7 @@ export function noCounts(): FeedCounts {
   };
 }
 
-/** Reasons after which the engine may hold blocks that the feed does not know. */
+/** Reasons after which the engine may have blocks that the ingest does not know. */
 export const LOSSES: ReadonlySet<DropReason> = new Set([
   "unreadable",
   "block_size",

@@ -12,27 +12,27 @@ import {
   placeOf,
 } from "./known-blocks.ts";
 
-/** Blocks that wait for their parents; each keeps its tokens. */
+/** Maximum blocks that wait for their parents. Each keeps its tokens. */
 const ORPHANS_MAX = 2 ** 16;
-/** A book with more blocks names those that are gone before it says that all are. */
+/** With more blocks, a clear publishes removals first and `cleared` at the end. */
 const CLEARED_AT_ONCE = 4_096;
-/** Blocks that one step forgets, places or announces. */
+/** Blocks forgotten, placed or announced per step. */
 const BLOCKS_A_STEP = 256;
-/** Removals of unknown blocks that are remembered. */
+/** Maximum remembered removals of unknown blocks. */
 const GONE_MAX = 2 ** 16;
 
-/** What became of one copy of a block. `full`: there is no room for the block. */
+/** Outcome of one copy of a block. `full`: the table of blocks is full. */
 export type CopyOutcome = "stored" | "reannounced" | "full";
 
-/** All that is kept of one engine's blocks, for a file. */
-export interface BookState {
+/** The state of one engine's blocks, for a file. */
+export interface EngineBlocksState {
   readonly gone: Iterable<BlockName>;
   readonly hasForgottenGone: boolean;
   readonly known: Iterable<readonly [BlockName, KnownBlock]>;
   readonly orphans: Iterable<OrphanBlock>;
 }
 
-/** What is before a run: the block of that name, or null the start of a prompt. */
+/** The position before a run: the block of that name, or null at the start of a prompt. */
 export interface RunPlace {
   readonly start: ChainStart;
   readonly before: BlockName | null;
@@ -48,17 +48,17 @@ export interface BlockRun {
 }
 
 /**
- * The blocks of one engine: those whose sequence hash is known, and those that wait for their
- * parents to be known. Collects what changes for readers.
+ * The blocks of one engine: those with a known sequence hash, and those that wait for their
+ * parents. Collects the changes for readers.
  *
  * vLLM publishes one `stored` for each copy of a block on the device and one `removed` for each
- * that goes, so copies are counted. Two things look the same: a request that announces again what
- * it reuses (`kv_cache_report_mode`), and one that stores second copies from the first block of its
- * prompt on (a prompt of exactly one block, `prompt_logprobs`). Copies of such runs are kept as
- * those that may be there. Once the certain ones are gone, the block is removed for readers, and a
- * doubt is counted until a later event shows whether the device has it.
+ * copy that goes, so copies are counted. Two cases look the same: a request that announces reused
+ * blocks again (`kv_cache_report_mode`), and one that stores second copies from the first block of
+ * its prompt (a prompt of exactly one block, `prompt_logprobs`). Copies of such runs are counted as
+ * possible. When the certain copies are gone, the block is removed for readers and counted as a
+ * doubt until a later event shows whether the device has it.
  */
-export class BlockBook {
+export class EngineBlocks {
   readonly #native: Native;
   readonly #known: KnownBlocks;
   readonly #orphans: OrphanBlocks;
@@ -79,11 +79,11 @@ export class BlockBook {
   get orphans(): number {
     return this.#orphans.size;
   }
-  /** Certain copies on the device of blocks whose sequence hash is known. */
+  /** Certain copies on the device of blocks with a known sequence hash. */
   get deviceCopies(): number {
     return this.#known.deviceCopies;
   }
-  /** Blocks of which it is unknown whether the device has a copy. */
+  /** Blocks for which it is unknown whether the device has a copy. */
   get doubts(): number {
     return this.#known.doubts;
   }
@@ -91,7 +91,7 @@ export class BlockBook {
     return this.#known.hasForgottenDoubts;
   }
 
-  /** The certain copies are all that the device has. */
+  /** Discards possible copies: the certain ones are all that the device has. */
   settle(): void {
     this.#known.settle();
   }
@@ -100,17 +100,17 @@ export class BlockBook {
     return this.#known.get(name);
   }
 
-  /** Blocks in the changes since they were last taken. */
+  /** Number of blocks in the changes since the last `takeChanges`. */
   get changedBlocks(): number {
     return this.#changes.blocks;
   }
 
-  /** What changed since it was last asked. */
+  /** Returns the changes since the last call. */
   takeChanges(): FeedChange[] {
     return this.#changes.take();
   }
 
-  /** In steps: readers must not forget a million blocks in one turn. */
+  /** Runs in steps, because readers must not remove a million blocks in one turn. */
   *clearSteps(): Generator<void, void> {
     if (this.#known.size > CLEARED_AT_ONCE) {
       for (const some of this.#known.takeAll(BLOCKS_A_STEP)) {
@@ -130,8 +130,8 @@ export class BlockBook {
   }
 
   /**
-   * A run behind a known block, or from the first of a prompt on, in steps. `isComplete`: a block
-   * without a copy here has none on the device. `count` is called with the outcome of each block.
+   * Adds a run after a known block or at the start of a prompt, in steps. `isComplete`: a block
+   * without a copy here has none on the device. `count` receives the outcome of each block.
    */
   *addSteps(
     run: BlockRun,
@@ -139,7 +139,7 @@ export class BlockBook {
     count: (outcome: CopyOutcome) => void,
   ): Generator<void, void> {
     let isAgain = before === null && run.tier === "device";
-    // All of what is announced again is held.
+    // All blocks of a repeated announcement are resident.
     if (isAgain && isComplete) isAgain = yield* this.#mayHoldSteps(run.names);
     if (before !== null && run.tier === "device") yield* this.#proveSteps(before, isComplete);
     let place = { parent: start.parent, before };
@@ -160,7 +160,7 @@ export class BlockBook {
     return true;
   }
 
-  /** A request that stores behind a block holds that one and all before it. */
+  /** A request that stores after a block keeps that block and all before it resident. */
   *#proveSteps(last: BlockName, isComplete: boolean): Generator<void, void> {
     const isNews = !isComplete && !this.#known.holds(last, "device");
     if (this.#known.doubts === 0 && !isNews) return;
@@ -169,14 +169,14 @@ export class BlockBook {
       if (steps > 0 && steps % BLOCKS_A_STEP === 0) yield;
       const block: KnownBlock | null = this.#known.get(name);
       if (block === null) return;
-      // If all is known, a block without a copy lost its name while the request held it.
+      // If the state is complete, a block without a copy lost its name while the request used it.
       const isOpen = !isComplete || block.perhaps > 0;
       if (isOpen && this.#known.prove(name)) this.#announce(block, "device");
       name = block.before;
     }
   }
 
-  /** The last block. */
+  /** Adds the last block of the run. */
   #add(
     { names, blocks, tier, blockTokens }: BlockRun,
     { salt, ...place }: Omit<PlacedBlock, "sequence">,
@@ -205,7 +205,9 @@ export class BlockBook {
     return { parent, before };
   }
 
-  /** A run behind a block that is not known: it waits. False: there is no room. */
+  /**
+   * Keeps a run after an unknown block until the block is known. Returns false if the table is full.
+   */
   *keepSteps(
     { names, blocks, tier, blockTokens }: BlockRun,
     before: BlockName,
@@ -234,7 +236,7 @@ export class BlockBook {
     return true;
   }
 
-  /** One more copy of a block by its name alone. False: there is no such block. */
+  /** Adds a copy of a block by its name alone. Returns false if the block is unknown. */
   addKnown(name: BlockName, tier: ResidencyTier): boolean {
     const block = this.#known.get(name);
     if (block !== null) {
@@ -246,7 +248,7 @@ export class BlockBook {
     return orphan !== null;
   }
 
-  /** One copy less. False: none is known. */
+  /** Removes one copy. Returns false if none is known. */
   remove(name: BlockName, tier: ResidencyTier): boolean {
     const block = this.#known.dropCopy(name, tier);
     if (block === "others") return true;
@@ -257,7 +259,7 @@ export class BlockBook {
     return this.#orphans.dropCopy(name, tier);
   }
 
-  /** Remembers that an unknown block is not on the device. */
+  /** Records that an unknown block is not on the device. */
   removeUnknown(name: BlockName): void {
     if (this.#gone.size < GONE_MAX) this.#gone.add(name);
     else this.#hasForgottenGone = true;
@@ -268,9 +270,9 @@ export class BlockBook {
   }
 
   /**
-   * What the first blocks of a prompt are called by the engine. A block that waits for its parent
-   * shows that the engine held all blocks before it when it was stored: those that were not
-   * removed since are held.
+   * Provides the engine's names of the first blocks of a prompt. A block that waits for its parent
+   * proves that the engine had all blocks before it when it was stored; those not removed since are
+   * still resident.
    */
   learn({ names, blocks, blockTokens }: BlockRun, start: ChainStart): void {
     const last = names.findLastIndex((name) => this.#orphans.isWaitedFor(name));
@@ -287,7 +289,7 @@ export class BlockBook {
     }
   }
 
-  state(): BookState {
+  state(): EngineBlocksState {
     return {
       gone: this.#gone,
       hasForgottenGone: this.#hasForgottenGone,
@@ -296,8 +298,8 @@ export class BlockBook {
     };
   }
 
-  /** Into an empty book. Readers hear of it with `announceAll`. */
-  restore(state: BookState): void {
+  /** Restores into an empty table. Readers are notified by `announceAll`. */
+  restore(state: EngineBlocksState): void {
     this.#hasForgottenGone = state.hasForgottenGone;
     for (const name of state.gone) this.#gone.add(name);
     for (const [name, block] of state.known) this.#known.restore(name, block);
@@ -313,18 +315,20 @@ export class BlockBook {
     }
   }
 
-  /** Without what led to its hash: readers that name blocks themselves do without it. */
+  /** Announces without tokens; readers that compute names of their own do not need them. */
   #announce({ sequence, parent }: PlacedBlock, tier: ResidencyTier): void {
     this.#changes.stored({ tier, parent, sequence, local: null, tokens: null, isPlain: false });
   }
 
-  /** Takes over what waited under that name for its parent. */
+  /** Takes over the copies of the waiting block with that name. */
   #adopt(name: BlockName, block: PlacedBlock): void {
     const orphan = this.#orphans.take(name);
     if (orphan !== null) this.#place(name, orphan.copies, block);
   }
 
-  /** A block is known: those that waited for it are, too, and those that waited for them. */
+  /**
+   * Resolves the blocks that waited for a block which is now known, and those that waited for them.
+   */
   *#linkSteps(name: BlockName, blockTokens: number): Generator<void, void> {
     if (!this.#orphans.isWaitedFor(name)) return;
     const names = [name];
@@ -349,7 +353,7 @@ export class BlockBook {
     this.#place(name, copies, block, made);
   }
 
-  /** Where there is no room it is lost, as if the engine had none. */
+  /** If the table is full, the block is dropped as if the engine had no copy. */
   #place(
     name: BlockName,
     copies: readonly number[],
@@ -358,7 +362,7 @@ export class BlockBook {
   ): void {
     const block = () => ({ sequence, parent, before, salt });
     if (copies.every((count) => count === 0)) {
-      // Its children need it, and nothing else.
+      // Only its children need the block.
       if (this.#known.addCopies(name, "device", block)) this.#known.dropCopy(name, "device");
       return;
     }
@@ -387,23 +391,22 @@ function pieceOf(
   };
 }
 
-/** A block whose sequence hash is not known yet, because that of its parent is not. */
+/** A block whose sequence hash is unknown because its parent's hash is. */
 export interface OrphanBlock {
   readonly name: BlockName;
   readonly parent: BlockName;
-  /** Its own copy. */
+  /** A copy owned by this object. */
   readonly tokens: Uint32Array;
   readonly extras: BlockExtras | null;
   readonly loraName: string | null;
-  /** Null: its parent's. */
+  /** Null: the salt of its parent. */
   readonly salt: string | null;
   readonly copies: Copies;
 }
 
 /**
- * Blocks that wait for their parents: a feed that begins late hears of the children of blocks that
- * the engine stored before. Bounded by their number. One without copies stays while a child needs
- * it.
+ * Blocks that wait for their parents: an ingest that starts late receives children of blocks that
+ * the engine stored before. Bounded in number. A block without copies stays while a child needs it.
  */
 class OrphanBlocks {
   readonly #max: number;
@@ -417,7 +420,7 @@ class OrphanBlocks {
   get size(): number {
     return this.#byName.size;
   }
-  /** Whether `count` more have room. */
+  /** Whether `count` more blocks fit. */
   hasRoom(count: number): boolean {
     return this.#byName.size + count <= this.#max;
   }
@@ -426,7 +429,7 @@ class OrphanBlocks {
     return this.#byName.get(name) ?? null;
   }
 
-  /** Whether a block that waits names it as its parent. */
+  /** Whether a waiting block names it as its parent. */
   isWaitedFor(name: BlockName): boolean {
     return this.#children.has(name);
   }
@@ -435,7 +438,7 @@ class OrphanBlocks {
     return this.#byName.values();
   }
 
-  /** With its copies; one of that name that is there already stays. */
+  /** Adds a block with its copies. An existing block of the same name stays. */
   add(block: OrphanBlock): OrphanBlock {
     const known = this.#byName.get(block.name);
     if (known !== undefined) return known;
@@ -450,7 +453,7 @@ class OrphanBlocks {
     block.copies[placeOf(tier)]++;
   }
 
-  /** False: it had none. */
+  /** Returns false if it had no copy. */
   dropCopy(name: BlockName, tier: ResidencyTier): boolean {
     const block = this.#byName.get(name);
     const place = placeOf(tier);
@@ -460,7 +463,7 @@ class OrphanBlocks {
     return true;
   }
 
-  /** Takes one out, with its copies: it is known by now. */
+  /** Removes and returns a block that is now known. */
   take(name: BlockName): OrphanBlock | null {
     const block = this.#byName.get(name);
     if (block === undefined) return null;
@@ -468,7 +471,7 @@ class OrphanBlocks {
     return block;
   }
 
-  /** Takes out those whose parent that is. */
+  /** Removes and returns the blocks with this parent. */
   takeChildren(parent: BlockName): readonly OrphanBlock[] {
     const children = [...(this.#children.get(parent) ?? [])];
     for (const child of children) this.#remove(child);
@@ -487,7 +490,7 @@ class OrphanBlocks {
     if (siblings?.size === 0) this.#children.delete(block.parent);
   }
 
-  /** Up the chain, as far as there is neither a copy nor a child. */
+  /** Walks up the chain and removes blocks without a copy or a child. */
   #forgetUnneeded(block: OrphanBlock): void {
     let at: OrphanBlock | undefined = block;
     while (at?.copies.every((copies) => copies === 0) && !this.#children.has(at.name)) {
@@ -497,19 +500,19 @@ class OrphanBlocks {
   }
 }
 
-/** Consecutive blocks, as one event has them. */
+/** Consecutive blocks of one event. */
 interface EventBlocks {
-  /** Of whole blocks. */
+  /** Tokens of whole blocks. */
   readonly tokens: Uint32Array;
   readonly loraName: string | null;
-  /** One entry a block; null: none has any. */
+  /** One entry per block; null if no block has extra keys. */
   readonly extras: readonly (BlockExtras | null)[] | null;
 }
 
-/** What is before the first of them. */
+/** The position before the first block. */
 interface ChainStart {
   readonly parent: bigint | null;
-  /** What the prompt's salt adds to seeds. */
+  /** Contribution of the prompt's salt to the seeds. */
   readonly salt: bigint;
 }
 
@@ -518,7 +521,7 @@ interface BlockChain {
   readonly sequence: BigUint64Array;
 }
 
-/** Hashes of each block's own tokens, and of the prefixes that end there. */
+/** Hashes of each block's own tokens, and of the prefixes ending at each block. */
 function chainOf(
   native: Native,
   blockTokens: number,
@@ -543,23 +546,23 @@ function chainOf(
   return into;
 }
 
-/** Neither LoRA, nor salt, nor anything else beside the tokens. */
+/** The blocks have no LoRA, salt or other extra keys. */
 function isPlain({ loraName, extras }: EventBlocks, { salt }: ChainStart): boolean {
   if (salt !== 0n || loraName !== null) return false;
   return extras?.every((one) => isEmpty(one)) ?? true;
 }
 
-/** Dynamo's router marks salts so when it hands them to vLLM. */
+/** Prefix with which Dynamo's router marks salts for vLLM. */
 const SALT_PREFIX = "dynamo-cache-salt:";
 
-/** Of the first block; null: it says none, and the chain has its parent's. */
+/** Salt of the first block; null if the event has none and the chain inherits its parent's. */
 export function saltOf(event: EngineEvent & { kind: "stored" }): string | null {
   const salt = event.cacheSalt ?? event.extras?.[0]?.cacheSalt ?? null;
   if (salt === null || salt === "") return null;
   return salt.startsWith(SALT_PREFIX) ? salt.slice(SALT_PREFIX.length) : salt;
 }
 
-/** The share of seeds of a salt; of none, the parent's. */
+/** Contribution of a salt to the seeds; without a salt, the parent's contribution. */
 export function shareOf(salt: string | null, parents: bigint): bigint {
   return salt === null ? parents : saltShare(salt);
 }
@@ -570,7 +573,7 @@ function isEmpty(extras: BlockExtras | null): boolean {
   return loraName === null && cacheSalt === null && media.length === 0 && embeddings === null;
 }
 
-/** What makes a block's hash another than that of its tokens; no router can know embeddings. */
+/** Media hashes that change a block's hash. A router cannot know embeddings. */
 function mediaOf(extras: BlockExtras | null): bigint[] {
   if (extras === null) return [];
   const hashes = extras.media.map(({ id }) => mediaHash(id));

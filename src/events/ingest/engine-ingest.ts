@@ -18,45 +18,48 @@ export interface EngineFeedOptions {
   readonly native: Native;
   readonly clock: Clock;
   readonly random: Random;
-  /** Of one rank: where its engine publishes, and where it replays what was missed, if it does. */
+  /**
+   * Endpoints of one rank: where its engine publishes, and where it replays missed batches, if it
+   * does.
+   */
   readonly endpoint: string;
   readonly replayEndpoint: string | null;
-  /** Beginning of the topic; empty: any. */
+  /** Topic prefix; empty: all topics. */
   readonly topic: string;
   readonly rank: number;
-  /** The size that the engine's blocks should have; null: the size that its events say. */
+  /** Expected block size in tokens; null: the size in the engine's events. */
   readonly blockTokens: number | null;
-  /** Blocks whose names are remembered; 2^20 where left out. */
+  /** Maximum remembered blocks. Default: 2^20. */
   readonly knownBlocksMax?: number;
-  /** Blocks of the engine's own cache, as the engine says; null: not known. */
+  /** Number of blocks in the engine's cache, as reported by the engine; null if unknown. */
   readonly totalBlocks?: number | null;
-  /** What a feed before this one knew. Believed once a replay shows its last batch again. */
+  /** State saved by an earlier ingest. It is trusted once a replay shows its last batch again. */
   readonly saved?: SavedFeed | null;
   readonly answerMs?: number;
 }
 
 /** Called in order; must not throw. */
 export interface EngineFeedListener extends AppliedChanges {
-  /** Whether all that the engine holds is known. */
+  /** Whether all blocks of the engine are known. */
   known(isKnown: boolean): void;
-  /** Another run of the engine; what the run before held is cleared. */
+  /** The engine restarted; blocks of the previous run are cleared. */
   restarted?(): void;
-  /** Whether the engine still is as `saved` has it; where not, what was saved is discarded. */
+  /** Whether the engine still matches the saved state; if not, that state is discarded. */
   restored?(isConfirmed: boolean): void;
-  /** Whether the engine can be heard. */
+  /** Whether the engine's events are received. */
   heard(isHeard: boolean): void;
 }
 
 const KNOWN_BLOCKS_MAX = 2 ** 20;
 const ANSWER_MS = 2_000;
-/** A replay that fails is asked for so often, after longer and longer waits. */
+/** Attempts of a failing replay, with growing waits. */
 const ATTEMPTS = 5;
 const RETRY_MS = 200;
 
 /**
- * Follows the KV events of one rank of an engine: numbers in order, each once, holes filled from
- * the engine's buffer, restarts seen. What cannot be got any more is lost: the picture then starts
- * anew, from what the engine still has, or without a replay endpoint from what it says next.
+ * Follows the KV events of one rank of an engine: applies numbers in order, each once, fills gaps
+ * from the engine's buffer, and detects restarts. If a gap cannot be filled, the state restarts
+ * from what the engine still buffers, or without a replay endpoint from its next events.
  */
 export class EngineFeed implements AsyncDisposable {
   readonly counts: FeedCounts = noCounts();
@@ -68,18 +71,18 @@ export class EngineFeed implements AsyncDisposable {
   readonly #replay: Replay | null;
   readonly #waiting = new WaitingBatches();
   readonly #stopping = new AbortController();
-  /** The number that comes next; null: nothing was heard so far. */
+  /** The next expected number; null before the first batch. */
   #next: number | null = null;
-  /** The last that came live over this connection, applied or not; null: none did. */
+  /** The last live number on this connection, applied or not; null if none. */
   #heard: number | null = null;
-  /** What the last batch was: another run may use its number again. */
+  /** Hash of the last batch, because another run may reuse its number. */
   #lastPayload = 0n;
   #isNewConnection = false;
-  /** What was saved is not shown to be true yet. */
+  /** The saved state is not confirmed yet. */
   #isUnconfirmed = false;
-  /** Nothing of what the engine published is missing. */
+  /** Every published batch was applied. */
   #isCurrent = false;
-  /** Goes up when something is missing: what was applied before shows nothing any more. */
+  /** Incremented when a batch is missing: proofs from before are void. */
   #losses = 0;
   #replaying: Promise<void> | null = null;
   #isKnown = false;
@@ -118,11 +121,11 @@ export class EngineFeed implements AsyncDisposable {
   get state() {
     return this.#subscriber.state;
   }
-  /** What its events say; null: nothing so far. */
+  /** Block size in the engine's events; null before the first. */
   get engineBlockTokens(): number | null {
     return this.#translator.isSizeSure ? this.#translator.blockTokens : null;
   }
-  /** Whether nothing of what the engine published is missing; before the feed began may be. */
+  /** Whether no batch is missing since this ingest began. */
   get isCurrent(): boolean {
     return this.#isCurrent;
   }
@@ -135,14 +138,14 @@ export class EngineFeed implements AsyncDisposable {
     return this.#translator.isWaitedFor(name);
   }
 
-  /** What the blocks of a prompt are called, for those that wait for their parents. */
+  /** Provides the names of a prompt's blocks, for blocks that wait for their parents. */
   learn(names: readonly BlockName[], prompt: Pick<NamedPrompt, "tokens" | "cacheSalt">): void {
     if (this.#replaying !== null || !this.#sink.isIdle) return;
-    this.#sink.tell(this.#translator.learn(names, prompt));
+    this.#sink.report(this.#translator.learn(names, prompt));
     this.#report();
   }
 
-  /** What it knows, for a file; null: nothing that a later feed could confirm. */
+  /** Returns the state for a file; null without a batch that a later ingest could confirm. */
   async save(): Promise<Uint8Array[] | null> {
     while (!this.#sink.isIdle && !this.#stopping.signal.aborted) {
       await new Promise<void>((resolve) => this.#sink.afterwards(resolve));
@@ -150,7 +153,7 @@ export class EngineFeed implements AsyncDisposable {
     const isReady = this.#replay !== null && this.#isCurrent && this.#replaying === null;
     if (!isReady || !this.#sink.isIdle || this.#next === null || this.#next === 0) return null;
     const head = { next: this.#next, lastPayload: this.#lastPayload };
-    // Copies are counted, so batches that come meanwhile wait.
+    // Copies are counted, so batches that arrive meanwhile wait.
     const pages = encodeFeed({ ...head, ...this.#translator.state() }, this.#stopping.signal);
     this.#replaying = pages.then(() => {
       this.#replaying = null;
@@ -172,7 +175,7 @@ export class EngineFeed implements AsyncDisposable {
     this.#listener.heard(true);
     this.#isNewConnection = true;
     this.#heard = null;
-    // Nothing may follow for a while: what the engine has is asked for at once.
+    // The engine may stay silent for a while, so its buffer is requested at once.
     if (this.#replay !== null) this.#recover();
   }
 
@@ -181,7 +184,7 @@ export class EngineFeed implements AsyncDisposable {
     this.#listener.heard(false);
   }
 
-  /** Topic, number and payload. */
+  /** Handles a message: topic, number and payload. */
   #take(message: ZmtpMessage): void {
     const [number, payload] = message.slice(-2);
     if (message.length < 3 || number?.length !== 8 || payload === undefined) {
@@ -197,7 +200,7 @@ export class EngineFeed implements AsyncDisposable {
     else this.#live(sequence, payload);
   }
 
-  /** Another run of the engine, with its first batch next. */
+  /** Starts over after an engine restart; its first batch is next. */
   #restarted(): void {
     this.counts.restarts++;
     this.#sink.afterwards(() => this.#listener.restarted?.());
@@ -211,7 +214,7 @@ export class EngineFeed implements AsyncDisposable {
     this.#isUnconfirmed = true;
   }
 
-  /** The engine still has the last batch of what was saved: it is the same run. */
+  /** The engine still has the last batch of the saved state: it is the same run. */
   #confirm(): void {
     this.#isUnconfirmed = false;
     this.#sink.afterwards(() => this.#listener.restored?.(true));
@@ -232,7 +235,8 @@ export class EngineFeed implements AsyncDisposable {
       return;
     }
     if (sequence < next) {
-      // A replay brought it already; without one it is another run, over a new connection.
+      // A replay brought the batch already. Without replay, over a new connection, it is another
+      // run.
       if (this.#replay !== null && !this.#isNewConnection) return;
       this.#restarted();
       this.#waiting.take();
@@ -251,7 +255,7 @@ export class EngineFeed implements AsyncDisposable {
   }
 
   #apply(sequence: number, payload: Uint8Array): void {
-    // The first word ever: whatever the engine published before is not known.
+    // On the first batch ever, earlier batches of the engine are unknown.
     const isFirst = this.#next === null;
     this.#next = sequence + 1;
     this.#lastPayload = Bun.hash.xxHash3(payload);
@@ -261,14 +265,14 @@ export class EngineFeed implements AsyncDisposable {
     this.#replay?.pause();
   }
 
-  /** All that came is taken: once it is applied nothing is missing. */
+  /** All received batches are queued: once they are applied, none is missing. */
   #applied(): void {
     const losses = this.#losses;
     this.#sink.afterwards(() => {
       if (this.#losses !== losses) return;
       this.#isCurrent = true;
       if (this.#translator.takeNeedsReplay() && this.#replay !== null) {
-        // Blocks of another size were left out: they are asked for again.
+        // Blocks of another size were skipped and must be requested again.
         this.#begin(null);
         this.#recover();
       }
@@ -282,7 +286,7 @@ export class EngineFeed implements AsyncDisposable {
     this.#report();
   }
 
-  /** Nothing of before is true any more; null: nothing was heard so far. */
+  /** Discards the state. Null: nothing was received so far. */
   #begin(next: number | null): void {
     this.#next = next;
     this.#lastPayload = 0n;
@@ -299,7 +303,7 @@ export class EngineFeed implements AsyncDisposable {
     });
   }
 
-  /** False: nobody knows what is missing. */
+  /** Returns false if the missing range is unknown. */
   async #recoverAll(): Promise<boolean> {
     const { clock } = this.#options;
     const { signal } = this.#stopping;
@@ -315,16 +319,17 @@ export class EngineFeed implements AsyncDisposable {
     }
     const { first } = this.#waiting;
     if (first === null || signal.aborted) return false;
-    // The engine does not have what is missing, or does not answer: it is lost.
+    // The engine does not have the missing batches or does not answer: they are lost.
     this.counts.lostBatches += Math.max(0, first - (this.#next ?? 0));
     this.#begin(first);
     return true;
   }
 
-  /** True: the engine gave all it still has of what is missing. */
+  /** Returns true if the engine sent everything it still has of the missing batches. */
   async #replayOnce(): Promise<boolean> {
     const before = this.#next ?? 0;
-    // The last batch comes once more, to see whether it is the same: numbers alone do not tell.
+    // The last batch is requested again to compare its content, because numbers alone do not
+    // identify a run.
     const isChecked = before > 0 && (this.#isNewConnection || this.#isUnconfirmed);
     const from = isChecked ? before - 1 : before;
     let first: number | null = null;
@@ -347,7 +352,7 @@ export class EngineFeed implements AsyncDisposable {
     }
     if (outcome === "other") this.#restarted();
     else {
-      // Its buffer does not lead back so far, or it is another run that counts further by now.
+      // The buffer starts later, or the engine restarted and has counted further.
       this.counts.lostBatches += Math.max(0, first! - before);
       this.#begin(null);
     }
@@ -363,15 +368,15 @@ export class EngineFeed implements AsyncDisposable {
     return isWhole;
   }
 
-  /** An engine that has published nothing holds nothing. */
+  /** An engine that has published nothing has no blocks. */
   #beginIfSilent(): void {
     if (this.#next === null) this.#begin(0);
   }
 
-  /** False: there is a hole before it. */
+  /** Returns false if there is a gap before the batch. */
   #replayed(sequence: number, payload: Uint8Array): boolean {
     const next = this.#next;
-    // The first word ever: what the engine does not have any more was before our time.
+    // On the first batch ever, batches that the engine no longer has predate this ingest.
     if (next !== null && sequence > next) return false;
     if (next !== null && sequence < next) return true;
     this.counts.replayed++;
@@ -379,7 +384,7 @@ export class EngineFeed implements AsyncDisposable {
     return true;
   }
 
-  /** What came meanwhile. */
+  /** Processes the live batches that waited. */
   #drain(isWhole: boolean): void {
     const waiting = this.#waiting.take();
     if (this.#stopping.signal.aborted) return;
@@ -398,36 +403,35 @@ export class EngineFeed implements AsyncDisposable {
   }
 }
 
-/** Blocks whose changes are told at once. */
-const TOLD_BLOCKS = 256;
-/** More than this waiting holds the engine back; the queue itself has no bound. */
+/** Maximum blocks reported per call. */
+const REPORTED_BLOCKS = 256;
+/** Limits above which the engine is held back; the queue itself is unbounded. */
 const FULL_BATCHES = 1_024;
 const FULL_BYTES = 16 * 2 ** 20;
 
-/** What becomes of batches; called in order. Must not throw. */
+/** Receives the results of batches in order. Must not throw. */
 interface AppliedChanges {
   changes(changes: readonly FeedChange[]): void;
-  /** The size of the engine's blocks, before the first changes of blocks of that size. */
+  /** Block size of the engine, reported before the first changes with that size. */
   blockTokens?(size: number): void;
 }
 
 /**
- * Where a feed leaves what it took, in the order of its numbers. The feed decides which batch is
- * next and which are missing; here they are decoded and applied, each whole and in order, however
- * late.
+ * Queue of accepted batches, in order of their numbers. The ingest decides which batch is next and
+ * which are missing; the sink decodes and applies each batch completely and in order, however late.
  */
 interface BatchSink extends Disposable {
-  /** `isFirst`: nothing was heard before it; `isFromStart`: it is the engine's first batch. */
+  /** `isFirst`: no batch came before. `isFromStart`: the engine's first batch. */
   batch(payload: Uint8Array, isFirst: boolean, isFromStart: boolean): void;
-  /** Nothing of before counts. `isComplete`: the engine's events come from the first on. */
+  /** Discards the state. `isComplete`: the engine's events come from the first on. */
   reset(isComplete: boolean): void;
-  /** Tells all that is known. */
+  /** Reports all known blocks. */
   announce(): void;
-  /** Calls `run` behind all that came before. */
+  /** Calls `run` after all earlier batches. */
   afterwards(run: () => void): void;
-  /** Whether all that came is applied. */
+  /** Whether all queued batches are applied. */
   readonly isIdle: boolean;
-  /** Whether the sender should wait until `onRoom`. */
+  /** Whether the sender should wait for `onRoom`. */
   readonly isFull: boolean;
 }
 
@@ -436,25 +440,25 @@ interface BatchApplierOptions {
   readonly translator: Translator;
   readonly counts: FeedCounts;
   readonly listener: AppliedChanges;
-  /** Called when it is full no more. */
+  /** Called when a full queue has room again. */
   onRoom(): void;
 }
 
 type Work = () => Generator<void, void>;
 
-/** Decodes and applies batches on this thread, in slices of one source for each feed. */
+/** Decodes and applies batches on this thread, in slices of one source per ingest. */
 class BatchApplier implements BatchSink {
   readonly #options: BatchApplierOptions;
   readonly #queue: TurnQueue<Work>;
-  /** The size that the listener was told; null: none. */
-  #toldSize: number | null = null;
+  /** The size reported to the listener; null if none. */
+  #reportedSize: number | null = null;
   #wasFull = false;
 
   constructor(options: BatchApplierOptions) {
     this.#options = options;
     this.#queue = new TurnQueue({
       source: loopTurns.source(),
-      // A batch that was taken is never dropped: the feed holds the engine back instead.
+      // An accepted batch is never dropped; the engine is held back instead.
       itemsMax: Number.POSITIVE_INFINITY,
       bytesMax: Number.POSITIVE_INFINITY,
       run: (work) => this.#run(work),
@@ -481,11 +485,11 @@ class BatchApplier implements BatchSink {
   }
 
   reset(isComplete: boolean): void {
-    this.#queue.push(() => this.#told(this.#options.translator.resetSteps(isComplete)));
+    this.#queue.push(() => this.#reported(this.#options.translator.resetSteps(isComplete)));
   }
 
   announce(): void {
-    this.#queue.push(() => this.#told(this.#options.translator.announceSteps()));
+    this.#queue.push(() => this.#reported(this.#options.translator.announceSteps()));
   }
 
   afterwards(run: () => void): void {
@@ -495,12 +499,12 @@ class BatchApplier implements BatchSink {
     });
   }
 
-  /** Tells changes that something else than a batch led to. */
-  tell(changes: readonly FeedChange[]): void {
+  /** Reports changes that did not come from a batch. */
+  report(changes: readonly FeedChange[]): void {
     const { translator, listener } = this.#options;
     const size = translator.blockTokens;
-    if (size !== null && size !== this.#toldSize) {
-      this.#toldSize = size;
+    if (size !== null && size !== this.#reportedSize) {
+      this.#reportedSize = size;
       listener.blockTokens?.(size);
     }
     if (changes.length > 0) listener.changes(changes);
@@ -522,18 +526,18 @@ class BatchApplier implements BatchSink {
     const batch = yield* engineBatchSteps(payload);
     if (!batch.ok) translator.drop("unreadable");
     else if (batch.value.rank !== rank) counts.dropped.other_rank++;
-    else yield* this.#told(translator.applySteps(batch.value.events));
+    else yield* this.#reported(translator.applySteps(batch.value.events));
     counts.batches++;
   }
 
-  /** Tells what the steps lead to, some at a time. */
-  *#told(steps: Generator<void, void>): Generator<void, void> {
+  /** Reports the changes of the steps, some at a time. */
+  *#reported(steps: Generator<void, void>): Generator<void, void> {
     const { translator } = this.#options;
     for (const _step of steps) {
-      if (translator.changedBlocks >= TOLD_BLOCKS) this.tell(translator.take());
+      if (translator.changedBlocks >= REPORTED_BLOCKS) this.report(translator.take());
       yield;
     }
-    this.tell(translator.take());
+    this.report(translator.take());
   }
 }
 
@@ -541,11 +545,11 @@ interface ReplayOptions {
   readonly endpoint: string;
   readonly clock: Clock;
   readonly random: Random;
-  /** Without an answer for so long it is given up. */
+  /** Time without an answer after which the replay fails. */
   readonly answerMs: number;
 }
 
-/** One batch of the engine's buffer. */
+/** Receives one batch of the engine's buffer. */
 type ReplayedBatch = (sequence: number, payload: Uint8Array) => void;
 
 const END = 0xffff_ffff_ffff_ffffn;
@@ -556,7 +560,7 @@ interface Asking {
   timer: Disposable;
 }
 
-/** Asks an engine's replay endpoint for batches that were missed; one question at a time. */
+/** Requests missed batches from an engine's replay endpoint; one request at a time. */
 class Replay implements AsyncDisposable {
   readonly #options: ReplayOptions;
   #dealer: ZmtpDealer;
@@ -578,7 +582,10 @@ class Replay implements AsyncDisposable {
     });
   }
 
-  /** True: all that it still has from `from` on went to `take`. False: it did not answer. */
+  /**
+   * Resolves to true if everything the engine still has from `from` on was passed to `take`, and to
+   * false if it did not answer.
+   */
   ask(from: number, take: ReplayedBatch): Promise<boolean> {
     this.#end(false);
     const asked = Promise.withResolvers<boolean>();
@@ -589,7 +596,7 @@ class Replay implements AsyncDisposable {
     return asked.promise;
   }
 
-  /** Reads no answers until `resume`: the reader of the batches is behind. */
+  /** Stops reading answers until `resume`, because the reader of the batches is behind. */
   pause(): void {
     this.#isPaused = true;
     this.#dealer.pause();
@@ -610,7 +617,7 @@ class Replay implements AsyncDisposable {
     return this.#options.clock.after(this.#options.answerMs, () => this.#giveUp());
   }
 
-  /** Late answers would be taken for those of the next question: they end with the connection. */
+  /** Late answers would be taken for those of the next request, so the connection is closed. */
   #giveUp(): void {
     if (this.#isPaused && this.#asking !== null) {
       this.#asking.timer = this.#late();
@@ -623,7 +630,7 @@ class Replay implements AsyncDisposable {
     void late[Symbol.asyncDispose]();
   }
 
-  /** An empty frame, then perhaps the topic, then number and payload. */
+  /** Handles an answer: an empty frame, an optional topic, number and payload. */
   #answer(message: ZmtpMessage): void {
     const asking = this.#asking;
     const [number, payload] = message.slice(-2);
@@ -652,7 +659,7 @@ function sequenceOf(frame: Uint8Array): bigint {
   return new DataView(frame.buffer, frame.byteOffset, frame.byteLength).getBigUint64(0);
 }
 
-/** Live batches that wait for a replay; those behind them are asked for again. */
+/** Limits on live batches that wait for a replay; batches beyond them are requested again. */
 const BATCHES_MAX = 4_096;
 const BYTES_MAX = 64 * 2 ** 20;
 
@@ -661,17 +668,17 @@ interface WaitingBatch {
   readonly payload: Uint8Array;
 }
 
-/** Batches that came before those that they follow, in the order in which they came. */
+/** Batches that arrived before their predecessors, in order of arrival. */
 class WaitingBatches {
   #batches: WaitingBatch[] = [];
   #bytes = 0;
 
-  /** The number of the first; null: none waits. */
+  /** Number of the first batch; null if none is waiting. */
   get first(): number | null {
     return this.#batches[0]?.sequence ?? null;
   }
 
-  /** What finds no room is asked for again. */
+  /** Drops the batch if the queue is full; it is requested again. */
   add(batch: WaitingBatch): void {
     if (this.#batches.length >= BATCHES_MAX) return;
     if (this.#bytes + batch.payload.length > BYTES_MAX) return;
@@ -679,7 +686,7 @@ class WaitingBatches {
     this.#bytes += batch.payload.length;
   }
 
-  /** All of them; none waits then. */
+  /** Returns all batches and empties the queue. */
   take(): readonly WaitingBatch[] {
     const batches = this.#batches;
     [this.#batches, this.#bytes] = [[], 0];

@@ -10,14 +10,16 @@ import type { Native } from "../../native/index.ts";
 import { RESIDENCY_TIERS, type ResidencyTier } from "../../observability/activity/index.ts";
 import type { EngineHash } from "../engine-events.ts";
 
-/** An engine's hash as a key: digests by their text, since equal bytes are other objects. */
+/**
+ * An engine's hash as a map key. Digests become text, because equal bytes are different objects.
+ */
 export type BlockName = bigint | string;
 
 export function blockNameOf(hash: EngineHash): BlockName {
   return typeof hash === "bigint" ? hash : Buffer.from(hash).toString("latin1");
 }
 
-/** Copies in each tier, in the order of RESIDENCY_TIERS. */
+/** Number of copies per tier, in the order of RESIDENCY_TIERS. */
 export type Copies = [number, number, number];
 
 export function placeOf(tier: ResidencyTier): 0 | 1 | 2 {
@@ -27,15 +29,15 @@ export function placeOf(tier: ResidencyTier): 0 | 1 | 2 {
 /** A block by its engine's name. */
 export interface KnownBlock {
   readonly sequence: bigint;
-  /** The sequence hash of the block before it; null: it is the first of a prompt. */
+  /** The sequence hash of the previous block; null at the start of a prompt. */
   readonly parent: bigint | null;
-  /** The engine's name of that block. */
+  /** The engine's name of the previous block. */
   readonly before: BlockName | null;
-  /** What its prompt's salt adds to seeds; its children inherit it. */
+  /** Contribution of the prompt's salt to the seeds; children inherit it. */
   readonly salt: bigint;
-  /** Copies that are certain. */
+  /** Certain copies. */
   readonly copies: Copies;
-  /** Further copies on the device that there may be: their events can mean either. */
+  /** Possible further copies on the device, because their events are ambiguous. */
   perhaps: number;
 }
 
@@ -43,38 +45,38 @@ export interface KnownBlock {
 export type PlacedBlock = Omit<KnownBlock, "copies" | "perhaps">;
 
 /**
- * Which block each hash of an engine is, for as long as the engine has a copy of it, and a while
- * longer: a child may come after its parent went. Bounded: those without copies go first, oldest
- * first.
+ * Maps an engine's hashes to blocks while the engine has a copy, and for some time after, because a
+ * child may arrive after its parent was removed. Bounded: blocks without copies are evicted first,
+ * oldest first.
  */
 export class KnownBlocks {
   readonly #max: number;
   readonly #held = new Map<BlockName, KnownBlock>();
-  /** Without copies, in the order in which they lost their last. */
+  /** Blocks without copies, in the order in which they lost the last one. */
   readonly #left = new Map<BlockName, KnownBlock>();
-  /** Those with copies that may be there. */
+  /** Blocks with possible copies. */
   readonly #perhaps = new Set<KnownBlock>();
   #deviceCopies = 0;
   #doubts = 0;
-  /** Of blocks that were forgotten since. */
+  /** Doubts about blocks that were forgotten since. */
   #forgottenDoubts = 0;
 
   constructor(max: number) {
-    assert(max > 0, "room for a block");
+    assert(max > 0, "max must be at least 1");
     this.#max = max;
   }
 
   get size(): number {
     return this.#held.size + this.#left.size;
   }
-  /** Blocks of which it is unknown whether the device has a copy. */
+  /** Blocks for which it is unknown whether the device has a copy. */
   get doubts(): number {
     return this.#doubts + this.#forgottenDoubts;
   }
   get hasForgottenDoubts(): boolean {
     return this.#forgottenDoubts > 0;
   }
-  /** Certain copies on the device, each a block of the engine's cache. */
+  /** Certain copies on the device; each occupies a block of the engine's cache. */
   get deviceCopies(): number {
     return this.#deviceCopies;
   }
@@ -88,8 +90,8 @@ export class KnownBlocks {
   }
 
   /**
-   * `count` more copies. True: they are the first in that tier. Null: there is no room. `block`
-   * makes what is not known yet.
+   * Adds `count` copies. Returns true if they are the first in that tier, and null if the table is
+   * room. `block` creates an unknown block.
    */
   addCopies(
     name: BlockName,
@@ -114,14 +116,14 @@ export class KnownBlocks {
     return known.copies[place] === count;
   }
 
-  /** One more copy on the device that may be there, of a block that the device holds. */
+  /** Adds a possible copy of a block that is on the device. */
   addPerhaps(name: BlockName): void {
     const known = this.#held.get(name)!;
     known.perhaps++;
     this.#perhaps.add(known);
   }
 
-  /** The device has a copy of a known block. True: that was unknown. */
+  /** Confirms that the device has a copy of a known block. Returns true if that was unknown. */
   prove(name: BlockName): boolean {
     if (this.holds(name, "device")) return false;
     const known = this.get(name)!;
@@ -131,7 +133,7 @@ export class KnownBlocks {
     return true;
   }
 
-  /** The certain copies are all that there are. */
+  /** Discards possible copies. */
   settle(): void {
     for (const known of this.#perhaps) known.perhaps = 0;
     this.#perhaps.clear();
@@ -139,7 +141,10 @@ export class KnownBlocks {
     this.#forgottenDoubts = 0;
   }
 
-  /** One copy less. The block: it was the last certain one in that tier. Null: there was none. */
+  /**
+   * Removes one copy. Returns the block if it was the last certain copy in that tier, and null if
+   * there was none.
+   */
   dropCopy(name: BlockName, tier: ResidencyTier): KnownBlock | "others" | null {
     const known = this.get(name);
     const place = placeOf(tier);
@@ -159,13 +164,13 @@ export class KnownBlocks {
     return known;
   }
 
-  /** Those that are held, then those that were, each in an order that `restore` keeps. */
+  /** Resident blocks first, then former ones, each in an order that `restore` preserves. */
   *entries(): Generator<readonly [BlockName, KnownBlock]> {
     yield* this.#held;
     yield* this.#left;
   }
 
-  /** A block of `entries`, into what has room for it. */
+  /** Adds a block of `entries`; the caller ensures that there is room. */
   restore(name: BlockName, block: KnownBlock): void {
     const isHeld = block.copies.some((copies) => copies > 0);
     (isHeld ? this.#held : this.#left).set(name, block);
@@ -174,7 +179,7 @@ export class KnownBlocks {
     if (isDoubtful(block)) this.#doubts++;
   }
 
-  /** Takes out those with copies, some at a time, then all others. */
+  /** Removes the blocks with copies in portions, then all others. */
   *takeAll(atOnce: number): Generator<readonly KnownBlock[], void> {
     let some: KnownBlock[] = [];
     for (const [name, known] of this.#held) {
@@ -219,9 +224,9 @@ function isDoubtful({ copies, perhaps }: KnownBlock): boolean {
 
 /** vLLM's default first. */
 const ALGORITHMS: readonly VllmHashAlgorithm[] = ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"];
-/** Where the seed is not configured: vLLM's own, and the one that most set PYTHONHASHSEED to. */
+/** Seeds to try if none is configured: vLLM's own, and the most common PYTHONHASHSEED. */
 const SEEDS = [VLLM_DEFAULT_SEED, "0"];
-/** Blocks that are hashed in one turn of the event loop. */
+/** Blocks hashed in one turn of the event loop. */
 const SLICE_BLOCKS = 16;
 
 export interface NamedPrompt {
@@ -236,15 +241,15 @@ interface VllmHashing {
 }
 
 /**
- * Names that vLLM gives to the blocks of a prompt without LoRA and media. Which algorithm and seed
- * an engine uses shows when a name is one that it used. Names under a seed that is neither
- * configured nor among the usual ones stay unknown.
+ * Computes the names that vLLM gives to the blocks of a prompt without LoRA and media. A name that
+ * the engine has used reveals its algorithm and seed. Names under a seed that is neither configured
+ * nor common stay unknown.
  */
 export class PromptNames {
   readonly #native: Native;
   #hashings: readonly VllmHashing[];
 
-  /** `seed`: PYTHONHASHSEED of the engine; null: not known. */
+  /** `seed`: PYTHONHASHSEED of the engine; null if unknown. */
   constructor(native: Native, seed: string | null = null) {
     this.#native = native;
     const seeds = seed === null ? SEEDS : [seed];
@@ -253,7 +258,7 @@ export class PromptNames {
     );
   }
 
-  /** From the first block to the last that `isWanted`; none is: an empty list. */
+  /** Returns the names from the first block to the last that `isWanted`; empty if none is. */
   async find(
     prompt: NamedPrompt,
     isWanted: (name: BlockName) => boolean,

@@ -4,24 +4,27 @@ import type { OrphanBlock } from "./engine-blocks.ts";
 import type { BlockName, KnownBlock } from "./known-blocks.ts";
 import type { TranslatorState } from "./translator.ts";
 
-/** What a feed knew of its engine, as of the batch before `next`. */
+/** Saved state of an ingest, as of the batch before `next`. */
 export interface SavedFeed extends TranslatorState {
-  /** The number of the batch that comes next; at least 1. */
+  /** Number of the next batch; at least 1. */
   readonly next: number;
-  /** XXH3 of the batch before it: another run of the engine has another batch of that number. */
+  /**
+   * XXH3 of the batch before it, because another run of the engine has a different batch with that
+   * number.
+   */
   readonly lastPayload: bigint;
 }
 
 const MAGIC = "hearth-feed 2";
-/** Blocks of one page: between pages other work has its turn. */
+/** Blocks per page; other work runs between pages. */
 const PAGE_BLOCKS = 1_024;
 const NAME_BYTES_MAX = 64;
 const TEXT_BYTES_MAX = 4_096;
 const ITEMS_MAX = 2 ** 24;
 
 /**
- * Pages, one after the other; the last says how many there are. Nothing may change meanwhile.
- * Multimodal blocks that wait for their parents are left out.
+ * Yields the pages; the last one contains their number. The state must not change meanwhile.
+ * Waiting multimodal blocks are omitted.
  */
 export function* feedPages(saved: SavedFeed): Generator<Uint8Array> {
   let [knownPages, orphanPages] = [0, 0];
@@ -36,7 +39,7 @@ export function* feedPages(saved: SavedFeed): Generator<Uint8Array> {
   yield headOf(saved, knownPages, orphanPages);
 }
 
-/** All pages, with a turn of the event loop after each. */
+/** Returns all pages, with a turn of the event loop after each. */
 export async function encodeFeed(saved: SavedFeed, signal: AbortSignal): Promise<Uint8Array[]> {
   const pages: Uint8Array[] = [];
   for (const page of feedPages(saved)) {
@@ -47,7 +50,7 @@ export async function encodeFeed(saved: SavedFeed, signal: AbortSignal): Promise
   return pages;
 }
 
-/** Null: it is not what `encodeFeed` wrote. */
+/** Returns null if the pages were not written by `encodeFeed`. */
 export function decodeFeed(pages: readonly Uint8Array[]): SavedFeed | null {
   const last = pages.at(-1);
   const blocks = pages.slice(0, -1);
@@ -82,7 +85,7 @@ function headOf(saved: SavedFeed, knownPages: number, orphanPages: number): Uint
 
 function readHead(reader: MsgpackReader) {
   if (reader.array(16) !== 11 || reader.str(NAME_BYTES_MAX) !== MAGIC) {
-    throw new Unreadable("not a saved feed");
+    throw new Unreadable("not a saved ingest state");
   }
   const next = reader.uint();
   const lastPayload = reader.u64();
@@ -95,7 +98,7 @@ function readHead(reader: MsgpackReader) {
   }
   const gone = Array.from({ length: reader.array(ITEMS_MAX) }, () => readName(reader));
   const [knownPages, orphanPages] = [reader.uint(), reader.uint()];
-  if (next < 1) throw new Unreadable("a feed without a batch");
+  if (next < 1) throw new Unreadable("saved state without a batch");
   const flags = { isSizeSure, isComplete, hasForgottenGone };
   return { next, lastPayload, blockTokens, ...flags, groups, gone, knownPages, orphanPages };
 }
@@ -147,7 +150,7 @@ function writeKnown(writer: MsgpackWriter, [name, block]: readonly [BlockName, K
 }
 
 function readKnown(reader: MsgpackReader): [BlockName, KnownBlock] {
-  if (reader.array(7) !== 7) throw new Unreadable("a block that is none");
+  if (reader.array(7) !== 7) throw new Unreadable("block is not a list of the expected length");
   const name = readName(reader);
   const sequence = reader.u64();
   const parent = reader.nil() ? null : reader.u64();
@@ -162,7 +165,7 @@ function writeCopies(writer: MsgpackWriter, copies: KnownBlock["copies"]): void 
 }
 
 function readCopies(reader: MsgpackReader): KnownBlock["copies"] {
-  if (reader.array(3) !== 3) throw new Unreadable("copies of other tiers");
+  if (reader.array(3) !== 3) throw new Unreadable("copies must have three tiers");
   return [reader.uint(), reader.uint(), reader.uint()];
 }
 
@@ -181,7 +184,7 @@ function writeOrphan(writer: MsgpackWriter, orphan: OrphanBlock): void {
 }
 
 function readOrphan(reader: MsgpackReader): OrphanBlock {
-  if (reader.array(6) !== 6) throw new Unreadable("a block that is none");
+  if (reader.array(6) !== 6) throw new Unreadable("block is not a list of the expected length");
   const [name, parent] = [readName(reader), readName(reader)];
   const tokens = new Uint32Array(reader.array(ITEMS_MAX));
   reader.u32s(tokens);

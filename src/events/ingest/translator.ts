@@ -4,7 +4,7 @@ import type { ResidencyTier } from "../../observability/activity/index.ts";
 import type { EngineEvent, EngineHash, KvGroup } from "../engine-events.ts";
 import type { FeedChange } from "./changes.ts";
 import { type DropReason, type FeedCounts, LOSSES } from "./changes.ts";
-import { BlockBook, type BookState, saltOf, shareOf } from "./engine-blocks.ts";
+import { EngineBlocks, type EngineBlocksState, saltOf, shareOf } from "./engine-blocks.ts";
 import type { NamedPrompt } from "./known-blocks.ts";
 import { type BlockName, blockNameOf } from "./known-blocks.ts";
 
@@ -13,15 +13,15 @@ type Removed = EngineEvent & { kind: "removed" };
 
 export interface TranslatorOptions {
   readonly native: Native;
-  /** The size that the engine's blocks should have; null: the size that its events say. */
+  /** Expected block size in tokens; null: the size in the engine's events. */
   readonly blockTokens: number | null;
   readonly knownBlocksMax: number;
-  /** Blocks of the engine's own cache, as the engine says; null: not known. */
+  /** Number of blocks in the engine's cache, as reported by the engine; null if unknown. */
   readonly totalBlocks?: number | null;
 }
 
-/** What a translator knows, for a file. */
-export interface TranslatorState extends BookState {
+/** State of a translator, for a file. */
+export interface TranslatorState extends EngineBlocksState {
   readonly blockTokens: number | null;
   readonly isSizeSure: boolean;
   readonly isComplete: boolean;
@@ -29,83 +29,90 @@ export interface TranslatorState extends BookState {
 }
 
 const GROUPS_MAX = 64;
-/** What one step does: well below a millisecond. */
+/** Work per step: well below a millisecond. */
 const EVENTS_A_STEP = 16;
 const BLOCKS_A_STEP = 256;
 const NAMES_A_STEP = 1_024;
-/** vLLM never gives its first block to a request. */
+/** vLLM never assigns its first block to a request. */
 const SPARE_BLOCKS = 1;
 
 /**
- * Turns the events of one rank, in order, into changes of the `tokens` key space. Hashes of the
- * engine are opaque names: a block's sequence hash comes from its tokens and its parent's.
+ * Translates the events of one rank, in order, into changes of the `tokens` key space. An engine's
+ * hashes are opaque names: the sequence hash of a block is computed from its tokens and its
+ * parent's hash.
  */
 export class Translator {
   readonly #options: TranslatorOptions;
   readonly #counts: FeedCounts;
-  readonly #book: BlockBook;
-  /** By index, of what was stored: removals do not say what kind their group is of. */
+  readonly #blocks: EngineBlocks;
+  /** Group kinds by index, from `stored` events, because removals do not carry the kind. */
   readonly #mainGroups = new Map<number, boolean>();
   #blockTokens: number | null;
   /** The engine has stored a whole block of that size. */
   #isSizeSure = false;
   #isComplete = false;
-  /** Blocks were taken for last pages before the size was sure: they may have been whole. */
+  /** Blocks were taken for last pages before the size was certain and may have been whole. */
   #hasDoubtfulPages = false;
   #needsReplay = false;
 
   constructor(options: TranslatorOptions, counts: FeedCounts) {
     const { native, blockTokens, knownBlocksMax } = options;
-    assert(blockTokens === null || (Number.isInteger(blockTokens) && blockTokens > 0), "a size");
+    assert(
+      blockTokens === null || (Number.isInteger(blockTokens) && blockTokens > 0),
+      "blockTokens must be a positive integer",
+    );
     this.#options = options;
     this.#counts = counts;
     this.#blockTokens = blockTokens;
-    this.#book = new BlockBook(native, knownBlocksMax);
+    this.#blocks = new EngineBlocks(native, knownBlocksMax);
   }
 
   get knownBlocks(): number {
-    return this.#book.size;
+    return this.#blocks.size;
   }
   /** Blocks that wait for their parents. */
   get orphanBlocks(): number {
-    return this.#book.orphans;
+    return this.#blocks.orphans;
   }
-  /** The size of the engine's blocks; null: no event has said it, and nothing else has. */
+  /** Block size of the engine; null while unknown. */
   get blockTokens(): number | null {
     return this.#blockTokens;
   }
-  /** Whether the engine's own events say `blockTokens`. */
+  /** Whether the engine's own events confirm `blockTokens`. */
   get isSizeSure(): boolean {
     return this.#isSizeSure;
   }
   /**
-   * Whether every block that the engine holds is known: its events were followed from the first on,
-   * or since it cleared its cache, or its whole cache is accounted for; and no event since left
-   * open whether it holds a block.
+   * Whether every block of the engine is known: its events were followed from the first one or
+   * since it cleared its cache, or all blocks of its cache are accounted for; and no later event
+   * left a block in doubt.
    */
   get isComplete(): boolean {
-    if (this.#book.doubts > 0) return false;
+    if (this.#blocks.doubts > 0) return false;
     return this.#isComplete && (this.#isSizeSure || !this.#hasDoubtfulPages);
   }
 
-  /** True once after events were left out for want of the right size: they are needed again. */
+  /**
+   * Returns true once after events were skipped because the size was unknown: they must be
+   * replayed.
+   */
   takeNeedsReplay(): boolean {
     const needs = this.#needsReplay;
     this.#needsReplay = false;
     return needs;
   }
 
-  /** Blocks in the changes that `take` gives. */
+  /** Number of blocks in the changes that `take` returns. */
   get changedBlocks(): number {
-    return this.#book.changedBlocks;
+    return this.#blocks.changedBlocks;
   }
 
-  /** What the steps so far led to. */
+  /** Returns the changes of the steps so far. */
   take(): FeedChange[] {
-    return this.#book.takeChanges();
+    return this.#blocks.takeChanges();
   }
 
-  /** All at once. */
+  /** Applies all events at once. */
   apply(events: readonly EngineEvent[]): FeedChange[] {
     for (const _step of this.applySteps(events));
     return this.take();
@@ -123,15 +130,15 @@ export class Translator {
     this.#checkFull();
   }
 
-  /** Nothing of before counts. `isComplete`: the engine's events come from the first on. */
+  /** Discards the state. `isComplete`: the engine's events come from the first on. */
   *resetSteps(isComplete: boolean): Generator<void, void> {
-    yield* this.#book.clearSteps();
+    yield* this.#blocks.clearSteps();
     this.#mainGroups.clear();
     this.#hasDoubtfulPages = false;
     this.#isComplete = isComplete;
   }
 
-  /** Says of an empty translator whether the engine's events come from the first on. */
+  /** Sets for an empty translator whether the engine's events come from the first on. */
   begin(isComplete: boolean): void {
     this.#isComplete = isComplete;
   }
@@ -142,10 +149,10 @@ export class Translator {
   }
 
   isWaitedFor(name: BlockName): boolean {
-    return this.#book.isWaitedFor(name);
+    return this.#blocks.isWaitedFor(name);
   }
 
-  /** What the first blocks of a prompt are called, for those that wait for their parents. */
+  /** Provides the names of a prompt's first blocks, for blocks that wait for their parents. */
   learn(
     names: readonly BlockName[],
     { tokens, cacheSalt }: Pick<NamedPrompt, "tokens" | "cacheSalt">,
@@ -155,7 +162,7 @@ export class Translator {
     if (blockTokens === null || tokens.length < end) return [];
     const blocks = { tokens: tokens.subarray(0, end), loraName: null, extras: null };
     const start = { parent: null, salt: shareOf(cacheSalt, 0n) };
-    this.#book.learn({ names, blocks, tier: "device", blockTokens }, start);
+    this.#blocks.learn({ names, blocks, tier: "device", blockTokens }, start);
     this.#checkFull();
     return this.take();
   }
@@ -163,32 +170,32 @@ export class Translator {
   state(): TranslatorState {
     return {
       ...{ blockTokens: this.#blockTokens, isSizeSure: this.#isSizeSure },
-      // A doubt about a block that is forgotten is in no file.
-      isComplete: this.#isComplete && !this.#book.hasForgottenDoubts,
-      ...{ groups: [...this.#mainGroups], ...this.#book.state() },
+      // The file does not contain doubts about forgotten blocks.
+      isComplete: this.#isComplete && !this.#blocks.hasForgottenDoubts,
+      ...{ groups: [...this.#mainGroups], ...this.#blocks.state() },
     };
   }
 
-  /** Into an empty translator. Readers hear of it with `announceAll`. */
+  /** Restores into an empty translator. Readers are notified by `announceAll`. */
   restore(state: TranslatorState): void {
     this.#blockTokens = state.blockTokens;
     this.#isSizeSure = state.isSizeSure;
     this.#isComplete = state.isComplete;
     for (const [index, isMain] of state.groups) this.#mainGroups.set(index, isMain);
-    this.#book.restore(state);
+    this.#blocks.restore(state);
   }
 
   announceSteps(): Generator<void, void> {
-    return this.#book.announceSteps();
+    return this.#blocks.announceSteps();
   }
 
   #checkFull(): void {
-    // Copies that fill the engine's cache leave no room for a copy that is not known.
+    // If known copies fill the engine's cache, no unknown copy can exist.
     const { totalBlocks = null } = this.#options;
-    const isFull = totalBlocks !== null && this.#book.deviceCopies === totalBlocks - SPARE_BLOCKS;
+    const isFull = totalBlocks !== null && this.#blocks.deviceCopies === totalBlocks - SPARE_BLOCKS;
     if (!isFull) return;
     this.#isComplete = true;
-    this.#book.settle();
+    this.#blocks.settle();
   }
 
   *#cleared(ownership: string | null): Generator<void, void> {
@@ -196,11 +203,11 @@ export class Translator {
       this.drop("external");
       return;
     }
-    yield* this.#book.clearSteps();
+    yield* this.#blocks.clearSteps();
     this.#isComplete = true;
   }
 
-  /** The tier of an event that counts; null: it was dropped. */
+  /** Tier of an event; null if the event was skipped. */
   #tierOf(event: Stored | Removed, count: number): ResidencyTier | null {
     const tier = tierOf(event.medium);
     const isElsewhere = event.locality !== null && event.locality !== "LOCAL";
@@ -225,19 +232,19 @@ export class Translator {
     for (const [i, hash] of event.hashes.entries()) {
       if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
       const name = blockNameOf(hash);
-      if (this.#book.remove(name, tier)) {
+      if (this.#blocks.remove(name, tier)) {
         this.#counts.removed++;
         continue;
       }
       this.drop("not_held");
-      if (tier === "device" && !this.#isComplete) this.#book.removeUnknown(name);
+      if (tier === "device" && !this.#isComplete) this.#blocks.removeUnknown(name);
     }
   }
 
-  /** Of a removal: its group is what was stored under its index. */
+  /** Whether a removal's group is the main one, according to the `stored` events of its index. */
   #isMain(group: KvGroup | null): boolean {
     if (group === null || group.index === null) return isMainGroup(group);
-    // A feed that begins late may hear of removals first.
+    // An ingest that starts late may receive removals first.
     return this.#mainGroups.get(group.index) ?? this.#mainGroups.size === 0;
   }
 
@@ -283,23 +290,23 @@ export class Translator {
     const tokens = event.tokens.subarray(0, count * blockTokens);
     const run = { names, tier, blockTokens, blocks: { tokens, loraName, extras } };
     const salt = saltOf(event);
-    const known = before === null ? null : this.#book.get(before);
+    const known = before === null ? null : this.#blocks.get(before);
     if (before !== null && known === null) {
-      // The engine stored the parent before the feed began.
+      // The engine stored the parent before the ingest began.
       this.#isComplete = false;
-      if (yield* this.#book.keepSteps(run, before, salt)) this.#counts.stored += count;
+      if (yield* this.#blocks.keepSteps(run, before, salt)) this.#counts.stored += count;
       else this.drop("unknown_parent");
       return;
     }
     const start = { parent: known?.sequence ?? null, salt: shareOf(salt, known?.salt ?? 0n) };
     const place = { start, before, isComplete: this.#isComplete };
-    yield* this.#book.addSteps(run, place, (outcome) => {
+    yield* this.#blocks.addSteps(run, place, (outcome) => {
       if (outcome === "full") this.drop("too_many");
       else this.#counts[outcome]++;
     });
   }
 
-  /** How many of its blocks are whole; 0: it was dropped. */
+  /** Number of whole blocks of the event; 0 if it was skipped. */
   #wholeBlocks(event: Stored): number {
     const blockTokens = this.#blockTokens ?? event.blockTokens;
     const { hashes, tokens } = event;
@@ -322,8 +329,8 @@ export class Translator {
   }
 
   /**
-   * A single block that is smaller than expected may be the last, partial page of a prompt: it
-   * says nothing. A larger one, or several of one size, can only be whole blocks.
+   * A single block smaller than expected may be the partial last page of a prompt and proves
+   * nothing. A larger block, or several of one size, must be whole.
    */
   *#learnSize({ hashes, tokens, blockTokens: size }: Stored): Generator<void, void> {
     const before = this.#blockTokens;
@@ -332,23 +339,23 @@ export class Translator {
     if (!isLarger && (this.#isSizeSure || hashes.length === 1)) return;
     this.#blockTokens = size;
     if (before === null) return;
-    yield* this.#book.clearSteps();
+    yield* this.#blocks.clearSteps();
     this.#isComplete = false;
     this.#needsReplay = true;
   }
 
-  /** Blocks without tokens: of those that are known it is known what they are. */
+  /** Handles blocks without tokens, which must be known already. */
   *#placeholders(hashes: readonly EngineHash[], tier: ResidencyTier): Generator<void, void> {
     for (const [i, hash] of hashes.entries()) {
       if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
       const name = blockNameOf(hash);
-      if (this.#book.addKnown(name, tier)) this.#counts.stored++;
+      if (this.#blocks.addKnown(name, tier)) this.#counts.stored++;
       else this.drop("placeholder");
     }
   }
 }
 
-/** `external`: it is somewhere that no worker has of its own. */
+/** `external`: a medium that no worker owns. */
 type MediumTier = ResidencyTier | "external" | "unknown";
 
 const TIERS: Readonly<Record<string, MediumTier>> = {
@@ -370,8 +377,8 @@ const TIERS: Readonly<Record<string, MediumTier>> = {
 };
 
 /**
- * Where an engine's medium is, as Dynamo has it; none at all is the device. `FS` and `OBJ` were
- * vLLM's words for a short while.
+ * Maps an engine's medium to a tier as Dynamo does; no medium means the device. `FS` and `OBJ` were
+ * used by some vLLM versions.
  */
 function tierOf(medium: string | null): MediumTier {
   if (medium === null) return "device";
@@ -380,7 +387,9 @@ function tierOf(medium: string | null): MediumTier {
 
 const MAIN_KINDS = ["full_attention", "mla_attention", "sink_full_attention"];
 
-/** Whether a group of a hybrid model has every block of a prefix: others have some, or states. */
+/**
+ * Whether a group of a hybrid model has every block of a prefix; other groups have some, or states.
+ */
 function isMainGroup(group: KvGroup | null): boolean {
   const kind = group?.specKind ?? null;
   return kind === null || MAIN_KINDS.includes(kind);

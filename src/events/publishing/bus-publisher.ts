@@ -19,18 +19,21 @@ import { partOf, Snapshots } from "./snapshots.ts";
 
 export interface BusPublisherOptions {
   readonly feed: ResidencyFeed;
-  /** Not closed here. */
+  /** Not closed by the publisher. */
   readonly bus: Bus;
   readonly cluster: string;
   readonly clock: Clock;
-  /** Off: batches go another way; heartbeats and answers still go out here. */
+  /** False: batches are published elsewhere; heartbeats and answers are still sent here. */
   readonly sendsBatches: boolean;
 }
 
 export interface BusPublisherState {
   /** Messages with changes that were sent. */
   readonly sent: number;
-  /** Those that were not: no connection, or more waits than may. Who misses them asks. */
+  /**
+   * Messages that were not sent because there was no connection or the queue was full. Consumers
+   * request missed changes.
+   */
   readonly unsent: number;
   readonly heartbeats: number;
   readonly questions: Readonly<DeskCounts>;
@@ -38,15 +41,15 @@ export interface BusPublisherState {
 }
 
 const KIB = 1_024;
-/** Answers are no larger than this, whatever the broker takes. */
+/** Maximum bytes of an answer, whatever the broker accepts. */
 const ANSWER_BYTES_MAX = 1_024 * KIB;
-/** Left free in a message, for its headers and what the broker counts. */
+/** Bytes left free in a message for its headers and the broker's accounting. */
 const SPARE_BYTES = 4 * KIB;
-/** A stream that keeps the subject does not take it: it has another name. */
+/** A stream that captures the subject does not store the message, because its name differs. */
 const NOT_KEPT = { "Nats-Expected-Stream": "none" };
-/** A broker that takes less than this is not spoken to in its own size. */
+/** Minimum message size; a smaller limit of the broker is ignored. */
 const MESSAGE_BYTES_MIN = 128 * KIB;
-/** Questions that are read, a second and at once: a router asks some hundred after a gap. */
+/** Rate of queries, per second and at once: a router sends some hundred after a gap. */
 const QUESTIONS_PER_SECOND = 1_000;
 const QUESTIONS_AT_ONCE = 2_000;
 const QUESTIONS_BYTES_MAX = 1_024 * KIB;
@@ -57,9 +60,9 @@ interface Question {
 }
 
 /**
- * Speaks for one rank on NATS core: changes as they come, a heartbeat regularly and whenever the
- * connection is made anew, and answers to whoever missed something. Nothing waits for a broker that
- * is not there: numbers tell what was missed.
+ * Publishes one rank on NATS core: changes as they happen, a heartbeat at intervals and after each
+ * reconnection, and answers to queries for missed changes. Nothing is queued for a disconnected
+ * broker, because consumers detect gaps by number.
  */
 export class BusPublisher implements AsyncDisposable {
   readonly snapshots: Snapshots;
@@ -124,7 +127,7 @@ export class BusPublisher implements AsyncDisposable {
     this.#heartbeats++;
   }
 
-  /** The last heartbeat says that it was the last one. */
+  /** Publishes a last heartbeat with `isClosing`. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#isOver) return;
     this.beat(true);
@@ -161,12 +164,13 @@ export class BusPublisher implements AsyncDisposable {
   async #answer({ reply, data }: Question): Promise<void> {
     const answer = await this.#desk.answer(data);
     if (this.#isOver) return;
-    // Who gets none asks again; receipts of commands are not sent twice.
+    // The consumer repeats its query if it gets no answer, so answers may be dropped first;
+    // receipts of commands are not sent twice.
     this.#options.bus.publish(reply, answer, { isSpare: true });
   }
 }
 
-/** Bytes of a message of ours, at most `most`. */
+/** Maximum bytes of a message, at most `most`. */
 export function messageBytesMax(bus: Bus, most: number): number {
   return Math.min(most, Math.max(MESSAGE_BYTES_MIN, bus.payloadBytesMax - SPARE_BYTES));
 }
@@ -175,29 +179,29 @@ interface DeskOptions {
   readonly feed: ResidencyFeed;
   readonly snapshots: Snapshots;
   readonly clock: Clock;
-  /** Bytes of an answer. */
+  /** Maximum bytes of an answer. */
   readonly answerBytesMax: () => number;
 }
 
 interface DeskCounts {
   ranges: number;
   snapshotParts: number;
-  /** Ranges that were not kept any more. */
+  /** Ranges that were no longer kept. */
   evicted: number;
   busy: number;
   refused: number;
-  /** Beyond the rate at which questions are read: without an answer, so that they come again. */
+  /** Queries above the rate limit. They get no answer, so that they are repeated. */
   dropped: number;
 }
 
-/** Bytes of answers a second, and at once: whoever asks for more waits. */
+/** Bytes of answers per second and at once; further queries wait. */
 const BYTES_PER_SECOND = 64 * 2 ** 20;
 const BYTES_AT_ONCE = 128 * 2 ** 20;
-/** Snapshots that may be waited for at the same time. */
+/** Maximum snapshots in preparation for queries at the same time. */
 const WAITING_MAX = 64;
 const RETRY_MS = 500;
 
-/** Answers what anybody may ask of one rank, whatever it is. */
+/** Answers queries for the changes and snapshots of one rank. */
 export class QuestionDesk {
   readonly counts: DeskCounts = {
     ...{ ranges: 0, snapshotParts: 0, evicted: 0, busy: 0, refused: 0, dropped: 0 },
@@ -236,7 +240,8 @@ export class QuestionDesk {
   #range({ from, to }: ResidencyQuestion & { kind: "range" }): ResidencyAnswer {
     const { feed, answerBytesMax } = this.#options;
     const { source, ring } = feed;
-    if (from < 1 || (to !== null && to < from)) return this.#refuse("that is no range");
+    if (from < 1 || (to !== null && to < from))
+      return this.#refuse("from and to are not a valid range");
     feed.flush();
     const { first: firstSequence, last: lastSequence } = ring;
     if (from > lastSequence) return { kind: "too_new", source, lastSequence };
@@ -257,7 +262,7 @@ export class QuestionDesk {
   }: ResidencyQuestion & { kind: "snapshot" }): Promise<ResidencyAnswer> {
     const { source } = this.#options.feed;
     const { snapshots } = this.#options;
-    if (id === null && part !== 0) return this.#refuse("a snapshot begins with part 0");
+    if (id === null && part !== 0) return this.#refuse("a new snapshot must begin with part 0");
     if (id === null && this.#waiting >= WAITING_MAX) return this.#busy();
     this.#waiting++;
     const snapshot = id === null ? await snapshots.take() : snapshots.find(id);

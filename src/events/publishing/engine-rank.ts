@@ -6,8 +6,8 @@ import { EngineFeed, type EngineFeedOptions, type FeedCounts } from "../index.ts
 import {
   EngineBatches,
   type EngineChange,
-  TokenBook,
-  type TokenBookOptions,
+  TokenTable,
+  type TokenTableOptions,
 } from "./engine-batches.ts";
 import type { HostFeeds } from "./residency-feed.ts";
 import type { ZmqPublisher } from "./zmq-publisher.ts";
@@ -15,18 +15,18 @@ import type { ZmqPublisher } from "./zmq-publisher.ts";
 export interface EngineRankOptions {
   readonly rank: number;
   readonly model: string;
-  /** Tokens in a block of the engine, as configured; null: what its events say, 16 until then. */
+  /** Configured block size of the engine; null: the size in its events, 16 until the first. */
   readonly blockTokens: number | null;
   readonly hashing: Hashing;
   readonly store: Pick<TieredStore, "table" | "mirror">;
   readonly feeds: HostFeeds;
-  /** Null: nobody is told in the words of engines. */
+  /** Null: no engine events are published over ZMQ. */
   readonly zmq: ZmqPublisher | null;
-  /** Blocks that are remembered of the engine. */
+  /** Maximum remembered blocks of the engine. */
   readonly blocksMax: number;
-  /** Of the engine's model, with blocks of that length. */
-  readonly namespaces: (blockTokens: number) => ReturnType<TokenBookOptions["namespaces"]>;
-  /** Where its engine publishes events of its own; null: nowhere. */
+  /** Namespaces of the engine's model with that block size. */
+  readonly namespaces: (blockTokens: number) => ReturnType<TokenTableOptions["namespaces"]>;
+  /** Endpoints of the engine's own events; null if it publishes none. */
   readonly engine: EngineEndpoints | null;
 }
 
@@ -34,26 +34,26 @@ export interface EngineEndpoints
   extends Pick<EngineFeedOptions, "native" | "clock" | "random" | "endpoint" | "replayEndpoint"> {}
 
 export interface EngineRankState {
-  /** Whether its engine can be heard now, and nothing of what it told is missing. */
+  /** Whether the engine's events are received and none is missing. */
   readonly isHeard: boolean;
   readonly isKnown: boolean;
-  /** What its events say; null: nothing so far. */
+  /** Block size in its events; null before the first. */
   readonly blockTokens: number | null;
   readonly counts: FeedCounts;
 }
 
-/** Tokens in a block where neither the configuration nor the engine says it. */
+/** Block size until the configuration or the engine provides one. */
 const BLOCK_TOKENS = 16;
 
-/** What is kept of blocks of one size. */
+/** State for one block size. */
 interface Sized {
   readonly space: KeySpace;
-  readonly book: TokenBook;
+  readonly book: TokenTable;
   readonly mirror: EngineMirror;
   readonly batches: EngineBatches | null;
 }
 
-/** What one rank's engine says of itself, to all who want to know: feed, mirror, ZMQ. */
+/** Distributes one engine's own events to the residency stream, the mirror and ZMQ. */
 export class EngineRank implements AsyncDisposable {
   readonly #options: EngineRankOptions;
   #sized: Sized;
@@ -105,13 +105,13 @@ export class EngineRank implements AsyncDisposable {
   #ofSize(blockTokens: number): Sized {
     const { hashing, model, blocksMax, store, zmq } = this.#options;
     const namespaces = () => this.#options.namespaces(blockTokens);
-    const book = new TokenBook({ hashing, blockTokens, blocksMax, namespaces });
+    const book = new TokenTable({ hashing, blockTokens, blocksMax, namespaces });
     const mirror = new EngineMirror(store, book, blocksMax);
     const batches = zmq === null ? null : new EngineBatches(book, blockTokens, blocksMax);
     return { space: { kind: "tokens", model, blockTokens }, book, mirror, batches };
   }
 
-  /** The engine's blocks have another size than was thought: nothing was stored of that size. */
+  /** Handles a block size that differs from the expected one, of which no block was stored yet. */
   #learned(blockTokens: number): void {
     if (blockTokens === this.#sized.space.blockTokens) return;
     this.changed([{ change: { kind: "cleared", tier: null }, tokens: null, isPlain: true }]);
@@ -139,31 +139,31 @@ export class EngineRank implements AsyncDisposable {
 }
 
 /**
- * Mirrors what an engine's own events say of its GPU, for blocks that this host has: whichever of
- * the two is known first.
+ * Mirrors an engine's GPU contents for blocks that this host also stores, whichever of the two
+ * becomes known first.
  */
 export class EngineMirror implements Disposable {
   readonly #store: Pick<TieredStore, "table" | "mirror">;
-  readonly #book: TokenBook;
+  readonly #book: TokenTable;
   readonly #window: Set<NodeId>;
-  /** Sequence hashes of blocks on the GPU, with the nodes that stand for them here. */
+  /** Sequence hashes of blocks on the GPU, with their nodes in this host's table. */
   readonly #onDevice = new Map<bigint, NodeId[]>();
 
   readonly #blocksMax: number;
 
-  constructor(store: Pick<TieredStore, "table" | "mirror">, book: TokenBook, blocksMax: number) {
+  constructor(store: Pick<TieredStore, "table" | "mirror">, book: TokenTable, blocksMax: number) {
     this.#blocksMax = blocksMax;
     this.#store = store;
     this.#book = book;
     this.#window = store.mirror.openWindow();
   }
 
-  /** Blocks that are mirrored now. */
+  /** Number of mirrored blocks. */
   get size(): number {
     return this.#window.size;
   }
 
-  /** The book has learnt them already. */
+  /** Handles an engine's changes, which the token table has learned already. */
   engine(changes: readonly EngineChange[]): void {
     for (const { change } of changes) {
       if (change.tier !== "device" && change.tier !== null) continue;
@@ -173,7 +173,7 @@ export class EngineMirror implements Disposable {
     }
   }
 
-  /** Of this host's store. */
+  /** Handles the store's changes. */
   store(changes: readonly ResidencyChange[]): void {
     for (const change of changes) {
       if (change.kind !== "stored" || change.tier === "device") continue;

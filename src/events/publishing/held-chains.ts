@@ -7,16 +7,16 @@ import {
 } from "../../observability/activity/index.ts";
 import type { StoreResidency } from "../../store/index.ts";
 
-/** Blocks in one step of `slices`. */
+/** Blocks per step of `slices`. */
 const SLICE_BLOCKS = 4_096;
 
 /**
- * What an engine says it holds, in its own key space: the set that its changes make. Bounded: where
- * it is full the oldest blocks are forgotten, which only makes it say less than is true.
+ * The blocks of an engine in its own key space, as the set that its changes produce. Bounded: if it
+ * is full, the oldest blocks are evicted, so that less is published than the engine has.
  */
-export class HeldChains implements Held {
+export class HeldChains implements PublishedSet {
   readonly #blocksMax: number;
-  /** By tier, in the order in which blocks came: each with the one before it. */
+  /** By tier, in order of arrival: each block with its parent. */
   readonly #tiers = RESIDENCY_TIERS.map(() => new Map<bigint, bigint | null>());
   readonly #digests = RESIDENCY_TIERS.map(() => new RunningDigest());
   #forgotten = 0;
@@ -32,7 +32,7 @@ export class HeldChains implements Held {
   get forgotten(): number {
     return this.#forgotten;
   }
-  /** No block of the device was forgotten since it was last cleared. */
+  /** No device block was evicted since the device was last cleared. */
   get isDeviceWhole(): boolean {
     return this.#isDeviceWhole;
   }
@@ -41,17 +41,17 @@ export class HeldChains implements Held {
   }
 
   /**
-   * What others have to be told. Never `cleared`, which would mean blocks of other key spaces, too:
-   * what is gone is named.
+   * Applies changes and returns those to publish. Never returns `cleared`, which would include
+   * blocks of other key spaces; removed blocks are named instead.
    */
   apply(changes: readonly ResidencyChange[]): readonly ResidencyChange[] {
-    const told: ResidencyChange[] = [];
+    const published: ResidencyChange[] = [];
     for (const change of changes) {
-      if (change.kind === "stored") this.#store(change, told);
-      else if (change.kind === "removed") this.#remove(change.tier, change.hashes, told);
-      else this.#clear(change.tier, told);
+      if (change.kind === "stored") this.#store(change, published);
+      else if (change.kind === "removed") this.#remove(change.tier, change.hashes, published);
+      else this.#clear(change.tier, published);
     }
-    return told;
+    return published;
   }
 
   *slices(): Generator<readonly ResidencyChange[], void> {
@@ -68,7 +68,7 @@ export class HeldChains implements Held {
     }
   }
 
-  #store(change: ResidencyChange & { kind: "stored" }, told: ResidencyChange[]): void {
+  #store(change: ResidencyChange & { kind: "stored" }, published: ResidencyChange[]): void {
     const { tier, hashes } = change;
     const place = RESIDENCY_TIERS.indexOf(tier);
     const blocks = this.#tiers[place]!;
@@ -83,37 +83,37 @@ export class HeldChains implements Held {
       parent = hash;
     }
     if (!isNews) return;
-    told.push(change);
+    published.push(change);
     const excess = this.blocks - this.#blocksMax;
-    if (excess > 0) this.#forget(place, excess, told);
+    if (excess > 0) this.#forget(place, excess, published);
   }
 
-  /** The oldest of this tier, then of the others. */
-  #forget(place: number, count: number, told: ResidencyChange[]): void {
+  /** Evicts the oldest blocks of this tier, then of the others. */
+  #forget(place: number, count: number, published: ResidencyChange[]): void {
     this.#forgotten += count;
     let left = count;
     for (const at of [place, 0, 1, 2]) {
       const oldest = [...this.#tiers[at]!.keys().take(left)];
       if (at === DEVICE && oldest.length > 0) this.#isDeviceWhole = false;
-      this.#remove(RESIDENCY_TIERS[at]!, BigUint64Array.from(oldest), told);
+      this.#remove(RESIDENCY_TIERS[at]!, BigUint64Array.from(oldest), published);
       left -= oldest.length;
     }
   }
 
-  #remove(tier: ResidencyTier, hashes: BigUint64Array, told: ResidencyChange[]): void {
+  #remove(tier: ResidencyTier, hashes: BigUint64Array, published: ResidencyChange[]): void {
     const place = RESIDENCY_TIERS.indexOf(tier);
     const gone = hashes.filter((hash) => this.#tiers[place]!.delete(hash));
     for (const hash of gone)
       this.#digests[place]!.count(Number(hash & LOW), Number(hash >> 32n), -1);
-    if (gone.length > 0) told.push({ kind: "removed", tier, hashes: gone });
+    if (gone.length > 0) published.push({ kind: "removed", tier, hashes: gone });
   }
 
-  #clear(tier: ResidencyTier | null, told: ResidencyChange[]): void {
+  #clear(tier: ResidencyTier | null, published: ResidencyChange[]): void {
     for (const [place, blocks] of this.#tiers.entries()) {
       const name = RESIDENCY_TIERS[place]!;
       if (tier !== null && tier !== name) continue;
       if (place === DEVICE) this.#isDeviceWhole = true;
-      this.#remove(name, BigUint64Array.from(blocks.keys()), told);
+      this.#remove(name, BigUint64Array.from(blocks.keys()), published);
     }
   }
 }
@@ -121,7 +121,7 @@ export class HeldChains implements Held {
 const LOW = 0xffff_ffffn;
 const DEVICE = RESIDENCY_TIERS.indexOf("device");
 
-/** Blocks of one tier, put together where one follows the other. */
+/** Joins consecutive blocks of one tier into runs. */
 export class Chains {
   readonly #tier: ResidencyTier;
   readonly #changes: ResidencyChange[] = [];
@@ -154,22 +154,26 @@ export class Chains {
   }
 }
 
-/** Blocks that a rank speaks of; what it told of them so far is what it has. */
-export interface Held {
+/** A set of blocks that a rank publishes; it equals the state published so far. */
+export interface PublishedSet {
   /** In the order of RESIDENCY_TIERS. */
   readonly digests: readonly ResidencyDigest[];
   /**
-   * All of it, in `stored` changes of some thousand blocks a step. It may change between steps:
-   * what is there from the first step to the last comes once, what comes or goes may be missed.
+   * The whole set as `stored` changes of some thousand blocks per step. It may change between
+   * steps: a block present throughout occurs once, a block added or removed meanwhile may be
+   * missing.
    */
   slices(): Iterator<readonly ResidencyChange[], void>;
 }
 
-/** Entries of the table in one step: about a millisecond. */
+/** Table entries per step: about a millisecond. */
 const ENTRIES = 2_048;
 
-/** What the store has on these tiers. */
-export function heldByStore(residency: StoreResidency, tiers: readonly ResidencyTier[]): Held {
+/** The store's blocks on these tiers. */
+export function heldByStore(
+  residency: StoreResidency,
+  tiers: readonly ResidencyTier[],
+): PublishedSet {
   return {
     get digests() {
       const { digests } = residency;
@@ -190,7 +194,7 @@ export function heldByStore(residency: StoreResidency, tiers: readonly Residency
 
 const NOTHING: ResidencyDigest = { blocks: 0, mix: 0n };
 
-/** Of sets that have no block in common. */
+/** Joins the digests of disjoint sets. */
 export function joinDigests(all: readonly (readonly ResidencyDigest[])[]): ResidencyDigest[] {
   return [0, 1, 2].map((place) =>
     all.reduce<ResidencyDigest>(

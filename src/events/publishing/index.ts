@@ -7,8 +7,8 @@ export {
 export {
   EngineBatches,
   type EngineChange,
-  TokenBook,
-  type TokenBookOptions,
+  TokenTable,
+  type TokenTableOptions,
 } from "./engine-batches.ts";
 export {
   type EngineEndpoints,
@@ -17,7 +17,7 @@ export {
   type EngineRankOptions,
   type EngineRankState,
 } from "./engine-rank.ts";
-export { type Held, HeldChains, heldByStore, joinDigests } from "./held-chains.ts";
+export { HeldChains, heldByStore, joinDigests, type PublishedSet } from "./held-chains.ts";
 export {
   ChangeRing,
   type FeedListener,

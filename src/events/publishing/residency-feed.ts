@@ -9,9 +9,9 @@ import type {
 } from "../../observability/activity/index.ts";
 import type { StoreResidency } from "../../store/index.ts";
 import { blocksIn, splitChange } from "../index.ts";
-import { type Held, HeldChains, heldByStore, joinDigests } from "./held-chains.ts";
+import { HeldChains, heldByStore, joinDigests, type PublishedSet } from "./held-chains.ts";
 
-/** Blocks in one change: it fits into a message of any broker. */
+/** Maximum blocks in one change, so that it fits into a message of any broker. */
 const CHANGE_BLOCKS_MAX = 1_024;
 
 export interface FeedOptions {
@@ -19,22 +19,22 @@ export interface FeedOptions {
   readonly ring: RingLimits;
   readonly mode: ResidencyHeartbeat["mode"];
   readonly everyMs: number;
-  /** What it tells of. Their sets have no hash in common. */
-  readonly held: readonly Held[];
-  /** As many as there are; the latest ones are told. */
+  /** The published sets. They have no hash in common. */
+  readonly held: readonly PublishedSet[];
+  /** Key spaces; the latest ones are published. */
   readonly spaces: () => readonly KeySpace[];
-  /** Whether all that the device holds is told from the start; true if left out. */
+  /** Whether all device blocks are published from the start. Default: true. */
   readonly isDeviceKnown?: boolean;
-  /** Has everything that happened so far pushed. */
+  /** Pushes all changes that have happened so far. */
   readonly flush: () => void;
 }
 
-/** Spaces in one heartbeat, as all readers take them. */
+/** Maximum key spaces in one heartbeat, as readers accept. */
 const SPACES_MAX = 16;
 
 export type FeedListener = (batch: ResidencyBatch) => void;
 
-/** What one rank of this host says it holds: gives changes their numbers, and keeps the latest. */
+/** The residency changes of one rank of this host: numbers them and keeps the latest. */
 export class ResidencyFeed {
   readonly ring: ChangeRing;
   readonly #options: FeedOptions;
@@ -54,15 +54,15 @@ export class ResidencyFeed {
   get everyMs(): number {
     return this.#options.everyMs;
   }
-  get held(): readonly Held[] {
+  get held(): readonly PublishedSet[] {
     return this.#options.held;
   }
-  /** Of the latest change that was pushed. */
+  /** Number of the latest pushed change. */
   get lastSequence(): number {
     return this.ring.last;
   }
 
-  /** Whether all that the device holds is told. */
+  /** Whether all device blocks are published. */
   get isDeviceKnown(): boolean {
     return this.#isDeviceKnown;
   }
@@ -73,18 +73,18 @@ export class ResidencyFeed {
     for (const listener of this.#knownListeners) listener();
   }
 
-  /** Called when `isDeviceKnown` changed; must not throw. */
+  /** Calls the listener when `isDeviceKnown` changes. It must not throw. */
   onDeviceKnown(listener: () => void): Disposable {
     this.#knownListeners.add(listener);
     return { [Symbol.dispose]: () => this.#knownListeners.delete(listener) };
   }
 
-  /** Has everything that happened so far pushed. */
+  /** Pushes all changes that have happened so far. */
   flush(): void {
     this.#options.flush();
   }
 
-  /** What `held` has changed already. */
+  /** Pushes changes that `held` already contains. */
   push(changes: readonly ResidencyChange[]): void {
     const split = changes.flatMap((change) => splitChange(change, CHANGE_BLOCKS_MAX));
     if (split.length === 0) return;
@@ -94,13 +94,13 @@ export class ResidencyFeed {
     for (const listener of this.#listeners) listener(batch);
   }
 
-  /** Called for each batch from now on, in order; must not throw. */
+  /** Calls the listener for each later batch, in order. It must not throw. */
   listen(listener: FeedListener): Disposable {
     this.#listeners.add(listener);
     return { [Symbol.dispose]: () => this.#listeners.delete(listener) };
   }
 
-  /** As it is now: numbers and digests are those of the same moment. */
+  /** Creates a heartbeat; its number and digests belong to the same moment. */
   heartbeat(isClosing = false): ResidencyHeartbeat {
     this.flush();
     const { source, mode, everyMs, held } = this.#options;
@@ -115,16 +115,16 @@ export class ResidencyFeed {
 }
 
 export interface RingLimits {
-  /** Changes that are kept at most, and blocks in them. */
+  /** Maximum kept changes, and maximum blocks in them. */
   readonly changesMax: number;
   readonly blocksMax: number;
 }
 
-/** The latest changes of one rank, by their numbers: from 1, without gaps. */
+/** The latest changes of one rank by number, from 1 and without gaps. */
 export class ChangeRing {
   readonly #limits: RingLimits;
   #kept: ResidencyChange[] = [];
-  /** Place in `#kept` of the oldest one; those before it are gone. */
+  /** Index in `#kept` of the oldest change; earlier entries are removed. */
   #head = 0;
   #last = 0;
   #blocks = 0;
@@ -133,11 +133,11 @@ export class ChangeRing {
     this.#limits = limits;
   }
 
-  /** Number of the oldest one that is kept; one behind the latest where none is. */
+  /** Number of the oldest kept change; if none is kept, one above the latest. */
   get first(): number {
     return this.#last - this.size + 1;
   }
-  /** Number of the latest one; 0: there was none so far. */
+  /** Number of the latest change; 0 before the first. */
   get last(): number {
     return this.#last;
   }
@@ -148,7 +148,7 @@ export class ChangeRing {
     return this.#blocks;
   }
 
-  /** The latest one always stays. */
+  /** The latest change always stays. */
   push(change: ResidencyChange): void {
     this.#kept.push(change);
     this.#last++;
@@ -163,7 +163,7 @@ export class ChangeRing {
     this.#head = 0;
   }
 
-  /** Those with numbers from `from` to `to`, both included and kept. */
+  /** Changes numbered `from` to `to`, inclusive; all must be kept. */
   slice(from: number, to: number): readonly ResidencyChange[] {
     const start = this.#head + (from - this.first);
     return this.#kept.slice(start, start + (to - from + 1));
@@ -173,17 +173,17 @@ export class ChangeRing {
 export interface HostFeedsOptions {
   readonly worker: WorkerId;
   readonly incarnation: bigint;
-  /** Data parallel ranks of this host, 0 among them. */
+  /** Data-parallel ranks of this host, including 0. */
   readonly ranks: readonly number[];
   readonly residency: StoreResidency;
   readonly ring: RingLimits;
   readonly mode: ResidencyHeartbeat["mode"];
   readonly everyMs: number;
-  /** Of one engine's own events, blocks that are remembered at most. */
+  /** Maximum remembered blocks of one engine's own events. */
   readonly engineBlocksMax: number;
-  /** Ranks whose engines' own events are followed: of their devices nothing is known at first. */
+  /** Ranks whose engines' own events are followed: their device contents are unknown at first. */
   readonly hasEngines: boolean;
-  /** Of the store. */
+  /** Key spaces of the store. */
   readonly spaces: () => readonly KeySpace[];
 }
 
@@ -192,14 +192,14 @@ interface Rank {
   readonly tiers: readonly ResidencyTier[];
   readonly chains: HeldChains;
   space: KeySpace | null;
-  /** Whether all that its engine holds is known; of one without own events nothing more is. */
+  /** Whether all blocks of its engine are known; always false without events of its own. */
   isEngineKnown: boolean;
 }
 
 /**
- * The feeds of all ranks of this host. RAM and SSD belong to all of them alike; what GPUs mirror by
- * keys says nothing of ranks, and is told where there is one only. Engines' own events go to their
- * rank.
+ * The residency streams of all ranks of this host. RAM and SSD blocks belong to every rank. GPU
+ * blocks mirrored by key have no rank and are published if there is only one. Engines' own events
+ * belong to their rank.
  */
 export class HostFeeds implements Disposable {
   readonly #residency: StoreResidency;
@@ -211,7 +211,7 @@ export class HostFeeds implements Disposable {
   constructor(options: HostFeedsOptions) {
     const { residency, ranks, worker, incarnation } = options;
     this.#residency = residency;
-    assert(ranks.length > 0, "a host has a rank");
+    assert(ranks.length > 0, "a host must have a rank");
     const tiers: readonly ResidencyTier[] =
       ranks.length === 1 ? ["device", "host", "disk"] : ["host", "disk"];
     for (const rank of ranks) {
@@ -236,7 +236,7 @@ export class HostFeeds implements Disposable {
     return [...this.#ranks.values()].map(({ feed }) => feed);
   }
 
-  /** Blocks that engines' own events speak of, and those that were forgotten for want of room. */
+  /** Blocks known from engines' own events, and those evicted for lack of room. */
   get engineBlocks(): { readonly blocks: number; readonly forgotten: number } {
     const all = [...this.#ranks.values()].map(({ chains }) => chains);
     return {
@@ -245,7 +245,7 @@ export class HostFeeds implements Disposable {
     };
   }
 
-  /** What an engine's own events say of one rank, in the key space of its tokens. */
+  /** Publishes an engine's changes for one rank, in the key space of its tokens. */
   engineChanged(rank: number, space: KeySpace, changes: readonly ResidencyChange[]): void {
     const known = this.#ranks.get(rank);
     if (known === undefined || this.#isOver) return;
@@ -254,7 +254,7 @@ export class HostFeeds implements Disposable {
     reportKnown(known);
   }
 
-  /** Whether the changes of an engine so far name all that it holds. */
+  /** Sets whether the engine's changes so far include all its blocks. */
   engineKnown(rank: number, isKnown: boolean): void {
     const known = this.#ranks.get(rank);
     if (known === undefined || this.#isOver) return;
@@ -263,15 +263,15 @@ export class HostFeeds implements Disposable {
   }
 
   /**
-   * Called with what the store told, before it is numbered: for those who tell it in other words.
-   * Must not throw.
+   * Calls the listener with the store's changes before they are numbered, for translation into
+   * other formats. It must not throw.
    */
   onStore(listener: (changes: readonly ResidencyChange[]) => void): Disposable {
     this.#storeListeners.add(listener);
     return { [Symbol.dispose]: () => this.#storeListeners.delete(listener) };
   }
 
-  /** Nothing is told any more. */
+  /** Stops publishing. */
   [Symbol.dispose](): void {
     this.#isOver = true;
     this.#residency.stop();
@@ -282,13 +282,13 @@ export class HostFeeds implements Disposable {
     return space === null ? spaces : [...spaces, space];
   }
 
-  /** Everything of this turn of the loop at once. */
+  /** Publishes all changes of this turn together. */
   #later(): void {
     void yieldToLoop().then(() => this.#pump());
   }
 
   #pump(): void {
-    // A listener that flushes is told what is told just now.
+    // A listener that flushes receives the changes being published.
     if (this.#isOver || this.#isPumping) return;
     this.#isPumping = true;
     const changes = this.#residency.drain();
@@ -311,7 +311,7 @@ function push({ feed, tiers, chains }: Rank, changes: readonly ResidencyChange[]
     feed.push(own);
     return;
   }
-  // The store begins anew: what engines told of theirs is not gone.
+  // The store starts over; blocks known from engines stay.
   const again = [...chains.slices()].flat();
   feed.push([...own.slice(0, at + 1), ...again, ...own.slice(at + 1)]);
 }

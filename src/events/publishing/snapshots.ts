@@ -12,7 +12,7 @@ import type { ResidencyFeed } from "./residency-feed.ts";
 export interface Snapshot {
   readonly id: bigint;
   readonly source: ResidencySource;
-  /** It is what was held when this change had just happened. */
+  /** The change number of the snapshot's state. */
   readonly sequence: number;
   readonly isDeviceKnown: boolean;
   readonly blocks: number;
@@ -22,22 +22,22 @@ export interface Snapshot {
 export interface SnapshotOptions {
   readonly feed: ResidencyFeed;
   readonly clock: Clock;
-  /** Bytes of a part, encoded. */
+  /** Maximum bytes of an encoded part. */
   readonly partBytesMax: () => number;
 }
 
-/** What is read so seldom is given up; a newer one is made sooner than that. */
+/** An unread snapshot is discarded after KEPT_MS; a snapshot older than FRESH_MS is replaced. */
 const KEPT_MS = 30_000;
 const FRESH_MS = 2_000;
-/** An older one may still be read when a newer one is there. */
+/** An older snapshot may still be read when a newer one exists. */
 const KEPT_MAX = 2;
-/** A rank that is cleared again and again while it is walked is given up. */
+/** Maximum attempts if the rank is cleared repeatedly during the walk. */
 const TRIES = 4;
 
 /**
- * Whole pictures of one rank, each exactly as of one number, taken in steps between which
- * everything goes on: what changes meanwhile is put right at the end. One is made at a time, and
- * handed to whoever asks as long as the ring leads on from it.
+ * Snapshots of one rank, each exact at one change number. A snapshot is taken in steps between
+ * which other work runs; changes made meanwhile are applied at the end. One is taken at a time, and
+ * shared by all queries as long as the ring has the changes after it.
  */
 export class Snapshots {
   readonly #options: SnapshotOptions;
@@ -50,12 +50,12 @@ export class Snapshots {
     this.#options = options;
   }
 
-  /** Snapshots made so far. */
+  /** Snapshots taken so far. */
   get made(): number {
     return Number(this.#lastId);
   }
 
-  /** One that is new enough; null: it cannot be made now. */
+  /** Returns a sufficiently new snapshot, or null if none can be taken now. */
   async take(): Promise<Snapshot | null> {
     const { clock, feed } = this.#options;
     this.#forgetOld();
@@ -80,7 +80,7 @@ export class Snapshots {
     return found.snapshot;
   }
 
-  /** Nothing is made any more. */
+  /** Stops taking snapshots. */
   end(): void {
     this.#isOver = true;
     this.#kept = [];
@@ -103,7 +103,7 @@ export class Snapshots {
     return null;
   }
 
-  /** Null where too much changed meanwhile. */
+  /** Returns null if too much changed meanwhile. */
   async #walk(): Promise<{
     readonly sequence: number;
     readonly runs: readonly ResidencyRun[];
@@ -116,7 +116,7 @@ export class Snapshots {
     for (const held of feed.held) {
       const slices = held.slices();
       while (true) {
-        // What is held and what was told of it are the same from here to the next turn.
+        // From here to the next turn, the sets equal the published state.
         feed.flush();
         const slice = slices.next();
         if (slice.done === true) break;
@@ -147,21 +147,21 @@ export class Snapshots {
   }
 }
 
-/** Part `part`, as it is answered. */
+/** Builds the answer with part `part`. */
 export function partOf(snapshot: Snapshot, part: number): ResidencySnapshotPart {
   const { id, source, sequence, isDeviceKnown, parts } = snapshot;
   const of = { kind: "snapshot", source, snapshot: id, sequence, isDeviceKnown } as const;
   return { ...of, part, isLast: part === parts.length - 1, runs: parts[part]! };
 }
 
-/** More changes than this while a picture is taken, and it is not worth going on. */
+/** Maximum changed blocks during a snapshot; beyond it the snapshot is aborted. */
 const BLOCKS_MAX = 2 ** 20;
-/** Blocks looked at before other work gets its turn. */
+/** Blocks examined before other work runs. */
 const LOOKS_A_SLICE = 65_536;
 
 type Edited = Map<bigint, { readonly parent: bigint | null } | null>;
 
-/** What happened to blocks while a picture was taken: what each of them is at the end. */
+/** Changes of blocks during a snapshot: the final state of each. */
 class SnapshotEdits {
   readonly #tiers = new Map<ResidencyTier, Edited>(
     RESIDENCY_TIERS.map((tier) => [tier, new Map()]),
@@ -169,7 +169,7 @@ class SnapshotEdits {
   #blocks = 0;
   #isCleared = false;
 
-  /** It has to be taken anew. */
+  /** The snapshot must be taken again. */
   get isTooMuch(): boolean {
     return this.#isCleared || this.#blocks > BLOCKS_MAX;
   }
@@ -191,7 +191,7 @@ class SnapshotEdits {
     }
   }
 
-  /** The runs without what changed meanwhile, then what that is now. */
+  /** Yields the runs without the changed blocks, then the changed blocks in their final state. */
   async *applyTo(runs: readonly ResidencyRun[]): AsyncGenerator<ResidencyRun> {
     let looks = 0;
     for (const run of runs) {

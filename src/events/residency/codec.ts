@@ -38,11 +38,11 @@ import {
 } from "./messages.ts";
 
 /**
- * Changes and runs as short lists, with hashes as bytes, each a u64 little-endian: eight bytes a
+ * Changes and runs as short lists, with hashes as bytes, each a little-endian u64: eight bytes per
  * block, where the maps of Dynamo's events take fifty.
  *
  * `["s", tier, parent, hashes, token hashes or nil]`, `["r", tier, hashes]`, `["c", tier or nil]`;
- * a run: `[tier, parent, hashes]`. A tier is its place in RESIDENCY_TIERS.
+ * a run: `[tier, parent, hashes]`. A tier is its index in RESIDENCY_TIERS.
  */
 export function writeChange(writer: MsgpackWriter, change: ResidencyChange): void {
   switch (change.kind) {
@@ -75,14 +75,14 @@ export function readChange(reader: MsgpackReader): ResidencyChange {
     const hashes = readHashes(reader);
     const tokenHashes = reader.nil() ? null : readHashes(reader);
     if (tokenHashes !== null && tokenHashes.length !== hashes.length) {
-      throw new Unreadable("not a token hash for each block");
+      throw new Unreadable("number of token hashes differs from number of blocks");
     }
     return { kind: "stored", tier, parent, hashes, tokenHashes };
   }
   if (kind === "r" && items === 3) {
     return { kind: "removed", tier: readTier(reader), hashes: readHashes(reader) };
   }
-  if (kind !== "c" || items !== 2) throw new Unreadable("a change that is not known");
+  if (kind !== "c" || items !== 2) throw new Unreadable("unknown kind of change");
   return { kind: "cleared", tier: reader.nil() ? null : readTier(reader) };
 }
 
@@ -93,18 +93,18 @@ export function writeRun(writer: MsgpackWriter, run: ResidencyRun): void {
 }
 
 export function readRun(reader: MsgpackReader): ResidencyRun {
-  if (reader.array(3) !== 3) throw new Unreadable("a run that is none");
+  if (reader.array(3) !== 3) throw new Unreadable("run is not a list of three");
   return { tier: readTier(reader), parent: readHash(reader), hashes: readHashes(reader) };
 }
 
-/** An upper bound of what `writeChange` writes, to a few bytes. */
+/** Upper bound of the bytes written by `writeChange`, accurate to a few bytes. */
 export function packedBytes(change: ResidencyChange): number {
   if (change.kind === "cleared") return CHANGE_BYTES;
   const words = change.kind === "stored" && change.tokenHashes !== null ? 2 : 1;
   return CHANGE_BYTES + change.hashes.length * 8 * words;
 }
 
-/** Of a change or a run without its hashes. */
+/** Bytes of a change or run without its hashes. */
 export const CHANGE_BYTES = 24;
 
 function placeOf(tier: ResidencyTier): number {
@@ -124,19 +124,19 @@ function readHash(reader: MsgpackReader): bigint | null {
   return reader.nil() ? null : reader.u64();
 }
 
-/** Every host that Bun runs on is little-endian. */
+/** All hosts supported by Bun are little-endian. */
 function bytesOf(hashes: BigUint64Array): Uint8Array {
   return new Uint8Array(hashes.buffer, hashes.byteOffset, hashes.byteLength);
 }
 
 function readHashes(reader: MsgpackReader): BigUint64Array {
   const bytes = reader.bin(RESIDENCY_LIMITS.messageBytesMax);
-  if (bytes.length % 8 !== 0) throw new Unreadable("hashes that are not of eight bytes");
-  // A copy starts at an address that is a multiple of eight; `slice` of a Buffer is none.
+  if (bytes.length % 8 !== 0) throw new Unreadable("hashes are not a multiple of eight bytes");
+  // A copy is aligned to eight bytes; the `slice` of a Buffer is not.
   return new BigUint64Array(new Uint8Array(bytes).buffer);
 }
 
-/** Members by which a source is named, wherever it is. */
+/** Members that name a source in every message. */
 const SOURCE_MEMBERS = 3;
 
 function writeSource(writer: MsgpackWriter, source: ResidencySource): MsgpackWriter {
@@ -161,7 +161,7 @@ function sourceOf(members: Members<typeof SOURCE>): ResidencySource {
 
 function readWorker(reader: MsgpackReader): WorkerId {
   const worker = reader.str(RESIDENCY_LIMITS.textBytesMax);
-  if (!isWorkerId(worker)) throw new Unreadable("worker is no worker's name");
+  if (!isWorkerId(worker)) throw new Unreadable("worker is not a valid worker name");
   return worker;
 }
 
@@ -200,7 +200,7 @@ function writeSpace(writer: MsgpackWriter, space: KeySpace): void {
 
 function readHeartbeat(reader: MsgpackReader, source: ResidencySource): ResidencyHeartbeat {
   const members = readMembers(reader, HEARTBEAT_MEMBERS);
-  if (!reader.isAtEnd) throw new Unreadable("more behind its end");
+  if (!reader.isAtEnd) throw new Unreadable("trailing bytes");
   return {
     source,
     lastSequence: present(members.last_sequence, "last_sequence"),
@@ -208,7 +208,7 @@ function readHeartbeat(reader: MsgpackReader, source: ResidencySource): Residenc
     everyMs: present(members.every_ms, "every_ms"),
     spaces: present(members.spaces, "spaces"),
     digests: present(members.digests, "digests"),
-    // Earlier versions do not say it.
+    // Earlier versions omit this member.
     isDeviceKnown: members.device_known ?? true,
     isClosing: members.is_closing ?? false,
   };
@@ -226,7 +226,7 @@ const HEARTBEAT_MEMBERS = {
 
 function readMode(reader: MsgpackReader): ResidencyHeartbeat["mode"] {
   const mode = text(reader);
-  if (mode !== "ring" && mode !== "stream") throw new Unreadable("mode is not known");
+  if (mode !== "ring" && mode !== "stream") throw new Unreadable("unknown mode");
   return mode;
 }
 
@@ -239,7 +239,7 @@ function readEvery(reader: MsgpackReader): number {
 function readSpaces(reader: MsgpackReader): readonly KeySpace[] {
   const count = reader.array(RESIDENCY_LIMITS.spacesMax);
   const spaces = Array.from({ length: count }, () => readSpace(reader));
-  // A kind that a later version made up is none of ours.
+  // Key spaces of a kind unknown to this version are ignored.
   return spaces.filter((space) => space !== null);
 }
 
@@ -252,7 +252,8 @@ function readSpace(reader: MsgpackReader): KeySpace | null {
   if (kind === "tokens") return { kind, model, blockTokens };
   if (kind !== "blocks") return null;
   const namespaceKey = present(members.namespace, "namespace").slice();
-  if (namespaceKey.length !== NAMESPACE_BYTES) throw new Unreadable("namespace is no key");
+  if (namespaceKey.length !== NAMESPACE_BYTES)
+    throw new Unreadable("namespace is not a 32-byte key");
   const space = { kind, model, blockTokens, namespaceKey } as const;
   return members.chain === undefined ? space : { ...space, chain: members.chain };
 }
@@ -271,9 +272,9 @@ function text(reader: MsgpackReader): string {
 
 function readDigests(reader: MsgpackReader): readonly ResidencyDigest[] {
   const count = reader.array(RESIDENCY_TIERS.length);
-  if (count !== RESIDENCY_TIERS.length) throw new Unreadable("not a digest for each tier");
+  if (count !== RESIDENCY_TIERS.length) throw new Unreadable("there must be one digest per tier");
   return Array.from({ length: count }, () => {
-    if (reader.array(2) !== 2) throw new Unreadable("a digest that is none");
+    if (reader.array(2) !== 2) throw new Unreadable("digest is not a pair");
     return { blocks: reader.uint(), mix: reader.u64() };
   });
 }
@@ -290,15 +291,16 @@ const TIERS: Readonly<Record<ResidencyTier, StorageTier>> = {
 };
 
 /**
- * Dynamo's envelope around Dynamo's events, with our members behind the envelope's own: `worker`,
- * `rank`, `incarnation`, `first_sequence`. An event's `event_id` is its change's number, its
- * `worker_id` the worker's number (`workerNumber`). At most `changesMax` changes and `blocksMax`
- * blocks (`RESIDENCY_LIMITS`): `splitBatch` makes such of larger ones.
+ * Encodes Dynamo's envelope around Dynamo's events, with Hearth's members after the envelope's own:
+ * `worker`, `rank`, `incarnation`, `first_sequence`. An event's `event_id` is its change number,
+ * and its `worker_id` is the worker's number (`workerNumber`). The batch must have at most
+ * `changesMax` changes and `blocksMax` blocks (`RESIDENCY_LIMITS`); `splitBatch` splits larger
+ * ones.
  */
 export function encodeBatch(batch: ResidencyBatch, wallMs: number): Uint8Array {
   const { source, firstSequence, changes } = batch;
-  assert(changes.length > 0, "a batch of something");
-  assert(changes.length <= RESIDENCY_LIMITS.changesMax, "a batch that may be sent");
+  assert(changes.length > 0, "a batch must not be empty");
+  assert(changes.length <= RESIDENCY_LIMITS.changesMax, "a batch must not exceed changesMax");
   const workerId = workerNumber(source.worker);
   const events = changes.map((change, i) =>
     toEvent(change, workerId, source.rank, firstSequence + i),
@@ -331,9 +333,10 @@ export function encodeHeartbeat(heartbeat: ResidencyHeartbeat, wallMs: number): 
   );
 }
 
-/** Reads what anybody may have sent on the subject of events. Never throws. */
+/** Decodes an untrusted message of the events subject. Never throws. */
 export function decodeResidencyMessage(bytes: Uint8Array): ReadResult<ResidencyMessage> {
-  if (bytes.length > RESIDENCY_LIMITS.messageBytesMax) return { ok: false, why: "it is too long" };
+  if (bytes.length > RESIDENCY_LIMITS.messageBytesMax)
+    return { ok: false, why: "message is too long" };
   return reading(bytes, (reader) => {
     const members = readMembers(reader, MESSAGE_MEMBERS);
     const { topic, payload, publishedAtMs: at } = envelopeOf(members);
@@ -342,7 +345,7 @@ export function decodeResidencyMessage(bytes: Uint8Array): ReadResult<ResidencyM
       const heartbeat = readHeartbeat(new MsgpackReader(payload), source);
       return { kind: "heartbeat", publishedAtMs, heartbeat };
     }
-    if (topic !== EVENTS_TOPIC) throw new Unreadable("topic is not known");
+    if (topic !== EVENTS_TOPIC) throw new Unreadable("unknown topic");
     const batch = readBatch(payload, source, present(members.first_sequence, FIRST));
     return { kind: "batch", publishedAtMs, batch };
   });
@@ -353,10 +356,10 @@ const MESSAGE_MEMBERS = { ...ENVELOPE, ...SOURCE, [FIRST]: (it: MsgpackReader) =
 function readBatch(payload: Uint8Array, source: ResidencySource, first: number): ResidencyBatch {
   const events = decodeRouterEvents(payload);
   if (!events.ok) throw new Unreadable(events.why);
-  if (events.value.length === 0 || first === 0) throw new Unreadable("a batch of nothing");
+  if (events.value.length === 0 || first === 0) throw new Unreadable("empty batch");
   const changes = events.value.map((event, i) => {
     const isNext = event.eventId === BigInt(first) + BigInt(i) && event.rank === source.rank;
-    if (!isNext) throw new Unreadable("an event that is not the next of its rank");
+    if (!isNext) throw new Unreadable("event is not the next one of its rank");
     return toChange(event);
   });
   return { source, firstSequence: first, changes };
@@ -392,7 +395,7 @@ function toData(change: ResidencyChange): RouterEventData {
 function toChange({ tier: storage, data, isTierOnly }: RouterEvent): ResidencyChange {
   if (data.kind === "cleared" && !isTierOnly) return { kind: "cleared", tier: null };
   const tier = RESIDENCY_TIERS.find((one) => TIERS[one] === storage);
-  if (tier === undefined) throw new Unreadable("a tier that no worker has of its own");
+  if (tier === undefined) throw new Unreadable("tier is not local to a worker");
   switch (data.kind) {
     case "stored": {
       const { kind, parent, hashes, tokenHashes } = data;
@@ -407,7 +410,9 @@ function toChange({ tier: storage, data, isTierOnly }: RouterEvent): ResidencyCh
   }
 }
 
-/** The same for all that one run of one rank says, and hardly that of any other. */
+/**
+ * The same for all messages of one run of one rank, and almost certainly different from any other.
+ */
 function publisherId({ worker, rank, incarnation }: ResidencySource): bigint {
   return workerNumber(`${worker}/${rank}/${incarnation}`);
 }
@@ -435,9 +440,9 @@ function writeOptional(writer: MsgpackWriter, value: number | bigint | null): Ms
   return value === null ? writer.nil() : writer.int(value);
 }
 
-/** Reads what anybody may have asked. Never throws. */
+/** Decodes an untrusted query. Never throws. */
 export function decodeQuestion(bytes: Uint8Array): ReadResult<ResidencyQuestion> {
-  if (bytes.length > QUESTION_BYTES_MAX) return { ok: false, why: "it is too long" };
+  if (bytes.length > QUESTION_BYTES_MAX) return { ok: false, why: "message is too long" };
   return reading(bytes, readQuestion);
 }
 
@@ -447,7 +452,7 @@ function readQuestion(reader: MsgpackReader): ResidencyQuestion {
   if (kind === "snapshot") {
     return { kind, incarnation, snapshot, part: present(part, "part") };
   }
-  if (kind !== "range") throw new Unreadable("kind is not known");
+  if (kind !== "range") throw new Unreadable("unknown kind");
   return { kind, incarnation, from: present(from, "from"), to };
 }
 
@@ -502,13 +507,14 @@ export function encodeAnswer(answer: ResidencyAnswer): Uint8Array {
 
 const WHY_MAX = 100;
 
-/** Reads what a publisher, or anybody who says so, has answered. Never throws. */
+/** Decodes an untrusted answer. Never throws. */
 export function decodeAnswer(bytes: Uint8Array): ReadResult<ResidencyAnswer> {
-  if (bytes.length > RESIDENCY_LIMITS.messageBytesMax) return { ok: false, why: "it is too long" };
+  if (bytes.length > RESIDENCY_LIMITS.messageBytesMax)
+    return { ok: false, why: "message is too long" };
   return reading(bytes, readAnswer);
 }
 
-/** All members of any answer; which must be there is its kind's affair. */
+/** Members of all answers. Each kind checks which must be present. */
 const ANSWER_MEMBERS = {
   ...SOURCE,
   kind: text,
@@ -535,7 +541,7 @@ function readAnswer(reader: MsgpackReader): ResidencyAnswer {
   switch (kind) {
     case "range": {
       const changes = present(members.changes, "changes");
-      if (changes.length === 0 || first() === 0) throw new Unreadable("a range of nothing");
+      if (changes.length === 0 || first() === 0) throw new Unreadable("empty range");
       return { kind, batch: { source, firstSequence: first(), changes }, lastSequence: last() };
     }
     case "evicted":
@@ -550,7 +556,7 @@ function readAnswer(reader: MsgpackReader): ResidencyAnswer {
         sequence: present(members.sequence, "sequence"),
         part: present(members.part, "part"),
         isLast: present(members.is_last, "is_last"),
-        // Earlier versions do not say it.
+        // Earlier versions omit this member.
         isDeviceKnown: members.device_known ?? true,
         runs: present(members.runs, "runs"),
       };
@@ -560,7 +566,7 @@ function readAnswer(reader: MsgpackReader): ResidencyAnswer {
     case "busy":
       return { kind, source, retryMs: present(members.retry_ms, "retry_ms") };
     default:
-      throw new Unreadable("kind is not known");
+      throw new Unreadable("unknown kind");
   }
 }
 

@@ -11,14 +11,14 @@ import {
 } from "./messages.ts";
 
 /**
- * The same change as several of at most `blocksMax` blocks: before numbers are given, for one
- * number is one change.
+ * Splits a change into several of at most `blocksMax` blocks. Applies before numbering, because
+ * every change has one number.
  */
 export function splitChange(
   change: ResidencyChange,
   blocksMax: number = RESIDENCY_LIMITS.blocksMax,
 ): readonly ResidencyChange[] {
-  assert(blocksMax > 0, "room for a block");
+  assert(blocksMax > 0, "room for at least one block");
   if (change.kind === "cleared" || change.hashes.length <= blocksMax) return [change];
   const parts: ResidencyChange[] = [];
   for (let at = 0; at < change.hashes.length; at += blocksMax) {
@@ -34,12 +34,12 @@ export function splitChange(
   return parts;
 }
 
-/** What `encodeBatch` may make of a block and of a change without any, at most. */
+/** Maximum encoded bytes of a block, and of a change without blocks. */
 const LIVE_BLOCK_BYTES = 64;
 const LIVE_CHANGE_BYTES = 192;
 const LIVE_ENVELOPE_BYTES = 512;
 
-/** Batches that may each be sent: `RESIDENCY_LIMITS` and `bytesMax` hold once encoded. */
+/** Splits a batch so that each part satisfies `RESIDENCY_LIMITS` and `bytesMax` once encoded. */
 export function* splitBatch(batch: ResidencyBatch, bytesMax: number): Generator<ResidencyBatch> {
   const { source, changes } = batch;
   let [start, blocks] = [0, 0];
@@ -55,7 +55,7 @@ export function* splitBatch(batch: ResidencyBatch, bytesMax: number): Generator<
   });
   for (const [i, change] of changes.entries()) {
     const own = blocksIn(change);
-    assert(fits(1, own), "a change that may be sent: see splitChange");
+    assert(fits(1, own), "a change must fit into a message: see splitChange");
     if (!fits(i - start + 1, blocks + own)) {
       yield part(i);
       [start, blocks] = [i, 0];
@@ -65,7 +65,7 @@ export function* splitBatch(batch: ResidencyBatch, bytesMax: number): Generator<
   if (start < changes.length) yield part(changes.length);
 }
 
-/** The largest `splitChange` of which one change surely fits into a message of `bytesMax`. */
+/** The largest `blocksMax` for `splitChange` whose changes fit into a message of `bytesMax`. */
 export function liveBlocksMax(bytesMax: number): number {
   const room = bytesMax - LIVE_ENVELOPE_BYTES - LIVE_CHANGE_BYTES;
   return Math.min(RESIDENCY_LIMITS.blocksMax, Math.floor(room / LIVE_BLOCK_BYTES));
@@ -73,7 +73,7 @@ export function liveBlocksMax(bytesMax: number): number {
 
 const ANSWER_BYTES = 512;
 
-/** As many of the changes, from `from` on, as fit into an answer of `bytesMax`; one at least. */
+/** Returns as many changes from index `from` as fit into an answer of `bytesMax`; at least one. */
 export function fitRange(
   changes: readonly ResidencyChange[],
   from: number,
@@ -88,13 +88,16 @@ export function fitRange(
   return changes.slice(from, end);
 }
 
-/** Runs in parts that each fit into an answer of `bytesMax`; one part, empty, of no runs. */
+/**
+ * Groups runs into parts that fit into an answer of `bytesMax`. Without runs there is one empty
+ * part.
+ */
 export function* snapshotParts(
   runs: Iterable<ResidencyRun>,
   bytesMax: number,
 ): Generator<readonly ResidencyRun[]> {
   const room = bytesMax - ANSWER_BYTES;
-  assert(room >= CHANGE_BYTES + 8, "room for a block");
+  assert(room >= CHANGE_BYTES + 8, "room for at least one block");
   let [part, left, hasAny] = [[] as ResidencyRun[], room, false];
   for (const run of runs) {
     for (let at = 0; at < run.hashes.length; ) {
@@ -112,28 +115,28 @@ export function* snapshotParts(
   if (part.length > 0 || !hasAny) yield part;
 }
 
-/** Parts in one object at most; more are no honest ones. */
+/** Maximum parts in one object; more are rejected as invalid. */
 const PARTS_MAX = 65_536;
 const LENGTH_BYTES = 4;
 
-/** Where publishers of a cluster keep pictures: a bucket of objects. */
+/** Object bucket for the snapshots of a cluster. */
 export function snapshotBucket(cluster: string): string {
   return `kv-snapshots-${cluster.replaceAll(".", "_")}`;
 }
 
-/** The stream that keeps what is published on `eventsSubject`. */
+/** Stream that captures `eventsSubject`. */
 export function eventsStream(cluster: string): string {
   return `kv-events-${cluster.replaceAll(".", "_")}`;
 }
 
-/** Name of the object that holds the latest picture of one rank. */
+/** Name of the object with the latest snapshot of one rank. */
 export function snapshotObject({ worker, rank }: SubjectOf): string {
   return `${worker}.${rank}`;
 }
 
 /**
- * A whole snapshot as one object: its parts as they would be answered, from the first to the last,
- * each behind its length (u32, little-endian).
+ * Encodes a whole snapshot as one object: its parts as in answers, in order, each after its length
+ * (u32, little-endian).
  */
 export async function encodeStoredSnapshot(
   parts: readonly ResidencySnapshotPart[],
@@ -144,13 +147,13 @@ export async function encodeStoredSnapshot(
     const length = new Uint8Array(LENGTH_BYTES);
     new DataView(length.buffer).setUint32(0, bytes.length, true);
     pieces.push(length, bytes);
-    // A part is some milliseconds' work.
+    // Encoding a part takes some milliseconds.
     await yieldToLoop();
   }
   return Buffer.concat(pieces);
 }
 
-/** Its parts, all of one snapshot and in their order. Never throws. */
+/** Decodes the parts, which must belong to one snapshot and be in order. Never throws. */
 export function decodeStoredSnapshot(
   bytes: Uint8Array,
 ): ReadResult<readonly [ResidencySnapshotPart, ...ResidencySnapshotPart[]]> {
@@ -159,18 +162,18 @@ export function decodeStoredSnapshot(
   for (let at = 0; at < bytes.length; ) {
     const end = at + LENGTH_BYTES;
     const length = end <= bytes.length ? view.getUint32(at, true) : bytes.length;
-    if (end + length > bytes.length) return { ok: false, why: "it ends in the middle" };
+    if (end + length > bytes.length) return { ok: false, why: "object is truncated" };
     const read = decodeAnswer(bytes.subarray(end, end + length));
     if (!read.ok) return read;
-    if (read.value.kind !== "snapshot") return { ok: false, why: "a part that is none" };
+    if (read.value.kind !== "snapshot") return { ok: false, why: "entry is not a snapshot part" };
     if (parts.length === PARTS_MAX) return { ok: false, why: "too many parts" };
-    if (!isNext(parts, read.value)) return { ok: false, why: "parts that do not fit together" };
+    if (!isNext(parts, read.value)) return { ok: false, why: "parts of different snapshots" };
     parts.push(read.value);
     at = end + length;
   }
   const [first, ...rest] = parts;
   if (first === undefined || parts.at(-1)?.isLast !== true) {
-    return { ok: false, why: "its last part is missing" };
+    return { ok: false, why: "the last part is missing" };
   }
   return { ok: true, value: [first, ...rest] };
 }

@@ -14,13 +14,13 @@ import { formatEndpoint, type ZmtpEndpoint, type ZmtpLimits } from "./zmtp.ts";
 
 const JITTER = 0.25;
 
-/** Wait number `tries`, from 1. */
+/** Wait before redial number `tries`, from 1. */
 function redialMs(tries: number, limits: ZmtpLimits, random: Random): number {
   const ms = Math.min(limits.redialFirstMs * 2 ** (tries - 1), limits.redialMaxMs);
   return ms * (1 - JITTER) + randomBelow(random, Math.ceil(2 * JITTER * ms));
 }
 
-/** What is told of a connection that is being made again and again. */
+/** State of a connection that is redialed. */
 export interface DialerState {
   peer: Peer | null;
   why: string | null;
@@ -34,7 +34,7 @@ export interface DialerState {
 export class Dialer {
   readonly state: DialerState = {
     peer: null,
-    why: "not connected so far",
+    why: "not connected yet",
     isHung: false,
     connections: 0,
     refused: 0,
@@ -43,7 +43,7 @@ export class Dialer {
   readonly #endpoint: ZmtpEndpoint;
   readonly #attachment: Attachment;
   #tries = 0;
-  /** Of the latest dial: what an earlier one still brings is not wanted. */
+  /** Number of the latest dial; events of earlier dials are ignored. */
   #dial = 0;
   #current: Peer | null = null;
   #isPaused = false;
@@ -135,11 +135,11 @@ export class Dialer {
 
 type Listening = TCPSocketListener<Peer | null> | UnixSocketListener<Peer | null>;
 
-/** Takes connections at an endpoint until it is closed. */
+/** Accepts connections at an endpoint until it is closed. */
 export class Listener {
-  /** As it listens, with the port that was given. */
+  /** Bound endpoint, with the assigned port. */
   readonly endpoint: string;
-  /** All connections, those with an outstanding handshake too. */
+  /** All connections, including those in the handshake. */
   readonly peers = new Set<Peer>();
   readonly #listening: Listening;
   readonly #path: string | null;
@@ -154,10 +154,7 @@ export class Listener {
     this.endpoint = formatEndpoint(isTcp ? { ...endpoint, port } : endpoint);
   }
 
-  /**
-   * Throws ZMTP_UNAVAILABLE where it cannot listen. A Unix socket that nobody answers any more is
-   * replaced.
-   */
+  /** Throws ZMTP_UNAVAILABLE if it cannot listen. Replaces a stale Unix socket. */
   static async open(endpoint: ZmtpEndpoint, attachment: Attachment): Promise<Listener> {
     const listeners: Listener[] = [];
     const watched = { ...attachment, events: watch(attachment.events, listeners) };
@@ -192,7 +189,7 @@ export class Listener {
   }
 }
 
-/** Bookkeeping around the events of a listener's peers. */
+/** Wraps peer events to update the listener's set of connections. */
 function watch(events: PeerEvents, listeners: readonly Listener[]): PeerEvents {
   return {
     ...events,
@@ -223,13 +220,13 @@ async function removeStale(path: string): Promise<void> {
     const probe = await Bun.connect({ unix: path, socket: { data() {} } });
     probe.terminate();
   } catch (error) {
-    // Only this says that nobody listens there.
+    // Only this error proves that no process listens there.
     if ((error as NodeJS.ErrnoException).code === "ECONNREFUSED") return removeSocket(path);
   }
-  throw new HearthError("ZMTP_UNAVAILABLE", `somebody else listens at ipc://${path}`);
+  throw new HearthError("ZMTP_UNAVAILABLE", `another process listens at ipc://${path}`);
 }
 
-/** What every socket is made with. */
+/** Parameters of every socket's connections. */
 export interface Attachment {
   readonly type: keyof typeof PARTNERS;
   readonly limits: ZmtpLimits;
@@ -238,13 +235,13 @@ export interface Attachment {
   readonly events: PeerEvents;
 }
 
-/** Bun's socket with our connection on it; null before it opened and after it was refused. */
+/** Bun's socket with its connection; null before it opened and after it was rejected. */
 type PeerSocket = Socket<Peer | null>;
 
-/** A silent connection is probed by the kernel after so long, where the peer speaks ZMTP 3.0. */
+/** Idle time after which the kernel probes the connection, for peers with ZMTP 3.0. */
 const KEEP_ALIVE_MS = 15_000;
 
-/** How Bun's socket is tied to a `Peer`, whichever end dialled. */
+/** Handlers that connect a Bun socket to a `Peer`, whichever end dialed. */
 function handlers(open: (socket: PeerSocket) => Peer | null): Bun.SocketHandler<Peer | null> {
   return {
     open: (socket) => {

@@ -18,7 +18,7 @@ import {
 const UNSUBSCRIBE = 0;
 const SUBSCRIBE = 1;
 
-/** A PUB that listens. Throws ZMTP_UNAVAILABLE where it cannot. */
+/** A listening PUB. Throws ZMTP_UNAVAILABLE if it cannot listen. */
 export async function bindPublisher(options: ZmtpOptions): Promise<ZmtpPublisher> {
   const limits = limitsOf(options);
   const wishes = new Map<Peer, Topics>();
@@ -27,7 +27,7 @@ export async function bindPublisher(options: ZmtpOptions): Promise<ZmtpPublisher
     const topics = wishes.get(peer);
     if (!isWanted) topics?.remove(topic);
     else if (topic.length > limits.topicBytesMax || topics?.add(topic) === false) {
-      peer.close("more subscriptions than may be, or longer ones");
+      peer.close("too many or too long subscriptions");
     }
   };
   const { clock, random } = options;
@@ -69,14 +69,14 @@ export async function bindPublisher(options: ZmtpOptions): Promise<ZmtpPublisher
   };
 }
 
-/** Each byte a character, so that any bytes can be compared. */
+/** Maps each byte to a character, so that any bytes can be compared. */
 function topicOf(frames: ZmtpMessage): string {
   return Buffer.from(frames[0] ?? new Uint8Array()).toString("latin1");
 }
 
 /**
- * Beginnings of topics that one subscriber wants. Each counts: what was asked for twice must be
- * given up twice.
+ * Topic prefixes of one subscriber. Subscriptions are counted: a repeated one must be cancelled as
+ * often.
  */
 class Topics {
   readonly #counts = new Map<string, number>();
@@ -86,12 +86,12 @@ class Topics {
     this.#max = max;
   }
 
-  /** Different ones. */
+  /** Number of distinct prefixes. */
   get size(): number {
     return this.#counts.size;
   }
 
-  /** False: it wants more than it may. */
+  /** Returns false if the limits are exceeded. */
   add(topic: Uint8Array): boolean {
     const key = Buffer.from(topic).toString("latin1");
     const count = this.#counts.get(key) ?? 0;
@@ -107,7 +107,7 @@ class Topics {
     else this.#counts.delete(key);
   }
 
-  /** `topic`: each byte a character. */
+  /** `topic`: one character per byte. */
   match(topic: string): boolean {
     if (this.#counts.has("")) return true;
     for (const wanted of this.#counts.keys()) if (topic.startsWith(wanted)) return true;
@@ -120,7 +120,7 @@ export interface RouterOptions extends ZmtpOptions {
   onMessage(message: ZmtpMessage, reply: ZmtpReply): void;
 }
 
-/** A ROUTER that listens. Throws ZMTP_UNAVAILABLE where it cannot. */
+/** A listening ROUTER. Throws ZMTP_UNAVAILABLE if it cannot listen. */
 export async function bindRouter(options: RouterOptions): Promise<ZmtpRouter> {
   const { clock, random } = options;
   const listener = await Listener.open(endpointOf(options), {
@@ -143,15 +143,15 @@ export async function bindRouter(options: RouterOptions): Promise<ZmtpRouter> {
 }
 
 export interface DealerOptions extends ZmtpOptions {
-  /** Must not throw. The frames are the receiver's own. */
+  /** Must not throw. The receiver owns the frames. */
   onMessage(message: ZmtpMessage): void;
-  /** Each time somebody is there to be asked; must not throw. */
+  /** Called after each connection; must not throw. */
   onConnected?(): void;
-  /** Each time nobody is any more: what was asked gets no answer; must not throw. */
+  /** Called on every disconnect: outstanding requests will not be answered. Must not throw. */
   onDisconnected?(why: string): void;
 }
 
-/** A DEALER that connects. Throws ZMTP_UNAVAILABLE where the endpoint is none. */
+/** A connecting DEALER. Throws ZMTP_UNAVAILABLE if the endpoint is invalid. */
 export function connectDealer(options: DealerOptions): ZmtpDealer {
   let received = 0;
   const { clock, random } = options;
@@ -184,22 +184,22 @@ export function connectDealer(options: DealerOptions): ZmtpDealer {
 }
 
 export interface SubscriberOptions extends ZmtpOptions {
-  /** Beginnings of the topics that are wanted; one that is empty is of all. */
+  /** Topic prefixes; an empty one matches all topics. */
   readonly topics: readonly string[];
-  /** Must not throw. The frames are the receiver's own. */
+  /** Must not throw. The receiver owns the frames. */
   onMessage(message: ZmtpMessage): void;
-  /** Each time a publisher is there, its subscriptions already on their way; must not throw. */
+  /** Called after each connection, when the subscriptions are on their way; must not throw. */
   onConnected?(): void;
-  /** Each time one is gone; must not throw. */
+  /** Called on every disconnect; must not throw. */
   onDisconnected?(why: string): void;
 }
 
-/** It goes out as a message: peers of every version of ZMTP 3 take that. */
+/** Sent as a message, which all versions of ZMTP 3 accept. */
 function subscription(topic: string): Uint8Array {
   return encodeMessage([Buffer.concat([Uint8Array.of(1), Buffer.from(topic)])]);
 }
 
-/** What both kinds of subscriber do with a connection; `count.received` goes up. */
+/** Handling of connections shared by both kinds of subscriber; increments `count.received`. */
 function attachmentOf(options: SubscriberOptions, count: { received: number }): Attachment {
   const { clock, random, topics } = options;
   const wanted = topics.map(subscription);
@@ -223,7 +223,7 @@ function attachmentOf(options: SubscriberOptions, count: { received: number }): 
   };
 }
 
-/** A SUB that connects. Throws ZMTP_UNAVAILABLE where the endpoint is none. */
+/** A connecting SUB. Throws ZMTP_UNAVAILABLE if the endpoint is invalid. */
 export function connectSubscriber(options: SubscriberOptions): ZmtpSubscriber {
   const endpoint = endpointOf(options);
   const count = { received: 0 };
@@ -242,8 +242,8 @@ export function connectSubscriber(options: SubscriberOptions): ZmtpSubscriber {
 }
 
 /**
- * A SUB that listens, for publishers that connect: an engine whose endpoint is one host's address.
- * Throws ZMTP_UNAVAILABLE where it cannot listen.
+ * A listening SUB for publishers that connect, such as an engine whose endpoint is a single host's
+ * address. Throws ZMTP_UNAVAILABLE if it cannot listen.
  */
 export async function bindSubscriber(options: SubscriberOptions): Promise<ZmtpSubscriber> {
   const count = { received: 0 };

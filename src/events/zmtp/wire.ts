@@ -1,23 +1,23 @@
 import type { ZmtpMessage } from "./zmtp.ts";
 
-/** Bits of a frame's first byte; the others are zero. */
+/** Bits of a frame's first byte; the other bits are zero. */
 const MORE = 1;
 const LONG = 2;
 const COMMAND = 4;
 const SHORT_BYTES_MAX = 255;
 
-/** Room is made for so much of a frame before any of it came. */
+/** Initial allocation for a frame body, before any of it has arrived. */
 const BODY_FIRST_BYTES = 64 * 1024;
 
 export interface ZmtpFrame {
   readonly isCommand: boolean;
   /** Another frame of the same message follows. */
   readonly hasMore: boolean;
-  /** The receiver's own: not a view of what was read. */
+  /** Owned by the receiver: not a view of the input. */
   readonly body: Uint8Array;
 }
 
-/** One message as it goes over the wire. */
+/** Encodes a message. */
 export function encodeMessage(frames: ZmtpMessage): Uint8Array {
   let bytes = 0;
   for (const frame of frames) bytes += headBytes(frame.length) + frame.length;
@@ -29,7 +29,7 @@ export function encodeMessage(frames: ZmtpMessage): Uint8Array {
   return encoded;
 }
 
-/** A command: its name, and what it carries. */
+/** Encodes a command from its name and data. */
 export function encodeCommand(name: string, data: Uint8Array): Uint8Array {
   const body = new Uint8Array(1 + name.length + data.length);
   body[0] = name.length;
@@ -55,13 +55,14 @@ function writeFrame(into: Uint8Array, at: number, flags: number, body: Uint8Arra
 }
 
 /**
- * Cuts a stream into frames. Takes no more memory than bytes came, whatever lengths are announced.
+ * Splits a stream into frames. Allocates no more than the received bytes, whatever lengths are
+ * announced.
  */
 export class FrameReader {
   readonly #bytesMax: number;
   readonly #head = new Uint8Array(9);
   #headLength = 0;
-  /** Of the frame whose head is complete; null before that. */
+  /** Body of the frame whose head is complete; null before that. */
   #body: Uint8Array | null = null;
   #bodyLength = 0;
   #bodyTotal = 0;
@@ -71,11 +72,11 @@ export class FrameReader {
   }
 
   /**
-   * Gives each frame that is complete to `take`, until that returns false. Why the stream is no
-   * ZMTP, or null. What comes behind a fault, or behind a false, is not looked at.
+   * Passes each complete frame to `take` until it returns false. Returns why the stream is not
+   * valid ZMTP, or null. Input after a fault or after a false is ignored.
    */
   push(read: Uint8Array, take: (frame: ZmtpFrame) => boolean): string | null {
-    // A Buffer's `slice` would not copy.
+    // The `slice` of a Buffer would not copy.
     const chunk = new Uint8Array(read.buffer, read.byteOffset, read.byteLength);
     let at = 0;
     for (;;) {
@@ -100,7 +101,7 @@ export class FrameReader {
     }
   }
 
-  /** Bytes of the head that have not come. */
+  /** Missing bytes of the head. */
   #headMissing(): number {
     if (this.#headLength === 0) return 1;
     return ((this.#head[0]! & LONG) !== 0 ? 9 : 2) - this.#headLength;
@@ -108,14 +109,15 @@ export class FrameReader {
 
   #headFault(): string | null {
     const flags = this.#head[0]!;
-    if ((flags & ~(MORE | LONG | COMMAND)) !== 0) return "a frame with flags that are not known";
-    if ((flags & COMMAND) !== 0 && (flags & MORE) !== 0) return "a command in parts";
+    if ((flags & ~(MORE | LONG | COMMAND)) !== 0) return "frame with unknown flags";
+    if ((flags & COMMAND) !== 0 && (flags & MORE) !== 0) return "command in several frames";
     if (this.#headMissing() > 0) return null;
     const isLong = (flags & LONG) !== 0;
     const length = isLong
       ? Number(new DataView(this.#head.buffer).getBigUint64(1))
       : this.#head[1]!;
-    if (length > this.#bytesMax) return `a frame of ${length} bytes, ${this.#bytesMax} at most`;
+    if (length > this.#bytesMax)
+      return `frame of ${length} bytes, the maximum is ${this.#bytesMax}`;
     this.#bodyTotal = length;
     return null;
   }
@@ -146,7 +148,7 @@ export class FrameReader {
   }
 }
 
-/** Which types may be at the other end. */
+/** Compatible socket types of the other end. */
 export const PARTNERS: Readonly<Record<"PUB" | "SUB" | "DEALER" | "ROUTER", readonly string[]>> = {
   PUB: ["SUB", "XSUB"],
   SUB: ["PUB", "XPUB"],
@@ -154,19 +156,19 @@ export const PARTNERS: Readonly<Record<"PUB" | "SUB" | "DEALER" | "ROUTER", read
   ROUTER: ["DEALER", "ROUTER", "REQ"],
 };
 
-/** A command that a peer sent. `data`: a view. */
+/** A command of the peer. `data` is a view. */
 export type ZmtpCommand =
   | { readonly kind: "ready"; readonly socketType: string }
   | { readonly kind: "error"; readonly reason: string }
   | { readonly kind: "ping"; readonly context: Uint8Array }
   | { readonly kind: "pong" }
   | { readonly kind: "subscribe" | "cancel"; readonly topic: Uint8Array }
-  /** None that is known: it is passed over. */
+  /** An unknown command, which is ignored. */
   | { readonly kind: "other" }
   | { readonly kind: "malformed"; readonly why: string };
 
 const PROPERTIES_MAX = 64;
-/** The longest context of a PING that must be answered. */
+/** Maximum context of a PING that must be answered. */
 const CONTEXT_BYTES_MAX = 16;
 
 export function encodeReady(type: keyof typeof PARTNERS): Uint8Array {
@@ -180,7 +182,7 @@ export function encodeError(reason: string): Uint8Array {
   return encodeCommand("ERROR", Buffer.concat([Uint8Array.of(bytes.length), bytes]));
 }
 
-/** Asks for a sign of life. No time to live: the peer need not give up on us for our silence. */
+/** A heartbeat request with TTL 0: the peer need not disconnect because of our silence. */
 export function encodePing(): Uint8Array {
   return encodeCommand("PING", new Uint8Array(2));
 }
@@ -198,10 +200,10 @@ function property(name: string, value: string): Uint8Array {
   return bytes;
 }
 
-/** Reads the body of a command's frame. */
+/** Decodes the body of a command frame. */
 export function decodeCommand(body: Uint8Array): ZmtpCommand {
   const length = body[0] ?? 0;
-  if (length === 0 || 1 + length > body.length) return malformed("a command without a name");
+  if (length === 0 || 1 + length > body.length) return malformed("command without a name");
   const name = Buffer.from(body.subarray(1, 1 + length)).toString("latin1");
   const data = body.subarray(1 + length);
   switch (name) {
@@ -212,7 +214,7 @@ export function decodeCommand(body: Uint8Array): ZmtpCommand {
     case "PING": {
       const context = data.subarray(2);
       const isPing = data.length >= 2 && context.length <= CONTEXT_BYTES_MAX;
-      return isPing ? { kind: "ping", context } : malformed("a PING that is none");
+      return isPing ? { kind: "ping", context } : malformed("malformed PING");
     }
     case "PONG":
       return { kind: "pong" };
@@ -231,20 +233,20 @@ function decodeReady(data: Uint8Array): ZmtpCommand {
   for (let count = 0; at < data.length; count++) {
     const nameEnd = at + 1 + data[at]!;
     if (count === PROPERTIES_MAX || nameEnd === at + 1 || nameEnd + 4 > data.length) {
-      return malformed("a READY that is none");
+      return malformed("malformed READY");
     }
     const name = Buffer.from(data.subarray(at + 1, nameEnd)).toString("latin1");
     const end = nameEnd + 4 + view.getUint32(nameEnd);
-    if (end > data.length) return malformed("a READY that is none");
+    if (end > data.length) return malformed("malformed READY");
     const value = data.subarray(nameEnd + 4, end);
     if (name.toLowerCase() === "socket-type") socketType = Buffer.from(value).toString("latin1");
     at = end;
   }
-  if (socketType === null) return malformed("a READY without a socket type");
+  if (socketType === null) return malformed("READY without a socket type");
   return { kind: "ready", socketType };
 }
 
-/** For people, in a log: printable and short. */
+/** A printable, short reason for a log. */
 function reasonOf(data: Uint8Array): string {
   const text = Buffer.from(data.subarray(1, 1 + (data[0] ?? 0))).toString("latin1");
   return text.replace(/[^\x20-\x7e]/g, "?");
@@ -262,7 +264,7 @@ const MINOR_AT = 11;
 const MECHANISM_AT = 12;
 const MECHANISM_BYTES = 20;
 
-/** ZMTP 3.1 with the mechanism NULL: no identification, no encryption. */
+/** ZMTP 3.1 with the NULL mechanism: no authentication and no encryption. */
 export function encodeGreeting(): Uint8Array {
   const greeting = new Uint8Array(GREETING_BYTES);
   greeting[0] = 0xff;
@@ -273,12 +275,12 @@ export function encodeGreeting(): Uint8Array {
   return greeting;
 }
 
-/** What is wrong with the greeting so far, in words; null: nothing. */
+/** Returns the fault of the partial greeting, or null. */
 export function greetingFault(greeting: Uint8Array, length: number): string | null {
-  if (length >= 1 && greeting[0] !== 0xff) return "it does not speak ZMTP";
-  if (length >= SIGNATURE_BYTES && greeting[9] !== 0x7f) return "it does not speak ZMTP 3";
+  if (length >= 1 && greeting[0] !== 0xff) return "the peer does not speak ZMTP";
+  if (length >= SIGNATURE_BYTES && greeting[9] !== 0x7f) return "the peer does not speak ZMTP 3";
   if (length > MAJOR_AT && greeting[MAJOR_AT]! < 3) {
-    return `it speaks ZMTP ${greeting[MAJOR_AT]}: 3 is needed`;
+    return `the peer speaks ZMTP ${greeting[MAJOR_AT]}, version 3 is required`;
   }
   if (length < MECHANISM_AT + MECHANISM_BYTES) return null;
   const bytes = greeting.subarray(MECHANISM_AT, MECHANISM_AT + MECHANISM_BYTES);
@@ -286,10 +288,10 @@ export function greetingFault(greeting: Uint8Array, length: number): string | nu
   const mechanism = Buffer.from(bytes.subarray(0, end < 0 ? undefined : end)).toString("latin1");
   if (mechanism === "NULL") return null;
   const name = mechanism.replace(/[^A-Z0-9-]/g, "?");
-  return `it wants the security mechanism ${name}: only NULL is spoken here`;
+  return `the peer requires the security mechanism ${name}, only NULL is supported`;
 }
 
-/** Of a whole greeting without faults. Later majors come back with their own numbers. */
+/** Version in a complete, valid greeting. Later major versions answer with their own number. */
 export function greetingVersion(greeting: Uint8Array): { major: number; minor: number } {
   return { major: greeting[MAJOR_AT]!, minor: greeting[MINOR_AT]! };
 }

@@ -2,7 +2,7 @@ import type { Clock, HolderKind } from "../../core/index.ts";
 
 const KEPT = 4_096;
 
-/** Events in the order in which they happened: the last 4,096, for whoever asks or listens. */
+/** The last 4,096 events in order, for readers and listeners. */
 export class EventLog {
   readonly #clock: Clock;
   readonly #kept: NumberedEvent[] = [];
@@ -20,18 +20,18 @@ export class EventLog {
   emit(event: HearthEvent): void {
     const numbered = { sequence: ++this.#last, wallMs: this.#clock.wallMs(), event };
     this.#kept.push(numbered);
-    // Twice the room, so that one copy pays for thousands of events.
+    // Removing in bulk lets one copy pay for thousands of events.
     if (this.#kept.length >= KEPT * 2) this.#kept.splice(0, KEPT);
     for (const listener of this.#listeners) listener(numbered);
   }
 
-  /** Called for each event from now on; a listener must not throw. */
+  /** Calls the listener for each later event. A listener must not throw. */
   listen(listener: (event: NumberedEvent) => void): Disposable {
     this.#listeners.add(listener);
     return { [Symbol.dispose]: () => this.#listeners.delete(listener) };
   }
 
-  /** At most `max` events behind number `after`. */
+  /** Returns at most `max` events after number `after`. */
   page(after: number, max: number): EventPage {
     const first = Math.max(this.#last - Math.min(this.#kept.length, KEPT), 0);
     const from = Math.max(after, first);
@@ -41,9 +41,9 @@ export class EventLog {
   }
 }
 
-/** What happened to holds and blocks that somebody asked for; plain values, ready for JSON. */
+/** Events about pins, leases, blocks, commands and peers; plain values, ready for JSON. */
 export type HearthEvent =
-  /** Pins made an admission impossible by arithmetic; the least valuable one went. */
+  /** Pins made an admission impossible; the least valuable one was evicted. */
   | {
       readonly kind: "hold_relieved";
       readonly hold: HolderKind;
@@ -60,10 +60,10 @@ export type HearthEvent =
       readonly owner: string;
       readonly name: string | null;
       readonly blocks: number;
-      /** Removed from the host because nothing else held them. */
+      /** Blocks removed from the host because nothing else retained them. */
       readonly purged: number;
     }
-  /** Blocks that somebody pinned or paused are gone: unreadable, or not there after a restart. */
+  /** Pinned or paused blocks were lost: unreadable, or missing after a restart. */
   | {
       readonly kind: "hold_lost";
       readonly hold: HolderKind;
@@ -72,7 +72,7 @@ export type HearthEvent =
       readonly blocks: number;
       readonly why: string;
     }
-  /** Nothing is asked of a peer for `cooldown_ms`; `peer_up`: it answers again. */
+  /** The peer is not used for `cooldown_ms`; `peer_up`: it answers again. */
   | {
       readonly kind: "peer_down";
       readonly peer: string;
@@ -80,7 +80,7 @@ export type HearthEvent =
       readonly cooldown_ms: number;
     }
   | { readonly kind: "peer_up"; readonly peer: string }
-  /** One way to it does not work; others may. */
+  /** One transport to the peer fails; others may work. */
   | {
       readonly kind: "peer_transport_down";
       readonly peer: string;
@@ -90,7 +90,7 @@ export type HearthEvent =
     }
   | { readonly kind: "peer_transport_up"; readonly peer: string; readonly transport: string }
   | { readonly kind: "peer_slow"; readonly peer: string; readonly after_ms: number }
-  /** What it sent was not what was asked for; `key`: the block's, in hex. */
+  /** The peer sent data that did not match the request. `key`: the block's key in hex. */
   | {
       readonly kind: "peer_corrupt";
       readonly peer: string;
@@ -115,7 +115,7 @@ export interface NumberedEvent {
   readonly event: HearthEvent;
 }
 
-/** As readers get it, over HTTP or NATS: the event's members beside its number and time (UTC). */
+/** An event as published over HTTP or NATS: its members with its number and time (UTC). */
 export type ToldEvent = { readonly sequence: number; readonly time: string } & HearthEvent;
 
 export function toldEvent({ sequence, wallMs, event }: NumberedEvent): ToldEvent {
@@ -123,7 +123,8 @@ export function toldEvent({ sequence, wallMs, event }: NumberedEvent): ToldEvent
 }
 
 /**
- * A page of events; `lost`: events between `after` and the first one that are not kept any more.
+ * A page of events. `lost`: number of events between `after` and the first one that are no longer
+ * kept.
  */
 export interface EventPage {
   readonly events: readonly NumberedEvent[];

@@ -58,7 +58,7 @@ describe("a commander", () => {
     await using here = await kit();
     const commander = createCommander({ client: here.client, deadlineMs: 5_000 });
     const absent = await here.settle(commander.send("nobody" as WorkerId, WARM));
-    expect(absent).toEqual({ kind: "refused", why: "nobody listens as nobody" });
+    expect(absent).toEqual({ kind: "refused", why: "no worker listens as nobody" });
     const worker = await here.worker(WORKER);
     worker.behave = () => undefined;
     expect(await here.settle(commander.send(WORKER, WARM))).toEqual({ kind: "no_answer" });

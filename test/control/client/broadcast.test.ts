@@ -123,7 +123,7 @@ describe("broadcast", () => {
   test("nobody there, and nobody to carry it: said why", async () => {
     await using fleet = await kit();
     const alone = await fleet.settle(fleet.client.broadcast(pin([1])));
-    expect(alone).toEqual({ receipts: [], silent: [], why: "no worker answers discovery" });
+    expect(alone).toEqual({ receipts: [], silent: [], why: "no worker answered discovery" });
     fleet.hub.goDown();
     await waitFor(() => fleet.bus.state.status !== "connected");
     const none = await fleet.settle(fleet.client.broadcast(pin([1]), { deadlineMs: 3_000 }));

@@ -51,7 +51,7 @@ test("each command, in the members and the order of the wire", () => {
 
 describe("a number that names no block", () => {
   test.each([2 ** 53, 0.5, Number.NaN, 2n ** 64n, -(2n ** 63n) - 1n])("%p is refused", (block) => {
-    expect(() => pin([block])).toThrow("is no 64-bit block hash");
+    expect(() => pin([block])).toThrow("is not a valid 64-bit block hash");
   });
 });
 

@@ -43,7 +43,7 @@ describeNats("the client through NATS", () => {
       await waitFor(() => [a, b].every(({ worker }) => worker.carriedOut.includes("all")));
       expect(await client.send("node-z", pin([1]), { absentMs: 200 })).toMatchObject({
         kind: "unreachable",
-        why: "nobody listens as node-z",
+        why: "no worker listens as node-z",
       });
     });
   });

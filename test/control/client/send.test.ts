@@ -112,7 +112,7 @@ describe("send", () => {
     expect(result).toEqual({
       kind: "unanswered",
       tries: worker.received.length,
-      why: "node-1 does not answer",
+      why: "node-1 did not answer",
     });
     // Waits of 1, 2, 4, 8, 10, 10 s, each up to a quarter more or less, in 30 s.
     expect(worker.received.length).toBeGreaterThanOrEqual(5);
@@ -124,7 +124,7 @@ describe("send", () => {
     await using fleet = await kit();
     const options = { absentMs: 2_000 };
     const result = await fleet.settle(fleet.client.send("node-9", pin([1]), options), 10);
-    expect(result).toMatchObject({ kind: "unreachable", why: "nobody listens as node-9" });
+    expect(result).toMatchObject({ kind: "unreachable", why: "no worker listens as node-9" });
     expect(fleet.clock.monotonicMs()).toBeWithin(2_000, 4_500);
     let worker: FakeWorker | undefined;
     fleet.clock.after(6_000, () => {
@@ -137,7 +137,7 @@ describe("send", () => {
 });
 
 describe("a worker that takes no more", () => {
-  const busy: Partial<Receipt> = { status: "rejected", reason: "busy: 8192 commands wait here" };
+  const busy: Partial<Receipt> = { status: "rejected", reason: "busy: 8192 commands are waiting" };
 
   test("refuses the command, and the caller hears of it", async () => {
     await using fleet = await kit();
