@@ -331,8 +331,7 @@ export const HEALTH_CODES = {
   },
   KV_SSD_REPLACED: {
     severity: "error",
-    meaning:
-      "ssd_dir was replaced since the agent opened it: no blocks are written to SSD",
+    meaning: "ssd_dir was replaced since the agent opened it: no blocks are written to SSD",
     fix: "restart the agent to use the current directory, or restore the former one",
   },
   AUDIT_LOG: {
