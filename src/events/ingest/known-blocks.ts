@@ -91,7 +91,7 @@ export class KnownBlocks {
 
   /**
    * Adds `count` copies. Returns true if they are the first in that tier, and null if the table is
-   * room. `block` creates an unknown block.
+   * full. `block` creates an unknown block.
    */
   addCopies(
     name: BlockName,

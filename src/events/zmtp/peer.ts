@@ -321,7 +321,7 @@ class SendQueue {
   }
 
   /**
-   * Returns false, without sending any of it, if there is no room. `bytes` may be shared and is not
+   * Returns false, without sending any of it, if the queue is full. `bytes` may be shared and is not
    * changed.
    */
   push(bytes: Uint8Array): boolean {

@@ -139,7 +139,7 @@ describe("a peer that is dialled", () => {
     });
     await using sub = collect(`tcp://127.0.0.1:${server.port}`);
     await waitFor(() => sub.state.refused >= 2);
-    expect(sub.state).toMatchObject({ status: "connecting", why: "it does not speak ZMTP" });
+    expect(sub.state).toMatchObject({ status: "connecting", why: "the peer does not speak ZMTP" });
     said = Buffer.concat([greeting(), command("ERROR", bytes("\u0003no!"))]);
     await waitFor(() => sub.state.why?.includes("no!"));
     said = Buffer.concat([greeting(), ready("ROUTER")]);
