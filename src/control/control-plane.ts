@@ -221,7 +221,10 @@ class CommandPlane implements ControlPlane {
     const head = this.#headOf(command, sender);
     const scope = scopeOf(sender, head.issuer);
     const pending: PendingCommand = {
-      ...{ ...taken, head, scope, onProgress },
+      ...taken,
+      head,
+      scope,
+      onProgress,
       digest: command.id === null ? null : commandDigest(command, unnamed),
       progress: null,
       isNoted: false,

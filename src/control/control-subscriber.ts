@@ -149,7 +149,9 @@ class Subscriber implements ControlSubscriber {
   readonly #admission: AdmissionTable;
   /** Receipts to encode, at most as many as waiting commands. */
   readonly #answers = new TurnQueue<Answer>({
-    ...{ source: loopTurns.source(), itemsMax: Number.POSITIVE_INFINITY, bytesMax: 0 },
+    source: loopTurns.source(),
+    itemsMax: Number.POSITIVE_INFINITY,
+    bytesMax: 0,
     run: ({ reply, receipt, type }) => this.#answer(reply, receipt, type),
   });
 

@@ -59,8 +59,8 @@ export {
 } from "./ingest/changes.ts";
 export {
   EngineFeed,
-  type EngineFeedListener,
-  type EngineFeedOptions,
+  type EngineIngestListener,
+  type EngineIngestOptions,
 } from "./ingest/engine-ingest.ts";
 export {
   type BlockName,
@@ -68,7 +68,7 @@ export {
   type NamedPrompt,
   PromptNames,
 } from "./ingest/known-blocks.ts";
-export { decodeFeed, encodeFeed, feedPages, type SavedFeed } from "./ingest/saved-state.ts";
+export { decodeFeed, encodeSavedIngest, feedPages, type SavedFeed } from "./ingest/saved-state.ts";
 export { Translator, type TranslatorOptions } from "./ingest/translator.ts";
 export {
   decodeAnswer,

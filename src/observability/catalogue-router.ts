@@ -38,7 +38,7 @@ export const END_REASONS = ["free", "expired", "worker_left"] as const;
 export type EndReasonLabel = (typeof END_REASONS)[number];
 
 /** Events of residency messages. */
-export const INTAKE_EVENTS = [
+export const INGEST_EVENTS = [
   "batch",
   "change",
   "heartbeat",
@@ -242,7 +242,7 @@ export const ROUTER_METRICS = {
     name: "hearth_router_events_total",
     type: "counter",
     help: "Residency messages and the changes in them, by kind",
-    labels: { kind: INTAKE_EVENTS },
+    labels: { kind: INGEST_EVENTS },
   },
   routerResyncs: {
     name: "hearth_router_resyncs_total",

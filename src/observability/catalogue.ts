@@ -4,7 +4,7 @@ import { DEVICE_METRICS } from "./device-metrics.ts";
 import { ENGINE_METRICS } from "./engine-metrics.ts";
 import { HEALTH_CODE_NAMES, HEALTH_CODES } from "./health.ts";
 import { PEER_METRICS } from "./peer-metrics.ts";
-import { FEED_METRICS } from "./publisher-metrics.ts";
+import { PUBLISHER_METRICS } from "./publisher-metrics.ts";
 
 /** A metric as registered, documented and bounded. */
 export interface MetricSpec {
@@ -251,7 +251,7 @@ const AGENT_METRICS = {
   ...ENGINE_METRICS,
   ...CONTROL_METRICS,
   ...PEER_METRICS,
-  ...FEED_METRICS,
+  ...PUBLISHER_METRICS,
   ...DEVICE_METRICS,
 } as const satisfies Record<string, MetricSpec>;
 

@@ -13,7 +13,7 @@ import { type DevicesSnapshot, writeDevices } from "./device-metrics.ts";
 import type { HealthCount } from "./health.ts";
 import type { PeersSnapshot } from "./peer-metrics.ts";
 import { TRANSPORT_LABELS, type TransportLabel, writePeers } from "./peer-metrics.ts";
-import { type FeedSnapshot, writeFeed } from "./publisher-metrics.ts";
+import { type FeedSnapshot, writePublisher } from "./publisher-metrics.ts";
 import { createRegistry, type MetricRegistry } from "./registry.ts";
 import type {
   ControlSnapshot,
@@ -63,7 +63,7 @@ export function createMetrics({ clock, version, commit }: MetricsOptions): Metri
     observeEngine: (read) => void readers.push(() => writeEngine(registry, read())),
     observeControl: (read) => void readers.push(() => writeControl(registry, read())),
     observePeers: (read) => void readers.push(() => writePeers(registry, read())),
-    observeFeed: (read) => void readers.push(() => writeFeed(registry, read())),
+    observeFeed: (read) => void readers.push(() => writePublisher(registry, read())),
     observeDevices: (read) => void readers.push(() => writeDevices(registry, read())),
     pulled: (transport, seconds) => pulls[transport](seconds),
     observeHealth: (read) => void readers.push(() => writeHealth(registry, read())),

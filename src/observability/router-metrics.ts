@@ -7,7 +7,7 @@ import {
   type EndReasonLabel,
   FILTER_REASONS,
   type FilterReasonLabel,
-  INTAKE_EVENTS,
+  INGEST_EVENTS,
   RESYNCS,
   ROUTE_OUTCOMES,
   ROUTER_TIERS,
@@ -43,7 +43,7 @@ export interface RouterSnapshot {
   };
   /** Null without KV events. */
   readonly events: {
-    readonly kinds: Readonly<Record<(typeof INTAKE_EVENTS)[number], number>>;
+    readonly kinds: Readonly<Record<(typeof INGEST_EVENTS)[number], number>>;
     readonly resyncs: Readonly<Record<(typeof RESYNCS)[number], number>>;
   } | null;
 }
@@ -209,6 +209,6 @@ function writeRouter(registry: MetricRegistry, router: RouterSnapshot): void {
   registry.set("routerIndexBytes", index.bytes);
   registry.set("routerForgotten", index.forgotten);
   if (events === null) return;
-  for (const kind of INTAKE_EVENTS) registry.set("routerEvents", events.kinds[kind], { kind });
+  for (const kind of INGEST_EVENTS) registry.set("routerEvents", events.kinds[kind], { kind });
   for (const kind of RESYNCS) registry.set("routerResyncs", events.resyncs[kind], { kind });
 }

@@ -3,7 +3,7 @@ import fc from "fast-check";
 import {
   decodeFeed,
   type EngineEvent,
-  encodeFeed,
+  encodeSavedIngest,
   type FeedChange,
   localHashes,
   noCounts,
@@ -50,7 +50,7 @@ class Follower {
   /** What a restart of the router does. */
   async restart(): Promise<void> {
     const state = { next: 1, lastPayload: 7n, ...this.translator.state() };
-    const saved = decodeFeed(await encodeFeed(state, new AbortController().signal))!;
+    const saved = decodeFeed(await encodeSavedIngest(state, new AbortController().signal))!;
     this.translator = this.#open();
     this.translator.restore(saved);
     this.held = new Set();

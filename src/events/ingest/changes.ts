@@ -162,7 +162,9 @@ export function noCounts(): FeedCounts {
   return {
     batches: 0,
     events: 0,
-    ...{ stored: 0, reannounced: 0, removed: 0 },
+    stored: 0,
+    reannounced: 0,
+    removed: 0,
     gaps: 0,
     restarts: 0,
     replays: 0,

@@ -220,7 +220,11 @@ export class EngineBlocks {
       if (this.#known.get(name) !== null) this.addKnown(name, tier);
       else {
         const orphan = this.#orphans.add({
-          ...{ name, parent, salt, copies: [0, 0, 0], loraName: blocks.loraName },
+          name,
+          parent,
+          salt,
+          copies: [0, 0, 0],
+          loraName: blocks.loraName,
           tokens: blocks.tokens.slice(i * blockTokens, (i + 1) * blockTokens),
           extras: blocks.extras?.[i] ?? null,
         });
@@ -383,10 +387,13 @@ function pieceOf(
 ): BlockRun {
   const { tokens, loraName, extras } = blocks;
   return {
-    ...{ names: names.slice(from, to), tier, blockTokens },
+    names: names.slice(from, to),
+    tier,
+    blockTokens,
     blocks: {
       tokens: tokens.subarray(from * blockTokens, to * blockTokens),
-      ...{ loraName, extras: extras?.slice(from, to) ?? null },
+      loraName,
+      extras: extras?.slice(from, to) ?? null,
     },
   };
 }

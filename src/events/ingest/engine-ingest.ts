@@ -11,10 +11,10 @@ import {
 import type { FeedChange } from "./changes.ts";
 import { type FeedCounts, noCounts } from "./changes.ts";
 import type { BlockName, NamedPrompt } from "./known-blocks.ts";
-import { encodeFeed, type SavedFeed } from "./saved-state.ts";
+import { encodeSavedIngest, type SavedFeed } from "./saved-state.ts";
 import { Translator } from "./translator.ts";
 
-export interface EngineFeedOptions {
+export interface EngineIngestOptions {
   readonly native: Native;
   readonly clock: Clock;
   readonly random: Random;
@@ -39,7 +39,7 @@ export interface EngineFeedOptions {
 }
 
 /** Called in order; must not throw. */
-export interface EngineFeedListener extends AppliedChanges {
+export interface EngineIngestListener extends AppliedChanges {
   /** Whether all blocks of the engine are known. */
   known(isKnown: boolean): void;
   /** The engine restarted; blocks of the previous run are cleared. */
@@ -63,8 +63,8 @@ const RETRY_MS = 200;
  */
 export class EngineFeed implements AsyncDisposable {
   readonly counts: FeedCounts = noCounts();
-  readonly #options: EngineFeedOptions;
-  readonly #listener: EngineFeedListener;
+  readonly #options: EngineIngestOptions;
+  readonly #listener: EngineIngestListener;
   readonly #translator: Translator;
   readonly #sink: BatchApplier;
   readonly #subscriber: ZmtpSubscriber;
@@ -87,7 +87,7 @@ export class EngineFeed implements AsyncDisposable {
   #replaying: Promise<void> | null = null;
   #isKnown = false;
 
-  constructor(options: EngineFeedOptions, listener: EngineFeedListener) {
+  constructor(options: EngineIngestOptions, listener: EngineIngestListener) {
     const { native, clock, random, endpoint, replayEndpoint, topic, blockTokens } = options;
     this.#options = options;
     this.#listener = listener;
@@ -95,7 +95,10 @@ export class EngineFeed implements AsyncDisposable {
     const translating = { native, blockTokens, knownBlocksMax, totalBlocks };
     this.#translator = new Translator(translating, this.counts);
     this.#sink = new BatchApplier({
-      ...{ rank: options.rank, counts: this.counts, translator: this.#translator, listener },
+      rank: options.rank,
+      counts: this.counts,
+      translator: this.#translator,
+      listener,
       onRoom: () => {
         this.#subscriber.resume();
         this.#replay?.resume();
@@ -108,7 +111,10 @@ export class EngineFeed implements AsyncDisposable {
         ? null
         : new Replay({ endpoint: replayEndpoint, clock, random, answerMs });
     this.#subscriber = connectSubscriber({
-      ...{ endpoint, clock, random, topics: [topic] },
+      endpoint,
+      clock,
+      random,
+      topics: [topic],
       onMessage: (message) => this.#take(message),
       onConnected: () => this.#connected(),
       onDisconnected: () => this.#disconnected(),
@@ -154,7 +160,10 @@ export class EngineFeed implements AsyncDisposable {
     if (!isReady || !this.#sink.isIdle || this.#next === null || this.#next === 0) return null;
     const head = { next: this.#next, lastPayload: this.#lastPayload };
     // Copies are counted, so batches that arrive meanwhile wait.
-    const pages = encodeFeed({ ...head, ...this.#translator.state() }, this.#stopping.signal);
+    const pages = encodeSavedIngest(
+      { ...head, ...this.#translator.state() },
+      this.#stopping.signal,
+    );
     this.#replaying = pages.then(() => {
       this.#replaying = null;
       if (this.#isNewConnection) this.#recover();
@@ -576,7 +585,9 @@ class Replay implements AsyncDisposable {
   #dial(): ZmtpDealer {
     const { endpoint, clock, random } = this.#options;
     return connectDealer({
-      ...{ endpoint, clock, random },
+      endpoint,
+      clock,
+      random,
       onMessage: (message) => this.#answer(message),
       onDisconnected: () => this.#end(false),
     });

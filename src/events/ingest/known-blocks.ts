@@ -287,7 +287,9 @@ export class PromptNames {
     for (let at = 0; at + blockTokens <= tokens.length && !signal.aborted; at += step) {
       const isFirst = at === 0;
       const slice = vllmBlockHashes(this.#native, {
-        ...{ algorithm, blockTokens, tokens: tokens.subarray(at, at + step) },
+        algorithm,
+        blockTokens,
+        tokens: tokens.subarray(at, at + step),
         parent: digests.at(-1) ?? vllmNoneHash(this.#native, algorithm, seed),
         extraKeys: (index) =>
           isFirst && index === 0 && cacheSalt ? [{ kind: "cache_salt", salt: cacheSalt }] : null,

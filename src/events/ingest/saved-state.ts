@@ -40,7 +40,10 @@ export function* feedPages(saved: SavedFeed): Generator<Uint8Array> {
 }
 
 /** Returns all pages, with a turn of the event loop after each. */
-export async function encodeFeed(saved: SavedFeed, signal: AbortSignal): Promise<Uint8Array[]> {
+export async function encodeSavedIngest(
+  saved: SavedFeed,
+  signal: AbortSignal,
+): Promise<Uint8Array[]> {
   const pages: Uint8Array[] = [];
   for (const page of feedPages(saved)) {
     pages.push(page);
@@ -50,7 +53,7 @@ export async function encodeFeed(saved: SavedFeed, signal: AbortSignal): Promise
   return pages;
 }
 
-/** Returns null if the pages were not written by `encodeFeed`. */
+/** Returns null if the pages were not written by `encodeSavedIngest`. */
 export function decodeFeed(pages: readonly Uint8Array[]): SavedFeed | null {
   const last = pages.at(-1);
   const blocks = pages.slice(0, -1);

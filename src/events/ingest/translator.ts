@@ -169,10 +169,12 @@ export class Translator {
 
   state(): TranslatorState {
     return {
-      ...{ blockTokens: this.#blockTokens, isSizeSure: this.#isSizeSure },
+      blockTokens: this.#blockTokens,
+      isSizeSure: this.#isSizeSure,
       // The file does not contain doubts about forgotten blocks.
       isComplete: this.#isComplete && !this.#blocks.hasForgottenDoubts,
-      ...{ groups: [...this.#mainGroups], ...this.#blocks.state() },
+      groups: [...this.#mainGroups],
+      ...this.#blocks.state(),
     };
   }
 

@@ -14,7 +14,7 @@ import {
   type ResidencyQuestion,
   splitBatch,
 } from "../index.ts";
-import type { ResidencyFeed } from "./residency-feed.ts";
+import type { ResidencyFeed } from "./residency-log.ts";
 import { partOf, Snapshots } from "./snapshots.ts";
 
 export interface BusPublisherOptions {
@@ -36,7 +36,7 @@ export interface BusPublisherState {
    */
   readonly unsent: number;
   readonly heartbeats: number;
-  readonly questions: Readonly<DeskCounts>;
+  readonly questions: Readonly<QueryCounts>;
   readonly snapshots: number;
 }
 
@@ -68,10 +68,12 @@ export class BusPublisher implements AsyncDisposable {
   readonly snapshots: Snapshots;
   readonly #options: BusPublisherOptions;
   readonly #subject: string;
-  readonly #desk: QuestionDesk;
+  readonly #queryHandler: QuestionDesk;
   readonly #rate = new TokenBuckets();
   readonly #questions = new TurnQueue<Question>({
-    ...{ source: loopTurns.source(), itemsMax: QUESTIONS_AT_ONCE, bytesMax: QUESTIONS_BYTES_MAX },
+    source: loopTurns.source(),
+    itemsMax: QUESTIONS_AT_ONCE,
+    bytesMax: QUESTIONS_BYTES_MAX,
     settles: true,
     run: (question) => void this.#answer(question),
   });
@@ -87,7 +89,12 @@ export class BusPublisher implements AsyncDisposable {
     this.#subject = eventsSubject(cluster, feed.source);
     const answerBytesMax = () => messageBytesMax(bus, ANSWER_BYTES_MAX);
     this.snapshots = new Snapshots({ feed, clock, partBytesMax: answerBytesMax });
-    this.#desk = new QuestionDesk({ feed, snapshots: this.snapshots, clock, answerBytesMax });
+    this.#queryHandler = new QuestionDesk({
+      feed,
+      snapshots: this.snapshots,
+      clock,
+      answerBytesMax,
+    });
     const asked = bus.subscribe(questionsSubject(cluster, feed.source), ({ reply, data }) => {
       if (reply !== null) this.#take({ reply, data });
     });
@@ -113,8 +120,10 @@ export class BusPublisher implements AsyncDisposable {
 
   get state(): BusPublisherState {
     return {
-      ...{ sent: this.#sent, unsent: this.#unsent, heartbeats: this.#heartbeats },
-      questions: this.#desk.counts,
+      sent: this.#sent,
+      unsent: this.#unsent,
+      heartbeats: this.#heartbeats,
+      questions: this.#queryHandler.counts,
       snapshots: this.snapshots.made,
     };
   }
@@ -158,11 +167,11 @@ export class BusPublisher implements AsyncDisposable {
     const nowMs = this.#options.clock.monotonicMs();
     const isInRate = this.#rate.take("", nowMs, QUESTIONS_PER_SECOND, QUESTIONS_AT_ONCE);
     if (isInRate && this.#questions.push(question, question.data.length)) return;
-    this.#desk.counts.dropped++;
+    this.#queryHandler.counts.dropped++;
   }
 
   async #answer({ reply, data }: Question): Promise<void> {
-    const answer = await this.#desk.answer(data);
+    const answer = await this.#queryHandler.answer(data);
     if (this.#isOver) return;
     // The consumer repeats its query if it gets no answer, so answers may be dropped first;
     // receipts of commands are not sent twice.
@@ -175,7 +184,7 @@ export function messageBytesMax(bus: Bus, most: number): number {
   return Math.min(most, Math.max(MESSAGE_BYTES_MIN, bus.payloadBytesMax - SPARE_BYTES));
 }
 
-interface DeskOptions {
+interface QueryHandlerOptions {
   readonly feed: ResidencyFeed;
   readonly snapshots: Snapshots;
   readonly clock: Clock;
@@ -183,7 +192,7 @@ interface DeskOptions {
   readonly answerBytesMax: () => number;
 }
 
-interface DeskCounts {
+interface QueryCounts {
   ranges: number;
   snapshotParts: number;
   /** Ranges that were no longer kept. */
@@ -203,15 +212,20 @@ const RETRY_MS = 500;
 
 /** Answers queries for the changes and snapshots of one rank. */
 export class QuestionDesk {
-  readonly counts: DeskCounts = {
-    ...{ ranges: 0, snapshotParts: 0, evicted: 0, busy: 0, refused: 0, dropped: 0 },
+  readonly counts: QueryCounts = {
+    ranges: 0,
+    snapshotParts: 0,
+    evicted: 0,
+    busy: 0,
+    refused: 0,
+    dropped: 0,
   };
-  readonly #options: DeskOptions;
+  readonly #options: QueryHandlerOptions;
   #room = BYTES_AT_ONCE;
   #roomMs: number;
   #waiting = 0;
 
-  constructor(options: DeskOptions) {
+  constructor(options: QueryHandlerOptions) {
     this.#options = options;
     this.#roomMs = options.clock.monotonicMs();
   }

@@ -156,8 +156,15 @@ export class EngineBatches {
 }
 
 const NO_EXTRAS = {
-  ...{ loraName: null, loraId: null, extras: null, group: null, cacheSalt: null },
-  ...{ locality: null, ownership: null, sessionId: null, eagleNext: null },
+  loraName: null,
+  loraId: null,
+  extras: null,
+  group: null,
+  cacheSalt: null,
+  locality: null,
+  ownership: null,
+  sessionId: null,
+  eagleNext: null,
 } as const;
 
 function storedEvent(tier: Tier, blocks: readonly KnownTokens[], blockTokens: number): EngineEvent {

@@ -2,14 +2,14 @@ import { NO_NODE, type NodeId } from "../../core/index.ts";
 import type { Hashing } from "../../identity/index.ts";
 import type { KeySpace, ResidencyChange } from "../../observability/activity/index.ts";
 import type { TieredStore } from "../../store/index.ts";
-import { EngineFeed, type EngineFeedOptions, type FeedCounts } from "../index.ts";
+import { EngineFeed, type EngineIngestOptions, type FeedCounts } from "../index.ts";
 import {
   EngineBatches,
   type EngineChange,
   TokenTable,
   type TokenTableOptions,
 } from "./engine-batches.ts";
-import type { HostFeeds } from "./residency-feed.ts";
+import type { HostFeeds } from "./residency-log.ts";
 import type { ZmqPublisher } from "./zmq-publisher.ts";
 
 export interface EngineRankOptions {
@@ -31,7 +31,10 @@ export interface EngineRankOptions {
 }
 
 export interface EngineEndpoints
-  extends Pick<EngineFeedOptions, "native" | "clock" | "random" | "endpoint" | "replayEndpoint"> {}
+  extends Pick<
+    EngineIngestOptions,
+    "native" | "clock" | "random" | "endpoint" | "replayEndpoint"
+  > {}
 
 export interface EngineRankState {
   /** Whether the engine's events are received and none is missing. */
@@ -53,7 +56,7 @@ interface Sized {
   readonly batches: EngineBatches | null;
 }
 
-/** Distributes one engine's own events to the residency stream, the mirror and ZMQ. */
+/** Distributes one engine's own events to the residency log, the mirror and ZMQ. */
 export class EngineRank implements AsyncDisposable {
   readonly #options: EngineRankOptions;
   #sized: Sized;

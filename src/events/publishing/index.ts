@@ -17,16 +17,16 @@ export {
   type EngineRankOptions,
   type EngineRankState,
 } from "./engine-rank.ts";
-export { HeldChains, heldByStore, joinDigests, type PublishedSet } from "./held-chains.ts";
+export { HeldChains, joinDigests, type PublishedSet, storeBlocks } from "./published-sets.ts";
 export {
+  type BatchListener,
   ChangeRing,
-  type FeedListener,
-  type FeedOptions,
   HostFeeds,
-  type HostFeedsOptions,
+  type HostResidencyOptions,
   ResidencyFeed,
+  type ResidencyLogOptions,
   type RingLimits,
-} from "./residency-feed.ts";
+} from "./residency-log.ts";
 export { partOf, type Snapshot, Snapshots } from "./snapshots.ts";
 export {
   StreamPublisher,

@@ -6,8 +6,8 @@ import {
   type ResidencyTier,
 } from "../../observability/activity/index.ts";
 import { type ResidencyRun, type ResidencySnapshotPart, snapshotParts } from "../index.ts";
-import { Chains } from "./held-chains.ts";
-import type { ResidencyFeed } from "./residency-feed.ts";
+import { Chains } from "./published-sets.ts";
+import type { ResidencyFeed } from "./residency-log.ts";
 
 export interface Snapshot {
   readonly id: bigint;

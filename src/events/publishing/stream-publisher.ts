@@ -11,7 +11,7 @@ import {
   splitBatch,
 } from "../index.ts";
 import { messageBytesMax } from "./bus-publisher.ts";
-import type { ResidencyFeed } from "./residency-feed.ts";
+import type { ResidencyFeed } from "./residency-log.ts";
 import { partOf, type Snapshots } from "./snapshots.ts";
 
 export interface StreamPublisherOptions {

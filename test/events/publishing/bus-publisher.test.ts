@@ -9,7 +9,7 @@ import {
 import { systemClock, systemRandom } from "../../../src/core/index.ts";
 import {
   BusPublisher,
-  type HostFeedsOptions,
+  type HostResidencyOptions,
   type ResidencyFeed,
 } from "../../../src/events/publishing/index.ts";
 import { FAST } from "../../bus/bus-bench.ts";
@@ -29,7 +29,7 @@ async function connected(bus: Bus): Promise<Bus> {
 }
 
 /** One host that speaks for its only rank. */
-async function host(open: Open, blocks: Blocks, options: Partial<HostFeedsOptions> = {}) {
+async function host(open: Open, blocks: Blocks, options: Partial<HostResidencyOptions> = {}) {
   const bus = await open();
   const feeds = feedsOf(blocks, options);
   const [feed] = feeds.feeds;

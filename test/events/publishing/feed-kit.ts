@@ -7,7 +7,7 @@ import {
   seededRandom,
   type WorkerId,
 } from "../../../src/core/index.ts";
-import { HostFeeds, type HostFeedsOptions } from "../../../src/events/publishing/index.ts";
+import { HostFeeds, type HostResidencyOptions } from "../../../src/events/publishing/index.ts";
 import type { KeySpace, ResidencyTier } from "../../../src/observability/activity/index.ts";
 import { type BlockTable, createBlockTable, Tier } from "../../../src/store/blocks/index.ts";
 import { createAddressBatch, StoreResidency } from "../../../src/store/index.ts";
@@ -97,7 +97,7 @@ export const TOKENS: KeySpace = { kind: "tokens", model: "m", blockTokens: 16 };
 
 export function feedsOf(
   blocks: Pick<Blocks, "residency">,
-  options: Partial<HostFeedsOptions> = {},
+  options: Partial<HostResidencyOptions> = {},
 ): HostFeeds {
   return new HostFeeds({
     worker: WORKER,

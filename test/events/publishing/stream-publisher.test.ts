@@ -13,7 +13,7 @@ import {
 } from "../../../src/events/index.ts";
 import {
   BusPublisher,
-  type HostFeedsOptions,
+  type HostResidencyOptions,
   StreamPublisher,
 } from "../../../src/events/publishing/index.ts";
 import { FAST } from "../../bus/bus-bench.ts";
@@ -59,7 +59,7 @@ const messagesIn = (server: NatsServer) =>
     return (await (await jetstreamManager(nc)).streams.info(STREAM)).state.messages;
   });
 
-interface HostOptions extends Partial<HostFeedsOptions> {
+interface HostOptions extends Partial<HostResidencyOptions> {
   readonly snapshotMessages?: number;
 }
 

@@ -9,12 +9,12 @@ import type {
 } from "../../observability/activity/index.ts";
 import type { StoreResidency } from "../../store/index.ts";
 import { blocksIn, splitChange } from "../index.ts";
-import { HeldChains, heldByStore, joinDigests, type PublishedSet } from "./held-chains.ts";
+import { HeldChains, joinDigests, type PublishedSet, storeBlocks } from "./published-sets.ts";
 
 /** Maximum blocks in one change, so that it fits into a message of any broker. */
 const CHANGE_BLOCKS_MAX = 1_024;
 
-export interface FeedOptions {
+export interface ResidencyLogOptions {
   readonly source: ResidencySource;
   readonly ring: RingLimits;
   readonly mode: ResidencyHeartbeat["mode"];
@@ -32,17 +32,17 @@ export interface FeedOptions {
 /** Maximum key spaces in one heartbeat, as readers accept. */
 const SPACES_MAX = 16;
 
-export type FeedListener = (batch: ResidencyBatch) => void;
+export type BatchListener = (batch: ResidencyBatch) => void;
 
 /** The residency changes of one rank of this host: numbers them and keeps the latest. */
 export class ResidencyFeed {
   readonly ring: ChangeRing;
-  readonly #options: FeedOptions;
-  readonly #listeners = new Set<FeedListener>();
+  readonly #options: ResidencyLogOptions;
+  readonly #listeners = new Set<BatchListener>();
   readonly #knownListeners = new Set<() => void>();
   #isDeviceKnown: boolean;
 
-  constructor(options: FeedOptions) {
+  constructor(options: ResidencyLogOptions) {
     this.#options = options;
     this.#isDeviceKnown = options.isDeviceKnown ?? true;
     this.ring = new ChangeRing(options.ring);
@@ -95,7 +95,7 @@ export class ResidencyFeed {
   }
 
   /** Calls the listener for each later batch, in order. It must not throw. */
-  listen(listener: FeedListener): Disposable {
+  listen(listener: BatchListener): Disposable {
     this.#listeners.add(listener);
     return { [Symbol.dispose]: () => this.#listeners.delete(listener) };
   }
@@ -105,7 +105,10 @@ export class ResidencyFeed {
     this.flush();
     const { source, mode, everyMs, held } = this.#options;
     return {
-      ...{ source, mode, everyMs, isClosing },
+      source,
+      mode,
+      everyMs,
+      isClosing,
       lastSequence: this.ring.last,
       spaces: this.#options.spaces().slice(-SPACES_MAX),
       digests: joinDigests(held.map(({ digests }) => digests)),
@@ -170,7 +173,7 @@ export class ChangeRing {
   }
 }
 
-export interface HostFeedsOptions {
+export interface HostResidencyOptions {
   readonly worker: WorkerId;
   readonly incarnation: bigint;
   /** Data-parallel ranks of this host, including 0. */
@@ -197,7 +200,7 @@ interface Rank {
 }
 
 /**
- * The residency streams of all ranks of this host. RAM and SSD blocks belong to every rank. GPU
+ * The residency logs of all ranks of this host. RAM and SSD blocks belong to every rank. GPU
  * blocks mirrored by key have no rank and are published if there is only one. Engines' own events
  * belong to their rank.
  */
@@ -208,7 +211,7 @@ export class HostFeeds implements Disposable {
   #isOver = false;
   #isPumping = false;
 
-  constructor(options: HostFeedsOptions) {
+  constructor(options: HostResidencyOptions) {
     const { residency, ranks, worker, incarnation } = options;
     this.#residency = residency;
     assert(ranks.length > 0, "a host must have a rank");
@@ -221,7 +224,7 @@ export class HostFeeds implements Disposable {
         ring: options.ring,
         mode: options.mode,
         everyMs: options.everyMs,
-        held: [heldByStore(residency, tiers), chains],
+        held: [storeBlocks(residency, tiers), chains],
         isDeviceKnown: !options.hasEngines,
         spaces: () => this.#spacesOf(rank, options.spaces()),
         flush: () => this.#pump(),

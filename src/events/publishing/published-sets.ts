@@ -170,7 +170,7 @@ export interface PublishedSet {
 const ENTRIES = 2_048;
 
 /** The store's blocks on these tiers. */
-export function heldByStore(
+export function storeBlocks(
   residency: StoreResidency,
   tiers: readonly ResidencyTier[],
 ): PublishedSet {
