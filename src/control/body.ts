@@ -3,6 +3,36 @@ import { Decoder, Encoder } from "@msgpack/msgpack";
 import { JsonTooDeep, messageOf, parseJson, stringifyJson } from "../core/index.ts";
 import type { Refusal, RefusalWord } from "./command.ts";
 
+/** Media types of commands and receipts. */
+export const JSON_TYPE = "application/json";
+export const MSGPACK_TYPE = "application/msgpack";
+export type MediaType = typeof JSON_TYPE | typeof MSGPACK_TYPE;
+
+const MSGPACK = /^\s*application\/(?:x-|vnd\.)?msgpack\s*(?:;|,|$)/i;
+const JSON_ANYWHERE = /(?:^|,)\s*application\/json\s*(?:;|,|$)/i;
+const MSGPACK_ANYWHERE = /(?:^|,)\s*application\/(?:x-|vnd\.)?msgpack\s*(?:;|,|$)/i;
+
+/** Media type of a body: JSON unless `Content-Type` names MessagePack. */
+export function mediaTypeOf(contentType: string | null): MediaType {
+  return contentType !== null && MSGPACK.test(contentType) ? MSGPACK_TYPE : JSON_TYPE;
+}
+
+/** Media type of an answer: the type in `Accept`, JSON first; otherwise the type of the request. */
+export function answerTypeOf(accept: string | null, contentType: string | null): MediaType {
+  if (accept !== null && JSON_ANYWHERE.test(accept)) return JSON_TYPE;
+  if (accept !== null && MSGPACK_ANYWHERE.test(accept)) return MSGPACK_TYPE;
+  return mediaTypeOf(contentType);
+}
+
+export interface BodyLimits {
+  readonly bytesMax: number;
+  readonly depthMax: number;
+  /** Maximum items of one list or object. */
+  readonly itemsMax: number;
+  /** Maximum values in the whole body; each costs parsing time. */
+  readonly valuesMax: number;
+}
+
 export type DecodedBody =
   | { readonly ok: true; readonly value: unknown }
   | { readonly ok: false; readonly refusal: Refusal };
@@ -86,36 +116,6 @@ const WORDS_MAX = 200;
 /** Shortens a parser's message to one printable line, because it quotes the input. */
 function printable(words: string): string {
   return words.replace(/[^\x20-\x7e]+/g, "?").slice(0, WORDS_MAX);
-}
-
-/** Media types of commands and receipts. */
-export const JSON_TYPE = "application/json";
-export const MSGPACK_TYPE = "application/msgpack";
-export type MediaType = typeof JSON_TYPE | typeof MSGPACK_TYPE;
-
-const MSGPACK = /^\s*application\/(?:x-|vnd\.)?msgpack\s*(?:;|,|$)/i;
-const JSON_ANYWHERE = /(?:^|,)\s*application\/json\s*(?:;|,|$)/i;
-const MSGPACK_ANYWHERE = /(?:^|,)\s*application\/(?:x-|vnd\.)?msgpack\s*(?:;|,|$)/i;
-
-/** Media type of a body: JSON unless `Content-Type` names MessagePack. */
-export function mediaTypeOf(contentType: string | null): MediaType {
-  return contentType !== null && MSGPACK.test(contentType) ? MSGPACK_TYPE : JSON_TYPE;
-}
-
-/** Media type of an answer: the type in `Accept`, JSON first; otherwise the type of the request. */
-export function answerTypeOf(accept: string | null, contentType: string | null): MediaType {
-  if (accept !== null && JSON_ANYWHERE.test(accept)) return JSON_TYPE;
-  if (accept !== null && MSGPACK_ANYWHERE.test(accept)) return MSGPACK_TYPE;
-  return mediaTypeOf(contentType);
-}
-
-export interface BodyLimits {
-  readonly bytesMax: number;
-  readonly depthMax: number;
-  /** Maximum items of one list or object. */
-  readonly itemsMax: number;
-  /** Maximum values in the whole body; each costs parsing time. */
-  readonly valuesMax: number;
 }
 
 /** Kind of data after a MessagePack head byte. */

@@ -41,6 +41,99 @@ import {
   unfinishedReceipt,
 } from "./receipt.ts";
 
+/** Limits from the current configuration. */
+export interface ControlLimits {
+  /** Rate of one issuer, or of one account of the transport. */
+  readonly commandsPerSecond: number;
+  readonly commandsBurst: number;
+  /** Commands allowed by broadcast. */
+  readonly broadcast: readonly CommandType[];
+}
+
+export interface SubmitOptions {
+  /** Id for a command without one, if the transport may deliver it twice. */
+  readonly id?: string;
+  /** Signature of the command as received; see `signedBytes`. Null or absent: not signed. */
+  readonly signature?: string | null;
+  /**
+   * Source of event-loop slices for decoding and starting the command; commands of one source keep
+   * their order. Absent: run at once.
+   */
+  readonly source?: TurnSource;
+  /** Receives a receipt with status `running` at most once a second during a long command. */
+  readonly onProgress?: (receipt: Receipt) => void;
+}
+
+export interface ControlStats {
+  /** Commands carried out, by `type/status`: "Cache/ok". */
+  readonly commands: Readonly<Record<string, number>>;
+  /** Refused commands, by code of `REFUSALS`. */
+  readonly refused: Readonly<Record<string, number>>;
+  readonly duplicates: number;
+  readonly running: number;
+  readonly auditDropped: number;
+  /** Why the audit log cannot be written; null if it can, or if there is none. */
+  readonly auditFailure: string | null;
+}
+
+/*
+ * How a command is stored, so that a pin is not counted twice whenever the process ends:
+ *
+ * 1. Commands with a count (Cache, Pause, RenewLease): in the turn in which the lifecycle changes
+ *    pins and leases, it calls `remember`, which adds the command's row to the ledger. The row has
+ *    a `running` receipt, or the final one if only the commit is pending. The ledger commits all
+ *    writes of a turn in one transaction, so that the change and the command survive together or
+ *    not at all.
+ * 2. The lifecycle awaits the durable commit. Unless the final receipt is stored already, it is
+ *    written then, with a second commit that need not survive a loss of power. The answer follows.
+ *    If the ledger hangs, the wait ends after some seconds and the receipt is not `durable`.
+ *
+ * If the process dies before the commit of 1, nothing happened and a repetition is carried out.
+ * Between 1 and 2, a repetition gets `partial` with the reason `interrupted`, and the change exists
+ * once. After 2, it gets the same receipt, or the one of the state between if power fails. The
+ * other commands are idempotent and written at 2 only: if interrupted before, a repetition carries
+ * them out again and completes them.
+ */
+
+/**
+ * The entry point for commands of every transport: decodes, authorizes, limits, deduplicates,
+ * fences, carries out, stores, and writes the audit log. Guarantees:
+ *
+ * - It never throws because of a command's content, and answers each command with one receipt.
+ * - A command with an id is carried out once, also across restarts; repetitions of an executing
+ *   command get its receipt when it ends.
+ * - Commands of one issuer change pins, leases and marks in order of arrival where the order
+ *   matters: commands on one lease, and commands on blocks (Cache, Think). A Pause takes effect
+ *   once its blocks are on SSD; only commands on its lease and commands that remove blocks wait for
+ *   it. Warm, Prune and Flush wait for earlier commands and delay no later one.
+ * - Commands beyond a limit are refused, not queued.
+ */
+export interface ControlPlane extends AsyncDisposable {
+  /** `contentType`: media type of the body, by default JSON. */
+  submit(
+    body: Uint8Array,
+    contentType: string | null,
+    sender: Sender,
+    options?: SubmitOptions,
+  ): Promise<Receipt>;
+  /**
+   * Returns the receipt or progress of the command with this id (of this issuer, unless null). If
+   * several senders used the id, the command of `account` comes first.
+   */
+  find(id: string, issuer: string | null, account?: string): Receipt | null;
+  flush(sender: Sender): Promise<Receipt>;
+  /**
+   * Forgets the epoch, number and proof of an issuer for all accounts: its next command is accepted
+   * whatever its `epoch`. Returns the number of removed scopes.
+   */
+  unfence(issuer: string, sender: Sender): number;
+  /** Writes an action that did not arrive as a command to the audit log. Never waits or throws. */
+  note(operation: Operation, sender: Sender): void;
+  stats(): ControlStats;
+  /** The current limits. */
+  limits(): ControlLimits;
+}
+
 export interface ControlPlaneOptions {
   readonly lifecycle: Lifecycle;
   /** Null: receipts are lost at process end, as pins and leases are. */
@@ -420,99 +513,6 @@ class CommandPlane implements ControlPlane {
   #elapsed(startedMs: number): number {
     return Math.round((this.#options.clock.monotonicMs() - startedMs) * 1_000) / 1_000;
   }
-}
-
-/** Limits from the current configuration. */
-export interface ControlLimits {
-  /** Rate of one issuer, or of one account of the transport. */
-  readonly commandsPerSecond: number;
-  readonly commandsBurst: number;
-  /** Commands allowed by broadcast. */
-  readonly broadcast: readonly CommandType[];
-}
-
-export interface SubmitOptions {
-  /** Id for a command without one, if the transport may deliver it twice. */
-  readonly id?: string;
-  /** Signature of the command as received; see `signedBytes`. Null or absent: not signed. */
-  readonly signature?: string | null;
-  /**
-   * Source of event-loop slices for decoding and starting the command; commands of one source keep
-   * their order. Absent: run at once.
-   */
-  readonly source?: TurnSource;
-  /** Receives a receipt with status `running` at most once a second during a long command. */
-  readonly onProgress?: (receipt: Receipt) => void;
-}
-
-export interface ControlStats {
-  /** Commands carried out, by `type/status`: "Cache/ok". */
-  readonly commands: Readonly<Record<string, number>>;
-  /** Refused commands, by code of `REFUSALS`. */
-  readonly refused: Readonly<Record<string, number>>;
-  readonly duplicates: number;
-  readonly running: number;
-  readonly auditDropped: number;
-  /** Why the audit log cannot be written; null if it can, or if there is none. */
-  readonly auditFailure: string | null;
-}
-
-/*
- * How a command is stored, so that a pin is not counted twice whenever the process ends:
- *
- * 1. Commands with a count (Cache, Pause, RenewLease): in the turn in which the lifecycle changes
- *    pins and leases, it calls `remember`, which adds the command's row to the ledger. The row has
- *    a `running` receipt, or the final one if only the commit is pending. The ledger commits all
- *    writes of a turn in one transaction, so that the change and the command survive together or
- *    not at all.
- * 2. The lifecycle awaits the durable commit. Unless the final receipt is stored already, it is
- *    written then, with a second commit that need not survive a loss of power. The answer follows.
- *    If the ledger hangs, the wait ends after some seconds and the receipt is not `durable`.
- *
- * If the process dies before the commit of 1, nothing happened and a repetition is carried out.
- * Between 1 and 2, a repetition gets `partial` with the reason `interrupted`, and the change exists
- * once. After 2, it gets the same receipt, or the one of the state between if power fails. The
- * other commands are idempotent and written at 2 only: if interrupted before, a repetition carries
- * them out again and completes them.
- */
-
-/**
- * The entry point for commands of every transport: decodes, authorizes, limits, deduplicates,
- * fences, carries out, stores, and writes the audit log. Guarantees:
- *
- * - It never throws because of a command's content, and answers each command with one receipt.
- * - A command with an id is carried out once, also across restarts; repetitions of an executing
- *   command get its receipt when it ends.
- * - Commands of one issuer change pins, leases and marks in order of arrival where the order
- *   matters: commands on one lease, and commands on blocks (Cache, Think). A Pause takes effect
- *   once its blocks are on SSD; only commands on its lease and commands that remove blocks wait for
- *   it. Warm, Prune and Flush wait for earlier commands and delay no later one.
- * - Commands beyond a limit are refused, not queued.
- */
-export interface ControlPlane extends AsyncDisposable {
-  /** `contentType`: media type of the body, by default JSON. */
-  submit(
-    body: Uint8Array,
-    contentType: string | null,
-    sender: Sender,
-    options?: SubmitOptions,
-  ): Promise<Receipt>;
-  /**
-   * Returns the receipt or progress of the command with this id (of this issuer, unless null). If
-   * several senders used the id, the command of `account` comes first.
-   */
-  find(id: string, issuer: string | null, account?: string): Receipt | null;
-  flush(sender: Sender): Promise<Receipt>;
-  /**
-   * Forgets the epoch, number and proof of an issuer for all accounts: its next command is accepted
-   * whatever its `epoch`. Returns the number of removed scopes.
-   */
-  unfence(issuer: string, sender: Sender): number;
-  /** Writes an action that did not arrive as a command to the audit log. Never waits or throws. */
-  note(operation: Operation, sender: Sender): void;
-  stats(): ControlStats;
-  /** The current limits. */
-  limits(): ControlLimits;
 }
 
 interface CarryOutOptions {

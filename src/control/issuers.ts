@@ -1,6 +1,40 @@
 import type { IssuerRow } from "../store/index/index.ts";
 import type { Refusal, Sender } from "./command.ts";
 
+/** Cannot occur in the name of an account or issuer. */
+const BETWEEN = "\x01";
+/** Cannot start the name of a token, because of the blank. */
+const PROVEN = "issuer ";
+
+/**
+ * The scope of a command's id, epoch and number: its issuer, plus the sender's account if the
+ * transport knows it. A sender therefore cannot use the ids of another account or fence it by
+ * claiming its name.
+ */
+export function scopeOf({ account }: Pick<Sender, "account">, issuer: string): string {
+  return account === undefined ? issuer : `${account}${BETWEEN}${issuer}`;
+}
+
+/** Account of an issuer that has proved its name, by whichever proof. */
+export function issuerAccount(issuer: string): string {
+  return `${PROVEN}${issuer}`;
+}
+
+/** Whether the scope has an account, which no other sender can use. */
+function isOfAccount(scope: string): boolean {
+  return scope.includes(BETWEEN);
+}
+
+/** Whether the scope belongs to an issuer that has proved its name. */
+export function isProven(scope: string): boolean {
+  return scope.startsWith(PROVEN) && isOfAccount(scope);
+}
+
+/** The issuer of a scope, without the account. */
+function issuerOf(scope: string): string {
+  return scope.slice(scope.lastIndexOf(BETWEEN) + 1);
+}
+
 interface Reached {
   readonly epoch: bigint;
   /** Lowest number that the next command may have. */
@@ -133,40 +167,6 @@ export function isPlausible(number: bigint, nowMs: number): boolean {
   if (number <= COUNTER_MAX) return true;
   const latestMs = BigInt(Math.floor(nowMs + AHEAD_MS));
   return UNITS_A_MS.some((unit) => number >= TIME_MIN_MS * unit && number <= latestMs * unit);
-}
-
-/** Cannot occur in the name of an account or issuer. */
-const BETWEEN = "\x01";
-/** Cannot start the name of a token, because of the blank. */
-const PROVEN = "issuer ";
-
-/**
- * The scope of a command's id, epoch and number: its issuer, plus the sender's account if the
- * transport knows it. A sender therefore cannot use the ids of another account or fence it by
- * claiming its name.
- */
-export function scopeOf({ account }: Pick<Sender, "account">, issuer: string): string {
-  return account === undefined ? issuer : `${account}${BETWEEN}${issuer}`;
-}
-
-/** Account of an issuer that has proved its name, by whichever proof. */
-export function issuerAccount(issuer: string): string {
-  return `${PROVEN}${issuer}`;
-}
-
-/** Whether the scope has an account, which no other sender can use. */
-function isOfAccount(scope: string): boolean {
-  return scope.includes(BETWEEN);
-}
-
-/** Whether the scope belongs to an issuer that has proved its name. */
-export function isProven(scope: string): boolean {
-  return scope.startsWith(PROVEN) && isOfAccount(scope);
-}
-
-/** The issuer of a scope, without the account. */
-function issuerOf(scope: string): string {
-  return scope.slice(scope.lastIndexOf(BETWEEN) + 1);
 }
 
 /** Position of a command among those of its issuer. */

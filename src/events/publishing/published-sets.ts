@@ -7,6 +7,18 @@ import {
 } from "../../observability/activity/index.ts";
 import type { StoreResidency } from "../../store/index.ts";
 
+/** A set of blocks that a rank publishes; it equals the state published so far. */
+export interface PublishedSet {
+  /** In the order of RESIDENCY_TIERS. */
+  readonly digests: readonly ResidencyDigest[];
+  /**
+   * The whole set as `stored` changes of some thousand blocks per step. It may change between
+   * steps: a block present throughout occurs once, a block added or removed meanwhile may be
+   * missing.
+   */
+  slices(): Iterator<readonly ResidencyChange[], void>;
+}
+
 /** Blocks per step of `slices`. */
 const SLICE_BLOCKS = 4_096;
 
@@ -152,18 +164,6 @@ export class Chains {
     this.#changes.push({ kind: "stored", tier, parent, hashes, tokenHashes: null });
     this.#chain = [];
   }
-}
-
-/** A set of blocks that a rank publishes; it equals the state published so far. */
-export interface PublishedSet {
-  /** In the order of RESIDENCY_TIERS. */
-  readonly digests: readonly ResidencyDigest[];
-  /**
-   * The whole set as `stored` changes of some thousand blocks per step. It may change between
-   * steps: a block present throughout occurs once, a block added or removed meanwhile may be
-   * missing.
-   */
-  slices(): Iterator<readonly ResidencyChange[], void>;
 }
 
 /** Table entries per step: about a millisecond. */
