@@ -1,8 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { createCommander } from "../../../src/app/index.ts";
 import type { WorkerId } from "../../../src/core/index.ts";
-import { receiptOf } from "../../control/client/fake-worker.ts";
-import { kit } from "../../control/client/kit.ts";
+import { kit, receiptOf } from "../../control/client/kit.ts";
 
 const WORKER = "w1" as WorkerId;
 const WARM = { type: "Warm", block_keys: ["1"], target_tier: "CPU_TIER1" } as const;

@@ -14,8 +14,7 @@ import {
 } from "../../../src/events/publishing/index.ts";
 import { FAST } from "../../bus/bus-bench.ts";
 import { describeNats, NatsServer, waitFor } from "../../support/index.ts";
-import { Consumer, digestsOf } from "./consumer.ts";
-import { Blocks, CLUSTER, feedsOf, SPACE, WORKER } from "./feed-kit.ts";
+import { Blocks, CLUSTER, Consumer, digestsOf, feedsOf, SPACE, WORKER } from "./publishing-kit.ts";
 
 const opened: Bus[] = [];
 afterAll(() => Promise.all(opened.map((bus) => bus.close(0))));
