@@ -1,35 +1,47 @@
 import { type FileHandle, open, rename, stat } from "node:fs/promises";
-import { type Clock, messageOf, stringifyJson } from "../core/index.ts";
+import { type Clock, messageOf, stringifyJson, TokenBuckets } from "../core/index.ts";
+import type { EventLog } from "../observability/activity/index.ts";
 import type { Logger } from "../observability/index.ts";
-import { AUDIT_CLOSE_MS, within } from "./within.ts";
+import {
+  blocksOf,
+  type Command,
+  type Operation,
+  type RefusalWord,
+  type Sender,
+} from "./command.ts";
+import type { ControlStats } from "./control-plane.ts";
+import type { Receipt } from "./receipt.ts";
 
-/** One line. Names, hashes, counts and words; never a block's bytes, tokens or a secret. */
+/** One line: names, hashes, counts and messages; never block bytes, tokens or secrets. */
 export type AuditRecord = Readonly<Record<string, unknown>>;
 
 /**
- * Who sent which command, and what came of it. Promises: writing never waits, throws or grows
- * without bound for what the disk does, nor does its end take longer than seconds; lines that found
- * no room are counted in `dropped`. It is opened at once, so that a path that cannot be is known
+ * Records every command: sender, content and outcome. Guarantees: a write never waits, throws or
+ * allocates without bound when the disk is slow, and closing takes seconds at most. `dropped`
+ * counts lines that found no room. The file is opened at once, so that an unusable path is reported
  * before the first line.
  */
 export interface AuditLog extends AsyncDisposable {
   readonly dropped: number;
-  /** Why the latest lines were not written, or it was not opened; null once some are again. */
+  /**
+   * Why the latest lines were not written or the file was not opened; null after a successful
+   * write.
+   */
   readonly failure: string | null;
   write(record: AuditRecord): void;
 }
 
 export interface AuditLogOptions {
   readonly path: string;
-  /** Of one file. */
+  /** Maximum bytes of one file. */
   readonly bytesMax: number;
-  /** How many are kept that were set aside, as `path.1` (the latest) to `path.N`. */
+  /** Number of rotated files, from `path.1` (the latest) to `path.N`. */
   readonly filesMax: number;
   readonly log: Logger;
   readonly clock: Clock;
 }
 
-/** Of what waits for the disk. */
+/** Maximum bytes waiting for the disk. */
 const WAITING_BYTES_MAX = 4 * 2 ** 20;
 const WRITE_BYTES_MAX = 256 * 1024;
 const MODE = 0o640;
@@ -47,13 +59,13 @@ class AuditFile implements AuditLog {
   #isClosed = false;
   #file: FileHandle | null = null;
   #length = 0;
-  /** Not a device or pipe, which has no length and must not be renamed. */
+  /** False for a device or pipe, which has no length and must not be renamed. */
   #isRegular = false;
-  /** The last write may have left half a line. */
+  /** The last write may have left a partial line. */
   #isTorn = false;
   #failure: string | null = null;
   #dropped = 0;
-  /** Lines that are with the disk now. */
+  /** Lines in the write in progress. */
   #atDisk = 0;
 
   constructor(options: AuditLogOptions) {
@@ -76,7 +88,7 @@ class AuditFile implements AuditLog {
       return;
     }
     if (this.#waitingBytes + line.length > WAITING_BYTES_MAX) {
-      this.#fail(1, `${this.#waitingBytes} bytes wait for the disk`);
+      this.#fail(1, `${this.#waitingBytes} bytes are waiting for the disk`);
       return;
     }
     this.#waiting.push(line);
@@ -90,8 +102,8 @@ class AuditFile implements AuditLog {
     if ((await within(clock, AUDIT_CLOSE_MS, this.#end())) !== null) return;
     const lines = this.#waiting.length + this.#atDisk;
     this.#waiting = [];
-    this.#fail(lines, "the disk does not answer");
-    this.#options.log.error("the audit log is left as it is", { lines });
+    this.#fail(lines, "the disk does not respond");
+    this.#options.log.error("audit log closed with unwritten lines", { lines });
   }
 
   async #end(): Promise<true> {
@@ -172,7 +184,7 @@ class AuditFile implements AuditLog {
     return file;
   }
 
-  /** Somebody else may have moved or removed it, as logrotate does. */
+  /** Another process such as logrotate may have moved or removed the file. */
   async #reopenWhereMoved(): Promise<void> {
     if (this.#file === null) {
       this.#file = await this.#open();
@@ -198,11 +210,11 @@ class AuditFile implements AuditLog {
     this.#isTorn = false;
   }
 
-  /** A disk that is too slow for what comes is not well again after each write. */
+  /** A disk that is too slow for the load does not count as recovered after each write. */
   #wasWritten(): void {
     if (this.#failure === null || this.#waitingBytes > WAITING_BYTES_MAX / 2) return;
     this.#failure = null;
-    this.#options.log.info("the audit log is written again");
+    this.#options.log.info("audit log recovered");
   }
 
   #fail(lines: number, why: string): void {
@@ -210,7 +222,7 @@ class AuditFile implements AuditLog {
     const isKnown = this.#failure !== null;
     this.#failure = why;
     const { path, log } = this.#options;
-    if (!isKnown) log.error("the audit log cannot be written", { path, error: why });
+    if (!isKnown) log.error("audit log write failed", { path, error: why });
   }
 
   async #close(): Promise<void> {
@@ -222,4 +234,152 @@ class AuditFile implements AuditLog {
 
 function ignoreMissing(thrown: unknown): void {
   if ((thrown as NodeJS.ErrnoException).code !== "ENOENT") throw thrown;
+}
+
+interface RecorderOptions {
+  readonly clock: Clock;
+  readonly events: EventLog;
+  readonly log: Logger;
+  readonly audit: AuditLog | null;
+}
+
+/** Refusals per second that get a line each, so that a flood does not rotate the audit log. */
+const REFUSALS_PER_SECOND = 100;
+
+/** Block names per line. */
+const NAMES_MAX = 8;
+
+/** Counts commands and reports their outcomes to the audit log, the event log and the log. */
+export class Recorder {
+  readonly #options: RecorderOptions;
+  readonly #commands: Record<string, number> = {};
+  readonly #refused: Partial<Record<RefusalWord, number>> = {};
+  readonly #lines = new TokenBuckets();
+  #duplicates = 0;
+  /** Refusals that were not written since the last refusal line. */
+  #unsaid = 0;
+
+  constructor(options: RecorderOptions) {
+    this.#options = options;
+  }
+
+  counts(): Pick<ControlStats, "commands" | "refused" | "duplicates"> {
+    return {
+      commands: { ...this.#commands },
+      refused: { ...this.#refused } as Record<string, number>,
+      duplicates: this.#duplicates,
+    };
+  }
+
+  carriedOut(command: Command, receipt: Receipt, sender: Sender): void {
+    const { type, status, issuer, id } = receipt;
+    const key = `${type}/${status}`;
+    this.#commands[key] = (this.#commands[key] ?? 0) + 1;
+    this.#audit(command, receipt, sender, {});
+    const blocks = blocksOf(command);
+    this.#options.events.emit({ kind: "command", type, issuer, id, status, blocks });
+  }
+
+  duplicate(command: Command, receipt: Receipt, sender: Sender, elapsedMs: number): void {
+    this.#duplicates++;
+    this.#audit(command, receipt, sender, { duplicate: true, elapsed_ms: elapsedMs });
+  }
+
+  /** `command`: null if it could not be decoded. */
+  refused(command: Command | null, receipt: Receipt, word: RefusalWord, sender: Sender): void {
+    this.#refused[word] = (this.#refused[word] ?? 0) + 1;
+    const { type, issuer, reason = "" } = receipt;
+    const fields = { type, issuer, via: sender.via, from: sender.from, reason };
+    this.#options.log.warn("command refused", fields);
+    const nowMs = this.#options.clock.monotonicMs();
+    if (!this.#lines.take("", nowMs, REFUSALS_PER_SECOND, REFUSALS_PER_SECOND)) {
+      this.#unsaid++;
+      return;
+    }
+    this.#audit(command, receipt, sender, this.#unsaid === 0 ? {} : { left_out: this.#unsaid });
+    this.#unsaid = 0;
+  }
+
+  /** Records an action that did not arrive as a command. */
+  operation(operation: Operation, sender: Sender): void {
+    const { type, blocks, names, status, reason, counts, elapsedMs } = operation;
+    this.#write(sender, {
+      issuer: sender.name,
+      type,
+      id: null,
+      ...(blocks === null ? {} : { blocks }),
+      ...(names.length === 0 ? {} : { names: names.slice(0, NAMES_MAX) }),
+      status,
+      ...(reason === null ? {} : { reason }),
+      counts,
+      elapsed_ms: elapsedMs,
+    });
+  }
+
+  #audit(
+    command: Command | null,
+    receipt: Receipt,
+    sender: Sender,
+    more: Readonly<Record<string, unknown>>,
+  ): void {
+    this.#write(sender, {
+      issuer: receipt.issuer,
+      type: receipt.type,
+      id: receipt.id,
+      ...(command === null ? {} : whatOf(command)),
+      status: receipt.status,
+      ...(receipt.reason === undefined ? {} : { reason: receipt.reason }),
+      counts: receipt.counts,
+      elapsed_ms: receipt.elapsed_ms,
+      ...more,
+    });
+  }
+
+  #write(sender: Sender, what: Readonly<Record<string, unknown>>): void {
+    const { audit, clock } = this.#options;
+    audit?.write({
+      time: new Date(clock.wallMs()).toISOString(),
+      via: sender.via,
+      from: sender.from,
+      role: sender.role,
+      ...(sender.broadcast ? { broadcast: true } : {}),
+      ...what,
+    });
+  }
+}
+
+function whatOf(command: Command): Record<string, unknown> {
+  return {
+    ...(command.epoch === null ? {} : { epoch: command.epoch }),
+    ...(command.owner === null ? {} : { owner: command.owner }),
+    ...("leaseId" in command ? { lease: command.leaseId } : {}),
+    ...(command.type === "Cache" ? { action: command.action.kind } : {}),
+    ...(command.type === "Think" ? { transient: command.transient } : {}),
+    blocks: blocksOf(command),
+    ...namesOf(command),
+  };
+}
+
+/** The first block names as given, so that a line stays short. */
+function namesOf(command: Command): Record<string, unknown> {
+  if (command.type === "Prune") return { after_block_hash: command.after.given };
+  if (!("blocks" in command)) return {};
+  return { names: command.blocks.slice(0, NAMES_MAX).map(({ given }) => given) };
+}
+
+/**
+ * Maximum wait for executing commands at shutdown. It exceeds the time in which a hung disk is
+ * detected.
+ */
+export const IDLE_MS = 12_000;
+/** Maximum wait for the last lines of the audit log at shutdown. */
+const AUDIT_CLOSE_MS = 2_000;
+/** Maximum duration of the control plane's shutdown. */
+export const CONTROL_STOP_MS = IDLE_MS + AUDIT_CLOSE_MS;
+
+/** Returns the result of `work`, or null after `ms`. The work continues. */
+export async function within<T>(clock: Clock, ms: number, work: Promise<T>): Promise<T | null> {
+  const late = Promise.withResolvers<null>();
+  using _timer = clock.after(ms, () => late.resolve(null));
+  return await Promise.race([work, late.promise]);
 }

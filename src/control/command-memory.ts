@@ -1,53 +1,54 @@
-import { type Json, parseJson } from "../core/index.ts";
-import type { CommandRow } from "../store/index/index.ts";
-import { trimmedReceipt } from "./make-receipt.ts";
-import type { Receipt } from "./receipt.ts";
-import { receiptJson } from "./receipt-json.ts";
+import { type Clock, type Json, parseJson } from "../core/index.ts";
+import type { CommandRow, HoldLedger } from "../store/index/index.ts";
+import { within } from "./audit-log.ts";
+import type { Command, Refusal } from "./command.ts";
+import { Fences, isProven } from "./issuers.ts";
+import { type Receipt, receiptJson, trimmedReceipt } from "./receipt.ts";
 
-/** A command in a list by age. */
+/** An entry of a list ordered by age. */
 interface Kept {
   readonly issuer: string;
   readonly id: string;
-  /** As it is, or as the ledger gave it. */
+  /** The receipt, or its text from the ledger. */
   receipt: Receipt | string;
-  /** Of what was asked; null: not known, or in the ledger's text. */
+  /** Digest of the command's content; null if unknown or contained in the ledger's text. */
   readonly digest: string | null;
   bytes: number;
-  /** It has all its blocks. */
+  /** Whether the receipt has all its blocks. */
   isWhole: boolean;
   older: Kept | null;
   newer: Kept | null;
 }
 
 const COMMANDS_MAX = 65_536;
-/** Of all receipts. Beyond, the oldest are forgotten. */
+/** Maximum bytes of all receipts. Beyond it the oldest are forgotten. */
 const BYTES_MAX = 96 * 2 ** 20;
-/** Of those that have all their blocks. Beyond, the oldest give up all but the first. */
+/** Maximum bytes of untrimmed receipts. Beyond it the oldest are trimmed to their first blocks. */
 const WHOLE_BYTES_MAX = 16 * 2 ** 20;
-/** About what a receipt takes, and each of its blocks, and each holder of one. */
+/** Approximate bytes of a receipt, of each of its blocks, and of each holder of a block. */
 const RECEIPT_BYTES = 512;
 const BLOCK_BYTES = 96;
 const HOLDER_BYTES = 64;
-/** In the ledger, and of an old receipt in memory. */
+/** Blocks kept per receipt in the ledger, and for trimmed receipts in memory. */
 const BLOCKS_KEPT = 8;
 const TEXT_BYTES_MAX = 2_048;
-/** What a text takes besides. */
+/** Overhead of a text entry. */
 const TEXT_BYTES = 128;
 
 /**
- * The last 65,536 commands that had an id, with their receipts, for those that come again. Bounded
- * in bytes: old receipts keep their counts and first blocks, and where that is not enough fewer
- * commands are remembered. Each call takes about the same time, however many there are.
+ * Receipts of the last 65,536 commands with an id, to answer repetitions. Bounded in bytes: old
+ * receipts keep their counts and first blocks, and if that does not suffice, fewer commands are
+ * remembered. Every call takes constant time.
  */
 export class CommandMemory {
   readonly #kept = new Map<string, Kept>();
-  /** Of those with the same id the latest. */
+  /** The latest command of each id. */
   readonly #ofId = new Map<string, Kept>();
-  /** By age. A map's first key is slow to find where many were deleted before it. */
+  /** By age. Finding the first key of a `Map` is slow after many deletions. */
   #oldest: Kept | null = null;
   #newest: Kept | null = null;
   #bytes = 0;
-  /** The oldest that has all its blocks; all that are newer have theirs, too. */
+  /** The oldest untrimmed receipt; all newer ones are untrimmed, too. */
   #oldestWhole: Kept | null = null;
   #wholeBytes = 0;
 
@@ -66,14 +67,14 @@ export class CommandMemory {
     return receiptOf(this.#kept.get(keyOf(issuer, id)));
   }
 
-  /** Of what the command asked for; null where that is not known. */
+  /** Digest of the command's content; null if unknown. */
   digest(issuer: string, id: string): string | null {
     const kept = this.#kept.get(keyOf(issuer, id));
     if (kept === undefined) return null;
     return typeof kept.receipt === "string" ? digestIn(kept.receipt) : kept.digest;
   }
 
-  /** Of whatever issuer, the latest. */
+  /** The latest command with this id, of any issuer. */
   find(id: string): Receipt | null {
     return receiptOf(this.#ofId.get(id));
   }
@@ -97,7 +98,7 @@ export class CommandMemory {
     const key = keyOf(issuer, id);
     const before = this.#kept.get(key);
     if (before !== undefined) this.#remove(before);
-    // Two maps have the names.
+    // Two maps hold the names.
     const bytes = receiptBytes + 2 * key.length;
     const place = { isWhole: false, older: this.#newest, newer: null };
     const kept: Kept = { issuer, id, receipt, digest, bytes, ...place };
@@ -141,8 +142,8 @@ export class CommandMemory {
 }
 
 /**
- * As the ledger keeps it: a few KiB, however many blocks the command had. The digest of what it
- * asked for is a member of its own, the first.
+ * Text for the ledger: a few KiB, however many blocks the command had. The digest of the command's
+ * content is its first member.
  */
 export function receiptText(receipt: Receipt, digest: string | null = null): string {
   const whole = receiptJson(trimmedReceipt(receipt, BLOCKS_KEPT));
@@ -155,18 +156,18 @@ function digestIn(text: string): string | null {
 }
 
 /**
- * What the ledger kept. A receipt that says it runs was written with the change the command made,
- * and the process ended before the command did.
+ * Restores a receipt from the ledger. A receipt with status `running` was written together with the
+ * command's change, and the process ended before the command did.
  */
 function restored(text: string): Receipt {
   const { digest: _, ...members } = parseJson(text) as { [key: string]: Json };
   const receipt = members as unknown as Receipt;
   if (receipt.status !== "running") return receipt;
-  const reason = "interrupted: the agent ended while the command was at work";
+  const reason = "interrupted: the agent stopped while the command was executing";
   return { ...receipt, status: "partial", reason };
 }
 
-/** Neither part can contain the byte between them. */
+/** Neither part can contain the separator. */
 function keyOf(issuer: string, id: string): string {
   return `${issuer}\0${id}`;
 }
@@ -181,4 +182,168 @@ function bytesOf({ blocks, held = [] }: Receipt): number {
   for (const { by } of blocks) if (by !== undefined) bytes += by.length * HOLDER_BYTES;
   for (const { by } of held) if (by !== undefined) bytes += by.length * HOLDER_BYTES;
   return bytes;
+}
+
+/** A command that is executing. */
+export interface Running {
+  /** The scope; see `scopeOf`. */
+  readonly issuer: string;
+  readonly id: string | null;
+  /** Digest of the command's content; null if it has no id. */
+  readonly digest: string | null;
+  readonly blocks: number;
+  /** Never rejects. */
+  readonly receipt: Promise<Receipt>;
+  /** Returns the current progress. */
+  now(): Receipt;
+}
+
+const RUNNING_MAX = 1_024;
+/** Limit per issuer, below the total, so that one issuer leaves room for others. */
+const RUNNING_OF_ISSUER_MAX = 768;
+const RUNNING_BLOCKS_MAX = 4 * 2 ** 20;
+/** Maximum repetitions that wait for an executing command. */
+const WAITERS_MAX = 8_192;
+
+/** The commands that are executing. Commands beyond the limits are refused. */
+export class RunningCommands {
+  readonly #all = new Set<Running>();
+  readonly #named = new Map<string, Running>();
+  /** The latest command of each id. */
+  readonly #ofId = new Map<string, Running>();
+  readonly #ofIssuer = new Map<string, number>();
+  #blocks = 0;
+  #waiters = 0;
+
+  get size(): number {
+    return this.#all.size;
+  }
+
+  /** Returns the refusal if a limit is reached, else null. */
+  refusal(issuer: string, blocks: number): Refusal | null {
+    const busy = (words: string): Refusal => ({ word: "busy", words });
+    const own = this.#ofIssuer.get(issuer) ?? 0;
+    if (this.#all.size >= RUNNING_MAX) return busy(`${RUNNING_MAX} commands are executing`);
+    if (own >= RUNNING_OF_ISSUER_MAX) return busy(`${own} commands of this issuer are executing`);
+    // A single command is always admitted.
+    if (this.#blocks > 0 && this.#blocks + blocks > RUNNING_BLOCKS_MAX) {
+      return busy(`commands on ${this.#blocks} blocks are executing`);
+    }
+    return null;
+  }
+
+  add(running: Running): void {
+    const { issuer, id, blocks } = running;
+    this.#all.add(running);
+    this.#blocks += blocks;
+    this.#ofIssuer.set(issuer, (this.#ofIssuer.get(issuer) ?? 0) + 1);
+    if (id === null) return;
+    this.#named.set(`${issuer}\0${id}`, running);
+    this.#ofId.set(id, running);
+  }
+
+  remove(running: Running): void {
+    const { issuer, id, blocks } = running;
+    this.#all.delete(running);
+    this.#blocks -= blocks;
+    const left = this.#ofIssuer.get(issuer)! - 1;
+    if (left === 0) this.#ofIssuer.delete(issuer);
+    else this.#ofIssuer.set(issuer, left);
+    if (id === null) return;
+    this.#named.delete(`${issuer}\0${id}`);
+    if (this.#ofId.get(id) !== running) return;
+    this.#ofId.delete(id);
+    // Issuers share some ids: there are fewer ids than named commands.
+    if (this.#ofId.size === this.#named.size) return;
+    for (const other of this.#named.values()) if (other.id === id) this.#ofId.set(id, other);
+  }
+
+  get(issuer: string, id: string): Running | null {
+    return this.#named.get(`${issuer}\0${id}`) ?? null;
+  }
+
+  /** The latest executing command with this id, of any issuer. */
+  find(id: string): Running | null {
+    return this.#ofId.get(id) ?? null;
+  }
+
+  /**
+   * Returns the receipt of an executing command for a repetition, or null if too many are waiting.
+   */
+  wait(running: Running): Promise<Receipt> | null {
+    if (this.#waiters >= WAITERS_MAX) return null;
+    this.#waiters++;
+    return running.receipt.finally(() => this.#waiters--);
+  }
+
+  /** Resolves when no command is executing. */
+  async idle(): Promise<void> {
+    while (this.#all.size > 0) await Promise.all([...this.#all].map(({ receipt }) => receipt));
+  }
+}
+
+/** The stored part of a command. */
+interface CarriedCommand {
+  readonly command: Command;
+  /** Scope of the command's id, epoch and number. */
+  readonly scope: string;
+  /** Digest of the command's content; null if it has no id. */
+  readonly digest: string | null;
+}
+
+/** Maximum wait of an answer for the ledger. */
+const COMMIT_MS = 5_000;
+
+/** Commands that were carried out: in memory, and in the ledger for the next process. */
+export class CarriedCommands {
+  readonly memory: CommandMemory;
+  readonly #ledger: HoldLedger | null;
+  readonly #clock: Clock;
+  /** The epochs and numbers that the ledger has. Only commands with an effect are written. */
+  readonly #written: Fences;
+
+  constructor(ledger: HoldLedger | null, clock: Clock) {
+    this.#ledger = ledger;
+    this.#clock = clock;
+    this.memory = new CommandMemory(ledger?.contents.commands ?? []);
+    this.#written = new Fences(ledger?.contents.issuers ?? []);
+  }
+
+  /**
+   * Stores the receipt and returns the one to answer with, which is not `durable` if the ledger did
+   * not commit in time.
+   */
+  async remember(carried: CarriedCommand, receipt: Receipt): Promise<Receipt> {
+    let told = receipt;
+    if (this.note(carried, () => receipt)) {
+      const committed = this.#ledger!.commit({ durable: false });
+      const isWritten = (await within(this.#clock, COMMIT_MS, committed)) === true;
+      if (!isWritten && receipt.durable) told = { ...receipt, durable: false };
+    }
+    this.keep(carried, told);
+    return told;
+  }
+
+  keep({ command, scope, digest }: CarriedCommand, receipt: Receipt): void {
+    if (command.id !== null) this.memory.put(scope, command.id, receipt, digest);
+  }
+
+  /** Writes the state that a restart needs to the ledger. Returns false if there is none. */
+  note({ command, scope, digest }: CarriedCommand, receipt: () => Receipt): boolean {
+    const ledger = this.#ledger;
+    if (ledger === null) return false;
+    const { id, epoch, seq } = command;
+    const rows = this.#written.rowsAfter(scope, epoch, seq);
+    for (const row of rows) ledger.putIssuer(row);
+    if (id !== null) {
+      ledger.putCommand({ issuer: scope, id, receipt: receiptText(receipt(), digest) });
+    }
+    return isProven(scope) || epoch !== null || seq !== null || id !== null;
+  }
+
+  /** Removes an issuer's epoch and number. */
+  unfence(issuer: string): void {
+    for (const scope of this.#written.forget(issuer)) this.#ledger?.removeIssuer(scope);
+    void this.#ledger?.commit();
+  }
 }

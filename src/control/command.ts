@@ -13,27 +13,30 @@ export const COMMAND_TYPES = [
 export type CommandType = (typeof COMMAND_TYPES)[number];
 
 /**
- * What one command may be. Bytes of its body, blocks, how deep its lists lie in each other. A body
- * is parsed, and its blocks are looked up, in one turn of the event loop each: with 1,024 blocks
- * either takes about a millisecond. Clients send longer lists as several commands.
+ * Limits of one command. Parsing a body and looking up its blocks each take one turn of the event
+ * loop; with 1,024 blocks either takes about a millisecond. Clients split longer lists into several
+ * commands.
  */
 export const COMMAND_LIMITS = {
   bytesMax: 96 * 1024,
   blocksMax: 1_024,
-  /** Members and items of all lists together; in JSON the commas are counted, in strings too. */
+  /**
+   * Members and items of all lists together. In JSON the commas are counted, including those in
+   * strings.
+   */
   valuesMax: 2_048,
   depthMax: 16,
-  /** UTF-8 bytes of an id, an issuer, an owner, a lease, the name of a source. */
+  /** Maximum UTF-8 bytes of an id, issuer, owner, lease or source name. */
   nameBytesMax: 128,
   sourcesMax: 64,
 } as const;
 
 /**
- * What may stand beside a command's own members. `id` with `issuer`: a repetition changes nothing
- * and gets the same receipt. `epoch`: a command of a lower one than this issuer has shown is
- * refused (another router has taken over). `seq`: within one epoch, a command with a lower or equal
- * number than the last one is refused as `stale`. `notAfterS`: seconds since 1970, then it is
- * refused. `owner`: whose pins; the issuer unless given.
+ * Members that any command may have. `id` with `issuer`: a repetition changes nothing and gets the
+ * same receipt. `epoch`: a command with a lower epoch than this issuer has used is refused, because
+ * another router has taken over. `seq`: within one epoch, a command whose number is not above the
+ * last one is refused as `stale`. `notAfterS`: seconds since 1970, after which the command is
+ * refused. `owner`: owner of the pins, by default the issuer.
  */
 export interface Envelope {
   readonly id: string | null;
@@ -44,7 +47,7 @@ export interface Envelope {
   readonly owner: string | null;
 }
 
-/** A command as it was understood: validated. Durations in milliseconds. */
+/** A validated command. Durations are in milliseconds. */
 export type Command = Envelope &
   (
     | {
@@ -57,7 +60,7 @@ export type Command = Envelope &
     | {
         readonly type: "Cache";
         readonly blocks: readonly BlockName[];
-        /** `pin` and `retain` exclude each other. */
+        /** A command has either `pin` or `retain`. */
         readonly action:
           | { readonly kind: "pin"; readonly ttlMs: number | null }
           | { readonly kind: "unpin" }
@@ -72,34 +75,36 @@ export type Command = Envelope &
       }
     | { readonly type: "RenewLease"; readonly leaseId: string; readonly ttlMs: number }
     | { readonly type: "RevokeLease"; readonly leaseId: string }
-    /** Removes everything that nothing holds. */
+    /** Removes every block without a pin, lease or slot reference. */
     | { readonly type: "Flush" }
   );
 
-/** How many blocks it names. */
+/** Number of blocks that the command names. */
 export function blocksOf(command: Command): number {
   if (command.type === "Prune") return 1;
   return "blocks" in command ? command.blocks.length : 0;
 }
 
-/** A block that was given by something that names none; it does not keep the others from theirs. */
+/**
+ * An entry of a block list that is not a valid name. The other blocks of the command are processed.
+ */
 export interface UnnamedBlock {
-  /** Its place in the list. */
+  /** Position in the list. */
   readonly at: number;
   readonly given: number | bigint | string;
   readonly reason: string;
 }
 
-/** What a caller may do; each contains those before it. */
+/** Roles of senders; each includes those before it. */
 export const ROLES = ["read", "operate", "purge"] as const;
 export type Role = (typeof ROLES)[number];
 
-/** Whether `role` includes what needs `needed`. */
+/** Whether `role` includes `needed`. */
 export function mayDo(role: Role, needed: Role): boolean {
   return ROLES.indexOf(role) >= ROLES.indexOf(needed);
 }
 
-/** The keys of the configuration that give a sender its role; a refusal names its own. */
+/** Configuration keys that assign roles, each with the fix that a refusal shows. */
 export const ROLE_KEYS = {
   "nats.role": 'set nats.role = "ROLE", or list the issuer in control.issuers',
   "control.issuers": "give this issuer the role ROLE in control.issuers",
@@ -111,28 +116,151 @@ export const ROLE_KEYS = {
 } as const satisfies Record<string, string>;
 export type RoleKey = keyof typeof ROLE_KEYS;
 
-/** How a sender whose role `key` gave gets the role that it needs. */
+/** Returns how a sender whose role comes from `key` obtains the role `needed`. */
 export function roleFix(key: RoleKey, needed: Role): string {
   return ROLE_KEYS[key].replaceAll("ROLE", needed);
 }
 
-/** Who sends it, as far as the transport knows. */
+/** Sender of a command, as far as the transport identifies it. */
 export interface Sender {
   readonly via: "nats" | "http" | "local";
-  /** An address, a subject, a token's name: for the audit log. */
+  /** Address, subject or token name, for the audit log. */
   readonly from: string;
   /** Issuer of commands that name none. */
   readonly name: string;
   readonly role: Role;
-  /** What gave it this role; left out if no key did. */
+  /** Configuration key that assigned the role; absent if none did. */
   readonly roleKey?: RoleKey;
   /**
-   * Who it is for certain, if the transport knows, as by the token that was shown. All it sends has
-   * one rate, whatever issuers it claims; of others each issuer has its own.
+   * Identity authenticated by the transport, such as the token that was presented. All commands of
+   * an account share one rate, whatever issuers they claim. Without an account, each issuer has its
+   * own rate.
    */
   readonly account?: string | undefined;
-  /** The issuer that the subject names, `kv-control-w.ISSUER`; left out for other ways here. */
+  /**
+   * Issuer named by the subject, `kv-control-w.ISSUER`; absent for other transports and subjects.
+   */
   readonly subjectIssuer?: string;
-  /** It came on the broadcast subject: only what the configuration allows is carried out. */
+  /**
+   * Received on the broadcast subject; only the commands that the configuration allows are carried
+   * out.
+   */
   readonly broadcast: boolean;
+}
+
+/** Subject of commands for all workers. */
+export const BROADCAST_SUBJECT = "kv-control-broadcast";
+/** Service name of every agent in NATS service discovery. */
+export const SERVICE_NAME = "hearth-agent";
+/** Header with the reply subject. JetStream replaces the reply subject of a stored command. */
+export const REPLY_HEADER = "Hearth-Reply";
+/** Header with the signature of a command, for NATS and HTTP. */
+export const SIGNATURE_HEADER = "Hearth-Signature";
+
+/** Names of issuers that can prove their name. The name is the last token of a subject. */
+export const ISSUER_NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
+
+/** Subject on which a worker receives commands. */
+export function workerSubject(worker: string): string {
+  return `kv-control-${worker}`;
+}
+
+/** Subject on which only `issuer` may publish, if the server enforces it. */
+export function issuerSubject(subject: string, issuer: string): string {
+  return `${subject}.${issuer}`;
+}
+
+/** An operator's action on blocks that did not arrive as a command. The audit log records it. */
+export interface Operation {
+  /** Written to the audit log like a command's type. */
+  readonly type: string;
+  /** Number of blocks the action named; null if it named none. */
+  readonly blocks: number | null;
+  /**
+   * The first names, at least eight if there are as many: digests, some with a layer. For actions
+   * on other objects, the object's name.
+   */
+  readonly names: readonly string[];
+  /** `rejected`: nothing was changed, for `reason`. */
+  readonly status: "ok" | "partial" | "rejected";
+  readonly reason: string | null;
+  /** Results by name; each action defines its own names. */
+  readonly counts: Readonly<Record<string, number>>;
+  readonly elapsedMs: number;
+}
+
+/**
+ * Reasons for refusing a whole command: the stable codes at the start of the receipt's `reason`.
+ * `retry`: whether the same command may be accepted a moment later.
+ */
+export const REFUSALS = {
+  malformed: {
+    retry: false,
+    meaning:
+      "the body is not valid JSON or MessagePack, or a member is missing or has the wrong type",
+  },
+  unknown_type: { retry: false, meaning: "`type` is not a known command" },
+  too_large: { retry: false, meaning: "the command exceeds the maximum bytes, blocks or sources" },
+  too_deep: { retry: false, meaning: "lists or objects are nested too deeply" },
+  forbidden: { retry: false, meaning: "the sender's role does not include this command" },
+  unproven: {
+    retry: false,
+    meaning: "the issuer must prove its name, and neither the signature nor the subject proves it",
+  },
+  replayed: {
+    retry: false,
+    meaning: "a signed command with this `id` was accepted before, and its receipt was forgotten",
+  },
+  implausible: {
+    retry: false,
+    meaning: "`epoch` or `seq` is neither a counter up to 2^40 nor a time",
+  },
+  broadcast_refused: {
+    retry: false,
+    meaning: "the configuration does not allow this command by broadcast",
+  },
+  expired: { retry: false, meaning: "the command arrived after its `not_after`" },
+  rate_limited: {
+    retry: true,
+    meaning: "this issuer or token exceeds its rate of commands per second",
+  },
+  id_reused: {
+    retry: false,
+    meaning: "the same issuer used this `id` for a different command",
+  },
+  stale: {
+    retry: false,
+    meaning: "`seq` is not above the `seq` of an earlier command of the same issuer and epoch",
+  },
+  fenced: {
+    retry: false,
+    meaning: "this issuer has used a higher `epoch`: another instance has taken over",
+  },
+  busy: {
+    retry: true,
+    meaning: "the limit of concurrent commands is reached, or the agent is stopping",
+  },
+  internal: {
+    retry: true,
+    meaning: "an internal error, see the log; the command may be partly carried out",
+  },
+} as const satisfies Record<string, { readonly retry: boolean; readonly meaning: string }>;
+
+export type RefusalWord = keyof typeof REFUSALS;
+
+/** `word` is the stable code. `words` is the message: one line, without secrets. */
+export interface Refusal {
+  readonly word: RefusalWord;
+  readonly words: string;
+}
+
+/** Whether the command of a receipt was refused for a temporary reason. */
+export function isRefusedForNow({ status, reason = "" }: { status: string; reason?: string }) {
+  const word = reason.slice(0, reason.indexOf(":"));
+  return status === "rejected" && word in REFUSALS && REFUSALS[word as RefusalWord].retry;
+}
+
+/** Formats the refusal as a receipt's `reason`. */
+export function reasonOf({ word, words }: Refusal): string {
+  return `${word}: ${words}`;
 }

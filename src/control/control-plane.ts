@@ -1,76 +1,115 @@
-import type { TurnSource } from "../core/index.ts";
-import type { CommandType, Sender } from "./command.ts";
-import type { Operation } from "./operation.ts";
-import type { Receipt } from "./receipt.ts";
+import {
+  type Clock,
+  type CommandOrigin,
+  messageOf,
+  runAtOnce,
+  TokenBuckets,
+  type TurnSource,
+} from "../core/index.ts";
+import type { EventLog } from "../observability/activity/index.ts";
+import type { Logger } from "../observability/index.ts";
+import type { HoldLedger } from "../store/index/index.ts";
+import type { Grant, Lifecycle, LifecycleReport, OnProgress, Remember } from "../store/index.ts";
+import { type AuditLog, IDLE_MS, Recorder, within } from "./audit-log.ts";
+import {
+  blocksOf,
+  type Command,
+  type CommandType,
+  type Operation,
+  type Refusal,
+  type Sender,
+  type UnnamedBlock,
+} from "./command.ts";
+import { CarriedCommands, type Running, RunningCommands } from "./command-memory.ts";
+import { type CommandHead, commandDigest, decodeCommand, NO_HEAD } from "./decode-command.ts";
+import { type Gate, grantOf, refusalAtGate, refusalOfUnreadable } from "./gate.ts";
+import { type BoundIssuer, proveIssuer } from "./issuer-proof.ts";
+import {
+  Fences,
+  IssuerOrder,
+  issuerAccount,
+  type LanePosition,
+  SignedIds,
+  scopeOf,
+} from "./issuers.ts";
+import {
+  finalReceipt,
+  type Receipt,
+  type ReceiptHead,
+  refusedReceipt,
+  runningReceipt,
+  unfinishedReceipt,
+} from "./receipt.ts";
 
-/** Limits as the configuration has them now. */
+/** Limits from the current configuration. */
 export interface ControlLimits {
-  /** Of one issuer, or of one account of the transport. */
+  /** Rate of one issuer, or of one account of the transport. */
   readonly commandsPerSecond: number;
   readonly commandsBurst: number;
-  /** What may come by broadcast. */
+  /** Commands allowed by broadcast. */
   readonly broadcast: readonly CommandType[];
 }
 
 export interface SubmitOptions {
-  /** Of a command that has none, where whatever brings it may bring it twice. */
+  /** Id for a command without one, if the transport may deliver it twice. */
   readonly id?: string;
-  /** Of the command as it came: see `signedBytes`. Null or left out: it is not signed. */
+  /** Signature of the command as received; see `signedBytes`. Null or absent: not signed. */
   readonly signature?: string | null;
   /**
-   * Whose slices of the event loop the command is read and begun in; those of one source keep their
-   * order. Left out: at once.
+   * Source of event-loop slices for decoding and starting the command; commands of one source keep
+   * their order. Absent: run at once.
    */
   readonly source?: TurnSource;
-  /** Told at most once a second how far a long command is, by receipts with status `running`. */
+  /** Receives a receipt with status `running` at most once a second during a long command. */
   readonly onProgress?: (receipt: Receipt) => void;
 }
 
 export interface ControlStats {
   /** Commands carried out, by `type/status`: "Cache/ok". */
   readonly commands: Readonly<Record<string, number>>;
-  /** Commands of which nothing was carried out, by the word of `REFUSALS`. */
+  /** Refused commands, by code of `REFUSALS`. */
   readonly refused: Readonly<Record<string, number>>;
   readonly duplicates: number;
   readonly running: number;
   readonly auditDropped: number;
-  /** Why the audit log cannot be written; null where it can, or there is none. */
+  /** Why the audit log cannot be written; null if it can, or if there is none. */
   readonly auditFailure: string | null;
 }
 
-/* How a command is remembered, so that a pin is not counted twice whenever the process may end:
+/*
+ * How a command is stored, so that a pin is not counted twice whenever the process ends:
  *
- * 1. Commands that count (Cache, Pause, RenewLease): in the turn in which the lifecycle changes
- *    holds it calls `remember`. There the command's row goes into the ledger, with a receipt that
- *    says `running`, or with the final one where no more than the commit is waited for. Ledgers
- *    commit all of a turn in one transaction: hold and command survive together, or neither does.
- * 2. The lifecycle awaits its durable commit. Then, unless it is there already, the row is put with
- *    the final receipt, and a second commit awaited that need not survive a loss of power. Only
- *    then it is answered. A ledger that hangs is waited for some seconds; the receipt is then not
- *    `durable`.
+ * 1. Commands with a count (Cache, Pause, RenewLease): in the turn in which the lifecycle changes
+ *    pins and leases, it calls `remember`, which adds the command's row to the ledger. The row has
+ *    a `running` receipt, or the final one if only the commit is pending. The ledger commits all
+ *    writes of a turn in one transaction, so that the change and the command survive together or
+ *    not at all.
+ * 2. The lifecycle awaits the durable commit. Unless the final receipt is stored already, it is
+ *    written then, with a second commit that need not survive a loss of power. The answer follows.
+ *    If the ledger hangs, the wait ends after some seconds and the receipt is not `durable`.
  *
- * Killed before the commit of 1: nothing happened, a repetition is carried out. Between 1 and 2: a
- * repetition gets `partial` with the reason `interrupted`, and the holds stand once. After 2: the
- * same receipt as before. Where the power fails behind 2 it may be the one of between. The other
- * commands bring about a state and are written at 2 alone: cut off before, they are carried out
- * again, which does no harm and ends what was begun.
+ * If the process dies before the commit of 1, nothing happened and a repetition is carried out.
+ * Between 1 and 2, a repetition gets `partial` with the reason `interrupted`, and the change exists
+ * once. After 2, it gets the same receipt, or the one of the state between if power fails. The
+ * other commands are idempotent and written at 2 only: if interrupted before, a repetition carries
+ * them out again and completes them.
  */
 
 /**
- * The one way in for commands, whatever brought them: decodes, authorises, limits, deduplicates,
- * fences, carries out, remembers, and writes the audit log. Promises:
+ * The entry point for commands of every transport: decodes, authorizes, limits, deduplicates,
+ * fences, carries out, stores, and writes the audit log. Guarantees:
  *
- * - It never throws for what a command holds, and answers each with one receipt.
- * - A command with an id that was carried out is not carried out again, also after a restart; one
- *   that is at work answers all its repetitions when it is done.
- * - Commands of one issuer change holds and marks in the order in which they came where that makes
- *   a difference: those on one lease, and those on blocks (Cache, Think). A Pause, which holds its
- *   blocks once they are on SSD, is waited for by what is on its lease or removes, and by nothing
- *   else; Warm, Prune and Flush wait for those before them and hold up none behind them.
- * - What is beyond a limit is refused, not queued.
+ * - It never throws because of a command's content, and answers each command with one receipt.
+ * - A command with an id is carried out once, also across restarts; repetitions of an executing
+ *   command get its receipt when it ends.
+ * - Commands of one issuer change pins, leases and marks in order of arrival where the order
+ *   matters: commands on one lease, and commands on blocks (Cache, Think). A Pause takes effect
+ *   once its blocks are on SSD; only commands on its lease and commands that remove blocks wait for
+ *   it. Warm, Prune and Flush wait for earlier commands and delay no later one.
+ * - Commands beyond a limit are refused, not queued.
  */
 export interface ControlPlane extends AsyncDisposable {
-  /** `contentType`: of the body; JSON unless it says MessagePack. */
+  /** `contentType`: media type of the body, by default JSON. */
   submit(
     body: Uint8Array,
     contentType: string | null,
@@ -78,19 +117,504 @@ export interface ControlPlane extends AsyncDisposable {
     options?: SubmitOptions,
   ): Promise<Receipt>;
   /**
-   * What is known of a command with this id (of this issuer, unless null), also while it runs;
-   * where several sent one of that name, first what this account did.
+   * Returns the receipt or progress of the command with this id (of this issuer, unless null). If
+   * several senders used the id, the command of `account` comes first.
    */
   find(id: string, issuer: string | null, account?: string): Receipt | null;
   flush(sender: Sender): Promise<Receipt>;
   /**
-   * Forgets how far an issuer has come, of all accounts, and that it proved its name: its next
-   * command is taken whatever its `epoch`. Returns how many scopes there were.
+   * Forgets the epoch, number and proof of an issuer for all accounts: its next command is accepted
+   * whatever its `epoch`. Returns the number of removed scopes.
    */
   unfence(issuer: string, sender: Sender): number;
-  /** Writes to the audit log what was done by another way than a command. Never waits or throws. */
+  /** Writes an action that did not arrive as a command to the audit log. Never waits or throws. */
   note(operation: Operation, sender: Sender): void;
   stats(): ControlStats;
-  /** As they are now. */
+  /** The current limits. */
   limits(): ControlLimits;
+}
+
+export interface ControlPlaneOptions {
+  readonly lifecycle: Lifecycle;
+  /** Null: receipts are lost at process end, as pins and leases are. */
+  readonly ledger: HoldLedger | null;
+  readonly clock: Clock;
+  readonly events: EventLog;
+  readonly log: Logger;
+  readonly workerId: string;
+  readonly incarnation: bigint;
+  /** Read for each command. */
+  readonly limits: () => ControlLimits;
+  /** Issuers that must prove their names. Read for each command. */
+  readonly issuers: () => readonly BoundIssuer[];
+  /** Null: no audit log. The control plane closes it. */
+  readonly audit: AuditLog | null;
+}
+
+/** A command with its state during processing. */
+interface PendingCommand {
+  readonly command: Command;
+  readonly unnamed: readonly UnnamedBlock[];
+  readonly head: ReceiptHead;
+  readonly sender: Sender;
+  /** Scope of the command's id, epoch and number. */
+  readonly scope: string;
+  /** Digest of the command's content; null if it has no id. */
+  readonly digest: string | null;
+  readonly isSigned: boolean;
+  readonly startedMs: number;
+  readonly onProgress: (receipt: Receipt) => void;
+  progress: Receipt["progress"] | null;
+  /** The command is in the ledger: a repetition must not be carried out. */
+  isNoted: boolean;
+  /** The expected report, written to the ledger together with the change; null if none was. */
+  expected: LifecycleReport | null;
+  /** The final receipt, written to the ledger together with the change; null if none was. */
+  written: Receipt | null;
+}
+
+const PROGRESS_MS = 1_000;
+const PLAIN = { id: null, issuer: null, epoch: null, seq: null, notAfterS: null, owner: null };
+
+export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
+  return new CommandPlane(options);
+}
+
+class CommandPlane implements ControlPlane {
+  readonly #options: ControlPlaneOptions;
+  readonly #carried: CarriedCommands;
+  readonly #fences: Fences;
+  readonly #signedIds = new SignedIds();
+  readonly #recorder: Recorder;
+  readonly #buckets = new TokenBuckets();
+  readonly #order = new IssuerOrder();
+  readonly #running = new RunningCommands();
+  readonly #stop = new AbortController();
+
+  constructor(options: ControlPlaneOptions) {
+    this.#options = options;
+    this.#carried = new CarriedCommands(options.ledger, options.clock);
+    this.#fences = new Fences(options.ledger?.contents.issuers ?? []);
+    this.#recorder = new Recorder(options);
+  }
+
+  async submit(
+    body: Uint8Array,
+    contentType: string | null,
+    sender: Sender,
+    options: SubmitOptions = {},
+  ): Promise<Receipt> {
+    const steps = this.#steps(body, contentType, sender, options);
+    if (options.source === undefined) return runAtOnce(steps);
+    const receipt = options.source.run(steps);
+    if (receipt !== null) return receipt;
+    const startedMs = this.#options.clock.monotonicMs();
+    const refusal = {
+      word: "busy",
+      words: "too many commands of this sender are waiting",
+    } as const;
+    return this.#refuse(this.#headOf(NO_HEAD, sender), refusal, sender, startedMs, null);
+  }
+
+  /** Decodes a command, then admits it. Each step is short enough for a slice. */
+  *#steps(
+    body: Uint8Array,
+    contentType: string | null,
+    sender: Sender,
+    options: SubmitOptions,
+  ): Generator<void, Receipt | Promise<Receipt>> {
+    const startedMs = this.#options.clock.monotonicMs();
+    const decoded = decodeCommand(body, contentType);
+    yield;
+    if (decoded.ok) {
+      const { unnamed, command: own } = decoded;
+      const { id = null, signature = null } = options;
+      const proof = proveIssuer(
+        { command: own, issuer: own.issuer ?? sender.name, sender, body, contentType, signature },
+        { ...this.#options, wasProven: (issuer) => this.#fences.wasProven(issuer) },
+      );
+      if (!proof.ok) {
+        const head = this.#headOf(own, sender);
+        return this.#refuse(head, proof.refusal, sender, startedMs, own);
+      }
+      const command = own.id === null && id !== null ? { ...own, id } : own;
+      return this.#take({ command, unnamed, startedMs, ...proof }, options);
+    }
+    const head = this.#headOf(decoded.head, sender);
+    const refusal = refusalOfUnreadable(sender, this.#gate()) ?? decoded.refusal;
+    return this.#refuse(head, refusal, sender, startedMs, null);
+  }
+
+  async flush(sender: Sender): Promise<Receipt> {
+    const startedMs = this.#options.clock.monotonicMs();
+    const command: Command = { ...PLAIN, type: "Flush" };
+    return this.#take({ command, unnamed: [], sender, startedMs, isSigned: false }, {});
+  }
+
+  find(id: string, issuer: string | null, account?: string): Receipt | null {
+    if (issuer !== null) {
+      const proven = scopeOf({ account: issuerAccount(issuer) }, issuer);
+      for (const scope of [scopeOf({ account }, issuer), issuer, proven]) {
+        const own = this.#running.get(scope, id)?.now() ?? this.#carried.memory.get(scope, id);
+        if (own !== null) return own;
+      }
+    }
+    const latest = this.#running.find(id)?.now() ?? this.#carried.memory.find(id);
+    return issuer === null || latest?.issuer === issuer ? latest : null;
+  }
+
+  unfence(issuer: string, sender: Sender): number {
+    const scopes = this.#fences.forget(issuer);
+    this.#carried.unfence(issuer);
+    const about = { type: "Unfence", blocks: null, names: [issuer], reason: null, elapsedMs: 0 };
+    this.note({ ...about, status: "ok", counts: { scopes: scopes.length } }, sender);
+    return scopes.length;
+  }
+
+  note(operation: Operation, sender: Sender): void {
+    this.#recorder.operation(operation, sender);
+  }
+
+  limits(): ControlLimits {
+    return this.#options.limits();
+  }
+
+  stats(): ControlStats {
+    return {
+      ...this.#recorder.counts(),
+      running: this.#running.size,
+      auditDropped: this.#options.audit?.dropped ?? 0,
+      auditFailure: this.#options.audit?.failure ?? null,
+    };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#stop.abort();
+    const { clock, log } = this.#options;
+    if (
+      (await within(
+        clock,
+        IDLE_MS,
+        this.#running.idle().then(() => true),
+      )) === null
+    ) {
+      log.error("commands still executing at shutdown, abandoning them", {
+        commands: this.#running.size,
+      });
+    }
+    await this.#options.audit?.[Symbol.asyncDispose]();
+  }
+
+  /** Runs in one turn up to the call of the lifecycle, so that commands keep their order. */
+  #take(
+    taken: Pick<PendingCommand, "command" | "unnamed" | "sender" | "startedMs" | "isSigned">,
+    { onProgress = () => undefined }: SubmitOptions,
+  ): Receipt | Promise<Receipt> {
+    const { command, unnamed, sender, startedMs } = taken;
+    const head = this.#headOf(command, sender);
+    const scope = scopeOf(sender, head.issuer);
+    const pending: PendingCommand = {
+      ...taken,
+      head,
+      scope,
+      onProgress,
+      digest: command.id === null ? null : commandDigest(command, unnamed),
+      progress: null,
+      isNoted: false,
+      expected: null,
+      written: null,
+    };
+    const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
+    if (this.#stop.signal.aborted) return refuse({ word: "busy", words: "the agent is stopping" });
+    const refusal = refusalAtGate(command, sender, head.issuer, this.#gate());
+    if (refusal !== null) return refuse(refusal);
+    const repeated = this.#repetition(pending);
+    if (repeated !== null) return repeated;
+    const { epoch, seq } = command;
+    const outOfTurn =
+      this.#fences.check(scope, epoch, seq) ??
+      this.#running.refusal(scope, blocksOf(command)) ??
+      this.#replay(pending);
+    if (outOfTurn !== null) return refuse(outOfTurn);
+    const takeBack = this.#fences.advance(scope, epoch, seq);
+    return this.#start(pending, () => {
+      takeBack();
+      if (pending.isSigned) this.#signedIds.remove(scope, command.id!, command.notAfterS!);
+    });
+  }
+
+  /** Refuses a signed command that was accepted before but whose receipt was forgotten. */
+  #replay({ command, scope, isSigned }: PendingCommand): Refusal | null {
+    if (!isSigned) return null;
+    const { id, notAfterS } = command;
+    if (this.#signedIds.has(scope, id!, notAfterS!)) {
+      return {
+        word: "replayed",
+        words: `${id} was accepted before: sign the command again with another id`,
+      };
+    }
+    const nowS = this.#options.clock.wallMs() / 1_000;
+    if (this.#signedIds.add(scope, id!, notAfterS!, nowS)) return null;
+    return { word: "busy", words: "the limit of remembered signed commands is reached" };
+  }
+
+  #gate(): Gate {
+    const { clock, limits } = this.#options;
+    return { clock, limits: limits(), buckets: this.#buckets };
+  }
+
+  /** Returns the earlier receipt of the same command, or null if there is none. */
+  #repetition(pending: PendingCommand): Receipt | Promise<Receipt> | null {
+    const { command, head, sender, scope, startedMs } = pending;
+    if (command.id === null) return null;
+    const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
+    const again = (receipt: Receipt): Receipt => {
+      this.#recorder.duplicate(command, receipt, sender, this.#elapsed(startedMs));
+      return { ...receipt, duplicate: true };
+    };
+    const running = this.#running.get(scope, command.id);
+    const digest = running?.digest ?? this.#carried.memory.digest(scope, command.id);
+    if (digest !== null && digest !== pending.digest) {
+      return refuse({
+        word: "id_reused",
+        words: "this id belongs to a different command",
+      });
+    }
+    if (running !== null) {
+      const words = "too many repetitions are waiting for executing commands";
+      return this.#running.wait(running)?.then(again) ?? refuse({ word: "busy", words });
+    }
+    const receipt = this.#carried.memory.get(scope, command.id);
+    return receipt === null ? null : again(receipt);
+  }
+
+  #start(pending: PendingCommand, takeBack: () => void): Promise<Receipt> {
+    const { command, head, scope, digest, startedMs } = pending;
+    const { promise, resolve } = Promise.withResolvers<Receipt>();
+    const running: Running = {
+      issuer: scope,
+      id: command.id,
+      digest,
+      blocks: blocksOf(command),
+      receipt: promise,
+      now: () => runningReceipt(head, pending.progress, this.#elapsed(startedMs)),
+    };
+    this.#running.add(running);
+    const finish = (receipt: Receipt) => {
+      // The command memory already has the receipt, so a repetition finds it in one of the two.
+      this.#running.remove(running);
+      resolve(receipt);
+    };
+    this.#carryOut(pending, takeBack).then(finish, (thrown) => {
+      finish(this.#fail(pending, thrown));
+    });
+    return promise;
+  }
+
+  async #carryOut(pending: PendingCommand, takeBack: () => void): Promise<Receipt> {
+    const { command, head, unnamed, startedMs } = pending;
+    let report: LifecycleReport;
+    try {
+      report = await this.#inTurn(pending);
+    } catch (thrown) {
+      const failed = this.#fail(pending, thrown);
+      if (pending.isNoted) return this.#carried.remember(pending, failed);
+      takeBack();
+      return failed;
+    }
+    const isExpected = report === pending.expected;
+    const elapsedMs = this.#elapsed(startedMs);
+    let receipt =
+      isExpected && pending.written !== null
+        ? { ...pending.written, elapsed_ms: elapsedMs }
+        : finalReceipt(head, command, unnamed, report, elapsedMs);
+    if (!isExpected) receipt = await this.#carried.remember(pending, receipt);
+    else this.#carried.keep(pending, receipt);
+    this.#recorder.carriedOut(command, receipt, pending.sender);
+    return receipt;
+  }
+
+  /** Reports an internal fault in the log and the receipt. */
+  #fail({ command, head, sender, startedMs }: PendingCommand, thrown: unknown): Receipt {
+    const words = messageOf(thrown);
+    this.#options.log.error("command failed", { type: command.type, error: words });
+    return this.#refuse(head, { word: "internal", words }, sender, startedMs, command);
+  }
+
+  /** Calls the lifecycle, in this turn if no earlier command must be awaited. */
+  async #inTurn(pending: PendingCommand): Promise<LifecycleReport> {
+    const { before, done } = this.#order.next(pending.scope, lanePositionOf(pending.command));
+    try {
+      if (before !== null) await before;
+      return await this.#call(pending, done);
+    } finally {
+      done();
+    }
+  }
+
+  #call(pending: PendingCommand, applied: () => void): Promise<LifecycleReport> {
+    const { command, head, unnamed, startedMs } = pending;
+    let toldMs = startedMs;
+    return carryOut(this.#options.lifecycle, command, {
+      issuer: head.issuer,
+      grant: grantOf(pending.sender),
+      signal: this.#stop.signal,
+      remember: (results, expected) => {
+        if (isCounted(command)) {
+          pending.isNoted = true;
+          pending.expected = expected ?? null;
+          const elapsedMs = this.#elapsed(startedMs);
+          this.#carried.note(pending, () => {
+            if (expected === undefined)
+              return unfinishedReceipt(head, command, unnamed, results, elapsedMs);
+            pending.written = finalReceipt(head, command, unnamed, expected, elapsedMs);
+            return pending.written;
+          });
+        }
+        applied();
+      },
+      onProgress: ({ doneBlocks, doneBytes, totalBlocks }) => {
+        pending.progress = {
+          done_blocks: doneBlocks,
+          total_blocks: totalBlocks,
+          bytes: doneBytes,
+        };
+        const nowMs = this.#options.clock.monotonicMs();
+        if (nowMs - toldMs < PROGRESS_MS) return;
+        toldMs = nowMs;
+        pending.onProgress(runningReceipt(head, pending.progress, this.#elapsed(startedMs)));
+      },
+    });
+  }
+
+  #refuse(
+    head: ReceiptHead,
+    refusal: Refusal,
+    sender: Sender,
+    startedMs: number,
+    command: Command | null,
+  ): Receipt {
+    const receipt = refusedReceipt(head, refusal, this.#elapsed(startedMs));
+    this.#recorder.refused(command, receipt, refusal.word, sender);
+    return receipt;
+  }
+
+  #headOf({ type, id, issuer }: CommandHead, sender: Sender): ReceiptHead {
+    const { workerId, incarnation } = this.#options;
+    return {
+      id,
+      type,
+      worker_id: workerId,
+      incarnation: incarnation.toString(),
+      issuer: issuer ?? sender.name,
+    };
+  }
+
+  #elapsed(startedMs: number): number {
+    return Math.round((this.#options.clock.monotonicMs() - startedMs) * 1_000) / 1_000;
+  }
+}
+
+interface CarryOutOptions {
+  readonly issuer: string;
+  readonly grant: Grant;
+  /** Called in the turn in which pins, leases or marks change; see `Lifecycle`. */
+  readonly remember: Remember;
+  readonly onProgress: OnProgress;
+  /** Ends long commands early. */
+  readonly signal: AbortSignal;
+}
+
+/** Lane of the commands that pin and mark blocks. */
+const BLOCKS = "blocks";
+
+/**
+ * Position of a command among those of its issuer. A Pause takes effect once its blocks are on SSD,
+ * and a purge traverses them; meanwhile commands on other leases, and pins during a Pause, do not
+ * wait. Commands that remove or mark blocks wait for all earlier commands that may retain them. No
+ * command waits for a long one.
+ */
+function lanePositionOf(command: Command): LanePosition {
+  switch (command.type) {
+    case "Cache":
+      return { lanes: [BLOCKS], behind: [] };
+    case "Think":
+      return { lanes: [BLOCKS], behind: "all" };
+    case "RenewLease":
+      return { lanes: [`lease ${command.leaseId}`], behind: [] };
+    case "Pause":
+    case "RevokeLease":
+      return { lanes: [`lease ${command.leaseId}`], behind: [BLOCKS] };
+    case "Warm":
+    case "Prune":
+    case "Flush":
+      return { lanes: [], behind: "all" };
+    default:
+      return command satisfies never;
+  }
+}
+
+/**
+ * Whether a repetition would count twice or extend a time, so that the command must be stored from
+ * the moment pins or leases change. The other commands are idempotent and carried out again if
+ * interrupted.
+ */
+function isCounted({ type }: Command): boolean {
+  return type === "Cache" || type === "Pause" || type === "RenewLease";
+}
+
+/** Calls the operation of the command. */
+function carryOut(
+  lifecycle: Lifecycle,
+  command: Command,
+  { issuer, grant, remember, onProgress, signal }: CarryOutOptions,
+): Promise<LifecycleReport> {
+  const origin: CommandOrigin = { issuer, command: command.id };
+  const owner = command.owner ?? issuer;
+  switch (command.type) {
+    case "Warm": {
+      const { target, sources } = command;
+      return lifecycle.warm(command.blocks, { target, sources, onProgress, signal });
+    }
+    case "Prune":
+      return lifecycle.prune(command.after, origin, { onProgress, signal });
+    case "Cache":
+      return cache(lifecycle, command, owner, remember);
+    case "Think":
+      return command.transient
+        ? lifecycle.markTransient(command.blocks, origin, { grant, remember })
+        : lifecycle.purgeTransient(command.blocks, origin, { remember });
+    case "Pause": {
+      const { leaseId: lease, ttlMs } = command;
+      return lifecycle.pause(command.blocks, { lease, owner, ttlMs, grant, remember });
+    }
+    case "RenewLease":
+      return lifecycle.renewLease(command.leaseId, command.ttlMs, { owner, grant, remember });
+    case "RevokeLease":
+      return lifecycle.revokeLease(command.leaseId, origin, { remember });
+    case "Flush":
+      return lifecycle.flush(origin);
+    default:
+      return command satisfies never;
+  }
+}
+
+function cache(
+  lifecycle: Lifecycle,
+  { blocks, action }: Extract<Command, { type: "Cache" }>,
+  owner: string,
+  remember: Remember,
+): Promise<LifecycleReport> {
+  switch (action.kind) {
+    case "pin":
+      return lifecycle.pin(blocks, { owner, ttlMs: action.ttlMs, remember });
+    case "unpin":
+      return lifecycle.unpin(blocks, { owner, remember });
+    case "retain": {
+      const { priority, idleMs } = action;
+      return lifecycle.retain(blocks, { owner, priority, idleMs, remember });
+    }
+    default:
+      return action satisfies never;
+  }
 }

@@ -7,24 +7,30 @@ import {
   mayAnswerTo,
   type Subscription,
 } from "../bus/index.ts";
-import { HearthError, loopTurns, stringifyJson, TokenBuckets, TurnQueue } from "../core/index.ts";
+import {
+  HearthError,
+  loopTurns,
+  stringifyJson,
+  TokenBuckets,
+  TurnQueue,
+  type TurnSource,
+} from "../core/index.ts";
 import { type EventLog, toldEvent } from "../observability/activity/index.ts";
-import type { Role, Sender } from "./command.ts";
-import type { ControlPlane } from "./control-plane.ts";
-import { type Intake, type IntakeRefusal, Intakes } from "./intakes.ts";
-import { refusedReceipt } from "./make-receipt.ts";
-import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./media-type.ts";
-import type { Receipt } from "./receipt.ts";
-import { encodeReceipt } from "./receipt-codec.ts";
-import { isRefusedForNow, type RefusalWord } from "./refusals.ts";
+import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./body.ts";
 import {
   BROADCAST_SUBJECT,
+  isRefusedForNow,
   issuerSubject,
   REPLY_HEADER,
+  type RefusalWord,
+  type Role,
   SERVICE_NAME,
+  type Sender,
   SIGNATURE_HEADER,
   workerSubject,
-} from "./subjects.ts";
+} from "./command.ts";
+import type { ControlLimits, ControlPlane } from "./control-plane.ts";
+import { encodeReceipt, type Receipt, refusedReceipt } from "./receipt.ts";
 
 export interface ControlSubscriberOptions {
   /** Not closed by the subscriber. */
@@ -33,27 +39,29 @@ export interface ControlSubscriberOptions {
   readonly events: EventLog;
   readonly workerId: string;
   readonly incarnation: bigint;
-  /** Semantic version. */
+  /** Semantic version of the agent. */
   readonly version: string;
-  /** What commands may do whose issuer has not proved its name. */
+  /** Role of commands whose issuer has not proved its name. */
   readonly role: Role;
-  /** How subjects begin that receipts go to; anywhere unless given. */
+  /** Allowed prefixes of reply subjects. Default: any subject. */
   readonly replyPrefixes?: readonly string[];
   /** Issuer of commands that name none. */
   readonly issuer: string;
-  /** Also publishes each receipt, those to broadcasts too, to `kv-control-receipts-{worker_id}`. */
+  /**
+   * Also publish each receipt, including those of broadcasts, to `kv-control-receipts-{worker_id}`.
+   */
   readonly publishReceipts: boolean;
   /**
-   * Left out or null: commands come as they are published. Else the broker's stream of that name
-   * keeps them, and they are taken from there alone, one after the other, also those that came
-   * while this agent was down. Their receipts go where their header `Hearth-Reply` says, since the
-   * stream has used up the reply subject. Those that are refused for now (`busy`, `rate_limited`,
-   * `internal`) come again, and are answered when they are carried out or come for the last time.
-   * One without an id has that of its place in the stream, so that it is carried out once.
+   * Absent or null: commands are received as published. Otherwise commands are consumed one after
+   * the other from the broker's stream of this name, including those published while this agent was
+   * down. Receipts go to the subject in the header `Hearth-Reply`, because the stream replaces the
+   * reply subject. Temporarily refused commands (`busy`, `rate_limited`, `internal`) are
+   * redelivered, and answered when they are carried out or delivered for the last time. A command
+   * without an id gets one from its position in the stream, so that it is carried out once.
    */
   readonly commandStream?: string | null;
   /**
-   * Publishes events to `kv-control-events-{worker_id}`, as `GET /v1/events` shows them, with
+   * Publish events to `kv-control-events-{worker_id}` in the form of `GET /v1/events`, with
    * `worker_id` and `incarnation`.
    */
   readonly publishEvents: boolean;
@@ -62,27 +70,34 @@ export interface ControlSubscriberOptions {
 export interface SubscriberStats {
   readonly received: number;
   readonly answered: number;
-  /** No answer was asked for, or where none is sent to. */
+  /** Commands without a reply subject, or with one that is not allowed. */
   readonly unasked: number;
-  /** Answers the bus did not take. */
+  /** Answers that the bus did not accept. */
   readonly lost: number;
-  /** Too many waited; they were not read, and answered `busy` as far as a rate allows. */
+  /**
+   * Commands that were not decoded because too many were waiting; answered `busy` within a rate
+   * limit.
+   */
   readonly overflowed: number;
-  /** More came on a subject than its rate allows; they were not read, and answered as such. */
+  /**
+   * Commands that were not decoded because their subject exceeded its rate; answered `rate_limited`
+   * within a rate limit.
+   */
   readonly limited: number;
-  /** Commands that came and are not answered yet. */
+  /** Commands that are not yet answered. */
   readonly waiting: number;
 }
 
-/** Brings the commands of a bus to the control plane, and the receipts back. */
+/** Passes commands from a bus to the control plane, and receipts back. */
 export interface ControlSubscriber extends AsyncDisposable {
-  /** Of the stream that keeps commands; null without one. */
+  /** State of the command stream; null without one. */
   readonly streamState: ConsumptionState | null;
   stats(): SubscriberStats;
   /**
-   * Whether issuers have subjects of their own, `kv-control-{worker_id}.{issuer}` and
-   * `kv-control-broadcast.{issuer}`. What is published there is taken as it comes, also with a
-   * command stream. They are subscribed only if wanted: a server may not permit it.
+   * Subscribes to, or unsubscribes from, the issuers' own subjects
+   * `kv-control-{worker_id}.{issuer}` and `kv-control-broadcast.{issuer}`. Commands there are
+   * received as published, also with a command stream. The server may deny the subscription, so it
+   * is made only if needed.
    */
   setIssuerSubjects(areWanted: boolean): void;
 }
@@ -92,7 +107,7 @@ const HEADERS: Readonly<Record<MediaType, Readonly<Record<string, string>>>> = {
   [MSGPACK_TYPE]: { "Content-Type": MSGPACK_TYPE },
 };
 
-/** Answers to commands of one subject that were not read, a second and at once. */
+/** Answers per second, and at once, to commands of one subject that were not decoded. */
 const UNREAD_PER_SECOND = 1_000;
 
 interface Answer {
@@ -101,8 +116,8 @@ interface Answer {
   readonly type: MediaType;
 }
 
-/** Words that a flood is answered with, whose answers take no room from those to others. */
-const OF_FLOODS: ReadonlySet<string> = new Set<RefusalWord>([
+/** Reasons that a flood is answered with. These answers must not displace other answers. */
+const FLOOD_REASONS: ReadonlySet<string> = new Set<RefusalWord>([
   "rate_limited",
   "malformed",
   "unproven",
@@ -122,7 +137,7 @@ class Subscriber implements ControlSubscriber {
   readonly #kept: Consumption | null;
   #ofIssuers: readonly Subscription[] = [];
   #isClosed = false;
-  /** Of a message of the stream that is at work: leaves it to whoever consumes next. */
+  /** Leaves the message in progress to the next consumer of the stream. */
   #leaveKept: () => void = () => undefined;
   #received = 0;
   #answered = 0;
@@ -131,17 +146,19 @@ class Subscriber implements ControlSubscriber {
   #overflowed = 0;
   #limited = 0;
   readonly #unreadAnswers = new TokenBuckets();
-  readonly #intakes: Intakes;
-  /** Receipts to encode: no more than commands that wait. */
+  readonly #admission: AdmissionTable;
+  /** Receipts to encode, at most as many as waiting commands. */
   readonly #answers = new TurnQueue<Answer>({
-    ...{ source: loopTurns.source(), itemsMax: Number.POSITIVE_INFINITY, bytesMax: 0 },
+    source: loopTurns.source(),
+    itemsMax: Number.POSITIVE_INFINITY,
+    bytesMax: 0,
     run: ({ reply, receipt, type }) => this.#answer(reply, receipt, type),
   });
 
   constructor(options: ControlSubscriberOptions) {
     const { bus, workerId, incarnation, version, events, commandStream = null } = options;
     this.#options = options;
-    this.#intakes = new Intakes(() => options.plane.limits());
+    this.#admission = new AdmissionTable(() => options.plane.limits());
     const commands = workerSubject(workerId);
     bus.serve({
       name: SERVICE_NAME,
@@ -189,7 +206,7 @@ class Subscriber implements ControlSubscriber {
       lost: this.#lost,
       overflowed: this.#overflowed,
       limited: this.#limited,
-      waiting: this.#intakes.waiting + this.#answers.length,
+      waiting: this.#admission.waiting + this.#answers.length,
     };
   }
 
@@ -205,7 +222,7 @@ class Subscriber implements ControlSubscriber {
       : [];
   }
 
-  /** Takes no more; what is at work is answered as long as the bus lives. */
+  /** Stops accepting commands. Commands in progress are answered while the bus exists. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true;
     this.#listening?.[Symbol.dispose]();
@@ -217,54 +234,57 @@ class Subscriber implements ControlSubscriber {
     return this.#kept?.state ?? null;
   }
 
-  /** A message that nobody keeps: what is not taken is lost, as on any bus. */
+  /** Handles a message without persistence: if it is not accepted, it is lost. */
   #take(message: BusMessage, broadcast: boolean): void {
     if (this.#isClosed) return;
     this.#received++;
-    const intake = this.#intakes.of(subjectIssuerOf(message));
-    const refusal = this.#intakes.refusal(intake, message.data.length);
-    if (refusal === null) void this.#handle(message, broadcast, intake);
-    else this.#refuseUnread(message, intake, refusal);
+    const queue = this.#admission.of(subjectIssuerOf(message));
+    const refusal = this.#admission.refusal(queue, message.data.length);
+    if (refusal === null) void this.#handle(message, broadcast, queue);
+    else this.#refuseUnread(message, queue, refusal);
   }
 
-  async #handle(message: BusMessage, broadcast: boolean, intake: Intake): Promise<void> {
+  async #handle(message: BusMessage, broadcast: boolean, queue: SubjectQueue): Promise<void> {
     const { reply } = message;
-    const receipt = await this.#submit(message, broadcast, reply, { intake });
+    const receipt = await this.#submit(message, broadcast, reply, { queue });
     this.#answers.push({ reply, receipt, type: typeOf(message) });
   }
 
-  /** A message of the stream: resolves when it is answered; rejects where it is to come again. */
+  /**
+   * Handles a message of the stream. Resolves when it is answered; rejects if it must be
+   * redelivered.
+   */
   async #takeKept(message: KeptMessage): Promise<void> {
-    const closed = () => new HearthError("ABORTED", "no more commands are taken");
+    const closed = () => new HearthError("ABORTED", "the subscriber is closing");
     if (this.#isClosed) throw closed();
     this.#received++;
     const left = Promise.withResolvers<never>();
     this.#leaveKept = () => left.reject(closed());
     const reply = headerOf(message, REPLY_HEADER);
-    const intake = this.#intakes.of(subjectIssuerOf(message));
+    const queue = this.#admission.of(subjectIssuerOf(message));
     const id = `stream/${message.key}`;
-    const submitted = this.#submit(message, false, reply, { intake, id });
+    const submitted = this.#submit(message, false, reply, { queue, id });
     const receipt = await Promise.race([submitted, left.promise]);
-    // A repetition gets the same receipt however often it comes.
+    // A repetition gets the same receipt on every delivery.
     const mayBeTaken = isRefusedForNow(receipt) && receipt.duplicate !== true;
     if (!mayBeTaken || message.isLast) this.#answer(reply, receipt, typeOf(message));
     if (mayBeTaken) throw new HearthError("LIMIT", receipt.reason!);
   }
 
-  /** The receipt. */
+  /** Submits the command and returns its receipt. */
   async #submit(
     message: BusMessage,
     broadcast: boolean,
     reply: string | null,
-    { intake, id }: { readonly intake: Intake; readonly id?: string },
+    { queue, id }: { readonly queue: SubjectQueue; readonly id?: string },
   ): Promise<Receipt> {
-    using _waiting = this.#intakes.enter(intake, message.data.length);
+    using _waiting = this.#admission.enter(queue, message.data.length);
     const type = typeOf(message);
     const contentType = headerOf(message, "content-type");
     const sender = this.#senderOf(message, broadcast);
     return await this.#options.plane.submit(message.data, contentType, sender, {
       ...(id === undefined ? {} : { id }),
-      source: intake.source,
+      source: queue.source,
       signature: headerOf(message, SIGNATURE_HEADER),
       onProgress: (progress) => this.#progress(reply, progress, type),
     });
@@ -286,8 +306,8 @@ class Subscriber implements ControlSubscriber {
     };
   }
 
-  /** Answers a command whose body was not read, as far as there is a rate for that. */
-  #refuseUnread(message: BusMessage, { issuer }: Intake, refusal: IntakeRefusal): void {
+  /** Answers a command that was not decoded, within the rate limit. */
+  #refuseUnread(message: BusMessage, { issuer }: SubjectQueue, refusal: AdmissionRefusal): void {
     if (refusal.word === "busy") this.#overflowed++;
     else this.#limited++;
     const nowMs = loopTurns.nowMs();
@@ -300,7 +320,7 @@ class Subscriber implements ControlSubscriber {
 
   #answer(reply: string | null, receipt: Receipt, type: MediaType): void {
     const { publishReceipts, workerId } = this.#options;
-    const isSpare = OF_FLOODS.has(receipt.reason?.split(":", 1)[0] ?? "");
+    const isSpare = FLOOD_REASONS.has(receipt.reason?.split(":", 1)[0] ?? "");
     if (!this.#mayAnswerTo(reply)) this.#unasked++;
     else if (this.#publish(reply, receipt, type, isSpare)) this.#answered++;
     if (publishReceipts) this.#publish(`kv-control-receipts-${workerId}`, receipt, JSON_TYPE, true);
@@ -310,12 +330,12 @@ class Subscriber implements ControlSubscriber {
     if (this.#mayAnswerTo(reply)) this.#publish(reply, receipt, type, true);
   }
 
-  /** The bus has looked at the reply subject; of a header nobody has. */
+  /** The bus validates the reply subject, but not one in a header. */
   #mayAnswerTo(reply: string | null): reply is string {
     return reply !== null && mayAnswerTo(reply, this.#options.replyPrefixes ?? null);
   }
 
-  /** Whether the bus took it. `isSpare`: nobody waits for it, so that it may go first. */
+  /** Returns whether the bus accepted it. `isSpare`: answer to a flood, dropped first. */
   #publish(subject: string, receipt: Receipt, type: MediaType, isSpare: boolean): boolean {
     const { bus } = this.#options;
     const bytes = encodeReceipt(receipt, type, bus.payloadBytesMax);
@@ -325,19 +345,107 @@ class Subscriber implements ControlSubscriber {
   }
 }
 
-/** The issuer that the subject names, `kv-control-w.ISSUER`; null: all share the subject. */
+/** Issuer named by the subject, `kv-control-w.ISSUER`; null for a shared subject. */
 function subjectIssuerOf({ subject }: BusMessage): string | null {
   return subject.split(".")[1] ?? null;
 }
 
-/** In which it is answered. */
+/** Media type of the answer. */
 function typeOf(message: BusMessage): MediaType {
   return answerTypeOf(headerOf(message, "accept"), headerOf(message, "content-type"));
 }
 
-/** Header names are compared without regard to case. */
+/** Header names are case-insensitive. */
 function headerOf({ headers }: BusMessage, name: string): string | null {
   const wanted = name.toLowerCase();
   const exact = Object.entries(headers).find(([key]) => key.toLowerCase() === wanted);
   return exact?.[1] ?? null;
+}
+
+/** Maximum unanswered commands of one subject, and maximum bytes of their bodies. */
+const WAITING_MAX = 4_096;
+const WAITING_BYTES_MAX = 32 * 2 ** 20;
+/** The same limits for all subjects together. */
+const ALL_WAITING_MAX = 8_192;
+const ALL_WAITING_BYTES_MAX = 64 * 2 ** 20;
+/** Maximum issuer subjects with a queue of their own; further ones share the common queue. */
+const SUBJECTS_MAX = 64;
+/** Number of issuers' rates that the shared subject may use. */
+const SHARED_ISSUERS = 16;
+
+/** Admission state of one subject: its own slices and its own limits. */
+interface SubjectQueue {
+  readonly source: TurnSource;
+  /** Issuer named by the subject; empty for the shared subject. */
+  readonly issuer: string;
+  waiting: number;
+  waitingBytes: number;
+}
+
+interface AdmissionRefusal {
+  readonly word: Extract<RefusalWord, "busy" | "rate_limited">;
+  readonly words: string;
+}
+
+/**
+ * Admission control per subject, so that a flood on one subject leaves room and time to the others.
+ */
+class AdmissionTable {
+  readonly #limits: () => ControlLimits;
+  readonly #rates = new TokenBuckets();
+  readonly #byIssuer = new Map<string, SubjectQueue>();
+  waiting = 0;
+  #waitingBytes = 0;
+
+  constructor(limits: () => ControlLimits) {
+    this.#limits = limits;
+  }
+
+  /** `issuer`: named by the subject; null for the shared subject. */
+  of(issuer: string | null): SubjectQueue {
+    const key = issuer ?? "";
+    const known = this.#byIssuer.get(key);
+    if (known !== undefined) return known;
+    if (this.#byIssuer.size >= SUBJECTS_MAX && key !== "") {
+      this.#dropIdle();
+      if (this.#byIssuer.size >= SUBJECTS_MAX) return this.of(null);
+    }
+    const queue = { source: loopTurns.source(), issuer: key, waiting: 0, waitingBytes: 0 };
+    this.#byIssuer.set(key, queue);
+    return queue;
+  }
+
+  /**
+   * Returns the refusal of an undecoded command, or null if it is admitted; admission takes one
+   * token of the rate limit.
+   */
+  refusal({ issuer, waiting, waitingBytes }: SubjectQueue, bytes: number): AdmissionRefusal | null {
+    const isFull = waiting >= WAITING_MAX || waitingBytes + bytes > WAITING_BYTES_MAX;
+    const areFull =
+      this.waiting >= ALL_WAITING_MAX || this.#waitingBytes + bytes > ALL_WAITING_BYTES_MAX;
+    if (isFull || areFull) return { word: "busy", words: `${this.waiting} commands are waiting` };
+    const { commandsPerSecond, commandsBurst } = this.#limits();
+    const issuers = issuer === "" ? SHARED_ISSUERS : 1;
+    const [perSecond, burst] = [commandsPerSecond * issuers, commandsBurst * issuers];
+    if (this.#rates.take(issuer, loopTurns.nowMs(), perSecond, burst)) return null;
+    return { word: "rate_limited", words: `${perSecond} commands a second per subject` };
+  }
+
+  /** Counts a waiting command until the result is disposed. */
+  enter(queue: SubjectQueue, bytes: number): Disposable {
+    const count = (sign: number) => {
+      queue.waiting += sign;
+      queue.waitingBytes += sign * bytes;
+      this.waiting += sign;
+      this.#waitingBytes += sign * bytes;
+    };
+    count(1);
+    return { [Symbol.dispose]: () => count(-1) };
+  }
+
+  #dropIdle(): void {
+    for (const [issuer, { waiting }] of this.#byIssuer) {
+      if (waiting === 0) this.#byIssuer.delete(issuer);
+    }
+  }
 }

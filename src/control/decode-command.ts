@@ -1,19 +1,11 @@
 import { type BlockName, readBlockName } from "../core/index.ts";
-import { decodeBody } from "./body.ts";
 import {
-  COMMAND_LIMITS,
-  COMMAND_TYPES,
-  type Command,
-  type CommandType,
-  type Envelope,
-  type UnnamedBlock,
-} from "./command.ts";
-import { mediaTypeOf } from "./media-type.ts";
-import {
+  decodeBody,
   durationMember,
   isMembers,
   isName,
   type Members,
+  mediaTypeOf,
   memberOf,
   nameMember,
   neededBoolean,
@@ -21,10 +13,18 @@ import {
   numberMember,
   Refused,
   u64Member,
-} from "./members.ts";
-import type { Refusal } from "./refusals.ts";
+} from "./body.ts";
+import {
+  COMMAND_LIMITS,
+  COMMAND_TYPES,
+  type Command,
+  type CommandType,
+  type Envelope,
+  type Refusal,
+  type UnnamedBlock,
+} from "./command.ts";
 
-/** What could be read of a command that is refused: for its receipt. */
+/** Members of a refused command that could be read, for its receipt. */
 export interface CommandHead {
   readonly type: string;
   readonly id: string | null;
@@ -35,7 +35,9 @@ export type DecodedCommand =
   | {
       readonly ok: true;
       readonly command: Command;
-      /** Blocks that are not in the command because nothing is called so; in their order. */
+      /**
+       * Entries that are not valid block names, in their order; they are not part of the command.
+       */
       readonly unnamed: readonly UnnamedBlock[];
     }
   | { readonly ok: false; readonly refusal: Refusal; readonly head: CommandHead };
@@ -47,21 +49,21 @@ const LIMITS = {
   valuesMax: COMMAND_LIMITS.valuesMax,
 };
 const NAME_BYTES_MAX = COMMAND_LIMITS.nameBytesMax;
-/** Of a body that could not be read. */
+/** The head of a body that could not be decoded. */
 export const NO_HEAD: CommandHead = { type: "", id: null, issuer: null };
 const TYPES: ReadonlySet<unknown> = new Set(COMMAND_TYPES);
 const PRIORITY_MAX = 99;
 const GIVEN_CHARS_MAX = 128;
 
 /**
- * Reads a command as it travels. Members that no command has are ignored, of a member that is there
- * twice the last counts. Never throws.
+ * Decodes a command. Unknown members are ignored; of a repeated member the last one counts. Never
+ * throws.
  */
 export function decodeCommand(bytes: Uint8Array, contentType: string | null): DecodedCommand {
   const body = decodeBody(bytes, mediaTypeOf(contentType), LIMITS);
   if (!body.ok) return { ok: false, refusal: body.refusal, head: NO_HEAD };
   if (!isMembers(body.value)) {
-    const refusal = { word: "malformed", words: "a command is an object" } as const;
+    const refusal = { word: "malformed", words: "the body must be an object" } as const;
     return { ok: false, refusal, head: NO_HEAD };
   }
   try {
@@ -138,19 +140,19 @@ function readMembers(
   }
 }
 
-/** `block_hashes` or `block_keys`: either may hold names of any kind. */
+/** Reads `block_hashes` or `block_keys`. Either may contain names of any kind. */
 function readBlocks(members: Members, unnamed: UnnamedBlock[]): BlockName[] {
   const hashes = memberOf(members, "block_hashes");
   const list = hashes ?? memberOf(members, "block_keys");
   if (!Array.isArray(list)) {
-    throw new Refused("malformed", "block_hashes or block_keys is a list of blocks");
+    throw new Refused("malformed", "block_hashes or block_keys must be a list of blocks");
   }
   if (hashes !== null && memberOf(members, "block_keys") !== null) {
-    throw new Refused("malformed", "block_hashes and block_keys exclude each other");
+    throw new Refused("malformed", "block_hashes and block_keys cannot be combined");
   }
   const { blocksMax } = COMMAND_LIMITS;
   if (list.length > blocksMax) {
-    throw new Refused("too_large", `${list.length} blocks, ${blocksMax} at most`);
+    throw new Refused("too_large", `${list.length} blocks, the maximum is ${blocksMax}`);
   }
   const blocks: BlockName[] = [];
   for (let at = 0; at < list.length; at++) {
@@ -166,10 +168,13 @@ function readAfter(members: Members): BlockName {
   const given = memberOf(members, "after_block_hash") ?? memberOf(members, "after_block_key");
   const name = given === null ? null : blockName(given);
   if (name !== null) return name;
-  throw new Refused("malformed", "after_block_hash is a hash of 64 bits or a key of 64 hex digits");
+  throw new Refused(
+    "malformed",
+    "after_block_hash must be a 64-bit hash or a key of 64 hex digits",
+  );
 }
 
-/** In MessagePack a key may also be its 32 bytes. */
+/** In MessagePack a key may also be 32 raw bytes. */
 function blockName(given: unknown): BlockName | null {
   const isKey = given instanceof Uint8Array && given.length === 32;
   return readBlockName(isKey ? given.toHex() : given);
@@ -179,7 +184,7 @@ function shownGiven(given: unknown): number | bigint | string {
   if (typeof given === "number" && Number.isFinite(given)) return given;
   if (typeof given === "bigint" && BigInt.asIntN(64, given) === given) return given;
   if (typeof given !== "string" && typeof given !== "bigint") {
-    throw new Refused("malformed", "a block is a hash of 64 bits or a key of 64 hex digits");
+    throw new Refused("malformed", "a block must be a 64-bit hash or a key of 64 hex digits");
   }
   return String(given).slice(0, GIVEN_CHARS_MAX).toWellFormed();
 }
@@ -194,19 +199,19 @@ function readTarget(members: Members): "ram" | "gpu" {
 function readSources(members: Members): readonly string[] {
   const sources = memberOf(members, "sources") ?? [];
   const { sourcesMax } = COMMAND_LIMITS;
-  if (!Array.isArray(sources)) throw new Refused("malformed", "sources is a list of workers");
+  if (!Array.isArray(sources)) throw new Refused("malformed", "sources must be a list of workers");
   if (sources.length > sourcesMax) {
-    throw new Refused("too_large", `${sources.length} sources, ${sourcesMax} at most`);
+    throw new Refused("too_large", `${sources.length} sources, the maximum is ${sourcesMax}`);
   }
   if (sources.every((source) => isName(source, NAME_BYTES_MAX))) return sources;
-  throw new Refused("malformed", "a source is the name of a worker");
+  throw new Refused("malformed", "a source must be a worker's name");
 }
 
 function readAction(members: Members): Extract<Command, { type: "Cache" }>["action"] {
   const hasPin = memberOf(members, "pin") !== null;
   const priority = numberMember(members, "retain");
   if (hasPin === (priority !== null)) {
-    throw new Refused("malformed", "either pin or retain says what is wanted");
+    throw new Refused("malformed", "exactly one of pin and retain is required");
   }
   if (priority === null) {
     const ttlMs = durationMember(members, "ttl_seconds");
@@ -215,5 +220,76 @@ function readAction(members: Members): Extract<Command, { type: "Cache" }>["acti
   if (Number.isInteger(priority) && priority >= 0 && priority <= PRIORITY_MAX) {
     return { kind: "retain", priority, idleMs: durationMember(members, "retain_seconds") };
   }
-  throw new Refused("malformed", `retain is an integer from 0 to ${PRIORITY_MAX}`);
+  throw new Refused("malformed", `retain must be an integer from 0 to ${PRIORITY_MAX}`);
+}
+
+const HASH_WORDS = 3;
+const KEY_WORDS = 10;
+const TAG = { hash: 1, key: 2 } as const;
+/** Names that fit the shared buffer. Larger commands allocate their own. */
+const NAMES_AT_HAND = 256;
+const atHand = new Uint32Array(NAMES_AT_HAND * KEY_WORDS);
+
+/**
+ * A 64-bit digest of a command's content: two commands with one id are the same if their digests
+ * are equal. It excludes the time, sender, epoch, number and encoding. The hash is XXH64, which is
+ * not collision-resistant; a sender can only produce collisions between commands of its own id and
+ * issuer.
+ */
+export function commandDigest(command: Command, unnamed: readonly UnnamedBlock[]): string {
+  let text = `${command.type}\0${command.owner ?? ""}\0${membersOf(command)}`;
+  for (const { given } of unnamed) text += `\0${given}`;
+  const words = wordsOf(namesOf(command));
+  return Bun.hash.xxHash64(words, Bun.hash.xxHash64(text)).toString(16);
+}
+
+function membersOf(command: Command): string {
+  switch (command.type) {
+    case "Warm":
+      return `${command.target}\0${command.sources.join("\0")}`;
+    case "Cache": {
+      const { action } = command;
+      if (action.kind === "unpin") return "unpin";
+      if (action.kind === "pin") return `pin ${action.ttlMs}`;
+      return `retain ${action.priority} ${action.idleMs}`;
+    }
+    case "Think":
+      return `${command.transient}`;
+    case "Pause":
+    case "RenewLease":
+      return `${command.ttlMs} ${command.leaseId}`;
+    case "RevokeLease":
+      return command.leaseId;
+    case "Prune":
+    case "Flush":
+      return "";
+    default:
+      return command satisfies never;
+  }
+}
+
+function namesOf(command: Command): readonly BlockName[] {
+  if (command.type === "Prune") return [command.after];
+  return "blocks" in command ? command.blocks : [];
+}
+
+/** The same words for one name, however it was written. */
+function wordsOf(names: readonly BlockName[]): Uint32Array {
+  const words = names.length <= NAMES_AT_HAND ? atHand : new Uint32Array(names.length * KEY_WORDS);
+  const bytes = new Uint8Array(words.buffer);
+  let at = 0;
+  for (const name of names) {
+    if (name.kind === "hash") {
+      words[at] = TAG.hash;
+      words[at + 1] = name.lo;
+      words[at + 2] = name.hi;
+      at += HASH_WORDS;
+    } else {
+      words[at] = TAG.key;
+      words[at + 1] = name.layer;
+      bytes.set(name.bytes, (at + 2) * 4);
+      at += KEY_WORDS;
+    }
+  }
+  return words.subarray(0, at);
 }

@@ -1,9 +1,9 @@
 import type { Clock, TokenBuckets } from "../core/index.ts";
 import type { Grant } from "../store/index.ts";
+import type { Refusal } from "./command.ts";
 import { type Command, mayDo, type Role, roleFix, type Sender } from "./command.ts";
 import type { ControlLimits } from "./control-plane.ts";
-import { isPlausible } from "./fences.ts";
-import type { Refusal } from "./refusals.ts";
+import { isPlausible } from "./issuers.ts";
 
 export interface Gate {
   readonly clock: Clock;
@@ -11,7 +11,7 @@ export interface Gate {
   readonly buckets: TokenBuckets;
 }
 
-/** The least role that may send it. */
+/** The lowest role that may send the command. */
 function roleFor(command: Command): Role {
   switch (command.type) {
     case "Prune":
@@ -31,9 +31,10 @@ function roleFor(command: Command): Role {
 }
 
 /**
- * Why this sender's command does not get in; null where it does, and then one token is gone: of the
- * account where the transport knows it, so that claiming other issuers wins nothing, else of the
- * issuer, as over NATS, where the broker knows who may publish and does not tell.
+ * Authorizes a command. Returns the refusal, or null if the command is admitted; admission takes
+ * one token of the rate limit. The limit applies to the account if the transport knows it, so that
+ * claiming other issuers does not help, and otherwise to the issuer, as over NATS, where the broker
+ * does not disclose the publisher.
  */
 export function refusalAtGate(
   command: Command,
@@ -50,16 +51,16 @@ export function refusalAtGate(
     };
   }
   if (sender.broadcast && !limits.broadcast.includes(command.type)) {
-    return { word: "broadcast_refused", words: `${command.type} does not come by broadcast here` };
+    return { word: "broadcast_refused", words: `${command.type} is not allowed by broadcast` };
   }
   const { notAfterS } = command;
   if (notAfterS !== null && clock.wallMs() / 1_000 > notAfterS) {
-    return { word: "expired", words: `not_after was ${notAfterS}` };
+    return { word: "expired", words: `not_after ${notAfterS} has passed` };
   }
   for (const name of ["epoch", "seq"] as const) {
     const number = command[name];
     if (number === null || isPlausible(number, clock.wallMs())) continue;
-    const words = `${name} ${number} leaves no room: count up to 2^40, or use the time`;
+    const words = `${name} ${number} leaves no room for later ones: count up to 2^40, or use the time`;
     return { word: "implausible", words };
   }
   const { account } = sender;
@@ -72,12 +73,15 @@ function fixOf({ role, roleKey }: Sender, needed: Role): string {
   return `, and ${roleKey} gives ${role}: ${roleFix(roleKey, needed)}`;
 }
 
-/** Whether a command of this sender that has got in may delete blocks, and how to let it. */
+/** Whether an admitted command of this sender may delete blocks, and how to allow it. */
 export function grantOf(sender: Sender): Grant {
   return { mayPurge: mayDo(sender.role, "purge"), fix: fixOf(sender, "purge") };
 }
 
-/** The same of a body that is no command: it names no issuer, and an account may be known. */
+/**
+ * Applies the rate limit to a body that is not a command: it names no issuer, but the account may
+ * be known.
+ */
 export function refusalOfUnreadable({ account }: Sender, gate: Gate): Refusal | null {
   return account === undefined ? null : refusalByRate(`token ${account}`, "token", gate);
 }

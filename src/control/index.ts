@@ -2,17 +2,57 @@ export {
   type AuditLog,
   type AuditLogOptions,
   type AuditRecord,
+  CONTROL_STOP_MS,
   createAuditLog,
 } from "./audit-log.ts";
-export { BLOCK_REASONS } from "./block-reasons.ts";
-export { type BodyLimits, type DecodedBody, decodeBody, encodeBody } from "./body.ts";
-export * from "./command.ts";
-export { CommandMemory, receiptText } from "./command-memory.ts";
-export type {
-  ControlLimits,
-  ControlPlane,
-  ControlStats,
-  SubmitOptions,
+export {
+  answerTypeOf,
+  type BodyLimits,
+  type DecodedBody,
+  decodeBody,
+  encodeBody,
+  JSON_TYPE,
+  type MediaType,
+  MSGPACK_TYPE,
+  mediaTypeOf,
+} from "./body.ts";
+export {
+  BROADCAST_SUBJECT,
+  blocksOf,
+  COMMAND_LIMITS,
+  COMMAND_TYPES,
+  type Command,
+  type CommandType,
+  type Envelope,
+  ISSUER_NAME,
+  isRefusedForNow,
+  issuerSubject,
+  mayDo,
+  type Operation,
+  REFUSALS,
+  REPLY_HEADER,
+  type Refusal,
+  type RefusalWord,
+  ROLE_KEYS,
+  ROLES,
+  type Role,
+  type RoleKey,
+  reasonOf,
+  roleFix,
+  SERVICE_NAME,
+  type Sender,
+  SIGNATURE_HEADER,
+  type UnnamedBlock,
+  workerSubject,
+} from "./command.ts";
+export { CommandMemory, type Running, RunningCommands, receiptText } from "./command-memory.ts";
+export {
+  type ControlLimits,
+  type ControlPlane,
+  type ControlPlaneOptions,
+  type ControlStats,
+  createControlPlane,
+  type SubmitOptions,
 } from "./control-plane.ts";
 export {
   type ControlSubscriber,
@@ -20,36 +60,27 @@ export {
   createControlSubscriber,
   type SubscriberStats,
 } from "./control-subscriber.ts";
-export { type ControlPlaneOptions, createControlPlane } from "./create-control-plane.ts";
 export { type CommandHead, type DecodedCommand, decodeCommand } from "./decode-command.ts";
 export {
-  answerTypeOf,
-  JSON_TYPE,
-  type MediaType,
-  MSGPACK_TYPE,
-  mediaTypeOf,
-} from "./media-type.ts";
-export type { Operation } from "./operation.ts";
-export type { BoundIssuer } from "./prove-issuer.ts";
-export { readReceipt } from "./read-receipt.ts";
-export * from "./receipt.ts";
-export { decodeReceipt, encodeReceipt } from "./receipt-codec.ts";
-export { REFUSALS, type Refusal, type RefusalWord, reasonOf } from "./refusals.ts";
-export { type Running, RunningCommands } from "./running.ts";
-export {
   ALL_WORKERS,
+  type BoundIssuer,
   CLOCK_SKEW_SECONDS,
   SIGNED_SECONDS_MAX,
   signCommand,
   signedBytes,
-} from "./signature.ts";
+} from "./issuer-proof.ts";
 export {
-  BROADCAST_SUBJECT,
-  ISSUER_NAME,
-  issuerSubject,
-  REPLY_HEADER,
-  SERVICE_NAME,
-  SIGNATURE_HEADER,
-  workerSubject,
-} from "./subjects.ts";
-export { CONTROL_STOP_MS } from "./within.ts";
+  BLOCK_REASONS,
+  decodeReceipt,
+  encodeReceipt,
+  finalReceipt,
+  type Receipt,
+  type ReceiptBlock,
+  type ReceiptHead,
+  readReceipt,
+  receiptJson,
+  refusedReceipt,
+  runningReceipt,
+  trimmedReceipt,
+  unfinishedReceipt,
+} from "./receipt.ts";

@@ -1,9 +1,29 @@
-import type { HeldBy, OutcomeCounts } from "../core/index.ts";
+import {
+  type BlockName,
+  type BlockResult,
+  COMMAND_OUTCOMES,
+  type CommandOutcome,
+  countOutcomes,
+  type HeldBy,
+  type OutcomeCounts,
+} from "../core/index.ts";
+import type { HeldBlock, LifecycleReport } from "../store/index.ts";
+import type { BudgetFigures } from "../store/pins/index.ts";
+import {
+  decodeBody,
+  encodeBody,
+  isMembers,
+  JSON_TYPE,
+  type MediaType,
+  mediaTypeOf,
+} from "./body.ts";
+import type { Command, UnnamedBlock } from "./command.ts";
+import { type Refusal, reasonOf } from "./command.ts";
 
 export interface ReceiptBlock {
-  /** As it was given in the command; of blocks that no command named, the digest in hex. */
+  /** The name given in the command; for blocks that the command did not name, the digest in hex. */
   readonly block: number | bigint | string;
-  /** With a digest. */
+  /** Present if `block` is a digest. */
   readonly layer?: number;
   readonly outcome: string;
   readonly reason?: string;
@@ -11,36 +31,39 @@ export interface ReceiptBlock {
 }
 
 /**
- * The answer to a command, as it travels: members as they are written here. `status`: `ok` where no
- * block was missing, held, deferred or rejected; `partial` where some were; `rejected` where the
- * command as a whole was refused (`reason`) and nothing changed; `running` while it is at work
- * (only from `/v1/commands/{id}` and as progress).
+ * The answer to a command; member names are those on the wire. `status`: `ok` if no block was
+ * missing, held, deferred or rejected; `partial` if any was; `rejected` if the whole command was
+ * refused (`reason`) and nothing changed; `running` while the command executes (only from
+ * `/v1/commands/{id}` and as progress).
  */
 export interface Receipt {
   readonly id: string | null;
   readonly type: string;
   readonly worker_id: string;
-  /** Decimal: 64 bits. */
+  /** Decimal text, because the value has 64 bits. */
   readonly incarnation: string;
   readonly issuer: string;
   readonly status: "ok" | "partial" | "rejected" | "running";
-  /** A stable word, then words for people: "rate_limited: 500 commands a second ...". */
+  /** A stable code, then a message: "rate_limited: 500 commands a second ...". */
   readonly reason?: string;
-  /** It had been carried out before: this is the receipt of then. */
+  /** The command was carried out earlier; this is the receipt of that execution. */
   readonly duplicate?: true;
   readonly counts: OutcomeCounts;
-  /** Of RevokeLease those of the lease, the first 1,000. */
+  /** In the order of the command. For RevokeLease, the first 1,000 blocks of the lease. */
   readonly blocks: readonly ReceiptBlock[];
-  /** So many more are not listed: the receipt was too large for where it went or was kept. */
+  /**
+   * Number of blocks that are not listed, because the receipt exceeded the size limit of the
+   * transport or the store.
+   */
   readonly blocks_left_out?: number;
-  /** Prune and flush: blocks that stayed, the first 1,000. */
+  /** Prune and Flush: the first 1,000 blocks that stayed. */
   readonly held?: readonly (ReceiptBlock & { readonly layer: number })[];
   readonly bytes?: number;
   readonly durable?: boolean;
   readonly lease_id?: string;
-  /** Granted. */
+  /** The granted time, which may be shorter than the requested one. */
   readonly ttl_seconds?: number;
-  /** Bytes, in snake case, where a budget refused something. */
+  /** Budget figures in bytes, present if a budget refused a block. */
   readonly budget?: Readonly<Record<string, number>>;
   readonly progress?: {
     readonly done_blocks: number;
@@ -49,3 +72,372 @@ export interface Receipt {
   };
   readonly elapsed_ms: number;
 }
+
+/** The members of a receipt that are known before the command executes. */
+export type ReceiptHead = Pick<Receipt, "id" | "type" | "worker_id" | "incarnation" | "issuer">;
+
+/** Maximum blocks of a lease that a receipt lists. */
+const LEASED_LISTED = 1_000;
+const NO_COUNTS: OutcomeCounts = countOutcomes([]);
+
+export function refusedReceipt(head: ReceiptHead, refusal: Refusal, elapsedMs: number): Receipt {
+  const reason = reasonOf(refusal);
+  return {
+    ...head,
+    status: "rejected",
+    reason,
+    counts: NO_COUNTS,
+    blocks: [],
+    elapsed_ms: elapsedMs,
+  };
+}
+
+export function finalReceipt(
+  head: ReceiptHead,
+  command: Command,
+  unnamed: readonly UnnamedBlock[],
+  report: LifecycleReport,
+  elapsedMs: number,
+): Receipt {
+  const { results, held, figures } = report;
+  const counts = { ...report.counts, rejected: report.counts.rejected + unnamed.length };
+  const reason = namesNoBlock(command) ? results[0]?.reason : undefined;
+  const leased = command.type === "RevokeLease" ? results.filter(isOfLease) : [];
+  const leftOut = Math.max(0, leased.length - LEASED_LISTED);
+  return {
+    ...head,
+    status: isComplete(counts) ? "ok" : "partial",
+    ...(reason === undefined ? {} : { reason }),
+    counts,
+    blocks:
+      leased.length > 0
+        ? leased.slice(0, LEASED_LISTED).map(heldBlock)
+        : receiptBlocks(command, unnamed, results),
+    ...(leftOut === 0 ? {} : { blocks_left_out: leftOut }),
+    ...(held.length === 0 ? {} : { held: held.map(heldBlock) }),
+    bytes: report.bytes,
+    durable: report.durable,
+    ...("leaseId" in command && hasLease(command, report) ? { lease_id: command.leaseId } : {}),
+    ...(report.ttlMs === null ? {} : { ttl_seconds: report.ttlMs / 1_000 }),
+    ...(figures === null ? {} : { budget: budgetOf(figures) }),
+    elapsed_ms: elapsedMs,
+  };
+}
+
+export function runningReceipt(
+  head: ReceiptHead,
+  progress: Receipt["progress"] | null,
+  elapsedMs: number,
+): Receipt {
+  return {
+    ...head,
+    status: "running",
+    counts: NO_COUNTS,
+    blocks: [],
+    ...(progress ? { progress } : {}),
+    elapsed_ms: elapsedMs,
+  };
+}
+
+/** The receipt stored between the change of pins and leases and the end of the command. */
+export function unfinishedReceipt(
+  head: ReceiptHead,
+  command: Command,
+  unnamed: readonly UnnamedBlock[],
+  results: readonly BlockResult[],
+  elapsedMs: number,
+): Receipt {
+  return {
+    ...runningReceipt(head, null, elapsedMs),
+    counts: countOutcomes(results),
+    blocks: receiptBlocks(command, unnamed, results),
+  };
+}
+
+/** Returns the receipt with at most `blocksMax` blocks; `blocks_left_out` counts the others. */
+export function trimmedReceipt(receipt: Receipt, blocksMax: number): Receipt {
+  const { held = [], blocks } = receipt;
+  if (blocks.length <= blocksMax && held.length <= blocksMax) return receipt;
+  const leftOut = (receipt.blocks_left_out ?? 0) + Math.max(0, blocks.length - blocksMax);
+  return {
+    ...receipt,
+    blocks: blocks.slice(0, blocksMax),
+    ...(leftOut === 0 ? {} : { blocks_left_out: leftOut }),
+    ...(held.length === 0 ? {} : { held: held.slice(0, blocksMax) }),
+  };
+}
+
+/**
+ * Whether the command addresses a lease or everything: its results have no names given by the
+ * command.
+ */
+function namesNoBlock(command: Command): boolean {
+  return ["RenewLease", "RevokeLease", "Flush"].includes(command.type);
+}
+
+/** A Pause of absent blocks creates no lease and grants no time. */
+function hasLease({ type }: Command, { ttlMs }: LifecycleReport): boolean {
+  return type !== "Pause" || ttlMs !== null;
+}
+
+function isComplete({ missing, held, deferred, rejected }: OutcomeCounts): boolean {
+  return missing + held + deferred + rejected === 0;
+}
+
+function receiptBlocks(
+  command: Command,
+  unnamed: readonly UnnamedBlock[],
+  results: readonly BlockResult[],
+): ReceiptBlock[] {
+  const names = namesOf(command);
+  const blocks: ReceiptBlock[] = [];
+  let nextUnnamed = 0;
+  for (let i = 0; i < names.length || nextUnnamed < unnamed.length; ) {
+    const other = unnamed[nextUnnamed];
+    if (other?.at === blocks.length) {
+      nextUnnamed++;
+      blocks.push({ block: other.given, outcome: "rejected", reason: other.reason });
+    } else {
+      blocks.push(receiptBlock(names[i]!.given, results[i]));
+      i++;
+    }
+  }
+  return blocks;
+}
+
+function namesOf(command: Command): readonly BlockName[] {
+  if (command.type === "Prune") return [command.after];
+  return "blocks" in command ? command.blocks : [];
+}
+
+function receiptBlock(block: ReceiptBlock["block"], result: BlockResult | undefined): ReceiptBlock {
+  if (result === undefined) return { block, outcome: "missing" };
+  const { outcome, reason, by } = result;
+  if (reason === undefined && by === undefined) return { block, outcome };
+  return { block, outcome, ...(reason === undefined ? {} : { reason }), ...(by ? { by } : {}) };
+}
+
+/** Whether the result belongs to a lease that existed. */
+function isOfLease(result: BlockResult): result is HeldBlock {
+  return "digest" in result;
+}
+
+function heldBlock(held: HeldBlock): ReceiptBlock & { layer: number } {
+  return { ...receiptBlock(held.digest ?? "", held), layer: held.layer };
+}
+
+function budgetOf(figures: BudgetFigures): Record<string, number> {
+  return {
+    capacity_bytes: figures.capacityBytes,
+    host_budget_bytes: figures.hostBudgetBytes,
+    host_used_bytes: figures.hostUsedBytes,
+    owner_budget_bytes: figures.ownerBudgetBytes,
+    owner_used_bytes: figures.ownerUsedBytes,
+  };
+}
+
+/**
+ * Serializes a receipt as JSON, blocks last. Only block names can have 64 bits; `stringifyJson`
+ * searches every value for them and takes several times as long.
+ */
+export function receiptJson(receipt: Receipt): string {
+  const { blocks, ...rest } = receipt;
+  let text = `${JSON.stringify(rest).slice(0, -1)},"blocks":[`;
+  for (let at = 0; at < blocks.length; at++) {
+    text += at === 0 ? blockJson(blocks[at]!) : `,${blockJson(blocks[at]!)}`;
+  }
+  return `${text}]}`;
+}
+
+function blockJson({ block, layer, outcome, reason, by }: ReceiptBlock): string {
+  const name = typeof block === "string" ? JSON.stringify(block) : block.toString();
+  // Outcomes are our own constants and need no escaping.
+  const isPlain = reason === undefined && by === undefined && layer === undefined;
+  if (isPlain) return `{"block":${name},"outcome":"${outcome}"}`;
+  return `{"block":${name},${JSON.stringify({ outcome, reason, by, layer }).slice(1)}`;
+}
+
+const STATUSES: ReadonlySet<unknown> = new Set<Receipt["status"]>([
+  "ok",
+  "partial",
+  "rejected",
+  "running",
+]);
+
+/** Returns the value as a receipt if every member has the receipt's type, else null. */
+export function readReceipt(value: unknown): Receipt | null {
+  if (!isMembers(value)) return null;
+  const { counts, blocks, held = [] } = value;
+  const isReceipt =
+    ["type", "worker_id", "incarnation", "issuer"].every((name) => isText(value[name])) &&
+    (value.id === null || isText(value.id)) &&
+    STATUSES.has(value.status) &&
+    isMembers(counts) &&
+    COMMAND_OUTCOMES.every((outcome) => typeof counts[outcome] === "number") &&
+    isListOf(blocks, isBlock) &&
+    isListOf(held, isBlock) &&
+    ["reason", "lease_id"].every((name) => isOptional(value[name], isText)) &&
+    ["bytes", "ttl_seconds", "elapsed_ms", "blocks_left_out"].every((name) =>
+      isOptional(value[name], isNumber),
+    ) &&
+    isOptional(value.budget, isFigures) &&
+    isOptional(value.progress, isProgress);
+  return isReceipt ? (value as unknown as Receipt) : null;
+}
+
+function isBlock(value: unknown): boolean {
+  if (!isMembers(value) || !isText(value.outcome) || !isOptional(value.reason, isText))
+    return false;
+  const { block, by, layer } = value;
+  const isNamed = ["string", "number", "bigint"].includes(typeof block);
+  return (
+    isNamed &&
+    isOptional(layer, isNumber) &&
+    isOptional(by, (holders) => isListOf(holders, isHolder))
+  );
+}
+
+function isHolder(value: unknown): boolean {
+  return (
+    isMembers(value) &&
+    isText(value.kind) &&
+    ["owner", "name"].every((name) => isOptional(value[name], isText))
+  );
+}
+
+function isProgress(value: unknown): boolean {
+  return (
+    isMembers(value) &&
+    ["done_blocks", "bytes"].every((name) => isNumber(value[name])) &&
+    (value.total_blocks === null || isNumber(value.total_blocks))
+  );
+}
+
+function isFigures(value: unknown): boolean {
+  return isMembers(value) && Object.values(value).every(isNumber);
+}
+
+function isOptional(value: unknown, is: (value: unknown) => boolean): boolean {
+  return value === undefined || is(value);
+}
+
+function isListOf(value: unknown, is: (item: unknown) => boolean): boolean {
+  return Array.isArray(value) && value.every(is);
+}
+
+function isText(value: unknown): value is string {
+  return typeof value === "string";
+}
+
+function isNumber(value: unknown): value is number {
+  return typeof value === "number";
+}
+
+/** A receipt lists as many blocks as a command names, or held blocks, each with its holders. */
+const LIMITS = { bytesMax: 64 * 2 ** 20, depthMax: 16, itemsMax: 65_536, valuesMax: 2 ** 24 };
+
+/**
+ * Encodes a receipt with as many of its blocks as fit into `bytesMax`. If even the receipt without
+ * blocks exceeds `bytesMax`, the result is larger. The bytes are owned by the caller.
+ */
+export function encodeReceipt(
+  receipt: Receipt,
+  type: MediaType,
+  bytesMax = Number.POSITIVE_INFINITY,
+): Uint8Array {
+  let bytes = encoded(receipt, type);
+  let blocks = Math.max(receipt.blocks.length, receipt.held?.length ?? 0);
+  while (bytes.length > bytesMax && blocks > 0) {
+    blocks = Math.min(blocks >> 1, Math.floor((blocks * bytesMax) / bytes.length));
+    bytes = encoded(trimmedReceipt(receipt, blocks), type);
+  }
+  return bytes;
+}
+
+function encoded(receipt: Receipt, type: MediaType): Uint8Array {
+  if (type === JSON_TYPE) return new TextEncoder().encode(receiptJson(receipt));
+  // The encoder returns a view of a buffer that it reuses.
+  return Uint8Array.from(encodeBody(receipt, type));
+}
+
+/** Returns null if the bytes are not a receipt. `contentType` defaults to JSON. */
+export function decodeReceipt(bytes: Uint8Array, contentType: string | null): Receipt | null {
+  const body = decodeBody(bytes, mediaTypeOf(contentType), LIMITS);
+  return body.ok ? readReceipt(body.value) : null;
+}
+
+interface BlockReason {
+  /** Outcomes that carry this reason. Empty: the reason appears only on the receipt itself. */
+  readonly outcomes: readonly CommandOutcome[];
+  readonly meaning: string;
+}
+
+/**
+ * Reasons of blocks: the stable codes at the start of `reason`. For commands that name no block,
+ * the receipt's own `reason` begins with one of them.
+ */
+export const BLOCK_REASONS = {
+  aborted: {
+    outcomes: ["deferred"],
+    meaning: "the agent is stopping; the remaining blocks were not processed",
+  },
+  budget: {
+    outcomes: ["rejected"],
+    meaning: "pins and leases would exceed their budget; `budget` has the figures",
+  },
+  busy: { outcomes: ["rejected"], meaning: "too many prunes are traversing the tree" },
+  durable: {
+    outcomes: ["deferred"],
+    meaning: "done, but the disk has not confirmed that the change survives a loss of power",
+  },
+  forbidden: {
+    outcomes: ["rejected"],
+    meaning:
+      "the command would delete the block, which the sender's role does not allow; the message names the key to set",
+  },
+  full: {
+    outcomes: ["rejected"],
+    meaning: "warming the block would evict blocks in RAM that are in use",
+  },
+  gpu: {
+    outcomes: ["done"],
+    meaning: "removed from RAM and SSD; an engine keeps a copy on its GPU until it evicts it",
+  },
+  gpu_sink: {
+    outcomes: ["deferred"],
+    meaning:
+      "the block is in RAM; no engine on this host loads blocks to its GPU without a request",
+  },
+  interrupted: {
+    outcomes: [],
+    meaning: "receipts only: the agent stopped while the command was executing",
+  },
+  limit: {
+    outcomes: ["rejected"],
+    meaning: "a limit on pins, leases, owners, or blocks per pin or lease was reached",
+  },
+  name: { outcomes: ["rejected"], meaning: "the name is neither a hash nor a key" },
+  no_ssd: {
+    outcomes: ["rejected"],
+    meaning: "the command is a Pause and this host has no SSD tier",
+  },
+  not_transient: {
+    outcomes: ["rejected"],
+    meaning: "the command purges a block that was never marked transient",
+  },
+  owner: { outcomes: ["rejected"], meaning: "the lease of this name belongs to another owner" },
+  peers: {
+    outcomes: ["deferred"],
+    meaning: "the command is a Warm and no peer delivered the block in time",
+  },
+  ssd: {
+    outcomes: ["deferred", "rejected"],
+    meaning:
+      "the SSD cannot write, read or delete it now; deletions and copies of pinned blocks are " +
+      "tried again",
+  },
+  transient: {
+    outcomes: ["deferred", "rejected"],
+    meaning: "pinned in RAM alone, or not paused: it is never written to SSD",
+  },
+} as const satisfies Record<string, BlockReason>;

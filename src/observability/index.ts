@@ -7,17 +7,10 @@ export {
   METRICS_OF,
   type MetricName,
   type MetricSpec,
+  renderHealthReference,
+  renderMetricsReference,
   type TierName,
 } from "./catalogue.ts";
-export { FRAME_OPERATIONS, FRAME_STATUSES } from "./catalogue-engine.ts";
-export {
-  BREAKER_STATES,
-  PEER_STATES,
-  PULL_OUTCOME_LABELS,
-  SERVED_OUTCOMES,
-  TRANSPORT_LABELS,
-  type TransportLabel,
-} from "./catalogue-peers.ts";
 export {
   DECIDED_BY,
   type DecidedByLabel,
@@ -29,28 +22,25 @@ export {
   ROUTE_OUTCOMES,
   type RouteOutcomeLabel,
 } from "./catalogue-router.ts";
+export type { DevicesSnapshot } from "./device-metrics.ts";
 export {
-  type DescriptorUse,
-  descriptorUse,
-  isShortOfDescriptors,
-  raiseDescriptorLimit,
-  watchDescriptors,
-} from "./descriptors.ts";
-export { createFrameCounts, type FrameCounts } from "./frame-counts.ts";
+  createFrameCounts,
+  FRAME_OPERATIONS,
+  FRAME_STATUSES,
+  type FrameCounts,
+} from "./engine-metrics.ts";
 export {
   createHealth,
+  HEALTH_CODE_NAMES,
+  HEALTH_CODES,
   type Health,
+  type HealthCode,
+  type HealthCodeSpec,
   type HealthCount,
   type HealthOptions,
   type HealthProblem,
   type RaiseOptions,
 } from "./health.ts";
-export {
-  HEALTH_CODE_NAMES,
-  HEALTH_CODES,
-  type HealthCode,
-  type HealthCodeSpec,
-} from "./health-codes.ts";
 export {
   createLogger,
   LOG_LEVELS,
@@ -60,10 +50,26 @@ export {
   type LoggerOptions,
   type LogLevel,
 } from "./logger.ts";
-export { type LoopLag, watchLoopLag } from "./loop-lag.ts";
 export { createMetrics, type Metrics, type MetricsOptions } from "./metrics.ts";
-export type { PeersSnapshot } from "./peer-snapshot.ts";
-export { renderHealthReference, renderMetricsReference } from "./reference.ts";
+export {
+  BREAKER_STATES,
+  PEER_STATES,
+  type PeersSnapshot,
+  PULL_OUTCOME_LABELS,
+  SERVED_OUTCOMES,
+  TRANSPORT_LABELS,
+  type TransportLabel,
+} from "./peer-metrics.ts";
+export {
+  type DescriptorUse,
+  descriptorUse,
+  isShortOfDescriptors,
+  type LoopLag,
+  raiseDescriptorLimit,
+  watchDescriptors,
+  watchLoopLag,
+} from "./process-watch.ts";
+export type { FeedSnapshot } from "./publisher-metrics.ts";
 export type { MetricRegistry } from "./registry.ts";
 export {
   createRouterMetrics,
@@ -79,5 +85,3 @@ export type {
   ProcessSnapshot,
   StoreSnapshot,
 } from "./snapshots.ts";
-export type { DevicesSnapshot } from "./write-devices.ts";
-export type { FeedSnapshot } from "./write-feed.ts";

@@ -1,17 +1,8 @@
-import type { Clock } from "../core/index.ts";
-import {
-  formatLine,
-  LOG_LEVELS,
-  type LogFields,
-  type LogFormat,
-  type LogLevel,
-} from "./log-line.ts";
-
-export { LOG_LEVELS, type LogFields, type LogFormat, type LogLevel } from "./log-line.ts";
+import { type Clock, HearthError, stringifyJson } from "../core/index.ts";
 
 /**
- * Writes lines. A message is a constant, what varies is in its fields: messages are what the flood
- * cap counts. Logging never throws because of what is logged.
+ * Writes log lines. The message is a constant and the variable parts are fields, because the flood
+ * limit counts messages. Logging never throws because of the logged values.
  */
 export interface Logger extends Disposable {
   log(level: LogLevel, message: string, fields?: LogFields): void;
@@ -19,22 +10,22 @@ export interface Logger extends Disposable {
   warn(message: string, fields?: LogFields): void;
   info(message: string, fields?: LogFields): void;
   debug(message: string, fields?: LogFields): void;
-  /** The same log; each line begins with these fields. */
+  /** Returns a logger for the same output whose lines begin with these fields. */
   child(fields: LogFields): Logger;
   setLevel(level: LogLevel): void;
-  /** Lines left out since the start. */
+  /** Lines dropped by the flood limit since the start. */
   readonly dropped: number;
-  /** Says at once what was left out and is not yet said; nothing is timed any more. */
+  /** Reports dropped lines at once and stops all timers. */
   [Symbol.dispose](): void;
 }
 
 export interface LoggerOptions {
   readonly level: LogLevel;
   readonly format: LogFormat;
-  /** Takes one line with its newline. */
+  /** Receives one line with its newline. */
   readonly write: (line: string) => void;
   readonly clock: Clock;
-  /** Lines of one message in a window; what is beyond is counted and left out. */
+  /** Maximum lines of one message per window; further ones are counted and dropped. */
   readonly burst?: number;
   readonly windowMs?: number;
 }
@@ -75,7 +66,7 @@ function loggerWith(log: CappedLog, own: LogFields): Logger {
   };
 }
 
-/** At most `burst` lines of one message in a window, of at most 512 messages. */
+/** At most `burst` lines of one message per window, for at most 512 messages. */
 class CappedLog {
   readonly #options: LoggerOptions;
   readonly #burst: number;
@@ -102,7 +93,7 @@ class CappedLog {
     if (window.lines >= this.#burst) {
       window.dropped++;
       this.dropped++;
-      this.#sweep ??= this.#options.clock.after(this.#windowMs, () => this.#tellAll());
+      this.#sweep ??= this.#options.clock.after(this.#windowMs, () => this.#reportAll());
       return;
     }
     window.lines++;
@@ -130,8 +121,8 @@ class CappedLog {
     return window;
   }
 
-  /** Says what windows that are over left out; looks again while some are not. */
-  #tellAll(): void {
+  /** Reports the drops of expired windows, and repeats while others are open. */
+  #reportAll(): void {
     this.#stopSweep();
     const nowMs = this.#options.clock.monotonicMs();
     let isWaiting = false;
@@ -140,14 +131,14 @@ class CappedLog {
       else isWaiting ||= window.dropped > 0;
     }
     if (!isWaiting) return;
-    this.#sweep = this.#options.clock.after(this.#windowMs, () => this.#tellAll());
+    this.#sweep = this.#options.clock.after(this.#windowMs, () => this.#reportAll());
   }
 
   #tell(message: string, window: Window): void {
     if (window.dropped === 0) return;
     const fields = { like: message, count: window.dropped };
     window.dropped = 0;
-    this.#put(window.level, "more lines of one kind were left out", fields);
+    this.#put(window.level, "log lines dropped", fields);
   }
 
   #stopSweep(): void {
@@ -160,4 +151,115 @@ class CappedLog {
     const time = new Date(clock.wallMs()).toISOString();
     write(`${formatLine(format, time, level, message, fields)}\n`);
   }
+}
+
+export const LOG_LEVELS = ["error", "warn", "info", "debug"] as const;
+export type LogLevel = (typeof LOG_LEVELS)[number];
+export type LogFormat = "text" | "json";
+/** Variable parts of a line, so that its message stays constant and can be counted. */
+export type LogFields = Readonly<Record<string, unknown>>;
+
+const FIELDS_MAX = 32;
+const VALUE_CHARACTERS_MAX = 1_024;
+const STACK_CHARACTERS_MAX = 4_096;
+const SECRET_NAME =
+  /(?:^|_)(?:token|secret|password|passphrase|authorization|cookie|credentials?)$/;
+const REDACTED = "[redacted]";
+const RESERVED: ReadonlySet<string> = new Set(["time", "level", "message"]);
+
+type Plain = string | number | bigint | boolean | null;
+
+/**
+ * Formats one line without its newline. The result is safe for terminals and collectors, whatever
+ * the fields contain.
+ */
+function formatLine(
+  format: LogFormat,
+  time: string,
+  level: LogLevel,
+  message: string,
+  fields: LogFields,
+): string {
+  const plain = plainFields(fields);
+  if (format === "json") return escapeControls(stringifyJson({ time, level, message, ...plain }));
+  const parts = Object.entries(plain).map(([name, value]) => ` ${name}=${shownValue(value)}`);
+  return `${time} ${level.padEnd(5)} ${escapeControls(message)}${parts.join("")}`;
+}
+
+function plainFields(fields: LogFields): Record<string, Plain> {
+  const plain: Record<string, Plain> = {};
+  for (const [name, value] of Object.entries(fields).slice(0, FIELDS_MAX)) {
+    if (value === undefined) continue;
+    const key = RESERVED.has(name) ? `${name}_` : name;
+    if (value instanceof Error) Object.assign(plain, errorFields(key, value));
+    else plain[key] = isSecret(name) ? REDACTED : plainValue(value);
+  }
+  return plain;
+}
+
+/**
+ * Code and fix of a HearthError; for other errors the source position, because they are unexpected.
+ */
+function errorFields(name: string, error: Error): Record<string, Plain> {
+  const fields: Record<string, Plain> = { [name]: cut(error.message, VALUE_CHARACTERS_MAX) };
+  if (!(error instanceof HearthError)) {
+    if (error.stack !== undefined) fields.stack = cut(error.stack, STACK_CHARACTERS_MAX);
+    return fields;
+  }
+  fields.code = error.code;
+  if (error.fix !== undefined) fields.fix = cut(error.fix, VALUE_CHARACTERS_MAX);
+  if (error.cause instanceof Error) fields.cause = cut(error.cause.message, VALUE_CHARACTERS_MAX);
+  return fields;
+}
+
+/** Matches `apiToken`, `api_token`, `api-token`, but not `block_tokens` or `token_file`. */
+function isSecret(name: string): boolean {
+  const snake = name.replace(/([a-z0-9])([A-Z])/g, "$1_$2").replaceAll("-", "_");
+  return SECRET_NAME.test(snake.toLowerCase());
+}
+
+function plainValue(value: unknown): Plain {
+  switch (typeof value) {
+    case "number":
+    case "bigint":
+    case "boolean":
+      return value;
+    case "string":
+      return cut(value, VALUE_CHARACTERS_MAX);
+    default:
+      return value === null ? null : cut(objectText(value), VALUE_CHARACTERS_MAX);
+  }
+}
+
+function objectText(value: unknown): string {
+  try {
+    return stringifyJson(value) ?? String(value);
+  } catch (error) {
+    // A value that cannot be serialized is described instead, so that logging never fails.
+    return `[${typeof value} that is not valid JSON: ${error instanceof Error ? error.message : "?"}]`;
+  }
+}
+
+/** Removes credentials inside URLs and headers, and truncates long text. */
+function cut(text: string, charactersMax: number): string {
+  const safe = text
+    .slice(0, charactersMax)
+    .replace(/\/\/[^/@\s]+:[^/@\s]*@/g, `//${REDACTED}@`)
+    .replace(/\bBearer\s+\S+/gi, `Bearer ${REDACTED}`);
+  return text.length > charactersMax ? `${safe}...` : safe;
+}
+
+function shownValue(value: Plain): string {
+  const text = String(value);
+  const isBare = typeof value !== "string" || /^[\w.:/@%+,-]+$/.test(text);
+  return isBare ? text : escapeControls(JSON.stringify(text));
+}
+
+/** Escapes characters that start a line, move the cursor or color a terminal. */
+function escapeControls(text: string): string {
+  return text.replace(
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it looks for
+    /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g,
+    (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 }

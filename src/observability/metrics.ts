@@ -8,9 +8,12 @@ import {
   RAM_FINDERS,
   TIERS,
 } from "./catalogue.ts";
-import { TRANSPORT_LABELS, type TransportLabel } from "./catalogue-peers.ts";
+import { writeControl } from "./control-metrics.ts";
+import { type DevicesSnapshot, writeDevices } from "./device-metrics.ts";
 import type { HealthCount } from "./health.ts";
-import type { PeersSnapshot } from "./peer-snapshot.ts";
+import type { PeersSnapshot } from "./peer-metrics.ts";
+import { TRANSPORT_LABELS, type TransportLabel, writePeers } from "./peer-metrics.ts";
+import { type FeedSnapshot, writePublisher } from "./publisher-metrics.ts";
 import { createRegistry, type MetricRegistry } from "./registry.ts";
 import type {
   ControlSnapshot,
@@ -19,14 +22,10 @@ import type {
   SsdSnapshot,
   StoreSnapshot,
 } from "./snapshots.ts";
-import { writeControl } from "./write-control.ts";
-import { type DevicesSnapshot, writeDevices } from "./write-devices.ts";
-import { type FeedSnapshot, writeFeed } from "./write-feed.ts";
-import { writePeers } from "./write-peers.ts";
 
-/** Everything that can be scraped. Counters that others keep are read when a scrape comes. */
+/** All metrics of an agent. Counters kept by other components are read at scrape time. */
 export interface Metrics {
-  /** One request's blocks were looked up. Cheap enough for every request. */
+  /** Records the lookup of one request's blocks. Cheap enough for every request. */
   lookedUp(tier: LookupTier, outcome: LookupOutcome, seconds: number): void;
   observeStore(read: () => StoreSnapshot): void;
   observeEngine(read: () => EngineSnapshot): void;
@@ -34,11 +33,11 @@ export interface Metrics {
   observePeers(read: () => PeersSnapshot): void;
   observeFeed(read: () => FeedSnapshot): void;
   observeDevices(read: () => DevicesSnapshot): void;
-  /** A block came from a peer, so long after it was asked for. */
+  /** Records the time from a request to a peer to the last byte of its block. */
   pulled(transport: TransportLabel, seconds: number): void;
   observeHealth(read: () => readonly HealthCount[]): void;
   observeProcess(read: () => ProcessSnapshot): void;
-  /** Callers of the API who were not let in, by the code they were told. */
+  /** Sets the source of refused API callers by error code. */
   observeApi(read: () => ReadonlyMap<ApiRefusal, number>): void;
   /** The Prometheus text format. */
   text(): Promise<string>;
@@ -64,7 +63,7 @@ export function createMetrics({ clock, version, commit }: MetricsOptions): Metri
     observeEngine: (read) => void readers.push(() => writeEngine(registry, read())),
     observeControl: (read) => void readers.push(() => writeControl(registry, read())),
     observePeers: (read) => void readers.push(() => writePeers(registry, read())),
-    observeFeed: (read) => void readers.push(() => writeFeed(registry, read())),
+    observeFeed: (read) => void readers.push(() => writePublisher(registry, read())),
     observeDevices: (read) => void readers.push(() => writeDevices(registry, read())),
     pulled: (transport, seconds) => pulls[transport](seconds),
     observeHealth: (read) => void readers.push(() => writeHealth(registry, read())),

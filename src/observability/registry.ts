@@ -5,17 +5,19 @@ import { METRICS, METRICS_OF, type MetricName, type MetricSpec } from "./catalog
 type Labels = Readonly<Record<string, string>>;
 type Handle = Counter | Gauge | Histogram;
 
-/** The metrics of one kind of process, registered; and nothing beside them. */
+/** The registered metrics of one kind of process. */
 export interface MetricRegistry {
-  /** Sets a gauge, or a counter that is kept elsewhere to what it stands at. */
+  /** Sets a gauge, or a counter whose value is kept elsewhere. */
   set(name: MetricName, value: number, labels?: Labels): void;
-  /** Forgets all series of a metric. */
+  /** Removes all series of a metric. */
   clear(name: MetricName): void;
-  /** What adds to one series of a histogram; made once, called often. */
+  /**
+   * Returns a function that adds to one series of a histogram. Create it once and call it often.
+   */
   observer(name: MetricName, labels: Labels): (value: number) => void;
   /**
-   * What a scrape gets: `refresh` first, then all metrics, in slices of the event loop. Scrapes
-   * that come while one is under way share it.
+   * The result of a scrape: calls `refresh`, then formats all metrics in slices of the event loop.
+   * Concurrent scrapes share one result.
    */
   text(refresh: () => void): Promise<string>;
   readonly contentType: string;
@@ -86,15 +88,14 @@ function register(spec: MetricSpec, registry: Registry): Handle {
   }
 }
 
-/** prom-client's counters only go up by steps; the one kept elsewhere has the truth. */
+/** prom-client's counters can only be incremented, but the value is kept elsewhere. */
 function setCounter(counter: Counter, labels: Labels, value: number): void {
   counter.remove(labels);
   counter.inc(labels, value);
 }
 
 /**
- * Holds the number of series where the catalogue says it is. An empty list takes one value of any
- * kind.
+ * Limits the number of series to that in the catalogue. An empty list allows one value of any kind.
  */
 function checkLabels(spec: MetricSpec, labels: Labels): void {
   for (const [label, value] of Object.entries(labels)) {

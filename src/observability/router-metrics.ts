@@ -7,7 +7,7 @@ import {
   type EndReasonLabel,
   FILTER_REASONS,
   type FilterReasonLabel,
-  INTAKE_EVENTS,
+  INGEST_EVENTS,
   RESYNCS,
   ROUTE_OUTCOMES,
   ROUTER_TIERS,
@@ -19,7 +19,7 @@ import { writeHealth, writeProcess } from "./metrics.ts";
 import { createRegistry, type MetricRegistry } from "./registry.ts";
 import type { ProcessSnapshot } from "./snapshots.ts";
 
-/** A decision that counts as load, in tokens. */
+/** Tokens of a decision that counts as load. */
 export interface RoutedTokens {
   readonly prompt: number;
   readonly device: number;
@@ -27,10 +27,10 @@ export interface RoutedTokens {
   readonly disk: number;
 }
 
-/** One for each worker: why it was no candidate; null where it was one. */
+/** For each worker, why it was filtered out; null for a candidate. */
 type Reasons = readonly (FilterReasonLabel | null)[];
 
-/** What a router counts anyway, read when a scrape comes. */
+/** Counters kept by the router, read at scrape time. */
 export interface RouterSnapshot {
   readonly workers: Readonly<Record<(typeof WORKER_STATES)[number], number>>;
   readonly known: number;
@@ -41,18 +41,18 @@ export interface RouterSnapshot {
     readonly bytes: number;
     readonly forgotten: number;
   };
-  /** Null where no events come. */
+  /** Null without KV events. */
   readonly events: {
-    readonly kinds: Readonly<Record<(typeof INTAKE_EVENTS)[number], number>>;
+    readonly kinds: Readonly<Record<(typeof INGEST_EVENTS)[number], number>>;
     readonly resyncs: Readonly<Record<(typeof RESYNCS)[number], number>>;
   } | null;
 }
 
-/** Everything that can be scraped of a router. */
+/** All metrics of a router. */
 export interface RouterMetrics {
-  /** One request for a worker was answered. */
+  /** Counts one answered routing request. */
   answered(outcome: RouteOutcomeLabel, seconds: number): void;
-  /** Of one that counts as load from now on. */
+  /** Counts a request that now counts as load. */
   routed(tokens: RoutedTokens, by: DecidedByLabel, reasons: Reasons): void;
   waiting(requests: number): void;
   ended(why: EndReasonLabel): void;
@@ -60,11 +60,13 @@ export interface RouterMetrics {
   observeHealth(read: () => readonly HealthCount[]): void;
   observeProcess(read: () => ProcessSnapshot): void;
   observeApi(read: () => ReadonlyMap<ApiRefusal, number>): void;
-  /** For parts with metrics of their own: told to write them when a scrape comes. */
+  /** Adds a part with metrics of its own: `write` is called at each scrape. */
   observe(write: (registry: MetricRegistry) => void): void;
-  /** Adds to one series of a histogram; made once, called often. */
+  /**
+   * Returns a function that adds to one series of a histogram. Create it once and call it often.
+   */
   observer: MetricRegistry["observer"];
-  /** Share of prompt tokens of the last five minutes that were cached; 0 where there are none. */
+  /** Share of prompt tokens that were cached in the last five minutes; 0 without requests. */
   hitRatio(): number;
   /** The Prometheus text format. */
   text(): Promise<string>;
@@ -158,7 +160,7 @@ class RouterCounts {
 const SLICE_MS = 10_000;
 const SLICES = 30;
 
-/** Tokens asked and cached in the last five minutes, in slices of ten seconds. */
+/** Requested and cached tokens of the last five minutes, in slices of ten seconds. */
 class RecentRatio {
   readonly #clock: Clock;
   readonly #asked = new Float64Array(SLICES);
@@ -207,6 +209,6 @@ function writeRouter(registry: MetricRegistry, router: RouterSnapshot): void {
   registry.set("routerIndexBytes", index.bytes);
   registry.set("routerForgotten", index.forgotten);
   if (events === null) return;
-  for (const kind of INTAKE_EVENTS) registry.set("routerEvents", events.kinds[kind], { kind });
+  for (const kind of INGEST_EVENTS) registry.set("routerEvents", events.kinds[kind], { kind });
   for (const kind of RESYNCS) registry.set("routerResyncs", events.resyncs[kind], { kind });
 }

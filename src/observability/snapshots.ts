@@ -1,12 +1,12 @@
 import type { RAM_FINDERS } from "./catalogue.ts";
-import type { BUS_ANSWERS } from "./catalogue-control.ts";
-import type { LoopLag } from "./loop-lag.ts";
+import type { BUS_ANSWERS } from "./control-metrics.ts";
+import type { LoopLag } from "./process-watch.ts";
 
 type BusAnswer = (typeof BUS_ANSWERS)[number];
 
 /**
- * What the parts of the agent tell metrics when they are scraped. The shapes are what those parts
- * count anyway; nothing is counted twice.
+ * Values that the agent's components report at scrape time. The shapes match the components' own
+ * counters, so that each value is counted once.
  */
 
 interface TierUse {
@@ -24,7 +24,7 @@ export interface StoreSnapshot {
     readonly lockedBytes: number;
   };
   readonly table: { readonly blocks: number; readonly capacity: number };
-  /** Looks at blocks in RAM, since the start. */
+  /** Checksum verifications of blocks in RAM since the start. */
   readonly checks: {
     readonly damaged: Readonly<Record<(typeof RAM_FINDERS)[number], number>>;
     readonly falseReports: number;
@@ -53,7 +53,7 @@ export interface StoreSnapshot {
   };
 }
 
-/** The SSD tier, where there is one. */
+/** The SSD tier, if there is one. */
 export interface SsdSnapshot {
   readonly usedBytes: number;
   readonly capacityBytes: number;
@@ -105,7 +105,7 @@ export interface EngineSnapshot {
   };
 }
 
-/** Frames of one operation that were answered with one status. */
+/** Number of frames with one operation and one status. */
 export interface FrameCount {
   readonly operation: string;
   readonly status: string;
@@ -117,7 +117,7 @@ export interface ProcessSnapshot {
   readonly logLinesDropped: number;
 }
 
-/** Holds, commands and the bus. Counters since the start. */
+/** Pins, leases, commands and the bus. Counters since the start. */
 export interface ControlSnapshot {
   readonly holds: Readonly<Record<"pin" | "retain" | "lease", HoldUse>> & {
     readonly relieved: number;
@@ -132,7 +132,7 @@ export interface ControlSnapshot {
     readonly status: string;
     readonly count: number;
   }[];
-  /** By the word with which the receipt's reason begins. */
+  /** By the code at the start of the receipt's reason. */
   readonly refused: Readonly<Record<string, number>>;
   readonly duplicates: number;
   readonly running: number;
@@ -149,7 +149,7 @@ export interface ControlSnapshot {
     readonly droppedMessages: number;
     readonly queuedMessages: number;
     readonly answers: Readonly<Record<BusAnswer, number>>;
-    /** Null where commands come as they are published. */
+    /** Null without a command stream. */
     readonly stream: {
       readonly status: string;
       readonly handled: number;

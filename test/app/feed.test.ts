@@ -14,7 +14,7 @@ import {
 } from "../../src/events/index.ts";
 import { ZmqPublisher } from "../../src/events/publishing/index.ts";
 import { basics } from "../bus/bus-bench.ts";
-import { Consumer, digestsOf } from "../events/publishing/consumer.ts";
+import { Consumer, digestsOf } from "../events/publishing/publishing-kit.ts";
 import { ask, collect } from "../events/zmtp/support.ts";
 import { chain } from "../store/names.ts";
 import { describeNats, NatsServer, waitFor, withTempDir } from "../support/index.ts";

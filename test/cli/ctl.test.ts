@@ -197,7 +197,7 @@ describe("no receipt", () => {
     await agent[Symbol.asyncDispose]();
     const { code, out, err } = await ctl(agent, "pin", "1", "--deadline", "2s");
     expect({ code, out }).toEqual({ code: 8, out: "" });
-    expect(err).toContain(`hearth ctl pin: nobody answers at ${agent.url}`);
+    expect(err).toContain(`hearth ctl pin: no connection to ${agent.url}`);
   });
 
   test("no answer in time: how to find out", async () => {
@@ -205,7 +205,7 @@ describe("no receipt", () => {
     const { code, err } = await ctl(agent, "pin", "1", "--deadline", "200ms", "--id", "x");
     expect(code).toBe(8);
     expect(err).toBe(
-      `hearth ctl pin: ${agent.url} does not answer within 200ms; it may have been carried out: ` +
+      `hearth ctl pin: ${agent.url} did not answer within 200ms; it may have been carried out: ` +
         "with --id x the same command again finds out\n",
     );
   });

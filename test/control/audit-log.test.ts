@@ -184,7 +184,7 @@ describe("the audit log", () => {
       clock.advance(2_000);
       await ended;
       expect(audit.dropped).toBe(6);
-      expect(audit.failure).toBe("the disk does not answer");
+      expect(audit.failure).toBe("the disk does not respond");
       expect(said.join()).toContain("lines=6");
       // The thread that writes is let go.
       let bytes = 0;
@@ -202,7 +202,7 @@ describe("the audit log", () => {
       const { audit } = opened(path, { bytesMax: 2 ** 30 });
       for (let n = 0; n < 100; n++) audit.write({ n, words: "x".repeat(100_000) });
       expect(audit.dropped).toBeGreaterThan(50);
-      expect(audit.failure).toEndWith("bytes wait for the disk");
+      expect(audit.failure).toEndWith("bytes are waiting for the disk");
       await audit[Symbol.asyncDispose]();
       expect(numbersIn(path).length).toBe(100 - audit.dropped);
       audit.write({ n: 1 });

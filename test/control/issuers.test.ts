@@ -94,7 +94,7 @@ describe("an issuer that has to prove its name", () => {
     kit.issuers = [bound("router-1", "operate", null), bound("ops", "purge", newKey())];
     for (const issuer of ["router-1", "ops"]) {
       const { reason } = await kit.send({ ...PIN, issuer, epoch: 2n ** 40n }, NATS);
-      expect(reason).toStartWith(`unproven: ${issuer} has to prove its name (control.issuers)`);
+      expect(reason).toStartWith(`unproven: ${issuer} must prove its name (control.issuers)`);
     }
     expect(await kit.word({ ...PIN, epoch: 1 }, ON_SUBJECT)).toBe("ok");
     // The engine plane and tokens have accounts of their own.

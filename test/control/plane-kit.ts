@@ -7,12 +7,25 @@ import {
   type Receipt,
   type Sender,
 } from "../../src/control/index.ts";
-import { stringifyJson } from "../../src/core/index.ts";
+import {
+  type BlockName,
+  type BlockResult,
+  type CommandOutcome,
+  countOutcomes,
+  stringifyJson,
+} from "../../src/core/index.ts";
 import { EventLog } from "../../src/observability/activity/index.ts";
 import { createLogger } from "../../src/observability/index.ts";
 import type { HoldLedger, LedgerContents } from "../../src/store/index/index.ts";
+import type {
+  GpuSink,
+  Grant,
+  Lifecycle,
+  LifecycleReport,
+  OnProgress,
+  Remember,
+} from "../../src/store/index.ts";
 import { ManualClock } from "../support/index.ts";
-import { FakeLifecycle } from "./fake-lifecycle.ts";
 
 export const LIMITS: ControlLimits = {
   commandsPerSecond: 1_000,
@@ -157,3 +170,170 @@ export class FakeLedger implements HoldLedger {
     });
   }
 }
+
+type Step = "remember" | "done";
+
+/** One operation that waits until the test lets it go on. */
+interface Held {
+  readonly name: string;
+  /** Changes holds, as far as it does that; the operation goes on. */
+  apply(): void;
+  finish(): void;
+  fail(error: Error): void;
+  progress(doneBlocks: number): void;
+}
+
+/**
+ * Holds as they are counted: literally, by owner and block. Every block but those named in
+ * `missing` is there. Operations end at once unless `isHolding`.
+ */
+class FakeLifecycle implements Lifecycle {
+  readonly pins = new Map<string, number>();
+  readonly calls: string[] = [];
+  readonly held: Held[] = [];
+  readonly missing = new Set<string>();
+  /** What the callers of `pause`, `renewLease` and `markTransient` might delete. */
+  readonly grants: Grant[] = [];
+  isHolding = false;
+  /** Says with each change what its report will be; with `disappoints` another one comes. */
+  foresees = false;
+  disappoints = false;
+  /** Signals of long operations. */
+  readonly signals: AbortSignal[] = [];
+  /** Sees each change of holds, before `remember`. */
+  onChange: () => void = () => undefined;
+
+  pin(
+    blocks: readonly BlockName[],
+    o: { owner: string; ttlMs: number | null; remember?: Remember },
+  ) {
+    return this.#run(`pin ${o.owner} ttl=${o.ttlMs}`, blocks, o.remember, (key) => {
+      if (this.missing.has(key)) return "missing";
+      this.#count(`${o.owner}/${key}`, 1);
+      return "done";
+    });
+  }
+
+  unpin(blocks: readonly BlockName[], o: { owner: string; remember?: Remember }) {
+    return this.#run(`unpin ${o.owner}`, blocks, o.remember, (key) => {
+      if ((this.pins.get(`${o.owner}/${key}`) ?? 0) === 0) return "already";
+      this.#count(`${o.owner}/${key}`, -1);
+      return "done";
+    });
+  }
+
+  retain(
+    blocks: readonly BlockName[],
+    o: { owner: string; priority: number; idleMs: number | null; remember?: Remember },
+  ) {
+    const name = `retain ${o.owner} ${o.priority} idle=${o.idleMs}`;
+    return this.#run(name, blocks, o.remember, () => "done");
+  }
+
+  prune(after: BlockName, _origin: unknown, o: { onProgress?: OnProgress; signal?: AbortSignal }) {
+    return this.#run("prune", [after], undefined, () => "done", o);
+  }
+
+  markTransient(
+    blocks: readonly BlockName[],
+    _origin: unknown,
+    o: { grant: Grant; remember?: Remember },
+  ) {
+    this.grants.push(o.grant);
+    return this.#run("mark", blocks, o.remember, () => "done");
+  }
+
+  purgeTransient(blocks: readonly BlockName[], _origin: unknown, o: { remember?: Remember } = {}) {
+    return this.#run("purge", blocks, o.remember, () => "done");
+  }
+
+  pause(
+    blocks: readonly BlockName[],
+    o: { lease: string; owner: string; ttlMs: number | null; grant: Grant; remember?: Remember },
+  ) {
+    this.grants.push(o.grant);
+    const name = `pause ${o.lease} ${o.owner} ttl=${o.ttlMs}`;
+    const isThere = (key: string) => !this.missing.has(key);
+    const ttlMs = blocks.some(({ given }) => isThere(String(given)))
+      ? (o.ttlMs ?? 86_400_000)
+      : null;
+    const outcome = (key: string) => (isThere(key) ? "done" : "missing");
+    return this.#run(name, blocks, o.remember, outcome, {}, ttlMs);
+  }
+
+  renewLease(lease: string, ttlMs: number, o: { grant: Grant; remember?: Remember }) {
+    this.grants.push(o.grant);
+    return this.#run(`renew ${lease} ${ttlMs}`, ONE, o.remember, () => "done", {}, ttlMs);
+  }
+
+  revokeLease(lease: string, _origin: unknown, o: { remember?: Remember } = {}) {
+    const isThere = !this.missing.has(lease);
+    return this.#run(`revoke ${lease}`, ONE, o.remember, () => (isThere ? "done" : "missing"));
+  }
+
+  warm(
+    blocks: readonly BlockName[],
+    o: {
+      target: string;
+      sources: readonly string[];
+      onProgress?: OnProgress;
+      signal?: AbortSignal;
+    },
+  ) {
+    const name = `warm ${o.target} from=${o.sources.join("+")}`;
+    return this.#run(name, blocks, undefined, () => "done", o);
+  }
+
+  flush() {
+    return this.#run("flush", [], undefined, () => "done");
+  }
+
+  setGpuSink(_sink: GpuSink | null): void {}
+
+  #count(key: string, by: number): void {
+    this.pins.set(key, (this.pins.get(key) ?? 0) + by);
+  }
+
+  #run(
+    name: string,
+    blocks: readonly BlockName[],
+    remember: Remember | undefined,
+    change: (key: string) => CommandOutcome,
+    long: { onProgress?: OnProgress; signal?: AbortSignal } = {},
+    ttlMs: number | null = null,
+  ): Promise<LifecycleReport> {
+    this.calls.push(name);
+    if (long.signal) this.signals.push(long.signal);
+    let results: BlockResult[] | null = null;
+    let expected: LifecycleReport | undefined;
+    const made = (): LifecycleReport => {
+      const counts = countOutcomes(results!);
+      return { results: results!, counts, held: [], bytes: 0, figures: null, ttlMs, durable: true };
+    };
+    const take = (step: Step) => {
+      if (results !== null) return;
+      results = blocks.map(({ given }) => ({ outcome: change(given.toString()) }));
+      this.onChange();
+      if (this.foresees) expected = made();
+      if (step === "remember" || remember) remember?.(results, expected);
+    };
+    const report = (): LifecycleReport => {
+      take("done");
+      if (this.disappoints) return { ...made(), durable: false };
+      return expected ?? made();
+    };
+    if (!this.isHolding) return Promise.resolve(report());
+    return new Promise((resolve, reject) => {
+      this.held.push({
+        name,
+        apply: () => take("remember"),
+        finish: () => resolve(report()),
+        fail: reject,
+        progress: (doneBlocks) =>
+          long.onProgress?.({ doneBlocks, doneBytes: doneBlocks * 4096, totalBlocks: 100 }),
+      });
+    });
+  }
+}
+
+const ONE: readonly BlockName[] = [{ kind: "hash", given: 0, lo: 0, hi: 0 }];

@@ -1,6 +1,10 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { yieldToLoop } from "../../src/core/index.ts";
+import { decodeReceipt, encodeReceipt, JSON_TYPE, MSGPACK_TYPE } from "../../src/control/index.ts";
+import { countOutcomes, systemClock, yieldToLoop } from "../../src/core/index.ts";
+import { openHoldLedger } from "../../src/store/index/index.ts";
+import type { HeldBlock } from "../../src/store/index.ts";
+import { withTempDir } from "../support/index.ts";
 import { FakeLedger, LIMITS, PlaneKit } from "./plane-kit.ts";
 
 const PIN = { type: "Cache", block_hashes: [1, 2], pin: true };
@@ -360,4 +364,69 @@ describe("across a restart", () => {
       { seed: 83, numRuns: 200 },
     );
   });
+});
+
+const MIXED_PIN = { type: "Cache", block_hashes: [-1n, "zz"], pin: true };
+const MACHINE = "0123456789abcdef0123456789abcdef";
+
+async function opened(folder: string, incarnation: bigint) {
+  const owner = { worker: "w1", machine: MACHINE };
+  return openHoldLedger({ folder, incarnation, owner, clock: systemClock });
+}
+
+describe("commands in a ledger on disk", () => {
+  test("are known after a restart, with their receipts and numbers", async () => {
+    await withTempDir(async (folder) => {
+      const command = { ...MIXED_PIN, id: "c-1", issuer: "router é", epoch: 2n ** 40n };
+      const before = await opened(folder, 1n);
+      const kit = new PlaneKit(before);
+      const first = await kit.send({ ...command, seq: 2n ** 40n - 1n });
+      // Committed when it was answered: nothing is left to be written at the end.
+      expect(before.state.pending).toBe(0);
+      await before[Symbol.asyncDispose]();
+
+      const after = await opened(folder, 2n);
+      const restarted = new PlaneKit(after);
+      const again = await restarted.send({ ...command, seq: 2n ** 40n - 1n });
+      expect(again).toEqual({ ...first, duplicate: true });
+      expect(again.blocks[0]!.block).toBe(-1);
+      expect(await restarted.word({ ...command, id: "c-2", seq: 2n ** 40n - 1n })).toBe("stale");
+      expect(await restarted.word({ ...command, id: "c-2", seq: 2n ** 40n })).toBe("partial");
+      expect(await restarted.word({ ...command, id: "c-3", epoch: 7 })).toBe("fenced");
+      expect(restarted.lifecycle.calls).toHaveLength(1);
+      await after[Symbol.asyncDispose]();
+    });
+  });
+});
+
+test("a revocation lists the blocks of the lease, the first 1,000", async () => {
+  const kit = new PlaneKit();
+  const by = [{ kind: "pin", owner: "o" }] as const;
+  const results: HeldBlock[] = Array.from({ length: 1_200 }, (_, at) => ({
+    ...(at === 1 ? { outcome: "held", by } : { outcome: "done" }),
+    ...{ digest: `${at}`.padStart(64, "0"), layer: at },
+  }));
+  kit.lifecycle.revokeLease = async () => ({
+    ...{ results, counts: countOutcomes(results), held: [], bytes: 9, durable: true },
+    ...{ figures: null, ttlMs: null },
+  });
+  const receipt = await kit.send({ type: "RevokeLease", lease_id: "l" });
+  expect(receipt).toMatchObject({ status: "partial", counts: { done: 1_199, held: 1 } });
+  expect(receipt.blocks).toHaveLength(1_000);
+  expect(receipt.blocks_left_out).toBe(200);
+  for (const type of [JSON_TYPE, MSGPACK_TYPE] as const) {
+    const read = decodeReceipt(encodeReceipt(receipt, type), type)!;
+    expect(read.blocks.slice(0, 3)).toEqual([
+      { block: "0".repeat(64), outcome: "done", layer: 0 },
+      { block: `${"0".repeat(63)}1`, outcome: "held", layer: 1, by: [...by] },
+      { block: `${"0".repeat(63)}2`, outcome: "done", layer: 2 },
+    ]);
+  }
+  // Of a lease that is not there no block is listed.
+  kit.lifecycle.revokeLease = async () => ({
+    ...{ results: [{ outcome: "missing" }], counts: countOutcomes([{ outcome: "missing" }]) },
+    ...{ held: [], bytes: 0, durable: false, figures: null, ttlMs: null },
+  });
+  const missing = await kit.send({ type: "RevokeLease", lease_id: "l" });
+  expect(missing).toMatchObject({ status: "partial", blocks: [], counts: { missing: 1 } });
 });

@@ -20,7 +20,7 @@ import {
   xxh3,
   xxh3Literal,
 } from "../../src/events/index.ts";
-import { hex, pack } from "./support.ts";
+import { hex, pack } from "./examples.ts";
 
 /** Vectors of Dynamo's hashes and messages. */
 

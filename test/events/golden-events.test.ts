@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { decodeEngineBatch, type EngineEvent, encodeEngineBatch } from "../../src/events/index.ts";
-import { hex, pack } from "./support.ts";
+import { hex, pack } from "./examples.ts";
 
 /** The examples of vLLM's and SGLang's batches that the two engines' formats are held to. */
 

@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import { Decoder } from "@msgpack/msgpack";
 import fc from "fast-check";
-import { MsgpackReader, MsgpackWriter, Unreadable } from "../../src/events/msgpack/index.ts";
-import { pack } from "./support.ts";
+import { MsgpackReader, MsgpackWriter, Unreadable } from "../../src/events/msgpack.ts";
+import { pack } from "./examples.ts";
 
 const integer = fc.oneof(
   fc.integer({ min: -200, max: 300 }).map(BigInt),

@@ -7,10 +7,12 @@ import {
   decodeAnswer,
   decodeQuestion,
   decodeResidencyMessage,
+  decodeStoredSnapshot,
   encodeAnswer,
   encodeBatch,
   encodeHeartbeat,
   encodeQuestion,
+  encodeStoredSnapshot,
   eventsSubject,
   fitRange,
   liveBlocksMax,
@@ -18,12 +20,91 @@ import {
   type ResidencyAnswer,
   type ResidencyQuestion,
   type ResidencyRun,
+  type ResidencySnapshotPart,
   snapshotParts,
   splitBatch,
   splitChange,
 } from "../../src/events/index.ts";
-import type { ResidencyBatch, ResidencyChange } from "../../src/observability/activity/index.ts";
-import { batch, change, heartbeat, run, source, u64 } from "./arbitraries.ts";
+import {
+  type KeySpace,
+  RESIDENCY_TIERS,
+  type ResidencyBatch,
+  type ResidencyChange,
+  type ResidencyHeartbeat,
+  type ResidencySource,
+} from "../../src/observability/activity/index.ts";
+
+const u64 = fc.bigInt({ min: 0n, max: (1n << 64n) - 1n });
+const sequence = fc.integer({ min: 1, max: 2 ** 40 });
+const tier = fc.constantFrom(...RESIDENCY_TIERS);
+const parent = fc.option(u64);
+
+const hashes = fc
+  .array(u64, { minLength: 0, maxLength: 20 })
+  .map((list) => BigUint64Array.from(list));
+
+const source: fc.Arbitrary<ResidencySource> = fc.record({
+  worker: fc.stringMatching(/^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/).map((name) => name as WorkerId),
+  rank: fc.integer({ min: 0, max: 65_535 }),
+  incarnation: fc.bigInt({ min: 1n, max: (1n << 64n) - 1n }),
+});
+
+const stored: fc.Arbitrary<ResidencyChange> = fc
+  .record({ tier, parent, hashes, hasTokens: fc.boolean() })
+  .map(({ hasTokens, ...rest }) => ({
+    kind: "stored" as const,
+    ...rest,
+    tokenHashes: hasTokens || rest.hashes.length === 0 ? rest.hashes.map((it) => ~it) : null,
+  }));
+
+const change: fc.Arbitrary<ResidencyChange> = fc.oneof(
+  stored,
+  fc.record({ kind: fc.constant("removed" as const), tier, hashes }),
+  fc.record({ kind: fc.constant("cleared" as const), tier: fc.option(tier) }),
+);
+
+const batch: fc.Arbitrary<ResidencyBatch> = fc.record({
+  source,
+  firstSequence: sequence,
+  changes: fc.array(change, { minLength: 1, maxLength: 12 }),
+});
+
+const text = fc.string({ unit: "grapheme", maxLength: 40 });
+const space: fc.Arbitrary<KeySpace> = fc.oneof(
+  fc.record({
+    kind: fc.constant("tokens" as const),
+    model: text,
+    blockTokens: fc.integer({ min: 1, max: 4_096 }),
+  }),
+  fc.record({
+    kind: fc.constant("blocks" as const),
+    model: text,
+    blockTokens: fc.integer({ min: 1, max: 4_096 }),
+    namespaceKey: fc.uint8Array({ minLength: 32, maxLength: 32 }),
+  }),
+  fc.record({
+    kind: fc.constant("blocks" as const),
+    model: text,
+    blockTokens: fc.integer({ min: 1, max: 4_096 }),
+    namespaceKey: fc.uint8Array({ minLength: 32, maxLength: 32 }),
+    chain: text,
+  }),
+);
+
+const digest = fc.record({ blocks: fc.integer({ min: 0, max: 2 ** 40 }), mix: u64 });
+
+const heartbeat: fc.Arbitrary<ResidencyHeartbeat> = fc.record({
+  source,
+  lastSequence: fc.integer({ min: 0, max: 2 ** 40 }),
+  mode: fc.constantFrom("ring" as const, "stream" as const),
+  everyMs: fc.integer({ min: 50, max: 300_000 }),
+  spaces: fc.array(space, { maxLength: 4 }),
+  digests: fc.tuple(digest, digest, digest),
+  isDeviceKnown: fc.boolean(),
+  isClosing: fc.boolean(),
+});
+
+const run: fc.Arbitrary<ResidencyRun> = fc.record({ tier, parent, hashes });
 
 const WALL_MS = 1_700_000_000_123;
 const SOURCE = { worker: "w-1" as WorkerId, rank: 3, incarnation: 77n };
@@ -277,4 +358,42 @@ describe("what is too large", () => {
   test("nothing held is one empty part", () => {
     expect([...snapshotParts([], 65_536)]).toEqual([[]]);
   });
+});
+
+const storedSource = { worker: "w1" as WorkerId, rank: 0, incarnation: 7n };
+
+function partsOf(count: number): ResidencySnapshotPart[] {
+  return Array.from({ length: count }, (_, part) => ({
+    ...{ kind: "snapshot", source: storedSource, snapshot: 3n, sequence: 42, part },
+    isLast: part === count - 1,
+    isDeviceKnown: false,
+    runs: [{ tier: "host", parent: 5n, hashes: new BigUint64Array([BigInt(part), 9n]) }],
+  }));
+}
+
+test("a snapshot is one object, and comes back in its parts", async () => {
+  for (const count of [1, 2, 5]) {
+    const parts = partsOf(count);
+    const read = decodeStoredSnapshot(await encodeStoredSnapshot(parts));
+    expect(read).toEqual({ ok: true, value: parts as never });
+  }
+});
+
+test("what is no whole snapshot is refused, wherever it ends or differs", async () => {
+  const parts = partsOf(3);
+  const bytes = await encodeStoredSnapshot(parts);
+  for (let length = 0; length < bytes.length; length++) {
+    expect(decodeStoredSnapshot(bytes.subarray(0, length)).ok).toBe(false);
+  }
+  const [first, second, third] = parts as [ResidencySnapshotPart, ...ResidencySnapshotPart[]];
+  const others: ResidencySnapshotPart[][] = [
+    [second!, third!],
+    [first, third!],
+    [first, { ...second!, snapshot: 4n }, third!],
+    [first, { ...second!, sequence: 43 }, third!],
+    [first, { ...second!, source: { ...storedSource, incarnation: 8n } }, third!],
+    [...parts, { ...third!, part: 3 }],
+  ];
+  for (const list of others)
+    expect(decodeStoredSnapshot(await encodeStoredSnapshot(list)).ok).toBe(false);
 });

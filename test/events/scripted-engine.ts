@@ -2,7 +2,7 @@ import { seededRandom, systemClock } from "../../src/core/index.ts";
 import {
   type EngineEvent,
   EngineFeed,
-  type EngineFeedOptions,
+  type EngineIngestOptions,
   encodeEngineBatch,
   type FeedChange,
   localHashes,
@@ -89,7 +89,7 @@ export async function engine(
 
 /** What the changes come to: sequence hashes on the device. */
 export function follow(
-  options: Pick<EngineFeedOptions, "endpoint" | "replayEndpoint"> & Partial<EngineFeedOptions>,
+  options: Pick<EngineIngestOptions, "endpoint" | "replayEndpoint"> & Partial<EngineIngestOptions>,
 ) {
   const held = new Set<bigint>();
   const state = {

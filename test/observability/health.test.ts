@@ -50,7 +50,7 @@ describe("each code", () => {
         { level: severity, message: meaning, fields: { code, details: "as seen", fix } },
         {
           level: "info",
-          message: "what was the matter is over",
+          message: "health problem resolved",
           fields: { code, seconds: 2.5 },
         },
       ]);

@@ -1,7 +1,12 @@
 import { describe, expect, test } from "bun:test";
-import { HearthError } from "../../src/core/index.ts";
-import { createLogger, type Logger, type LoggerOptions } from "../../src/observability/index.ts";
-import { ManualClock } from "../support/index.ts";
+import { HearthError, systemClock, TurnBudget } from "../../src/core/index.ts";
+import {
+  createLogger,
+  type Logger,
+  type LoggerOptions,
+  watchLoopLag,
+} from "../../src/observability/index.ts";
+import { ManualClock, waitFor } from "../support/index.ts";
 
 interface Recorded {
   readonly logger: Logger;
@@ -155,4 +160,17 @@ describe("a flood", () => {
     expect(lines.at(-1)).toContain("count=1");
     expect(clock.pending).toBe(0);
   });
+});
+
+test("work that no source announced counts as a long turn", async () => {
+  const turns = new TurnBudget();
+  using lag = watchLoopLag(systemClock, turns);
+  await waitFor(() => turns.stats.turns > 2);
+  const before = { announced: turns.stats.longTurns, all: lag.longTurns };
+  setTimeout(() => {
+    const endMs = performance.now() + 80;
+    while (performance.now() < endMs);
+  }, 0);
+  await waitFor(() => lag.longestTurnSeconds() > 0.05);
+  expect(lag.longTurns - before.all).toBeGreaterThan(turns.stats.longTurns - before.announced);
 });

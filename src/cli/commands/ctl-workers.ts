@@ -33,7 +33,7 @@ export const command = defineCommand({
       })),
       flags.json,
     );
-    if (found.length === 0) io.err.write("hearth ctl workers: no worker answers discovery\n");
+    if (found.length === 0) io.err.write("hearth ctl workers: no worker answered discovery\n");
     return found.length === 0 ? "noAnswer" : "ok";
   },
 });

@@ -1,5 +1,12 @@
-import type { Bus, BusMessage, PublishOutcome } from "../../bus/index.ts";
-import { type Clock, HearthError, type Random, sleep } from "../../core/index.ts";
+import type { Bus, BusMessage, PublishOutcome, Subscription } from "../../bus/index.ts";
+import {
+  type Clock,
+  HearthError,
+  type Json,
+  parseJson,
+  type Random,
+  sleep,
+} from "../../core/index.ts";
 import {
   ALL_WORKERS,
   BROADCAST_SUBJECT,
@@ -7,49 +14,54 @@ import {
   issuerSubject,
   REPLY_HEADER,
   type Receipt,
+  SERVICE_NAME,
 } from "../index.ts";
-import { unlessAborted } from "./abort.ts";
-import type {
-  BroadcastResult,
-  ControlClient,
-  FoundWorker,
-  SendOptions,
-  SendResult,
-  WireCommand,
+import {
+  abortFault,
+  absentMs,
+  type BroadcastResult,
+  type ControlClient,
+  commandSubject,
+  type FoundWorker,
+  identified,
+  isNoBroadcast,
+  isUnread,
+  PROGRESS_MS,
+  randomHex,
+  type SendOptions,
+  type SendResult,
+  tryMs,
+  unlessAborted,
+  type Wire,
+  type WireCommand,
 } from "./control-client.ts";
-import { findWorkers } from "./discovery.ts";
-import { identified } from "./envelope.ts";
-import { Inbox, type Mailbox } from "./inbox.ts";
-import { absentMs, PROGRESS_MS, tryMs } from "./patience.ts";
 import { broadcastParts, sendParts, splitCommand } from "./split-command.ts";
-import { commandSubject } from "./subjects.ts";
-import { isNoBroadcast, isUnread, type Wire } from "./wire.ts";
 
 const DEADLINE_MS = 30_000;
-/** Time in which a broker says that nobody listens. */
+/** Time within which a broker reports that a subject has no subscriber. */
 const LAST_TRY_MS = 100;
 const DISCOVERY_MS = 1_000;
-/** Of a broadcast's deadline: then those that are silent are asked one by one. */
+/** Share of a broadcast's deadline after which silent workers are addressed one by one. */
 const BROADCAST_SHARE = 1 / 3;
 const BROADCAST_MS_MAX = 2_000;
 
 export interface BusClientOptions {
   readonly bus: Bus;
-  /** Closes the bus with the client. */
+  /** Close the bus with the client. */
   readonly ownsBus: boolean;
   readonly clock: Clock;
   readonly random: Random;
   readonly issuer: string | null;
   readonly wire: Wire;
-  /** Whose subjects commands are published on; null: those that all share. */
+  /** Issuer whose subjects commands are published on; null: the shared subjects. */
   readonly subjectIssuer: string | null;
 }
 
-/** What one wait needs, whoever waits. */
+/** Parameters of one wait for an answer. */
 interface Wait {
   readonly data: Uint8Array;
   readonly endMs: number;
-  /** When to give up as long as there was nobody. */
+  /** End of the wait while no worker is connected. */
   readonly absentEndMs: number;
   readonly signal: AbortSignal | undefined;
   readonly onProgress: (receipt: Receipt) => void;
@@ -107,7 +119,7 @@ export class BusControlClient implements ControlClient {
       note(receipt);
       return found.length > 0 && missing.size === 0;
     });
-    // What workers do not take from a broadcast, the silent ones are not to get in another way.
+    // If workers do not accept the command by broadcast, silent workers must not get it directly.
     const silent = [...receipts.values()].some(isNoBroadcast) ? [] : [...missing];
     const answers = silent.map(async (id) => {
       const result = await this.#ask(id, wait, true);
@@ -115,7 +127,7 @@ export class BusControlClient implements ControlClient {
     });
     await Promise.all(answers);
     const byName = (a: Receipt, b: Receipt) => (a.worker_id < b.worker_id ? -1 : 1);
-    const why = receipts.size + missing.size === 0 ? "no worker answers discovery" : null;
+    const why = receipts.size + missing.size === 0 ? "no worker answered discovery" : null;
     return { receipts: [...receipts.values()].sort(byName), silent: [...missing].sort(), why };
   }
 
@@ -160,8 +172,8 @@ export class BusControlClient implements ControlClient {
   }
 
   /**
-   * Sends it to one worker until it answers or the deadline is there. `mayBeDone`: the worker may
-   * have carried it out already.
+   * Sends the command to one worker until it answers or the deadline passes. `mayBeDone`: the
+   * worker may have carried it out already.
    */
   async #ask(worker: string, wait: Wait, mayBeDone = false): Promise<SendResult> {
     const { bus, clock, random } = this.#options;
@@ -170,26 +182,32 @@ export class BusControlClient implements ControlClient {
     const replyTo = this.#replyTo(mailbox, worker, wait.data);
     let tries = 0;
     const leftMs = () => (mayBeDone ? wait.endMs : wait.absentEndMs) - clock.monotonicMs();
-    // One more try that met nobody would end before it is told so, and count as one that was heard.
+    // The broker needs LAST_TRY_MS to report a missing subscriber; a shorter attempt would count as
+    // sent.
     const isWorthwhile = () => leftMs() > (mayBeDone || tries === 0 ? 0 : LAST_TRY_MS);
     while (isWorthwhile()) {
-      // What waits in the bus's queue would be carried out after we have given up.
+      // A message in the queue of a disconnected bus would be carried out after this wait has
+      // ended.
       if (!(await this.#isConnected(leftMs(), wait.signal))) break;
       tries++;
       const outcome = bus.publish(subject, wait.data, replyTo);
       const heard = await this.#listen(worker, mailbox, tries, wait);
-      // Not read because too much came at once: an earlier try may have been carried out.
+      // The worker refused before decoding because of its load: an earlier attempt may have been
+      // carried out.
       if (heard.kind === "receipt" && !(mayBeDone && isUnread(heard.receipt))) return heard;
       if (heard.kind === "receipt") await this.#rest(absentMs(tries, random), wait);
       if (heard.kind === "silence" && outcome !== "dropped") mayBeDone = true;
     }
-    if (mayBeDone) return { kind: "unanswered", tries, why: `${worker} does not answer` };
+    if (mayBeDone) return { kind: "unanswered", tries, why: `${worker} did not answer` };
     const isConnected = bus.state.status === "connected";
-    const why = isConnected ? `nobody listens as ${worker}` : this.#whyNot();
+    const why = isConnected ? `no worker listens as ${worker}` : this.#whyNot();
     return { kind: "unreachable", tries, why };
   }
 
-  /** Waits for the receipt of one try; progress makes the wait longer, an empty house shorter. */
+  /**
+   * Waits for the receipt of one attempt. Progress extends the wait; a missing subscriber shortens
+   * it.
+   */
   async #listen(worker: string, mailbox: Mailbox, tries: number, wait: Wait): Promise<Heard> {
     const { clock, random } = this.#options;
     let untilMs = clock.monotonicMs() + tryMs(tries, random);
@@ -212,7 +230,7 @@ export class BusControlClient implements ControlClient {
     }
   }
 
-  /** Takes receipts until `take` says that it has them all. */
+  /** Passes receipts to `take` until it returns true. */
   async #collect(
     mailbox: Mailbox,
     ms: number,
@@ -249,7 +267,7 @@ export class BusControlClient implements ControlClient {
   #fitting(data: Uint8Array): Uint8Array {
     const { payloadBytesMax } = this.#options.bus;
     if (data.length <= payloadBytesMax) return data;
-    const what = `a command of ${data.length} bytes, the broker takes ${payloadBytesMax}`;
+    const what = `the command has ${data.length} bytes, the broker's maximum is ${payloadBytesMax}`;
     throw new HearthError("LIMIT", what, { fix: "send fewer blocks at once" });
   }
 
@@ -270,12 +288,13 @@ export class BusControlClient implements ControlClient {
     body: Uint8Array,
   ): { reply: string; headers: Record<string, string> } {
     const headers = this.#options.wire.headers(worker, body);
-    // Also by header: where a stream keeps commands, it answers the reply subject itself.
+    // The header is needed as well, because JetStream uses the reply subject for its
+    // acknowledgement.
     return { reply: subject, headers: { ...headers, [REPLY_HEADER]: subject } };
   }
 }
 
-/** Null where it is none. Header names are compared without regard to case. */
+/** Returns null if the message is not a receipt. Header names are case-insensitive. */
 function receiptIn({ headers, data }: BusMessage): Receipt | null {
   const type = Object.entries(headers).find(([name]) => name.toLowerCase() === "content-type");
   return decodeReceipt(data, type?.[1] ?? null);
@@ -283,4 +302,145 @@ function receiptIn({ headers, data }: BusMessage): Receipt | null {
 
 function isNobody({ headers, data }: BusMessage): boolean {
   return data.length === 0 && headers.Status === "503";
+}
+
+const PREFIX_WORDS = 4;
+const WAITING_MESSAGES_MAX = 10_000;
+
+/** Answers to one command, in order of arrival. */
+interface Mailbox extends Disposable {
+  /** Reply subject of the command. */
+  readonly subject: string;
+  /** Returns the next answer, or null after `ms`. Rejects with ABORTED or ENGINE_CLOSED. */
+  next(ms: number, signal?: AbortSignal): Promise<BusMessage | null>;
+}
+
+/**
+ * One subscription for the answers to all commands of a client. Answers to commands without a
+ * mailbox are dropped.
+ */
+class Inbox implements Disposable {
+  readonly #clock: Clock;
+  readonly #prefix: string;
+  readonly #subscription: Subscription;
+  readonly #open = new Map<string, OpenMailbox>();
+  #opened = 0;
+  #isClosed = false;
+
+  constructor(bus: Bus, clock: Clock, random: Random) {
+    this.#clock = clock;
+    this.#prefix = `${bus.inboxPrefix}.${randomHex(random, PREFIX_WORDS)}`;
+    this.#subscription = bus.subscribe(`${this.#prefix}.*`, (message) => {
+      this.#open.get(message.subject)?.put(message);
+    });
+  }
+
+  open(): Mailbox {
+    if (this.#isClosed) throw closed();
+    const subject = `${this.#prefix}.${++this.#opened}`;
+    const mailbox = new OpenMailbox(subject, this.#clock, () => this.#open.delete(subject));
+    this.#open.set(subject, mailbox);
+    return mailbox;
+  }
+
+  [Symbol.dispose](): void {
+    this.#isClosed = true;
+    this.#subscription.unsubscribe();
+    for (const mailbox of [...this.#open.values()]) mailbox.fail(closed());
+  }
+}
+
+function closed(): HearthError {
+  return new HearthError("ENGINE_CLOSED", "the control client was closed");
+}
+
+class OpenMailbox implements Mailbox {
+  readonly subject: string;
+  readonly #clock: Clock;
+  readonly #onClose: () => void;
+  readonly #waiting: BusMessage[] = [];
+  #wake: (() => void) | null = null;
+  #fault: HearthError | null = null;
+
+  constructor(subject: string, clock: Clock, onClose: () => void) {
+    this.subject = subject;
+    this.#clock = clock;
+    this.#onClose = onClose;
+  }
+
+  put(message: BusMessage): void {
+    // Bounds the memory of a flooded inbox; further messages are dropped.
+    if (this.#waiting.length < WAITING_MESSAGES_MAX) this.#waiting.push(message);
+    this.#wake?.();
+  }
+
+  fail(fault: HearthError): void {
+    this.#fault = fault;
+    this.#wake?.();
+  }
+
+  async next(ms: number, signal?: AbortSignal): Promise<BusMessage | null> {
+    if (this.#waiting.length === 0 && this.#fault === null && ms > 0 && !signal?.aborted) {
+      await this.#wait(ms, signal);
+    }
+    if (signal?.aborted) throw abortFault(signal);
+    if (this.#fault !== null) throw this.#fault;
+    return this.#waiting.shift() ?? null;
+  }
+
+  [Symbol.dispose](): void {
+    this.#onClose();
+  }
+
+  #wait(ms: number, signal: AbortSignal | undefined): Promise<void> {
+    return new Promise((resolve) => {
+      const wake = () => {
+        timer[Symbol.dispose]();
+        signal?.removeEventListener("abort", wake);
+        this.#wake = null;
+        resolve();
+      };
+      const timer = this.#clock.after(ms, wake);
+      signal?.addEventListener("abort", wake, { once: true });
+      this.#wake = wake;
+    });
+  }
+}
+
+/** Sends a discovery ping and collects answers until `endMs` on the monotonic clock. */
+async function findWorkers(
+  bus: Bus,
+  clock: Clock,
+  mailbox: Mailbox,
+  endMs: number,
+  signal: AbortSignal | undefined,
+): Promise<FoundWorker[]> {
+  const found = new Map<string, FoundWorker>();
+  bus.publish(`$SRV.PING.${SERVICE_NAME}`, new Uint8Array(), { reply: mailbox.subject });
+  for (;;) {
+    const message = await mailbox.next(endMs - clock.monotonicMs(), signal);
+    if (message === null || message.headers.Status === "503") break;
+    const worker = readPing(message.data);
+    if (worker !== null) found.set(worker.id, worker);
+  }
+  return [...found.values()].sort((a, b) => (a.id < b.id ? -1 : 1));
+}
+
+/** Parses an answer of the NATS service protocol; null if the sender is not an agent. */
+function readPing(data: Uint8Array): FoundWorker | null {
+  let ping: Json;
+  try {
+    ping = parseJson(new TextDecoder().decode(data));
+  } catch {
+    return null;
+  }
+  if (typeof ping !== "object" || ping === null || Array.isArray(ping)) return null;
+  const { name, version, metadata } = ping;
+  if (name !== SERVICE_NAME || typeof metadata !== "object" || metadata === null) return null;
+  if (Array.isArray(metadata) || typeof metadata.worker_id !== "string") return null;
+  return {
+    id: metadata.worker_id,
+    version: typeof version === "string" ? version : "",
+    incarnation: typeof metadata.incarnation === "string" ? metadata.incarnation : null,
+  };
 }

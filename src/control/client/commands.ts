@@ -2,23 +2,23 @@ import { HearthError } from "../../core/index.ts";
 import type { WireCommand } from "./control-client.ts";
 
 /**
- * What names a block: an engine's 64-bit hash (a `number` as far as it is exact, else a `bigint`,
- * signed or unsigned), a SHA-256 page key or one of our digests in hex, or `digest/layer`.
+ * Name of a block: an engine's 64-bit hash (a `number` up to 2^53, otherwise a `bigint`, signed or
+ * unsigned), a SHA-256 page key or a Hearth digest in hex, or `digest/layer`.
  */
 export type BlockRef = number | bigint | string;
 
-/** Members that may stand beside those of any command. See the envelope in `docs/commands.md`. */
+/** Members that every command may have. See the envelope in `docs/commands.md`. */
 export interface EnvelopeMembers {
   readonly id?: string;
   readonly issuer?: string;
   readonly epoch?: number | bigint;
   readonly seq?: number | bigint;
-  /** Seconds since 1970; afterwards it is refused. */
+  /** Seconds since 1970. Afterwards the command is refused. */
   readonly not_after?: number;
 }
 
 export interface OwnedMembers extends EnvelopeMembers {
-  /** Whose pins; the issuer unless given. */
+  /** Owner of the pins. Default: the issuer. */
   readonly owner?: string;
 }
 
@@ -27,7 +27,7 @@ export type WarmTarget = "CPU_TIER1" | "GPU";
 const I64_MIN = -(2n ** 63n);
 const U64_MAX = 2n ** 64n - 1n;
 
-/** Brings blocks up to RAM, or to the GPU. `sources`: workers that may have them. */
+/** Brings blocks into RAM or onto the GPU. `sources`: workers that may have them. */
 export function warm(
   keys: readonly BlockRef[],
   options: EnvelopeMembers & {
@@ -39,12 +39,12 @@ export function warm(
   return { type: "Warm", block_keys: named(keys), target_tier: target, ...beside };
 }
 
-/** Drops all that builds upon a block; the block itself stays. */
+/** Removes all descendants of a block; the block itself stays. */
 export function prune(after: BlockRef, envelope: EnvelopeMembers = {}): WireCommand {
   return { type: "Prune", after_block_hash: named([after])[0], ...envelope };
 }
 
-/** Keeps blocks and what they build upon on the host; `ttl_seconds` at most. */
+/** Pins blocks and their ancestors on the host, for at most `ttl_seconds`. */
 export function pin(
   blocks: readonly BlockRef[],
   options: OwnedMembers & { readonly ttl_seconds?: number | bigint } = {},
@@ -52,12 +52,12 @@ export function pin(
   return { type: "Cache", block_hashes: named(blocks), pin: true, ...options };
 }
 
-/** Takes one owner's pin from blocks. */
+/** Removes one owner's pin from blocks. */
 export function unpin(blocks: readonly BlockRef[], options: OwnedMembers = {}): WireCommand {
   return { type: "Cache", block_hashes: named(blocks), pin: false, ...options };
 }
 
-/** Prefers blocks, without a promise: `priority` 0-99, halved after each idle period. */
+/** Soft-pins blocks: `priority` from 0 to 99, halved after each idle period. */
 export function retain(
   blocks: readonly BlockRef[],
   priority: number,
@@ -66,7 +66,7 @@ export function retain(
   return { type: "Cache", block_hashes: named(blocks), retain: priority, ...options };
 }
 
-/** Marks blocks as transient (never written to SSD), or purges those that are. */
+/** Marks blocks as transient (never written to SSD), or purges transient blocks. */
 export function think(
   blocks: readonly BlockRef[],
   transient: boolean,
@@ -75,7 +75,7 @@ export function think(
   return { type: "Think", block_hashes: named(blocks), transient, ...envelope };
 }
 
-/** Moves blocks to SSD under a lease; `ttlSeconds` null: as long as the worker grants. */
+/** Moves blocks to SSD under a lease. `ttlSeconds` null: the worker's maximum. */
 export function pause(
   blocks: readonly BlockRef[],
   leaseId: string,
@@ -86,7 +86,7 @@ export function pause(
   return { type: "Pause", block_hashes: named(blocks), ...own, ...options };
 }
 
-/** Lets a lease run for so long from now. */
+/** Sets the remaining time of a lease. */
 export function renewLease(
   leaseId: string,
   ttlSeconds: number | bigint,
@@ -95,17 +95,23 @@ export function renewLease(
   return { type: "RenewLease", lease_id: leaseId, new_ttl_seconds: ttlSeconds, ...envelope };
 }
 
-/** Ends a lease; blocks that nothing else holds are purged. */
+/** Ends a lease. Blocks without another pin, lease or slot reference are purged. */
 export function revokeLease(leaseId: string, envelope: EnvelopeMembers = {}): WireCommand {
   return { type: "RevokeLease", lease_id: leaseId, ...envelope };
 }
 
-/** Empties RAM and SSD of all that nothing holds. Wants the role `purge`. */
+/**
+ * Removes every block without a pin, lease or slot reference from RAM and SSD. Requires the role
+ * `purge`.
+ */
 export function flush(envelope: EnvelopeMembers = {}): WireCommand {
   return { type: "Flush", ...envelope };
 }
 
-/** Copies them; throws USAGE for a number that names no block, or that a double has rounded. */
+/**
+ * Returns a copy. Throws USAGE for a number that is not a 64-bit hash, or that a double has
+ * rounded.
+ */
 function named(blocks: readonly BlockRef[]): BlockRef[] {
   for (const block of blocks) {
     const isName =
@@ -114,8 +120,8 @@ function named(blocks: readonly BlockRef[]): BlockRef[] {
         ? block >= I64_MIN && block <= U64_MAX
         : Number.isSafeInteger(block));
     if (isName) continue;
-    throw new HearthError("USAGE", `${block} is no 64-bit block hash`, {
-      fix: "give hashes beyond 2^53 as a bigint",
+    throw new HearthError("USAGE", `${block} is not a valid 64-bit block hash`, {
+      fix: "give hashes above 2^53 as a bigint",
     });
   }
   return [...blocks];

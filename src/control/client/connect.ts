@@ -10,20 +10,23 @@ import {
 } from "../../core/index.ts";
 import { BusControlClient } from "./bus-client.ts";
 import type { ControlClient } from "./control-client.ts";
-import { HttpClient, type HttpControlClient } from "./http-client.ts";
-import { HttpConnection, type TlsMaterial } from "./http-connection.ts";
-import { mustBeIssuer } from "./subjects.ts";
-import { type Encoding, wireOf } from "./wire.ts";
+import { type Encoding, mustBeIssuer, wireOf } from "./control-client.ts";
+import {
+  HttpClient,
+  HttpConnection,
+  type HttpControlClient,
+  type TlsMaterial,
+} from "./http-client.ts";
 
 const NAME = "hearth-client";
 
-/** NATS servers, and files with what they want to see; read anew with each connection. */
+/** NATS servers and files with credentials; read again for each connection. */
 export type NatsAccess = Pick<BusOptions, "url" | "credentials" | "tls" | "inboxPrefix">;
 
 interface ClientOptions {
-  /** Who sends. Workers keep ids, order and pins apart by it. */
+  /** The sender's name. Workers keep ids, order and pins separate by issuer. */
   readonly issuer?: string;
-  /** How commands travel; JSON unless given. */
+  /** Encoding of commands. Default: JSON. */
   readonly encoding?: Encoding;
   /** Seed of a user's nkey (SU...), with which the issuer signs its commands. */
   readonly signingSeed?: string;
@@ -32,18 +35,18 @@ interface ClientOptions {
 }
 
 export interface ConnectControlOptions extends ClientOptions {
-  /** Stays the caller's: it is not closed with the client. */
+  /** Owned by the caller: not closed with the client. */
   readonly bus?: Bus;
-  /** Instead of `bus`: the client opens one, and closes it. */
+  /** Alternative to `bus`: the client opens a bus and closes it. */
   readonly nats?: NatsAccess;
-  /** Whether commands go to the issuer's own subjects, `kv-control-{worker}.{issuer}`. */
+  /** Publish commands on the issuer's own subjects, `kv-control-{worker}.{issuer}`. */
   readonly ownSubject?: boolean;
 }
 
 /**
- * A client that sends commands over a bus. Returns at once; whoever sends waits for the connection.
- * Throws USAGE without `bus` or `nats`, for a seed that is none, and for an issuer that cannot
- * prove its name; CONFIG_INVALID for a URL that is none.
+ * Creates a client that sends commands over a bus. Returns at once; each command waits for the
+ * connection. Throws USAGE without `bus` or `nats`, for an invalid seed, and for an issuer that
+ * cannot prove its name; CONFIG_INVALID for an invalid URL.
  */
 export function connectControl(options: ConnectControlOptions): ControlClient {
   const { nats, issuer = null, encoding = "json", ownSubject = false } = options;
@@ -70,16 +73,18 @@ function openOwn(nats: NatsAccess, clock: Clock, random: Random): Bus {
 }
 
 export interface ConnectHttpOptions extends ClientOptions {
-  /** `http://127.0.0.1:7171`, or `https://`. */
+  /** `http://127.0.0.1:7171`, or an `https://` address. */
   readonly url: string;
   /** Bearer token. */
   readonly token?: string;
   readonly tls?: TlsMaterial;
-  /** The agent's Unix socket, instead of the address in `url`. */
+  /** The agent's Unix socket, used instead of the address in `url`. */
   readonly socket?: string;
 }
 
-/** A client that sends commands to one agent over HTTP. Throws USAGE where `url` is no address. */
+/**
+ * Creates a client that sends commands to one agent over HTTP. Throws USAGE if `url` is not valid.
+ */
 export function connectHttp(options: ConnectHttpOptions): HttpControlClient {
   const { url, token = null, tls = null, issuer = null, encoding = "json" } = options;
   const { socket = null } = options;

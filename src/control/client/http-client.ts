@@ -3,30 +3,27 @@ import {
   type Clock,
   HearthError,
   type Json,
+  messageOf,
+  parseJson,
   type Random,
   sleep,
   stringifyJson,
 } from "../../core/index.ts";
 import { decodeReceipt, type Receipt, readReceipt } from "../index.ts";
-import type {
-  BroadcastResult,
-  ControlClient,
-  FoundWorker,
-  SendOptions,
-  SendResult,
-  WireCommand,
-} from "./control-client.ts";
-import { identified } from "./envelope.ts";
 import {
-  type HttpConnection,
-  type HttpOutcome,
-  type HttpRequest,
-  jsonOf,
-  problemText,
-} from "./http-connection.ts";
-import { absentMs } from "./patience.ts";
+  abortFault,
+  absentMs,
+  type BroadcastResult,
+  type ControlClient,
+  type FoundWorker,
+  identified,
+  isUnread,
+  type SendOptions,
+  type SendResult,
+  type Wire,
+  type WireCommand,
+} from "./control-client.ts";
 import { sendParts, splitCommand } from "./split-command.ts";
-import { isUnread, type Wire } from "./wire.ts";
 
 const DEADLINE_MS = 30_000;
 const ASK_MS = 5_000;
@@ -41,13 +38,13 @@ export interface HttpClientOptions {
 }
 
 export interface ReadOptions {
-  /** Query members; those that are null are left out. */
+  /** Query members. Null members are omitted. */
   readonly query?: Readonly<Record<string, string | number | boolean | null>>;
   readonly deadlineMs?: number;
   readonly signal?: AbortSignal;
 }
 
-/** `refused`: an answer, but an error; `why` are its words. */
+/** `refused`: an error answer; `why` is its message. */
 export type ReadResult =
   | { readonly kind: "document"; readonly document: Json }
   | {
@@ -57,11 +54,11 @@ export type ReadResult =
     };
 
 /**
- * The same commands over HTTP, to one agent: `worker` is its name, or empty for whoever answers
- * there; with another name nothing is sent. Broadcasts reach this agent alone.
+ * A control client over HTTP, for one agent. `worker` is the agent's name, or empty for any agent
+ * at the address; with another name nothing is sent. Broadcasts reach this agent only.
  */
 export interface HttpControlClient extends ControlClient {
-  /** What a route of the agent answers; tried once. */
+  /** Requests a document from the agent, in one attempt. */
   get(path: string, options?: ReadOptions): Promise<ReadResult>;
   post(path: string, body: Json, options?: ReadOptions): Promise<ReadResult>;
 }
@@ -69,7 +66,7 @@ export interface HttpControlClient extends ControlClient {
 interface Try {
   readonly endMs: number;
   readonly tries: number;
-  /** An earlier one may have been carried out. */
+  /** An earlier attempt may have been carried out. */
   readonly mayBeDone: boolean;
   readonly signal: AbortSignal;
 }
@@ -139,7 +136,7 @@ export class HttpClient implements HttpControlClient {
   }
 
   publish(worker: string, command: WireCommand): PublishOutcome {
-    // Whoever closes the client meanwhile does not want to hear of it either.
+    // A failure caused by closing the client is expected.
     this.send(worker, command).catch(() => undefined);
     return "sent";
   }
@@ -189,13 +186,13 @@ export class HttpClient implements HttpControlClient {
     return this.get("/v1/status", { deadlineMs, ...(signal === undefined ? {} : { signal }) });
   }
 
-  /** Why the agent there is not `worker`; null where it is, or does not say. */
+  /** Returns why the agent at the address is not `worker`; null if it is, or if it does not say. */
   async #otherWorker(worker: string, endMs: number, signal: AbortSignal): Promise<string | null> {
-    // Only a signature has to name the worker.
+    // Only a signature must name the worker.
     if (worker === "" && !this.#options.wire.isSigned) return null;
     const ms = Math.min(ASK_MS, endMs - this.#options.clock.monotonicMs());
     if (this.#worker === null) {
-      // What is the matter there, the command itself will be told.
+      // The command itself reports the failure.
       const result = await this.#status(ms, signal);
       this.#worker = result.kind === "document" ? readStatus(result.document) : null;
     }
@@ -205,7 +202,7 @@ export class HttpClient implements HttpControlClient {
       : `${this.#options.connection.url} is ${id}, not ${worker}`;
   }
 
-  /** Asks how far the command is while its answer is outstanding. */
+  /** Polls the command's progress until its answer arrives. */
   #watch(command: WireCommand, options: SendOptions, signal: AbortSignal): Disposable {
     const { onProgress } = options;
     const { id, issuer } = command;
@@ -221,7 +218,7 @@ export class HttpClient implements HttpControlClient {
       if (!isOver && receipt?.status === "running") onProgress(receipt);
     };
     const timer = this.#options.clock.every(PROGRESS_EVERY_MS, () => {
-      // The answer itself says what went wrong.
+      // The answer itself reports the failure.
       ask().catch(() => undefined);
     });
     return {
@@ -246,7 +243,7 @@ export class HttpClient implements HttpControlClient {
       signal: this.#signal(options.signal),
     });
     if (outcome.kind === "timeout") {
-      return { kind: "unanswered", status: null, why: "no answer within the deadline" };
+      return { kind: "unanswered", status: null, why: "no answer before the deadline" };
     }
     if (outcome.kind !== "answer") return { kind: "unreachable", status: null, why: outcome.why };
     const { status, data } = outcome;
@@ -279,13 +276,13 @@ function withoutAnswer(
     case "distrusted":
       return { kind: "result", result: { kind: "refused", tries, why: outcome.why } };
     case "timeout":
-      return { kind: "again", why: `${url} does not answer`, mayBeDone: true };
+      return { kind: "again", why: `${url} did not answer`, mayBeDone: true };
     default:
       return outcome satisfies never;
   }
 }
 
-/** Another agent took over the address between the question and the command. */
+/** A different agent took over the address between the check and the command. */
 function ofWorker(worker: string, receipt: Receipt, tries: number): SendResult {
   if (worker === "" || receipt.worker_id === worker) return { kind: "receipt", receipt };
   const why = `${receipt.worker_id} answered instead of ${worker}`;
@@ -305,4 +302,181 @@ function queryOf(query: NonNullable<ReadOptions["query"]>): string {
     if (value !== null) members.set(name, String(value));
   }
   return members.size === 0 ? "" : `?${members}`;
+}
+
+/**
+ * PEM texts. `cert` and `key` authenticate this client; `ca` adds trusted roots to those of the
+ * system.
+ */
+export interface TlsMaterial {
+  readonly ca?: string;
+  readonly cert?: string;
+  readonly key?: string;
+}
+
+interface HttpRequest {
+  readonly method: "GET" | "POST";
+  /** Including the query. */
+  readonly path: string;
+  readonly body?: {
+    /** Including `Content-Type`. */
+    readonly headers: Readonly<Record<string, string>>;
+    readonly data: Uint8Array;
+  };
+  readonly timeoutMs: number;
+  readonly signal: AbortSignal | undefined;
+}
+
+/**
+ * `absent`: the connection was not accepted, so nothing was done. `broken`: the connection ended
+ * before the answer. `distrusted`: the server's certificate is not trusted, or the server requires
+ * a client certificate.
+ */
+type HttpOutcome =
+  | {
+      readonly kind: "answer";
+      readonly status: number;
+      readonly contentType: string;
+      readonly data: Uint8Array;
+    }
+  | { readonly kind: "absent" | "broken" | "distrusted"; readonly why: string }
+  | { readonly kind: "timeout" };
+
+const ABSENT_CODES: ReadonlySet<string> = new Set([
+  "ConnectionRefused",
+  "FailedToOpenSocket",
+  "ECONNREFUSED",
+  "ENOTFOUND",
+  "EHOSTUNREACH",
+  "ENETUNREACH",
+]);
+const DISTRUST = /CERT|SIGNATURE|TLS|SSL|ISSUER/;
+
+interface HttpConnectionOptions {
+  readonly clock: Clock;
+  readonly token: string | null;
+  readonly tls: TlsMaterial | null;
+  /** Path of a Unix socket; null: TCP. */
+  readonly socket: string | null;
+}
+
+/**
+ * Requests to one agent. Follows no redirects and uses no proxy, because the token is meant for
+ * this agent only.
+ */
+export class HttpConnection {
+  /** For messages: the address, or the path of the socket. */
+  readonly url: string;
+  readonly #base: string;
+  readonly #clock: Clock;
+  readonly #headers: Readonly<Record<string, string>>;
+  readonly #tls: TlsMaterial | null;
+  readonly #unix: { readonly unix?: string };
+
+  constructor(url: string, { clock, token, tls, socket }: HttpConnectionOptions) {
+    const base = baseOf(url);
+    this.#unix = socket === null ? {} : { unix: socket };
+    this.#base = base;
+    this.url = socket ?? base;
+    this.#clock = clock;
+    this.#headers = token === null ? {} : { authorization: `Bearer ${token}` };
+    this.#tls = tls;
+  }
+
+  /** Rejects with ABORTED when the signal fires. */
+  async request(request: HttpRequest): Promise<HttpOutcome> {
+    const { method, path, body, timeoutMs, signal } = request;
+    if (signal?.aborted) throw abortFault(signal);
+    const controller = new AbortController();
+    const end = () => controller.abort();
+    const timer = this.#clock.after(Math.max(0, timeoutMs), end);
+    signal?.addEventListener("abort", end, { once: true });
+    try {
+      const response = await directFetch(`${this.#base}${path}`, {
+        method,
+        headers: { ...this.#headers, ...body?.headers },
+        ...this.#unix,
+        ...(body === undefined ? {} : { body: body.data }),
+        ...(this.#tls === null ? {} : { tls: this.#tls }),
+        redirect: "manual",
+        // The caller's signal sets the deadline; the runtime's own would be five minutes.
+        timeout: false,
+        signal: controller.signal,
+      });
+      const contentType = response.headers.get("content-type") ?? "";
+      const data = await response.bytes();
+      return { kind: "answer", status: response.status, contentType, data };
+    } catch (thrown) {
+      if (signal?.aborted) throw abortFault(signal);
+      return controller.signal.aborted ? { kind: "timeout" } : this.#outcomeOf(thrown);
+    } finally {
+      timer[Symbol.dispose]();
+      signal?.removeEventListener("abort", end);
+    }
+  }
+
+  #outcomeOf(thrown: unknown): HttpOutcome {
+    const code = String((thrown as { code?: unknown }).code ?? "");
+    if (DISTRUST.test(code)) return { kind: "distrusted", why: messageOf(thrown) };
+    if (ABSENT_CODES.has(code)) {
+      return { kind: "absent", why: `no connection to ${this.url} (${code})` };
+    }
+    return { kind: "broken", why: `connection to ${this.url} lost (${code})` };
+  }
+}
+
+/** Throws USAGE if the text is not a URL, or contains credentials or other unsupported parts. */
+function baseOf(given: string): string {
+  const url = URL.parse(given);
+  const isHttp = url !== null && (url.protocol === "http:" || url.protocol === "https:");
+  if (!isHttp) {
+    throw new HearthError("USAGE", "the agent's address is not an http:// or https:// URL", {
+      fix: "give an address such as http://127.0.0.1:7171",
+    });
+  }
+  if (url.username !== "" || url.password !== "") {
+    throw new HearthError("USAGE", "the agent's address contains credentials", {
+      fix: "use a token instead",
+    });
+  }
+  return `${url.origin}${url.pathname.replace(/\/+$/, "")}`;
+}
+
+/** Parses the body as JSON; null if it is not valid. */
+function jsonOf(data: Uint8Array): Json {
+  try {
+    return parseJson(new TextDecoder().decode(data));
+  } catch {
+    return null;
+  }
+}
+
+/** Message of an error answer: the problem's detail, or the status. */
+function problemText(status: number, data: Uint8Array): string {
+  const body = jsonOf(data);
+  if (typeof body !== "object" || body === null || Array.isArray(body)) return `HTTP ${status}`;
+  const { detail, fix } = body;
+  if (typeof detail !== "string") return `HTTP ${status}`;
+  return typeof fix === "string" ? `${detail}: ${fix}` : detail;
+}
+
+const VARIABLES = ["NO_PROXY", "no_proxy"] as const;
+
+/**
+ * Calls `fetch` without the proxy that the environment may name: a proxy would receive the token,
+ * and `http://127.0.0.1` is a different host there. The runtime has no option for this. It reads
+ * the environment before `fetch` returns its promise, so no other code sees the change.
+ */
+function directFetch(url: string, init: BunFetchRequestInit): Promise<Response> {
+  const before = VARIABLES.map((name) => process.env[name]);
+  for (const name of VARIABLES) process.env[name] = "*";
+  try {
+    return fetch(url, init);
+  } finally {
+    for (const [index, name] of VARIABLES.entries()) {
+      const value = before[index];
+      if (value === undefined) delete process.env[name];
+      else process.env[name] = value;
+    }
+  }
 }

@@ -1,4 +1,19 @@
-export * from "./commands.ts";
+export {
+  type BlockRef,
+  type EnvelopeMembers,
+  flush,
+  type OwnedMembers,
+  pause,
+  pin,
+  prune,
+  renewLease,
+  retain,
+  revokeLease,
+  think,
+  unpin,
+  type WarmTarget,
+  warm,
+} from "./commands.ts";
 export {
   type ConnectControlOptions,
   type ConnectHttpOptions,
@@ -6,15 +21,15 @@ export {
   connectHttp,
   type NatsAccess,
 } from "./connect.ts";
-export type {
-  BroadcastResult,
-  ControlClient,
-  FoundWorker,
-  SendOptions,
-  SendResult,
-  WireCommand,
+export {
+  type BroadcastResult,
+  type ControlClient,
+  ENCODINGS,
+  type Encoding,
+  type FoundWorker,
+  newCommandId,
+  type SendOptions,
+  type SendResult,
+  type WireCommand,
 } from "./control-client.ts";
-export { newCommandId } from "./envelope.ts";
-export type { HttpControlClient, ReadOptions, ReadResult } from "./http-client.ts";
-export type { TlsMaterial } from "./http-connection.ts";
-export { ENCODINGS, type Encoding } from "./wire.ts";
+export type { HttpControlClient, ReadOptions, ReadResult, TlsMaterial } from "./http-client.ts";

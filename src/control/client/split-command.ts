@@ -1,15 +1,16 @@
 import { type Clock, HearthError, type Random } from "../../core/index.ts";
 import { COMMAND_LIMITS, type Receipt } from "../index.ts";
 import type { BroadcastResult, SendOptions, SendResult, WireCommand } from "./control-client.ts";
-import { newCommandId } from "./envelope.ts";
+import { newCommandId } from "./control-client.ts";
 
-/** The members that list blocks. */
+/** Members that list blocks. */
 const LISTS = ["block_hashes", "block_keys"] as const;
 
 /**
- * The command as several of at most `COMMAND_LIMITS.blocksMax` blocks: itself if it names no more.
- * The parts have the command's `id` with their number behind it, so that the same command again has
- * the same parts. Throws LIMIT for a command with a `seq`, since each part would need its own.
+ * Splits a command into parts of at most `COMMAND_LIMITS.blocksMax` blocks; a smaller command is
+ * returned unchanged. The id of a part is the command's `id` with the part's number appended, so
+ * that a repetition has the same parts. Throws LIMIT for a command with a `seq`, because each part
+ * would need its own.
  */
 export function splitCommand(command: WireCommand, random: Random): readonly WireCommand[] {
   const { blocksMax } = COMMAND_LIMITS;
@@ -17,9 +18,13 @@ export function splitCommand(command: WireCommand, random: Random): readonly Wir
   const blocks = name === undefined ? [] : (command[name] as readonly unknown[]);
   if (name === undefined || blocks.length <= blocksMax) return [command];
   if (command.seq !== undefined && command.seq !== null) {
-    throw new HearthError("LIMIT", `${blocks.length} blocks in one command, at most ${blocksMax}`, {
-      fix: "send several commands, each with a seq of its own",
-    });
+    throw new HearthError(
+      "LIMIT",
+      `${blocks.length} blocks in one command, the maximum is ${blocksMax}`,
+      {
+        fix: "send several commands, each with its own seq",
+      },
+    );
   }
   const id = command.id ?? newCommandId(random);
   const parts: WireCommand[] = [];
@@ -30,7 +35,7 @@ export function splitCommand(command: WireCommand, random: Random): readonly Wir
   return parts;
 }
 
-/** What is left of the deadline for the next part. */
+/** Returns the options of the next part with the remaining time. */
 function remaining({ clock, options, deadlineMs }: Sending): () => SendOptions {
   const endMs = clock.monotonicMs() + (options.deadlineMs ?? deadlineMs);
   return () => ({ ...options, deadlineMs: Math.max(0, endMs - clock.monotonicMs()) });
@@ -39,11 +44,11 @@ function remaining({ clock, options, deadlineMs }: Sending): () => SendOptions {
 export interface Sending {
   readonly clock: Clock;
   readonly options: SendOptions;
-  /** Of all parts together, unless the options have another. */
+  /** Deadline of all parts together, unless the options set another. */
   readonly deadlineMs: number;
 }
 
-/** Sends the parts in order, up to the first one that gets no receipt or is rejected. */
+/** Sends the parts in order, up to the first without a receipt or with a rejected one. */
 export async function sendParts(
   parts: readonly WireCommand[],
   sending: Sending,
@@ -60,7 +65,7 @@ export async function sendParts(
   return { kind: "receipt", receipt: joinReceipts(parts, receipts) };
 }
 
-/** The same to all workers: a worker that was silent once is silent. */
+/** Sends the parts to all workers. A worker that missed one part counts as silent. */
 export async function broadcastParts(
   parts: readonly WireCommand[],
   sending: Sending,
@@ -84,7 +89,7 @@ export async function broadcastParts(
   return { receipts, silent: [...silent].sort(), why: null };
 }
 
-/** One receipt of those of the parts. Blocks of parts that were not carried out are `rejected`. */
+/** Joins the receipts of the parts. Blocks of parts that were not carried out are `rejected`. */
 function joinReceipts(parts: readonly WireCommand[], receipts: readonly Receipt[]): Receipt {
   const first = receipts[0]!;
   const last = receipts.at(-1)!;
@@ -123,7 +128,7 @@ function joinReceipts(parts: readonly WireCommand[], receipts: readonly Receipt[
   return withId(joined, parts);
 }
 
-/** The command's own id instead of a part's. */
+/** Replaces a part's id by the command's own. */
 function withId(receipt: Receipt, parts: readonly WireCommand[]): Receipt {
   if (parts.length === 1 || receipt.id === null) return receipt;
   return { ...receipt, id: receipt.id.replace(/\.\d+$/, "") };

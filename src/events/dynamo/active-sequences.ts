@@ -1,7 +1,7 @@
-import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack/index.ts";
+import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack.ts";
 import { orNil, present, type ReadResult, reading, readMembers } from "./envelope.ts";
 
-/** What one router did with a request, as Dynamo's routers tell each other. */
+/** A routing event of one router, as Dynamo's routers exchange them. */
 export interface ActiveSequenceEvent {
   readonly requestId: string;
   readonly workerId: bigint;
@@ -18,9 +18,9 @@ export type ActiveSequenceData =
       readonly hashes: BigUint64Array | null;
       readonly tracksPrefill: boolean;
       readonly expectedOutputTokens: number | null;
-      /** Of the prompt that must be computed; null: not told. */
+      /** Prompt tokens to compute; null if unknown. */
       readonly prefillTokens: number | null;
-      /** What only our own routers say, and others pass over. */
+      /** Members that only Hearth routers send; others ignore them. */
       readonly hearth: HearthSequence | null;
     }
   | { readonly kind: "free" }
@@ -32,7 +32,7 @@ export interface HearthSequence {
   readonly outputTokens: number;
 }
 
-/** Events in one message, and blocks of one prompt. */
+/** Maximum events in one message, and maximum blocks of one prompt. */
 export const ACTIVE_SEQUENCES_MAX = 256;
 const BLOCKS_MAX = 131_072;
 const MEMBERS_MAX = 32;
@@ -41,10 +41,10 @@ const NAME_BYTES_MAX = 512;
 const RANK_MAX = 65_535;
 const TOKENS_MAX = 2 ** 31;
 
-/** Topic and last part of the subject. */
+/** Topic and last token of the subject. */
 export const ACTIVE_SEQUENCES_TOPIC = "active_sequences_events";
 
-/** One event, as on NATS; of several the list, as on ZMQ. */
+/** Encodes a single event as on NATS, or several as a list as on ZMQ. */
 export function encodeActiveSequences(events: readonly ActiveSequenceEvent[]): Uint8Array {
   const writer = new MsgpackWriter();
   const [only] = events;
@@ -98,7 +98,7 @@ function writeOptional(writer: MsgpackWriter, value: number | null): MsgpackWrit
   return value === null ? writer.nil() : writer.int(value);
 }
 
-/** Reads what anybody may have sent, in either form. Never throws. */
+/** Decodes an untrusted message in either form. Never throws. */
 export function decodeActiveSequences(
   bytes: Uint8Array,
 ): ReadResult<readonly ActiveSequenceEvent[]> {
@@ -147,10 +147,10 @@ function readData(reader: MsgpackReader): ActiveSequenceData {
     const word = reader.str(NAME_BYTES_MAX);
     if (word === "Free") return { kind: "free" };
     if (word === "MarkPrefillCompleted") return { kind: "prefill_complete" };
-    throw new Unreadable("data is not known");
+    throw new Unreadable("unknown data");
   }
   const isAdd = reader.map(1) === 1 && reader.str(NAME_BYTES_MAX) === "AddRequest";
-  if (!isAdd) throw new Unreadable("data is not known");
+  if (!isAdd) throw new Unreadable("unknown data");
   const members = readMembers(reader, {
     token_sequence: orNil(readHashes),
     track_prefill_tokens: (it) => it.bool(),

@@ -1,6 +1,6 @@
-import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack/index.ts";
+import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack.ts";
 
-/** What Dynamo wraps around everything on its event plane, on NATS and on ZMQ. */
+/** Dynamo's envelope of all messages on its event plane, over NATS and ZMQ. */
 export interface DynamoEnvelope {
   /** Random, below 2^53. */
   readonly publisherId: bigint;
@@ -8,7 +8,7 @@ export interface DynamoEnvelope {
   /** Milliseconds since 1970. */
   readonly publishedAtMs: bigint;
   readonly topic: string;
-  /** MessagePack, of a shape that the topic says. */
+  /** MessagePack in the format of the topic. */
   readonly payload: Uint8Array;
 }
 
@@ -21,7 +21,7 @@ const NAME_BYTES_MAX = 256;
 const PAYLOAD_BYTES_MAX = 64 * 1024 * 1024;
 const MEMBERS_MAX = 32;
 
-/** Members behind Dynamo's own, which its readers pass over. */
+/** Members after Dynamo's own, which its readers ignore. */
 export interface MoreMembers {
   readonly count: number;
   write(writer: MsgpackWriter): void;
@@ -43,7 +43,7 @@ export function decodeEnvelope(bytes: Uint8Array): ReadResult<DynamoEnvelope> {
   return reading(bytes, (reader) => envelopeOf(readMembers(reader, ENVELOPE)));
 }
 
-/** Readers of the envelope's own members: others may be put beside them. */
+/** Readers of the envelope's own members; other readers may be combined with them. */
 export const ENVELOPE = {
   publisher_id: (reader: MsgpackReader) => reader.u64(),
   sequence: (reader: MsgpackReader) => reader.u64(),
@@ -62,12 +62,12 @@ export function envelopeOf(members: Members<typeof ENVELOPE>): DynamoEnvelope {
   };
 }
 
-/** One value and nothing behind it; what is thrown as `Unreadable` becomes the result's words. */
+/** Reads one value without trailing bytes. An `Unreadable` becomes the result's `why`. */
 export function reading<T>(bytes: Uint8Array, read: (reader: MsgpackReader) => T): ReadResult<T> {
   try {
     const reader = new MsgpackReader(bytes);
     const value = read(reader);
-    if (!reader.isAtEnd) throw new Unreadable("more behind its end");
+    if (!reader.isAtEnd) throw new Unreadable("trailing bytes");
     return { ok: true, value };
   } catch (thrown) {
     if (thrown instanceof Unreadable) return { ok: false, why: thrown.message };
@@ -75,7 +75,7 @@ export function reading<T>(bytes: Uint8Array, read: (reader: MsgpackReader) => T
   }
 }
 
-/** As `readMembers`, where reading a member may take steps. */
+/** Like `readMembers`, for members that are read in steps. */
 export function* memberSteps(
   reader: MsgpackReader,
   shape: Shape,
@@ -87,13 +87,13 @@ export function* memberSteps(
       yield* reader.skipSteps();
       continue;
     }
-    if (Object.hasOwn(members, name)) throw new Unreadable(`${name} comes twice`);
+    if (Object.hasOwn(members, name)) throw new Unreadable(`${name} is duplicated`);
     members[name] = yield* inSteps(shape[name]!(reader));
   }
   return members;
 }
 
-/** What a reader gave, or what its steps lead to. */
+/** Returns the value of a reader, or the result of its steps. */
 export function* inSteps(read: unknown): Generator<void, unknown> {
   const isGenerator = typeof read === "object" && read !== null && Symbol.iterator in read;
   return isGenerator && "next" in read ? yield* read as Generator<void, unknown> : read;
@@ -102,7 +102,7 @@ export function* inSteps(read: unknown): Generator<void, unknown> {
 export type Shape = Readonly<Record<string, (reader: MsgpackReader) => unknown>>;
 export type Members<S extends Shape> = { readonly [K in keyof S]?: ReturnType<S[K]> };
 
-/** Members of a map, each once at most; those that are not in `shape` are passed over. */
+/** Reads the members of a map, each at most once. Members that are not in `shape` are skipped. */
 export function readMembers<S extends Shape>(reader: MsgpackReader, shape: S): Members<S> {
   const members: Record<string, unknown> = {};
   for (let left = reader.map(MEMBERS_MAX); left > 0; left--) {
@@ -111,13 +111,13 @@ export function readMembers<S extends Shape>(reader: MsgpackReader, shape: S): M
       reader.skip();
       continue;
     }
-    if (Object.hasOwn(members, name)) throw new Unreadable(`${name} comes twice`);
+    if (Object.hasOwn(members, name)) throw new Unreadable(`${name} is duplicated`);
     members[name] = shape[name]!(reader);
   }
   return members as Members<S>;
 }
 
-/** Nil, or what `read` reads. */
+/** Reads nil, or a value with `read`. */
 export function orNil<T>(read: (reader: MsgpackReader) => T): (reader: MsgpackReader) => T | null {
   return (reader) => (reader.nil() ? null : read(reader));
 }

@@ -1,10 +1,10 @@
-import { type MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack/index.ts";
+import { type MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack.ts";
 import { orNil, present, type ReadResult, reading, readMembers } from "./envelope.ts";
 
 export const STORAGE_TIERS = ["device", "host_pinned", "disk", "external"] as const;
 export type StorageTier = (typeof STORAGE_TIERS)[number];
 
-/** A picture or the like that reaches into a block: ranges of places, ends excluded. */
+/** A multimodal item that extends into a block: ranges of positions, ends excluded. */
 export interface MediaObject {
   readonly hash: bigint;
   readonly offsets: readonly (readonly [number, number])[];
@@ -15,17 +15,17 @@ export type RouterEventData =
       readonly kind: "stored";
       readonly parent: bigint | null;
       readonly startPosition: number | null;
-      /** Names of the blocks, opaque. */
+      /** Opaque hashes of the blocks. */
       readonly hashes: BigUint64Array;
-      /** Of each block's own tokens; null, which is ours alone, where they are not known. */
+      /** Hash of each block's own tokens; null if unknown, which only Hearth sends. */
       readonly tokenHashes: BigUint64Array | null;
-      /** By block; null: none has any. */
+      /** By block; null if there is none. */
       readonly media: readonly (readonly MediaObject[] | null)[] | null;
     }
   | { readonly kind: "removed"; readonly hashes: BigUint64Array }
   | { readonly kind: "cleared" };
 
-/** One change of what a worker has, as Dynamo's routers take it. */
+/** A residency change of a worker in the format of Dynamo's routers. */
 export interface RouterEvent {
   readonly workerId: bigint;
   readonly tier: StorageTier;
@@ -33,11 +33,11 @@ export interface RouterEvent {
   readonly eventId: bigint;
   readonly rank: number;
   readonly data: RouterEventData;
-  /** Ours: `cleared` is of this tier alone. Dynamo's routers clear all of the rank. */
+  /** Hearth's own: `cleared` applies to this tier only. Dynamo's routers clear the whole rank. */
   readonly isTierOnly: boolean;
 }
 
-/** Of one message, as Dynamo makes them; more is read. */
+/** Limits of one message that Dynamo sends; larger ones are read. */
 export const ROUTER_EVENTS_MAX = 128;
 export const ROUTER_BLOCKS_MAX = 8_192;
 
@@ -120,7 +120,7 @@ function writeMedia(writer: MsgpackWriter, objects: readonly MediaObject[] | nul
   }
 }
 
-/** Reads what anybody may have sent. */
+/** Decodes an untrusted message. */
 export function decodeRouterEvents(
   bytes: Uint8Array,
   limits: RouterEventLimits = ROUTER_EVENT_LIMITS,
@@ -165,7 +165,7 @@ function u64(reader: MsgpackReader): bigint {
 function oneOf<T extends string>(words: readonly T[], reader: MsgpackReader, what: string): T {
   const word = reader.str(WORD_BYTES_MAX);
   const known = words.find((one) => one === word);
-  if (known === undefined) throw new Unreadable(`${what} is not known`);
+  if (known === undefined) throw new Unreadable(`unknown ${what}`);
   return known;
 }
 
@@ -187,13 +187,13 @@ function readInner(
 
 function readData(reader: MsgpackReader, blocksMax: number): RouterEventData {
   if (reader.kind() === "str") {
-    if (reader.str(WORD_BYTES_MAX) !== "cleared") throw new Unreadable("data is not known");
+    if (reader.str(WORD_BYTES_MAX) !== "cleared") throw new Unreadable("unknown data");
     return { kind: "cleared" };
   }
   if (reader.map(1) !== 1) throw new Unreadable("data is empty");
   const kind = reader.str(WORD_BYTES_MAX);
   if (kind === "stored") return readStored(reader, blocksMax);
-  if (kind !== "removed") throw new Unreadable("data is not known");
+  if (kind !== "removed") throw new Unreadable("unknown data");
   const members = readMembers(reader, { block_hashes: (it) => readHashes(it, blocksMax) });
   return { kind: "removed", hashes: present(members.block_hashes, "block_hashes") };
 }
@@ -272,6 +272,168 @@ function readMediaObject(reader: MsgpackReader): MediaObject {
 }
 
 function readOffsets(reader: MsgpackReader): readonly [number, number] {
-  if (reader.array(2) !== 2) throw new Unreadable("an offset is no pair");
+  if (reader.array(2) !== 2) throw new Unreadable("offset is not a pair");
   return [reader.uint(POSITION_MAX), reader.uint(POSITION_MAX)];
+}
+
+/**
+ * A router's query to a worker that indexes its own blocks: for missed events or the whole state.
+ */
+export interface WorkerQuery {
+  readonly workerId: bigint;
+  readonly rank: number;
+  /** `start` and `end` null: the whole state. */
+  readonly start: bigint | null;
+  readonly end: bigint | null;
+  /** Whether the router supports `dump_failed`. */
+  readonly knowsDumpFailed: boolean;
+}
+
+export type WorkerAnswer =
+  /** In order; may begin at the last `cleared`, and extend past `end`. */
+  | { readonly kind: "events"; readonly events: readonly RouterEvent[]; readonly lastId: bigint }
+  /** All blocks of the rank, parents first. Event ids are synthetic: continue from `lastId`. */
+  | {
+      readonly kind: "dump";
+      readonly events: readonly RouterEvent[];
+      readonly lastId: bigint;
+      /** False: a partial state, which readers ignore. */
+      readonly isWhole: boolean;
+    }
+  /** The router keeps its state and queries again. */
+  | { readonly kind: "dump_failed"; readonly lastId: bigint; readonly why: string }
+  | {
+      readonly kind: "too_new";
+      readonly start: bigint | null;
+      readonly end: bigint | null;
+      readonly newest: bigint;
+    }
+  | { readonly kind: "invalid_range"; readonly start: bigint; readonly end: bigint }
+  | { readonly kind: "error"; readonly why: string };
+
+const TEXT_BYTES_MAX = 4_096;
+/** An answer contains a whole index, so its limits exceed those of a message. */
+const ANSWER_LIMITS: RouterEventLimits = { eventsMax: 1_048_576, blocksMax: 4_194_304 };
+
+export function encodeWorkerQuery(query: WorkerQuery): Uint8Array {
+  const writer = new MsgpackWriter().map(6);
+  writer.str("worker_id").int(query.workerId).str("dp_rank").int(query.rank);
+  writeOptional(writer.str("start_event_id"), query.start);
+  writeOptional(writer.str("end_event_id"), query.end);
+  writer.str("supports_tree_dump_failed").bool(query.knowsDumpFailed);
+  return writer.str("kind").str("recovery").done();
+}
+
+/** Decodes an untrusted query; only the kind `recovery` is supported. */
+export function decodeWorkerQuery(bytes: Uint8Array): ReadResult<WorkerQuery> {
+  return reading(bytes, (reader) => {
+    const members = readMembers(reader, QUERY);
+    if ((members.kind ?? "recovery") !== "recovery") throw new Unreadable("unknown kind");
+    return {
+      workerId: present(members.worker_id, "worker_id"),
+      rank: present(members.dp_rank, "dp_rank"),
+      start: members.start_event_id ?? null,
+      end: members.end_event_id ?? null,
+      knowsDumpFailed: members.supports_tree_dump_failed ?? false,
+    };
+  });
+}
+
+const QUERY = {
+  worker_id: u64,
+  dp_rank: (reader: MsgpackReader) => reader.uint(RANK_MAX),
+  start_event_id: orNil(u64),
+  end_event_id: orNil(u64),
+  supports_tree_dump_failed: (reader: MsgpackReader) => reader.bool(),
+  kind: text,
+};
+
+/** Tagged as in Dynamo: a map with one member named by the kind. */
+export function encodeWorkerAnswer(answer: WorkerAnswer): Uint8Array {
+  const writer = new MsgpackWriter().map(1);
+  switch (answer.kind) {
+    case "events":
+      writeRouterEvents(writer.str("Events").map(2).str("events"), answer.events);
+      return writer.str("last_event_id").int(answer.lastId).done();
+    case "dump":
+      writeRouterEvents(writer.str("TreeDump").map(3).str("events"), answer.events);
+      writer.str("last_event_id").int(answer.lastId);
+      return writer
+        .str("reset_scope")
+        .str(answer.isWhole ? "all" : "part")
+        .done();
+    case "dump_failed":
+      writer.str("TreeDumpFailed").map(2).str("last_event_id").int(answer.lastId);
+      return writer.str("message").str(answer.why).done();
+    case "too_new":
+      writeOptional(writer.str("TooNew").map(3).str("requested_start"), answer.start);
+      writeOptional(writer.str("requested_end"), answer.end);
+      return writer.str("newest_available").int(answer.newest).done();
+    case "invalid_range":
+      writer.str("InvalidRange").map(2).str("start_id").int(answer.start);
+      return writer.str("end_id").int(answer.end).done();
+    case "error":
+      return writer.str("Error").str(answer.why).done();
+    default:
+      return answer satisfies never;
+  }
+}
+
+/** Decodes an untrusted answer. Never throws. */
+export function decodeWorkerAnswer(bytes: Uint8Array): ReadResult<WorkerAnswer> {
+  return reading(bytes, (reader) => {
+    if (reader.map(1) !== 1) throw new Unreadable("answer without a kind");
+    const name = text(reader);
+    if (name === "Error") return { kind: "error", why: text(reader) };
+    const members = readMembers(reader, ANSWER);
+    const lastId = () => present(members.last_event_id, "last_event_id");
+    switch (name) {
+      case "Events":
+        return { kind: "events", events: present(members.events, "events"), lastId: lastId() };
+      case "TreeDump": {
+        const isWhole = (members.reset_scope ?? "all") === "all";
+        const events = present(members.events, "events");
+        return { kind: "dump", events, lastId: lastId(), isWhole };
+      }
+      case "TreeDumpFailed":
+        return { kind: "dump_failed", lastId: lastId(), why: present(members.message, "message") };
+      case "TooNew":
+        return {
+          kind: "too_new",
+          start: members.requested_start ?? null,
+          end: members.requested_end ?? null,
+          newest: present(members.newest_available, "newest_available"),
+        };
+      case "InvalidRange":
+        return {
+          kind: "invalid_range",
+          start: present(members.start_id, "start_id"),
+          end: present(members.end_id, "end_id"),
+        };
+      default:
+        throw new Unreadable("unknown kind of answer");
+    }
+  });
+}
+
+/** Members of all answers. */
+const ANSWER = {
+  events: (reader: MsgpackReader) => readRouterEvents(reader, ANSWER_LIMITS),
+  last_event_id: u64,
+  reset_scope: orNil(text),
+  message: text,
+  requested_start: orNil(u64),
+  requested_end: orNil(u64),
+  newest_available: u64,
+  start_id: u64,
+  end_id: u64,
+};
+
+function text(reader: MsgpackReader): string {
+  return reader.str(TEXT_BYTES_MAX);
+}
+
+function writeOptional(writer: MsgpackWriter, value: bigint | null): void {
+  if (value === null) writer.nil();
+  else writer.int(value);
 }

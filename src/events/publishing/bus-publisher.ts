@@ -2,46 +2,54 @@ import type { Bus } from "../../bus/index.ts";
 import { type Clock, loopTurns, TokenBuckets, TurnQueue } from "../../core/index.ts";
 import type { ResidencyBatch } from "../../observability/activity/index.ts";
 import {
+  decodeQuestion,
+  encodeAnswer,
   encodeBatch,
   encodeHeartbeat,
   eventsSubject,
+  fitRange,
   questionsSubject,
+  RESIDENCY_LIMITS,
+  type ResidencyAnswer,
+  type ResidencyQuestion,
   splitBatch,
 } from "../index.ts";
-import { type DeskCounts, QuestionDesk } from "./question-desk.ts";
-import type { ResidencyFeed } from "./residency-feed.ts";
-import { Snapshots } from "./snapshots.ts";
+import type { ResidencyFeed } from "./residency-log.ts";
+import { partOf, Snapshots } from "./snapshots.ts";
 
 export interface BusPublisherOptions {
   readonly feed: ResidencyFeed;
-  /** Not closed here. */
+  /** Not closed by the publisher. */
   readonly bus: Bus;
   readonly cluster: string;
   readonly clock: Clock;
-  /** Off: batches go another way; heartbeats and answers still go out here. */
+  /** False: batches are published elsewhere; heartbeats and answers are still sent here. */
   readonly sendsBatches: boolean;
 }
 
 export interface BusPublisherState {
   /** Messages with changes that were sent. */
   readonly sent: number;
-  /** Those that were not: no connection, or more waits than may. Who misses them asks. */
+  /**
+   * Messages that were not sent because there was no connection or the queue was full. Consumers
+   * request missed changes.
+   */
   readonly unsent: number;
   readonly heartbeats: number;
-  readonly questions: Readonly<DeskCounts>;
+  readonly questions: Readonly<QueryCounts>;
   readonly snapshots: number;
 }
 
 const KIB = 1_024;
-/** Answers are no larger than this, whatever the broker takes. */
+/** Maximum bytes of an answer, whatever the broker accepts. */
 const ANSWER_BYTES_MAX = 1_024 * KIB;
-/** Left free in a message, for its headers and what the broker counts. */
+/** Bytes left free in a message for its headers and the broker's accounting. */
 const SPARE_BYTES = 4 * KIB;
-/** A stream that keeps the subject does not take it: it has another name. */
+/** A stream that captures the subject does not store the message, because its name differs. */
 const NOT_KEPT = { "Nats-Expected-Stream": "none" };
-/** A broker that takes less than this is not spoken to in its own size. */
+/** Minimum message size; a smaller limit of the broker is ignored. */
 const MESSAGE_BYTES_MIN = 128 * KIB;
-/** Questions that are read, a second and at once: a router asks some hundred after a gap. */
+/** Rate of queries, per second and at once: a router sends some hundred after a gap. */
 const QUESTIONS_PER_SECOND = 1_000;
 const QUESTIONS_AT_ONCE = 2_000;
 const QUESTIONS_BYTES_MAX = 1_024 * KIB;
@@ -52,18 +60,20 @@ interface Question {
 }
 
 /**
- * Speaks for one rank on NATS core: changes as they come, a heartbeat regularly and whenever the
- * connection is made anew, and answers to whoever missed something. Nothing waits for a broker that
- * is not there: numbers tell what was missed.
+ * Publishes one rank on NATS core: changes as they happen, a heartbeat at intervals and after each
+ * reconnection, and answers to queries for missed changes. Nothing is queued for a disconnected
+ * broker, because consumers detect gaps by number.
  */
 export class BusPublisher implements AsyncDisposable {
   readonly snapshots: Snapshots;
   readonly #options: BusPublisherOptions;
   readonly #subject: string;
-  readonly #desk: QuestionDesk;
+  readonly #queryHandler: QuestionDesk;
   readonly #rate = new TokenBuckets();
   readonly #questions = new TurnQueue<Question>({
-    ...{ source: loopTurns.source(), itemsMax: QUESTIONS_AT_ONCE, bytesMax: QUESTIONS_BYTES_MAX },
+    source: loopTurns.source(),
+    itemsMax: QUESTIONS_AT_ONCE,
+    bytesMax: QUESTIONS_BYTES_MAX,
     settles: true,
     run: (question) => void this.#answer(question),
   });
@@ -79,7 +89,12 @@ export class BusPublisher implements AsyncDisposable {
     this.#subject = eventsSubject(cluster, feed.source);
     const answerBytesMax = () => messageBytesMax(bus, ANSWER_BYTES_MAX);
     this.snapshots = new Snapshots({ feed, clock, partBytesMax: answerBytesMax });
-    this.#desk = new QuestionDesk({ feed, snapshots: this.snapshots, clock, answerBytesMax });
+    this.#queryHandler = new QuestionDesk({
+      feed,
+      snapshots: this.snapshots,
+      clock,
+      answerBytesMax,
+    });
     const asked = bus.subscribe(questionsSubject(cluster, feed.source), ({ reply, data }) => {
       if (reply !== null) this.#take({ reply, data });
     });
@@ -105,8 +120,10 @@ export class BusPublisher implements AsyncDisposable {
 
   get state(): BusPublisherState {
     return {
-      ...{ sent: this.#sent, unsent: this.#unsent, heartbeats: this.#heartbeats },
-      questions: this.#desk.counts,
+      sent: this.#sent,
+      unsent: this.#unsent,
+      heartbeats: this.#heartbeats,
+      questions: this.#queryHandler.counts,
       snapshots: this.snapshots.made,
     };
   }
@@ -119,7 +136,7 @@ export class BusPublisher implements AsyncDisposable {
     this.#heartbeats++;
   }
 
-  /** The last heartbeat says that it was the last one. */
+  /** Publishes a last heartbeat with `isClosing`. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#isOver) return;
     this.beat(true);
@@ -150,18 +167,141 @@ export class BusPublisher implements AsyncDisposable {
     const nowMs = this.#options.clock.monotonicMs();
     const isInRate = this.#rate.take("", nowMs, QUESTIONS_PER_SECOND, QUESTIONS_AT_ONCE);
     if (isInRate && this.#questions.push(question, question.data.length)) return;
-    this.#desk.counts.dropped++;
+    this.#queryHandler.counts.dropped++;
   }
 
   async #answer({ reply, data }: Question): Promise<void> {
-    const answer = await this.#desk.answer(data);
+    const answer = await this.#queryHandler.answer(data);
     if (this.#isOver) return;
-    // Who gets none asks again; receipts of commands are not sent twice.
+    // The consumer repeats its query if it gets no answer, so answers may be dropped first;
+    // receipts of commands are not sent twice.
     this.#options.bus.publish(reply, answer, { isSpare: true });
   }
 }
 
-/** Bytes of a message of ours, at most `most`. */
+/** Maximum bytes of a message, at most `most`. */
 export function messageBytesMax(bus: Bus, most: number): number {
   return Math.min(most, Math.max(MESSAGE_BYTES_MIN, bus.payloadBytesMax - SPARE_BYTES));
+}
+
+interface QueryHandlerOptions {
+  readonly feed: ResidencyFeed;
+  readonly snapshots: Snapshots;
+  readonly clock: Clock;
+  /** Maximum bytes of an answer. */
+  readonly answerBytesMax: () => number;
+}
+
+interface QueryCounts {
+  ranges: number;
+  snapshotParts: number;
+  /** Ranges that were no longer kept. */
+  evicted: number;
+  busy: number;
+  refused: number;
+  /** Queries above the rate limit. They get no answer, so that they are repeated. */
+  dropped: number;
+}
+
+/** Bytes of answers per second and at once; further queries wait. */
+const BYTES_PER_SECOND = 64 * 2 ** 20;
+const BYTES_AT_ONCE = 128 * 2 ** 20;
+/** Maximum snapshots in preparation for queries at the same time. */
+const WAITING_MAX = 64;
+const RETRY_MS = 500;
+
+/** Answers queries for the changes and snapshots of one rank. */
+export class QuestionDesk {
+  readonly counts: QueryCounts = {
+    ranges: 0,
+    snapshotParts: 0,
+    evicted: 0,
+    busy: 0,
+    refused: 0,
+    dropped: 0,
+  };
+  readonly #options: QueryHandlerOptions;
+  #room = BYTES_AT_ONCE;
+  #roomMs: number;
+  #waiting = 0;
+
+  constructor(options: QueryHandlerOptions) {
+    this.#options = options;
+    this.#roomMs = options.clock.monotonicMs();
+  }
+
+  /** Never rejects. */
+  async answer(bytes: Uint8Array): Promise<Uint8Array> {
+    const encoded = encodeAnswer(await this.#answerTo(bytes));
+    this.#room -= encoded.length;
+    return encoded;
+  }
+
+  async #answerTo(bytes: Uint8Array): Promise<ResidencyAnswer> {
+    const { feed } = this.#options;
+    const { source } = feed;
+    const read = decodeQuestion(bytes);
+    if (!read.ok) return this.#refuse(read.why);
+    if (!this.#hasRoom()) return this.#busy();
+    const question = read.value;
+    const { incarnation } = question;
+    if (incarnation !== null && incarnation !== source.incarnation) {
+      return { kind: "other_incarnation", source };
+    }
+    return question.kind === "range" ? this.#range(question) : this.#snapshot(question);
+  }
+
+  #range({ from, to }: ResidencyQuestion & { kind: "range" }): ResidencyAnswer {
+    const { feed, answerBytesMax } = this.#options;
+    const { source, ring } = feed;
+    if (from < 1 || (to !== null && to < from))
+      return this.#refuse("from and to are not a valid range");
+    feed.flush();
+    const { first: firstSequence, last: lastSequence } = ring;
+    if (from > lastSequence) return { kind: "too_new", source, lastSequence };
+    if (from < firstSequence) {
+      this.counts.evicted++;
+      return { kind: "evicted", source, firstSequence, lastSequence };
+    }
+    const most = from + RESIDENCY_LIMITS.packedChangesMax - 1;
+    const kept = ring.slice(from, Math.min(to ?? lastSequence, lastSequence, most));
+    const changes = fitRange(kept, 0, answerBytesMax());
+    this.counts.ranges++;
+    return { kind: "range", batch: { source, firstSequence: from, changes }, lastSequence };
+  }
+
+  async #snapshot({
+    snapshot: id,
+    part,
+  }: ResidencyQuestion & { kind: "snapshot" }): Promise<ResidencyAnswer> {
+    const { source } = this.#options.feed;
+    const { snapshots } = this.#options;
+    if (id === null && part !== 0) return this.#refuse("a new snapshot must begin with part 0");
+    if (id === null && this.#waiting >= WAITING_MAX) return this.#busy();
+    this.#waiting++;
+    const snapshot = id === null ? await snapshots.take() : snapshots.find(id);
+    this.#waiting--;
+    if (snapshot === null) return id === null ? this.#busy() : { kind: "no_snapshot", source };
+    if (part >= snapshot.parts.length) return { kind: "no_snapshot", source };
+    this.counts.snapshotParts++;
+    return partOf(snapshot, part);
+  }
+
+  #refuse(why: string): ResidencyAnswer {
+    this.counts.refused++;
+    return { kind: "refused", why };
+  }
+
+  #busy(): ResidencyAnswer {
+    this.counts.busy++;
+    return { kind: "busy", source: this.#options.feed.source, retryMs: RETRY_MS };
+  }
+
+  #hasRoom(): boolean {
+    const nowMs = this.#options.clock.monotonicMs();
+    const more = ((nowMs - this.#roomMs) / 1_000) * BYTES_PER_SECOND;
+    this.#room = Math.min(BYTES_AT_ONCE, this.#room + more);
+    this.#roomMs = nowMs;
+    return this.#room > 0;
+  }
 }

@@ -1,37 +1,42 @@
+import { LAYER_ALL } from "../../core/index.ts";
+import { blockKeys, type Hashing, PromptDigests } from "../../identity/index.ts";
 import type { ResidencyChange, ResidencyTier } from "../../observability/activity/index.ts";
 import type { EngineEvent } from "../index.ts";
-import type { EngineChange, KnownTokens, TokenBook } from "./token-book.ts";
 
 type Tier = ResidencyTier;
 
-/** As vLLM names them. */
+/** Names as in vLLM. */
 const MEDIA: Readonly<Record<Tier, string>> = { device: "GPU", host: "CPU", disk: "STORAGE" };
 const TIERS = ["device", "host", "disk"] as const;
 
 /**
- * What others are told in the words of engines: each block under the hash of its tokens, with its
- * tokens. An engine's own changes pass; blocks that this host keeps are told as far as an engine
- * said what they are made of, as soon as it did.
+ * Translates residency changes into engine events: each block under the hash of its tokens, with
+ * its tokens. Changes of an engine pass through; blocks of this host's store are published once an
+ * engine's event has revealed their tokens.
  */
 export class EngineBatches {
-  readonly #book: TokenBook;
+  readonly #book: TokenTable;
   readonly #blockTokens: number;
   readonly #unnamedMax: number;
-  /** Key hashes that this host keeps on a tier, with the hash under which that was told, if any. */
+  /** Key hashes in this host's store by tier, with the hash published for each, or null. */
   readonly #kept = {
     host: new Map<bigint, bigint | null>(),
     disk: new Map<bigint, bigint | null>(),
   };
-  /** Sequence hashes that were told of an engine's own tiers. */
-  readonly #told = { device: new Set<bigint>(), host: new Set<bigint>(), disk: new Set<bigint>() };
+  /** Sequence hashes published for an engine's own tiers. */
+  readonly #published = {
+    device: new Set<bigint>(),
+    host: new Set<bigint>(),
+    disk: new Set<bigint>(),
+  };
 
-  constructor(book: TokenBook, blockTokens: number, unnamedMax: number) {
+  constructor(book: TokenTable, blockTokens: number, unnamedMax: number) {
     this.#book = book;
     this.#blockTokens = blockTokens;
     this.#unnamedMax = unnamedMax;
   }
 
-  /** Takes over what this host keeps, for blocks of another size: their tokens are not known. */
+  /** Takes over the store's blocks for another block size: their tokens are unknown again. */
   takeKept({ host, disk }: EngineBatches["kept"]): void {
     for (const key of host.keys()) this.#kept.host.set(key, null);
     for (const key of disk.keys()) this.#kept.disk.set(key, null);
@@ -41,7 +46,7 @@ export class EngineBatches {
     return this.#kept;
   }
 
-  /** Blocks this host keeps and nobody knows the tokens of. */
+  /** Blocks in the store whose tokens are unknown. */
   get unnamed(): number {
     let unnamed = 0;
     for (const kept of [this.#kept.host, this.#kept.disk]) {
@@ -50,7 +55,7 @@ export class EngineBatches {
     return unnamed;
   }
 
-  /** Of an engine. `named`: what the book has learnt of them. */
+  /** Translates an engine's changes. `named`: key hashes whose tokens they revealed. */
   engine(changes: readonly EngineChange[], named: readonly bigint[]): readonly EngineEvent[] {
     const events: EngineEvent[] = [];
     for (const { change } of changes) {
@@ -58,7 +63,7 @@ export class EngineBatches {
       else if (change.kind === "removed") this.#engineRemoved(change.tier, change.hashes, events);
       else {
         for (const tier of change.tier === null ? TIERS : [change.tier]) {
-          this.#engineRemoved(tier, BigUint64Array.from(this.#told[tier]), events);
+          this.#engineRemoved(tier, BigUint64Array.from(this.#published[tier]), events);
         }
       }
     }
@@ -66,7 +71,7 @@ export class EngineBatches {
     return events;
   }
 
-  /** Of this host's store. What GPUs have is the engine's to tell. */
+  /** Translates the store's changes. GPU contents are published by the engine. */
   store(changes: readonly ResidencyChange[]): readonly EngineEvent[] {
     const events: EngineEvent[] = [];
     for (const change of changes) {
@@ -85,15 +90,15 @@ export class EngineBatches {
     const known: KnownTokens[] = [];
     for (const hash of hashes) {
       const block = this.#book.find(hash);
-      if (block === null || this.#told[tier].has(hash)) continue;
-      this.#told[tier].add(hash);
+      if (block === null || this.#published[tier].has(hash)) continue;
+      this.#published[tier].add(hash);
       known.push(block);
     }
     this.#stored(tier, known, events);
   }
 
   #engineRemoved(tier: Tier, hashes: BigUint64Array, events: EngineEvent[]): void {
-    const gone = hashes.filter((hash) => this.#told[tier].delete(hash));
+    const gone = hashes.filter((hash) => this.#published[tier].delete(hash));
     if (gone.length > 0) events.push(removed(tier, [...gone]));
   }
 
@@ -128,7 +133,7 @@ export class EngineBatches {
     }
   }
 
-  /** The tokens of a block that this host keeps have just become known. */
+  /** Publishes stored blocks whose tokens have just become known. */
   #nameKept(key: bigint, events: EngineEvent[]): void {
     const block = this.#book.findKey(key);
     if (block === null) return;
@@ -139,7 +144,7 @@ export class EngineBatches {
     }
   }
 
-  /** One event for each stretch in which one block follows the other. */
+  /** Emits one event per run of consecutive blocks. */
   #stored(tier: Tier, blocks: readonly KnownTokens[], events: EngineEvent[]): void {
     let from = 0;
     for (let i = 1; i <= blocks.length; i++) {
@@ -151,8 +156,15 @@ export class EngineBatches {
 }
 
 const NO_EXTRAS = {
-  ...{ loraName: null, loraId: null, extras: null, group: null, cacheSalt: null },
-  ...{ locality: null, ownership: null, sessionId: null, eagleNext: null },
+  loraName: null,
+  loraId: null,
+  extras: null,
+  group: null,
+  cacheSalt: null,
+  locality: null,
+  ownership: null,
+  sessionId: null,
+  eagleNext: null,
 } as const;
 
 function storedEvent(tier: Tier, blocks: readonly KnownTokens[], blockTokens: number): EngineEvent {
@@ -174,4 +186,154 @@ function storedEvent(tier: Tier, blocks: readonly KnownTokens[], blockTokens: nu
 function removed(tier: Tier, hashes: readonly bigint[]): EngineEvent {
   const elsewhere = { group: null, locality: null, ownership: null };
   return { kind: "removed", hashes, medium: MEDIA[tier], ...elsewhere };
+}
+
+/** A change of an engine's own blocks, with its tokens. */
+export interface EngineChange {
+  readonly change: ResidencyChange;
+  /** All tokens of the blocks of a `stored`, in order; null if unknown. */
+  readonly tokens: Uint32Array | null;
+  /** The blocks have no LoRA, salt, media or other extra keys. */
+  readonly isPlain: boolean;
+}
+
+interface NamedNamespace {
+  readonly key: Uint8Array;
+  /** Null: blocks are named by digests of tokens. */
+  readonly chain: string | null;
+}
+
+export interface TokenTableOptions {
+  readonly hashing: Hashing;
+  readonly blockTokens: number;
+  /** Maximum remembered blocks; the oldest are evicted. */
+  readonly blocksMax: number;
+  /** Namespaces in which this host stores blocks of the same model and block size. */
+  readonly namespaces: () => readonly NamedNamespace[];
+}
+
+interface KnownTokens {
+  /** Sequence hash of the tokens; `parent` likewise. */
+  readonly sequence: bigint;
+  readonly parent: bigint | null;
+  readonly tokens: Uint32Array;
+}
+
+interface NamedTokens extends KnownTokens {
+  /** Eight words per key. */
+  readonly keys: Uint32Array[];
+  /** Number of blocks from the first of the prompt to this one; infinite if one is unknown. */
+  readonly depth: number;
+}
+
+/** Longer prompts are not followed to their start, because a block is named within one turn. */
+const CHAIN_BLOCKS_MAX = 16_384;
+const KEY_BYTES = 32;
+/** Maximum namespaces; each costs one more digest of the prompt. */
+const NAMESPACES_MAX = 4;
+
+/**
+ * Tokens of blocks, as revealed by an engine's events: by the hash of the tokens, and by the key
+ * hash under which this host stores the block.
+ */
+export class TokenTable {
+  readonly #options: TokenTableOptions;
+  readonly #blocks = new Map<bigint, NamedTokens>();
+  readonly #byKey = new Map<bigint, bigint>();
+
+  constructor(options: TokenTableOptions) {
+    this.#options = options;
+  }
+
+  get size(): number {
+    return this.#blocks.size;
+  }
+
+  find(sequence: bigint): KnownTokens | null {
+    return this.#blocks.get(sequence) ?? null;
+  }
+
+  /** The keys, eight words each, under which this host stores the block, if it does. */
+  keysOf(sequence: bigint): readonly Uint32Array[] {
+    return this.#blocks.get(sequence)?.keys ?? [];
+  }
+
+  /** `hash`: the first eight bytes of a block's key. */
+  findKey(hash: bigint): KnownTokens | null {
+    const sequence = this.#byKey.get(hash);
+    return sequence === undefined ? null : this.find(sequence);
+  }
+
+  /** Returns the key hashes whose tokens have become known. */
+  learn({ change, tokens, isPlain }: EngineChange): readonly bigint[] {
+    const { blockTokens } = this.#options;
+    if (change.kind !== "stored" || tokens === null || !isPlain) return [];
+    if (tokens.length !== change.hashes.length * blockTokens) return [];
+    const fresh: bigint[] = [];
+    let { parent } = change;
+    change.hashes.forEach((sequence, i) => {
+      if (!this.#blocks.has(sequence)) {
+        const own = tokens.slice(i * blockTokens, (i + 1) * blockTokens);
+        const before = parent === null ? 0 : this.#blocks.get(parent)?.depth;
+        const depth = (before ?? Number.POSITIVE_INFINITY) + 1;
+        this.#blocks.set(sequence, { sequence, parent, tokens: own, keys: [], depth });
+        fresh.push(sequence);
+      }
+      parent = sequence;
+    });
+    const last = change.hashes.at(-1);
+    const named = fresh.length === 0 || last === undefined ? [] : this.#name(last, new Set(fresh));
+    this.#forgetOldest();
+    return named;
+  }
+
+  /** Computes the keys of the blocks up to `last`. */
+  #name(last: bigint, fresh: ReadonlySet<bigint>): readonly bigint[] {
+    const { hashing, blockTokens } = this.#options;
+    const namespaces = this.#options.namespaces().slice(-NAMESPACES_MAX);
+    const chain = namespaces.length === 0 ? null : this.#chainTo(last);
+    if (chain === null) return [];
+    const tokens = new Uint32Array(chain.length * blockTokens);
+    chain.forEach((block, i) => {
+      tokens.set(block.tokens, i * blockTokens);
+    });
+    const named: bigint[] = [];
+    const prompt = new PromptDigests(hashing, { tokens, blockTokens });
+    for (const namespace of namespaces) {
+      const digests = prompt.in(namespace.key, namespace.chain);
+      if (digests === null) continue;
+      const packed = blockKeys(hashing, digests, LAYER_ALL);
+      const view = new DataView(packed.buffer, packed.byteOffset, packed.byteLength);
+      chain.forEach(({ sequence, keys: own }, i) => {
+        if (!fresh.has(sequence)) return;
+        const hash = view.getBigUint64(i * KEY_BYTES, true);
+        own.push(new Uint32Array(packed.slice(i * KEY_BYTES, (i + 1) * KEY_BYTES).buffer));
+        this.#byKey.set(hash, sequence);
+        named.push(hash);
+      });
+    }
+    return named;
+  }
+
+  /** Returns the blocks from the first of the prompt; null if one is unknown. */
+  #chainTo(last: bigint): NamedTokens[] | null {
+    const chain: NamedTokens[] = [];
+    if ((this.#blocks.get(last)?.depth ?? 0) > CHAIN_BLOCKS_MAX) return null;
+    for (let at: bigint | null = last; at !== null; ) {
+      const block = this.#blocks.get(at);
+      if (block === undefined) return null;
+      chain.push(block);
+      at = block.parent;
+    }
+    return chain.reverse();
+  }
+
+  #forgetOldest(): void {
+    const excess = this.#blocks.size - this.#options.blocksMax;
+    if (excess <= 0) return;
+    for (const [sequence, { keys }] of this.#blocks.entries().take(excess)) {
+      this.#blocks.delete(sequence);
+      for (const [lo, hi] of keys) this.#byKey.delete((BigInt(hi!) << 32n) | BigInt(lo!));
+    }
+  }
 }

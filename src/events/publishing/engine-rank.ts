@@ -1,55 +1,62 @@
+import { NO_NODE, type NodeId } from "../../core/index.ts";
 import type { Hashing } from "../../identity/index.ts";
-import type { KeySpace } from "../../observability/activity/index.ts";
+import type { KeySpace, ResidencyChange } from "../../observability/activity/index.ts";
 import type { TieredStore } from "../../store/index.ts";
-import { EngineFeed, type EngineFeedOptions, type FeedCounts } from "../index.ts";
-import { EngineBatches } from "./engine-batches.ts";
-import { EngineMirror } from "./engine-mirror.ts";
-import type { HostFeeds } from "./host-feeds.ts";
-import { type EngineChange, TokenBook, type TokenBookOptions } from "./token-book.ts";
+import { EngineFeed, type EngineIngestOptions, type FeedCounts } from "../index.ts";
+import {
+  EngineBatches,
+  type EngineChange,
+  TokenTable,
+  type TokenTableOptions,
+} from "./engine-batches.ts";
+import type { HostFeeds } from "./residency-log.ts";
 import type { ZmqPublisher } from "./zmq-publisher.ts";
 
 export interface EngineRankOptions {
   readonly rank: number;
   readonly model: string;
-  /** Tokens in a block of the engine, as configured; null: what its events say, 16 until then. */
+  /** Configured block size of the engine; null: the size in its events, 16 until the first. */
   readonly blockTokens: number | null;
   readonly hashing: Hashing;
   readonly store: Pick<TieredStore, "table" | "mirror">;
   readonly feeds: HostFeeds;
-  /** Null: nobody is told in the words of engines. */
+  /** Null: no engine events are published over ZMQ. */
   readonly zmq: ZmqPublisher | null;
-  /** Blocks that are remembered of the engine. */
+  /** Maximum remembered blocks of the engine. */
   readonly blocksMax: number;
-  /** Of the engine's model, with blocks of that length. */
-  readonly namespaces: (blockTokens: number) => ReturnType<TokenBookOptions["namespaces"]>;
-  /** Where its engine publishes events of its own; null: nowhere. */
+  /** Namespaces of the engine's model with that block size. */
+  readonly namespaces: (blockTokens: number) => ReturnType<TokenTableOptions["namespaces"]>;
+  /** Endpoints of the engine's own events; null if it publishes none. */
   readonly engine: EngineEndpoints | null;
 }
 
 export interface EngineEndpoints
-  extends Pick<EngineFeedOptions, "native" | "clock" | "random" | "endpoint" | "replayEndpoint"> {}
+  extends Pick<
+    EngineIngestOptions,
+    "native" | "clock" | "random" | "endpoint" | "replayEndpoint"
+  > {}
 
 export interface EngineRankState {
-  /** Whether its engine can be heard now, and nothing of what it told is missing. */
+  /** Whether the engine's events are received and none is missing. */
   readonly isHeard: boolean;
   readonly isKnown: boolean;
-  /** What its events say; null: nothing so far. */
+  /** Block size in its events; null before the first. */
   readonly blockTokens: number | null;
   readonly counts: FeedCounts;
 }
 
-/** Tokens in a block where neither the configuration nor the engine says it. */
+/** Block size until the configuration or the engine provides one. */
 const BLOCK_TOKENS = 16;
 
-/** What is kept of blocks of one size. */
+/** State for one block size. */
 interface Sized {
   readonly space: KeySpace;
-  readonly book: TokenBook;
+  readonly book: TokenTable;
   readonly mirror: EngineMirror;
   readonly batches: EngineBatches | null;
 }
 
-/** What one rank's engine says of itself, to all who want to know: feed, mirror, ZMQ. */
+/** Distributes one engine's own events to the residency log, the mirror and ZMQ. */
 export class EngineRank implements AsyncDisposable {
   readonly #options: EngineRankOptions;
   #sized: Sized;
@@ -101,13 +108,13 @@ export class EngineRank implements AsyncDisposable {
   #ofSize(blockTokens: number): Sized {
     const { hashing, model, blocksMax, store, zmq } = this.#options;
     const namespaces = () => this.#options.namespaces(blockTokens);
-    const book = new TokenBook({ hashing, blockTokens, blocksMax, namespaces });
+    const book = new TokenTable({ hashing, blockTokens, blocksMax, namespaces });
     const mirror = new EngineMirror(store, book, blocksMax);
     const batches = zmq === null ? null : new EngineBatches(book, blockTokens, blocksMax);
     return { space: { kind: "tokens", model, blockTokens }, book, mirror, batches };
   }
 
-  /** The engine's blocks have another size than was thought: nothing was stored of that size. */
+  /** Handles a block size that differs from the expected one, of which no block was stored yet. */
   #learned(blockTokens: number): void {
     if (blockTokens === this.#sized.space.blockTokens) return;
     this.changed([{ change: { kind: "cleared", tier: null }, tokens: null, isPlain: true }]);
@@ -131,5 +138,83 @@ export class EngineRank implements AsyncDisposable {
         },
       },
     );
+  }
+}
+
+/**
+ * Mirrors an engine's GPU contents for blocks that this host also stores, whichever of the two
+ * becomes known first.
+ */
+export class EngineMirror implements Disposable {
+  readonly #store: Pick<TieredStore, "table" | "mirror">;
+  readonly #book: TokenTable;
+  readonly #window: Set<NodeId>;
+  /** Sequence hashes of blocks on the GPU, with their nodes in this host's table. */
+  readonly #onDevice = new Map<bigint, NodeId[]>();
+
+  readonly #blocksMax: number;
+
+  constructor(store: Pick<TieredStore, "table" | "mirror">, book: TokenTable, blocksMax: number) {
+    this.#blocksMax = blocksMax;
+    this.#store = store;
+    this.#book = book;
+    this.#window = store.mirror.openWindow();
+  }
+
+  /** Number of mirrored blocks. */
+  get size(): number {
+    return this.#window.size;
+  }
+
+  /** Handles an engine's changes, which the token table has learned already. */
+  engine(changes: readonly EngineChange[]): void {
+    for (const { change } of changes) {
+      if (change.tier !== "device" && change.tier !== null) continue;
+      if (change.kind === "cleared") this.#clear();
+      else if (change.kind === "removed") for (const hash of change.hashes) this.#remove(hash);
+      else for (const hash of change.hashes) this.#add(hash);
+    }
+  }
+
+  /** Handles the store's changes. */
+  store(changes: readonly ResidencyChange[]): void {
+    for (const change of changes) {
+      if (change.kind !== "stored" || change.tier === "device") continue;
+      for (const key of change.hashes) {
+        const known = this.#book.findKey(key);
+        if (known !== null && this.#onDevice.has(known.sequence)) this.#add(known.sequence);
+      }
+    }
+  }
+
+  [Symbol.dispose](): void {
+    this.#clear();
+  }
+
+  #add(sequence: bigint): void {
+    const { table, mirror } = this.#store;
+    if (this.#book.find(sequence) === null) return;
+    const nodes = this.#onDevice.get(sequence) ?? [];
+    for (const key of this.#book.keysOf(sequence)) {
+      const node = table.find(key, 0);
+      if (node === NO_NODE || table.residencyOf(node) === 0 || this.#window.has(node)) continue;
+      mirror.hold(this.#window, node);
+      nodes.push(node);
+    }
+    const isNew = !this.#onDevice.has(sequence);
+    if (isNew && this.#onDevice.size >= this.#blocksMax) return;
+    this.#onDevice.set(sequence, nodes);
+  }
+
+  #remove(sequence: bigint): void {
+    for (const node of this.#onDevice.get(sequence) ?? []) {
+      this.#store.mirror.letGo(this.#window, node);
+    }
+    this.#onDevice.delete(sequence);
+  }
+
+  #clear(): void {
+    this.#onDevice.clear();
+    this.#store.mirror.closeWindow(this.#window);
   }
 }

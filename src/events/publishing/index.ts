@@ -1,23 +1,36 @@
-export { BusPublisher, type BusPublisherOptions, type BusPublisherState } from "./bus-publisher.ts";
-export { ChangeRing, type RingLimits } from "./change-ring.ts";
-export { EngineBatches } from "./engine-batches.ts";
-export { EngineMirror } from "./engine-mirror.ts";
+export {
+  BusPublisher,
+  type BusPublisherOptions,
+  type BusPublisherState,
+  QuestionDesk,
+} from "./bus-publisher.ts";
+export {
+  EngineBatches,
+  type EngineChange,
+  TokenTable,
+  type TokenTableOptions,
+} from "./engine-batches.ts";
 export {
   type EngineEndpoints,
+  EngineMirror,
   EngineRank,
   type EngineRankOptions,
   type EngineRankState,
 } from "./engine-rank.ts";
-export { type Held, heldByStore, joinDigests } from "./held.ts";
-export { HeldChains } from "./held-chains.ts";
-export { HostFeeds, type HostFeedsOptions } from "./host-feeds.ts";
-export { QuestionDesk } from "./question-desk.ts";
-export { type FeedListener, type FeedOptions, ResidencyFeed } from "./residency-feed.ts";
+export { HeldChains, joinDigests, type PublishedSet, storeBlocks } from "./published-sets.ts";
+export {
+  type BatchListener,
+  ChangeRing,
+  HostFeeds,
+  type HostResidencyOptions,
+  ResidencyFeed,
+  type ResidencyLogOptions,
+  type RingLimits,
+} from "./residency-log.ts";
 export { partOf, type Snapshot, Snapshots } from "./snapshots.ts";
 export {
   StreamPublisher,
   type StreamPublisherOptions,
   type StreamPublisherState,
 } from "./stream-publisher.ts";
-export { type EngineChange, TokenBook, type TokenBookOptions } from "./token-book.ts";
 export { ZmqPublisher, type ZmqPublisherOptions, type ZmqPublisherState } from "./zmq-publisher.ts";

@@ -1,13 +1,18 @@
 import { type Clock, yieldToLoop } from "../../core/index.ts";
-import type { ResidencySource } from "../../observability/activity/index.ts";
+import {
+  RESIDENCY_TIERS,
+  type ResidencyChange,
+  type ResidencySource,
+  type ResidencyTier,
+} from "../../observability/activity/index.ts";
 import { type ResidencyRun, type ResidencySnapshotPart, snapshotParts } from "../index.ts";
-import type { ResidencyFeed } from "./residency-feed.ts";
-import { SnapshotEdits } from "./snapshot-edits.ts";
+import { Chains } from "./published-sets.ts";
+import type { ResidencyFeed } from "./residency-log.ts";
 
 export interface Snapshot {
   readonly id: bigint;
   readonly source: ResidencySource;
-  /** It is what was held when this change had just happened. */
+  /** The change number of the snapshot's state. */
   readonly sequence: number;
   readonly isDeviceKnown: boolean;
   readonly blocks: number;
@@ -17,22 +22,22 @@ export interface Snapshot {
 export interface SnapshotOptions {
   readonly feed: ResidencyFeed;
   readonly clock: Clock;
-  /** Bytes of a part, encoded. */
+  /** Maximum bytes of an encoded part. */
   readonly partBytesMax: () => number;
 }
 
-/** What is read so seldom is given up; a newer one is made sooner than that. */
+/** An unread snapshot is discarded after KEPT_MS; a snapshot older than FRESH_MS is replaced. */
 const KEPT_MS = 30_000;
 const FRESH_MS = 2_000;
-/** An older one may still be read when a newer one is there. */
+/** An older snapshot may still be read when a newer one exists. */
 const KEPT_MAX = 2;
-/** A rank that is cleared again and again while it is walked is given up. */
+/** Maximum attempts if the rank is cleared repeatedly during the walk. */
 const TRIES = 4;
 
 /**
- * Whole pictures of one rank, each exactly as of one number, taken in steps between which
- * everything goes on: what changes meanwhile is put right at the end. One is made at a time, and
- * handed to whoever asks as long as the ring leads on from it.
+ * Snapshots of one rank, each exact at one change number. A snapshot is taken in steps between
+ * which other work runs; changes made meanwhile are applied at the end. One is taken at a time, and
+ * shared by all queries as long as the ring has the changes after it.
  */
 export class Snapshots {
   readonly #options: SnapshotOptions;
@@ -45,12 +50,12 @@ export class Snapshots {
     this.#options = options;
   }
 
-  /** Snapshots made so far. */
+  /** Snapshots taken so far. */
   get made(): number {
     return Number(this.#lastId);
   }
 
-  /** One that is new enough; null: it cannot be made now. */
+  /** Returns a sufficiently new snapshot, or null if none can be taken now. */
   async take(): Promise<Snapshot | null> {
     const { clock, feed } = this.#options;
     this.#forgetOld();
@@ -75,7 +80,7 @@ export class Snapshots {
     return found.snapshot;
   }
 
-  /** Nothing is made any more. */
+  /** Stops taking snapshots. */
   end(): void {
     this.#isOver = true;
     this.#kept = [];
@@ -98,7 +103,7 @@ export class Snapshots {
     return null;
   }
 
-  /** Null where too much changed meanwhile. */
+  /** Returns null if too much changed meanwhile. */
   async #walk(): Promise<{
     readonly sequence: number;
     readonly runs: readonly ResidencyRun[];
@@ -111,7 +116,7 @@ export class Snapshots {
     for (const held of feed.held) {
       const slices = held.slices();
       while (true) {
-        // What is held and what was told of it are the same from here to the next turn.
+        // From here to the next turn, the sets equal the published state.
         feed.flush();
         const slice = slices.next();
         if (slice.done === true) break;
@@ -142,9 +147,80 @@ export class Snapshots {
   }
 }
 
-/** Part `part`, as it is answered. */
+/** Builds the answer with part `part`. */
 export function partOf(snapshot: Snapshot, part: number): ResidencySnapshotPart {
   const { id, source, sequence, isDeviceKnown, parts } = snapshot;
   const of = { kind: "snapshot", source, snapshot: id, sequence, isDeviceKnown } as const;
   return { ...of, part, isLast: part === parts.length - 1, runs: parts[part]! };
+}
+
+/** Maximum changed blocks during a snapshot; beyond it the snapshot is aborted. */
+const BLOCKS_MAX = 2 ** 20;
+/** Blocks examined before other work runs. */
+const LOOKS_A_SLICE = 65_536;
+
+type Edited = Map<bigint, { readonly parent: bigint | null } | null>;
+
+/** Changes of blocks during a snapshot: the final state of each. */
+class SnapshotEdits {
+  readonly #tiers = new Map<ResidencyTier, Edited>(
+    RESIDENCY_TIERS.map((tier) => [tier, new Map()]),
+  );
+  #blocks = 0;
+  #isCleared = false;
+
+  /** The snapshot must be taken again. */
+  get isTooMuch(): boolean {
+    return this.#isCleared || this.#blocks > BLOCKS_MAX;
+  }
+
+  note(changes: readonly ResidencyChange[]): void {
+    for (const change of changes) {
+      if (change.kind === "cleared") this.#isCleared = true;
+      else if (!this.isTooMuch) this.#noteBlocks(change);
+    }
+  }
+
+  #noteBlocks(change: Exclude<ResidencyChange, { kind: "cleared" }>): void {
+    const edited = this.#tiers.get(change.tier)!;
+    this.#blocks += change.hashes.length;
+    let parent = change.kind === "stored" ? change.parent : null;
+    for (const hash of change.hashes) {
+      edited.set(hash, change.kind === "stored" ? { parent } : null);
+      parent = hash;
+    }
+  }
+
+  /** Yields the runs without the changed blocks, then the changed blocks in their final state. */
+  async *applyTo(runs: readonly ResidencyRun[]): AsyncGenerator<ResidencyRun> {
+    let looks = 0;
+    for (const run of runs) {
+      const edited = this.#tiers.get(run.tier)!;
+      yield* edited.size === 0 ? [run] : without(run, edited);
+      looks += run.hashes.length;
+      if (looks < LOOKS_A_SLICE) continue;
+      looks = 0;
+      await yieldToLoop();
+    }
+    for (const [tier, edited] of this.#tiers) {
+      const chains = new Chains(tier);
+      for (const [hash, now] of edited) if (now !== null) chains.add(hash, now.parent);
+      for (const change of chains.done()) if (change.kind === "stored") yield change;
+    }
+  }
+}
+
+function* without(run: ResidencyRun, edited: Edited): Generator<ResidencyRun> {
+  const { tier, hashes } = run;
+  const part = (from: number, end: number): ResidencyRun => {
+    const parent = from === 0 ? run.parent : hashes[from - 1]!;
+    return { tier, parent, hashes: hashes.subarray(from, end) };
+  };
+  let from = 0;
+  for (let at = 0; at < hashes.length; at++) {
+    if (!edited.has(hashes[at]!)) continue;
+    if (at > from) yield part(from, at);
+    from = at + 1;
+  }
+  if (from < hashes.length) yield from === 0 ? run : part(from, hashes.length);
 }

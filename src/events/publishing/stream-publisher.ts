@@ -11,45 +11,45 @@ import {
   splitBatch,
 } from "../index.ts";
 import { messageBytesMax } from "./bus-publisher.ts";
-import type { ResidencyFeed } from "./residency-feed.ts";
+import type { ResidencyFeed } from "./residency-log.ts";
 import { partOf, type Snapshots } from "./snapshots.ts";
 
 export interface StreamPublisherOptions {
   readonly feed: ResidencyFeed;
   readonly snapshots: Snapshots;
-  /** Not closed here. */
+  /** Not closed by the publisher. */
   readonly bus: Bus;
   readonly durable: DurableBus;
   readonly cluster: string;
-  /** Both made by the operator. */
+  /** Stream and bucket, both created by the operator. */
   readonly stream: string;
   readonly bucket: string;
-  /** So many messages behind the latest stored snapshot, another is stored. */
+  /** Number of messages after the latest stored snapshot at which another one is stored. */
   readonly snapshotMessages: number;
-  /** And after so long, where anything changed. */
+  /** Interval at which a snapshot is stored if anything changed. */
   readonly snapshotEveryMs: number;
   readonly clock: Clock;
   readonly log: BusLog;
 }
 
 export interface StreamPublisherState {
-  /** `waiting`: for a connection. `refused`: the broker takes no message, or no snapshot. */
+  /** `waiting`: for a connection. `refused`: the broker accepts no message or no snapshot. */
   readonly status: "publishing" | "waiting" | "refused";
-  /** In words for people; null while publishing. */
+  /** Message for operators; null while publishing. */
   readonly why: string | null;
-  /** Changes that wait for the broker's word. */
+  /** Changes waiting for the broker's acknowledgement. */
   readonly behind: number;
   readonly acknowledged: number;
-  /** Times more was waiting than the ring keeps: the stream goes on behind a hole. */
+  /** Times more changes waited than the ring keeps: the stream continues after a gap. */
   readonly holes: number;
   readonly storedSnapshots: number;
-  /** Number of the change the latest stored snapshot was made at; null: there is none so far. */
+  /** Change number of the latest stored snapshot; null before the first. */
   readonly snapshotSequence: number | null;
 }
 
 const ACK_MS = 5_000;
 const STOP_MS = 1_000;
-/** Waits after a failure, doubled each time up to the second. */
+/** Waits after a failure, doubled each time up to the maximum. */
 const RETRY_MIN_MS = 100;
 const RETRY_MAX_MS = 2_000;
 
@@ -60,9 +60,9 @@ interface Message {
 }
 
 /**
- * Writes the changes of one rank into a stream, each once and in order, as far as the ring leads
- * back; and from time to time all that is held as an object, so that the stream may forget what
- * that covers. While the broker is away the ring is what waits.
+ * Publishes the changes of one rank to a stream, each once and in order, as far as the ring has
+ * them, and stores snapshots at intervals, so that the stream may expire covered changes. While the
+ * broker is unavailable, changes wait in the ring.
  */
 export class StreamPublisher implements AsyncDisposable {
   readonly #options: StreamPublisherOptions;
@@ -71,10 +71,10 @@ export class StreamPublisher implements AsyncDisposable {
   readonly #listening: Disposable;
   readonly #running: Promise<unknown>;
   #wake = Promise.withResolvers<void>();
-  /** Number of the last change that the broker has. */
+  /** Number of the last change that the broker has acknowledged. */
   #cursor = 0;
   #streamSequence = 0;
-  /** What was sent and not acknowledged: sent again just as it was. */
+  /** The message sent and not acknowledged; it is resent unchanged. */
   #pending: Message | null = null;
   #publishProblem: Problem | null = null;
   #snapshotProblem: Problem | null = null;
@@ -108,8 +108,8 @@ export class StreamPublisher implements AsyncDisposable {
   }
 
   /**
-   * Publishes nothing more; what waits is in the next run's snapshot. It waits a little for what
-   * the broker has been asked, which ends with the connection.
+   * Stops publishing; waiting changes are in the next run's snapshot. Waits a limited time for
+   * outstanding acknowledgements, which end with the connection.
    */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stopping.abort();
@@ -151,14 +151,14 @@ export class StreamPublisher implements AsyncDisposable {
     }
   }
 
-  /** What follows what the broker has; null: nothing so far. */
+  /** Builds the next message; null if the broker has everything. */
   #next(): Message | null {
     const { feed, bus, clock, log } = this.#options;
     const { ring, source } = feed;
     if (ring.last === this.#cursor) return null;
     if (ring.first > this.#cursor + 1) {
       const changes = ring.first - this.#cursor - 1;
-      log("warn", "more changes waited for the stream than are kept", { changes });
+      log("warn", "stream publisher fell behind the ring, changes skipped", { changes });
       this.#holes++;
       this.#cursor = ring.first - 1;
       this.#wantsSnapshot = true;
@@ -192,13 +192,13 @@ export class StreamPublisher implements AsyncDisposable {
   async #storeOne(): Promise<void> {
     const { durable, snapshots, bucket, stream, clock, feed } = this.#options;
     if (!(await this.#mark())) return;
-    // Whatever the broker has by now, the snapshot has too.
+    // The snapshot covers everything the broker has by now.
     const [covered, messages] = [this.#streamSequence, this.#sinceSnapshot];
     const cursor = this.#cursor;
     this.#wantsSnapshot = false;
     const snapshot = await snapshots.take();
     if (snapshot === null || snapshot.sequence < cursor) {
-      // None can be made now, or an earlier one was handed on.
+      // No snapshot can be taken now, or an older one was returned.
       this.#wantsSnapshot = true;
       return;
     }
@@ -219,7 +219,9 @@ export class StreamPublisher implements AsyncDisposable {
     }
   }
 
-  /** Before the first one: where the stream stands, with all it has of earlier runs. */
+  /**
+   * Before the first message: reads the position of the stream, including messages of earlier runs.
+   */
   async #mark(): Promise<boolean> {
     if (this.#streamSequence > 0) return true;
     const { feed, clock } = this.#options;
@@ -235,11 +237,11 @@ export class StreamPublisher implements AsyncDisposable {
   #problemOf(outcome: DurableOutcome | BucketWrite): Problem | null {
     if (outcome.kind === "refused") return { status: "refused", why: outcome.why };
     if (outcome.kind !== "unreachable") return null;
-    // Where somebody listens and no stream does, nobody says so.
+    // If the subject has subscribers but no stream, no error is returned.
     const isConnected = this.#options.bus.state.status === "connected";
     const why = isConnected
-      ? `no answer for ${this.#subject}: is there a stream that keeps it?`
-      : "there is no connection";
+      ? `no answer for ${this.#subject}: check that a stream captures it`
+      : "no connection";
     return { status: "waiting", why };
   }
 

@@ -10,7 +10,7 @@ import {
 } from "../zmtp/index.ts";
 
 export interface ZmqPublisherOptions {
-  /** Where it listens; and for replay, null: nothing is kept. */
+  /** Endpoint of the publisher, and of replay; null: nothing is kept for replay. */
   readonly endpoint: string;
   readonly replay: string | null;
   readonly topic: string;
@@ -24,20 +24,20 @@ export interface ZmqPublisherState {
   readonly replay: string | null;
   readonly subscribers: number;
   readonly dropped: number;
-  /** Messages so far. */
+  /** Messages sent so far. */
   readonly sent: number;
   readonly replays: number;
 }
 
-/** What is kept for replay: vLLM's `buffer_steps`, and bytes. */
+/** Limits of the replay buffer: vLLM's `buffer_steps`, and bytes. */
 const KEPT_BATCHES = 10_000;
 const KEPT_BYTES = 64 * 2 ** 20;
 const SLACK = 1.1;
-/** Events in one message. */
+/** Maximum events in one message. */
 const EVENTS_MAX = 512;
-/** Replays at a time; more wait for the next question of theirs. */
+/** Maximum concurrent replays; further clients repeat their request. */
 const REPLAYS_MAX = 8;
-/** Who takes nothing of its replay for so long asks again. */
+/** A client that reads nothing of its replay for this time must repeat its request. */
 const STALL_MS = 5_000;
 const PAUSE_MS = 10;
 
@@ -46,8 +46,8 @@ const END = new Uint8Array(8).fill(0xff);
 
 /**
  * Publishes in vLLM's format (events as maps): topic, number from 0 as eight bytes big-endian,
- * batch. The first message says that all is cleared, for those who heard an earlier run. Replay
- * answers as vLLM does since 0.26: topic, number, batch for each one kept; then the end.
+ * batch. The first message is a clear, for subscribers that received an earlier run. Replay answers
+ * like vLLM since 0.26: topic, number and batch for each kept message, then the end marker.
  */
 export class ZmqPublisher implements AsyncDisposable {
   readonly #options: ZmqPublisherOptions;
@@ -55,7 +55,7 @@ export class ZmqPublisher implements AsyncDisposable {
   readonly #topic: Uint8Array;
   #router: ZmtpRouter | null = null;
   #kept: Uint8Array[] = [];
-  /** Number of the first that is kept. */
+  /** Number of the first kept message. */
   #first = 0;
   #bytes = 0;
   #replaying = 0;
@@ -68,7 +68,7 @@ export class ZmqPublisher implements AsyncDisposable {
     this.#topic = new TextEncoder().encode(options.topic);
   }
 
-  /** Throws ZMTP_UNAVAILABLE where it cannot listen. */
+  /** Throws ZMTP_UNAVAILABLE if it cannot listen. */
   static async open(options: ZmqPublisherOptions): Promise<ZmqPublisher> {
     const { endpoint, replay, clock, random } = options;
     const common = { clock, random };
@@ -118,7 +118,7 @@ export class ZmqPublisher implements AsyncDisposable {
     }
     this.#kept.push(batch);
     this.#bytes += batch.length;
-    // A little more than may be, so that one copy pays for many messages.
+    // Exceeds the limits by a margin, so that one copy serves many messages.
     const isMuch = this.#kept.length > KEPT_BATCHES * SLACK || this.#bytes > KEPT_BYTES * SLACK;
     if (!isMuch) return;
     let gone = 0;
@@ -129,7 +129,7 @@ export class ZmqPublisher implements AsyncDisposable {
     this.#first += gone;
   }
 
-  /** A question that makes no sense gets no answer, as with vLLM. */
+  /** An invalid request gets no answer, as with vLLM. */
   async #replay(message: ZmtpMessage, reply: ZmtpReply): Promise<void> {
     const [delimiter, from] = message;
     if (message.length !== 2 || delimiter?.length !== 0 || from?.length !== 8) return;
@@ -156,7 +156,7 @@ export class ZmqPublisher implements AsyncDisposable {
     }
   }
 
-  /** False: whoever asked is gone, or reads nothing. */
+  /** Returns false if the client is disconnected or does not read. */
   async #send(frames: ZmtpMessage, reply: ZmtpReply): Promise<boolean> {
     const { clock } = this.#options;
     for (let waitedMs = 0; waitedMs < STALL_MS && !this.#isOver; waitedMs += PAUSE_MS) {

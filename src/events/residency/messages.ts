@@ -1,3 +1,4 @@
+import type { WorkerId } from "../../core/index.ts";
 import type {
   ResidencyBatch,
   ResidencyChange,
@@ -6,7 +7,7 @@ import type {
   ResidencyTier,
 } from "../../observability/activity/index.ts";
 
-/** What publishers say on the subject of their events. */
+/** Messages of publishers on the events subject. */
 export type ResidencyMessage =
   | { readonly kind: "batch"; readonly publishedAtMs: number; readonly batch: ResidencyBatch }
   | {
@@ -16,11 +17,11 @@ export type ResidencyMessage =
     };
 
 /**
- * What is asked of a publisher, on the subject for questions. `incarnation` is the run that the
- * asker believes in; null: whichever there is.
+ * A query to a publisher on the queries subject. `incarnation`: the run expected by the consumer;
+ * null: any.
  */
 export type ResidencyQuestion =
-  /** Changes from number `from` to `to`, both included; `to` null: to the latest. */
+  /** Changes from number `from` to `to`, inclusive; `to` null: to the latest. */
   | {
       readonly kind: "range";
       readonly incarnation: bigint | null;
@@ -28,8 +29,8 @@ export type ResidencyQuestion =
       readonly to: number | null;
     }
   /**
-   * Part `part`, from 0, of all that is held. `snapshot` null begins a new one and is answered with
-   * part 0; its number is then named in the questions for the others.
+   * Part `part`, from 0, of a snapshot. `snapshot` null requests a new one and is answered with
+   * part 0, whose number is then used in the queries for the other parts.
    */
   | {
       readonly kind: "snapshot";
@@ -38,7 +39,7 @@ export type ResidencyQuestion =
       readonly part: number;
     };
 
-/** Consecutive blocks that are held in one tier, parents before children. */
+/** Consecutive blocks in one tier, parents before children. */
 export interface ResidencyRun {
   readonly tier: ResidencyTier;
   readonly parent: bigint | null;
@@ -47,33 +48,33 @@ export interface ResidencyRun {
 
 export type ResidencyAnswer =
   /**
-   * Changes from the number asked for on: as many as fit. `lastSequence`: the latest there is. Ask
-   * again for what is behind the last one that came.
+   * As many changes from the requested number as fit. `lastSequence`: the latest change. Query
+   * again for the rest.
    */
   | {
       readonly kind: "range";
       readonly batch: ResidencyBatch;
       readonly lastSequence: number;
     }
-  /** The ring no longer has the first one asked for: take a snapshot. */
+  /** The ring no longer has the first requested change: take a snapshot. */
   | {
       readonly kind: "evicted";
       readonly source: ResidencySource;
       readonly firstSequence: number;
       readonly lastSequence: number;
     }
-  /** Nothing has that number yet. */
+  /** The number has not been assigned yet. */
   | { readonly kind: "too_new"; readonly source: ResidencySource; readonly lastSequence: number }
   | ResidencySnapshotPart
-  /** That snapshot is not kept, or has no such part: begin another. */
+  /** The snapshot is not kept or has no such part: request another one. */
   | { readonly kind: "no_snapshot"; readonly source: ResidencySource }
-  /** The publisher is in another run than the asker believes: its own is in `source`. */
+  /** The publisher is in another run than the expected one: `source` has its own. */
   | { readonly kind: "other_incarnation"; readonly source: ResidencySource }
-  /** Not now: as many snapshots are being read as may. */
+  /** The limit of concurrent snapshots is reached: try later. */
   | { readonly kind: "busy"; readonly source: ResidencySource; readonly retryMs: number }
   | { readonly kind: "refused"; readonly why: string };
 
-/** A part of all that was held when the change `sequence` had just happened. */
+/** A part of the state right after the change `sequence`. */
 export interface ResidencySnapshotPart {
   readonly kind: "snapshot";
   readonly source: ResidencySource;
@@ -81,19 +82,19 @@ export interface ResidencySnapshotPart {
   readonly sequence: number;
   readonly part: number;
   readonly isLast: boolean;
-  /** As of a heartbeat. */
+  /** As in a heartbeat. */
   readonly isDeviceKnown: boolean;
   readonly runs: readonly ResidencyRun[];
 }
 
-/** Caps of one message, on both sides. */
+/** Limits of one message, for both sides. */
 export const RESIDENCY_LIMITS = {
-  /** A broker's usual limit is 1 MiB, and 64 MiB at most. */
+  /** The usual limit of a broker is 1 MiB, the maximum 64 MiB. */
   messageBytesMax: 8 * 1024 * 1024,
-  /** Of a live batch: what Dynamo's own publishers keep to. */
+  /** For a live batch, as in Dynamo's own publishers. */
   changesMax: 128,
   blocksMax: 8_192,
-  /** Of a range or of a part of a snapshot. */
+  /** For a range or a part of a snapshot. */
   packedChangesMax: 65_536,
   spacesMax: 16,
   textBytesMax: 512,
@@ -104,7 +105,26 @@ export const RESIDENCY_LIMITS = {
   retryMsMax: 60_000,
 } as const;
 
-/** Where a change or a run has so many blocks: none for `cleared`. */
+/** Number of blocks in a change; 0 for `cleared`. */
 export function blocksIn(change: ResidencyChange): number {
   return change.kind === "cleared" ? 0 : change.hashes.length;
+}
+
+/** One rank of one worker, or a wildcard. */
+export interface SubjectOf {
+  readonly worker: WorkerId | "*";
+  readonly rank: number | "*";
+}
+
+/** All ranks of all workers. */
+export const ANY: SubjectOf = { worker: "*", rank: "*" };
+
+/** Subject of a rank's batches and heartbeats: `kv-events-<cluster>.<worker>.<rank>`. */
+export function eventsSubject(cluster: string, { worker, rank }: SubjectOf): string {
+  return `kv-events-${cluster.replaceAll(".", "_")}.${worker}.${rank}`;
+}
+
+/** Subject of queries to a rank for a range or a snapshot. */
+export function questionsSubject(cluster: string, { worker, rank }: SubjectOf): string {
+  return `kv-events-ask-${cluster.replaceAll(".", "_")}.${worker}.${rank}`;
 }

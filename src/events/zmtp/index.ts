@@ -1,10 +1,29 @@
-export { connectDealer, type DealerOptions } from "./dealer.ts";
-export { engineBinds, formatEndpoint, parseEndpoint, type ZmtpEndpoint } from "./endpoint.ts";
-export { encodeMessage, FrameReader, type ZmtpFrame } from "./frames.ts";
-export { ZMTP_LIMITS, type ZmtpLimits } from "./limits.ts";
-export type { ZmtpOptions } from "./options.ts";
 export { Peer, type PeerEvents } from "./peer.ts";
-export { bindPublisher } from "./publisher.ts";
-export { bindRouter, type RouterOptions } from "./router.ts";
-export { bindSubscriber, connectSubscriber, type SubscriberOptions } from "./subscriber.ts";
-export type * from "./zmtp.ts";
+export {
+  bindPublisher,
+  bindRouter,
+  bindSubscriber,
+  connectDealer,
+  connectSubscriber,
+  type DealerOptions,
+  type RouterOptions,
+  type SubscriberOptions,
+} from "./sockets.ts";
+export { encodeMessage, FrameReader, type ZmtpFrame } from "./wire.ts";
+export {
+  engineBinds,
+  formatEndpoint,
+  parseEndpoint,
+  ZMTP_LIMITS,
+  type ZmtpDealer,
+  type ZmtpEndpoint,
+  type ZmtpFlow,
+  type ZmtpLimits,
+  type ZmtpMessage,
+  type ZmtpOptions,
+  type ZmtpPublisher,
+  type ZmtpReply,
+  type ZmtpRouter,
+  type ZmtpState,
+  type ZmtpSubscriber,
+} from "./zmtp.ts";

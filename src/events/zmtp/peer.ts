@@ -2,38 +2,43 @@ import { type Clock, loopTurns, type TurnBudget, type TurnSource } from "../../c
 import {
   decodeCommand,
   encodeError,
+  encodeGreeting,
   encodePing,
   encodePong,
   encodeReady,
+  FrameReader,
+  GREETING_BYTES,
+  greetingFault,
+  greetingVersion,
   PARTNERS,
   type ZmtpCommand,
-} from "./commands.ts";
-import { FrameReader, type ZmtpFrame } from "./frames.ts";
-import { encodeGreeting, GREETING_BYTES, greetingFault, greetingVersion } from "./greeting.ts";
-import type { ZmtpLimits } from "./limits.ts";
-import { SendQueue, type Wire } from "./send-queue.ts";
-import type { ZmtpMessage } from "./zmtp.ts";
+  type ZmtpFrame,
+} from "./wire.ts";
+import type { ZmtpLimits, ZmtpMessage } from "./zmtp.ts";
 
-/** What a socket does with one of its connections. None of these may throw. */
+/** Callbacks of a connection. They must not throw. */
 export interface PeerEvents {
-  /** The handshake is done: messages may go both ways. */
+  /** The handshake is complete: both sides may send messages. */
   onReady(peer: Peer): void;
   onMessage(peer: Peer, message: ZmtpMessage): void;
-  /** A subscriber's wish, as a command; others come as messages. */
+  /** A subscription sent as a command; others are sent as messages. */
   onTopic(peer: Peer, topic: Uint8Array, isWanted: boolean): void;
-  /** Once, last. `isRefused`: what came is no ZMTP, too long, or of a socket of a wrong type. */
+  /**
+   * Called once, last. `isRefused`: the input was not ZMTP, too long, or from an incompatible
+   * socket type.
+   */
   onClosed(peer: Peer, why: string, isRefused: boolean): void;
 }
 
-/** Bytes that are cut into frames before others may have their turn. */
+/** Bytes parsed before other work runs. */
 const PIECE_BYTES = 8 * 1024;
 
-/** A 3.0 or 3.1 peer may not say anything else first. */
+/** In ZMTP 3.0 and 3.1 no other message may come first. */
 type Phase = "greeting" | "ready" | "open" | "closed";
 
 /**
- * One connection, from its greeting on, whichever end dialled. States: greeting, ready (waits for
- * the peer's READY), open, closed.
+ * One connection from its greeting on, whichever end dialed. States: greeting, ready (waits for the
+ * peer's READY), open, closed.
  */
 export class Peer {
   readonly #wire: Wire;
@@ -51,10 +56,10 @@ export class Peer {
   #partsBytes = 0;
   #heardMs: number;
   #minor = 0;
-  /** It ended for the other end's silence. */
+  /** The connection ended because the peer was silent. */
   isHung = false;
   readonly #source: TurnSource;
-  /** What was read and waits: for this peer's turn, or for `resume`. The socket is paused then. */
+  /** Input that waits for this peer's turn or for `resume`; meanwhile the socket is paused. */
   #held: Uint8Array[] = [];
   #isPaused = false;
   #waitsForTurn = false;
@@ -86,12 +91,15 @@ export class Peer {
     return this.#phase === "open";
   }
 
-  /** False: not open, or the queue is full. `encoded` is a whole message, and may be shared. */
+  /**
+   * Returns false if the connection is not open or the queue is full. `encoded` is a whole message
+   * and may be shared.
+   */
   send(encoded: Uint8Array): boolean {
     return this.#phase === "open" && this.#queue.push(encoded);
   }
 
-  /** Takes what the socket brought, in slices of this peer's. */
+  /** Processes input, in slices of this peer's source. */
   receive(chunk: Uint8Array): void {
     if (this.#phase === "closed") return;
     this.#heardMs = this.#clock.monotonicMs();
@@ -100,7 +108,7 @@ export class Peer {
     else this.#hold(chunk);
   }
 
-  /** Reads nothing until `resume`; what the socket brought already may still come. */
+  /** Stops reading until `resume`; input received before may still be delivered. */
   pause(): void {
     if (this.#isPaused) return;
     this.#isPaused = true;
@@ -131,7 +139,7 @@ export class Peer {
     this.#goOn();
   }
 
-  /** Takes up what is held, in a turn of its own; with nothing held the socket is read again. */
+  /** Processes the held input in a turn of its own, then resumes the socket. */
   #goOn(): void {
     if (this.#isPaused || this.#waitsForTurn || this.#isClosed()) return;
     if (this.#held.length === 0) {
@@ -156,15 +164,15 @@ export class Peer {
   }
 
   drained(): void {
-    if (this.#phase !== "closed" && !this.#queue.drain()) this.close("the connection broke");
+    if (this.#phase !== "closed" && !this.#queue.drain()) this.close("connection lost");
   }
 
-  /** Ends it at once; what waits is lost. */
+  /** Closes at once; queued messages are lost. */
   close(why: string): void {
     this.#end(why, false);
   }
 
-  /** Through a call, so that the compiler does not believe that nothing closed it meanwhile. */
+  /** A method call, because the compiler would otherwise assume that the phase has not changed. */
   #isClosed(): boolean {
     return this.#phase === "closed";
   }
@@ -190,7 +198,7 @@ export class Peer {
     this.#end(why, true);
   }
 
-  /** What is left of the chunk behind the greeting; null: nothing, or it was refused. */
+  /** Returns the rest of the chunk after the greeting; null if there is none or it was refused. */
   #greet(chunk: Uint8Array): Uint8Array | null {
     const some = chunk.subarray(0, GREETING_BYTES - this.#greetingLength);
     this.#greeting.set(some, this.#greetingLength);
@@ -208,11 +216,11 @@ export class Peer {
     return chunk.subarray(some.length);
   }
 
-  /** Whether more may come. */
+  /** Returns whether more frames may follow. */
   #take(frame: ZmtpFrame): boolean {
     if (frame.isCommand) this.#command(decodeCommand(frame.body));
     else if (this.#phase === "open") this.#part(frame);
-    else this.#refuse("a message before READY");
+    else this.#refuse("message before READY");
     return !this.#isClosed();
   }
 
@@ -221,7 +229,7 @@ export class Peer {
     this.#partsBytes += body.length;
     const { framesMax, messageBytesMax } = this.#limits;
     const isLong = this.#partsBytes > messageBytesMax;
-    if (isLong) this.#refuse(`a message of more than ${messageBytesMax} bytes`);
+    if (isLong) this.#refuse(`message of more than ${messageBytesMax} bytes`);
     else if (this.#parts.length > framesMax) this.#refuse(`more than ${framesMax} frames`);
     if (hasMore || this.#isClosed()) return;
     const message = this.#parts;
@@ -236,10 +244,10 @@ export class Peer {
         this.#ready(command.socketType);
         return;
       case "error":
-        this.close(`the peer refused: ${command.reason}`);
+        this.close(`the peer sent an error: ${command.reason}`);
         return;
       case "ping":
-        // Where the queue is full the peer hears from us anyway.
+        // If the queue is full, the peer receives other data anyway.
         this.#queue.push(encodePong(command.context));
         return;
       case "subscribe":
@@ -263,7 +271,9 @@ export class Peer {
     const isPartner = PARTNERS[this.#type].includes(socketType);
     if (this.#phase !== "ready" || !isPartner) {
       const name = socketType.replace(/[^A-Z]/g, "?").slice(0, 16);
-      this.#refuse(isPartner ? "READY twice" : `a ${name} cannot talk to a ${this.#type}`);
+      this.#refuse(
+        isPartner ? "READY twice" : `socket types ${name} and ${this.#type} are incompatible`,
+      );
       return;
     }
     this.#phase = "open";
@@ -273,11 +283,78 @@ export class Peer {
   }
 
   #listenForLife(): void {
-    // What is not read is not heard.
+    // Silence cannot be measured while input is not read.
     if (this.#isPaused || this.#waitsForTurn) this.#heardMs = this.#clock.monotonicMs();
     if (this.#minor < 1) return;
     const silentMs = this.#clock.monotonicMs() - this.#heardMs;
     if (silentMs >= this.#limits.silenceMs) this.#hung(`silent for ${Math.round(silentMs)} ms`);
     else if (silentMs >= this.#limits.pingMs) this.#queue.push(encodePing());
+  }
+}
+
+/** The used part of Bun's socket. `write` returns the number of bytes written. */
+interface Wire {
+  write(bytes: Uint8Array): number;
+  pause(): void;
+  resume(): void;
+  end(): void;
+  terminate(): void;
+}
+
+/** A bounded queue of whole messages, sent in order as the socket accepts them. */
+class SendQueue {
+  readonly #wire: Wire;
+  readonly #limits: ZmtpLimits;
+  #waiting: Uint8Array[] = [];
+  /** Index of the first unsent message, and the number of its bytes already sent. */
+  #first = 0;
+  #sent = 0;
+  #bytes = 0;
+
+  constructor(wire: Wire, limits: ZmtpLimits) {
+    this.#wire = wire;
+    this.#limits = limits;
+  }
+
+  get messages(): number {
+    return this.#waiting.length - this.#first;
+  }
+
+  /**
+   * Returns false, without sending any of it, if the queue is full. `bytes` may be shared and is not
+   * changed.
+   */
+  push(bytes: Uint8Array): boolean {
+    const { queueBytesMax, queueMessagesMax } = this.#limits;
+    const isFull = this.messages >= queueMessagesMax || this.#bytes + bytes.length > queueBytesMax;
+    // A single message is accepted by an empty queue, whatever its length.
+    if (isFull && this.messages > 0) return false;
+    this.#waiting.push(bytes);
+    this.#bytes += bytes.length;
+    if (this.messages === 1) this.drain();
+    return true;
+  }
+
+  /** Writes as much as the socket accepts. Returns false if the socket is closed. */
+  drain(): boolean {
+    while (this.#first < this.#waiting.length) {
+      const message = this.#waiting[this.#first]!;
+      const written = this.#wire.write(message.subarray(this.#sent));
+      if (written < 0) return false;
+      this.#sent += written;
+      this.#bytes -= written;
+      if (this.#sent < message.length) break;
+      this.#sent = 0;
+      this.#first++;
+    }
+    this.#tidy();
+    return true;
+  }
+
+  #tidy(): void {
+    if (this.#first === this.#waiting.length) this.#waiting = [];
+    else if (this.#first < 1_024 || this.#first * 2 < this.#waiting.length) return;
+    else this.#waiting.splice(0, this.#first);
+    this.#first = 0;
   }
 }

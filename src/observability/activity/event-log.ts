@@ -1,9 +1,8 @@
-import type { Clock } from "../../core/index.ts";
-import type { EventPage, HearthEvent, NumberedEvent } from "./events.ts";
+import type { Clock, HolderKind } from "../../core/index.ts";
 
 const KEPT = 4_096;
 
-/** Events in the order in which they happened: the last 4,096, for whoever asks or listens. */
+/** The last 4,096 events in order, for readers and listeners. */
 export class EventLog {
   readonly #clock: Clock;
   readonly #kept: NumberedEvent[] = [];
@@ -21,18 +20,18 @@ export class EventLog {
   emit(event: HearthEvent): void {
     const numbered = { sequence: ++this.#last, wallMs: this.#clock.wallMs(), event };
     this.#kept.push(numbered);
-    // Twice the room, so that one copy pays for thousands of events.
+    // Removing in bulk lets one copy pay for thousands of events.
     if (this.#kept.length >= KEPT * 2) this.#kept.splice(0, KEPT);
     for (const listener of this.#listeners) listener(numbered);
   }
 
-  /** Called for each event from now on; a listener must not throw. */
+  /** Calls the listener for each later event. A listener must not throw. */
   listen(listener: (event: NumberedEvent) => void): Disposable {
     this.#listeners.add(listener);
     return { [Symbol.dispose]: () => this.#listeners.delete(listener) };
   }
 
-  /** At most `max` events behind number `after`. */
+  /** Returns at most `max` events after number `after`. */
   page(after: number, max: number): EventPage {
     const first = Math.max(this.#last - Math.min(this.#kept.length, KEPT), 0);
     const from = Math.max(after, first);
@@ -40,4 +39,95 @@ export class EventLog {
     const events = this.#kept.slice(at, at + max);
     return { events, last: this.#last, lost: Math.max(0, from - after) };
   }
+}
+
+/** Events about pins, leases, blocks, commands and peers; plain values, ready for JSON. */
+export type HearthEvent =
+  /** Pins made an admission impossible; the least valuable one was evicted. */
+  | {
+      readonly kind: "hold_relieved";
+      readonly hold: HolderKind;
+      readonly owner: string;
+      readonly name: string | null;
+      readonly blocks: number;
+      readonly bytes: number;
+      readonly tier: "ram" | "ssd";
+      readonly why: string;
+    }
+  | {
+      readonly kind: "hold_expired";
+      readonly hold: HolderKind;
+      readonly owner: string;
+      readonly name: string | null;
+      readonly blocks: number;
+      /** Blocks removed from the host because nothing else retained them. */
+      readonly purged: number;
+    }
+  /** Pinned or paused blocks were lost: unreadable, or missing after a restart. */
+  | {
+      readonly kind: "hold_lost";
+      readonly hold: HolderKind;
+      readonly owner: string;
+      readonly name: string | null;
+      readonly blocks: number;
+      readonly why: string;
+    }
+  /** The peer is not used for `cooldown_ms`; `peer_up`: it answers again. */
+  | {
+      readonly kind: "peer_down";
+      readonly peer: string;
+      readonly why: string;
+      readonly cooldown_ms: number;
+    }
+  | { readonly kind: "peer_up"; readonly peer: string }
+  /** One transport to the peer fails; others may work. */
+  | {
+      readonly kind: "peer_transport_down";
+      readonly peer: string;
+      readonly transport: string;
+      readonly why: string;
+      readonly cooldown_ms: number;
+    }
+  | { readonly kind: "peer_transport_up"; readonly peer: string; readonly transport: string }
+  | { readonly kind: "peer_slow"; readonly peer: string; readonly after_ms: number }
+  /** The peer sent data that did not match the request. `key`: the block's key in hex. */
+  | {
+      readonly kind: "peer_corrupt";
+      readonly peer: string;
+      readonly key: string;
+      readonly why: string;
+    }
+  | { readonly kind: "peer_restarted" | "peer_came" | "peer_went"; readonly peer: string }
+  | {
+      readonly kind: "command";
+      readonly type: string;
+      readonly issuer: string;
+      readonly id: string | null;
+      readonly status: string;
+      readonly blocks: number;
+    };
+
+export interface NumberedEvent {
+  /** From 1, without gaps, within one incarnation of the agent. */
+  readonly sequence: number;
+  /** Milliseconds since 1970. */
+  readonly wallMs: number;
+  readonly event: HearthEvent;
+}
+
+/** An event as published over HTTP or NATS: its members with its number and time (UTC). */
+export type ToldEvent = { readonly sequence: number; readonly time: string } & HearthEvent;
+
+export function toldEvent({ sequence, wallMs, event }: NumberedEvent): ToldEvent {
+  return { sequence, time: new Date(wallMs).toISOString(), ...event };
+}
+
+/**
+ * A page of events. `lost`: number of events between `after` and the first one that are no longer
+ * kept.
+ */
+export interface EventPage {
+  readonly events: readonly NumberedEvent[];
+  readonly last: number;
+  readonly lost: number;
 }

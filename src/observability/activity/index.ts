@@ -1,11 +1,11 @@
-export { EventLog } from "./event-log.ts";
 export {
+  EventLog,
   type EventPage,
   type HearthEvent,
   type NumberedEvent,
   type ToldEvent,
   toldEvent,
-} from "./events.ts";
+} from "./event-log.ts";
 export {
   type KeySpace,
   mixHash,
@@ -16,5 +16,5 @@ export {
   type ResidencyHeartbeat,
   type ResidencySource,
   type ResidencyTier,
+  RunningDigest,
 } from "./residency.ts";
-export { RunningDigest } from "./running-digest.ts";

@@ -17,7 +17,7 @@ const UNREADABLE = deferred("ssd: the block cannot be read now");
 const LOST_IN_SSD = deferred("ssd: the disk hangs; the read may still complete");
 const STALLED = deferred("peers: no answer to the preceding requests");
 const NO_SINK = deferred(
-  "gpu_sink: loaded into RAM; no engine of this host accepts blocks for its GPU",
+  "gpu_sink: in RAM; no engine here loads blocks to its GPU without a request",
 );
 const FULL: BlockResult = Object.freeze({
   outcome: "rejected",

@@ -1,8 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { createCommander } from "../../../src/app/index.ts";
 import type { WorkerId } from "../../../src/core/index.ts";
-import { receiptOf } from "../../control/client/fake-worker.ts";
-import { kit } from "../../control/client/kit.ts";
+import { kit, receiptOf } from "../../control/client/kit.ts";
 
 const WORKER = "w1" as WorkerId;
 const WARM = { type: "Warm", block_keys: ["1"], target_tier: "CPU_TIER1" } as const;
@@ -58,7 +57,7 @@ describe("a commander", () => {
     await using here = await kit();
     const commander = createCommander({ client: here.client, deadlineMs: 5_000 });
     const absent = await here.settle(commander.send("nobody" as WorkerId, WARM));
-    expect(absent).toEqual({ kind: "refused", why: "nobody listens as nobody" });
+    expect(absent).toEqual({ kind: "refused", why: "no worker listens as nobody" });
     const worker = await here.worker(WORKER);
     worker.behave = () => undefined;
     expect(await here.settle(commander.send(WORKER, WARM))).toEqual({ kind: "no_answer" });

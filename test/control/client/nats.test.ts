@@ -7,7 +7,7 @@ import { systemClock, systemRandom } from "../../../src/core/index.ts";
 import { memoryIo } from "../../cli/memory-io.ts";
 import { describeNats, NatsServer, waitFor } from "../../support/index.ts";
 import { PlaneKit } from "../plane-kit.ts";
-import { FakeWorker } from "./fake-worker.ts";
+import { FakeWorker } from "./kit.ts";
 
 async function workerAt(url: string, name: string) {
   const bus = openBus({ url, name, clock: systemClock, random: systemRandom });
@@ -43,7 +43,7 @@ describeNats("the client through NATS", () => {
       await waitFor(() => [a, b].every(({ worker }) => worker.carriedOut.includes("all")));
       expect(await client.send("node-z", pin([1]), { absentMs: 200 })).toMatchObject({
         kind: "unreachable",
-        why: "nobody listens as node-z",
+        why: "no worker listens as node-z",
       });
     });
   });

@@ -9,13 +9,12 @@ import {
 import { systemClock, systemRandom } from "../../../src/core/index.ts";
 import {
   BusPublisher,
-  type HostFeedsOptions,
+  type HostResidencyOptions,
   type ResidencyFeed,
 } from "../../../src/events/publishing/index.ts";
 import { FAST } from "../../bus/bus-bench.ts";
 import { describeNats, NatsServer, waitFor } from "../../support/index.ts";
-import { Consumer, digestsOf } from "./consumer.ts";
-import { Blocks, CLUSTER, feedsOf, SPACE, WORKER } from "./feed-kit.ts";
+import { Blocks, CLUSTER, Consumer, digestsOf, feedsOf, SPACE, WORKER } from "./publishing-kit.ts";
 
 const opened: Bus[] = [];
 afterAll(() => Promise.all(opened.map((bus) => bus.close(0))));
@@ -29,7 +28,7 @@ async function connected(bus: Bus): Promise<Bus> {
 }
 
 /** One host that speaks for its only rank. */
-async function host(open: Open, blocks: Blocks, options: Partial<HostFeedsOptions> = {}) {
+async function host(open: Open, blocks: Blocks, options: Partial<HostResidencyOptions> = {}) {
   const bus = await open();
   const feeds = feedsOf(blocks, options);
   const [feed] = feeds.feeds;

@@ -15,7 +15,7 @@ import { createAddressBatch } from "../../../src/store/index.ts";
 import { namespaceKey, openStoreKit, PAGE } from "../../store/store-kit.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
 import { engine } from "../scripted-engine.ts";
-import { feedsOf } from "./feed-kit.ts";
+import { feedsOf } from "./publishing-kit.ts";
 
 const BLOCK = 4;
 const SPACE = { kind: "tokens", model: "m", blockTokens: BLOCK } as const;

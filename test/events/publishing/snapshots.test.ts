@@ -4,8 +4,7 @@ import { ChangeRing, HeldChains, Snapshots } from "../../../src/events/publishin
 import type { ResidencyChange } from "../../../src/observability/activity/index.ts";
 import { applyAll, applyChange } from "../../store/residency/follower.ts";
 import { ManualClock } from "../../support/index.ts";
-import { digestsOf, emptySets } from "./consumer.ts";
-import { Blocks, feedsOf, TOKENS } from "./feed-kit.ts";
+import { Blocks, digestsOf, emptySets, feedsOf, TOKENS } from "./publishing-kit.ts";
 
 const stored = (from: number, count: number, parent: bigint | null = null): ResidencyChange => ({
   kind: "stored",

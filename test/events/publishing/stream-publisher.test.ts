@@ -1,9 +1,11 @@
 import { afterAll, describe, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { jetstreamManager } from "@nats-io/jetstream";
 import { Objm } from "@nats-io/obj";
 import { connect } from "@nats-io/transport-node";
 import { type Bus, openBus } from "../../../src/bus/index.ts";
-import { systemClock, systemRandom } from "../../../src/core/index.ts";
+import { systemClock, systemRandom, type WorkerId } from "../../../src/core/index.ts";
 import {
   decodeStoredSnapshot,
   eventsStream,
@@ -13,13 +15,12 @@ import {
 } from "../../../src/events/index.ts";
 import {
   BusPublisher,
-  type HostFeedsOptions,
+  type HostResidencyOptions,
   StreamPublisher,
 } from "../../../src/events/publishing/index.ts";
-import { FAST } from "../../bus/bus-bench.ts";
+import { basics, FAST } from "../../bus/bus-bench.ts";
 import { describeNats, NatsServer, waitFor } from "../../support/index.ts";
-import { Consumer } from "./consumer.ts";
-import { Blocks, CLUSTER, feedsOf, WORKER } from "./feed-kit.ts";
+import { Blocks, CLUSTER, Consumer, feedsOf, WORKER } from "./publishing-kit.ts";
 
 const STREAM = eventsStream(CLUSTER);
 const BUCKET = snapshotBucket(CLUSTER);
@@ -59,7 +60,7 @@ const messagesIn = (server: NatsServer) =>
     return (await (await jetstreamManager(nc)).streams.info(STREAM)).state.messages;
   });
 
-interface HostOptions extends Partial<HostFeedsOptions> {
+interface HostOptions extends Partial<HostResidencyOptions> {
   readonly snapshotMessages?: number;
 }
 
@@ -254,6 +255,63 @@ describeNats("a rank in a stream", () => {
         expect(late.sets).toEqual(blocks.sets);
         await server[Symbol.asyncDispose]();
       });
+    });
+  }
+});
+
+const page = readFileSync(join(import.meta.dir, "../../../docs/operations.md"), "utf8");
+const [, block = ""] = /```conf\n(authorization [\s\S]*?)```/.exec(page) ?? [];
+const OPERATOR_STREAM = "kv-events-hearth";
+const OPERATOR_BUCKET = "kv-snapshots-hearth";
+
+describeNats("under the permissions of docs/operations.md", () => {
+  for (const carrier of ["tcp", "ws"] as const) {
+    test(`an agent writes its stream and its snapshots, by ${carrier}`, async () => {
+      await using server = await NatsServer.start({ jetStream: true, lines: block.split("\n") });
+      const nc = await connect({
+        ...{ servers: `127.0.0.1:${server.tcpPort}`, user: "operator", pass: "change-me-3" },
+        inboxPrefix: "_INBOX.operator",
+      });
+      const { streams } = await jetstreamManager(nc);
+      await streams.add({ name: OPERATOR_STREAM, subjects: ["kv-events-hearth.*.*"] });
+      await new Objm(nc).create(OPERATOR_BUCKET);
+      const place = new URL(carrier === "tcp" ? server.tcpUrl : server.wsUrl).host;
+      const url = `${carrier === "tcp" ? "nats" : "ws"}://agent-gpu-01:change-me-1@${place}`;
+      const bus = openBus({ ...basics(), url, name: "agent", inboxPrefix: "_INBOX.gpu-01" });
+      expect(await bus.connected(5_000)).toBe(true);
+      const blocks = new Blocks();
+      using feeds = feedsOf(blocks, { worker: "gpu-01" as WorkerId, mode: "stream" });
+      const feed = feeds.feeds[0]!;
+      const common = { feed, bus, cluster: "hearth", clock: systemClock };
+      await using publisher = new BusPublisher({ ...common, sendsBatches: false });
+      const { snapshots } = publisher;
+      await using stream = new StreamPublisher({
+        ...{
+          ...common,
+          snapshots,
+          durable: bus.durable!,
+          stream: OPERATOR_STREAM,
+          bucket: OPERATOR_BUCKET,
+        },
+        ...{ snapshotMessages: 1, snapshotEveryMs: 600_000, log: () => undefined },
+      });
+      for (let round = 0; round < 2; round++) {
+        blocks.churn(50);
+        feed.flush();
+        const before = stream.state.storedSnapshots;
+        // A snapshot that replaces another one, and a purge behind it.
+        await waitFor(() => stream.state.storedSnapshots > before, 15_000);
+      }
+      await waitFor(() => stream.state.behind === 0);
+      await waitFor(() => stream.state.status === "publishing" || stream.state.why, 15_000);
+      expect(stream.state).toMatchObject({ status: "publishing", why: null });
+      expect(bus.state.refusedSubjects).toEqual([]);
+      const { messages } = (await streams.info(OPERATOR_STREAM)).state;
+      expect(messages).toBeLessThan(4);
+      await stream[Symbol.asyncDispose]();
+      await publisher[Symbol.asyncDispose]();
+      await bus.close(100);
+      await nc.close();
     });
   }
 });

@@ -4,7 +4,7 @@ import { decodeEngineBatch, type EngineEvent, sequenceHashes } from "../../../sr
 import {
   EngineBatches,
   type EngineChange,
-  TokenBook,
+  TokenTable,
   ZmqPublisher,
 } from "../../../src/events/publishing/index.ts";
 import { blockKeys, digestsOfPrompt } from "../../../src/identity/index.ts";
@@ -60,7 +60,7 @@ function kept(tier: ResidencyTier, hashes: BigUint64Array): ResidencyChange {
 function batches(blocksMax = 1_000) {
   const hashing = loadNative();
   const namespaces = () => [{ key: NAMESPACE, chain: null }];
-  const book = new TokenBook({ hashing, blockTokens: BLOCK, blocksMax, namespaces });
+  const book = new TokenTable({ hashing, blockTokens: BLOCK, blocksMax, namespaces });
   const told = new EngineBatches(book, BLOCK, 1_000);
   const engine = (changes: readonly EngineChange[]) =>
     told.engine(

@@ -139,7 +139,7 @@ describe("a peer that is dialled", () => {
     });
     await using sub = collect(`tcp://127.0.0.1:${server.port}`);
     await waitFor(() => sub.state.refused >= 2);
-    expect(sub.state).toMatchObject({ status: "connecting", why: "it does not speak ZMTP" });
+    expect(sub.state).toMatchObject({ status: "connecting", why: "the peer does not speak ZMTP" });
     said = Buffer.concat([greeting(), command("ERROR", bytes("\u0003no!"))]);
     await waitFor(() => sub.state.why?.includes("no!"));
     said = Buffer.concat([greeting(), ready("ROUTER")]);
@@ -287,4 +287,24 @@ describe("sockets of ours with each other", () => {
       expect((await onFile.catch((error) => error)).code).toBe("ZMTP_UNAVAILABLE");
     });
   });
+});
+
+const MESSAGES = 20_000;
+
+test("a paused subscriber gets nothing, then everything in order", async () => {
+  const endpoint = "tcp://127.0.0.1:0";
+  await using publisher = await bindPublisher({ clock, random, endpoint });
+  await using subscriber = collect(publisher.endpoint);
+  await waitFor(() => publisher.subscribers === 1);
+  subscriber.pause();
+  for (let i = 0; i < MESSAGES; i++) publisher.publish([bytes("t"), bytes(String(i))]);
+  for (let turn = 0; turn < 50; turn++) await new Promise((resolve) => setImmediate(resolve));
+  const early = subscriber.messages.length;
+  // What was read before the pause may still come.
+  expect(early).toBeLessThan(MESSAGES / 2);
+  subscriber.resume();
+  await waitFor(() => subscriber.messages.length === MESSAGES, 60_000);
+  expect(subscriber.messages.map((message) => Number(texts(message)[1]))).toEqual(
+    Array.from({ length: MESSAGES }, (_, i) => i),
+  );
 });

@@ -1,0 +1,398 @@
+import { assert } from "../../core/index.ts";
+import type { Native } from "../../native/index.ts";
+import type { ResidencyTier } from "../../observability/activity/index.ts";
+import type { EngineEvent, EngineHash, KvGroup } from "../engine-events.ts";
+import type { FeedChange } from "./changes.ts";
+import { type DropReason, type FeedCounts, LOSSES } from "./changes.ts";
+import { EngineBlocks, type EngineBlocksState, saltOf, shareOf } from "./engine-blocks.ts";
+import type { NamedPrompt } from "./known-blocks.ts";
+import { type BlockName, blockNameOf } from "./known-blocks.ts";
+
+type Stored = EngineEvent & { kind: "stored" };
+type Removed = EngineEvent & { kind: "removed" };
+
+export interface TranslatorOptions {
+  readonly native: Native;
+  /** Expected block size in tokens; null: the size in the engine's events. */
+  readonly blockTokens: number | null;
+  readonly knownBlocksMax: number;
+  /** Number of blocks in the engine's cache, as reported by the engine; null if unknown. */
+  readonly totalBlocks?: number | null;
+}
+
+/** State of a translator, for a file. */
+export interface TranslatorState extends EngineBlocksState {
+  readonly blockTokens: number | null;
+  readonly isSizeSure: boolean;
+  readonly isComplete: boolean;
+  readonly groups: Iterable<readonly [number, boolean]>;
+}
+
+const GROUPS_MAX = 64;
+/** Work per step: well below a millisecond. */
+const EVENTS_A_STEP = 16;
+const BLOCKS_A_STEP = 256;
+const NAMES_A_STEP = 1_024;
+/** vLLM never assigns its first block to a request. */
+const SPARE_BLOCKS = 1;
+
+/**
+ * Translates the events of one rank, in order, into changes of the `tokens` key space. An engine's
+ * hashes are opaque names: the sequence hash of a block is computed from its tokens and its
+ * parent's hash.
+ */
+export class Translator {
+  readonly #options: TranslatorOptions;
+  readonly #counts: FeedCounts;
+  readonly #blocks: EngineBlocks;
+  /** Group kinds by index, from `stored` events, because removals do not carry the kind. */
+  readonly #mainGroups = new Map<number, boolean>();
+  #blockTokens: number | null;
+  /** The engine has stored a whole block of that size. */
+  #isSizeSure = false;
+  #isComplete = false;
+  /** Blocks were taken for last pages before the size was certain and may have been whole. */
+  #hasDoubtfulPages = false;
+  #needsReplay = false;
+
+  constructor(options: TranslatorOptions, counts: FeedCounts) {
+    const { native, blockTokens, knownBlocksMax } = options;
+    assert(
+      blockTokens === null || (Number.isInteger(blockTokens) && blockTokens > 0),
+      "blockTokens must be a positive integer",
+    );
+    this.#options = options;
+    this.#counts = counts;
+    this.#blockTokens = blockTokens;
+    this.#blocks = new EngineBlocks(native, knownBlocksMax);
+  }
+
+  get knownBlocks(): number {
+    return this.#blocks.size;
+  }
+  /** Blocks that wait for their parents. */
+  get orphanBlocks(): number {
+    return this.#blocks.orphans;
+  }
+  /** Block size of the engine; null while unknown. */
+  get blockTokens(): number | null {
+    return this.#blockTokens;
+  }
+  /** Whether the engine's own events confirm `blockTokens`. */
+  get isSizeSure(): boolean {
+    return this.#isSizeSure;
+  }
+  /**
+   * Whether every block of the engine is known: its events were followed from the first one or
+   * since it cleared its cache, or all blocks of its cache are accounted for; and no later event
+   * left a block in doubt.
+   */
+  get isComplete(): boolean {
+    if (this.#blocks.doubts > 0) return false;
+    return this.#isComplete && (this.#isSizeSure || !this.#hasDoubtfulPages);
+  }
+
+  /**
+   * Returns true once after events were skipped because the size was unknown: they must be
+   * replayed.
+   */
+  takeNeedsReplay(): boolean {
+    const needs = this.#needsReplay;
+    this.#needsReplay = false;
+    return needs;
+  }
+
+  /** Number of blocks in the changes that `take` returns. */
+  get changedBlocks(): number {
+    return this.#blocks.changedBlocks;
+  }
+
+  /** Returns the changes of the steps so far. */
+  take(): FeedChange[] {
+    return this.#blocks.takeChanges();
+  }
+
+  /** Applies all events at once. */
+  apply(events: readonly EngineEvent[]): FeedChange[] {
+    for (const _step of this.applySteps(events));
+    return this.take();
+  }
+
+  *applySteps(events: readonly EngineEvent[]): Generator<void, void> {
+    for (const [i, event] of events.entries()) {
+      if (i > 0 && i % EVENTS_A_STEP === 0) yield;
+      this.#counts.events++;
+      if (event.kind === "stored") yield* this.#stored(event);
+      else if (event.kind === "removed") yield* this.#removed(event);
+      else if (event.kind === "cleared") yield* this.#cleared(event.ownership);
+      else this.drop("unreadable");
+    }
+    this.#checkFull();
+  }
+
+  /** Discards the state. `isComplete`: the engine's events come from the first on. */
+  *resetSteps(isComplete: boolean): Generator<void, void> {
+    yield* this.#blocks.clearSteps();
+    this.#mainGroups.clear();
+    this.#hasDoubtfulPages = false;
+    this.#isComplete = isComplete;
+  }
+
+  /** Sets for an empty translator whether the engine's events come from the first on. */
+  begin(isComplete: boolean): void {
+    this.#isComplete = isComplete;
+  }
+
+  drop(reason: DropReason, count = 1): void {
+    this.#counts.dropped[reason] += count;
+    if (LOSSES.has(reason)) this.#isComplete = false;
+  }
+
+  isWaitedFor(name: BlockName): boolean {
+    return this.#blocks.isWaitedFor(name);
+  }
+
+  /** Provides the names of a prompt's first blocks, for blocks that wait for their parents. */
+  learn(
+    names: readonly BlockName[],
+    { tokens, cacheSalt }: Pick<NamedPrompt, "tokens" | "cacheSalt">,
+  ): FeedChange[] {
+    const blockTokens = this.#blockTokens;
+    const end = names.length * (blockTokens ?? Number.POSITIVE_INFINITY);
+    if (blockTokens === null || tokens.length < end) return [];
+    const blocks = { tokens: tokens.subarray(0, end), loraName: null, extras: null };
+    const start = { parent: null, salt: shareOf(cacheSalt, 0n) };
+    this.#blocks.learn({ names, blocks, tier: "device", blockTokens }, start);
+    this.#checkFull();
+    return this.take();
+  }
+
+  state(): TranslatorState {
+    return {
+      blockTokens: this.#blockTokens,
+      isSizeSure: this.#isSizeSure,
+      // The file does not contain doubts about forgotten blocks.
+      isComplete: this.#isComplete && !this.#blocks.hasForgottenDoubts,
+      groups: [...this.#mainGroups],
+      ...this.#blocks.state(),
+    };
+  }
+
+  /** Restores into an empty translator. Readers are notified by `announceAll`. */
+  restore(state: TranslatorState): void {
+    this.#blockTokens = state.blockTokens;
+    this.#isSizeSure = state.isSizeSure;
+    this.#isComplete = state.isComplete;
+    for (const [index, isMain] of state.groups) this.#mainGroups.set(index, isMain);
+    this.#blocks.restore(state);
+  }
+
+  announceSteps(): Generator<void, void> {
+    return this.#blocks.announceSteps();
+  }
+
+  #checkFull(): void {
+    // If known copies fill the engine's cache, no unknown copy can exist.
+    const { totalBlocks = null } = this.#options;
+    const isFull = totalBlocks !== null && this.#blocks.deviceCopies === totalBlocks - SPARE_BLOCKS;
+    if (!isFull) return;
+    this.#isComplete = true;
+    this.#blocks.settle();
+  }
+
+  *#cleared(ownership: string | null): Generator<void, void> {
+    if (ownership !== null) {
+      this.drop("external");
+      return;
+    }
+    yield* this.#blocks.clearSteps();
+    this.#isComplete = true;
+  }
+
+  /** Tier of an event; null if the event was skipped. */
+  #tierOf(event: Stored | Removed, count: number): ResidencyTier | null {
+    const tier = tierOf(event.medium);
+    const isElsewhere = event.locality !== null && event.locality !== "LOCAL";
+    const reason =
+      tier === "unknown"
+        ? "unknown_medium"
+        : tier === "external" || isElsewhere || event.ownership !== null
+          ? "external"
+          : null;
+    if (reason === null) return tier as ResidencyTier;
+    this.drop(reason, count);
+    return null;
+  }
+
+  *#removed(event: Removed): Generator<void, void> {
+    const tier = this.#tierOf(event, event.hashes.length);
+    if (tier === null) return;
+    if (!this.#isMain(event.group)) {
+      this.drop("other_group", event.hashes.length);
+      return;
+    }
+    for (const [i, hash] of event.hashes.entries()) {
+      if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
+      const name = blockNameOf(hash);
+      if (this.#blocks.remove(name, tier)) {
+        this.#counts.removed++;
+        continue;
+      }
+      this.drop("not_held");
+      if (tier === "device" && !this.#isComplete) this.#blocks.removeUnknown(name);
+    }
+  }
+
+  /** Whether a removal's group is the main one, according to the `stored` events of its index. */
+  #isMain(group: KvGroup | null): boolean {
+    if (group === null || group.index === null) return isMainGroup(group);
+    // An ingest that starts late may receive removals first.
+    return this.#mainGroups.get(group.index) ?? this.#mainGroups.size === 0;
+  }
+
+  *#stored(event: Stored): Generator<void, void> {
+    const tier = this.#tierOf(event, 1);
+    if (tier === null) return;
+    const isMain = isMainGroup(event.group);
+    const index = event.group?.index ?? null;
+    if (index !== null && (this.#mainGroups.has(index) || this.#mainGroups.size < GROUPS_MAX)) {
+      this.#mainGroups.set(index, isMain);
+    }
+    if (!isMain) {
+      this.drop("other_group");
+      return;
+    }
+    if (event.loraId !== null && event.loraName === null) {
+      this.drop("unnamed_lora");
+      return;
+    }
+    if (event.tokens.length === 0) {
+      yield* this.#placeholders(event.hashes, tier);
+      return;
+    }
+    yield* this.#learnSize(event);
+    yield* this.#storedBlocks(event, tier);
+  }
+
+  *#storedBlocks(event: Stored, tier: ResidencyTier): Generator<void, void> {
+    const count = this.#wholeBlocks(event);
+    if (count === 0) return;
+    const { parent, loraName, extras } = event;
+    const names: BlockName[] = [];
+    while (names.length < count) {
+      if (names.length > 0 && names.length % NAMES_A_STEP === 0) yield;
+      names.push(blockNameOf(event.hashes[names.length]!));
+    }
+    const before = parent === null ? null : blockNameOf(parent);
+    if (before !== null && names.includes(before)) {
+      this.drop("own_parent");
+      return;
+    }
+    const blockTokens = this.#blockTokens!;
+    const tokens = event.tokens.subarray(0, count * blockTokens);
+    const run = { names, tier, blockTokens, blocks: { tokens, loraName, extras } };
+    const salt = saltOf(event);
+    const known = before === null ? null : this.#blocks.get(before);
+    if (before !== null && known === null) {
+      // The engine stored the parent before the ingest began.
+      this.#isComplete = false;
+      if (yield* this.#blocks.keepSteps(run, before, salt)) this.#counts.stored += count;
+      else this.drop("unknown_parent");
+      return;
+    }
+    const start = { parent: known?.sequence ?? null, salt: shareOf(salt, known?.salt ?? 0n) };
+    const place = { start, before, isComplete: this.#isComplete };
+    yield* this.#blocks.addSteps(run, place, (outcome) => {
+      if (outcome === "full") this.drop("too_many");
+      else this.#counts[outcome]++;
+    });
+  }
+
+  /** Number of whole blocks of the event; 0 if it was skipped. */
+  #wholeBlocks(event: Stored): number {
+    const blockTokens = this.#blockTokens ?? event.blockTokens;
+    const { hashes, tokens } = event;
+    const isLastPage = hashes.length === 1 && tokens.length < blockTokens;
+    if ((event.blockTokens !== blockTokens && !isLastPage) || blockTokens === 0) {
+      this.drop("block_size");
+      return 0;
+    }
+    if (tokens.length > hashes.length * blockTokens) {
+      this.drop("skipped_blocks");
+      return 0;
+    }
+    const whole = Math.floor(tokens.length / blockTokens);
+    if (whole === hashes.length) this.#isSizeSure = true;
+    else {
+      this.drop("partial_block");
+      this.#hasDoubtfulPages ||= !this.#isSizeSure;
+    }
+    return whole;
+  }
+
+  /**
+   * A single block smaller than expected may be the partial last page of a prompt and proves
+   * nothing. A larger block, or several of one size, must be whole.
+   */
+  *#learnSize({ hashes, tokens, blockTokens: size }: Stored): Generator<void, void> {
+    const before = this.#blockTokens;
+    if (size === before || size === 0 || tokens.length !== hashes.length * size) return;
+    const isLarger = before === null || size > before;
+    if (!isLarger && (this.#isSizeSure || hashes.length === 1)) return;
+    this.#blockTokens = size;
+    if (before === null) return;
+    yield* this.#blocks.clearSteps();
+    this.#isComplete = false;
+    this.#needsReplay = true;
+  }
+
+  /** Handles blocks without tokens, which must be known already. */
+  *#placeholders(hashes: readonly EngineHash[], tier: ResidencyTier): Generator<void, void> {
+    for (const [i, hash] of hashes.entries()) {
+      if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
+      const name = blockNameOf(hash);
+      if (this.#blocks.addKnown(name, tier)) this.#counts.stored++;
+      else this.drop("placeholder");
+    }
+  }
+}
+
+/** `external`: a medium that no worker owns. */
+type MediumTier = ResidencyTier | "external" | "unknown";
+
+const TIERS: Readonly<Record<string, MediumTier>> = {
+  GPU: "device",
+  DEVICE: "device",
+  CPU: "host",
+  CPU_PINNED: "host",
+  CPU_TIER1: "host",
+  CPU_TIER2: "disk",
+  DISK: "disk",
+  NVME: "disk",
+  STORAGE: "disk",
+  FS: "disk",
+  OBJ: "external",
+  EXTERNAL: "external",
+  NETWORK: "external",
+  REMOTE: "external",
+  SHARED: "external",
+};
+
+/**
+ * Maps an engine's medium to a tier as Dynamo does; no medium means the device. `FS` and `OBJ` were
+ * used by some vLLM versions.
+ */
+function tierOf(medium: string | null): MediumTier {
+  if (medium === null) return "device";
+  return Object.hasOwn(TIERS, medium) ? TIERS[medium]! : "unknown";
+}
+
+const MAIN_KINDS = ["full_attention", "mla_attention", "sink_full_attention"];
+
+/**
+ * Whether a group of a hybrid model has every block of a prefix; other groups have some, or states.
+ */
+function isMainGroup(group: KvGroup | null): boolean {
+  const kind = group?.specKind ?? null;
+  return kind === null || MAIN_KINDS.includes(kind);
+}

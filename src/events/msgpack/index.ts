@@ -1,2 +1,0 @@
-export { type MsgpackKind, MsgpackReader, Unreadable } from "./reader.ts";
-export { MsgpackWriter } from "./writer.ts";

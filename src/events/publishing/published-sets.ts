@@ -1,0 +1,208 @@
+import {
+  RESIDENCY_TIERS,
+  type ResidencyChange,
+  type ResidencyDigest,
+  type ResidencyTier,
+  RunningDigest,
+} from "../../observability/activity/index.ts";
+import type { StoreResidency } from "../../store/index.ts";
+
+/** A set of blocks that a rank publishes; it equals the state published so far. */
+export interface PublishedSet {
+  /** In the order of RESIDENCY_TIERS. */
+  readonly digests: readonly ResidencyDigest[];
+  /**
+   * The whole set as `stored` changes of some thousand blocks per step. It may change between
+   * steps: a block present throughout occurs once, a block added or removed meanwhile may be
+   * missing.
+   */
+  slices(): Iterator<readonly ResidencyChange[], void>;
+}
+
+/** Blocks per step of `slices`. */
+const SLICE_BLOCKS = 4_096;
+
+/**
+ * The blocks of an engine in its own key space, as the set that its changes produce. Bounded: if it
+ * is full, the oldest blocks are evicted, so that less is published than the engine has.
+ */
+export class HeldChains implements PublishedSet {
+  readonly #blocksMax: number;
+  /** By tier, in order of arrival: each block with its parent. */
+  readonly #tiers = RESIDENCY_TIERS.map(() => new Map<bigint, bigint | null>());
+  readonly #digests = RESIDENCY_TIERS.map(() => new RunningDigest());
+  #forgotten = 0;
+  #isDeviceWhole = true;
+
+  constructor(blocksMax: number) {
+    this.#blocksMax = blocksMax;
+  }
+
+  get blocks(): number {
+    return this.#tiers.reduce((sum, { size }) => sum + size, 0);
+  }
+  get forgotten(): number {
+    return this.#forgotten;
+  }
+  /** No device block was evicted since the device was last cleared. */
+  get isDeviceWhole(): boolean {
+    return this.#isDeviceWhole;
+  }
+  get digests(): readonly ResidencyDigest[] {
+    return this.#digests.map(({ value }) => value);
+  }
+
+  /**
+   * Applies changes and returns those to publish. Never returns `cleared`, which would include
+   * blocks of other key spaces; removed blocks are named instead.
+   */
+  apply(changes: readonly ResidencyChange[]): readonly ResidencyChange[] {
+    const published: ResidencyChange[] = [];
+    for (const change of changes) {
+      if (change.kind === "stored") this.#store(change, published);
+      else if (change.kind === "removed") this.#remove(change.tier, change.hashes, published);
+      else this.#clear(change.tier, published);
+    }
+    return published;
+  }
+
+  *slices(): Generator<readonly ResidencyChange[], void> {
+    for (const [place, blocks] of this.#tiers.entries()) {
+      const tier = RESIDENCY_TIERS[place]!;
+      let chains = new Chains(tier);
+      for (const [hash, parent] of blocks) {
+        chains.add(hash, parent);
+        if (chains.blocks < SLICE_BLOCKS) continue;
+        yield chains.done();
+        chains = new Chains(tier);
+      }
+      yield chains.done();
+    }
+  }
+
+  #store(change: ResidencyChange & { kind: "stored" }, published: ResidencyChange[]): void {
+    const { tier, hashes } = change;
+    const place = RESIDENCY_TIERS.indexOf(tier);
+    const blocks = this.#tiers[place]!;
+    let { parent } = change;
+    let isNews = false;
+    for (const hash of hashes) {
+      if (!blocks.has(hash)) {
+        blocks.set(hash, parent);
+        this.#digests[place]!.count(Number(hash & LOW), Number(hash >> 32n), 1);
+        isNews = true;
+      }
+      parent = hash;
+    }
+    if (!isNews) return;
+    published.push(change);
+    const excess = this.blocks - this.#blocksMax;
+    if (excess > 0) this.#forget(place, excess, published);
+  }
+
+  /** Evicts the oldest blocks of this tier, then of the others. */
+  #forget(place: number, count: number, published: ResidencyChange[]): void {
+    this.#forgotten += count;
+    let left = count;
+    for (const at of [place, 0, 1, 2]) {
+      const oldest = [...this.#tiers[at]!.keys().take(left)];
+      if (at === DEVICE && oldest.length > 0) this.#isDeviceWhole = false;
+      this.#remove(RESIDENCY_TIERS[at]!, BigUint64Array.from(oldest), published);
+      left -= oldest.length;
+    }
+  }
+
+  #remove(tier: ResidencyTier, hashes: BigUint64Array, published: ResidencyChange[]): void {
+    const place = RESIDENCY_TIERS.indexOf(tier);
+    const gone = hashes.filter((hash) => this.#tiers[place]!.delete(hash));
+    for (const hash of gone)
+      this.#digests[place]!.count(Number(hash & LOW), Number(hash >> 32n), -1);
+    if (gone.length > 0) published.push({ kind: "removed", tier, hashes: gone });
+  }
+
+  #clear(tier: ResidencyTier | null, published: ResidencyChange[]): void {
+    for (const [place, blocks] of this.#tiers.entries()) {
+      const name = RESIDENCY_TIERS[place]!;
+      if (tier !== null && tier !== name) continue;
+      if (place === DEVICE) this.#isDeviceWhole = true;
+      this.#remove(name, BigUint64Array.from(blocks.keys()), published);
+    }
+  }
+}
+
+const LOW = 0xffff_ffffn;
+const DEVICE = RESIDENCY_TIERS.indexOf("device");
+
+/** Joins consecutive blocks of one tier into runs. */
+export class Chains {
+  readonly #tier: ResidencyTier;
+  readonly #changes: ResidencyChange[] = [];
+  #parent: bigint | null = null;
+  #chain: bigint[] = [];
+  blocks = 0;
+
+  constructor(tier: ResidencyTier) {
+    this.#tier = tier;
+  }
+
+  add(hash: bigint, parent: bigint | null): void {
+    if (this.#chain.length > 0 && this.#chain.at(-1) !== parent) this.#end();
+    if (this.#chain.length === 0) this.#parent = parent;
+    this.#chain.push(hash);
+    this.blocks++;
+  }
+
+  done(): readonly ResidencyChange[] {
+    this.#end();
+    return this.#changes;
+  }
+
+  #end(): void {
+    if (this.#chain.length === 0) return;
+    const hashes = BigUint64Array.from(this.#chain);
+    const [tier, parent] = [this.#tier, this.#parent];
+    this.#changes.push({ kind: "stored", tier, parent, hashes, tokenHashes: null });
+    this.#chain = [];
+  }
+}
+
+/** Table entries per step: about a millisecond. */
+const ENTRIES = 2_048;
+
+/** The store's blocks on these tiers. */
+export function storeBlocks(
+  residency: StoreResidency,
+  tiers: readonly ResidencyTier[],
+): PublishedSet {
+  return {
+    get digests() {
+      const { digests } = residency;
+      return (["device", "host", "disk"] as const).map((tier, i) =>
+        tiers.includes(tier) ? digests[i]! : NOTHING,
+      );
+    },
+    *slices() {
+      let from: number | null = 0;
+      while (from !== null) {
+        const { changes, next } = residency.slice(from, ENTRIES);
+        from = next;
+        yield changes.filter(({ tier }) => tier !== null && tiers.includes(tier));
+      }
+    },
+  };
+}
+
+const NOTHING: ResidencyDigest = { blocks: 0, mix: 0n };
+
+/** Joins the digests of disjoint sets. */
+export function joinDigests(all: readonly (readonly ResidencyDigest[])[]): ResidencyDigest[] {
+  return [0, 1, 2].map((place) =>
+    all.reduce<ResidencyDigest>(
+      (sum, digests) => ({
+        blocks: sum.blocks + digests[place]!.blocks,
+        mix: sum.mix ^ digests[place]!.mix,
+      }),
+      NOTHING,
+    ),
+  );
+}

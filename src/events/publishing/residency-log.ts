@@ -1,0 +1,320 @@
+import { assert, type WorkerId, yieldToLoop } from "../../core/index.ts";
+import type {
+  KeySpace,
+  ResidencyBatch,
+  ResidencyChange,
+  ResidencyHeartbeat,
+  ResidencySource,
+  ResidencyTier,
+} from "../../observability/activity/index.ts";
+import type { StoreResidency } from "../../store/index.ts";
+import { blocksIn, splitChange } from "../index.ts";
+import { HeldChains, joinDigests, type PublishedSet, storeBlocks } from "./published-sets.ts";
+
+/** Maximum blocks in one change, so that it fits into a message of any broker. */
+const CHANGE_BLOCKS_MAX = 1_024;
+
+export interface ResidencyLogOptions {
+  readonly source: ResidencySource;
+  readonly ring: RingLimits;
+  readonly mode: ResidencyHeartbeat["mode"];
+  readonly everyMs: number;
+  /** The published sets. They have no hash in common. */
+  readonly held: readonly PublishedSet[];
+  /** Key spaces; the latest ones are published. */
+  readonly spaces: () => readonly KeySpace[];
+  /** Whether all device blocks are published from the start. Default: true. */
+  readonly isDeviceKnown?: boolean;
+  /** Pushes all changes that have happened so far. */
+  readonly flush: () => void;
+}
+
+/** Maximum key spaces in one heartbeat, as readers accept. */
+const SPACES_MAX = 16;
+
+export type BatchListener = (batch: ResidencyBatch) => void;
+
+/** The residency changes of one rank of this host: numbers them and keeps the latest. */
+export class ResidencyFeed {
+  readonly ring: ChangeRing;
+  readonly #options: ResidencyLogOptions;
+  readonly #listeners = new Set<BatchListener>();
+  readonly #knownListeners = new Set<() => void>();
+  #isDeviceKnown: boolean;
+
+  constructor(options: ResidencyLogOptions) {
+    this.#options = options;
+    this.#isDeviceKnown = options.isDeviceKnown ?? true;
+    this.ring = new ChangeRing(options.ring);
+  }
+
+  get source(): ResidencySource {
+    return this.#options.source;
+  }
+  get everyMs(): number {
+    return this.#options.everyMs;
+  }
+  get held(): readonly PublishedSet[] {
+    return this.#options.held;
+  }
+  /** Number of the latest pushed change. */
+  get lastSequence(): number {
+    return this.ring.last;
+  }
+
+  /** Whether all device blocks are published. */
+  get isDeviceKnown(): boolean {
+    return this.#isDeviceKnown;
+  }
+
+  setDeviceKnown(isKnown: boolean): void {
+    if (isKnown === this.#isDeviceKnown) return;
+    this.#isDeviceKnown = isKnown;
+    for (const listener of this.#knownListeners) listener();
+  }
+
+  /** Calls the listener when `isDeviceKnown` changes. It must not throw. */
+  onDeviceKnown(listener: () => void): Disposable {
+    this.#knownListeners.add(listener);
+    return { [Symbol.dispose]: () => this.#knownListeners.delete(listener) };
+  }
+
+  /** Pushes all changes that have happened so far. */
+  flush(): void {
+    this.#options.flush();
+  }
+
+  /** Pushes changes that `held` already contains. */
+  push(changes: readonly ResidencyChange[]): void {
+    const split = changes.flatMap((change) => splitChange(change, CHANGE_BLOCKS_MAX));
+    if (split.length === 0) return;
+    const firstSequence = this.ring.last + 1;
+    for (const change of split) this.ring.push(change);
+    const batch = { source: this.source, firstSequence, changes: split };
+    for (const listener of this.#listeners) listener(batch);
+  }
+
+  /** Calls the listener for each later batch, in order. It must not throw. */
+  listen(listener: BatchListener): Disposable {
+    this.#listeners.add(listener);
+    return { [Symbol.dispose]: () => this.#listeners.delete(listener) };
+  }
+
+  /** Creates a heartbeat; its number and digests belong to the same moment. */
+  heartbeat(isClosing = false): ResidencyHeartbeat {
+    this.flush();
+    const { source, mode, everyMs, held } = this.#options;
+    return {
+      source,
+      mode,
+      everyMs,
+      isClosing,
+      lastSequence: this.ring.last,
+      spaces: this.#options.spaces().slice(-SPACES_MAX),
+      digests: joinDigests(held.map(({ digests }) => digests)),
+      isDeviceKnown: this.#isDeviceKnown,
+    };
+  }
+}
+
+export interface RingLimits {
+  /** Maximum kept changes, and maximum blocks in them. */
+  readonly changesMax: number;
+  readonly blocksMax: number;
+}
+
+/** The latest changes of one rank by number, from 1 and without gaps. */
+export class ChangeRing {
+  readonly #limits: RingLimits;
+  #kept: ResidencyChange[] = [];
+  /** Index in `#kept` of the oldest change; earlier entries are removed. */
+  #head = 0;
+  #last = 0;
+  #blocks = 0;
+
+  constructor(limits: RingLimits) {
+    this.#limits = limits;
+  }
+
+  /** Number of the oldest kept change; if none is kept, one above the latest. */
+  get first(): number {
+    return this.#last - this.size + 1;
+  }
+  /** Number of the latest change; 0 before the first. */
+  get last(): number {
+    return this.#last;
+  }
+  get size(): number {
+    return this.#kept.length - this.#head;
+  }
+  get blocks(): number {
+    return this.#blocks;
+  }
+
+  /** The latest change always stays. */
+  push(change: ResidencyChange): void {
+    this.#kept.push(change);
+    this.#last++;
+    this.#blocks += blocksIn(change);
+    const { changesMax, blocksMax } = this.#limits;
+    while (this.size > 1 && (this.size > changesMax || this.#blocks > blocksMax)) {
+      this.#blocks -= blocksIn(this.#kept[this.#head]!);
+      this.#head++;
+    }
+    if (this.#head <= this.#kept.length / 2 || this.#head < 64) return;
+    this.#kept = this.#kept.slice(this.#head);
+    this.#head = 0;
+  }
+
+  /** Changes numbered `from` to `to`, inclusive; all must be kept. */
+  slice(from: number, to: number): readonly ResidencyChange[] {
+    const start = this.#head + (from - this.first);
+    return this.#kept.slice(start, start + (to - from + 1));
+  }
+}
+
+export interface HostResidencyOptions {
+  readonly worker: WorkerId;
+  readonly incarnation: bigint;
+  /** Data-parallel ranks of this host, including 0. */
+  readonly ranks: readonly number[];
+  readonly residency: StoreResidency;
+  readonly ring: RingLimits;
+  readonly mode: ResidencyHeartbeat["mode"];
+  readonly everyMs: number;
+  /** Maximum remembered blocks of one engine's own events. */
+  readonly engineBlocksMax: number;
+  /** Ranks whose engines' own events are followed: their device contents are unknown at first. */
+  readonly hasEngines: boolean;
+  /** Key spaces of the store. */
+  readonly spaces: () => readonly KeySpace[];
+}
+
+interface Rank {
+  readonly feed: ResidencyFeed;
+  readonly tiers: readonly ResidencyTier[];
+  readonly chains: HeldChains;
+  space: KeySpace | null;
+  /** Whether all blocks of its engine are known; always false without events of its own. */
+  isEngineKnown: boolean;
+}
+
+/**
+ * The residency logs of all ranks of this host. RAM and SSD blocks belong to every rank. GPU
+ * blocks mirrored by key have no rank and are published if there is only one. Engines' own events
+ * belong to their rank.
+ */
+export class HostFeeds implements Disposable {
+  readonly #residency: StoreResidency;
+  readonly #ranks = new Map<number, Rank>();
+  readonly #storeListeners = new Set<(changes: readonly ResidencyChange[]) => void>();
+  #isOver = false;
+  #isPumping = false;
+
+  constructor(options: HostResidencyOptions) {
+    const { residency, ranks, worker, incarnation } = options;
+    this.#residency = residency;
+    assert(ranks.length > 0, "a host must have a rank");
+    const tiers: readonly ResidencyTier[] =
+      ranks.length === 1 ? ["device", "host", "disk"] : ["host", "disk"];
+    for (const rank of ranks) {
+      const chains = new HeldChains(options.engineBlocksMax);
+      const feed = new ResidencyFeed({
+        source: { worker, rank, incarnation },
+        ring: options.ring,
+        mode: options.mode,
+        everyMs: options.everyMs,
+        held: [storeBlocks(residency, tiers), chains],
+        isDeviceKnown: !options.hasEngines,
+        spaces: () => this.#spacesOf(rank, options.spaces()),
+        flush: () => this.#pump(),
+      });
+      const isEngineKnown = !options.hasEngines;
+      this.#ranks.set(rank, { feed, tiers, chains, space: null, isEngineKnown });
+    }
+    residency.start(() => this.#later());
+  }
+
+  get feeds(): readonly ResidencyFeed[] {
+    return [...this.#ranks.values()].map(({ feed }) => feed);
+  }
+
+  /** Blocks known from engines' own events, and those evicted for lack of room. */
+  get engineBlocks(): { readonly blocks: number; readonly forgotten: number } {
+    const all = [...this.#ranks.values()].map(({ chains }) => chains);
+    return {
+      blocks: all.reduce((sum, { blocks }) => sum + blocks, 0),
+      forgotten: all.reduce((sum, { forgotten }) => sum + forgotten, 0),
+    };
+  }
+
+  /** Publishes an engine's changes for one rank, in the key space of its tokens. */
+  engineChanged(rank: number, space: KeySpace, changes: readonly ResidencyChange[]): void {
+    const known = this.#ranks.get(rank);
+    if (known === undefined || this.#isOver) return;
+    known.space = space;
+    known.feed.push(known.chains.apply(changes));
+    reportKnown(known);
+  }
+
+  /** Sets whether the engine's changes so far include all its blocks. */
+  engineKnown(rank: number, isKnown: boolean): void {
+    const known = this.#ranks.get(rank);
+    if (known === undefined || this.#isOver) return;
+    known.isEngineKnown = isKnown;
+    reportKnown(known);
+  }
+
+  /**
+   * Calls the listener with the store's changes before they are numbered, for translation into
+   * other formats. It must not throw.
+   */
+  onStore(listener: (changes: readonly ResidencyChange[]) => void): Disposable {
+    this.#storeListeners.add(listener);
+    return { [Symbol.dispose]: () => this.#storeListeners.delete(listener) };
+  }
+
+  /** Stops publishing. */
+  [Symbol.dispose](): void {
+    this.#isOver = true;
+    this.#residency.stop();
+  }
+
+  #spacesOf(rank: number, spaces: readonly KeySpace[]): readonly KeySpace[] {
+    const { space } = this.#ranks.get(rank)!;
+    return space === null ? spaces : [...spaces, space];
+  }
+
+  /** Publishes all changes of this turn together. */
+  #later(): void {
+    void yieldToLoop().then(() => this.#pump());
+  }
+
+  #pump(): void {
+    // A listener that flushes receives the changes being published.
+    if (this.#isOver || this.#isPumping) return;
+    this.#isPumping = true;
+    const changes = this.#residency.drain();
+    if (changes.length > 0) {
+      for (const rank of this.#ranks.values()) push(rank, changes);
+      for (const listener of this.#storeListeners) listener(changes);
+    }
+    this.#isPumping = false;
+  }
+}
+
+function reportKnown({ feed, chains, isEngineKnown }: Rank): void {
+  feed.setDeviceKnown(isEngineKnown && chains.isDeviceWhole);
+}
+
+function push({ feed, tiers, chains }: Rank, changes: readonly ResidencyChange[]): void {
+  const own = changes.filter(({ tier }) => tier === null || tiers.includes(tier));
+  const at = own.findLastIndex(({ kind }) => kind === "cleared");
+  if (at < 0) {
+    feed.push(own);
+    return;
+  }
+  // The store starts over; blocks known from engines stay.
+  const again = [...chains.slices()].flat();
+  feed.push([...own.slice(0, at + 1), ...again, ...own.slice(at + 1)]);
+}

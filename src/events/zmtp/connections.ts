@@ -1,0 +1,265 @@
+import { lstatSync, unlinkSync } from "node:fs";
+import type { Socket, TCPSocketListener, UnixSocketListener } from "bun";
+import {
+  type Clock,
+  HearthError,
+  loopTurns,
+  messageOf,
+  type Random,
+  randomBelow,
+} from "../../core/index.ts";
+import { Peer, type PeerEvents } from "./peer.ts";
+import type { PARTNERS } from "./wire.ts";
+import { formatEndpoint, type ZmtpEndpoint, type ZmtpLimits } from "./zmtp.ts";
+
+const JITTER = 0.25;
+
+/** Wait before redial number `tries`, from 1. */
+function redialMs(tries: number, limits: ZmtpLimits, random: Random): number {
+  const ms = Math.min(limits.redialFirstMs * 2 ** (tries - 1), limits.redialMaxMs);
+  return ms * (1 - JITTER) + randomBelow(random, Math.ceil(2 * JITTER * ms));
+}
+
+/** State of a connection that is redialed. */
+export interface DialerState {
+  peer: Peer | null;
+  why: string | null;
+  isHung: boolean;
+  connections: number;
+  refused: number;
+  isClosed: boolean;
+}
+
+/** Keeps one connection to an endpoint until it is closed. */
+export class Dialer {
+  readonly state: DialerState = {
+    peer: null,
+    why: "not connected yet",
+    isHung: false,
+    connections: 0,
+    refused: 0,
+    isClosed: false,
+  };
+  readonly #endpoint: ZmtpEndpoint;
+  readonly #attachment: Attachment;
+  #tries = 0;
+  /** Number of the latest dial; events of earlier dials are ignored. */
+  #dial = 0;
+  #current: Peer | null = null;
+  #isPaused = false;
+  #timer: Disposable | null = null;
+
+  constructor(endpoint: ZmtpEndpoint, attachment: Attachment) {
+    this.#endpoint = endpoint;
+    this.#attachment = { ...attachment, events: this.#watched(attachment.events) };
+    this.#start();
+  }
+
+  pause(): void {
+    this.#isPaused = true;
+    this.#current?.pause();
+  }
+
+  resume(): void {
+    this.#isPaused = false;
+    this.#current?.resume();
+  }
+
+  close(): void {
+    if (this.state.isClosed) return;
+    this.state.isClosed = true;
+    this.#timer?.[Symbol.dispose]();
+    this.#current?.close("closed");
+    this.state.why = "closed";
+  }
+
+  #watched(events: PeerEvents): PeerEvents {
+    return {
+      ...events,
+      onReady: (peer) => {
+        this.state.peer = peer;
+        this.state.why = null;
+        this.state.isHung = false;
+        this.state.connections++;
+        this.#tries = 0;
+        if (this.#isPaused) peer.pause();
+        events.onReady(peer);
+      },
+      onClosed: (peer, why, isRefused) => {
+        this.state.peer = null;
+        this.#current = null;
+        if (isRefused) this.state.refused++;
+        this.state.isHung = peer.isHung;
+        events.onClosed(peer, why, isRefused);
+        this.#failed(why);
+      },
+    };
+  }
+
+  #start(): void {
+    const dial = ++this.#dial;
+    const isWanted = () => dial === this.#dial && !this.state.isClosed;
+    const socket = handlers((socket) => {
+      if (!isWanted()) return null;
+      this.#timer?.[Symbol.dispose]();
+      this.#current = peerOn(socket, this.#attachment);
+      return this.#current;
+    });
+    const { handshakeMs } = this.#attachment.limits;
+    const failed = (why: string, isHung: boolean) => {
+      if (!isWanted() || this.#current !== null) return;
+      this.state.isHung = isHung;
+      this.#failed(why);
+    };
+    const late = `no connection within ${handshakeMs} ms`;
+    this.#timer = this.#attachment.clock.after(handshakeMs, () => failed(late, true));
+    const endpoint = this.#endpoint;
+    const options = { data: null, socket };
+    const dialled =
+      endpoint.kind === "ipc"
+        ? Bun.connect<Peer | null>({ ...options, unix: endpoint.path })
+        : Bun.connect<Peer | null>({ ...options, hostname: endpoint.host, port: endpoint.port });
+    dialled.catch((error) => failed(messageOf(error), false));
+  }
+
+  #failed(why: string): void {
+    if (this.state.isClosed) return;
+    this.#dial++;
+    this.#timer?.[Symbol.dispose]();
+    this.state.why = why;
+    const { limits, random, clock } = this.#attachment;
+    const ms = redialMs(Math.min(++this.#tries, 30), limits, random);
+    this.#timer = clock.after(ms, () => this.#start());
+  }
+}
+
+type Listening = TCPSocketListener<Peer | null> | UnixSocketListener<Peer | null>;
+
+/** Accepts connections at an endpoint until it is closed. */
+export class Listener {
+  /** Bound endpoint, with the assigned port. */
+  readonly endpoint: string;
+  /** All connections, including those in the handshake. */
+  readonly peers = new Set<Peer>();
+  readonly #listening: Listening;
+  readonly #path: string | null;
+  connections = 0;
+  refused = 0;
+
+  private constructor(listening: Listening, endpoint: ZmtpEndpoint) {
+    this.#listening = listening;
+    this.#path = endpoint.kind === "ipc" ? endpoint.path : null;
+    const isTcp = endpoint.kind === "tcp" && "port" in listening;
+    const port = isTcp ? (listening as TCPSocketListener).port : 0;
+    this.endpoint = formatEndpoint(isTcp ? { ...endpoint, port } : endpoint);
+  }
+
+  /** Throws ZMTP_UNAVAILABLE if it cannot listen. Replaces a stale Unix socket. */
+  static async open(endpoint: ZmtpEndpoint, attachment: Attachment): Promise<Listener> {
+    const listeners: Listener[] = [];
+    const watched = { ...attachment, events: watch(attachment.events, listeners) };
+    const socket = handlers((socket) => {
+      const listener = listeners[0];
+      if (listener === undefined || listener.peers.size >= attachment.limits.peersMax) return null;
+      const peer = peerOn(socket, watched);
+      listener.peers.add(peer);
+      return peer;
+    });
+    try {
+      if (endpoint.kind === "ipc") await removeStale(endpoint.path);
+      const options = { data: null, socket };
+      const listening: Listening =
+        endpoint.kind === "ipc"
+          ? Bun.listen<Peer | null>({ ...options, unix: endpoint.path })
+          : Bun.listen<Peer | null>({ ...options, hostname: endpoint.host, port: endpoint.port });
+      const listener = new Listener(listening, endpoint);
+      listeners.push(listener);
+      return listener;
+    } catch (cause) {
+      if (cause instanceof HearthError) throw cause;
+      const text = `cannot listen at ${formatEndpoint(endpoint)}: ${messageOf(cause)}`;
+      throw new HearthError("ZMTP_UNAVAILABLE", text, { cause });
+    }
+  }
+
+  close(): void {
+    this.#listening.stop(true);
+    for (const peer of [...this.peers]) peer.close("closed");
+    if (this.#path !== null) removeSocket(this.#path);
+  }
+}
+
+/** Wraps peer events to update the listener's set of connections. */
+function watch(events: PeerEvents, listeners: readonly Listener[]): PeerEvents {
+  return {
+    ...events,
+    onReady: (peer) => {
+      listeners[0]!.connections++;
+      events.onReady(peer);
+    },
+    onClosed: (peer, why, isRefused) => {
+      const listener = listeners[0]!;
+      listener.peers.delete(peer);
+      if (isRefused) listener.refused++;
+      events.onClosed(peer, why, isRefused);
+    },
+  };
+}
+
+function isSocket(path: string): boolean {
+  return lstatSync(path, { throwIfNoEntry: false })?.isSocket() ?? false;
+}
+
+function removeSocket(path: string): void {
+  if (isSocket(path)) unlinkSync(path);
+}
+
+async function removeStale(path: string): Promise<void> {
+  if (!isSocket(path)) return;
+  try {
+    const probe = await Bun.connect({ unix: path, socket: { data() {} } });
+    probe.terminate();
+  } catch (error) {
+    // Only this error proves that no process listens there.
+    if ((error as NodeJS.ErrnoException).code === "ECONNREFUSED") return removeSocket(path);
+  }
+  throw new HearthError("ZMTP_UNAVAILABLE", `another process listens at ipc://${path}`);
+}
+
+/** Parameters of every socket's connections. */
+export interface Attachment {
+  readonly type: keyof typeof PARTNERS;
+  readonly limits: ZmtpLimits;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly events: PeerEvents;
+}
+
+/** Bun's socket with its connection; null before it opened and after it was rejected. */
+type PeerSocket = Socket<Peer | null>;
+
+/** Idle time after which the kernel probes the connection, for peers with ZMTP 3.0. */
+const KEEP_ALIVE_MS = 15_000;
+
+/** Handlers that connect a Bun socket to a `Peer`, whichever end dialed. */
+function handlers(open: (socket: PeerSocket) => Peer | null): Bun.SocketHandler<Peer | null> {
+  return {
+    open: (socket) => {
+      loopTurns.touch();
+      socket.data = open(socket);
+      if (socket.data === null) socket.terminate();
+    },
+    data: (socket, chunk) => socket.data?.receive(chunk),
+    drain: (socket) => socket.data?.drained(),
+    end: (socket) => socket.data?.close("the peer closed the connection"),
+    close: (socket) => socket.data?.close("the connection was closed"),
+    error: (socket, error) => socket.data?.close(error.message),
+  };
+}
+
+function peerOn(socket: PeerSocket, attachment: Attachment): Peer {
+  const { type, limits, clock, events } = attachment;
+  socket.setKeepAlive(true, KEEP_ALIVE_MS);
+  socket.setNoDelay(true);
+  return new Peer({ wire: socket, type, limits, clock, events });
+}
