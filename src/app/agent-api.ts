@@ -1,24 +1,40 @@
+import { chmodSync, chownSync } from "node:fs";
 import {
+  type Api,
   type ApiServer,
   type ApiServices,
+  type Caller,
   type ControlServices,
   createApi,
+  type LocalCaller,
+  type PurgeOutcome,
   readAccess,
   type SessionReport,
   type SessionsReport,
+  serveUnix,
+  type UnixServer,
 } from "../api/index.ts";
 import type { Config } from "../config/index.ts";
-import { assert, messageOf, systemClock } from "../core/index.ts";
-import type { Native } from "../native/index.ts";
+import type { ControlPlane, Operation, Sender } from "../control/index.ts";
+import {
+  assert,
+  type Clock,
+  HearthError,
+  LAYER_ALL,
+  messageOf,
+  systemClock,
+} from "../core/index.ts";
+import { peerAllowed, peerOf, takeSocketPath } from "../engine/index.ts";
+import type { Native, SocketPeer } from "../native/index.ts";
 import { type Logger, watchDescriptors } from "../observability/index.ts";
+import type { PersistReport, PurgeAddress } from "../store/index.ts";
 import type { SessionInfo } from "../store/pins/index.ts";
 import type { Agent } from "./agent.ts";
 import { seconds, statusOf } from "./agent-status.ts";
-import { openApiSocket } from "./api-socket.ts";
-import { devicesSnapshot } from "./device-report.ts";
-import { feedSnapshot } from "./feed-report.ts";
-import { operatorWork } from "./operator-work.ts";
+import { groupNumber } from "./credentials.ts";
+import { devicesSnapshot } from "./devices-service.ts";
 import { peerServices, peersSnapshot } from "./peer-reports.ts";
+import { feedSnapshot } from "./residency-publisher.ts";
 
 export interface AgentApiOptions {
   readonly native: Native;
@@ -198,4 +214,142 @@ function sessionOf({ namespaces }: Agent, info: SessionInfo): SessionReport {
     idle_seconds: seconds(idleMs),
     ...state,
   };
+}
+
+interface ApiSocketOptions {
+  readonly native: Native;
+  readonly logger: Logger;
+}
+
+const MODE = 0o660;
+
+/**
+ * The HTTP API on a Unix socket; null if the configuration names none. Throws SOCKET_IN_USE if
+ * another agent answers there, CONFIG_INVALID if it cannot be made.
+ */
+async function openApiSocket(
+  config: Config,
+  api: Pick<Api, "fetch">,
+  { native, logger }: ApiSocketOptions,
+): Promise<UnixServer | null> {
+  const { socket: path, socketRole } = config.api;
+  if (path === null) return null;
+  const group = groupOf(config);
+  const callerOf = (socket: object): LocalCaller | null => {
+    const peer = peerOf(native, socket);
+    if (typeof peer === "string") return null;
+    if (peer.pidFd !== null) native.closeFd(peer.pidFd);
+    const caller = callerOfPeer(peer, group, socketRole);
+    if (caller === null) {
+      const { pid, uid, gid } = peer;
+      logger.warn("a caller of the API socket was not let in", { pid, uid, gid });
+      return null;
+    }
+    return { caller, uid: peer.uid, isOwner: isOwner(peer) };
+  };
+  const onFault = (of: string, thrown: unknown) =>
+    logger.error("a request to the API failed", { path: of, reason: String(thrown) });
+  const listen = () => serveUnix({ fetch: api.fetch, callerOf, clock: systemClock, path, onFault });
+  const server = await takeSocketPath(path, listen, "api.socket");
+  chmodSync(path, MODE);
+  if (group !== null) chownSync(path, process.getuid!(), group);
+  return server;
+}
+
+/** The group that may connect; null: the agent's own. */
+function groupOf({ api, engine }: Config): number | null {
+  if (api.socketGroup !== null) return groupNumber(api.socketGroup, "api.socket_group");
+  return engine.socketGroup === null ? null : groupNumber(engine.socketGroup);
+}
+
+function isOwner({ uid }: SocketPeer): boolean {
+  return uid === 0 || uid === process.getuid!();
+}
+
+/** Null for a process that is neither root's, the agent's user's nor of the group. */
+function callerOfPeer(
+  peer: SocketPeer,
+  group: number | null,
+  groupRole: Caller["role"],
+): Caller | null {
+  const owner = { uid: process.getuid!(), gid: process.getgid!() };
+  if (!peerAllowed(peer, owner, group)) return null;
+  return {
+    // As over loopback: pins of either way have one owner.
+    name: "local",
+    from: `local uid ${peer.uid} pid ${peer.pid}`,
+    role: isOwner(peer) ? "purge" : groupRole,
+    roleKey: "api.socket_role",
+    account: `uid ${peer.uid}`,
+  };
+}
+
+type Work = Pick<ApiServices, "purge" | "persist">;
+/** Of a line in the audit log. */
+const NAMES_MAX = 8;
+
+type Came = Pick<Operation, "status" | "counts">;
+
+/** What operators do with blocks beside commands; each with a line in the audit log. */
+export function operatorWork(
+  agent: Pick<Agent, "purge" | "persist">,
+  plane: Pick<ControlPlane, "note">,
+  clock: Clock,
+): Work {
+  async function noted<T>(
+    about: Pick<Operation, "type" | "blocks" | "names">,
+    sender: Sender,
+    work: () => Promise<T>,
+    cameOf: (result: T) => Came,
+  ): Promise<T> {
+    const startedMs = clock.monotonicMs();
+    const note = (came: Came, reason: string | null) => {
+      const elapsedMs = Math.round((clock.monotonicMs() - startedMs) * 1_000) / 1_000;
+      plane.note({ ...about, ...came, reason, elapsedMs }, sender);
+    };
+    try {
+      const result = await work();
+      note(cameOf(result), null);
+      return result;
+    } catch (thrown) {
+      note({ status: "rejected", counts: {} }, reasonOf(thrown));
+      throw thrown;
+    }
+  }
+
+  return {
+    purge(blocks, sender) {
+      const addresses = blocks.map(({ digest, layer = LAYER_ALL }) => ({
+        digest: Uint8Array.fromHex(digest),
+        layer,
+      }));
+      const names = addresses.slice(0, NAMES_MAX).map(nameOf);
+      const about = { type: "Purge", blocks: blocks.length, names };
+      return noted(about, sender, () => agent.purge(addresses, sender.name), ofPurge);
+    },
+    persist(sender) {
+      const about = { type: "Persist", blocks: null, names: [] };
+      return noted(about, sender, () => agent.persist(), ofPersist);
+    },
+  };
+}
+
+/** As commands name a block. */
+function nameOf({ digest, layer }: PurgeAddress): string {
+  return layer === LAYER_ALL ? digest.toHex() : `${digest.toHex()}/${layer}`;
+}
+
+function reasonOf(thrown: unknown): string {
+  const code = thrown instanceof HearthError ? thrown.code : "INTERNAL";
+  return `${code.toLowerCase()}: ${messageOf(thrown)}`;
+}
+
+function ofPurge(outcomes: readonly PurgeOutcome[]): Came {
+  const counts = { done: 0, missing: 0, held: 0, failed: 0 };
+  for (const outcome of outcomes) counts[outcome]++;
+  return { status: counts.held + counts.failed === 0 ? "ok" : "partial", counts };
+}
+
+function ofPersist({ written, skipped, durable }: PersistReport): Came {
+  return { status: durable && skipped === 0 ? "ok" : "partial", counts: { written, skipped } };
 }

@@ -3,11 +3,10 @@ import { systemClock } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
 import type { SsdStats, StoreSnapshot, StoreStats } from "../store/index.ts";
 import type { Agent } from "./agent.ts";
-import type { ControlBus } from "./control-bus.ts";
-import type { ControlRoom } from "./control-room.ts";
-import { gpuStatus, rdmaStatus } from "./device-report.ts";
-import { feedStatus } from "./feed-report.ts";
+import type { ControlBus, ControlRoom } from "./control-service.ts";
+import { gpuStatus, rdmaStatus } from "./devices-service.ts";
 import { peersStatus } from "./peer-reports.ts";
+import { feedStatus } from "./residency-publisher.ts";
 
 interface About {
   readonly native: Native;

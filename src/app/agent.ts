@@ -7,6 +7,7 @@ import {
   HearthError,
   messageOf,
   type Random,
+  sleep,
 } from "../core/index.ts";
 import { EngineServer } from "../engine/index.ts";
 import { crashPoint, type Native, type Region } from "../native/index.ts";
@@ -33,24 +34,23 @@ import {
   type TieredStore,
 } from "../store/index.ts";
 import type { RememberedHolds } from "../store/pins/index.ts";
-import { awaitMemory, claimLimitsOf, limitsOf } from "./agent-limits.ts";
-import { watchArena } from "./arena-watch.ts";
-import { ColdTier, ssdSettings } from "./cold-tier.ts";
-import { ControlBus } from "./control-bus.ts";
-import { ControlRoom } from "./control-room.ts";
-import type { DeviceRoom } from "./device-room.ts";
-import { engineCommands } from "./engine-commands.ts";
-import { FeedRoom } from "./feed-room.ts";
-import { type Ground, layGround } from "./ground.ts";
-import { groupNumber } from "./groups.ts";
-import { newIncarnation } from "./incarnation.ts";
-import { PeerRoom } from "./peer-room.ts";
+import {
+  awaitMemory,
+  claimLimitsOf,
+  type Ground,
+  layGround,
+  limitsOf,
+  watchArena,
+} from "./agent-resources.ts";
+import { ControlBus, ControlRoom, engineCommands } from "./control-service.ts";
+import { groupNumber } from "./credentials.ts";
+import type { DeviceRoom } from "./devices-service.ts";
 import { PeerSource } from "./peer-source.ts";
-import { inheritRam, type ListenEnvironment, leaveRam } from "./ram-handover.ts";
-import { RamWatch } from "./ram-watch.ts";
-import type { ServiceManager } from "./service-manager.ts";
-import { DEVICES_STOP_MS, DRAIN_MS, PURGES_MS } from "./stop-times.ts";
-import { UnderWay } from "./under-way.ts";
+import { PeerRoom } from "./peers-service.ts";
+import { DEVICES_STOP_MS, DRAIN_MS, PURGES_MS, type ServiceManager } from "./process.ts";
+import { inheritRam, type ListenEnvironment, leaveRam, RamWatch } from "./ram-handover.ts";
+import { FeedRoom } from "./residency-publisher.ts";
+import { ColdTier, ssdSettings } from "./ssd-service.ts";
 
 export interface AgentParts {
   readonly config: Config;
@@ -396,4 +396,35 @@ export class Agent {
       this.#parts.logger.error(`the arena could not be closed: ${messageOf(error)}`);
     }
   }
+}
+
+/** Work that must be over before what it works on is given back. */
+class UnderWay {
+  readonly #all = new Set<Promise<unknown>>();
+
+  get size(): number {
+    return this.#all.size;
+  }
+
+  run<T>(work: Promise<T>): Promise<T> {
+    this.#all.add(work);
+    return work.finally(() => this.#all.delete(work));
+  }
+
+  /** Waits for what is under way now, `ms` at most. */
+  async over(clock: Clock, ms: number): Promise<void> {
+    const over = new AbortController();
+    const giveUp = sleep(clock, ms, over.signal).catch(() => undefined);
+    await Promise.race([Promise.allSettled(this.#all), giveUp]);
+    over.abort();
+  }
+}
+
+/**
+ * Of one run of an agent. Later runs have larger ones as long as the clock does not go back, and no
+ * two have the same.
+ */
+function newIncarnation(clock: Clock, random: Random): bigint {
+  const ms = BigInt(Math.max(1, Math.floor(clock.wallMs())));
+  return (ms << 20n) | BigInt(random.u32() >>> 12);
 }

@@ -5,8 +5,7 @@ import type { Config, RouterConfig } from "../config/index.ts";
 import { messageOf, systemClock } from "../core/index.ts";
 import { readCredentials } from "../peers/index.ts";
 import { checkModels } from "../router/proxy/index.ts";
-import { groupNumber } from "./groups.ts";
-import { checkNatsFiles, readSigningSeed } from "./nats-files.ts";
+import { checkNatsFiles, groupNumber, readSigningSeed } from "./credentials.ts";
 import { proxyModels } from "./router/index.ts";
 
 /** Throws CONFIG_INVALID where a certificate for peers is not good. */

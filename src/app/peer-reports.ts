@@ -15,7 +15,7 @@ import {
 } from "../observability/index.ts";
 import type { PeerRecord, PeerStatus, PullTrace } from "../peers/index.ts";
 import type { TieredStore } from "../store/index.ts";
-import type { PeerRoom } from "./peer-room.ts";
+import type { PeerRoom } from "./peers-service.ts";
 
 const WITHOUT: PeersReport = {
   enabled: false,

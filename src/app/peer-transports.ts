@@ -1,6 +1,12 @@
 import { type Config, mayUseRdma } from "../config/index.ts";
 import { type Clock, HearthError, messageOf } from "../core/index.ts";
-import { type Native, openLanes, type Rdma, type Region } from "../native/index.ts";
+import {
+  type Native,
+  openLanes,
+  type Rdma,
+  type RdmaLinkSettings,
+  type Region,
+} from "../native/index.ts";
 import type { Metrics } from "../observability/index.ts";
 import {
   acceptedCiphers,
@@ -17,7 +23,6 @@ import {
   type TransportObserver,
   type Trust,
 } from "../peers/index.ts";
-import { linkSettingsOf } from "./rdma-options.ts";
 
 export interface PeerTransportParts {
   readonly config: Pick<Config, "peers" | "rdma">;
@@ -148,4 +153,30 @@ function streamOf({ config, native, clock, log, trust, cores }: PeerTransportPar
     lanes,
     lanesPort: config.peers.lanesPort,
   });
+}
+
+/** How queue pairs are set. */
+function linkSettingsOf(config: Config["rdma"]): RdmaLinkSettings {
+  const { timeout, retries, trafficClass, serviceLevel, readBytes } = config;
+  return { timeout, retries, trafficClass, serviceLevel, pieceBytes: readBytes };
+}
+
+/** Asked for with each request to a peer, and looked at so often. */
+const LOOK_MS = 250;
+
+/** Names of the devices over which blocks can go now; null: of none. */
+export function devicesInUse(
+  rdma: Rdma | null,
+  clock: Pick<Clock, "monotonicMs">,
+): () => readonly string[] {
+  let names: readonly string[] = [];
+  let lookedMs = Number.NEGATIVE_INFINITY;
+  return () => {
+    const nowMs = clock.monotonicMs();
+    if (rdma === null || nowMs - lookedMs < LOOK_MS) return names;
+    lookedMs = nowMs;
+    const active = rdma.ports().filter(({ state }) => state === "active");
+    names = [...new Set(active.map(({ device }) => device))];
+    return names;
+  };
 }

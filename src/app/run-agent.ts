@@ -12,9 +12,14 @@ import { createLogger, type Logger } from "../observability/index.ts";
 import { Agent } from "./agent.ts";
 import { type AgentApi, type AgentApiOptions, startApi } from "./agent-api.ts";
 import { agentClock } from "./agent-clock.ts";
-import { checkNatsFiles } from "./nats-files.ts";
-import { createServiceManager, serviceEnvironment } from "./service-manager.ts";
-import { END_OF_INPUT, reloadSignals, stopSignals } from "./signals.ts";
+import { checkNatsFiles } from "./credentials.ts";
+import {
+  createServiceManager,
+  END_OF_INPUT,
+  reloadSignals,
+  serviceEnvironment,
+  stopSignals,
+} from "./process.ts";
 
 export interface RunAgentOptions {
   readonly configPath: string;

@@ -1,6 +1,7 @@
+import { type ListedWorker, zmqOfRank } from "../../config/index.ts";
 import { type Clock, sleep, type WorkerId } from "../../core/index.ts";
 import type { Logger } from "../../observability/index.ts";
-import { askEngine, type EngineAnswer, type EngineFacts } from "./engine-facts.ts";
+import { type EventSource, eventSources } from "../../router/proxy/index.ts";
 
 export interface DiscoveryOptions {
   readonly clock: Clock;
@@ -91,4 +92,152 @@ export class EngineDiscovery implements AsyncDisposable {
     if (!isLost) onRefused(worker, answer.status);
     return line;
   }
+}
+
+/** What an engine says of itself over HTTP; null: it does not say. */
+export interface EngineFacts {
+  readonly model: string | null;
+  /** Of rank 0; rank N is at the port N above it. */
+  readonly events: string | null;
+  readonly replay: string | null;
+  readonly ranks: number | null;
+  readonly blockTokens: number | null;
+  /** Blocks of the KV cache, by rank. */
+  readonly totalBlocks: readonly (number | null)[];
+}
+
+export const NO_FACTS: EngineFacts = {
+  ...{ model: null, events: null, replay: null, ranks: null, blockTokens: null },
+  totalBlocks: [],
+};
+
+const BODY_BYTES_MAX = 4 * 2 ** 20;
+const SERVER_ERROR = 500;
+
+/** `refused`: `/v1/models` answered with another status than success. `lost`: nothing did. */
+type EngineAnswer =
+  | { readonly kind: "facts"; readonly facts: EngineFacts }
+  | { readonly kind: "refused"; readonly status: number }
+  | { readonly kind: "lost" };
+
+/**
+ * Asks an engine how it is set up: `/v1/models`, and of vLLM `/kv_event_sources` and `/metrics`.
+ * `authorization` is the header that engines with an API key want.
+ */
+async function askEngine(
+  url: string,
+  authorization: string | null,
+  signal: AbortSignal,
+): Promise<EngineAnswer> {
+  const base = url.replace(/\/+$/, "").replace(/\/v1$/, "");
+  const bodies: string[] = [];
+  for (const path of ["/v1/models", "/kv_event_sources", "/metrics"]) {
+    const got = await bodyOf(`${base}${path}`, authorization, signal);
+    if (got === null) return { kind: "lost" };
+    // Engines other than vLLM have the first path alone.
+    const isRefused = bodies.length === 0 ? !got.isOk : got.status >= SERVER_ERROR;
+    if (isRefused) return { kind: "refused", status: got.status };
+    bodies.push(got.isOk ? got.text : "");
+  }
+  const [models, sources, metrics] = bodies as [string, string, string];
+  const facts = { ...NO_FACTS, model: modelIn(models) };
+  const published = publishedBy(eventSources(sources, base));
+  return { kind: "facts", facts: { ...facts, ...published, ...cacheIn(metrics) } };
+}
+
+/** What the configuration says stands above what the engine says. */
+export function withFacts(listed: ListedWorker, facts: EngineFacts): ListedWorker {
+  const isOwn = listed.events !== null;
+  return {
+    ...listed,
+    model: listed.model ?? facts.model,
+    events: isOwn ? listed.events : facts.events,
+    replay: isOwn ? listed.replay : facts.replay,
+    ranks: isOwn || facts.ranks === null ? listed.ranks : facts.ranks,
+  };
+}
+
+interface Got {
+  readonly isOk: boolean;
+  readonly status: number;
+  readonly text: string;
+}
+
+/** Null: it cannot be had. A body that is too long is empty. */
+async function bodyOf(
+  url: string,
+  authorization: string | null,
+  signal: AbortSignal,
+): Promise<Got | null> {
+  const headers: Record<string, string> = authorization === null ? {} : { authorization };
+  try {
+    const answer = await fetch(url, { signal, headers, redirect: "manual", keepalive: false });
+    const { ok: isOk, status } = answer;
+    let [text, bytes] = ["", 0];
+    const decoder = new TextDecoder();
+    for await (const chunk of answer.body ?? []) {
+      bytes += chunk.length;
+      if (bytes > BODY_BYTES_MAX) return { isOk, status, text: "" };
+      text += decoder.decode(chunk, { stream: true });
+    }
+    return { isOk, status, text };
+  } catch {
+    return null;
+  }
+}
+
+function objectIn(text: string): Readonly<Record<string, unknown>> {
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null ? { ...value } : {};
+  } catch {
+    return {};
+  }
+}
+
+const MODEL = /^[\x21-\x7e]{1,256}$/;
+
+/** The base model: adapters have a parent. */
+function modelIn(text: string): string | null {
+  const { data } = objectIn(text);
+  const models = Array.isArray(data) ? (data as { id?: unknown; parent?: unknown }[]) : [];
+  const [first, ...more] = models.filter((model) => !model?.parent);
+  const id = first?.id;
+  // An engine with several names for its model leaves the choice to the configuration.
+  return typeof id === "string" && MODEL.test(id) && more.length === 0 ? id : null;
+}
+
+/** Nothing unless each rank publishes at the port above the one before: links count on that. */
+function publishedBy(sources: readonly EventSource[]): Partial<EngineFacts> {
+  const ranksInOrder = sources.every(({ rank }, place) => rank === place);
+  if (sources.length === 0 || !ranksInOrder) return {};
+  const events = inStep(sources.map((source) => source.events));
+  if (events === null) return {};
+  return { events, replay: inStep(sources.map(({ replay }) => replay)), ranks: sources.length };
+}
+
+/** The address of rank 0; null: those of the others are not at the ports above it. */
+function inStep(endpoints: readonly (string | null)[]): string | null {
+  const [first = null] = endpoints;
+  if (first === null) return null;
+  return endpoints.every((one, rank) => one === zmqOfRank(first, rank)) ? first : null;
+}
+
+const CACHE_INFO = /^vllm:cache_config_info\{(.*)\} /gm;
+
+function cacheIn(text: string): Partial<EngineFacts> {
+  const totalBlocks: (number | null)[] = [];
+  let blockTokens: number | null = null;
+  for (const [, labels = ""] of text.matchAll(CACHE_INFO)) {
+    const rank = numberIn(labels, "engine") ?? 0;
+    if (rank > 255) continue;
+    totalBlocks[rank] = numberIn(labels, "num_gpu_blocks");
+    blockTokens = numberIn(labels, "block_size");
+  }
+  return { blockTokens, totalBlocks };
+}
+
+function numberIn(labels: string, name: string): number | null {
+  const value = new RegExp(`(?:^|,)${name}="([0-9]{1,12})"`).exec(labels)?.[1];
+  return value === undefined ? null : Number(value);
 }

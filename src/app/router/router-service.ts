@@ -8,30 +8,37 @@ import {
   type Health,
   type Logger,
   type LoopLag,
+  type MetricRegistry,
   type RouterMetrics,
   watchLoopLag,
 } from "../../observability/index.ts";
 import {
   type ActiveLoad,
+  type BusyThresholds,
   createActiveLoad,
   createPrefixIndex,
   createRouter,
   createWorkerTable,
+  POLICY_NAMES,
+  type PolicyAction,
+  type PolicyCounts,
   type PolicyMarks,
   type PrefixIndex,
+  type RouteDecision,
+  type RouteOutcome,
+  type RouteRequest,
   type Router,
+  type RouterObserver,
   type Target,
   type WorkerTable,
 } from "../../router/index.ts";
+import { PROXY_OUTCOMES, type ProxySnapshot } from "../../router/proxy/index.ts";
 import type { EngineReport } from "./engine-link.ts";
-import { MeasuredRouter } from "./measured-router.ts";
-import { PolicyRoom } from "./policy-room.ts";
-import { ProxyRoom } from "./proxy-room.ts";
-import { engineAuthorization } from "./proxy-settings.ts";
+import { UpkeepRoom } from "./index-sync-service.ts";
+import { PolicyRoom } from "./policies-service.ts";
+import { engineAuthorization, ProxyRoom } from "./proxy-service.ts";
 import { routerSettings } from "./router-settings.ts";
-import { UpkeepRoom } from "./upkeep-room.ts";
 import { WorkersService } from "./workers-service.ts";
-import { writePolicies, writeProxy } from "./write-metrics.ts";
 
 export interface RouterServiceParts {
   readonly config: RouterConfig;
@@ -253,5 +260,163 @@ export class RouterService {
     this.index[Symbol.dispose]();
     this.lag[Symbol.dispose]();
     this.health[Symbol.dispose]();
+  }
+}
+
+interface MeasuredOptions {
+  readonly metrics: RouterMetrics;
+  readonly clock: Clock;
+  /** Of the settings. */
+  readonly blockTokens: number;
+  /** Told of what was set here, for replicas. */
+  readonly onThresholds: (model: string, thresholds: BusyThresholds) => void;
+  /** Called with each request and each question. */
+  readonly onPrompt: (request: RouteRequest) => void;
+}
+
+/** A router that counts what it decides, and tells what was set, whoever asks. */
+class MeasuredRouter implements Router {
+  readonly #router: Router;
+  readonly #metrics: RouterMetrics;
+  readonly #clock: Clock;
+  readonly #onThresholds: MeasuredOptions["onThresholds"];
+  readonly #onPrompt: MeasuredOptions["onPrompt"];
+  #waiting = 0;
+
+  constructor(router: Router, options: MeasuredOptions) {
+    const { metrics, clock, blockTokens } = options;
+    this.#router = router;
+    this.#metrics = metrics;
+    this.#clock = clock;
+    this.#onThresholds = options.onThresholds;
+    this.#onPrompt = options.onPrompt;
+    router.listen({
+      routed: (_request, decision) => note(metrics, decision, blockTokens),
+      freed: (_requestId, why) => metrics.ended(why),
+    });
+  }
+
+  async bestWorker(request: RouteRequest, signal?: AbortSignal): Promise<RouteOutcome> {
+    const startMs = this.#clock.monotonicMs();
+    this.#onPrompt(request);
+    this.#metrics.waiting(++this.#waiting);
+    try {
+      return this.#told(await this.#router.bestWorker(request, signal), startMs);
+    } catch (thrown) {
+      this.#metrics.answered("aborted", this.#secondsSince(startMs));
+      throw thrown;
+    } finally {
+      this.#metrics.waiting(--this.#waiting);
+    }
+  }
+
+  bestWorkerNow(request: RouteRequest): RouteOutcome {
+    const startMs = this.#clock.monotonicMs();
+    this.#onPrompt(request);
+    return this.#told(this.#router.bestWorkerNow(request), startMs);
+  }
+
+  getPotentialLoads(request: RouteRequest) {
+    return this.#router.getPotentialLoads(request);
+  }
+
+  markPrefillComplete(requestId: string): boolean {
+    return this.#router.markPrefillComplete(requestId);
+  }
+
+  output(requestId: string, tokens: number): boolean {
+    return this.#router.output(requestId, tokens);
+  }
+
+  free(requestId: string): boolean {
+    return this.#router.free(requestId);
+  }
+
+  dumpEvents(): Iterable<string> {
+    return this.#router.dumpEvents();
+  }
+
+  explain(requestId: string) {
+    return this.#router.explain(requestId);
+  }
+
+  noteAction(requestId: string, action: PolicyAction): boolean {
+    return this.#router.noteAction(requestId, action);
+  }
+
+  thresholds(model: string): BusyThresholds {
+    return this.#router.thresholds(model);
+  }
+
+  setThresholds(model: string, thresholds: Partial<BusyThresholds>): boolean {
+    const isSet = this.#router.setThresholds(model, thresholds);
+    if (isSet) this.#onThresholds(model, this.#router.thresholds(model));
+    return isSet;
+  }
+
+  listen(observer: RouterObserver): Disposable {
+    return this.#router.listen(observer);
+  }
+
+  #told(outcome: RouteOutcome, startMs: number): RouteOutcome {
+    this.#metrics.answered(outcome.kind, this.#secondsSince(startMs));
+    return outcome;
+  }
+
+  #secondsSince(startMs: number): number {
+    return (this.#clock.monotonicMs() - startMs) / 1_000;
+  }
+}
+
+function note(metrics: RouterMetrics, decision: RouteDecision, blockTokens: number): void {
+  const { terms, promptTokens, decidedBy = "none", reasons = [] } = decision;
+  // Whole blocks: the last one of a tier never reaches beyond the prompt.
+  const tokens = (blocks: number, before: number) =>
+    Math.max(0, Math.min(blocks * blockTokens, promptTokens - before));
+  const device = tokens(terms.deviceBlocks, 0);
+  const host = tokens(terms.hostBlocks, device);
+  const disk = tokens(terms.diskBlocks, device + host);
+  metrics.routed({ prompt: promptTokens, device, host, disk }, decidedBy, reasons);
+}
+
+/** Enters what the proxy counts. */
+function writeProxy(registry: MetricRegistry, proxy: ProxySnapshot): void {
+  for (const outcome of PROXY_OUTCOMES) {
+    registry.set("proxyRequests", proxy.outcomes[outcome], { outcome });
+  }
+  registry.set("proxyActive", proxy.active);
+  registry.set("proxyRetries", proxy.retries);
+  registry.set("proxyWorkersOut", proxy.workersOut);
+  registry.set("proxyPulses", proxy.pulses);
+  registry.set("proxyTimesOut", proxy.timesOut);
+  registry.set("proxyPrefills", proxy.prefills, { outcome: "done" });
+  registry.set("proxyPrefills", proxy.prefillsFailed, { outcome: "failed" });
+  registry.set("proxyOutputTokens", proxy.outputTokens);
+  const { prompts, failed, late } = proxy.tokens;
+  registry.set("proxyPrompts", prompts - failed - late, { outcome: "done" });
+  registry.set("proxyPrompts", failed, { outcome: "failed" });
+  registry.set("proxyPrompts", late, { outcome: "late" });
+  registry.set("proxyTokenChecks", proxy.checks.equal, { outcome: "equal" });
+  registry.set("proxyTokenChecks", proxy.checks.different, { outcome: "different" });
+}
+
+const MODES = { off: 0, "dry-run": 0.5, on: 1 } as const;
+
+/** Enters what policies count; those that are off have forgotten it. */
+function writePolicies(registry: MetricRegistry, counts: readonly PolicyCounts[]): void {
+  for (const policy of POLICY_NAMES) {
+    const found = counts.find((one) => one.policy === policy);
+    registry.set("policyMode", MODES[found?.mode ?? "off"], { policy });
+    if (found === undefined) continue;
+    const outcome = (name: string, count: number) =>
+      registry.set("policyCommands", count, { policy, outcome: name });
+    outcome("sent", found.commands);
+    outcome("receipt", found.receipts);
+    outcome("refused", found.refused);
+    outcome("no_answer", found.noAnswer);
+    const declined = Object.values(found.declined).reduce((sum, count) => sum + count, 0);
+    outcome("declined", declined);
+    registry.set("policyInFlight", found.inFlight, { policy });
+    registry.set("policyBytes", found.bytes, { policy });
   }
 }

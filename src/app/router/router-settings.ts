@@ -2,7 +2,7 @@ import type { ListedWorker, RouterConfig } from "../../config/index.ts";
 import type { WorkerId } from "../../core/index.ts";
 import type { KeySpace } from "../../observability/activity/index.ts";
 import type { CostSettings, RouterSettings, WorkerSpec } from "../../router/index.ts";
-import type { EngineFacts } from "./engine-facts.ts";
+import type { EngineFacts } from "./engine-discovery.ts";
 
 /** How the router decides, as its file has it. */
 export function routerSettings({ router }: RouterConfig): RouterSettings {

@@ -2,7 +2,7 @@ import { isDeepStrictEqual } from "node:util";
 import type { ListedWorker } from "../../config/index.ts";
 import type { Clock, WorkerId } from "../../core/index.ts";
 import type { Target, WorkerTable } from "../../router/index.ts";
-import { type EngineFacts, NO_FACTS, withFacts } from "./engine-facts.ts";
+import { type EngineFacts, NO_FACTS, withFacts } from "./engine-discovery.ts";
 import { specsOf } from "./router-settings.ts";
 
 /** Follows the engines of workers whose events are to be listened to. */

@@ -1,9 +1,7 @@
 import type { WorkerId } from "../../core/index.ts";
-import { BlockUses } from "./block-uses.ts";
-import { type Desk, type DeskOutcome, isAllMissing, isSomeDone } from "./desk.ts";
-import { Later } from "./later.ts";
-import type { CacheMark, Moment, Policy, RoutedPrompt } from "./policy.ts";
-import type { PromptChain } from "./prompt-chain.ts";
+import { type Desk, type DeskOutcome, isAllMissing, isSomeDone, Later } from "./command-queue.ts";
+import type { CacheMark, Moment, Policy, RoutedPrompt } from "./policies.ts";
+import { BlockUses, type PromptChain } from "./prompt-chain.ts";
 import type { CacheControlSettings } from "./settings.ts";
 
 /** Marks of one request that wait for its blocks. */

@@ -1,10 +1,9 @@
 import type { WorkerId } from "../../core/index.ts";
 import type { Target } from "../workers.ts";
-import type { BlockNamer } from "./block-namer.ts";
-import { type Desk, type DeskOutcome, isSomeDone } from "./desk.ts";
-import type { Moment, Policy, RoutedPrompt } from "./policy.ts";
-import { RecentPrefixes } from "./recent-prefixes.ts";
-import type { Noted, SessionBook } from "./session-book.ts";
+import { type Desk, type DeskOutcome, isSomeDone } from "./command-queue.ts";
+import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
+import type { BlockNamer } from "./prompt-chain.ts";
+import { type Noted, RecentPrefixes, type SessionBook } from "./session-table.ts";
 import type { ColdWorkerSettings } from "./settings.ts";
 
 const SOURCES_MAX = 4;

@@ -1,7 +1,7 @@
 import type { WorkerId } from "../../core/index.ts";
-import type { Desk } from "./desk.ts";
-import type { Moment, Policy, RoutedPrompt } from "./policy.ts";
-import type { Line, Noted, Session, SessionBook } from "./session-book.ts";
+import type { Desk } from "./command-queue.ts";
+import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
+import type { Line, Noted, Session, SessionBook } from "./session-table.ts";
 import type { ContextRewriteSettings } from "./settings.ts";
 
 /** A way that its session has left, as it seems. */

@@ -1,8 +1,8 @@
 import type { WorkerId } from "../../core/index.ts";
-import { type Desk, type DeskOutcome, isAllMissing, isSomeDone } from "./desk.ts";
-import type { Moment, Policy, RoutedPrompt } from "./policy.ts";
+import { type Desk, type DeskOutcome, isAllMissing, isSomeDone } from "./command-queue.ts";
+import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
 import type { PromptChain } from "./prompt-chain.ts";
-import type { Noted, Session, SessionBook } from "./session-book.ts";
+import type { Noted, Session, SessionBook } from "./session-table.ts";
 import type { IdleSessionSettings } from "./settings.ts";
 
 /** A session's id that may stand in a lease's. */

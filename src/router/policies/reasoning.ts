@@ -1,7 +1,6 @@
-import type { BlockNamer } from "./block-namer.ts";
-import { type Desk, type DeskOutcome, isAllMissing } from "./desk.ts";
-import { Later } from "./later.ts";
-import type { Moment, Policy, RoutedPrompt } from "./policy.ts";
+import type { BlockNamer } from "./prompt-chain.ts";
+import { type Desk, type DeskOutcome, isAllMissing, Later } from "./command-queue.ts";
+import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
 import type { ReasoningSettings, ReasoningTokens } from "./settings.ts";
 
 /**

@@ -1,12 +1,18 @@
-import { isWorkerId, type Json, parseJson, stringifyJson } from "../../core/index.ts";
+import {
+  type Brand,
+  isWorkerId,
+  type Json,
+  parseJson,
+  type Random,
+  stringifyJson,
+} from "../../core/index.ts";
 import {
   RESIDENCY_TIERS,
   type ResidencyDigest,
   type ResidencySource,
 } from "../../observability/activity/index.ts";
 import type { BusyThresholds } from "../route.ts";
-import type { OwnedSum } from "./owner-book.ts";
-import { isRouterId, type RouterId } from "./router-id.ts";
+import type { OwnedSum } from "./shared-load.ts";
 
 /** What a router says of itself to its replicas. */
 export interface Announcement {
@@ -164,4 +170,117 @@ function isWhole(value: Json | undefined, min: number, max: number): value is nu
 
 function must(holds: boolean): asserts holds {
   if (!holds) throw new Refused();
+}
+
+/** One run of one router, a u64 in decimal digits: its own news it hears, too, and passes over. */
+export type RouterId = Brand<string, "RouterId">;
+
+const ROUTER_ID = /^(?:0|[1-9][0-9]{0,19})$/;
+
+/** At most 53 bits, as Dynamo's publishers have. */
+export function newRouterId(random: Random): RouterId {
+  const high = BigInt(random.u32() >>> 11);
+  return String((high << 32n) | BigInt(random.u32()) | 1n) as RouterId;
+}
+
+export function isRouterId(text: unknown): text is RouterId {
+  return typeof text === "string" && ROUTER_ID.test(text);
+}
+
+/** Another router, as it said of itself. */
+export interface Member {
+  readonly router: RouterId;
+  everyMs: number;
+  heardMs: number;
+  /** It was only heard at work so far. */
+  isNew: boolean;
+  /** Announcements in a row whose requests were not those counted here. */
+  differs: number;
+  /** So many of them are waited for before its list is asked: more each time that did not help. */
+  patience: number;
+  isAsked: boolean;
+  readonly pictures: Map<string, SeenPicture>;
+}
+
+/** Routers of one cluster; what more say is passed over. */
+const MEMBERS_MAX = 64;
+/** Announcements that may differ in a row, by what is under way. */
+export const DIFFERS_MIN = 2;
+const KNOWN_SNAPSHOTS_MAX = 65_536;
+
+export class Members {
+  readonly #members = new Map<RouterId, Member>();
+
+  get all(): readonly Member[] {
+    return [...this.#members.values()];
+  }
+
+  get(router: RouterId): Member | null {
+    return this.#members.get(router) ?? null;
+  }
+
+  /** Null: there are too many already. `everyMs`: as long as it has not said so itself. */
+  heard(router: RouterId, everyMs: number, nowMs: number): Member | null {
+    const known = this.#members.get(router);
+    if (known !== undefined) {
+      known.heardMs = nowMs;
+      return known;
+    }
+    if (this.#members.size >= MEMBERS_MAX) return null;
+    const of = { router, everyMs, heardMs: nowMs, isNew: true, differs: 0, isAsked: false };
+    const patience = DIFFERS_MIN;
+    const member = { ...of, patience, pictures: new Map<string, SeenPicture>() };
+    this.#members.set(router, member);
+    return member;
+  }
+
+  delete(router: RouterId): void {
+    this.#members.delete(router);
+  }
+
+  seen({ pictures }: Member, seen: readonly SeenPicture[]): void {
+    for (const one of seen) {
+      if (pictures.size < KNOWN_SNAPSHOTS_MAX) pictures.set(nameOf(one.source), one);
+    }
+  }
+
+  /** The router whose picture of this run is the latest. */
+  holderOf(source: ResidencySource): RouterId | null {
+    let best: { router: RouterId; sequence: number } | null = null;
+    for (const { router, pictures } of this.#members.values()) {
+      const seen = pictures.get(nameOf(source));
+      if (seen?.source.incarnation !== source.incarnation) continue;
+      if (best === null || seen.sequence > best.sequence) best = { router, ...seen };
+    }
+    return best?.router ?? null;
+  }
+}
+
+function nameOf({ worker, rank }: ResidencySource): string {
+  return `${worker}/${rank}`;
+}
+
+/** The latest thresholds of each model that were set while routers ran, by whichever of them. */
+export class ThresholdBook {
+  readonly #latest = new Map<string, SetThresholds>();
+
+  get all(): readonly SetThresholds[] {
+    return [...this.#latest.values()];
+  }
+
+  of(model: string): BusyThresholds | null {
+    return this.#latest.get(model)?.thresholds ?? null;
+  }
+
+  /** True: it is later than what was known. */
+  take(set: SetThresholds): boolean {
+    const known = this.#latest.get(set.model);
+    if (known === undefined && this.#latest.size >= THRESHOLDS_MAX) return false;
+    const isLater =
+      known === undefined ||
+      set.wallMs > known.wallMs ||
+      (set.wallMs === known.wallMs && set.router > known.router);
+    if (isLater) this.#latest.set(set.model, set);
+    return isLater;
+  }
 }

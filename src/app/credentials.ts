@@ -1,0 +1,73 @@
+import { readFileSync } from "node:fs";
+import { type CredentialFiles, checkFiles, type TlsFiles } from "../bus/index.ts";
+import type { Config } from "../config/index.ts";
+import { HearthError, messageOf, userOfSeed } from "../core/index.ts";
+
+/** As agents and routers have it. */
+type NatsConfig = Pick<
+  Config["nats"],
+  "url" | "tokenFile" | "userFile" | "credsFile" | "nkeyFile" | "caFile" | "certFile" | "keyFile"
+>;
+
+interface NatsFiles {
+  readonly credentials: CredentialFiles;
+  readonly tls: TlsFiles;
+}
+
+export function natsFilesOf(nats: NatsConfig): NatsFiles {
+  const { tokenFile, userFile, credsFile, nkeyFile, caFile, certFile, keyFile } = nats;
+  return {
+    credentials: { tokenFile, userFile, credsFile, nkeyFile },
+    tls: { caFile, certFile, keyFile },
+  };
+}
+
+/** Throws CONFIG_INVALID where one cannot be read or holds something else. */
+export async function checkNatsFiles(nats: NatsConfig): Promise<void> {
+  if (nats.url === null) return;
+  const { credentials, tls } = natsFilesOf(nats);
+  await checkFiles(credentials, tls);
+}
+
+const SEED = /\bSU[A-Z2-7]{56}\b/;
+
+/**
+ * The seed of the nkey that signs commands. Throws CONFIG_INVALID if the file cannot be read or
+ * holds no user's seed.
+ */
+export function readSigningSeed(path: string): string {
+  let text: string;
+  try {
+    text = readFileSync(path, "utf8");
+  } catch (cause) {
+    throw new HearthError("CONFIG_INVALID", `${path} cannot be read: ${messageOf(cause)}`, {
+      cause,
+      fix: "let nats.sign_nkey_file name a file that the router's user may read",
+    });
+  }
+  const seed = SEED.exec(text)?.[0];
+  if (seed !== undefined && userOfSeed(seed) !== null) return seed;
+  throw new HearthError("CONFIG_INVALID", `${path} holds no seed of a user's nkey (SU...)`, {
+    fix: "make one with `nk -gen user`",
+  });
+}
+
+/**
+ * The number of a group given by name or number. Throws CONFIG_INVALID where the host has no such
+ * group.
+ */
+export function groupNumber(
+  group: string,
+  key = "engine.socket_group",
+  groupFile = "/etc/group",
+): number {
+  if (/^[0-9]+$/.test(group)) return Number(group);
+  const line = readFileSync(groupFile, "utf8")
+    .split("\n")
+    .find((entry) => entry.startsWith(`${group}:`));
+  const number = line?.split(":")[2];
+  if (number !== undefined) return Number(number);
+  throw new HearthError("CONFIG_INVALID", `${key}: there is no group "${group}"`, {
+    fix: `create it with groupadd ${group}, or name another`,
+  });
+}

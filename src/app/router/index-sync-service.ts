@@ -1,0 +1,145 @@
+import { type Bus, type BusLog, createLocalBus, LocalHub, openBus } from "../../bus/index.ts";
+import type { RouterConfig } from "../../config/index.ts";
+import type { Clock, Random, WorkerId } from "../../core/index.ts";
+import type { Health, Logger, RouterSnapshot } from "../../observability/index.ts";
+import {
+  type ActiveLoad,
+  type BusyThresholds,
+  INTAKE_DEFAULTS,
+  type PrefixIndex,
+  REPLICA_DEFAULTS,
+  RouterUpkeep,
+  type WorkerTable,
+} from "../../router/index.ts";
+import { natsFilesOf } from "../credentials.ts";
+
+interface UpkeepRoomParts {
+  readonly config: RouterConfig;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly logger: Logger;
+  readonly health: Health;
+  readonly table: WorkerTable;
+  readonly index: PrefixIndex;
+  readonly load: ActiveLoad;
+  /** Instead of the one that the configuration names; not closed here. */
+  readonly bus?: Bus;
+  isConfigured(worker: WorkerId, rank: number): boolean;
+  applyThresholds(model: string, thresholds: BusyThresholds): boolean;
+}
+
+/** Agents say every second that they are there, unless told otherwise. */
+const HEARD_MS = 2_000;
+/** How long messages that wait may take to go out at the end. */
+const CLOSE_MS = 1_000;
+
+/** The bus, and what keeps table, index and load true over it, from opening to end. */
+export class UpkeepRoom implements AsyncDisposable {
+  readonly bus: Bus;
+  readonly upkeep: RouterUpkeep;
+  readonly #parts: UpkeepRoomParts;
+  readonly #status: Disposable;
+  #connectedMs: number | null = null;
+
+  /** Returns at once, whether or not there is a broker. */
+  constructor(parts: UpkeepRoomParts) {
+    const { config, clock, random, table, index, load } = parts;
+    const { router, events, replicas } = config;
+    this.#parts = parts;
+    const log: BusLog = (level, message, fields) => parts.logger.log(level, message, fields);
+    this.bus = parts.bus ?? openRouterBus(parts, log);
+    const { workersMax: targetsMax, staleBeats, goneBeats } = events;
+    this.upkeep = new RouterUpkeep({
+      ...{ bus: this.bus, clock, random, log, table, index, load },
+      cluster: events.cluster,
+      blockTokens: router.blockTokens,
+      intake: { ...INTAKE_DEFAULTS, targetsMax, staleBeats, goneBeats },
+      isConfigured: parts.isConfigured,
+      replicas: replicas.sync ? { ...REPLICA_DEFAULTS, everyMs: replicas.announceMs } : null,
+      applyThresholds: parts.applyThresholds,
+      keep:
+        events.stateDir === null
+          ? null
+          : {
+              folder: events.stateDir,
+              everyMs: events.stateEveryMs,
+              snapshotThreshold: replicas.snapshotThreshold,
+            },
+      streamConsumer: events.stream ? router.id : null,
+      resetStates: replicas.resetStates,
+    });
+    this.#status = this.bus.onStatus(() => this.#look());
+    this.#look();
+  }
+
+  /** Before workers of other origins are in the table: those that were saved keep their numbers. */
+  async begin(): Promise<void> {
+    const { logger } = this.#parts;
+    const outcome = await this.upkeep.begin();
+    if (outcome.kind === "none") return;
+    const { sources, ageMs } = outcome;
+    logger.info("restored index snapshot", { agents: sources, age_ms: ageMs });
+  }
+
+  /** Whether all who are there were heard, and all that was heard of has told what it holds. */
+  get isComplete(): boolean {
+    const { config, clock } = this.#parts;
+    const waitMs = config.nats.url === null || !config.router.kvEvents ? 0 : HEARD_MS;
+    const sinceMs = this.#connectedMs;
+    if (sinceMs === null || clock.monotonicMs() - sinceMs < waitMs) return false;
+    return this.upkeep.intake.stats().stalled === 0;
+  }
+
+  snapshot(): NonNullable<RouterSnapshot["events"]> {
+    const stats = this.upkeep.intake.stats();
+    return {
+      kinds: {
+        batch: stats.batches,
+        change: stats.changes,
+        heartbeat: stats.heartbeats,
+        duplicate: stats.duplicates,
+        early: stats.early,
+        stale: stats.stale,
+        unannounced: stats.unannounced,
+        refused: stats.refused,
+        overfull: stats.overfull,
+        pending_dropped: stats.pendingDropped,
+      },
+      resyncs: {
+        gap: stats.gaps,
+        incarnation: stats.incarnations,
+        range: stats.ranges,
+        picture: stats.pictures,
+        picture_failed: stats.picturesFailed,
+        mismatch: stats.mismatches,
+        doubt: stats.doubts,
+      },
+    };
+  }
+
+  #look(): void {
+    const { config, clock, health } = this.#parts;
+    const { status, why } = this.bus.state;
+    this.#connectedMs = status === "connected" ? clock.monotonicMs() : null;
+    if (status === "connected" || status === "closed") health.clear("ROUTER_NATS");
+    else if (config.nats.url !== null) health.raise("ROUTER_NATS", why ?? "not connected yet");
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#status[Symbol.dispose]();
+    await this.upkeep[Symbol.asyncDispose]();
+    if (this.#parts.bus === undefined) await this.bus.close(CLOSE_MS);
+  }
+}
+
+/** Without a NATS server, one in the process: engines' own events and predictions need no more. */
+function openRouterBus({ config, clock, random }: UpkeepRoomParts, log: BusLog): Bus {
+  const { nats, router } = config;
+  const limits = { queueMessages: nats.queueMessages, queueBytes: nats.queueBytes };
+  const basics = { clock, random, log, limits };
+  if (nats.url === null) return createLocalBus(new LocalHub(), basics);
+  const name = `hearth router ${router.id}`;
+  const { inboxPrefix, replyPrefixes } = nats;
+  const inboxes = { inboxPrefix, replyPrefixes };
+  return openBus({ url: nats.url, name, ...natsFilesOf(nats), ...inboxes, ...basics });
+}
