@@ -44,11 +44,11 @@ export interface AgentApiOptions {
 }
 
 export interface AgentApi extends ApiServer {
-  /** Reads the files of tokens again; where one is refused, the tokens of before stay. */
+  /** Rereads the token files. If one is invalid, the previous tokens stay in force. */
   reload(): Promise<void>;
 }
 
-/** The HTTP server of a running agent: what it shows is read off the agent's parts. */
+/** Starts the HTTP server of a running agent. Reports are read from the agent's parts. */
 export async function startApi(agent: Agent, options: AgentApiOptions): Promise<AgentApi> {
   const { listen, connectionsMax, bodyBudgetBytes, bodyTimeoutMs, flushByGet } = agent.config.api;
   const { logger, version } = options;
@@ -93,7 +93,7 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
   };
 }
 
-/** What lets callers remove blocks who have shown nothing. */
+/** Warnings for settings that allow unauthenticated callers to remove blocks. */
 function openDoors({ api, nats }: Config): string[] {
   const isOpen = (api.tokenFile ?? api.tokensFile ?? api.tlsClientCaFile) === null;
   const lines: string[] = [];
@@ -124,7 +124,7 @@ function servicesOf(agent: Agent, options: AgentApiOptions): ApiServices {
   };
 }
 
-/** Good beyond the agent's own end: a control plane that has stopped says so in its receipts. */
+/** Stays valid while the agent stops: a stopped control plane answers with receipts that say so. */
 function controlOf({ control, store }: Agent): ControlServices {
   const { plane, holds, inspector, events } = control;
   return {
@@ -224,8 +224,8 @@ interface ApiSocketOptions {
 const MODE = 0o660;
 
 /**
- * The HTTP API on a Unix socket; null if the configuration names none. Throws SOCKET_IN_USE if
- * another agent answers there, CONFIG_INVALID if it cannot be made.
+ * Opens the HTTP API on a Unix socket. Null if none is configured. Throws SOCKET_IN_USE if another
+ * agent answers on it, CONFIG_INVALID if it cannot be created.
  */
 async function openApiSocket(
   config: Config,
@@ -256,7 +256,7 @@ async function openApiSocket(
   return server;
 }
 
-/** The group that may connect; null: the agent's own. */
+/** Group that may connect. Null: the agent's own group. */
 function groupOf({ api, engine }: Config): number | null {
   if (api.socketGroup !== null) return groupNumber(api.socketGroup, "api.socket_group");
   return engine.socketGroup === null ? null : groupNumber(engine.socketGroup);
@@ -266,7 +266,7 @@ function isOwner({ uid }: SocketPeer): boolean {
   return uid === 0 || uid === process.getuid!();
 }
 
-/** Null for a process that is neither root's, the agent's user's nor of the group. */
+/** Returns null unless the process belongs to root, the agent's user or the group. */
 function callerOfPeer(
   peer: SocketPeer,
   group: number | null,
@@ -275,7 +275,7 @@ function callerOfPeer(
   const owner = { uid: process.getuid!(), gid: process.getgid!() };
   if (!peerAllowed(peer, owner, group)) return null;
   return {
-    // As over loopback: pins of either way have one owner.
+    // The same caller as over loopback, so that pins made either way have one owner.
     name: "local",
     from: `local uid ${peer.uid} pid ${peer.pid}`,
     role: isOwner(peer) ? "purge" : groupRole,
@@ -285,12 +285,12 @@ function callerOfPeer(
 }
 
 type Work = Pick<ApiServices, "purge" | "persist">;
-/** Of a line in the audit log. */
+/** Maximum block names per audit log line. */
 const NAMES_MAX = 8;
 
 type Came = Pick<Operation, "status" | "counts">;
 
-/** What operators do with blocks beside commands; each with a line in the audit log. */
+/** Operators' actions on blocks outside the command protocol. Each writes an audit log line. */
 export function operatorWork(
   agent: Pick<Agent, "purge" | "persist">,
   plane: Pick<ControlPlane, "note">,
@@ -334,7 +334,7 @@ export function operatorWork(
   };
 }
 
-/** As commands name a block. */
+/** Formats the block name as commands do. */
 function nameOf({ digest, layer }: PurgeAddress): string {
   return layer === LAYER_ALL ? digest.toHex() : `${digest.toHex()}/${layer}`;
 }

@@ -36,23 +36,23 @@ interface GroundParts extends Omit<DeviceRoomParts, "region"> {
   readonly namespaces: Namespaces;
 }
 
-/** What an agent stands on: its memory, the devices that reach it, and the store in it. */
+/** Resources of an agent: the RAM arena, the devices that access it, and the store in it. */
 export interface Ground {
   readonly region: Region;
   readonly devices: DeviceRoom;
   readonly queue: Queue;
   readonly store: TieredStore;
-  /** Has backed nothing yet. */
+  /** No memory is populated yet. */
   readonly growth: ArenaGrowth;
 }
 
-/** Operations in flight: hashing for commits, and one slice of memory. */
+/** Maximum operations in flight: hashing for commits, plus populating one slice of memory. */
 const QUEUE_ENTRIES = 4096;
 const WATCHES_MAX = 4096;
 
 /**
- * With the memory of the process before where there is one. Throws ARENA_UNAVAILABLE, and
- * UNSUPPORTED where a device is required and cannot be used.
+ * Creates the resources, in the previous process's RAM if it was inherited. Throws
+ * ARENA_UNAVAILABLE, or UNSUPPORTED if a required device is unusable.
  */
 export function layGround(parts: GroundParts, inherited: Region | null): Ground {
   const { config, native, clock, random, namespaces } = parts;
@@ -105,14 +105,14 @@ function devicesAt(parts: GroundParts, region: Region): DeviceRoom {
   }
 }
 
-/** One may be taking memory while another hashes. */
+/** At least two: one thread may be populating memory while the other hashes. */
 const QUEUE_THREADS_MIN = 2;
 const MEMORY_TRIES = 20;
 const MEMORY_WAIT_MS = 100;
-/** About 10 GB/s each: as much as engines can bring. */
+/** About 10 GB/s per thread, so this is as much as engines can supply. */
 const QUEUE_THREADS_MAX = 8;
 
-/** What the engine plane is held to. */
+/** Limits of the engine plane. */
 export function limitsOf(config: Config): EngineLimits {
   const { engine } = config;
   return {
@@ -129,7 +129,7 @@ export function limitsOf(config: Config): EngineLimits {
   };
 }
 
-/** What reservations of engines may keep in RAM. */
+/** Limits of the engines' RAM reservations. */
 export function claimLimitsOf({ kv, engine }: Config): ClaimLimits {
   return {
     bytesMax: Math.floor(kv.ramBytes * engine.reservedShare),
@@ -138,7 +138,7 @@ export function claimLimitsOf({ kv, engine }: Config): ClaimLimits {
 }
 
 /**
- * The kernel would not refuse memory it does not have: it would end the process half-way. Throws
+ * Checks before allocation, since the kernel overcommits and would kill the process later. Throws
  * ARENA_UNAVAILABLE.
  */
 function checkMemory(bytes: number, facts: MemoryFacts): void {
@@ -151,8 +151,8 @@ function checkMemory(bytes: number, facts: MemoryFacts): void {
 }
 
 /**
- * As `checkMemory`; after a restart some times, since the kernel may still be taking back the
- * memory of the process before.
+ * Like `checkMemory`. After a restart it retries, since the kernel may still be reclaiming the
+ * memory of the previous process.
  */
 export async function awaitMemory(bytes: number, clock: Clock, isRestart: boolean): Promise<void> {
   for (let tries = isRestart ? MEMORY_TRIES : 1; ; tries--) {
@@ -166,7 +166,7 @@ export async function awaitMemory(bytes: number, clock: Clock, isRestart: boolea
   }
 }
 
-/** A quarter of the cores: the others are the engines'. */
+/** A quarter of the cores; the rest is left to the engines. */
 function queueThreads(): number {
   const quarter = Math.floor(availableParallelism() / 4);
   return Math.min(QUEUE_THREADS_MAX, Math.max(QUEUE_THREADS_MIN, quarter));
@@ -176,8 +176,8 @@ const OTHERS = 0o077;
 const NEWLINES = /\n+$/;
 
 /**
- * MAC keys by their identifiers, from the files of a folder; none without a folder. Throws
- * CONFIG_INVALID for a file that cannot be read, is no secret, or that others may read.
+ * Reads MAC keys from the files of a folder, keyed by key identifier. Empty without a folder.
+ * Throws CONFIG_INVALID if a file is unreadable, not a valid secret, or accessible to other users.
  */
 export function readNamespaceKeys(
   folder: string | null,
@@ -204,7 +204,7 @@ function filesIn(folder: string): string[] {
   }
 }
 
-/** A secret without the newlines at its end. */
+/** Reads a secret and removes trailing newlines. */
 function readSecret(path: string): Uint8Array {
   const refuse = (what: string, fix: string, cause?: unknown) =>
     new HearthError("CONFIG_INVALID", `the namespace key ${path} ${what}`, { fix, cause });
@@ -217,7 +217,7 @@ function readSecret(path: string): Uint8Array {
   }
   try {
     const { mode, size } = fstatSync(fd);
-    // The mode of what was opened: the name may lead elsewhere a moment later.
+    // Check the mode of the open descriptor: the path may be replaced at any time.
     if ((mode & OTHERS) !== 0) {
       throw refuse(`has mode ${(mode & 0o777).toString(8)}`, `run "chmod 600 ${path}"`);
     }
@@ -235,18 +235,18 @@ function readSecret(path: string): Uint8Array {
 }
 
 export interface PlaceOptions {
-  /** Those of the devices; null where one does not say. */
+  /** NUMA nodes of the devices. Null: unknown. */
   readonly nodes: readonly (number | null)[];
-  /** Its pages are not there yet; else they stay where they are. */
+  /** True if the arena has no pages yet. Existing pages are not moved. */
   readonly isNew: boolean;
   readonly logger: Pick<Logger, "info" | "warn">;
-  /** NUMA nodes of the host that have memory. */
+  /** NUMA nodes of the host with memory. */
   readonly hostNodes?: number;
 }
 
 /**
- * Gives each NUMA node that has devices its part of the arena, before the first page of it is
- * there. None on hosts with one node: all memory is as near as any.
+ * Binds a part of the arena to each NUMA node that has devices, before its first page is allocated.
+ * Returns no parts on hosts with one node.
  */
 export function placeArena(region: Region, options: PlaceOptions): readonly ArenaPart[] {
   const { nodes, isNew, logger, hostNodes = hostMemoryNodes() } = options;
@@ -264,14 +264,14 @@ export function placeArena(region: Region, options: PlaceOptions): readonly Aren
 
 const LOOK_MS = 5_000;
 const RAISED_MS = 60_000;
-/** `st_blocks` counts these, whatever the size of a page. */
+/** Unit of `st_blocks`, independent of the page size. */
 const BLOCK_BYTES = 512;
 
 /**
- * Raises KV_RAM_HOLES when the arena has less memory than was put into it. Engines write to the
- * arena, so it cannot have F_SEAL_WRITE or F_SEAL_FUTURE_WRITE, and without one of them whoever has
- * the descriptor may punch holes into it (fallocate(2)). A page of a hole reads as zeros, unless
- * it is a huge page and the pool is empty: touching it then ends the process with SIGBUS.
+ * Raises KV_RAM_HOLES if the arena has less memory than was populated. Engines write to the arena,
+ * so F_SEAL_WRITE and F_SEAL_FUTURE_WRITE cannot be set, and any process with the descriptor can
+ * punch holes (fallocate(2)). A page in a hole reads as zeros; for a huge page with an empty pool,
+ * access ends the process with SIGBUS.
  */
 export function watchArena(
   region: Pick<Region, "fd" | "state">,

@@ -140,7 +140,7 @@ function secondsSince(ms: number): number {
   return seconds(systemClock.monotonicMs() - ms);
 }
 
-/** Of a duration in milliseconds, to the millisecond. */
+/** Converts milliseconds to seconds, rounded to the millisecond. */
 export function seconds(ms: number): number {
   return Number((ms / 1_000).toFixed(3));
 }

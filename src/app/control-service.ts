@@ -49,7 +49,7 @@ import { natsFilesOf } from "./credentials.ts";
 import type { PeerSource } from "./peer-source.ts";
 
 export interface ControlRoomParts {
-  /** As it is now: a reload changes it. */
+  /** The current configuration; it changes on reload. */
   readonly config: () => Config;
   readonly native: Native;
   readonly clock: Clock;
@@ -58,17 +58,17 @@ export interface ControlRoomParts {
   readonly store: TieredStore;
   readonly namespaces: Namespaces;
   readonly incarnation: bigint;
-  /** What a warm asks for blocks that are not on this host. */
+  /** Source of blocks that a warm command needs and this host does not have. */
   readonly source: PeerSource;
 }
 
 const WATCH_MS = 1_000;
-/** Of the holds that go to the next process with RAM. */
+/** Maximum size of the retention records handed over with RAM. */
 const HANDED_BYTES_MAX = 64 * 2 ** 20;
-/** How long a relief of pins is told as something that is the matter. */
+/** Time for which the health code of a pin eviction stays raised. */
 const RELIEVED_MS = 600_000;
 
-/** Holds, their operations and the one way in for commands, from their opening to their end. */
+/** Owns pins and leases, their operations, and the control plane that executes commands. */
 export class ControlRoom implements AsyncDisposable {
   readonly events: EventLog;
   readonly holds: HoldRegistry;
@@ -138,8 +138,8 @@ export class ControlRoom implements AsyncDisposable {
   }
 
   /**
-   * With the holds of the run before, where a ledger kept them, or without one the process before
-   * handed them on with its RAM; the blocks must be back.
+   * Opens with the pins and leases of the previous run, from the ledger or from the handed-over
+   * RAM. The blocks must be restored before.
    */
   static async open(
     parts: ControlRoomParts,
@@ -200,7 +200,7 @@ export class ControlRoom implements AsyncDisposable {
     } else health.clear("AUDIT_LOG");
   }
 
-  /** What goes with RAM to the process that takes it over; null where the ledger has it. */
+  /** Returns the retention state to hand over with RAM. Null if the ledger has it. */
   handOver(): RememberedHolds | null {
     if (this.#ledger !== null) return null;
     const { leftOut, ...handed } = this.holds.handOver(HANDED_BYTES_MAX);
@@ -208,12 +208,12 @@ export class ControlRoom implements AsyncDisposable {
     return handed;
   }
 
-  /** Null without a ledger: holds then last as long as the process. */
+  /** Null without a ledger: pins and leases then end with the process. */
   get ledgerState(): LedgerState | null {
     return this.#ledger?.state ?? null;
   }
 
-  /** What metrics show, but for the bus. */
+  /** Values for metrics, except those of the bus. */
   snapshot(): Omit<ControlSnapshot, "bus"> {
     const stats = this.plane.stats();
     const commands = Object.entries(stats.commands).map(([name, count]) => {
@@ -235,7 +235,7 @@ export class ControlRoom implements AsyncDisposable {
     };
   }
 
-  /** Takes no more commands; what is at work ends with what it has done. */
+  /** Stops accepting commands. Running commands end with what they have done so far. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#watch[Symbol.dispose]();
     this.#stop.abort();
@@ -244,12 +244,15 @@ export class ControlRoom implements AsyncDisposable {
   }
 }
 
-/** Of an arena that is still growing all; of one that did not get all of its memory, that. */
+/**
+ * RAM available to pins: the configured size while the arena grows, then the size it actually
+ * reached.
+ */
 function ramBytesOf({ store: { slots }, health }: ControlRoomParts): number {
   return health.isRaised("KV_RAM_SHORT") ? slots.readyBytes : slots.arenaBytes;
 }
 
-/** Those of the configuration as it is now; keys are read again only when the list changes. */
+/** Issuers of the current configuration. Key files are reread only if the list changed. */
 function issuersOf(config: () => Config): () => readonly BoundIssuer[] {
   let listed: Config["control"]["issuers"] | null = null;
   let issuers: readonly BoundIssuer[] = [];
@@ -287,19 +290,18 @@ export interface ControlBusParts {
   readonly room: ControlRoom;
   readonly incarnation: bigint;
   readonly version: string;
-  /** Instead of the one that the configuration names; not closed here. */
+  /** Replaces the configured NATS. Owned by the caller. */
   readonly bus?: Bus;
 }
 
-/** How often this worker's entry in the bucket of workers is written anew. */
+/** Interval at which this worker's entry in the workers bucket is refreshed. */
 const PRESENCE_MS = 10_000;
-/** How long answers that wait may take to go out at the end. */
+/** Time allowed at shutdown for queued replies to be sent. */
 const CLOSE_MS = 1_000;
-/** How often it is looked whether what was made for this worker in the broker is there. */
-/** Issuer of commands over NATS that name none. */
+/** Default issuer of commands over NATS. */
 const NATS_ISSUER = "nats";
 
-/** The connection over which commands come, from its opening to its end. */
+/** Receives commands over NATS and sends receipts. */
 export class ControlBus implements AsyncDisposable {
   readonly #bus: Bus;
   readonly #subscriber: ControlSubscriber;
@@ -327,7 +329,7 @@ export class ControlBus implements AsyncDisposable {
     ];
   }
 
-  /** Returns at once, whether or not there is a broker; null where the configuration names none. */
+  /** Returns without waiting for a connection. Null if no broker is configured. */
   static open(parts: ControlBusParts): ControlBus | null {
     const { config, clock, logger, room, incarnation, version } = parts;
     const { nats, node } = config;
@@ -359,7 +361,7 @@ export class ControlBus implements AsyncDisposable {
     return opened;
   }
 
-  /** For others who speak over it; closed here. */
+  /** The bus, for other users. Closed by this object. */
   get bus(): Bus {
     return this.#bus;
   }
@@ -368,33 +370,35 @@ export class ControlBus implements AsyncDisposable {
     return this.#bus.state;
   }
 
-  /** Commands that were refused without being read: the control plane never saw them. */
+  /** Commands rejected before decoding; the control plane does not see them. */
   get unreadCommands(): { readonly busy: number; readonly rate_limited: number } {
     const { overflowed, limited } = this.#subscriber.stats();
     return { busy: overflowed, rate_limited: limited };
   }
 
-  /** What metrics show of it. */
+  /** Values for metrics. */
   snapshot(): NonNullable<ControlSnapshot["bus"]> {
     const { answered, unasked, lost, overflowed, limited } = this.#subscriber.stats();
     const answers = { answered, unasked, lost, unread: overflowed + limited };
     return { ...this.state, answers, stream: this.stream };
   }
 
-  /** Where commands are taken from; null where it is no stream. */
+  /** Stream that commands are consumed from. Null if they are not taken from a stream. */
   get stream(): ({ readonly name: string } & ConsumptionState) | null {
     const state = this.#subscriber.streamState;
     const name = this.#names.stream;
     return state === null || name === null ? null : { name, ...state };
   }
 
-  /** Where this worker says that it is there, and why the broker refuses; null: it does not. */
+  /**
+   * Bucket in which this worker is registered, and the error if the broker refuses. Null if unused.
+   */
   get workers(): { readonly bucket: string; readonly why: string | null } | null {
     const { bucket } = this.#names;
     return bucket === null ? null : { bucket, why: this.#presence?.refusal ?? null };
   }
 
-  /** Takes what may change from a new configuration. */
+  /** Applies the reloadable parts of a new configuration. */
   configure({ control: { issuers } }: Pick<Config, "control">): void {
     this.#subscriber.setIssuerSubjects(issuers.some(({ key }) => key === null));
   }
@@ -409,7 +413,7 @@ export class ControlBus implements AsyncDisposable {
     } else this.#health.clear("NATS_WORKERS");
   }
 
-  /** Takes no more; answers of what is at work still go out until `close`. */
+  /** Stops accepting commands. Replies to running commands are still sent until `close`. */
   async stopTaking(): Promise<void> {
     await this.#subscriber[Symbol.asyncDispose]();
     await this.#presence?.[Symbol.asyncDispose]();
@@ -439,17 +443,17 @@ function tellHealth(health: Health, { status, why }: BusState): void {
   else health.raise("NATS_DOWN", why ?? "not connected yet");
 }
 
-/** Issuer of commands of an engine that has no name. */
+/** Issuer of commands from an engine without a name. */
 const ENGINE_ISSUER = "engine";
 
-/** Commands that engines send over their own connections, with the role of the configuration. */
+/** Accepts commands that engines send over their own connections, with the configured role. */
 export function engineCommands(plane: () => ControlPlane, role: () => Role): CommandPort {
   return {
     async submit(json, { name, source }, bytesMax) {
       const sender: Sender = {
         ...{ via: "local", from: "engine socket", name: name || ENGINE_ISSUER },
         ...{ role: role(), roleKey: "engine.command_role", broadcast: false },
-        // No token has this name: an engine must not fence a router by claiming its issuer.
+        // No token can have this name, so an engine cannot fence a router by claiming its issuer.
         account: `engine socket ${name}`,
       };
       const receipt = await plane().submit(json, JSON_TYPE, sender, { source });

@@ -3,7 +3,7 @@ import { type CredentialFiles, checkFiles, type TlsFiles } from "../bus/index.ts
 import type { Config } from "../config/index.ts";
 import { HearthError, messageOf, userOfSeed } from "../core/index.ts";
 
-/** As agents and routers have it. */
+/** NATS settings common to agents and routers. */
 type NatsConfig = Pick<
   Config["nats"],
   "url" | "tokenFile" | "userFile" | "credsFile" | "nkeyFile" | "caFile" | "certFile" | "keyFile"
@@ -22,7 +22,7 @@ export function natsFilesOf(nats: NatsConfig): NatsFiles {
   };
 }
 
-/** Throws CONFIG_INVALID where one cannot be read or holds something else. */
+/** Throws CONFIG_INVALID if a file is unreadable or invalid. */
 export async function checkNatsFiles(nats: NatsConfig): Promise<void> {
   if (nats.url === null) return;
   const { credentials, tls } = natsFilesOf(nats);
@@ -32,8 +32,8 @@ export async function checkNatsFiles(nats: NatsConfig): Promise<void> {
 const SEED = /\bSU[A-Z2-7]{56}\b/;
 
 /**
- * The seed of the nkey that signs commands. Throws CONFIG_INVALID if the file cannot be read or
- * holds no user's seed.
+ * Reads the seed of the nkey that signs commands. Throws CONFIG_INVALID if the file is unreadable
+ * or contains no user seed.
  */
 export function readSigningSeed(path: string): string {
   let text: string;
@@ -53,7 +53,7 @@ export function readSigningSeed(path: string): string {
 }
 
 /**
- * The number of a group given by name or number. Throws CONFIG_INVALID where the host has no such
+ * Resolves a group name or number to its number. Throws CONFIG_INVALID if the host has no such
  * group.
  */
 export function groupNumber(

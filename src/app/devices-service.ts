@@ -26,12 +26,12 @@ import {
 import type { DevicesSnapshot, Health, Logger } from "../observability/index.ts";
 import { DEVICES_STOP_MS, type ServiceManager } from "./process.ts";
 
-/** Spans that are lent at a time, queue pairs, and reads under way: more than peers ask for. */
+/** Maximum exported spans, queue pairs, and reads in flight. Above what peers request. */
 const RDMA_BOUNDS = { windowSpans: 16_384, linksMax: 1_024, readsMax: 16_384 };
 
 /**
- * A driver that hangs is given up after a minute, when it is asked what there is and when it is
- * to open that. Nothing else happens meanwhile: the service manager must know before.
+ * Extends the start timeout while drivers open. A hung driver is abandoned after one minute, once
+ * for discovery and once for opening, and the event loop is blocked meanwhile.
  */
 const OPENING_MS = 180_000;
 
@@ -45,7 +45,7 @@ export interface DeviceRoomParts {
   readonly service: Pick<ServiceManager, "starting">;
 }
 
-/** GPUs and NICs of this host, from their opening until nothing of them touches the arena. */
+/** Owns the GPUs and NICs of this host until none of them accesses the arena. */
 export class DeviceRoom implements AsyncDisposable {
   readonly #parts: DeviceRoomParts;
   readonly #gpus: HostGpus | null;
@@ -59,28 +59,30 @@ export class DeviceRoom implements AsyncDisposable {
     this.#rdma = openHostRdma(parts);
   }
 
-  /** Throws UNSUPPORTED where a GPU is required and none can be used. */
+  /** Throws UNSUPPORTED if a GPU is required and none is usable. */
   static open(parts: DeviceRoomParts): DeviceRoom {
     return new DeviceRoom(parts);
   }
 
-  /** Null where they are off, or cannot be used: then engines copy for themselves. */
+  /** Null if disabled or unusable: engines then copy by themselves. */
   get gpus(): Gpus | null {
     return this.#gpus?.usable ?? null;
   }
 
-  /** Null where peers or RDMA are off, or it cannot be used; its ports may be down all the same. */
+  /** Null if peers or RDMA are disabled, or RDMA is unusable. Its ports may be down. */
   get rdma(): Rdma | null {
     return this.#rdma?.isUsable === true ? this.#rdma.rdma : null;
   }
 
-  /** NUMA nodes that memory should be near: of GPUs, or of NICs where there are none. */
+  /**
+   * NUMA nodes of the GPUs, or of the NICs if there are no GPUs. Memory is placed on these nodes.
+   */
   get nodes(): readonly (number | null)[] {
     const devices = this.gpus?.devices() ?? this.rdma?.ports() ?? [];
     return devices.map(({ numaNode }) => numaNode);
   }
 
-  /** For each GPU whether a NIC reaches its memory; empty where there are not both. */
+  /** Per GPU: whether a NIC can access its memory. Empty unless both exist. */
   get direct(): readonly DirectFinding[] {
     return this.#direct;
   }
@@ -94,8 +96,8 @@ export class DeviceRoom implements AsyncDisposable {
   }
 
   /**
-   * Tries whether NICs reach the memory of GPUs, where there are both. A NIC that does not answer
-   * holds the event loop for seconds: for the time before engines are served. Never throws.
+   * Tests whether NICs can access GPU memory. A NIC that does not answer blocks the event loop for
+   * seconds, so call it before engines are served. Never rejects.
    */
   async tryDirect(): Promise<void> {
     const { config, native, logger, service } = this.#parts;
@@ -119,12 +121,12 @@ export class DeviceRoom implements AsyncDisposable {
     }
   }
 
-  /** So many bytes of the arena, from its start, are backed by memory now. */
+  /** Reports that the first `bytes` bytes of the arena are populated. */
   ready(bytes: number): void {
     this.#gpus?.ready(bytes);
   }
 
-  /** Those who use them have ended before. Waits for copies under way. */
+  /** Waits for running copies. All users of the devices must have stopped before. */
   async [Symbol.asyncDispose](): Promise<void> {
     const { clock, logger } = this.#parts;
     using _late = clock.after(DEVICES_STOP_MS, () =>
@@ -154,7 +156,7 @@ function openHostGpus({ config, native, region, health, logger }: DeviceRoomPart
   return gpus;
 }
 
-/** Opened for peers alone, and where what is read may go over the network in the clear. */
+/** Opens RDMA only if peers are configured and unencrypted transfer is allowed. */
 function openHostRdma(parts: DeviceRoomParts): HostRdma | null {
   const { config, native, region, clock, health, logger } = parts;
   if (config.peers.certFile === null) return null;
@@ -174,7 +176,7 @@ function openHostRdma(parts: DeviceRoomParts): HostRdma | null {
   return host;
 }
 
-/** Whoever bought a NIC wonders; `off` needs no word. */
+/** Logs why an installed NIC is unused, unless it is switched off. */
 function tellUnused({ config, logger }: DeviceRoomParts): void {
   const { peers, rdma } = config;
   const devices = kernelRdmaDevices();
@@ -183,13 +185,13 @@ function tellUnused({ config, logger }: DeviceRoomParts): void {
   logger.info("no RDMA is used: what it reads is not sealed", { devices: devices.join(" "), fix });
 }
 
-/** One line; what is broken has had its own as a health code. */
+/** Logs one finding. Faults are also reported as health codes. */
 function tell(logger: Logger, what: string, { kind, text, fix }: Finding): void {
   if (kind === "usable") logger.info(`${what}: ${text}`, {});
   if (kind === "absent") logger.info(`no ${what} is used: ${text}`, { fix });
 }
 
-/** What status and metrics show of GPUs and RDMA devices. */
+/** Status and metrics of GPUs and RDMA devices. */
 export function gpuStatus({ gpuReport: report }: DeviceRoom): StatusReport["gpu"] {
   if (report === null) return null;
   const { finding, driverVersion, hasBatches, registeredBytes, gpus } = report;

@@ -8,7 +8,7 @@ import { checkModels } from "../router/proxy/index.ts";
 import { checkNatsFiles, groupNumber, readSigningSeed } from "./credentials.ts";
 import { proxyModels } from "./router/index.ts";
 
-/** Throws CONFIG_INVALID where a certificate for peers is not good. */
+/** Throws CONFIG_INVALID if a peer certificate is invalid. */
 async function readPeerFiles({ node, peers }: Config): Promise<void> {
   const { certFile, keyFile, caFile, cluster } = peers;
   if (certFile === null || keyFile === null || caFile === null) return;
@@ -16,7 +16,7 @@ async function readPeerFiles({ node, peers }: Config): Promise<void> {
   await readCredentials(files, { cluster, worker: node.id }, systemClock.wallMs());
 }
 
-/** The agent makes the file, and not the folder. */
+/** The agent creates the audit file, but not its folder. */
 function auditProblems(path: string | null): string[] {
   if (path === null) return [];
   const folder = dirname(path);
@@ -38,7 +38,10 @@ async function problemsOf(checks: readonly (() => unknown)[]): Promise<string[]>
   return problems;
 }
 
-/** What a right configuration names and this host, or this user, does not have: a line each. */
+/**
+ * Checks what a valid configuration refers to on this host, as this user. Returns one line per
+ * problem.
+ */
 export async function hostProblems(config: Config): Promise<string[]> {
   const { socketGroup } = config.engine;
   const apiGroup = config.api.socketGroup;
@@ -53,7 +56,7 @@ export async function hostProblems(config: Config): Promise<string[]> {
   return [...problems, ...auditProblems(config.control.auditFile)];
 }
 
-/** The same of a router's. */
+/** The same checks for a router's configuration. */
 export function routerProblems({ api, nats, models }: RouterConfig): Promise<string[]> {
   return problemsOf([
     () => readTokens(api),

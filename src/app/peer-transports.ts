@@ -33,16 +33,16 @@ export interface PeerTransportParts {
   readonly trust: Trust;
   readonly metrics: Pick<Metrics, "pulled">;
   readonly cores: number;
-  /** Null where RDMA is off, or cannot be used. */
+  /** Null if RDMA is disabled or unusable. */
   readonly rdma: Rdma | null;
 }
 
 type Listening = Partial<Record<TransportName, Endpoint>>;
 
-/** The ways to other hosts, from their opening to their end. */
+/** Transports to peers. */
 export class PeerTransports implements AsyncDisposable {
   readonly all: readonly Transport[];
-  /** Where each listens, with the port that it got. */
+  /** Address and actual port of each transport. */
   readonly listening: Listening = {};
   readonly #log: TransportLog;
 
@@ -51,7 +51,7 @@ export class PeerTransports implements AsyncDisposable {
     this.#log = log;
   }
 
-  /** Throws CONFIG_INVALID, with what to change, where one cannot listen. */
+  /** Throws CONFIG_INVALID with a fix if an address cannot be listened on. */
   static async open(parts: PeerTransportParts, server: PeerServer): Promise<PeerTransports> {
     const { config, region, log } = parts;
     const { listenStream, listenQuic, listenRdma } = config.peers;
@@ -98,7 +98,7 @@ export class PeerTransports implements AsyncDisposable {
     return this.all.find((one) => one.name === name)?.inboundLinks ?? 0;
   }
 
-  /** New links show and believe the new certificates. Never throws. */
+  /** Applies renewed certificates to new connections. Never rejects. */
   async reload(): Promise<void> {
     const renewed = await Promise.allSettled(this.all.map((transport) => transport.reload()));
     for (const [index, one] of renewed.entries()) {
@@ -122,7 +122,9 @@ function transportsOf(parts: PeerTransportParts): Transport[] {
   return all.map((one) => measured(one, clock, observer));
 }
 
-/** Null where it may not be, or there is no device: whoever opened those has said so. */
+/**
+ * Null if RDMA is not allowed or there is no device; opening the devices has reported the reason.
+ */
 function rdmaOf({ config, clock, log, trust, rdma }: PeerTransportParts): Transport | null {
   if (rdma === null || !mayUseRdma(config)) return null;
   return new RdmaTransport({
@@ -131,7 +133,7 @@ function rdmaOf({ config, clock, log, trust, rdma }: PeerTransportParts): Transp
   });
 }
 
-/** Only the time that blocks take is charted; the rest is counted by the puller and the server. */
+/** Records transfer times only. The puller and the server count everything else. */
 function observerOf(metrics: Pick<Metrics, "pulled">): TransportObserver {
   const ignored = () => undefined;
   return {
@@ -155,16 +157,16 @@ function streamOf({ config, native, clock, log, trust, cores }: PeerTransportPar
   });
 }
 
-/** How queue pairs are set. */
+/** Settings of queue pairs. */
 function linkSettingsOf(config: Config["rdma"]): RdmaLinkSettings {
   const { timeout, retries, trafficClass, serviceLevel, readBytes } = config;
   return { timeout, retries, trafficClass, serviceLevel, pieceBytes: readBytes };
 }
 
-/** Asked for with each request to a peer, and looked at so often. */
+/** Cache time of the port state, which is checked for each request to a peer. */
 const LOOK_MS = 250;
 
-/** Names of the devices over which blocks can go now; null: of none. */
+/** Names of devices with an active port. Null if there is none. */
 export function devicesInUse(
   rdma: Rdma | null,
   clock: Pick<Clock, "monotonicMs">,

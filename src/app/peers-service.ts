@@ -45,31 +45,31 @@ interface PeerRoomParts {
   readonly metrics: Pick<Metrics, "pulled">;
   readonly events: EventLog;
   readonly region: Region;
-  /** Null where RDMA is off, or cannot be used. */
+  /** Null if RDMA is disabled or unusable. */
   readonly rdma: Rdma | null;
   readonly store: TieredStore;
   readonly namespaces: Namespaces;
   readonly incarnation: bigint;
   /** Null without NATS. */
   readonly bus: Bus | null;
-  /** What commands warm from. */
+  /** Source of blocks for warm commands. */
   readonly source: PeerSource;
 }
 
 const DIGEST_BYTES = 32;
 const KEY_BYTES = 32;
 
-/** What must be there before anybody may connect. */
+/** Prerequisites of the listeners. */
 interface Ground {
   readonly trust: WatchedTrust;
   readonly news: PeerNews;
   readonly server: BlockServer;
   readonly transports: PeerTransports;
-  /** As it is now. */
+  /** Current state. */
   readonly hardware: () => HardwareReport;
 }
 
-/** Pulling from other hosts and serving them, from the first listener to the last loan. */
+/** Fetches blocks from peers and serves blocks to them. */
 export class PeerRoom implements AsyncDisposable {
   readonly members: KnownMembers;
   readonly puller: Puller;
@@ -97,8 +97,8 @@ export class PeerRoom implements AsyncDisposable {
   }
 
   /**
-   * Takes other hosts' connections when it resolves. Null where no certificate is configured.
-   * Throws CONFIG_INVALID where the files are not good, or an address cannot be listened on.
+   * Resolves when it accepts connections. Null without a certificate. Throws CONFIG_INVALID if the
+   * files are invalid or an address cannot be listened on.
    */
   static async open(parts: PeerRoomParts): Promise<PeerRoom | null> {
     const { config, native, region, clock, logger, rdma } = parts;
@@ -133,7 +133,7 @@ export class PeerRoom implements AsyncDisposable {
     return this.#ground;
   }
 
-  /** Where others reach this host, as it says. */
+  /** Addresses announced to peers. */
   get endpoints(): Readonly<Partial<Record<TransportName, Endpoint>>> {
     const { advertise } = this.#parts.config.peers;
     const places = Object.entries(this.#ground.transports.listening);
@@ -141,23 +141,23 @@ export class PeerRoom implements AsyncDisposable {
     return Object.fromEntries(named);
   }
 
-  /** Limits and hosts of a new configuration; the rest waits for a restart. */
+  /** Applies limits and peer addresses of a new configuration. Other settings need a restart. */
   configure(config: Config): void {
     this.puller.configure(pullLimitsOf(config));
     this.#ground.server.configure(serveLimitsOf(config));
     this.members.setListed(listedOf(config));
   }
 
-  /** Reads the certificates again; where they are refused, those of before stay. */
+  /** Rereads the certificates. If they are invalid, the previous ones stay in use. */
   async reload(): Promise<void> {
     await this.#ground.trust.reload();
   }
 
-  /** Nobody is asked and nobody is served any more; nothing touches the arena when it resolves. */
+  /** Stops fetching and serving. When it resolves, no peer accesses the arena. */
   async [Symbol.asyncDispose](): Promise<void> {
     const { trust, server, transports, news } = this.#ground;
     const { store, source, clock, logger } = this.#parts;
-    // Memory that a peer may still write to is not given back, however long that takes.
+    // Memory that a peer may still write to is not released, however long that takes.
     using _late = clock.after(PEERS_STOP_MS, () =>
       logger.warn("peers take long to let go of memory", { seconds: PEERS_STOP_MS / 1_000 }),
     );
@@ -243,7 +243,7 @@ export class PeerRoom implements AsyncDisposable {
   }
 }
 
-/** Where no summaries are asked for. */
+/** Used if no summaries are exchanged. */
 const NOWHERE: Whereabouts = { holders: () => [], wasWrong: () => undefined };
 
 function logOf({ logger }: Pick<PeerRoomParts, "logger">): TransportLog {
@@ -284,7 +284,7 @@ function placesOf({ listening }: PeerTransports): Record<string, string> {
   return Object.fromEntries(places.map(([name, { host, port }]) => [name, `${host}:${port}`]));
 }
 
-/** Keys of blocks, 32 bytes for each 32 of `digests`. */
+/** Derives block keys, 32 bytes for each 32-byte digest. */
 function deriveKeys(store: TieredStore, digests: Uint8Array, layer: number): Uint8Array {
   const batch = createAddressBatch(digests.length / DIGEST_BYTES);
   batch.count = batch.capacity;
@@ -294,9 +294,9 @@ function deriveKeys(store: TieredStore, digests: Uint8Array, layer: number): Uin
   return batch.keyBytes.slice(0, batch.count * KEY_BYTES);
 }
 
-/** Of RAM: pulls and loans leave the rest to engines. */
+/** Share of RAM that pulls and exports may occupy. */
 const RAM_SHARE = 0.5;
-/** Of what is lent, to one peer. */
+/** Share of the exported memory that one peer may occupy. */
 const PEER_SHARE = 0.5;
 
 function pullLimitsOf({ peers, kv }: Config): PullLimits {
@@ -336,10 +336,10 @@ export interface PeerNewsParts {
 }
 
 const WATCH_MS = 1_000;
-/** How long a peer's wrong answer is told as something that is the matter. */
+/** Time for which a health code for corrupt data from a peer stays raised. */
 const CORRUPT_MS = 600_000;
 
-/** What happens to peers and certificates, as events, log lines and health codes. */
+/** Reports events of peers and certificates as activity, log lines and health codes. */
 export class PeerNews implements Disposable {
   readonly #parts: PeerNewsParts;
   #watch: Disposable | null = null;
@@ -349,7 +349,7 @@ export class PeerNews implements Disposable {
     this.#parts = parts;
   }
 
-  /** `peers`: as they are then. */
+  /** `peers` returns the current states. */
   watch(peers: () => readonly PeerStatus[]): void {
     this.#watch = this.#parts.clock.every(WATCH_MS, () => this.#look(peers()));
   }
@@ -406,7 +406,7 @@ export class PeerNews implements Disposable {
       const { worker, lastFault } = down[0]!;
       health.raise("PEERS_DOWN", `all ${down.length}; of them ${worker}: ${lastFault ?? "-"}`);
     } else if (peers.length === 0 || peers.some(({ breaker }) => breaker === "closed")) {
-      // One that is just being tried is not reached yet.
+      // A peer counts as reached only after its connection is established, not while it is tried.
       health.clear("PEERS_DOWN");
     }
     const sinceMs = clock.monotonicMs() - (this.#corruptAtMs ?? Number.NEGATIVE_INFINITY);

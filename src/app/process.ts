@@ -2,10 +2,13 @@ import { CONTROL_STOP_MS } from "../control/index.ts";
 import type { Clock } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
 
-/** What a process says that ends because its standard input did. */
+/** Reported if the process stops because its standard input was closed. */
 export const END_OF_INPUT = "end of input";
 
-/** The name of the first signal that asks for the end; whoever asks twice does not want to wait. */
+/**
+ * Resolves `first` with the name of the first stop signal. A further signal aborts `second`: stop
+ * without waiting.
+ */
 export function stopSignals(alsoInputEnd: boolean): {
   readonly first: Promise<string>;
   readonly second: AbortSignal;
@@ -29,8 +32,8 @@ export function stopSignals(alsoInputEnd: boolean): {
 }
 
 /**
- * SIGHUP from the start on: unhandled, it would end the process. One reload after the other,
- * however fast the signals come; those before `begin` are one reload then.
+ * Handles SIGHUP from process start, since its default action ends the process. Reloads run one at
+ * a time; signals before `begin` cause one reload.
  */
 export function reloadSignals() {
   let run: () => Promise<void> = async () => undefined;
@@ -52,24 +55,21 @@ export function reloadSignals() {
 }
 
 /**
- * systemd's view of the process (sd_notify(3)). Every call does nothing where no service manager
- * listens. The watchdog is fed from the event loop, so that a loop that stands still is noticed.
+ * Notifications to systemd (sd_notify(3)). All calls are no-ops without a service manager. The
+ * watchdog is fed from the event loop, so that a blocked loop is detected.
  */
 export interface ServiceManager extends Disposable {
   ready(status: string): void;
-  /**
-   * The start goes on, and may take so much longer than the manager was told at first: half a
-   * minute unless said.
-   */
+  /** Startup continues. Extends the start timeout by `ms`, 30 s by default. */
   starting(status: string, ms?: number): void;
   status(status: string): void;
   reloading(): void;
   stopping(): void;
-  /** Whether the manager keeps descriptors for the next process (FileDescriptorStoreMax=). */
+  /** True if the manager stores descriptors for the next process (FileDescriptorStoreMax=). */
   readonly keeps: boolean;
-  /** Leaves a descriptor with the manager, under a name. */
+  /** Stores a descriptor in the manager under a name. */
   keep(name: string, fd: number): void;
-  /** The manager drops what it keeps under this name. */
+  /** Removes the descriptors stored under this name. */
   forget(name: string): void;
 }
 
@@ -77,18 +77,18 @@ interface ServiceEnvironment {
   readonly NOTIFY_SOCKET?: string | undefined;
   readonly WATCHDOG_USEC?: string | undefined;
   readonly WATCHDOG_PID?: string | undefined;
-  /** How many descriptors the manager keeps; set by systemd 254 and later. */
+  /** Maximum descriptors the manager stores. Set by systemd 254 and later. */
   readonly FDSTORE?: string | undefined;
 }
 
-/** Of this process. */
+/** Environment of this process. */
 export function serviceEnvironment(): ServiceEnvironment {
   const { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, FDSTORE } = process.env;
   return { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, FDSTORE };
 }
 
 const EXTEND_MS = 30_000;
-/** The arena and its record. */
+/** Descriptors to store: the arena and its record. */
 const KEPT = 2;
 
 export function createServiceManager(
@@ -98,7 +98,7 @@ export function createServiceManager(
 ): ServiceManager {
   const { NOTIFY_SOCKET: socket, WATCHDOG_USEC, WATCHDOG_PID } = environment;
   const say = (text: string) => {
-    // A service manager that does not take it is its own trouble, not a reason to stop.
+    // A failed notification is not a reason to stop.
     if (socket) native.notify(socket, text);
   };
   const watchdogMs = Number(WATCHDOG_USEC ?? 0) / 1_000;
@@ -123,22 +123,22 @@ export function createServiceManager(
   };
 }
 
-/** SIGTERM to the last connection cut. */
+/** From SIGTERM until the last connection is closed. */
 export const DRAIN_MS = 10_000;
-/** How long the agent then writes to SSD what RAM alone holds. */
+/** Time to write blocks that exist only in RAM to SSD. */
 export const SETTLE_MS = 20_000;
-/** How long purges that were asked for before the end may take. */
+/** Time to finish purges requested before the stop. */
 export const PURGES_MS = 5_000;
-/** What pulls and loans are given to let go of their memory; seconds at most as a rule. */
+/** Time for peer transfers to release memory. Normally seconds. */
 export const PEERS_STOP_MS = 10_000;
-/** What copies between GPUs and RAM are given before it is said that they take long. */
+/** Time for GPU copies before a warning is logged. */
 export const DEVICES_STOP_MS = 5_000;
-/** How long the index may take to write what it has. */
+/** Time for the index to write pending changes. */
 export const INDEX_CLOSE_MS = 5_000;
-/** What scrub and disk are given to let go of their memory. */
+/** Time for scrub and disk to release memory. */
 const TIER_CLOSE_MS = 10_000;
 
-/** SIGTERM to the end of the process, at the most: the service manager must allow more. */
+/** Maximum time from SIGTERM to the end of the process. The service manager must allow more. */
 export const STOP_MS_MAX =
   DRAIN_MS +
   PEERS_STOP_MS +

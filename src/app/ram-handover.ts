@@ -12,16 +12,16 @@ import {
 } from "../store/index.ts";
 import type { ServiceManager } from "./process.ts";
 
-/** The names under which the service manager keeps the descriptors. */
+/** Names of the descriptors stored in the service manager. */
 const ARENA_FD = "hearth-arena";
 const RECORD_FD = "hearth-record";
 const FIRST_FD = 3;
 const PAGE = 4096;
 const LENGTH_BYTES = 8;
-/** The manager takes what it was sent while this process still lives. */
+/** Time for the manager to receive the descriptors while this process still exists. */
 const KEEP_MS = 250;
 
-/** The memory of the process before this one, and what lies in it. */
+/** The arena of the previous process, and the record of its contents. */
 export interface InheritedRam {
   readonly region: Region;
   readonly record: RamRecord;
@@ -40,8 +40,9 @@ interface HandoverParts {
 }
 
 /**
- * Takes over what the process before left with the service manager: all of it, or none. The manager
- * then forgets it, so that it is taken over once and goes with this process if that crashes.
+ * Takes over the RAM that the previous process stored in the service manager, completely or not at
+ * all. The stored descriptors are then removed: if this process crashes, its RAM is not inherited
+ * again.
  */
 export function inheritRam(
   { native, service, logger }: HandoverParts,
@@ -49,7 +50,7 @@ export function inheritRam(
   wanted: { readonly arenaBytes: number; readonly lockMemory: Wish },
 ): InheritedRam | null {
   const kept = keptDescriptors(environment);
-  // Others are not this agent's to take.
+  // Leave other descriptors alone.
   for (const name of kept.keys()) if (name !== ARENA_FD && name !== RECORD_FD) kept.delete(name);
   const arena = kept.get(ARENA_FD);
   const record = kept.get(RECORD_FD);
@@ -64,7 +65,7 @@ export function inheritRam(
   return null;
 }
 
-/** What was taken over, or why nothing was. */
+/** The RAM taken over, or the reason nothing was. */
 function takeOver(
   native: Native,
   arena: number | undefined,
@@ -83,7 +84,7 @@ function takeOver(
   }
 }
 
-/** Descriptors by name, as sd_listen_fds_with_names(3) has them. */
+/** Descriptors by name, as defined by sd_listen_fds_with_names(3). */
 function keptDescriptors(environment: ListenEnvironment): Map<string, number> {
   const { LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES } = environment;
   const kept = new Map<string, number>();
@@ -93,7 +94,7 @@ function keptDescriptors(environment: ListenEnvironment): Map<string, number> {
   return kept;
 }
 
-/** Tells one piece of memory from another for as long as the machine runs. */
+/** Identifies a memory file until the machine reboots. */
 function nameOf(fd: number): string {
   const { dev, ino } = fstatSync(fd);
   return `${dev}:${ino}`;
@@ -114,8 +115,8 @@ function readRecord(fd: number): RamRecord | null {
 }
 
 /**
- * Leaves memory and record with the service manager for the next process. `describe` is asked for
- * the record of the memory with this name; null: it cannot be handed on now.
+ * Stores arena and record in the service manager for the next process. `describe` returns the
+ * record for the arena of this name, or null if it cannot be handed over now.
  */
 export async function leaveRam(
   { native, service, logger, clock }: HandoverParts & { readonly clock: Clock },
@@ -135,7 +136,7 @@ export async function leaveRam(
   logger.info("RAM is left for the next process", { blocks: record.count });
 }
 
-/** A memory file with these bytes, behind their length. */
+/** Creates a memory file with the length of the bytes, then the bytes. */
 function regionOf(native: Native, bytes: Uint8Array): Region {
   const length = LENGTH_BYTES + bytes.length;
   const size = Math.ceil(length / PAGE) * PAGE;
@@ -147,10 +148,10 @@ function regionOf(native: Native, bytes: Uint8Array): Region {
   return region;
 }
 
-/** A damaged block is worth knowing of for an hour. */
+/** Time for which the health code of a damaged block stays raised. */
 const DAMAGE_MS = 3_600_000;
 
-/** Tells people of blocks that were damaged in RAM, and looks for more of them. */
+/** Reports blocks damaged in RAM, and scrubs RAM for more of them. */
 export class RamWatch implements AsyncDisposable {
   readonly #scrub: RamScrub;
 

@@ -35,22 +35,22 @@ interface FeedRoomParts {
   readonly bus: Bus | null;
 }
 
-/** One rank: what it says, and how far that came. */
+/** One rank: its publishers and their progress. */
 interface SpokenRank {
   readonly feed: ResidencyFeed;
   /** Null without NATS. */
   readonly bus: BusPublisherState | null;
-  /** Null but in stream mode. */
+  /** Null unless in stream mode. */
   readonly stream: StreamPublisherState | null;
   /** Null without ZMQ. */
   readonly zmq: ZmqPublisherState | null;
-  /** Null without an engine's own events. */
+  /** Null without events of an engine. */
   readonly engine: EngineRankState | null;
 }
 
 const WATCH_MS = 1_000;
 
-/** Telling others what this host holds, from the first block to the last word. */
+/** Publishes which blocks this host holds. */
 export class FeedRoom implements AsyncDisposable {
   readonly mode: "ring" | "stream";
   readonly feeds: HostFeeds;
@@ -88,8 +88,7 @@ export class FeedRoom implements AsyncDisposable {
   }
 
   /**
-   * Null where nobody is told anything. Throws ZMTP_UNAVAILABLE where an address for ZMQ cannot be
-   * listened on.
+   * Null if nothing is published. Throws ZMTP_UNAVAILABLE if a ZMQ address cannot be listened on.
    */
   static async open(parts: FeedRoomParts): Promise<FeedRoom | null> {
     const { events, engine } = parts.config;
@@ -112,18 +111,18 @@ export class FeedRoom implements AsyncDisposable {
     return this.#parts.config.events.cluster;
   }
 
-  /** Blocks on the tiers of RESIDENCY_TIERS, as this host's store has told them. */
+  /** Blocks per tier of RESIDENCY_TIERS, as reported by the store. */
   get heldBlocks(): readonly [number, number, number] {
     const [device, host, disk] = this.#parts.store.residency.digests;
     return [device!.blocks, host!.blocks, disk!.blocks];
   }
 
-  /** Times that the store had to begin anew. */
+  /** Number of times the store's events restarted from the beginning. */
   get restarts(): number {
     return this.#parts.store.residency.restarts;
   }
 
-  /** Says a last word; nothing more is told. */
+  /** Publishes the end of this source, then stops. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#watch[Symbol.dispose]();
     for (const stream of this.#streams) await stream[Symbol.asyncDispose]();
@@ -208,7 +207,7 @@ export class FeedRoom implements AsyncDisposable {
   }
 }
 
-/** Namespaces of which an engine has said what they are. */
+/** Namespaces that an engine has described. */
 function spacesOf(namespaces: Namespaces): KeySpace[] {
   return namespaces.described().map(({ key, model, blockTokens, chain }) => {
     const space = { kind: "blocks", model, blockTokens, namespaceKey: key } as const;
@@ -216,7 +215,7 @@ function spacesOf(namespaces: Namespaces): KeySpace[] {
   });
 }
 
-/** One for each rank, null without ZMQ. */
+/** One publisher per rank. Null without ZMQ. */
 async function openZmq(parts: FeedRoomParts): Promise<(ZmqPublisher | null)[]> {
   const { config, clock, random, logger } = parts;
   const { zmq, zmqReplay, zmqTopic: topic } = config.events;
@@ -240,7 +239,7 @@ async function openZmq(parts: FeedRoomParts): Promise<(ZmqPublisher | null)[]> {
   return opened;
 }
 
-/** What status and metrics show of what others are told. */
+/** Status and metrics of publishing. */
 export function feedStatus(room: FeedRoom | null): StatusReport["feed"] {
   if (room === null) return null;
   const snapshot = feedSnapshot(room);
@@ -290,7 +289,7 @@ function engineOf({ ranks, feeds }: FeedRoom): EngineStatus {
   };
 }
 
-/** By reason, those that occurred. */
+/** Drop counts by reason, without zeros. */
 function droppedBy(all: readonly FeedCounts[]): Record<string, number> {
   const sums = DROP_REASONS.map((reason) => {
     return [reason, all.reduce((sum, { dropped }) => sum + dropped[reason], 0)] as const;

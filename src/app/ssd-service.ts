@@ -29,14 +29,14 @@ interface ColdTierParts {
   readonly store: TieredStore;
   readonly namespaces: Namespaces;
   readonly incarnation: bigint;
-  /** Called when the blocks of the SSD are back, before any of them may leave. */
+  /** Called once the blocks on SSD are restored, before any of them can be evicted. */
   readonly recovered: (ledger: HoldLedger) => Promise<void>;
 }
 
-/** How often the index is asked whether it works. */
+/** Interval of the index health check. */
 const WATCH_MS = 1_000;
 
-/** Folder, disk and index of the SSD tier, from their opening to their end. */
+/** Owns folder, disk and index of the SSD tier. */
 export class ColdTier {
   readonly index: BlockIndex;
   readonly ledger: HoldLedger;
@@ -61,8 +61,8 @@ export class ColdTier {
   }
 
   /**
-   * Opens what the configuration names and puts it below the store; null where it names none.
-   * Throws SSD_FOREIGN, SSD_IN_USE, SSD_UNAVAILABLE, INDEX_IN_USE, INDEX_FOREIGN.
+   * Opens the configured SSD tier and attaches it to the store. Null if none is configured. Throws
+   * SSD_FOREIGN, SSD_IN_USE, SSD_UNAVAILABLE, INDEX_IN_USE or INDEX_FOREIGN.
    */
   static async open(parts: ColdTierParts): Promise<ColdTier | null> {
     const { config, native, clock } = parts;
@@ -76,7 +76,7 @@ export class ColdTier {
     const ledgerOpens = openLedger(parts, folder.owner);
     const diskOpens = openFolder(parts, ssdDir);
     try {
-      // Both, whichever fails first: what was opened has to be closed.
+      // Wait for all, so that everything opened can be closed if one fails.
       await Promise.allSettled([indexOpens, ledgerOpens, diskOpens]);
       const [index, ledger, disk] = [await indexOpens, await ledgerOpens, await diskOpens];
       const cold = new ColdTier(parts, folder, { index, ledger, disk });
@@ -140,16 +140,19 @@ export class ColdTier {
     });
   }
 
-  /** The path may lead to another folder by now, while the descriptor stays with the former one. */
+  /**
+   * Detects that the path leads to another folder, while the open descriptor still refers to the
+   * original.
+   */
   async #lookAtFolder(store: TieredStore, { path, mark }: OpenedFolder): Promise<void> {
-    // A file system that hangs is asked once.
+    // On a hung file system, keep only one check running.
     if (this.#isLooking) return;
     this.#isLooking = true;
     store.ssd?.setReplaced(await whyReplaced(path, mark));
     this.#isLooking = false;
   }
 
-  /** Has on SSD what RAM alone holds, as far as that goes in time, and until somebody hurries. */
+  /** Writes blocks that exist only in RAM to SSD, until the time is up or `hurry` fires. */
   async settle(store: TieredStore, hurry: AbortSignal): Promise<void> {
     const { ssd } = store;
     if (ssd === null || hurry.aborted) return;
@@ -171,7 +174,7 @@ export class ColdTier {
     }
   }
 
-  /** After the store was closed: what it told the index is written, and the folder free. */
+  /** Writes pending index changes and releases the folder. Call after the store was closed. */
   async close(): Promise<void> {
     this.#watch?.[Symbol.dispose]();
     await Promise.all([this.index.close(INDEX_CLOSE_MS), this.ledger.close(INDEX_CLOSE_MS)]);
@@ -179,13 +182,15 @@ export class ColdTier {
   }
 }
 
-/** The folder of the SSD tier as it was when it was claimed. */
+/** The folder of the SSD tier, as it was when claimed. */
 interface OpenedFolder {
   readonly path: string;
   readonly mark: FolderMark;
 }
 
-/** Throws SSD_UNAVAILABLE if the folder was replaced between its claim and the disk's opening. */
+/**
+ * Throws SSD_UNAVAILABLE if the folder was replaced between its claim and the opening of the disk.
+ */
 async function mustBeThere({ path, mark }: OpenedFolder): Promise<void> {
   const why = await whyReplaced(path, mark);
   if (why === null) return;
@@ -194,7 +199,7 @@ async function mustBeThere({ path, mark }: OpenedFolder): Promise<void> {
   });
 }
 
-/** What of the SSD tier follows a reload. */
+/** Reloadable settings of the SSD tier. */
 export function ssdSettings({ kv }: Config): SsdSettings {
   return {
     ttlMs: kv.ssdTtlMs === 0 ? null : kv.ssdTtlMs,
@@ -222,7 +227,7 @@ function openFolder({ config, native, region, clock }: ColdTierParts, folder: st
   return openDisk(native, { folder, arena: region, depth, method, clock });
 }
 
-/** What tells one folder from another under the same path. */
+/** Identifies a folder independently of its path. */
 export interface FolderMark {
   readonly device: bigint;
   readonly inode: bigint;
@@ -234,14 +239,14 @@ function markOf({ dev, ino }: BigIntStats): FolderMark {
   return { device: dev, inode: ino };
 }
 
-/** Throws where the path leads to nothing. Blocks while the file system does. */
+/** Throws if the path does not exist. Blocks as long as the file system does. */
 export function folderMark(path: string): FolderMark {
   return markOf(statSync(path, { bigint: true }));
 }
 
 /**
- * What became of the folder that had this mark, or null where the path still leads to it. Null also
- * where the file system does not say: a drive that fails has conditions of its own.
+ * Explains what happened to the marked folder. Null if the path still leads to it, or if the file
+ * system gives an error: disk faults are reported separately.
  */
 export async function whyReplaced(path: string, mark: FolderMark): Promise<string | null> {
   try {

@@ -2,82 +2,85 @@ import type { Clock } from "../core/index.ts";
 import { PrefixRuns, type Run, wordsOf } from "./prefix-runs.ts";
 import type { TargetId } from "./workers.ts";
 
-/** One request that a target is at work on. */
+/** One request in progress on a target. */
 export interface ActiveRequest {
   readonly id: string;
   readonly target: TargetId;
   /** Sequence hashes of the prompt's full blocks. */
   readonly hashes: BigUint64Array;
   readonly promptTokens: number;
-  /** Tokens that must be computed: the prompt without what is cached. */
+  /** Tokens to compute: the prompt without its cached part. */
   readonly prefillTokens: number;
   readonly expectedOutputTokens: number | null;
 }
 
 export interface TargetLoad {
-  /** Different prompt blocks of its live requests, and their output blocks. */
+  /** Distinct prompt blocks of its active requests, plus their output blocks. */
   readonly activeBlocks: number;
-  /** Of requests whose first output token has not come. */
+  /** Prefill tokens of requests that have not produced their first output token. */
   readonly activePrefillTokens: number;
   readonly activeRequests: number;
 }
 
-/** Why a request ended: whoever had it is done, its time is over, or its worker is gone. */
+/** Why a request ended: it was freed, it expired, or its worker left. */
 export type EndReason = "free" | "expired" | "worker_left";
 
-/** `unknown`: no such request, or it ended already; nothing changed. */
+/** `unknown`: no such request, or it has already ended. Nothing changes. */
 export type LoadOutcome = "done" | "unknown";
 
 /**
- * What each target is at work on, as far as routing decisions tell. A request keeps its blocks
- * until `free`; its prefill tokens leave with the first output token; a request that nobody frees
- * expires 300 s after its latest sign of life (Dynamo's default).
+ * Load of each target as implied by routing decisions. A request counts its blocks until `free`;
+ * its prefill tokens until the first output token. A request that is never freed expires 300 s
+ * after its last update (Dynamo's default).
  */
 export interface ActiveLoad {
-  /** Of an id that is live: the one before is freed first. */
+  /** Adds a request. If its id is already active, the earlier request is freed first. */
   add(request: ActiveRequest): void;
   markPrefillComplete(id: string): LoadOutcome;
   /**
-   * Output so far, in tokens: it counts ceil(tokens / block) blocks of output, and the first token
-   * completes the prefill. Less than was said before changes nothing.
+   * Reports cumulative output tokens. They count as ceil(tokens / blockTokens) output blocks, and
+   * the first token completes the prefill. A smaller value than before has no effect.
    */
   output(id: string, tokens: number): LoadOutcome;
   free(id: string): LoadOutcome;
   find(id: string): ActiveRequest | null;
-  /** Whether its first output token is still to come; null: no such request. */
+  /** True until the first output token. Null: no such request. */
   isPrefilling(id: string): boolean | null;
   of(target: TargetId): TargetLoad;
   /**
-   * By target: blocks of the prompt, the last part-full one too, that are not active there yet.
-   * Each place of `into` is written, also where no such target is.
+   * Writes per target id: prompt blocks (including a partial last block) that are not yet active on
+   * that target. Every element of `into` is written, also for ids without a target.
    */
   additionalBlocks(hashes: BigUint64Array, promptTokens: number, into: Uint32Array): void;
-  /** Frees what has expired, and what had to go for want of room; their ids. */
+  /** Frees expired requests and returns their ids, plus the ids evicted at the request limit. */
   expire(): readonly string[];
-  /** Frees all that a target has; their ids. */
+  /** Frees all requests of a target and returns their ids. */
   dropTarget(target: TargetId): readonly string[];
   readonly requests: number;
 }
 
 export interface ActiveLoadOptions {
   readonly clock: Clock;
-  /** Tokens in a block of prompts and output. */
+  /** Tokens per block, for prompts and output. */
   readonly blockTokens: number;
   readonly requestExpiryMs: number;
-  /** Makes places in the table hard to guess; 0 where left out. */
+  /** Seed of the hash table, so that collisions cannot be chosen. Default 0. */
   readonly seed?: number;
-  /** Beyond, the one without a sign of life for the longest is freed; 262,144 where left out. */
+  /**
+   * Maximum active requests. At the limit, the least recently updated one is freed. Default
+   * 262,144.
+   */
   readonly requestsMax?: number;
   /**
-   * Different prompt blocks that are compared with others, 8 bytes each; 2^22 where left out.
-   * Blocks of requests beyond count as nobody else's.
+   * Maximum distinct prompt blocks kept for sharing, 8 bytes each. Requests beyond it count all
+   * their blocks as unshared. Default 2^22.
    */
   readonly blocksMax?: number;
 }
 
 interface Live {
   readonly request: ActiveRequest;
-  /** Its leading blocks that are shared with others where those have them too. */
+  /** Hash words of the leading blocks that are counted in shared runs. */
   readonly words: Uint32Array;
   readonly ownBlocks: number;
   outputBlocks: number;
@@ -101,9 +104,9 @@ class Load implements ActiveLoad {
   readonly #options: ActiveLoadOptions;
   readonly #requestsMax: number;
   readonly #blocksMax: number;
-  /** In the order of their latest sign of life. */
+  /** In order of their last update, oldest first. */
   readonly #live = new Map<string, Live>();
-  /** The value: how many live requests of that target have the run. */
+  /** Value: number of active requests of the target that contain the run. */
   readonly #runs: PrefixRuns<number>;
   readonly #sums: (Sums | undefined)[] = [];
   #crowdedOut: string[] = [];
@@ -211,7 +214,10 @@ class Load implements ActiveLoad {
     return ended;
   }
 
-  /** The words of the leading blocks that are now counted once for all requests of the target. */
+  /**
+   * Returns the hash words of the leading blocks that are now counted once for all requests of the
+   * target.
+   */
   #share({ hashes, target }: ActiveRequest, sums: Sums): Uint32Array {
     if (hashes.length === 0 || this.#runs.blocks + hashes.length > this.#blocksMax) return NONE;
     const words = wordsOf(hashes);

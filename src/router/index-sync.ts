@@ -31,7 +31,7 @@ import { type KeeperStats, PictureKeeper, type RestoreOutcome } from "./snapshot
 import type { WorkerTable } from "./workers.ts";
 
 export interface UpkeepOptions {
-  /** Not closed here. */
+  /** Owned by the caller. */
   readonly bus: Bus;
   readonly clock: Clock;
   readonly random: Random;
@@ -39,31 +39,33 @@ export interface UpkeepOptions {
   readonly cluster: string;
   readonly index: PrefixIndex;
   readonly table: WorkerTable;
-  /** What this router alone would count. */
+  /** Load of this router's own requests. */
   readonly load: ActiveLoad;
   readonly blockTokens: number;
   readonly intake: IntakeSettings;
   readonly isConfigured: (worker: WorkerId, rank: number) => boolean;
-  /** Null: this router shares nothing with others. */
+  /** Null: this router exchanges no state with replicas. */
   readonly replicas: ReplicaSettings | null;
-  /** Another router has set them; false: no worker of that model is known yet. */
+  /**
+   * Applies thresholds set at another router. Returns false if no worker of that model is known
+   * yet.
+   */
   readonly applyThresholds: (model: string, thresholds: BusyThresholds) => boolean;
-  /** A folder of this router alone; null: nothing is kept over a restart. */
+  /** Directory of this router's snapshots. Null: nothing survives a restart. */
   readonly keep: {
     readonly folder: string;
     readonly everyMs: number;
     readonly snapshotThreshold: number;
   } | null;
-  /** The name under which it reads the stream of events; null: there is no stream. */
+  /** Name of the durable consumer of the event stream. Null: there is no stream. */
   readonly streamConsumer: string | null;
-  /** Begins with nothing: what was saved, and what the broker keeps, is thrown away. */
+  /** Discard saved snapshots and the state kept by the broker at start. */
   readonly resetStates: boolean;
 }
 
 /**
- * All that keeps a router's table, index and load true: events in, questions about blocks, its
- * replicas, and what is kept over a restart. `load` is the one to count with; nothing is heard
- * before `begin`.
+ * Keeps a router's table, index and load up to date: event ingest, block lookups, replicas and
+ * snapshots. Use its `load` for routing. It subscribes to nothing before `begin`.
  */
 export class RouterUpkeep implements AsyncDisposable {
   readonly intake: ResidencyIntake;
@@ -116,7 +118,7 @@ export class RouterUpkeep implements AsyncDisposable {
       keep === null ? null : new PictureKeeper({ ...keep, clock, log, index, table, intake });
   }
 
-  /** Into an empty table and an empty index. Then it hears what is said. */
+  /** Restores the snapshot into an empty table and index, then subscribes. */
   async begin(): Promise<RestoreOutcome> {
     const { bus, cluster, clock, index, table, streamConsumer, resetStates } = this.#options;
     if (resetStates) await this.#reset();
@@ -140,7 +142,7 @@ export class RouterUpkeep implements AsyncDisposable {
     return this.#stream;
   }
 
-  /** Sums since the start, for a scrape. */
+  /** Writes counters since start to the registry, for a scrape. */
   write(registry: Pick<MetricRegistry, "set">): void {
     const { group, keeper, locate } = this;
     if (group !== null) writeReplicas(registry, group.stats, this.fromReplicas.taken);
@@ -148,13 +150,16 @@ export class RouterUpkeep implements AsyncDisposable {
     if (keeper !== null) writeSaves(registry, keeper.stats);
   }
 
-  /** For whoever listens to the engine of a worker that is in the table, without an agent. */
+  /**
+   * Returns the ingest target for a worker in the table whose engine is followed directly, without
+   * an agent.
+   */
   engine(worker: WorkerId, rank: number): EngineTarget {
     const { table, index } = this.#options;
     return new EngineTarget({ worker, rank, table, index, intake: this.intake });
   }
 
-  /** To be called where thresholds were set at this router. */
+  /** Publishes thresholds that were set at this router to its replicas. */
   tellThresholds(model: string, thresholds: BusyThresholds): void {
     this.group?.tellThresholds(model, thresholds);
   }

@@ -5,36 +5,39 @@ import type { ActiveLoad } from "./active-load.ts";
 import type { BlockHolder, PrefixIndex } from "./prefix-index.ts";
 import type { Target, TargetId, WorkerTable } from "./workers.ts";
 
-/** Where hosts ask who has blocks; docs/peers.md has the format. */
+/** NATS subject of block lookups by hosts. docs/peers.md specifies the format. */
 export const LOCATE_SUBJECT = "kv-locate";
-/** Workers named for one block. */
+/** Maximum workers returned per block. */
 const WORKERS_MAX = 16;
-/** Holders that are looked at for one block, before the best of them are named. */
+/** Maximum holders considered per block before ranking. */
 const HOLDERS_MAX = 64;
 
 interface LocateOptions {
-  /** Not closed here. */
+  /** Owned by the caller. */
   readonly bus: Bus;
   readonly clock: Clock;
   readonly cluster: string;
   readonly index: PrefixIndex;
   readonly table: WorkerTable;
   readonly load: Pick<ActiveLoad, "of">;
-  /** Questions that are answered in a second; of more, whoever asks goes on without. */
+  /**
+   * Maximum queries answered per second. Excess queries get no reply, and the client continues
+   * without one.
+   */
   readonly questionsPerSecond?: number;
 }
 
 export interface LocateStats {
   readonly answered: number;
-  /** No question, or of another cluster. */
+  /** Malformed queries, and queries of another cluster. */
   readonly refused: number;
   readonly dropped: number;
-  /** Keys for which somebody was named. */
+  /** Keys for which at least one worker was returned. */
   readonly found: number;
   readonly keys: number;
 }
 
-/** Lower is better. */
+/** Sort keys; lower is better. */
 interface Ranked {
   readonly worker: WorkerId;
   readonly isDoubtful: boolean;
@@ -48,9 +51,9 @@ const IN_RAM = 1 << RESIDENCY_TIERS.indexOf("host");
 const BELOW_GPU = IN_RAM | (1 << RESIDENCY_TIERS.indexOf("disk"));
 
 /**
- * Answers `kv-locate` from the index: for each block the workers that can lend it, RAM before SSD,
- * live and known workers before others, the least busy first, never whoever asks. What is on a GPU
- * alone cannot be lent. Of several routers of a cluster one answers each question.
+ * Answers `kv-locate` from the index: for each block, the workers that can serve it, ordered by RAM
+ * before SSD, live and known workers first, then by load. The requesting worker is excluded, and so
+ * are blocks held only on a GPU. In a cluster of several routers, one router answers each query.
  */
 export class LocateService implements Disposable {
   readonly #options: LocateOptions;
@@ -129,7 +132,7 @@ export class LocateService implements Disposable {
     return { workers: [...places.keys()], blocks };
   }
 
-  /** Null: it lends nothing of that namespace. */
+  /** Returns null if the worker serves no blocks of that namespace. */
   #lender(id: TargetId, asker: WorkerId, namespace: string): Omit<Ranked, "isOnDisk"> | null {
     const { table, load } = this.#options;
     const target = table.get(id);
@@ -163,23 +166,23 @@ function hasNamespace({ spaces }: Target, namespace: string): boolean {
   );
 }
 
-/** What a host asks: who has these blocks of one namespace? */
+/** A host's query: which workers hold these blocks of one namespace? */
 interface LocateQuestion {
   readonly cluster: string;
   readonly asker: WorkerId;
-  /** In hex. */
+  /** Hexadecimal. */
   readonly namespace: string;
   /** The first eight bytes of each `BlockKey`, little-endian. */
   readonly hashes: BigUint64Array;
 }
 
-/** Keys in one question. */
+/** Maximum keys per query. */
 export const LOCATE_KEYS_MAX = 1_024;
 const QUESTION_BYTES_MAX = 128 * 1024;
 const DEPTH_MAX = 4;
 const KEY = /^[0-9a-f]{64}$/;
 
-/** Reads what anybody may have sent; null where it is no question of this version. */
+/** Parses an untrusted query. Returns null if it is malformed or of another version. */
 export function readQuestion(data: Uint8Array): LocateQuestion | null {
   if (data.length > QUESTION_BYTES_MAX) return null;
   const fields = objectIn(data);

@@ -23,13 +23,13 @@ import type { TargetId } from "./workers.ts";
 
 export interface PrefixIndexOptions {
   readonly native: Native;
-  /** For a secret of its own: without it somebody could choose hashes that collide. */
+  /** Source of the hash seed. Without a secret seed, clients could choose hashes that collide. */
   readonly random: Random;
-  /** All the memory for what grows with what is held: 4 KiB at least. */
+  /** Memory limit of the growing structures. At least 4 KiB. */
   readonly bytesMax: number;
 }
 
-/** The prefix index of the native library. */
+/** Creates a prefix index in the native library. */
 export function createPrefixIndex(options: PrefixIndexOptions): PrefixIndex {
   return new NativeIndex(options);
 }
@@ -78,7 +78,7 @@ class NativeIndex implements PrefixIndex {
     this.#changes.add({ kind, target, tier, parent: 0n }, null);
   }
 
-  /** Hashes in as many changes as there are pieces that cross at once. */
+  /** Adds hashes, split into changes of at most the piece size that crosses the FFI at once. */
   #addHashes(
     kind: number,
     target: TargetId,
@@ -163,10 +163,7 @@ class NativeIndex implements PrefixIndex {
 
 const PAGE_BYTES = 2 ** 20;
 
-/**
- * Writes the index as it is now to a file of another name, syncs it, and gives it its name. The
- * index may change meanwhile.
- */
+/** Writes a temporary file, syncs it and renames it. The index may change during the save. */
 async function saveTable(table: PrefixTable, path: string): Promise<void> {
   const unfinished = `${path}.new`;
   table.beginSave();
@@ -195,7 +192,7 @@ async function writePages(table: PrefixTable, file: FileHandle): Promise<void> {
   }
 }
 
-/** False: there is no such file, or it is not what was saved; the index is as empty as before. */
+/** Returns false, with the index still empty, if the file is missing or invalid. */
 async function loadTable(table: PrefixTable, path: string): Promise<boolean> {
   const file = await open(path, "r").catch((error: NodeJS.ErrnoException) => {
     if (error.code === "ENOENT") return null;
@@ -215,7 +212,7 @@ async function loadTable(table: PrefixTable, path: string): Promise<boolean> {
 const RUN_PAGE_BYTES = 2 ** 16;
 const { size: RUN_BYTES, fields } = STRUCTS.PrefixRun;
 
-/** Everything that is held, or what one target holds, page by page. */
+/** Yields the runs of all targets or of one target, page by page. */
 function* runsOf(table: PrefixTable, target?: TargetId): Iterable<HeldRun> {
   const page = new Uint8Array(new ArrayBuffer(RUN_PAGE_BYTES));
   const view = new DataView(page.buffer);

@@ -5,14 +5,14 @@ import type { TargetId } from "./workers.ts";
 interface PredictedPrefixesOptions {
   readonly clock: Clock;
   readonly ttlMs: number;
-  /** Pairs of a block with a target. */
+  /** Maximum (block, target) pairs. */
   readonly blocksMax: number;
-  /** Pruned down to this share of `blocksMax`. */
+  /** Pruning reduces the table to this share of `blocksMax`. */
   readonly pruneRatio: number;
   readonly seed?: number;
 }
 
-/** One target's part in one run; a list of all of them, the longest not routed one first. */
+/** One target's entry in one run. Cells form a list in order of routing, least recent first. */
 interface Cell {
   run: Run<Cell>;
   readonly target: number;
@@ -22,9 +22,9 @@ interface Cell {
 }
 
 /**
- * What targets hold as far as one can tell from where prompts were sent: each block counts for
- * `ttlMs` from the latest prompt that had it. Too many blocks: those that were routed the longest
- * ago go, the deepest of a prompt first, so that what is left are prefixes without a hole.
+ * Cached blocks of each target, predicted from routed prompts. A block counts for `ttlMs` after the
+ * latest prompt that contained it. At `blocksMax`, the least recently routed prompts are pruned
+ * from their deepest blocks, so that the remaining blocks form prefixes without gaps.
  */
 export class PredictedPrefixes {
   readonly #options: PredictedPrefixesOptions;
@@ -43,12 +43,12 @@ export class PredictedPrefixes {
     });
   }
 
-  /** Pairs of a block with a target. */
+  /** Number of (block, target) pairs. */
   get blocks(): number {
     return this.#blocks;
   }
 
-  /** A prompt with these blocks was sent there. */
+  /** Records that a prompt with these blocks was routed to `target`. */
   routed(hashes: BigUint64Array, target: TargetId): void {
     this.expire();
     const atMs = this.#options.clock.monotonicMs();
@@ -69,7 +69,7 @@ export class PredictedPrefixes {
     if (this.#blocks > this.#options.blocksMax) this.#prune();
   }
 
-  /** Into `counts`, by target: leading blocks it is believed to have. */
+  /** Writes to `counts`, by target id, the leading blocks the target is predicted to hold. */
   leading(hashes: BigUint64Array, counts: Uint32Array): void {
     this.expire();
     counts.fill(0);
@@ -92,7 +92,8 @@ export class PredictedPrefixes {
     let excess = this.#blocks - Math.floor(blocksMax * pruneRatio);
     while (excess > 0 && this.#oldest !== null) {
       const blocks = this.#oldest.run.words.length / 2;
-      // The back part becomes the oldest cell; where it cannot be cut, all of it goes.
+      // The back part becomes the oldest cell. If the run cannot be split, the whole cell is
+      // removed.
       if (blocks > excess) this.#runs.split(this.#oldest.run, blocks - excess);
       const oldest: Cell = this.#oldest;
       excess -= oldest.run.words.length / 2;
@@ -115,7 +116,7 @@ export class PredictedPrefixes {
     else newer.older = cell;
   }
 
-  /** The cell keeps its own ends, so that a walk may go on from it. */
+  /** The cell keeps its own links, so that an iteration can continue from it. */
   #unlink({ older, newer }: Cell): void {
     if (older === null) this.#oldest = newer;
     else older.newer = newer;

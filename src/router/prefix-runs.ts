@@ -1,27 +1,28 @@
-/** Consecutive blocks of one prefix that the same holders have. */
+/** Consecutive blocks of one prefix that have the same holders. */
 export interface Run<V> {
-  /** Two words a block: the low half of its sequence hash, then the high one. */
+  /** Two words per block: the low half of its sequence hash, then the high half. */
   words: Uint32Array;
-  /** Blocks in front of it. */
+  /** Number of blocks before this run. */
   readonly depth: number;
-  /** By number of the holder. */
+  /** Keyed by holder number. */
   readonly holders: Map<number, V>;
 }
 
-/** What a holder's value becomes for the back part when a run is cut in two. */
+/** Returns a holder's value for the back part when a run is split in two. */
 type Cut<V> = (value: V, holder: number, front: Run<V>, back: Run<V>) => V;
 
-/** The same hashes as pairs of 32-bit words: a view. */
+/** Views the hashes as pairs of 32-bit words, without copying. */
 export function wordsOf(hashes: BigUint64Array): Uint32Array {
   return new Uint32Array(hashes.buffer, hashes.byteOffset, hashes.length * 2);
 }
 
 /**
- * Prefixes and who holds them, as runs: equal sequence hashes mean equal prefixes, so a run is
- * found by its first hash alone and compared from there on. A prompt of hundreds of blocks costs a
- * few look-ups and one comparison.
+ * Radix structure of prefixes and their holders. Equal sequence hashes imply equal prefixes, so a
+ * run is found by its first hash and compared from there. A prompt of hundreds of blocks costs a
+ * few lookups and one comparison.
  *
- * Hashes that break the rule (one hash in two depths) end what is covered; nothing else suffers.
+ * A hash that occurs at two depths violates this rule; it ends the covered prefix and has no other
+ * effect.
  */
 export class PrefixRuns<V> {
   readonly #slots: HashSlots<Run<V>>;
@@ -33,7 +34,7 @@ export class PrefixRuns<V> {
     this.#cut = cut;
   }
 
-  /** Different blocks. */
+  /** Distinct blocks. */
   get blocks(): number {
     return this.#blocks;
   }
@@ -43,8 +44,8 @@ export class PrefixRuns<V> {
   }
 
   /**
-   * Runs that are these blocks exactly, cut and added as needed; less than all where hashes break
-   * the rule. The caller gives each a holder at once.
+   * Returns runs that match these blocks exactly, splitting and adding runs as needed; fewer if a
+   * hash violates the depth rule. The caller must add a holder to each new run immediately.
    */
   cover(words: Uint32Array): Run<V>[] {
     const runs: Run<V>[] = [];
@@ -64,7 +65,10 @@ export class PrefixRuns<V> {
     return runs;
   }
 
-  /** Runs that `cover` gave for these blocks, or what they were cut into since. */
+  /**
+   * Returns the runs that `cover` returned for these blocks, or the parts they were split into
+   * since.
+   */
   covered(words: Uint32Array): Run<V>[] {
     const runs: Run<V>[] = [];
     for (let at = 0; at * 2 < words.length; ) {
@@ -76,7 +80,10 @@ export class PrefixRuns<V> {
     return runs;
   }
 
-  /** Into `counts`, by holder: how many leading blocks it has. The caller empties it before. */
+  /**
+   * Adds, per holder number, its count of leading blocks to `counts`. The caller clears `counts`
+   * first.
+   */
   leading(words: Uint32Array, counts: Uint32Array): void {
     const blocks = words.length / 2;
     for (let at = 0; at < blocks; ) {
@@ -93,8 +100,8 @@ export class PrefixRuns<V> {
   }
 
   /**
-   * Cuts a run behind `blocks` of its blocks, at least one and not all; the back part, or null
-   * where its first hash is another run's.
+   * Splits a run after `blocks` of its blocks (0 < blocks < length). Returns the back part, or null
+   * if its first hash already starts another run.
    */
   split(run: Run<V>, blocks: number): Run<V> | null {
     const words = run.words.slice(blocks * 2);
@@ -109,7 +116,7 @@ export class PrefixRuns<V> {
     return back;
   }
 
-  /** Takes a holder from a run; a run that nobody holds is forgotten. */
+  /** Removes a holder from a run, and the run when it has no holder left. */
   release(run: Run<V>, holder: number): void {
     run.holders.delete(holder);
     if (run.holders.size > 0) return;
@@ -125,7 +132,10 @@ export class PrefixRuns<V> {
   }
 }
 
-/** How many blocks of a run are those of the prompt from block `at` on; the first one is. */
+/**
+ * Counts the leading blocks of a run that equal the prompt's blocks from `at` on. The first block
+ * is known to match.
+ */
 function sameBlocks(run: Uint32Array, words: Uint32Array, at: number): number {
   const from = at * 2;
   const most = Math.min(run.length, words.length - from);
@@ -135,8 +145,9 @@ function sameBlocks(run: Uint32Array, words: Uint32Array, at: number): number {
 }
 
 /**
- * Values by 64-bit hash: open addressing with linear probing over two columns of 32 bits, so that
- * no hash ever becomes an object. `seed` keeps whoever sends hashes from aiming at one slot.
+ * Map from 64-bit hashes to values: open addressing with linear probing over two 32-bit columns,
+ * which avoids allocating a bigint per hash. `seed` prevents clients from choosing hashes that
+ * collide.
  */
 export class HashSlots<T> {
   readonly #seed: number;
@@ -167,7 +178,7 @@ export class HashSlots<T> {
     }
   }
 
-  /** Of a hash that has no value yet. */
+  /** The hash must not be in the map. */
   add(low: number, high: number, value: T): void {
     if ((this.#size + 1) * 2 > this.#mask) this.#grow();
     this.#place(low, high, value);
@@ -183,7 +194,7 @@ export class HashSlots<T> {
     }
     if (this.#values[hole] === undefined) return;
     this.#size--;
-    // What was pushed past the hole moves back, so that no probe ends too early.
+    // Move displaced entries back into the hole, so that probing for them does not stop early.
     for (let at = (hole + 1) & mask; this.#values[at] !== undefined; at = (at + 1) & mask) {
       const home = this.#home(this.#low[at]!, this.#high[at]!);
       if (((at - home) & mask) < ((at - hole) & mask)) continue;
@@ -216,7 +227,7 @@ export class HashSlots<T> {
     }
   }
 
-  /** Two rounds of multiplication and shift (constants of MurmurHash3's 32-bit finaliser). */
+  /** Two rounds of multiply and shift (constants of MurmurHash3's 32-bit finaliser). */
   #home(low: number, high: number): number {
     let mixed = Math.imul(low ^ this.#seed, 0x85ebca6b);
     mixed = Math.imul(mixed ^ (mixed >>> 15) ^ high, 0xc2b2ae35);

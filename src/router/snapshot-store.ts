@@ -16,7 +16,7 @@ import type { PrefixIndex } from "./prefix-index.ts";
 import type { TargetId, WorkerRole, WorkerSpec, WorkerTable } from "./workers.ts";
 
 interface KeeperOptions {
-  /** A folder of this router alone; made where it is missing. */
+  /** Directory used by this router only. Created if missing. */
   readonly folder: string;
   readonly clock: Clock;
   readonly log: BusLog;
@@ -24,7 +24,7 @@ interface KeeperOptions {
   readonly table: WorkerTable;
   readonly intake: ResidencyIntake;
   readonly everyMs: number;
-  /** Changes after which it is saved earlier than that. */
+  /** Number of changes that triggers a save before the interval has passed. */
   readonly snapshotThreshold: number;
 }
 
@@ -34,20 +34,20 @@ export interface KeeperStats {
   readonly restoredSources: number;
 }
 
-/** `none`: there is nothing to begin with, in words. */
+/** `none`: no snapshot to restore; `why` is a message. */
 export type RestoreOutcome =
   | { readonly kind: "restored"; readonly sources: number; readonly ageMs: number }
   | { readonly kind: "none"; readonly why: string };
 
 const STATE_FILE = "state.json";
 const INDEX_FILE = /^index-[0-9]+(?:\.new)?$/;
-/** The threshold is looked at so often. */
+/** Interval at which the threshold is checked. */
 const LOOK_MS = 1_000;
 
 /**
- * Saves the picture now and then, with the numbers up to which it is true, so that a restart begins
- * with what it had and asks for what is missing. Files are replaced as a whole; a save that fails
- * leaves the one before.
+ * Saves a snapshot of the index periodically, with the sequence number of each source, so that a
+ * restarted router restores it and requests only what is missing. Files are replaced atomically; a
+ * failed save leaves the previous snapshot in place.
  */
 export class PictureKeeper implements AsyncDisposable {
   readonly #options: KeeperOptions;
@@ -74,7 +74,9 @@ export class PictureKeeper implements AsyncDisposable {
     return { saves, failures, restoredSources: this.#restoredSources };
   }
 
-  /** Into an empty index, and before workers of other origins are in the table. */
+  /**
+   * Restores into an empty index. Must run before workers of other origins are added to the table.
+   */
   async restore(): Promise<RestoreOutcome> {
     const state = this.#readState();
     if (typeof state === "string") return { kind: "none", why: state };
@@ -90,7 +92,7 @@ export class PictureKeeper implements AsyncDisposable {
     return { kind: "restored", sources: kept.size, ageMs: clock.wallMs() - state.wallMs };
   }
 
-  /** False: it could not be written; what was saved before stays. */
+  /** Resolves false if writing failed. The previous snapshot is kept. */
   save(): Promise<boolean> {
     this.#saving ??= this.#save().finally(() => {
       this.#saving = null;
@@ -98,14 +100,14 @@ export class PictureKeeper implements AsyncDisposable {
     return this.#saving;
   }
 
-  /** Forgets what was saved. */
+  /** Deletes the saved snapshot. */
   reset(): void {
     const { folder } = this.#options;
     rmSync(join(folder, STATE_FILE), { force: true });
     this.#removeBut(null);
   }
 
-  /** Saves once more. */
+  /** Saves a final snapshot. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#isOver) return;
     this.#isOver = true;
@@ -114,7 +116,10 @@ export class PictureKeeper implements AsyncDisposable {
     await this.save();
   }
 
-  /** False: the table has it, or another, under another number: its blocks are of no use. */
+  /**
+   * Returns false if the worker is already in the table, or its id is taken: the saved blocks are
+   * then unusable.
+   */
   #restoreOne(saved: SavedSource): boolean {
     const { table, intake } = this.#options;
     const { worker, rank } = saved.source;
@@ -142,7 +147,8 @@ export class PictureKeeper implements AsyncDisposable {
     this.#savedMs = clock.monotonicMs();
     this.#savedChanges = intake.counts.changes;
     const indexFile = `index-${++this.#generation}`;
-    // Numbers first: changes that the index takes meanwhile may be applied once more, in order.
+    // Read the sequence numbers first: changes applied to the index during the save are then
+    // applied a second time after a restore, in order, which is harmless.
     const state = this.#stateOf(indexFile);
     try {
       await index.save(join(folder, indexFile));
@@ -193,7 +199,7 @@ export class PictureKeeper implements AsyncDisposable {
   }
 }
 
-/** At once whole or not at all, also when the power fails. */
+/** Replaces the file atomically, also across a power failure. */
 async function replaceFile(path: string, text: string): Promise<void> {
   const draft = `${path}.new`;
   const file = await open(draft, "w", 0o640);
@@ -206,17 +212,17 @@ async function replaceFile(path: string, text: string): Promise<void> {
   await rename(draft, path);
 }
 
-/** A source with what the table knows of its worker. */
+/** A followed source with its worker's properties. */
 interface SavedSource extends Omit<FollowedSource, "isKnown"> {
   readonly spec: WorkerSpec;
 }
 
-/** What belongs to one saved index. */
+/** State that belongs to one saved index file. */
 export interface SavedState {
-  /** Name of the index's file. */
+  /** File name of the index. */
   readonly indexFile: string;
   readonly wallMs: number;
-  /** All targets had smaller numbers, also those that are not among the sources. */
+  /** All target ids in the index file are below this, including ids of targets without a source. */
   readonly targetsEnd: number;
   readonly sources: readonly SavedSource[];
 }
@@ -225,7 +231,7 @@ const VERSION = 1;
 const DEPTH_MAX = 8;
 const ROLES: readonly WorkerRole[] = ["both", "prefill", "decode"];
 
-/** A line with a checksum of the next, and that. */
+/** Encodes two lines: a checksum, and the JSON it covers. */
 export function encodeState(state: SavedState): string {
   const body = stringifyJson({
     version: VERSION,
@@ -247,7 +253,7 @@ export function encodeState(state: SavedState): string {
   return `${checksumOf(body)}\n${body}\n`;
 }
 
-/** Null: it is damaged, or of another version. */
+/** Returns null if the text is damaged or of another version. */
 export function readState(text: string): SavedState | null {
   const [checksum, body, rest] = text.split("\n");
   if (body === undefined || rest !== "" || checksum !== checksumOf(body)) return null;

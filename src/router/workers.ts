@@ -2,39 +2,41 @@ import { assert, type Brand, equalBytes, HearthError, type WorkerId } from "../c
 import type { KeySpace } from "../observability/activity/index.ts";
 
 /**
- * A target of routing: one data parallel rank of one worker, as a small number that tables are
- * indexed by. A number is used again only after all tables have forgotten it.
+ * Routing target: one data parallel rank of one worker, as a small number that indexes tables. An
+ * id is reused only after all tables have removed it.
  */
 export type TargetId = Brand<number, "TargetId">;
 
-/** What a worker is for; `both` serves whole requests. */
+/** Role of a worker. `both` serves whole requests. */
 export type WorkerRole = "both" | "prefill" | "decode";
 
-/** What is known of a worker, from the configuration, from whoever registered it, or by events. */
+/** Properties of a worker, from the configuration, a registration or its events. */
 export interface WorkerSpec {
   readonly worker: WorkerId;
   readonly rank: number;
   readonly model: string;
   readonly role: WorkerRole;
-  /** Where its OpenAI-compatible API listens; null: requests are not sent to it by us. */
+  /** Base URL of its OpenAI-compatible API. Null: the proxy sends no requests to it. */
   readonly url: string | null;
-  /** KV blocks of `blockTokens` that its GPU holds; null: not known, never busy by blocks. */
+  /** KV blocks of `blockTokens` that fit its GPU. Null: unknown; the block limit does not apply. */
   readonly totalBlocks: number | null;
-  /** Tokens of one step at most; null: not known. */
+  /** Maximum tokens per step. Null: unknown. */
   readonly batchTokensMax: number | null;
   readonly spaces: readonly KeySpace[];
 }
 
 /**
- * `live`: it may be chosen. `stale`: nothing was heard of it for too long; it is chosen only where
- * nothing else is left. `draining`: it takes no new requests. `gone`: to be forgotten.
+ * `live`: eligible. `stale`: its heartbeats are missing; eligible only if no live worker is left.
+ * `draining`: takes no new requests. `gone`: about to be removed.
  */
 export type WorkerState = "live" | "stale" | "draining" | "gone";
 
 export interface Target extends WorkerSpec {
   readonly id: TargetId;
   readonly state: WorkerState;
-  /** Whether what it holds is known: events come, without a gap; or it is predicted. */
+  /**
+   * True if its cached blocks are known: its events arrive without a gap, or they are predicted.
+   */
   readonly isKnown: boolean;
 }
 
@@ -43,16 +45,16 @@ export type WorkerNews =
   | { readonly kind: "state"; readonly target: Target; readonly before: WorkerState };
 
 /**
- * Every worker there is. Promises: a target keeps its number while it is known; `left` is told
- * once, after which its number may be given to another; lists are in the order of numbers.
+ * Table of all known workers. A target keeps its id while it is known; `left` is reported once,
+ * after which the id may be reused; lists are ordered by id.
  */
 export interface WorkerTable {
   readonly targets: readonly Target[];
   get(id: TargetId): Target | null;
   find(worker: WorkerId, rank: number): Target | null;
   /**
-   * Adds it or changes what is known of it. A new one gets the number `wanted` where that is free:
-   * a picture that was saved goes by numbers. Throws ROUTER_FULL where there are too many.
+   * Adds or updates a worker. A new one gets the id `wanted` if it is free: saved snapshots refer
+   * to ids. Throws ROUTER_FULL at the limit.
    */
   put(spec: WorkerSpec, wanted?: TargetId): Target;
   setState(id: TargetId, state: WorkerState): void;
@@ -61,15 +63,15 @@ export interface WorkerTable {
   listen(listener: (news: WorkerNews) => void): Disposable;
 }
 
-/** Numbers of targets are 16 bits wide in what the index answers. */
+/** The index returns target ids as 16-bit numbers. */
 const TARGETS_MAX = 65_535;
 
 export interface WorkerTableOptions {
-  /** Targets at once; 4,096 where left out. */
+  /** Maximum number of targets. Default 4,096. */
   readonly targetsMax?: number;
 }
 
-/** An empty table. Targets in it are never changed, only replaced. */
+/** Creates an empty table. Targets are frozen; an update replaces the object. */
 export function createWorkerTable(options: WorkerTableOptions = {}): WorkerTable {
   return new Table(Math.min(options.targetsMax ?? 4_096, TARGETS_MAX));
 }
@@ -79,7 +81,7 @@ class Table implements WorkerTable {
   readonly #byId: (Target | null)[] = [];
   readonly #byName = new Map<string, Target>();
   readonly #listeners = new Set<(news: WorkerNews) => void>();
-  /** Of those that left, the earliest first: a number rests as long as it can. */
+  /** Ids of removed targets, oldest first, so that an id stays unused as long as possible. */
   readonly #freeIds: number[] = [];
   #targets: readonly Target[] | null = [];
 
@@ -179,7 +181,7 @@ function targetOf(spec: WorkerSpec, id: TargetId, state: WorkerState, isKnown: b
   return Object.freeze({ ...frozen, id, state, isKnown });
 }
 
-/** Workers say again and again what they are; nobody need hear of it twice. */
+/** Workers announce themselves periodically; listeners are notified only of changes. */
 function isSame(spec: WorkerSpec, known: Target): boolean {
   const { model, role, url, totalBlocks, batchTokensMax, spaces } = spec;
   const isPlainSame =
@@ -198,7 +200,7 @@ function isSameSpace(a: KeySpace, b: KeySpace): boolean {
   return a.chain === b.chain && equalBytes(a.namespaceKey, b.namespaceKey);
 }
 
-/** A worker id has no blank. */
+/** Unambiguous, since a worker id contains no space. */
 function nameOf(worker: WorkerId, rank: number): string {
   return `${worker} ${rank}`;
 }

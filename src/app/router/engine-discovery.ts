@@ -6,13 +6,13 @@ import { type EventSource, eventSources } from "../../router/proxy/index.ts";
 export interface DiscoveryOptions {
   readonly clock: Clock;
   readonly logger: Logger;
-  /** The `Authorization` header that engines want; null: none. */
+  /** The `Authorization` header for engines. Null: none. */
   readonly authorization: string | null;
-  /** Whether nothing more is to be learned of a worker that has answered. */
+  /** True if a worker that has answered needs no further queries. */
   isSettled(worker: WorkerId): boolean;
-  /** Whether they are news. */
+  /** Returns true if the facts are new. */
   onFacts(worker: WorkerId, facts: EngineFacts): boolean;
-  /** Its API answered with another status than success; it is asked again. */
+  /** The API answered with an error status. It is queried again. */
   onRefused(worker: WorkerId, status: number): void;
 }
 
@@ -21,8 +21,8 @@ const RETRY_MIN_MS = 500;
 const RETRY_MAX_MS = 15_000;
 
 /**
- * Asks engines by their URLs how they are set up, until they answer and what follows from the
- * answer holds: an engine that comes back may publish elsewhere, or serve another model.
+ * Queries engines by URL for their settings until they answer and the answer is confirmed: a
+ * restarted engine may publish elsewhere or serve another model.
  */
 export class EngineDiscovery implements AsyncDisposable {
   readonly #options: DiscoveryOptions;
@@ -33,7 +33,7 @@ export class EngineDiscovery implements AsyncDisposable {
     this.#options = options;
   }
 
-  /** Asks anew, in the place of what is under way for that worker. */
+  /** Queries the worker again, replacing a running query. */
   ask(worker: WorkerId, url: string): void {
     this.stop(worker);
     const stopping = new AbortController();
@@ -60,7 +60,7 @@ export class EngineDiscovery implements AsyncDisposable {
     for (let delayMs = RETRY_MIN_MS; !signal.aborted; ) {
       const answer = await this.#answer(url, signal);
       if (signal.aborted) return;
-      // News may mix two runs of an engine: the same must be heard twice.
+      // An answer may mix two runs of an engine, so the same facts must be received twice.
       const isSame = answer.kind === "facts" && !onFacts(worker, answer.facts);
       if (answer.kind !== "facts") warned = this.#failed(worker, url, answer, warned);
       await sleep(clock, delayMs, signal).catch(() => undefined);
@@ -76,7 +76,7 @@ export class EngineDiscovery implements AsyncDisposable {
     return await askEngine(url, authorization, AbortSignal.any([signal, late.signal]));
   }
 
-  /** The line that was logged last: the same one is not logged again. */
+  /** Skips a log line equal to the previous one for that worker. */
   #failed(
     worker: WorkerId,
     url: string,
@@ -94,15 +94,15 @@ export class EngineDiscovery implements AsyncDisposable {
   }
 }
 
-/** What an engine says of itself over HTTP; null: it does not say. */
+/** What an engine reports over HTTP. Null: not reported. */
 export interface EngineFacts {
   readonly model: string | null;
-  /** Of rank 0; rank N is at the port N above it. */
+  /** Address of rank 0. Rank N uses the port N above it. */
   readonly events: string | null;
   readonly replay: string | null;
   readonly ranks: number | null;
   readonly blockTokens: number | null;
-  /** Blocks of the KV cache, by rank. */
+  /** KV cache blocks, by rank. */
   readonly totalBlocks: readonly (number | null)[];
 }
 
@@ -114,15 +114,15 @@ export const NO_FACTS: EngineFacts = {
 const BODY_BYTES_MAX = 4 * 2 ** 20;
 const SERVER_ERROR = 500;
 
-/** `refused`: `/v1/models` answered with another status than success. `lost`: nothing did. */
+/** `refused`: `/v1/models` returned an error status. `lost`: no response. */
 type EngineAnswer =
   | { readonly kind: "facts"; readonly facts: EngineFacts }
   | { readonly kind: "refused"; readonly status: number }
   | { readonly kind: "lost" };
 
 /**
- * Asks an engine how it is set up: `/v1/models`, and of vLLM `/kv_event_sources` and `/metrics`.
- * `authorization` is the header that engines with an API key want.
+ * Queries an engine's settings: `/v1/models`, and for vLLM also `/kv_event_sources` and `/metrics`.
+ * `authorization` is the header for engines with an API key.
  */
 async function askEngine(
   url: string,
@@ -134,7 +134,7 @@ async function askEngine(
   for (const path of ["/v1/models", "/kv_event_sources", "/metrics"]) {
     const got = await bodyOf(`${base}${path}`, authorization, signal);
     if (got === null) return { kind: "lost" };
-    // Engines other than vLLM have the first path alone.
+    // Engines other than vLLM support the first path only.
     const isRefused = bodies.length === 0 ? !got.isOk : got.status >= SERVER_ERROR;
     if (isRefused) return { kind: "refused", status: got.status };
     bodies.push(got.isOk ? got.text : "");
@@ -145,7 +145,7 @@ async function askEngine(
   return { kind: "facts", facts: { ...facts, ...published, ...cacheIn(metrics) } };
 }
 
-/** What the configuration says stands above what the engine says. */
+/** Merges engine facts into a configured worker. The configuration takes precedence. */
 export function withFacts(listed: ListedWorker, facts: EngineFacts): ListedWorker {
   const isOwn = listed.events !== null;
   return {
@@ -163,7 +163,7 @@ interface Got {
   readonly text: string;
 }
 
-/** Null: it cannot be had. A body that is too long is empty. */
+/** Null if the request failed. A body beyond the size limit is returned as empty. */
 async function bodyOf(
   url: string,
   authorization: string | null,
@@ -197,17 +197,20 @@ function objectIn(text: string): Readonly<Record<string, unknown>> {
 
 const MODEL = /^[\x21-\x7e]{1,256}$/;
 
-/** The base model: adapters have a parent. */
+/** Returns the base model: adapters have a parent. */
 function modelIn(text: string): string | null {
   const { data } = objectIn(text);
   const models = Array.isArray(data) ? (data as { id?: unknown; parent?: unknown }[]) : [];
   const [first, ...more] = models.filter((model) => !model?.parent);
   const id = first?.id;
-  // An engine with several names for its model leaves the choice to the configuration.
+  // If an engine serves several models, the configuration must name one.
   return typeof id === "string" && MODEL.test(id) && more.length === 0 ? id : null;
 }
 
-/** Nothing unless each rank publishes at the port above the one before: links count on that. */
+/**
+ * Returns nothing unless each rank publishes on the port above the previous rank's, as engine
+ * connections require.
+ */
 function publishedBy(sources: readonly EventSource[]): Partial<EngineFacts> {
   const ranksInOrder = sources.every(({ rank }, place) => rank === place);
   if (sources.length === 0 || !ranksInOrder) return {};
@@ -216,7 +219,7 @@ function publishedBy(sources: readonly EventSource[]): Partial<EngineFacts> {
   return { events, replay: inStep(sources.map(({ replay }) => replay)), ranks: sources.length };
 }
 
-/** The address of rank 0; null: those of the others are not at the ports above it. */
+/** Address of rank 0. Null if the other ranks are not on consecutive ports. */
 function inStep(endpoints: readonly (string | null)[]): string | null {
   const [first = null] = endpoints;
   if (first === null) return null;

@@ -18,15 +18,15 @@ interface EngineRoomParts {
   readonly logger: Logger;
   readonly health: Health;
   readonly upkeep: Pick<RouterUpkeep, "engine">;
-  /** Null: nothing is kept over a restart. */
+  /** Null: no state is kept across restarts. */
   readonly saves: FeedSaves | null;
-  /** Ask an engine again how it is set up: it left, came back or is another run. */
+  /** Query the engine's settings again: it left, returned or restarted. */
   readonly onChanged: (worker: WorkerId) => void;
-  /** Workers whose API was not reached within so many milliseconds, one line each. */
+  /** Workers whose API was not reached within `ms` milliseconds, one line each. */
   readonly lostApis: (ms: number) => readonly string[];
 }
 
-/** Engines that are not reached within this time are a health problem. */
+/** An engine not reached within this time raises a health code. */
 const REACH_MS = 5_000;
 const LOOK_MS = 500;
 
@@ -36,11 +36,11 @@ interface Followed {
   readonly targets: DisposableStack;
 }
 
-/** Listens to the engines of workers without an agent, rank by rank. */
+/** Follows the engines of workers without an agent, one connection per rank. */
 export class EngineRoom implements EngineListening, AsyncDisposable {
   readonly #parts: EngineRoomParts;
   readonly #followed = new Map<WorkerId, Followed>();
-  /** Feeds that are closing. */
+  /** Followers being closed. */
   readonly #ending = new Set<Promise<void>>();
   readonly #watches: readonly Disposable[];
 
@@ -61,13 +61,13 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
     return this.#followed.get(worker)?.links[rank]?.report ?? null;
   }
 
-  /** Whether all that is followed of a worker can be heard now. */
+  /** True if events of all followed ranks of the worker can be received. */
   isHeard(worker: WorkerId): boolean {
     const links = this.#followed.get(worker)?.links ?? [];
     return links.every(({ report }) => report.isReached);
   }
 
-  /** Whether each engine was reached and has replayed what it could. */
+  /** True if each engine was reached and its replay has completed. */
   get isSettled(): boolean {
     return this.reports.every(
       ({ wasReached, hasReplay, isCurrent }) => wasReached && (isCurrent || !hasReplay),
@@ -94,7 +94,7 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
     this.#parts.saves?.forget(worker);
   }
 
-  /** A request names tokens, which may be those of blocks that engines held before. */
+  /** The tokens of a request may identify blocks that engines held before they were followed. */
   prompted({ model, prompt, loraName, cacheSalt }: RouteRequest): void {
     if (prompt.kind !== "tokens" || loraName) return;
     for (const link of this.#links()) {
@@ -119,7 +119,7 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
     const followed = this.#followed.get(worker);
     if (followed === undefined) return;
     this.#followed.delete(worker);
-    // At once: what still comes from these links must not touch what follows the worker next.
+    // Dispose at once: late events of these connections must not affect the worker's next follower.
     followed.targets.dispose();
     const closing = Promise.all(followed.links.map((link) => link[Symbol.asyncDispose]()));
     const ending = closing.then(() => void this.#ending.delete(ending));
@@ -175,7 +175,7 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
   }
 }
 
-/** Whether the configuration names another block size than the engine has. */
+/** True if the configured block size differs from the engine's. */
 function isMismatch({ configuredBlockTokens, blockTokens }: EngineReport): boolean {
   const areKnown = configuredBlockTokens !== null && blockTokens !== null;
   return areKnown && configuredBlockTokens !== blockTokens;
@@ -188,7 +188,7 @@ function mismatchOf(report: EngineReport): string {
 }
 
 interface FeedSavesOptions {
-  /** A folder of this router alone; made if it is missing. */
+  /** Directory used by this router only. Created if missing. */
   readonly folder: string;
   readonly everyMs: number;
   readonly logger: Logger;
@@ -199,8 +199,8 @@ const HEAD_BYTES = 4;
 const CHECK_BYTES = 8;
 
 /**
- * What is known of engines that this router follows itself, one file for each rank: pages with
- * their lengths (u32 LE), then XXH3 (u64 LE) of all of them. Files are replaced as a whole.
+ * Saved state of followed engines, one file per rank: pages with their lengths (u32 LE), then XXH3
+ * (u64 LE) over all of them. Files are replaced atomically.
  */
 export class FeedSaves {
   readonly everyMs: number;
@@ -217,7 +217,7 @@ export class FeedSaves {
     return this.#failures;
   }
 
-  /** Null: nothing was saved, or it is damaged. */
+  /** Null if nothing was saved or the file is damaged. */
   read(worker: WorkerId, rank: number): SavedFeed | null {
     const path = this.#pathOf(worker, rank);
     let bytes: Uint8Array;
@@ -259,7 +259,7 @@ export class FeedSaves {
     }
   }
 
-  /** Forgets all that was saved. */
+  /** Deletes all saved state. */
   reset(): void {
     rmSync(this.#options.folder, { recursive: true, force: true });
     mkdirSync(this.#options.folder, { recursive: true, mode: 0o750 });

@@ -22,18 +22,18 @@ interface UpkeepRoomParts {
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
   readonly load: ActiveLoad;
-  /** Instead of the one that the configuration names; not closed here. */
+  /** Replaces the configured NATS. Owned by the caller. */
   readonly bus?: Bus;
   isConfigured(worker: WorkerId, rank: number): boolean;
   applyThresholds(model: string, thresholds: BusyThresholds): boolean;
 }
 
-/** Agents say every second that they are there, unless told otherwise. */
+/** Wait for heartbeats of agents at start: they send one per second by default. */
 const HEARD_MS = 2_000;
-/** How long messages that wait may take to go out at the end. */
+/** Time allowed at shutdown for queued messages to be sent. */
 const CLOSE_MS = 1_000;
 
-/** The bus, and what keeps table, index and load true over it, from opening to end. */
+/** Owns the bus and the index sync over it: table, index and load. */
 export class UpkeepRoom implements AsyncDisposable {
   readonly bus: Bus;
   readonly upkeep: RouterUpkeep;
@@ -41,7 +41,7 @@ export class UpkeepRoom implements AsyncDisposable {
   readonly #status: Disposable;
   #connectedMs: number | null = null;
 
-  /** Returns at once, whether or not there is a broker. */
+  /** Returns without waiting for a connection. */
   constructor(parts: UpkeepRoomParts) {
     const { config, clock, random, table, index, load } = parts;
     const { router, events, replicas } = config;
@@ -72,7 +72,7 @@ export class UpkeepRoom implements AsyncDisposable {
     this.#look();
   }
 
-  /** Before workers of other origins are in the table: those that were saved keep their numbers. */
+  /** Must run before other workers are added to the table, so that saved workers keep their ids. */
   async begin(): Promise<void> {
     const { logger } = this.#parts;
     const outcome = await this.upkeep.begin();
@@ -81,7 +81,7 @@ export class UpkeepRoom implements AsyncDisposable {
     logger.info("restored index snapshot", { agents: sources, age_ms: ageMs });
   }
 
-  /** Whether all who are there were heard, and all that was heard of has told what it holds. */
+  /** True if all present sources were heard, and the blocks of each are completely known. */
   get isComplete(): boolean {
     const { config, clock } = this.#parts;
     const waitMs = config.nats.url === null || !config.router.kvEvents ? 0 : HEARD_MS;
@@ -132,7 +132,9 @@ export class UpkeepRoom implements AsyncDisposable {
   }
 }
 
-/** Without a NATS server, one in the process: engines' own events and predictions need no more. */
+/**
+ * Without a NATS server, creates an in-process bus: engine events and predictions need no broker.
+ */
 function openRouterBus({ config, clock, random }: UpkeepRoomParts, log: BusLog): Bus {
   const { nats, router } = config;
   const limits = { queueMessages: nats.queueMessages, queueBytes: nats.queueBytes };

@@ -25,11 +25,11 @@ interface PolicyRoomParts {
   readonly random: Random;
   readonly router: Router;
   readonly table: WorkerTable;
-  /** Where agents take commands; not closed here. */
+  /** Bus on which agents accept commands. Owned by the caller. */
   readonly bus: Bus;
 }
 
-/** The policies, and the commands that they send over the bus. */
+/** Runs the cache policies and sends their commands over the bus. */
 export class PolicyRoom implements AsyncDisposable {
   readonly policies: Policies;
   readonly #client: ControlClient;
@@ -49,7 +49,7 @@ export class PolicyRoom implements AsyncDisposable {
     });
   }
 
-  /** Takes the switches of a new configuration. */
+  /** Applies the policy modes of a new configuration. */
   configure(config: RouterConfig): void {
     for (const [policy, mode] of policyModes(config)) this.policies.setMode(policy, mode);
   }
@@ -60,7 +60,7 @@ export class PolicyRoom implements AsyncDisposable {
   }
 }
 
-/** What the policies do, as the router's file has it. */
+/** Policy settings from the router's configuration. */
 function policySettings({ policies }: RouterConfig): PolicySettings {
   const { coldWorker, idleSession, cacheControl, reasoning, contextRewrite } = POLICY_DEFAULTS;
   return {
@@ -82,7 +82,7 @@ function policySettings({ policies }: RouterConfig): PolicySettings {
   };
 }
 
-/** Their switches, which may change while it runs. */
+/** Policy modes, which can change on reload. */
 function policyModes({ policies }: RouterConfig): readonly [PolicyName, PolicyMode][] {
   return [
     ["cold_worker", policies.coldWorker],
@@ -94,17 +94,23 @@ function policyModes({ policies }: RouterConfig): readonly [PolicyName, PolicyMo
 }
 
 export interface CommanderOptions {
-  /** Names this router as the issuer, and gives each command an id of its own. */
+  /** Sets the issuer and the id of each command. */
   readonly client: ControlClient;
-  /** Whose pins and leases; the same for all routers of a fleet: any may go on with them. */
+  /**
+   * Owner of the pins and leases. The same for all routers of a fleet, so that any router can renew
+   * them.
+   */
   readonly owner?: string;
   readonly inFlightMax?: number;
   readonly deadlineMs?: number;
-  /** How long an agent that is not there is waited for. */
+  /** Time to wait for an agent that is not registered. */
   readonly absentMs?: number;
 }
 
-/** Commands over a control client. An agent that does not answer costs no more than a deadline. */
+/**
+ * Creates a commander over a control client. An agent that does not answer delays a command by at
+ * most the deadline.
+ */
 export function createCommander(options: CommanderOptions): Commander {
   const { client, owner = "router", inFlightMax = 512 } = options;
   const { deadlineMs = 30_000, absentMs = 2_000 } = options;

@@ -29,13 +29,13 @@ interface ProxyRoomParts {
   readonly health: Pick<Health, "raise" | "clear">;
   readonly router: Router;
   readonly table: WorkerTable;
-  /** They are told what the proxy sees of messages. */
+  /** Receive what the proxy observes. */
   readonly policies: Pick<Policies, "marks" | "counts">;
-  /** A worker that was left out is used again: its engine may be another run. */
+  /** An excluded worker is used again; its engine may have restarted. */
   readonly onBack: (worker: WorkerId) => void;
 }
 
-/** The proxy and its server, from opening to end. */
+/** Owns the proxy and its HTTP server. */
 export class ProxyRoom {
   readonly proxy: OpenAiProxy;
   readonly #server: ApiServer;
@@ -51,7 +51,10 @@ export class ProxyRoom {
     this.#readTokens = readTokens;
   }
 
-  /** Null where it listens nowhere. Throws where a tokenizer or the address cannot be had. */
+  /**
+   * Null if no address is configured. Throws if a tokenizer cannot be loaded or the address cannot
+   * be listened on.
+   */
   static async open(parts: ProxyRoomParts): Promise<ProxyRoom | null> {
     const { config, native, clock, random, logger, router, table, policies } = parts;
     const { listen, drainMs, connectionsMax, corsOrigins } = config.proxy;
@@ -86,13 +89,16 @@ export class ProxyRoom {
     return this.#server.url;
   }
 
-  /** Takes models and tokens anew. Rejects with CONFIG_INVALID where a file is refused. */
+  /** Reloads models and tokens. Rejects with CONFIG_INVALID if a file is invalid. */
   async reload({ models }: RouterConfig): Promise<void> {
     await this.#readTokens();
     await this.proxy.setModels(proxyModels(models));
   }
 
-  /** Takes nothing new; streams may finish for as long as the file says, or until `hurry`. */
+  /**
+   * Stops accepting requests. Streams may finish within the configured time, or until `hurry`
+   * fires.
+   */
   async stop(hurry: AbortSignal): Promise<void> {
     this.proxy.drain();
     const isClosed = this.#server[Symbol.asyncDispose]();
@@ -105,7 +111,7 @@ export class ProxyRoom {
   }
 }
 
-/** Logs each worker that is left out or used again, and raises a health code while one is out. */
+/** Logs when a worker is excluded or used again, and raises a health code while one is excluded. */
 function workerNotes({ logger, health, onBack }: ProxyRoomParts) {
   const out = new Map<WorkerId, string>();
   return (worker: WorkerId, why: string | null) => {
@@ -123,9 +129,9 @@ function workerNotes({ logger, health, onBack }: ProxyRoomParts) {
   };
 }
 
-/** A difference of tokens is over when there was none for this long. */
+/** Time without a token mismatch after which its health code is cleared. */
 const DIFFERENCE_MS = 600_000;
-/** Of one model, prompts that cannot be tokenised are logged this often. */
+/** Minimum interval, per model, of log lines about prompts that cannot be tokenized. */
 const FAILED_LOG_MS = 60_000;
 const REASON_MAX = 200;
 
@@ -158,8 +164,8 @@ function tokenReports({
 }
 
 /**
- * How the proxy behaves, as the router's file has it; `hasTokens`: this router asks its own callers
- * for tokens. Throws CONFIG_INVALID where the file with the engines' token cannot be read.
+ * Proxy settings from the router's configuration. `hasTokens`: the router requires tokens from its
+ * clients. Throws CONFIG_INVALID if the engines' token file is unreadable.
  */
 export function proxySettings(config: RouterConfig, hasTokens: boolean): ProxySettings {
   const { proxy, api, models } = config;
@@ -209,7 +215,7 @@ export function proxyModels(models: readonly ListedModel[]): ProxyModel[] {
   }));
 }
 
-/** What engines with an API key want as `Authorization`; null: nothing. Throws CONFIG_INVALID. */
+/** `Authorization` header for engines with an API key. Null: none. Throws CONFIG_INVALID. */
 export function engineAuthorization({ engineTokenFile }: RouterConfig["proxy"]): string | null {
   return engineTokenFile === null ? null : `Bearer ${firstLineOf(engineTokenFile)}`;
 }
@@ -238,11 +244,13 @@ function firstLineOf(file: string): string {
   throw new HearthError("CONFIG_INVALID", `${file}: its first line is no token`);
 }
 
-/** Whose marks they are where a request names no tenant. */
+/** Owner of marks if a request names no tenant. */
 const NO_TENANT = "api";
 const OWNER = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 
-/** Tells policies what the proxy sees of messages: marks, reasoning, answers, ends of sessions. */
+/**
+ * Forwards what the proxy observes to the policies: marks, reasoning, answers, ends of sessions.
+ */
 export function tellPolicies(
   proxy: Pick<OpenAiProxy, "listen">,
   policies: Pick<Policies, "marks" | "counts">,
@@ -263,7 +271,7 @@ export function tellPolicies(
       }));
       marks.cacheControl(requestId, ownerOf(seen.cacheSalt), wanted);
     },
-    // Answers are tokenised only where a policy looks at them.
+    // Answers are tokenized only if a policy uses them.
     get answered() {
       const isOn = policies.counts.some(({ policy }) => policy === "reasoning");
       return isOn ? answered : undefined;
@@ -278,7 +286,7 @@ export function tellPolicies(
   return proxy.listen(observer);
 }
 
-/** Tenants may have any name, owners of pins may not. */
+/** Maps a tenant name, which is arbitrary, to a valid owner name. */
 function ownerOf(tenant: string | null): string {
   if (tenant === null) return NO_TENANT;
   return OWNER.test(tenant) ? tenant : `tenant-${Bun.hash.xxHash3(tenant).toString(16)}`;

@@ -48,21 +48,21 @@ export interface RouterServiceParts {
   readonly logger: Logger;
   readonly version: string;
   readonly commit: string;
-  /** Instead of NATS: for routers without a network. Not closed here. */
+  /** Replaces NATS, for routers without a network. Owned by the caller. */
   readonly bus?: Bus;
 }
 
-/** What the router is doing; it only ever moves to the right. */
+/** State of the router. It only advances, in this order. */
 export type RouterServiceState = "starting" | "ready" | "draining" | "stopped";
 
 const LOOK_MS = 250;
 
-/** The parts of a running router, started in order and stopped in the opposite one. */
+/** Composes the parts of a router: starts them in order and stops them in reverse order. */
 export class RouterService {
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
   readonly load: ActiveLoad;
-  /** For all who ask: HTTP, the proxy, programs. */
+  /** Used by the HTTP API, the proxy and embedding programs. */
   readonly router: Router;
   readonly metrics: RouterMetrics;
   readonly health: Health;
@@ -116,7 +116,7 @@ export class RouterService {
     this.#watch = clock.every(LOOK_MS, () => this.#look());
   }
 
-  /** Answering when it resolves. Throws where what the file asks for cannot be had. */
+  /** Resolves when it answers requests. Throws if a configured resource is unavailable. */
   static async start(parts: RouterServiceParts): Promise<RouterService> {
     const service = new RouterService(parts, engineAuthorization(parts.config.proxy));
     try {
@@ -137,7 +137,7 @@ export class RouterService {
     return service;
   }
 
-  /** What callers tell the policies. */
+  /** Receives what clients report to the policies. */
   get marks(): PolicyMarks {
     return this.#policies.policies.marks;
   }
@@ -146,7 +146,7 @@ export class RouterService {
     return this.#state;
   }
 
-  /** Where the proxy listens; null: nowhere. */
+  /** Address of the proxy. Null if it does not listen. */
   get proxyUrl(): string | null {
     return this.#proxy?.url ?? null;
   }
@@ -155,7 +155,7 @@ export class RouterService {
     return this.#config;
   }
 
-  /** Why it is not ready, or nothing. */
+  /** Reasons the router is not ready. Empty if it is. */
   get notReady(): string[] {
     if (this.#state !== "ready") return [`the router is ${this.#state}`];
     if (this.#isComplete && !this.#workers.isCutOff) return [];
@@ -169,12 +169,12 @@ export class RouterService {
     return this.#workers.unreached;
   }
 
-  /** What is known of the engine of a worker without an agent; null: it is not followed. */
+  /** State of the engine of a worker without an agent. Null if it is not followed. */
   engine(worker: WorkerId, rank: number): EngineReport | null {
     return this.#workers.engines.find(worker, rank);
   }
 
-  /** Workers of which no model is known, because their APIs have not said it. */
+  /** Workers without a known model, because their API has not answered. */
   get pendingWorkers(): readonly ListedWorker[] {
     return this.#workers.book.pending;
   }
@@ -187,7 +187,7 @@ export class RouterService {
     return this.#workers.book.unregister(worker);
   }
 
-  /** Takes what may change from a new configuration; says what needs a restart. */
+  /** Applies the reloadable parts of a new configuration and reports those that need a restart. */
   async reload(next: RouterConfig): Promise<void> {
     const { logger } = this.#parts;
     const { changed, needsRestart, effective } = diffRouterReload(this.#config, next);
@@ -203,7 +203,10 @@ export class RouterService {
     logger.info("configuration reloaded", { changed: keys.join(" ") || "nothing" });
   }
 
-  /** Says that it is going, waits for what is under way (or for `hurry`), then stops everything. */
+  /**
+   * Announces the shutdown, waits for requests in progress (or until `hurry` fires), then closes
+   * all parts.
+   */
   async stop(hurry: AbortSignal): Promise<void> {
     if (this.#state === "draining" || this.#state === "stopped") return;
     this.#state = "draining";
@@ -216,7 +219,7 @@ export class RouterService {
   #look(): void {
     const { config, clock } = this.#parts;
     const hasWaited = clock.monotonicMs() - this.#startedMs >= config.events.completeWithinMs;
-    // Once is enough: a worker that joins later must not take the router out of service.
+    // Latched: a worker that joins later must not make the router unready.
     this.#isComplete ||= hasWaited || (this.#room.isComplete && this.#workers.isSettled);
     if (!this.#isComplete) return;
     if (this.table.targets.length > 0) this.health.clear("ROUTER_NO_WORKERS");
@@ -266,15 +269,15 @@ export class RouterService {
 interface MeasuredOptions {
   readonly metrics: RouterMetrics;
   readonly clock: Clock;
-  /** Of the settings. */
+  /** From the settings. */
   readonly blockTokens: number;
-  /** Told of what was set here, for replicas. */
+  /** Publishes thresholds set at this router to its replicas. */
   readonly onThresholds: (model: string, thresholds: BusyThresholds) => void;
-  /** Called with each request and each question. */
+  /** Called for each request, including dry queries. */
   readonly onPrompt: (request: RouteRequest) => void;
 }
 
-/** A router that counts what it decides, and tells what was set, whoever asks. */
+/** Adds metrics to the router's decisions and forwards thresholds that were set. */
 class MeasuredRouter implements Router {
   readonly #router: Router;
   readonly #metrics: RouterMetrics;
@@ -370,7 +373,7 @@ class MeasuredRouter implements Router {
 
 function note(metrics: RouterMetrics, decision: RouteDecision, blockTokens: number): void {
   const { terms, promptTokens, decidedBy = "none", reasons = [] } = decision;
-  // Whole blocks: the last one of a tier never reaches beyond the prompt.
+  // Rounded down to whole blocks, since the last block of a tier may reach beyond the prompt.
   const tokens = (blocks: number, before: number) =>
     Math.max(0, Math.min(blocks * blockTokens, promptTokens - before));
   const device = tokens(terms.deviceBlocks, 0);
@@ -379,7 +382,7 @@ function note(metrics: RouterMetrics, decision: RouteDecision, blockTokens: numb
   metrics.routed({ prompt: promptTokens, device, host, disk }, decidedBy, reasons);
 }
 
-/** Enters what the proxy counts. */
+/** Writes the proxy's counters. */
 function writeProxy(registry: MetricRegistry, proxy: ProxySnapshot): void {
   for (const outcome of PROXY_OUTCOMES) {
     registry.set("proxyRequests", proxy.outcomes[outcome], { outcome });
@@ -402,7 +405,7 @@ function writeProxy(registry: MetricRegistry, proxy: ProxySnapshot): void {
 
 const MODES = { off: 0, "dry-run": 0.5, on: 1 } as const;
 
-/** Enters what policies count; those that are off have forgotten it. */
+/** Writes the policies' counters. Policies that are off have none. */
 function writePolicies(registry: MetricRegistry, counts: readonly PolicyCounts[]): void {
   for (const policy of POLICY_NAMES) {
     const found = counts.find((one) => one.policy === policy);

@@ -23,19 +23,21 @@ import {
 import { RouterService } from "./router-service.ts";
 
 export interface RunRouterOptions {
-  /** Null: the defaults, and what the command line says. */
+  /** Null: defaults plus the command line. */
   readonly configPath: string | null;
-  /** What the command line says stands above the file, also at a reload. */
+  /** Command line overrides. They take precedence over the file, also on reload. */
   readonly overrides: Overrides;
-  /** Ends with standard input, and removes this folder then; null: a service like any other. */
+  /**
+   * Stop when standard input closes, and then remove this folder. Null: run as an ordinary service.
+   */
   readonly privateFolder: string | null;
   readonly version: string;
   readonly commit: string;
-  /** Takes log lines. */
+  /** Writes a log line. */
   write(line: string): void;
 }
 
-/** Throws CONFIG_INVALID with every problem. */
+/** Throws CONFIG_INVALID listing all problems. */
 export async function readRouterConfig(
   path: string | null,
   overrides: Overrides = {},
@@ -49,7 +51,7 @@ export async function readRouterConfig(
   throw new HearthError("CONFIG_INVALID", result.problems.map(formatProblem).join("\n"));
 }
 
-/** The router from its start to its end: runs until SIGTERM or SIGINT, reloads on SIGHUP. */
+/** Runs the router until SIGTERM or SIGINT; reloads on SIGHUP. */
 export async function runRouter(options: RunRouterOptions): Promise<void> {
   const { version, commit, configPath, overrides } = options;
   const config = await readRouterConfig(configPath, overrides);
@@ -83,7 +85,7 @@ export async function runRouter(options: RunRouterOptions): Promise<void> {
   logger.info("router stopped", {});
 }
 
-/** Where its API cannot be had, the router does not run on without one. */
+/** If the API cannot start, stops the router and rethrows. */
 async function httpOf(service: RouterService, options: RouterHttpOptions): Promise<RouterHttp> {
   try {
     return await startRouterHttp(service, options);
@@ -93,7 +95,7 @@ async function httpOf(service: RouterService, options: RouterHttpOptions): Promi
   }
 }
 
-/** A file that is refused changes nothing: the router goes on as it was. */
+/** If the file is invalid, the router keeps its current configuration. */
 async function reload(
   service: RouterService,
   path: string,
@@ -115,11 +117,11 @@ interface RouterHttpOptions {
 }
 
 export interface RouterHttp extends ApiServer {
-  /** Reads the files of tokens again; where one is refused, the tokens of before stay. */
+  /** Rereads the token files. If one is invalid, the previous tokens stay in force. */
   reload(): Promise<void>;
 }
 
-/** The HTTP server of a running router. */
+/** Starts the HTTP server of a running router. */
 export async function startRouterHttp(
   service: RouterService,
   { native, clock, logger, version }: RouterHttpOptions,

@@ -26,14 +26,14 @@ export interface WorkersParts {
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
   readonly upkeep: Pick<RouterUpkeep, "engine">;
-  /** The `Authorization` header that engines want; null: none. */
+  /** The `Authorization` header for engines. Null: none. */
   readonly authorization: string | null;
 }
 
-/** Files of engines, below the folder in which the router keeps its index. */
+/** Subfolder for engine state in the router's snapshot folder. */
 const SAVES_FOLDER = "engines";
 
-/** The workers that a router is told of, and the engines that it follows without an agent. */
+/** Workers known to the router, and the engines it follows without an agent. */
 export class WorkersService implements AsyncDisposable {
   readonly book: WorkerBook;
   readonly engines: EngineRoom;
@@ -64,7 +64,7 @@ export class WorkersService implements AsyncDisposable {
     });
     this.book = new WorkerBook({
       ...{ table, clock, engines: this.engines, asking: this.#discovery },
-      // With NATS the worker may have an agent, which says more than its engine.
+      // With NATS, a worker may have an agent, whose events are more complete than its engine's.
       followsFound: config.nats.url === null && config.router.kvEvents,
     });
   }
@@ -82,19 +82,19 @@ export class WorkersService implements AsyncDisposable {
     ];
   }
 
-  /** Whether workers are known, and none of them was ever reached. */
+  /** True if there are workers and none of them was ever reached. */
   get isCutOff(): boolean {
     const { targets } = this.#parts.table;
     const isUnreached = ({ worker, rank, state }: Target) => {
       const engine = this.engines.find(worker, rank);
       if (engine !== null) return !engine.wasReached;
-      // An agent of that name may be heard.
+      // An agent with that name may send heartbeats.
       return state === "stale" && !this.book.isReached(worker);
     };
     return this.unreached.length > 0 && targets.every(isUnreached);
   }
 
-  /** Whether every worker was reached, and says what it can of what it holds. */
+  /** True if each worker was reached and has reported what it can. */
   get isSettled(): boolean {
     return this.book.unreached.length === 0 && this.engines.isSettled;
   }
@@ -128,7 +128,7 @@ function savesOf({ config, logger }: WorkersParts): FeedSaves | null {
   return new FeedSaves({ folder: join(stateDir, SAVES_FOLDER), everyMs, logger });
 }
 
-/** Enters how many blocks each worker holds; of workers that left nothing stays. */
+/** Writes the number of blocks per worker. Series of removed workers are deleted. */
 function writeHeldBlocks(
   registry: MetricRegistry,
   { targets }: Pick<WorkerTable, "targets">,
@@ -145,7 +145,7 @@ function writeHeldBlocks(
   }
 }
 
-/** Enters what engines that are followed without an agent publish. */
+/** Writes the counters of engines followed without an agent. */
 function writeEngines(registry: MetricRegistry, reports: readonly EngineReport[]): void {
   for (const metric of [
     "routerEngineReached",

@@ -30,70 +30,70 @@ import type {
 } from "../../observability/activity/index.ts";
 import { lastOf } from "./pending.ts";
 
-/** All that one source has, as it was at `sequence`. Parents stand before their children. */
+/** Snapshot of one source at `sequence`. Parents precede their children. */
 export interface Picture {
   readonly source: ResidencySource;
   readonly sequence: number;
-  /** All that the device holds is among it, as the source says. */
+  /** True if, according to the source, the snapshot includes everything its device holds. */
   readonly isDeviceKnown: boolean;
   readonly runs: readonly ResidencyRun[];
 }
 
 /**
- * `changes`: in order, the first at or before the number that was asked for; there may be more
- * behind. `too_old`: it keeps them no more, or is another run: only a picture helps.
+ * `changes`: batches in order. The first starts at or before the requested number; more may follow.
+ * `too_old`: the source no longer keeps them, or restarted; a snapshot is needed.
  */
 export type RangeAnswer =
   | { readonly kind: "changes"; readonly batches: readonly ResidencyBatch[] }
   | { readonly kind: "too_old" }
   | { readonly kind: "failed"; readonly why: string };
 
-/** `failed`: nobody answered in time, it came only in part, or its parts do not fit together. */
+/** `failed`: no reply in time, an incomplete reply, or inconsistent parts. */
 export type PictureAnswer =
   | { readonly kind: "picture"; readonly picture: Picture }
   | { readonly kind: "failed"; readonly why: string };
 
-/** Where what was missed is asked for. Neither rejects, but with ABORTED when the signal fires. */
+/** Source of missed changes. Both methods reject only with ABORTED, when the signal fires. */
 export interface ResidencyArchive {
-  /** Changes from number `from` on, to `to` at least where they are there. */
+  /** Returns changes from number `from` on, at least up to `to` if available. */
   range(
     source: ResidencySource,
     from: number,
     to: number,
     signal: AbortSignal,
   ): Promise<RangeAnswer>;
-  /** Of that incarnation, or of a later one. */
+  /** Returns a snapshot of this or a later incarnation. */
   picture(source: ResidencySource, signal: AbortSignal): Promise<PictureAnswer>;
 }
 
-/** Takes what sources say of themselves, as it comes. */
+/** Receives messages of sources in order of arrival. */
 export interface ResidencyListener {
   batch(batch: ResidencyBatch): void;
   heartbeat(heartbeat: ResidencyHeartbeat): void;
 }
 
-/** Whether two count the same blocks; both in the order of RESIDENCY_TIERS. */
+/** True if both count the same blocks. Both are in the order of RESIDENCY_TIERS. */
 export function sameDigests(a: readonly ResidencyDigest[], b: readonly ResidencyDigest[]): boolean {
   const isSame = (one: ResidencyDigest, at: number) =>
     one.blocks === b[at]?.blocks && one.mix === b[at]?.mix;
   return a.length === b.length && a.every(isSame);
 }
 
-/** Gives pictures, and nothing else. */
+/** Provides snapshots only. */
 export type PictureGiver = Pick<ResidencyArchive, "picture">;
 
-/** Runs of sources that were asked for there are remembered, so many. */
+/** Maximum source runs remembered as already requested. */
 const ASKED_MAX = 65_536;
 
 /**
- * Gets the first picture of each run of a source from somewhere else, where that has one, and all
- * else from `rest`: what was wrong or too old once is not taken from there again.
+ * Takes the first snapshot of each source run from another provider, if it has one, and everything
+ * else from `rest`. A snapshot that was wrong or too old is therefore not taken from there again.
  */
 export class FirstArchive implements ResidencyArchive {
   readonly #first: (source: ResidencySource) => PictureGiver | null;
   readonly #rest: ResidencyArchive;
   readonly #asked = new Set<string>();
-  /** Pictures that came from the first. */
+  /** Snapshots taken from the first provider. */
   taken = 0;
 
   constructor(first: (source: ResidencySource) => PictureGiver | null, rest: ResidencyArchive) {
@@ -130,10 +130,10 @@ export class FirstArchive implements ResidencyArchive {
   }
 }
 
-/** Eight bytes a block and something for each run. */
+/** Estimate: eight bytes per block, plus overhead per run. */
 const BYTES_PER_BLOCK = 16;
 
-/** Pictures that publishers keep with the broker, beside the stream of their events. */
+/** Snapshots that publishers store in the broker next to the event stream. */
 export class StoredPictures implements PictureGiver {
   readonly #durable: DurableBus;
   readonly #bucket: string;
@@ -164,20 +164,23 @@ export class StoredPictures implements PictureGiver {
 }
 
 export interface BusArchiveOptions {
-  /** Not closed here. */
+  /** Owned by the caller. */
   readonly bus: Bus;
-  /** Where a source is asked. */
+  /** Request subject of a source. */
   readonly subjectOf: (source: ResidencySource) => string;
   readonly answerMs: number;
   readonly pictureBlocksMax: number;
 }
 
-/** Answers that one range or picture may take; more are no honest ones. */
+/** Maximum reply messages for one range or snapshot. A longer reply is treated as invalid. */
 const ANSWERS_MAX = 65_536;
 
 type Failed = { readonly kind: "failed"; readonly why: string };
 
-/** Asks publishers over the bus. What does not fit together counts as no answer. */
+/**
+ * Requests ranges and snapshots from publishers over the bus. An inconsistent reply counts as no
+ * reply.
+ */
 export class BusArchive implements ResidencyArchive {
   readonly #options: BusArchiveOptions;
 
@@ -259,7 +262,7 @@ function isOurs(answer: ResidencyAnswer, { worker, rank }: ResidencySource): boo
   return of.worker === worker && of.rank === rank;
 }
 
-/** Where publishers of a cluster are asked. */
+/** Request subjects of a cluster's publishers. */
 export function askedAt(cluster: string): (source: ResidencySource) => string {
   return ({ worker, rank }) => questionsSubject(cluster, { worker, rank });
 }
@@ -281,7 +284,7 @@ function failed(why: string): Failed {
   return { kind: "failed", why };
 }
 
-/** Hands what publishers of a cluster say to `listener`, as long as it is not disposed. */
+/** Forwards residency messages of a cluster to `listener` until disposed. */
 export class BusListening implements Disposable {
   readonly #subscription: { unsubscribe(): void };
 
@@ -297,7 +300,7 @@ export class BusListening implements Disposable {
   }
 }
 
-/** False: it cannot be read, or is said of another than its subject names. */
+/** Returns false if the message is malformed, or names another source than its subject. */
 export function takeResidency(
   { subject, data }: Pick<BusMessage, "subject" | "data">,
   listener: ResidencyListener,
@@ -309,16 +312,19 @@ export function takeResidency(
   return true;
 }
 
-/** A broker says who may publish where: what is said of another is not believed. */
+/**
+ * The broker authorizes subjects, so a message that names another worker than its subject is
+ * rejected.
+ */
 function isOfItsOwn(message: ResidencyMessage, subject: string): boolean {
   const { source } = message.kind === "batch" ? message.batch : message.heartbeat;
   return subject.endsWith(`.${source.worker}.${source.rank}`);
 }
 
 /**
- * Reads the stream that the broker keeps of all events, from where this router was last time. What
- * came over the bus already is passed over by its number; what did not closes the gap. Heartbeats
- * that a stream kept are of the past, and count for nothing.
+ * Reads the broker's event stream from this router's last position. Events already received over
+ * the bus are skipped by their number; the others close the gap. Heartbeats in the stream are
+ * outdated and ignored.
  */
 export class StreamListening implements AsyncDisposable {
   readonly #consumption: Consumption;
@@ -326,7 +332,7 @@ export class StreamListening implements AsyncDisposable {
   constructor(
     durable: DurableBus,
     cluster: string,
-    /** Under this name the broker remembers where it was. */
+    /** Name of the durable consumer, whose position the broker keeps. */
     consumer: string,
     listener: ResidencyListener,
     onRefused: () => void,
@@ -351,7 +357,7 @@ export class StreamListening implements AsyncDisposable {
   }
 }
 
-/** Forgets what the broker keeps: the stream's events and the pictures. False: not all of it. */
+/** Deletes the stream's events and the stored snapshots. Resolves false if a part failed. */
 export async function forgetStream(durable: DurableBus, cluster: string): Promise<boolean> {
   const subject = eventsSubject(cluster, ANY);
   const purged = await durable.purge(eventsStream(cluster), subject, Number.MAX_SAFE_INTEGER);

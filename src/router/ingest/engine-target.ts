@@ -13,9 +13,9 @@ export interface EngineTargetOptions {
 }
 
 /**
- * One rank whose engine is listened to directly, without an agent. Whoever reads its events gives
- * them here, in order and with the holes mended. The worker is in the table already; what an agent
- * under its name publishes counts for nothing meanwhile.
+ * Ingest target of one rank whose engine is followed directly, without an agent. The caller
+ * supplies its events in order and without gaps. The worker must be in the table; events that an
+ * agent publishes under the same name are ignored meanwhile.
  */
 export class EngineTarget implements Disposable {
   readonly #options: EngineTargetOptions;
@@ -35,7 +35,7 @@ export class EngineTarget implements Disposable {
     intake.counts.changes += changes.length;
   }
 
-  /** Another run of the engine: nothing of the run before is held. */
+  /** The engine restarted: drop the blocks of the previous run. */
   restart(): void {
     const target = this.#target;
     if (target === null) return;
@@ -44,7 +44,7 @@ export class EngineTarget implements Disposable {
     this.#options.intake.counts.incarnations++;
   }
 
-  /** The size of its engine's blocks, before the first changes of blocks of that size. */
+  /** Sets the engine's block size. Must precede the first changes with blocks of that size. */
   setBlockTokens(blockTokens: number): void {
     const target = this.#target;
     if (target === null) return;
@@ -54,20 +54,20 @@ export class EngineTarget implements Disposable {
     this.#options.table.put({ ...target, spaces });
   }
 
-  /** Whether all that it holds is known. */
+  /** Sets whether all blocks it holds are known. */
   setKnown(isKnown: boolean): void {
     const target = this.#target;
     if (target !== null) this.#options.table.setKnown(target.id, isKnown);
   }
 
-  /** Whether its events can be heard. */
+  /** Sets whether its events can be received. */
   setHeard(isHeard: boolean): void {
     const target = this.#target;
     const [from, to] = isHeard ? (["stale", "live"] as const) : (["live", "stale"] as const);
     if (target?.state === from) this.#options.table.setState(target.id, to);
   }
 
-  /** What it had is forgotten; the worker stays in the table. */
+  /** Drops its blocks. The worker stays in the table. */
   [Symbol.dispose](): void {
     if (this.#isOver) return;
     const target = this.#target;

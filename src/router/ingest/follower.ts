@@ -12,7 +12,7 @@ import type { IntakeCounts } from "./ingest-settings.ts";
 import { lastOf, PendingBatches, type PendingRoom } from "./pending.ts";
 import type { Recoverable, RecoveryQueue } from "./recovery-queue.ts";
 
-/** What followers share. */
+/** Shared by all followers. */
 export interface FollowerParts {
   readonly clock: Clock;
   readonly index: PrefixIndex;
@@ -20,42 +20,42 @@ export interface FollowerParts {
   readonly queue: RecoveryQueue;
   readonly room: PendingRoom;
   readonly counts: IntakeCounts;
-  /** A hole may close by itself for so long: what was overtaken comes late. */
+  /** Time allowed for a gap to close: reordered messages arrive late. */
   readonly reorderMs: number;
-  /** Whether all that a target has is known changed. */
+  /** Called when a target becomes completely known, or stops being so. */
   onKnown(follower: Follower): void;
 }
 
-/** A picture is put into the index in slices of so many blocks, so that everything else goes on. */
+/** Blocks applied per slice of a snapshot, so that the event loop is not blocked. */
 const SLICE_BLOCKS = 65_536;
-/** A range may leave a hole because more was lost meanwhile; so often in a row it is asked anew. */
+/** Maximum consecutive range requests: a reply may leave a gap if more was lost in the meantime. */
 const RANGES_MAX = 8;
-/** A source whose pictures never agree with its digests is asked less and less often. */
+/** Initial retry delay after a digest mismatch; it grows with consecutive mismatches. */
 const MISMATCH_MS = 1_000;
 const MISMATCHES_MAX = 6;
 
 /**
- * Keeps the picture of one source: applies its changes in order, exactly once, notices what is
- * missing, and gets that, or all of it, from the archive. What comes meanwhile is kept.
+ * Follows one source: applies its changes in order, exactly once, detects gaps, and requests the
+ * missing range or a snapshot from the archive. Changes that arrive during recovery are buffered.
  */
 export class Follower implements Recoverable, Disposable {
   readonly #parts: FollowerParts;
   readonly target: TargetId;
   readonly #pending: PendingBatches;
   #source: ResidencySource;
-  /** Number of the last change that is in the index. */
+  /** Number of the last change applied to the index. */
   #sequence = 0;
-  /** The latest number anybody spoke of. */
+  /** The highest number announced by any message. */
   #latest = 0;
-  /** There is a whole picture in the index, as it was at `#sequence`. */
+  /** The index contains a complete snapshot as of `#sequence`. */
   #hasPicture = false;
-  /** A picture is being put into the index: nothing else may be. */
+  /** A snapshot is being applied; no other changes may be applied. */
   #isReplacing = false;
-  /** A hole that did not close by itself, or digests that differ. */
+  /** A gap did not close in time, or digests differ. */
   #isBroken = false;
-  /** What is there is wrong, not only old: no range mends that. */
+  /** The indexed state is wrong, not only outdated, so a range cannot repair it. */
   #isDoubted = false;
-  /** Digests that differed in a row, each after a new picture. */
+  /** Consecutive digest mismatches, each after a new snapshot. */
   #mismatches = 0;
   #heartbeat: ResidencyHeartbeat | null = null;
   #isDeviceKnown = true;
@@ -76,16 +76,16 @@ export class Follower implements Recoverable, Disposable {
   get sequence(): number {
     return this.#sequence;
   }
-  /** Its picture is whole: nothing is known to be missing. */
+  /** True if nothing is known to be missing. */
   get isKnown(): boolean {
     return this.#hasPicture && !this.#isBroken;
   }
-  /** Whether the source tells all that its device holds: the latest heartbeat says it. */
+  /** True if the latest heartbeat says that the source reports everything its device holds. */
   get isDeviceKnown(): boolean {
     return this.#isDeviceKnown;
   }
 
-  /** A picture of it is in the index already, as it was at `sequence`: from a file. */
+  /** The index already contains a snapshot as of `sequence`, restored from a file. */
   restore(sequence: number, isDeviceKnown: boolean): void {
     this.#sequence = sequence;
     this.#isDeviceKnown = isDeviceKnown;
@@ -129,7 +129,7 @@ export class Follower implements Recoverable, Disposable {
     }
   }
 
-  /** What another follower of the same source has: who is wrong of two, the source says. */
+  /** Compares with another follower of the same source. On a difference, the source is asked. */
   compare(sequence: number, digests: readonly ResidencyDigest[]): void {
     this.#latest = Math.max(this.#latest, sequence);
     if (!this.isKnown) return;
@@ -156,7 +156,7 @@ export class Follower implements Recoverable, Disposable {
     this.#tell();
   }
 
-  /** Turns to a later run of the source; false: it is of an earlier one. */
+  /** Switches to a later incarnation. Returns false for an earlier one. */
   #isOurs(incarnation: bigint): boolean {
     const own = this.#source.incarnation;
     if (incarnation < own) this.#parts.counts.stale++;
@@ -201,7 +201,7 @@ export class Follower implements Recoverable, Disposable {
     if (this.#hasHole()) return;
     this.#grace?.[Symbol.dispose]();
     this.#grace = null;
-    // A picture in doubt stays so; a hole that is closed was the only thing wrong.
+    // A doubted state stays doubted. Otherwise the closed gap was the only fault.
     if (this.#isBroken && !this.#isDoubted) this.#isBroken = false;
     this.#tell();
   }
@@ -249,7 +249,7 @@ export class Follower implements Recoverable, Disposable {
     this.#parts.queue.want(this, delayMs);
   }
 
-  /** True: nothing is missing any more; false: only a picture helps. */
+  /** Resolves true if nothing is missing any more, false if a snapshot is needed. */
   async #byRange(signal: AbortSignal): Promise<boolean | "failed"> {
     const { archive, counts } = this.#parts;
     for (let round = 0; round < RANGES_MAX; round++) {
@@ -264,7 +264,7 @@ export class Follower implements Recoverable, Disposable {
       if (answer.kind === "failed") return "failed";
       if (answer.kind === "too_old") return !this.#hasHole() && this.#hasPicture;
       for (const batch of answer.batches) this.#fromRange(batch);
-      // There is nothing behind: whoever spoke of more was wrong.
+      // The source has no further changes: the announced number was wrong.
       if (answer.batches.length === 0)
         this.#latest = Math.max(this.#sequence, this.#pending.last ?? 0);
       this.#drain();
@@ -299,13 +299,13 @@ export class Follower implements Recoverable, Disposable {
       this.#latest = 0;
       this.#heartbeat = null;
     }
-    // Snapshots may be older than the latest heartbeat.
+    // A snapshot may be older than the latest heartbeat.
     if (this.#heartbeat === null) this.#isDeviceKnown = picture.isDeviceKnown;
     await this.#replace(picture);
     return this.isKnown || !this.#hasPicture;
   }
 
-  /** Puts a whole picture in the place of what is there; what waited comes on top of it. */
+  /** Replaces the indexed state with a snapshot, then applies the buffered changes. */
   async #replace(picture: Picture): Promise<void> {
     const { index } = this.#parts;
     const { incarnation } = this.#source;
@@ -324,7 +324,7 @@ export class Follower implements Recoverable, Disposable {
       }
     } finally {
       this.#isReplacing = false;
-      // A later run began meanwhile: nothing of this one is true of it.
+      // A later incarnation began in the meantime: this snapshot is invalid.
       if (isPast()) index.drop(this.target);
     }
     if (!isPast()) this.#begin(picture.sequence);
@@ -354,7 +354,7 @@ function isEmpty({ lastSequence, digests }: ResidencyHeartbeat): boolean {
   return lastSequence === 0 && digests.every(({ blocks }) => blocks === 0);
 }
 
-/** A picture as changes, in slices of about SLICE_BLOCKS. */
+/** Splits a snapshot into slices of about SLICE_BLOCKS changes. */
 function* slicesOf({ runs }: Picture, target: TargetId): Generator<readonly IndexChange[]> {
   let slice: IndexChange[] = [];
   let blocks = 0;

@@ -2,18 +2,18 @@ import type { PendingLimits } from "./pending.ts";
 import type { RecoveryLimits } from "./recovery-queue.ts";
 
 export interface IntakeSettings {
-  /** Sources that are followed at most; what others say is counted. */
+  /** Maximum sources followed. Messages of further sources are counted (`overfull`) and dropped. */
   readonly targetsMax: number;
-  /** So many heartbeats may be missing before a source counts as stale, and as gone. */
+  /** Missed heartbeats after which a source is stale (`staleBeats`) or gone (`goneBeats`). */
   readonly staleBeats: number;
   readonly goneBeats: number;
-  /** A hole in the numbers may close by itself for so long. */
+  /** Time allowed for reordered messages to close a gap in the sequence numbers. */
   readonly reorderMs: number;
   readonly pending: PendingLimits;
   readonly recovery: RecoveryLimits;
-  /** How long one answer to a question may take. */
+  /** Timeout of one request to a source. */
   readonly answerMs: number;
-  /** Blocks in one picture; a larger one is refused. */
+  /** Maximum blocks in a snapshot. A larger snapshot is rejected. */
   readonly pictureBlocksMax: number;
 }
 
@@ -28,31 +28,31 @@ export const INTAKE_DEFAULTS: IntakeSettings = {
   pictureBlocksMax: 2 ** 25,
 };
 
-/** Sums since the start, for metrics. */
+/** Counters since start, for metrics. */
 export interface IntakeCounts {
   batches: number;
   changes: number;
   heartbeats: number;
-  /** Batches that were there already. */
+  /** Batches already applied. */
   duplicates: number;
-  /** Batches that came before one they follow. */
+  /** Batches that arrived before a batch they follow. */
   early: number;
-  /** Of an earlier run than the one that is followed. */
+  /** Messages of an earlier incarnation than the followed one. */
   stale: number;
-  /** Of sources of which no heartbeat came yet. */
+  /** Batches of sources without a heartbeat so far. */
   unannounced: number;
   incarnations: number;
   gaps: number;
   ranges: number;
   pictures: number;
   picturesFailed: number;
-  /** Digests that differed from those of the source. */
+  /** Digests that differed from the source's. */
   mismatches: number;
-  /** Digests that differed from those of another router. */
+  /** Digests that differed from another router's. */
   doubts: number;
-  /** Messages that cannot be read, or say they are another's. */
+  /** Messages that are malformed or name another source than their subject. */
   refused: number;
-  /** Sources beyond what may be followed. */
+  /** Messages of sources beyond `targetsMax`. */
   overfull: number;
 }
 
@@ -68,7 +68,7 @@ export interface IntakeStats extends IntakeCounts {
   readonly sources: number;
   readonly known: number;
   readonly stalled: number;
-  /** Batches that wait for those before them found no room. */
+  /** Out-of-order batches dropped because the buffer was full. */
   readonly pendingDropped: number;
   readonly pendingHashes: number;
   readonly recoveriesRunning: number;

@@ -1,16 +1,16 @@
 import type { ResidencyBatch } from "../../observability/activity/index.ts";
 
-/** What may wait for all sources together, and of one of them. */
+/** Buffer limits: hashes of all sources, and batches of one source. */
 export interface PendingLimits {
   readonly hashesMax: number;
   readonly batchesPerSourceMax: number;
 }
 
-/** Room that all sources share for batches that came too early. */
+/** Buffer space for out-of-order batches, shared by all sources. */
 export class PendingRoom {
   readonly limits: PendingLimits;
   hashes = 0;
-  /** Batches that found no room: they are asked for later. */
+  /** Batches dropped for lack of space. They are requested again later. */
   dropped = 0;
 
   constructor(limits: PendingLimits) {
@@ -18,7 +18,7 @@ export class PendingRoom {
   }
 }
 
-/** Batches of one source that cannot be applied yet, by their numbers. */
+/** Out-of-order batches of one source, by sequence number. */
 export class PendingBatches {
   readonly #room: PendingRoom;
   #batches: ResidencyBatch[] = [];
@@ -32,18 +32,18 @@ export class PendingBatches {
     return this.#batches.length;
   }
 
-  /** The number of the first change that waits; null: none does. */
+  /** Sequence number of the first buffered change. Null if the buffer is empty. */
   get first(): number | null {
     return this.#batches[0]?.firstSequence ?? null;
   }
 
-  /** The number of the last one that waits. */
+  /** Sequence number of the last buffered change. Null if the buffer is empty. */
   get last(): number | null {
     const last = this.#batches.at(-1);
     return last === undefined ? null : lastOf(last);
   }
 
-  /** False: it is there already, or there is no room. */
+  /** Returns false if the batch is already buffered or there is no space. */
   add(batch: ResidencyBatch): boolean {
     const hashes = hashesIn(batch);
     const { limits } = this.#room;
@@ -65,7 +65,9 @@ export class PendingBatches {
     return true;
   }
 
-  /** Takes out the first batch if all of it is at or before `sequence + 1`; else null. */
+  /**
+   * Removes and returns the first batch if it starts at or before `sequence + 1`; otherwise null.
+   */
   takeUpTo(sequence: number): ResidencyBatch | null {
     const first = this.#batches[0];
     if (first === undefined || first.firstSequence > sequence + 1) return null;
@@ -85,14 +87,14 @@ export class PendingBatches {
   }
 }
 
-/** What a batch weighs: its hashes, and something for each change. */
+/** Buffer cost of a batch: its hashes, plus a constant per change. */
 export function hashesIn(batch: ResidencyBatch): number {
   let sum = batch.changes.length;
   for (const change of batch.changes) if (change.kind !== "cleared") sum += change.hashes.length;
   return sum;
 }
 
-/** The number of the last change in it. */
+/** Sequence number of the last change in a batch. */
 export function lastOf(batch: ResidencyBatch): number {
   return batch.firstSequence + batch.changes.length - 1;
 }

@@ -1,29 +1,29 @@
 import { type Clock, type Random, randomBelow } from "../../core/index.ts";
 
 export interface RecoveryLimits {
-  /** So many sources are asked for what is missing at a time. */
+  /** Maximum concurrent recoveries. */
   readonly atOnceMax: number;
-  /** The wait after a first failure; doubled each time, with jitter. */
+  /** Delay after the first failure. Doubles with each failure, with jitter. */
   readonly retryMinMs: number;
   readonly retryMaxMs: number;
 }
 
-/** Something that is asked for what it missed; one recovery of it runs at a time. */
+/** A follower that can recover missed changes. At most one recovery of it runs at a time. */
 export interface Recoverable {
-  /** True: it is done, or there is nothing left to do. False: it failed, and is tried again. */
+  /** Resolves true if it is done or nothing is missing, false if it failed and must be retried. */
   recover(signal: AbortSignal): Promise<boolean>;
 }
 
 interface Entry {
   failures: number;
-  /** `again`: asked for once more while it ran. */
+  /** `again`: requested once more while running. */
   state: "waiting" | "queued" | "running" | "again";
   timer: Disposable | null;
 }
 
 /**
- * Lets few recoveries run at a time, in the order in which they were wanted, and makes those that
- * fail wait longer and longer: when all workers are new at once, none is asked by everybody.
+ * Runs few recoveries at a time, in the order requested, with exponential backoff after failures.
+ * When all workers are new at once, this keeps routers from asking all of them simultaneously.
  */
 export class RecoveryQueue implements AsyncDisposable {
   readonly #clock: Clock;
@@ -48,8 +48,8 @@ export class RecoveryQueue implements AsyncDisposable {
   }
 
   /**
-   * Asked for twice it runs once, and once more if it was running already. Not before `delayMs`
-   * have passed, where it does not wait already.
+   * Schedules a recovery after `delayMs`, if it is not scheduled already. A request during a run
+   * causes one more run.
    */
   want(one: Recoverable, delayMs = 0): void {
     const before = this.#entries.get(one);
@@ -65,7 +65,7 @@ export class RecoveryQueue implements AsyncDisposable {
     }
   }
 
-  /** It is not tried again. What runs goes on to its end, and must look for itself. */
+  /** Cancels retries. A running recovery continues and must check for itself. */
   forget(one: Recoverable): void {
     const entry = this.#entries.get(one);
     entry?.timer?.[Symbol.dispose]();
@@ -74,7 +74,7 @@ export class RecoveryQueue implements AsyncDisposable {
     this.#entries.delete(one);
   }
 
-  /** Those that wait after a failure are tried at once: whoever was away is there again. */
+  /** Retries all waiting recoveries now, for example after a reconnect. */
   retryNow(): void {
     for (const [one, entry] of this.#entries) {
       if (entry.state !== "waiting") continue;

@@ -28,19 +28,19 @@ export interface IntakeOptions {
   readonly table: WorkerTable;
   readonly archive: ResidencyArchive;
   readonly settings: IntakeSettings;
-  /** Whether anything can be heard now; silence counts only while it can. */
+  /** True while messages can be received. Silence of a source counts only during that time. */
   readonly isHearing: () => boolean;
-  /** A worker of the configuration stays in the table when it falls silent. */
+  /** True for workers of the configuration, which stay in the table when they fall silent. */
   readonly isConfigured?: (worker: WorkerId, rank: number) => boolean;
 }
 
-/** What is known of one source, for replicas, for files and for people. */
+/** State of one followed source, for replicas, snapshots and reports. */
 export interface FollowedSource {
   readonly source: ResidencySource;
   readonly target: TargetId;
   readonly sequence: number;
   readonly isKnown: boolean;
-  /** Whether the source tells all that its device holds. */
+  /** True if the source reports everything its device holds. */
   readonly isDeviceKnown: boolean;
   readonly spaces: readonly KeySpace[];
 }
@@ -52,23 +52,23 @@ interface Followed {
   heardMs: number;
 }
 
-/** Silence is looked for so often. */
+/** Interval of the check for silent sources. */
 const WATCH_MS = 250;
-/** It was looked for so late that this process must have stood still. */
+/** A check delayed this long means that the process was suspended. */
 const STOOD_MS = 4 * WATCH_MS;
-/** A source that was closed may be heard once more, late; so many are remembered. */
+/** Maximum closed sources remembered, to recognize late messages. */
 const ENDED_MAX = 4_096;
-/** Of a source that came from a file and was not heard since. */
+/** Assumed heartbeat interval of a source restored from a snapshot and not heard since. */
 const RESTORED_EVERY_MS = 2_000;
 
 /**
- * Keeps table and index in step with what workers say they hold. Whoever sends a heartbeat is a
- * worker; who is silent becomes stale, then gone.
+ * Keeps table and index in step with the residency messages of workers. A source that sends a
+ * heartbeat becomes a worker; a silent one becomes stale, then gone.
  */
 export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
   readonly #options: IntakeOptions;
   readonly #sources = new Map<string, Followed>();
-  /** Incarnations of sources that closed. */
+  /** Incarnations of closed sources. */
   readonly #ended = new Map<string, bigint>();
   readonly #engines = new Set<string>();
   readonly #early = new EarlyBatches();
@@ -122,7 +122,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     };
   }
 
-  /** In the order in which they came. */
+  /** In order of arrival. */
   sources(): FollowedSource[] {
     return [...this.#sources.values()].map(({ follower, spaces }) => ({
       source: follower.source,
@@ -178,7 +178,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     for (const batch of this.#early.take(name)) followed.follower.batch(batch);
   }
 
-  /** A source as it was when it was saved; its blocks are in the index already. */
+  /** Adds a source from a snapshot. Its blocks must already be in the index. */
   restore(saved: Omit<FollowedSource, "isKnown">): void {
     const { worker, rank } = saved.source;
     const name = nameOf(worker, rank);
@@ -190,13 +190,16 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     follower.restore(saved.sequence, saved.isDeviceKnown);
   }
 
-  /** What another router has of a source. */
+  /** Compares a source's state with that of another router. */
   compare(source: ResidencySource, sequence: number, digests: readonly ResidencyDigest[]): void {
     const follower = this.#sources.get(nameOf(source.worker, source.rank))?.follower;
     if (follower?.source.incarnation === source.incarnation) follower.compare(sequence, digests);
   }
 
-  /** Its engine is listened to directly: what a publisher says of it counts no more. */
+  /**
+   * The worker's engine is followed directly: messages of its publisher are ignored until
+   * `release`.
+   */
   claim(worker: WorkerId, rank: number): void {
     const name = nameOf(worker, rank);
     this.#engines.add(name);
@@ -204,7 +207,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     if (follower !== null) this.#options.table.setKnown(follower.target, false);
   }
 
-  /** Not listened to any more: its publisher's word counts again. */
+  /** The engine is no longer followed directly: messages of its publisher count again. */
   release(worker: WorkerId, rank: number): void {
     this.#engines.delete(nameOf(worker, rank));
   }
@@ -220,7 +223,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     return this.#sources.size >= this.#options.settings.targetsMax;
   }
 
-  /** Registers it where it is new, and tells the table where it changed. */
+  /** Adds a new source to the table, or updates its entry if its properties changed. */
   #follow(
     name: string,
     heartbeat: ResidencyHeartbeat,
@@ -248,7 +251,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     return followed;
   }
 
-  /** Null: there is nothing to register, or the table is full. */
+  /** Returns null if there is nothing to register or the table is full. */
   #register(spec: WorkerSpec | null): Target | null {
     try {
       return spec === null ? null : this.#options.table.put(spec);
@@ -282,7 +285,10 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     table.remove(follower.target);
   }
 
-  /** It is not followed any more, and what it had is forgotten; it may stay in the table. */
+  /**
+   * Stops following a source and drops its blocks. Returns its follower. Its worker may stay in the
+   * table.
+   */
   #leave(name: string): Follower | null {
     const follower = this.#sources.get(name)?.follower;
     if (follower === undefined) return null;
@@ -296,7 +302,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     const { clock, settings, table, log } = this.#options;
     const nowMs = clock.monotonicMs();
     const isHearing = this.#options.isHearing();
-    // Who stood still heard nobody either.
+    // After a suspension, missing heartbeats prove nothing.
     const hasStood = nowMs - this.#lookedMs > STOOD_MS;
     this.#lookedMs = nowMs;
     if (isHearing && (!this.#wasHearing || hasStood)) this.#begin(nowMs);
@@ -315,7 +321,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     }
   }
 
-  /** Hears again: nobody could be heard before, and whoever did not answer may do so now. */
+  /** Messages can be received again: restart the silence timers and retry failed recoveries. */
   #begin(nowMs: number): void {
     for (const followed of this.#sources.values()) followed.heardMs = nowMs;
     this.#queue.retryNow();
@@ -326,7 +332,10 @@ function nameOf(worker: WorkerId, rank: number): string {
   return `${worker}/${rank}`;
 }
 
-/** Null: nothing says which model it serves. What the table knows of it already stands. */
+/**
+ * Returns null if no model is known for the worker. Properties already in the table take
+ * precedence.
+ */
 function announcedSpec(
   { worker, rank }: ResidencySource,
   spaces: readonly KeySpace[],
@@ -343,7 +352,9 @@ function announcedSpec(
   };
 }
 
-/** Those it says it has now, and those that it never spoke of: the configuration named them. */
+/**
+ * Merges the announced key spaces with those in the configuration that the source never announced.
+ */
 function spacesWith(
   known: readonly KeySpace[],
   saidBefore: readonly KeySpace[],
@@ -368,13 +379,13 @@ function keySpaceName(space: KeySpace): string {
   return `${space.kind} ${space.blockTokens} ${key} ${space.model} ${chain}`;
 }
 
-/** Sources that are waited for; of more, the one that waits for longest is given up. */
+/** Maximum sources buffered. Beyond it, the one buffered longest is dropped. */
 const SOURCES_MAX = 256;
 const HASHES_MAX = 2 ** 20;
 
 /**
- * Batches of sources of which no heartbeat came yet: a stream gives what it kept before anybody
- * says that he is there. Where there is no room the oldest go; they are asked for later.
+ * Buffers batches of sources without a heartbeat so far: a stream replays stored events before the
+ * first heartbeat. When full, the oldest batches are dropped and requested later.
  */
 class EarlyBatches {
   readonly #sources = new Map<string, ResidencyBatch[]>();
@@ -397,7 +408,7 @@ class EarlyBatches {
     }
   }
 
-  /** Those of one source, in the order in which they came; they wait no more. */
+  /** Removes and returns the batches of one source, in order of arrival. */
   take(name: string): readonly ResidencyBatch[] {
     const batches = this.#sources.get(name) ?? [];
     this.#sources.delete(name);

@@ -11,32 +11,32 @@ export const POLICY_NAMES = [
 ] as const;
 export type PolicyName = (typeof POLICY_NAMES)[number];
 
-/** What became of an order; `dry_run`: it would have been sent. */
+/** Outcome of an order. `dry_run`: the command was not sent. */
 export type DeskOutcome = CommandOutcome | { readonly kind: "dry_run" };
 
 interface Order {
-  /** The request that caused it; null: time did. */
+  /** The request that caused it. Null: a timer. */
   readonly requestId: string | null;
   readonly worker: WorkerId;
   readonly command: PolicyCommand;
-  /** Called once, with what became of it. */
+  /** Called once with the outcome. */
   readonly settled?: (outcome: DeskOutcome) => void;
 }
 
-/** What a policy has done since the start. */
+/** Counters of one policy since start. */
 export interface PolicyCounts {
   readonly policy: PolicyName;
   readonly mode: PolicyMode;
-  /** Dry runs among them. */
+  /** Includes dry runs. */
   readonly commands: number;
   readonly receipts: number;
   readonly refused: number;
   readonly noAnswer: number;
   readonly inFlight: number;
-  /** By outcome, of all receipts. */
+  /** Blocks of all receipts, by outcome. */
   readonly blocks: Readonly<Record<string, number>>;
   readonly bytes: number;
-  /** What it left alone, by reason. */
+  /** Cases in which the policy did nothing, by reason. */
   readonly declined: Readonly<Record<string, number>>;
 }
 
@@ -45,7 +45,7 @@ interface DeskOptions {
   readonly mode: PolicyMode;
   readonly inFlightMax: number;
   readonly commander: Commander;
-  /** Adds to the explanation of a request. */
+  /** Appends an action to the explanation of a request. */
   readonly note: (requestId: string, action: PolicyAction) => void;
 }
 
@@ -53,7 +53,10 @@ interface WritableAction extends PolicyAction {
   outcome: string | null;
 }
 
-/** Where one policy hands in its commands: the switch, the bound, the counts, the explanations. */
+/**
+ * Queue of one policy's commands: applies its mode and the limit in flight, and records counters
+ * and explanations.
+ */
 export class Desk {
   readonly policy: PolicyName;
   readonly #options: DeskOptions;
@@ -68,7 +71,7 @@ export class Desk {
     this.#mode = options.mode;
   }
 
-  /** Not `off`: who is off has no desk. */
+  /** `mode` must not be `off`: a policy that is off has no queue. */
   setMode(mode: PolicyMode): void {
     this.#mode = mode;
   }
@@ -83,23 +86,23 @@ export class Desk {
     };
   }
 
-  /** False: as many as may be wait for their receipts already; nothing was done. */
+  /** False if the limit of commands in flight is reached. */
   get hasRoom(): boolean {
     return this.#counts.inFlight < this.#options.inFlightMax;
   }
 
-  /** Something that the policy is about and leaves alone; `reason`: one of a few words. */
+  /** Counts a case in which the policy does nothing. `reason` is one of a small fixed set. */
   decline(reason: string): void {
     this.#declined.set(reason, (this.#declined.get(reason) ?? 0) + 1);
   }
 
-  /** As `decline`, said in the explanation of the request too. */
+  /** Like `decline`, and also recorded in the explanation of the request. */
   declineFor(order: Pick<Order, "requestId" | "worker" | "command">, reason: string): void {
     this.decline(reason);
     this.#note(order, `declined: ${reason}`);
   }
 
-  /** False, and nothing done, where there is no room. */
+  /** Returns false, without effect, if the limit of commands in flight is reached. */
   send(order: Order): boolean {
     if (!this.hasRoom) {
       this.declineFor(order, "in_flight");
@@ -153,14 +156,14 @@ function wordsOf(outcome: CommandOutcome): string {
   return some.length === 0 ? "done" : some.map(([name, count]) => `${count} ${name}`).join(", ");
 }
 
-/** Whether every block it was about is gone or was never there. */
+/** True if all blocks of the command are absent. */
 export function isAllMissing(outcome: DeskOutcome): boolean {
   if (outcome.kind !== "receipt") return false;
   const { missing = 0, ...others } = outcome.counts;
   return missing > 0 && Object.values(others).every((count) => count === 0);
 }
 
-/** Whether the agent did something of it, or would have. */
+/** True if the agent acted on at least one block, or would have in a dry run. */
 export function isSomeDone(outcome: DeskOutcome): boolean {
   if (outcome.kind === "dry_run") return true;
   if (outcome.kind !== "receipt") return false;
@@ -168,15 +171,15 @@ export function isSomeDone(outcome: DeskOutcome): boolean {
   return done + already + deferred > 0;
 }
 
-/** A lifecycle command as its JSON is (docs/commands.md), without an envelope. */
+/** A lifecycle command in its JSON form (docs/commands.md), without the envelope. */
 export type PolicyCommand = {
   readonly type: "Warm" | "Prune" | "Cache" | "Think" | "Pause" | "RenewLease" | "RevokeLease";
 } & Readonly<Record<string, unknown>>;
 
 /**
- * What became of a command. `receipt`: its blocks by outcome, bytes moved or freed, and the time
- * that was granted where one was asked for. `refused`: by the agent as a whole, or by us before it
- * left. `no_answer`: it may or may not have been carried out.
+ * Outcome of a command. `receipt`: blocks by outcome, bytes moved or freed, and the granted TTL if
+ * one was requested. `refused`: rejected by the agent, or by the router before sending.
+ * `no_answer`: the agent may or may not have executed it.
  */
 export type CommandOutcome =
   | {
@@ -193,7 +196,7 @@ export interface Commander {
   send(worker: WorkerId, command: PolicyCommand): Promise<CommandOutcome>;
 }
 
-/** Things to do later, in order of time; bounded: beyond it nothing is taken. */
+/** Bounded queue of delayed actions, ordered by time. */
 export class Later {
   readonly #max: number;
   readonly #tasks: { readonly dueMs: number; readonly run: () => void }[] = [];
@@ -206,7 +209,7 @@ export class Later {
     return this.#tasks.length;
   }
 
-  /** False: there is no room. */
+  /** Returns false if the queue is full. */
   add(dueMs: number, run: () => void): boolean {
     if (this.#tasks.length >= this.#max) return false;
     let at = this.#tasks.length;
@@ -215,7 +218,7 @@ export class Later {
     return true;
   }
 
-  /** Does what is due by then; what that adds waits for the next time. */
+  /** Runs all actions due by `nowMs`. Actions added meanwhile wait for the next call. */
   run(nowMs: number): void {
     let due = 0;
     while (due < this.#tasks.length && this.#tasks[due]!.dueMs <= nowMs) due++;

@@ -11,13 +11,13 @@ import {
   type PolicyName,
 } from "./command-queue.ts";
 import { ContextRewrite } from "./context-rewrite.ts";
-import { Reasoning } from "./reasoning.ts";
 import { IdleSession } from "./idle-session.ts";
 import type { BlockNamer, PromptChain } from "./prompt-chain.ts";
+import { Reasoning } from "./reasoning.ts";
 import { type Noted, type Session, SessionBook } from "./session-table.ts";
 import type { PolicyMode, PolicySettings, ReasoningTokens } from "./settings.ts";
 
-/** Models whose boundaries of reasoning a proxy may tell. */
+/** Maximum models with reasoning boundaries reported by a proxy. */
 const MODELS_MAX = 256;
 
 export interface PoliciesOptions {
@@ -29,27 +29,27 @@ export interface PoliciesOptions {
   readonly table: Pick<WorkerTable, "listen" | "targets">;
 }
 
-/** The policies beside a router. Nothing of them outlasts it; what they began ends by its time. */
+/** Cache policies of a router. They keep no state across restarts; their pins and leases expire. */
 export interface Policies extends Disposable {
   readonly marks: PolicyMarks;
-  /** One for each policy that is not off. */
+  /** One entry per policy that is not off. */
   readonly counts: readonly PolicyCounts[];
-  /** What they remember. */
+  /** Sizes of the policies' tables. */
   readonly sessions: number;
   readonly liveRequests: number;
-  /** A worker emptied its RAM. One that joins, or restarts, is noticed without being told. */
+  /** Reports that a worker emptied its RAM. Joins and restarts are detected automatically. */
   workerCold(target: Target): void;
-  /** A policy that is switched off forgets; one that is switched on begins with nothing. */
+  /** Switching a policy off drops its state; switching it on starts without state. */
   setMode(policy: PolicyName, mode: PolicyMode): void;
 }
 
-/** A live request, and its session in the book. */
+/** An active request and its session. */
 interface Live {
   readonly prompt: RoutedPrompt;
   readonly session: Session;
 }
 
-/** While all policies are off, nothing listens and nothing is kept. */
+/** While all policies are off, no observer is installed and no state is kept. */
 export function createPolicies(options: PoliciesOptions): Policies {
   return new OwnPolicies(options);
 }
@@ -60,7 +60,7 @@ class OwnPolicies implements Policies {
   readonly #policies = new Map<PolicyName, Policy>();
   readonly #live = new Map<string, Live>();
   readonly #reasoning: Map<string, ReasoningTokens>;
-  /** As it was told of each target last; the table bounds them. */
+  /** Last reported state of each target. Bounded by the worker table. */
   readonly #seen = new Map<TargetId, { readonly hasNames: boolean; readonly isKnown: boolean }>();
   #book: SessionBook;
   #listening: readonly Disposable[] = [];
@@ -178,7 +178,7 @@ class OwnPolicies implements Policies {
     const { requestId } = request;
     const { namer, settings } = this.#options;
     if (requestId === undefined || this.#live.size >= settings.requestsMax) return;
-    // What is computed lies with the worker that does the prefill.
+    // The prefill worker computes and keeps the prompt's blocks.
     const holder = prefill ?? target;
     const chain = namer.chain(holder, request);
     const { blocksMax, linesMax } = settings.book;
@@ -213,7 +213,7 @@ class OwnPolicies implements Policies {
     }
     const hasNames = this.#options.namer.group(target) !== null;
     this.#seen.set(target.id, { hasNames, isKnown: target.isKnown });
-    // A picture that is whole again: its agent restarted, or events were lost on their way.
+    // A worker that becomes known again: its agent restarted, or events were lost.
     const isBack = before?.isKnown === false && target.isKnown;
     if (hasNames && (before?.hasNames !== true || isBack)) this.workerCold(target);
   }
@@ -223,7 +223,7 @@ class OwnPolicies implements Policies {
     this.#each((policy, at) => policy.tick?.(at));
   }
 
-  /** A process that stood still for an hour has not heard that anybody was silent. */
+  /** The pause of a suspended process must not count as idle time of sessions. */
   #now(): Moment {
     const { clock, settings } = this.#options;
     const nowMs = clock.monotonicMs();
@@ -272,65 +272,65 @@ function settingsOf(policy: PolicyName, settings: PolicySettings) {
   return all[policy];
 }
 
-/** A routed request, as policies see it. */
+/** A routed request, as seen by policies. */
 export interface RoutedPrompt {
   readonly requestId: string;
   readonly request: RouteRequest;
   readonly target: Target;
-  /** Its full blocks by name. */
+  /** Names of its full blocks. */
   readonly chain: PromptChain;
 }
 
-/** What the sender of a prompt wants kept: its first `promptTokens` tokens. */
+/** A `cache_control` mark: keep the first `promptTokens` tokens of the prompt. */
 export interface CacheMark {
   readonly promptTokens: number;
-  /** Null: as long as the settings say. */
+  /** Null: the default of the settings. */
   readonly ttlMs: number | null;
 }
 
-/** Two clocks of one moment. */
+/** One moment on two clocks. */
 export interface Moment {
   readonly nowMs: number;
-  /** Time in which we listened: it stands still while the process does. */
+  /** Time during which this process was running. It stops while the process is suspended. */
   readonly heardMs: number;
 }
 
 /**
- * One policy. Told of what happens, in order; sends commands through its desk, and never waits for
- * them: what comes of one arrives later, in `settled`. Promises: bounded state; no throw; nothing
- * is sent for what its desk has no room for.
+ * One policy. It receives events in order and sends commands through its queue without waiting;
+ * results arrive later in `settled`. A policy has bounded state, must not throw, and drops commands
+ * for which its queue has no room.
  */
 export interface Policy {
   readonly desk: Desk;
   routed?(prompt: RoutedPrompt, noted: Noted, at: Moment): void;
   prefillComplete?(prompt: RoutedPrompt, at: Moment): void;
-  /** The tokens of the whole answer, before `freed`. */
+  /** All output tokens. Called before `freed`. */
   answered?(prompt: RoutedPrompt, output: Uint32Array, at: Moment): void;
   freed?(prompt: RoutedPrompt, at: Moment): void;
   cacheControl?(prompt: RoutedPrompt, owner: string, marks: readonly CacheMark[]): void;
-  /** A user is about to ask. */
+  /** A user is about to continue this session. */
   returning?(sessionId: string, at: Moment): void;
-  /** The sender says that this prompt is the one before, rewritten. */
+  /** The client declares this prompt to be a rewrite of the session's previous one. */
   rewritten?(prompt: RoutedPrompt, at: Moment): void;
   sessionEnded?(sessionId: string, at: Moment): void;
-  /** The book has forgotten it. */
+  /** The session was evicted from the session table. */
   sessionDropped?(session: Session): void;
-  /** It joined, or lost what it had in RAM. */
+  /** The worker joined or lost its RAM contents. */
   workerCold?(target: Target, at: Moment): void;
   workerLeft?(worker: WorkerId, at: Moment): void;
   tick?(at: Moment): void;
 }
 
-/** What those who see the messages tell the policies: the proxy, or a client over HTTP. */
+/** Events that only the proxy or an HTTP client can observe. */
 export interface PolicyMarks {
-  /** After the request was routed. `owner`: the tenant, whose budget it is. */
+  /** Call after the request was routed. `owner`: the tenant that is charged. */
   cacheControl(requestId: string, owner: string, marks: readonly CacheMark[]): void;
-  /** At the end of the answer, before `free`. */
+  /** Call at the end of the answer, before `free`. */
   answered(requestId: string, outputTokens: Uint32Array): void;
-  /** After it was routed. */
+  /** Call after the request was routed. */
   rewritten(requestId: string): void;
   returning(sessionId: string): void;
   sessionEnded(sessionId: string): void;
-  /** From a model's chat template or tokenizer; what the settings say of the model wins. */
+  /** Token ids from a model's chat template or tokenizer. The configuration takes precedence. */
   reasoningTokens(model: string, tokens: ReasoningTokens): void;
 }

@@ -6,16 +6,16 @@ import type { Target } from "../workers.ts";
 
 const WORDS = DIGEST_BYTES / 4;
 
-/** The digests of a prompt's full blocks in one namespace, one after the other. */
+/** Digests of a prompt's full blocks in one namespace, in order. */
 export interface ChainDigests {
   readonly blockTokens: number;
   readonly digests: Uint8Array;
 }
 
 /**
- * A prompt's full blocks under the names that an agent knows them by. An agent has one namespace
- * for each shard of its model; blocks are counted in the first one, and named in all. A digest
- * stands for all before it, so two chains with equal blocks at one place are equal up to there.
+ * Names of a prompt's full blocks, as used by an agent. An agent has one namespace per shard of its
+ * model; blocks are counted in the first one and named in all. A digest covers all preceding
+ * blocks, so two chains with equal digests at an index have equal prefixes.
  */
 export class PromptChain {
   readonly blocks: number;
@@ -25,7 +25,7 @@ export class PromptChain {
   readonly #spaces: readonly ChainDigests[];
   readonly #words: Uint32Array;
 
-  /** `spaces`: one at least; digests are kept, not copied. */
+  /** At least one space. The digests are kept by reference. */
   constructor(group: string, spaces: readonly ChainDigests[]) {
     const first = spaces[0];
     assert(first !== undefined && first.digests.byteOffset % 4 === 0, "aligned digests");
@@ -37,12 +37,12 @@ export class PromptChain {
     this.#words = new Uint32Array(buffer, byteOffset, this.blocks * WORDS);
   }
 
-  /** The first 32 bits of a block's digest. */
+  /** Bits 0 to 31 of a block's digest. */
   lo(block: number): number {
     return this.#words[block * WORDS]!;
   }
 
-  /** The 32 bits behind them. */
+  /** Bits 32 to 63 of a block's digest. */
   hi(block: number): number {
     return this.#words[block * WORDS + 1]!;
   }
@@ -51,7 +51,7 @@ export class PromptChain {
     return block < this.blocks && this.lo(block) === lo && this.hi(block) === hi;
   }
 
-  /** How many leading blocks both have. */
+  /** Number of leading blocks in common. */
   common(other: PromptChain): number {
     if (other.group !== this.group) return 0;
     let same = 0;
@@ -64,7 +64,10 @@ export class PromptChain {
     return same;
   }
 
-  /** Names of the blocks [from, to), in all spaces; of those that lie wholly inside. */
+  /**
+   * Names of blocks in [from, to), in all spaces. A space with other block sizes contributes only
+   * blocks entirely inside the range.
+   */
   names(from: number, to: number): string[] {
     const names: string[] = [];
     for (const { blockTokens, digests } of this.#spaces) {
@@ -79,30 +82,30 @@ export class PromptChain {
     return names;
   }
 
-  /** Packed digests of the blocks [from, to) in the first space: a view. */
+  /** Packed digests of blocks [from, to) in the first space: a view. */
   digests(from: number, to: number): Uint8Array {
     return this.#spaces[0]!.digests.subarray(from * DIGEST_BYTES, to * DIGEST_BYTES);
   }
 }
 
-/** Finds the names by which a target's agent knows the blocks of a prompt. */
+/** Computes the names by which a target's agent knows a prompt's blocks. */
 export interface BlockNamer {
-  /** Null: they have none that we know. `output`: tokens that follow the prompt. */
+  /** Returns null if the blocks cannot be named. `output`: tokens after the prompt. */
   chain(target: Target, request: RouteRequest, output?: Uint32Array): PromptChain | null;
-  /** That of the target's chains; null: it has no blocks that we could name. */
+  /** Group of the target's chains. Null if none of its blocks can be named. */
   group(target: Target): string | null;
 }
 
-/** Shards of a model, say; more are not named. */
+/** Maximum namespaces (shards of a model) named per target. */
 const SPACES_MAX = 4;
 
 type BlockSpace = Extract<KeySpace, { kind: "blocks" }>;
 
 /**
- * Digests from tokens and the namespace keys that the target's agent told. A prompt that is known
- * by hashes only has no names. Which salt or adapter a namespace is of, its key does not tell: a
- * prompt with a salt has names only in namespaces with chain keys, one with LoRA only in a
- * namespace of that LoRA.
+ * Computes digests from tokens and the namespace keys announced by the target's agent. A prompt
+ * given as hashes has no names. A namespace key does not reveal its salt or adapter: a prompt with
+ * a salt has names only in namespaces with chain keys, one with LoRA only in a namespace of that
+ * LoRA.
  */
 export function createDigestNamer(hashing: Hashing): BlockNamer {
   return {
@@ -149,12 +152,12 @@ function joined(prompt: Uint32Array, output: Uint32Array): Uint32Array {
 }
 
 const SLOTS_AT_FIRST = 2 ** 12;
-/** Slots used at most, of all. */
+/** Maximum share of used slots. */
 const FILL = 0.5;
 
 /**
- * How many chains have each block: 12 bytes a slot, linear probing. Blocks go by 64 bits of their
- * digests, which are evenly spread.
+ * Counts how many chains contain each block: 12 bytes per slot, linear probing, keyed by 64 bits of
+ * the digest, which are uniformly distributed.
  */
 export class BlockUses {
   #lo = new Uint32Array(SLOTS_AT_FIRST);
@@ -162,7 +165,7 @@ export class BlockUses {
   #count = new Uint32Array(SLOTS_AT_FIRST);
   #used = 0;
 
-  /** Different blocks. */
+  /** Number of distinct blocks. */
   get size(): number {
     return this.#used;
   }
@@ -181,7 +184,7 @@ export class BlockUses {
     }
   }
 
-  /** Of blocks that were added. */
+  /** The blocks must have been added before. */
   remove(chain: PromptChain, from: number, to: number): void {
     for (let block = from; block < to; block++) {
       const slot = this.#find(chain.lo(block), chain.hi(block));
@@ -194,7 +197,7 @@ export class BlockUses {
     return this.#count[this.#find(chain.lo(block), chain.hi(block))]!;
   }
 
-  /** The first block that nobody has; `chain.blocks` where there is none such. */
+  /** Index of the first block without a use. `chain.blocks` if all are in use. */
   firstFree(chain: PromptChain): number {
     let [from, to] = [0, chain.blocks];
     while (from < to) {
@@ -205,7 +208,7 @@ export class BlockUses {
     return from;
   }
 
-  /** Its slot, or the free one where it would go. */
+  /** Returns the block's slot, or the free slot for it. */
   #find(lo: number, hi: number): number {
     const mask = this.#count.length - 1;
     let slot = lo & mask;
@@ -215,7 +218,7 @@ export class BlockUses {
     return slot;
   }
 
-  /** Moves what probed past the slot up, so that no search ends too early. */
+  /** Frees a slot and moves displaced entries back, so that probing does not stop early. */
   #vacate(slot: number): void {
     const mask = this.#count.length - 1;
     this.#used--;

@@ -4,7 +4,7 @@ import type { Target } from "../workers.ts";
 import { BlockUses, type PromptChain } from "./prompt-chain.ts";
 import type { SessionBookSettings } from "./settings.ts";
 
-/** One way that a session takes: an agent's prompts, or those of one of its sub-agents. */
+/** One branch of a session: the prompts of an agent or of one of its sub-agents. */
 export interface Line {
   chain: PromptChain;
   target: Target;
@@ -12,40 +12,42 @@ export interface Line {
 }
 
 export interface Session {
-  /** Null: a request that names none. */
+  /** Null: the request has no session id. */
   readonly id: string | null;
   readonly lines: Line[];
-  /** Requests under way. */
+  /** Requests in progress. */
   live: number;
-  /** When it was last heard of, as `Moment.heardMs` counts. */
+  /** Time of the last activity, on the clock of `Moment.heardMs`. */
   heardMs: number;
 }
 
-/** What a request did to the book. */
+/** Result of recording a request. */
 export interface Noted {
   readonly session: Session;
   readonly line: Line;
-  /** What the line was before; null: it is new. */
+  /** The branch's previous prompt. Null: the branch is new. */
   readonly before: PromptChain | null;
-  /** The line that it left and that has more than it took along; null: none. */
+  /**
+   * The branch that the request diverged from, if it has blocks that the request does not share.
+   */
   readonly left: Line | null;
-  /** Leading blocks that some line of the session had already. */
+  /** Leading blocks that a branch of the session already had. */
   readonly kept: number;
 }
 
 /**
- * Which prompts sessions have said last, where, and which blocks they share. It is about live
- * sessions only; beyond its bounds those that were silent longest are forgotten first.
+ * Latest prompts of active sessions, the workers that served them, and which blocks sessions share.
+ * At its limits, the longest idle sessions are evicted.
  */
 export class SessionBook {
   readonly #settings: SessionBookSettings;
   readonly #sessions = new Map<string, Session>();
-  /** Requests without a session, each as one that has one prompt. */
+  /** Requests without a session id, each kept as a session with one prompt. */
   readonly #anonymous = new Map<string, Session>();
   readonly #uses = new BlockUses();
   readonly #dropped: (session: Session) => void;
   #blocks = 0;
-  /** When somebody was last forgotten for want of room. */
+  /** Time of the last eviction at a limit. */
   #crowdedMs = Number.NEGATIVE_INFINITY;
 
   constructor(settings: SessionBookSettings, dropped: (session: Session) => void) {
@@ -57,7 +59,7 @@ export class SessionBook {
     return this.#sessions.size;
   }
 
-  /** Of all lines together, shared ones counted each time. */
+  /** Blocks of all branches; shared blocks are counted once per branch. */
   get blocks(): number {
     return this.#blocks;
   }
@@ -66,12 +68,12 @@ export class SessionBook {
     return this.#sessions.get(id) ?? null;
   }
 
-  /** Named sessions; the one that was silent longest first. */
+  /** Named sessions, longest idle first. */
   all(): Iterable<Session> {
     return this.#sessions.values();
   }
 
-  /** Whether all sessions that may still go on are known. */
+  /** True if no session that may still be active was evicted. */
   isComplete(heardMs: number): boolean {
     return heardMs - this.#crowdedMs > this.#settings.sessionMs;
   }
@@ -139,7 +141,7 @@ export class SessionBook {
     return { session, line, before: null, left: isKnown ? left : null, kept };
   }
 
-  /** Takes a line from its session, as one that nobody will go on with. */
+  /** Removes a branch that will not be continued. */
   dropLine(session: Session, line: Line): void {
     const at = session.lines.indexOf(line);
     if (at < 0) return;
@@ -148,7 +150,10 @@ export class SessionBook {
     this.#blocks -= line.chain.blocks;
   }
 
-  /** The first block of a line that no other session has; those behind it are its own as well. */
+  /**
+   * Index of the branch's first block that no other session uses. The blocks after it are unshared
+   * as well.
+   */
   ownFrom(session: Session, line: Line): number {
     const { chain } = line;
     const shared = session.lines.map((other) =>
@@ -164,7 +169,9 @@ export class SessionBook {
     return from;
   }
 
-  /** The first block of a chain that no session has; all behind it have none either. */
+  /**
+   * Index of the chain's first block that no session uses. The blocks after it are unused as well.
+   */
   firstFree(chain: PromptChain): number {
     return this.#uses.firstFree(chain);
   }
@@ -174,7 +181,7 @@ export class SessionBook {
     if (session !== undefined) this.#forget(this.#sessions, id, session);
   }
 
-  /** Forgets who was silent for too long and has nothing under way. */
+  /** Removes sessions that are idle for too long and have no requests in progress. */
   expire(heardMs: number): void {
     this.#expireIn(this.#sessions, heardMs - this.#settings.sessionMs);
     this.#expireIn(this.#anonymous, heardMs - this.#settings.anonymousMs);
@@ -211,7 +218,7 @@ export class SessionBook {
   }
 }
 
-/** The line that has most of the chain; the latest of equal ones. */
+/** The branch with the longest common prefix; the latest among equals. */
 function nearestOf(session: Session, chain: PromptChain): { line: Line | null; kept: number } {
   let line: Line | null = null;
   let kept = 0;
@@ -227,26 +234,26 @@ function nearestOf(session: Session, chain: PromptChain): { line: Line | null; k
 
 interface PrefixBlock {
   readonly key: number;
-  /** Its place in its prompts. */
+  /** Index of the block in its prompts. */
   readonly block: number;
-  /** Prompts that began with it; those of one conversation count once. Halved with time. */
+  /** Prompts that began with it, one per conversation. Halved over time. */
   readonly uses: number;
   readonly names: readonly string[];
-  /** Who served it last. */
+  /** The worker that served it last. */
   readonly worker: WorkerId;
 }
 
 type Entry = { -readonly [Member in keyof PrefixBlock]: PrefixBlock[Member] };
 
-/** A chain of which nothing is known is entered so far; then at each use twice as far. */
+/** Blocks recorded for an unknown chain. Doubles at each further use. */
 const GROWTH_BLOCKS = 64;
 const GENERATION_MS = 600_000;
 const LIST_MS = 2_000;
 
 /**
- * What many prompts begin with. A chain grows only where it was met before, so that the ends that
- * are each prompt's own cost no more than their first blocks. Uses fade: a generation that is full
- * or old makes way, and what is used again moves into the next one with half of its uses.
+ * Common prompt prefixes. A chain is extended only if it was seen before, so the unique end of a
+ * prompt costs only its first blocks. Uses decay by generations: when a generation is full or old
+ * it is replaced, and an entry that is used again moves to the new one with half of its uses.
  */
 export class RecentPrefixes {
   readonly #blocksMax: number;
@@ -256,7 +263,7 @@ export class RecentPrefixes {
   #listedMs = Number.NEGATIVE_INFINITY;
   #list: readonly PrefixBlock[] = [];
 
-  /** `blocksMax`: entries of both generations. */
+  /** `blocksMax`: entries in both generations. */
   constructor(blocksMax: number) {
     this.#blocksMax = blocksMax;
   }
@@ -265,7 +272,10 @@ export class RecentPrefixes {
     return this.#current.size + this.#previous.size;
   }
 
-  /** A prompt that `worker` serves; its first `kept` blocks were counted with an earlier one. */
+  /**
+   * Records a prompt served by `worker`. Its first `kept` blocks were counted with an earlier
+   * prompt of the conversation.
+   */
   note(chain: PromptChain, kept: number, worker: WorkerId, nowMs: number): void {
     this.#turn(nowMs);
     let block = 0;
@@ -285,7 +295,7 @@ export class RecentPrefixes {
     }
   }
 
-  /** Blocks of `usesMin` uses, the most used first, and parents before children. */
+  /** Blocks with at least `usesMin` uses, most used first, parents before children. */
   best(usesMin: number, nowMs: number): readonly PrefixBlock[] {
     if (nowMs - this.#listedMs < LIST_MS) return this.#list;
     const found: Entry[] = [];
@@ -316,7 +326,7 @@ export class RecentPrefixes {
   }
 }
 
-/** 53 bits of its digest. */
+/** 53 bits of the block's digest. */
 function keyOf(chain: PromptChain, block: number): number {
   return chain.lo(block) + (chain.hi(block) & 0x1f_ffff) * 2 ** 32;
 }

@@ -14,17 +14,20 @@ import {
 import type { BusyThresholds } from "../route.ts";
 import type { OwnedSum } from "./shared-load.ts";
 
-/** What a router says of itself to its replicas. */
+/** Periodic announcement of a router to its replicas. */
 export interface Announcement {
-  /** `hello`: it is new and wants to hear of the others at once. `bye`: it ends. */
+  /**
+   * `hello`: the router is new and asks the others to announce themselves. `bye`: it is shutting
+   * down.
+   */
   readonly kind: "here" | "hello" | "bye";
   readonly router: RouterId;
   readonly everyMs: number;
-  /** Live requests that it answers for: all news of them went out before. */
+  /** Active requests it owns. All their events were sent earlier. */
   readonly requests: OwnedSum;
-  /** Some of the sources it follows; others come with the next announcements. */
+  /** Some of the followed sources; later announcements carry the others. */
   readonly pictures: readonly SeenPicture[];
-  /** Thresholds that were set while it ran. */
+  /** Thresholds that were set at run time. */
   readonly thresholds: readonly SetThresholds[];
 }
 
@@ -34,7 +37,7 @@ export interface SeenPicture {
   readonly digests: readonly ResidencyDigest[];
 }
 
-/** The latest word on a model's thresholds counts: by time, then by router. */
+/** Thresholds of one model. The latest entry wins, by time, then by router id. */
 export interface SetThresholds {
   readonly model: string;
   readonly thresholds: BusyThresholds;
@@ -79,10 +82,10 @@ export function encodeAnnouncement(announcement: Announcement, cluster: string):
   return Buffer.from(stringifyJson(message));
 }
 
-/** Why a message is refused; thrown and caught in this file alone. */
+/** Reason a message is rejected. Thrown and caught in this file only. */
 class Refused extends Error {}
 
-/** Reads what anybody may have sent; null where it is none, or of another cluster. */
+/** Parses an untrusted message. Returns null if it is malformed or of another cluster. */
 export function readAnnouncement(data: Uint8Array, cluster: string): Announcement | null {
   if (data.length > BYTES_MAX) return null;
   try {
@@ -172,12 +175,15 @@ function must(holds: boolean): asserts holds {
   if (!holds) throw new Refused();
 }
 
-/** One run of one router, a u64 in decimal digits: its own news it hears, too, and passes over. */
+/**
+ * Identifies one run of a router: a u64 in decimal digits. A router ignores messages with its own
+ * id.
+ */
 export type RouterId = Brand<string, "RouterId">;
 
 const ROUTER_ID = /^(?:0|[1-9][0-9]{0,19})$/;
 
-/** At most 53 bits, as Dynamo's publishers have. */
+/** At most 53 bits, like the ids of Dynamo's publishers. */
 export function newRouterId(random: Random): RouterId {
   const high = BigInt(random.u32() >>> 11);
   return String((high << 32n) | BigInt(random.u32()) | 1n) as RouterId;
@@ -187,24 +193,27 @@ export function isRouterId(text: unknown): text is RouterId {
   return typeof text === "string" && ROUTER_ID.test(text);
 }
 
-/** Another router, as it said of itself. */
+/** A replica, as last announced. */
 export interface Member {
   readonly router: RouterId;
   everyMs: number;
   heardMs: number;
-  /** It was only heard at work so far. */
+  /** Only its load events were received so far, no announcement. */
   isNew: boolean;
-  /** Announcements in a row whose requests were not those counted here. */
+  /** Consecutive announcements whose request sums differed from the local ones. */
   differs: number;
-  /** So many of them are waited for before its list is asked: more each time that did not help. */
+  /**
+   * Differing announcements to tolerate before its request list is fetched. Doubles each time the
+   * list did not help.
+   */
   patience: number;
   isAsked: boolean;
   readonly pictures: Map<string, SeenPicture>;
 }
 
-/** Routers of one cluster; what more say is passed over. */
+/** Maximum routers of a cluster. Messages of further routers are ignored. */
 const MEMBERS_MAX = 64;
-/** Announcements that may differ in a row, by what is under way. */
+/** Initial tolerance: announcements may differ while events are in flight. */
 export const DIFFERS_MIN = 2;
 const KNOWN_SNAPSHOTS_MAX = 65_536;
 
@@ -219,7 +228,10 @@ export class Members {
     return this.#members.get(router) ?? null;
   }
 
-  /** Null: there are too many already. `everyMs`: as long as it has not said so itself. */
+  /**
+   * Records a message. Returns null at the limit of routers. `everyMs` applies until the router
+   * announces its own interval.
+   */
   heard(router: RouterId, everyMs: number, nowMs: number): Member | null {
     const known = this.#members.get(router);
     if (known !== undefined) {
@@ -244,7 +256,7 @@ export class Members {
     }
   }
 
-  /** The router whose picture of this run is the latest. */
+  /** Returns the router with the latest snapshot of this source run. */
   holderOf(source: ResidencySource): RouterId | null {
     let best: { router: RouterId; sequence: number } | null = null;
     for (const { router, pictures } of this.#members.values()) {
@@ -260,7 +272,7 @@ function nameOf({ worker, rank }: ResidencySource): string {
   return `${worker}/${rank}`;
 }
 
-/** The latest thresholds of each model that were set while routers ran, by whichever of them. */
+/** Latest thresholds per model that were set at run time, at any router. */
 export class ThresholdBook {
   readonly #latest = new Map<string, SetThresholds>();
 
@@ -272,7 +284,7 @@ export class ThresholdBook {
     return this.#latest.get(model)?.thresholds ?? null;
   }
 
-  /** True: it is later than what was known. */
+  /** Returns true if the entry is newer than the known one. */
   take(set: SetThresholds): boolean {
     const known = this.#latest.get(set.model);
     if (known === undefined && this.#latest.size >= THRESHOLDS_MAX) return false;

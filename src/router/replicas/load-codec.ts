@@ -39,7 +39,7 @@ export function readOutput(data: Uint8Array): { router: RouterId; news: OutputNe
   return { router: fields.router, news };
 }
 
-/** Dynamo's events in its envelope; what only we say stands beside its members. */
+/** Encodes Dynamo's event envelope. Our own members are added beside Dynamo's. */
 export function encodeNews(
   router: RouterId,
   number: number,
@@ -73,12 +73,15 @@ function addOf(request: SharedRequest): ActiveSequenceData {
 }
 
 export interface NewsContext {
-  /** Of whom Dynamo's routers speak by number; null: nobody known. */
+  /** Maps a Dynamo worker number to a worker. Null: unknown. */
   readonly nameOf: (workerId: bigint) => WorkerId | null;
   readonly blockTokens: number;
 }
 
-/** Also what Dynamo's own routers say. Null: it cannot be read, or is of several routers. */
+/**
+ * Decodes events of our own and of Dynamo's routers. Returns null if the message is malformed or
+ * mixes routers.
+ */
 export function readNews(
   data: Uint8Array,
   context: NewsContext,
@@ -94,7 +97,7 @@ export function readNews(
   return { router: routerId.toString() as RouterId, news };
 }
 
-/** Null: of a worker that nobody here knows. */
+/** Returns null if the worker is unknown. */
 function newsOf(event: ActiveSequenceEvent, { nameOf, blockTokens }: NewsContext): LoadNews | null {
   const { requestId: id, rank, data } = event;
   if (data.kind !== "add") return { kind: data.kind, id, worker: null, rank };
@@ -120,7 +123,9 @@ function objectIn(data: Uint8Array): { readonly [name: string]: Json | undefined
   }
 }
 
-/** A request as other routers hear of it; by worker and rank, for numbers of targets differ. */
+/**
+ * A request as sent to replicas. Names worker and rank, since target ids differ between routers.
+ */
 export interface SharedRequest {
   readonly id: string;
   readonly worker: WorkerId;
@@ -129,12 +134,12 @@ export interface SharedRequest {
   readonly promptTokens: number;
   readonly prefillTokens: number;
   readonly expectedOutputTokens: number | null;
-  /** Its first output token has not come. */
+  /** True until its first output token. */
   readonly isPrefilling: boolean;
   readonly outputTokens: number;
 }
 
-/** What one router did that all count. */
+/** One load event of a router. */
 export type LoadNews =
   | { readonly kind: "add"; readonly request: SharedRequest }
   | ({ readonly kind: "prefill_complete" } & NewsOf)
@@ -142,18 +147,18 @@ export type LoadNews =
 
 export interface NewsOf {
   readonly id: string;
-  /** Null: it is gone. */
+  /** Null: the worker has left. */
   readonly worker: WorkerId | null;
   readonly rank: number;
 }
 
-/** Of each request the output tokens so far; only the latest number of it counts. */
+/** Cumulative output tokens per request. Only the latest number of a request counts. */
 export type OutputNews = readonly (readonly [id: string, tokens: number])[];
 
-/** Where the routers of a cluster speak to each other. */
+/** NATS subjects between the routers of a cluster. */
 interface ReplicaSubjects {
   readonly state: string;
-  /** Dynamo's topic, with its events. */
+  /** Dynamo's topic, with Dynamo's events. */
   readonly load: string;
   readonly output: string;
   readonly requestsOf: (router: RouterId) => string;
@@ -182,14 +187,17 @@ interface RequestListsOptions {
   readonly context: NewsContext;
 }
 
-/** The header that says where the next page begins; without it there is none. */
+/** Header with the position of the next page. Absent on the last page. */
 const NEXT = "Hearth-Next";
 const PAGE_REQUESTS = ACTIVE_SEQUENCES_MAX;
 const PAGE_BYTES = 256 * 1024;
-/** More pages than that no honest router has. */
+/** Maximum pages accepted for one list. */
 const PAGES_MAX = 4_096;
 
-/** Live requests of one router as a list, for one that joined late or lost something. */
+/**
+ * Serves and fetches lists of a router's active requests, for replicas that joined late or lost
+ * events.
+ */
 export class RequestLists implements Disposable {
   readonly #options: RequestListsOptions;
   readonly #subscription: Subscription;
@@ -204,7 +212,10 @@ export class RequestLists implements Disposable {
     this.#subscription.unsubscribe();
   }
 
-  /** Counts what `router` answers for, and nothing else of it; false: it did not tell. */
+  /**
+   * Fetches the list of `router` and adopts it: requests missing from it end. Resolves false on
+   * failure.
+   */
   async take(router: RouterId, signal: AbortSignal): Promise<boolean> {
     const { owners, load } = this.#options;
     const upTo = owners.latest;

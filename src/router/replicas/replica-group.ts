@@ -46,13 +46,15 @@ import {
 import { OwnerBook, SharedLoad } from "./shared-load.ts";
 
 export interface ReplicaSettings {
-  /** How often a router says that it is there, and what it counts. */
+  /** Announcement interval. */
   readonly everyMs: number;
-  /** So many announcements may be missing before it counts as gone. */
+  /** Missed announcements after which a router is gone. */
   readonly goneBeats: number;
-  /** So long its requests count on: others may still free them. */
+  /**
+   * Time for which the requests of a gone router still count, since other routers may free them.
+   */
   readonly orphanMs: number;
-  /** Output is told at most so often. */
+  /** Minimum interval between output messages. */
   readonly outputMs: number;
   readonly answerMs: number;
 }
@@ -66,7 +68,7 @@ export const REPLICA_DEFAULTS: ReplicaSettings = {
 };
 
 export interface ReplicaGroupOptions {
-  /** Not closed here. */
+  /** Owned by the caller. */
   readonly bus: Bus;
   readonly clock: Clock;
   readonly random: Random;
@@ -77,11 +79,14 @@ export interface ReplicaGroupOptions {
   readonly index: PrefixIndex;
   readonly table: WorkerTable;
   readonly intake: ResidencyIntake;
-  /** What this router alone would count. */
+  /** Load of this router's own requests. */
   readonly load: ActiveLoad;
   readonly blockTokens: number;
   readonly settings: ReplicaSettings;
-  /** Others have set them; false: no worker of that model is known yet. */
+  /**
+   * Applies thresholds set at another router. Returns false if no worker of that model is known
+   * yet.
+   */
   readonly applyThresholds: (model: string, thresholds: BusyThresholds) => boolean;
 }
 
@@ -89,22 +94,22 @@ export interface ReplicaStats {
   readonly replicas: number;
   readonly sent: number;
   readonly received: number;
-  /** News that found no room on the bus. */
+  /** Events dropped because the bus queue was full. */
   readonly dropped: number;
   readonly refused: number;
-  /** Lists of live requests that were taken because counts differed or a router was new. */
+  /** Request lists fetched because sums differed or a router was new. */
   readonly lists: number;
   readonly orphansEnded: number;
   readonly picturesServed: number;
   readonly unknownWorkers: number;
 }
 
-/** A list that never helps is asked for after so many announcements. */
+/** Upper limit of the tolerance, in announcements. */
 const DIFFERS_MAX = 64;
 const ANSWER_WITHIN_MS = 100;
 const OUTPUT_MAX = 1_024;
 
-/** This router among its replicas: all count the same load and agree on who holds what. */
+/** Keeps this router in step with its replicas: all count the same load and agree on the index. */
 export class ReplicaGroup implements AsyncDisposable {
   readonly load: SharedLoad;
   readonly #options: ReplicaGroupOptions;
@@ -119,7 +124,7 @@ export class ReplicaGroup implements AsyncDisposable {
   readonly #stopping = new AbortController();
   readonly #running = new Set<Promise<unknown>>();
   #answer: Disposable | null = null;
-  /** By the numbers under which Dynamo knows workers. */
+  /** By Dynamo's number of the worker. */
   readonly #names = new Map<bigint, WorkerId>();
   readonly #context: NewsContext;
   #numbers = 0;
@@ -173,14 +178,14 @@ export class ReplicaGroup implements AsyncDisposable {
     };
   }
 
-  /** Thresholds were set here: all others set them too. */
+  /** Publishes thresholds that were set at this router. */
   tellThresholds(model: string, thresholds: BusyThresholds): void {
     const { clock, self } = this.#options;
     this.#thresholds.take({ model, thresholds, wallMs: Math.trunc(clock.wallMs()), router: self });
     this.#announce("here");
   }
 
-  /** Says goodbye: others count its requests on for a while. */
+  /** Announces the shutdown. Replicas keep counting its requests for `orphanMs`. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#stopping.signal.aborted) return;
     this.#stopping.abort();
@@ -219,9 +224,9 @@ export class ReplicaGroup implements AsyncDisposable {
 
   #announce(kind: Announcement["kind"]): void {
     const { bus, self, settings, cluster } = this.#options;
-    // What waited for a connection would be wrong by then.
+    // Do not queue announcements while disconnected: they would be outdated on delivery.
     if (bus.state.status !== "connected") return;
-    // So that whoever hears the sums has heard what they are of.
+    // Send pending output first, so that the announced sums match the events received before.
     this.#tellOutput();
     const announcement = {
       ...{ kind, router: self, everyMs: settings.everyMs },
@@ -232,7 +237,7 @@ export class ReplicaGroup implements AsyncDisposable {
     bus.publish(this.#subjects.state, encodeAnnouncement(announcement, cluster), { isSpare: true });
   }
 
-  /** The next ones in turn. */
+  /** The next sources in rotation. */
   #somePictures(): SeenPicture[] {
     const { intake, index } = this.#options;
     const known = intake.sources().filter(({ isKnown }) => isKnown);
@@ -251,7 +256,7 @@ export class ReplicaGroup implements AsyncDisposable {
     this.#beatMs = nowMs;
     this.#announce("here");
     for (const member of members.all) {
-      // Who stood still heard nobody either.
+      // After a suspension, missing announcements prove nothing.
       if (hasStood) member.heardMs = nowMs;
       const silentMs = nowMs - member.heardMs;
       if (silentMs > member.everyMs * settings.goneBeats) this.#gone(member.router);
@@ -281,7 +286,7 @@ export class ReplicaGroup implements AsyncDisposable {
     if (said.kind === "hello") this.#answerSoon();
   }
 
-  /** Null: there are too many routers. */
+  /** Returns null at the limit of routers. */
   #heard(router: RouterId): Member | null {
     const { members, clock, settings } = this.#options;
     this.#counts.received++;
@@ -299,7 +304,7 @@ export class ReplicaGroup implements AsyncDisposable {
     if (member.isAsked || isSame || (!isNew && member.differs < member.patience)) return;
     member.isAsked = true;
     member.differs = 0;
-    // Of workers that are not known here nothing can be counted, however often it is asked.
+    // Requests on workers unknown here never match, so fetch the list less often.
     if (!isNew) member.patience = Math.min(member.patience * 2, DIFFERS_MAX);
     this.#counts.lists++;
     const taking = this.#lists.take(member.router, this.#stopping.signal).catch(() => false);
@@ -377,7 +382,7 @@ interface PictureServerOptions {
   readonly random: Random;
   readonly index: PrefixIndex;
   readonly intake: ResidencyIntake;
-  /** With `*` for worker and rank. */
+  /** Contains `*` for worker and rank. */
   readonly subject: string;
 }
 
@@ -389,16 +394,16 @@ interface Kept {
   askedMs: number;
 }
 
-/** Pictures that are read at a time; the next asker waits, or asks the worker. */
+/** Maximum snapshots served concurrently. Further clients must wait or ask the worker. */
 const KEPT_MAX = 4;
-/** A picture that nobody has read on for so long is forgotten. */
+/** A snapshot is dropped if no page of it was requested for this time. */
 const KEPT_MS = 5_000;
 const RETRY_MS = 500;
 const PART_BYTES_MAX = 512 * 1024;
 
 /**
- * Gives other routers what this one has of a worker, in the words in which publishers give it:
- * who joins late need not ask each worker.
+ * Serves snapshots of workers to other routers in the format of publishers, so that a router that
+ * joins late does not have to query each worker.
  */
 class PictureServer implements Disposable {
   readonly #options: PictureServerOptions;

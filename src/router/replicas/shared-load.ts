@@ -8,29 +8,28 @@ export interface SharedLoadOptions {
   readonly table: WorkerTable;
   readonly owners: OwnerBook;
   readonly self: RouterId;
-  /** Told of what this router did, in order. */
+  /** Receives this router's load events, in order. */
   readonly tell: (news: LoadNews) => void;
-  /** Told where output went on, at most once for each block of it. */
+  /** Receives output progress, at most once per output block. */
   readonly tellOutput: (id: string, tokens: number) => void;
   readonly blockTokens: number;
 }
 
-/** Requests that are remembered as ended, of each sort. */
+/** Maximum ended request ids remembered, per set. */
 const ENDED_MAX = 65_536;
 
 /**
- * A load that all replicas of a router share: what this one does is told to the others, and what
- * they did is counted here as if this one had done it. A request may be routed by one and freed by
- * another.
+ * Load shared by all replicas of a router: local changes are published, and those of other routers
+ * are applied as if local. A request may be routed by one router and freed by another.
  */
 export class SharedLoad implements ActiveLoad {
   readonly #options: SharedLoadOptions;
   readonly #load: ActiveLoad;
-  /** A list of live requests that is under way may still name them. */
+  /** A request list in flight may still contain these ids. */
   readonly #ended = new Set<string>();
-  /** Freed by one router before the other's word came that they began. */
+  /** Freed at one router before the event of their start arrived from another. */
   readonly #freedEarly = new Set<string>();
-  /** News of workers that are not known here. */
+  /** Events of workers unknown here. */
   unknownWorkers = 0;
 
   constructor(options: SharedLoadOptions) {
@@ -106,7 +105,7 @@ export class SharedLoad implements ActiveLoad {
     this.#load.additionalBlocks(hashes, promptTokens, into);
   }
 
-  /** As others hear of it; null: it is not live, or its worker is gone. */
+  /** Returns the request as sent to replicas. Null if it is not active or its worker has left. */
   share(id: string): SharedRequest | null {
     const { table, owners, blockTokens } = this.#options;
     const request = this.#load.find(id);
@@ -125,7 +124,7 @@ export class SharedLoad implements ActiveLoad {
     return { ...of, expectedOutputTokens, isPrefilling, outputTokens: outputBlocks * blockTokens };
   }
 
-  /** What `router` did. */
+  /** Applies an event of `router`. */
   hear(router: RouterId, news: LoadNews): void {
     switch (news.kind) {
       case "add":
@@ -152,8 +151,8 @@ export class SharedLoad implements ActiveLoad {
   }
 
   /**
-   * One of the requests that `router` says are live, from a list that was made a while ago: what
-   * is known of it already is newer. It may have missed that it ended.
+   * Applies one entry of a request list of `router`. The list may be older than what is known here,
+   * so known state wins, and requests that have ended are skipped.
    */
   hearListed(router: RouterId, request: SharedRequest): void {
     const { id, worker, rank } = request;
@@ -162,7 +161,7 @@ export class SharedLoad implements ActiveLoad {
     else this.#hearProgress(router, request);
   }
 
-  /** Ends what `router` does not answer for any more, without telling others: how many. */
+  /** Ends requests that their router no longer owns, without publishing. Returns their number. */
   end(ids: Iterable<string>): number {
     let count = 0;
     for (const id of [...ids]) {
@@ -226,7 +225,7 @@ function remember(ids: Set<string>, id: string): void {
   if (ids.size > ENDED_MAX) ids.delete(ids.values().next().value!);
 }
 
-/** How far a request is. */
+/** Progress of a request. */
 interface Progress {
   readonly isPrefilling: boolean;
   readonly outputBlocks: number;
@@ -234,11 +233,11 @@ interface Progress {
 
 interface Owned extends Progress {
   readonly router: RouterId;
-  /** Counts up with each entry: what came before something is told by it. */
+  /** Increases with each entry; orders entries by their start. */
   readonly number: number;
 }
 
-/** How many requests a router answers for, and what they and their progress come to. */
+/** Number of requests a router owns, and a checksum of them and their progress. */
 export interface OwnedSum {
   readonly requests: number;
   readonly mix: bigint;
@@ -248,8 +247,8 @@ const NONE: OwnedSum = { requests: 0, mix: 0n };
 const BEGUN: Progress = { isPrefilling: true, outputBlocks: 0 };
 
 /**
- * Which router answers for each live request, and how far that is: whoever spoke of it last. Sums
- * by router let two see whether they count the same.
+ * Owner of each active request, and its progress. The router that last reported a request owns it.
+ * Sums per router let two routers check that they count the same requests.
  */
 export class OwnerBook {
   readonly #owners = new Map<string, Owned>();
@@ -259,7 +258,7 @@ export class OwnerBook {
   get requests(): number {
     return this.#owners.size;
   }
-  /** The number of the latest entry. */
+  /** Number of the latest entry. */
   get latest(): number {
     return this.#numbers;
   }
@@ -272,20 +271,20 @@ export class OwnerBook {
     return this.#owners.get(id) ?? BEGUN;
   }
 
-  /** A request that begins. */
+  /** Records a new request. */
   begin(id: string, router: RouterId): void {
     this.delete(id);
     this.#set(id, { router, number: ++this.#numbers, ...BEGUN });
   }
 
-  /** Progress only ever grows; the router is another where that one goes on with it. */
+  /** Records progress, which only increases. The reporting router becomes the owner. */
   advance(id: string, router: RouterId, to: Partial<Progress>): void {
     const owned = this.#owners.get(id);
     if (owned === undefined) return;
     const isPrefilling = owned.isPrefilling && (to.isPrefilling ?? true);
     const outputBlocks = Math.max(owned.outputBlocks, to.outputBlocks ?? 0);
     const number = owned.router === router ? owned.number : ++this.#numbers;
-    // Entries stand in the order of their numbers.
+    // Re-insert, so that entries stay in order of their numbers.
     if (number !== owned.number) this.delete(id);
     else this.#count(id, owned, -1);
     this.#set(id, { router, number, isPrefilling, outputBlocks });
@@ -302,7 +301,7 @@ export class OwnerBook {
     return this.#sums.get(router) ?? NONE;
   }
 
-  /** Ids of one router, the earliest entries first, with numbers in (after, upTo]. */
+  /** Yields the request ids of a router with numbers in (after, upTo], oldest first. */
   *idsOf(router: RouterId, after = 0, upTo = this.#numbers): Generator<[string, number]> {
     for (const [id, owned] of this.#owners) {
       if (owned.number > upTo) return;

@@ -7,7 +7,7 @@ import { Affinity, type Picked, pickLowest, pickSoftmax } from "./pick.ts";
 
 type DecidedBy = Explanation["decidedBy"];
 
-/** One pool's part of one decision. */
+/** One pool's part of a decision. */
 export interface Choice {
   readonly target: Target;
   readonly terms: CostTerms;
@@ -16,11 +16,11 @@ export interface Choice {
   readonly decidedBy: DecidedBy;
   readonly draw: number | null;
   readonly rules: CostRules;
-  /** By place among the selection's candidates. */
+  /** In the order of the selection's candidates. */
   readonly inputs: CostInputs;
 }
 
-/** Candidates and what is known of them, by place. */
+/** Candidates and their costs, in the same order. */
 interface Field {
   readonly mode: RouterMode;
   readonly temperature: number;
@@ -36,18 +36,18 @@ interface Decided {
   readonly decidedBy: DecidedBy;
 }
 
-/** What a pool counts. */
+/** Load terms that a pool counts. */
 export interface Tracking {
   readonly activeBlocks: boolean;
   readonly prefillTokens: boolean;
 }
 
-/** Picks one of the candidates, whatever the mode. */
+/** Chooses one of the candidates according to the mode. */
 export class Chooser {
   readonly #random: Random;
   readonly #settings: RouterSettings;
   readonly #affinity: Affinity;
-  /** Number of the target that was last in turn, by model and pool. */
+  /** Last target id of the round robin, by model and pool. */
   readonly #turns = new Map<string, number>();
 
   constructor(clock: Clock, random: Random, settings: RouterSettings) {
@@ -56,7 +56,7 @@ export class Chooser {
     this.#affinity = new Affinity(clock, settings.affinity);
   }
 
-  /** At least one candidate, with what costs are computed from. Changes nothing: see `settle`. */
+  /** Chooses among at least one candidate. Has no side effects; see `settle`. */
   choose(
     request: RouteRequest,
     promptTokens: number,
@@ -81,7 +81,7 @@ export class Chooser {
     return { target: candidates[place]!, terms, mode, temperature, decidedBy, draw, rules, inputs };
   }
 
-  /** The choice was carried out: the next turn is another's, and the session stays. */
+  /** Commits a choice: advances the round robin and records the session's worker. */
   settle(request: RouteRequest, pool: string, choice: Choice): void {
     if (choice.decidedBy === "round_robin") {
       this.#turns.set(turnOf(request, pool), choice.target.id);
@@ -117,7 +117,7 @@ export class Chooser {
     return `${pool} ${model} ${sessionId}`;
   }
 
-  /** With the worker that the session had, where it is a candidate and does not cost too much. */
+  /** Chooses the session's worker if it is a candidate and not too expensive. */
   #stay(session: string | null, { candidates, costs }: Field): Decided | null {
     const home = session === null ? null : this.#affinity.find(session);
     if (home === null) return null;

@@ -3,8 +3,8 @@ import type { CostTerms } from "../route.ts";
 import type { CostSettings } from "../settings.ts";
 
 /**
- * One candidate: tokens of the prompt it holds in each tier (device first, then what goes on from
- * there on host, then on disk), and its load.
+ * One candidate: its load, and prompt tokens held per tier (leading tokens on the device, the
+ * following ones on the host, then on disk).
  */
 export interface CostInput {
   readonly deviceTokens: number;
@@ -20,7 +20,9 @@ type Filled<T> = { -readonly [Key in keyof T]: T[Key] };
 
 const WORDS = 7;
 
-/** Those of all candidates, by place: 28 bytes each, so that thousands of decisions can be kept. */
+/**
+ * Inputs of all candidates in columns, 28 bytes each, so that thousands of decisions can be kept.
+ */
 export class CostInputs {
   readonly count: number;
   readonly #words: Uint32Array;
@@ -42,7 +44,7 @@ export class CostInputs {
     words[from + 6] = input.activeRequests;
   }
 
-  /** `into`: written and handed back, where one is given. */
+  /** Writes to `into`, if given, and returns it. */
   at(place: number, into: Filled<CostInput> = emptyInput()): Filled<CostInput> {
     const words = this.#words;
     const from = place * WORDS;
@@ -77,30 +79,33 @@ export function emptyInput(): Filled<CostInput> {
   };
 }
 
-/** What a cost is computed from, beside the candidate itself: the same for all candidates. */
+/** Inputs of the cost that are the same for all candidates. */
 export interface CostRules {
   readonly cost: CostSettings;
   readonly blockTokens: number;
   readonly trackActiveBlocks: boolean;
   readonly trackPrefillTokens: boolean;
   readonly promptTokens: number;
-  /** The least of the candidates' active prefill tokens. */
+  /** Minimum of the candidates' active prefill tokens. */
   readonly minPrefillTokens: number;
 }
 
-/** Credits of the tiers below the device where the cost has no settings of its own (Dynamo's). */
+/**
+ * Credits of the tiers below the device for cost formulas without settings of their own (Dynamo's
+ * values).
+ */
 const HOST_CREDIT = 0.75;
 const DISK_CREDIT = 0.25;
 
 /**
- * The cost of sending a prompt to a candidate: lower is better. The formulas are those of
- * docs/router.md: `credits` is Dynamo's of 2026, `classic` its older one.
+ * Cost of routing a prompt to a candidate; lower is better. docs/router.md has the formulas:
+ * `credits` is Dynamo's of 2026, `classic` its older one.
  */
 export function costOf(input: CostInput, rules: CostRules): CostTerms {
   return fillTerms(emptyTerms(), input, rules);
 }
 
-/** Of every candidate, without making its terms. */
+/** Costs of all candidates, without allocating their terms. */
 export function costsOf(inputs: CostInputs, rules: CostRules): number[] {
   const [input, terms] = [inputs.at(0), emptyTerms()];
   const costs = new Array<number>(inputs.count);
@@ -158,28 +163,28 @@ function fillTerms(terms: Filled<CostTerms>, input: CostInput, rules: CostRules)
   return terms;
 }
 
-/** Of one request alone: how much what a worker holds counts. */
+/** Applies a request's weight of cached blocks. */
 export function withOverlapWeight(cost: CostSettings, weight: number | undefined): CostSettings {
   if (weight === undefined) return cost;
   if (cost.kind === "classic") return { ...cost, overlapScoreWeight: weight };
   return { ...cost, overlapCredit: weight };
 }
 
-/** Tokens that a candidate would have to compute. */
+/** Tokens that the candidate would have to compute. */
 export function uncachedTokens(terms: CostTerms, promptTokens: number): number {
   return promptTokens - Math.min(terms.cachedTokens, promptTokens);
 }
 
 /**
- * How far into one prompt each target's tiers reach, in tokens from its start, put together from
- * several looks: other key spaces, other block sizes, predictions. By number of the target.
+ * Prompt tokens covered by each target's tiers, counted from the start of the prompt. Combines
+ * several lookups: key spaces, block sizes, predictions. Indexed by target id.
  */
 export class HeldTokens {
   #device = new Uint32Array(64);
   #host = new Uint32Array(64);
   #disk = new Uint32Array(64);
 
-  /** Forgets all, for targets numbered below `width`. */
+  /** Clears all counts, for target ids below `width`. */
   start(width: number): void {
     if (width > this.#device.length) {
       const slots = 2 ** Math.ceil(Math.log2(width));
@@ -206,7 +211,7 @@ export class HeldTokens {
     }
   }
 
-  /** Leading blocks on the device, by number of the target. */
+  /** Adds leading blocks on the device, by target id. */
   addDevice(blocks: Uint32Array, blockTokens: number): void {
     for (let target = 0; target < blocks.length; target++) {
       if (blocks[target]! > 0) this.#raise(this.#device, target, blocks[target]! * blockTokens);
@@ -217,17 +222,17 @@ export class HeldTokens {
     return this.#device[target]!;
   }
 
-  /** Beyond what the device has. */
+  /** Tokens in host memory beyond those on the device. */
   hostOf(target: number): number {
     return Math.max(0, this.#host[target]! - this.#device[target]!);
   }
 
-  /** Beyond what device and host have. */
+  /** Tokens on disk beyond those on device and host. */
   diskOf(target: number): number {
     return Math.max(0, this.#disk[target]! - Math.max(this.#host[target]!, this.#device[target]!));
   }
 
-  /** Behind the last target there is somebody's number that the table does not know: left out. */
+  /** The index may return ids that are no longer in the table; they are ignored. */
   #raise(column: Uint32Array, target: number, tokens: number): void {
     if (tokens > (column[target] ?? tokens)) column[target] = tokens;
   }

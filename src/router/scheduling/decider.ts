@@ -17,19 +17,19 @@ import {
   wishOf,
 } from "./selection.ts";
 
-/** A request under way to its decision. */
+/** A request waiting for its decision. */
 export interface Pending {
   readonly request: RouteRequest;
   readonly prompt: Prompt;
 }
 
-/** What a decision comes to, before anything is remembered of it. */
+/** Result of a decision before it is committed. */
 type Verdict =
   | {
       readonly kind: "chosen";
       readonly selection: Selection;
       readonly choice: Choice;
-      /** Who prefills, where that is apart. */
+      /** Choice in the prefill pool, if there is one. */
       readonly prefill: Choice | null;
       readonly exactTokens: number;
     }
@@ -42,7 +42,7 @@ interface DeciderParts extends MeasureParts {
   readonly thresholds: Thresholds;
 }
 
-/** Workers of one pool share nothing with the other: neither turns nor sessions. */
+/** The pools are independent: each has its own round robin and session affinity. */
 export type Pool = "prefill" | "decode";
 
 const ROLES: Readonly<Record<Pool, readonly WorkerRole[]>> = {
@@ -50,12 +50,12 @@ const ROLES: Readonly<Record<Pool, readonly WorkerRole[]>> = {
   decode: DECODE_ROLES,
 };
 
-/** Which pool answers for a request: `decode` also serves whole requests. */
+/** Pool that serves a request. `decode` also serves whole requests. */
 export function poolOf({ phase }: RouteRequest): Pool {
   return phase === "prefill" ? "prefill" : "decode";
 }
 
-/** Finds the worker for a request; only `settle` changes anything. */
+/** Decides which worker serves a request. Only `settle` changes state. */
 export class Decider {
   readonly #parts: DeciderParts;
   readonly #measures: Measures;
@@ -136,12 +136,16 @@ export class Decider {
     const { trackActiveBlocks, trackPrefillTokens } = this.#parts.settings;
     return {
       activeBlocks: trackActiveBlocks && pool === "decode",
-      // Where another worker prefills, what this one holds and would compute counts for nothing.
+      // If another worker does the prefill, cached and uncached prompt tokens of this one do not
+      // count.
       prefillTokens: trackPrefillTokens && !isApart,
     };
   }
 
-  /** Null: no live worker is there for it, or none has room; then the other pool does both. */
+  /**
+   * Returns null if the prefill pool has no live worker or no capacity; the decode worker then does
+   * both.
+   */
   #choosePrefill(pending: Pending): Choice | null {
     const request = { ...pending.request, overrides: ofPrefill(pending.request.overrides) };
     const selection = this.select(request, "prefill");
@@ -160,7 +164,7 @@ export class Decider {
   }
 }
 
-/** Names of workers are those of the pool that decodes; who is excluded is out of both. */
+/** Named workers refer to the decode pool; excluded workers are excluded from both pools. */
 function ofPrefill({ mode, worker, rank, allowed, ...kept }: RouteOverrides = {}): RouteOverrides {
   return mode === undefined || mode === "direct" ? { ...kept, mode: "kv" } : { ...kept, mode };
 }
@@ -173,14 +177,17 @@ interface MeasureParts {
   readonly predicted: PredictedPrefixes | null;
 }
 
-/** What all targets have of one prompt, and what it would add there: good until the next `take`. */
+/**
+ * Tokens held by all targets for one prompt, and the blocks it would add. Valid until the next
+ * `take`.
+ */
 class Measures {
   readonly #parts: MeasureParts;
   readonly #held = new HeldTokens();
   #additional = new Uint32Array(0);
   #predicted = new Uint32Array(0);
   #promptTokens = 0;
-  /** Tokens up to where the index was exact. */
+  /** Tokens up to which the index is exact. */
   #exactTokens = 0;
 
   constructor(parts: MeasureParts) {
@@ -215,7 +222,7 @@ class Measures {
     for (let place = 0; place < targets.length; place++) {
       const { id } = targets[place]!;
       const { activePrefillTokens, activeBlocks, activeRequests } = load.of(id);
-      // No more than there is, should a prompt say that it is shorter than its hashes.
+      // Clamp: a prompt may claim fewer tokens than its hashes cover.
       const device = Math.min(this.#held.deviceOf(id), this.#promptTokens);
       const host = Math.min(this.#held.hostOf(id), this.#promptTokens - device);
       input.deviceTokens = device;

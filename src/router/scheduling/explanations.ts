@@ -6,7 +6,7 @@ import { costOf } from "./cost.ts";
 import { sharedByLowest, softmax } from "./pick.ts";
 import type { Selection } from "./selection.ts";
 
-/** A decision as it is kept: small, and worked out when somebody asks. */
+/** Compact record of a decision. The explanation is computed on request. */
 interface DecisionRecord {
   readonly requestId: string;
   readonly wallMs: number;
@@ -17,7 +17,7 @@ interface DecisionRecord {
   readonly exactTokens: number;
   readonly queuedMs: number;
   readonly selection: Selection;
-  /** Null: nobody was chosen. */
+  /** Null: no worker was chosen. */
   readonly choice: Choice | null;
 }
 
@@ -27,10 +27,10 @@ interface Kept {
 }
 
 const ACTIONS_MAX = 32;
-/** Candidates of all that are kept, 28 bytes each. */
+/** Maximum candidates in all kept records, 28 bytes each. */
 const ROWS_MAX = 2 ** 19;
 
-/** The latest decisions, by request. */
+/** The most recent decisions, by request id. */
 export class Explanations {
   readonly #max: number;
   readonly #kept = new Map<string, Kept>();

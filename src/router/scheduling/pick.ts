@@ -1,17 +1,17 @@
 import type { Clock, WorkerId } from "../../core/index.ts";
 import type { AffinitySettings } from "../settings.ts";
 
-/** Of the candidates, by place. `draw` is the number drawn, in [0, 1); null where none was. */
+/** Index of the chosen candidate. `draw` is the random number in [0, 1), null if none was drawn. */
 export interface Picked {
   readonly place: number;
   readonly draw: number | null;
-  /** How many were as good as it. */
+  /** Number of candidates with the same cost. */
   readonly equals: number;
 }
 
 /**
- * The lowest; among equals each with the same chance, by a reservoir of one that is fed by a single
- * draw: the k-th equal replaces the one before with chance 1/k.
+ * Picks the lowest cost. Equal candidates have equal probability: a reservoir of size one, fed by a
+ * single draw, in which the k-th equal candidate replaces the current one with probability 1/k.
  */
 export function pickLowest(costs: readonly number[], draw: () => number): Picked {
   let [place, equals] = [0, 1];
@@ -28,14 +28,14 @@ export function pickLowest(costs: readonly number[], draw: () => number): Picked
   for (let at = place + 1, seen = 1; at < costs.length; at++) {
     if (costs[at] !== lowest) continue;
     seen++;
-    // What is left of the draw is uniform again, whichever way it went.
+    // The remainder of the draw is uniform again in either case.
     if (left * seen < 1) [place, left] = [at, left * seen];
     else left = (left * seen - 1) / (seen - 1);
   }
   return { place, draw: drawn, equals };
 }
 
-/** Chances of softmax: p ∝ exp(−(cost − min) / ((max − min) · temperature)). */
+/** Softmax probabilities: p ∝ exp(−(cost − min) / ((max − min) · temperature)). */
 export function softmax(costs: readonly number[], temperature: number): number[] {
   const [min, max] = extremes(costs);
   const range = (max - min) * temperature;
@@ -57,7 +57,7 @@ export function pickSoftmax(
   return { place, draw: drawn, equals: 1 };
 }
 
-/** Chances at temperature 0: shared by the lowest. */
+/** Probabilities at temperature 0: shared equally by the lowest costs. */
 export function sharedByLowest(costs: readonly number[]): number[] {
   const [min] = extremes(costs);
   const equals = costs.filter((cost) => cost === min).length;
@@ -79,10 +79,10 @@ interface Place {
   readonly untilMs: number;
 }
 
-/** Longer names of sessions are not remembered. */
+/** Longer session ids are not recorded. */
 const NAME_MAX = 512;
 
-/** Where each session went last; those not heard of for the longest are forgotten first. */
+/** Latest worker of each session. The least recently used sessions are evicted first. */
 export class Affinity {
   readonly #clock: Clock;
   readonly #settings: AffinitySettings;

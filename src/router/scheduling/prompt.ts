@@ -4,24 +4,24 @@ import { blocksOfTokens, keyHashes, type Native, sequenceHashes } from "../../na
 import type { KeySpace } from "../../observability/activity/index.ts";
 import type { RouteRequest } from "../route.ts";
 
-/** A prompt under the names that it goes by in one key space. */
+/** A prompt's hashes in one key space. */
 interface Lookup {
   readonly hashes: BigUint64Array;
   readonly blockTokens: number;
 }
 
-/** All that is computed from a prompt, once, however long it waits. */
+/** Everything derived from a prompt. Computed once, even if the request waits. */
 export interface Prompt {
   readonly tokens: number;
-  /** What load and prediction know it by: the same whatever its workers' key spaces are. */
+  /** Hashes used by load and prediction, independent of the workers' key spaces. */
   readonly own: Lookup;
   readonly lookups: readonly Lookup[];
 }
 
-/** More are not looked up. */
+/** Maximum key spaces looked up. */
 const SPACES_MAX = 4;
 
-/** `spaces`: those of the model's workers; `blockTokens`: of the settings. */
+/** `spaces`: key spaces of the model's workers. `blockTokens`: from the settings. */
 export function promptOf(
   hasher: PromptHasher,
   request: RouteRequest,
@@ -45,7 +45,7 @@ export function promptOf(
       const hashes = isOwn ? own.hashes : hasher.tokens(tokens, space.blockTokens, salt);
       lookups.push(isOwn ? own : { hashes, blockTokens: space.blockTokens });
     } else if (space.chain !== undefined) {
-      // The path of an adapter is a part of its chain keys, and not known here.
+      // Chain keys depend on the adapter's path, which is not known here.
       if (loraName) continue;
       const known = chained.get(space.blockTokens);
       const hash = known ?? hasher.chained(tokens, space.blockTokens, cacheSalt);
@@ -60,7 +60,7 @@ export function promptOf(
   return { tokens: tokens.length, own, lookups };
 }
 
-/** A namespace is of one model or LoRA and of one salt; which salt, its key does not tell. */
+/** A namespace covers one model or LoRA and one salt, but its key does not reveal which salt. */
 function isInNamespace(
   space: KeySpace,
   loraName: string | undefined,
@@ -69,7 +69,10 @@ function isInNamespace(
   return !cacheSalt && (!loraName || space.model === loraName);
 }
 
-/** Different ones, in a fixed order: engines' own first; where there is none, theirs is assumed. */
+/**
+ * Distinct key spaces in a fixed order, engine key spaces first. If there is none, the engine key
+ * space is assumed.
+ */
 export function distinctSpaces(
   all: Iterable<KeySpace>,
   model: string,
@@ -87,13 +90,16 @@ function nameOf(space: KeySpace): string {
   return `1 ${space.blockTokens} ${space.model} ${space.namespaceKey.toHex()}`;
 }
 
-/** Sequence hashes of a prompt's full blocks, in either key space; the arrays are the caller's. */
+/**
+ * Computes sequence hashes of a prompt's full blocks in either key space. The caller owns the
+ * returned arrays.
+ */
 export interface PromptHasher {
   tokens(tokens: Uint32Array, blockTokens: number, salt: bigint): BigUint64Array;
   blocks(tokens: Uint32Array, blockTokens: number, namespaceKey: Uint8Array): BigUint64Array;
   /**
-   * Of namespaces whose blocks are named by chain keys: for each namespace its hashes, or null if
-   * the chain is not known. Chain keys are computed once for all of them.
+   * Hashes for namespaces whose blocks are named by chain keys: one array per namespace, or null if
+   * its chain is unknown. Chain keys are computed once for all namespaces.
    */
   chained(
     tokens: Uint32Array,
@@ -106,7 +112,7 @@ const KEY_BYTES = 32;
 
 const SEED = 1_337n;
 
-/** Seed of a block's own hash, as Dynamo has it: LoRA and salt make other prefixes of one text. */
+/** Seed of a block's own hash, as in Dynamo: LoRA name and salt give one text distinct prefixes. */
 export function tokenSalt(loraName: string | undefined, cacheSalt: string | undefined): bigint {
   const lora = loraName ? Bun.hash.xxHash3(loraName, 0n) : 0n;
   const salt = cacheSalt ? Bun.hash.xxHash3(cacheSalt, 1n) : 0n;
@@ -138,7 +144,7 @@ export function createPromptHasher(native: Native): PromptHasher {
   };
 }
 
-/** The first eight bytes of each key, little endian. */
+/** The first eight bytes of each key, little-endian. */
 function firstWords(keys: Uint8Array): BigUint64Array {
   const view = new DataView(keys.buffer, keys.byteOffset, keys.byteLength);
   return BigUint64Array.from({ length: keys.length / KEY_BYTES }, (_, i) =>

@@ -41,14 +41,14 @@ const SWEEP_MS = 1_000;
 const NO_HASHES = new BigUint64Array(0);
 
 /**
- * The router over its parts, which the caller keeps and ends. Targets that leave the table are
- * forgotten by load, index and predictions before their number is used again.
+ * Creates a router over parts that the caller owns. Targets that leave the table are removed from
+ * load, index and predictions before their id is reused.
  */
 export function createRouter(parts: RouterParts): Router & Disposable {
   return new CoreRouter(parts);
 }
 
-/** Under which id the load knows the prefill of a request whose decoding is elsewhere. */
+/** Load id of a request's prefill if another worker decodes it. */
 export function prefillId(requestId: string): string {
   return `${requestId}\u0000prefill`;
 }
@@ -92,7 +92,7 @@ class CoreRouter implements Router, Disposable {
     const pending = this.#prepare(request);
     const attempt = this.#attempt(pending, 0);
     if (attempt.kind !== "wait") return attempt;
-    // A question takes no place in the queue.
+    // Queries are not queued.
     if (request.requestId === undefined) return busy("all workers are busy");
     const wait = this.#queue.wait(pending, request.priority ?? 0, signal);
     return wait ?? this.#refuse(pending, attempt.selection, 0, "all are busy, the queue is full");
@@ -165,21 +165,21 @@ class CoreRouter implements Router, Disposable {
     return { [Symbol.dispose]: () => this.#observers.delete(observer) };
   }
 
-  /** Whoever waits is answered `busy`. */
+  /** Waiting requests end with `busy`. */
   [Symbol.dispose](): void {
     for (const end of this.#ends.splice(0)) end[Symbol.dispose]();
   }
 
   #prepare(request: RouteRequest): Pending {
     this.#expire();
-    // Whoever asks again is not in its own way.
+    // A request id that is routed again must not compete with its own earlier load.
     if (request.requestId !== undefined) this.free(request.requestId);
     const { blockTokens } = this.#parts.settings;
     const spaces = this.#spaces.of(request.model);
     return { request, prompt: promptOf(this.#hasher, request, spaces, blockTokens) };
   }
 
-  /** Decides now, or tells that all are busy. */
+  /** Decides now, or reports that all workers are busy. */
   #attempt(
     pending: Pending,
     queuedMs: number,
@@ -257,7 +257,7 @@ class CoreRouter implements Router, Disposable {
     return this.#refuse(pending, selection, waitedMs, why);
   }
 
-  /** Something was freed: those that wait try again, not within each other. */
+  /** Retries waiting requests after load was freed. Not reentrant. */
   #serveQueue(): void {
     this.#isQueueDue = true;
     if (this.#isServing) return;
@@ -271,7 +271,7 @@ class CoreRouter implements Router, Disposable {
 
   #serveOnce(): void {
     const now = this.#parts.clock.monotonicMs();
-    /** Pools in which nobody has room: others that wait for one need not be looked at. */
+    /** Pools found full in this pass: skip later requests for the same pool. */
     const full = new Set<string>();
     this.#queue.serve(({ item, sinceMs }) => {
       const { request } = item;
@@ -310,7 +310,7 @@ class CoreRouter implements Router, Disposable {
     this.#tellFreed(ended, "worker_left");
   }
 
-  /** A prefill apart is told of by its request alone. */
+  /** Prefill entries are reported as part of their request. */
   #tellFreed(ids: readonly string[], why: EndReason): void {
     for (const id of ids) {
       if (id.endsWith(prefillId(""))) continue;
@@ -326,7 +326,7 @@ function predictedFor({ clock, random, settings }: RouterParts): PredictedPrefix
   return new PredictedPrefixes({ clock, ttlMs, blocksMax, pruneRatio, seed: random.u32() });
 }
 
-/** Whether any worker of the pool would do. */
+/** True if the overrides do not restrict the workers. */
 function isAnyone({ worker, rank, allowed, excluded }: RouteOverrides = {}): boolean {
   return [worker, rank, allowed, excluded].every((wish) => wish === undefined);
 }
@@ -335,7 +335,7 @@ function busy(why: string): RouteOutcome {
   return { kind: "busy", why };
 }
 
-/** The key spaces of each model's workers, worked out anew when workers change. */
+/** Key spaces of each model's workers, recomputed when workers change. */
 class ModelSpaces implements Disposable {
   readonly #table: WorkerTable;
   readonly #blockTokens: number;
@@ -354,7 +354,7 @@ class ModelSpaces implements Disposable {
     const targets = this.#table.targets.filter((target) => target.model === model);
     const all = targets.flatMap(({ spaces }) => spaces);
     const spaces = distinctSpaces(all, model, this.#blockTokens);
-    // Names of models that nobody serves come from outside: they are not kept.
+    // Names of unknown models are client input and are not cached.
     if (targets.length > 0) this.#byModel.set(model, spaces);
     return spaces;
   }
@@ -371,17 +371,17 @@ const STORAGE_TIERS: Readonly<Record<ResidencyTier, string>> = {
 };
 
 /**
- * All runs, target by target, each of them read at once: whoever reads this may take its time, and
- * the index goes on changing meanwhile.
+ * Yields all runs, one target at a time. Each target is read at once, so the consumer may be slow
+ * while the index changes.
  */
 function* runsByTarget(index: PrefixIndex, table: WorkerTable): Generator<HeldRun> {
   for (const { id } of table.targets) yield* [...index.dump(id)];
 }
 
 /**
- * Runs of the index as Dynamo's RouterEvents, one JSON document each, 64-bit integers exact. A
- * block's own hash (`tokens_hash`) is not kept by the index: null, but for the first block of a
- * prompt, where both are the same.
+ * Encodes runs as Dynamo RouterEvents, one JSON document each, with exact 64-bit integers. The
+ * index does not keep a block's own hash (`tokens_hash`): it is null except for a prompt's first
+ * block, where both hashes are equal.
  */
 function* dumpEvents(runs: Iterable<HeldRun>, table: WorkerTable): Generator<string> {
   const nextId = new Map<number, number>();

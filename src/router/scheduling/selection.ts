@@ -3,7 +3,7 @@ import type { TargetLoad } from "../active-load.ts";
 import type { BusyThresholds, FilterReason, RouteOverrides } from "../route.ts";
 import type { Target, WorkerRole } from "../workers.ts";
 
-/** Whom a request may go to, as asked for. */
+/** Constraints on the workers of a request. */
 export interface Wish {
   readonly model: string;
   readonly roles: readonly WorkerRole[];
@@ -11,17 +11,17 @@ export interface Wish {
   readonly rank: number | undefined;
   readonly allowed: readonly WorkerId[] | undefined;
   readonly excluded: readonly WorkerId[] | undefined;
-  /** Named by whoever asks: then it is taken though it is stale or busy. */
+  /** The client named this worker: it is eligible even if stale or busy. */
   readonly isDirect: boolean;
 }
 
 export interface Selection {
-  /** All targets, as the table had them. */
+  /** All targets of the table at selection time. */
   readonly targets: readonly Target[];
-  /** By place in `targets`; null: a candidate. */
+  /** Parallel to `targets`; null marks a candidate. */
   readonly reasons: readonly (FilterReason | null)[];
   readonly candidates: readonly Target[];
-  /** There are workers, all busy. */
+  /** Candidates exist, but all are busy. */
   readonly isBusy: boolean;
 }
 
@@ -39,11 +39,11 @@ export function wishOf(
 }
 
 /**
- * Sorts all targets into candidates and those that are not, each with its reason. What does not
- * depend on load is kept from request to request, as long as no worker changes.
+ * Splits all targets into candidates and excluded targets, each with its reason. The part that does
+ * not depend on load is cached until a worker changes.
  */
 export class Selector {
-  /** By model and pool, of models that somebody serves. */
+  /** By model and pool; only models with at least one worker. */
   readonly #kept = new Map<string, Selection>();
   #targets: readonly Target[] = [];
 
@@ -83,12 +83,12 @@ function isForAll({ worker, rank, allowed, excluded }: Wish): boolean {
   return [worker, rank, allowed, excluded].every((each) => each === undefined);
 }
 
-/** Who could serve it, whatever they are at work on. */
+/** Targets that can serve the request, regardless of load. */
 function servedBy(targets: readonly Target[], wish: Wish): Selection {
   const reasons = targets.map((target) => staticReason(target, wish));
   const served = targets.filter((_, at) => reasons[at] === null);
   const live = served.filter(({ state }) => state === "live");
-  // Stale ones serve only where nobody else is left.
+  // Stale targets are eligible only if no live one is left.
   if (live.length === 0) return { targets, reasons, candidates: served, isBusy: false };
   for (const [at, { state }] of targets.entries()) {
     if (reasons[at] === null && state === "stale") reasons[at] = "stale";
@@ -113,7 +113,7 @@ function isOff(thresholds: BusyThresholds): boolean {
   return blocks === null && tokens === null && frac === null;
 }
 
-/** A worker is busy when all its ranks are (as Dynamo has it). */
+/** A worker is busy only if all its ranks are (as in Dynamo). */
 function busyTargets(
   candidates: readonly Target[],
   thresholds: BusyThresholds,
@@ -151,7 +151,7 @@ function busyReason(
   return isOver ? "busy_prefill" : null;
 }
 
-/** When a worker counts as busy: what the settings say, or what was set since for one model. */
+/** Busy thresholds: the settings, or the values set at run time for one model. */
 export class Thresholds {
   readonly #initial: BusyThresholds;
   readonly #byModel = new Map<string, BusyThresholds>();
@@ -164,7 +164,7 @@ export class Thresholds {
     return this.#byModel.get(model) ?? this.#initial;
   }
 
-  /** What is left out stays; null switches it off. */
+  /** Absent members are unchanged; null disables a threshold. */
   set(model: string, changed: Partial<BusyThresholds>): void {
     const before = this.of(model);
     const {

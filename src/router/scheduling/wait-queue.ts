@@ -13,8 +13,8 @@ interface Entry<Item, Result> extends Waiting<Item> {
 }
 
 /**
- * Requests that wait for a worker: larger priorities first, then the earlier one. Never more than
- * `requestsMax`, none longer than `waitMs`.
+ * Requests waiting for a worker: highest priority first, then first come, first served. At most
+ * `requestsMax` requests, each for at most `waitMs`.
  */
 export class WaitQueue<Item, Result> implements Disposable {
   readonly #clock: Clock;
@@ -22,7 +22,7 @@ export class WaitQueue<Item, Result> implements Disposable {
   readonly #giveUp: (item: Item, waitedMs: number) => Result;
   readonly #entries: Entry<Item, Result>[] = [];
 
-  /** `giveUp` answers whoever waited too long. */
+  /** `giveUp` supplies the result of requests that time out. */
   constructor(
     clock: Clock,
     settings: QueueSettings,
@@ -37,7 +37,7 @@ export class WaitQueue<Item, Result> implements Disposable {
     return this.#entries.length;
   }
 
-  /** Null: there is no room. The promise rejects with ABORTED once the signal fires. */
+  /** Returns null if the queue is full. The promise rejects with ABORTED when the signal fires. */
   wait(item: Item, priority: number, signal: AbortSignal | undefined): Promise<Result> | null {
     const { requestsMax, waitMs } = this.#settings;
     if (this.#entries.length >= requestsMax || waitMs <= 0) return null;
@@ -64,7 +64,7 @@ export class WaitQueue<Item, Result> implements Disposable {
     });
   }
 
-  /** Offers each waiting one, the first first; null leaves it waiting. */
+  /** Offers each waiting request, in order. An offer that returns null leaves it waiting. */
   serve(offer: (waiting: Waiting<Item>) => Result | null): void {
     for (const entry of [...this.#entries]) {
       if (entry.timer === null) continue;
@@ -75,7 +75,7 @@ export class WaitQueue<Item, Result> implements Disposable {
     }
   }
 
-  /** Answers all that wait. */
+  /** Ends all waiting requests. */
   [Symbol.dispose](): void {
     for (const entry of [...this.#entries]) this.#end(entry);
   }
