@@ -64,9 +64,9 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
     access,
     ...{ connectionsMax, bodyBudgetBytes, bodyTimeoutMs, flushByGet, native: options.native },
     onFault: (path, thrown) =>
-      logger.error("a request to the API failed", { path, reason: String(thrown) }),
+      logger.error("API request failed", { path, reason: String(thrown) }),
     onRefused: ({ code, address, count }) =>
-      logger.warn("callers of the API were not let in", { code, address, count }),
+      logger.warn("API callers rejected", { code, address, count }),
   });
   agent.metrics.observeApi(() => api.refusals());
   for (const line of openDoors(agent.config)) logger.warn(line);
@@ -87,7 +87,7 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
       try {
         warn(await reload());
       } catch (error) {
-        logger.error(`the tokens were not reloaded: ${messageOf(error)}`);
+        logger.error(`token reload failed: ${messageOf(error)}`);
       }
     },
   };
@@ -98,10 +98,10 @@ function openDoors({ api, nats }: Config): string[] {
   const isOpen = (api.tokenFile ?? api.tokensFile ?? api.tlsClientCaFile) === null;
   const lines: string[] = [];
   if (isOpen && api.loopbackRole === "purge") {
-    lines.push("api.loopback_role is purge: every process of this host may remove blocks");
+    lines.push("api.loopback_role is purge: every process on this host can remove blocks");
   }
   if (nats.url !== null && nats.role === "purge") {
-    lines.push("nats.role is purge: whoever may publish commands may remove blocks");
+    lines.push("nats.role is purge: every client that can publish commands can remove blocks");
   }
   return lines;
 }
@@ -207,7 +207,7 @@ function sessionsOf(agent: Agent, after: number, limit: number): SessionsReport 
 function sessionOf({ namespaces }: Agent, info: SessionInfo): SessionReport {
   const { namespace, session, idleMs, state } = info;
   const key = namespaces.keyOf(namespace);
-  assert(key !== null, "a session's namespace was greeted");
+  assert(key !== null, "a session's namespace has a key");
   return {
     id: session.toString(),
     namespace: key.toHex(),
@@ -242,13 +242,13 @@ async function openApiSocket(
     const caller = callerOfPeer(peer, group, socketRole);
     if (caller === null) {
       const { pid, uid, gid } = peer;
-      logger.warn("a caller of the API socket was not let in", { pid, uid, gid });
+      logger.warn("API socket caller rejected", { pid, uid, gid });
       return null;
     }
     return { caller, uid: peer.uid, isOwner: isOwner(peer) };
   };
   const onFault = (of: string, thrown: unknown) =>
-    logger.error("a request to the API failed", { path: of, reason: String(thrown) });
+    logger.error("API request failed", { path: of, reason: String(thrown) });
   const listen = () => serveUnix({ fetch: api.fetch, callerOf, clock: systemClock, path, onFault });
   const server = await takeSocketPath(path, listen, "api.socket");
   chmodSync(path, MODE);

@@ -199,7 +199,7 @@ function filesIn(folder: string): string[] {
       .map(({ name }) => join(folder, name));
   } catch (cause) {
     const message = `namespaces.key_dir ${folder} cannot be read: ${messageOf(cause)}`;
-    const fix = "make the folder readable for the user the agent runs as";
+    const fix = "make the folder readable for the agent's user";
     throw new HearthError("CONFIG_INVALID", message, { cause, fix });
   }
 }
@@ -212,7 +212,7 @@ function readSecret(path: string): Uint8Array {
   try {
     fd = openSync(path, "r");
   } catch (cause) {
-    const fix = "make the agent's user its owner, or take it out of namespaces.key_dir";
+    const fix = "make the agent's user its owner, or remove it from namespaces.key_dir";
     throw refuse(`cannot be read: ${messageOf(cause)}`, fix, cause);
   }
   try {
@@ -228,7 +228,7 @@ function readSecret(path: string): Uint8Array {
     }
     const found = text === null ? size : secret.length;
     const what = `has ${found} bytes, not ${SECRET_BYTES_MIN} to ${SECRET_BYTES_MAX}`;
-    throw refuse(what, 'make one with "openssl rand -hex 32"');
+    throw refuse(what, 'create one with "openssl rand -hex 32"');
   } finally {
     closeSync(fd);
   }
@@ -254,11 +254,11 @@ export function placeArena(region: Region, options: PlaceOptions): readonly Aren
   if (!isNew || parts.length === 0) return parts;
   for (const { offset, bytes, node } of parts) {
     if (region.preferNode(offset, bytes, node)) continue;
-    logger.warn("the kernel places no memory by node", { node });
+    logger.warn("the kernel does not support NUMA placement", { node });
     return [];
   }
   const of = parts.map(({ node }) => node).join(" ");
-  logger.info("RAM is divided among the nodes of devices", { nodes: of });
+  logger.info("RAM distributed over the NUMA nodes of devices", { nodes: of });
   return parts;
 }
 
@@ -281,7 +281,7 @@ export function watchArena(
   return clock.every(LOOK_MS, () => {
     const missing = region.state().populatedBytes - fstatSync(region.fd).blocks * BLOCK_BYTES;
     if (missing <= 0) return;
-    const details = `${missing} bytes of the arena have no memory`;
+    const details = `${missing} bytes of the arena are not backed by memory`;
     health.raise("KV_RAM_HOLES", details, { forMs: RAISED_MS });
   });
 }

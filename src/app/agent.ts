@@ -185,10 +185,10 @@ export class Agent {
     agent.#ground.growth.wasThere();
     agent.#handed = record.holds;
     if (config.kv.ramHandover && adoptRam(agent.store, agent.namespaces, record)) {
-      logger.info("RAM of the process before is taken over", { blocks: record.count });
+      logger.info("RAM of the previous process taken over", { blocks: record.count });
       return agent;
     }
-    logger.warn("RAM of the process before is dropped", { why: "it does not fit this agent" });
+    logger.warn("RAM of the previous process dropped", { why: "it does not match this agent's configuration" });
     await agent.#stopParts();
     return null;
   }
@@ -254,7 +254,7 @@ export class Agent {
 
   /** Pins, leases and commands. Available once the agent serves. */
   get control(): ControlRoom {
-    assert(this.#control !== null, "an agent that serves takes commands");
+    assert(this.#control !== null, "a serving agent has a control service");
     return this.#control;
   }
 
@@ -277,7 +277,7 @@ export class Agent {
     const seconds = Number(((clock.monotonicMs() - this.startedMs) / 1_000).toFixed(3));
     const page = this.#ground.region.pageBytes;
     if (config.kv.hugePages === "try" && page === SMALL_PAGE) {
-      logger.info("no huge pages were to be had: see hearth doctor", { page });
+      logger.info("huge pages unavailable, see hearth doctor", { page });
     }
     logger.info("arena complete", { bytes: ready, locked: lockedBytes, page, seconds });
     service.status(`serving, ${formatBytes(ready)} of RAM`);
@@ -288,7 +288,7 @@ export class Agent {
     const { logger } = this.#parts;
     const { changed, needsRestart, effective } = diffReload(this.#config, next);
     for (const { key, from, to } of needsRestart) {
-      logger.warn("a changed key needs a restart and is left as it was", { key, from, to });
+      logger.warn("configuration key needs a restart, keeping its old value", { key, from, to });
     }
     this.#config = effective;
     const { kv, log } = effective;
@@ -374,7 +374,7 @@ export class Agent {
     const copying = new UnderWay();
     const quiet = copying
       .run(Promise.resolve(this.devices[Symbol.asyncDispose]()))
-      .catch((why) => this.#parts.logger.error(`devices could not be closed: ${messageOf(why)}`));
+      .catch((why) => this.#parts.logger.error(`closing devices failed: ${messageOf(why)}`));
     await copying.over(this.#parts.clock, DEVICES_STOP_MS);
     if (this.#state === "draining" && this.#config.kv.ramHandover) {
       // Do not hand over slots that an engine still reads or a device still writes: the next
@@ -400,7 +400,7 @@ export class Agent {
       this.#ground.region[Symbol.dispose]();
     } catch (error) {
       if (!(error instanceof HearthError)) throw error;
-      this.#parts.logger.error(`the arena could not be closed: ${messageOf(error)}`);
+      this.#parts.logger.error(`closing the arena failed: ${messageOf(error)}`);
     }
   }
 }

@@ -160,13 +160,13 @@ export class ControlRoom implements AsyncDisposable {
     const { logger } = this.#parts;
     const isUnheard = ledger !== null && handed !== null && handed.holds.length > 0;
     if (isUnheard) {
-      const why = "kv.ssd_dir is new: from now on the ledger there has them";
-      logger.warn("holds of the process before are dropped", { why });
+      const why = "kv.ssd_dir is new: its ledger records pins and leases from now on";
+      logger.warn("pins and leases of the previous process dropped", { why });
     }
     const restored = await this.holds.restore(this.#finder(), handed ?? undefined);
     crashPoint("control.restored");
     if (restored.holds + restored.lostHolds > 0) {
-      logger.info("pins and leases of the run before", { ...restored });
+      logger.info("pins and leases restored", { ...restored });
     }
   }
 
@@ -189,13 +189,13 @@ export class ControlRoom implements AsyncDisposable {
     if (relieved > this.#relieved) {
       this.#relieved = relieved;
       this.#relievedAtMs = clock.monotonicMs();
-      health.raise("KV_PINS_RELIEVED", `${relieved} holds were ended for room since the start`);
+      health.raise("KV_PINS_RELIEVED", `${relieved} pins and leases evicted for space since start`);
     } else if (relieved > 0 && clock.monotonicMs() - this.#relievedAtMs > RELIEVED_MS) {
       health.clear("KV_PINS_RELIEVED");
     }
     const { auditDropped, auditFailure } = this.plane.stats();
     if (auditFailure !== null) {
-      const lines = `${auditDropped} lines were not written since the start`;
+      const lines = `${auditDropped} lines dropped since start`;
       health.raise("AUDIT_LOG", `${auditFailure}; ${lines}`);
     } else health.clear("AUDIT_LOG");
   }
@@ -204,7 +204,7 @@ export class ControlRoom implements AsyncDisposable {
   handOver(): RememberedHolds | null {
     if (this.#ledger !== null) return null;
     const { leftOut, ...handed } = this.holds.handOver(HANDED_BYTES_MAX);
-    if (leftOut > 0) this.#parts.logger.warn("holds are not handed on: too many", { leftOut });
+    if (leftOut > 0) this.#parts.logger.warn("too many pins and leases to hand over", { leftOut });
     return handed;
   }
 
@@ -262,7 +262,7 @@ function issuersOf(config: () => Config): () => readonly BoundIssuer[] {
     listed = now;
     issuers = now.map(({ name, role, key: text }) => {
       const key = text === null ? null : publicUserKey(text);
-      assert(text === null || key !== null, "the configuration holds public keys");
+      assert(text === null || key !== null, "configured issuer keys are valid public keys");
       return { name, role, key };
     });
     return issuers;

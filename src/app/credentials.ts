@@ -42,13 +42,13 @@ export function readSigningSeed(path: string): string {
   } catch (cause) {
     throw new HearthError("CONFIG_INVALID", `${path} cannot be read: ${messageOf(cause)}`, {
       cause,
-      fix: "let nats.sign_nkey_file name a file that the router's user may read",
+      fix: "set nats.sign_nkey_file to a file that the router's user can read",
     });
   }
   const seed = SEED.exec(text)?.[0];
   if (seed !== undefined && userOfSeed(seed) !== null) return seed;
-  throw new HearthError("CONFIG_INVALID", `${path} holds no seed of a user's nkey (SU...)`, {
-    fix: "make one with `nk -gen user`",
+  throw new HearthError("CONFIG_INVALID", `${path} does not contain the seed of a user nkey (SU...)`, {
+    fix: "create one with `nk -gen user`",
   });
 }
 
@@ -67,7 +67,7 @@ export function groupNumber(
     .find((entry) => entry.startsWith(`${group}:`));
   const number = line?.split(":")[2];
   if (number !== undefined) return Number(number);
-  throw new HearthError("CONFIG_INVALID", `${key}: there is no group "${group}"`, {
-    fix: `create it with groupadd ${group}, or name another`,
+  throw new HearthError("CONFIG_INVALID", `${key}: group "${group}" does not exist`, {
+    fix: `create it with groupadd ${group}, or set another group`,
   });
 }

@@ -103,21 +103,21 @@ export class DeviceRoom implements AsyncDisposable {
     const { config, native, logger, service } = this.#parts;
     const { gpus, rdma } = this;
     if (gpus === null || rdma === null) return;
-    service.starting("trying whether NICs reach GPUs", OPENING_MS);
+    service.starting("testing NIC access to GPU memory", OPENING_MS);
     const libraries = { gpuLibrary: config.gpu.library, rdmaLibrary: config.rdma.library };
     try {
       this.#direct = await probeDirect(native, { ...libraries, ports: rdma.ports() });
     } catch (thrown) {
-      logger.warn(`whether NICs reach GPUs could not be tried: ${messageOf(thrown)}`, {});
+      logger.warn(`test of NIC access to GPU memory failed: ${messageOf(thrown)}`, {});
     }
     const works = this.#direct.filter(({ kind }) => kind === "usable");
     const first = this.#direct.find(({ kind }) => kind !== "usable");
     if (works.length > 0) {
-      logger.info(`NICs reach the memory of ${counted(works.length, "GPU")} by dma-buf`, {});
+      logger.info(`NICs access the memory of ${counted(works.length, "GPU")} by dma-buf`, {});
     }
     if (first !== undefined) {
       const { gpu, text, fix } = first;
-      logger.info(`NICs reach GPU memory ${text}`, { gpu, fix });
+      logger.info(`NIC access to GPU memory: ${text}`, { gpu, fix });
     }
   }
 
@@ -130,7 +130,7 @@ export class DeviceRoom implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     const { clock, logger } = this.#parts;
     using _late = clock.after(DEVICES_STOP_MS, () =>
-      logger.warn("devices take long to let go of memory", { seconds: DEVICES_STOP_MS / 1_000 }),
+      logger.warn("devices still use RAM, waiting before it is released", { seconds: DEVICES_STOP_MS / 1_000 }),
     );
     try {
       await this.#rdma?.[Symbol.asyncDispose]();
@@ -181,14 +181,14 @@ function tellUnused({ config, logger }: DeviceRoomParts): void {
   const { peers, rdma } = config;
   const devices = kernelRdmaDevices();
   if (peers.trustedNetwork || rdma.enabled === "off" || devices.length === 0) return;
-  const fix = "set peers.trusted_network where nobody else is on the network between the hosts";
-  logger.info("no RDMA is used: what it reads is not sealed", { devices: devices.join(" "), fix });
+  const fix = "set peers.trusted_network if only these hosts are on their network";
+  logger.info("RDMA not used: its transfers are not encrypted", { devices: devices.join(" "), fix });
 }
 
 /** Logs one finding. Faults are also reported as health codes. */
 function tell(logger: Logger, what: string, { kind, text, fix }: Finding): void {
   if (kind === "usable") logger.info(`${what}: ${text}`, {});
-  if (kind === "absent") logger.info(`no ${what} is used: ${text}`, { fix });
+  if (kind === "absent") logger.info(`${what} not used: ${text}`, { fix });
 }
 
 /** Status and metrics of GPUs and RDMA devices. */

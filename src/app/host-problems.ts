@@ -21,7 +21,7 @@ function auditProblems(path: string | null): string[] {
   if (path === null) return [];
   const folder = dirname(path);
   const isFolder = statSync(folder, { throwIfNoEntry: false })?.isDirectory() === true;
-  if (!isFolder) return [`control.audit_file: there is no folder ${folder}`];
+  if (!isFolder) return [`control.audit_file: folder ${folder} does not exist`];
   const isTaken = statSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
   return isTaken ? [`control.audit_file: ${path} is a folder`] : [];
 }

@@ -29,11 +29,11 @@ const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
 const DONE: BlockResult = Object.freeze({ outcome: "done" });
 const FULL: BlockResult = Object.freeze({
   outcome: "rejected",
-  reason: "full: RAM has no room for it that nothing warm is in",
+  reason: "full: all RAM is used by warmer blocks",
 });
 const LATE: BlockResult = Object.freeze({
   outcome: "deferred",
-  reason: "peers: it did not come in time",
+  reason: "peers: the fetch timed out",
 });
 
 /** One block meant by a name, and its holders. */

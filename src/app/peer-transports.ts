@@ -77,7 +77,7 @@ export class PeerTransports implements AsyncDisposable {
     const transport = this.all.find((one) => one.name === name);
     if (transport === undefined) return;
     if (transport.unsupported !== null) {
-      this.#log("warn", "a transport does not work on this host", {
+      this.#log("warn", "transport unavailable on this host", {
         transport: name,
         why: transport.unsupported,
       });
@@ -89,7 +89,7 @@ export class PeerTransports implements AsyncDisposable {
       this.listening[name] = await transport.listen({ host, port }, server);
     } catch (cause) {
       const what = `peers.listen_${name}: ${host}:${port} cannot be listened on`;
-      const fix = "name a free port of this host below [peers], or `off`";
+      const fix = "set a free port of this host in [peers], or `off`";
       throw new HearthError("CONFIG_INVALID", `${what}: ${messageOf(cause)}`, { cause, fix });
     }
   }
@@ -104,7 +104,7 @@ export class PeerTransports implements AsyncDisposable {
     for (const [index, one] of renewed.entries()) {
       if (one.status === "fulfilled") continue;
       const fields = { transport: this.all[index]!.name, why: messageOf(one.reason) };
-      this.#log("error", "a transport keeps the certificates of before", fields);
+      this.#log("error", "transport keeps its previous certificates", fields);
     }
   }
 

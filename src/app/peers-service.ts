@@ -120,7 +120,7 @@ export class PeerRoom implements AsyncDisposable {
     const own = { native, region, clock, log, trust, metrics, rdma, cores: fixed.cores };
     try {
       const transports = await PeerTransports.open({ ...own, config }, server);
-      logger.info("peers are listened to", { ...placesOf(transports) });
+      logger.info("listening for peers", { ...placesOf(transports) });
       return new PeerRoom(parts, { trust, news, server, transports, hardware });
     } catch (thrown) {
       server[Symbol.dispose]();
@@ -159,7 +159,7 @@ export class PeerRoom implements AsyncDisposable {
     const { store, source, clock, logger } = this.#parts;
     // Memory that a peer may still write to is not released, however long that takes.
     using _late = clock.after(PEERS_STOP_MS, () =>
-      logger.warn("peers take long to let go of memory", { seconds: PEERS_STOP_MS / 1_000 }),
+      logger.warn("peers still use RAM, waiting before it is released", { seconds: PEERS_STOP_MS / 1_000 }),
     );
     store.setPeers(null);
     source.puller = null;
@@ -371,7 +371,7 @@ export class PeerNews implements Disposable {
     switch (news.kind) {
       case "loaded":
         health.clear("PEERS_FILES");
-        logger.info("certificates for peers are loaded", { ends: dateOf(news.notAfterMs) });
+        logger.info("peer certificates loaded", { ends: dateOf(news.notAfterMs) });
         return;
       case "refused":
         health.raise("PEERS_FILES", news.why);
@@ -393,9 +393,9 @@ export class PeerNews implements Disposable {
 
   #expiry({ state, notAfterMs }: Extract<TrustNews, { kind: "expiry" }>): void {
     const { health } = this.#parts;
-    if (state === "soon") health.raise("PEERS_CERT", `it ends ${dateOf(notAfterMs)}`);
+    if (state === "soon") health.raise("PEERS_CERT", `it expires ${dateOf(notAfterMs)}`);
     else health.clear("PEERS_CERT");
-    if (state === "late") health.raise("PEERS_CERT_ENDED", `it ended ${dateOf(notAfterMs)}`);
+    if (state === "late") health.raise("PEERS_CERT_ENDED", `it expired ${dateOf(notAfterMs)}`);
     else health.clear("PEERS_CERT_ENDED");
   }
 
@@ -404,7 +404,7 @@ export class PeerNews implements Disposable {
     const down = peers.filter(({ breaker }) => breaker === "open");
     if (peers.length > 0 && down.length === peers.length) {
       const { worker, lastFault } = down[0]!;
-      health.raise("PEERS_DOWN", `all ${down.length}; of them ${worker}: ${lastFault ?? "-"}`);
+      health.raise("PEERS_DOWN", `all ${down.length}; for example ${worker}: ${lastFault ?? "-"}`);
     } else if (peers.length === 0 || peers.some(({ breaker }) => breaker === "closed")) {
       // A peer counts as reached only after its connection is established, not while it is tried.
       health.clear("PEERS_DOWN");

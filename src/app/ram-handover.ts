@@ -61,7 +61,7 @@ export function inheritRam(
     if (name !== ARENA_FD || typeof inherited === "string") closeSync(fd);
   }
   if (typeof inherited !== "string") return inherited;
-  logger.warn("RAM of the process before is dropped", { why: inherited });
+  logger.warn("RAM of the previous process dropped", { why: inherited });
   return null;
 }
 
@@ -72,10 +72,10 @@ function takeOver(
   recordFd: number | undefined,
   { arenaBytes, lockMemory }: { readonly arenaBytes: number; readonly lockMemory: Wish },
 ): InheritedRam | string {
-  if (arena === undefined || recordFd === undefined) return "a part of it is missing";
+  if (arena === undefined || recordFd === undefined) return "a descriptor is missing";
   const record = readRecord(recordFd);
   if (record === null) return "its record is damaged";
-  if (record.arena !== nameOf(arena)) return "its record is about other memory";
+  if (record.arena !== nameOf(arena)) return "its record describes other memory";
   if (fstatSync(arena).size !== arenaBytes) return "kv.ram has changed";
   try {
     return { region: Region.adopt(native, { fd: arena, bytes: arenaBytes, lockMemory }), record };
@@ -126,14 +126,14 @@ export async function leaveRam(
   if (!service.keeps) return;
   const record = describe(nameOf(region.fd));
   if (record === null) {
-    logger.warn("RAM is not handed on: some of it is still in use", {});
+    logger.warn("RAM not handed over: part of it is still in use", {});
     return;
   }
   using recordRegion = regionOf(native, encodeRamRecord(record));
   service.keep(ARENA_FD, region.fd);
   service.keep(RECORD_FD, recordRegion.fd);
   await sleep(clock, KEEP_MS);
-  logger.info("RAM is left for the next process", { blocks: record.count });
+  logger.info("RAM left for the next process", { blocks: record.count });
 }
 
 /** Creates a memory file with the length of the bytes, then the bytes. */
@@ -159,10 +159,10 @@ export class RamWatch implements AsyncDisposable {
     this.#scrub = new RamScrub(store);
     store.checks.onDamage = (damage) => {
       const { found, count, digest, offset } = damage;
-      logger.error("a block in RAM was damaged, and is dropped", { ...damage });
-      const where = offset === null ? "outside of the arena" : `at byte ${offset} of the arena`;
+      logger.error("damaged block in RAM, dropping it", { ...damage });
+      const where = offset === null ? "outside the arena" : `at byte ${offset} of the arena`;
       const last = `last block ${digest} ${where}, found by ${found}`;
-      health.raise("KV_RAM_CSUM", `${count} since the start, ${last}`, { forMs: DAMAGE_MS });
+      health.raise("KV_RAM_CSUM", `${count} since start, ${last}`, { forMs: DAMAGE_MS });
     };
   }
 

@@ -229,7 +229,7 @@ async function openZmq(parts: FeedRoomParts): Promise<(ZmqPublisher | null)[]> {
           ? null
           : await ZmqPublisher.open({ endpoint: zmqOfRank(zmq, rank), ...common });
       if (publisher !== null)
-        logger.info("events over ZMQ", { endpoint: publisher.state.endpoint });
+        logger.info("publishing events over ZMQ", { endpoint: publisher.state.endpoint });
       opened.push(publisher);
     }
   } catch (thrown) {

@@ -76,7 +76,7 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
   const { engine, kv, node } = config;
   logger.info("api listening", { url: api.url });
   logger.info("agent ready", { worker: node.id, socket: engine.socket, ram: kv.ramBytes });
-  service.ready("serving while memory grows");
+  service.ready("serving while RAM is populated");
   const signal = await signals.first;
   logger.info("agent stopping", { signal });
   service.stopping();
@@ -107,6 +107,6 @@ async function reload(agent: Agent, path: string, logger: Logger): Promise<void>
     const facts: MachineFacts = { ...readMachineFacts(), fileSystemBytes: () => null };
     agent.reload(await readConfig(path, facts));
   } catch (error) {
-    logger.error(`the configuration was not reloaded: ${messageOf(error)}`);
+    logger.error(`configuration reload failed: ${messageOf(error)}`);
   }
 }

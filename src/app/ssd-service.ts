@@ -112,19 +112,19 @@ export class ColdTier {
     const { setAside } = this.index.state;
     const { setAside: holdsSetAside } = this.ledger.state;
     if (holdsSetAside !== null) {
-      logger.error("the record of pins and leases was set aside: they are gone", holdsSetAside);
+      logger.error("pins and leases lost: their damaged record was set aside", holdsSetAside);
     }
     if (setAside !== null) {
-      logger.warn("the index was set aside and rebuilt from the block files", setAside);
+      logger.warn("damaged index set aside, rebuilt from the block files", setAside);
     }
     const seconds = Number(((clock.monotonicMs() - startMs) / 1_000).toFixed(3));
     logger.info("SSD tier recovered", { ...report, seconds });
     const { direct, method, methodReason } = this.disk;
     if (!direct) {
-      health.raise("KV_SSD_BUFFERED", "its file system refuses O_DIRECT: pages are cached twice");
+      health.raise("KV_SSD_BUFFERED", "the file system refuses O_DIRECT: pages are cached twice");
     }
     if (method === "threads" && kv.ssdIo === "auto") {
-      health.raise("KV_LIMITS", `blocks go through threads: ${methodReason}`);
+      health.raise("KV_LIMITS", `SSD I/O uses threads: ${methodReason}`);
     }
     this.#watch = clock.every(WATCH_MS, () => {
       void this.#lookAtFolder(store, folder);
@@ -157,7 +157,7 @@ export class ColdTier {
     const { ssd } = store;
     if (ssd === null || hurry.aborted) return;
     if (ssd.snapshot().writesStopped !== null) {
-      this.#logger.warn("what RAM alone holds is not written to SSD: it takes nothing now", {});
+      this.#logger.warn("RAM not written to SSD: the SSD tier accepts no writes", {});
       return;
     }
     const stop = new AbortController();
@@ -166,11 +166,11 @@ export class ColdTier {
     const report = await Promise.race([ssd.persist(), giveUp]);
     stop.abort();
     if (report === undefined) {
-      this.#logger.warn("not all of RAM was written to SSD in time", {
+      this.#logger.warn("writing RAM to SSD timed out", {
         seconds: SETTLE_MS / 1_000,
       });
     } else {
-      this.#logger.info("RAM is on SSD", { ...report });
+      this.#logger.info("RAM written to SSD", { ...report });
     }
   }
 

@@ -122,7 +122,7 @@ export class RouterUpkeep implements AsyncDisposable {
   async begin(): Promise<RestoreOutcome> {
     const { bus, cluster, clock, index, table, streamConsumer, resetStates } = this.#options;
     if (resetStates) await this.#reset();
-    const nothing: RestoreOutcome = { kind: "none", why: "nothing is kept over a restart" };
+    const nothing: RestoreOutcome = { kind: "none", why: "snapshots are disabled" };
     const outcome = (await this.keeper?.restore()) ?? nothing;
     const { intake, load } = this;
     const onRefused = () => void intake.counts.refused++;
@@ -178,7 +178,7 @@ export class RouterUpkeep implements AsyncDisposable {
     this.keeper?.reset();
     if (bus.durable === null || streamConsumer === null) return;
     const isDone = await forgetStream(bus.durable, cluster);
-    if (!isDone) log("warn", "the stream of events could not be reset", { cluster });
+    if (!isDone) log("warn", "event stream reset failed", { cluster });
   }
 }
 

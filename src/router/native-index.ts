@@ -86,7 +86,7 @@ class NativeIndex implements PrefixIndex {
     parent: bigint | null,
     hashes: BigUint64Array,
   ): void {
-    assert(target >= 0 && target < 2 ** 16, "a target's number has 16 bits");
+    assert(target >= 0 && target < 2 ** 16, "target ids fit in 16 bits");
     let before = parent;
     let at = 0;
     while (at < hashes.length) {

@@ -82,8 +82,8 @@ export class PictureKeeper implements AsyncDisposable {
     if (typeof state === "string") return { kind: "none", why: state };
     const { folder, index, clock, log } = this.#options;
     if (!(await index.load(join(folder, state.indexFile)))) {
-      log("warn", "the saved picture is damaged: it is built anew", { folder });
-      return { kind: "none", why: "its index is damaged" };
+      log("warn", "saved index snapshot damaged, rebuilding the index", { folder });
+      return { kind: "none", why: "the saved index is damaged" };
     }
     const kept = new Set<TargetId>();
     for (const saved of state.sources) if (this.#restoreOne(saved)) kept.add(saved.target);
@@ -155,7 +155,7 @@ export class PictureKeeper implements AsyncDisposable {
       await replaceFile(join(folder, STATE_FILE), encodeState(state));
     } catch (thrown) {
       this.#failures++;
-      log("warn", "the picture cannot be saved", { folder, why: messageOf(thrown) });
+      log("warn", "saving the index snapshot failed", { folder, why: messageOf(thrown) });
       rmSync(join(folder, indexFile), { force: true });
       return false;
     }
@@ -180,10 +180,10 @@ export class PictureKeeper implements AsyncDisposable {
     try {
       text = readFileSync(join(this.#options.folder, STATE_FILE), "utf8");
     } catch {
-      return "nothing was saved";
+      return "no snapshot was saved";
     }
     const state = readState(text);
-    return state === null || !INDEX_FILE.test(state.indexFile) ? "it is damaged" : state;
+    return state === null || !INDEX_FILE.test(state.indexFile) ? "the saved state is damaged" : state;
   }
 
   #generations(): number[] {

@@ -151,7 +151,7 @@ class Table implements WorkerTable {
 
   #takeId(wanted: TargetId | undefined): TargetId {
     if (this.#byName.size >= this.#max) {
-      throw new HearthError("ROUTER_FULL", `the router knows ${this.#max} workers already`);
+      throw new HearthError("ROUTER_FULL", `the worker table is full: ${this.#max} workers`);
     }
     if (wanted !== undefined && wanted < this.#max) this.#makeId(wanted);
     const at = wanted === undefined ? -1 : this.#freeIds.indexOf(wanted);
@@ -160,7 +160,7 @@ class Table implements WorkerTable {
   }
 
   #makeId(id: TargetId): void {
-    assert(Number.isInteger(id) && id >= 0, "a number of a target");
+    assert(Number.isInteger(id) && id >= 0, "target ids are integers from 0");
     while (this.#byId.length <= id) this.#freeIds.push(this.#byId.push(null) - 1);
   }
 

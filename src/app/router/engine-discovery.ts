@@ -86,8 +86,8 @@ export class EngineDiscovery implements AsyncDisposable {
     const { logger, onRefused } = this.#options;
     const isLost = answer.kind === "lost";
     const line = isLost
-      ? "the worker's API is not reached"
-      : `the worker's API answered ${answer.status} and is asked again`;
+      ? "worker API unreachable"
+      : `worker API answered ${answer.status}, retrying`;
     if (line !== warned) logger.warn(line, { worker, url });
     if (!isLost) onRefused(worker, answer.status);
     return line;

@@ -159,7 +159,7 @@ export class EngineLink implements AsyncDisposable {
 
   #restarted(): void {
     const { logger, worker, rank, target, onChanged } = this.#options;
-    logger.warn("engine restarted, its blocks are forgotten", { worker, rank });
+    logger.warn("engine restarted, dropping its blocks", { worker, rank });
     target.restart();
     onChanged();
   }
@@ -167,8 +167,8 @@ export class EngineLink implements AsyncDisposable {
   #restored(isConfirmed: boolean): void {
     const { logger, worker, rank } = this.#options;
     const message = isConfirmed
-      ? "restored the blocks of an engine"
-      : "discarded the saved blocks of an engine: its replay does not lead back to them";
+      ? "restored blocks of engine"
+      : "discarded saved blocks of engine: its replay does not reach back to them";
     logger.info(message, { worker, rank });
   }
 
@@ -179,6 +179,6 @@ export class EngineLink implements AsyncDisposable {
     if (engine === configured) return;
     this.#toldMismatch = true;
     const fields = { worker, rank, configured, engine };
-    logger.error("block_tokens is not the engine's block size, which is used", fields);
+    logger.error("block_tokens differs from the engine's block size, using the engine's", fields);
   }
 }

@@ -228,7 +228,7 @@ export class FeedSaves {
     }
     const pages = pagesIn(bytes);
     const saved = pages === null ? null : decodeFeed(pages);
-    if (saved === null) this.#options.logger.warn("a saved engine snapshot is damaged", { path });
+    if (saved === null) this.#options.logger.warn("saved engine state damaged", { path });
     return saved;
   }
 
@@ -245,7 +245,7 @@ export class FeedSaves {
     } catch (thrown) {
       this.#failures++;
       const why = messageOf(thrown);
-      this.#options.logger.warn("an engine snapshot cannot be saved", { path, why });
+      this.#options.logger.warn("saving engine state failed", { path, why });
       rmSync(draft, { force: true });
     }
   }

@@ -118,7 +118,7 @@ export function createCommander(options: CommanderOptions): Commander {
   return {
     async send(worker, command): Promise<CommandOutcome> {
       if (inFlight >= inFlightMax) {
-        return { kind: "refused", why: `${inFlightMax} commands wait for their receipts` };
+        return { kind: "refused", why: `${inFlightMax} commands are waiting for receipts` };
       }
       inFlight++;
       try {

@@ -62,7 +62,7 @@ export class ProxyRoom {
     const { access, reload } = await readAccess(config.api);
     const settings = proxySettings(config, access.tokens !== null);
     const onFault = (thrown: unknown) =>
-      logger.error("a request to the proxy failed", { reason: String(thrown) });
+      logger.error("proxy request failed", { reason: String(thrown) });
     const proxy = await openProxy({
       ...{ clock, random, router, table, settings, onFault },
       onWorker: workerNotes(parts),
@@ -117,11 +117,11 @@ function workerNotes({ logger, health, onBack }: ProxyRoomParts) {
   return (worker: WorkerId, why: string | null) => {
     if (why === null) {
       out.delete(worker);
-      logger.info("worker is used again", { worker });
+      logger.info("worker back in use", { worker });
       onBack(worker);
     } else {
       out.set(worker, why);
-      logger.warn("worker is left out", { worker, reason: why });
+      logger.warn("worker excluded", { worker, reason: why });
     }
     const details = [...out].map(([name, reason]) => `${name}: ${reason}`).join("; ");
     if (out.size > 0) health.raise("ROUTER_WORKER_OUT", details);
@@ -148,7 +148,7 @@ function tokenReports({
       if (now - (loggedMs.get(model) ?? Number.NEGATIVE_INFINITY) < FAILED_LOG_MS) return;
       loggedMs.set(model, now);
       const reason = why.slice(0, REASON_MAX);
-      logger.warn("prompt not tokenised, routing it by the fallback", { model, reason });
+      logger.warn("tokenizing failed, routing by the fallback", { model, reason });
     },
     differ({ model, here, engine, shape }) {
       const atMs = clock.monotonicMs();
@@ -241,7 +241,7 @@ function firstLineOf(file: string): string {
   }
   const line = text.split("\n", 1)[0]!.trim();
   if (/^[\x21-\x7e]+$/.test(line)) return line;
-  throw new HearthError("CONFIG_INVALID", `${file}: its first line is no token`);
+  throw new HearthError("CONFIG_INVALID", `${file}: the first line is not a valid token`);
 }
 
 /** Owner of marks if a request names no tenant. */

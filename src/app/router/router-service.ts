@@ -161,7 +161,7 @@ export class RouterService {
     if (this.#isComplete && !this.#workers.isCutOff) return [];
     const { unreached } = this.#workers;
     if (unreached.length > 0) return [...unreached];
-    return ["not all workers that were heard of have said what they hold yet"];
+    return ["not all known workers have reported their blocks yet"];
   }
 
   /** Workers that were never reached, one line each. */
@@ -192,7 +192,7 @@ export class RouterService {
     const { logger } = this.#parts;
     const { changed, needsRestart, effective } = diffRouterReload(this.#config, next);
     for (const { key, from, to } of needsRestart) {
-      logger.warn("a changed key needs a restart and is left as it was", { key, from, to });
+      logger.warn("configuration key needs a restart, keeping its old value", { key, from, to });
     }
     this.#config = effective;
     this.#workers.book.replaceListed(effective.workers);
@@ -223,7 +223,7 @@ export class RouterService {
     this.#isComplete ||= hasWaited || (this.#room.isComplete && this.#workers.isSettled);
     if (!this.#isComplete) return;
     if (this.table.targets.length > 0) this.health.clear("ROUTER_NO_WORKERS");
-    else this.health.raise("ROUTER_NO_WORKERS", "nobody is listed, registered or heard of");
+    else this.health.raise("ROUTER_NO_WORKERS", "no worker is configured, registered or heard from");
   }
 
   #observe(): void {

@@ -105,7 +105,7 @@ async function reload(
   try {
     await service.reload(await readRouterConfig(path, overrides));
   } catch (error) {
-    logger.error(`the configuration was not reloaded: ${messageOf(error)}`);
+    logger.error(`configuration reload failed: ${messageOf(error)}`);
   }
 }
 
@@ -152,9 +152,9 @@ export async function startRouterHttp(
     ...{ version, clock, access, busyStatus },
     ...{ connectionsMax, bodyBudgetBytes, bodyTimeoutMs, native },
     onFault: (path, thrown) =>
-      logger.error("a request to the API failed", { path, reason: String(thrown) }),
+      logger.error("API request failed", { path, reason: String(thrown) }),
     onRefused: ({ code, address, count }) =>
-      logger.warn("callers of the API were not let in", { code, address, count }),
+      logger.warn("API callers rejected", { code, address, count }),
   });
   metrics.observeApi(() => api.refusals());
   const server = api.listen({ host: listen.host, port: listen.port });
@@ -169,7 +169,7 @@ export async function startRouterHttp(
       try {
         warn(await reload());
       } catch (error) {
-        logger.error(`the tokens were not reloaded: ${messageOf(error)}`);
+        logger.error(`token reload failed: ${messageOf(error)}`);
       }
     },
   };

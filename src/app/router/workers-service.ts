@@ -57,7 +57,7 @@ export class WorkersService implements AsyncDisposable {
         if (!this.book.found(worker, facts)) return false;
         const { model, events, replay, ranks, blockTokens } = facts;
         const fields = { worker, model, events, replay, ranks, block_tokens: blockTokens };
-        logger.info("the worker's API says how it is set up", fields);
+        logger.info("worker API reported its settings", fields);
         return true;
       },
       onRefused: (worker, status) => this.book.refused(worker, status),

@@ -155,7 +155,7 @@ export class StoredPictures implements PictureGiver {
     const [first, ...rest] = decoded.value;
     const { worker, rank } = first.source;
     if (worker !== source.worker || rank !== source.rank) {
-      return { kind: "failed", why: "a picture of another source" };
+      return { kind: "failed", why: "the snapshot is of another source" };
     }
     const runs = [...first.runs, ...rest.flatMap((part) => part.runs)];
     const { sequence, isDeviceKnown } = first;
@@ -206,7 +206,7 @@ export class BusArchive implements ResidencyArchive {
       }
       const { batch } = answer;
       const isNext = batch.changes.length > 0 && batch.firstSequence <= next;
-      if (!isNext || lastOf(batch) < next) return failed("a range that is another");
+      if (!isNext || lastOf(batch) < next) return failed("the range does not continue at the requested number");
       batches.push(batch);
       next = lastOf(batch) + 1;
     }
@@ -227,17 +227,17 @@ export class BusArchive implements ResidencyArchive {
       const answer: ResidencyAnswer | Failed = await this.#ask(source, question, signal);
       if (answer.kind !== "snapshot") return failed(whyOf(answer));
       first ??= answer;
-      if (!isOf(first, answer, part)) return failed("parts of different pictures");
+      if (!isOf(first, answer, part)) return failed("the parts belong to different snapshots");
       for (const run of answer.runs) {
         blocks += run.hashes.length;
         runs.push(run);
       }
-      if (blocks > this.#options.pictureBlocksMax) return failed("a picture that is too large");
+      if (blocks > this.#options.pictureBlocksMax) return failed("the snapshot is too large");
       if (!answer.isLast) continue;
       const { sequence, isDeviceKnown } = first;
       return { kind: "picture", picture: { source: first.source, sequence, isDeviceKnown, runs } };
     }
-    return failed("a picture without an end");
+    return failed("the snapshot is incomplete");
   }
 
   async #ask(
@@ -252,7 +252,7 @@ export class BusArchive implements ResidencyArchive {
     const read = decodeAnswer(outcome.message.data);
     if (!read.ok) return failed(read.why);
     const answer = read.value;
-    return isOurs(answer, source) ? answer : failed("an answer of another source");
+    return isOurs(answer, source) ? answer : failed("the answer is of another source");
   }
 }
 

@@ -237,7 +237,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     if (before === undefined && this.#isFull) {
       if (this.#counts.overfull++ === 0) {
         const { log } = this.#options;
-        log("warn", "a worker is not followed", { worker: source.worker, rank: source.rank });
+        log("warn", "worker not followed", { worker: source.worker, rank: source.rank });
       }
       return null;
     }
@@ -271,7 +271,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
   #close(name: string, source: ResidencySource): void {
     this.#ended.set(name, source.incarnation);
     if (this.#ended.size > ENDED_MAX) this.#ended.delete(this.#ended.keys().next().value!);
-    this.#options.log("info", "a worker left", { worker: source.worker, rank: source.rank });
+    this.#options.log("info", "worker left", { worker: source.worker, rank: source.rank });
     this.#drop(name);
   }
 
@@ -312,7 +312,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
       const { follower, everyMs, heardMs } = followed;
       const silentMs = nowMs - heardMs;
       if (silentMs > everyMs * settings.goneBeats) {
-        log("warn", "a worker is silent and counts as gone", { worker: follower.source.worker });
+        log("warn", "worker silent, removing it", { worker: follower.source.worker });
         this.#drop(name);
       } else if (silentMs > everyMs * settings.staleBeats) {
         const state = table.get(follower.target)?.state;

@@ -336,7 +336,7 @@ export class ReplicaGroup implements AsyncDisposable {
     if (members.get(router) === null) return;
     members.delete(router);
     const { requests } = this.#owners.sumOf(router);
-    log("info", "another router is gone", { router, requests });
+    log("info", "replica gone", { router, requests });
     const timer = clock.after(settings.orphanMs, () => {
       this.#orphans.delete(router);
       const ids = Array.from(this.#owners.idsOf(router), ([id]) => id);
@@ -432,15 +432,15 @@ class PictureServer implements Disposable {
   }
 
   #answer(question: ResidencyQuestion, followed: FollowedSource | null): ResidencyAnswer {
-    if (followed === null) return { kind: "refused", why: "that worker is not followed here" };
+    if (followed === null) return { kind: "refused", why: "this router does not follow that worker" };
     const { source } = followed;
     const { incarnation } = question;
     if (incarnation !== null && incarnation !== source.incarnation) {
       return { kind: "other_incarnation", source };
     }
-    if (question.kind === "range") return { kind: "refused", why: "ranges are not kept here" };
+    if (question.kind === "range") return { kind: "refused", why: "this router keeps no ranges" };
     if (question.snapshot !== null) return this.#part(question.snapshot, question.part, source);
-    if (!followed.isKnown) return { kind: "refused", why: "it is not known here" };
+    if (!followed.isKnown) return { kind: "refused", why: "the worker's blocks are not completely known" };
     return this.#begin(followed);
   }
 

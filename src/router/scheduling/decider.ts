@@ -160,7 +160,7 @@ export class Decider {
       return { kind: "unknown_worker", why: `no worker ${worker} serves ${model}` };
     }
     if (ofModel.length === 0) return { kind: "none", why: `no worker serves ${model}` };
-    return { kind: "none", why: `none of the ${ofModel.length} workers of ${model} may be chosen` };
+    return { kind: "none", why: `none of the ${ofModel.length} workers of ${model} is eligible` };
   }
 }
 

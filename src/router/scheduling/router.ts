@@ -95,7 +95,7 @@ class CoreRouter implements Router, Disposable {
     // Queries are not queued.
     if (request.requestId === undefined) return busy("all workers are busy");
     const wait = this.#queue.wait(pending, request.priority ?? 0, signal);
-    return wait ?? this.#refuse(pending, attempt.selection, 0, "all are busy, the queue is full");
+    return wait ?? this.#refuse(pending, attempt.selection, 0, "all workers are busy and the queue is full");
   }
 
   bestWorkerNow(request: RouteRequest): RouteOutcome {
@@ -187,7 +187,7 @@ class CoreRouter implements Router, Disposable {
     const { request, prompt } = pending;
     const { mode = this.#parts.settings.mode, worker } = request.overrides ?? {};
     if (mode === "direct" && worker === undefined) {
-      return { kind: "unknown_worker", why: "direct needs the name of a worker" };
+      return { kind: "unknown_worker", why: "mode direct requires a worker name" };
     }
     const verdict = this.#decider.decide(pending);
     if (verdict.kind === "busy") return { kind: "wait", selection: verdict.selection };

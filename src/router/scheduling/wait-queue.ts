@@ -42,7 +42,7 @@ export class WaitQueue<Item, Result> implements Disposable {
     const { requestsMax, waitMs } = this.#settings;
     if (this.#entries.length >= requestsMax || waitMs <= 0) return null;
     return new Promise((resolve, reject) => {
-      const aborted = () => new HearthError("ABORTED", "the request was given up while it waited");
+      const aborted = () => new HearthError("ABORTED", "the request was aborted while queued");
       if (signal?.aborted) return reject(aborted());
       const onAbort = () => {
         this.#take(entry);

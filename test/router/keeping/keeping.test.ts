@@ -180,7 +180,7 @@ describe("what was saved", () => {
     Object.assign(life.index, { save: () => Promise.reject(new Error("no space left")) });
     expect(await life.upkeep.keeper!.save()).toBe(false);
     expect(files()).toEqual(before);
-    expect(life.logged).toContain("the picture cannot be saved");
+    expect(life.logged).toContain("saving the index snapshot failed");
     Reflect.deleteProperty(life.index, "save");
     expect(await life.upkeep.keeper!.save()).toBe(true);
     expect(files().length).toBe(2);
