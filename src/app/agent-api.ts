@@ -1,24 +1,40 @@
+import { chmodSync, chownSync } from "node:fs";
 import {
+  type Api,
   type ApiServer,
   type ApiServices,
+  type Caller,
   type ControlServices,
   createApi,
+  type LocalCaller,
+  type PurgeOutcome,
   readAccess,
   type SessionReport,
   type SessionsReport,
+  serveUnix,
+  type UnixServer,
 } from "../api/index.ts";
 import type { Config } from "../config/index.ts";
-import { assert, messageOf, systemClock } from "../core/index.ts";
-import type { Native } from "../native/index.ts";
+import type { ControlPlane, Operation, Sender } from "../control/index.ts";
+import {
+  assert,
+  type Clock,
+  HearthError,
+  LAYER_ALL,
+  messageOf,
+  systemClock,
+} from "../core/index.ts";
+import { peerAllowed, peerOf, takeSocketPath } from "../engine/index.ts";
+import type { Native, SocketPeer } from "../native/index.ts";
 import { type Logger, watchDescriptors } from "../observability/index.ts";
+import type { PersistReport, PurgeAddress } from "../store/index.ts";
 import type { SessionInfo } from "../store/pins/index.ts";
 import type { Agent } from "./agent.ts";
 import { seconds, statusOf } from "./agent-status.ts";
-import { openApiSocket } from "./api-socket.ts";
-import { devicesSnapshot } from "./device-report.ts";
-import { feedSnapshot } from "./feed-report.ts";
-import { operatorWork } from "./operator-work.ts";
+import { groupNumber } from "./credentials.ts";
+import { devicesSnapshot } from "./devices-service.ts";
 import { peerServices, peersSnapshot } from "./peer-reports.ts";
+import { feedSnapshot } from "./residency-publisher.ts";
 
 export interface AgentApiOptions {
   readonly native: Native;
@@ -28,11 +44,11 @@ export interface AgentApiOptions {
 }
 
 export interface AgentApi extends ApiServer {
-  /** Reads the files of tokens again; where one is refused, the tokens of before stay. */
+  /** Rereads the token files. If one is invalid, the previous tokens stay in force. */
   reload(): Promise<void>;
 }
 
-/** The HTTP server of a running agent: what it shows is read off the agent's parts. */
+/** Starts the HTTP server of a running agent. Reports are read from the agent's parts. */
 export async function startApi(agent: Agent, options: AgentApiOptions): Promise<AgentApi> {
   const { listen, connectionsMax, bodyBudgetBytes, bodyTimeoutMs, flushByGet } = agent.config.api;
   const { logger, version } = options;
@@ -48,9 +64,9 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
     access,
     ...{ connectionsMax, bodyBudgetBytes, bodyTimeoutMs, flushByGet, native: options.native },
     onFault: (path, thrown) =>
-      logger.error("a request to the API failed", { path, reason: String(thrown) }),
+      logger.error("API request failed", { path, reason: String(thrown) }),
     onRefused: ({ code, address, count }) =>
-      logger.warn("callers of the API were not let in", { code, address, count }),
+      logger.warn("API callers rejected", { code, address, count }),
   });
   agent.metrics.observeApi(() => api.refusals());
   for (const line of openDoors(agent.config)) logger.warn(line);
@@ -71,21 +87,21 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
       try {
         warn(await reload());
       } catch (error) {
-        logger.error(`the tokens were not reloaded: ${messageOf(error)}`);
+        logger.error(`token reload failed: ${messageOf(error)}`);
       }
     },
   };
 }
 
-/** What lets callers remove blocks who have shown nothing. */
+/** Warnings for settings that allow unauthenticated callers to remove blocks. */
 function openDoors({ api, nats }: Config): string[] {
   const isOpen = (api.tokenFile ?? api.tokensFile ?? api.tlsClientCaFile) === null;
   const lines: string[] = [];
   if (isOpen && api.loopbackRole === "purge") {
-    lines.push("api.loopback_role is purge: every process of this host may remove blocks");
+    lines.push("api.loopback_role is purge: every process on this host can remove blocks");
   }
   if (nats.url !== null && nats.role === "purge") {
-    lines.push("nats.role is purge: whoever may publish commands may remove blocks");
+    lines.push("nats.role is purge: every client that can publish commands can remove blocks");
   }
   return lines;
 }
@@ -108,7 +124,7 @@ function servicesOf(agent: Agent, options: AgentApiOptions): ApiServices {
   };
 }
 
-/** Good beyond the agent's own end: a control plane that has stopped says so in its receipts. */
+/** Stays valid while the agent stops: a stopped control plane answers with receipts that say so. */
 function controlOf({ control, store }: Agent): ControlServices {
   const { plane, holds, inspector, events } = control;
   return {
@@ -191,11 +207,149 @@ function sessionsOf(agent: Agent, after: number, limit: number): SessionsReport 
 function sessionOf({ namespaces }: Agent, info: SessionInfo): SessionReport {
   const { namespace, session, idleMs, state } = info;
   const key = namespaces.keyOf(namespace);
-  assert(key !== null, "a session's namespace was greeted");
+  assert(key !== null, "a session's namespace has a key");
   return {
     id: session.toString(),
     namespace: key.toHex(),
     idle_seconds: seconds(idleMs),
     ...state,
   };
+}
+
+interface ApiSocketOptions {
+  readonly native: Native;
+  readonly logger: Logger;
+}
+
+const MODE = 0o660;
+
+/**
+ * Opens the HTTP API on a Unix socket. Null if none is configured. Throws SOCKET_IN_USE if another
+ * agent answers on it, CONFIG_INVALID if it cannot be created.
+ */
+async function openApiSocket(
+  config: Config,
+  api: Pick<Api, "fetch">,
+  { native, logger }: ApiSocketOptions,
+): Promise<UnixServer | null> {
+  const { socket: path, socketRole } = config.api;
+  if (path === null) return null;
+  const group = groupOf(config);
+  const callerOf = (socket: object): LocalCaller | null => {
+    const peer = peerOf(native, socket);
+    if (typeof peer === "string") return null;
+    if (peer.pidFd !== null) native.closeFd(peer.pidFd);
+    const caller = callerOfPeer(peer, group, socketRole);
+    if (caller === null) {
+      const { pid, uid, gid } = peer;
+      logger.warn("API socket caller rejected", { pid, uid, gid });
+      return null;
+    }
+    return { caller, uid: peer.uid, isOwner: isOwner(peer) };
+  };
+  const onFault = (of: string, thrown: unknown) =>
+    logger.error("API request failed", { path: of, reason: String(thrown) });
+  const listen = () => serveUnix({ fetch: api.fetch, callerOf, clock: systemClock, path, onFault });
+  const server = await takeSocketPath(path, listen, "api.socket");
+  chmodSync(path, MODE);
+  if (group !== null) chownSync(path, process.getuid!(), group);
+  return server;
+}
+
+/** Group that may connect. Null: the agent's own group. */
+function groupOf({ api, engine }: Config): number | null {
+  if (api.socketGroup !== null) return groupNumber(api.socketGroup, "api.socket_group");
+  return engine.socketGroup === null ? null : groupNumber(engine.socketGroup);
+}
+
+function isOwner({ uid }: SocketPeer): boolean {
+  return uid === 0 || uid === process.getuid!();
+}
+
+/** Returns null unless the process belongs to root, the agent's user or the group. */
+function callerOfPeer(
+  peer: SocketPeer,
+  group: number | null,
+  groupRole: Caller["role"],
+): Caller | null {
+  const owner = { uid: process.getuid!(), gid: process.getgid!() };
+  if (!peerAllowed(peer, owner, group)) return null;
+  return {
+    // The same caller as over loopback, so that pins made either way have one owner.
+    name: "local",
+    from: `local uid ${peer.uid} pid ${peer.pid}`,
+    role: isOwner(peer) ? "purge" : groupRole,
+    roleKey: "api.socket_role",
+    account: `uid ${peer.uid}`,
+  };
+}
+
+type Work = Pick<ApiServices, "purge" | "persist">;
+/** Maximum block names per audit log line. */
+const NAMES_MAX = 8;
+
+type Came = Pick<Operation, "status" | "counts">;
+
+/** Operators' actions on blocks outside the command protocol. Each writes an audit log line. */
+export function operatorWork(
+  agent: Pick<Agent, "purge" | "persist">,
+  plane: Pick<ControlPlane, "note">,
+  clock: Clock,
+): Work {
+  async function noted<T>(
+    about: Pick<Operation, "type" | "blocks" | "names">,
+    sender: Sender,
+    work: () => Promise<T>,
+    cameOf: (result: T) => Came,
+  ): Promise<T> {
+    const startedMs = clock.monotonicMs();
+    const note = (came: Came, reason: string | null) => {
+      const elapsedMs = Math.round((clock.monotonicMs() - startedMs) * 1_000) / 1_000;
+      plane.note({ ...about, ...came, reason, elapsedMs }, sender);
+    };
+    try {
+      const result = await work();
+      note(cameOf(result), null);
+      return result;
+    } catch (thrown) {
+      note({ status: "rejected", counts: {} }, reasonOf(thrown));
+      throw thrown;
+    }
+  }
+
+  return {
+    purge(blocks, sender) {
+      const addresses = blocks.map(({ digest, layer = LAYER_ALL }) => ({
+        digest: Uint8Array.fromHex(digest),
+        layer,
+      }));
+      const names = addresses.slice(0, NAMES_MAX).map(nameOf);
+      const about = { type: "Purge", blocks: blocks.length, names };
+      return noted(about, sender, () => agent.purge(addresses, sender.name), ofPurge);
+    },
+    persist(sender) {
+      const about = { type: "Persist", blocks: null, names: [] };
+      return noted(about, sender, () => agent.persist(), ofPersist);
+    },
+  };
+}
+
+/** Formats the block name as commands do. */
+function nameOf({ digest, layer }: PurgeAddress): string {
+  return layer === LAYER_ALL ? digest.toHex() : `${digest.toHex()}/${layer}`;
+}
+
+function reasonOf(thrown: unknown): string {
+  const code = thrown instanceof HearthError ? thrown.code : "INTERNAL";
+  return `${code.toLowerCase()}: ${messageOf(thrown)}`;
+}
+
+function ofPurge(outcomes: readonly PurgeOutcome[]): Came {
+  const counts = { done: 0, missing: 0, held: 0, failed: 0 };
+  for (const outcome of outcomes) counts[outcome]++;
+  return { status: counts.held + counts.failed === 0 ? "ok" : "partial", counts };
+}
+
+function ofPersist({ written, skipped, durable }: PersistReport): Came {
+  return { status: durable && skipped === 0 ? "ok" : "partial", counts: { written, skipped } };
 }

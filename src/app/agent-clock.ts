@@ -1,13 +1,13 @@
 import { readFileSync } from "node:fs";
 import { type Clock, systemClock } from "../core/index.ts";
 
-/** Set by `bun run build --faults`; what ships cannot be told another time by its environment. */
+/** Set by `bun run build --faults`. In releases, the environment cannot change the clock. */
 declare const HEARTH_FAULTS: boolean;
 
 /**
- * The clock of the agent. In a build with planned faults its wall clock is wrong by the
- * milliseconds that stand in the file HEARTH_WALL_OFFSET names, read anew each time: a test makes
- * it jump, also while the agent runs. In what ships it is the system's.
+ * The agent's clock. In fault-injection builds, its wall clock is offset by the milliseconds in the
+ * file named by HEARTH_WALL_OFFSET, read on every call, so that tests can make it jump at run time.
+ * Releases use the system clock.
  */
 export function agentClock(): Clock {
   if (typeof HEARTH_FAULTS !== "undefined" && HEARTH_FAULTS) {

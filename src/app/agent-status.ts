@@ -3,11 +3,10 @@ import { systemClock } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
 import type { SsdStats, StoreSnapshot, StoreStats } from "../store/index.ts";
 import type { Agent } from "./agent.ts";
-import type { ControlBus } from "./control-bus.ts";
-import type { ControlRoom } from "./control-room.ts";
-import { gpuStatus, rdmaStatus } from "./device-report.ts";
-import { feedStatus } from "./feed-report.ts";
+import type { ControlBus, ControlRoom } from "./control-service.ts";
+import { gpuStatus, rdmaStatus } from "./devices-service.ts";
 import { peersStatus } from "./peer-reports.ts";
+import { feedStatus } from "./residency-publisher.ts";
 
 interface About {
   readonly native: Native;
@@ -141,7 +140,7 @@ function secondsSince(ms: number): number {
   return seconds(systemClock.monotonicMs() - ms);
 }
 
-/** Of a duration in milliseconds, to the millisecond. */
+/** Converts milliseconds to seconds, rounded to the millisecond. */
 export function seconds(ms: number): number {
   return Number((ms / 1_000).toFixed(3));
 }

@@ -7,6 +7,7 @@ import {
   HearthError,
   messageOf,
   type Random,
+  sleep,
 } from "../core/index.ts";
 import { EngineServer } from "../engine/index.ts";
 import { crashPoint, type Native, type Region } from "../native/index.ts";
@@ -33,24 +34,23 @@ import {
   type TieredStore,
 } from "../store/index.ts";
 import type { RememberedHolds } from "../store/pins/index.ts";
-import { awaitMemory, claimLimitsOf, limitsOf } from "./agent-limits.ts";
-import { watchArena } from "./arena-watch.ts";
-import { ColdTier, ssdSettings } from "./cold-tier.ts";
-import { ControlBus } from "./control-bus.ts";
-import { ControlRoom } from "./control-room.ts";
-import type { DeviceRoom } from "./device-room.ts";
-import { engineCommands } from "./engine-commands.ts";
-import { FeedRoom } from "./feed-room.ts";
-import { type Ground, layGround } from "./ground.ts";
-import { groupNumber } from "./groups.ts";
-import { newIncarnation } from "./incarnation.ts";
-import { PeerRoom } from "./peer-room.ts";
+import {
+  awaitMemory,
+  claimLimitsOf,
+  type Ground,
+  layGround,
+  limitsOf,
+  watchArena,
+} from "./agent-resources.ts";
+import { ControlBus, ControlRoom, engineCommands } from "./control-service.ts";
+import { groupNumber } from "./credentials.ts";
+import type { DeviceRoom } from "./devices-service.ts";
 import { PeerSource } from "./peer-source.ts";
-import { inheritRam, type ListenEnvironment, leaveRam } from "./ram-handover.ts";
-import { RamWatch } from "./ram-watch.ts";
-import type { ServiceManager } from "./service-manager.ts";
-import { DEVICES_STOP_MS, DRAIN_MS, PURGES_MS } from "./stop-times.ts";
-import { UnderWay } from "./under-way.ts";
+import { PeerRoom } from "./peers-service.ts";
+import { DEVICES_STOP_MS, DRAIN_MS, PURGES_MS, type ServiceManager } from "./process.ts";
+import { inheritRam, type ListenEnvironment, leaveRam, RamWatch } from "./ram-handover.ts";
+import { FeedRoom } from "./residency-publisher.ts";
+import { ColdTier, ssdSettings } from "./ssd-service.ts";
 
 export interface AgentParts {
   readonly config: Config;
@@ -61,20 +61,20 @@ export interface AgentParts {
   readonly service: ServiceManager;
   readonly version: string;
   readonly commit: string;
-  /** What the service manager kept for this process. */
+  /** Descriptors passed by the service manager. */
   readonly listening: ListenEnvironment;
-  /** Instead of NATS, for agents without a network; not closed here. */
+  /** Replaces NATS, for agents without a network. Owned by the caller. */
   readonly bus?: Bus;
 }
 
-/** What the agent is doing; it only ever moves to the right. */
+/** State of the agent. It only advances, in this order. */
 export type AgentState = "starting" | "ready" | "draining" | "stopped";
 
 const SMALL_PAGE = 4096;
-/** While the SSD tier recovers, the service manager hears so often that it goes on. */
+/** Interval of progress notifications to the service manager while the SSD tier recovers. */
 const STARTING_MS = 5_000;
 
-/** The parts of a running agent: started in order, stopped in the opposite one. No logic. */
+/** Composes the parts of an agent: starts them in order and stops them in reverse order. */
 export class Agent {
   readonly incarnation: bigint;
   readonly startedMs: number;
@@ -94,7 +94,10 @@ export class Agent {
   readonly #arenaWatch: Disposable;
   #cold: ColdTier | null = null;
   #control: ControlRoom | null = null;
-  /** Of the process before; from the end of the control plane on, of this one. */
+  /**
+   * Pins and leases received from the previous process; after the control plane closed, those of
+   * this one.
+   */
   #handed: RememberedHolds | null = null;
   #bus: ControlBus | null = null;
   readonly #source = new PeerSource(this.namespaces);
@@ -141,8 +144,8 @@ export class Agent {
   }
 
   /**
-   * Serving when it resolves; memory goes on growing. Throws with the limit to raise where it
-   * cannot.
+   * Resolves when the agent serves; the arena may still be growing. Rejects if a limit is too low,
+   * naming the limit to raise.
    */
   static async start(parts: AgentParts): Promise<Agent> {
     const agent = (await Agent.#withInheritedRam(parts)) ?? (await Agent.#withNewRam(parts));
@@ -171,7 +174,7 @@ export class Agent {
     return new Agent(parts, null);
   }
 
-  /** With the whole RAM of the process before, or null. */
+  /** Starts with the RAM of the previous process. Resolves null if none is inherited. */
   static async #withInheritedRam(parts: AgentParts): Promise<Agent | null> {
     const { config, listening, logger } = parts;
     const { ramBytes, lockMemory } = config.kv;
@@ -182,10 +185,10 @@ export class Agent {
     agent.#ground.growth.wasThere();
     agent.#handed = record.holds;
     if (config.kv.ramHandover && adoptRam(agent.store, agent.namespaces, record)) {
-      logger.info("RAM of the process before is taken over", { blocks: record.count });
+      logger.info("RAM of the previous process taken over", { blocks: record.count });
       return agent;
     }
-    logger.warn("RAM of the process before is dropped", { why: "it does not fit this agent" });
+    logger.warn("RAM of the previous process dropped", { why: "it does not match this agent's configuration" });
     await agent.#stopParts();
     return null;
   }
@@ -198,7 +201,7 @@ export class Agent {
     return this.#config;
   }
 
-  /** Why the agent is not ready, or nothing. */
+  /** Reasons the agent is not ready. Empty if it is. */
   get notReady(): string[] {
     return this.#state === "ready" ? [] : [`the agent is ${this.#state}`];
   }
@@ -213,7 +216,7 @@ export class Agent {
     return { pageBytes: this.#ground.region.pageBytes, lockedBytes, lockRefused };
   }
 
-  /** What its rooms need of it. */
+  /** Dependencies shared by the services. */
   get #own() {
     const { health, store, namespaces, incarnation } = this;
     const [region, { rdma }, source] = [this.#ground.region, this.devices, this.#source];
@@ -231,7 +234,7 @@ export class Agent {
     if (this.#cold === null) await openControl(null);
   }
 
-  /** Null where nobody is told what this host holds. */
+  /** Null if residency events are not published. */
   get feed(): FeedRoom | null {
     return this.#feed;
   }
@@ -244,14 +247,14 @@ export class Agent {
     this.#feed = await FeedRoom.open({ ...own, bus });
   }
 
-  /** Null where no certificate is configured, and while the agent starts or stops. */
+  /** Null without a certificate, and while the agent starts or stops. */
   get peers(): PeerRoom | null {
     return this.#peers;
   }
 
-  /** Holds and commands; there once the agent serves. */
+  /** Pins, leases and commands. Available once the agent serves. */
   get control(): ControlRoom {
-    assert(this.#control !== null, "an agent that serves takes commands");
+    assert(this.#control !== null, "a serving agent has a control service");
     return this.#control;
   }
 
@@ -274,18 +277,18 @@ export class Agent {
     const seconds = Number(((clock.monotonicMs() - this.startedMs) / 1_000).toFixed(3));
     const page = this.#ground.region.pageBytes;
     if (config.kv.hugePages === "try" && page === SMALL_PAGE) {
-      logger.info("no huge pages were to be had: see hearth doctor", { page });
+      logger.info("huge pages unavailable, see hearth doctor", { page });
     }
     logger.info("arena complete", { bytes: ready, locked: lockedBytes, page, seconds });
     service.status(`serving, ${formatBytes(ready)} of RAM`);
   }
 
-  /** Takes what may change from a new configuration; says what needs a restart. */
+  /** Applies the reloadable parts of a new configuration and reports those that need a restart. */
   reload(next: Config): void {
     const { logger } = this.#parts;
     const { changed, needsRestart, effective } = diffReload(this.#config, next);
     for (const { key, from, to } of needsRestart) {
-      logger.warn("a changed key needs a restart and is left as it was", { key, from, to });
+      logger.warn("configuration key needs a restart, keeping its old value", { key, from, to });
     }
     this.#config = effective;
     const { kv, log } = effective;
@@ -304,7 +307,10 @@ export class Agent {
     logger.info("configuration reloaded", { changed: keys.join(" ") || "nothing" });
   }
 
-  /** Hands out nothing new, waits up to 10 s (or for `hurry`), then stops everything. */
+  /**
+   * Stops accepting work, waits up to 10 s (or until `hurry` fires) for clients, then closes all
+   * parts.
+   */
   async stop(hurry: AbortSignal): Promise<void> {
     if (this.#state === "draining" || this.#state === "stopped") return;
     this.#state = "draining";
@@ -335,8 +341,9 @@ export class Agent {
   }
 
   /**
-   * Removes blocks from every tier, for whom `by` names. Throws ABORTED while the agent starts or
-   * stops: what it leaves behind is described once, and nothing may be purged after that.
+   * Removes blocks from all tiers. `by` names the caller in the audit log. Throws ABORTED while the
+   * agent starts or stops: the handed-over state is described once, and a later purge would not be
+   * part of it.
    */
   async purge(addresses: readonly PurgeAddress[], by: string): Promise<PurgeOutcome[]> {
     this.#mustServe();
@@ -363,15 +370,15 @@ export class Agent {
     await this.#feed?.[Symbol.asyncDispose]();
     await this.#stopPeers();
     await this.#stopControl();
-    // One that hangs is given up after longer than the service manager waits.
+    // The wait exceeds the service manager's limit, so the service manager ends a copy that hangs.
     const copying = new UnderWay();
     const quiet = copying
       .run(Promise.resolve(this.devices[Symbol.asyncDispose]()))
-      .catch((why) => this.#parts.logger.error(`devices could not be closed: ${messageOf(why)}`));
+      .catch((why) => this.#parts.logger.error(`closing devices failed: ${messageOf(why)}`));
     await copying.over(this.#parts.clock, DEVICES_STOP_MS);
     if (this.#state === "draining" && this.#config.kv.ramHandover) {
-      // What an engine still reads must not be written over by a process that knows nothing of it,
-      // and what a device still writes is not what it was.
+      // Do not hand over slots that an engine still reads or a device still writes: the next
+      // process does not know about either.
       await leaveRam(this.#parts, this.#ground.region, (arena) =>
         held + quarantined + this.#purges.size + copying.size > 0
           ? null
@@ -393,7 +400,38 @@ export class Agent {
       this.#ground.region[Symbol.dispose]();
     } catch (error) {
       if (!(error instanceof HearthError)) throw error;
-      this.#parts.logger.error(`the arena could not be closed: ${messageOf(error)}`);
+      this.#parts.logger.error(`closing the arena failed: ${messageOf(error)}`);
     }
   }
+}
+
+/** Tracks tasks that must end before their resources are released. */
+class UnderWay {
+  readonly #all = new Set<Promise<unknown>>();
+
+  get size(): number {
+    return this.#all.size;
+  }
+
+  run<T>(work: Promise<T>): Promise<T> {
+    this.#all.add(work);
+    return work.finally(() => this.#all.delete(work));
+  }
+
+  /** Waits for all current tasks, at most `ms` milliseconds. */
+  async over(clock: Clock, ms: number): Promise<void> {
+    const over = new AbortController();
+    const giveUp = sleep(clock, ms, over.signal).catch(() => undefined);
+    await Promise.race([Promise.allSettled(this.#all), giveUp]);
+    over.abort();
+  }
+}
+
+/**
+ * Creates an incarnation number: unique, and increasing with each start as long as the clock does
+ * not go backwards.
+ */
+function newIncarnation(clock: Clock, random: Random): bigint {
+  const ms = BigInt(Math.max(1, Math.floor(clock.wallMs())));
+  return (ms << 20n) | BigInt(random.u32() >>> 12);
 }

@@ -5,11 +5,10 @@ import type { Config, RouterConfig } from "../config/index.ts";
 import { messageOf, systemClock } from "../core/index.ts";
 import { readCredentials } from "../peers/index.ts";
 import { checkModels } from "../router/proxy/index.ts";
-import { groupNumber } from "./groups.ts";
-import { checkNatsFiles, readSigningSeed } from "./nats-files.ts";
+import { checkNatsFiles, groupNumber, readSigningSeed } from "./credentials.ts";
 import { proxyModels } from "./router/index.ts";
 
-/** Throws CONFIG_INVALID where a certificate for peers is not good. */
+/** Throws CONFIG_INVALID if a peer certificate is invalid. */
 async function readPeerFiles({ node, peers }: Config): Promise<void> {
   const { certFile, keyFile, caFile, cluster } = peers;
   if (certFile === null || keyFile === null || caFile === null) return;
@@ -17,12 +16,12 @@ async function readPeerFiles({ node, peers }: Config): Promise<void> {
   await readCredentials(files, { cluster, worker: node.id }, systemClock.wallMs());
 }
 
-/** The agent makes the file, and not the folder. */
+/** The agent creates the audit file, but not its folder. */
 function auditProblems(path: string | null): string[] {
   if (path === null) return [];
   const folder = dirname(path);
   const isFolder = statSync(folder, { throwIfNoEntry: false })?.isDirectory() === true;
-  if (!isFolder) return [`control.audit_file: there is no folder ${folder}`];
+  if (!isFolder) return [`control.audit_file: folder ${folder} does not exist`];
   const isTaken = statSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
   return isTaken ? [`control.audit_file: ${path} is a folder`] : [];
 }
@@ -39,7 +38,10 @@ async function problemsOf(checks: readonly (() => unknown)[]): Promise<string[]>
   return problems;
 }
 
-/** What a right configuration names and this host, or this user, does not have: a line each. */
+/**
+ * Checks what a valid configuration refers to on this host, as this user. Returns one line per
+ * problem.
+ */
 export async function hostProblems(config: Config): Promise<string[]> {
   const { socketGroup } = config.engine;
   const apiGroup = config.api.socketGroup;
@@ -54,7 +56,7 @@ export async function hostProblems(config: Config): Promise<string[]> {
   return [...problems, ...auditProblems(config.control.auditFile)];
 }
 
-/** The same of a router's. */
+/** The same checks for a router's configuration. */
 export function routerProblems({ api, nats, models }: RouterConfig): Promise<string[]> {
   return problemsOf([
     () => readTokens(api),

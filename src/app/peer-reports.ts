@@ -15,7 +15,7 @@ import {
 } from "../observability/index.ts";
 import type { PeerRecord, PeerStatus, PullTrace } from "../peers/index.ts";
 import type { TieredStore } from "../store/index.ts";
-import type { PeerRoom } from "./peer-room.ts";
+import type { PeerRoom } from "./peers-service.ts";
 
 const WITHOUT: PeersReport = {
   enabled: false,
@@ -27,10 +27,10 @@ const WITHOUT: PeersReport = {
   in_flight_bytes: 0,
   peers: [],
 };
-/** Names of blocks that an engine's hash leads to. */
+/** Maximum block names for one engine hash. */
 const MEANT_MAX = 64;
 
-/** What HTTP shows of other hosts; good beyond the room's end, which `room` then tells by null. */
+/** HTTP reports about peers. They outlive the peers service: `room` then returns null. */
 export function peerServices(
   room: () => PeerRoom | null,
   store: TieredStore,
@@ -65,7 +65,7 @@ export function peersStatus(room: PeerRoom | null, store: TieredStore): StatusRe
   };
 }
 
-/** What metrics show. */
+/** Values for metrics. */
 export function peersSnapshot({ puller, ground, summaries, announcer }: PeerRoom): PeersSnapshot {
   const { stats } = puller;
   const { server, transports, trust } = ground;
@@ -153,7 +153,9 @@ function hardwareOf(record: PeerRecord | null): PeerReport["hardware"] {
   return { rdma_devices: [...rdmaDevices], cores, aes: hasAes };
 }
 
-/** By the block's key or digest; an engine's hash through what is known of it here. */
+/**
+ * Matches traces by the block's key or digest; an engine hash through the names known on this host.
+ */
 function isMeant(store: TieredStore, name: BlockName): (trace: PullTrace) => boolean {
   const bytes = name.kind === "key" ? name.bytes : new Uint8Array(8);
   if (name.kind === "hash") {

@@ -8,43 +8,46 @@ import {
 import type { PeerFound, Puller, WantedBlock } from "../peers/index.ts";
 import type { BlockSourcePort, FetchOutcome, Namespaces } from "../store/index.ts";
 
-/** Blocks pulled before those that came are let go of: while they wait they cannot be evicted. */
+/** Blocks fetched per batch. Fetched blocks cannot be evicted until their batch is released. */
 const AT_ONCE = 256;
-/** For so many blocks; slower than this is no warming. */
+/** Time limit per batch. A slower fetch does not help a warm. */
 const PULL_MS = 30_000;
 const FIND_MS = 5_000;
-/** Namespaces that no engine here has named are taken from peers up to this number. */
+/** Maximum namespaces learned from peers, in addition to those of local engines. */
 const NAMESPACES_MAX = 1_024;
-/** Of these, from one peer: numbers are never given back, and its word is all there is. */
+/**
+ * Maximum namespaces learned from one peer, because their numbers are never reused and the peer's
+ * claim is unverified.
+ */
 const NAMESPACES_OF_ONE = 128;
-/** The same for one name: blocks with a hash are in few namespaces, and all are asked for. */
+/** Maximum namespaces per name. A hash occurs in few namespaces, and all of them are fetched. */
 const NAMESPACES_A_NAME = 4;
-/** Namespaces in which a digest that nobody knows by another name is looked for. */
+/** Namespaces searched for a digest without a known alias. */
 const NAMESPACES_TRIED = 16;
 
 const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
 const DONE: BlockResult = Object.freeze({ outcome: "done" });
 const FULL: BlockResult = Object.freeze({
   outcome: "rejected",
-  reason: "full: RAM has no room for it that nothing warm is in",
+  reason: "full: all RAM is used by warmer blocks",
 });
 const LATE: BlockResult = Object.freeze({
   outcome: "deferred",
-  reason: "peers: it did not come in time",
+  reason: "peers: the fetch timed out",
 });
 
-/** One block that a name means, and who is said to have it. */
+/** One block meant by a name, and its holders. */
 interface Meant extends WantedBlock {
   readonly namespace: NamespaceIndex;
   readonly sources: readonly WorkerId[];
-  /** Places in the list of names. */
+  /** Indexes into the list of names. */
   readonly names: number[];
 }
 
-/** Brings what a command wants warm from other hosts; nothing while there is no puller. */
+/** Fetches the blocks of warm commands from peers. Does nothing without a puller. */
 export class PeerSource implements BlockSourcePort {
   readonly #namespaces: Namespaces;
-  /** Namespaces taken from each peer since the start. */
+  /** Namespaces learned from each peer since start. */
   readonly #taken = new Map<WorkerId, number>();
   #puller: Puller | null = null;
 
@@ -99,7 +102,7 @@ export class PeerSource implements BlockSourcePort {
       this.#take(found[at] ?? []);
       for (const block of found[at] ?? []) this.#add(meant, at, block, block.worker);
       if (found[at]?.length || name.kind === "hash") continue;
-      // Where it is a digest, its namespace is one of those in use here.
+      // A digest does not say its namespace: try the namespaces most recently in use.
       for (const namespace of this.#namespaces.keys().slice(-NAMESPACES_TRIED)) {
         this.#add(meant, at, { namespace, digest: name.bytes, layer: name.layer }, null);
       }
@@ -127,7 +130,7 @@ export class PeerSource implements BlockSourcePort {
     if (isNew) meant.set(name, { ...known, sources: [...known.sources, worker] });
   }
 
-  /** Numbers the namespaces of what one name means, as far as they are taken from peers. */
+  /** Assigns numbers to namespaces found at peers, within the limits. */
   #take(found: readonly (PeerFound & { readonly worker: WorkerId })[]): void {
     const namespaces = this.#namespaces;
     const here = new Map<WorkerId, number>();
@@ -143,7 +146,7 @@ export class PeerSource implements BlockSourcePort {
   }
 }
 
-/** As peers look names up: a hash in eight bytes, little-endian, else 32. */
+/** Encodes a name for lookups at peers: 8 bytes little-endian for a hash, otherwise 32 bytes. */
 function bytesOf(name: BlockName): Uint8Array {
   if (name.kind === "key") return name.bytes;
   const bytes = new Uint8Array(8);
@@ -153,7 +156,7 @@ function bytesOf(name: BlockName): Uint8Array {
   return bytes;
 }
 
-/** Blocks of one namespace, so many at a time. */
+/** Groups blocks by namespace, in batches of limited size. */
 function groupsOf(meant: readonly Meant[]): Meant[][] {
   const byNamespace = Map.groupBy(meant, ({ namespace }) => namespace);
   return [...byNamespace.values()].flatMap((blocks) =>
@@ -163,7 +166,10 @@ function groupsOf(meant: readonly Meant[]): Meant[][] {
   );
 }
 
-/** Of the blocks behind one name one that came is enough for `done`; else the worst is told. */
+/**
+ * Combines outcomes of the blocks behind one name: `done` if any block arrived, otherwise the worst
+ * outcome.
+ */
 function note(results: BlockResult[], { names }: Meant, outcome: FetchOutcome): void {
   const result = resultOf(outcome);
   for (const at of names) {

@@ -1,6 +1,12 @@
 import { type Config, mayUseRdma } from "../config/index.ts";
 import { type Clock, HearthError, messageOf } from "../core/index.ts";
-import { type Native, openLanes, type Rdma, type Region } from "../native/index.ts";
+import {
+  type Native,
+  openLanes,
+  type Rdma,
+  type RdmaLinkSettings,
+  type Region,
+} from "../native/index.ts";
 import type { Metrics } from "../observability/index.ts";
 import {
   acceptedCiphers,
@@ -17,7 +23,6 @@ import {
   type TransportObserver,
   type Trust,
 } from "../peers/index.ts";
-import { linkSettingsOf } from "./rdma-options.ts";
 
 export interface PeerTransportParts {
   readonly config: Pick<Config, "peers" | "rdma">;
@@ -28,16 +33,16 @@ export interface PeerTransportParts {
   readonly trust: Trust;
   readonly metrics: Pick<Metrics, "pulled">;
   readonly cores: number;
-  /** Null where RDMA is off, or cannot be used. */
+  /** Null if RDMA is disabled or unusable. */
   readonly rdma: Rdma | null;
 }
 
 type Listening = Partial<Record<TransportName, Endpoint>>;
 
-/** The ways to other hosts, from their opening to their end. */
+/** Transports to peers. */
 export class PeerTransports implements AsyncDisposable {
   readonly all: readonly Transport[];
-  /** Where each listens, with the port that it got. */
+  /** Address and actual port of each transport. */
   readonly listening: Listening = {};
   readonly #log: TransportLog;
 
@@ -46,7 +51,7 @@ export class PeerTransports implements AsyncDisposable {
     this.#log = log;
   }
 
-  /** Throws CONFIG_INVALID, with what to change, where one cannot listen. */
+  /** Throws CONFIG_INVALID with a fix if an address cannot be listened on. */
   static async open(parts: PeerTransportParts, server: PeerServer): Promise<PeerTransports> {
     const { config, region, log } = parts;
     const { listenStream, listenQuic, listenRdma } = config.peers;
@@ -72,7 +77,7 @@ export class PeerTransports implements AsyncDisposable {
     const transport = this.all.find((one) => one.name === name);
     if (transport === undefined) return;
     if (transport.unsupported !== null) {
-      this.#log("warn", "a transport does not work on this host", {
+      this.#log("warn", "transport unavailable on this host", {
         transport: name,
         why: transport.unsupported,
       });
@@ -84,7 +89,7 @@ export class PeerTransports implements AsyncDisposable {
       this.listening[name] = await transport.listen({ host, port }, server);
     } catch (cause) {
       const what = `peers.listen_${name}: ${host}:${port} cannot be listened on`;
-      const fix = "name a free port of this host below [peers], or `off`";
+      const fix = "set a free port of this host in [peers], or `off`";
       throw new HearthError("CONFIG_INVALID", `${what}: ${messageOf(cause)}`, { cause, fix });
     }
   }
@@ -93,13 +98,13 @@ export class PeerTransports implements AsyncDisposable {
     return this.all.find((one) => one.name === name)?.inboundLinks ?? 0;
   }
 
-  /** New links show and believe the new certificates. Never throws. */
+  /** Applies renewed certificates to new connections. Never rejects. */
   async reload(): Promise<void> {
     const renewed = await Promise.allSettled(this.all.map((transport) => transport.reload()));
     for (const [index, one] of renewed.entries()) {
       if (one.status === "fulfilled") continue;
       const fields = { transport: this.all[index]!.name, why: messageOf(one.reason) };
-      this.#log("error", "a transport keeps the certificates of before", fields);
+      this.#log("error", "transport keeps its previous certificates", fields);
     }
   }
 
@@ -117,7 +122,9 @@ function transportsOf(parts: PeerTransportParts): Transport[] {
   return all.map((one) => measured(one, clock, observer));
 }
 
-/** Null where it may not be, or there is no device: whoever opened those has said so. */
+/**
+ * Null if RDMA is not allowed or there is no device; opening the devices has reported the reason.
+ */
 function rdmaOf({ config, clock, log, trust, rdma }: PeerTransportParts): Transport | null {
   if (rdma === null || !mayUseRdma(config)) return null;
   return new RdmaTransport({
@@ -126,7 +133,7 @@ function rdmaOf({ config, clock, log, trust, rdma }: PeerTransportParts): Transp
   });
 }
 
-/** Only the time that blocks take is charted; the rest is counted by the puller and the server. */
+/** Records transfer times only. The puller and the server count everything else. */
 function observerOf(metrics: Pick<Metrics, "pulled">): TransportObserver {
   const ignored = () => undefined;
   return {
@@ -148,4 +155,30 @@ function streamOf({ config, native, clock, log, trust, cores }: PeerTransportPar
     lanes,
     lanesPort: config.peers.lanesPort,
   });
+}
+
+/** Settings of queue pairs. */
+function linkSettingsOf(config: Config["rdma"]): RdmaLinkSettings {
+  const { timeout, retries, trafficClass, serviceLevel, readBytes } = config;
+  return { timeout, retries, trafficClass, serviceLevel, pieceBytes: readBytes };
+}
+
+/** Cache time of the port state, which is checked for each request to a peer. */
+const LOOK_MS = 250;
+
+/** Names of devices with an active port. Null if there is none. */
+export function devicesInUse(
+  rdma: Rdma | null,
+  clock: Pick<Clock, "monotonicMs">,
+): () => readonly string[] {
+  let names: readonly string[] = [];
+  let lookedMs = Number.NEGATIVE_INFINITY;
+  return () => {
+    const nowMs = clock.monotonicMs();
+    if (rdma === null || nowMs - lookedMs < LOOK_MS) return names;
+    lookedMs = nowMs;
+    const active = rdma.ports().filter(({ state }) => state === "active");
+    names = [...new Set(active.map(({ device }) => device))];
+    return names;
+  };
 }

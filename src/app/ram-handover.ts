@@ -1,20 +1,27 @@
 import { closeSync, fstatSync, readSync } from "node:fs";
+import type { Config } from "../config/index.ts";
 import { type Clock, messageOf, sleep } from "../core/index.ts";
 import { type Native, nativeBuffer, Region, type Wish } from "../native/index.ts";
-import type { Logger } from "../observability/index.ts";
-import { decodeRamRecord, encodeRamRecord, type RamRecord } from "../store/index.ts";
-import type { ServiceManager } from "./service-manager.ts";
+import type { Health, Logger } from "../observability/index.ts";
+import {
+  decodeRamRecord,
+  encodeRamRecord,
+  type RamRecord,
+  RamScrub,
+  type TieredStore,
+} from "../store/index.ts";
+import type { ServiceManager } from "./process.ts";
 
-/** The names under which the service manager keeps the descriptors. */
+/** Names of the descriptors stored in the service manager. */
 const ARENA_FD = "hearth-arena";
 const RECORD_FD = "hearth-record";
 const FIRST_FD = 3;
 const PAGE = 4096;
 const LENGTH_BYTES = 8;
-/** The manager takes what it was sent while this process still lives. */
+/** Time for the manager to receive the descriptors while this process still exists. */
 const KEEP_MS = 250;
 
-/** The memory of the process before this one, and what lies in it. */
+/** The arena of the previous process, and the record of its contents. */
 export interface InheritedRam {
   readonly region: Region;
   readonly record: RamRecord;
@@ -33,8 +40,9 @@ interface HandoverParts {
 }
 
 /**
- * Takes over what the process before left with the service manager: all of it, or none. The manager
- * then forgets it, so that it is taken over once and goes with this process if that crashes.
+ * Takes over the RAM that the previous process stored in the service manager, completely or not at
+ * all. The stored descriptors are then removed: if this process crashes, its RAM is not inherited
+ * again.
  */
 export function inheritRam(
   { native, service, logger }: HandoverParts,
@@ -42,7 +50,7 @@ export function inheritRam(
   wanted: { readonly arenaBytes: number; readonly lockMemory: Wish },
 ): InheritedRam | null {
   const kept = keptDescriptors(environment);
-  // Others are not this agent's to take.
+  // Leave other descriptors alone.
   for (const name of kept.keys()) if (name !== ARENA_FD && name !== RECORD_FD) kept.delete(name);
   const arena = kept.get(ARENA_FD);
   const record = kept.get(RECORD_FD);
@@ -53,21 +61,21 @@ export function inheritRam(
     if (name !== ARENA_FD || typeof inherited === "string") closeSync(fd);
   }
   if (typeof inherited !== "string") return inherited;
-  logger.warn("RAM of the process before is dropped", { why: inherited });
+  logger.warn("RAM of the previous process dropped", { why: inherited });
   return null;
 }
 
-/** What was taken over, or why nothing was. */
+/** The RAM taken over, or the reason nothing was. */
 function takeOver(
   native: Native,
   arena: number | undefined,
   recordFd: number | undefined,
   { arenaBytes, lockMemory }: { readonly arenaBytes: number; readonly lockMemory: Wish },
 ): InheritedRam | string {
-  if (arena === undefined || recordFd === undefined) return "a part of it is missing";
+  if (arena === undefined || recordFd === undefined) return "a descriptor is missing";
   const record = readRecord(recordFd);
   if (record === null) return "its record is damaged";
-  if (record.arena !== nameOf(arena)) return "its record is about other memory";
+  if (record.arena !== nameOf(arena)) return "its record describes other memory";
   if (fstatSync(arena).size !== arenaBytes) return "kv.ram has changed";
   try {
     return { region: Region.adopt(native, { fd: arena, bytes: arenaBytes, lockMemory }), record };
@@ -76,7 +84,7 @@ function takeOver(
   }
 }
 
-/** Descriptors by name, as sd_listen_fds_with_names(3) has them. */
+/** Descriptors by name, as defined by sd_listen_fds_with_names(3). */
 function keptDescriptors(environment: ListenEnvironment): Map<string, number> {
   const { LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES } = environment;
   const kept = new Map<string, number>();
@@ -86,7 +94,7 @@ function keptDescriptors(environment: ListenEnvironment): Map<string, number> {
   return kept;
 }
 
-/** Tells one piece of memory from another for as long as the machine runs. */
+/** Identifies a memory file until the machine reboots. */
 function nameOf(fd: number): string {
   const { dev, ino } = fstatSync(fd);
   return `${dev}:${ino}`;
@@ -107,8 +115,8 @@ function readRecord(fd: number): RamRecord | null {
 }
 
 /**
- * Leaves memory and record with the service manager for the next process. `describe` is asked for
- * the record of the memory with this name; null: it cannot be handed on now.
+ * Stores arena and record in the service manager for the next process. `describe` returns the
+ * record for the arena of this name, or null if it cannot be handed over now.
  */
 export async function leaveRam(
   { native, service, logger, clock }: HandoverParts & { readonly clock: Clock },
@@ -118,17 +126,17 @@ export async function leaveRam(
   if (!service.keeps) return;
   const record = describe(nameOf(region.fd));
   if (record === null) {
-    logger.warn("RAM is not handed on: some of it is still in use", {});
+    logger.warn("RAM not handed over: part of it is still in use", {});
     return;
   }
   using recordRegion = regionOf(native, encodeRamRecord(record));
   service.keep(ARENA_FD, region.fd);
   service.keep(RECORD_FD, recordRegion.fd);
   await sleep(clock, KEEP_MS);
-  logger.info("RAM is left for the next process", { blocks: record.count });
+  logger.info("RAM left for the next process", { blocks: record.count });
 }
 
-/** A memory file with these bytes, behind their length. */
+/** Creates a memory file with the length of the bytes, then the bytes. */
 function regionOf(native: Native, bytes: Uint8Array): Region {
   const length = LENGTH_BYTES + bytes.length;
   const size = Math.ceil(length / PAGE) * PAGE;
@@ -138,4 +146,31 @@ function regionOf(native: Native, bytes: Uint8Array): Region {
   buffer.bytes.set(bytes, LENGTH_BYTES);
   region.copyIn(0, buffer, length, false);
   return region;
+}
+
+/** Time for which the health code of a damaged block stays raised. */
+const DAMAGE_MS = 3_600_000;
+
+/** Reports blocks damaged in RAM, and scrubs RAM for more of them. */
+export class RamWatch implements AsyncDisposable {
+  readonly #scrub: RamScrub;
+
+  constructor(store: TieredStore, health: Health, logger: Logger) {
+    this.#scrub = new RamScrub(store);
+    store.checks.onDamage = (damage) => {
+      const { found, count, digest, offset } = damage;
+      logger.error("damaged block in RAM, dropping it", { ...damage });
+      const where = offset === null ? "outside the arena" : `at byte ${offset} of the arena`;
+      const last = `last block ${digest} ${where}, found by ${found}`;
+      health.raise("KV_RAM_CSUM", `${count} since start, ${last}`, { forMs: DAMAGE_MS });
+    };
+  }
+
+  configure({ kv }: Config): void {
+    this.#scrub.setRate(kv.ramScrubBytesPerSecond);
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#scrub[Symbol.asyncDispose]();
+  }
 }

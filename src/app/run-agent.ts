@@ -12,21 +12,28 @@ import { createLogger, type Logger } from "../observability/index.ts";
 import { Agent } from "./agent.ts";
 import { type AgentApi, type AgentApiOptions, startApi } from "./agent-api.ts";
 import { agentClock } from "./agent-clock.ts";
-import { checkNatsFiles } from "./nats-files.ts";
-import { createServiceManager, serviceEnvironment } from "./service-manager.ts";
-import { END_OF_INPUT, reloadSignals, stopSignals } from "./signals.ts";
+import { checkNatsFiles } from "./credentials.ts";
+import {
+  createServiceManager,
+  END_OF_INPUT,
+  reloadSignals,
+  serviceEnvironment,
+  stopSignals,
+} from "./process.ts";
 
 export interface RunAgentOptions {
   readonly configPath: string;
-  /** Ends with standard input, and removes this folder then; null: a service like any other. */
+  /**
+   * Stop when standard input closes, and then remove this folder. Null: run as an ordinary service.
+   */
   readonly privateFolder: string | null;
   readonly version: string;
   readonly commit: string;
-  /** Takes log lines. */
+  /** Writes a log line. */
   write(line: string): void;
 }
 
-/** Reads a configuration. Throws CONFIG_INVALID with every problem. */
+/** Reads a configuration. Throws CONFIG_INVALID listing all problems. */
 export async function readConfig(path: string, facts = readMachineFacts()): Promise<Config> {
   const result = await loadConfig(path, facts);
   if (result.ok) return result.config;
@@ -34,8 +41,8 @@ export async function readConfig(path: string, facts = readMachineFacts()): Prom
 }
 
 /**
- * The agent from its start to its end: runs until SIGTERM or SIGINT, reloads on SIGHUP. A second
- * SIGTERM does not wait for engines any more.
+ * Runs the agent until SIGTERM or SIGINT; reloads on SIGHUP. A second SIGTERM stops without waiting
+ * for engines.
  */
 export async function runAgent(options: RunAgentOptions): Promise<void> {
   const config = await readConfig(options.configPath);
@@ -69,20 +76,20 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
   const { engine, kv, node } = config;
   logger.info("api listening", { url: api.url });
   logger.info("agent ready", { worker: node.id, socket: engine.socket, ram: kv.ramBytes });
-  service.ready("serving while memory grows");
+  service.ready("serving while RAM is populated");
   const signal = await signals.first;
   logger.info("agent stopping", { signal });
   service.stopping();
   crashPoint("stop.asked");
   await agent.stop(signals.second);
-  // Whoever started it is gone; else it may be started again on the same folder.
+  // After a signal the folder is kept, since the agent may be restarted on it.
   if (options.privateFolder !== null && signal === END_OF_INPUT) {
     rmSync(options.privateFolder, { recursive: true, force: true });
   }
   logger.info("agent stopped", {});
 }
 
-/** Where its API cannot be had, the agent does not run on without one. */
+/** If the API cannot start, stops the agent and rethrows. */
 async function apiOf(agent: Agent, options: AgentApiOptions): Promise<AgentApi> {
   try {
     return await startApi(agent, options);
@@ -92,13 +99,14 @@ async function apiOf(agent: Agent, options: AgentApiOptions): Promise<AgentApi> 
   }
 }
 
-/** A file that is refused changes nothing: the agent goes on as it was. */
+/** If the file is invalid, the agent keeps its current configuration. */
 async function reload(agent: Agent, path: string, logger: Logger): Promise<void> {
   try {
-    // The folders stay those of the start, and asking a disk that hangs would stop the loop.
+    // Skip `statfs`: the folders cannot change on reload, and a hung disk would block the event
+    // loop.
     const facts: MachineFacts = { ...readMachineFacts(), fileSystemBytes: () => null };
     agent.reload(await readConfig(path, facts));
   } catch (error) {
-    logger.error(`the configuration was not reloaded: ${messageOf(error)}`);
+    logger.error(`configuration reload failed: ${messageOf(error)}`);
   }
 }

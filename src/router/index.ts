@@ -1,14 +1,5 @@
-export type * from "./active-load.ts";
-export type * from "./commander.ts";
-export {
-  createPromptHasher,
-  createRouter,
-  type PromptHasher,
-  prefillId,
-  type RouterParts,
-  tokenSalt,
-} from "./core/index.ts";
-export { createPrefixIndex, type PrefixIndexOptions, ReferenceIndex } from "./index/index.ts";
+export * from "./active-load.ts";
+export { RouterUpkeep, type UpkeepOptions } from "./index-sync.ts";
 export {
   askedAt,
   BusArchive,
@@ -21,19 +12,27 @@ export {
   type IntakeSettings,
   type IntakeStats,
   ResidencyIntake,
-} from "./intake/index.ts";
-export type { KeeperStats, RestoreOutcome } from "./keeping/index.ts";
-export { type ActiveLoadOptions, createActiveLoad } from "./load/index.ts";
-export { LOCATE_SUBJECT, LocateService, type LocateStats } from "./locate/index.ts";
+} from "./ingest/index.ts";
+export {
+  LOCATE_KEYS_MAX,
+  LOCATE_SUBJECT,
+  LocateService,
+  type LocateStats,
+  readQuestion,
+} from "./locate.ts";
+export { createPrefixIndex, type PrefixIndexOptions } from "./native-index.ts";
 export {
   type BlockNamer,
   type CacheMark,
+  type Commander,
+  type CommandOutcome,
   createDigestNamer,
   createPolicies,
   POLICY_DEFAULTS,
   POLICY_NAMES,
   type Policies,
   type PoliciesOptions,
+  type PolicyCommand,
   type PolicyCounts,
   type PolicyMarks,
   type PolicyMode,
@@ -42,10 +41,25 @@ export {
   PromptChain,
   type ReasoningTokens,
 } from "./policies/index.ts";
+export { PredictedPrefixes } from "./predicted-prefixes.ts";
 export type * from "./prefix-index.ts";
+export { HashSlots } from "./prefix-runs.ts";
 export { REPLICA_DEFAULTS, type ReplicaSettings, type ReplicaStats } from "./replicas/index.ts";
 export type * from "./route.ts";
+export {
+  createPromptHasher,
+  createRouter,
+  type PromptHasher,
+  prefillId,
+  type RouterParts,
+  tokenSalt,
+} from "./scheduling/index.ts";
 export * from "./settings.ts";
-export { createWorkerTable, type WorkerTableOptions } from "./table/index.ts";
-export { RouterUpkeep, type UpkeepOptions } from "./upkeep/index.ts";
-export type * from "./workers.ts";
+export {
+  encodeState,
+  type KeeperStats,
+  type RestoreOutcome,
+  readState,
+  type SavedState,
+} from "./snapshot-store.ts";
+export * from "./workers.ts";

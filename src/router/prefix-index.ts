@@ -6,12 +6,12 @@ import type {
 import type { TargetId } from "./workers.ts";
 
 /**
- * What each target has of one prompt. Arrays are by place in `targets`, are the index's own and are
- * good until its next call.
+ * Blocks of one prompt held by each target. Arrays are parallel to `targets`, owned by the index
+ * and valid until its next call.
  *
- * With `hashes[0..n)`: `device` is the largest d with all of `[0, d)` on the device; `host` the
- * largest h with all of `[d, d + h)` on the host; `disk` likewise from `d + h` on. Targets that
- * have none of it at all are left out.
+ * For `hashes[0..n)`: `device` is the largest d with all of `[0, d)` on the device; `host` the
+ * largest h with all of `[d, d + h)` in host memory; `disk` likewise from `d + h` on. Targets that
+ * hold none of it are omitted.
  */
 export interface PrefixMatches {
   readonly count: number;
@@ -20,16 +20,15 @@ export interface PrefixMatches {
   readonly host: Uint32Array;
   readonly disk: Uint32Array;
   /**
-   * Up to there the answer is exact. Behind it something was forgotten for want of room, so that
-   * more may be held than is said. The number of hashes where nothing was.
+   * Number of leading hashes for which the answer is exact. Beyond it, entries were pruned and a
+   * target may hold more than reported. Equals the number of hashes if nothing was pruned.
    */
   readonly exactBlocks: number;
 }
 
 /**
- * Answers to many prompts, one behind the other: that to prompt `i` is in the places
- * `[starts[i], starts[i] + counts[i])`. Arrays are the index's own and are good until its next
- * call.
+ * Matches of many prompts in one set of arrays: prompt `i` occupies `[starts[i], starts[i] +
+ * counts[i])`. Arrays are owned by the index and valid until its next call.
  */
 export interface PrefixBatch {
   readonly starts: Uint32Array;
@@ -48,7 +47,7 @@ export interface PrefixIndexStats {
   readonly heldBlocks: number;
   readonly runs: number;
   readonly bytes: number;
-  /** Blocks forgotten for want of room, oldest first. */
+  /** Blocks pruned to stay within the memory limit, least recently used first. */
   readonly forgotten: number;
 }
 
@@ -57,13 +56,13 @@ export interface IndexChange {
   readonly change: ResidencyChange;
 }
 
-/** `tiers`: bit n stands for tier n of RESIDENCY_TIERS. */
+/** `tiers` is a bit mask: bit n stands for tier n of RESIDENCY_TIERS. */
 export interface BlockHolder {
   readonly target: TargetId;
   readonly tiers: number;
 }
 
-/** Consecutive blocks that one target has in one tier, parents before children. */
+/** Consecutive blocks that one target holds in one tier, parents before children. */
 export interface HeldRun {
   readonly target: TargetId;
   readonly tier: ResidencyTier;
@@ -72,40 +71,43 @@ export interface HeldRun {
 }
 
 /**
- * Who holds what. Exact: says of each block what the last change of it said, in whatever order
- * parents and children came, as long as nothing had to be forgotten. A removed block in the middle
- * of a prefix ends what is held there until it is stored again. Memory is bounded: beyond it the
- * prefixes that were neither stored nor matched for the longest are forgotten from their ends, and
- * answers say up to where they are exact.
+ * Index of which target holds which block. It is exact while nothing is pruned: for each block it
+ * reports the latest change applied, in whatever order parents and children arrived. A removed
+ * block inside a prefix ends the match until it is stored again. Memory is bounded: at the limit,
+ * the prefixes least recently stored or matched are pruned from their ends, and answers report up
+ * to which block they are exact.
  */
 export interface PrefixIndex extends Disposable {
   readonly stats: PrefixIndexStats;
   apply(changes: readonly IndexChange[]): void;
   match(hashes: BigUint64Array): PrefixMatches;
   /**
-   * The same for many prompts that lie one behind the other in `hashes`: prompt `i` ends before
-   * `ends[i]`. Cheaper than one by one.
+   * Matches many prompts stored one after the other in `hashes`; prompt `i` ends before `ends[i]`.
+   * Cheaper than one call per prompt.
    */
   matchMany(hashes: BigUint64Array, ends: Uint32Array): PrefixBatch;
-  /** Who has each single block, and where: for `kv-locate`. At most `max` targets for each. */
+  /** Holders of each single block, at most `max` targets per block. Used by `kv-locate`. */
   holders(hashes: BigUint64Array, max: number): readonly (readonly BlockHolder[])[];
-  /** Forgets all that a target has. */
+  /** Removes all entries of a target. */
   drop(target: TargetId): void;
   /**
-   * In the order of RESIDENCY_TIERS. Null once something of the target was forgotten for want of
-   * room, until it is dropped: then there is nothing to compare.
+   * Digests in the order of RESIDENCY_TIERS. Null if entries of the target were pruned since its
+   * last `drop`: a comparison would then be meaningless.
    */
   digests(target: TargetId): readonly ResidencyDigest[] | null;
-  /** All of it, or one target's; parents before children. Nothing may change meanwhile. */
+  /**
+   * Dumps the index or one target, parents before children. The index must not change during the
+   * dump.
+   */
   dump(target?: TargetId): Iterable<HeldRun>;
   /**
-   * As it is now, to a file with a checksum, whole or not at all; it may change meanwhile. Throws
-   * where the file cannot be written, or the last save has not ended.
+   * Writes the current state to a file with a checksum, atomically. The index may change during the
+   * save. Rejects if the file cannot be written or another save is running.
    */
   save(path: string): Promise<void>;
   /**
-   * Into an empty index, of which nothing else is asked meanwhile. False: the file is not one, or
-   * is damaged; the index is then empty.
+   * Loads a saved file into an empty index. The caller must not use the index until it settles.
+   * Resolves false, with the index empty, if the file is missing, invalid or damaged.
    */
   load(path: string): Promise<boolean>;
 }

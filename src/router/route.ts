@@ -3,7 +3,7 @@ import type { EndReason, TargetLoad } from "./active-load.ts";
 import type { RouterMode } from "./settings.ts";
 import type { Target } from "./workers.ts";
 
-/** A prompt to find a worker for. Either tokens, or sequence hashes of its full blocks. */
+/** A prompt to route: either its tokens, or the sequence hashes of its full blocks. */
 export interface RouteRequest {
   readonly model: string;
   readonly prompt:
@@ -11,39 +11,43 @@ export interface RouteRequest {
     | {
         readonly kind: "hashes";
         readonly hashes: BigUint64Array;
-        /** Tokens a hash stands for; the settings' block where left out. */
+        /** Tokens per hash. Default: `settings.blockTokens`. */
         readonly blockTokens?: number;
-        /** Of the whole prompt; that of the full blocks where left out. */
+        /** Tokens of the whole prompt. Default: the tokens of its full blocks. */
         readonly tokens?: number;
       };
-  /** Without it nothing is remembered: a question only. */
+  /** If absent, the decision is not recorded in the load or the prediction (dry query). */
   readonly requestId?: string;
   readonly loraName?: string;
   readonly cacheSalt?: string;
   readonly sessionId?: string;
-  /** Larger goes first where requests wait. */
+  /** Queued requests with a higher priority are routed first. */
   readonly priority?: number;
   readonly expectedOutputTokens?: number;
-  /** Which pool; `both` where left out: whole requests, or decode where prefill is apart. */
+  /**
+   * Pool to choose from. Default `both`: whole requests, or decode if the model has a prefill pool.
+   */
   readonly phase?: "prefill" | "decode" | "both";
   readonly overrides?: RouteOverrides;
 }
 
-/** Of one request alone. */
+/** Overrides of the settings for one request. */
 export interface RouteOverrides {
   readonly overlapScoreWeight?: number;
   readonly temperature?: number;
   readonly mode?: RouterMode;
-  /** For `direct`; also narrows every other mode to it. */
+  /** Target of mode `direct`. In other modes, restricts the candidates to this worker. */
   readonly worker?: WorkerId;
   readonly rank?: number;
   readonly allowed?: readonly WorkerId[];
   readonly excluded?: readonly WorkerId[];
-  /** The choice then depends on nothing else that is drawn. */
+  /** Seed of the random draw. With a seed, the choice is reproducible. */
   readonly seed?: number;
 }
 
-/** Every term of one candidate's cost; blocks of `settings.blockTokens` unless named otherwise. */
+/**
+ * Every term of one candidate's cost, in blocks of `settings.blockTokens` unless named otherwise.
+ */
 export interface CostTerms {
   readonly deviceBlocks: number;
   readonly hostBlocks: number;
@@ -58,7 +62,7 @@ export interface CostTerms {
   readonly cost: number;
 }
 
-/** Why a worker was not among the candidates. */
+/** Reason a worker was excluded from the candidates. */
 export type FilterReason =
   | "other_model"
   | "other_role"
@@ -72,11 +76,11 @@ export type FilterReason =
 export interface Candidate {
   readonly target: Target;
   readonly terms: CostTerms;
-  /** Of being chosen; with temperature 0 shared by those with the lowest cost. */
+  /** Probability of being chosen. With temperature 0, candidates with the lowest cost share it. */
   readonly probability: number;
 }
 
-/** All that led to a decision, for whoever asks later. */
+/** All inputs and results of one decision, kept for later queries. */
 export interface Explanation {
   readonly requestId: string | null;
   /** Milliseconds since 1970. */
@@ -88,7 +92,7 @@ export interface Explanation {
   readonly chosen: { readonly worker: WorkerId; readonly rank: number } | null;
   readonly candidates: readonly Candidate[];
   readonly filtered: readonly { readonly target: Target; readonly reason: FilterReason }[];
-  /** What decided: the lowest cost, a draw among equals, softmax, the session's worker, ... */
+  /** The rule that made the decision. */
   readonly decidedBy:
     | "lowest_cost"
     | "tie_draw"
@@ -100,11 +104,11 @@ export interface Explanation {
     | "least_loaded"
     | "only_one"
     | "none";
-  /** The number drawn, in [0, 1); null where nothing was. */
+  /** The random number drawn, in [0, 1). Null if none was drawn. */
   readonly draw: number | null;
   readonly exactBlocks: number;
   readonly queuedMs: number;
-  /** What policies did because of it, each with its receipt once that came. */
+  /** Actions of policies caused by this decision, each with its receipt once it arrives. */
   readonly actions: readonly PolicyAction[];
 }
 
@@ -113,7 +117,7 @@ export interface PolicyAction {
   readonly command: string;
   readonly worker: WorkerId;
   readonly isDryRun: boolean;
-  /** In words; null while no receipt came. */
+  /** Outcome as a message. Null until a receipt arrives. */
   readonly outcome: string | null;
 }
 
@@ -123,16 +127,16 @@ export interface RouteDecision {
   readonly terms: CostTerms;
   readonly promptTokens: number;
   readonly queuedMs: number;
-  /** The other pool's worker, where prefill is apart and has one; null: decode alone. */
+  /** The worker of the prefill pool. Null if the model has no separate prefill pool. */
   readonly prefill: Target | null;
   readonly decidedBy?: Explanation["decidedBy"];
-  /** Why workers were no candidates, one after the other; null: it was one. For counting. */
+  /** Per worker: the reason it was excluded, or null if it was a candidate. For metrics. */
   readonly reasons?: readonly (FilterReason | null)[];
 }
 
 /**
- * `none`: no worker of that model is there. `busy`: all are, and the queue is full or the wait was
- * too long. `unknown_worker`: the one that was named is not there.
+ * `none`: no worker serves that model. `busy`: all workers are busy, and the queue is full or the
+ * wait timed out. `unknown_worker`: the named worker is not known.
  */
 export type RouteOutcome =
   | RouteDecision
@@ -141,46 +145,51 @@ export type RouteOutcome =
 export interface PotentialLoad extends TargetLoad {
   readonly worker: WorkerId;
   readonly rank: number;
-  /** With this request there. */
+  /** Values if this request were added to the worker. */
   readonly potentialPrefillTokens: number;
   readonly potentialDecodeBlocks: number;
-  /** Prompt tokens it holds on the device, from there on in host memory, and from there on disk. */
+  /**
+   * Prompt tokens held: leading tokens on the device, the next ones in host memory, then on disk.
+   */
   readonly heldTokens: { readonly device: number; readonly host: number; readonly disk: number };
 }
 
 export interface BusyThresholds {
   readonly activeDecodeBlocksThreshold: number | null;
   readonly activePrefillTokensThreshold: number | null;
-  /** The same as a share of a worker's `batchTokensMax`; left out as good as null. */
+  /** The threshold as a share of a worker's `batchTokensMax`. Absent is the same as null. */
   readonly activePrefillTokensThresholdFrac?: number | null;
 }
 
-/** The router, for whoever is in the same process; HTTP and the proxy are translations of it. */
+/** In-process interface of the router. The HTTP API and the proxy translate to it. */
 export interface Router {
-  /** Decides at once, or, where all are busy, as soon as one is not. Rejects with ABORTED only. */
+  /**
+   * Routes the request. If all workers are busy, waits until one is not. Rejects with ABORTED only.
+   */
   bestWorker(request: RouteRequest, signal?: AbortSignal): Promise<RouteOutcome>;
-  /** The same without waiting: `busy` where it would have to. */
+  /** Routes without waiting: returns `busy` if `bestWorker` would wait. */
   bestWorkerNow(request: RouteRequest): RouteOutcome;
   getPotentialLoads(request: RouteRequest): readonly PotentialLoad[];
-  /** False: no such request is live. */
+  /** Returns false if no such request is active. */
   markPrefillComplete(requestId: string): boolean;
   output(requestId: string, tokens: number): boolean;
   free(requestId: string): boolean;
-  /** All that the index holds as Dynamo's RouterEvents, parents first; JSON with exact integers. */
+  /** Dumps the index as Dynamo RouterEvents in JSON with exact integers, parents first. */
   dumpEvents(): Iterable<string>;
   explain(requestId: string): Explanation | null;
   /**
-   * Adds what a policy did to the explanation of a request: the object itself is kept, so that its
-   * outcome may be filled in when the receipt comes. False: no explanation is kept, or it is full.
+   * Appends a policy action to the explanation of a request. The object is kept by reference, so
+   * its outcome can be filled in when the receipt arrives. Returns false if no explanation is kept
+   * or it is full.
    */
   noteAction(requestId: string, action: PolicyAction): boolean;
   thresholds(model: string): BusyThresholds;
-  /** False: no worker of that model is known. */
+  /** Returns false if no worker of that model is known. */
   setThresholds(model: string, thresholds: Partial<BusyThresholds>): boolean;
   listen(observer: RouterObserver): Disposable;
 }
 
-/** Told of what happens, in order; must not throw. */
+/** Observes routing events in order. Callbacks must not throw. */
 export interface RouterObserver {
   routed?(request: RouteRequest, decision: RouteDecision, hashes: BigUint64Array): void;
   prefillComplete?(requestId: string): void;

@@ -1,29 +1,29 @@
 /**
- * How a router decides. Names and defaults follow Dynamo's router; docs/router.md has the table of
+ * Settings of routing decisions. Names and defaults follow Dynamo's router; docs/router.md lists
  * its flags.
  */
 export interface RouterSettings {
   readonly mode: RouterMode;
   readonly cost: CostSettings;
-  /** 0: the lowest cost wins. Above: softmax over costs that are scaled to [0, 1]. */
+  /** 0: the lowest cost wins. Above 0: softmax over costs scaled to [0, 1]. */
   readonly temperature: number;
-  /** Tokens in a block of the cost formula. */
+  /** Tokens per block in the cost formula. */
   readonly blockTokens: number;
-  /** Off: what workers hold is predicted from where requests went. */
+  /** If false, cached blocks are predicted from earlier routing decisions instead of KV events. */
   readonly useKvEvents: boolean;
   readonly prediction: PredictionSettings;
-  /** Off: blocks of live requests are not counted, as for workers that only prefill. */
+  /** If false, blocks of active requests are not counted (workers that only prefill). */
   readonly trackActiveBlocks: boolean;
   readonly trackPrefillTokens: boolean;
-  /** Share of a worker's blocks, in (0, 1]; null: none is busy by blocks. */
+  /** A worker is busy above this share of its blocks, in (0, 1]. Null disables the limit. */
   readonly activeDecodeBlocksThreshold: number | null;
-  /** Tokens; null: none is busy by prefill. */
+  /** A worker is busy above this number of active prefill tokens. Null disables the limit. */
   readonly activePrefillTokensThreshold: number | null;
   readonly queue: QueueSettings;
   readonly affinity: AffinitySettings;
-  /** Requests that nobody frees count no longer than this. */
+  /** Requests that are never freed expire after this time. */
   readonly requestExpiryMs: number;
-  /** Explanations that are kept, the latest ones. */
+  /** Number of most recent explanations kept. */
   readonly explanationsMax: number;
 }
 
@@ -39,40 +39,48 @@ export const ROUTER_MODES: readonly RouterMode[] = [
 export type CostSettings =
   | {
       readonly kind: "credits";
-      /** `c` of the formula. */
+      /** `c` in the formula of docs/router.md. */
       readonly overlapCredit: number;
-      /** `k`. */
+      /** `k` in the formula. */
       readonly creditDecay: number;
       readonly hostCredit: number;
       readonly diskCredit: number;
-      /** `scale`. */
+      /** `scale` in the formula. */
       readonly prefillLoadScale: number;
-      /** `a`. */
+      /** `a` in the formula. */
       readonly activeRequestWeight: number;
     }
-  /** overlapScoreWeight * prefill blocks + decode blocks. */
+  /** cost = overlapScoreWeight * prefill blocks + decode blocks. */
   | { readonly kind: "classic"; readonly overlapScoreWeight: number };
 
 export interface PredictionSettings {
   readonly ttlMs: number;
   readonly blocksMax: number;
-  /** Pruned down to this share of `blocksMax`. */
+  /** Pruning reduces the table to this share of `blocksMax`. */
   readonly pruneRatio: number;
-  /** Beside events: how long a routed prompt counts as held before events say so; 0: never. */
+  /**
+   * With KV events on: time for which a routed prompt counts as cached until events confirm it. 0
+   * disables.
+   */
   readonly besideEventsMs: number;
 }
 
 export interface QueueSettings {
-  /** Requests that may wait while all workers are busy; 0: they are refused at once. */
+  /** Requests that may wait while all workers are busy. 0 refuses them immediately. */
   readonly requestsMax: number;
   readonly waitMs: number;
 }
 
 export interface AffinitySettings {
-  /** A session stays with its worker this long after its latest request; 0: off. */
+  /**
+   * Time since its latest request for which a session stays with its worker. 0 disables affinity.
+   */
   readonly ttlMs: number;
   readonly sessionsMax: number;
-  /** It is given up where its worker costs so many blocks more than the best one. */
+  /**
+   * Affinity is dropped if the session's worker costs this many blocks more than the best
+   * candidate.
+   */
   readonly extraCostMax: number;
 }
 

@@ -25,7 +25,7 @@ describeNative("an arena's places", () => {
   test.if(hasNodes)("are those of the devices, and said once", () => {
     const { parts, said } = place([0, 0], 2);
     expect(parts).toEqual([{ offset: 0, bytes: 8 * MIB, node: 0 }]);
-    expect(said).toEqual(["info RAM is divided among the nodes of devices"]);
+    expect(said).toEqual(["info RAM distributed over the NUMA nodes of devices"]);
   });
 
   test("are none on a host with one node, and nothing is said of it", () => {
@@ -36,7 +36,7 @@ describeNative("an arena's places", () => {
   test("are none where the kernel does not place memory there", () => {
     const { parts, said } = place([0, NO_NODE], 2);
     expect(parts).toEqual([]);
-    expect(said).toEqual(["warn the kernel places no memory by node"]);
+    expect(said).toEqual(["warn the kernel does not support NUMA placement"]);
   });
 
   test("are as they were for memory of the process before", () => {

@@ -23,6 +23,6 @@ describeNative("the watch over the arena's memory", () => {
     const punched = Bun.spawnSync([tool!, "-p", "-o", `${MIB}`, "-l", `${MIB}`, path]);
     expect(punched.stderr.toString()).toBe("");
     clock.advance(5_000);
-    expect(raised).toEqual([`KV_RAM_HOLES: ${MIB} bytes of the arena have no memory`]);
+    expect(raised).toEqual([`KV_RAM_HOLES: ${MIB} bytes of the arena are not backed by memory`]);
   });
 });

@@ -87,7 +87,7 @@ describeNative("an agent's control plane", () => {
         const words = [...FROM_CHECKOUT, "check", agent.configPath];
         const check = Bun.spawnSync(words, { stdout: "pipe", stderr: "pipe" });
         expect(`${check.stdout}${check.stderr}`).toContain(
-          `there is no folder ${join(audit, "..")}`,
+          `folder ${join(audit, "..")} does not exist`,
         );
         const failing = 'code="AUDIT_LOG"';
         const isRaised = async () => (await agent.metric("hearth_health", failing)) === 1;

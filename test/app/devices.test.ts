@@ -135,7 +135,7 @@ describeNative("an agent's RDMA", () => {
     const { rdma, health } = await agent.status();
     expect(rdma.ports).toEqual([]);
     expect(health.map((problem: { code: string }) => problem.code)).toEqual(code ? [code] : []);
-    expect(agent.log.some(({ message }) => message === "peers are listened to")).toBe(true);
+    expect(agent.log.some(({ message }) => message === "listening for peers")).toBe(true);
   });
 
   test("a port that is down is the matter, and peers go on", async () => {

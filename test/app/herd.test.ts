@@ -42,7 +42,7 @@ describeNative("a herd on agents", () => {
         const writer = stack.use(await holder.connect());
         const blocks = ["probe", "system prompt"].map((name) => ({ name, bytes: BYTES }));
         expect(await writer.put(...blocks)).toEqual(["ok", "ok"]);
-        const { stream } = await holder.logged("peers are listened to");
+        const { stream } = await holder.logged("listening for peers");
         const peers = { peers: `holder@127.0.0.1:${String(stream).split(":").at(-1)}` };
         const hosts: AgentProcess[] = [];
         for (let i = 0; i < HOSTS; i++) hosts.push(await start(`host-${i}`, peers));

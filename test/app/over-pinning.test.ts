@@ -95,7 +95,7 @@ class Crowd implements AsyncDisposable {
       return health.find(({ code }: { code: string }) => code === "KV_PINS_RELIEVED");
     };
     const problem = await waitFor(find, TIMEOUT_MS, "the health code");
-    expect(problem.details).toContain("were ended for room since the start");
+    expect(problem.details).toContain("pins and leases evicted for space since start");
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

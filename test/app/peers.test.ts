@@ -39,7 +39,7 @@ function keysOf({ certFile, keyFile, caFile }: HostFiles, { name }: TestCluster)
 
 /** As another host's configuration names it. */
 async function placeOf(agent: AgentProcess, worker: string): Promise<string> {
-  const { stream, quic } = await agent.logged("peers are listened to");
+  const { stream, quic } = await agent.logged("listening for peers");
   const portOf = (place: unknown) => String(place).split(":").at(-1);
   return `${worker}@127.0.0.1:${portOf(stream)}${quic === undefined ? "" : `/${portOf(quic)}`}`;
 }
@@ -256,7 +256,7 @@ describeNative("agents of one cluster", () => {
         const listen_stream = `127.0.0.1:${taken.port}`;
         const words = await start({ ...good, peers: { ...good.peers, listen_stream } });
         expect(words).toContain(`peers.listen_stream: ${listen_stream} cannot be listened on`);
-        expect(words).toContain("name a free port");
+        expect(words).toContain("set a free port");
       }),
     TIMEOUT_MS,
   );

@@ -73,7 +73,7 @@ describeNative("RAM over a restart", () => {
       };
       await waitFor(isRegistered);
       await restarted(agent, "SIGUSR1");
-      expect(said(agent, "RAM of the process before is taken over")).toHaveLength(1);
+      expect(said(agent, "RAM of the previous process taken over")).toHaveLength(1);
       await waitFor(isRegistered);
       expect(await found(agent)).toEqual(ALL);
       expect(agent.log.filter(({ level }) => level === "error")).toEqual([]);
@@ -83,7 +83,7 @@ describeNative("RAM over a restart", () => {
       await using agent = await started();
       for (let round = 1; round <= 3; round++) {
         await restarted(agent, "SIGUSR1");
-        expect(said(agent, "RAM of the process before is taken over")).toHaveLength(round);
+        expect(said(agent, "RAM of the previous process taken over")).toHaveLength(round);
         expect(await found(agent)).toEqual(ALL);
       }
       const kept = agent.log.filter(({ message }) => message.startsWith("manager"));
@@ -111,7 +111,7 @@ describeNative("RAM over a restart", () => {
         expect(hour!).toBeLessThan(before[1]!.remaining_seconds!);
         expect(hour!).toBeGreaterThan(3_500);
       }
-      expect(said(agent, "pins and leases of the run before")).toHaveLength(2);
+      expect(said(agent, "pins and leases restored")).toHaveLength(2);
       await using engine = await agent.connect();
       for (let i = 0; i < 12; i++) await engine.put(...many(400, `flood-${i}-`));
       expect(await engine.get("a", "a/b", "x")).toEqual(["ok", "ok", "ok"]);

@@ -38,7 +38,7 @@ function start({ cluster, worker, verbs, peers }: Host): Promise<AgentProcess> {
 
 /** As another host's configuration names it. */
 async function placeOf(agent: AgentProcess, worker: string): Promise<string> {
-  const { stream, rdma } = await agent.logged("peers are listened to");
+  const { stream, rdma } = await agent.logged("listening for peers");
   const portOf = (place: unknown) => String(place).split(":").at(-1);
   return `${worker}@127.0.0.1:${portOf(stream)}${rdma === undefined ? "" : `//${portOf(rdma)}`}`;
 }

@@ -28,7 +28,7 @@ async function pair(folder: string) {
   const start = async (...config: Parameters<typeof configOf>) =>
     stack.use(await AgentProcess.start({ config: configOf(...config) }));
   const prefill = await start("prefill");
-  const { stream } = await prefill.logged("peers are listened to");
+  const { stream } = await prefill.logged("listening for peers");
   const port = String(stream).split(":").at(-1);
   const decode = await start("decode", { peers: `prefill@127.0.0.1:${port}` });
   const producer = stack.use(await Member.connect(prefill.socketPath));

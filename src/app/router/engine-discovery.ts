@@ -1,17 +1,18 @@
+import { type ListedWorker, zmqOfRank } from "../../config/index.ts";
 import { type Clock, sleep, type WorkerId } from "../../core/index.ts";
 import type { Logger } from "../../observability/index.ts";
-import { askEngine, type EngineAnswer, type EngineFacts } from "./engine-facts.ts";
+import { type EventSource, eventSources } from "../../router/proxy/index.ts";
 
 export interface DiscoveryOptions {
   readonly clock: Clock;
   readonly logger: Logger;
-  /** The `Authorization` header that engines want; null: none. */
+  /** The `Authorization` header for engines. Null: none. */
   readonly authorization: string | null;
-  /** Whether nothing more is to be learned of a worker that has answered. */
+  /** True if a worker that has answered needs no further queries. */
   isSettled(worker: WorkerId): boolean;
-  /** Whether they are news. */
+  /** Returns true if the facts are new. */
   onFacts(worker: WorkerId, facts: EngineFacts): boolean;
-  /** Its API answered with another status than success; it is asked again. */
+  /** The API answered with an error status. It is queried again. */
   onRefused(worker: WorkerId, status: number): void;
 }
 
@@ -20,8 +21,8 @@ const RETRY_MIN_MS = 500;
 const RETRY_MAX_MS = 15_000;
 
 /**
- * Asks engines by their URLs how they are set up, until they answer and what follows from the
- * answer holds: an engine that comes back may publish elsewhere, or serve another model.
+ * Queries engines by URL for their settings until they answer and the answer is confirmed: a
+ * restarted engine may publish elsewhere or serve another model.
  */
 export class EngineDiscovery implements AsyncDisposable {
   readonly #options: DiscoveryOptions;
@@ -32,7 +33,7 @@ export class EngineDiscovery implements AsyncDisposable {
     this.#options = options;
   }
 
-  /** Asks anew, in the place of what is under way for that worker. */
+  /** Queries the worker again, replacing a running query. */
   ask(worker: WorkerId, url: string): void {
     this.stop(worker);
     const stopping = new AbortController();
@@ -59,7 +60,7 @@ export class EngineDiscovery implements AsyncDisposable {
     for (let delayMs = RETRY_MIN_MS; !signal.aborted; ) {
       const answer = await this.#answer(url, signal);
       if (signal.aborted) return;
-      // News may mix two runs of an engine: the same must be heard twice.
+      // An answer may mix two runs of an engine, so the same facts must be received twice.
       const isSame = answer.kind === "facts" && !onFacts(worker, answer.facts);
       if (answer.kind !== "facts") warned = this.#failed(worker, url, answer, warned);
       await sleep(clock, delayMs, signal).catch(() => undefined);
@@ -75,7 +76,7 @@ export class EngineDiscovery implements AsyncDisposable {
     return await askEngine(url, authorization, AbortSignal.any([signal, late.signal]));
   }
 
-  /** The line that was logged last: the same one is not logged again. */
+  /** Skips a log line equal to the previous one for that worker. */
   #failed(
     worker: WorkerId,
     url: string,
@@ -85,10 +86,161 @@ export class EngineDiscovery implements AsyncDisposable {
     const { logger, onRefused } = this.#options;
     const isLost = answer.kind === "lost";
     const line = isLost
-      ? "the worker's API is not reached"
-      : `the worker's API answered ${answer.status} and is asked again`;
+      ? "worker API unreachable"
+      : `worker API answered ${answer.status}, retrying`;
     if (line !== warned) logger.warn(line, { worker, url });
     if (!isLost) onRefused(worker, answer.status);
     return line;
   }
+}
+
+/** What an engine reports over HTTP. Null: not reported. */
+export interface EngineFacts {
+  readonly model: string | null;
+  /** Address of rank 0. Rank N uses the port N above it. */
+  readonly events: string | null;
+  readonly replay: string | null;
+  readonly ranks: number | null;
+  readonly blockTokens: number | null;
+  /** KV cache blocks, by rank. */
+  readonly totalBlocks: readonly (number | null)[];
+}
+
+export const NO_FACTS: EngineFacts = {
+  ...{ model: null, events: null, replay: null, ranks: null, blockTokens: null },
+  totalBlocks: [],
+};
+
+const BODY_BYTES_MAX = 4 * 2 ** 20;
+const SERVER_ERROR = 500;
+
+/** `refused`: `/v1/models` returned an error status. `lost`: no response. */
+type EngineAnswer =
+  | { readonly kind: "facts"; readonly facts: EngineFacts }
+  | { readonly kind: "refused"; readonly status: number }
+  | { readonly kind: "lost" };
+
+/**
+ * Queries an engine's settings: `/v1/models`, and for vLLM also `/kv_event_sources` and `/metrics`.
+ * `authorization` is the header for engines with an API key.
+ */
+async function askEngine(
+  url: string,
+  authorization: string | null,
+  signal: AbortSignal,
+): Promise<EngineAnswer> {
+  const base = url.replace(/\/+$/, "").replace(/\/v1$/, "");
+  const bodies: string[] = [];
+  for (const path of ["/v1/models", "/kv_event_sources", "/metrics"]) {
+    const got = await bodyOf(`${base}${path}`, authorization, signal);
+    if (got === null) return { kind: "lost" };
+    // Engines other than vLLM support the first path only.
+    const isRefused = bodies.length === 0 ? !got.isOk : got.status >= SERVER_ERROR;
+    if (isRefused) return { kind: "refused", status: got.status };
+    bodies.push(got.isOk ? got.text : "");
+  }
+  const [models, sources, metrics] = bodies as [string, string, string];
+  const facts = { ...NO_FACTS, model: modelIn(models) };
+  const published = publishedBy(eventSources(sources, base));
+  return { kind: "facts", facts: { ...facts, ...published, ...cacheIn(metrics) } };
+}
+
+/** Merges engine facts into a configured worker. The configuration takes precedence. */
+export function withFacts(listed: ListedWorker, facts: EngineFacts): ListedWorker {
+  const isOwn = listed.events !== null;
+  return {
+    ...listed,
+    model: listed.model ?? facts.model,
+    events: isOwn ? listed.events : facts.events,
+    replay: isOwn ? listed.replay : facts.replay,
+    ranks: isOwn || facts.ranks === null ? listed.ranks : facts.ranks,
+  };
+}
+
+interface Got {
+  readonly isOk: boolean;
+  readonly status: number;
+  readonly text: string;
+}
+
+/** Null if the request failed. A body beyond the size limit is returned as empty. */
+async function bodyOf(
+  url: string,
+  authorization: string | null,
+  signal: AbortSignal,
+): Promise<Got | null> {
+  const headers: Record<string, string> = authorization === null ? {} : { authorization };
+  try {
+    const answer = await fetch(url, { signal, headers, redirect: "manual", keepalive: false });
+    const { ok: isOk, status } = answer;
+    let [text, bytes] = ["", 0];
+    const decoder = new TextDecoder();
+    for await (const chunk of answer.body ?? []) {
+      bytes += chunk.length;
+      if (bytes > BODY_BYTES_MAX) return { isOk, status, text: "" };
+      text += decoder.decode(chunk, { stream: true });
+    }
+    return { isOk, status, text };
+  } catch {
+    return null;
+  }
+}
+
+function objectIn(text: string): Readonly<Record<string, unknown>> {
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null ? { ...value } : {};
+  } catch {
+    return {};
+  }
+}
+
+const MODEL = /^[\x21-\x7e]{1,256}$/;
+
+/** Returns the base model: adapters have a parent. */
+function modelIn(text: string): string | null {
+  const { data } = objectIn(text);
+  const models = Array.isArray(data) ? (data as { id?: unknown; parent?: unknown }[]) : [];
+  const [first, ...more] = models.filter((model) => !model?.parent);
+  const id = first?.id;
+  // If an engine serves several models, the configuration must name one.
+  return typeof id === "string" && MODEL.test(id) && more.length === 0 ? id : null;
+}
+
+/**
+ * Returns nothing unless each rank publishes on the port above the previous rank's, as engine
+ * connections require.
+ */
+function publishedBy(sources: readonly EventSource[]): Partial<EngineFacts> {
+  const ranksInOrder = sources.every(({ rank }, place) => rank === place);
+  if (sources.length === 0 || !ranksInOrder) return {};
+  const events = inStep(sources.map((source) => source.events));
+  if (events === null) return {};
+  return { events, replay: inStep(sources.map(({ replay }) => replay)), ranks: sources.length };
+}
+
+/** Address of rank 0. Null if the other ranks are not on consecutive ports. */
+function inStep(endpoints: readonly (string | null)[]): string | null {
+  const [first = null] = endpoints;
+  if (first === null) return null;
+  return endpoints.every((one, rank) => one === zmqOfRank(first, rank)) ? first : null;
+}
+
+const CACHE_INFO = /^vllm:cache_config_info\{(.*)\} /gm;
+
+function cacheIn(text: string): Partial<EngineFacts> {
+  const totalBlocks: (number | null)[] = [];
+  let blockTokens: number | null = null;
+  for (const [, labels = ""] of text.matchAll(CACHE_INFO)) {
+    const rank = numberIn(labels, "engine") ?? 0;
+    if (rank > 255) continue;
+    totalBlocks[rank] = numberIn(labels, "num_gpu_blocks");
+    blockTokens = numberIn(labels, "block_size");
+  }
+  return { blockTokens, totalBlocks };
+}
+
+function numberIn(labels: string, name: string): number | null {
+  const value = new RegExp(`(?:^|,)${name}="([0-9]{1,12})"`).exec(labels)?.[1];
+  return value === undefined ? null : Number(value);
 }

@@ -20,42 +20,47 @@ export interface EngineLinkOptions {
   readonly model: string;
   readonly endpoint: string;
   readonly replayEndpoint: string | null;
-  /** Of the configuration; null: what the engine says. */
+  /** From the configuration. Null: use the engine's value. */
   readonly blockTokens: number | null;
-  /** Blocks of the engine's own cache, as the engine says; null: not known. */
+  /** Blocks of the engine's own cache. Null: unknown. */
   readonly totalBlocks: number | null;
-  /** PYTHONHASHSEED of the engine; null: not known. */
+  /** PYTHONHASHSEED of the engine. Null: unknown. */
   readonly hashSeed: string | null;
   readonly saved: SavedFeed | null;
-  /** Not closed here. */
+  /** Owned by the caller. */
   readonly target: EngineTarget;
-  /** The engine left, came back or is another run: it may have other settings. */
+  /** The engine left, returned or restarted: its settings may have changed. */
   readonly onChanged: () => void;
 }
 
-/** What is known of one engine that the router follows itself. */
+/** State of one engine followed by the router. */
 export interface EngineReport {
   readonly worker: WorkerId;
   readonly rank: number;
   readonly endpoint: string;
   readonly isReached: boolean;
-  /** Since this router follows it. */
+  /** True if it was reached since this router follows it. */
   readonly wasReached: boolean;
-  /** Whether nothing of what it published since is missing. */
+  /** True if no event published since then is missing. */
   readonly isCurrent: boolean;
   readonly hasReplay: boolean;
-  /** Of the configuration, and of the engine's events; null: not set, or nothing heard so far. */
+  /**
+   * Block size from the configuration, and from the engine's events. Null: not set, or no event so
+   * far.
+   */
   readonly configuredBlockTokens: number | null;
   readonly blockTokens: number | null;
-  /** Blocks whose prefixes are not known. */
+  /** Blocks whose prefix is unknown. */
   readonly orphanBlocks: number;
   readonly counts: FeedCounts;
 }
 
-/** Prompts that wait to be named; more are left out. */
+/** Maximum prompts waiting to be named. Further prompts are skipped. */
 const PROMPTS_MAX = 16;
 
-/** Follows the KV events of one rank of an engine into its target, and logs how that goes. */
+/**
+ * Follows the KV events of one engine rank, applies them to its ingest target, and logs the state.
+ */
 export class EngineLink implements AsyncDisposable {
   readonly #options: EngineLinkOptions;
   readonly #feed: EngineFeed;
@@ -105,7 +110,10 @@ export class EngineLink implements AsyncDisposable {
     };
   }
 
-  /** The tokens of a prompt may say which blocks the engine held before this router followed it. */
+  /**
+   * Offers a prompt's tokens, which may identify blocks the engine held before this router followed
+   * it.
+   */
   learn(prompt: Pick<NamedPrompt, "tokens" | "cacheSalt">): void {
     if (this.#feed.orphanBlocks === 0 || this.#prompts.length >= PROMPTS_MAX) return;
     this.#prompts.push({ ...prompt, tokens: prompt.tokens.slice() });
@@ -114,7 +122,7 @@ export class EngineLink implements AsyncDisposable {
     });
   }
 
-  /** What the feed knows, for a file; null: nothing that could be believed again. */
+  /** Serializes the follower's state. Null if it could not be trusted after a restart. */
   save(): Promise<Uint8Array[] | null> {
     return this.#feed.save();
   }
@@ -151,7 +159,7 @@ export class EngineLink implements AsyncDisposable {
 
   #restarted(): void {
     const { logger, worker, rank, target, onChanged } = this.#options;
-    logger.warn("engine restarted, its blocks are forgotten", { worker, rank });
+    logger.warn("engine restarted, dropping its blocks", { worker, rank });
     target.restart();
     onChanged();
   }
@@ -159,8 +167,8 @@ export class EngineLink implements AsyncDisposable {
   #restored(isConfirmed: boolean): void {
     const { logger, worker, rank } = this.#options;
     const message = isConfirmed
-      ? "restored the blocks of an engine"
-      : "discarded the saved blocks of an engine: its replay does not lead back to them";
+      ? "restored blocks of engine"
+      : "discarded saved blocks of engine: its replay does not reach back to them";
     logger.info(message, { worker, rank });
   }
 
@@ -171,6 +179,6 @@ export class EngineLink implements AsyncDisposable {
     if (engine === configured) return;
     this.#toldMismatch = true;
     const fields = { worker, rank, configured, engine };
-    logger.error("block_tokens is not the engine's block size, which is used", fields);
+    logger.error("block_tokens differs from the engine's block size, using the engine's", fields);
   }
 }

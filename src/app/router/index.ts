@@ -1,6 +1,10 @@
-export { type CommanderOptions, createCommander } from "./commander.ts";
-export { tellPolicies } from "./proxy-marks.ts";
-export { proxyModels, proxySettings } from "./proxy-settings.ts";
-export { type RouterHttp, startRouterHttp } from "./router-http.ts";
+export { type CommanderOptions, createCommander } from "./policies-service.ts";
+export { proxyModels, proxySettings, tellPolicies } from "./proxy-service.ts";
 export { RouterService, type RouterServiceParts } from "./router-service.ts";
-export { type RunRouterOptions, readRouterConfig, runRouter } from "./run-router.ts";
+export {
+  type RouterHttp,
+  type RunRouterOptions,
+  readRouterConfig,
+  runRouter,
+  startRouterHttp,
+} from "./run-router.ts";

@@ -8,30 +8,37 @@ import {
   type Health,
   type Logger,
   type LoopLag,
+  type MetricRegistry,
   type RouterMetrics,
   watchLoopLag,
 } from "../../observability/index.ts";
 import {
   type ActiveLoad,
+  type BusyThresholds,
   createActiveLoad,
   createPrefixIndex,
   createRouter,
   createWorkerTable,
+  POLICY_NAMES,
+  type PolicyAction,
+  type PolicyCounts,
   type PolicyMarks,
   type PrefixIndex,
+  type RouteDecision,
+  type RouteOutcome,
+  type RouteRequest,
   type Router,
+  type RouterObserver,
   type Target,
   type WorkerTable,
 } from "../../router/index.ts";
+import { PROXY_OUTCOMES, type ProxySnapshot } from "../../router/proxy/index.ts";
 import type { EngineReport } from "./engine-link.ts";
-import { MeasuredRouter } from "./measured-router.ts";
-import { PolicyRoom } from "./policy-room.ts";
-import { ProxyRoom } from "./proxy-room.ts";
-import { engineAuthorization } from "./proxy-settings.ts";
+import { UpkeepRoom } from "./index-sync-service.ts";
+import { PolicyRoom } from "./policies-service.ts";
+import { engineAuthorization, ProxyRoom } from "./proxy-service.ts";
 import { routerSettings } from "./router-settings.ts";
-import { UpkeepRoom } from "./upkeep-room.ts";
 import { WorkersService } from "./workers-service.ts";
-import { writePolicies, writeProxy } from "./write-metrics.ts";
 
 export interface RouterServiceParts {
   readonly config: RouterConfig;
@@ -41,21 +48,21 @@ export interface RouterServiceParts {
   readonly logger: Logger;
   readonly version: string;
   readonly commit: string;
-  /** Instead of NATS: for routers without a network. Not closed here. */
+  /** Replaces NATS, for routers without a network. Owned by the caller. */
   readonly bus?: Bus;
 }
 
-/** What the router is doing; it only ever moves to the right. */
+/** State of the router. It only advances, in this order. */
 export type RouterServiceState = "starting" | "ready" | "draining" | "stopped";
 
 const LOOK_MS = 250;
 
-/** The parts of a running router, started in order and stopped in the opposite one. */
+/** Composes the parts of a router: starts them in order and stops them in reverse order. */
 export class RouterService {
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
   readonly load: ActiveLoad;
-  /** For all who ask: HTTP, the proxy, programs. */
+  /** Used by the HTTP API, the proxy and embedding programs. */
   readonly router: Router;
   readonly metrics: RouterMetrics;
   readonly health: Health;
@@ -109,7 +116,7 @@ export class RouterService {
     this.#watch = clock.every(LOOK_MS, () => this.#look());
   }
 
-  /** Answering when it resolves. Throws where what the file asks for cannot be had. */
+  /** Resolves when it answers requests. Throws if a configured resource is unavailable. */
   static async start(parts: RouterServiceParts): Promise<RouterService> {
     const service = new RouterService(parts, engineAuthorization(parts.config.proxy));
     try {
@@ -130,7 +137,7 @@ export class RouterService {
     return service;
   }
 
-  /** What callers tell the policies. */
+  /** Receives what clients report to the policies. */
   get marks(): PolicyMarks {
     return this.#policies.policies.marks;
   }
@@ -139,7 +146,7 @@ export class RouterService {
     return this.#state;
   }
 
-  /** Where the proxy listens; null: nowhere. */
+  /** Address of the proxy. Null if it does not listen. */
   get proxyUrl(): string | null {
     return this.#proxy?.url ?? null;
   }
@@ -148,13 +155,13 @@ export class RouterService {
     return this.#config;
   }
 
-  /** Why it is not ready, or nothing. */
+  /** Reasons the router is not ready. Empty if it is. */
   get notReady(): string[] {
     if (this.#state !== "ready") return [`the router is ${this.#state}`];
     if (this.#isComplete && !this.#workers.isCutOff) return [];
     const { unreached } = this.#workers;
     if (unreached.length > 0) return [...unreached];
-    return ["not all workers that were heard of have said what they hold yet"];
+    return ["not all known workers have reported their blocks yet"];
   }
 
   /** Workers that were never reached, one line each. */
@@ -162,12 +169,12 @@ export class RouterService {
     return this.#workers.unreached;
   }
 
-  /** What is known of the engine of a worker without an agent; null: it is not followed. */
+  /** State of the engine of a worker without an agent. Null if it is not followed. */
   engine(worker: WorkerId, rank: number): EngineReport | null {
     return this.#workers.engines.find(worker, rank);
   }
 
-  /** Workers of which no model is known, because their APIs have not said it. */
+  /** Workers without a known model, because their API has not answered. */
   get pendingWorkers(): readonly ListedWorker[] {
     return this.#workers.book.pending;
   }
@@ -180,12 +187,12 @@ export class RouterService {
     return this.#workers.book.unregister(worker);
   }
 
-  /** Takes what may change from a new configuration; says what needs a restart. */
+  /** Applies the reloadable parts of a new configuration and reports those that need a restart. */
   async reload(next: RouterConfig): Promise<void> {
     const { logger } = this.#parts;
     const { changed, needsRestart, effective } = diffRouterReload(this.#config, next);
     for (const { key, from, to } of needsRestart) {
-      logger.warn("a changed key needs a restart and is left as it was", { key, from, to });
+      logger.warn("configuration key needs a restart, keeping its old value", { key, from, to });
     }
     this.#config = effective;
     this.#workers.book.replaceListed(effective.workers);
@@ -196,7 +203,10 @@ export class RouterService {
     logger.info("configuration reloaded", { changed: keys.join(" ") || "nothing" });
   }
 
-  /** Says that it is going, waits for what is under way (or for `hurry`), then stops everything. */
+  /**
+   * Announces the shutdown, waits for requests in progress (or until `hurry` fires), then closes
+   * all parts.
+   */
   async stop(hurry: AbortSignal): Promise<void> {
     if (this.#state === "draining" || this.#state === "stopped") return;
     this.#state = "draining";
@@ -209,11 +219,11 @@ export class RouterService {
   #look(): void {
     const { config, clock } = this.#parts;
     const hasWaited = clock.monotonicMs() - this.#startedMs >= config.events.completeWithinMs;
-    // Once is enough: a worker that joins later must not take the router out of service.
+    // Latched: a worker that joins later must not make the router unready.
     this.#isComplete ||= hasWaited || (this.#room.isComplete && this.#workers.isSettled);
     if (!this.#isComplete) return;
     if (this.table.targets.length > 0) this.health.clear("ROUTER_NO_WORKERS");
-    else this.health.raise("ROUTER_NO_WORKERS", "nobody is listed, registered or heard of");
+    else this.health.raise("ROUTER_NO_WORKERS", "no worker is configured, registered or heard from");
   }
 
   #observe(): void {
@@ -253,5 +263,163 @@ export class RouterService {
     this.index[Symbol.dispose]();
     this.lag[Symbol.dispose]();
     this.health[Symbol.dispose]();
+  }
+}
+
+interface MeasuredOptions {
+  readonly metrics: RouterMetrics;
+  readonly clock: Clock;
+  /** From the settings. */
+  readonly blockTokens: number;
+  /** Publishes thresholds set at this router to its replicas. */
+  readonly onThresholds: (model: string, thresholds: BusyThresholds) => void;
+  /** Called for each request, including dry queries. */
+  readonly onPrompt: (request: RouteRequest) => void;
+}
+
+/** Adds metrics to the router's decisions and forwards thresholds that were set. */
+class MeasuredRouter implements Router {
+  readonly #router: Router;
+  readonly #metrics: RouterMetrics;
+  readonly #clock: Clock;
+  readonly #onThresholds: MeasuredOptions["onThresholds"];
+  readonly #onPrompt: MeasuredOptions["onPrompt"];
+  #waiting = 0;
+
+  constructor(router: Router, options: MeasuredOptions) {
+    const { metrics, clock, blockTokens } = options;
+    this.#router = router;
+    this.#metrics = metrics;
+    this.#clock = clock;
+    this.#onThresholds = options.onThresholds;
+    this.#onPrompt = options.onPrompt;
+    router.listen({
+      routed: (_request, decision) => note(metrics, decision, blockTokens),
+      freed: (_requestId, why) => metrics.ended(why),
+    });
+  }
+
+  async bestWorker(request: RouteRequest, signal?: AbortSignal): Promise<RouteOutcome> {
+    const startMs = this.#clock.monotonicMs();
+    this.#onPrompt(request);
+    this.#metrics.waiting(++this.#waiting);
+    try {
+      return this.#told(await this.#router.bestWorker(request, signal), startMs);
+    } catch (thrown) {
+      this.#metrics.answered("aborted", this.#secondsSince(startMs));
+      throw thrown;
+    } finally {
+      this.#metrics.waiting(--this.#waiting);
+    }
+  }
+
+  bestWorkerNow(request: RouteRequest): RouteOutcome {
+    const startMs = this.#clock.monotonicMs();
+    this.#onPrompt(request);
+    return this.#told(this.#router.bestWorkerNow(request), startMs);
+  }
+
+  getPotentialLoads(request: RouteRequest) {
+    return this.#router.getPotentialLoads(request);
+  }
+
+  markPrefillComplete(requestId: string): boolean {
+    return this.#router.markPrefillComplete(requestId);
+  }
+
+  output(requestId: string, tokens: number): boolean {
+    return this.#router.output(requestId, tokens);
+  }
+
+  free(requestId: string): boolean {
+    return this.#router.free(requestId);
+  }
+
+  dumpEvents(): Iterable<string> {
+    return this.#router.dumpEvents();
+  }
+
+  explain(requestId: string) {
+    return this.#router.explain(requestId);
+  }
+
+  noteAction(requestId: string, action: PolicyAction): boolean {
+    return this.#router.noteAction(requestId, action);
+  }
+
+  thresholds(model: string): BusyThresholds {
+    return this.#router.thresholds(model);
+  }
+
+  setThresholds(model: string, thresholds: Partial<BusyThresholds>): boolean {
+    const isSet = this.#router.setThresholds(model, thresholds);
+    if (isSet) this.#onThresholds(model, this.#router.thresholds(model));
+    return isSet;
+  }
+
+  listen(observer: RouterObserver): Disposable {
+    return this.#router.listen(observer);
+  }
+
+  #told(outcome: RouteOutcome, startMs: number): RouteOutcome {
+    this.#metrics.answered(outcome.kind, this.#secondsSince(startMs));
+    return outcome;
+  }
+
+  #secondsSince(startMs: number): number {
+    return (this.#clock.monotonicMs() - startMs) / 1_000;
+  }
+}
+
+function note(metrics: RouterMetrics, decision: RouteDecision, blockTokens: number): void {
+  const { terms, promptTokens, decidedBy = "none", reasons = [] } = decision;
+  // Rounded down to whole blocks, since the last block of a tier may reach beyond the prompt.
+  const tokens = (blocks: number, before: number) =>
+    Math.max(0, Math.min(blocks * blockTokens, promptTokens - before));
+  const device = tokens(terms.deviceBlocks, 0);
+  const host = tokens(terms.hostBlocks, device);
+  const disk = tokens(terms.diskBlocks, device + host);
+  metrics.routed({ prompt: promptTokens, device, host, disk }, decidedBy, reasons);
+}
+
+/** Writes the proxy's counters. */
+function writeProxy(registry: MetricRegistry, proxy: ProxySnapshot): void {
+  for (const outcome of PROXY_OUTCOMES) {
+    registry.set("proxyRequests", proxy.outcomes[outcome], { outcome });
+  }
+  registry.set("proxyActive", proxy.active);
+  registry.set("proxyRetries", proxy.retries);
+  registry.set("proxyWorkersOut", proxy.workersOut);
+  registry.set("proxyPulses", proxy.pulses);
+  registry.set("proxyTimesOut", proxy.timesOut);
+  registry.set("proxyPrefills", proxy.prefills, { outcome: "done" });
+  registry.set("proxyPrefills", proxy.prefillsFailed, { outcome: "failed" });
+  registry.set("proxyOutputTokens", proxy.outputTokens);
+  const { prompts, failed, late } = proxy.tokens;
+  registry.set("proxyPrompts", prompts - failed - late, { outcome: "done" });
+  registry.set("proxyPrompts", failed, { outcome: "failed" });
+  registry.set("proxyPrompts", late, { outcome: "late" });
+  registry.set("proxyTokenChecks", proxy.checks.equal, { outcome: "equal" });
+  registry.set("proxyTokenChecks", proxy.checks.different, { outcome: "different" });
+}
+
+const MODES = { off: 0, "dry-run": 0.5, on: 1 } as const;
+
+/** Writes the policies' counters. Policies that are off have none. */
+function writePolicies(registry: MetricRegistry, counts: readonly PolicyCounts[]): void {
+  for (const policy of POLICY_NAMES) {
+    const found = counts.find((one) => one.policy === policy);
+    registry.set("policyMode", MODES[found?.mode ?? "off"], { policy });
+    if (found === undefined) continue;
+    const outcome = (name: string, count: number) =>
+      registry.set("policyCommands", count, { policy, outcome: name });
+    outcome("sent", found.commands);
+    outcome("receipt", found.receipts);
+    outcome("refused", found.refused);
+    outcome("no_answer", found.noAnswer);
+    const declined = Object.values(found.declined).reduce((sum, count) => sum + count, 0);
+    outcome("declined", declined);
+    registry.set("policyInFlight", found.inFlight, { policy });
+    registry.set("policyBytes", found.bytes, { policy });
   }
 }

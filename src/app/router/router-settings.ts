@@ -2,9 +2,9 @@ import type { ListedWorker, RouterConfig } from "../../config/index.ts";
 import type { WorkerId } from "../../core/index.ts";
 import type { KeySpace } from "../../observability/activity/index.ts";
 import type { CostSettings, RouterSettings, WorkerSpec } from "../../router/index.ts";
-import type { EngineFacts } from "./engine-facts.ts";
+import type { EngineFacts } from "./engine-discovery.ts";
 
-/** How the router decides, as its file has it. */
+/** Routing settings from the router's configuration. */
 export function routerSettings({ router }: RouterConfig): RouterSettings {
   return {
     mode: router.mode,
@@ -47,10 +47,12 @@ function costOf(router: RouterConfig["router"]): CostSettings {
   };
 }
 
-/** Tokens in a block where neither the configuration nor the engine says it. */
+/** Default block size if neither configuration nor engine gives one. */
 const BLOCK_TOKENS = 16;
 
-/** A worker of the file, or a registered one: one for each rank; none while no model is known. */
+/**
+ * Worker specs of a configured or registered worker, one per rank. Empty if its model is unknown.
+ */
 export function specsOf(listed: ListedWorker, facts: EngineFacts): WorkerSpec[] {
   const { name, model, role, url, totalBlocks, batchTokensMax, ranks } = listed;
   if (model === null) return [];

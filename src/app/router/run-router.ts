@@ -1,4 +1,5 @@
 import { rmSync } from "node:fs";
+import { type ApiServer, createRouterApi, readAccess } from "../../api/index.ts";
 import {
   formatProblem,
   loadRouterConfig,
@@ -7,29 +8,36 @@ import {
   type RouterConfig,
   readMachineFacts,
 } from "../../config/index.ts";
-import { HearthError, messageOf, systemClock, systemRandom } from "../../core/index.ts";
-import { loadNative } from "../../native/index.ts";
-import { createLogger, type Logger } from "../../observability/index.ts";
-import { checkNatsFiles } from "../nats-files.ts";
-import { createServiceManager, serviceEnvironment } from "../service-manager.ts";
-import { END_OF_INPUT, reloadSignals, stopSignals } from "../signals.ts";
-import { type RouterHttp, type RouterHttpOptions, startRouterHttp } from "./router-http.ts";
+import { type Clock, HearthError, messageOf, systemClock, systemRandom } from "../../core/index.ts";
+import { loadNative, type Native } from "../../native/index.ts";
+import { createLogger, type Logger, watchDescriptors } from "../../observability/index.ts";
+import type { Target } from "../../router/index.ts";
+import { checkNatsFiles } from "../credentials.ts";
+import {
+  createServiceManager,
+  END_OF_INPUT,
+  reloadSignals,
+  serviceEnvironment,
+  stopSignals,
+} from "../process.ts";
 import { RouterService } from "./router-service.ts";
 
 export interface RunRouterOptions {
-  /** Null: the defaults, and what the command line says. */
+  /** Null: defaults plus the command line. */
   readonly configPath: string | null;
-  /** What the command line says stands above the file, also at a reload. */
+  /** Command line overrides. They take precedence over the file, also on reload. */
   readonly overrides: Overrides;
-  /** Ends with standard input, and removes this folder then; null: a service like any other. */
+  /**
+   * Stop when standard input closes, and then remove this folder. Null: run as an ordinary service.
+   */
   readonly privateFolder: string | null;
   readonly version: string;
   readonly commit: string;
-  /** Takes log lines. */
+  /** Writes a log line. */
   write(line: string): void;
 }
 
-/** Throws CONFIG_INVALID with every problem. */
+/** Throws CONFIG_INVALID listing all problems. */
 export async function readRouterConfig(
   path: string | null,
   overrides: Overrides = {},
@@ -43,7 +51,7 @@ export async function readRouterConfig(
   throw new HearthError("CONFIG_INVALID", result.problems.map(formatProblem).join("\n"));
 }
 
-/** The router from its start to its end: runs until SIGTERM or SIGINT, reloads on SIGHUP. */
+/** Runs the router until SIGTERM or SIGINT; reloads on SIGHUP. */
 export async function runRouter(options: RunRouterOptions): Promise<void> {
   const { version, commit, configPath, overrides } = options;
   const config = await readRouterConfig(configPath, overrides);
@@ -77,7 +85,7 @@ export async function runRouter(options: RunRouterOptions): Promise<void> {
   logger.info("router stopped", {});
 }
 
-/** Where its API cannot be had, the router does not run on without one. */
+/** If the API cannot start, stops the router and rethrows. */
 async function httpOf(service: RouterService, options: RouterHttpOptions): Promise<RouterHttp> {
   try {
     return await startRouterHttp(service, options);
@@ -87,7 +95,7 @@ async function httpOf(service: RouterService, options: RouterHttpOptions): Promi
   }
 }
 
-/** A file that is refused changes nothing: the router goes on as it was. */
+/** If the file is invalid, the router keeps its current configuration. */
 async function reload(
   service: RouterService,
   path: string,
@@ -97,6 +105,72 @@ async function reload(
   try {
     await service.reload(await readRouterConfig(path, overrides));
   } catch (error) {
-    logger.error(`the configuration was not reloaded: ${messageOf(error)}`);
+    logger.error(`configuration reload failed: ${messageOf(error)}`);
   }
+}
+
+interface RouterHttpOptions {
+  readonly native: Native;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly version: string;
+}
+
+export interface RouterHttp extends ApiServer {
+  /** Rereads the token files. If one is invalid, the previous tokens stay in force. */
+  reload(): Promise<void>;
+}
+
+/** Starts the HTTP server of a running router. */
+export async function startRouterHttp(
+  service: RouterService,
+  { native, clock, logger, version }: RouterHttpOptions,
+): Promise<RouterHttp> {
+  const { listen, busyStatus, connectionsMax, bodyBudgetBytes, bodyTimeoutMs } = service.config.api;
+  const { access, warnings, reload } = await readAccess(service.config.api);
+  const warn = (lines: readonly string[]) => {
+    for (const line of lines) logger.warn(line, {});
+  };
+  warn(warnings);
+  const { router, table, load, index, metrics, health } = service;
+  const unreached = () => [...service.unreached];
+  const services = {
+    ...{ router, table, load, index, marks: service.marks },
+    readiness: () => {
+      const reasons = service.notReady;
+      return { ready: reasons.length === 0, reasons: reasons.length ? reasons : unreached() };
+    },
+    pending: () => service.pendingWorkers,
+    engine: (worker: Target["worker"], rank: number) => service.engine(worker, rank),
+    health: () => health.list(),
+    metricsText: () => metrics.text(),
+    metricsContentType: metrics.contentType,
+    register: (worker: Parameters<RouterService["register"]>[0]) => service.register(worker),
+    unregister: (worker: Parameters<RouterService["unregister"]>[0]) => service.unregister(worker),
+  };
+  const api = createRouterApi(services, {
+    ...{ version, clock, access, busyStatus },
+    ...{ connectionsMax, bodyBudgetBytes, bodyTimeoutMs, native },
+    onFault: (path, thrown) =>
+      logger.error("API request failed", { path, reason: String(thrown) }),
+    onRefused: ({ code, address, count }) =>
+      logger.warn("API callers rejected", { code, address, count }),
+  });
+  metrics.observeApi(() => api.refusals());
+  const server = api.listen({ host: listen.host, port: listen.port });
+  const descriptors = watchDescriptors(clock, health);
+  return {
+    ...server,
+    [Symbol.asyncDispose]() {
+      descriptors[Symbol.dispose]();
+      return server[Symbol.asyncDispose]();
+    },
+    async reload() {
+      try {
+        warn(await reload());
+      } catch (error) {
+        logger.error(`token reload failed: ${messageOf(error)}`);
+      }
+    },
+  };
 }

@@ -2,19 +2,19 @@ import { isDeepStrictEqual } from "node:util";
 import type { ListedWorker } from "../../config/index.ts";
 import type { Clock, WorkerId } from "../../core/index.ts";
 import type { Target, WorkerTable } from "../../router/index.ts";
-import { type EngineFacts, NO_FACTS, withFacts } from "./engine-facts.ts";
+import { type EngineFacts, NO_FACTS, withFacts } from "./engine-discovery.ts";
 import { specsOf } from "./router-settings.ts";
 
-/** Follows the engines of workers whose events are to be listened to. */
+/** Follows the events of workers' engines. */
 export interface EngineListening {
   listen(worker: ListedWorker, facts: EngineFacts): void;
-  /** Not listened to any more; it may be again. */
+  /** Stops following the engine. It may be followed again. */
   leave(worker: WorkerId): void;
-  /** The worker is gone: nothing is kept of its engine. */
+  /** The worker is removed: drop all state of its engine. */
   forget(worker: WorkerId): void;
 }
 
-/** Asks engines how they are set up. */
+/** Queries engines for their settings. */
 export interface EngineAsking {
   ask(worker: WorkerId, url: string): void;
   stop(worker: WorkerId): void;
@@ -24,12 +24,15 @@ export interface WorkerBookParts {
   readonly table: WorkerTable;
   readonly engines: EngineListening;
   readonly asking: EngineAsking;
-  /** Whether engines are followed that say where they publish, without a line in the file. */
+  /**
+   * True to also follow engines that report where they publish, without a line in the
+   * configuration.
+   */
   readonly followsFound: boolean;
   readonly clock: Pick<Clock, "monotonicMs">;
 }
 
-/** A worker with a `url` whose API has not answered so far. */
+/** A worker with a `url` whose API has not answered yet. */
 export interface UnreachedWorker {
   readonly listed: ListedWorker;
   readonly sinceMs: number;
@@ -39,15 +42,15 @@ export interface UnreachedWorker {
 const SERVER_ERROR = 500;
 
 /**
- * Workers that the file lists and those who were registered: they stay while they are silent. One
- * whose `url` never answered is `stale`.
+ * Configured and registered workers. They stay in the table while silent. A worker whose `url` has
+ * never answered is `stale`.
  */
 export class WorkerBook {
   readonly #parts: WorkerBookParts;
   readonly #listed = new Map<WorkerId, ListedWorker>();
   readonly #registered = new Map<WorkerId, ListedWorker>();
   readonly #facts = new Map<WorkerId, EngineFacts>();
-  /** Statuses of APIs that do not say how their engines are set up. */
+  /** Error statuses of APIs that do not report their engine's settings. */
   readonly #refusals = new Map<WorkerId, number>();
   readonly #sinceMs = new Map<WorkerId, number>();
 
@@ -60,13 +63,13 @@ export class WorkerBook {
     return known !== undefined && rank < this.#whole(known).ranks;
   }
 
-  /** Whether its API has answered since it has this URL; workers without one have none. */
+  /** True if the API answered at this URL. False for workers without a URL. */
   isReached(worker: WorkerId): boolean {
     const known = this.#find(worker);
     return known === undefined || this.#isReached(known);
   }
 
-  /** Whether its API has said how its engine is set up, its model among it. */
+  /** True if the API reported the engine's settings, including its model. */
   isKnown(worker: WorkerId): boolean {
     const known = this.#find(worker);
     return known !== undefined && this.#facts.has(worker) && this.#whole(known).model !== null;
@@ -89,12 +92,12 @@ export class WorkerBook {
       });
   }
 
-  /** Workers that are in no table, because no model is known of them. */
+  /** Workers that are in no table, because their model is unknown. */
   get pending(): readonly ListedWorker[] {
     return [...this.#all.values()].filter((listed) => this.#whole(listed).model === null);
   }
 
-  /** From the file: those that stand there no more are forgotten. Throws ROUTER_FULL. */
+  /** Replaces the configured workers; those no longer listed are removed. Throws ROUTER_FULL. */
   replaceListed(workers: readonly ListedWorker[]): void {
     const names = new Set(workers.map(({ name }) => name as WorkerId));
     for (const worker of [...this.#listed.keys()]) {
@@ -104,21 +107,22 @@ export class WorkerBook {
     }
     for (const worker of workers) {
       const name = worker.name as WorkerId;
-      // What events said of one that stands there as before is not said again so soon.
+      // Keep facts learned from events if the entry did not change: they are not reported again
+      // soon.
       const isSame = isDeepStrictEqual(this.#listed.get(name), worker);
       if (!isSame && !this.#registered.has(name)) this.#put(worker);
       this.#listed.set(name, worker);
     }
   }
 
-  /** Over HTTP: stands above the file. Throws ROUTER_FULL. */
+  /** Registers a worker over HTTP. Overrides the configuration. Throws ROUTER_FULL. */
   register(worker: ListedWorker): Target[] {
     const targets = this.#put(worker);
     this.#registered.set(worker.name as WorkerId, worker);
     return targets;
   }
 
-  /** How many ranks of it there were. */
+  /** Returns the number of ranks removed. */
   unregister(worker: WorkerId): number {
     const isPending = this.pending.some(({ name }) => name === worker);
     this.#registered.delete(worker);
@@ -127,7 +131,7 @@ export class WorkerBook {
     return isPending ? 1 : ranks;
   }
 
-  /** What the engine of a worker says; whether that is news. Throws ROUTER_FULL. */
+  /** Records what the worker's engine reports. Returns true if it is new. Throws ROUTER_FULL. */
   found(worker: WorkerId, facts: EngineFacts): boolean {
     const known = this.#find(worker);
     if (known === undefined || isDeepStrictEqual(this.#facts.get(worker), facts)) return false;
@@ -137,7 +141,7 @@ export class WorkerBook {
     return true;
   }
 
-  /** Its API answered with a status that is no success. */
+  /** Records an error status of the worker's API. */
   refused(worker: WorkerId, status: number): void {
     const known = this.#find(worker);
     if (known === undefined || this.#facts.has(worker)) return;
@@ -145,7 +149,7 @@ export class WorkerBook {
     this.#mark(known);
   }
 
-  /** Its engine left, came back or is another run, perhaps with other settings. */
+  /** The engine left, returned or restarted, perhaps with other settings. */
   askAgain(worker: WorkerId): void {
     const url = this.#find(worker)?.url ?? null;
     if (url !== null) this.#parts.asking.ask(worker, url);
@@ -196,7 +200,7 @@ export class WorkerBook {
     try {
       targets = specsOf(whole, facts).map((spec) => table.put(spec));
     } catch (error) {
-      // All of its ranks or none that is new.
+      // Undo: either all ranks of a worker are added or none.
       this.#forgetRanks(name, ranksBefore);
       throw error;
     }
@@ -211,11 +215,12 @@ export class WorkerBook {
     const worker = name as WorkerId;
     if (url === null) return true;
     if ((listed.model ?? this.#facts.get(worker)?.model ?? null) === null) return false;
-    // Some servers have no such path, or have it for clients with a key alone.
+    // Some servers lack this path, or require a key for it: a 4xx answer proves that the API is
+    // reachable.
     return this.#facts.has(worker) || (this.#refusals.get(worker) ?? SERVER_ERROR) < SERVER_ERROR;
   }
 
-  /** Stale until its API answers, unless its events are followed: they say more. */
+  /** Stale until its API answers, unless its events are followed: they are more precise. */
   #mark(listed: ListedWorker): void {
     if (listed.url === null || this.#whole(listed).events !== null) return;
     const { table } = this.#parts;

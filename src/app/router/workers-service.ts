@@ -1,14 +1,20 @@
 import { join } from "node:path";
 import type { RouterConfig } from "../../config/index.ts";
 import type { Clock, Random } from "../../core/index.ts";
+import { DROP_REASONS } from "../../events/index.ts";
 import type { Native } from "../../native/index.ts";
-import type { Health, Logger, MetricRegistry } from "../../observability/index.ts";
+import { RESIDENCY_TIERS } from "../../observability/activity/index.ts";
+import {
+  ENGINE_BLOCKS,
+  type Health,
+  type Logger,
+  type MetricRegistry,
+} from "../../observability/index.ts";
 import type { PrefixIndex, RouterUpkeep, Target, WorkerTable } from "../../router/index.ts";
 import { EngineDiscovery } from "./engine-discovery.ts";
-import { EngineRoom } from "./engine-room.ts";
-import { FeedSaves } from "./feed-saves.ts";
+import type { EngineReport } from "./engine-link.ts";
+import { EngineRoom, FeedSaves } from "./engines-service.ts";
 import { WorkerBook } from "./worker-book.ts";
-import { writeEngines, writeHeldBlocks } from "./write-engines.ts";
 
 export interface WorkersParts {
   readonly config: RouterConfig;
@@ -20,14 +26,14 @@ export interface WorkersParts {
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
   readonly upkeep: Pick<RouterUpkeep, "engine">;
-  /** The `Authorization` header that engines want; null: none. */
+  /** The `Authorization` header for engines. Null: none. */
   readonly authorization: string | null;
 }
 
-/** Files of engines, below the folder in which the router keeps its index. */
+/** Subfolder for engine state in the router's snapshot folder. */
 const SAVES_FOLDER = "engines";
 
-/** The workers that a router is told of, and the engines that it follows without an agent. */
+/** Workers known to the router, and the engines it follows without an agent. */
 export class WorkersService implements AsyncDisposable {
   readonly book: WorkerBook;
   readonly engines: EngineRoom;
@@ -51,14 +57,14 @@ export class WorkersService implements AsyncDisposable {
         if (!this.book.found(worker, facts)) return false;
         const { model, events, replay, ranks, blockTokens } = facts;
         const fields = { worker, model, events, replay, ranks, block_tokens: blockTokens };
-        logger.info("the worker's API says how it is set up", fields);
+        logger.info("worker API reported its settings", fields);
         return true;
       },
       onRefused: (worker, status) => this.book.refused(worker, status),
     });
     this.book = new WorkerBook({
       ...{ table, clock, engines: this.engines, asking: this.#discovery },
-      // With NATS the worker may have an agent, which says more than its engine.
+      // With NATS, a worker may have an agent, whose events are more complete than its engine's.
       followsFound: config.nats.url === null && config.router.kvEvents,
     });
   }
@@ -76,19 +82,19 @@ export class WorkersService implements AsyncDisposable {
     ];
   }
 
-  /** Whether workers are known, and none of them was ever reached. */
+  /** True if there are workers and none of them was ever reached. */
   get isCutOff(): boolean {
     const { targets } = this.#parts.table;
     const isUnreached = ({ worker, rank, state }: Target) => {
       const engine = this.engines.find(worker, rank);
       if (engine !== null) return !engine.wasReached;
-      // An agent of that name may be heard.
+      // An agent with that name may send heartbeats.
       return state === "stale" && !this.book.isReached(worker);
     };
     return this.unreached.length > 0 && targets.every(isUnreached);
   }
 
-  /** Whether every worker was reached, and says what it can of what it holds. */
+  /** True if each worker was reached and has reported what it can. */
   get isSettled(): boolean {
     return this.book.unreached.length === 0 && this.engines.isSettled;
   }
@@ -120,4 +126,55 @@ function savesOf({ config, logger }: WorkersParts): FeedSaves | null {
   const { stateDir, stateEveryMs: everyMs } = config.events;
   if (stateDir === null) return null;
   return new FeedSaves({ folder: join(stateDir, SAVES_FOLDER), everyMs, logger });
+}
+
+/** Writes the number of blocks per worker. Series of removed workers are deleted. */
+function writeHeldBlocks(
+  registry: MetricRegistry,
+  { targets }: Pick<WorkerTable, "targets">,
+  index: Pick<PrefixIndex, "digests">,
+): void {
+  registry.clear("routerWorkerBlocks");
+  registry.clear("routerWorkerKnown");
+  for (const { id, worker, rank, isKnown } of targets) {
+    const labels = { worker, rank: `${rank}` };
+    registry.set("routerWorkerKnown", isKnown ? 1 : 0, labels);
+    index.digests(id)?.forEach(({ blocks }, place) => {
+      registry.set("routerWorkerBlocks", blocks, { ...labels, tier: RESIDENCY_TIERS[place]! });
+    });
+  }
+}
+
+/** Writes the counters of engines followed without an agent. */
+function writeEngines(registry: MetricRegistry, reports: readonly EngineReport[]): void {
+  for (const metric of [
+    "routerEngineReached",
+    "routerEngineBlockTokens",
+    "routerEngineEvents",
+    "routerEngineBlocks",
+    "routerEngineDropped",
+    "routerEngineResyncs",
+  ] as const) {
+    registry.clear(metric);
+  }
+  for (const report of reports) {
+    const { worker, counts } = report;
+    const labels = { worker, rank: `${report.rank}` };
+    registry.set("routerEngineReached", report.isReached ? 1 : 0, labels);
+    const sizes = { engine: report.blockTokens, configured: report.configuredBlockTokens };
+    for (const [source, size] of Object.entries(sizes)) {
+      if (size !== null) registry.set("routerEngineBlockTokens", size, { ...labels, source });
+    }
+    registry.set("routerEngineEvents", counts.events, labels);
+    for (const kind of ENGINE_BLOCKS) {
+      registry.set("routerEngineBlocks", counts[kind], { ...labels, kind });
+    }
+    for (const reason of DROP_REASONS) {
+      registry.set("routerEngineDropped", counts.dropped[reason], { ...labels, reason });
+    }
+    const resyncs = { gap: counts.gaps, replay: counts.replays, restart: counts.restarts };
+    for (const [kind, count] of Object.entries({ ...resyncs, lost_batch: counts.lostBatches })) {
+      registry.set("routerEngineResyncs", count, { ...labels, kind });
+    }
+  }
 }

@@ -1,18 +1,16 @@
 import type { WorkerId } from "../../core/index.ts";
-import { BlockUses } from "./block-uses.ts";
-import { type Desk, type DeskOutcome, isAllMissing, isSomeDone } from "./desk.ts";
-import { Later } from "./later.ts";
-import type { CacheMark, Moment, Policy, RoutedPrompt } from "./policy.ts";
-import type { PromptChain } from "./prompt-chain.ts";
+import { type Desk, type DeskOutcome, isAllMissing, isSomeDone, Later } from "./command-queue.ts";
+import type { CacheMark, Moment, Policy, RoutedPrompt } from "./policies.ts";
+import { BlockUses, type PromptChain } from "./prompt-chain.ts";
 import type { CacheControlSettings } from "./settings.ts";
 
-/** Marks of one request that wait for its blocks. */
+/** Marks of one request, waiting for its blocks. */
 interface Waiting {
   readonly owner: string;
   readonly marks: readonly CacheMark[];
 }
 
-/** A prefix that is pinned on a worker for an owner. */
+/** A prefix pinned on a worker for an owner. */
 interface Pin {
   readonly key: string;
   readonly account: Account;
@@ -22,7 +20,7 @@ interface Pin {
   untilMs: number;
 }
 
-/** What one owner has pinned on one worker. */
+/** Pins of one owner on one worker. */
 interface Account {
   readonly worker: WorkerId;
   readonly owner: string;
@@ -31,10 +29,10 @@ interface Account {
 }
 
 /**
- * Pins what senders mark with `cache_control`, on the worker that served it, once its blocks are
- * there: the deepest block is named, which keeps all before it. A pin ends by itself; using the
- * prefix again with its mark lets it go on. Each owner may keep so many tokens on a worker, all of
- * them together so many: beyond that a mark is declined and nothing is sent.
+ * Pins prefixes marked with `cache_control` on the worker that served them, once their blocks are
+ * resident. Only the deepest block is named; this keeps all its ancestors. A pin expires unless the
+ * prefix is used again with its mark. Pinned tokens are limited per owner and worker, and in total;
+ * a mark beyond the limit is declined and no command is sent.
  */
 export class CacheControl implements Policy {
   readonly desk: Desk;
@@ -54,7 +52,7 @@ export class CacheControl implements Policy {
     return this.#pins.size;
   }
 
-  /** Tokens that an owner keeps on a worker, as far as this router asked for it. */
+  /** Tokens pinned for an owner on a worker by this router. */
   tokensOf(worker: WorkerId, owner: string): number {
     return this.#accounts.get(accountKey(worker, owner))?.tokens ?? 0;
   }
@@ -65,7 +63,7 @@ export class CacheControl implements Policy {
       this.desk.decline("waiting");
       return;
     }
-    // As with the API that the marks are from, the last ones count.
+    // The last marks count, as in the API that defines them.
     this.#waiting.set(prompt.requestId, { owner, marks: marks.slice(-marksMax) });
   }
 
@@ -77,7 +75,7 @@ export class CacheControl implements Policy {
   }
 
   freed(prompt: RoutedPrompt, at: Moment): void {
-    // An answer without a first token said: its prompt was computed all the same, or it fails.
+    // If no first token was reported, the end of the answer stands for it.
     this.prefillComplete(prompt, at);
   }
 
@@ -143,7 +141,7 @@ export class CacheControl implements Policy {
       pin.untilMs = Math.max(pin.untilMs, at.nowMs + pin.ttlMs);
       return;
     }
-    // It may be there: what it may keep counts until it would have ended.
+    // Without an answer the pin may exist: count it until it would have expired.
     if (outcome.kind === "no_answer") return;
     if (isAllMissing(outcome) && tries < triesMax) {
       const dueMs = at.nowMs + retryMs * tries;
@@ -165,7 +163,7 @@ export class CacheControl implements Policy {
     return account;
   }
 
-  /** Why it may not be pinned; null: it is counted. */
+  /** Returns the reason a pin is declined. Null: it was counted. */
   #enter(pin: Pin): string | null {
     const { account, chain, blocks } = pin;
     const { ownerTokensMax, workerTokensMax } = this.#settings;

@@ -1,44 +1,43 @@
 import type { WorkerId } from "../../core/index.ts";
 import type { Target } from "../workers.ts";
-import type { BlockNamer } from "./block-namer.ts";
-import { type Desk, type DeskOutcome, isSomeDone } from "./desk.ts";
-import type { Moment, Policy, RoutedPrompt } from "./policy.ts";
-import { RecentPrefixes } from "./recent-prefixes.ts";
-import type { Noted, SessionBook } from "./session-book.ts";
+import { type Desk, type DeskOutcome, isSomeDone } from "./command-queue.ts";
+import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
+import type { BlockNamer } from "./prompt-chain.ts";
+import { type Noted, RecentPrefixes, type SessionBook } from "./session-table.ts";
 import type { ColdWorkerSettings } from "./settings.ts";
 
 const SOURCES_MAX = 4;
-/** Kinds of agents whose prefixes are told apart. */
+/** Maximum groups of agents, each with its own prefixes. */
 const GROUPS_MAX = 16;
 const WAITING_MAX = 1_024;
-/** Of a first command: how large a block is, its receipt says. */
+/** Blocks of the first command. Its receipt shows the block size. */
 const FIRST_BLOCKS = 64;
 const JOINING_MS = 30_000;
 const FAILURES_MAX = 3;
 const AFTER_FAILURE_MS = 5_000;
 
-/** A worker that is being warmed. */
+/** A worker being warmed. */
 interface Phase {
   readonly target: Target;
   readonly group: string;
   readonly sinceMs: number;
   readonly untilMs: number;
-  /** What its own sessions said last, the latest first; by name. */
+  /** Names of the latest prompts of its own sessions, most recent first. */
   readonly sessions: readonly string[][];
   readonly sent: Set<string>;
   isWaiting: boolean;
   nextMs: number;
   bytes: number;
-  /** Blocks that were moved for those bytes. */
+  /** Blocks moved for `bytes`. */
   moved: number;
-  /** In a row: commands that brought nothing. */
+  /** Consecutive commands without effect. */
   failures: number;
 }
 
 /**
- * Warms a worker that joined or lost its RAM: first what most prompts begin with, then, where it
- * comes back, what its own sessions said last (its SSD has it still). One command at a time, so
- * many bytes a second and in all, until its time is over or commands bring nothing any more.
+ * Warms a worker that joined or lost its RAM: first the most common prefixes, then, if the worker
+ * restarted, the latest prompts of its own sessions, which its SSD still holds. Sends one command
+ * at a time, within a rate and a total of bytes, until the phase ends or commands have no effect.
  */
 export class ColdWorker implements Policy {
   readonly desk: Desk;
@@ -56,7 +55,7 @@ export class ColdWorker implements Policy {
     this.#book = book;
   }
 
-  /** Workers being warmed. */
+  /** Number of workers being warmed. */
   get active(): number {
     return this.#phases.size;
   }
@@ -80,7 +79,7 @@ export class ColdWorker implements Policy {
       return;
     }
     const known = this.#phases.get(target.worker);
-    // One that joins is first heard of, then known: that is one beginning, not two.
+    // A joining worker is seen twice, first unknown, then known. Count it once.
     if (known !== undefined && at.nowMs - known.sinceMs < JOINING_MS) return;
     this.#phases.delete(target.worker);
     this.#waiting.delete(target.worker);
@@ -124,7 +123,7 @@ export class ColdWorker implements Policy {
     this.#warm(phase, at);
   }
 
-  /** Prompts that were last served by this worker, within the bound of what may be sent. */
+  /** Latest prompts served by this worker, within the limit of one phase. */
   #sessionsOf(worker: WorkerId): string[][] {
     const found: string[][] = [];
     let left = this.#settings.blocksMax;
@@ -217,7 +216,7 @@ export class ColdWorker implements Policy {
   }
 }
 
-/** Everything that it was told to warm is in RAM already. */
+/** True if all named blocks are already in RAM. */
 function isAllThere(outcome: DeskOutcome): boolean {
   if (outcome.kind !== "receipt") return false;
   const { already = 0, ...others } = outcome.counts;

@@ -1,10 +1,10 @@
 import type { WorkerId } from "../../core/index.ts";
-import type { Desk } from "./desk.ts";
-import type { Moment, Policy, RoutedPrompt } from "./policy.ts";
-import type { Line, Noted, Session, SessionBook } from "./session-book.ts";
+import type { Desk } from "./command-queue.ts";
+import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
+import type { Line, Noted, Session, SessionBook } from "./session-table.ts";
 import type { ContextRewriteSettings } from "./settings.ts";
 
-/** A way that its session has left, as it seems. */
+/** A branch that its session appears to have abandoned. */
 interface Left {
   readonly session: Session;
   readonly line: Line;
@@ -13,17 +13,18 @@ interface Left {
 }
 
 /**
- * A session's prompt leaves the way of the one before: what only the old way had is pruned, on the
- * worker that has it, once it was not taken again for some time (an agent's sub-agents leave and
- * come back), or soon where the sender said that it rewrote the prompt. The prune begins behind the
- * first block that no live session has, so that it meets nothing of others, nor of the new prompt.
- * It is left out where somebody who may be live was forgotten for want of room.
+ * Prunes what a rewritten prompt leaves behind. If a session's prompt diverges from the previous
+ * one, the blocks that only the old branch uses are pruned on the worker that holds them. The
+ * policy waits until the branch was not used for a while (sub-agents return to their branch), or
+ * only briefly if the sender marked the prompt as rewritten. Pruning starts after the first block
+ * that no active session uses, so it affects neither other sessions nor the new prompt. It is
+ * skipped if a possibly active session was evicted from the session table.
  */
 export class ContextRewrite implements Policy {
   readonly desk: Desk;
   readonly #settings: ContextRewriteSettings;
   readonly #book: SessionBook;
-  /** The one left longest ago first. */
+  /** In the order in which they were abandoned, oldest first. */
   readonly #left = new Map<Line, Left>();
 
   constructor(desk: Desk, settings: ContextRewriteSettings, book: SessionBook) {

@@ -1,51 +1,54 @@
 import type { WorkerId } from "../../core/index.ts";
-import { type Desk, type DeskOutcome, isAllMissing, isSomeDone } from "./desk.ts";
-import type { Moment, Policy, RoutedPrompt } from "./policy.ts";
+import { type Desk, type DeskOutcome, isAllMissing, isSomeDone } from "./command-queue.ts";
+import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
 import type { PromptChain } from "./prompt-chain.ts";
-import type { Noted, Session, SessionBook } from "./session-book.ts";
+import type { Noted, Session, SessionBook } from "./session-table.ts";
 import type { IdleSessionSettings } from "./settings.ts";
 
-/** A session's id that may stand in a lease's. */
+/** Session ids that may be part of a lease id. */
 const PLAIN = /^[\x21-\x7e]{1,96}$/;
 
-/** The blocks of a chain from one on. */
+/** The blocks of a chain from an index on. */
 interface Part {
   readonly chain: PromptChain;
   readonly from: number;
 }
 
-/** What one worker keeps of a session. */
+/** A session's lease on one worker. */
 interface Lease {
   readonly id: string;
   readonly worker: WorkerId;
   parts: readonly Part[];
   untilMs: number;
-  /** Asked for, no receipt yet. */
+  /** Requested, no receipt yet. */
   isPending: boolean;
 }
 
 interface Watched {
   readonly session: Session;
   leases: Lease[];
-  /** Grows when a lease keeps what the session no longer says: then another one begins. */
+  /**
+   * Incremented when a lease covers blocks that the session no longer uses: the next lease gets a
+   * new id.
+   */
   generation: number;
 }
 
 /**
- * Pauses what only a silent session has, on the workers that have it, under a lease of its own.
- * When its user returns, or is about to, the blocks are fetched at once and the lease is renewed;
- * while the session goes on it is renewed before half of its time is left. It is revoked at the
- * session's end alone: that removes what it keeps, which a session that goes on is about to use.
- * What the session does not say any more ends with the lease.
+ * Pauses idle sessions: moves the blocks that only they use to SSD, under a lease per session, on
+ * each worker that holds them. When the user returns, or is expected to, the blocks are fetched at
+ * once and the lease is renewed; while the session is active it is renewed before half of its TTL
+ * has passed. The lease is revoked only at the end of the session, because revoking removes its
+ * blocks. Blocks that the session no longer uses expire with the lease.
  */
 export class IdleSession implements Policy {
   readonly desk: Desk;
   readonly #settings: IdleSessionSettings;
   readonly #book: SessionBook;
-  /** By id; the one heard of longest ago first. */
+  /** By session id, least recently active first. */
   readonly #awake = new Map<string, Watched>();
   readonly #asleep = new Map<string, Watched>();
-  /** Workers that refused a pause: not asked again before. */
+  /** Workers that refused a pause, with the time before which they are not asked again. */
   readonly #refusing = new Map<WorkerId, number>();
   #leases = 0;
 
@@ -130,7 +133,7 @@ export class IdleSession implements Policy {
     this.#awake.set(id, watched);
   }
 
-  /** How many commands it took. */
+  /** Returns the number of commands sent. */
   #pause(id: string, watched: Watched, at: Moment): number {
     this.#keep(watched, ({ untilMs }) => untilMs > at.nowMs);
     const parts = this.#partsOf(watched.session);
@@ -151,7 +154,7 @@ export class IdleSession implements Policy {
     return parts.size;
   }
 
-  /** What only this session has, by worker; what is too little to be worth it left out. */
+  /** Blocks used only by this session, by worker. Omits parts below `tokensMin`. */
   #partsOf(session: Session): Map<WorkerId, Part[]> {
     const parts = new Map<WorkerId, Part[]>();
     for (const line of session.lines) {
@@ -196,14 +199,18 @@ export class IdleSession implements Policy {
     if (outcome.kind === "receipt" && outcome.ttlSeconds !== null) {
       lease.untilMs = at.nowMs + outcome.ttlSeconds * 1_000;
     }
-    // Without an answer it may be there: its blocks are fetched all the same; it ends by itself.
+    // Without an answer the lease may exist: keep it, so that its blocks are fetched later; it
+    // expires by its TTL.
     if (isSomeDone(outcome) || outcome.kind === "no_answer") return;
     this.#keep(watched, (other) => other !== lease);
     if (isAllMissing(outcome)) return;
     this.#refusing.set(lease.worker, at.nowMs + this.#settings.backoffMs);
   }
 
-  /** The session goes on: what of the paused it says still comes where it is served now. */
+  /**
+   * The session is active again: fetch the paused blocks its prompt uses to the worker that now
+   * serves it.
+   */
   #welcome(watched: Watched, { chain, target, requestId }: RoutedPrompt, at: Moment): void {
     for (const lease of [...watched.leases]) {
       let [isMeant, goesOn] = [false, false];

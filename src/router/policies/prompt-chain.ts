@@ -1,17 +1,21 @@
 import { assert, DIGEST_BYTES } from "../../core/index.ts";
+import { type Hashing, PromptDigests } from "../../identity/index.ts";
+import type { KeySpace } from "../../observability/activity/index.ts";
+import type { RouteRequest } from "../route.ts";
+import type { Target } from "../workers.ts";
 
 const WORDS = DIGEST_BYTES / 4;
 
-/** The digests of a prompt's full blocks in one namespace, one after the other. */
+/** Digests of a prompt's full blocks in one namespace, in order. */
 export interface ChainDigests {
   readonly blockTokens: number;
   readonly digests: Uint8Array;
 }
 
 /**
- * A prompt's full blocks under the names that an agent knows them by. An agent has one namespace
- * for each shard of its model; blocks are counted in the first one, and named in all. A digest
- * stands for all before it, so two chains with equal blocks at one place are equal up to there.
+ * Names of a prompt's full blocks, as used by an agent. An agent has one namespace per shard of its
+ * model; blocks are counted in the first one and named in all. A digest covers all preceding
+ * blocks, so two chains with equal digests at an index have equal prefixes.
  */
 export class PromptChain {
   readonly blocks: number;
@@ -21,7 +25,7 @@ export class PromptChain {
   readonly #spaces: readonly ChainDigests[];
   readonly #words: Uint32Array;
 
-  /** `spaces`: one at least; digests are kept, not copied. */
+  /** At least one space. The digests are kept by reference. */
   constructor(group: string, spaces: readonly ChainDigests[]) {
     const first = spaces[0];
     assert(first !== undefined && first.digests.byteOffset % 4 === 0, "aligned digests");
@@ -33,12 +37,12 @@ export class PromptChain {
     this.#words = new Uint32Array(buffer, byteOffset, this.blocks * WORDS);
   }
 
-  /** The first 32 bits of a block's digest. */
+  /** Bits 0 to 31 of a block's digest. */
   lo(block: number): number {
     return this.#words[block * WORDS]!;
   }
 
-  /** The 32 bits behind them. */
+  /** Bits 32 to 63 of a block's digest. */
   hi(block: number): number {
     return this.#words[block * WORDS + 1]!;
   }
@@ -47,7 +51,7 @@ export class PromptChain {
     return block < this.blocks && this.lo(block) === lo && this.hi(block) === hi;
   }
 
-  /** How many leading blocks both have. */
+  /** Number of leading blocks in common. */
   common(other: PromptChain): number {
     if (other.group !== this.group) return 0;
     let same = 0;
@@ -60,7 +64,10 @@ export class PromptChain {
     return same;
   }
 
-  /** Names of the blocks [from, to), in all spaces; of those that lie wholly inside. */
+  /**
+   * Names of blocks in [from, to), in all spaces. A space with other block sizes contributes only
+   * blocks entirely inside the range.
+   */
   names(from: number, to: number): string[] {
     const names: string[] = [];
     for (const { blockTokens, digests } of this.#spaces) {
@@ -75,8 +82,169 @@ export class PromptChain {
     return names;
   }
 
-  /** Packed digests of the blocks [from, to) in the first space: a view. */
+  /** Packed digests of blocks [from, to) in the first space: a view. */
   digests(from: number, to: number): Uint8Array {
     return this.#spaces[0]!.digests.subarray(from * DIGEST_BYTES, to * DIGEST_BYTES);
+  }
+}
+
+/** Computes the names by which a target's agent knows a prompt's blocks. */
+export interface BlockNamer {
+  /** Returns null if the blocks cannot be named. `output`: tokens after the prompt. */
+  chain(target: Target, request: RouteRequest, output?: Uint32Array): PromptChain | null;
+  /** Group of the target's chains. Null if none of its blocks can be named. */
+  group(target: Target): string | null;
+}
+
+/** Maximum namespaces (shards of a model) named per target. */
+const SPACES_MAX = 4;
+
+type BlockSpace = Extract<KeySpace, { kind: "blocks" }>;
+
+/**
+ * Computes digests from tokens and the namespace keys announced by the target's agent. A prompt
+ * given as hashes has no names. A namespace key does not reveal its salt or adapter: a prompt with
+ * a salt has names only in namespaces with chain keys, one with LoRA only in a namespace of that
+ * LoRA.
+ */
+export function createDigestNamer(hashing: Hashing): BlockNamer {
+  return {
+    chain(target, { prompt, loraName, cacheSalt }, output) {
+      const all = spacesOf(target);
+      const spaces = loraName ? all.filter(({ model }) => model === loraName) : all;
+      if (spaces.length === 0 || prompt.kind !== "tokens") return null;
+      const tokens = output === undefined ? prompt.tokens : joined(prompt.tokens, output);
+      const prompts = new Map<number, PromptDigests>();
+      const named = spaces.flatMap(({ namespaceKey, blockTokens, chain }) => {
+        const known = prompts.get(blockTokens);
+        const of = known ?? new PromptDigests(hashing, { tokens, blockTokens, cacheSalt });
+        if (known === undefined) prompts.set(blockTokens, of);
+        const digests = of.in(namespaceKey, chain);
+        return digests === null ? [] : [{ blockTokens, digests }];
+      });
+      return named.length === 0 ? null : new PromptChain(groupOf(spaces), named);
+    },
+    group(target) {
+      const spaces = spacesOf(target);
+      return spaces.length === 0 ? null : groupOf(spaces);
+    },
+  };
+}
+
+function spacesOf({ spaces }: Target): BlockSpace[] {
+  const named = spaces.filter(
+    (space) => space.kind === "blocks" && space.namespaceKey.length === DIGEST_BYTES,
+  );
+  return (named as BlockSpace[]).slice(0, SPACES_MAX);
+}
+
+function groupOf(spaces: readonly BlockSpace[]): string {
+  return spaces
+    .map(({ namespaceKey, blockTokens }) => `${namespaceKey.toHex()}/${blockTokens}`)
+    .join(" ");
+}
+
+function joined(prompt: Uint32Array, output: Uint32Array): Uint32Array {
+  const tokens = new Uint32Array(prompt.length + output.length);
+  tokens.set(prompt);
+  tokens.set(output, prompt.length);
+  return tokens;
+}
+
+const SLOTS_AT_FIRST = 2 ** 12;
+/** Maximum share of used slots. */
+const FILL = 0.5;
+
+/**
+ * Counts how many chains contain each block: 12 bytes per slot, linear probing, keyed by 64 bits of
+ * the digest, which are uniformly distributed.
+ */
+export class BlockUses {
+  #lo = new Uint32Array(SLOTS_AT_FIRST);
+  #hi = new Uint32Array(SLOTS_AT_FIRST);
+  #count = new Uint32Array(SLOTS_AT_FIRST);
+  #used = 0;
+
+  /** Number of distinct blocks. */
+  get size(): number {
+    return this.#used;
+  }
+
+  add(chain: PromptChain, from: number, to: number): void {
+    for (let block = from; block < to; block++) {
+      if (this.#used >= this.#count.length * FILL) this.#grow();
+      const [lo, hi] = [chain.lo(block), chain.hi(block)];
+      const slot = this.#find(lo, hi);
+      if (this.#count[slot]! === 0) {
+        this.#lo[slot] = lo;
+        this.#hi[slot] = hi;
+        this.#used++;
+      }
+      this.#count[slot]!++;
+    }
+  }
+
+  /** The blocks must have been added before. */
+  remove(chain: PromptChain, from: number, to: number): void {
+    for (let block = from; block < to; block++) {
+      const slot = this.#find(chain.lo(block), chain.hi(block));
+      if (this.#count[slot]! === 0) continue;
+      if (--this.#count[slot]! === 0) this.#vacate(slot);
+    }
+  }
+
+  of(chain: PromptChain, block: number): number {
+    return this.#count[this.#find(chain.lo(block), chain.hi(block))]!;
+  }
+
+  /** Index of the first block without a use. `chain.blocks` if all are in use. */
+  firstFree(chain: PromptChain): number {
+    let [from, to] = [0, chain.blocks];
+    while (from < to) {
+      const middle = (from + to) >>> 1;
+      if (this.of(chain, middle) > 0) from = middle + 1;
+      else to = middle;
+    }
+    return from;
+  }
+
+  /** Returns the block's slot, or the free slot for it. */
+  #find(lo: number, hi: number): number {
+    const mask = this.#count.length - 1;
+    let slot = lo & mask;
+    while (this.#count[slot]! > 0 && (this.#lo[slot]! !== lo || this.#hi[slot]! !== hi)) {
+      slot = (slot + 1) & mask;
+    }
+    return slot;
+  }
+
+  /** Frees a slot and moves displaced entries back, so that probing does not stop early. */
+  #vacate(slot: number): void {
+    const mask = this.#count.length - 1;
+    this.#used--;
+    let hole = slot;
+    for (let at = (hole + 1) & mask; this.#count[at]! > 0; at = (at + 1) & mask) {
+      const home = this.#lo[at]! & mask;
+      if (((at - home) & mask) < ((at - hole) & mask)) continue;
+      this.#lo[hole] = this.#lo[at]!;
+      this.#hi[hole] = this.#hi[at]!;
+      this.#count[hole] = this.#count[at]!;
+      this.#count[at] = 0;
+      hole = at;
+    }
+  }
+
+  #grow(): void {
+    const [lo, hi, count] = [this.#lo, this.#hi, this.#count];
+    this.#lo = new Uint32Array(lo.length * 2);
+    this.#hi = new Uint32Array(lo.length * 2);
+    this.#count = new Uint32Array(lo.length * 2);
+    for (let at = 0; at < count.length; at++) {
+      if (count[at] === 0) continue;
+      const slot = this.#find(lo[at]!, hi[at]!);
+      this.#lo[slot] = lo[at]!;
+      this.#hi[slot] = hi[at]!;
+      this.#count[slot] = count[at]!;
+    }
   }
 }

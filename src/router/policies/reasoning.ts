@@ -1,13 +1,12 @@
-import type { BlockNamer } from "./block-namer.ts";
-import { type Desk, type DeskOutcome, isAllMissing } from "./desk.ts";
-import { Later } from "./later.ts";
-import type { Moment, Policy, RoutedPrompt } from "./policy.ts";
+import { type Desk, type DeskOutcome, isAllMissing, Later } from "./command-queue.ts";
+import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
+import type { BlockNamer } from "./prompt-chain.ts";
 import type { ReasoningSettings, ReasoningTokens } from "./settings.ts";
 
 /**
- * Marks the blocks of an answer that lie wholly between the tokens that open and close reasoning as
- * transient: chat templates leave them out of the next prompt, so nobody asks for them again. The
- * prompt may have opened it already, as some templates do.
+ * Marks answer blocks that lie entirely inside reasoning as transient. Chat templates drop
+ * reasoning from the next prompt, so these blocks are not requested again. Some templates open the
+ * reasoning in the prompt.
  */
 export class Reasoning implements Policy {
   readonly desk: Desk;
@@ -59,7 +58,7 @@ export class Reasoning implements Policy {
     });
   }
 
-  /** Engines hand blocks over some time after an answer. */
+  /** Engines store blocks some time after the answer ends, so missing blocks are retried. */
   #settled(
     prompt: RoutedPrompt,
     names: readonly string[],
@@ -79,7 +78,7 @@ export class Reasoning implements Policy {
   }
 }
 
-/** The stretches of tokens inside reasoning; the boundaries themselves are not. */
+/** Token ranges inside reasoning, without the boundary tokens. */
 function insideOf(output: Uint32Array, ids: ReasoningTokens, isOpen: boolean): [number, number][] {
   const inside: [number, number][] = [];
   let from = isOpen ? 0 : -1;

@@ -1,105 +1,107 @@
-/** `dry-run`: decides, counts and explains as if it were on, and sends nothing. */
+/** `dry-run`: decides, counts and explains like `on`, but sends nothing. */
 export const POLICY_MODES = ["off", "dry-run", "on"] as const;
 export type PolicyMode = (typeof POLICY_MODES)[number];
 
 interface SwitchSettings {
   readonly mode: PolicyMode;
-  /** Commands that wait for their receipt; beyond it none is sent. */
+  /** Maximum commands waiting for receipts. Beyond it, none is sent. */
   readonly inFlightMax: number;
 }
 
-/** Warms a worker that joined, or came back with nothing in RAM. */
+/** Warms a worker that joined or restarted with empty RAM. */
 export interface ColdWorkerSettings extends SwitchSettings {
-  /** How long a worker counts as cold. */
+  /** Time for which a worker counts as cold. */
   readonly phaseMs: number;
-  /** Of one worker's phase, as receipts tell. */
+  /** Bytes per phase and worker, as reported by receipts. */
   readonly bytesMax: number;
   readonly bytesPerSecond: number;
   readonly blocksMax: number;
   readonly blocksPerCommand: number;
-  /** Prompts that must have begun with a block, conversations counted once each. */
+  /** Minimum prompts that began with a block, one per conversation. */
   readonly usesMin: number;
-  /** Workers warmed at a time; others wait for their turn. */
+  /** Maximum workers warmed at a time. Others wait. */
   readonly workersMax: number;
-  /** Blocks whose uses are counted. */
+  /** Maximum blocks whose uses are counted. */
   readonly prefixBlocksMax: number;
 }
 
-/** Puts what a silent session has to SSD under a lease, and fetches it when its user returns. */
+/**
+ * Moves the blocks of an idle session to SSD under a lease, and fetches them when the user returns.
+ */
 export interface IdleSessionSettings extends SwitchSettings {
   readonly idleMs: number;
-  /** Of a lease, from its last renewal. */
+  /** TTL of a lease, from its last renewal. */
   readonly ttlMs: number;
   readonly leasesMax: number;
   readonly pausesPerTick: number;
-  /** Less than this of its own is not worth a lease. */
+  /** Minimum unshared tokens of a session to pause it. */
   readonly tokensMin: number;
-  /** A worker that refused a pause is not asked again for so long. */
+  /** Time for which a worker that refused a pause is not asked again. */
   readonly backoffMs: number;
 }
 
-/** Pins what API messages mark with `cache_control`. */
+/** Pins prefixes marked with `cache_control` in API messages. */
 export interface CacheControlSettings extends SwitchSettings {
-  /** Where a mark says none. */
+  /** Default TTL of a mark. */
   readonly ttlMs: number;
   readonly ttlMaxMs: number;
-  /** Shorter prefixes are not pinned. */
+  /** Minimum prefix length to pin. */
   readonly tokensMin: number;
-  /** Pinned on one worker, shared prefixes counted once. */
+  /** Limit per owner and worker. Shared prefixes count once. */
   readonly ownerTokensMax: number;
   readonly workerTokensMax: number;
   readonly pinsMax: number;
-  /** Marks of one request that are looked at. */
+  /** Maximum marks considered per request. */
   readonly marksMax: number;
   readonly triesMax: number;
-  /** A block that is not there yet is pinned after so long. */
+  /** Delay before retrying a block that is not resident yet. */
   readonly retryMs: number;
 }
 
-/** The token ids that begin and end reasoning. */
+/** Token ids that open and close reasoning. */
 export interface ReasoningTokens {
   readonly open: number;
   readonly close: number;
 }
 
-/** Marks reasoning as transient. */
+/** Marks reasoning blocks as transient. */
 export interface ReasoningSettings extends SwitchSettings {
-  /** By model. A proxy may tell of more, from their chat templates. */
+  /** By model. A proxy can add more from chat templates. */
   readonly models: Readonly<Record<string, ReasoningTokens>>;
   readonly triesMax: number;
   readonly retryMs: number;
-  /** Answers whose marks wait for their blocks. */
+  /** Maximum answers waiting for their blocks. */
   readonly pendingMax: number;
 }
 
-/** Prunes what only a session used and its rewritten prompt left behind. */
+/** Prunes blocks that only one session used and that its rewritten prompt no longer contains. */
 export interface ContextRewriteSettings extends SwitchSettings {
-  /** A way that was left must not have been taken again for so long: sub-agents come back. */
+  /** Time without use before an abandoned branch is pruned. Sub-agents return to their branch. */
   readonly settleMs: number;
-  /** Where the sender said that the prompt was rewritten. */
+  /** The same, for prompts that the client marked as rewritten. */
   readonly markedSettleMs: number;
-  /** Shorter ends are left to age. */
+  /** Minimum tokens to prune. Shorter ends are left to age. */
   readonly tokensMin: number;
   readonly pendingMax: number;
 }
 
-/** What policies remember of conversations, all together. */
+/** Limits of the session table shared by all policies. */
 export interface SessionBookSettings {
   readonly blocksMax: number;
   readonly sessionsMax: number;
-  /** A session that was silent for so long is forgotten. */
+  /** Idle time after which a session is removed. */
   readonly sessionMs: number;
-  /** A request without a session counts as a user of its blocks for so long. */
+  /** Time for which a request without a session counts as a user of its blocks. */
   readonly anonymousMs: number;
-  /** Ways of one session that are told apart: an agent and its sub-agents. */
+  /** Maximum branches per session: an agent and its sub-agents. */
   readonly linesMax: number;
-  /** A prompt that drops fewer tokens of the one before goes on with it. */
+  /** A prompt that drops fewer tokens than this from the previous one continues its branch. */
   readonly slackTokens: number;
 }
 
 export interface PolicySettings {
   readonly tickMs: number;
-  /** Live requests whose prompts are kept for policies. */
+  /** Maximum active requests whose prompts are kept for policies. */
   readonly requestsMax: number;
   readonly book: SessionBookSettings;
   readonly coldWorker: ColdWorkerSettings;

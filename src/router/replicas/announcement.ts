@@ -1,24 +1,33 @@
-import { isWorkerId, type Json, parseJson, stringifyJson } from "../../core/index.ts";
+import {
+  type Brand,
+  isWorkerId,
+  type Json,
+  parseJson,
+  type Random,
+  stringifyJson,
+} from "../../core/index.ts";
 import {
   RESIDENCY_TIERS,
   type ResidencyDigest,
   type ResidencySource,
 } from "../../observability/activity/index.ts";
 import type { BusyThresholds } from "../route.ts";
-import type { OwnedSum } from "./owner-book.ts";
-import { isRouterId, type RouterId } from "./router-id.ts";
+import type { OwnedSum } from "./shared-load.ts";
 
-/** What a router says of itself to its replicas. */
+/** Periodic announcement of a router to its replicas. */
 export interface Announcement {
-  /** `hello`: it is new and wants to hear of the others at once. `bye`: it ends. */
+  /**
+   * `hello`: the router is new and asks the others to announce themselves. `bye`: it is shutting
+   * down.
+   */
   readonly kind: "here" | "hello" | "bye";
   readonly router: RouterId;
   readonly everyMs: number;
-  /** Live requests that it answers for: all news of them went out before. */
+  /** Active requests it owns. All their events were sent earlier. */
   readonly requests: OwnedSum;
-  /** Some of the sources it follows; others come with the next announcements. */
+  /** Some of the followed sources; later announcements carry the others. */
   readonly pictures: readonly SeenPicture[];
-  /** Thresholds that were set while it ran. */
+  /** Thresholds that were set at run time. */
   readonly thresholds: readonly SetThresholds[];
 }
 
@@ -28,7 +37,7 @@ export interface SeenPicture {
   readonly digests: readonly ResidencyDigest[];
 }
 
-/** The latest word on a model's thresholds counts: by time, then by router. */
+/** Thresholds of one model. The latest entry wins, by time, then by router id. */
 export interface SetThresholds {
   readonly model: string;
   readonly thresholds: BusyThresholds;
@@ -73,10 +82,10 @@ export function encodeAnnouncement(announcement: Announcement, cluster: string):
   return Buffer.from(stringifyJson(message));
 }
 
-/** Why a message is refused; thrown and caught in this file alone. */
+/** Reason a message is rejected. Thrown and caught in this file only. */
 class Refused extends Error {}
 
-/** Reads what anybody may have sent; null where it is none, or of another cluster. */
+/** Parses an untrusted message. Returns null if it is malformed or of another cluster. */
 export function readAnnouncement(data: Uint8Array, cluster: string): Announcement | null {
   if (data.length > BYTES_MAX) return null;
   try {
@@ -164,4 +173,126 @@ function isWhole(value: Json | undefined, min: number, max: number): value is nu
 
 function must(holds: boolean): asserts holds {
   if (!holds) throw new Refused();
+}
+
+/**
+ * Identifies one run of a router: a u64 in decimal digits. A router ignores messages with its own
+ * id.
+ */
+export type RouterId = Brand<string, "RouterId">;
+
+const ROUTER_ID = /^(?:0|[1-9][0-9]{0,19})$/;
+
+/** At most 53 bits, like the ids of Dynamo's publishers. */
+export function newRouterId(random: Random): RouterId {
+  const high = BigInt(random.u32() >>> 11);
+  return String((high << 32n) | BigInt(random.u32()) | 1n) as RouterId;
+}
+
+export function isRouterId(text: unknown): text is RouterId {
+  return typeof text === "string" && ROUTER_ID.test(text);
+}
+
+/** A replica, as last announced. */
+export interface Member {
+  readonly router: RouterId;
+  everyMs: number;
+  heardMs: number;
+  /** Only its load events were received so far, no announcement. */
+  isNew: boolean;
+  /** Consecutive announcements whose request sums differed from the local ones. */
+  differs: number;
+  /**
+   * Differing announcements to tolerate before its request list is fetched. Doubles each time the
+   * list did not help.
+   */
+  patience: number;
+  isAsked: boolean;
+  readonly pictures: Map<string, SeenPicture>;
+}
+
+/** Maximum routers of a cluster. Messages of further routers are ignored. */
+const MEMBERS_MAX = 64;
+/** Initial tolerance: announcements may differ while events are in flight. */
+export const DIFFERS_MIN = 2;
+const KNOWN_SNAPSHOTS_MAX = 65_536;
+
+export class Members {
+  readonly #members = new Map<RouterId, Member>();
+
+  get all(): readonly Member[] {
+    return [...this.#members.values()];
+  }
+
+  get(router: RouterId): Member | null {
+    return this.#members.get(router) ?? null;
+  }
+
+  /**
+   * Records a message. Returns null at the limit of routers. `everyMs` applies until the router
+   * announces its own interval.
+   */
+  heard(router: RouterId, everyMs: number, nowMs: number): Member | null {
+    const known = this.#members.get(router);
+    if (known !== undefined) {
+      known.heardMs = nowMs;
+      return known;
+    }
+    if (this.#members.size >= MEMBERS_MAX) return null;
+    const of = { router, everyMs, heardMs: nowMs, isNew: true, differs: 0, isAsked: false };
+    const patience = DIFFERS_MIN;
+    const member = { ...of, patience, pictures: new Map<string, SeenPicture>() };
+    this.#members.set(router, member);
+    return member;
+  }
+
+  delete(router: RouterId): void {
+    this.#members.delete(router);
+  }
+
+  seen({ pictures }: Member, seen: readonly SeenPicture[]): void {
+    for (const one of seen) {
+      if (pictures.size < KNOWN_SNAPSHOTS_MAX) pictures.set(nameOf(one.source), one);
+    }
+  }
+
+  /** Returns the router with the latest snapshot of this source run. */
+  holderOf(source: ResidencySource): RouterId | null {
+    let best: { router: RouterId; sequence: number } | null = null;
+    for (const { router, pictures } of this.#members.values()) {
+      const seen = pictures.get(nameOf(source));
+      if (seen?.source.incarnation !== source.incarnation) continue;
+      if (best === null || seen.sequence > best.sequence) best = { router, ...seen };
+    }
+    return best?.router ?? null;
+  }
+}
+
+function nameOf({ worker, rank }: ResidencySource): string {
+  return `${worker}/${rank}`;
+}
+
+/** Latest thresholds per model that were set at run time, at any router. */
+export class ThresholdBook {
+  readonly #latest = new Map<string, SetThresholds>();
+
+  get all(): readonly SetThresholds[] {
+    return [...this.#latest.values()];
+  }
+
+  of(model: string): BusyThresholds | null {
+    return this.#latest.get(model)?.thresholds ?? null;
+  }
+
+  /** Returns true if the entry is newer than the known one. */
+  take(set: SetThresholds): boolean {
+    const known = this.#latest.get(set.model);
+    if (known === undefined && this.#latest.size >= THRESHOLDS_MAX) return false;
+    const isLater =
+      known === undefined ||
+      set.wallMs > known.wallMs ||
+      (set.wallMs === known.wallMs && set.router > known.router);
+    if (isLater) this.#latest.set(set.model, set);
+    return isLater;
+  }
 }

@@ -1,6 +1,13 @@
-export { type Announcement, encodeAnnouncement, readAnnouncement } from "./announcement.ts";
-export { encodeNews, encodeOutput, readNews, readOutput } from "./load-codec.ts";
-export { Members } from "./members.ts";
+export {
+  type Announcement,
+  encodeAnnouncement,
+  isRouterId,
+  Members,
+  newRouterId,
+  type RouterId,
+  readAnnouncement,
+} from "./announcement.ts";
+export { encodeNews, encodeOutput, readNews, readOutput, replicaSubjects } from "./load-codec.ts";
 export {
   REPLICA_DEFAULTS,
   ReplicaGroup,
@@ -8,5 +15,3 @@ export {
   type ReplicaSettings,
   type ReplicaStats,
 } from "./replica-group.ts";
-export { isRouterId, newRouterId, type RouterId } from "./router-id.ts";
-export { replicaSubjects } from "./subjects.ts";

@@ -1,3 +1,4 @@
+import type { Bus, BusMessage, Subscription } from "../../bus/index.ts";
 import {
   isWorkerId,
   type Json,
@@ -6,6 +7,7 @@ import {
   type WorkerId,
 } from "../../core/index.ts";
 import {
+  ACTIVE_SEQUENCES_MAX,
   ACTIVE_SEQUENCES_TOPIC,
   type ActiveSequenceData,
   type ActiveSequenceEvent,
@@ -15,8 +17,8 @@ import {
   encodeEnvelope,
   workerNumber,
 } from "../../events/index.ts";
-import type { LoadNews, OutputNews, SharedRequest } from "./load-news.ts";
-import { isRouterId, type RouterId } from "./router-id.ts";
+import { isRouterId, type RouterId } from "./announcement.ts";
+import type { OwnerBook, SharedLoad } from "./shared-load.ts";
 
 const BYTES_MAX = 2 ** 20;
 const DEPTH_MAX = 8;
@@ -37,7 +39,7 @@ export function readOutput(data: Uint8Array): { router: RouterId; news: OutputNe
   return { router: fields.router, news };
 }
 
-/** Dynamo's events in its envelope; what only we say stands beside its members. */
+/** Encodes Dynamo's event envelope. Our own members are added beside Dynamo's. */
 export function encodeNews(
   router: RouterId,
   number: number,
@@ -71,12 +73,15 @@ function addOf(request: SharedRequest): ActiveSequenceData {
 }
 
 export interface NewsContext {
-  /** Of whom Dynamo's routers speak by number; null: nobody known. */
+  /** Maps a Dynamo worker number to a worker. Null: unknown. */
   readonly nameOf: (workerId: bigint) => WorkerId | null;
   readonly blockTokens: number;
 }
 
-/** Also what Dynamo's own routers say. Null: it cannot be read, or is of several routers. */
+/**
+ * Decodes events of our own and of Dynamo's routers. Returns null if the message is malformed or
+ * mixes routers.
+ */
 export function readNews(
   data: Uint8Array,
   context: NewsContext,
@@ -92,7 +97,7 @@ export function readNews(
   return { router: routerId.toString() as RouterId, news };
 }
 
-/** Null: of a worker that nobody here knows. */
+/** Returns null if the worker is unknown. */
 function newsOf(event: ActiveSequenceEvent, { nameOf, blockTokens }: NewsContext): LoadNews | null {
   const { requestId: id, rank, data } = event;
   if (data.kind !== "add") return { kind: data.kind, id, worker: null, rank };
@@ -115,5 +120,154 @@ function objectIn(data: Uint8Array): { readonly [name: string]: Json | undefined
     return typeof json === "object" && json !== null && !Array.isArray(json) ? json : null;
   } catch {
     return null;
+  }
+}
+
+/**
+ * A request as sent to replicas. Names worker and rank, since target ids differ between routers.
+ */
+export interface SharedRequest {
+  readonly id: string;
+  readonly worker: WorkerId;
+  readonly rank: number;
+  readonly hashes: BigUint64Array;
+  readonly promptTokens: number;
+  readonly prefillTokens: number;
+  readonly expectedOutputTokens: number | null;
+  /** True until its first output token. */
+  readonly isPrefilling: boolean;
+  readonly outputTokens: number;
+}
+
+/** One load event of a router. */
+export type LoadNews =
+  | { readonly kind: "add"; readonly request: SharedRequest }
+  | ({ readonly kind: "prefill_complete" } & NewsOf)
+  | ({ readonly kind: "free" } & NewsOf);
+
+export interface NewsOf {
+  readonly id: string;
+  /** Null: the worker has left. */
+  readonly worker: WorkerId | null;
+  readonly rank: number;
+}
+
+/** Cumulative output tokens per request. Only the latest number of a request counts. */
+export type OutputNews = readonly (readonly [id: string, tokens: number])[];
+
+/** NATS subjects between the routers of a cluster. */
+interface ReplicaSubjects {
+  readonly state: string;
+  /** Dynamo's topic, with Dynamo's events. */
+  readonly load: string;
+  readonly output: string;
+  readonly requestsOf: (router: RouterId) => string;
+  readonly pictureOf: (router: RouterId, worker: WorkerId | "*", rank: number | "*") => string;
+}
+
+export function replicaSubjects(cluster: string): ReplicaSubjects {
+  const name = cluster.replaceAll(".", "_");
+  const [said, asked] = [`kv-routers-${name}`, `kv-routers-ask-${name}`];
+  return {
+    state: `${said}.state`,
+    load: `${said}.${ACTIVE_SEQUENCES_TOPIC}`,
+    output: `${said}.output`,
+    requestsOf: (router) => `${asked}.${router}.requests`,
+    pictureOf: (router, worker, rank) => `${asked}.${router}.picture.${worker}.${rank}`,
+  };
+}
+
+interface RequestListsOptions {
+  readonly bus: Bus;
+  readonly subjects: ReplicaSubjects;
+  readonly self: RouterId;
+  readonly owners: OwnerBook;
+  readonly load: SharedLoad;
+  readonly answerMs: number;
+  readonly context: NewsContext;
+}
+
+/** Header with the position of the next page. Absent on the last page. */
+const NEXT = "Hearth-Next";
+const PAGE_REQUESTS = ACTIVE_SEQUENCES_MAX;
+const PAGE_BYTES = 256 * 1024;
+/** Maximum pages accepted for one list. */
+const PAGES_MAX = 4_096;
+
+/**
+ * Serves and fetches lists of a router's active requests, for replicas that joined late or lost
+ * events.
+ */
+export class RequestLists implements Disposable {
+  readonly #options: RequestListsOptions;
+  readonly #subscription: Subscription;
+
+  constructor(options: RequestListsOptions) {
+    const { bus, subjects, self } = options;
+    this.#options = options;
+    this.#subscription = bus.subscribe(subjects.requestsOf(self), (message) => this.#tell(message));
+  }
+
+  [Symbol.dispose](): void {
+    this.#subscription.unsubscribe();
+  }
+
+  /**
+   * Fetches the list of `router` and adopts it: requests missing from it end. Resolves false on
+   * failure.
+   */
+  async take(router: RouterId, signal: AbortSignal): Promise<boolean> {
+    const { owners, load } = this.#options;
+    const upTo = owners.latest;
+    const seen = new Set<string>();
+    let after: string | null = "0";
+    for (let page = 0; page < PAGES_MAX && after !== null; page++) {
+      const answer = await this.#ask(router, after, signal);
+      if (answer === null) return false;
+      for (const request of answer.requests) {
+        seen.add(request.id);
+        load.hearListed(router, request);
+      }
+      after = answer.next;
+    }
+    const left: string[] = [];
+    for (const [id] of owners.idsOf(router, 0, upTo)) if (!seen.has(id)) left.push(id);
+    load.end(left);
+    return after === null;
+  }
+
+  async #ask(
+    router: RouterId,
+    after: string,
+    signal: AbortSignal,
+  ): Promise<{ requests: SharedRequest[]; next: string | null } | null> {
+    const { bus, subjects, answerMs: timeoutMs } = this.#options;
+    const data = Buffer.from(after);
+    const outcome = await bus.request(subjects.requestsOf(router), data, { timeoutMs, signal });
+    if (outcome.kind !== "reply") return null;
+    const read = readNews(outcome.message.data, this.#options.context);
+    if (read?.router !== router) return null;
+    const requests = read.news.flatMap((news) => (news.kind === "add" ? [news.request] : []));
+    return { requests, next: outcome.message.headers[NEXT] ?? null };
+  }
+
+  #tell({ data, reply }: BusMessage): void {
+    const { bus, owners, load, self } = this.#options;
+    const after = Number(Buffer.from(data.subarray(0, 20)).toString());
+    if (reply === null || !Number.isSafeInteger(after)) return;
+    const news: LoadNews[] = [];
+    let bytes = 0;
+    let next: number | null = null;
+    for (const [id, number] of owners.idsOf(self, after)) {
+      if (news.length >= PAGE_REQUESTS || bytes >= PAGE_BYTES) break;
+      next = number;
+      const request = load.share(id);
+      if (request === null) continue;
+      news.push({ kind: "add", request });
+      bytes += request.hashes.byteLength + id.length;
+    }
+    const isLast = next === null || owners.idsOf(self, next).next().done === true;
+    const headers = isLast ? {} : { [NEXT]: String(next) };
+    bus.publish(reply, encodeNews(self, 0, news), { headers });
   }
 }

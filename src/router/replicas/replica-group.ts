@@ -1,37 +1,60 @@
-import type { Bus, BusLog, BusMessage } from "../../bus/index.ts";
-import { type Clock, type Random, randomBelow, type WorkerId } from "../../core/index.ts";
-import { workerNumber } from "../../events/index.ts";
+import type { Bus, BusLog, BusMessage, Subscription } from "../../bus/index.ts";
+import {
+  type Clock,
+  isWorkerId,
+  type Random,
+  randomBelow,
+  type WorkerId,
+} from "../../core/index.ts";
+import {
+  decodeQuestion,
+  encodeAnswer,
+  type ResidencyAnswer,
+  type ResidencyQuestion,
+  type ResidencyRun,
+  snapshotParts,
+  workerNumber,
+} from "../../events/index.ts";
+import type { ResidencySource } from "../../observability/activity/index.ts";
 import type { ActiveLoad } from "../active-load.ts";
-import type { ResidencyIntake } from "../intake/index.ts";
+import type { FollowedSource, ResidencyIntake } from "../ingest/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
 import type { BusyThresholds } from "../route.ts";
 import type { Target, WorkerTable } from "../workers.ts";
 import {
   type Announcement,
+  DIFFERS_MIN,
   encodeAnnouncement,
+  type Member,
+  type Members,
   PICTURES_MAX,
+  type RouterId,
   readAnnouncement,
   type SeenPicture,
+  ThresholdBook,
 } from "./announcement.ts";
-import { encodeNews, encodeOutput, type NewsContext, readNews, readOutput } from "./load-codec.ts";
-import type { LoadNews } from "./load-news.ts";
-import { DIFFERS_MIN, type Member, type Members } from "./members.ts";
-import { OwnerBook } from "./owner-book.ts";
-import { PictureServer } from "./picture-server.ts";
-import { RequestLists } from "./request-lists.ts";
-import type { RouterId } from "./router-id.ts";
-import { SharedLoad } from "./shared-load.ts";
-import { replicaSubjects } from "./subjects.ts";
-import { ThresholdBook } from "./threshold-book.ts";
+import {
+  encodeNews,
+  encodeOutput,
+  type LoadNews,
+  type NewsContext,
+  RequestLists,
+  readNews,
+  readOutput,
+  replicaSubjects,
+} from "./load-codec.ts";
+import { OwnerBook, SharedLoad } from "./shared-load.ts";
 
 export interface ReplicaSettings {
-  /** How often a router says that it is there, and what it counts. */
+  /** Announcement interval. */
   readonly everyMs: number;
-  /** So many announcements may be missing before it counts as gone. */
+  /** Missed announcements after which a router is gone. */
   readonly goneBeats: number;
-  /** So long its requests count on: others may still free them. */
+  /**
+   * Time for which the requests of a gone router still count, since other routers may free them.
+   */
   readonly orphanMs: number;
-  /** Output is told at most so often. */
+  /** Minimum interval between output messages. */
   readonly outputMs: number;
   readonly answerMs: number;
 }
@@ -45,7 +68,7 @@ export const REPLICA_DEFAULTS: ReplicaSettings = {
 };
 
 export interface ReplicaGroupOptions {
-  /** Not closed here. */
+  /** Owned by the caller. */
   readonly bus: Bus;
   readonly clock: Clock;
   readonly random: Random;
@@ -56,11 +79,14 @@ export interface ReplicaGroupOptions {
   readonly index: PrefixIndex;
   readonly table: WorkerTable;
   readonly intake: ResidencyIntake;
-  /** What this router alone would count. */
+  /** Load of this router's own requests. */
   readonly load: ActiveLoad;
   readonly blockTokens: number;
   readonly settings: ReplicaSettings;
-  /** Others have set them; false: no worker of that model is known yet. */
+  /**
+   * Applies thresholds set at another router. Returns false if no worker of that model is known
+   * yet.
+   */
   readonly applyThresholds: (model: string, thresholds: BusyThresholds) => boolean;
 }
 
@@ -68,22 +94,22 @@ export interface ReplicaStats {
   readonly replicas: number;
   readonly sent: number;
   readonly received: number;
-  /** News that found no room on the bus. */
+  /** Events dropped because the bus queue was full. */
   readonly dropped: number;
   readonly refused: number;
-  /** Lists of live requests that were taken because counts differed or a router was new. */
+  /** Request lists fetched because sums differed or a router was new. */
   readonly lists: number;
   readonly orphansEnded: number;
   readonly picturesServed: number;
   readonly unknownWorkers: number;
 }
 
-/** A list that never helps is asked for after so many announcements. */
+/** Upper limit of the tolerance, in announcements. */
 const DIFFERS_MAX = 64;
 const ANSWER_WITHIN_MS = 100;
 const OUTPUT_MAX = 1_024;
 
-/** This router among its replicas: all count the same load and agree on who holds what. */
+/** Keeps this router in step with its replicas: all count the same load and agree on the index. */
 export class ReplicaGroup implements AsyncDisposable {
   readonly load: SharedLoad;
   readonly #options: ReplicaGroupOptions;
@@ -98,7 +124,7 @@ export class ReplicaGroup implements AsyncDisposable {
   readonly #stopping = new AbortController();
   readonly #running = new Set<Promise<unknown>>();
   #answer: Disposable | null = null;
-  /** By the numbers under which Dynamo knows workers. */
+  /** By Dynamo's number of the worker. */
   readonly #names = new Map<bigint, WorkerId>();
   readonly #context: NewsContext;
   #numbers = 0;
@@ -152,14 +178,14 @@ export class ReplicaGroup implements AsyncDisposable {
     };
   }
 
-  /** Thresholds were set here: all others set them too. */
+  /** Publishes thresholds that were set at this router. */
   tellThresholds(model: string, thresholds: BusyThresholds): void {
     const { clock, self } = this.#options;
     this.#thresholds.take({ model, thresholds, wallMs: Math.trunc(clock.wallMs()), router: self });
     this.#announce("here");
   }
 
-  /** Says goodbye: others count its requests on for a while. */
+  /** Announces the shutdown. Replicas keep counting its requests for `orphanMs`. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#stopping.signal.aborted) return;
     this.#stopping.abort();
@@ -198,9 +224,9 @@ export class ReplicaGroup implements AsyncDisposable {
 
   #announce(kind: Announcement["kind"]): void {
     const { bus, self, settings, cluster } = this.#options;
-    // What waited for a connection would be wrong by then.
+    // Do not queue announcements while disconnected: they would be outdated on delivery.
     if (bus.state.status !== "connected") return;
-    // So that whoever hears the sums has heard what they are of.
+    // Send pending output first, so that the announced sums match the events received before.
     this.#tellOutput();
     const announcement = {
       ...{ kind, router: self, everyMs: settings.everyMs },
@@ -211,7 +237,7 @@ export class ReplicaGroup implements AsyncDisposable {
     bus.publish(this.#subjects.state, encodeAnnouncement(announcement, cluster), { isSpare: true });
   }
 
-  /** The next ones in turn. */
+  /** The next sources in rotation. */
   #somePictures(): SeenPicture[] {
     const { intake, index } = this.#options;
     const known = intake.sources().filter(({ isKnown }) => isKnown);
@@ -230,7 +256,7 @@ export class ReplicaGroup implements AsyncDisposable {
     this.#beatMs = nowMs;
     this.#announce("here");
     for (const member of members.all) {
-      // Who stood still heard nobody either.
+      // After a suspension, missing announcements prove nothing.
       if (hasStood) member.heardMs = nowMs;
       const silentMs = nowMs - member.heardMs;
       if (silentMs > member.everyMs * settings.goneBeats) this.#gone(member.router);
@@ -260,7 +286,7 @@ export class ReplicaGroup implements AsyncDisposable {
     if (said.kind === "hello") this.#answerSoon();
   }
 
-  /** Null: there are too many routers. */
+  /** Returns null at the limit of routers. */
   #heard(router: RouterId): Member | null {
     const { members, clock, settings } = this.#options;
     this.#counts.received++;
@@ -278,7 +304,7 @@ export class ReplicaGroup implements AsyncDisposable {
     if (member.isAsked || isSame || (!isNew && member.differs < member.patience)) return;
     member.isAsked = true;
     member.differs = 0;
-    // Of workers that are not known here nothing can be counted, however often it is asked.
+    // Requests on workers unknown here never match, so fetch the list less often.
     if (!isNew) member.patience = Math.min(member.patience * 2, DIFFERS_MAX);
     this.#counts.lists++;
     const taking = this.#lists.take(member.router, this.#stopping.signal).catch(() => false);
@@ -310,7 +336,7 @@ export class ReplicaGroup implements AsyncDisposable {
     if (members.get(router) === null) return;
     members.delete(router);
     const { requests } = this.#owners.sumOf(router);
-    log("info", "another router is gone", { router, requests });
+    log("info", "replica gone", { router, requests });
     const timer = clock.after(settings.orphanMs, () => {
       this.#orphans.delete(router);
       const ids = Array.from(this.#owners.idsOf(router), ([id]) => id);
@@ -347,5 +373,103 @@ export class ReplicaGroup implements AsyncDisposable {
   #applyThresholds(model: string): void {
     const thresholds = this.#thresholds.of(model);
     if (thresholds !== null) this.#options.applyThresholds(model, thresholds);
+  }
+}
+
+interface PictureServerOptions {
+  readonly bus: Bus;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly index: PrefixIndex;
+  readonly intake: ResidencyIntake;
+  /** Contains `*` for worker and rank. */
+  readonly subject: string;
+}
+
+interface Kept {
+  readonly source: ResidencySource;
+  readonly sequence: number;
+  readonly isDeviceKnown: boolean;
+  readonly parts: readonly (readonly ResidencyRun[])[];
+  askedMs: number;
+}
+
+/** Maximum snapshots served concurrently. Further clients must wait or ask the worker. */
+const KEPT_MAX = 4;
+/** A snapshot is dropped if no page of it was requested for this time. */
+const KEPT_MS = 5_000;
+const RETRY_MS = 500;
+const PART_BYTES_MAX = 512 * 1024;
+
+/**
+ * Serves snapshots of workers to other routers in the format of publishers, so that a router that
+ * joins late does not have to query each worker.
+ */
+class PictureServer implements Disposable {
+  readonly #options: PictureServerOptions;
+  readonly #subscription: Subscription;
+  readonly #kept = new Map<bigint, Kept>();
+  served = 0;
+
+  constructor(options: PictureServerOptions) {
+    this.#options = options;
+    this.#subscription = options.bus.subscribe(options.subject, (message) => this.#take(message));
+  }
+
+  [Symbol.dispose](): void {
+    this.#subscription.unsubscribe();
+    this.#kept.clear();
+  }
+
+  #take({ subject, data, reply }: BusMessage): void {
+    if (reply === null) return;
+    const [rank, worker] = subject.split(".").reverse();
+    const question = decodeQuestion(data);
+    if (!question.ok || worker === undefined || !isWorkerId(worker)) return;
+    const followed = this.#options.intake.find(worker, Number(rank));
+    const answer = this.#answer(question.value, followed);
+    this.#options.bus.publish(reply, encodeAnswer(answer));
+  }
+
+  #answer(question: ResidencyQuestion, followed: FollowedSource | null): ResidencyAnswer {
+    if (followed === null) return { kind: "refused", why: "this router does not follow that worker" };
+    const { source } = followed;
+    const { incarnation } = question;
+    if (incarnation !== null && incarnation !== source.incarnation) {
+      return { kind: "other_incarnation", source };
+    }
+    if (question.kind === "range") return { kind: "refused", why: "this router keeps no ranges" };
+    if (question.snapshot !== null) return this.#part(question.snapshot, question.part, source);
+    if (!followed.isKnown) return { kind: "refused", why: "the worker's blocks are not completely known" };
+    return this.#begin(followed);
+  }
+
+  #begin({ source, target, sequence, isDeviceKnown }: FollowedSource): ResidencyAnswer {
+    const { clock, random, index } = this.#options;
+    const nowMs = clock.monotonicMs();
+    for (const [id, { askedMs }] of this.#kept) {
+      if (nowMs - askedMs > KEPT_MS) this.#kept.delete(id);
+    }
+    if (this.#kept.size >= KEPT_MAX) return { kind: "busy", source, retryMs: RETRY_MS };
+    const snapshot = (BigInt(random.u32()) << 32n) | BigInt(random.u32());
+    const bytesMax = Math.min(PART_BYTES_MAX, this.#options.bus.payloadBytesMax);
+    const runs = Array.from(index.dump(target), ({ tier, parent, hashes }) => {
+      return { tier, parent, hashes: hashes.slice() };
+    });
+    const parts = [...snapshotParts(runs, bytesMax)];
+    this.#kept.set(snapshot, { source, sequence, isDeviceKnown, parts, askedMs: nowMs });
+    this.served++;
+    return this.#part(snapshot, 0, source);
+  }
+
+  #part(snapshot: bigint, part: number, now: ResidencySource): ResidencyAnswer {
+    const kept = this.#kept.get(snapshot);
+    const runs = kept?.parts[part];
+    if (kept === undefined || runs === undefined) return { kind: "no_snapshot", source: now };
+    kept.askedMs = this.#options.clock.monotonicMs();
+    const isLast = part === kept.parts.length - 1;
+    if (isLast) this.#kept.delete(snapshot);
+    const { source, sequence, isDeviceKnown } = kept;
+    return { kind: "snapshot", source, snapshot, sequence, part, isLast, isDeviceKnown, runs };
   }
 }

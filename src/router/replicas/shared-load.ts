@@ -1,37 +1,35 @@
 import type { ActiveLoad, ActiveRequest, LoadOutcome, TargetLoad } from "../active-load.ts";
 import type { TargetId, WorkerTable } from "../workers.ts";
-import type { LoadNews, NewsOf, OutputNews, SharedRequest } from "./load-news.ts";
-import type { OwnerBook } from "./owner-book.ts";
-import type { RouterId } from "./router-id.ts";
+import type { RouterId } from "./announcement.ts";
+import type { LoadNews, NewsOf, OutputNews, SharedRequest } from "./load-codec.ts";
 
 export interface SharedLoadOptions {
   readonly load: ActiveLoad;
   readonly table: WorkerTable;
   readonly owners: OwnerBook;
   readonly self: RouterId;
-  /** Told of what this router did, in order. */
+  /** Receives this router's load events, in order. */
   readonly tell: (news: LoadNews) => void;
-  /** Told where output went on, at most once for each block of it. */
+  /** Receives output progress, at most once per output block. */
   readonly tellOutput: (id: string, tokens: number) => void;
   readonly blockTokens: number;
 }
 
-/** Requests that are remembered as ended, of each sort. */
+/** Maximum ended request ids remembered, per set. */
 const ENDED_MAX = 65_536;
 
 /**
- * A load that all replicas of a router share: what this one does is told to the others, and what
- * they did is counted here as if this one had done it. A request may be routed by one and freed by
- * another.
+ * Load shared by all replicas of a router: local changes are published, and those of other routers
+ * are applied as if local. A request may be routed by one router and freed by another.
  */
 export class SharedLoad implements ActiveLoad {
   readonly #options: SharedLoadOptions;
   readonly #load: ActiveLoad;
-  /** A list of live requests that is under way may still name them. */
+  /** A request list in flight may still contain these ids. */
   readonly #ended = new Set<string>();
-  /** Freed by one router before the other's word came that they began. */
+  /** Freed at one router before the event of their start arrived from another. */
   readonly #freedEarly = new Set<string>();
-  /** News of workers that are not known here. */
+  /** Events of workers unknown here. */
   unknownWorkers = 0;
 
   constructor(options: SharedLoadOptions) {
@@ -107,7 +105,7 @@ export class SharedLoad implements ActiveLoad {
     this.#load.additionalBlocks(hashes, promptTokens, into);
   }
 
-  /** As others hear of it; null: it is not live, or its worker is gone. */
+  /** Returns the request as sent to replicas. Null if it is not active or its worker has left. */
   share(id: string): SharedRequest | null {
     const { table, owners, blockTokens } = this.#options;
     const request = this.#load.find(id);
@@ -126,7 +124,7 @@ export class SharedLoad implements ActiveLoad {
     return { ...of, expectedOutputTokens, isPrefilling, outputTokens: outputBlocks * blockTokens };
   }
 
-  /** What `router` did. */
+  /** Applies an event of `router`. */
   hear(router: RouterId, news: LoadNews): void {
     switch (news.kind) {
       case "add":
@@ -153,8 +151,8 @@ export class SharedLoad implements ActiveLoad {
   }
 
   /**
-   * One of the requests that `router` says are live, from a list that was made a while ago: what
-   * is known of it already is newer. It may have missed that it ended.
+   * Applies one entry of a request list of `router`. The list may be older than what is known here,
+   * so known state wins, and requests that have ended are skipped.
    */
   hearListed(router: RouterId, request: SharedRequest): void {
     const { id, worker, rank } = request;
@@ -163,7 +161,7 @@ export class SharedLoad implements ActiveLoad {
     else this.#hearProgress(router, request);
   }
 
-  /** Ends what `router` does not answer for any more, without telling others: how many. */
+  /** Ends requests that their router no longer owns, without publishing. Returns their number. */
   end(ids: Iterable<string>): number {
     let count = 0;
     for (const id of [...ids]) {
@@ -225,4 +223,103 @@ export class SharedLoad implements ActiveLoad {
 function remember(ids: Set<string>, id: string): void {
   ids.add(id);
   if (ids.size > ENDED_MAX) ids.delete(ids.values().next().value!);
+}
+
+/** Progress of a request. */
+interface Progress {
+  readonly isPrefilling: boolean;
+  readonly outputBlocks: number;
+}
+
+interface Owned extends Progress {
+  readonly router: RouterId;
+  /** Increases with each entry; orders entries by their start. */
+  readonly number: number;
+}
+
+/** Number of requests a router owns, and a checksum of them and their progress. */
+export interface OwnedSum {
+  readonly requests: number;
+  readonly mix: bigint;
+}
+
+const NONE: OwnedSum = { requests: 0, mix: 0n };
+const BEGUN: Progress = { isPrefilling: true, outputBlocks: 0 };
+
+/**
+ * Owner of each active request, and its progress. The router that last reported a request owns it.
+ * Sums per router let two routers check that they count the same requests.
+ */
+export class OwnerBook {
+  readonly #owners = new Map<string, Owned>();
+  readonly #sums = new Map<RouterId, OwnedSum>();
+  #numbers = 0;
+
+  get requests(): number {
+    return this.#owners.size;
+  }
+  /** Number of the latest entry. */
+  get latest(): number {
+    return this.#numbers;
+  }
+
+  ownerOf(id: string): RouterId | null {
+    return this.#owners.get(id)?.router ?? null;
+  }
+
+  progressOf(id: string): Progress {
+    return this.#owners.get(id) ?? BEGUN;
+  }
+
+  /** Records a new request. */
+  begin(id: string, router: RouterId): void {
+    this.delete(id);
+    this.#set(id, { router, number: ++this.#numbers, ...BEGUN });
+  }
+
+  /** Records progress, which only increases. The reporting router becomes the owner. */
+  advance(id: string, router: RouterId, to: Partial<Progress>): void {
+    const owned = this.#owners.get(id);
+    if (owned === undefined) return;
+    const isPrefilling = owned.isPrefilling && (to.isPrefilling ?? true);
+    const outputBlocks = Math.max(owned.outputBlocks, to.outputBlocks ?? 0);
+    const number = owned.router === router ? owned.number : ++this.#numbers;
+    // Re-insert, so that entries stay in order of their numbers.
+    if (number !== owned.number) this.delete(id);
+    else this.#count(id, owned, -1);
+    this.#set(id, { router, number, isPrefilling, outputBlocks });
+  }
+
+  delete(id: string): void {
+    const owned = this.#owners.get(id);
+    if (owned === undefined) return;
+    this.#owners.delete(id);
+    this.#count(id, owned, -1);
+  }
+
+  sumOf(router: RouterId): OwnedSum {
+    return this.#sums.get(router) ?? NONE;
+  }
+
+  /** Yields the request ids of a router with numbers in (after, upTo], oldest first. */
+  *idsOf(router: RouterId, after = 0, upTo = this.#numbers): Generator<[string, number]> {
+    for (const [id, owned] of this.#owners) {
+      if (owned.number > upTo) return;
+      if (owned.router === router && owned.number > after) yield [id, owned.number];
+    }
+  }
+
+  #set(id: string, owned: Owned): void {
+    this.#owners.set(id, owned);
+    this.#count(id, owned, 1);
+  }
+
+  #count(id: string, owned: Owned, by: 1 | -1): void {
+    const { router, isPrefilling, outputBlocks } = owned;
+    const sum = this.sumOf(router);
+    const hash = Bun.hash.xxHash3(`${id} ${isPrefilling} ${outputBlocks}`);
+    const next = { requests: sum.requests + by, mix: sum.mix ^ hash };
+    if (next.requests === 0) this.#sums.delete(router);
+    else this.#sums.set(router, next);
+  }
 }

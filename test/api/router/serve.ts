@@ -1,6 +1,10 @@
 import { afterAll } from "bun:test";
-import type { ApiOptions } from "../../../src/api/index.ts";
-import { type ApiServer, createRouterApi, OPEN_ACCESS } from "../../../src/api/index.ts";
+import {
+  type ApiOptions,
+  type ApiServer,
+  createRouterApi,
+  OPEN_ACCESS,
+} from "../../../src/api/index.ts";
 import { seededRandom, type WorkerId } from "../../../src/core/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import { createRouterMetrics } from "../../../src/observability/index.ts";
@@ -9,11 +13,11 @@ import {
   createRouter,
   createWorkerTable,
   type PolicyMarks,
-  ReferenceIndex,
   ROUTER_DEFAULTS,
   type RouterSettings,
   type WorkerSpec,
 } from "../../../src/router/index.ts";
+import { ReferenceIndex } from "../../router/reference-index.ts";
 import { ManualClock } from "../../support/index.ts";
 
 export const MODEL = "m";

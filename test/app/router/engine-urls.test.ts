@@ -116,7 +116,7 @@ describeNative("a router whose workers have URLs", () => {
     const proxy = `[proxy]\nengine_token_file = "${file}"\n`;
     const config = `${BASE}${proxy}[workers.w]\nurl = "${served.url}"\n`;
     await using router = await RouterProcess.start({ config });
-    await router.logged("the worker's API answered 503 and is asked again");
+    await router.logged("worker API answered 503, retrying");
     const reason = `worker w: ${served.url} answered 503 to GET /v1/models`;
     expect(await router.json("/readyz")).toEqual({ ready: false, reasons: [reason] });
     served.refuses = null;
@@ -161,7 +161,7 @@ describeNative("a router whose workers have URLs", () => {
     await using router = await RouterProcess.start({ config });
     await waitFor(async () => (await first(router))?.model === "m", WAIT_MS);
     served.health = 500;
-    await router.logged("worker is left out");
+    await router.logged("worker excluded");
     [served.health, served.model] = [200, "other"];
     await waitFor(async () => (await first(router)).model === "other", WAIT_MS);
   });

@@ -141,7 +141,7 @@ describeNative("a router that follows an engine", () => {
     it.add("stored", 2, 1);
     {
       await using router = await RouterProcess.start({ config });
-      await router.logged("restored the blocks of an engine");
+      await router.logged("restored blocks of engine");
       await waitFor(() => isKnown(router), 60_000);
       expect(await overlap(router, 1, 2, 3)).toEqual([2, true]);
       router.process.kill("SIGTERM");
@@ -149,7 +149,7 @@ describeNative("a router that follows an engine", () => {
     }
     for (const block of [5, 6, 7]) it.add("stored", block, null);
     await using router = await RouterProcess.start({ config });
-    await router.logged("discarded the saved blocks of an engine");
+    await router.logged("discarded saved blocks of engine");
     await waitFor(async () => (await worker(router)).held_blocks.device === 2, 60_000);
     expect(await overlap(router, 1, 2)).toEqual([0, false]);
     expect(chain(6).size).toBe(1);
@@ -173,7 +173,7 @@ describeNative("a router that follows an engine", () => {
     router.process.kill("SIGTERM");
     expect(await router.exited()).toBe(0);
     await using again = await RouterProcess.start({ config });
-    await again.logged("restored the blocks of an engine");
+    await again.logged("restored blocks of engine");
     await waitFor(() => isKnown(again), 60_000);
     expect(await overlap(again, 1, 2, 3, 4)).toEqual([4, true]);
   });

@@ -4,7 +4,6 @@ import {
   createActiveLoad,
   createRouter,
   createWorkerTable,
-  ReferenceIndex,
   ROUTER_DEFAULTS,
 } from "../../../src/router/index.ts";
 import {
@@ -13,6 +12,7 @@ import {
   PROXY_DEFAULTS,
   PROXY_MODEL_DEFAULTS,
 } from "../../../src/router/proxy/index.ts";
+import { ReferenceIndex } from "../../router/reference-index.ts";
 import { must, type Target } from "../target.ts";
 import { bytesOf, oneOf } from "./text-input.ts";
 

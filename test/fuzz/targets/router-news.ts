@@ -5,14 +5,18 @@ import {
   eventsSubject,
   RESIDENCY_LIMITS,
 } from "../../../src/events/index.ts";
-import { ReferenceIndex } from "../../../src/router/index/index.ts";
+import {
+  createWorkerTable,
+  encodeState,
+  LOCATE_KEYS_MAX,
+  readQuestion,
+  readState,
+} from "../../../src/router/index.ts";
 import {
   INTAKE_DEFAULTS,
   ResidencyIntake,
   takeResidency,
-} from "../../../src/router/intake/index.ts";
-import { encodeState, readState } from "../../../src/router/keeping/index.ts";
-import { LOCATE_KEYS_MAX, readQuestion } from "../../../src/router/locate/index.ts";
+} from "../../../src/router/ingest/index.ts";
 import {
   encodeAnnouncement,
   encodeNews,
@@ -23,8 +27,8 @@ import {
   readNews,
   readOutput,
 } from "../../../src/router/replicas/index.ts";
-import { createWorkerTable } from "../../../src/router/table/index.ts";
 import { LiteralWorker } from "../../router/intake/literal-worker.ts";
+import { ReferenceIndex } from "../../router/reference-index.ts";
 import { ManualClock } from "../../support/index.ts";
 import { must, type Target } from "../target.ts";
 

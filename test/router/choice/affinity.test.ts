@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { WorkerId } from "../../../src/core/index.ts";
-import { Affinity } from "../../../src/router/choice/index.ts";
+import { Affinity } from "../../../src/router/scheduling/index.ts";
 import { ManualClock } from "../../support/index.ts";
 
 const [A, B] = ["a" as WorkerId, "b" as WorkerId];

@@ -1,12 +1,12 @@
 import { describe, expect, test } from "bun:test";
+import { ROUTER_DEFAULTS } from "../../../src/router/index.ts";
 import {
   type CostInput,
   type CostRules,
   costOf,
   uncachedTokens,
   withOverlapWeight,
-} from "../../../src/router/choice/index.ts";
-import { ROUTER_DEFAULTS } from "../../../src/router/index.ts";
+} from "../../../src/router/scheduling/index.ts";
 
 const IDLE: CostInput = {
   deviceTokens: 0,

@@ -6,7 +6,7 @@ import {
   pickSoftmax,
   sharedByLowest,
   softmax,
-} from "../../../src/router/choice/index.ts";
+} from "../../../src/router/scheduling/index.ts";
 
 function drawsOf(seed: number): () => number {
   const random = seededRandom(seed);

@@ -1,8 +1,12 @@
 import { describe, expect, test } from "bun:test";
 import type { WorkerId } from "../../../src/core/index.ts";
-import { DECODE_ROLES, Selector, type Wish } from "../../../src/router/choice/index.ts";
-import type { BusyThresholds, Target, TargetLoad } from "../../../src/router/index.ts";
-import { createWorkerTable } from "../../../src/router/index.ts";
+import {
+  type BusyThresholds,
+  createWorkerTable,
+  type Target,
+  type TargetLoad,
+} from "../../../src/router/index.ts";
+import { DECODE_ROLES, Selector, type Wish } from "../../../src/router/scheduling/index.ts";
 import { specOf } from "../specs.ts";
 
 const OFF: BusyThresholds = {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { WaitQueue } from "../../../src/router/choice/index.ts";
+import { WaitQueue } from "../../../src/router/scheduling/index.ts";
 import { ManualClock } from "../../support/index.ts";
 
 function open(requestsMax = 3, waitMs = 1_000) {

@@ -6,7 +6,6 @@ import {
   createPromptHasher,
   createRouter,
   createWorkerTable,
-  ReferenceIndex,
   ROUTER_DEFAULTS,
   type RouteOutcome,
   type RouteRequest,
@@ -16,6 +15,7 @@ import {
   type WorkerSpec,
 } from "../../../src/router/index.ts";
 import { ManualClock } from "../../support/index.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 import { specOf } from "../specs.ts";
 
 export const B = 4;

@@ -3,8 +3,9 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { randomBelow, seededRandom, yieldToLoop } from "../../../src/core/index.ts";
-import { type PrefixIndex, ReferenceIndex } from "../../../src/router/index.ts";
+import type { PrefixIndex } from "../../../src/router/index.ts";
 import { describeNative } from "../../support/native.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 import { changeOf, expectSame, heldIn, nativeIndex, promptOf, randomStep } from "./index-kit.ts";
 
 let folder: string;

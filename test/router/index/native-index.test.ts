@@ -2,13 +2,9 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { seededRandom } from "../../../src/core/index.ts";
 import { NativeError } from "../../../src/native/index.ts";
-import {
-  type IndexChange,
-  type PrefixIndex,
-  ReferenceIndex,
-  type TargetId,
-} from "../../../src/router/index.ts";
+import type { IndexChange, PrefixIndex, TargetId } from "../../../src/router/index.ts";
 import { describeNative } from "../../support/native.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 import {
   changeOf,
   expectParentsFirst,

@@ -2,8 +2,8 @@ import { expect, test } from "bun:test";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { ReferenceIndex } from "../../../src/router/index/index.ts";
 import type { IndexChange, PrefixIndex, TargetId } from "../../../src/router/index.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 
 function stored(target: number, parent: bigint | null, ...hashes: bigint[]): IndexChange {
   const change = { kind: "stored", tier: "device", parent, tokenHashes: null } as const;

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { WorkerId } from "../../../src/core/index.ts";
-import { EngineTarget } from "../../../src/router/intake/index.ts";
+import { EngineTarget } from "../../../src/router/ingest/index.ts";
 import { waitFor } from "../../support/index.ts";
 import { IntakeRoom } from "./room.ts";
 import { SPACE, stored } from "./scripted-worker.ts";

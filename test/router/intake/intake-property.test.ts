@@ -2,15 +2,17 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { seededRandom } from "../../../src/core/index.ts";
 import type { ResidencyTier } from "../../../src/observability/activity/index.ts";
-import { ReferenceIndex } from "../../../src/router/index/index.ts";
-import type {
-  PictureAnswer,
-  RangeAnswer,
-  ResidencyArchive,
-} from "../../../src/router/intake/index.ts";
-import { INTAKE_DEFAULTS, ResidencyIntake, sameDigests } from "../../../src/router/intake/index.ts";
-import { createWorkerTable } from "../../../src/router/table/index.ts";
+import { createWorkerTable } from "../../../src/router/index.ts";
+import {
+  INTAKE_DEFAULTS,
+  type PictureAnswer,
+  type RangeAnswer,
+  type ResidencyArchive,
+  ResidencyIntake,
+  sameDigests,
+} from "../../../src/router/ingest/index.ts";
 import { ManualClock } from "../../support/index.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 import { LiteralWorker } from "./literal-worker.ts";
 
 type Step =

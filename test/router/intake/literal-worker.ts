@@ -8,7 +8,7 @@ import {
   type ResidencySource,
   type ResidencyTier,
 } from "../../../src/observability/activity/index.ts";
-import type { Picture, RangeAnswer } from "../../../src/router/intake/index.ts";
+import type { Picture, RangeAnswer } from "../../../src/router/ingest/index.ts";
 import { SPACE } from "./scripted-worker.ts";
 
 export type LiteralChange =

@@ -1,15 +1,15 @@
 import { expect, test } from "bun:test";
 import { seededRandom, type WorkerId } from "../../../src/core/index.ts";
-import { ReferenceIndex } from "../../../src/router/index/index.ts";
+import { createWorkerTable } from "../../../src/router/index.ts";
 import {
   INTAKE_DEFAULTS,
   type IntakeOptions,
   type IntakeSettings,
   type PictureAnswer,
   ResidencyIntake,
-} from "../../../src/router/intake/index.ts";
-import { createWorkerTable } from "../../../src/router/table/index.ts";
+} from "../../../src/router/ingest/index.ts";
 import { ManualClock } from "../../support/index.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 import { LiteralWorker } from "./literal-worker.ts";
 import { SPACE } from "./scripted-worker.ts";
 

@@ -1,7 +1,6 @@
 import { createLocalBus, LocalHub } from "../../../src/bus/index.ts";
 import { seededRandom, systemClock, type WorkerId } from "../../../src/core/index.ts";
-import { ReferenceIndex } from "../../../src/router/index/index.ts";
-import type { PrefixIndex, Target } from "../../../src/router/index.ts";
+import { createWorkerTable, type PrefixIndex, type Target } from "../../../src/router/index.ts";
 import {
   askedAt,
   BusArchive,
@@ -11,8 +10,8 @@ import {
   type IntakeSettings,
   ResidencyIntake,
   sameDigests,
-} from "../../../src/router/intake/index.ts";
-import { createWorkerTable } from "../../../src/router/table/index.ts";
+} from "../../../src/router/ingest/index.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 import { CLUSTER, type ScriptedOptions, ScriptedWorker } from "./scripted-worker.ts";
 
 export const QUICK: IntakeSettings = {

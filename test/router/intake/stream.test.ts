@@ -12,15 +12,11 @@ import {
   StreamPublisher,
 } from "../../../src/events/publishing/index.ts";
 import type { ResidencyChange } from "../../../src/observability/activity/index.ts";
-import {
-  createActiveLoad,
-  createWorkerTable,
-  ReferenceIndex,
-  RouterUpkeep,
-} from "../../../src/router/index.ts";
-import { sameDigests } from "../../../src/router/intake/index.ts";
+import { createActiveLoad, createWorkerTable, RouterUpkeep } from "../../../src/router/index.ts";
+import { sameDigests } from "../../../src/router/ingest/index.ts";
 import { FAST } from "../../bus/bus-bench.ts";
 import { describeNats, NatsServer, waitFor } from "../../support/index.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 import { QUICK } from "./room.ts";
 import { CLUSTER, SPACE, stored } from "./scripted-worker.ts";
 

@@ -7,14 +7,14 @@ import {
   createActiveLoad,
   createWorkerTable,
   type PrefixIndex,
-  ReferenceIndex,
   RouterUpkeep,
   type UpkeepOptions,
 } from "../../../src/router/index.ts";
-import { sameDigests } from "../../../src/router/intake/index.ts";
+import { sameDigests } from "../../../src/router/ingest/index.ts";
 import { tempDir, waitFor } from "../../support/index.ts";
 import { QUICK } from "../intake/room.ts";
 import { CLUSTER, ScriptedWorker } from "../intake/scripted-worker.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 import { basics } from "../replicas/room.ts";
 
 const HOUR_MS = 3_600_000;
@@ -180,7 +180,7 @@ describe("what was saved", () => {
     Object.assign(life.index, { save: () => Promise.reject(new Error("no space left")) });
     expect(await life.upkeep.keeper!.save()).toBe(false);
     expect(files()).toEqual(before);
-    expect(life.logged).toContain("the picture cannot be saved");
+    expect(life.logged).toContain("saving the index snapshot failed");
     Reflect.deleteProperty(life.index, "save");
     expect(await life.upkeep.keeper!.save()).toBe(true);
     expect(files().length).toBe(2);

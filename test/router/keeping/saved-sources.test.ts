@@ -1,7 +1,11 @@
 import { expect, test } from "bun:test";
 import type { WorkerId } from "../../../src/core/index.ts";
-import type { TargetId } from "../../../src/router/index.ts";
-import { encodeState, readState, type SavedState } from "../../../src/router/keeping/index.ts";
+import {
+  encodeState,
+  readState,
+  type SavedState,
+  type TargetId,
+} from "../../../src/router/index.ts";
 
 test("a saved source keeps its key spaces, with the chain of their keys", () => {
   const worker = "gpu-01" as WorkerId;

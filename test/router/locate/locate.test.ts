@@ -3,11 +3,10 @@ import { type Bus, createLocalBus, LocalHub, openBus } from "../../../src/bus/in
 import { systemClock, type WorkerId } from "../../../src/core/index.ts";
 import type { KeySpace, ResidencyTier } from "../../../src/observability/activity/index.ts";
 import { BusLocator, LOCATE_SUBJECT } from "../../../src/peers/directory/index.ts";
-import { ReferenceIndex } from "../../../src/router/index/index.ts";
-import { LocateService } from "../../../src/router/locate/index.ts";
-import { createWorkerTable } from "../../../src/router/table/index.ts";
+import { createWorkerTable, LocateService } from "../../../src/router/index.ts";
 import { basics } from "../../bus/bus-bench.ts";
 import { describeNats, ManualClock, NatsServer, waitFor } from "../../support/index.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 
 const NAMESPACE = new Uint8Array(32).fill(0xab);
 const SPACE: KeySpace = { kind: "blocks", model: "m", blockTokens: 16, namespaceKey: NAMESPACE };

@@ -1,7 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import type { TargetId } from "../../../src/router/index.ts";
-import { PredictedPrefixes } from "../../../src/router/predict/index.ts";
+import { PredictedPrefixes, type TargetId } from "../../../src/router/index.ts";
 import { ManualClock } from "../../support/index.ts";
 import { chainOf, promptNames } from "../chain.ts";
 

@@ -4,7 +4,6 @@ import {
   createActiveLoad,
   createRouter,
   createWorkerTable,
-  ReferenceIndex,
   ROUTER_DEFAULTS,
   type Router,
   type RouterObserver,
@@ -21,6 +20,7 @@ import {
   type ProxyOptions,
   type ProxySettings,
 } from "../../../src/router/proxy/index.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 import { MockEngine } from "./mock-engine.ts";
 
 export const MODEL = "acme/tiny-chat";

@@ -1,8 +1,12 @@
 import { type Bus, createLocalBus, type LocalHub } from "../../../src/bus/index.ts";
 import { seededRandom, systemClock, systemRandom, type WorkerId } from "../../../src/core/index.ts";
 import type { ResidencySource } from "../../../src/observability/activity/index.ts";
-import { ReferenceIndex } from "../../../src/router/index/index.ts";
-import type { BusyThresholds, PrefixIndex } from "../../../src/router/index.ts";
+import {
+  type BusyThresholds,
+  createActiveLoad,
+  createWorkerTable,
+  type PrefixIndex,
+} from "../../../src/router/index.ts";
 import {
   askedAt,
   BusArchive,
@@ -10,8 +14,7 @@ import {
   FirstArchive,
   ResidencyIntake,
   sameDigests,
-} from "../../../src/router/intake/index.ts";
-import { createActiveLoad } from "../../../src/router/load/index.ts";
+} from "../../../src/router/ingest/index.ts";
 import {
   Members,
   newRouterId,
@@ -20,9 +23,9 @@ import {
   type ReplicaSettings,
   replicaSubjects,
 } from "../../../src/router/replicas/index.ts";
-import { createWorkerTable } from "../../../src/router/table/index.ts";
 import { QUICK } from "../intake/room.ts";
 import { CLUSTER, type ScriptedWorker, SPACE } from "../intake/scripted-worker.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 
 export const SOON: ReplicaSettings = {
   ...REPLICA_DEFAULTS,

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { HashSlots } from "../../../src/router/runs/index.ts";
+import { HashSlots } from "../../../src/router/index.ts";
 
 // Few different hashes, so that most steps meet one that is there; high and low both matter.
 const half = fc.constantFrom(0, 1, 2, 0x7fffffff, 0xffffffff);

@@ -2,15 +2,11 @@ import { expect, test } from "bun:test";
 import { createLocalBus, LocalHub } from "../../../src/bus/index.ts";
 import { systemClock, systemRandom } from "../../../src/core/index.ts";
 import { createRouterMetrics } from "../../../src/observability/index.ts";
-import {
-  createActiveLoad,
-  createWorkerTable,
-  ReferenceIndex,
-  RouterUpkeep,
-} from "../../../src/router/index.ts";
+import { createActiveLoad, createWorkerTable, RouterUpkeep } from "../../../src/router/index.ts";
 import { tempDir, waitFor } from "../../support/index.ts";
 import { QUICK } from "../intake/room.ts";
 import { CLUSTER } from "../intake/scripted-worker.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 import { basics, SOON } from "../replicas/room.ts";
 
 const FOLDER = tempDir();

@@ -6,15 +6,11 @@ import { systemClock, systemRandom, type WorkerId } from "../../../src/core/inde
 import { BusPublisher, HeldChains, ResidencyFeed } from "../../../src/events/publishing/index.ts";
 import type { KeySpace } from "../../../src/observability/activity/index.ts";
 import { BusLocator } from "../../../src/peers/directory/index.ts";
-import {
-  createActiveLoad,
-  createWorkerTable,
-  ReferenceIndex,
-  RouterUpkeep,
-} from "../../../src/router/index.ts";
+import { createActiveLoad, createWorkerTable, RouterUpkeep } from "../../../src/router/index.ts";
 import { basics } from "../../bus/bus-bench.ts";
 import { describeNats, NatsServer, waitFor } from "../../support/index.ts";
 import { QUICK } from "../intake/room.ts";
+import { ReferenceIndex } from "../reference-index.ts";
 import { SOON } from "../replicas/room.ts";
 
 const CLUSTER = "hearth";

@@ -1,0 +1,287 @@
+import { closeSync, fstatSync, openSync, readdirSync, readFileSync } from "node:fs";
+import { availableParallelism } from "node:os";
+import { join } from "node:path";
+import { type Config, type MemoryFacts, readMemoryFacts } from "../config/index.ts";
+import {
+  type Clock,
+  formatBytes,
+  HearthError,
+  messageOf,
+  type Random,
+  sleep,
+} from "../core/index.ts";
+import { hostMemoryNodes } from "../devices/index.ts";
+import type { EngineLimits } from "../engine/index.ts";
+import {
+  type Hashing,
+  namespaceSecret,
+  SECRET_BYTES_MAX,
+  SECRET_BYTES_MIN,
+} from "../identity/index.ts";
+import { Queue, type Region } from "../native/index.ts";
+import type { Health, Logger } from "../observability/index.ts";
+import {
+  ArenaGrowth,
+  type ArenaPart,
+  type ClaimLimits,
+  createArena,
+  type Namespaces,
+  planArenaParts,
+  TieredStore,
+} from "../store/index.ts";
+import { DeviceRoom, type DeviceRoomParts } from "./devices-service.ts";
+
+interface GroundParts extends Omit<DeviceRoomParts, "region"> {
+  readonly random: Random;
+  readonly namespaces: Namespaces;
+}
+
+/** Resources of an agent: the RAM arena, the devices that access it, and the store in it. */
+export interface Ground {
+  readonly region: Region;
+  readonly devices: DeviceRoom;
+  readonly queue: Queue;
+  readonly store: TieredStore;
+  /** No memory is populated yet. */
+  readonly growth: ArenaGrowth;
+}
+
+/** Maximum operations in flight: hashing for commits, plus populating one slice of memory. */
+const QUEUE_ENTRIES = 4096;
+const WATCHES_MAX = 4096;
+
+/**
+ * Creates the resources, in the previous process's RAM if it was inherited. Throws
+ * ARENA_UNAVAILABLE, or UNSUPPORTED if a required device is unusable.
+ */
+export function layGround(parts: GroundParts, inherited: Region | null): Ground {
+  const { config, native, clock, random, namespaces } = parts;
+  const { kv } = config;
+  const arena = {
+    bytes: kv.ramBytes,
+    hugePages: kv.hugePages,
+    lockMemory: kv.lockMemory,
+    sliceBytes: kv.prefaultSliceBytes,
+  };
+  const region = inherited ?? createArena(native, arena);
+  const devices = devicesAt(parts, region);
+  const { logger } = parts;
+  const { nodes } = devices;
+  const places = placeArena(region, { nodes, isNew: inherited === null, logger });
+  const queue = new Queue(native, {
+    entries: QUEUE_ENTRIES,
+    threads: queueThreads(),
+    watches: WATCHES_MAX,
+  });
+  const store = new TieredStore({
+    native,
+    region,
+    queue,
+    clock,
+    random,
+    namespaces,
+    macKeys: readNamespaceKeys(config.namespaces.keyDir, native),
+    blocksMax: kv.blocksMax,
+    gpuWindowBlocks: config.engine.gpuWindowBlocks,
+    policy: kv.policy,
+    marks: { high: kv.highWater, low: kv.lowWater },
+    parts: places,
+    claims: claimLimitsOf(config),
+  });
+  store.sessions.setIdle(config.engine.sessionIdleMs);
+  const growth = new ArenaGrowth(region, queue, arena, (bytes) => {
+    store.slots.addReady(bytes - store.slots.readyBytes);
+    devices.ready(bytes);
+  });
+  return { region, devices, queue, store, growth };
+}
+
+function devicesAt(parts: GroundParts, region: Region): DeviceRoom {
+  try {
+    return DeviceRoom.open({ ...parts, region });
+  } catch (thrown) {
+    region[Symbol.dispose]();
+    throw thrown;
+  }
+}
+
+/** At least two: one thread may be populating memory while the other hashes. */
+const QUEUE_THREADS_MIN = 2;
+const MEMORY_TRIES = 20;
+const MEMORY_WAIT_MS = 100;
+/** About 10 GB/s per thread, so this is as much as engines can supply. */
+const QUEUE_THREADS_MAX = 8;
+
+/** Limits of the engine plane. */
+export function limitsOf(config: Config): EngineLimits {
+  const { engine } = config;
+  return {
+    frameBytesMax: engine.frameBytesMax,
+    itemsMax: engine.itemsMax,
+    handlesMax: engine.handlesMax,
+    connectionsMax: engine.clientsMax,
+    processConnectionsMax: engine.clientsPerProcess,
+    heldShare: engine.heldShare,
+    unreadBytesMax: engine.unreadBytesMax,
+    unreadMs: engine.drainStallMs,
+    leaseMs: engine.leaseMs,
+    acquireMs: engine.acquireDeadlineMs,
+  };
+}
+
+/** Limits of the engines' RAM reservations. */
+export function claimLimitsOf({ kv, engine }: Config): ClaimLimits {
+  return {
+    bytesMax: Math.floor(kv.ramBytes * engine.reservedShare),
+    bytesMaxAll: Math.floor(kv.ramBytes * engine.reservedShareAll),
+  };
+}
+
+/**
+ * Checks before allocation, since the kernel overcommits and would kill the process later. Throws
+ * ARENA_UNAVAILABLE.
+ */
+function checkMemory(bytes: number, facts: MemoryFacts): void {
+  const free = facts.availableBytes ?? Number.POSITIVE_INFINITY;
+  if (bytes <= free) return;
+  const text = `the RAM arena of ${formatBytes(bytes)} does not fit: ${formatBytes(free)} are free`;
+  throw new HearthError("ARENA_UNAVAILABLE", text, {
+    fix: "lower kv.ram, or free memory on this host",
+  });
+}
+
+/**
+ * Like `checkMemory`. After a restart it retries, since the kernel may still be reclaiming the
+ * memory of the previous process.
+ */
+export async function awaitMemory(bytes: number, clock: Clock, isRestart: boolean): Promise<void> {
+  for (let tries = isRestart ? MEMORY_TRIES : 1; ; tries--) {
+    try {
+      checkMemory(bytes, readMemoryFacts());
+      return;
+    } catch (error) {
+      if (tries === 1) throw error;
+      await sleep(clock, MEMORY_WAIT_MS);
+    }
+  }
+}
+
+/** A quarter of the cores; the rest is left to the engines. */
+function queueThreads(): number {
+  const quarter = Math.floor(availableParallelism() / 4);
+  return Math.min(QUEUE_THREADS_MAX, Math.max(QUEUE_THREADS_MIN, quarter));
+}
+
+const OTHERS = 0o077;
+const NEWLINES = /\n+$/;
+
+/**
+ * Reads MAC keys from the files of a folder, keyed by key identifier. Empty without a folder.
+ * Throws CONFIG_INVALID if a file is unreadable, not a valid secret, or accessible to other users.
+ */
+export function readNamespaceKeys(
+  folder: string | null,
+  hashing: Hashing,
+): ReadonlyMap<string, Uint8Array> {
+  const keys = new Map<string, Uint8Array>();
+  if (folder === null) return keys;
+  for (const path of filesIn(folder)) {
+    const { key, id } = namespaceSecret(hashing, readSecret(path));
+    keys.set(id, key);
+  }
+  return keys;
+}
+
+function filesIn(folder: string): string[] {
+  try {
+    return readdirSync(folder, { withFileTypes: true })
+      .filter((entry) => !entry.name.startsWith(".") && !entry.isDirectory())
+      .map(({ name }) => join(folder, name));
+  } catch (cause) {
+    const message = `namespaces.key_dir ${folder} cannot be read: ${messageOf(cause)}`;
+    const fix = "make the folder readable for the agent's user";
+    throw new HearthError("CONFIG_INVALID", message, { cause, fix });
+  }
+}
+
+/** Reads a secret and removes trailing newlines. */
+function readSecret(path: string): Uint8Array {
+  const refuse = (what: string, fix: string, cause?: unknown) =>
+    new HearthError("CONFIG_INVALID", `the namespace key ${path} ${what}`, { fix, cause });
+  let fd: number;
+  try {
+    fd = openSync(path, "r");
+  } catch (cause) {
+    const fix = "make the agent's user its owner, or remove it from namespaces.key_dir";
+    throw refuse(`cannot be read: ${messageOf(cause)}`, fix, cause);
+  }
+  try {
+    const { mode, size } = fstatSync(fd);
+    // Check the mode of the open descriptor: the path may be replaced at any time.
+    if ((mode & OTHERS) !== 0) {
+      throw refuse(`has mode ${(mode & 0o777).toString(8)}`, `run "chmod 600 ${path}"`);
+    }
+    const text = size > SECRET_BYTES_MAX + 1 ? null : readFileSync(fd).toString("latin1");
+    const secret = Buffer.from((text ?? "").replace(NEWLINES, ""), "latin1");
+    if (secret.length >= SECRET_BYTES_MIN && secret.length <= SECRET_BYTES_MAX) {
+      return new Uint8Array(secret);
+    }
+    const found = text === null ? size : secret.length;
+    const what = `has ${found} bytes, not ${SECRET_BYTES_MIN} to ${SECRET_BYTES_MAX}`;
+    throw refuse(what, 'create one with "openssl rand -hex 32"');
+  } finally {
+    closeSync(fd);
+  }
+}
+
+export interface PlaceOptions {
+  /** NUMA nodes of the devices. Null: unknown. */
+  readonly nodes: readonly (number | null)[];
+  /** True if the arena has no pages yet. Existing pages are not moved. */
+  readonly isNew: boolean;
+  readonly logger: Pick<Logger, "info" | "warn">;
+  /** NUMA nodes of the host with memory. */
+  readonly hostNodes?: number;
+}
+
+/**
+ * Binds a part of the arena to each NUMA node that has devices, before its first page is allocated.
+ * Returns no parts on hosts with one node.
+ */
+export function placeArena(region: Region, options: PlaceOptions): readonly ArenaPart[] {
+  const { nodes, isNew, logger, hostNodes = hostMemoryNodes() } = options;
+  const parts = planArenaParts(region.bytes, nodes, hostNodes);
+  if (!isNew || parts.length === 0) return parts;
+  for (const { offset, bytes, node } of parts) {
+    if (region.preferNode(offset, bytes, node)) continue;
+    logger.warn("the kernel does not support NUMA placement", { node });
+    return [];
+  }
+  const of = parts.map(({ node }) => node).join(" ");
+  logger.info("RAM distributed over the NUMA nodes of devices", { nodes: of });
+  return parts;
+}
+
+const LOOK_MS = 5_000;
+const RAISED_MS = 60_000;
+/** Unit of `st_blocks`, independent of the page size. */
+const BLOCK_BYTES = 512;
+
+/**
+ * Raises KV_RAM_HOLES if the arena has less memory than was populated. Engines write to the arena,
+ * so F_SEAL_WRITE and F_SEAL_FUTURE_WRITE cannot be set, and any process with the descriptor can
+ * punch holes (fallocate(2)). A page in a hole reads as zeros; for a huge page with an empty pool,
+ * access ends the process with SIGBUS.
+ */
+export function watchArena(
+  region: Pick<Region, "fd" | "state">,
+  clock: Clock,
+  health: Pick<Health, "raise">,
+): Disposable {
+  return clock.every(LOOK_MS, () => {
+    const missing = region.state().populatedBytes - fstatSync(region.fd).blocks * BLOCK_BYTES;
+    if (missing <= 0) return;
+    const details = `${missing} bytes of the arena are not backed by memory`;
+    health.raise("KV_RAM_HOLES", details, { forMs: RAISED_MS });
+  });
+}

@@ -1,0 +1,464 @@
+import {
+  type Bus,
+  type BusLog,
+  type BusState,
+  type ConsumptionState,
+  openBus,
+  Presence,
+} from "../bus/index.ts";
+import type { Config } from "../config/index.ts";
+import {
+  type AuditLog,
+  type BoundIssuer,
+  type CommandType,
+  type ControlPlane,
+  type ControlSubscriber,
+  createAuditLog,
+  createControlPlane,
+  createControlSubscriber,
+  encodeReceipt,
+  JSON_TYPE,
+  type Role,
+  type Sender,
+} from "../control/index.ts";
+import {
+  assert,
+  type Clock,
+  NO_NODE,
+  type NodeId,
+  publicUserKey,
+  type Random,
+  type WorkerId,
+} from "../core/index.ts";
+import type { CommandPort } from "../engine/index.ts";
+import { crashPoint, type Native } from "../native/index.ts";
+import { EventLog } from "../observability/activity/index.ts";
+import type { ControlSnapshot, Health, Logger } from "../observability/index.ts";
+import type { HoldLedger, LedgerState } from "../store/index/index.ts";
+import {
+  createAddressBatch,
+  createInspector,
+  createLifecycle,
+  type Inspector,
+  type Namespaces,
+  type OwnLifecycle,
+  type TieredStore,
+} from "../store/index.ts";
+import { HoldRegistry, type RememberedHolds } from "../store/pins/index.ts";
+import { natsFilesOf } from "./credentials.ts";
+import type { PeerSource } from "./peer-source.ts";
+
+export interface ControlRoomParts {
+  /** The current configuration; it changes on reload. */
+  readonly config: () => Config;
+  readonly native: Native;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly health: Health;
+  readonly store: TieredStore;
+  readonly namespaces: Namespaces;
+  readonly incarnation: bigint;
+  /** Source of blocks that a warm command needs and this host does not have. */
+  readonly source: PeerSource;
+}
+
+const WATCH_MS = 1_000;
+/** Maximum size of the retention records handed over with RAM. */
+const HANDED_BYTES_MAX = 64 * 2 ** 20;
+/** Time for which the health code of a pin eviction stays raised. */
+const RELIEVED_MS = 600_000;
+
+/** Owns pins and leases, their operations, and the control plane that executes commands. */
+export class ControlRoom implements AsyncDisposable {
+  readonly events: EventLog;
+  readonly holds: HoldRegistry;
+  readonly lifecycle: OwnLifecycle;
+  readonly inspector: Inspector;
+  readonly plane: ControlPlane;
+  readonly #parts: ControlRoomParts;
+  readonly #ledger: HoldLedger | null;
+  readonly #stop = new AbortController();
+  readonly #watch: Disposable;
+  #relieved = 0;
+  #relievedAtMs = 0;
+
+  private constructor(parts: ControlRoomParts, ledger: HoldLedger | null) {
+    const { config, clock, logger, store, namespaces, native, incarnation } = parts;
+    this.#parts = parts;
+    this.#ledger = ledger;
+    this.events = new EventLog(clock);
+    this.holds = new HoldRegistry({
+      table: store.table,
+      clock,
+      events: this.events,
+      log: logger,
+      ledger,
+      capacityBytes: () => ramBytesOf(parts) + (config().kv.ssdBytes ?? 0),
+      shares: () => ({ host: config().control.pinShare, owner: config().control.pinShareOwner }),
+      nowSeconds: () => store.nowSeconds(),
+      leaseTtlMaxMs: () => config().control.leaseTtlMaxMs,
+      retainIdleMs: () => config().control.retainIdleMs,
+      onLeaseExpired: (ended) => this.lifecycle.purgeExpired(ended),
+    });
+    this.lifecycle = createLifecycle({
+      store,
+      holds: this.holds,
+      sessions: store.sessions,
+      clock,
+      log: (level, text, fields) => logger.log(level, text, fields),
+      limits: () => config().control,
+      peers: parts.source,
+      signal: this.#stop.signal,
+    });
+    this.inspector = createInspector(store, {
+      namespaces,
+      native,
+      holdersOf: (node: NodeId) => this.lifecycle.holdersOf(node),
+      pulls: () => parts.source.puller,
+    });
+    this.plane = createControlPlane({
+      lifecycle: this.lifecycle,
+      ledger,
+      clock,
+      events: this.events,
+      log: logger,
+      workerId: config().node.id as WorkerId,
+      incarnation,
+      limits: () => ({
+        commandsPerSecond: config().control.commandsPerSecond,
+        commandsBurst: config().control.commandsBurst,
+        broadcast: config().nats.broadcast as readonly CommandType[],
+      }),
+      issuers: issuersOf(config),
+      audit: auditOf(parts),
+    });
+    store.setRelief((tier, why, level) => this.holds.relieve(tier, why, level));
+    store.setLost((node, why) => this.holds.lost(node, why));
+    this.#watch = clock.every(WATCH_MS, () => this.#look());
+  }
+
+  /**
+   * Opens with the pins and leases of the previous run, from the ledger or from the handed-over
+   * RAM. The blocks must be restored before.
+   */
+  static async open(
+    parts: ControlRoomParts,
+    ledger: HoldLedger | null,
+    handed: RememberedHolds | null,
+  ): Promise<ControlRoom> {
+    const room = new ControlRoom(parts, ledger);
+    try {
+      await room.#restore(ledger, handed);
+      return room;
+    } catch (thrown) {
+      await room[Symbol.asyncDispose]();
+      throw thrown;
+    }
+  }
+
+  async #restore(ledger: HoldLedger | null, handed: RememberedHolds | null): Promise<void> {
+    const { logger } = this.#parts;
+    const isUnheard = ledger !== null && handed !== null && handed.holds.length > 0;
+    if (isUnheard) {
+      const why = "kv.ssd_dir is new: its ledger records pins and leases from now on";
+      logger.warn("pins and leases of the previous process dropped", { why });
+    }
+    const restored = await this.holds.restore(this.#finder(), handed ?? undefined);
+    crashPoint("control.restored");
+    if (restored.holds + restored.lostHolds > 0) {
+      logger.info("pins and leases restored", { ...restored });
+    }
+  }
+
+  #finder(): (digest: Uint8Array, layer: number) => NodeId {
+    const { store } = this.#parts;
+    const batch = createAddressBatch(1);
+    return (digest, layer) => {
+      batch.count = 1;
+      batch.layer = layer;
+      batch.digests.set(digest);
+      store.deriveKeys(batch, false);
+      const node = store.table.find(batch.keys, 0);
+      return node !== NO_NODE && store.table.residencyOf(node) !== 0 ? node : NO_NODE;
+    };
+  }
+
+  #look(): void {
+    const { clock, health } = this.#parts;
+    const { relieved } = this.holds.counts();
+    if (relieved > this.#relieved) {
+      this.#relieved = relieved;
+      this.#relievedAtMs = clock.monotonicMs();
+      health.raise("KV_PINS_RELIEVED", `${relieved} pins and leases evicted for space since start`);
+    } else if (relieved > 0 && clock.monotonicMs() - this.#relievedAtMs > RELIEVED_MS) {
+      health.clear("KV_PINS_RELIEVED");
+    }
+    const { auditDropped, auditFailure } = this.plane.stats();
+    if (auditFailure !== null) {
+      const lines = `${auditDropped} lines dropped since start`;
+      health.raise("AUDIT_LOG", `${auditFailure}; ${lines}`);
+    } else health.clear("AUDIT_LOG");
+  }
+
+  /** Returns the retention state to hand over with RAM. Null if the ledger has it. */
+  handOver(): RememberedHolds | null {
+    if (this.#ledger !== null) return null;
+    const { leftOut, ...handed } = this.holds.handOver(HANDED_BYTES_MAX);
+    if (leftOut > 0) this.#parts.logger.warn("too many pins and leases to hand over", { leftOut });
+    return handed;
+  }
+
+  /** Null without a ledger: pins and leases then end with the process. */
+  get ledgerState(): LedgerState | null {
+    return this.#ledger?.state ?? null;
+  }
+
+  /** Values for metrics, except those of the bus. */
+  snapshot(): Omit<ControlSnapshot, "bus"> {
+    const stats = this.plane.stats();
+    const commands = Object.entries(stats.commands).map(([name, count]) => {
+      const [type = "", status = ""] = name.split("/");
+      return { type, status, count };
+    });
+    const { hostUsedBytes, hostBudgetBytes } = this.holds.figures(null);
+    const state = this.ledgerState;
+    return {
+      holds: this.holds.counts(),
+      keptBytes: hostUsedBytes,
+      keptBytesMax: hostBudgetBytes,
+      commands,
+      refused: stats.refused,
+      duplicates: stats.duplicates,
+      running: stats.running,
+      auditDropped: stats.auditDropped,
+      ledger: state === null ? null : { pending: state.pending, dropped: state.dropped },
+    };
+  }
+
+  /** Stops accepting commands. Running commands end with what they have done so far. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#watch[Symbol.dispose]();
+    this.#stop.abort();
+    await this.plane[Symbol.asyncDispose]();
+    await this.holds[Symbol.asyncDispose]();
+  }
+}
+
+/**
+ * RAM available to pins: the configured size while the arena grows, then the size it actually
+ * reached.
+ */
+function ramBytesOf({ store: { slots }, health }: ControlRoomParts): number {
+  return health.isRaised("KV_RAM_SHORT") ? slots.readyBytes : slots.arenaBytes;
+}
+
+/** Issuers of the current configuration. Key files are reread only if the list changed. */
+function issuersOf(config: () => Config): () => readonly BoundIssuer[] {
+  let listed: Config["control"]["issuers"] | null = null;
+  let issuers: readonly BoundIssuer[] = [];
+  return () => {
+    const now = config().control.issuers;
+    if (now === listed) return issuers;
+    listed = now;
+    issuers = now.map(({ name, role, key: text }) => {
+      const key = text === null ? null : publicUserKey(text);
+      assert(text === null || key !== null, "configured issuer keys are valid public keys");
+      return { name, role, key };
+    });
+    return issuers;
+  };
+}
+
+function auditOf({ config, logger, clock }: ControlRoomParts): AuditLog | null {
+  const { auditFile, auditBytesMax, auditFiles } = config().control;
+  if (auditFile === null) return null;
+  return createAuditLog({
+    path: auditFile,
+    bytesMax: auditBytesMax,
+    filesMax: auditFiles,
+    log: logger,
+    clock,
+  });
+}
+
+export interface ControlBusParts {
+  readonly config: Config;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly logger: Logger;
+  readonly health: Health;
+  readonly room: ControlRoom;
+  readonly incarnation: bigint;
+  readonly version: string;
+  /** Replaces the configured NATS. Owned by the caller. */
+  readonly bus?: Bus;
+}
+
+/** Interval at which this worker's entry in the workers bucket is refreshed. */
+const PRESENCE_MS = 10_000;
+/** Time allowed at shutdown for queued replies to be sent. */
+const CLOSE_MS = 1_000;
+/** Default issuer of commands over NATS. */
+const NATS_ISSUER = "nats";
+
+/** Receives commands over NATS and sends receipts. */
+export class ControlBus implements AsyncDisposable {
+  readonly #bus: Bus;
+  readonly #subscriber: ControlSubscriber;
+  readonly #presence: Presence | null;
+  readonly #ownsBus: boolean;
+  readonly #health: Health;
+  readonly #names: { readonly stream: string | null; readonly bucket: string | null };
+  readonly #watches: readonly Disposable[];
+
+  private constructor(
+    { config, clock, health, bus: given }: ControlBusParts,
+    bus: Bus,
+    subscriber: ControlSubscriber,
+    presence: Presence | null,
+  ) {
+    this.#bus = bus;
+    this.#ownsBus = given === undefined;
+    this.#subscriber = subscriber;
+    this.#presence = presence;
+    this.#health = health;
+    this.#names = { stream: config.nats.commandStream, bucket: config.nats.workersBucket };
+    this.#watches = [
+      bus.onStatus((state) => tellHealth(health, state)),
+      clock.every(WATCH_MS, () => this.#look()),
+    ];
+  }
+
+  /** Returns without waiting for a connection. Null if no broker is configured. */
+  static open(parts: ControlBusParts): ControlBus | null {
+    const { config, clock, logger, room, incarnation, version } = parts;
+    const { nats, node } = config;
+    const log: BusLog = (level, message, fields) => logger.log(level, message, fields);
+    const bus = parts.bus ?? openNats(parts, log);
+    if (bus === null) return null;
+    const subscriber = createControlSubscriber({
+      bus,
+      plane: room.plane,
+      events: room.events,
+      workerId: node.id,
+      incarnation,
+      version,
+      role: nats.role,
+      replyPrefixes: nats.replyPrefixes,
+      issuer: NATS_ISSUER,
+      commandStream: nats.commandStream,
+      publishReceipts: nats.receipts,
+      publishEvents: nats.events,
+    });
+    const { workersBucket } = nats;
+    const about = { id: node.id, incarnation: incarnation.toString(), version };
+    const data = Buffer.from(JSON.stringify(about));
+    const kept = { bus, clock, log, key: node.id, data, everyMs: PRESENCE_MS };
+    const presence =
+      workersBucket === null ? null : new Presence({ ...kept, bucket: workersBucket });
+    const opened = new ControlBus(parts, bus, subscriber, presence);
+    opened.configure(config);
+    return opened;
+  }
+
+  /** The bus, for other users. Closed by this object. */
+  get bus(): Bus {
+    return this.#bus;
+  }
+
+  get state(): BusState {
+    return this.#bus.state;
+  }
+
+  /** Commands rejected before decoding; the control plane does not see them. */
+  get unreadCommands(): { readonly busy: number; readonly rate_limited: number } {
+    const { overflowed, limited } = this.#subscriber.stats();
+    return { busy: overflowed, rate_limited: limited };
+  }
+
+  /** Values for metrics. */
+  snapshot(): NonNullable<ControlSnapshot["bus"]> {
+    const { answered, unasked, lost, overflowed, limited } = this.#subscriber.stats();
+    const answers = { answered, unasked, lost, unread: overflowed + limited };
+    return { ...this.state, answers, stream: this.stream };
+  }
+
+  /** Stream that commands are consumed from. Null if they are not taken from a stream. */
+  get stream(): ({ readonly name: string } & ConsumptionState) | null {
+    const state = this.#subscriber.streamState;
+    const name = this.#names.stream;
+    return state === null || name === null ? null : { name, ...state };
+  }
+
+  /**
+   * Bucket in which this worker is registered, and the error if the broker refuses. Null if unused.
+   */
+  get workers(): { readonly bucket: string; readonly why: string | null } | null {
+    const { bucket } = this.#names;
+    return bucket === null ? null : { bucket, why: this.#presence?.refusal ?? null };
+  }
+
+  /** Applies the reloadable parts of a new configuration. */
+  configure({ control: { issuers } }: Pick<Config, "control">): void {
+    this.#subscriber.setIssuerSubjects(issuers.some(({ key }) => key === null));
+  }
+
+  #look(): void {
+    const { stream, workers } = this;
+    if (stream?.status === "missing") {
+      this.#health.raise("NATS_STREAM", `${stream.name}: ${stream.why ?? "unknown"}`);
+    } else this.#health.clear("NATS_STREAM");
+    if (workers !== null && workers.why !== null) {
+      this.#health.raise("NATS_WORKERS", `${workers.bucket}: ${workers.why}`);
+    } else this.#health.clear("NATS_WORKERS");
+  }
+
+  /** Stops accepting commands. Replies to running commands are still sent until `close`. */
+  async stopTaking(): Promise<void> {
+    await this.#subscriber[Symbol.asyncDispose]();
+    await this.#presence?.[Symbol.asyncDispose]();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const watch of this.#watches) watch[Symbol.dispose]();
+    if (this.#ownsBus) await this.#bus.close(CLOSE_MS);
+  }
+}
+
+function openNats({ config, clock, random }: ControlBusParts, log: BusLog): Bus | null {
+  const { nats, node } = config;
+  if (nats.url === null) return null;
+  return openBus({
+    url: nats.url,
+    name: `hearth ${node.id}`,
+    ...natsFilesOf(nats),
+    ...{ inboxPrefix: nats.inboxPrefix, replyPrefixes: nats.replyPrefixes },
+    ...{ clock, random, log },
+    limits: { queueMessages: nats.queueMessages, queueBytes: nats.queueBytes },
+  });
+}
+
+function tellHealth(health: Health, { status, why }: BusState): void {
+  if (status === "connected" || status === "closed") health.clear("NATS_DOWN");
+  else health.raise("NATS_DOWN", why ?? "not connected yet");
+}
+
+/** Issuer of commands from an engine without a name. */
+const ENGINE_ISSUER = "engine";
+
+/** Accepts commands that engines send over their own connections, with the configured role. */
+export function engineCommands(plane: () => ControlPlane, role: () => Role): CommandPort {
+  return {
+    async submit(json, { name, source }, bytesMax) {
+      const sender: Sender = {
+        ...{ via: "local", from: "engine socket", name: name || ENGINE_ISSUER },
+        ...{ role: role(), roleKey: "engine.command_role", broadcast: false },
+        // No token can have this name, so an engine cannot fence a router by claiming its issuer.
+        account: `engine socket ${name}`,
+      };
+      const receipt = await plane().submit(json, JSON_TYPE, sender, { source });
+      const encode = () => encodeReceipt(receipt, JSON_TYPE, bytesMax);
+      return (await source.call(encode)) ?? encode();
+    },
+  };
+}

@@ -1,0 +1,264 @@
+import type { StatusReport } from "../api/index.ts";
+import { type Config, mayUseRdma } from "../config/index.ts";
+import { type Clock, HearthError, messageOf } from "../core/index.ts";
+import {
+  counted,
+  cudaVersion,
+  type DirectFinding,
+  type Finding,
+  HostGpus,
+  type HostGpusReport,
+  HostRdma,
+  type HostRdmaReport,
+  kernelRdmaDevices,
+  probeDirect,
+} from "../devices/index.ts";
+import {
+  type Gpus,
+  type GpusOptions,
+  type Native,
+  openGpus,
+  openRdma,
+  type Rdma,
+  type RdmaOptions,
+  type Region,
+} from "../native/index.ts";
+import type { DevicesSnapshot, Health, Logger } from "../observability/index.ts";
+import { DEVICES_STOP_MS, type ServiceManager } from "./process.ts";
+
+/** Maximum exported spans, queue pairs, and reads in flight. Above what peers request. */
+const RDMA_BOUNDS = { windowSpans: 16_384, linksMax: 1_024, readsMax: 16_384 };
+
+/**
+ * Extends the start timeout while drivers open. A hung driver is abandoned after one minute, once
+ * for discovery and once for opening, and the event loop is blocked meanwhile.
+ */
+const OPENING_MS = 180_000;
+
+export interface DeviceRoomParts {
+  readonly config: Config;
+  readonly native: Native;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly health: Health;
+  readonly region: Region;
+  readonly service: Pick<ServiceManager, "starting">;
+}
+
+/** Owns the GPUs and NICs of this host until none of them accesses the arena. */
+export class DeviceRoom implements AsyncDisposable {
+  readonly #parts: DeviceRoomParts;
+  readonly #gpus: HostGpus | null;
+  readonly #rdma: HostRdma | null;
+  #direct: readonly DirectFinding[] = [];
+
+  private constructor(parts: DeviceRoomParts) {
+    this.#parts = parts;
+    parts.service.starting("opening devices", OPENING_MS);
+    this.#gpus = openHostGpus(parts);
+    this.#rdma = openHostRdma(parts);
+  }
+
+  /** Throws UNSUPPORTED if a GPU is required and none is usable. */
+  static open(parts: DeviceRoomParts): DeviceRoom {
+    return new DeviceRoom(parts);
+  }
+
+  /** Null if disabled or unusable: engines then copy by themselves. */
+  get gpus(): Gpus | null {
+    return this.#gpus?.usable ?? null;
+  }
+
+  /** Null if peers or RDMA are disabled, or RDMA is unusable. Its ports may be down. */
+  get rdma(): Rdma | null {
+    return this.#rdma?.isUsable === true ? this.#rdma.rdma : null;
+  }
+
+  /**
+   * NUMA nodes of the GPUs, or of the NICs if there are no GPUs. Memory is placed on these nodes.
+   */
+  get nodes(): readonly (number | null)[] {
+    const devices = this.gpus?.devices() ?? this.rdma?.ports() ?? [];
+    return devices.map(({ numaNode }) => numaNode);
+  }
+
+  /** Per GPU: whether a NIC can access its memory. Empty unless both exist. */
+  get direct(): readonly DirectFinding[] {
+    return this.#direct;
+  }
+
+  get gpuReport(): HostGpusReport | null {
+    return this.#gpus?.report() ?? null;
+  }
+
+  get rdmaReport(): HostRdmaReport | null {
+    return this.#rdma?.report() ?? null;
+  }
+
+  /**
+   * Tests whether NICs can access GPU memory. A NIC that does not answer blocks the event loop for
+   * seconds, so call it before engines are served. Never rejects.
+   */
+  async tryDirect(): Promise<void> {
+    const { config, native, logger, service } = this.#parts;
+    const { gpus, rdma } = this;
+    if (gpus === null || rdma === null) return;
+    service.starting("testing NIC access to GPU memory", OPENING_MS);
+    const libraries = { gpuLibrary: config.gpu.library, rdmaLibrary: config.rdma.library };
+    try {
+      this.#direct = await probeDirect(native, { ...libraries, ports: rdma.ports() });
+    } catch (thrown) {
+      logger.warn(`test of NIC access to GPU memory failed: ${messageOf(thrown)}`, {});
+    }
+    const works = this.#direct.filter(({ kind }) => kind === "usable");
+    const first = this.#direct.find(({ kind }) => kind !== "usable");
+    if (works.length > 0) {
+      logger.info(`NICs access the memory of ${counted(works.length, "GPU")} by dma-buf`, {});
+    }
+    if (first !== undefined) {
+      const { gpu, text, fix } = first;
+      logger.info(`NIC access to GPU memory: ${text}`, { gpu, fix });
+    }
+  }
+
+  /** Reports that the first `bytes` bytes of the arena are populated. */
+  ready(bytes: number): void {
+    this.#gpus?.ready(bytes);
+  }
+
+  /** Waits for running copies. All users of the devices must have stopped before. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    const { clock, logger } = this.#parts;
+    using _late = clock.after(DEVICES_STOP_MS, () =>
+      logger.warn("devices still use RAM, waiting before it is released", { seconds: DEVICES_STOP_MS / 1_000 }),
+    );
+    try {
+      await this.#rdma?.[Symbol.asyncDispose]();
+    } finally {
+      await this.#gpus?.[Symbol.asyncDispose]();
+    }
+  }
+}
+
+function openHostGpus({ config, native, region, health, logger }: DeviceRoomParts) {
+  const { enabled, library, register: registers } = config.gpu;
+  if (enabled === "off") return null;
+  const open = (options: GpusOptions) => openGpus(native, options);
+  const gpus = new HostGpus({ region, library, registers, health, open });
+  tell(logger, "GPU", gpus.finding);
+  if (enabled === "require" && gpus.usable === null) {
+    const { text, fix } = gpus.finding;
+    const instead = 'or set gpu.enabled to "auto"';
+    throw new HearthError("UNSUPPORTED", text, {
+      fix: fix === null ? instead : `${fix}, ${instead}`,
+    });
+  }
+  return gpus;
+}
+
+/** Opens RDMA only if peers are configured and unencrypted transfer is allowed. */
+function openHostRdma(parts: DeviceRoomParts): HostRdma | null {
+  const { config, native, region, clock, health, logger } = parts;
+  if (config.peers.certFile === null) return null;
+  if (!mayUseRdma(config)) {
+    tellUnused(parts);
+    return null;
+  }
+  const { library, devices: named, gidIndex, windowBytes } = config.rdma;
+  const devices = named === "any" ? null : named;
+  const host = new HostRdma({
+    verbs: { region, library, devices, gidIndex, windowBytes, ...RDMA_BOUNDS },
+    ...{ clock, health },
+    log: (level, text, fields) => logger.log(level, text, fields),
+    open: (options: RdmaOptions) => openRdma(native, options),
+  });
+  tell(logger, "RDMA", host.finding);
+  return host;
+}
+
+/** Logs why an installed NIC is unused, unless it is switched off. */
+function tellUnused({ config, logger }: DeviceRoomParts): void {
+  const { peers, rdma } = config;
+  const devices = kernelRdmaDevices();
+  if (peers.trustedNetwork || rdma.enabled === "off" || devices.length === 0) return;
+  const fix = "set peers.trusted_network if only these hosts are on their network";
+  logger.info("RDMA not used: its transfers are not encrypted", { devices: devices.join(" "), fix });
+}
+
+/** Logs one finding. Faults are also reported as health codes. */
+function tell(logger: Logger, what: string, { kind, text, fix }: Finding): void {
+  if (kind === "usable") logger.info(`${what}: ${text}`, {});
+  if (kind === "absent") logger.info(`${what} not used: ${text}`, { fix });
+}
+
+/** Status and metrics of GPUs and RDMA devices. */
+export function gpuStatus({ gpuReport: report }: DeviceRoom): StatusReport["gpu"] {
+  if (report === null) return null;
+  const { finding, driverVersion, hasBatches, registeredBytes, gpus } = report;
+  return {
+    found: finding.kind,
+    text: finding.text,
+    fix: finding.fix,
+    driver: driverVersion === 0 ? null : cudaVersion(driverVersion),
+    batches: hasBatches,
+    registered_bytes: registeredBytes,
+    devices: gpus.map((gpu) => ({
+      name: gpu.name,
+      pci: gpu.pci,
+      uuid: gpu.uuid,
+      memory_bytes: gpu.memoryBytes,
+      numa_node: gpu.numaNode,
+      dma_buf: gpu.hasDmaBuf,
+      lost: gpu.lost,
+      pageable_copies: gpu.pageableCopies,
+    })),
+  };
+}
+
+export function rdmaStatus({
+  rdmaReport: report,
+  direct,
+}: Pick<DeviceRoom, "rdmaReport" | "direct">): StatusReport["rdma"] {
+  if (report === null) return null;
+  const { finding, ports } = report;
+  return {
+    found: finding.kind,
+    text: finding.text,
+    fix: finding.fix,
+    ports: ports.map((port) => ({
+      name: port.name,
+      state: port.state,
+      link_layer: port.linkLayer,
+      gbit_per_second: port.speed / 1_000,
+      numa_node: port.numaNode,
+      relaxed_ordering: port.hasRelaxedOrdering,
+      dma_buf: port.hasDmaBuf,
+    })),
+    direct: direct.map(({ kind, gpu, port, text, fix }) => {
+      return { gpu, port, works: kind === "usable", text, fix };
+    }),
+  };
+}
+
+export function devicesSnapshot(
+  { gpuReport, rdmaReport }: DeviceRoom,
+  copies: DevicesSnapshot["copies"],
+): DevicesSnapshot {
+  return { ...gpuCounts(gpuReport), copies, ports: portCounts(rdmaReport) };
+}
+
+function gpuCounts(report: HostGpusReport | null): Omit<DevicesSnapshot, "ports" | "copies"> {
+  const gpus = report?.gpus ?? [];
+  const lost = gpus.filter((gpu) => gpu.lost !== null).length;
+  return {
+    gpus: { ok: gpus.length - lost, lost },
+    registeredBytes: report?.registeredBytes ?? 0,
+    pageableCopies: gpus.reduce((sum, { pageableCopies }) => sum + pageableCopies, 0),
+  };
+}
+
+function portCounts(report: HostRdmaReport | null): DevicesSnapshot["ports"] {
+  const counts = { active: 0, down: 0, no_address: 0, fatal: 0 };
+  for (const { state } of report?.ports ?? []) counts[state]++;
+  return counts;
+}

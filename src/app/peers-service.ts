@@ -1,0 +1,451 @@
+import type { Bus } from "../bus/index.ts";
+import { type Config, mayUseRdma } from "../config/index.ts";
+import type { Clock, Random } from "../core/index.ts";
+import type { Native, Rdma, Region } from "../native/index.ts";
+import type { EventLog, HearthEvent } from "../observability/activity/index.ts";
+import type { Health, Logger, Metrics } from "../observability/index.ts";
+import {
+  Announcer,
+  BlockServer,
+  BusLocator,
+  createPuller,
+  type Endpoint,
+  type HardwareReport,
+  KnownMembers,
+  type ListedMember,
+  openTrust,
+  type PeerRecord,
+  type PeerStatus,
+  type PullEvent,
+  type Puller,
+  type PullLimits,
+  readHardware,
+  SERVE_LIMITS,
+  type ServeLimits,
+  Summaries,
+  type TransportLog,
+  type TransportName,
+  type TrustNews,
+  type WatchedTrust,
+  type Whereabouts,
+  withDevices,
+} from "../peers/index.ts";
+import { createAddressBatch, type Namespaces, type TieredStore } from "../store/index.ts";
+import type { PeerSource } from "./peer-source.ts";
+import { devicesInUse, PeerTransports } from "./peer-transports.ts";
+import { PEERS_STOP_MS } from "./process.ts";
+
+interface PeerRoomParts {
+  readonly config: Config;
+  readonly native: Native;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly logger: Logger;
+  readonly health: Health;
+  readonly metrics: Pick<Metrics, "pulled">;
+  readonly events: EventLog;
+  readonly region: Region;
+  /** Null if RDMA is disabled or unusable. */
+  readonly rdma: Rdma | null;
+  readonly store: TieredStore;
+  readonly namespaces: Namespaces;
+  readonly incarnation: bigint;
+  /** Null without NATS. */
+  readonly bus: Bus | null;
+  /** Source of blocks for warm commands. */
+  readonly source: PeerSource;
+}
+
+const DIGEST_BYTES = 32;
+const KEY_BYTES = 32;
+
+/** Prerequisites of the listeners. */
+interface Ground {
+  readonly trust: WatchedTrust;
+  readonly news: PeerNews;
+  readonly server: BlockServer;
+  readonly transports: PeerTransports;
+  /** Current state. */
+  readonly hardware: () => HardwareReport;
+}
+
+/** Fetches blocks from peers and serves blocks to them. */
+export class PeerRoom implements AsyncDisposable {
+  readonly members: KnownMembers;
+  readonly puller: Puller;
+  readonly summaries: Summaries | null;
+  readonly announcer: Announcer | null;
+  readonly #parts: PeerRoomParts;
+  readonly #ground: Ground;
+  readonly #onTrust: Disposable;
+
+  private constructor(parts: PeerRoomParts, ground: Ground) {
+    const { config, clock, store, source } = parts;
+    const { trust, transports, news } = ground;
+    this.#parts = parts;
+    this.#ground = ground;
+    this.members = new KnownMembers({ self: config.node.id, clock, log: logOf(parts) });
+    this.members.setListed(listedOf(config));
+    this.members.onChange(({ kind, peer }) => news.member(kind, peer));
+    this.summaries = this.#openSummaries();
+    this.puller = this.#openPuller();
+    this.announcer = this.#openAnnouncer();
+    this.#onTrust = trust.onChange(() => void transports.reload());
+    news.watch(() => this.puller.peers());
+    store.setPeers(this.puller);
+    source.puller = this.puller;
+  }
+
+  /**
+   * Resolves when it accepts connections. Null without a certificate. Throws CONFIG_INVALID if the
+   * files are invalid or an address cannot be listened on.
+   */
+  static async open(parts: PeerRoomParts): Promise<PeerRoom | null> {
+    const { config, native, region, clock, logger, rdma } = parts;
+    const { certFile, keyFile, caFile, cluster, peers } = config.peers;
+    if (certFile === null || keyFile === null || caFile === null) {
+      if (peers !== null) logger.warn("peers.peers has no effect: peers.cert_file is not set", {});
+      return null;
+    }
+    const log = logOf(parts);
+    const news = new PeerNews(parts);
+    const files = { certFile, keyFile, caFile };
+    const tell = (told: Parameters<PeerNews["trust"]>[0]) => news.trust(told);
+    const trust = await openTrust({ files, cluster, worker: config.node.id, clock, tell });
+    const fixed = readHardware([]);
+    const devices = devicesInUse(mayUseRdma(config) ? rdma : null, clock);
+    const hardware = () => withDevices(fixed, devices());
+    const server = serverOf(parts, hardware);
+    const { metrics } = parts;
+    const own = { native, region, clock, log, trust, metrics, rdma, cores: fixed.cores };
+    try {
+      const transports = await PeerTransports.open({ ...own, config }, server);
+      logger.info("listening for peers", { ...placesOf(transports) });
+      return new PeerRoom(parts, { trust, news, server, transports, hardware });
+    } catch (thrown) {
+      server[Symbol.dispose]();
+      trust[Symbol.dispose]();
+      throw thrown;
+    }
+  }
+
+  get ground(): Pick<Ground, "trust" | "server" | "transports"> {
+    return this.#ground;
+  }
+
+  /** Addresses announced to peers. */
+  get endpoints(): Readonly<Partial<Record<TransportName, Endpoint>>> {
+    const { advertise } = this.#parts.config.peers;
+    const places = Object.entries(this.#ground.transports.listening);
+    const named = places.map(([name, { host, port }]) => [name, { host: advertise ?? host, port }]);
+    return Object.fromEntries(named);
+  }
+
+  /** Applies limits and peer addresses of a new configuration. Other settings need a restart. */
+  configure(config: Config): void {
+    this.puller.configure(pullLimitsOf(config));
+    this.#ground.server.configure(serveLimitsOf(config));
+    this.members.setListed(listedOf(config));
+  }
+
+  /** Rereads the certificates. If they are invalid, the previous ones stay in use. */
+  async reload(): Promise<void> {
+    await this.#ground.trust.reload();
+  }
+
+  /** Stops fetching and serving. When it resolves, no peer accesses the arena. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    const { trust, server, transports, news } = this.#ground;
+    const { store, source, clock, logger } = this.#parts;
+    // Memory that a peer may still write to is not released, however long that takes.
+    using _late = clock.after(PEERS_STOP_MS, () =>
+      logger.warn("peers still use RAM, waiting before it is released", { seconds: PEERS_STOP_MS / 1_000 }),
+    );
+    store.setPeers(null);
+    source.puller = null;
+    this.announcer?.[Symbol.dispose]();
+    this.#onTrust[Symbol.dispose]();
+    news[Symbol.dispose]();
+    await this.summaries?.[Symbol.asyncDispose]();
+    await this.puller[Symbol.asyncDispose]();
+    server[Symbol.dispose]();
+    await transports[Symbol.asyncDispose]();
+    this.members[Symbol.dispose]();
+    trust[Symbol.dispose]();
+  }
+
+  #openSummaries(): Summaries | null {
+    const { config, clock, namespaces } = this.#parts;
+    const everyMs = config.peers.summaryMs;
+    if (everyMs === 0) return null;
+    return new Summaries({
+      members: this.members,
+      clock,
+      log: logOf(this.#parts),
+      everyMs,
+      mayAsk: (worker) => this.puller.mayAsk(worker),
+      call: (worker, request, options) => this.puller.ask(worker, request, options),
+      namespaces: () => namespaces.keys(),
+    });
+  }
+
+  #openPuller(): Puller {
+    const { config, clock, random, store, namespaces, bus, incarnation } = this.#parts;
+    const { transports, news, hardware } = this.#ground;
+    const { cluster } = config.peers;
+    const self = config.node.id;
+    return createPuller({
+      self: {
+        ...{ worker: self, incarnation },
+        get hardware() {
+          return hardware();
+        },
+      },
+      blocks: store.peerBlocks,
+      transports: transports.all,
+      members: this.members,
+      whereabouts: this.summaries ?? NOWHERE,
+      locator: bus === null ? null : new BusLocator({ bus, clock, cluster, self }),
+      namespaces,
+      deriveKeys: (digests, layer) => deriveKeys(store, digests, layer),
+      tokensPerBlock: (namespace) => namespaces.factsOf(namespace)?.blockTokens ?? null,
+      clock,
+      random,
+      log: logOf(this.#parts),
+      onEvent: (event) => {
+        if (event.kind === "peer_restarted") this.summaries?.forget(event.worker);
+        news.pull(event);
+      },
+      limits: pullLimitsOf(config),
+    });
+  }
+
+  #openAnnouncer(): Announcer | null {
+    const { config, bus, clock, random, namespaces, incarnation } = this.#parts;
+    const { cluster, announceMs: everyMs } = config.peers;
+    if (bus === null || everyMs === 0) return null;
+    const worker = config.node.id;
+    const { hardware, server } = this.#ground;
+    const self = { cluster, worker, incarnation, everyMs, endpoints: this.endpoints };
+    return new Announcer({
+      bus,
+      members: this.members,
+      clock,
+      random,
+      log: logOf(this.#parts),
+      cluster,
+      everyMs,
+      self: () => {
+        const served = namespaces.keys().filter((key) => server.isServed(key));
+        return { ...self, hardware: hardware(), namespaces: served.map((key) => key.toHex()) };
+      },
+    });
+  }
+}
+
+/** Used if no summaries are exchanged. */
+const NOWHERE: Whereabouts = { holders: () => [], wasWrong: () => undefined };
+
+function logOf({ logger }: Pick<PeerRoomParts, "logger">): TransportLog {
+  return (level, text, fields) => logger.log(level, text, fields);
+}
+
+function listedOf({ peers: { peers } }: Config): ListedMember[] {
+  return (peers ?? []).map(({ worker, host, streamPort, quicPort, rdmaPort }) => ({
+    worker,
+    endpoints: {
+      ...(rdmaPort === null ? {} : { rdma: { host, port: rdmaPort } }),
+      ...(streamPort === null ? {} : { stream: { host, port: streamPort } }),
+      ...(quicPort === null ? {} : { quic: { host, port: quicPort } }),
+    },
+  }));
+}
+
+function serverOf(parts: PeerRoomParts, hardware: () => HardwareReport): BlockServer {
+  const { config, clock, random, store, namespaces, incarnation } = parts;
+  const modelOf = (key: Uint8Array) => {
+    const namespace = namespaces.find(key);
+    return namespace === null ? "" : (namespaces.factsOf(namespace)?.model ?? "");
+  };
+  return new BlockServer({
+    blocks: store.peerBlocks,
+    namespaceOf: (key) => namespaces.find(key),
+    modelOf,
+    hello: () => ({ worker: config.node.id, incarnation, hardware: hardware() }),
+    limits: serveLimitsOf(config),
+    clock,
+    random,
+    log: logOf(parts),
+  });
+}
+
+function placesOf({ listening }: PeerTransports): Record<string, string> {
+  const places = Object.entries(listening);
+  return Object.fromEntries(places.map(([name, { host, port }]) => [name, `${host}:${port}`]));
+}
+
+/** Derives block keys, 32 bytes for each 32-byte digest. */
+function deriveKeys(store: TieredStore, digests: Uint8Array, layer: number): Uint8Array {
+  const batch = createAddressBatch(digests.length / DIGEST_BYTES);
+  batch.count = batch.capacity;
+  batch.layer = layer;
+  batch.digests.set(digests);
+  store.deriveKeys(batch, false);
+  return batch.keyBytes.slice(0, batch.count * KEY_BYTES);
+}
+
+/** Share of RAM that pulls and exports may occupy. */
+const RAM_SHARE = 0.5;
+/** Share of the exported memory that one peer may occupy. */
+const PEER_SHARE = 0.5;
+
+function pullLimitsOf({ peers, kv }: Config): PullLimits {
+  const most = Math.floor(kv.ramBytes * RAM_SHARE);
+  return {
+    bytesMax: Math.min(peers.bytesMax, most),
+    peerBytesMax: Math.min(peers.peerBytesMax, most),
+    namespaceBytesMax: Math.min(peers.namespaceBytesMax, most),
+    itemsMax: peers.itemsMax,
+    progressMs: peers.progressMs,
+    dialMs: peers.dialMs,
+    cooldownMs: peers.cooldownMs,
+    cooldownMaxMs: peers.cooldownMaxMs,
+    transports: peers.transports,
+    prefillTokensPerS: peers.prefillTokensPerSecond,
+    mirrorPulls: kv.mirrorPulls,
+  };
+}
+
+function serveLimitsOf({ peers, kv }: Config): ServeLimits {
+  const bytesMax = Math.min(peers.serveBytesMax, Math.floor(kv.ramBytes * RAM_SHARE));
+  const { serveNamespaces, summaryMs } = peers;
+  return {
+    ...SERVE_LIMITS,
+    bytesMax,
+    peerBytesMax: Math.floor(bytesMax * PEER_SHARE),
+    namespaces: serveNamespaces === "any" ? null : new Set(serveNamespaces),
+    summaryMs: summaryMs === 0 ? SERVE_LIMITS.summaryMs : summaryMs,
+  };
+}
+
+export interface PeerNewsParts {
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly health: Health;
+  readonly events: EventLog;
+}
+
+const WATCH_MS = 1_000;
+/** Time for which a health code for corrupt data from a peer stays raised. */
+const CORRUPT_MS = 600_000;
+
+/** Reports events of peers and certificates as activity, log lines and health codes. */
+export class PeerNews implements Disposable {
+  readonly #parts: PeerNewsParts;
+  #watch: Disposable | null = null;
+  #corruptAtMs: number | null = null;
+
+  constructor(parts: PeerNewsParts) {
+    this.#parts = parts;
+  }
+
+  /** `peers` returns the current states. */
+  watch(peers: () => readonly PeerStatus[]): void {
+    this.#watch = this.#parts.clock.every(WATCH_MS, () => this.#look(peers()));
+  }
+
+  member(kind: "came" | "changed" | "restarted" | "went", { worker: peer }: PeerRecord): void {
+    if (kind === "came" || kind === "went") this.#tell({ kind: `peer_${kind}`, peer });
+  }
+
+  pull(event: PullEvent): void {
+    if (event.kind === "peer_corrupt") {
+      this.#corruptAtMs = this.#parts.clock.monotonicMs();
+      this.#parts.health.raise("PEERS_CORRUPT", `${event.worker}: ${event.why}`);
+    }
+    this.#tell(eventOf(event));
+  }
+
+  trust(news: TrustNews): void {
+    const { health, logger } = this.#parts;
+    switch (news.kind) {
+      case "loaded":
+        health.clear("PEERS_FILES");
+        logger.info("peer certificates loaded", { ends: dateOf(news.notAfterMs) });
+        return;
+      case "refused":
+        health.raise("PEERS_FILES", news.why);
+        return;
+      case "warning":
+        logger.warn(news.text, {});
+        return;
+      case "expiry":
+        this.#expiry(news);
+        return;
+      default:
+        news satisfies never;
+    }
+  }
+
+  [Symbol.dispose](): void {
+    this.#watch?.[Symbol.dispose]();
+  }
+
+  #expiry({ state, notAfterMs }: Extract<TrustNews, { kind: "expiry" }>): void {
+    const { health } = this.#parts;
+    if (state === "soon") health.raise("PEERS_CERT", `it expires ${dateOf(notAfterMs)}`);
+    else health.clear("PEERS_CERT");
+    if (state === "late") health.raise("PEERS_CERT_ENDED", `it expired ${dateOf(notAfterMs)}`);
+    else health.clear("PEERS_CERT_ENDED");
+  }
+
+  #look(peers: readonly PeerStatus[]): void {
+    const { health, clock } = this.#parts;
+    const down = peers.filter(({ breaker }) => breaker === "open");
+    if (peers.length > 0 && down.length === peers.length) {
+      const { worker, lastFault } = down[0]!;
+      health.raise("PEERS_DOWN", `all ${down.length}; for example ${worker}: ${lastFault ?? "-"}`);
+    } else if (peers.length === 0 || peers.some(({ breaker }) => breaker === "closed")) {
+      // A peer counts as reached only after its connection is established, not while it is tried.
+      health.clear("PEERS_DOWN");
+    }
+    const sinceMs = clock.monotonicMs() - (this.#corruptAtMs ?? Number.NEGATIVE_INFINITY);
+    if (sinceMs > CORRUPT_MS) health.clear("PEERS_CORRUPT");
+  }
+
+  #tell(event: HearthEvent): void {
+    this.#parts.events.emit(event);
+    const { kind, ...fields } = event;
+    const isBad = kind === "peer_down" || kind === "peer_corrupt" || kind === "peer_transport_down";
+    this.#parts.logger.log(isBad ? "warn" : "info", kind.replaceAll("_", " "), { ...fields });
+  }
+}
+
+function eventOf(event: PullEvent): HearthEvent {
+  const peer = event.worker;
+  switch (event.kind) {
+    case "breaker_opened":
+      return { kind: "peer_down", peer, why: event.why, cooldown_ms: Math.round(event.cooldownMs) };
+    case "breaker_closed":
+      return { kind: "peer_up", peer };
+    case "transport_down": {
+      const { transport, why, cooldownMs } = event;
+      const cooldown_ms = Math.round(cooldownMs);
+      return { kind: "peer_transport_down", peer, transport, why, cooldown_ms };
+    }
+    case "transport_up":
+      return { kind: "peer_transport_up", peer, transport: event.transport };
+    case "peer_slow":
+      return { kind: "peer_slow", peer, after_ms: Math.round(event.afterMs) };
+    case "peer_corrupt":
+      return { kind: "peer_corrupt", peer, key: event.key, why: event.why };
+    case "peer_restarted":
+      return { kind: "peer_restarted", peer };
+    default:
+      return event satisfies never;
+  }
+}
+
+function dateOf(ms: number): string {
+  return new Date(ms).toISOString();
+}

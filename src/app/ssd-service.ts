@@ -1,0 +1,259 @@
+import { type BigIntStats, statSync } from "node:fs";
+import { stat } from "node:fs/promises";
+import type { Config } from "../config/index.ts";
+import { type Clock, HearthError, sleep, type WorkerId } from "../core/index.ts";
+import { type BlockDisk, type Native, openDisk, type Region } from "../native/index.ts";
+import type { Health, Logger } from "../observability/index.ts";
+import {
+  type BlockIndex,
+  type HoldLedger,
+  openBlockIndex,
+  openHoldLedger,
+} from "../store/index/index.ts";
+import type { Namespaces, SsdSettings, TieredStore } from "../store/index.ts";
+import {
+  type ClaimedFolder,
+  claimFolder,
+  type FolderOwner,
+  readMachineId,
+} from "../store/kvb/index.ts";
+import { INDEX_CLOSE_MS, SETTLE_MS } from "./process.ts";
+
+interface ColdTierParts {
+  readonly config: Config;
+  readonly native: Native;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly health: Health;
+  readonly region: Region;
+  readonly store: TieredStore;
+  readonly namespaces: Namespaces;
+  readonly incarnation: bigint;
+  /** Called once the blocks on SSD are restored, before any of them can be evicted. */
+  readonly recovered: (ledger: HoldLedger) => Promise<void>;
+}
+
+/** Interval of the index health check. */
+const WATCH_MS = 1_000;
+
+/** Owns folder, disk and index of the SSD tier. */
+export class ColdTier {
+  readonly index: BlockIndex;
+  readonly ledger: HoldLedger;
+  readonly disk: BlockDisk;
+  readonly #folder: ClaimedFolder;
+  readonly #clock: Clock;
+  readonly #logger: Logger;
+  #watch: Disposable | null = null;
+  #isLooking = false;
+
+  private constructor(
+    parts: ColdTierParts,
+    folder: ClaimedFolder,
+    opened: { readonly index: BlockIndex; readonly ledger: HoldLedger; readonly disk: BlockDisk },
+  ) {
+    this.#clock = parts.clock;
+    this.#logger = parts.logger;
+    this.#folder = folder;
+    this.index = opened.index;
+    this.ledger = opened.ledger;
+    this.disk = opened.disk;
+  }
+
+  /**
+   * Opens the configured SSD tier and attaches it to the store. Null if none is configured. Throws
+   * SSD_FOREIGN, SSD_IN_USE, SSD_UNAVAILABLE, INDEX_IN_USE or INDEX_FOREIGN.
+   */
+  static async open(parts: ColdTierParts): Promise<ColdTier | null> {
+    const { config, native, clock } = parts;
+    const { ssdDir } = config.kv;
+    if (ssdDir === null) return null;
+    const worker = config.node.id as WorkerId;
+    const machine = readMachineId();
+    const folder = claimFolder({ native, dir: ssdDir, worker, machine, clock });
+    const mark = folderMark(ssdDir);
+    const indexOpens = openIndex(parts, folder.owner);
+    const ledgerOpens = openLedger(parts, folder.owner);
+    const diskOpens = openFolder(parts, ssdDir);
+    try {
+      // Wait for all, so that everything opened can be closed if one fails.
+      await Promise.allSettled([indexOpens, ledgerOpens, diskOpens]);
+      const [index, ledger, disk] = [await indexOpens, await ledgerOpens, await diskOpens];
+      const cold = new ColdTier(parts, folder, { index, ledger, disk });
+      await cold.#attach(parts, { path: ssdDir, mark });
+      return cold;
+    } catch (error) {
+      await indexOpens.then((opened) => opened.close(0)).catch(() => false);
+      await ledgerOpens.then((opened) => opened.close(0)).catch(() => false);
+      await diskOpens.then((opened) => opened.close(0)).catch(() => false);
+      folder[Symbol.dispose]();
+      throw error;
+    }
+  }
+
+  async #attach(parts: ColdTierParts, folder: OpenedFolder): Promise<void> {
+    const { config, clock, logger, health, store, namespaces, incarnation } = parts;
+    const { kv } = config;
+    const startMs = clock.monotonicMs();
+    await mustBeThere(folder);
+    const report = await store.openSsd({
+      ...ssdSettings(config),
+      disk: this.disk,
+      index: this.index,
+      namespaces,
+      capacityBytes: kv.ssdBytes ?? 0,
+      writeQueueBytes: kv.ssdWriteQueueBytes,
+      readDeadlineMs: kv.ssdReadDeadlineMs,
+      incarnation,
+      health,
+      log: (level, text, fields) => logger.log(level, text, fields),
+      beforeStart: () => parts.recovered(this.ledger),
+    });
+    const { setAside } = this.index.state;
+    const { setAside: holdsSetAside } = this.ledger.state;
+    if (holdsSetAside !== null) {
+      logger.error("pins and leases lost: their damaged record was set aside", holdsSetAside);
+    }
+    if (setAside !== null) {
+      logger.warn("damaged index set aside, rebuilt from the block files", setAside);
+    }
+    const seconds = Number(((clock.monotonicMs() - startMs) / 1_000).toFixed(3));
+    logger.info("SSD tier recovered", { ...report, seconds });
+    const { direct, method, methodReason } = this.disk;
+    if (!direct) {
+      health.raise("KV_SSD_BUFFERED", "the file system refuses O_DIRECT: pages are cached twice");
+    }
+    if (method === "threads" && kv.ssdIo === "auto") {
+      health.raise("KV_LIMITS", `SSD I/O uses threads: ${methodReason}`);
+    }
+    this.#watch = clock.every(WATCH_MS, () => {
+      void this.#lookAtFolder(store, folder);
+      if (method === "io_uring" && !this.disk.registered && !this.disk.registering) {
+        health.raise("KV_LIMITS", "RAM is not registered with io_uring: raise LimitMEMLOCK");
+      }
+      const { failing } = this.index.state;
+      if (failing === null) health.clear("KV_INDEX");
+      else health.raise("KV_INDEX", failing);
+      const holdsFailing = this.ledger.state.failing;
+      if (holdsFailing === null) health.clear("KV_HOLDS");
+      else health.raise("KV_HOLDS", holdsFailing);
+    });
+  }
+
+  /**
+   * Detects that the path leads to another folder, while the open descriptor still refers to the
+   * original.
+   */
+  async #lookAtFolder(store: TieredStore, { path, mark }: OpenedFolder): Promise<void> {
+    // On a hung file system, keep only one check running.
+    if (this.#isLooking) return;
+    this.#isLooking = true;
+    store.ssd?.setReplaced(await whyReplaced(path, mark));
+    this.#isLooking = false;
+  }
+
+  /** Writes blocks that exist only in RAM to SSD, until the time is up or `hurry` fires. */
+  async settle(store: TieredStore, hurry: AbortSignal): Promise<void> {
+    const { ssd } = store;
+    if (ssd === null || hurry.aborted) return;
+    if (ssd.snapshot().writesStopped !== null) {
+      this.#logger.warn("RAM not written to SSD: the SSD tier accepts no writes", {});
+      return;
+    }
+    const stop = new AbortController();
+    const ended = AbortSignal.any([stop.signal, hurry]);
+    const giveUp = sleep(this.#clock, SETTLE_MS, ended).catch(() => undefined);
+    const report = await Promise.race([ssd.persist(), giveUp]);
+    stop.abort();
+    if (report === undefined) {
+      this.#logger.warn("writing RAM to SSD timed out", {
+        seconds: SETTLE_MS / 1_000,
+      });
+    } else {
+      this.#logger.info("RAM written to SSD", { ...report });
+    }
+  }
+
+  /** Writes pending index changes and releases the folder. Call after the store was closed. */
+  async close(): Promise<void> {
+    this.#watch?.[Symbol.dispose]();
+    await Promise.all([this.index.close(INDEX_CLOSE_MS), this.ledger.close(INDEX_CLOSE_MS)]);
+    this.#folder[Symbol.dispose]();
+  }
+}
+
+/** The folder of the SSD tier, as it was when claimed. */
+interface OpenedFolder {
+  readonly path: string;
+  readonly mark: FolderMark;
+}
+
+/**
+ * Throws SSD_UNAVAILABLE if the folder was replaced between its claim and the opening of the disk.
+ */
+async function mustBeThere({ path, mark }: OpenedFolder): Promise<void> {
+  const why = await whyReplaced(path, mark);
+  if (why === null) return;
+  throw new HearthError("SSD_UNAVAILABLE", `ssd_dir was replaced while it was opened: ${why}`, {
+    fix: "start the agent again once the file system is mounted",
+  });
+}
+
+/** Reloadable settings of the SSD tier. */
+export function ssdSettings({ kv }: Config): SsdSettings {
+  return {
+    ttlMs: kv.ssdTtlMs === 0 ? null : kv.ssdTtlMs,
+    writePolicy: kv.writePolicy,
+    scrubBytesPerS: kv.scrubBytesPerSecond,
+  };
+}
+
+function openIndex(parts: ColdTierParts, folder: FolderOwner): Promise<BlockIndex> {
+  const { config, clock, incarnation } = parts;
+  const { worker, machine, created } = folder;
+  const owner = { worker, machine: machine ?? "", store: String(created) };
+  return openBlockIndex({ folder: config.kv.indexDir!, incarnation, owner, clock });
+}
+
+function openLedger(parts: ColdTierParts, folder: FolderOwner): Promise<HoldLedger> {
+  const { config, clock, incarnation } = parts;
+  const { worker, machine } = folder;
+  const owner = { worker, machine: machine ?? "" };
+  return openHoldLedger({ folder: config.kv.indexDir!, incarnation, owner, clock });
+}
+
+function openFolder({ config, native, region, clock }: ColdTierParts, folder: string) {
+  const { ssdIo: method, ssdDepth: depth } = config.kv;
+  return openDisk(native, { folder, arena: region, depth, method, clock });
+}
+
+/** Identifies a folder independently of its path. */
+export interface FolderMark {
+  readonly device: bigint;
+  readonly inode: bigint;
+}
+
+const GONE = new Set(["ENOENT", "ENOTDIR"]);
+
+function markOf({ dev, ino }: BigIntStats): FolderMark {
+  return { device: dev, inode: ino };
+}
+
+/** Throws if the path does not exist. Blocks as long as the file system does. */
+export function folderMark(path: string): FolderMark {
+  return markOf(statSync(path, { bigint: true }));
+}
+
+/**
+ * Explains what happened to the marked folder. Null if the path still leads to it, or if the file
+ * system gives an error: disk faults are reported separately.
+ */
+export async function whyReplaced(path: string, mark: FolderMark): Promise<string | null> {
+  try {
+    const now = markOf(await stat(path, { bigint: true }));
+    if (now.device !== mark.device) return `another file system is mounted at ${path}`;
+    return now.inode === mark.inode ? null : `${path} is another folder, made later`;
+  } catch (error) {
+    return GONE.has((error as NodeJS.ErrnoException).code ?? "") ? `${path} is gone` : null;
+  }
+}

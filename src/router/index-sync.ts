@@ -1,0 +1,214 @@
+import type { Bus, BusLog } from "../bus/index.ts";
+import type { Clock, Random, WorkerId } from "../core/index.ts";
+import type { ResidencySource } from "../observability/activity/index.ts";
+import type { MetricRegistry } from "../observability/index.ts";
+import type { ActiveLoad } from "./active-load.ts";
+import {
+  askedAt,
+  BusArchive,
+  BusListening,
+  EngineTarget,
+  FirstArchive,
+  forgetStream,
+  type IntakeSettings,
+  type ResidencyArchive,
+  ResidencyIntake,
+  StoredPictures,
+  StreamListening,
+} from "./ingest/index.ts";
+import { LocateService, type LocateStats } from "./locate.ts";
+import type { PrefixIndex } from "./prefix-index.ts";
+import {
+  Members,
+  newRouterId,
+  ReplicaGroup,
+  type ReplicaSettings,
+  type ReplicaStats,
+  replicaSubjects,
+} from "./replicas/index.ts";
+import type { BusyThresholds } from "./route.ts";
+import { type KeeperStats, PictureKeeper, type RestoreOutcome } from "./snapshot-store.ts";
+import type { WorkerTable } from "./workers.ts";
+
+export interface UpkeepOptions {
+  /** Owned by the caller. */
+  readonly bus: Bus;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly log: BusLog;
+  readonly cluster: string;
+  readonly index: PrefixIndex;
+  readonly table: WorkerTable;
+  /** Load of this router's own requests. */
+  readonly load: ActiveLoad;
+  readonly blockTokens: number;
+  readonly intake: IntakeSettings;
+  readonly isConfigured: (worker: WorkerId, rank: number) => boolean;
+  /** Null: this router exchanges no state with replicas. */
+  readonly replicas: ReplicaSettings | null;
+  /**
+   * Applies thresholds set at another router. Returns false if no worker of that model is known
+   * yet.
+   */
+  readonly applyThresholds: (model: string, thresholds: BusyThresholds) => boolean;
+  /** Directory of this router's snapshots. Null: nothing survives a restart. */
+  readonly keep: {
+    readonly folder: string;
+    readonly everyMs: number;
+    readonly snapshotThreshold: number;
+  } | null;
+  /** Name of the durable consumer of the event stream. Null: there is no stream. */
+  readonly streamConsumer: string | null;
+  /** Discard saved snapshots and the state kept by the broker at start. */
+  readonly resetStates: boolean;
+}
+
+/**
+ * Keeps a router's table, index and load up to date: event ingest, block lookups, replicas and
+ * snapshots. Use its `load` for routing. It subscribes to nothing before `begin`.
+ */
+export class RouterUpkeep implements AsyncDisposable {
+  readonly intake: ResidencyIntake;
+  readonly load: ActiveLoad;
+  readonly group: ReplicaGroup | null;
+  readonly keeper: PictureKeeper | null;
+  readonly fromReplicas: FirstArchive;
+  readonly fromStore: FirstArchive;
+  readonly #options: UpkeepOptions;
+  #listening: BusListening | null = null;
+  #stream: StreamListening | null = null;
+  #locate: LocateService | null = null;
+
+  constructor(options: UpkeepOptions) {
+    const { bus, clock, random, log, cluster, index, table, load } = options;
+    this.#options = options;
+    const members = new Members();
+    const { answerMs, pictureBlocksMax } = options.intake;
+    const archiveAt = (subjectOf: (source: ResidencySource) => string): ResidencyArchive =>
+      new BusArchive({ bus, subjectOf, answerMs, pictureBlocksMax });
+    const { durable } = bus;
+    const isDurable = durable !== null && options.streamConsumer !== null;
+    const stored = isDurable ? new StoredPictures(durable, cluster, pictureBlocksMax) : null;
+    this.fromStore = new FirstArchive(() => stored, archiveAt(askedAt(cluster)));
+    const { pictureOf } = replicaSubjects(cluster);
+    this.fromReplicas = new FirstArchive((source) => {
+      const router = members.holderOf(source);
+      if (router === null) return null;
+      return archiveAt(({ worker, rank }) => pictureOf(router, worker, rank));
+    }, this.fromStore);
+    this.intake = new ResidencyIntake({
+      ...{ clock, random, log, index, table, archive: this.fromReplicas },
+      settings: options.intake,
+      isHearing: () => bus.state.status === "connected",
+      isConfigured: options.isConfigured,
+    });
+    this.group =
+      options.replicas === null
+        ? null
+        : new ReplicaGroup({
+            ...{ bus, clock, random, log, cluster, index, table, load, members },
+            ...{ intake: this.intake, self: newRouterId(random), settings: options.replicas },
+            blockTokens: options.blockTokens,
+            applyThresholds: options.applyThresholds,
+          });
+    this.load = this.group?.load ?? load;
+    const { intake } = this;
+    const { keep } = options;
+    this.keeper =
+      keep === null ? null : new PictureKeeper({ ...keep, clock, log, index, table, intake });
+  }
+
+  /** Restores the snapshot into an empty table and index, then subscribes. */
+  async begin(): Promise<RestoreOutcome> {
+    const { bus, cluster, clock, index, table, streamConsumer, resetStates } = this.#options;
+    if (resetStates) await this.#reset();
+    const nothing: RestoreOutcome = { kind: "none", why: "snapshots are disabled" };
+    const outcome = (await this.keeper?.restore()) ?? nothing;
+    const { intake, load } = this;
+    const onRefused = () => void intake.counts.refused++;
+    this.#listening = new BusListening(bus, cluster, intake, onRefused);
+    if (bus.durable !== null && streamConsumer !== null) {
+      const { durable } = bus;
+      this.#stream = new StreamListening(durable, cluster, streamConsumer, intake, onRefused);
+    }
+    this.#locate = new LocateService({ bus, clock, cluster, index, table, load });
+    return outcome;
+  }
+
+  get locate(): LocateService | null {
+    return this.#locate;
+  }
+  get stream(): StreamListening | null {
+    return this.#stream;
+  }
+
+  /** Writes counters since start to the registry, for a scrape. */
+  write(registry: Pick<MetricRegistry, "set">): void {
+    const { group, keeper, locate } = this;
+    if (group !== null) writeReplicas(registry, group.stats, this.fromReplicas.taken);
+    if (locate !== null) writeLocate(registry, locate.stats());
+    if (keeper !== null) writeSaves(registry, keeper.stats);
+  }
+
+  /**
+   * Returns the ingest target for a worker in the table whose engine is followed directly, without
+   * an agent.
+   */
+  engine(worker: WorkerId, rank: number): EngineTarget {
+    const { table, index } = this.#options;
+    return new EngineTarget({ worker, rank, table, index, intake: this.intake });
+  }
+
+  /** Publishes thresholds that were set at this router to its replicas. */
+  tellThresholds(model: string, thresholds: BusyThresholds): void {
+    this.group?.tellThresholds(model, thresholds);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#listening?.[Symbol.dispose]();
+    this.#locate?.[Symbol.dispose]();
+    await this.#stream?.[Symbol.asyncDispose]();
+    await this.group?.[Symbol.asyncDispose]();
+    await this.keeper?.[Symbol.asyncDispose]();
+    await this.intake[Symbol.asyncDispose]();
+  }
+
+  async #reset(): Promise<void> {
+    const { bus, cluster, streamConsumer, log } = this.#options;
+    this.keeper?.reset();
+    if (bus.durable === null || streamConsumer === null) return;
+    const isDone = await forgetStream(bus.durable, cluster);
+    if (!isDone) log("warn", "event stream reset failed", { cluster });
+  }
+}
+
+type Registry = Pick<MetricRegistry, "set">;
+
+function writeReplicas(registry: Registry, stats: ReplicaStats, taken: number): void {
+  registry.set("routerReplicas", stats.replicas);
+  const news = {
+    sent: stats.sent,
+    received: stats.received,
+    dropped: stats.dropped,
+    refused: stats.refused,
+    list: stats.lists,
+    orphan_ended: stats.orphansEnded,
+    unknown_worker: stats.unknownWorkers,
+    picture_given: stats.picturesServed,
+    picture_taken: taken,
+  };
+  for (const [kind, value] of Object.entries(news)) {
+    registry.set("routerReplicaNews", value, { kind });
+  }
+}
+
+function writeLocate(registry: Registry, stats: LocateStats): void {
+  for (const outcome of ["answered", "refused", "dropped"] as const) {
+    registry.set("routerLocate", stats[outcome], { outcome });
+  }
+}
+
+function writeSaves(registry: Registry, { saves, failures }: KeeperStats): void {
+  registry.set("routerSaves", saves, { outcome: "saved" });
+  registry.set("routerSaves", failures, { outcome: "failed" });
+}

@@ -1,2 +1,0 @@
-export { createPrefixIndex, type PrefixIndexOptions } from "./native-index.ts";
-export { ReferenceIndex } from "./reference-index.ts";

@@ -1,0 +1,368 @@
+import type {
+  Bus,
+  BusMessage,
+  Consumption,
+  ConsumptionState,
+  DurableBus,
+} from "../../bus/index.ts";
+import {
+  ANY,
+  decodeAnswer,
+  decodeResidencyMessage,
+  decodeStoredSnapshot,
+  encodeQuestion,
+  eventsStream,
+  eventsSubject,
+  questionsSubject,
+  type ResidencyAnswer,
+  type ResidencyMessage,
+  type ResidencyQuestion,
+  type ResidencyRun,
+  type ResidencySnapshotPart,
+  snapshotBucket,
+  snapshotObject,
+} from "../../events/index.ts";
+import type {
+  ResidencyBatch,
+  ResidencyDigest,
+  ResidencyHeartbeat,
+  ResidencySource,
+} from "../../observability/activity/index.ts";
+import { lastOf } from "./pending.ts";
+
+/** Snapshot of one source at `sequence`. Parents precede their children. */
+export interface Picture {
+  readonly source: ResidencySource;
+  readonly sequence: number;
+  /** True if, according to the source, the snapshot includes everything its device holds. */
+  readonly isDeviceKnown: boolean;
+  readonly runs: readonly ResidencyRun[];
+}
+
+/**
+ * `changes`: batches in order. The first starts at or before the requested number; more may follow.
+ * `too_old`: the source no longer keeps them, or restarted; a snapshot is needed.
+ */
+export type RangeAnswer =
+  | { readonly kind: "changes"; readonly batches: readonly ResidencyBatch[] }
+  | { readonly kind: "too_old" }
+  | { readonly kind: "failed"; readonly why: string };
+
+/** `failed`: no reply in time, an incomplete reply, or inconsistent parts. */
+export type PictureAnswer =
+  | { readonly kind: "picture"; readonly picture: Picture }
+  | { readonly kind: "failed"; readonly why: string };
+
+/** Source of missed changes. Both methods reject only with ABORTED, when the signal fires. */
+export interface ResidencyArchive {
+  /** Returns changes from number `from` on, at least up to `to` if available. */
+  range(
+    source: ResidencySource,
+    from: number,
+    to: number,
+    signal: AbortSignal,
+  ): Promise<RangeAnswer>;
+  /** Returns a snapshot of this or a later incarnation. */
+  picture(source: ResidencySource, signal: AbortSignal): Promise<PictureAnswer>;
+}
+
+/** Receives messages of sources in order of arrival. */
+export interface ResidencyListener {
+  batch(batch: ResidencyBatch): void;
+  heartbeat(heartbeat: ResidencyHeartbeat): void;
+}
+
+/** True if both count the same blocks. Both are in the order of RESIDENCY_TIERS. */
+export function sameDigests(a: readonly ResidencyDigest[], b: readonly ResidencyDigest[]): boolean {
+  const isSame = (one: ResidencyDigest, at: number) =>
+    one.blocks === b[at]?.blocks && one.mix === b[at]?.mix;
+  return a.length === b.length && a.every(isSame);
+}
+
+/** Provides snapshots only. */
+export type PictureGiver = Pick<ResidencyArchive, "picture">;
+
+/** Maximum source runs remembered as already requested. */
+const ASKED_MAX = 65_536;
+
+/**
+ * Takes the first snapshot of each source run from another provider, if it has one, and everything
+ * else from `rest`. A snapshot that was wrong or too old is therefore not taken from there again.
+ */
+export class FirstArchive implements ResidencyArchive {
+  readonly #first: (source: ResidencySource) => PictureGiver | null;
+  readonly #rest: ResidencyArchive;
+  readonly #asked = new Set<string>();
+  /** Snapshots taken from the first provider. */
+  taken = 0;
+
+  constructor(first: (source: ResidencySource) => PictureGiver | null, rest: ResidencyArchive) {
+    this.#first = first;
+    this.#rest = rest;
+  }
+
+  range(
+    source: ResidencySource,
+    from: number,
+    to: number,
+    signal: AbortSignal,
+  ): Promise<RangeAnswer> {
+    return this.#rest.range(source, from, to, signal);
+  }
+
+  async picture(source: ResidencySource, signal: AbortSignal): Promise<PictureAnswer> {
+    const answer = await this.#giverOnce(source)?.picture(source, signal);
+    const isOfRun =
+      answer?.kind === "picture" && answer.picture.source.incarnation === source.incarnation;
+    if (!isOfRun) return this.#rest.picture(source, signal);
+    this.taken++;
+    return answer;
+  }
+
+  #giverOnce(source: ResidencySource): PictureGiver | null {
+    const name = `${source.worker}/${source.rank}/${source.incarnation}`;
+    if (this.#asked.has(name)) return null;
+    const giver = this.#first(source);
+    if (giver === null) return null;
+    this.#asked.add(name);
+    if (this.#asked.size > ASKED_MAX) this.#asked.delete(this.#asked.values().next().value!);
+    return giver;
+  }
+}
+
+/** Estimate: eight bytes per block, plus overhead per run. */
+const BYTES_PER_BLOCK = 16;
+
+/** Snapshots that publishers store in the broker next to the event stream. */
+export class StoredPictures implements PictureGiver {
+  readonly #durable: DurableBus;
+  readonly #bucket: string;
+  readonly #blocksMax: number;
+
+  constructor(durable: DurableBus, cluster: string, pictureBlocksMax: number) {
+    this.#durable = durable;
+    this.#bucket = snapshotBucket(cluster);
+    this.#blocksMax = pictureBlocksMax;
+  }
+
+  async picture(source: ResidencySource): Promise<PictureAnswer> {
+    const name = snapshotObject(source);
+    const objects = this.#durable.objects(this.#bucket);
+    const read = await objects.get(name, this.#blocksMax * BYTES_PER_BLOCK);
+    if (read.kind !== "value") return { kind: "failed", why: read.kind };
+    const decoded = decodeStoredSnapshot(read.data);
+    if (!decoded.ok) return { kind: "failed", why: decoded.why };
+    const [first, ...rest] = decoded.value;
+    const { worker, rank } = first.source;
+    if (worker !== source.worker || rank !== source.rank) {
+      return { kind: "failed", why: "the snapshot is of another source" };
+    }
+    const runs = [...first.runs, ...rest.flatMap((part) => part.runs)];
+    const { sequence, isDeviceKnown } = first;
+    return { kind: "picture", picture: { source: first.source, sequence, isDeviceKnown, runs } };
+  }
+}
+
+export interface BusArchiveOptions {
+  /** Owned by the caller. */
+  readonly bus: Bus;
+  /** Request subject of a source. */
+  readonly subjectOf: (source: ResidencySource) => string;
+  readonly answerMs: number;
+  readonly pictureBlocksMax: number;
+}
+
+/** Maximum reply messages for one range or snapshot. A longer reply is treated as invalid. */
+const ANSWERS_MAX = 65_536;
+
+type Failed = { readonly kind: "failed"; readonly why: string };
+
+/**
+ * Requests ranges and snapshots from publishers over the bus. An inconsistent reply counts as no
+ * reply.
+ */
+export class BusArchive implements ResidencyArchive {
+  readonly #options: BusArchiveOptions;
+
+  constructor(options: BusArchiveOptions) {
+    this.#options = options;
+  }
+
+  async range(
+    source: ResidencySource,
+    from: number,
+    to: number,
+    signal: AbortSignal,
+  ): Promise<RangeAnswer> {
+    const batches: ResidencyBatch[] = [];
+    const { incarnation } = source;
+    for (let next = from; next <= to && batches.length < ANSWERS_MAX; ) {
+      const question = { kind: "range", incarnation, from: next, to } as const;
+      const answer = await this.#ask(source, question, signal);
+      if (answer.kind !== "range") {
+        if (batches.length > 0 || answer.kind === "too_new") break;
+        const isPast = answer.kind === "evicted" || answer.kind === "other_incarnation";
+        return isPast ? { kind: "too_old" } : failed(whyOf(answer));
+      }
+      const { batch } = answer;
+      const isNext = batch.changes.length > 0 && batch.firstSequence <= next;
+      if (!isNext || lastOf(batch) < next) return failed("the range does not continue at the requested number");
+      batches.push(batch);
+      next = lastOf(batch) + 1;
+    }
+    return { kind: "changes", batches };
+  }
+
+  async picture(source: ResidencySource, signal: AbortSignal): Promise<PictureAnswer> {
+    const runs: ResidencyRun[] = [];
+    let first: ResidencySnapshotPart | null = null;
+    let blocks = 0;
+    for (let part = 0; part < ANSWERS_MAX; part++) {
+      const question = {
+        kind: "snapshot",
+        incarnation: first?.source.incarnation ?? null,
+        snapshot: first?.snapshot ?? null,
+        part,
+      } as const;
+      const answer: ResidencyAnswer | Failed = await this.#ask(source, question, signal);
+      if (answer.kind !== "snapshot") return failed(whyOf(answer));
+      first ??= answer;
+      if (!isOf(first, answer, part)) return failed("the parts belong to different snapshots");
+      for (const run of answer.runs) {
+        blocks += run.hashes.length;
+        runs.push(run);
+      }
+      if (blocks > this.#options.pictureBlocksMax) return failed("the snapshot is too large");
+      if (!answer.isLast) continue;
+      const { sequence, isDeviceKnown } = first;
+      return { kind: "picture", picture: { source: first.source, sequence, isDeviceKnown, runs } };
+    }
+    return failed("the snapshot is incomplete");
+  }
+
+  async #ask(
+    source: ResidencySource,
+    question: ResidencyQuestion,
+    signal: AbortSignal,
+  ): Promise<ResidencyAnswer | Failed> {
+    const { bus, subjectOf, answerMs: timeoutMs } = this.#options;
+    const data = encodeQuestion(question);
+    const outcome = await bus.request(subjectOf(source), data, { timeoutMs, signal });
+    if (outcome.kind !== "reply") return failed(outcome.kind);
+    const read = decodeAnswer(outcome.message.data);
+    if (!read.ok) return failed(read.why);
+    const answer = read.value;
+    return isOurs(answer, source) ? answer : failed("the answer is of another source");
+  }
+}
+
+function isOurs(answer: ResidencyAnswer, { worker, rank }: ResidencySource): boolean {
+  if (answer.kind === "refused") return true;
+  const of = answer.kind === "range" ? answer.batch.source : answer.source;
+  return of.worker === worker && of.rank === rank;
+}
+
+/** Request subjects of a cluster's publishers. */
+export function askedAt(cluster: string): (source: ResidencySource) => string {
+  return ({ worker, rank }) => questionsSubject(cluster, { worker, rank });
+}
+
+function isOf(first: ResidencySnapshotPart, other: ResidencySnapshotPart, part: number): boolean {
+  return (
+    other.part === part &&
+    other.snapshot === first.snapshot &&
+    other.sequence === first.sequence &&
+    other.source.incarnation === first.source.incarnation
+  );
+}
+
+function whyOf(answer: ResidencyAnswer | Failed): string {
+  return "why" in answer ? answer.why : answer.kind;
+}
+
+function failed(why: string): Failed {
+  return { kind: "failed", why };
+}
+
+/** Forwards residency messages of a cluster to `listener` until disposed. */
+export class BusListening implements Disposable {
+  readonly #subscription: { unsubscribe(): void };
+
+  constructor(bus: Bus, cluster: string, listener: ResidencyListener, onRefused: () => void) {
+    const subject = eventsSubject(cluster, ANY);
+    this.#subscription = bus.subscribe(subject, (message) => {
+      if (!takeResidency(message, listener)) onRefused();
+    });
+  }
+
+  [Symbol.dispose](): void {
+    this.#subscription.unsubscribe();
+  }
+}
+
+/** Returns false if the message is malformed, or names another source than its subject. */
+export function takeResidency(
+  { subject, data }: Pick<BusMessage, "subject" | "data">,
+  listener: ResidencyListener,
+): boolean {
+  const read = decodeResidencyMessage(data);
+  if (!read.ok || !isOfItsOwn(read.value, subject)) return false;
+  if (read.value.kind === "batch") listener.batch(read.value.batch);
+  else listener.heartbeat(read.value.heartbeat);
+  return true;
+}
+
+/**
+ * The broker authorizes subjects, so a message that names another worker than its subject is
+ * rejected.
+ */
+function isOfItsOwn(message: ResidencyMessage, subject: string): boolean {
+  const { source } = message.kind === "batch" ? message.batch : message.heartbeat;
+  return subject.endsWith(`.${source.worker}.${source.rank}`);
+}
+
+/**
+ * Reads the broker's event stream from this router's last position. Events already received over
+ * the bus are skipped by their number; the others close the gap. Heartbeats in the stream are
+ * outdated and ignored.
+ */
+export class StreamListening implements AsyncDisposable {
+  readonly #consumption: Consumption;
+
+  constructor(
+    durable: DurableBus,
+    cluster: string,
+    /** Name of the durable consumer, whose position the broker keeps. */
+    consumer: string,
+    listener: ResidencyListener,
+    onRefused: () => void,
+  ) {
+    const batches: ResidencyListener = {
+      batch: (batch) => listener.batch(batch),
+      heartbeat: () => undefined,
+    };
+    const stream = eventsStream(cluster);
+    const subject = eventsSubject(cluster, ANY);
+    this.#consumption = durable.consume({ stream, consumer, subject }, async (message) => {
+      if (!takeResidency(message, batches)) onRefused();
+    });
+  }
+
+  get state(): ConsumptionState {
+    return this.#consumption.state;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#consumption[Symbol.asyncDispose]();
+  }
+}
+
+/** Deletes the stream's events and the stored snapshots. Resolves false if a part failed. */
+export async function forgetStream(durable: DurableBus, cluster: string): Promise<boolean> {
+  const subject = eventsSubject(cluster, ANY);
+  const purged = await durable.purge(eventsStream(cluster), subject, Number.MAX_SAFE_INTEGER);
+  const objects = durable.objects(snapshotBucket(cluster));
+  const listed = await objects.list();
+  const deleted = await Promise.all((listed ?? []).map(({ name }) => objects.delete(name)));
+  return [purged, ...deleted].every(({ kind }) => kind === "done") && listed !== null;
+}

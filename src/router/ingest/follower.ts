@@ -1,0 +1,369 @@
+import { type Clock, yieldToLoop } from "../../core/index.ts";
+import type {
+  ResidencyBatch,
+  ResidencyDigest,
+  ResidencyHeartbeat,
+  ResidencySource,
+} from "../../observability/activity/index.ts";
+import type { IndexChange, PrefixIndex } from "../prefix-index.ts";
+import type { TargetId } from "../workers.ts";
+import { type Picture, type ResidencyArchive, sameDigests } from "./archive.ts";
+import type { IntakeCounts } from "./ingest-settings.ts";
+import { lastOf, PendingBatches, type PendingRoom } from "./pending.ts";
+import type { Recoverable, RecoveryQueue } from "./recovery-queue.ts";
+
+/** Shared by all followers. */
+export interface FollowerParts {
+  readonly clock: Clock;
+  readonly index: PrefixIndex;
+  readonly archive: ResidencyArchive;
+  readonly queue: RecoveryQueue;
+  readonly room: PendingRoom;
+  readonly counts: IntakeCounts;
+  /** Time allowed for a gap to close: reordered messages arrive late. */
+  readonly reorderMs: number;
+  /** Called when a target becomes completely known, or stops being so. */
+  onKnown(follower: Follower): void;
+}
+
+/** Blocks applied per slice of a snapshot, so that the event loop is not blocked. */
+const SLICE_BLOCKS = 65_536;
+/** Maximum consecutive range requests: a reply may leave a gap if more was lost in the meantime. */
+const RANGES_MAX = 8;
+/** Initial retry delay after a digest mismatch; it grows with consecutive mismatches. */
+const MISMATCH_MS = 1_000;
+const MISMATCHES_MAX = 6;
+
+/**
+ * Follows one source: applies its changes in order, exactly once, detects gaps, and requests the
+ * missing range or a snapshot from the archive. Changes that arrive during recovery are buffered.
+ */
+export class Follower implements Recoverable, Disposable {
+  readonly #parts: FollowerParts;
+  readonly target: TargetId;
+  readonly #pending: PendingBatches;
+  #source: ResidencySource;
+  /** Number of the last change applied to the index. */
+  #sequence = 0;
+  /** The highest number announced by any message. */
+  #latest = 0;
+  /** The index contains a complete snapshot as of `#sequence`. */
+  #hasPicture = false;
+  /** A snapshot is being applied; no other changes may be applied. */
+  #isReplacing = false;
+  /** A gap did not close in time, or digests differ. */
+  #isBroken = false;
+  /** The indexed state is wrong, not only outdated, so a range cannot repair it. */
+  #isDoubted = false;
+  /** Consecutive digest mismatches, each after a new snapshot. */
+  #mismatches = 0;
+  #heartbeat: ResidencyHeartbeat | null = null;
+  #isDeviceKnown = true;
+  #grace: Disposable | null = null;
+  #wasKnown = false;
+  #isOver = false;
+
+  constructor(parts: FollowerParts, source: ResidencySource, target: TargetId) {
+    this.#parts = parts;
+    this.#source = source;
+    this.target = target;
+    this.#pending = new PendingBatches(parts.room);
+  }
+
+  get source(): ResidencySource {
+    return this.#source;
+  }
+  get sequence(): number {
+    return this.#sequence;
+  }
+  /** True if nothing is known to be missing. */
+  get isKnown(): boolean {
+    return this.#hasPicture && !this.#isBroken;
+  }
+  /** True if the latest heartbeat says that the source reports everything its device holds. */
+  get isDeviceKnown(): boolean {
+    return this.#isDeviceKnown;
+  }
+
+  /** The index already contains a snapshot as of `sequence`, restored from a file. */
+  restore(sequence: number, isDeviceKnown: boolean): void {
+    this.#sequence = sequence;
+    this.#isDeviceKnown = isDeviceKnown;
+    this.#latest = sequence;
+    this.#hasPicture = true;
+    this.#tell();
+  }
+
+  batch(batch: ResidencyBatch): void {
+    const { counts } = this.#parts;
+    if (!this.#isOurs(batch.source.incarnation) || batch.changes.length === 0) return;
+    this.#latest = Math.max(this.#latest, lastOf(batch));
+    if (lastOf(batch) <= this.#sequence) {
+      counts.duplicates++;
+    } else if (!this.#hasPicture) {
+      this.#pending.add(batch);
+    } else if (batch.firstSequence <= this.#sequence + 1) {
+      this.#apply(batch);
+      this.#drain();
+    } else {
+      counts.early++;
+      this.#pending.add(batch);
+      this.#waitForHole();
+    }
+  }
+
+  heartbeat(heartbeat: ResidencyHeartbeat): void {
+    if (!this.#isOurs(heartbeat.source.incarnation)) return;
+    this.#heartbeat = heartbeat;
+    this.#isDeviceKnown = heartbeat.isDeviceKnown;
+    this.#tell();
+    this.#latest = Math.max(this.#latest, heartbeat.lastSequence);
+    if (!this.#hasPicture && !this.#isReplacing && isEmpty(heartbeat)) {
+      this.#begin(0);
+    } else if (!this.#hasPicture) {
+      this.#parts.queue.want(this);
+    } else if (heartbeat.lastSequence > this.#sequence) {
+      this.#waitForHole();
+    } else {
+      this.#compare();
+    }
+  }
+
+  /** Compares with another follower of the same source. On a difference, the source is asked. */
+  compare(sequence: number, digests: readonly ResidencyDigest[]): void {
+    this.#latest = Math.max(this.#latest, sequence);
+    if (!this.isKnown) return;
+    if (this.#hasHole()) this.#waitForHole();
+    const own = sequence === this.#sequence ? this.#parts.index.digests(this.target) : null;
+    if (own === null || sameDigests(own, digests)) return;
+    this.#parts.counts.doubts++;
+    this.#differ();
+  }
+
+  async recover(signal: AbortSignal): Promise<boolean> {
+    if (this.#isOver || this.isKnown) return true;
+    const healed = this.#hasPicture && this.#hasHole() && (await this.#byRange(signal));
+    if (this.#isOver || healed === true) return true;
+    return healed === "failed" ? false : this.#byPicture(signal);
+  }
+
+  [Symbol.dispose](): void {
+    this.#isOver = true;
+    this.#parts.queue.forget(this);
+    this.#grace?.[Symbol.dispose]();
+    this.#pending.clear();
+    this.#hasPicture = false;
+    this.#tell();
+  }
+
+  /** Switches to a later incarnation. Returns false for an earlier one. */
+  #isOurs(incarnation: bigint): boolean {
+    const own = this.#source.incarnation;
+    if (incarnation < own) this.#parts.counts.stale++;
+    if (incarnation <= own) return incarnation === own && !this.#isOver;
+    this.#source = { ...this.#source, incarnation };
+    this.#parts.counts.incarnations++;
+    this.#forget();
+    return !this.#isOver;
+  }
+
+  #forget(): void {
+    this.#hasPicture = false;
+    this.#isBroken = false;
+    this.#isDoubted = false;
+    this.#mismatches = 0;
+    this.#sequence = 0;
+    this.#latest = 0;
+    this.#heartbeat = null;
+    this.#pending.clear();
+    this.#parts.index.drop(this.target);
+    this.#tell();
+    this.#parts.queue.want(this);
+  }
+
+  #apply(batch: ResidencyBatch): void {
+    const { counts, index } = this.#parts;
+    const known = Math.max(0, this.#sequence + 1 - batch.firstSequence);
+    const fresh = known === 0 ? batch.changes : batch.changes.slice(known);
+    const changes: IndexChange[] = fresh.map((change) => ({ target: this.target, change }));
+    index.apply(changes);
+    counts.batches++;
+    counts.changes += changes.length;
+    this.#sequence = lastOf(batch);
+  }
+
+  #drain(): void {
+    for (;;) {
+      const next = this.#pending.takeUpTo(this.#sequence);
+      if (next === null) break;
+      if (lastOf(next) > this.#sequence) this.#apply(next);
+    }
+    if (this.#hasHole()) return;
+    this.#grace?.[Symbol.dispose]();
+    this.#grace = null;
+    // A doubted state stays doubted. Otherwise the closed gap was the only fault.
+    if (this.#isBroken && !this.#isDoubted) this.#isBroken = false;
+    this.#tell();
+  }
+
+  #hasHole(): boolean {
+    return this.#sequence < this.#latest;
+  }
+
+  #waitForHole(): void {
+    const { clock, queue, reorderMs } = this.#parts;
+    if (this.#isBroken) {
+      queue.want(this);
+      return;
+    }
+    this.#grace ??= clock.after(reorderMs, () => {
+      this.#grace = null;
+      if (!this.#hasHole()) return;
+      this.#parts.counts.gaps++;
+      this.#isBroken = true;
+      this.#tell();
+      queue.want(this);
+    });
+  }
+
+  #compare(): void {
+    const { index, counts } = this.#parts;
+    const heard = this.#heartbeat;
+    const isComparable = heard?.lastSequence === this.#sequence && this.isKnown;
+    if (heard === null || !isComparable) return;
+    const own = index.digests(this.target);
+    if (own === null || sameDigests(own, heard.digests)) {
+      this.#mismatches = 0;
+      return;
+    }
+    counts.mismatches++;
+    this.#differ();
+  }
+
+  #differ(): void {
+    const delayMs = this.#mismatches === 0 ? 0 : MISMATCH_MS * 2 ** this.#mismatches;
+    this.#mismatches = Math.min(this.#mismatches + 1, MISMATCHES_MAX);
+    this.#isDoubted = true;
+    this.#isBroken = true;
+    this.#tell();
+    this.#parts.queue.want(this, delayMs);
+  }
+
+  /** Resolves true if nothing is missing any more, false if a snapshot is needed. */
+  async #byRange(signal: AbortSignal): Promise<boolean | "failed"> {
+    const { archive, counts } = this.#parts;
+    for (let round = 0; round < RANGES_MAX; round++) {
+      if (this.#isOver || this.#isDoubted || !this.#hasPicture) return false;
+      if (!this.#hasHole()) return true;
+      const source = this.#source;
+      const before = this.#sequence;
+      const to = (this.#pending.first ?? this.#latest + 1) - 1;
+      counts.ranges++;
+      const answer = await archive.range(source, before + 1, to, signal);
+      if (this.#source !== source || this.#isOver) return false;
+      if (answer.kind === "failed") return "failed";
+      if (answer.kind === "too_old") return !this.#hasHole() && this.#hasPicture;
+      for (const batch of answer.batches) this.#fromRange(batch);
+      // The source has no further changes: the announced number was wrong.
+      if (answer.batches.length === 0)
+        this.#latest = Math.max(this.#sequence, this.#pending.last ?? 0);
+      this.#drain();
+      if (this.#sequence === before) return !this.#hasHole();
+    }
+    return false;
+  }
+
+  #fromRange(batch: ResidencyBatch): void {
+    if (batch.source.incarnation !== this.#source.incarnation) return;
+    const isNext = batch.firstSequence <= this.#sequence + 1 && lastOf(batch) > this.#sequence;
+    if (isNext) this.#apply(batch);
+  }
+
+  async #byPicture(signal: AbortSignal): Promise<boolean> {
+    const { archive, counts } = this.#parts;
+    const source = this.#source;
+    counts.pictures++;
+    const answer = await archive.picture(source, signal);
+    if (this.#isOver) return true;
+    if (answer.kind === "failed") {
+      counts.picturesFailed++;
+      return false;
+    }
+    const { picture } = answer;
+    const isOld = picture.source.incarnation < this.#source.incarnation;
+    const isBehind = this.#hasPicture && !this.#isDoubted && picture.sequence < this.#sequence;
+    if (isOld || isBehind) return this.isKnown;
+    if (picture.source.incarnation > this.#source.incarnation) {
+      this.#source = { ...this.#source, incarnation: picture.source.incarnation };
+      this.#pending.clear();
+      this.#latest = 0;
+      this.#heartbeat = null;
+    }
+    // A snapshot may be older than the latest heartbeat.
+    if (this.#heartbeat === null) this.#isDeviceKnown = picture.isDeviceKnown;
+    await this.#replace(picture);
+    return this.isKnown || !this.#hasPicture;
+  }
+
+  /** Replaces the indexed state with a snapshot, then applies the buffered changes. */
+  async #replace(picture: Picture): Promise<void> {
+    const { index } = this.#parts;
+    const { incarnation } = this.#source;
+    const isPast = () => this.#isOver || this.#source.incarnation !== incarnation;
+    this.#isReplacing = true;
+    this.#hasPicture = false;
+    this.#tell();
+    try {
+      index.drop(this.target);
+      let isFirst = true;
+      for (const slice of slicesOf(picture, this.target)) {
+        if (!isFirst) await yieldToLoop();
+        if (isPast()) break;
+        index.apply(slice);
+        isFirst = false;
+      }
+    } finally {
+      this.#isReplacing = false;
+      // A later incarnation began in the meantime: this snapshot is invalid.
+      if (isPast()) index.drop(this.target);
+    }
+    if (!isPast()) this.#begin(picture.sequence);
+  }
+
+  #begin(sequence: number): void {
+    this.#hasPicture = true;
+    this.#isBroken = false;
+    this.#isDoubted = false;
+    this.#sequence = sequence;
+    this.#latest = Math.max(this.#latest, sequence);
+    this.#drain();
+    if (this.#hasHole()) this.#waitForHole();
+    this.#tell();
+    this.#compare();
+  }
+
+  #tell(): void {
+    const isKnown = this.isKnown && this.#isDeviceKnown;
+    if (isKnown === this.#wasKnown) return;
+    this.#wasKnown = isKnown;
+    this.#parts.onKnown(this);
+  }
+}
+
+function isEmpty({ lastSequence, digests }: ResidencyHeartbeat): boolean {
+  return lastSequence === 0 && digests.every(({ blocks }) => blocks === 0);
+}
+
+/** Splits a snapshot into slices of about SLICE_BLOCKS changes. */
+function* slicesOf({ runs }: Picture, target: TargetId): Generator<readonly IndexChange[]> {
+  let slice: IndexChange[] = [];
+  let blocks = 0;
+  for (const { tier, parent, hashes } of runs) {
+    slice.push({ target, change: { kind: "stored", tier, parent, hashes, tokenHashes: null } });
+    blocks += hashes.length + 1;
+    if (blocks < SLICE_BLOCKS) continue;
+    yield slice;
+    [slice, blocks] = [[], 0];
+  }
+  if (slice.length > 0) yield slice;
+}

@@ -1,0 +1,418 @@
+import type { BusLog } from "../../bus/index.ts";
+import type { Clock, Random, WorkerId } from "../../core/index.ts";
+import type {
+  KeySpace,
+  ResidencyBatch,
+  ResidencyDigest,
+  ResidencyHeartbeat,
+  ResidencySource,
+} from "../../observability/activity/index.ts";
+import type { PrefixIndex } from "../prefix-index.ts";
+import type { Target, TargetId, WorkerSpec, WorkerTable } from "../workers.ts";
+import type { ResidencyArchive, ResidencyListener } from "./archive.ts";
+import { Follower, type FollowerParts } from "./follower.ts";
+import {
+  type IntakeCounts,
+  type IntakeSettings,
+  type IntakeStats,
+  noCounts,
+} from "./ingest-settings.ts";
+import { hashesIn, PendingRoom } from "./pending.ts";
+import { RecoveryQueue } from "./recovery-queue.ts";
+
+export interface IntakeOptions {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly log: BusLog;
+  readonly index: PrefixIndex;
+  readonly table: WorkerTable;
+  readonly archive: ResidencyArchive;
+  readonly settings: IntakeSettings;
+  /** True while messages can be received. Silence of a source counts only during that time. */
+  readonly isHearing: () => boolean;
+  /** True for workers of the configuration, which stay in the table when they fall silent. */
+  readonly isConfigured?: (worker: WorkerId, rank: number) => boolean;
+}
+
+/** State of one followed source, for replicas, snapshots and reports. */
+export interface FollowedSource {
+  readonly source: ResidencySource;
+  readonly target: TargetId;
+  readonly sequence: number;
+  readonly isKnown: boolean;
+  /** True if the source reports everything its device holds. */
+  readonly isDeviceKnown: boolean;
+  readonly spaces: readonly KeySpace[];
+}
+
+interface Followed {
+  readonly follower: Follower;
+  readonly spaces: readonly KeySpace[];
+  everyMs: number;
+  heardMs: number;
+}
+
+/** Interval of the check for silent sources. */
+const WATCH_MS = 250;
+/** A check delayed this long means that the process was suspended. */
+const STOOD_MS = 4 * WATCH_MS;
+/** Maximum closed sources remembered, to recognize late messages. */
+const ENDED_MAX = 4_096;
+/** Assumed heartbeat interval of a source restored from a snapshot and not heard since. */
+const RESTORED_EVERY_MS = 2_000;
+
+/**
+ * Keeps table and index in step with the residency messages of workers. A source that sends a
+ * heartbeat becomes a worker; a silent one becomes stale, then gone.
+ */
+export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
+  readonly #options: IntakeOptions;
+  readonly #sources = new Map<string, Followed>();
+  /** Incarnations of closed sources. */
+  readonly #ended = new Map<string, bigint>();
+  readonly #engines = new Set<string>();
+  readonly #early = new EarlyBatches();
+  readonly #counts: IntakeCounts = noCounts();
+  readonly #room: PendingRoom;
+  readonly #queue: RecoveryQueue;
+  readonly #parts: FollowerParts;
+  readonly #watches: readonly Disposable[];
+  #wasHearing: boolean;
+  #lookedMs: number;
+
+  constructor(options: IntakeOptions) {
+    const { clock, random, settings, index, archive } = options;
+    this.#options = options;
+    this.#wasHearing = options.isHearing();
+    this.#lookedMs = clock.monotonicMs();
+    this.#room = new PendingRoom(settings.pending);
+    this.#queue = new RecoveryQueue(clock, random, settings.recovery);
+    this.#parts = {
+      ...{ clock, index, archive, queue: this.#queue, room: this.#room, counts: this.#counts },
+      reorderMs: settings.reorderMs,
+      onKnown: ({ target, isKnown, isDeviceKnown }) =>
+        options.table.setKnown(target, isKnown && isDeviceKnown),
+    };
+    this.#watches = [
+      clock.every(WATCH_MS, () => this.#look()),
+      options.table.listen(({ kind, target }) => {
+        if (kind === "left") this.#leave(nameOf(target.worker, target.rank));
+      }),
+    ];
+  }
+
+  get counts(): IntakeCounts {
+    return this.#counts;
+  }
+
+  stats(): IntakeStats {
+    let [known, stalled] = [0, 0];
+    for (const { follower } of this.#sources.values()) {
+      if (follower.isKnown) known++;
+      else stalled++;
+    }
+    return {
+      ...this.#counts,
+      sources: this.#sources.size,
+      ...{ known, stalled },
+      pendingDropped: this.#room.dropped,
+      pendingHashes: this.#room.hashes + this.#early.hashes,
+      recoveriesRunning: this.#queue.running,
+      recoveriesWaiting: this.#queue.waiting,
+    };
+  }
+
+  /** In order of arrival. */
+  sources(): FollowedSource[] {
+    return [...this.#sources.values()].map(({ follower, spaces }) => ({
+      source: follower.source,
+      target: follower.target,
+      sequence: follower.sequence,
+      isKnown: follower.isKnown,
+      isDeviceKnown: follower.isDeviceKnown,
+      spaces,
+    }));
+  }
+
+  find(worker: WorkerId, rank: number): FollowedSource | null {
+    const followed = this.#sources.get(nameOf(worker, rank));
+    if (followed === undefined) return null;
+    const { follower, spaces } = followed;
+    const { source, target, sequence, isKnown, isDeviceKnown } = follower;
+    return { source, target, sequence, isKnown, isDeviceKnown, spaces };
+  }
+
+  batch(batch: ResidencyBatch): void {
+    const followed = this.#sources.get(nameOf(batch.source.worker, batch.source.rank));
+    if (followed === undefined) {
+      this.#counts.unannounced++;
+      this.#early.add(nameOf(batch.source.worker, batch.source.rank), batch);
+      return;
+    }
+    const before = followed.follower.source.incarnation;
+    if (batch.source.incarnation >= before) this.#heard(followed);
+    followed.follower.batch(batch);
+  }
+
+  heartbeat(heartbeat: ResidencyHeartbeat): void {
+    const { source } = heartbeat;
+    const name = nameOf(source.worker, source.rank);
+    this.#counts.heartbeats++;
+    const ended = this.#ended.get(name);
+    if (ended !== undefined && source.incarnation <= ended) return;
+    const before = this.#sources.get(name);
+    if (before !== undefined && source.incarnation < before.follower.source.incarnation) {
+      this.#counts.stale++;
+      return;
+    }
+    if (heartbeat.isClosing) {
+      this.#close(name, source);
+      return;
+    }
+    const followed = this.#follow(name, heartbeat, before);
+    if (followed === null) return;
+    followed.everyMs = heartbeat.everyMs;
+    this.#heard(followed);
+    followed.follower.heartbeat(heartbeat);
+    if (before !== undefined) return;
+    for (const batch of this.#early.take(name)) followed.follower.batch(batch);
+  }
+
+  /** Adds a source from a snapshot. Its blocks must already be in the index. */
+  restore(saved: Omit<FollowedSource, "isKnown">): void {
+    const { worker, rank } = saved.source;
+    const name = nameOf(worker, rank);
+    if (this.#sources.has(name) || this.#isFull) return;
+    const follower = new Follower(this.#parts, saved.source, saved.target);
+    const heardMs = this.#options.clock.monotonicMs();
+    const { spaces } = saved;
+    this.#sources.set(name, { follower, spaces, everyMs: RESTORED_EVERY_MS, heardMs });
+    follower.restore(saved.sequence, saved.isDeviceKnown);
+  }
+
+  /** Compares a source's state with that of another router. */
+  compare(source: ResidencySource, sequence: number, digests: readonly ResidencyDigest[]): void {
+    const follower = this.#sources.get(nameOf(source.worker, source.rank))?.follower;
+    if (follower?.source.incarnation === source.incarnation) follower.compare(sequence, digests);
+  }
+
+  /**
+   * The worker's engine is followed directly: messages of its publisher are ignored until
+   * `release`.
+   */
+  claim(worker: WorkerId, rank: number): void {
+    const name = nameOf(worker, rank);
+    this.#engines.add(name);
+    const follower = this.#leave(name);
+    if (follower !== null) this.#options.table.setKnown(follower.target, false);
+  }
+
+  /** The engine is no longer followed directly: messages of its publisher count again. */
+  release(worker: WorkerId, rank: number): void {
+    this.#engines.delete(nameOf(worker, rank));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const watch of this.#watches) watch[Symbol.dispose]();
+    for (const { follower } of this.#sources.values()) follower[Symbol.dispose]();
+    this.#sources.clear();
+    await this.#queue[Symbol.asyncDispose]();
+  }
+
+  get #isFull(): boolean {
+    return this.#sources.size >= this.#options.settings.targetsMax;
+  }
+
+  /** Adds a new source to the table, or updates its entry if its properties changed. */
+  #follow(
+    name: string,
+    heartbeat: ResidencyHeartbeat,
+    before: Followed | undefined,
+  ): Followed | null {
+    const { source, spaces } = heartbeat;
+    const known = this.#options.table.find(source.worker, source.rank);
+    const isSame = before !== undefined && sameSpaces(before.spaces, spaces);
+    if (isSame && spaces.every((space) => includes(known?.spaces ?? [], space))) return before;
+    if (this.#engines.has(name)) return null;
+    if (before === undefined && this.#isFull) {
+      if (this.#counts.overfull++ === 0) {
+        const { log } = this.#options;
+        log("warn", "worker not followed", { worker: source.worker, rank: source.rank });
+      }
+      return null;
+    }
+    const all = spacesWith(known?.spaces ?? [], before?.spaces ?? [], spaces);
+    const target = this.#register(announcedSpec(source, all, known));
+    if (target === null) return before ?? null;
+    const follower = before?.follower ?? new Follower(this.#parts, source, target.id);
+    const heardMs = this.#options.clock.monotonicMs();
+    const followed = { follower, spaces, everyMs: heartbeat.everyMs, heardMs };
+    this.#sources.set(name, followed);
+    return followed;
+  }
+
+  /** Returns null if there is nothing to register or the table is full. */
+  #register(spec: WorkerSpec | null): Target | null {
+    try {
+      return spec === null ? null : this.#options.table.put(spec);
+    } catch {
+      this.#counts.overfull++;
+      return null;
+    }
+  }
+
+  #heard(followed: Followed): void {
+    followed.heardMs = this.#options.clock.monotonicMs();
+    const { table } = this.#options;
+    const { target } = followed.follower;
+    if (table.get(target)?.state === "stale") table.setState(target, "live");
+  }
+
+  #close(name: string, source: ResidencySource): void {
+    this.#ended.set(name, source.incarnation);
+    if (this.#ended.size > ENDED_MAX) this.#ended.delete(this.#ended.keys().next().value!);
+    this.#options.log("info", "worker left", { worker: source.worker, rank: source.rank });
+    this.#drop(name);
+  }
+
+  #drop(name: string): void {
+    const follower = this.#leave(name);
+    if (follower === null) return;
+    const { table, isConfigured } = this.#options;
+    const { worker, rank } = follower.source;
+    if (isConfigured?.(worker, rank) === true) return;
+    table.setState(follower.target, "gone");
+    table.remove(follower.target);
+  }
+
+  /**
+   * Stops following a source and drops its blocks. Returns its follower. Its worker may stay in the
+   * table.
+   */
+  #leave(name: string): Follower | null {
+    const follower = this.#sources.get(name)?.follower;
+    if (follower === undefined) return null;
+    this.#sources.delete(name);
+    follower[Symbol.dispose]();
+    this.#options.index.drop(follower.target);
+    return follower;
+  }
+
+  #look(): void {
+    const { clock, settings, table, log } = this.#options;
+    const nowMs = clock.monotonicMs();
+    const isHearing = this.#options.isHearing();
+    // After a suspension, missing heartbeats prove nothing.
+    const hasStood = nowMs - this.#lookedMs > STOOD_MS;
+    this.#lookedMs = nowMs;
+    if (isHearing && (!this.#wasHearing || hasStood)) this.#begin(nowMs);
+    this.#wasHearing = isHearing;
+    if (!isHearing) return;
+    for (const [name, followed] of this.#sources) {
+      const { follower, everyMs, heardMs } = followed;
+      const silentMs = nowMs - heardMs;
+      if (silentMs > everyMs * settings.goneBeats) {
+        log("warn", "worker silent, removing it", { worker: follower.source.worker });
+        this.#drop(name);
+      } else if (silentMs > everyMs * settings.staleBeats) {
+        const state = table.get(follower.target)?.state;
+        if (state === "live") table.setState(follower.target, "stale");
+      }
+    }
+  }
+
+  /** Messages can be received again: restart the silence timers and retry failed recoveries. */
+  #begin(nowMs: number): void {
+    for (const followed of this.#sources.values()) followed.heardMs = nowMs;
+    this.#queue.retryNow();
+  }
+}
+
+function nameOf(worker: WorkerId, rank: number): string {
+  return `${worker}/${rank}`;
+}
+
+/**
+ * Returns null if no model is known for the worker. Properties already in the table take
+ * precedence.
+ */
+function announcedSpec(
+  { worker, rank }: ResidencySource,
+  spaces: readonly KeySpace[],
+  known: Target | null,
+): WorkerSpec | null {
+  const model = known?.model ?? spaces[0]?.model;
+  if (model === undefined) return null;
+  return {
+    ...{ worker, rank, model, spaces },
+    role: known?.role ?? "both",
+    url: known?.url ?? null,
+    totalBlocks: known?.totalBlocks ?? null,
+    batchTokensMax: known?.batchTokensMax ?? null,
+  };
+}
+
+/**
+ * Merges the announced key spaces with those in the configuration that the source never announced.
+ */
+function spacesWith(
+  known: readonly KeySpace[],
+  saidBefore: readonly KeySpace[],
+  said: readonly KeySpace[],
+): readonly KeySpace[] {
+  const others = known.filter((space) => !includes(saidBefore, space) && !includes(said, space));
+  return [...others, ...said];
+}
+
+function sameSpaces(a: readonly KeySpace[], b: readonly KeySpace[]): boolean {
+  return a.length === b.length && b.every((space) => includes(a, space));
+}
+
+function includes(spaces: readonly KeySpace[], one: KeySpace): boolean {
+  const name = keySpaceName(one);
+  return spaces.some((space) => keySpaceName(space) === name);
+}
+
+function keySpaceName(space: KeySpace): string {
+  const key = space.kind === "blocks" ? space.namespaceKey.toHex() : "";
+  const chain = space.kind === "blocks" ? (space.chain ?? "") : "";
+  return `${space.kind} ${space.blockTokens} ${key} ${space.model} ${chain}`;
+}
+
+/** Maximum sources buffered. Beyond it, the one buffered longest is dropped. */
+const SOURCES_MAX = 256;
+const HASHES_MAX = 2 ** 20;
+
+/**
+ * Buffers batches of sources without a heartbeat so far: a stream replays stored events before the
+ * first heartbeat. When full, the oldest batches are dropped and requested later.
+ */
+class EarlyBatches {
+  readonly #sources = new Map<string, ResidencyBatch[]>();
+  #hashes = 0;
+
+  get hashes(): number {
+    return this.#hashes;
+  }
+
+  add(name: string, batch: ResidencyBatch): void {
+    const batches = this.#sources.get(name) ?? [];
+    this.#sources.set(name, batches);
+    batches.push(batch);
+    this.#hashes += hashesIn(batch);
+    if (this.#sources.size > SOURCES_MAX) this.take(this.#sources.keys().next().value!);
+    while (this.#hashes > HASHES_MAX) {
+      const [oldest, waiting] = this.#sources.entries().next().value!;
+      this.#hashes -= hashesIn(waiting.shift()!);
+      if (waiting.length === 0) this.#sources.delete(oldest);
+    }
+  }
+
+  /** Removes and returns the batches of one source, in order of arrival. */
+  take(name: string): readonly ResidencyBatch[] {
+    const batches = this.#sources.get(name) ?? [];
+    this.#sources.delete(name);
+    for (const batch of batches) this.#hashes -= hashesIn(batch);
+    return batches;
+  }
+}

@@ -1,1 +1,0 @@
-export { type ActiveLoadOptions, createActiveLoad } from "./active-load.ts";

@@ -1,0 +1,217 @@
+import type { Bus, BusMessage, Subscription } from "../bus/index.ts";
+import { type Clock, isWorkerId, type Json, parseJson, type WorkerId } from "../core/index.ts";
+import { RESIDENCY_TIERS } from "../observability/activity/index.ts";
+import type { ActiveLoad } from "./active-load.ts";
+import type { BlockHolder, PrefixIndex } from "./prefix-index.ts";
+import type { Target, TargetId, WorkerTable } from "./workers.ts";
+
+/** NATS subject of block lookups by hosts. docs/peers.md specifies the format. */
+export const LOCATE_SUBJECT = "kv-locate";
+/** Maximum workers returned per block. */
+const WORKERS_MAX = 16;
+/** Maximum holders considered per block before ranking. */
+const HOLDERS_MAX = 64;
+
+interface LocateOptions {
+  /** Owned by the caller. */
+  readonly bus: Bus;
+  readonly clock: Clock;
+  readonly cluster: string;
+  readonly index: PrefixIndex;
+  readonly table: WorkerTable;
+  readonly load: Pick<ActiveLoad, "of">;
+  /**
+   * Maximum queries answered per second. Excess queries get no reply, and the client continues
+   * without one.
+   */
+  readonly questionsPerSecond?: number;
+}
+
+export interface LocateStats {
+  readonly answered: number;
+  /** Malformed queries, and queries of another cluster. */
+  readonly refused: number;
+  readonly dropped: number;
+  /** Keys for which at least one worker was returned. */
+  readonly found: number;
+  readonly keys: number;
+}
+
+/** Sort keys; lower is better. */
+interface Ranked {
+  readonly worker: WorkerId;
+  readonly isDoubtful: boolean;
+  readonly isOnDisk: boolean;
+  readonly busy: number;
+}
+
+const QUESTIONS_PER_SECOND = 2_000;
+const SECOND_MS = 1_000;
+const IN_RAM = 1 << RESIDENCY_TIERS.indexOf("host");
+const BELOW_GPU = IN_RAM | (1 << RESIDENCY_TIERS.indexOf("disk"));
+
+/**
+ * Answers `kv-locate` from the index: for each block, the workers that can serve it, ordered by RAM
+ * before SSD, live and known workers first, then by load. The requesting worker is excluded, and so
+ * are blocks held only on a GPU. In a cluster of several routers, one router answers each query.
+ */
+export class LocateService implements Disposable {
+  readonly #options: LocateOptions;
+  readonly #subscription: Subscription;
+  readonly #timer: Disposable;
+  #left: number;
+  #answered = 0;
+  #refused = 0;
+  #dropped = 0;
+  #found = 0;
+  #keys = 0;
+
+  constructor(options: LocateOptions) {
+    const { bus, clock, cluster, questionsPerSecond = QUESTIONS_PER_SECOND } = options;
+    this.#options = options;
+    this.#left = questionsPerSecond;
+    this.#timer = clock.every(SECOND_MS, () => {
+      this.#left = questionsPerSecond;
+    });
+    const take = (message: BusMessage) => this.#take(message);
+    this.#subscription = bus.subscribe(LOCATE_SUBJECT, take, `routers-${cluster}`);
+  }
+
+  stats(): LocateStats {
+    return {
+      answered: this.#answered,
+      refused: this.#refused,
+      dropped: this.#dropped,
+      found: this.#found,
+      keys: this.#keys,
+    };
+  }
+
+  [Symbol.dispose](): void {
+    this.#timer[Symbol.dispose]();
+    this.#subscription.unsubscribe();
+  }
+
+  #take({ data, reply }: BusMessage): void {
+    if (reply === null) return;
+    if (this.#left === 0) {
+      this.#dropped++;
+      return;
+    }
+    this.#left--;
+    const question = readQuestion(data);
+    if (question === null || question.cluster !== this.#options.cluster) {
+      this.#refused++;
+      return;
+    }
+    this.#answered++;
+    this.#options.bus.publish(reply, Buffer.from(JSON.stringify(this.#answer(question))));
+  }
+
+  #answer({ hashes, asker, namespace }: LocateQuestion): object {
+    const places = new Map<WorkerId, number>();
+    const lenders = new Map<TargetId, Omit<Ranked, "isOnDisk"> | null>();
+    const lenderOf = (id: TargetId) => {
+      let lender = lenders.get(id);
+      if (lender === undefined) {
+        lender = this.#lender(id, asker, namespace);
+        lenders.set(id, lender);
+      }
+      return lender;
+    };
+    const blocks = this.#options.index.holders(hashes, HOLDERS_MAX).map((holders) => {
+      const workers = best(holders, lenderOf);
+      if (workers.length > 0) this.#found++;
+      return workers.map((worker) => {
+        const at = places.get(worker) ?? places.size;
+        places.set(worker, at);
+        return at;
+      });
+    });
+    this.#keys += hashes.length;
+    return { workers: [...places.keys()], blocks };
+  }
+
+  /** Returns null if the worker serves no blocks of that namespace. */
+  #lender(id: TargetId, asker: WorkerId, namespace: string): Omit<Ranked, "isOnDisk"> | null {
+    const { table, load } = this.#options;
+    const target = table.get(id);
+    if (target === null || target.worker === asker || !hasNamespace(target, namespace)) return null;
+    const isDoubtful = target.state === "stale" || !target.isKnown;
+    return { worker: target.worker, isDoubtful, busy: load.of(id).activeBlocks };
+  }
+}
+
+function best(
+  holders: readonly BlockHolder[],
+  lenderOf: (id: TargetId) => Omit<Ranked, "isOnDisk"> | null,
+): WorkerId[] {
+  const ranked: Ranked[] = [];
+  for (const { target, tiers } of holders) {
+    const lender = (tiers & BELOW_GPU) === 0 ? null : lenderOf(target);
+    if (lender !== null) ranked.push({ ...lender, isOnDisk: (tiers & IN_RAM) === 0 });
+  }
+  ranked.sort(
+    (a, b) =>
+      Number(a.isDoubtful) - Number(b.isDoubtful) ||
+      Number(a.isOnDisk) - Number(b.isOnDisk) ||
+      a.busy - b.busy,
+  );
+  return [...new Set(ranked.map(({ worker }) => worker))].slice(0, WORKERS_MAX);
+}
+
+function hasNamespace({ spaces }: Target, namespace: string): boolean {
+  return spaces.some(
+    (space) => space.kind === "blocks" && space.namespaceKey.toHex() === namespace,
+  );
+}
+
+/** A host's query: which workers hold these blocks of one namespace? */
+interface LocateQuestion {
+  readonly cluster: string;
+  readonly asker: WorkerId;
+  /** Hexadecimal. */
+  readonly namespace: string;
+  /** The first eight bytes of each `BlockKey`, little-endian. */
+  readonly hashes: BigUint64Array;
+}
+
+/** Maximum keys per query. */
+export const LOCATE_KEYS_MAX = 1_024;
+const QUESTION_BYTES_MAX = 128 * 1024;
+const DEPTH_MAX = 4;
+const KEY = /^[0-9a-f]{64}$/;
+
+/** Parses an untrusted query. Returns null if it is malformed or of another version. */
+export function readQuestion(data: Uint8Array): LocateQuestion | null {
+  if (data.length > QUESTION_BYTES_MAX) return null;
+  const fields = objectIn(data);
+  if (fields === null || fields.version !== 1) return null;
+  const { cluster, worker_id: asker, namespace, keys } = fields;
+  const isSound =
+    typeof cluster === "string" &&
+    typeof asker === "string" &&
+    isWorkerId(asker) &&
+    typeof namespace === "string" &&
+    KEY.test(namespace) &&
+    Array.isArray(keys) &&
+    keys.length <= LOCATE_KEYS_MAX;
+  if (!isSound) return null;
+  const hashes = new BigUint64Array(keys.length);
+  const bytes = new Uint8Array(hashes.buffer);
+  for (const [at, key] of keys.entries()) {
+    if (typeof key !== "string" || !KEY.test(key)) return null;
+    bytes.subarray(at * 8, at * 8 + 8).setFromHex(key.slice(0, 16));
+  }
+  return { cluster, asker, namespace, hashes };
+}
+
+function objectIn(data: Uint8Array): { readonly [name: string]: Json | undefined } | null {
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(data);
+    const json = parseJson(text, DEPTH_MAX);
+    return typeof json === "object" && json !== null && !Array.isArray(json) ? json : null;
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,227 @@
+import type { WorkerId } from "../../core/index.ts";
+import type { PolicyAction } from "../route.ts";
+import type { PolicyMode } from "./settings.ts";
+
+export const POLICY_NAMES = [
+  "cold_worker",
+  "idle_session",
+  "cache_control",
+  "reasoning",
+  "context_rewrite",
+] as const;
+export type PolicyName = (typeof POLICY_NAMES)[number];
+
+/** Outcome of an order. `dry_run`: the command was not sent. */
+export type DeskOutcome = CommandOutcome | { readonly kind: "dry_run" };
+
+interface Order {
+  /** The request that caused it. Null: a timer. */
+  readonly requestId: string | null;
+  readonly worker: WorkerId;
+  readonly command: PolicyCommand;
+  /** Called once with the outcome. */
+  readonly settled?: (outcome: DeskOutcome) => void;
+}
+
+/** Counters of one policy since start. */
+export interface PolicyCounts {
+  readonly policy: PolicyName;
+  readonly mode: PolicyMode;
+  /** Includes dry runs. */
+  readonly commands: number;
+  readonly receipts: number;
+  readonly refused: number;
+  readonly noAnswer: number;
+  readonly inFlight: number;
+  /** Blocks of all receipts, by outcome. */
+  readonly blocks: Readonly<Record<string, number>>;
+  readonly bytes: number;
+  /** Cases in which the policy did nothing, by reason. */
+  readonly declined: Readonly<Record<string, number>>;
+}
+
+interface DeskOptions {
+  readonly policy: PolicyName;
+  readonly mode: PolicyMode;
+  readonly inFlightMax: number;
+  readonly commander: Commander;
+  /** Appends an action to the explanation of a request. */
+  readonly note: (requestId: string, action: PolicyAction) => void;
+}
+
+interface WritableAction extends PolicyAction {
+  outcome: string | null;
+}
+
+/**
+ * Queue of one policy's commands: applies its mode and the limit in flight, and records counters
+ * and explanations.
+ */
+export class Desk {
+  readonly policy: PolicyName;
+  readonly #options: DeskOptions;
+  #mode: PolicyMode;
+  readonly #blocks = new Map<string, number>();
+  readonly #declined = new Map<string, number>();
+  readonly #counts = { commands: 0, receipts: 0, refused: 0, noAnswer: 0, inFlight: 0, bytes: 0 };
+
+  constructor(options: DeskOptions) {
+    this.policy = options.policy;
+    this.#options = options;
+    this.#mode = options.mode;
+  }
+
+  /** `mode` must not be `off`: a policy that is off has no queue. */
+  setMode(mode: PolicyMode): void {
+    this.#mode = mode;
+  }
+
+  get counts(): PolicyCounts {
+    return {
+      policy: this.policy,
+      mode: this.#mode,
+      ...this.#counts,
+      blocks: Object.fromEntries(this.#blocks),
+      declined: Object.fromEntries(this.#declined),
+    };
+  }
+
+  /** False if the limit of commands in flight is reached. */
+  get hasRoom(): boolean {
+    return this.#counts.inFlight < this.#options.inFlightMax;
+  }
+
+  /** Counts a case in which the policy does nothing. `reason` is one of a small fixed set. */
+  decline(reason: string): void {
+    this.#declined.set(reason, (this.#declined.get(reason) ?? 0) + 1);
+  }
+
+  /** Like `decline`, and also recorded in the explanation of the request. */
+  declineFor(order: Pick<Order, "requestId" | "worker" | "command">, reason: string): void {
+    this.decline(reason);
+    this.#note(order, `declined: ${reason}`);
+  }
+
+  /** Returns false, without effect, if the limit of commands in flight is reached. */
+  send(order: Order): boolean {
+    if (!this.hasRoom) {
+      this.declineFor(order, "in_flight");
+      return false;
+    }
+    this.#counts.commands++;
+    if (this.#mode !== "on") {
+      this.#note(order, "dry run");
+      order.settled?.({ kind: "dry_run" });
+      return true;
+    }
+    const action = this.#note(order, null);
+    this.#counts.inFlight++;
+    this.#options.commander.send(order.worker, order.command).then((outcome) => {
+      this.#counts.inFlight--;
+      this.#count(outcome);
+      action.outcome = wordsOf(outcome);
+      order.settled?.(outcome);
+    });
+    return true;
+  }
+
+  #note(order: Pick<Order, "requestId" | "worker" | "command">, outcome: string | null) {
+    const action: WritableAction = {
+      policy: this.policy,
+      command: order.command.type,
+      worker: order.worker,
+      isDryRun: this.#mode !== "on",
+      outcome,
+    };
+    if (order.requestId !== null) this.#options.note(order.requestId, action);
+    return action;
+  }
+
+  #count(outcome: CommandOutcome): void {
+    if (outcome.kind === "refused") this.#counts.refused++;
+    if (outcome.kind === "no_answer") this.#counts.noAnswer++;
+    if (outcome.kind !== "receipt") return;
+    this.#counts.receipts++;
+    this.#counts.bytes += outcome.bytes;
+    for (const [name, count] of Object.entries(outcome.counts)) {
+      this.#blocks.set(name, (this.#blocks.get(name) ?? 0) + count);
+    }
+  }
+}
+
+function wordsOf(outcome: CommandOutcome): string {
+  if (outcome.kind === "no_answer") return "no answer";
+  if (outcome.kind === "refused") return `refused: ${outcome.why}`;
+  const some = Object.entries(outcome.counts).filter(([, count]) => count > 0);
+  return some.length === 0 ? "done" : some.map(([name, count]) => `${count} ${name}`).join(", ");
+}
+
+/** True if all blocks of the command are absent. */
+export function isAllMissing(outcome: DeskOutcome): boolean {
+  if (outcome.kind !== "receipt") return false;
+  const { missing = 0, ...others } = outcome.counts;
+  return missing > 0 && Object.values(others).every((count) => count === 0);
+}
+
+/** True if the agent acted on at least one block, or would have in a dry run. */
+export function isSomeDone(outcome: DeskOutcome): boolean {
+  if (outcome.kind === "dry_run") return true;
+  if (outcome.kind !== "receipt") return false;
+  const { done = 0, already = 0, deferred = 0 } = outcome.counts;
+  return done + already + deferred > 0;
+}
+
+/** A lifecycle command in its JSON form (docs/commands.md), without the envelope. */
+export type PolicyCommand = {
+  readonly type: "Warm" | "Prune" | "Cache" | "Think" | "Pause" | "RenewLease" | "RevokeLease";
+} & Readonly<Record<string, unknown>>;
+
+/**
+ * Outcome of a command. `receipt`: blocks by outcome, bytes moved or freed, and the granted TTL if
+ * one was requested. `refused`: rejected by the agent, or by the router before sending.
+ * `no_answer`: the agent may or may not have executed it.
+ */
+export type CommandOutcome =
+  | {
+      readonly kind: "receipt";
+      readonly counts: Readonly<Record<string, number>>;
+      readonly bytes: number;
+      readonly ttlSeconds: number | null;
+    }
+  | { readonly kind: "refused"; readonly why: string }
+  | { readonly kind: "no_answer" };
+
+/** Sends commands to agents and waits for their receipts. Never rejects. */
+export interface Commander {
+  send(worker: WorkerId, command: PolicyCommand): Promise<CommandOutcome>;
+}
+
+/** Bounded queue of delayed actions, ordered by time. */
+export class Later {
+  readonly #max: number;
+  readonly #tasks: { readonly dueMs: number; readonly run: () => void }[] = [];
+
+  constructor(max: number) {
+    this.#max = max;
+  }
+
+  get size(): number {
+    return this.#tasks.length;
+  }
+
+  /** Returns false if the queue is full. */
+  add(dueMs: number, run: () => void): boolean {
+    if (this.#tasks.length >= this.#max) return false;
+    let at = this.#tasks.length;
+    while (at > 0 && this.#tasks[at - 1]!.dueMs > dueMs) at--;
+    this.#tasks.splice(at, 0, { dueMs, run });
+    return true;
+  }
+
+  /** Runs all actions due by `nowMs`. Actions added meanwhile wait for the next call. */
+  run(nowMs: number): void {
+    let due = 0;
+    while (due < this.#tasks.length && this.#tasks[due]!.dueMs <= nowMs) due++;
+    for (const { run } of this.#tasks.splice(0, due)) run();
+  }
+}

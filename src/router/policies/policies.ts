@@ -1,0 +1,336 @@
+import type { Clock, WorkerId } from "../../core/index.ts";
+import type { RouteDecision, RouteRequest, Router, RouterObserver } from "../route.ts";
+import type { Target, TargetId, WorkerNews, WorkerTable } from "../workers.ts";
+import { CacheControl } from "./cache-control.ts";
+import { ColdWorker } from "./cold-worker.ts";
+import {
+  type Commander,
+  Desk,
+  POLICY_NAMES,
+  type PolicyCounts,
+  type PolicyName,
+} from "./command-queue.ts";
+import { ContextRewrite } from "./context-rewrite.ts";
+import { IdleSession } from "./idle-session.ts";
+import type { BlockNamer, PromptChain } from "./prompt-chain.ts";
+import { Reasoning } from "./reasoning.ts";
+import { type Noted, type Session, SessionBook } from "./session-table.ts";
+import type { PolicyMode, PolicySettings, ReasoningTokens } from "./settings.ts";
+
+/** Maximum models with reasoning boundaries reported by a proxy. */
+const MODELS_MAX = 256;
+
+export interface PoliciesOptions {
+  readonly clock: Clock;
+  readonly settings: PolicySettings;
+  readonly commander: Commander;
+  readonly namer: BlockNamer;
+  readonly router: Pick<Router, "listen" | "noteAction">;
+  readonly table: Pick<WorkerTable, "listen" | "targets">;
+}
+
+/** Cache policies of a router. They keep no state across restarts; their pins and leases expire. */
+export interface Policies extends Disposable {
+  readonly marks: PolicyMarks;
+  /** One entry per policy that is not off. */
+  readonly counts: readonly PolicyCounts[];
+  /** Sizes of the policies' tables. */
+  readonly sessions: number;
+  readonly liveRequests: number;
+  /** Reports that a worker emptied its RAM. Joins and restarts are detected automatically. */
+  workerCold(target: Target): void;
+  /** Switching a policy off drops its state; switching it on starts without state. */
+  setMode(policy: PolicyName, mode: PolicyMode): void;
+}
+
+/** An active request and its session. */
+interface Live {
+  readonly prompt: RoutedPrompt;
+  readonly session: Session;
+}
+
+/** While all policies are off, no observer is installed and no state is kept. */
+export function createPolicies(options: PoliciesOptions): Policies {
+  return new OwnPolicies(options);
+}
+
+class OwnPolicies implements Policies {
+  readonly marks: PolicyMarks;
+  readonly #options: PoliciesOptions;
+  readonly #policies = new Map<PolicyName, Policy>();
+  readonly #live = new Map<string, Live>();
+  readonly #reasoning: Map<string, ReasoningTokens>;
+  /** Last reported state of each target. Bounded by the worker table. */
+  readonly #seen = new Map<TargetId, { readonly hasNames: boolean; readonly isKnown: boolean }>();
+  #book: SessionBook;
+  #listening: readonly Disposable[] = [];
+  #heardMs = 0;
+  #lastMs: number;
+
+  constructor(options: PoliciesOptions) {
+    const { clock, settings } = options;
+    this.#options = options;
+    this.#lastMs = clock.monotonicMs();
+    this.#book = this.#newBook();
+    this.#reasoning = new Map(Object.entries(settings.reasoning.models));
+    this.marks = this.#createMarks();
+    for (const policy of POLICY_NAMES) this.setMode(policy, settingsOf(policy, settings).mode);
+  }
+
+  get counts(): readonly PolicyCounts[] {
+    return [...this.#policies.values()].map(({ desk }) => desk.counts);
+  }
+
+  get sessions(): number {
+    return this.#book.sessions;
+  }
+
+  get liveRequests(): number {
+    return this.#live.size;
+  }
+
+  setMode(policy: PolicyName, mode: PolicyMode): void {
+    const known = this.#policies.get(policy);
+    if (mode === "off") this.#policies.delete(policy);
+    else if (known !== undefined) known.desk.setMode(mode);
+    else this.#policies.set(policy, this.#create(policy, mode));
+    if (this.#policies.size === 0) this.#stop();
+    else if (this.#listening.length === 0) this.#start();
+  }
+
+  workerCold(target: Target): void {
+    this.#each((policy, at) => policy.workerCold?.(target, at));
+  }
+
+  [Symbol.dispose](): void {
+    this.#stop();
+    this.#policies.clear();
+  }
+
+  #create(name: PolicyName, mode: PolicyMode): Policy {
+    const { commander, router, settings, namer } = this.#options;
+    const note: ConstructorParameters<typeof Desk>[0]["note"] = (requestId, action) => {
+      router.noteAction(requestId, action);
+    };
+    const { inFlightMax } = settingsOf(name, settings);
+    const desk = new Desk({ policy: name, mode, inFlightMax, commander, note });
+    switch (name) {
+      case "cold_worker":
+        return new ColdWorker(desk, settings.coldWorker, namer, this.#book);
+      case "idle_session":
+        return new IdleSession(desk, settings.idleSession, this.#book);
+      case "cache_control":
+        return new CacheControl(desk, settings.cacheControl);
+      case "reasoning":
+        return new Reasoning(desk, settings.reasoning, namer, this.#reasoning);
+      case "context_rewrite":
+        return new ContextRewrite(desk, settings.contextRewrite, this.#book);
+      default:
+        return name satisfies never;
+    }
+  }
+
+  #start(): void {
+    const { clock, router, table, settings, namer } = this.#options;
+    for (const target of table.targets) {
+      const hasNames = namer.group(target) !== null;
+      this.#seen.set(target.id, { hasNames, isKnown: target.isKnown });
+    }
+    this.#listening = [
+      router.listen(this.#observer()),
+      table.listen((news) => this.#onNews(news)),
+      clock.every(settings.tickMs, () => this.#tick()),
+    ];
+  }
+
+  #stop(): void {
+    for (const listening of this.#listening) listening[Symbol.dispose]();
+    this.#listening = [];
+    this.#live.clear();
+    this.#seen.clear();
+    this.#book = this.#newBook();
+  }
+
+  #newBook(): SessionBook {
+    return new SessionBook(this.#options.settings.book, (session) => {
+      for (const policy of this.#policies.values()) policy.sessionDropped?.(session);
+    });
+  }
+
+  #each(tell: (policy: Policy, at: Moment) => void): void {
+    const at = this.#now();
+    for (const policy of this.#policies.values()) tell(policy, at);
+  }
+
+  #observer(): RouterObserver {
+    return {
+      routed: (request, decision) => this.#routed(request, decision),
+      prefillComplete: (requestId) => {
+        const live = this.#live.get(requestId);
+        if (live !== undefined)
+          this.#each((policy, at) => policy.prefillComplete?.(live.prompt, at));
+      },
+      freed: (requestId) => this.#freed(requestId),
+    };
+  }
+
+  #routed(request: RouteRequest, { target, prefill }: RouteDecision): void {
+    const { requestId } = request;
+    const { namer, settings } = this.#options;
+    if (requestId === undefined || this.#live.size >= settings.requestsMax) return;
+    // The prefill worker computes and keeps the prompt's blocks.
+    const holder = prefill ?? target;
+    const chain = namer.chain(holder, request);
+    const { blocksMax, linesMax } = settings.book;
+    if (chain === null || chain.blocks === 0 || chain.blocks > blocksMax / linesMax) return;
+    this.#freed(requestId);
+    const at = this.#now();
+    const noted = this.#book.note(request, holder, chain, at.heardMs);
+    const prompt = { requestId, request, target: holder, chain };
+    noted.session.live++;
+    this.#live.set(requestId, { prompt, session: noted.session });
+    for (const policy of this.#policies.values()) policy.routed?.(prompt, noted, at);
+  }
+
+  #freed(requestId: string): void {
+    const live = this.#live.get(requestId);
+    if (live === undefined) return;
+    this.#live.delete(requestId);
+    live.session.live--;
+    this.#each((policy, at) => {
+      live.session.heardMs = at.heardMs;
+      policy.freed?.(live.prompt, at);
+    });
+  }
+
+  #onNews(news: WorkerNews): void {
+    const { target, kind } = news;
+    const before = this.#seen.get(target.id);
+    if (kind === "left") {
+      this.#seen.delete(target.id);
+      this.#each((policy, at) => policy.workerLeft?.(target.worker, at));
+      return;
+    }
+    const hasNames = this.#options.namer.group(target) !== null;
+    this.#seen.set(target.id, { hasNames, isKnown: target.isKnown });
+    // A worker that becomes known again: its agent restarted, or events were lost.
+    const isBack = before?.isKnown === false && target.isKnown;
+    if (hasNames && (before?.hasNames !== true || isBack)) this.workerCold(target);
+  }
+
+  #tick(): void {
+    this.#book.expire(this.#now().heardMs);
+    this.#each((policy, at) => policy.tick?.(at));
+  }
+
+  /** The pause of a suspended process must not count as idle time of sessions. */
+  #now(): Moment {
+    const { clock, settings } = this.#options;
+    const nowMs = clock.monotonicMs();
+    this.#heardMs += Math.min(Math.max(0, nowMs - this.#lastMs), 2 * settings.tickMs);
+    this.#lastMs = nowMs;
+    return { nowMs, heardMs: this.#heardMs };
+  }
+
+  #createMarks(): PolicyMarks {
+    const of = (
+      requestId: string,
+      tell: (policy: Policy, prompt: RoutedPrompt, at: Moment) => void,
+    ) => {
+      const live = this.#live.get(requestId);
+      if (live !== undefined) this.#each((policy, at) => tell(policy, live.prompt, at));
+    };
+    return {
+      cacheControl: (requestId, owner, marks) =>
+        of(requestId, (policy, prompt) => policy.cacheControl?.(prompt, owner, marks)),
+      answered: (requestId, output) =>
+        of(requestId, (policy, prompt, at) => policy.answered?.(prompt, output, at)),
+      rewritten: (requestId) =>
+        of(requestId, (policy, prompt, at) => policy.rewritten?.(prompt, at)),
+      returning: (sessionId) => this.#each((policy, at) => policy.returning?.(sessionId, at)),
+      sessionEnded: (sessionId) => {
+        this.#each((policy, at) => policy.sessionEnded?.(sessionId, at));
+        this.#book.drop(sessionId);
+      },
+      reasoningTokens: (model, tokens) => {
+        if (this.#options.settings.reasoning.models[model] !== undefined) return;
+        if (this.#reasoning.size < MODELS_MAX) this.#reasoning.set(model, tokens);
+      },
+    };
+  }
+}
+
+function settingsOf(policy: PolicyName, settings: PolicySettings) {
+  const { coldWorker, idleSession, cacheControl, reasoning, contextRewrite } = settings;
+  const all = {
+    cold_worker: coldWorker,
+    idle_session: idleSession,
+    cache_control: cacheControl,
+    reasoning,
+    context_rewrite: contextRewrite,
+  };
+  return all[policy];
+}
+
+/** A routed request, as seen by policies. */
+export interface RoutedPrompt {
+  readonly requestId: string;
+  readonly request: RouteRequest;
+  readonly target: Target;
+  /** Names of its full blocks. */
+  readonly chain: PromptChain;
+}
+
+/** A `cache_control` mark: keep the first `promptTokens` tokens of the prompt. */
+export interface CacheMark {
+  readonly promptTokens: number;
+  /** Null: the default of the settings. */
+  readonly ttlMs: number | null;
+}
+
+/** One moment on two clocks. */
+export interface Moment {
+  readonly nowMs: number;
+  /** Time during which this process was running. It stops while the process is suspended. */
+  readonly heardMs: number;
+}
+
+/**
+ * One policy. It receives events in order and sends commands through its queue without waiting;
+ * results arrive later in `settled`. A policy has bounded state, must not throw, and drops commands
+ * for which its queue has no room.
+ */
+export interface Policy {
+  readonly desk: Desk;
+  routed?(prompt: RoutedPrompt, noted: Noted, at: Moment): void;
+  prefillComplete?(prompt: RoutedPrompt, at: Moment): void;
+  /** All output tokens. Called before `freed`. */
+  answered?(prompt: RoutedPrompt, output: Uint32Array, at: Moment): void;
+  freed?(prompt: RoutedPrompt, at: Moment): void;
+  cacheControl?(prompt: RoutedPrompt, owner: string, marks: readonly CacheMark[]): void;
+  /** A user is about to continue this session. */
+  returning?(sessionId: string, at: Moment): void;
+  /** The client declares this prompt to be a rewrite of the session's previous one. */
+  rewritten?(prompt: RoutedPrompt, at: Moment): void;
+  sessionEnded?(sessionId: string, at: Moment): void;
+  /** The session was evicted from the session table. */
+  sessionDropped?(session: Session): void;
+  /** The worker joined or lost its RAM contents. */
+  workerCold?(target: Target, at: Moment): void;
+  workerLeft?(worker: WorkerId, at: Moment): void;
+  tick?(at: Moment): void;
+}
+
+/** Events that only the proxy or an HTTP client can observe. */
+export interface PolicyMarks {
+  /** Call after the request was routed. `owner`: the tenant that is charged. */
+  cacheControl(requestId: string, owner: string, marks: readonly CacheMark[]): void;
+  /** Call at the end of the answer, before `free`. */
+  answered(requestId: string, outputTokens: Uint32Array): void;
+  /** Call after the request was routed. */
+  rewritten(requestId: string): void;
+  returning(sessionId: string): void;
+  sessionEnded(sessionId: string): void;
+  /** Token ids from a model's chat template or tokenizer. The configuration takes precedence. */
+  reasoningTokens(model: string, tokens: ReasoningTokens): void;
+}

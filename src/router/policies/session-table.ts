@@ -1,0 +1,332 @@
+import type { WorkerId } from "../../core/index.ts";
+import type { RouteRequest } from "../route.ts";
+import type { Target } from "../workers.ts";
+import { BlockUses, type PromptChain } from "./prompt-chain.ts";
+import type { SessionBookSettings } from "./settings.ts";
+
+/** One branch of a session: the prompts of an agent or of one of its sub-agents. */
+export interface Line {
+  chain: PromptChain;
+  target: Target;
+  usedMs: number;
+}
+
+export interface Session {
+  /** Null: the request has no session id. */
+  readonly id: string | null;
+  readonly lines: Line[];
+  /** Requests in progress. */
+  live: number;
+  /** Time of the last activity, on the clock of `Moment.heardMs`. */
+  heardMs: number;
+}
+
+/** Result of recording a request. */
+export interface Noted {
+  readonly session: Session;
+  readonly line: Line;
+  /** The branch's previous prompt. Null: the branch is new. */
+  readonly before: PromptChain | null;
+  /**
+   * The branch that the request diverged from, if it has blocks that the request does not share.
+   */
+  readonly left: Line | null;
+  /** Leading blocks that a branch of the session already had. */
+  readonly kept: number;
+}
+
+/**
+ * Latest prompts of active sessions, the workers that served them, and which blocks sessions share.
+ * At its limits, the longest idle sessions are evicted.
+ */
+export class SessionBook {
+  readonly #settings: SessionBookSettings;
+  readonly #sessions = new Map<string, Session>();
+  /** Requests without a session id, each kept as a session with one prompt. */
+  readonly #anonymous = new Map<string, Session>();
+  readonly #uses = new BlockUses();
+  readonly #dropped: (session: Session) => void;
+  #blocks = 0;
+  /** Time of the last eviction at a limit. */
+  #crowdedMs = Number.NEGATIVE_INFINITY;
+
+  constructor(settings: SessionBookSettings, dropped: (session: Session) => void) {
+    this.#settings = settings;
+    this.#dropped = dropped;
+  }
+
+  get sessions(): number {
+    return this.#sessions.size;
+  }
+
+  /** Blocks of all branches; shared blocks are counted once per branch. */
+  get blocks(): number {
+    return this.#blocks;
+  }
+
+  get(id: string): Session | null {
+    return this.#sessions.get(id) ?? null;
+  }
+
+  /** Named sessions, longest idle first. */
+  all(): Iterable<Session> {
+    return this.#sessions.values();
+  }
+
+  /** True if no session that may still be active was evicted. */
+  isComplete(heardMs: number): boolean {
+    return heardMs - this.#crowdedMs > this.#settings.sessionMs;
+  }
+
+  note(request: RouteRequest, target: Target, chain: PromptChain, heardMs: number): Noted {
+    const session = this.#open(request, heardMs);
+    const nearest = nearestOf(session, chain);
+    const { line, kept } = nearest;
+    const lost = line === null ? 0 : (line.chain.blocks - kept) * line.chain.blockTokens;
+    const noted =
+      line !== null && lost <= this.#settings.slackTokens
+        ? this.#goOn(session, line, chain, target, kept, heardMs)
+        : this.#fork(session, line, chain, target, kept, heardMs);
+    while (this.#isOver() && this.#forgetOldest(session)) this.#crowdedMs = heardMs;
+    return noted;
+  }
+
+  #open({ sessionId, requestId = "" }: RouteRequest, heardMs: number): Session {
+    const map = sessionId === undefined ? this.#anonymous : this.#sessions;
+    const key = sessionId ?? requestId;
+    const known = map.get(key);
+    const session = known ?? { id: sessionId ?? null, lines: [], live: 0, heardMs };
+    session.heardMs = heardMs;
+    map.delete(key);
+    map.set(key, session);
+    return session;
+  }
+
+  #goOn(
+    session: Session,
+    line: Line,
+    chain: PromptChain,
+    target: Target,
+    kept: number,
+    heardMs: number,
+  ): Noted {
+    const before = line.chain;
+    this.#uses.add(chain, kept, chain.blocks);
+    this.#uses.remove(before, kept, before.blocks);
+    this.#blocks += chain.blocks - before.blocks;
+    line.chain = chain;
+    line.target = target;
+    line.usedMs = heardMs;
+    return { session, line, before, left: null, kept };
+  }
+
+  #fork(
+    session: Session,
+    left: Line | null,
+    chain: PromptChain,
+    target: Target,
+    kept: number,
+    heardMs: number,
+  ): Noted {
+    if (session.lines.length >= this.#settings.linesMax) {
+      const others = session.lines.filter((line) => line !== left);
+      const oldest = others.reduce((a, b) => (b.usedMs < a.usedMs ? b : a), others[0] ?? left!);
+      this.dropLine(session, oldest);
+    }
+    const line = { chain, target, usedMs: heardMs };
+    session.lines.push(line);
+    this.#uses.add(chain, 0, chain.blocks);
+    this.#blocks += chain.blocks;
+    const isKnown = left !== null && session.lines.includes(left);
+    return { session, line, before: null, left: isKnown ? left : null, kept };
+  }
+
+  /** Removes a branch that will not be continued. */
+  dropLine(session: Session, line: Line): void {
+    const at = session.lines.indexOf(line);
+    if (at < 0) return;
+    session.lines.splice(at, 1);
+    this.#uses.remove(line.chain, 0, line.chain.blocks);
+    this.#blocks -= line.chain.blocks;
+  }
+
+  /**
+   * Index of the branch's first block that no other session uses. The blocks after it are unshared
+   * as well.
+   */
+  ownFrom(session: Session, line: Line): number {
+    const { chain } = line;
+    const shared = session.lines.map((other) =>
+      other === line ? chain.blocks : other.chain.common(chain),
+    );
+    let [from, to] = [0, chain.blocks];
+    while (from < to) {
+      const middle = (from + to) >>> 1;
+      const own = shared.filter((common) => common > middle).length;
+      if (this.#uses.of(chain, middle) > own) from = middle + 1;
+      else to = middle;
+    }
+    return from;
+  }
+
+  /**
+   * Index of the chain's first block that no session uses. The blocks after it are unused as well.
+   */
+  firstFree(chain: PromptChain): number {
+    return this.#uses.firstFree(chain);
+  }
+
+  drop(id: string): void {
+    const session = this.#sessions.get(id);
+    if (session !== undefined) this.#forget(this.#sessions, id, session);
+  }
+
+  /** Removes sessions that are idle for too long and have no requests in progress. */
+  expire(heardMs: number): void {
+    this.#expireIn(this.#sessions, heardMs - this.#settings.sessionMs);
+    this.#expireIn(this.#anonymous, heardMs - this.#settings.anonymousMs);
+  }
+
+  #expireIn(map: Map<string, Session>, beforeMs: number): void {
+    for (const [key, session] of map) {
+      if (session.heardMs >= beforeMs) return;
+      if (session.live === 0) this.#forget(map, key, session);
+    }
+  }
+
+  #isOver(): boolean {
+    const { blocksMax, sessionsMax } = this.#settings;
+    return this.#blocks > blocksMax || this.#sessions.size + this.#anonymous.size > sessionsMax;
+  }
+
+  #forgetOldest(but: Session): boolean {
+    const [named] = this.#sessions;
+    const [unnamed] = this.#anonymous;
+    const first = (a: typeof named, b: typeof named) =>
+      b === undefined || (a !== undefined && a[1].heardMs <= b[1].heardMs) ? a : b;
+    const oldest = first(unnamed, named);
+    if (oldest === undefined || oldest[1] === but) return false;
+    const map = oldest === named ? this.#sessions : this.#anonymous;
+    this.#forget(map, oldest[0], oldest[1]);
+    return true;
+  }
+
+  #forget(map: Map<string, Session>, key: string, session: Session): void {
+    map.delete(key);
+    for (const line of [...session.lines]) this.dropLine(session, line);
+    if (session.id !== null) this.#dropped(session);
+  }
+}
+
+/** The branch with the longest common prefix; the latest among equals. */
+function nearestOf(session: Session, chain: PromptChain): { line: Line | null; kept: number } {
+  let line: Line | null = null;
+  let kept = 0;
+  for (const other of session.lines) {
+    const common = other.chain.common(chain);
+    const isBetter = common > kept || (common === kept && other.usedMs >= (line?.usedMs ?? 0));
+    if (common === 0 || !isBetter) continue;
+    line = other;
+    kept = common;
+  }
+  return { line, kept };
+}
+
+interface PrefixBlock {
+  readonly key: number;
+  /** Index of the block in its prompts. */
+  readonly block: number;
+  /** Prompts that began with it, one per conversation. Halved over time. */
+  readonly uses: number;
+  readonly names: readonly string[];
+  /** The worker that served it last. */
+  readonly worker: WorkerId;
+}
+
+type Entry = { -readonly [Member in keyof PrefixBlock]: PrefixBlock[Member] };
+
+/** Blocks recorded for an unknown chain. Doubles at each further use. */
+const GROWTH_BLOCKS = 64;
+const GENERATION_MS = 600_000;
+const LIST_MS = 2_000;
+
+/**
+ * Common prompt prefixes. A chain is extended only if it was seen before, so the unique end of a
+ * prompt costs only its first blocks. Uses decay by generations: when a generation is full or old
+ * it is replaced, and an entry that is used again moves to the new one with half of its uses.
+ */
+export class RecentPrefixes {
+  readonly #blocksMax: number;
+  #current = new Map<number, Entry>();
+  #previous = new Map<number, Entry>();
+  #bornMs = 0;
+  #listedMs = Number.NEGATIVE_INFINITY;
+  #list: readonly PrefixBlock[] = [];
+
+  /** `blocksMax`: entries in both generations. */
+  constructor(blocksMax: number) {
+    this.#blocksMax = blocksMax;
+  }
+
+  get size(): number {
+    return this.#current.size + this.#previous.size;
+  }
+
+  /**
+   * Records a prompt served by `worker`. Its first `kept` blocks were counted with an earlier
+   * prompt of the conversation.
+   */
+  note(chain: PromptChain, kept: number, worker: WorkerId, nowMs: number): void {
+    this.#turn(nowMs);
+    let block = 0;
+    let last: Entry | null = null;
+    for (; block < chain.blocks; block++) {
+      const entry = this.#get(keyOf(chain, block));
+      if (entry === null) break;
+      if (block >= kept) entry.uses++;
+      entry.worker = worker;
+      last = entry;
+    }
+    if (block < kept || (last !== null && last.uses < 2)) return;
+    const end = Math.min(chain.blocks, block * 2 + GROWTH_BLOCKS);
+    for (; block < end && this.#current.size < this.#blocksMax / 2; block++) {
+      const key = keyOf(chain, block);
+      this.#current.set(key, { key, block, uses: 1, names: chain.names(block, block + 1), worker });
+    }
+  }
+
+  /** Blocks with at least `usesMin` uses, most used first, parents before children. */
+  best(usesMin: number, nowMs: number): readonly PrefixBlock[] {
+    if (nowMs - this.#listedMs < LIST_MS) return this.#list;
+    const found: Entry[] = [];
+    for (const entry of this.#current.values()) if (entry.uses >= usesMin) found.push(entry);
+    for (const entry of this.#previous.values()) if (entry.uses >= usesMin) found.push(entry);
+    this.#list = found.sort((a, b) => b.uses - a.uses || a.block - b.block);
+    this.#listedMs = nowMs;
+    return this.#list;
+  }
+
+  #get(key: number): Entry | null {
+    const entry = this.#current.get(key);
+    if (entry !== undefined) return entry;
+    const older = this.#previous.get(key);
+    if (older === undefined || this.#current.size >= this.#blocksMax / 2) return older ?? null;
+    older.uses = Math.max(1, older.uses / 2);
+    this.#previous.delete(key);
+    this.#current.set(key, older);
+    return older;
+  }
+
+  #turn(nowMs: number): void {
+    const isOld = nowMs - this.#bornMs >= GENERATION_MS;
+    if (!isOld && this.#current.size < this.#blocksMax / 2) return;
+    this.#previous = this.#current;
+    this.#current = new Map();
+    this.#bornMs = nowMs;
+  }
+}
+
+/** 53 bits of the block's digest. */
+function keyOf(chain: PromptChain, block: number): number {
+  return chain.lo(block) + (chain.hi(block) & 0x1f_ffff) * 2 ** 32;
+}

@@ -1,1 +1,0 @@
-export { PredictedPrefixes, type PredictedPrefixesOptions } from "./predicted-prefixes.ts";

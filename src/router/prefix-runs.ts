@@ -1,0 +1,236 @@
+/** Consecutive blocks of one prefix that have the same holders. */
+export interface Run<V> {
+  /** Two words per block: the low half of its sequence hash, then the high half. */
+  words: Uint32Array;
+  /** Number of blocks before this run. */
+  readonly depth: number;
+  /** Keyed by holder number. */
+  readonly holders: Map<number, V>;
+}
+
+/** Returns a holder's value for the back part when a run is split in two. */
+type Cut<V> = (value: V, holder: number, front: Run<V>, back: Run<V>) => V;
+
+/** Views the hashes as pairs of 32-bit words, without copying. */
+export function wordsOf(hashes: BigUint64Array): Uint32Array {
+  return new Uint32Array(hashes.buffer, hashes.byteOffset, hashes.length * 2);
+}
+
+/**
+ * Radix structure of prefixes and their holders. Equal sequence hashes imply equal prefixes, so a
+ * run is found by its first hash and compared from there. A prompt of hundreds of blocks costs a
+ * few lookups and one comparison.
+ *
+ * A hash that occurs at two depths violates this rule; it ends the covered prefix and has no other
+ * effect.
+ */
+export class PrefixRuns<V> {
+  readonly #slots: HashSlots<Run<V>>;
+  readonly #cut: Cut<V>;
+  #blocks = 0;
+
+  constructor(seed: number, cut: Cut<V>) {
+    this.#slots = new HashSlots(seed);
+    this.#cut = cut;
+  }
+
+  /** Distinct blocks. */
+  get blocks(): number {
+    return this.#blocks;
+  }
+
+  get runs(): number {
+    return this.#slots.size;
+  }
+
+  /**
+   * Returns runs that match these blocks exactly, splitting and adding runs as needed; fewer if a
+   * hash violates the depth rule. The caller must add a holder to each new run immediately.
+   */
+  cover(words: Uint32Array): Run<V>[] {
+    const runs: Run<V>[] = [];
+    const blocks = words.length / 2;
+    for (let at = 0; at < blocks; ) {
+      const found = this.#slots.get(words[at * 2]!, words[at * 2 + 1]!);
+      if (found === undefined) {
+        runs.push(this.#add(words.slice(at * 2), at));
+        break;
+      }
+      if (found.depth !== at) break;
+      const same = sameBlocks(found.words, words, at);
+      if (same * 2 < found.words.length && this.split(found, same) === null) break;
+      runs.push(found);
+      at += same;
+    }
+    return runs;
+  }
+
+  /**
+   * Returns the runs that `cover` returned for these blocks, or the parts they were split into
+   * since.
+   */
+  covered(words: Uint32Array): Run<V>[] {
+    const runs: Run<V>[] = [];
+    for (let at = 0; at * 2 < words.length; ) {
+      const run = this.#slots.get(words[at * 2]!, words[at * 2 + 1]!);
+      if (run === undefined || run.depth !== at) break;
+      runs.push(run);
+      at += run.words.length / 2;
+    }
+    return runs;
+  }
+
+  /**
+   * Adds, per holder number, its count of leading blocks to `counts`. The caller clears `counts`
+   * first.
+   */
+  leading(words: Uint32Array, counts: Uint32Array): void {
+    const blocks = words.length / 2;
+    for (let at = 0; at < blocks; ) {
+      const run = this.#slots.get(words[at * 2]!, words[at * 2 + 1]!);
+      if (run === undefined || run.depth !== at) return;
+      const same = sameBlocks(run.words, words, at);
+      const [from, to] = [at, at + same];
+      run.holders.forEach((_value, holder) => {
+        if (counts[holder] === from) counts[holder] = to;
+      });
+      if (same * 2 < run.words.length) return;
+      at = to;
+    }
+  }
+
+  /**
+   * Splits a run after `blocks` of its blocks (0 < blocks < length). Returns the back part, or null
+   * if its first hash already starts another run.
+   */
+  split(run: Run<V>, blocks: number): Run<V> | null {
+    const words = run.words.slice(blocks * 2);
+    const [low, high] = [words[0]!, words[1]!];
+    if (this.#slots.get(low, high) !== undefined) return null;
+    run.words = run.words.slice(0, blocks * 2);
+    const back: Run<V> = { words, depth: run.depth + blocks, holders: new Map() };
+    this.#slots.add(low, high, back);
+    run.holders.forEach((value, holder) => {
+      back.holders.set(holder, this.#cut(value, holder, run, back));
+    });
+    return back;
+  }
+
+  /** Removes a holder from a run, and the run when it has no holder left. */
+  release(run: Run<V>, holder: number): void {
+    run.holders.delete(holder);
+    if (run.holders.size > 0) return;
+    this.#slots.delete(run.words[0]!, run.words[1]!);
+    this.#blocks -= run.words.length / 2;
+  }
+
+  #add(words: Uint32Array, depth: number): Run<V> {
+    const run: Run<V> = { words, depth, holders: new Map() };
+    this.#slots.add(words[0]!, words[1]!, run);
+    this.#blocks += words.length / 2;
+    return run;
+  }
+}
+
+/**
+ * Counts the leading blocks of a run that equal the prompt's blocks from `at` on. The first block
+ * is known to match.
+ */
+function sameBlocks(run: Uint32Array, words: Uint32Array, at: number): number {
+  const from = at * 2;
+  const most = Math.min(run.length, words.length - from);
+  let same = 2;
+  while (same < most && run[same] === words[from + same]) same++;
+  return same >> 1;
+}
+
+/**
+ * Map from 64-bit hashes to values: open addressing with linear probing over two 32-bit columns,
+ * which avoids allocating a bigint per hash. `seed` prevents clients from choosing hashes that
+ * collide.
+ */
+export class HashSlots<T> {
+  readonly #seed: number;
+  #low: Uint32Array;
+  #high: Uint32Array;
+  #values: (T | undefined)[];
+  #mask: number;
+  #size = 0;
+
+  constructor(seed: number) {
+    this.#seed = seed >>> 0;
+    this.#mask = 1_023;
+    this.#low = new Uint32Array(this.#mask + 1);
+    this.#high = new Uint32Array(this.#mask + 1);
+    this.#values = new Array(this.#mask + 1);
+  }
+
+  get size(): number {
+    return this.#size;
+  }
+
+  get(low: number, high: number): T | undefined {
+    const mask = this.#mask;
+    for (let at = this.#home(low, high); ; at = (at + 1) & mask) {
+      const value = this.#values[at];
+      if (value === undefined) return undefined;
+      if (this.#low[at] === low && this.#high[at] === high) return value;
+    }
+  }
+
+  /** The hash must not be in the map. */
+  add(low: number, high: number, value: T): void {
+    if ((this.#size + 1) * 2 > this.#mask) this.#grow();
+    this.#place(low, high, value);
+    this.#size++;
+  }
+
+  delete(low: number, high: number): void {
+    const mask = this.#mask;
+    let hole = this.#home(low, high);
+    while (this.#low[hole] !== low || this.#high[hole] !== high) {
+      if (this.#values[hole] === undefined) return;
+      hole = (hole + 1) & mask;
+    }
+    if (this.#values[hole] === undefined) return;
+    this.#size--;
+    // Move displaced entries back into the hole, so that probing for them does not stop early.
+    for (let at = (hole + 1) & mask; this.#values[at] !== undefined; at = (at + 1) & mask) {
+      const home = this.#home(this.#low[at]!, this.#high[at]!);
+      if (((at - home) & mask) < ((at - hole) & mask)) continue;
+      this.#low[hole] = this.#low[at]!;
+      this.#high[hole] = this.#high[at]!;
+      this.#values[hole] = this.#values[at];
+      hole = at;
+    }
+    this.#values[hole] = undefined;
+  }
+
+  #place(low: number, high: number, value: T): void {
+    let at = this.#home(low, high);
+    while (this.#values[at] !== undefined) at = (at + 1) & this.#mask;
+    this.#low[at] = low;
+    this.#high[at] = high;
+    this.#values[at] = value;
+  }
+
+  #grow(): void {
+    const [low, high, values] = [this.#low, this.#high, this.#values];
+    const slots = (this.#mask + 1) * 2;
+    this.#mask = slots - 1;
+    this.#low = new Uint32Array(slots);
+    this.#high = new Uint32Array(slots);
+    this.#values = new Array(slots);
+    for (let at = 0; at < values.length; at++) {
+      const value = values[at];
+      if (value !== undefined) this.#place(low[at]!, high[at]!, value);
+    }
+  }
+
+  /** Two rounds of multiply and shift (constants of MurmurHash3's 32-bit finaliser). */
+  #home(low: number, high: number): number {
+    let mixed = Math.imul(low ^ this.#seed, 0x85ebca6b);
+    mixed = Math.imul(mixed ^ (mixed >>> 15) ^ high, 0xc2b2ae35);
+    return (mixed ^ (mixed >>> 13)) & this.#mask;
+  }
+}

@@ -1,2 +1,0 @@
-export { HashSlots } from "./hash-slots.ts";
-export { PrefixRuns, type Run, wordsOf } from "./prefix-runs.ts";

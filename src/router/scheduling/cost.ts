@@ -1,0 +1,239 @@
+import type { PrefixMatches } from "../prefix-index.ts";
+import type { CostTerms } from "../route.ts";
+import type { CostSettings } from "../settings.ts";
+
+/**
+ * One candidate: its load, and prompt tokens held per tier (leading tokens on the device, the
+ * following ones on the host, then on disk).
+ */
+export interface CostInput {
+  readonly deviceTokens: number;
+  readonly hostTokens: number;
+  readonly diskTokens: number;
+  readonly prefillTokens: number;
+  readonly activeBlocks: number;
+  readonly additionalBlocks: number;
+  readonly activeRequests: number;
+}
+
+type Filled<T> = { -readonly [Key in keyof T]: T[Key] };
+
+const WORDS = 7;
+
+/**
+ * Inputs of all candidates in columns, 28 bytes each, so that thousands of decisions can be kept.
+ */
+export class CostInputs {
+  readonly count: number;
+  readonly #words: Uint32Array;
+
+  constructor(count: number) {
+    this.count = count;
+    this.#words = new Uint32Array(count * WORDS);
+  }
+
+  set(place: number, input: CostInput): void {
+    const words = this.#words;
+    const from = place * WORDS;
+    words[from] = input.deviceTokens;
+    words[from + 1] = input.hostTokens;
+    words[from + 2] = input.diskTokens;
+    words[from + 3] = input.prefillTokens;
+    words[from + 4] = input.activeBlocks;
+    words[from + 5] = input.additionalBlocks;
+    words[from + 6] = input.activeRequests;
+  }
+
+  /** Writes to `into`, if given, and returns it. */
+  at(place: number, into: Filled<CostInput> = emptyInput()): Filled<CostInput> {
+    const words = this.#words;
+    const from = place * WORDS;
+    into.deviceTokens = words[from]!;
+    into.hostTokens = words[from + 1]!;
+    into.diskTokens = words[from + 2]!;
+    into.prefillTokens = words[from + 3]!;
+    into.activeBlocks = words[from + 4]!;
+    into.additionalBlocks = words[from + 5]!;
+    into.activeRequests = words[from + 6]!;
+    return into;
+  }
+
+  prefillTokensAt(place: number): number {
+    return this.#words[place * WORDS + 3]!;
+  }
+
+  activeRequestsAt(place: number): number {
+    return this.#words[place * WORDS + 6]!;
+  }
+}
+
+export function emptyInput(): Filled<CostInput> {
+  return {
+    deviceTokens: 0,
+    hostTokens: 0,
+    diskTokens: 0,
+    prefillTokens: 0,
+    activeBlocks: 0,
+    additionalBlocks: 0,
+    activeRequests: 0,
+  };
+}
+
+/** Inputs of the cost that are the same for all candidates. */
+export interface CostRules {
+  readonly cost: CostSettings;
+  readonly blockTokens: number;
+  readonly trackActiveBlocks: boolean;
+  readonly trackPrefillTokens: boolean;
+  readonly promptTokens: number;
+  /** Minimum of the candidates' active prefill tokens. */
+  readonly minPrefillTokens: number;
+}
+
+/**
+ * Credits of the tiers below the device for cost formulas without settings of their own (Dynamo's
+ * values).
+ */
+const HOST_CREDIT = 0.75;
+const DISK_CREDIT = 0.25;
+
+/**
+ * Cost of routing a prompt to a candidate; lower is better. docs/router.md has the formulas:
+ * `credits` is Dynamo's of 2026, `classic` its older one.
+ */
+export function costOf(input: CostInput, rules: CostRules): CostTerms {
+  return fillTerms(emptyTerms(), input, rules);
+}
+
+/** Costs of all candidates, without allocating their terms. */
+export function costsOf(inputs: CostInputs, rules: CostRules): number[] {
+  const [input, terms] = [inputs.at(0), emptyTerms()];
+  const costs = new Array<number>(inputs.count);
+  for (let place = 0; place < costs.length; place++) {
+    costs[place] = fillTerms(terms, inputs.at(place, input), rules).cost;
+  }
+  return costs;
+}
+
+function emptyTerms(): Filled<CostTerms> {
+  return {
+    deviceBlocks: 0,
+    hostBlocks: 0,
+    diskBlocks: 0,
+    cachedTokens: 0,
+    rawPrefillTokens: 0,
+    decay: 1,
+    credit: 0,
+    activeBlocks: 0,
+    additionalBlocks: 0,
+    activeRequests: 0,
+    cost: 0,
+  };
+}
+
+function fillTerms(terms: Filled<CostTerms>, input: CostInput, rules: CostRules): CostTerms {
+  const { cost, blockTokens, promptTokens } = rules;
+  const isClassic = cost.kind === "classic";
+  const hostCredit = isClassic ? HOST_CREDIT : cost.hostCredit;
+  const diskCredit = isClassic ? DISK_CREDIT : cost.diskCredit;
+  terms.deviceBlocks = input.deviceTokens / blockTokens;
+  terms.hostBlocks = input.hostTokens / blockTokens;
+  terms.diskBlocks = input.diskTokens / blockTokens;
+  const below = hostCredit * terms.hostBlocks + diskCredit * terms.diskBlocks;
+  terms.cachedTokens = Math.round((terms.deviceBlocks + below) * blockTokens);
+  terms.activeBlocks = rules.trackActiveBlocks ? input.activeBlocks : 0;
+  terms.additionalBlocks = rules.trackActiveBlocks ? input.additionalBlocks : 0;
+  terms.activeRequests = input.activeRequests;
+  const toCompute = input.prefillTokens + uncachedTokens(terms, promptTokens);
+  const decoded = terms.activeBlocks + terms.additionalBlocks;
+
+  if (cost.kind === "classic") {
+    terms.rawPrefillTokens = rules.trackPrefillTokens ? toCompute : 0;
+    terms.cost = cost.overlapScoreWeight * (terms.rawPrefillTokens / blockTokens) + decoded;
+    return terms;
+  }
+  terms.rawPrefillTokens = rules.trackPrefillTokens ? toCompute + terms.cachedTokens : 0;
+  const promptBlocks = Math.max(1, Math.ceil(promptTokens / blockTokens));
+  const excessBlocks = (input.prefillTokens - rules.minPrefillTokens) / blockTokens;
+  terms.decay = 1 / (1 + (cost.creditDecay * excessBlocks) / promptBlocks);
+  terms.credit = cost.overlapCredit * terms.decay * terms.deviceBlocks + below;
+  const prefillBlocks = Math.max(0, terms.rawPrefillTokens / blockTokens - terms.credit);
+  const requests = cost.activeRequestWeight * terms.activeRequests;
+  terms.cost = cost.prefillLoadScale * prefillBlocks + decoded + requests;
+  return terms;
+}
+
+/** Applies a request's weight of cached blocks. */
+export function withOverlapWeight(cost: CostSettings, weight: number | undefined): CostSettings {
+  if (weight === undefined) return cost;
+  if (cost.kind === "classic") return { ...cost, overlapScoreWeight: weight };
+  return { ...cost, overlapCredit: weight };
+}
+
+/** Tokens that the candidate would have to compute. */
+export function uncachedTokens(terms: CostTerms, promptTokens: number): number {
+  return promptTokens - Math.min(terms.cachedTokens, promptTokens);
+}
+
+/**
+ * Prompt tokens covered by each target's tiers, counted from the start of the prompt. Combines
+ * several lookups: key spaces, block sizes, predictions. Indexed by target id.
+ */
+export class HeldTokens {
+  #device = new Uint32Array(64);
+  #host = new Uint32Array(64);
+  #disk = new Uint32Array(64);
+
+  /** Clears all counts, for target ids below `width`. */
+  start(width: number): void {
+    if (width > this.#device.length) {
+      const slots = 2 ** Math.ceil(Math.log2(width));
+      this.#device = new Uint32Array(slots);
+      this.#host = new Uint32Array(slots);
+      this.#disk = new Uint32Array(slots);
+      return;
+    }
+    this.#device.fill(0, 0, width);
+    this.#host.fill(0, 0, width);
+    this.#disk.fill(0, 0, width);
+  }
+
+  add(matches: PrefixMatches, blockTokens: number): void {
+    const { count, targets, device, host, disk } = matches;
+    for (let i = 0; i < count; i++) {
+      const target = targets[i]!;
+      const onDevice = device[i]!;
+      const onHost = onDevice + host[i]!;
+      const onDisk = onHost + disk[i]!;
+      this.#raise(this.#device, target, onDevice * blockTokens);
+      this.#raise(this.#host, target, onHost * blockTokens);
+      this.#raise(this.#disk, target, onDisk * blockTokens);
+    }
+  }
+
+  /** Adds leading blocks on the device, by target id. */
+  addDevice(blocks: Uint32Array, blockTokens: number): void {
+    for (let target = 0; target < blocks.length; target++) {
+      if (blocks[target]! > 0) this.#raise(this.#device, target, blocks[target]! * blockTokens);
+    }
+  }
+
+  deviceOf(target: number): number {
+    return this.#device[target]!;
+  }
+
+  /** Tokens in host memory beyond those on the device. */
+  hostOf(target: number): number {
+    return Math.max(0, this.#host[target]! - this.#device[target]!);
+  }
+
+  /** Tokens on disk beyond those on device and host. */
+  diskOf(target: number): number {
+    return Math.max(0, this.#disk[target]! - Math.max(this.#host[target]!, this.#device[target]!));
+  }
+
+  /** The index may return ids that are no longer in the table; they are ignored. */
+  #raise(column: Uint32Array, target: number, tokens: number): void {
+    if (tokens > (column[target] ?? tokens)) column[target] = tokens;
+  }
+}

@@ -1,1 +1,0 @@
-export { createWorkerTable, type WorkerTableOptions } from "./worker-table.ts";

@@ -1,1 +1,0 @@
-export { RouterUpkeep, type UpkeepOptions } from "./upkeep.ts";
