@@ -8,18 +8,20 @@ import {
   type TurnSource,
 } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
-import type { ApiRefusal } from "../observability/index.ts";
+import { API_REFUSALS, type ApiRefusal, descriptorUse } from "../observability/index.ts";
+import type { ServerTls } from "./access.ts";
+import {
+  type Access,
+  type Caller,
+  Callers,
+  createGate,
+  needsCredentials,
+} from "./authorization.ts";
 import { refuseBody } from "./body.ts";
-import { Callers } from "./callers.ts";
-import { ConnectionCap, refuseConnection, refuseWaiting } from "./connection-cap.ts";
-import { Cors } from "./cors.ts";
-import { type Access, type Caller, createGate, needsCredentials } from "./gate.ts";
-import { problemOf } from "./problem.ts";
-import { type RefusalNote, Refusals } from "./refusals.ts";
+import { problemOf, refuse } from "./problem.ts";
 import { AGENT_RULES, pathOf, type RouteRules } from "./route-rules.ts";
 import { createRoutes } from "./routes.ts";
 import type { ApiServices } from "./services.ts";
-import type { ServerTls } from "./tls.ts";
 
 export interface ApiOptions {
   readonly version: string;
@@ -304,5 +306,166 @@ function bind<T>(host: string, port: number, open: () => T): T {
       ? "stop what listens there, or change api.listen"
       : "let api.listen name an address of this machine and a port this user may use";
     throw new HearthError(isTaken ? "SOCKET_IN_USE" : "CONFIG_INVALID", what, { cause, fix });
+  }
+}
+
+const LOOK_MS = 50;
+/** Descriptors looked at in one turn. */
+const SLICE = 4_096;
+/** A connection that has sent nothing for so long is ended while there are too many. */
+const SILENT_MS = 250;
+
+export interface ConnectionCapOptions {
+  readonly server: Pick<Bun.Server<undefined>, "closeIdleConnections" | "port">;
+  readonly native: Pick<Native, "endSilent">;
+  readonly clock: Clock;
+  /** Connections of this server. */
+  readonly max: number;
+  /** Descriptors of this process; another source for tests. */
+  readonly use?: typeof descriptorUse;
+}
+
+/**
+ * Closes a server's idle connections while it has too many, or while the process runs short of
+ * descriptors. The runtime accepts every connection, reports none that has sent no request, and
+ * closes those by itself only after 10 s, so the kernel is asked: a connection without a byte is
+ * ended first. Where that leaves too many, connections between two requests are closed, too.
+ */
+export class ConnectionCap implements Disposable {
+  readonly #options: ConnectionCapOptions;
+  readonly #timer: Disposable;
+  /** Where the next look begins; 0 between two sweeps over all descriptors. */
+  #at = 0;
+  /** Connections seen in this sweep. */
+  #seen = 0;
+
+  constructor(options: ConnectionCapOptions) {
+    this.#options = options;
+    this.#timer = options.clock.every(LOOK_MS, () => this.#look());
+  }
+
+  #look(): void {
+    const { server, native, max, use = descriptorUse } = this.#options;
+    const now = use();
+    if (now === null || server.port === undefined) return;
+    // Cheap, and the usual case: all descriptors together are fewer.
+    if (this.#at === 0 && now.open <= max && !now.isShort) return;
+    this.#seen += native.endSilent(server.port, this.#at, SLICE, SILENT_MS);
+    this.#at += SLICE;
+    // The kernel gives out the lowest number that is free.
+    if (this.#at < Math.min(now.limit, 2 * now.open)) return;
+    if (this.#seen > max || now.isShort) server.closeIdleConnections();
+    [this.#at, this.#seen] = [0, 0];
+  }
+
+  [Symbol.dispose](): void {
+    this.#timer[Symbol.dispose]();
+  }
+}
+
+/** The answer to a request of an address whose earlier ones wait for their turns. */
+function refuseWaiting(): Response {
+  return refuse("CONNECTION_LIMIT", "too many requests of this address wait", {
+    fix: "ask again later",
+    headers: { connection: "close", "retry-after": "1" },
+  });
+}
+
+/** The answer to a request where each of the connections allowed has one already. */
+function refuseConnection(max: number): Response {
+  return refuse("CONNECTION_LIMIT", `${max} requests are under way on as many connections`, {
+    fix: "ask again later, or raise connections_max of this server",
+    headers: { connection: "close", "retry-after": "1" },
+  });
+}
+
+/** Browsers ask again after this time, in seconds. */
+const MAX_AGE_SECONDS = 600;
+const METHODS = "GET, POST, OPTIONS";
+/** What pages may read of an answer, beside what they always may. */
+const EXPOSED = "x-hearth-request-id, x-hearth-worker, x-request-id, retry-after";
+
+/** Which pages of other origins may use a server from a browser. */
+class Cors {
+  readonly #origins: ReadonlySet<string>;
+
+  /** `*` is every origin; without any, nothing is added to an answer. */
+  constructor(origins: readonly string[]) {
+    this.#origins = new Set(origins);
+  }
+
+  allows(origin: string): boolean {
+    return this.#origins.has("*") || this.#origins.has(origin);
+  }
+
+  /** The answer to a browser that asks beforehand, without credentials; null: it does not ask. */
+  preflight({ method, headers }: Request): Response | null {
+    const origin = headers.get("origin");
+    const wanted = headers.get("access-control-request-method");
+    if (method !== "OPTIONS" || origin === null || wanted === null) return null;
+    if (!this.allows(origin)) return null;
+    const answer = new Headers({
+      "access-control-allow-methods": METHODS,
+      "access-control-max-age": String(MAX_AGE_SECONDS),
+    });
+    // Header names are those that the page asks for: engines take many.
+    const asked = headers.get("access-control-request-headers");
+    if (asked !== null) answer.set("access-control-allow-headers", asked);
+    return this.#marked(origin, new Response(null, { status: 204, headers: answer }));
+  }
+
+  /** Lets the page read the answer. */
+  mark({ headers }: Request, answer: Response): Response {
+    const origin = headers.get("origin");
+    if (origin === null || !this.allows(origin)) return answer;
+    answer.headers.set("access-control-expose-headers", EXPOSED);
+    return this.#marked(origin, answer);
+  }
+
+  #marked(origin: string, answer: Response): Response {
+    // A worker may have said the same of itself; browsers refuse an answer that says it twice.
+    answer.headers.set("access-control-allow-origin", origin);
+    answer.headers.append("vary", "Origin");
+    return answer;
+  }
+}
+
+/** Callers of one kind who were not let in. */
+export interface RefusalNote {
+  readonly code: ApiRefusal;
+  /** Of the last one. */
+  readonly address: string;
+  /** How many there were since the note before, this one included. */
+  readonly count: number;
+}
+
+/** Between two notes of one kind: whoever tries tokens is not to fill the log. */
+const NOTE_EVERY_MS = 60_000;
+
+/** Counts who is not let in, and tells of it: of each kind at most once a minute. */
+class Refusals {
+  readonly #clock: Clock;
+  readonly #tell: (note: RefusalNote) => void;
+  readonly #counts = new Map<ApiRefusal, number>(API_REFUSALS.map((code) => [code, 0]));
+  readonly #told = new Map<ApiRefusal, { readonly atMs: number; readonly count: number }>();
+
+  constructor(clock: Clock, tell: (note: RefusalNote) => void) {
+    this.#clock = clock;
+    this.#tell = tell;
+  }
+
+  add(code: ApiRefusal, address: string): void {
+    const count = this.#counts.get(code)! + 1;
+    this.#counts.set(code, count);
+    const nowMs = this.#clock.monotonicMs();
+    const told = this.#told.get(code);
+    if (told !== undefined && nowMs - told.atMs < NOTE_EVERY_MS) return;
+    this.#told.set(code, { atMs: nowMs, count });
+    this.#tell({ code, address, count: count - (told?.count ?? 0) });
+  }
+
+  /** Since the start. */
+  counts(): ReadonlyMap<ApiRefusal, number> {
+    return this.#counts;
   }
 }

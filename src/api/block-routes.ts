@@ -1,7 +1,7 @@
 import { Elysia, t } from "elysia";
 import { type Json, LAYER_ALL } from "../core/index.ts";
+import type { Callers } from "./authorization.ts";
 import { answerJson, isInteger, readObject } from "./body.ts";
-import type { Callers } from "./callers.ts";
 import { refuse } from "./problem.ts";
 import type { ApiServices, PurgeRequest } from "./services.ts";
 

@@ -1,9 +1,63 @@
 import { t } from "elysia";
-import { COMMAND_LIMITS, JSON_TYPE, MSGPACK_TYPE } from "../control/index.ts";
+import {
+  COMMAND_LIMITS,
+  encodeReceipt,
+  JSON_TYPE,
+  type MediaType,
+  MSGPACK_TYPE,
+  type Receipt,
+  type RefusalWord,
+} from "../control/index.ts";
 import { COMMAND_OUTCOMES } from "../core/index.ts";
-import { COMMAND_EXAMPLES, REJECTED_RECEIPT, RUNNING_RECEIPT } from "./command-examples.ts";
+import type { AnswerOptions } from "./body.ts";
 import { bytes, count, nullable, seconds } from "./fields.ts";
-import { REJECTED_STATUSES } from "./receipt-answer.ts";
+
+const STATUS_OF_WORD = {
+  malformed: 422,
+  unknown_type: 422,
+  too_large: 413,
+  too_deep: 422,
+  forbidden: 403,
+  unproven: 403,
+  replayed: 409,
+  implausible: 422,
+  broadcast_refused: 403,
+  expired: 409,
+  rate_limited: 429,
+  id_reused: 409,
+  stale: 409,
+  fenced: 409,
+  busy: 503,
+  internal: 500,
+} as const satisfies Record<RefusalWord, number>;
+
+/** What was refused for what the host holds now: a budget, blocks that are not transient. */
+const CONFLICT = 409;
+
+/** Words with which an HTTP status may come: for the description of the API. */
+const REJECTED_STATUSES: readonly number[] = [
+  ...new Set([CONFLICT, ...Object.values(STATUS_OF_WORD)]),
+].sort((a, b) => a - b);
+
+/** 200 unless the command as a whole was refused; then what the reason's first word says. */
+export function statusOfReceipt({ status, reason = "" }: Receipt): number {
+  if (status !== "rejected") return 200;
+  const word = /^\w+/.exec(reason)?.[0] ?? "";
+  return Object.hasOwn(STATUS_OF_WORD, word) ? STATUS_OF_WORD[word as RefusalWord] : CONFLICT;
+}
+
+/** The receipt itself is the body, also of a refusal. */
+export function answerReceipt(
+  receipt: Receipt,
+  type: MediaType,
+  options: AnswerOptions = {},
+): Response {
+  const { status = statusOfReceipt(receipt), headers = {} } = options;
+  return new Response(encodeReceipt(receipt, type), {
+    status,
+    headers: { "content-type": type, ...headers },
+  });
+}
 
 const { blocksMax, nameBytesMax, sourcesMax } = COMMAND_LIMITS;
 
@@ -119,6 +173,212 @@ export const receiptSchema = t.Object(
   { title: "Receipt" },
 );
 
+const KEY = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+const NONE = { done: 0, already: 0, missing: 0, held: 0, deferred: 0, rejected: 0 };
+const FROM = { worker_id: "gpu-01", incarnation: "17040398372918264832", issuer: "router-1" };
+
+/** A command with its receipt; `id` finds the receipt again. */
+interface CommandExample {
+  readonly summary: string;
+  readonly command: Readonly<Record<string, unknown>>;
+  readonly receipt: Readonly<Record<string, unknown>>;
+}
+
+export const COMMAND_EXAMPLES: Readonly<Record<string, CommandExample>> = {
+  Warm: {
+    summary: "Bring blocks from SSD up to RAM",
+    command: {
+      type: "Warm",
+      block_keys: [KEY],
+      target_tier: "CPU_TIER1",
+      id: "w-1",
+      issuer: "router-1",
+    },
+    receipt: {
+      ...FROM,
+      id: "w-1",
+      type: "Warm",
+      status: "ok",
+      counts: { ...NONE, done: 1 },
+      blocks: [{ block: KEY, outcome: "done" }],
+      bytes: 10_485_760,
+      elapsed_ms: 7.5,
+    },
+  },
+  Prune: {
+    summary: "Drop what follows a block",
+    command: { type: "Prune", after_block_hash: 1_234_567_890, id: "p-1", issuer: "router-1" },
+    receipt: {
+      ...FROM,
+      id: "p-1",
+      type: "Prune",
+      status: "partial",
+      counts: { ...NONE, done: 31, held: 1 },
+      blocks: [],
+      held: [
+        { block: KEY, layer: 0xffff_ffff, outcome: "held", by: [{ kind: "pin", owner: "tools" }] },
+      ],
+      bytes: 325_058_560,
+      durable: true,
+      elapsed_ms: 4.1,
+    },
+  },
+  Cache: {
+    summary: "Pin blocks for an hour; `pin` false lets them go",
+    command: {
+      type: "Cache",
+      block_hashes: [111, 222, 333],
+      pin: true,
+      ttl_seconds: 3600,
+      owner: "system-prompts",
+      id: "c-1",
+      issuer: "router-1",
+    },
+    receipt: {
+      ...FROM,
+      id: "c-1",
+      type: "Cache",
+      status: "partial",
+      counts: { ...NONE, done: 2, missing: 1 },
+      blocks: [
+        { block: 111, outcome: "done" },
+        { block: 222, outcome: "done" },
+        { block: 333, outcome: "missing" },
+      ],
+      durable: true,
+      ttl_seconds: 3600,
+      elapsed_ms: 3.2,
+    },
+  },
+  Retain: {
+    summary: "Prefer blocks, without a promise",
+    command: { type: "Cache", block_hashes: [111], retain: 60, retain_seconds: 600 },
+    receipt: {
+      ...FROM,
+      id: null,
+      type: "Cache",
+      status: "ok",
+      counts: { ...NONE, done: 1 },
+      blocks: [{ block: 111, outcome: "done" }],
+      durable: true,
+      elapsed_ms: 2.9,
+    },
+  },
+  Think: {
+    summary: "Never write reasoning to SSD; `transient` false purges it",
+    command: { type: "Think", block_hashes: [444, 555], transient: true },
+    receipt: {
+      ...FROM,
+      id: null,
+      type: "Think",
+      status: "ok",
+      counts: { ...NONE, done: 1, already: 1 },
+      blocks: [
+        { block: 444, outcome: "done" },
+        { block: 555, outcome: "already" },
+      ],
+      elapsed_ms: 0.4,
+    },
+  },
+  Pause: {
+    summary: "Put an idle session to sleep on SSD",
+    command: {
+      type: "Pause",
+      block_hashes: [666, 777],
+      ttl_seconds: 3600,
+      lease_id: "session-abc",
+    },
+    receipt: {
+      ...FROM,
+      id: null,
+      type: "Pause",
+      status: "ok",
+      counts: { ...NONE, done: 2 },
+      blocks: [
+        { block: 666, outcome: "done" },
+        { block: 777, outcome: "done" },
+      ],
+      durable: true,
+      lease_id: "session-abc",
+      ttl_seconds: 3600,
+      elapsed_ms: 5.6,
+    },
+  },
+  RenewLease: {
+    summary: "Let a lease run for another hour from now",
+    command: { type: "RenewLease", lease_id: "session-abc", new_ttl_seconds: 3600 },
+    receipt: {
+      ...FROM,
+      id: null,
+      type: "RenewLease",
+      status: "ok",
+      counts: NONE,
+      blocks: [],
+      durable: true,
+      lease_id: "session-abc",
+      ttl_seconds: 3600,
+      elapsed_ms: 2.1,
+    },
+  },
+  RevokeLease: {
+    summary: "End a lease, and purge what it alone held",
+    command: { type: "RevokeLease", lease_id: "session-abc" },
+    receipt: {
+      ...FROM,
+      id: null,
+      type: "RevokeLease",
+      status: "ok",
+      counts: { ...NONE, done: 2 },
+      blocks: [],
+      durable: true,
+      lease_id: "session-abc",
+      elapsed_ms: 3.3,
+    },
+  },
+  Flush: {
+    summary: "Remove everything that nothing holds",
+    command: { type: "Flush" },
+    receipt: {
+      ...FROM,
+      id: null,
+      type: "Flush",
+      status: "partial",
+      counts: { ...NONE, done: 97, held: 1 },
+      blocks: [],
+      held: [
+        { block: KEY, layer: 0xffff_ffff, outcome: "held", by: [{ kind: "lease", name: "s-1" }] },
+      ],
+      bytes: 1_017_118_720,
+      durable: true,
+      elapsed_ms: 12.8,
+    },
+  },
+};
+
+/** A command that is at work: the answer to `wait=false`. */
+const RUNNING_RECEIPT = {
+  ...FROM,
+  id: "w-2",
+  type: "Warm",
+  status: "running",
+  counts: NONE,
+  blocks: [],
+  progress: { done_blocks: 12, total_blocks: 233, bytes: 125_829_120 },
+  elapsed_ms: 80.2,
+};
+
+/** Refused as a whole: nothing changed. */
+const REJECTED_RECEIPT = {
+  ...FROM,
+  id: "c-2",
+  type: "Cache",
+  status: "rejected",
+  reason: "rate_limited: 20000 commands a second are allowed",
+  counts: NONE,
+  blocks: [],
+  elapsed_ms: 0.1,
+};
+
 function mapExamples(pick: "command" | "receipt") {
   return Object.fromEntries(
     Object.entries(COMMAND_EXAMPLES).map(([key, example]) => [
@@ -158,3 +418,5 @@ export const receiptAnswers = {
   }),
   ...Object.fromEntries(REJECTED_STATUSES.map((status) => [status, REJECTED])),
 };
+
+/** Commands as they travel and what comes of them, for the description of the API. */

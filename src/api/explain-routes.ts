@@ -1,11 +1,17 @@
-import { Elysia, t } from "elysia";
+import { Elysia, type Static, t } from "elysia";
 import { type BlockName, type Json, LAYER_ALL, readBlockName } from "../core/index.ts";
-import type { ExplainQuery } from "../store/index.ts";
+import {
+  DEPARTURES,
+  type ExplainQuery,
+  type Explanation,
+  type MissReason,
+} from "../store/index.ts";
 import { answerJson, isInteger, readObject } from "./body.ts";
-import { explainReport, explainRequest, explanationOf, NAMES_MAX } from "./explain-report.ts";
+import { blockName } from "./command-schema.ts";
+import { count, nullable, seconds } from "./fields.ts";
 import { refuse } from "./problem.ts";
 import type { ControlServices } from "./services.ts";
-import { refuseName } from "./tree-routes.ts";
+import { refuseName, tier } from "./tree-routes.ts";
 
 const QUERY_CHARACTERS_MAX = 64 * 1024;
 const BLOCK_TOKENS_MAX = 65_536;
@@ -105,3 +111,168 @@ function tokensOf(list: Json | undefined): Uint32Array | null {
   }
   return tokens;
 }
+
+const NAMES_MAX = 65_536;
+
+const DIGEST = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+
+const MISSES = [
+  "never_stored",
+  "departed",
+  "being_written",
+  "gpu_only",
+  "other_namespace",
+  "ssd_unavailable",
+] as const satisfies readonly MissReason["kind"][];
+
+const miss = t.Object(
+  {
+    index: count("Its place in the list"),
+    kind: t.Union(MISSES.map((kind) => t.Literal(kind))),
+    text: t.String({ description: "In words" }),
+    reason: t.Optional(
+      t.Union(
+        DEPARTURES.map((reason) => t.Literal(reason)),
+        { description: "Of a departure" },
+      ),
+    ),
+    by: t.Optional(nullable(t.String({ description: "Who asked for it; null: nobody" }))),
+    tier: t.Optional(t.Union([t.Literal("ram"), t.Literal("ssd")])),
+    seconds_ago: t.Optional(seconds("Since it left")),
+    namespace: t.Optional(t.String({ description: "Where the same prompt is; in hex" })),
+    why: t.Optional(t.String({ description: "Why SSD does not serve" })),
+  },
+  { description: "The first block that is not here" },
+);
+
+const peers = t.Object(
+  {
+    promised: count("Blocks in a row that a request would ask them for"),
+    why_not: nullable(t.String({ description: "Why none, or no more" })),
+  },
+  { description: "What other hosts are believed to have, from the first miss on" },
+);
+
+/** Body of `GET` and `POST /v1/explain`. */
+const explainReport = t.Object(
+  {
+    leading: count("Blocks in a row from the first that are here"),
+    blocks: t.Array(
+      t.Object({
+        name: t.String(),
+        tier: t.Union([...tier.anyOf, t.Literal("peer"), t.Null()]),
+      }),
+      {
+        description:
+          "The best tier of each; peer: another host is believed to have it; null: a miss",
+      },
+    ),
+    miss: nullable(miss),
+    peers: t.Optional(peers),
+  },
+  {
+    examples: [
+      {
+        leading: 1,
+        blocks: [
+          { name: "111", tier: "ram" },
+          { name: DIGEST, tier: null },
+        ],
+        miss: {
+          index: 1,
+          kind: "departed",
+          text: "it was pruned (ssd, 12 s ago, by router-1)",
+          reason: "pruned",
+          by: "router-1",
+          tier: "ssd",
+          seconds_ago: 12,
+        },
+      },
+    ],
+  },
+);
+type ExplainReport = Static<typeof explainReport>;
+
+/** Of a list of names, or of a prompt's tokens. */
+const explainBody = t.Union([
+  t.Object({ names: t.Array(blockName, { minItems: 1, maxItems: NAMES_MAX }) }),
+  t.Object({
+    tokens: t.Array(t.Number({ minimum: 0, maximum: 0xffff_ffff, multipleOf: 1 })),
+    namespace: t.String({ pattern: "^[0-9a-fA-F]{64}$", description: "Namespace key, in hex" }),
+    block_tokens: t.Number({ minimum: 1, multipleOf: 1, description: "Tokens of one block" }),
+    layer: t.Optional(count("All layers in one unless given")),
+  }),
+]);
+
+const explainRequest = {
+  required: true,
+  content: {
+    "application/json": {
+      schema: explainBody as object,
+      examples: {
+        names: { summary: "Blocks by name", value: { names: [111, DIGEST] } },
+        tokens: {
+          summary: "A prompt",
+          value: { tokens: [1, 2, 3, 4], namespace: "ab".repeat(32), block_tokens: 2 },
+        },
+      },
+    },
+  },
+};
+
+function explanationOf(explanation: Explanation, nowSeconds: number): ExplainReport {
+  const { leading, blocks, miss, peers } = explanation;
+  return {
+    leading,
+    blocks: blocks.map(({ name, tier }) => ({ name, tier })),
+    miss: miss === null ? null : { index: miss.index, ...missOf(miss.why, nowSeconds) },
+    ...(peers && { peers: { promised: peers.promised, why_not: peers.whyNot } }),
+  };
+}
+
+type Miss = Omit<NonNullable<ExplainReport["miss"]>, "index">;
+
+function missOf(why: MissReason, nowSeconds: number): Miss {
+  const { kind } = why;
+  switch (kind) {
+    case "never_stored":
+      return { kind, text: "nothing is known of it here" };
+    case "departed":
+      return departed(why.departure, nowSeconds);
+    case "being_written":
+      return { kind, text: "somebody is writing it now" };
+    case "gpu_only":
+      return { kind, text: "only a GPU has it" };
+    case "other_namespace": {
+      const { namespace } = why;
+      return { kind, text: `the same prompt is here under namespace ${namespace}`, namespace };
+    }
+    case "ssd_unavailable":
+      return { kind, text: `it is on SSD, which does not serve now: ${why.why}`, why: why.why };
+    default:
+      return kind satisfies never;
+  }
+}
+
+function departed(
+  { reason, by, tier, atSeconds }: Extract<MissReason, { kind: "departed" }>["departure"],
+  nowSeconds: number,
+): Miss {
+  const seconds_ago = Math.max(0, nowSeconds - atSeconds);
+  const who = by === null ? "" : `, by ${by}`;
+  const text = `${WORDS[reason]} (${tier}, ${seconds_ago} s ago${who})`;
+  return { kind: "departed", text, reason, by, tier, seconds_ago };
+}
+
+const WORDS = {
+  evicted: "it was evicted to make room",
+  expired: "nobody used it for longer than blocks are kept",
+  purged: "it was purged",
+  pruned: "it was pruned",
+  flushed: "the cache was flushed",
+  lease_ended: "the lease that held it ended",
+  transient: "it was transient and is purged",
+  quarantined: "its bytes were damaged",
+  lost: "its file was gone or unreadable",
+  replaced: "other bytes came under its name",
+} as const satisfies Record<(typeof DEPARTURES)[number], string>;

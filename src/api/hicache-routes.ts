@@ -1,18 +1,24 @@
-import { Elysia } from "elysia";
+import { Elysia, t } from "elysia";
 import {
   answerTypeOf,
+  COMMAND_LIMITS,
   JSON_TYPE,
   MSGPACK_TYPE,
   type Receipt,
   type Sender,
 } from "../control/index.ts";
-import { type Json, stringifyJson, type TurnSource } from "../core/index.ts";
+import { formatBytes, type Json, stringifyJson, type TurnSource } from "../core/index.ts";
+import type { Callers } from "./authorization.ts";
 import { answerJson, readObject } from "./body.ts";
-import type { Callers } from "./callers.ts";
-import { flushText } from "./flush-text.ts";
-import { flushDetail, pinDetail, unpinDetail } from "./hicache-schema.ts";
+import {
+  answerReceipt,
+  blockName,
+  COMMAND_EXAMPLES,
+  receiptSchema,
+  statusOfReceipt,
+} from "./command-schema.ts";
+import { count, nullable, seconds } from "./fields.ts";
 import { refuse } from "./problem.ts";
-import { answerReceipt, statusOfReceipt } from "./receipt-answer.ts";
 import type { ControlServices } from "./services.ts";
 
 /** Whose pins these are where the request names no owner. */
@@ -107,4 +113,93 @@ function submitCache(
 function rejected(receipt: Receipt): Response {
   const reason = receipt.reason ?? "refused";
   return refuse("COMMAND_REJECTED", reason, { status: statusOfReceipt(receipt) });
+}
+
+const hashes = {
+  block_hashes: t.Array(blockName, { maxItems: COMMAND_LIMITS.blocksMax }),
+  owner: t.Optional(t.String({ description: "Whose pins; `hicache` unless given" })),
+};
+
+const pinSchema = t.Object({
+  ...hashes,
+  ttl_seconds: t.Optional(nullable(seconds("The pins end by themselves after"))),
+});
+const unpinSchema = t.Object(hashes);
+const pinnedSchema = t.Object({ pinned_count: count("Blocks that are pinned now") });
+const unpinnedSchema = t.Object({
+  unpinned_count: count("Blocks on which this owner had a pin, which is gone now"),
+});
+
+const PIN_EXAMPLE = { block_hashes: [111, -222, 333] };
+const REFUSED = { description: "Problem: the reason of the receipt" };
+
+function json(schema: object, value: unknown) {
+  return { "application/json": { schema, examples: { example: { value } } } };
+}
+
+const pinDetail = {
+  summary: "Pins blocks: what is not known here is passed over",
+  requestBody: { required: true, content: json(pinSchema, PIN_EXAMPLE) },
+  responses: {
+    200: { description: "Pinned", content: json(pinnedSchema, { pinned_count: 2 }) },
+    409: REFUSED,
+    422: REFUSED,
+  },
+};
+
+const unpinDetail = {
+  summary: "Takes this owner's pins from blocks, each once",
+  requestBody: { required: true, content: json(unpinSchema, PIN_EXAMPLE) },
+  responses: {
+    200: { description: "Unpinned", content: json(unpinnedSchema, { unpinned_count: 2 }) },
+    409: REFUSED,
+    422: REFUSED,
+  },
+};
+
+const FLUSHED = [
+  "Cache flushed.",
+  "Removed 97 blocks (970MiB).",
+  "Kept 168 blocks: 168 by pin.",
+  "",
+].join("\n");
+
+const flushDetail = {
+  summary: "Removes every block that no pin, lease or session holds, and says what stayed",
+  responses: {
+    200: {
+      description: "In words; as a receipt where `Accept` names JSON",
+      content: {
+        "text/plain": { schema: t.String() as object, examples: { example: { value: FLUSHED } } },
+        ...json(receiptSchema, COMMAND_EXAMPLES.Flush!.receipt),
+      },
+    },
+    403: { description: "Problem: the caller's role is not `purge`" },
+  },
+};
+
+/** What a flush did, in words: what went, what stayed, and who holds it. */
+function flushText(receipt: Receipt): string {
+  const { status, reason, counts, bytes, held = [] } = receipt;
+  if (status === "rejected") return `Cache not flushed: ${reason ?? "refused"}\n`;
+  const size = bytes === undefined ? "" : ` (${formatBytes(bytes)})`;
+  const lines = ["Cache flushed.", `Removed ${counts.done} blocks${size}.`];
+  const kept = counts.held;
+  lines.push(kept === 0 ? "Kept nothing." : `Kept ${kept} blocks${heldText(held, kept)}.`);
+  if (counts.deferred > 0) lines.push(`${counts.deferred} blocks are still on their way out.`);
+  return `${lines.join("\n")}\n`;
+}
+
+/** ": 168 by pins, 3 by sessions"; a block that several hold counts for each. */
+function heldText(held: NonNullable<Receipt["held"]>, kept: number): string {
+  const byKind = new Map<string, number>();
+  for (const { by = [] } of held) {
+    for (const kind of new Set(by.map((one) => one.kind))) {
+      byKind.set(kind, (byKind.get(kind) ?? 0) + 1);
+    }
+  }
+  if (byKind.size === 0) return "";
+  const parts = [...byKind].map(([kind, blocks]) => `${blocks} by ${kind}`);
+  const which = held.length < kept ? `; of the first ${held.length}: ` : ": ";
+  return `${which}${parts.join(", ")}`;
 }

@@ -1,8 +1,7 @@
 import { Elysia, t } from "elysia";
-import { AGENT_DESCRIPTION } from "./agent-description.ts";
+import type { Access, Callers } from "./authorization.ts";
 import { blockRoutes } from "./block-routes.ts";
-import type { Callers } from "./callers.ts";
-import { commandRoutes } from "./command-routes.ts";
+import { commandRoutes, unfenceRoutes } from "./command-routes.ts";
 import {
   answerOf,
   documentation,
@@ -11,19 +10,17 @@ import {
   healthRoutes,
   type RouteList,
 } from "./common-routes.ts";
+import { AGENT_DESCRIPTION } from "./description.ts";
 import { eventRoutes } from "./event-routes.ts";
 import { explainRoutes } from "./explain-routes.ts";
-import type { Access } from "./gate.ts";
 import { hicacheRoutes } from "./hicache-routes.ts";
-import { holdRoutes } from "./hold-routes.ts";
 import { peerRoutes } from "./peer-routes.ts";
+import { holdRoutes } from "./pin-routes.ts";
 import { AGENT_RULES } from "./route-rules.ts";
 import type { ApiServices, ControlServices } from "./services.ts";
 import { sessionRoutes } from "./session-routes.ts";
-import { STATUS_EXAMPLE } from "./status-example.ts";
-import { statusReport } from "./status-report.ts";
+import { STATUS_EXAMPLE, statusReport } from "./status-report.ts";
 import { treeRoutes } from "./tree-routes.ts";
-import { unfenceRoutes } from "./unfence-routes.ts";
 
 export interface RouteOptions {
   readonly version: string;

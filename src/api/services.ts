@@ -4,8 +4,8 @@ import type { EventPage } from "../observability/activity/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
 import type { ExplainQuery, Explanation, TreePage, TreeQuery } from "../store/index.ts";
 import type { BudgetFigures, HoldKind, HoldPage } from "../store/pins/index.ts";
-import type { PeersReport, PullsReport } from "./peer-report.ts";
-import type { SessionReport, SessionsReport } from "./session-report.ts";
+import type { PeersReport, PullsReport } from "./peer-routes.ts";
+import type { SessionReport, SessionsReport } from "./session-routes.ts";
 import type { StatusReport } from "./status-report.ts";
 
 /** Whether the agent takes work now, and if not why: one line a reason, for people. */

@@ -1,5 +1,4 @@
 import { type Static, t } from "elysia";
-import { gpuStatus, rdmaStatus } from "./device-report.ts";
 import { bytes, count, nullable } from "./fields.ts";
 
 /** Models and their variants on one node are few; whoever makes more is not listed whole. */
@@ -214,6 +213,81 @@ const engine = t.Object({
   refused: count("Connections not let in since the start"),
 });
 
+const found = t.Union([t.Literal("usable"), t.Literal("absent"), t.Literal("broken")], {
+  description: "`absent`: nothing of the kind is here; `broken`: it is here and cannot be used",
+});
+const numaNode = nullable(t.Number({ description: "Memory node it is near; null: unknown" }));
+const text = t.String({ description: "What was found, in one line" });
+const fix = nullable(t.String({ description: "What to do about it; null where nothing is" }));
+
+const gpu = t.Object({
+  name: t.String(),
+  pci: t.String({ description: "Address on the bus, as `0000:3b:00.0`" }),
+  uuid: t.String({ description: "As nvidia-smi has it, without its `GPU-`" }),
+  memory_bytes: bytes("Its memory"),
+  numa_node: numaNode,
+  dma_buf: t.Boolean({ description: "Whether its memory can be handed to other devices" }),
+  lost: nullable(t.String({ description: "With what it was lost; null while it works" })),
+  pageable_copies: count("Copies that held up their thread, since the start"),
+});
+
+/** `gpu` of the status. */
+const gpuStatus = t.Union(
+  [
+    t.Object({
+      found,
+      text,
+      fix,
+      driver: nullable(t.String({ description: "CUDA version it is for; null: unknown" })),
+      batches: t.Boolean({ description: "Whether many pieces are copied by one call" }),
+      registered_bytes: bytes("RAM that is registered with the driver"),
+      devices: t.Array(gpu),
+    }),
+    t.Null(),
+  ],
+  { description: 'GPUs; null with `gpu.enabled = "off"`' },
+);
+
+const port = t.Object({
+  name: t.String({ description: "Device and port, as `mlx5_0/1`" }),
+  state: t.Union([
+    t.Literal("active"),
+    t.Literal("down"),
+    t.Literal("no_address"),
+    t.Literal("fatal"),
+  ]),
+  link_layer: t.Union([t.Literal("infiniband"), t.Literal("ethernet")]),
+  gbit_per_second: t.Number({ minimum: 0, description: "0: unknown" }),
+  numa_node: numaNode,
+  relaxed_ordering: t.Boolean({ description: "Whether its writes may pass one another" }),
+  dma_buf: t.Boolean({ description: "Whether it can reach memory of other devices" }),
+});
+
+const direct = t.Object({
+  gpu: t.String({ description: "Name and address of the GPU" }),
+  port: nullable(t.String({ description: "The port that was tried; null: none is active" })),
+  works: t.Boolean({ description: "Whether what it wrote to the GPU's memory arrived" }),
+  text,
+  fix,
+});
+
+/** `rdma` of the status. */
+const rdmaStatus = t.Union(
+  [
+    t.Object({
+      found,
+      text,
+      fix,
+      ports: t.Array(port),
+      direct: t.Array(direct, {
+        description: "Tried at the start, for each GPU; blocks go through RAM whatever came of it",
+      }),
+    }),
+    t.Null(),
+  ],
+  { description: "RDMA devices; null where peers, or RDMA among them, are off" },
+);
+
 const problem = t.Object({
   code: t.String({ description: "Stable; see `hearth reference health`" }),
   severity: t.Union([t.Literal("error"), t.Literal("warn")]),
@@ -265,3 +339,133 @@ export const statusReport = t.Object({
 });
 
 export type StatusReport = Static<typeof statusReport>;
+
+/** A node with both tiers and a broker, for the description of the API. */
+export const STATUS_EXAMPLE: StatusReport = {
+  version: "0.1.0",
+  worker_id: "gpu-01",
+  incarnation: "17040398372918264832",
+  state: "ready",
+  uptime_seconds: 86_400.5,
+  arena: {
+    bytes: 68_719_476_736,
+    ready_bytes: 68_719_476_736,
+    locked_bytes: 68_719_476_736,
+    page_bytes: 2_097_152,
+    huge: true,
+  },
+  ram: {
+    blocks: 6_400,
+    bytes: 67_108_864_000,
+    capacity_bytes: 68_719_476_736,
+    slots: [{ slot_bytes: 10_485_760, slots: 6_553, used: 6_400 }],
+    damaged_blocks: 0,
+    false_reports: 0,
+    scrubbed_bytes: 134_217_728_000,
+  },
+  ssd: {
+    blocks: 48_000,
+    bytes: 503_316_480_000,
+    used_bytes: 503_512_928_256,
+    capacity_bytes: 536_870_912_000,
+    queued_blocks: 2,
+    queued_bytes: 20_971_520,
+    reading: 1,
+    quarantined_files: 0,
+    method: "io_uring",
+    direct: true,
+    registered: true,
+    writes_stopped: null,
+    reads_stopped: null,
+    counters: { written_blocks: 51_200, read_blocks: 9_300 },
+  },
+  control: {
+    pins: { holds: 2, blocks: 92, bytes: 964_689_920 },
+    retains: { holds: 1, blocks: 12, bytes: 125_829_120 },
+    leases: { holds: 1, blocks: 31, bytes: 325_058_560 },
+    kept_bytes: 1_289_748_480,
+    kept_bytes_max: 302_795_194_368,
+    running: 0,
+    ledger_pending: 0,
+    ledger_failing: null,
+  },
+  nats: {
+    status: "connected",
+    server: "nats://broker:4222",
+    why: null,
+    reconnects: 1,
+    queued: 0,
+    dropped: 0,
+    stream: null,
+    workers: null,
+  },
+  peers: {
+    known: 7,
+    down: 0,
+    pulled_blocks: 930,
+    pulled_bytes: 9_751_756_800,
+    served_blocks: 1_204,
+    served_bytes: 12_624_855_040,
+    in_flight_bytes: 10_485_760,
+  },
+  feed: {
+    mode: "ring",
+    cluster: "hearth",
+    ranks: 1,
+    changes: 8_120,
+    device_blocks: 2_048,
+    host_blocks: 12_800,
+    disk_blocks: 48_000,
+    ring_blocks: 60_000,
+    sent: 4_400,
+    unsent: 0,
+    snapshots: 2,
+    engine: null,
+    stream: null,
+  },
+  gpu: {
+    found: "usable",
+    text: "1 GPU (CUDA 12.8): NVIDIA H100 80GB HBM3 with 79.6GiB",
+    fix: null,
+    driver: "12.8",
+    batches: true,
+    registered_bytes: 68_719_476_736,
+    devices: [
+      {
+        name: "NVIDIA H100 80GB HBM3",
+        pci: "0000:3b:00.0",
+        uuid: "4f6d2c9a-0b6e-4c53-8a1d-6a0f3b1c2d3e",
+        memory_bytes: 85_520_809_984,
+        numa_node: 0,
+        dma_buf: true,
+        lost: null,
+        pageable_copies: 0,
+      },
+    ],
+  },
+  rdma: null,
+  table: { blocks: 51_300, capacity: 1_000_000, gpu_blocks: 2_048, namespaces: 1 },
+  namespaces: ["ab".repeat(32)],
+  engine: {
+    socket: "/run/hearth/engine.sock",
+    connections: 1,
+    slots_held: 4,
+    slots_quarantined: 0,
+    frames: 184_320,
+    cut_off: 0,
+    refused: 0,
+  },
+  sessions: 17,
+  health: [
+    {
+      code: "KV_LIMITS",
+      severity: "warn",
+      for_seconds: 86_000,
+      meaning: "a limit of the host holds the agent back",
+      details: "RAM is not locked and may be swapped",
+      fix: 'set LimitMEMLOCK=infinity, or kv.lock_memory to "off"',
+    },
+  ],
+  counters: { committed_blocks: 57_700 },
+  build: { commit: "0123abc", runtime: "Bun 1.4.5", native: "ReleaseSafe" },
+};

@@ -1,9 +1,11 @@
-import { Elysia } from "elysia";
+import { Elysia, type Static, t } from "elysia";
 import { type BlockName, readBlockName } from "../core/index.ts";
+import type { TreeBlock } from "../store/index.ts";
 import { answerJson } from "./body.ts";
+import { heldBy } from "./command-schema.ts";
+import { bytes, count, limitQuery, nullable, seconds } from "./fields.ts";
 import { refuse } from "./problem.ts";
 import type { ControlServices } from "./services.ts";
-import { BLOCK_FIELDS, type BlockReport, blockOf, treeQuery, treeReport } from "./tree-report.ts";
 
 /** The prefix tree as it is now. */
 export function treeRoutes(control: ControlServices) {
@@ -59,4 +61,106 @@ function picker(wanted: readonly string[]) {
   const names = new Set(wanted);
   return (block: BlockReport): Partial<BlockReport> =>
     Object.fromEntries(Object.entries(block).filter(([name]) => names.has(name)));
+}
+
+const hex = (description: string) => t.String({ pattern: "^[0-9a-f]{64}$", description });
+export const tier = t.Union([t.Literal("gpu"), t.Literal("ram"), t.Literal("ssd")]);
+
+const block = t.Object({
+  digest: nullable(hex("Null: known only as a parent")),
+  layer: count("4294967295: all layers in one"),
+  namespace: t.String({ description: "Namespace key, in hex" }),
+  parent: nullable(hex("Null: none, or not known")),
+  depth: count("Below the root of the answer"),
+  bytes: bytes("Length"),
+  tiers: t.Array(tier, { description: "Where it is" }),
+  pins: count("Pins and leases on it"),
+  locks: count("Reads, writes and sessions that need it where it is"),
+  held_by: t.Array(heldBy),
+  transient: t.Boolean({ description: "Never written to SSD" }),
+  uses: count("Times it was asked for"),
+  idle_seconds: nullable(seconds("Null: never used; else since its last use")),
+  children: count("Blocks that build upon it directly"),
+  aliases: t.Array(t.String(), { description: "Engine hashes in decimal, page keys in hex" }),
+});
+type BlockReport = Static<typeof block>;
+
+/** Members that `fields` may name. */
+const BLOCK_FIELDS = Object.keys(block.properties) as readonly (keyof BlockReport)[];
+
+const DIGEST = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+
+/** Body of `GET /v1/tree`. */
+const treeReport = t.Object(
+  {
+    blocks: t.Array(t.Partial(block), { description: "Parents before their children" }),
+    next: nullable(t.String({ description: "`after` of the next page; null: that was all" })),
+  },
+  {
+    examples: [
+      {
+        blocks: [
+          {
+            digest: DIGEST,
+            layer: 0xffff_ffff,
+            namespace: "ab".repeat(32),
+            parent: null,
+            depth: 0,
+            bytes: 10_485_760,
+            tiers: ["ram", "ssd"],
+            pins: 1,
+            locks: 0,
+            held_by: [{ kind: "pin", owner: "system-prompts" }],
+            transient: false,
+            uses: 12,
+            idle_seconds: 3.5,
+            children: 2,
+            aliases: ["1234567890"],
+          },
+        ],
+        next: null,
+      },
+    ],
+  },
+);
+const DEPTH_MAX = 1_000_000;
+const DEPTH = 16;
+const TEXT_MAX = 256;
+
+const treeQuery = t.Object({
+  root: t.Optional(
+    t.String({
+      maxLength: TEXT_MAX,
+      description: "A hash, digest or page key; left out: all blocks without a parent",
+    }),
+  ),
+  depth: t.Optional(
+    t.Numeric({
+      minimum: 0,
+      maximum: DEPTH_MAX,
+      multipleOf: 1,
+      default: DEPTH,
+      description: "Levels below the root",
+    }),
+  ),
+  limit: limitQuery("Blocks at most"),
+  after: t.Optional(t.String({ maxLength: TEXT_MAX, description: "`next` of the page before" })),
+  fields: t.Optional(
+    t.String({
+      maxLength: TEXT_MAX,
+      description: `Members of each block, with commas between: ${BLOCK_FIELDS.join(", ")}`,
+    }),
+  ),
+});
+
+function blockOf(block: TreeBlock): BlockReport {
+  const { digest, layer, namespace, parent, depth, bytes, pins, locks } = block;
+  const { transient, uses, children } = block;
+  return {
+    ...{ digest, layer, namespace, parent, depth, bytes, pins, locks, transient, uses, children },
+    tiers: [...block.tiers],
+    held_by: block.heldBy.map((one) => ({ ...one })),
+    idle_seconds: block.idleSeconds,
+    aliases: [...block.aliases],
+  };
 }

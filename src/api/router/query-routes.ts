@@ -1,6 +1,7 @@
 import { Elysia, t } from "elysia";
-import type { PotentialLoad, Router } from "../../router/index.ts";
+import type { PolicyMarks, PotentialLoad, Router } from "../../router/index.ts";
 import { answerJson } from "../body.ts";
+import { refuse } from "../problem.ts";
 import { requestIn } from "./decide-routes.ts";
 
 const held = t.Object({
@@ -93,4 +94,100 @@ function reportOf(loads: readonly PotentialLoad[]) {
 function nothing() {
   const dp: Record<string, number> = {};
   return { longest_matched: 0, gpu: 0, dp, cpu: 0, disk: 0 };
+}
+
+const CHUNK_CHARACTERS = 256 * 1024;
+
+const EVENT = {
+  worker_id: 1,
+  storage_tier: "device",
+  event: {
+    event_id: 1,
+    data: {
+      stored: {
+        parent_hash: null,
+        start_position: null,
+        blocks: [{ block_hash: 7, tokens_hash: 7 }],
+      },
+    },
+    dp_rank: 0,
+  },
+};
+const EXAMPLE = { value: `${JSON.stringify(EVENT)}\n` };
+
+/** All that the index holds, an event a line; made as fast as it is read. */
+export function dumpRoutes(router: Router) {
+  return new Elysia().get("/v1/events/dump", () => dump(router.dumpEvents()), {
+    detail: {
+      summary: "What all workers hold as Dynamo's router events, one JSON document a line",
+      responses: {
+        200: {
+          description: "Parents before their children",
+          content: {
+            "application/x-ndjson": { schema: { type: "string" }, examples: { line: EXAMPLE } },
+          },
+        },
+      },
+    },
+  });
+}
+
+function dump(events: Iterable<string>): Response {
+  const iterator = events[Symbol.iterator]();
+  const body = new ReadableStream<Uint8Array>({
+    pull(controller) {
+      let text = "";
+      while (text.length < CHUNK_CHARACTERS) {
+        const { done, value } = iterator.next();
+        if (done === true) {
+          if (text !== "") controller.enqueue(UTF8.encode(text));
+          controller.close();
+          return;
+        }
+        text += `${value}\n`;
+      }
+      controller.enqueue(UTF8.encode(text));
+    },
+    cancel: () => void iterator.return?.(),
+  });
+  return new Response(body, { headers: { "content-type": "application/x-ndjson" } });
+}
+
+const UTF8 = new TextEncoder();
+
+/** As a session id is known here at most; agents see it in the name of a lease. */
+const SESSION_CHARS_MAX = 256;
+
+const params = t.Object({ id: t.String({ description: "The `session_id` of /v1/route" }) });
+const told = t.Object({ session_id: t.String() }, { examples: [{ session_id: "chat-9" }] });
+
+/** What clients know of their sessions and policies use. Of an unknown one it is nothing. */
+export function sessionRoutes(marks: PolicyMarks) {
+  const telling = (id: string, tell: (id: string) => void) => {
+    if (id.length > SESSION_CHARS_MAX) {
+      return refuse(
+        "REQUEST_INVALID",
+        `a session's id has at most ${SESSION_CHARS_MAX} characters`,
+      );
+    }
+    tell(id);
+    return { session_id: id };
+  };
+  return new Elysia()
+    .post(
+      "/v1/sessions/:id/returning",
+      ({ params: { id } }) => telling(id, (session) => marks.returning(session)),
+      {
+        ...{ parse: "none", params, response: told },
+        detail: { summary: "Its user is about to ask: what was paused of it is fetched now" },
+      },
+    )
+    .post(
+      "/v1/sessions/:id/end",
+      ({ params: { id } }) => telling(id, (session) => marks.sessionEnded(session)),
+      {
+        ...{ parse: "none", params, response: told },
+        detail: { summary: "It is over: leases of what was paused of it are revoked" },
+      },
+    );
 }

@@ -1,21 +1,13 @@
 import { Elysia, t } from "elysia";
-import { readListedWorker } from "../../config/index.ts";
+import { type ListedWorker, readListedWorker } from "../../config/index.ts";
 import { isWorkerId } from "../../core/index.ts";
+import type { KeySpace, ResidencyDigest } from "../../observability/activity/index.ts";
+import type { PotentialLoad, Target, TargetLoad } from "../../router/index.ts";
 import { answerJson, readObject } from "../body.ts";
+import { count, nullable } from "../fields.ts";
 import { refuse } from "../problem.ts";
-import { requestIn } from "./decide-routes.ts";
-import { routeRequestBody } from "./route-report.ts";
-import type { RouterServices } from "./services.ts";
-import {
-  loadLineOf,
-  loadsReport,
-  pendingLoadOf,
-  pendingOf,
-  potentialOf,
-  potentialReport,
-  workerOf,
-  workersReport,
-} from "./worker-report.ts";
+import { requestIn, routeRequestBody } from "./decide-routes.ts";
+import type { EngineState, RouterServices } from "./router-api.ts";
 
 const modelQuery = t.Object({
   model: t.Optional(t.String({ description: "Of this model alone" })),
@@ -150,4 +142,216 @@ export function loadRoutes(services: RouterServices) {
         },
       },
     );
+}
+
+const load = {
+  active_blocks: count("Blocks of its live requests"),
+  active_prefill_tokens: count("Prompt tokens that wait for its prefill"),
+  active_requests: count("Live requests"),
+};
+
+const place = { worker: t.String(), rank: count("Data parallel rank") };
+
+const engineReport = {
+  endpoint: t.String({ description: "Where the engine publishes" }),
+  reached: t.Boolean({ description: "Whether it can be heard now" }),
+  ever_reached: t.Boolean({ description: "Whether it was ever heard" }),
+  block_tokens: nullable(count("Tokens in a block, as its events say")),
+  configured_block_tokens: nullable(count("Tokens in a block, as configured")),
+  orphan_blocks: count("Blocks whose prefixes are not known"),
+  events: count("Events that were read"),
+  applied_blocks: count("Blocks that were stored, announced again or removed"),
+  dropped: t.Record(t.String(), t.Number(), {
+    description: "What was left out, by reason: events, of removals blocks",
+  }),
+  gaps: count("Times that batches were missing"),
+  restarts: count("Restarts of the engine"),
+  lost_batches: count("Batches that could not be had again"),
+};
+
+const workerReport = t.Object({
+  ...place,
+  model: nullable(t.String({ description: "Null: its API has not said it" })),
+  role: t.String({ description: "`both`, `prefill`, `decode`" }),
+  url: nullable(t.String()),
+  state: t.String({ description: "`live`, `stale`, `draining`" }),
+  known: t.Boolean({ description: "Whether all that it holds is known" }),
+  held_blocks: nullable(
+    t.Object(
+      { device: count("On the GPU"), host: count("In RAM"), disk: count("On SSD") },
+      { description: "Blocks that it is known to hold; null: some were forgotten" },
+    ),
+  ),
+  events: nullable(
+    t.Object(engineReport, { description: "Of its engine; null: it is not followed directly" }),
+  ),
+  total_blocks: nullable(count("KV blocks of its GPU")),
+  batch_tokens_max: nullable(count("Tokens of one step")),
+  spaces: t.Array(
+    t.Object({
+      kind: t.String({ description: "What its blocks are named by: `tokens` or `blocks`" }),
+      block_tokens: count("Tokens in a block"),
+      namespace: t.Optional(t.String({ description: "Of `blocks`, in hex" })),
+    }),
+  ),
+  load: t.Object(load),
+});
+
+const EXAMPLE = {
+  worker: "gpu-01",
+  rank: 0,
+  model: "m",
+  role: "both",
+  url: null,
+  state: "live",
+  known: true,
+  held_blocks: { device: 1_200, host: 4_096, disk: 0 },
+  events: null,
+  total_blocks: 12_000,
+  batch_tokens_max: null,
+  spaces: [{ kind: "tokens", block_tokens: 16 }],
+  load: { active_blocks: 120, active_prefill_tokens: 0, active_requests: 3 },
+};
+
+/** Body of `GET /v1/workers`. */
+const workersReport = t.Object(
+  { workers: t.Array(workerReport) },
+  { examples: [{ workers: [EXAMPLE] }] },
+);
+
+const loadReport = t.Object({
+  ...place,
+  model: nullable(t.String({ description: "Null: its API has not said it" })),
+  ...load,
+  total_blocks: nullable(count("KV blocks of its GPU")),
+});
+
+/** Body of `GET /v1/loads`. */
+const loadsReport = t.Object(
+  { loads: t.Array(loadReport) },
+  {
+    examples: [
+      {
+        loads: [{ worker: "gpu-01", rank: 0, model: "m", ...EXAMPLE.load, total_blocks: 12_000 }],
+      },
+    ],
+  },
+);
+
+/** Body of `POST /v1/loads`. */
+const potentialReport = t.Object(
+  {
+    loads: t.Array(
+      t.Object({
+        ...place,
+        ...load,
+        potential_prefill_tokens: count("With this prompt there"),
+        potential_decode_blocks: count("With this prompt there"),
+        held_tokens: t.Object({
+          device: count("Of the prompt, held on the device"),
+          host: count("From there on, held in host memory"),
+          disk: count("From there on, held on disk"),
+        }),
+      }),
+    ),
+  },
+  {
+    examples: [
+      {
+        loads: [
+          {
+            ...{ worker: "gpu-01", rank: 0, ...EXAMPLE.load },
+            ...{ potential_prefill_tokens: 216, potential_decode_blocks: 143 },
+            held_tokens: { device: 640, host: 192, disk: 0 },
+          },
+        ],
+      },
+    ],
+  },
+);
+
+function loadOf(load: TargetLoad) {
+  return {
+    active_blocks: load.activeBlocks,
+    active_prefill_tokens: load.activePrefillTokens,
+    active_requests: load.activeRequests,
+  };
+}
+
+function spaceOf(space: KeySpace) {
+  const { kind, blockTokens: block_tokens } = space;
+  if (kind === "tokens") return { kind, block_tokens };
+  return { kind, block_tokens, namespace: space.namespaceKey.toHex() };
+}
+
+function heldOf(digests: readonly ResidencyDigest[] | null) {
+  if (digests === null) return null;
+  const [device, host, disk] = digests.map(({ blocks }) => blocks);
+  return { device: device!, host: host!, disk: disk! };
+}
+
+function engineOf(engine: EngineState | null) {
+  if (engine === null) return null;
+  const { counts } = engine;
+  return {
+    endpoint: engine.endpoint,
+    reached: engine.isReached,
+    ever_reached: engine.wasReached,
+    block_tokens: engine.blockTokens,
+    configured_block_tokens: engine.configuredBlockTokens,
+    orphan_blocks: engine.orphanBlocks,
+    events: counts.events,
+    applied_blocks: counts.stored + counts.reannounced + counts.removed,
+    dropped: Object.fromEntries(Object.entries(counts.dropped).filter(([, count]) => count > 0)),
+    gaps: counts.gaps,
+    restarts: counts.restarts,
+    lost_batches: counts.lostBatches,
+  };
+}
+
+type Shown = Pick<RouterServices, "load" | "index" | "engine">;
+
+function workerOf(target: Target, { load, index, engine }: Shown) {
+  const { id, worker, rank, model, role, url, state } = target;
+  return {
+    ...{ worker, rank, model, role, url, state },
+    known: target.isKnown,
+    held_blocks: heldOf(index.digests(id)),
+    events: engineOf(engine(worker, rank)),
+    total_blocks: target.totalBlocks,
+    batch_tokens_max: target.batchTokensMax,
+    spaces: target.spaces.map(spaceOf),
+    load: loadOf(load.of(id)),
+  };
+}
+
+const NO_LOAD = loadOf({ activeBlocks: 0, activePrefillTokens: 0, activeRequests: 0 });
+
+/** A worker that nothing can be sent to: its API has not said which model it serves. */
+function pendingOf(listed: ListedWorker) {
+  const { name, role, url, totalBlocks, batchTokensMax } = listed;
+  return {
+    ...{ worker: name, rank: 0, model: null, role, url, state: "stale", known: false },
+    ...{ held_blocks: null, events: null, total_blocks: totalBlocks },
+    ...{ batch_tokens_max: batchTokensMax, spaces: [], load: NO_LOAD },
+  };
+}
+
+function pendingLoadOf({ name, totalBlocks }: ListedWorker) {
+  return { worker: name, rank: 0, model: null, ...NO_LOAD, total_blocks: totalBlocks };
+}
+
+function loadLineOf({ worker, rank, model, totalBlocks }: Target, load: TargetLoad) {
+  return { worker, rank, model, ...loadOf(load), total_blocks: totalBlocks };
+}
+
+function potentialOf(load: PotentialLoad) {
+  const { worker, rank } = load;
+  return {
+    ...{ worker, rank },
+    ...loadOf(load),
+    potential_prefill_tokens: load.potentialPrefillTokens,
+    potential_decode_blocks: load.potentialDecodeBlocks,
+    held_tokens: load.heldTokens,
+  };
 }

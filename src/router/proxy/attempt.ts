@@ -1,17 +1,15 @@
-import type { Json, Random } from "../../core/index.ts";
+import { type Json, parseJson, type Random } from "../../core/index.ts";
 import type { RouteDecision, Router, Target, WorkerTable } from "../index.ts";
 import type { ProxyCounts } from "./counts.ts";
 import type { Attempted } from "./dispatch.ts";
 import { type Asked, wantsUsage } from "./exchange.ts";
-import { firstByteMs } from "./first-byte.ts";
 import { towardsWorker } from "./headers.ts";
 import { kvHintMembers, type ServedPart } from "./kv-hints.ts";
-import { meetingOf, type PrefillSetting, prefillSglang, prefillVllm } from "./prefill.ts";
-import { changeBody } from "./request-body.ts";
-import type { ProxySettings } from "./settings.ts";
-import { isEventStream, usageMember } from "./stream/index.ts";
-import { holdAnswer, type Upstream, type UpstreamOrder } from "./upstream/index.ts";
-import { addressAt } from "./worker-url.ts";
+import { isEventStream } from "./relay.ts";
+import { changeBody, type RequestBody } from "./request-body.ts";
+import type { ProxyModel, ProxySettings } from "./settings.ts";
+import { addressAt, holdAnswer, readAll, type Upstream, type UpstreamOrder } from "./upstream.ts";
+import { usageMember } from "./worker-output.ts";
 
 export interface AttemptParts {
   readonly settings: ProxySettings;
@@ -22,7 +20,7 @@ export interface AttemptParts {
   readonly router: Pick<Router, "getPotentialLoads">;
 }
 
-type Members = Readonly<Record<string, Json>>;
+type JsonObject = Readonly<Record<string, Json>>;
 
 /** Sends a request to the worker that was chosen, and to its prefill worker before or beside it. */
 export async function attempt(
@@ -58,17 +56,17 @@ export async function attempt(
 }
 
 /** The prefill worker's connector says which agent has its blocks. */
-function namesSource({ kv_transfer_params: said }: Members): boolean {
-  const { hearth } = (said ?? {}) as Members;
-  const { source } = (hearth ?? {}) as Members;
+function namesSource({ kv_transfer_params: said }: JsonObject): boolean {
+  const { hearth } = (said ?? {}) as JsonObject;
+  const { source } = (hearth ?? {}) as JsonObject;
   return typeof source === "string" && source !== "";
 }
 
 /** Both say something of the transfer of KV; what the proxy says of hints wins. */
-function mergeTransfer(members: Members, hints: Members): Members {
+function mergeTransfer(members: JsonObject, hints: JsonObject): JsonObject {
   const [said, hinted] = [members.kv_transfer_params, hints.kv_transfer_params];
   if (said === undefined || hinted === undefined) return { ...members, ...hints };
-  return { ...hints, kv_transfer_params: { ...(said as Members), ...(hinted as Members) } };
+  return { ...hints, kv_transfer_params: { ...(said as JsonObject), ...(hinted as JsonObject) } };
 }
 
 /** A client that arranges the transfer of KV itself. */
@@ -82,7 +80,7 @@ async function meet(
   asked: Asked,
   target: Target,
   prefill: Target,
-  hints: { readonly prefill: Members; readonly decode: Members },
+  hints: { readonly prefill: JsonObject; readonly decode: JsonObject },
 ): Promise<Attempted> {
   const meeting = meetingOf(prefill, asked.body, asked.named.model, parts.random);
   const alone = new AbortController();
@@ -108,7 +106,7 @@ function count({ counts }: AttemptParts, isDone: boolean): void {
 }
 
 /** What every worker of this request is told beside what the client wrote. */
-function added({ hints, spec }: Asked): Members {
+function added({ hints, spec }: Asked): JsonObject {
   if (!spec.takesSalt) return {};
   return hints.isSaltFromHeader && hints.cacheSalt !== null ? { cache_salt: hints.cacheSalt } : {};
 }
@@ -117,7 +115,7 @@ async function send(
   parts: AttemptParts,
   asked: Asked,
   target: Target,
-  members: Members,
+  members: JsonObject,
   signal: AbortSignal,
 ): Promise<Attempted> {
   const { worker } = target;
@@ -161,4 +159,116 @@ function orderTo(
   const url = addressAt(target.url!, path);
   const waits = { connectMs, firstByteMs: firstByteMs(settings), idleMs };
   return { method: "POST", url, headers: sent, ...waits };
+}
+
+/** What a prefill worker is asked for first: the KV of the prompt, kept for whoever decodes. */
+const VLLM_ASK: JsonObject = {
+  do_remote_decode: true,
+  do_remote_prefill: false,
+  remote_engine_id: null,
+  remote_block_ids: null,
+  remote_host: null,
+  remote_port: null,
+};
+/** Names of blocks, for the longest prompts there are. */
+const ANSWER_BYTES_MAX = 16 * 1024 * 1024;
+
+interface PrefillSetting {
+  readonly upstream: Upstream;
+  readonly body: RequestBody;
+  readonly strip: readonly string[];
+  /** The request without its body, to the prefill worker. */
+  readonly order: Omit<UpstreamOrder, "body">;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * vLLM: the prompt goes to the prefill worker for one token, and what it says of its KV goes to the
+ * decode worker. A prefill worker that takes hints stores its blocks in Hearth and need not say
+ * anything. Null if it failed: then the decode worker computes the prompt itself.
+ */
+async function prefillVllm(
+  setting: PrefillSetting & {
+    /** The member that limits output. */
+    readonly outputLimit: "max_tokens" | "max_output_tokens";
+  },
+  set: JsonObject,
+): Promise<JsonObject | null> {
+  const { upstream, body, strip, outputLimit, order, signal } = setting;
+  const { kv_transfer_params: hinted = null } = set;
+  const one = {
+    ...set,
+    [outputLimit]: 1,
+    ...("max_completion_tokens" in body.fields ? { max_completion_tokens: 1 } : {}),
+    // A response of one token is not to be kept, nor computed behind an answer.
+    ...(outputLimit === "max_output_tokens" ? { store: false, background: false } : {}),
+    stream: false,
+    kv_transfer_params: { ...VLLM_ASK, ...(isJsonObject(hinted) ? hinted : {}) },
+  };
+  const remove = ["stream_options", "min_tokens"];
+  const bytes = changeBody(body, { set: one, remove, strip });
+  const answer = await upstream.open({ ...order, body: bytes }, signal);
+  if (answer.kind === "failed") return null;
+  const text = answer.status === 200 ? await readAll(answer, ANSWER_BYTES_MAX) : null;
+  if (text === null) {
+    answer.close();
+    return null;
+  }
+  try {
+    const value = parseJson(text);
+    const params = (isJsonObject(value) ? value.kv_transfer_params : null) ?? null;
+    if (isJsonObject(params)) return { kv_transfer_params: params };
+    return hinted === null ? null : {};
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * SGLang: both workers get the request at once, and a room in which they meet. Resolves when the
+ * prefill worker has answered: whether it did its part.
+ */
+async function prefillSglang(setting: PrefillSetting, set: JsonObject): Promise<boolean> {
+  const { upstream, body, strip, order, signal } = setting;
+  const bytes = changeBody(body, { set, strip });
+  const answer = await upstream.open({ ...order, body: bytes }, signal);
+  if (answer.kind === "failed") return false;
+  for (;;) {
+    const piece = await answer.read();
+    if (piece.kind === "failed") return false;
+    if (piece.kind === "end") return answer.status === 200;
+  }
+}
+
+/** Where the two meet: members for both requests. */
+function meetingOf(
+  prefill: Target,
+  body: RequestBody,
+  model: ProxyModel,
+  random: Random,
+): JsonObject {
+  const host = URL.parse(prefill.url!)?.hostname ?? "";
+  const port = model.bootstrapPort;
+  const room = () => (BigInt(random.u32() >>> 1) << 32n) | BigInt(random.u32());
+  const { prompt } = body.fields;
+  const isBatch = Array.isArray(prompt) && prompt.some((one) => typeof one !== "number");
+  if (!isBatch) return { bootstrap_host: host, bootstrap_port: port, bootstrap_room: room() };
+  return {
+    bootstrap_host: prompt.map(() => host),
+    bootstrap_port: prompt.map(() => port),
+    bootstrap_room: prompt.map(() => room()),
+  };
+}
+
+function isJsonObject(value: Json): value is { [key: string]: Json } {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/**
+ * How long a worker may take from the last byte of a request to the first of its answer, in
+ * milliseconds. One fixed time for all requests: it ends what would hang for ever, and says nothing
+ * of the worker's health, since a long prompt behind others may take minutes.
+ */
+export function firstByteMs({ firstByteMs: fixed }: ProxySettings): number {
+  return fixed;
 }

@@ -11,10 +11,10 @@ import {
 } from "./answers.ts";
 import type { ProxyCounts } from "./counts.ts";
 import { type Asked, routeRequestOf } from "./exchange.ts";
-import type { DownWorkers, WorkerHealth } from "./health/index.ts";
 import { hashOf } from "./request-body.ts";
 import type { ProxySettings } from "./settings.ts";
-import type { FailureStage, UpstreamAnswer, UpstreamPiece } from "./upstream/index.ts";
+import type { FailureStage, UpstreamAnswer, UpstreamPiece } from "./upstream.ts";
+import type { DownWorkers, WorkerHealth } from "./worker-health.ts";
 
 /** An answer that has begun, or is whole, from whom. */
 export interface Won {

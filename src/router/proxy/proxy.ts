@@ -3,32 +3,28 @@ import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import type { RouteDecision, Router, WorkerTable } from "../index.ts";
 import { busy, invalid, ownFault, type ProxyError, refuse, unknownModel } from "./answers.ts";
 import { attempt } from "./attempt.ts";
-import { ProxyCounts, type ProxySnapshot } from "./counts.ts";
+import { ProxyCounts, type ProxySnapshot, TokenCheck, type TokenDifference } from "./counts.ts";
 import { Dispatch, type DispatchParts, type Won } from "./dispatch.ts";
 import { type AskSpec, type Endpoint, endpointOf, shapeOf } from "./endpoint.ts";
-import { type Asked, wantsUsage } from "./exchange.ts";
-import { Flight } from "./flight.ts";
+import { type Asked, Flight, wantsUsage } from "./exchange.ts";
 import { unsendableHeader } from "./headers.ts";
-import { DownWorkers, WorkerHealth } from "./health/index.ts";
 import { type Hints, hintsOf } from "./hints.ts";
-import { ModelNames, type NamedModel } from "./model-names.ts";
-import { ModelList } from "./models.ts";
+import { ModelList, ModelNames, type NamedModel, tokensFor } from "./models.ts";
 import type { ProxyObserver, RequestEnd } from "./observer.ts";
 import { Prompts } from "./prompt.ts";
+import { Relay } from "./relay.ts";
 import {
   hashOf,
   type RequestBody,
   type RequestBodyLimits,
   readRequestBody,
 } from "./request-body.ts";
-import { ResponseHomes } from "./response-homes.ts";
 import type { ProxyModel, ProxySettings } from "./settings.ts";
-import { SidePaths } from "./side-paths.ts";
-import { OutputWatch, Relay } from "./stream/index.ts";
-import { TokenCheck, type TokenDifference } from "./token-check.ts";
-import { tokensFor } from "./token-models.ts";
+import { ResponseHomes, SidePaths } from "./side-paths.ts";
 import type { Tokens } from "./tokens/index.ts";
-import { createHttpUpstream, type Upstream } from "./upstream/index.ts";
+import { createHttpUpstream, type Upstream } from "./upstream.ts";
+import { DownWorkers, WorkerHealth } from "./worker-health.ts";
+import { OutputWatch } from "./worker-output.ts";
 
 export interface ProxyOptions {
   readonly clock: Clock;

@@ -5,7 +5,7 @@ import {
   chatOfResponses,
   exactFields,
   type Fields,
-} from "../../../src/router/proxy/apis/index.ts";
+} from "../../../src/router/proxy/index.ts";
 
 const PLAIN = { mergesSystem: false, disabledEffort: "none" } as const;
 

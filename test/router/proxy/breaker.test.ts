@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { WorkerId } from "../../../src/core/index.ts";
-import { DownWorkers, REQUESTS_MAX } from "../../../src/router/proxy/health/index.ts";
+import { DownWorkers, REQUESTS_MAX } from "../../../src/router/proxy/index.ts";
 import { describeNative, ManualClock, waitFor } from "../../support/index.ts";
 import { POLITE } from "./mock-engine.ts";
 import { RawEngine } from "./raw-engine.ts";

@@ -5,7 +5,7 @@ import {
   chatOfResponses,
   exactFields,
   type Fields,
-} from "../../../src/router/proxy/apis/index.ts";
+} from "../../../src/router/proxy/index.ts";
 import golden from "./golden/chat-requests.json" with { type: "json" };
 
 /** Without members that stand for their absence, arguments of tools as what they say. */

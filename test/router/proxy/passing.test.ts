@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { EventCutter, OutputCount } from "../../../src/router/proxy/stream/index.ts";
+import { EventCutter, OutputCount } from "../../../src/router/proxy/index.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
 import { POLITE } from "./mock-engine.ts";
 import { chunkOf, RawEngine, STREAM_HEAD } from "./raw-engine.ts";

@@ -3,9 +3,8 @@ import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
 import { type Clock, HearthError, messageOf, systemClock } from "../../../core/index.ts";
 import type { ReasoningTokens } from "../observer.ts";
-import { type EncodeOptions, Encoder } from "./encoder.ts";
+import { createPieceCutter, type EncodeOptions, Encoder } from "./encoder.ts";
 import { Template } from "./jinja/index.ts";
-import { createPieceCutter } from "./piece-cutter.ts";
 import type { TokenModelFiles } from "./protocol.ts";
 import { readJson as readPython, type Value } from "./python/index.ts";
 

@@ -1,9 +1,15 @@
 import { type Clock, HearthError } from "../../../core/index.ts";
 import type { ReasoningTokens } from "../observer.ts";
 import type { EncodeOptions } from "./encoder.ts";
-import type { PromptTokens, TokenCounts, Tokens } from "./prompt-tokens.ts";
-import type { TokenAnswer, TokenModelFiles, TokenOrder } from "./protocol.ts";
-import { createLocalLine, createThreadLine, type TokenLine } from "./token-line.ts";
+import type {
+  PromptTokens,
+  TokenAnswer,
+  TokenCounts,
+  TokenModelFiles,
+  TokenOrder,
+  Tokens,
+} from "./protocol.ts";
+import { TokenServer } from "./token-server.ts";
 
 export interface TokenPoolOptions {
   readonly clock: Clock;
@@ -154,4 +160,91 @@ class TokenPool implements Tokens {
     line.end();
     for (const files of this.#options.models) void this.#load(fresh, files);
   }
+}
+
+/** Somebody who answers orders. One that is gone fails all of them. */
+interface TokenLine {
+  ask(order: TokenOrder): Promise<TokenAnswer>;
+  /** Orders that it has not answered. */
+  readonly waiting: number;
+  readonly isGone: boolean;
+  end(): void;
+}
+
+/**
+ * Beside this file; in the executable, where this code lies at the root, it is an entry point of
+ * its own at its path below `src`.
+ */
+const isInExecutable = import.meta.url.includes("/$bunfs/");
+const WORKER = isInExecutable ? "./proxy/tokens/token-worker.ts" : "./token-worker.ts";
+
+function createThreadLine(): TokenLine {
+  const worker = new Worker(new URL(WORKER, import.meta.url).href);
+  const waiting = new Map<number, (answer: TokenAnswer) => void>();
+  let gone: string | null = null;
+  const end = (why: string) => {
+    gone ??= why;
+    for (const [id, resolve] of waiting) resolve({ kind: "failed", id, why: gone });
+    waiting.clear();
+  };
+  worker.onmessage = ({ data }: MessageEvent<TokenAnswer>) => {
+    waiting.get(data.id)?.(data);
+    waiting.delete(data.id);
+  };
+  worker.onerror = ({ message }) => end(`its thread failed: ${message}`);
+  worker.addEventListener("close", () => end("its thread has ended"));
+  return {
+    ask(order) {
+      if (gone !== null) return Promise.resolve({ kind: "failed", id: order.id, why: gone });
+      return new Promise((resolve) => {
+        waiting.set(order.id, resolve);
+        worker.postMessage(order);
+      });
+    },
+    get waiting() {
+      return waiting.size;
+    },
+    get isGone() {
+      return gone !== null;
+    },
+    end() {
+      end("it is closed");
+      worker.terminate();
+    },
+  };
+}
+
+/** In this thread: everything else waits while a prompt is tokenised. */
+function createLocalLine(clock: Pick<Clock, "wallMs">): TokenLine {
+  const server = new TokenServer(clock);
+  return {
+    ask: (order) => Promise.resolve(server.answer(order)),
+    waiting: 0,
+    isGone: false,
+    end: () => undefined,
+  };
+}
+
+/** A token of most vocabularies stands for about so many bytes. */
+const BYTES = 4;
+
+/**
+ * A token for each four bytes of a prompt: for models without a tokenizer. Equal beginnings have
+ * equal tokens, so what was predicted is found; engines report other numbers.
+ */
+export function roughTokens(text: string): Uint32Array {
+  const bytes = new TextEncoder().encode(text);
+  const whole = Math.floor(bytes.length / BYTES);
+  const tokens = new Uint32Array(Math.ceil(bytes.length / BYTES));
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  for (let i = 0; i < whole; i++) tokens[i] = view.getUint32(i * BYTES, true);
+  for (let i = whole * BYTES; i < bytes.length; i++) {
+    tokens[whole] = (tokens[whole]! | (bytes[i]! << ((i % BYTES) * 8))) >>> 0;
+  }
+  return tokens;
+}
+
+/** How many there would be. */
+export function roughCount(bytes: number): number {
+  return Math.ceil(bytes / BYTES);
 }

@@ -2,6 +2,7 @@ import {
   codePoints,
   isNumber,
   isTrue,
+  type Kwargs,
   numberOf,
   PythonError,
   reprOf,
@@ -11,7 +12,6 @@ import {
   Undefined,
   type Value,
 } from "../python/index.ts";
-import type { Budget } from "./budget.ts";
 import type { Operator } from "./nodes.ts";
 
 /** Digits of the largest integer that a template may compute. */
@@ -218,4 +218,72 @@ export function wholeNumber(value: Value): number {
 
 export function flag(value: Value | undefined, otherwise: boolean): boolean {
   return value === undefined ? otherwise : isTrue(value);
+}
+
+export interface RenderLimits {
+  /** Nodes that are evaluated and items that are walked through. */
+  readonly steps: number;
+  /** Characters of texts and items of lists that are made, output included. */
+  readonly made: number;
+}
+
+/** A template may loop for ever or double a text until memory is full. */
+export const RENDER_LIMITS: RenderLimits = { steps: 5_000_000, made: 256 * 1024 * 1024 };
+
+/** Calls in calls: macros, and filters that call filters. */
+const DEPTH_MAX = 150;
+
+/** Throws PythonError when a render has used up what it may use. */
+export class Budget {
+  #steps: number;
+  #made: number;
+  #depth = 0;
+
+  constructor({ steps, made }: RenderLimits) {
+    [this.#steps, this.#made] = [steps, made];
+  }
+
+  step(count = 1): void {
+    this.#steps -= count;
+    if (this.#steps < 0) throw new PythonError("the template takes too many steps");
+  }
+
+  made(length: number): void {
+    this.#made -= length;
+    if (this.#made < 0) throw new PythonError("the template makes too much text");
+  }
+
+  deeper<T>(run: () => T): T {
+    if (++this.#depth > DEPTH_MAX) throw new PythonError("maximum recursion depth exceeded");
+    const result = run();
+    this.#depth--;
+    return result;
+  }
+}
+
+/** Arguments by their parameters' names; JavaScript's undefined where one is absent. */
+export function bind(
+  name: string,
+  parameters: readonly string[],
+  args: readonly Value[],
+  kwargs: Kwargs,
+): (Value | undefined)[] {
+  if (args.length > parameters.length) {
+    throw new PythonError(`${name}() takes at most ${parameters.length} arguments`);
+  }
+  const values: (Value | undefined)[] = parameters.map((_, i) => args[i]);
+  for (const [key, value] of kwargs) {
+    const at = parameters.indexOf(key);
+    if (at < 0) throw new PythonError(`${name}() got an unexpected keyword argument '${key}'`);
+    if (values[at] !== undefined) {
+      throw new PythonError(`${name}() got multiple values for argument '${key}'`);
+    }
+    values[at] = value;
+  }
+  return values;
+}
+
+export function text(name: string, value: Value | undefined): string {
+  if (typeof value === "string") return value;
+  throw new PythonError(`${name}: expected a str`);
 }

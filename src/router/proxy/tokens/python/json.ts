@@ -1,5 +1,4 @@
-import { floatText } from "./text.ts";
-import { PythonError, Tuple, typeName, type Value } from "./values.ts";
+import { floatText, PythonError, Tuple, typeName, type Value } from "./values.ts";
 
 /** Python's reader gives up at about a thousand. */
 const DEPTH_MAX = 500;

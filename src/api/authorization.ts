@@ -1,9 +1,9 @@
-import { mayDo, type Role, type RoleKey, roleFix } from "../control/index.ts";
+import { mayDo, type Role, type RoleKey, roleFix, type Sender } from "../control/index.ts";
+import { assert, type TurnSource } from "../core/index.ts";
 import type { ApiRefusal } from "../observability/index.ts";
+import type { ServerTls, Tokens } from "./access.ts";
 import { refuse } from "./problem.ts";
 import { pathOf, type RouteRules } from "./route-rules.ts";
-import type { ServerTls } from "./tls.ts";
-import type { Tokens } from "./tokens.ts";
 
 /** Who may do what. */
 export interface Access {
@@ -167,4 +167,34 @@ function refuseRole({ name, role, roleKey }: Caller, needed: Role): Response {
   return refuse("FORBIDDEN", `this needs the role ${needed}, and ${name} has ${role}`, {
     fix: roleFix(roleKey, needed),
   });
+}
+
+/** Who sent each request that was let in: the router hands nothing but the request on. */
+export class Callers {
+  readonly #callers = new WeakMap<
+    Request,
+    { readonly caller: Caller; readonly source: TurnSource }
+  >();
+
+  set(request: Request, caller: Caller, source: TurnSource): void {
+    this.#callers.set(request, { caller, source });
+  }
+
+  /** In whose slices of the event loop its work is done. */
+  sourceOf(request: Request): TurnSource {
+    return this.#entryOf(request).source;
+  }
+
+  senderOf(request: Request): Sender {
+    const { caller } = this.#entryOf(request);
+    const { name, from, role, roleKey, account } = caller;
+    const known = account === null ? {} : { account };
+    return { via: "http", name, from, role, roleKey, ...known, broadcast: false };
+  }
+
+  #entryOf(request: Request) {
+    const entry = this.#callers.get(request);
+    assert(entry !== undefined, "a request passed the gate");
+    return entry;
+  }
 }

@@ -1,6 +1,50 @@
-import { type Static, t } from "elysia";
-import type { BudgetFigures, HoldInfo } from "../store/pins/index.ts";
+import { Elysia, type Static, t } from "elysia";
+import type { BudgetFigures, HoldInfo, HoldKind } from "../store/pins/index.ts";
 import { afterQuery, bytes, count, limitQuery, nextNumber, nullable, seconds } from "./fields.ts";
+import type { ControlServices } from "./services.ts";
+
+interface ListQuery {
+  readonly limit?: number | undefined;
+  readonly after?: number | undefined;
+  readonly owner?: string | undefined;
+}
+
+/** Who wants which blocks kept, and within which budget. */
+export function holdRoutes(control: ControlServices) {
+  const list = (kind: HoldKind, { limit = 100, after = 0, owner }: ListQuery) => {
+    const of = owner ?? null;
+    const page = control.holds({ kind, owner: of, after, max: limit });
+    const budget = budgetOf(control.figures(of), of !== null);
+    return { holds: page.holds.map(holdOf), next: page.next, budget };
+  };
+  return new Elysia()
+    .get(
+      "/v1/pins",
+      ({ query }) => {
+        const { holds: pins, ...rest } = list(query.kind ?? "pin", query);
+        return { pins, ...rest };
+      },
+      {
+        query: pinsQuery,
+        response: pinsReport,
+        detail: {
+          summary: "Pins, hard or soft, a page at a time, and what room there is for more",
+        },
+      },
+    )
+    .get(
+      "/v1/leases",
+      ({ query }) => {
+        const { holds: leases, ...rest } = list("lease", query);
+        return { leases, ...rest };
+      },
+      {
+        query: leasesQuery,
+        response: leasesReport,
+        detail: { summary: "Leases of what was paused, a page at a time" },
+      },
+    );
+}
 
 const EXAMPLE = {
   id: 7,
@@ -48,14 +92,14 @@ const BUDGET = {
 };
 
 /** Body of `GET /v1/pins`. */
-export const pinsReport = t.Object(
+const pinsReport = t.Object(
   { pins: t.Array(hold, { description: "By id" }), next: nextNumber, budget },
   { examples: [{ pins: [EXAMPLE], next: null, budget: BUDGET }] },
 );
-export type PinsReport = Static<typeof pinsReport>;
+type PinsReport = Static<typeof pinsReport>;
 
 /** Body of `GET /v1/leases`. */
-export const leasesReport = t.Object(
+const leasesReport = t.Object(
   { leases: t.Array(hold, { description: "By id" }), next: nextNumber, budget },
   {
     examples: [
@@ -67,12 +111,11 @@ export const leasesReport = t.Object(
     ],
   },
 );
-export type LeasesReport = Static<typeof leasesReport>;
-export type HoldReport = Static<typeof hold>;
+type HoldReport = Static<typeof hold>;
 
 const OWNER_CHARACTERS_MAX = 128;
 
-export const leasesQuery = t.Object({
+const leasesQuery = t.Object({
   limit: limitQuery("Entries at most"),
   after: afterQuery("`next` of the page before"),
   owner: t.Optional(
@@ -80,7 +123,7 @@ export const leasesQuery = t.Object({
   ),
 });
 
-export const pinsQuery = t.Object({
+const pinsQuery = t.Object({
   ...leasesQuery.properties,
   kind: t.Optional(
     t.Union([t.Literal("pin"), t.Literal("retain")], {
@@ -89,7 +132,7 @@ export const pinsQuery = t.Object({
   ),
 });
 
-export function holdOf(info: HoldInfo): HoldReport {
+function holdOf(info: HoldInfo): HoldReport {
   const { id, kind, owner, name, blocks, bytes, priority, priorityNow } = info;
   return {
     ...{ id, kind, owner, name, blocks, bytes, priority },
@@ -100,7 +143,7 @@ export function holdOf(info: HoldInfo): HoldReport {
   };
 }
 
-export function budgetOf(figures: BudgetFigures, hasOwner: boolean): PinsReport["budget"] {
+function budgetOf(figures: BudgetFigures, hasOwner: boolean): PinsReport["budget"] {
   const { capacityBytes, hostBudgetBytes, hostUsedBytes, ownerBudgetBytes, ownerUsedBytes } =
     figures;
   return {

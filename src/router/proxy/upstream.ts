@@ -5,18 +5,9 @@ import {
   request as requestHttp,
 } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
-import { type Clock, messageOf } from "../../../core/index.ts";
-import { isShortOfDescriptors } from "../../../observability/index.ts";
-import type { HeaderPairs } from "../headers.ts";
-import { BodyQueue } from "./body-queue.ts";
-import { stageOfError } from "./error-stage.ts";
-import type {
-  FailureStage,
-  Upstream,
-  UpstreamAnswer,
-  UpstreamFailure,
-  UpstreamOrder,
-} from "./upstream.ts";
+import { type Clock, messageOf } from "../../core/index.ts";
+import { isShortOfDescriptors } from "../../observability/index.ts";
+import type { HeaderPairs } from "./headers.ts";
 
 /** Connections to one worker that wait for their next request. */
 const IDLE_SOCKETS_MAX = 64;
@@ -183,4 +174,186 @@ function pairsOf(raw: readonly string[]): HeaderPairs {
 
 function failed(stage: FailureStage, why: string): UpstreamFailure {
   return { kind: "failed", stage, why };
+}
+
+/** One request to a worker. */
+export interface UpstreamOrder {
+  readonly method: "GET" | "POST";
+  /** `http:` or `https:`, with path. */
+  readonly url: string;
+  readonly headers: ReadonlyMap<string, string>;
+  readonly body: Uint8Array | null;
+  readonly connectMs: number;
+  /** From the last byte of the request to the first of the body. */
+  readonly firstByteMs: number;
+  /** Between two pieces of the body, while somebody waits for one. */
+  readonly idleMs: number;
+}
+
+/**
+ * `unsendable`: the request cannot be made, or this process has no descriptor for it, so that no
+ * worker was tried. `connect`: nothing of it was sent. `sent`: the worker had it and left.
+ * `garbled`: it answered, and the answer is not HTTP as the parser takes it. `late`: it said
+ * nothing in time. `closed`: we closed it.
+ */
+export type FailureStage = "unsendable" | "connect" | "sent" | "garbled" | "late" | "closed";
+
+export interface UpstreamFailure {
+  readonly kind: "failed";
+  readonly stage: FailureStage;
+  readonly why: string;
+}
+
+export type UpstreamPiece =
+  | { readonly kind: "bytes"; readonly bytes: Uint8Array<ArrayBuffer> }
+  | { readonly kind: "end" }
+  | UpstreamFailure;
+
+export interface UpstreamAnswer {
+  readonly kind: "answer";
+  readonly status: number;
+  readonly headers: HeaderPairs;
+  /** The next piece; one caller at a time. Behind `end` and `failed` the same comes again. */
+  read(): Promise<UpstreamPiece>;
+  /** Closes the connection at once. */
+  close(): void;
+}
+
+/** Sends requests to workers. Bodies come as they are on the wire, not decompressed. */
+export interface Upstream extends Disposable {
+  /** Never rejects. The signal closes the connection, also while the body comes. */
+  open(order: UpstreamOrder, signal: AbortSignal): Promise<UpstreamAnswer | UpstreamFailure>;
+}
+
+/**
+ * The body of an answer, piece by piece. The socket is paused while a piece lies here, so that what
+ * nobody reads waits at its sender.
+ */
+class BodyQueue {
+  readonly #message: IncomingMessage;
+  readonly #clock: Clock;
+  readonly #pieces: Uint8Array<ArrayBuffer>[] = [];
+  readonly #idleMs: number;
+  /** Of the first piece. */
+  #waitMs: number;
+  #end: UpstreamPiece | null = null;
+  #waiting: ((piece: UpstreamPiece) => void) | null = null;
+
+  constructor(
+    message: IncomingMessage,
+    clock: Clock,
+    { firstByteMs, idleMs }: Pick<UpstreamOrder, "firstByteMs" | "idleMs">,
+  ) {
+    [this.#message, this.#clock] = [message, clock];
+    [this.#waitMs, this.#idleMs] = [firstByteMs, idleMs];
+    message.on("data", (bytes: Buffer<ArrayBuffer>) => this.#take(bytes));
+    message.on("end", () => this.#finish({ kind: "end" }));
+    message.on("error", (fault) => this.fail(stageOfError(fault), fault.message));
+    message.on("close", () => {
+      if (!message.complete) this.fail("sent", "the connection ended in the middle of an answer");
+    });
+  }
+
+  read(): Promise<UpstreamPiece> {
+    const next = this.#pieces.shift();
+    if (next !== undefined) return Promise.resolve({ kind: "bytes", bytes: next });
+    if (this.#end !== null) return Promise.resolve(this.#end);
+    const ms = this.#waitMs;
+    return new Promise((resolve) => {
+      const timer = this.#clock.after(ms, () => {
+        this.fail("late", `nothing came for ${ms} ms`);
+        this.#message.destroy();
+      });
+      this.#waiting = (piece) => {
+        timer[Symbol.dispose]();
+        resolve(piece);
+      };
+      this.#message.resume();
+    });
+  }
+
+  /** What lies here is still read before it. */
+  fail(stage: FailureStage, why: string): void {
+    this.#finish({ kind: "failed", stage, why });
+  }
+
+  #take(bytes: Uint8Array<ArrayBuffer>): void {
+    this.#waitMs = this.#idleMs;
+    const waiting = this.#waiting;
+    this.#waiting = null;
+    if (waiting === null) {
+      this.#pieces.push(bytes);
+      this.#message.pause();
+    } else waiting({ kind: "bytes", bytes });
+  }
+
+  #finish(end: UpstreamPiece): void {
+    this.#end ??= end;
+    const waiting = this.#waiting;
+    this.#waiting = null;
+    waiting?.(this.#end);
+  }
+}
+
+/** Codes of a connection that broke; every other error behind a request is one of the parser's. */
+const BROKEN: ReadonlySet<string> = new Set([
+  "ECONNRESET",
+  "ECONNABORTED",
+  "ECONNREFUSED",
+  "EPIPE",
+  "ETIMEDOUT",
+  "ENOTCONN",
+  "ConnectionClosed",
+]);
+
+/** What an error says of a worker that has the whole request. */
+function stageOfError({ code }: NodeJS.ErrnoException): "sent" | "garbled" {
+  return code === undefined || BROKEN.has(code) ? "sent" : "garbled";
+}
+
+/** A whole body as text. Null: it failed, or there is more, and the connection is closed. */
+export async function readAll(answer: UpstreamAnswer, bytesMax: number): Promise<string | null> {
+  const parts: Uint8Array[] = [];
+  let length = 0;
+  for (;;) {
+    const piece = await answer.read();
+    if (piece.kind === "failed") return null;
+    if (piece.kind === "end") return Buffer.concat(parts).toString("utf8");
+    length += piece.bytes.length;
+    if (length > bytesMax) {
+      answer.close();
+      return null;
+    }
+    parts.push(piece.bytes);
+  }
+}
+
+/**
+ * Reads on behind `first` until the answer is whole or longer than `bytesMax`, so that one that
+ * breaks off is found before anything of it is passed on. The answer gives what was read again.
+ */
+export async function holdAnswer(
+  answer: UpstreamAnswer,
+  first: UpstreamPiece,
+  bytesMax: number,
+): Promise<{ readonly answer: UpstreamAnswer; readonly first: UpstreamPiece } | UpstreamFailure> {
+  const held: UpstreamPiece[] = [];
+  let length = 0;
+  for (let piece = first; ; piece = await answer.read()) {
+    if (piece.kind === "failed") return piece;
+    held.push(piece);
+    if (piece.kind === "end") break;
+    length += piece.bytes.length;
+    if (length > bytesMax) break;
+  }
+  const read = () => {
+    const next = held.shift();
+    return next === undefined ? answer.read() : Promise.resolve(next);
+  };
+  return { answer: { ...answer, read }, first: await read() };
+}
+
+/** The address of a path at a worker, whose `url` may or may not end with `/v1`. */
+export function addressAt(url: string, path: string): string {
+  return `${url.replace(/\/+$/, "").replace(/\/v1$/, "")}${path}`;
 }
