@@ -22,7 +22,7 @@ export interface AttemptParts {
 
 type JsonObject = Readonly<Record<string, Json>>;
 
-/** Sends a request to the worker that was chosen, and to its prefill worker before or beside it. */
+/** Sends a request to the chosen worker, and to its prefill worker before or at the same time. */
 export async function attempt(
   parts: AttemptParts,
   asked: Asked,
@@ -35,13 +35,13 @@ export async function attempt(
   const hints = (part: ServedPart, isSourceKnown = false) =>
     kvHintMembers(parts, asked, { decision, part, isSourceKnown });
   const isSglang = asked.named.model.engine === "sglang";
-  // SGLang's own two APIs alone take a bootstrap room.
+  // SGLang accepts a bootstrap room only on its two own APIs.
   const isApart = !isSglang || prompt === "chat" || prompt === "completions";
   if (prefill === null || prefill.url === null || !isApart) {
     return send(parts, asked, target, hints("whole"), asked.signal);
   }
   if (isSglang) {
-    // SGLang hands the blocks over itself.
+    // SGLang transfers the blocks itself.
     const each = { prefill: hints("prefill"), decode: hints("decode", true) };
     return meet(parts, asked, target, prefill, each);
   }
@@ -55,26 +55,29 @@ export async function attempt(
   return send(parts, asked, target, mergeTransfer(members, second), asked.signal);
 }
 
-/** The prefill worker's connector says which agent has its blocks. */
+/** Whether the prefill worker's connector named the agent that has the blocks. */
 function namesSource({ kv_transfer_params: said }: JsonObject): boolean {
   const { hearth } = (said ?? {}) as JsonObject;
   const { source } = (hearth ?? {}) as JsonObject;
   return typeof source === "string" && source !== "";
 }
 
-/** Both say something of the transfer of KV; what the proxy says of hints wins. */
+/** Merges two sets of KV transfer parameters. The proxy's hints take precedence. */
 function mergeTransfer(members: JsonObject, hints: JsonObject): JsonObject {
   const [said, hinted] = [members.kv_transfer_params, hints.kv_transfer_params];
   if (said === undefined || hinted === undefined) return { ...members, ...hints };
   return { ...hints, kv_transfer_params: { ...(said as JsonObject), ...(hinted as JsonObject) } };
 }
 
-/** A client that arranges the transfer of KV itself. */
+/** Whether the client arranges the KV transfer itself. */
 function hasOwnTransfer({ body }: Asked): boolean {
   return body.fields.kv_transfer_params != null || body.fields.bootstrap_room != null;
 }
 
-/** Both get it at once; without its prefill the decode worker would wait for nobody. */
+/**
+ * Sends the request to both workers at once. The decode worker would wait for ever if the prefill
+ * failed, so a failed prefill ends the decode request too.
+ */
 async function meet(
   parts: AttemptParts,
   asked: Asked,
@@ -105,7 +108,7 @@ function count({ counts }: AttemptParts, isDone: boolean): void {
   else counts.prefillsFailed++;
 }
 
-/** What every worker of this request is told beside what the client wrote. */
+/** Fields that the proxy adds to the client's request for every worker. */
 function added({ hints, spec }: Asked): JsonObject {
   if (!spec.takesSalt) return {};
   return hints.isSaltFromHeader && hints.cacheSalt !== null ? { cache_salt: hints.cacheSalt } : {};
@@ -124,7 +127,7 @@ async function send(
   const body = changeBody(asked.body, { set: { ...added(asked), ...usage, ...members }, strip });
   const answer = await parts.upstream.open({ ...orderTo(parts, asked, target), body }, signal);
   if (answer.kind === "failed") return { kind: "failed", failure: answer, worker };
-  // Engines send the head of a stream at once: the first byte of the body is what counts.
+  // Engines send the head of a stream at once, so only the first byte of the body shows progress.
   const first = await answer.read();
   if (isEventStream(answer.headers)) return { kind: "answer", answer, first };
   if (first.kind !== "failed") asked.flight.prefilled();
@@ -153,7 +156,7 @@ function orderTo(
   const { connectMs, idleMs } = settings;
   const sent = towardsWorker(headers, settings.authorization);
   if (!sent.has("x-request-id")) sent.set("x-request-id", flight.id);
-  // One server may stand for several ranks: vLLM and SGLang both take the rank by this header.
+  // One server may serve several ranks. vLLM and SGLang both read the rank from this header.
   const isOneOfMany = table.targets.filter(({ worker }) => worker === target.worker).length > 1;
   if (isOneOfMany) sent.set("x-data-parallel-rank", String(target.rank));
   const url = addressAt(target.url!, path);
@@ -161,7 +164,10 @@ function orderTo(
   return { method: "POST", url, headers: sent, ...waits };
 }
 
-/** What a prefill worker is asked for first: the KV of the prompt, kept for whoever decodes. */
+/**
+ * Parameters that make a vLLM prefill worker compute the prompt's KV and keep it for the decode
+ * worker.
+ */
 const VLLM_ASK: JsonObject = {
   do_remote_decode: true,
   do_remote_prefill: false,
@@ -170,26 +176,30 @@ const VLLM_ASK: JsonObject = {
   remote_host: null,
   remote_port: null,
 };
-/** Names of blocks, for the longest prompts there are. */
+/**
+ * Limits the answer of a prefill worker: it lists block names, which the longest prompts have many
+ * of.
+ */
 const ANSWER_BYTES_MAX = 16 * 1024 * 1024;
 
 interface PrefillSetting {
   readonly upstream: Upstream;
   readonly body: RequestBody;
   readonly strip: readonly string[];
-  /** The request without its body, to the prefill worker. */
+  /** The request to the prefill worker, without its body. */
   readonly order: Omit<UpstreamOrder, "body">;
   readonly signal: AbortSignal;
 }
 
 /**
- * vLLM: the prompt goes to the prefill worker for one token, and what it says of its KV goes to the
- * decode worker. A prefill worker that takes hints stores its blocks in Hearth and need not say
- * anything. Null if it failed: then the decode worker computes the prompt itself.
+ * Runs the prefill on vLLM: sends the prompt to the prefill worker for one token, and returns the
+ * KV parameters of its answer for the decode worker. A prefill worker that accepts hints stores its
+ * blocks in Hearth and may return no parameters. Null: the prefill failed, and the decode worker
+ * computes the prompt itself.
  */
 async function prefillVllm(
   setting: PrefillSetting & {
-    /** The member that limits output. */
+    /** The request field that limits output. */
     readonly outputLimit: "max_tokens" | "max_output_tokens";
   },
   set: JsonObject,
@@ -200,7 +210,7 @@ async function prefillVllm(
     ...set,
     [outputLimit]: 1,
     ...("max_completion_tokens" in body.fields ? { max_completion_tokens: 1 } : {}),
-    // A response of one token is not to be kept, nor computed behind an answer.
+    // Do not store a one-token response, and do not compute it in the background.
     ...(outputLimit === "max_output_tokens" ? { store: false, background: false } : {}),
     stream: false,
     kv_transfer_params: { ...VLLM_ASK, ...(isJsonObject(hinted) ? hinted : {}) },
@@ -225,8 +235,8 @@ async function prefillVllm(
 }
 
 /**
- * SGLang: both workers get the request at once, and a room in which they meet. Resolves when the
- * prefill worker has answered: whether it did its part.
+ * Runs the prefill on SGLang: both workers get the request at once, with a bootstrap room for the
+ * transfer. Resolves when the prefill worker has answered: true if the prefill succeeded.
  */
 async function prefillSglang(setting: PrefillSetting, set: JsonObject): Promise<boolean> {
   const { upstream, body, strip, order, signal } = setting;
@@ -240,7 +250,7 @@ async function prefillSglang(setting: PrefillSetting, set: JsonObject): Promise<
   }
 }
 
-/** Where the two meet: members for both requests. */
+/** Fields with the bootstrap address and room, for both requests. */
 function meetingOf(
   prefill: Target,
   body: RequestBody,
@@ -265,9 +275,9 @@ function isJsonObject(value: Json): value is { [key: string]: Json } {
 }
 
 /**
- * How long a worker may take from the last byte of a request to the first of its answer, in
- * milliseconds. One fixed time for all requests: it ends what would hang for ever, and says nothing
- * of the worker's health, since a long prompt behind others may take minutes.
+ * Time from the last byte of a request to the first byte of the worker's answer, in milliseconds.
+ * The same for all requests: it only ends requests that would hang for ever. It says nothing about
+ * the worker's health, since a long prompt behind others may take minutes.
  */
 export function firstByteMs({ firstByteMs: fixed }: ProxySettings): number {
   return fixed;

@@ -2,10 +2,10 @@ import { type Json, stringifyJson } from "../../core/index.ts";
 
 export type Fields = Readonly<Record<string, Json>>;
 
-/** The part of a chat completion request that its prompt is made of. */
+/** The fields of a chat completion request that determine its prompt. */
 export type ChatRequest = { readonly messages: Json[] } & Record<string, Json>;
 
-/** A fraction, an exponent, or more digits than a double holds. */
+/** Matches a fraction, an exponent, or more digits than a double holds. */
 const ODD_NUMBER = /[0-9](?:\.[0-9]|[eE][-+]?[0-9]|[0-9]{15})/;
 
 declare global {
@@ -19,8 +19,8 @@ declare global {
 }
 
 /**
- * The members of a body with each number as the client wrote it, to be written again: `1.0` in a
- * tool's schema or arguments is another prompt than `1`.
+ * Returns the fields of a body with each number spelled as the client wrote it: `1.0` in a tool's
+ * schema or arguments makes another prompt than `1`.
  */
 export function exactFields(text: string, fields: Fields): Fields {
   if (!ODD_NUMBER.test(text)) return fields;
@@ -39,34 +39,37 @@ export function textOf(value: Json | undefined): string | null {
   return typeof value === "string" ? value : null;
 }
 
-/** A tool as the chat API has it; members that are null are left out, as vLLM does. */
+/** Builds a tool of the chat API. Null fields are left out, as vLLM does. */
 export function toolOf(name: Json, description: Json, parameters: Json, more: Fields): Json {
   const given = Object.entries(more).filter(([, value]) => value !== null);
   const kept = { name, description, parameters, ...Object.fromEntries(given) };
   return { type: "function", function: kept };
 }
 
-/** The engine renders the request in its own way, or refuses it: its prompt is not known here. */
+/**
+ * Thrown if the engine renders the request in its own way or refuses it, so that its prompt is
+ * unknown.
+ */
 export class UnknownPrompt extends Error {}
 
 interface MessagesOptions {
   /**
-   * Whether system messages between others are put in front: vLLM does so where the model's
-   * template refuses a system message that is not the first one.
+   * Whether inline system messages move to the front. vLLM does so if the model's template refuses
+   * a system message that is not the first message.
    */
   readonly mergesSystem: boolean;
-  /** What `thinking.type` "disabled" means to the template. */
+  /** The template's `reasoning_effort` for `thinking.type` "disabled". */
   readonly disabledEffort: "none" | "low";
 }
 
-/** Claude Code's first line with a hash of each request, which vLLM takes out. */
+/** First line that Claude Code sends, with a hash of each request. vLLM removes it. */
 const BILLING = "x-anthropic-billing-header";
 
-/** Null: not a request whose prompt is known here. */
+/** Null: the prompt of this request is unknown. */
 type Converted = ChatRequest | null;
 
 /**
- * The chat request that vLLM 0.32 makes of a request to Anthropic's Messages API
+ * Builds the chat request that vLLM 0.32 derives from a request to Anthropic's Messages API
  * (`AnthropicServingMessages.to_chat_completion_request`).
  */
 export function chatOfMessages(body: Fields, options: MessagesOptions): Converted {
@@ -93,7 +96,7 @@ export function chatOfMessages(body: Fields, options: MessagesOptions): Converte
   }
 }
 
-/** Whether a request has system messages between others. */
+/** Whether a request has system messages among its other messages. */
 export function hasInlineSystem({ messages }: Fields): boolean {
   return Array.isArray(messages) && messages.some((one) => isFields(one) && one.role === "system");
 }
@@ -115,14 +118,14 @@ function systemOf(
   messages: readonly Fields[],
   { mergesSystem }: MessagesOptions,
 ): Json[] {
-  // The top-level text is taken as it is, its blocks without the billing line.
+  // The top-level text is kept unchanged; of its blocks the billing line is removed.
   const first = system === null ? "" : typeof system === "string" ? system : systemText(system);
   const inline = mergesSystem ? messages.filter(({ role }) => role === "system") : [];
   const text = [first, ...inline.map(({ content }) => systemText(content))].join("");
   return text === "" ? [] : [{ role: "system", content: text }];
 }
 
-/** One message becomes several where it has results of tools. */
+/** Converts one message. A message with tool results becomes several. */
 function messagesOf(message: Fields, { mergesSystem }: MessagesOptions): Json[] {
   const { role, content } = message;
   if (role === "system") {
@@ -179,7 +182,7 @@ function imageOf({ type, url, media_type = "image/jpeg", data = "" }: Fields): F
   return { type: "image_url", image_url: { url: address } };
 }
 
-/** The text of a tool's result; its images and references follow as messages of their own. */
+/** Converts a tool's result: its text, followed by messages with its images and references. */
 function resultsOf({ tool_use_id: id = "", content = "" }: Fields): Json[] {
   const items = Array.isArray(content) ? content.filter((item) => isFields(item)) : [];
   const texts = items.flatMap(({ type, text = "" }) => (type === "text" ? [`${text}`] : []));
@@ -225,7 +228,7 @@ function toolsOf(tools: Json, messages: readonly Fields[]): Json[] | null {
         (block) => isFields(block) && /^tool_(?:addition|removal)$/.test(`${block.type}`),
       ),
   );
-  // A conversation that adds and removes tools.
+  // The conversation adds or removes tools.
   if (isChanged) throw new UnknownPrompt();
   if (tools === null) return null;
   return blocksOf(tools).map(({ name = null, description = null, input_schema, ...more }) => {
@@ -236,13 +239,13 @@ function toolsOf(tools: Json, messages: readonly Fields[]): Json[] | null {
   });
 }
 
-/** What a free-form tool's text is called in the shim that the model sees (vLLM). */
+/** Name of a free-form tool's text in the function that vLLM shows to the model. */
 const CUSTOM_INPUT = "input";
 
 /**
- * The chat request that vLLM 0.32 makes of a request to OpenAI's Responses API
- * (`construct_input_messages`, `construct_tool_dicts`). Null: the prompt is not known here, such as
- * that of a request that goes on from a stored response.
+ * Builds the chat request that vLLM 0.32 derives from a request to OpenAI's Responses API
+ * (`construct_input_messages`, `construct_tool_dicts`). Null: the prompt is unknown, for example if
+ * the request continues a stored response.
  */
 export function chatOfResponses(body: Fields): ChatRequest | null {
   const { input = null, instructions = null, tools = null, reasoning = null } = body;
@@ -274,7 +277,7 @@ export function chatOfResponses(body: Fields): ChatRequest | null {
 
 type Message = Record<string, Json>;
 
-/** A message or reasoning that broke off: the model goes on with it. */
+/** Whether the last message or reasoning is incomplete, so that the model continues it. */
 function isUnfinished(item: Json | undefined): boolean {
   if (!isFields(item)) return false;
   const { type = "message", status } = item;
@@ -300,7 +303,7 @@ function isCall({ type }: Fields): boolean {
   return type === "function_call" || type === "custom_tool_call";
 }
 
-/** Null: it went to the message before. */
+/** Adds a tool call to the previous message, or returns a new message. Null: it was added. */
 function callInto(before: Message | null, item: Fields): Message | null {
   const { type, call_id: id = null, name = null, namespace = null } = item;
   if (typeof id !== "string" || typeof name !== "string") throw new UnknownPrompt();
@@ -317,7 +320,7 @@ function callInto(before: Message | null, item: Fields): Message | null {
   return null;
 }
 
-/** Null: it went to the message before. */
+/** Adds an item to the previous message, or returns a new message. Null: it was added. */
 function messageOf(before: Message | null, item: Fields): Message | null {
   switch (item.type) {
     case "reasoning":
@@ -342,7 +345,9 @@ function messageOf(before: Message | null, item: Fields): Message | null {
   return addTo(before, "content", text);
 }
 
-/** The assistant's message before takes what it has none of. */
+/**
+ * Sets a field of the previous assistant message, or returns a new message if that field is taken.
+ */
 function addTo(before: Message | null, member: "content" | "reasoning", text: string) {
   if (before === null || (before[member] ?? null) !== null)
     return { role: "assistant", [member]: text };
@@ -373,7 +378,7 @@ function responsesTools(tool: Json): Json[] {
       return functions.flatMap((one) => responsesTools({ ...one, name: `${name}__${one.name}` }));
     }
     default:
-      // Tools of the server are never shown to the model.
+      // The model never sees tools that the server runs.
       return [];
   }
 }

@@ -2,7 +2,7 @@ import type { Json } from "../../core/index.ts";
 import type { RequestBody } from "./request-body.ts";
 import type { TokenCounts } from "./tokens/index.ts";
 
-/** How a request ended, as the client saw it. */
+/** How a request ended from the client's point of view. */
 export const PROXY_OUTCOMES = [
   "done",
   "client_left",
@@ -16,19 +16,19 @@ export type ProxyOutcome = (typeof PROXY_OUTCOMES)[number];
 export interface ProxySnapshot {
   readonly active: number;
   readonly outcomes: Readonly<Record<ProxyOutcome, number>>;
-  /** Requests that got another worker. */
+  /** Requests that were sent to another worker. */
   readonly retries: number;
-  /** Workers that are left out now for their health, and how often one was since the start. */
+  /** Workers excluded now because of their health, and exclusions since the start. */
   readonly workersOut: number;
   readonly timesOut: number;
-  /** Engine processes that answer pings beside their server's `/health`. */
+  /** Engine processes that answer pings in addition to their server's `/health`. */
   readonly pulses: number;
-  /** Prefills on a worker apart, and those that were left to the decode worker. */
+  /** Prefills that ran on a prefill worker, and prefills left to the decode worker. */
   readonly prefills: number;
   readonly prefillsFailed: number;
   readonly outputTokens: number;
   readonly tokens: TokenCounts;
-  /** Answers whose count of the prompt's tokens was compared with the proxy's own. */
+  /** Answers whose prompt token count was compared with the proxy's count. */
   readonly checks: TokenCheckCounts;
 }
 
@@ -47,12 +47,12 @@ export class ProxyCounts {
   outputTokens = 0;
 }
 
-/** An engine counted other tokens in a prompt than the proxy. */
+/** The engine counted other prompt tokens than the proxy. */
 export interface TokenDifference {
   readonly model: string;
   readonly here: number;
   readonly engine: number;
-  /** A hash of which members the request has, in which order of roles; of no text. */
+  /** Hash of the request's field names and its order of roles. Contains no text of the request. */
   readonly shape: string;
 }
 
@@ -61,7 +61,7 @@ interface TokenCheckCounts {
   readonly different: number;
 }
 
-/** Compares the proxy's count of a prompt's tokens with `usage.prompt_tokens` of its answer. */
+/** Compares the proxy's prompt token count with `usage.prompt_tokens` of the answer. */
 export class TokenCheck {
   readonly #onDifference: (difference: TokenDifference) => void;
   #equal = 0;
@@ -85,11 +85,13 @@ export class TokenCheck {
   }
 }
 
-/** Members whose values are few words of an interface, never a user's. */
+/** Fields whose values are keywords of the API and never text of a user. */
 const SHOWN: ReadonlySet<string> = new Set(["role", "type", "reasoning_effort"]);
 const DEPTH_MAX = 5;
 
-/** The same for requests that have the same members, whatever is written in them. */
+/**
+ * Hashes the field names of a request. Equal for requests with equal fields, whatever their values.
+ */
 function shapeHash(fields: Readonly<Record<string, Json>>): string {
   const text = JSON.stringify(shapeOf(fields, "", 0));
   return Bun.hash.xxHash3(text).toString(16).padStart(16, "0");

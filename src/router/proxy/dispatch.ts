@@ -16,7 +16,7 @@ import type { ProxySettings } from "./settings.ts";
 import type { FailureStage, UpstreamAnswer, UpstreamPiece } from "./upstream.ts";
 import type { DownWorkers, WorkerHealth } from "./worker-health.ts";
 
-/** An answer that has begun, or is whole, from whom. */
+/** A worker's answer that the client gets, complete or from its first piece on. */
 export interface Won {
   readonly kind: "won";
   readonly answer: UpstreamAnswer;
@@ -42,10 +42,10 @@ export interface DispatchParts {
   readonly down: DownWorkers;
   readonly health: Pick<WorkerHealth, "out" | "listen">;
   readonly counts: ProxyCounts;
-  /** Sends it to the worker that was chosen; never rejects. */
+  /** Sends the request to the chosen worker. Never rejects. */
   readonly attempt: (asked: Asked, decision: RouteDecision) => Promise<Attempted>;
   readonly onRouted: (asked: Asked, decision: RouteDecision) => void;
-  /** A request could not even be tried at a worker. */
+  /** Called if a request could not be sent to a worker at all. */
   readonly onUnsendable: (worker: WorkerId, why: string) => void;
 }
 
@@ -54,31 +54,32 @@ export type Attempted =
   | {
       readonly kind: "failed";
       readonly failure: AttemptFailure;
-      /** Who failed: the prefill worker, where there is one, or the one that was to answer. */
+      /** The worker that failed: the prefill worker, or the worker that was to answer. */
       readonly worker: WorkerId;
     };
 
 export interface AttemptFailure {
-  /** `silent`: the worker stopped answering its health checks while it had the request. */
+  /** `silent`: the worker stopped answering health checks while it had the request. */
   readonly stage: FailureStage | "silent";
   readonly why: string;
 }
 
 /**
- * Finds a worker that answers. A worker that cannot be connected to is replaced as often as
- * `retriesMax` says. One that had the request, and died or fell silent before its first byte, is
- * replaced once: the request itself may be what it died of. So is one that breaks off an answer of
- * which the client has seen nothing yet. A worker that is only late is not
- * replaced, since it may be at work on the request.
+ * Finds a worker that answers.
+ * If a worker cannot be connected to, another one is tried, up to `retriesMax` times. If a worker
+ * had the request and died or became silent before its first byte, the request is resent once only,
+ * since the request itself may have killed the worker. The same holds for an answer that breaks off
+ * before the client has seen any of it. A worker that is only late is not replaced, since it may be
+ * computing.
  */
 export class Dispatch {
   readonly #parts: DispatchParts;
   readonly #asked: Asked;
   readonly #failed: WorkerId[] = [];
-  /** Kept for the case that nobody has a better answer. */
+  /** Unavailable answer, returned if no worker gives a better one. */
   #unavailable: Won | null = null;
   #error: ProxyError | null = null;
-  /** It went to a second worker although the first one had it. */
+  /** The request was sent to a second worker although the first one had received it. */
   #isResent = false;
 
   constructor(parts: DispatchParts, asked: Asked) {
@@ -106,7 +107,10 @@ export class Dispatch {
     }
   }
 
-  /** Gives the worker up if it falls silent while another one could serve the request. */
+  /**
+   * Sends the request, and gives the worker up if it becomes silent while another one could serve
+   * the request.
+   */
   async #attempt(decision: RouteDecision): Promise<Attempted> {
     const { health, attempt, down } = this.#parts;
     const asked = this.#asked;
@@ -131,7 +135,7 @@ export class Dispatch {
     return { kind: "failed", worker: silent!, failure: { stage: "silent", why } };
   }
 
-  /** Whether a worker that is well could take the request instead. */
+  /** Whether another healthy worker could take the request. */
   #hasOther(chosen: WorkerId): boolean {
     const { table, health, down, settings } = this.#parts;
     const { named, hints } = this.#asked;
@@ -143,14 +147,16 @@ export class Dispatch {
         model === named.base &&
         url !== null &&
         role !== "prefill" &&
-        // A stale worker may be well: only its events are not heard.
+        // A stale worker may be healthy: only its events are missing.
         (state === "live" || state === "stale") &&
         !resting.has(worker) &&
         !health.out.has(worker),
     );
   }
 
-  /** Null: another worker may be tried, and this one's failure is noted. */
+  /**
+   * Decides on an attempt's result. Null: the failure is recorded, and another worker may be tried.
+   */
   #judge(decision: RouteDecision, attempted: Attempted): Dispatched | null {
     const { settings, down } = this.#parts;
     const { worker } = decision.target;
@@ -185,7 +191,9 @@ export class Dispatch {
     return { kind: "lost", error: this.#error, how: "worker" };
   }
 
-  /** A request that a worker had is sent to one other, and no answer is asked for twice. */
+  /**
+   * Whether the request may be resent: once if a worker had received it, never if an answer began.
+   */
   #mayResend(stage: AttemptFailure["stage"]): boolean {
     if (stage !== "sent" && stage !== "silent") return false;
     if (this.#isResent || !this.#parts.settings.isRetriedAfterSent) return false;
@@ -199,7 +207,7 @@ export class Dispatch {
     return { kind: "left" };
   }
 
-  /** Nobody is left: the best that there was. */
+  /** No worker is left: returns the best result so far. */
   #given(outcome: Exclude<RouteOutcome, RouteDecision> | null): Dispatched {
     if (this.#unavailable !== null) return this.#unavailable;
     if (this.#error !== null) return { kind: "lost", error: this.#error, how: "worker" };
@@ -213,7 +221,7 @@ export class Dispatch {
     return { kind: "lost", error: isUnknown ? invalid(why) : unavailable(why), how: "none" };
   }
 
-  /** Null: the client left while it waited. */
+  /** Asks the router for a worker. Null: the client disconnected meanwhile. */
   async #route(): Promise<RouteOutcome | null> {
     const { router, down, health } = this.#parts;
     const unreachable = this.#withoutUrl();
@@ -221,7 +229,7 @@ export class Dispatch {
     try {
       const all = [...new Set([...this.#failed, ...unreachable, ...resting])];
       const outcome = await router.bestWorker(routeRequestOf(this.#asked, all), this.#asked.signal);
-      // Better one that was away a moment ago than none.
+      // A worker that failed a moment ago is better than none.
       if (outcome.kind !== "none" || resting.length === 0) return outcome;
       const fewer = [...this.#failed, ...unreachable];
       return await router.bestWorker(routeRequestOf(this.#asked, fewer), this.#asked.signal);
@@ -231,7 +239,7 @@ export class Dispatch {
     }
   }
 
-  /** Workers that take no requests from us. */
+  /** Workers without a URL, which accept no requests from the proxy. */
   #withoutUrl(): WorkerId[] {
     const { base } = this.#asked.named;
     const targets = this.#parts.table.targets.filter(({ model }) => model === base);

@@ -7,10 +7,10 @@ import type { ProxyObserver, RequestEnd } from "./observer.ts";
 import type { SeenPrompt } from "./prompt.ts";
 import type { RequestBody } from "./request-body.ts";
 
-/** One request for tokens, as far as it is known before a worker is chosen. */
+/** A generation request with everything known before a worker is chosen. */
 export interface Asked {
   readonly spec: AskSpec;
-  /** With its query. */
+  /** Path with query. */
   readonly path: string;
   readonly headers: Headers;
   readonly body: RequestBody;
@@ -18,13 +18,13 @@ export interface Asked {
   readonly hints: Hints;
   readonly prompt: SeenPrompt;
   readonly flight: Flight;
-  /** Fires when the client leaves, and when the proxy gives the request up. */
+  /** Fires if the client disconnects or the proxy gives the request up. */
   readonly signal: AbortSignal;
 }
 
 /**
- * Whether the proxy asks for the usage of a stream beside its client, to compare its count of the
- * prompt. Engines that do not know `stream_options` have it among their `strip_fields`.
+ * Whether the proxy requests the usage of a stream although the client did not, to compare its
+ * prompt token count. Engines that do not know `stream_options` list it in `strip_fields`.
  */
 export function wantsUsage({ spec, body, named, prompt }: Asked): boolean {
   if (!body.isStream || prompt.tokens === null || !prompt.isCountKnown) return false;
@@ -36,7 +36,7 @@ export function wantsUsage({ spec, body, named, prompt }: Asked): boolean {
   return isPlain && (options.include_usage ?? false) === false;
 }
 
-/** The question to the router; `excluded`: workers that must not be chosen. */
+/** Builds the request to the router. `excluded` names workers that must not be chosen. */
 export function routeRequestOf(asked: Asked, excluded: readonly WorkerId[]): RouteRequest {
   const { spec, named, prompt, hints, flight } = asked;
   const { loraName } = named;
@@ -44,7 +44,7 @@ export function routeRequestOf(asked: Asked, excluded: readonly WorkerId[]): Rou
   return {
     model: named.base,
     prompt: prompt.prompt,
-    // Without an id nothing is remembered: a request that computes nothing is no load.
+    // The router records nothing without an id: a request that computes nothing is no load.
     ...(spec.isWork ? { requestId: flight.id } : {}),
     ...(loraName === null ? {} : { loraName }),
     ...(cacheSalt === null ? {} : { cacheSalt }),
@@ -55,10 +55,13 @@ export function routeRequestOf(asked: Asked, excluded: readonly WorkerId[]): Rou
   };
 }
 
-/** Output is told in steps of so many tokens: a block of the usual size. */
+/** Tokens between two output reports: a block of the usual size. */
 const OUTPUT_STEP = 16;
 
-/** What the router remembers of one request, told once each whatever happens. */
+/**
+ * One request's state in the router. Each change is reported once, whatever order the events come
+ * in.
+ */
 export class Flight {
   readonly id: string;
   readonly #router: Router;
@@ -72,7 +75,7 @@ export class Flight {
     [this.id, this.#router, this.#observers] = [id, router, observers];
   }
 
-  /** The router has given it a worker. */
+  /** The router has chosen a worker. */
   routed(): void {
     this.#isRouted = true;
     this.#isPrefilled = false;
@@ -86,21 +89,21 @@ export class Flight {
     this.#router.markPrefillComplete(this.id);
   }
 
-  /** Output so far. */
+  /** Reports the output tokens so far. */
   output(tokens: number): void {
     if (!this.#isRouted || tokens - this.#toldTokens < OUTPUT_STEP) return;
     this.#toldTokens = tokens;
     this.#router.output(this.id, tokens);
   }
 
-  /** It gives up the worker it has. */
+  /** Frees the request at its worker. */
   leave(): void {
     if (!this.#isRouted) return;
     this.#isRouted = false;
     this.#router.free(this.id);
   }
 
-  /** Nothing more comes of it. */
+  /** Ends the request and notifies the observers. */
   end(end: RequestEnd): void {
     if (this.#isEnded) return;
     this.#isEnded = true;

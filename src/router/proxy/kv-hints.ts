@@ -22,31 +22,31 @@ interface Action {
 /** docs/reference/kv-hints.md defines envelope, actions and payloads. */
 const VERSION = "1";
 const ID_CHARACTERS_MAX = 128;
-/** Marks of one request: as in Anthropic's API, the last ones count. */
+/** Marks used per request. As in Anthropic's API, the last ones count. */
 const MARKS_MAX = 4;
-/** A mark without `ttl`, and the longest `ttl` that a mark can ask for: Anthropic's values. */
+/** Default and maximum lifetime of a mark, Anthropic's values. */
 const PIN_TTL_SECONDS = 300;
 const PIN_TTL_SECONDS_MAX = 3_600;
 const RETAIN_PRIORITY_MAX = 99;
 const RETAIN_TTL_SECONDS = 600;
 const DEMOTE_TTL_SECONDS = 3_600;
-/** A worker is a source if it holds at least this many tokens more than the chosen worker. */
+/** A worker is a source if it holds at least this many more tokens than the chosen worker. */
 const SOURCE_TOKENS_MIN = 512;
 const SOURCES_MAX = 4;
-/** The owner of pins if a request names no tenant; the policy `cache_control` uses the same. */
+/** Owner of pins if a request names no tenant. The policy `cache_control` uses the same. */
 const NO_TENANT = "api";
 
-/** What a worker is asked to do. */
+/** The worker to hint, and its part of the request. */
 interface Task {
   readonly decision: RouteDecision;
   readonly part: ServedPart;
-  /** `decode`: the prefill worker itself said where its blocks are. */
+  /** For `decode`: the prefill worker named the agent that has its blocks. */
   readonly isSourceKnown?: boolean;
 }
 
 /**
- * Members that carry KV hints to a worker. Empty if the worker takes none, or if there is nothing
- * to say.
+ * Request fields that carry KV hints to a worker. Empty if the worker accepts none or there are
+ * none.
  */
 export function kvHintMembers(parts: KvHintParts, asked: Asked, task: Task): Members {
   const carrier = carrierOf(asked, workerOf(task));
@@ -68,15 +68,15 @@ function workerOf({ decision, part }: Task): Target {
   return part === "prefill" && decision.prefill !== null ? decision.prefill : decision.target;
 }
 
-/** SGLang passes `custom_params` to its scheduler, with texts and numbers as values. */
+/** SGLang passes `custom_params` to its scheduler; values must be texts or numbers. */
 function customParams({ body }: Asked, envelope: Members): Members {
   const own = body.fields.custom_params ?? {};
   return isMembers(own) ? { custom_params: { ...own, kv_hints: stringifyJson(envelope) } } : {};
 }
 
 /**
- * `auto`: a worker whose agent publishes block names has a connector of Hearth. The OpenAI server
- * of vLLM passes `kv_transfer_params` to it; the one of SGLang passes `custom_params`.
+ * Resolves `auto`. A worker whose agent publishes block names has a Hearth connector. vLLM's OpenAI
+ * server passes `kv_transfer_params` to it, SGLang's passes `custom_params`.
  */
 function carrierOf({ named }: Asked, target: Target): Exclude<KvHintsCarrier, "auto"> {
   const { kvHints, engine } = named.model;
@@ -137,7 +137,8 @@ function answerActions({ hints, prompt: { reasoning, marks } }: Asked): Action[]
     const payload = { open_token: reasoning.start, close_token: reasoning.end };
     actions.push({ type: "transient", payload });
   }
-  // The first mark ends what sessions share: system prompt and tools. That part stays in RAM.
+  // The first mark ends the prefix that sessions share: system prompt and tools. That prefix stays
+  // in RAM.
   const shared = marks[0];
   if (hints.isSessionEnd && hints.sessionId !== null && shared !== undefined) {
     const session_id = hints.sessionId;
@@ -152,7 +153,7 @@ function pinOf({ tokens, ttlSeconds }: PromptMark, owner: string): Members {
   return { prefix_tokens: tokens, ttl_seconds, owner };
 }
 
-/** Workers that hold more of the prompt than the chosen one, the one with most first. */
+/** Workers that hold more of the prompt than the chosen one, largest first. */
 function sourcesOf(
   { router, table }: KvHintParts,
   asked: Asked,
@@ -162,7 +163,7 @@ function sourcesOf(
   const isOther = (one: Target) => one.worker !== target.worker && one.model === target.model;
   if (!table.targets.some((one) => isOther(one) && hasHearth(one))) return [];
   const { requestId: _, ...request } = routeRequestOf(asked, []);
-  // The router counts this request as held by the chosen worker already, hence `terms`.
+  // The router already counts this request as held by the chosen worker, hence `terms`.
   const least = terms.cachedTokens + SOURCE_TOKENS_MIN;
   const others = router
     .getPotentialLoads(request)
@@ -181,7 +182,7 @@ function sourcesOf(
   return [{ type: "prefetch", payload: { prefix_tokens: others[0]!.tokens, sources } }];
 }
 
-/** Hints are about one prompt. */
+/** Whether a request has several prompts. Hints describe one prompt. */
 function isBatch(prompt: Json): boolean {
   return Array.isArray(prompt) && prompt.length > 1 && typeof prompt[0] !== "number";
 }

@@ -9,9 +9,9 @@ import { addressAt, readAll, type Upstream } from "./upstream.ts";
 
 type Card = Readonly<Record<string, unknown>>;
 
-/** A worker that has not told its models by then is described by what we know. */
+/** Time to wait for a worker's model list. After it, the proxy describes the model itself. */
 const ASK_MS = 2_000;
-/** What workers said of their models is not asked for again for so long. */
+/** Lifetime of a worker's model list, in milliseconds. */
 const KEPT_MS = 30_000;
 const ANSWER_BYTES_MAX = 1024 * 1024;
 const CARDS_MAX = 4_096;
@@ -24,19 +24,19 @@ export interface ModelListParts {
 }
 
 /**
- * `GET /v1/models`: what workers say of the models that the router can send requests to. All
- * clients see the same cards, so workers are asked without any client's credentials.
+ * Answers `GET /v1/models` with the workers' descriptions of the models that the router can reach.
+ * All clients see the same cards, so the proxy sends no client's credentials.
  */
 export class ModelList {
   readonly #parts: ModelListParts;
-  /** By model id, as one of its workers wrote them. */
+  /** Model cards by id, as one of the model's workers described them. */
   readonly #cards = new Map<string, { readonly card: Card; readonly atMs: number }>();
 
   constructor(parts: ModelListParts) {
     this.#parts = parts;
   }
 
-  /** All of them, or the one with that id. */
+  /** Answers with all models, or with the one of that id. */
   async answer(id: string | null, names: ModelNames, signal: AbortSignal): Promise<Response> {
     const known = names.list();
     const wanted = id === null ? known : known.filter((one) => one.id === id);
@@ -51,7 +51,7 @@ export class ModelList {
     return told ?? { id, object: "model", created: 0, owned_by: "hearth", root: id, parent };
   }
 
-  /** Asks one worker of each model of which nothing recent is known. */
+  /** Asks one worker of each model without a recent card. */
   async #refresh(signal: AbortSignal): Promise<void> {
     const oldest = this.#parts.clock.monotonicMs() - KEPT_MS;
     const urls = new Map<string, string>();
@@ -89,9 +89,9 @@ function cardsOf(text: string): Card[] {
   }
 }
 
-/** What a client's `model` stands for. */
+/** The model that a client's `model` field names. */
 export interface NamedModel {
-  /** As workers serve it. */
+  /** Model name that workers serve. */
   readonly base: string;
   readonly loraName: string | null;
   readonly model: ProxyModel;
@@ -109,14 +109,14 @@ export class ModelNames {
     this.#adapters = new Map(models.flatMap((model) => model.loras.map((lora) => [lora, model])));
   }
 
-  /** The model of requests that name none: the only one that is served. Null: there are several. */
+  /** Model of requests that name none: the only one that is served. Null: there are several. */
   only(): NamedModel | null {
     const [name, ...others] = new Set(this.#served().map(({ model }) => model));
     if (name === undefined || others.length > 0) return null;
     return { base: name, loraName: null, model: this.#modelOf(name) };
   }
 
-  /** Null: nobody serves it, and it is not configured. */
+  /** Finds a model by name. Null: no worker serves it, and it is not configured. */
   find(name: string, loraPath: unknown): NamedModel | null {
     const loraName = typeof loraPath === "string" && loraPath !== "" ? loraPath : null;
     if (this.#isServed(name) || this.#models.has(name)) {
@@ -127,7 +127,7 @@ export class ModelNames {
     return this.#withSuffix(name);
   }
 
-  /** All that clients may ask for; an adapter with the model that it belongs to. */
+  /** Lists all names that clients may request, adapters with the model they belong to. */
   list(): { readonly id: string; readonly parent: string | null }[] {
     const served = new Set(this.#served().map((target) => target.model));
     const adapters = [...this.#adapters].filter(([, model]) => served.has(model.name));
@@ -137,7 +137,7 @@ export class ModelNames {
     ];
   }
 
-  /** SGLang's way to name an adapter: `model:adapter`. */
+  /** Resolves SGLang's name of an adapter, `model:adapter`. */
   #withSuffix(name: string): NamedModel | null {
     const colon = name.lastIndexOf(":");
     const base = name.slice(0, Math.max(0, colon));
@@ -158,10 +158,10 @@ export class ModelNames {
   }
 }
 
-/** What engines put between the texts of one message. */
+/** Separator that engines put between the text parts of one message. */
 const PART_SEPARATORS = { vllm: "\n", sglang: " " } as const;
 
-/** Reads the tokenizers of models. Rejects with CONFIG_INVALID where one cannot be used. */
+/** Reads the tokenizers of models. Rejects with CONFIG_INVALID if one cannot be used. */
 export function tokensFor(
   { clock, settings, onTokens }: Pick<ProxyOptions, "clock" | "settings" | "onTokens">,
   models: readonly ProxyModel[],
@@ -176,7 +176,7 @@ export function tokensFor(
   });
 }
 
-/** Throws CONFIG_INVALID, with the file's name, where `tokensFor` would reject. */
+/** Throws CONFIG_INVALID with the file's name if `tokensFor` would reject. */
 export function checkModels(models: readonly ProxyModel[]): void {
   for (const files of tokenFiles(models)) checkTokenModel(files);
 }

@@ -32,45 +32,48 @@ export interface ProxyOptions {
   readonly router: Router;
   readonly table: WorkerTable;
   readonly settings: ProxySettings;
-  /** Told of faults of our own. */
+  /** Called with faults of the proxy itself. */
   readonly onFault: (thrown: unknown) => void;
-  /** Told when a worker is left out for its health, with the reason; null: it is used again. */
+  /**
+   * Called if a worker is excluded because of its health, with the reason, and with null if it is
+   * used again.
+   */
   readonly onWorker?: (worker: WorkerId, why: string | null) => void;
-  /** This process had no descriptor for a connection to a worker. */
+  /** Called if this process has no free file descriptor for a connection to a worker. */
   readonly onShort?: () => void;
-  /** A prompt could not be tokenised, or an engine counted other tokens in one. */
+  /** Called if a prompt could not be tokenised, or if an engine counted other tokens. */
   readonly onTokens?: {
     failed(model: string, why: string): void;
     differ(difference: TokenDifference): void;
   };
 }
 
-/** Where a request comes from. */
+/** The client's side of a request. */
 export interface ProxyCaller {
-  /** Called once the whole body is there: what follows may take its time. */
+  /** Called once the whole body has arrived. The answer may take any time from here on. */
   readonly onBody?: () => void;
 }
 
-/** The APIs of OpenAI, Anthropic and vLLM in front of the workers of a router. */
+/** Serves the APIs of OpenAI, Anthropic and vLLM in front of a router's workers. */
 export interface OpenAiProxy extends AsyncDisposable {
   /**
-   * Answers a request; never rejects. The request must be the server's own, with its body unread:
-   * its signal is how we learn that the client left. The server must let an answer be silent for
-   * long: engines say nothing while they compute a prompt.
+   * Answers a request. Never rejects. The request must be the server's own with its body unread,
+   * since its signal reports that the client disconnected. The server must allow long silences:
+   * engines send nothing while they compute a prompt.
    */
   fetch(request: Request, caller?: ProxyCaller): Promise<Response>;
   /**
-   * From now on these models, with their files read again; requests under way keep theirs. Rejects
-   * with CONFIG_INVALID, and changes nothing, where a tokenizer cannot be used.
+   * Replaces the models and reads their files again. Requests in flight keep the old ones. Rejects
+   * with CONFIG_INVALID and changes nothing if a tokenizer cannot be used.
    */
   setModels(models: readonly ProxyModel[]): Promise<void>;
-  /** From now on new requests are answered as where all workers are busy. */
+  /** Answers new requests from now on as if all workers were busy. */
   drain(): void;
   listen(observer: ProxyObserver): Disposable;
   snapshot(): ProxySnapshot;
 }
 
-/** Reads the tokenizers. Rejects with CONFIG_INVALID where one cannot be used. */
+/** Opens the proxy and reads the tokenizers. Rejects with CONFIG_INVALID if one cannot be used. */
 export async function openProxy(options: ProxyOptions): Promise<OpenAiProxy> {
   const { models } = options.settings;
   const tokens = await tokensFor(options, models);
@@ -81,7 +84,7 @@ export async function openProxy(options: ProxyOptions): Promise<OpenAiProxy> {
   );
 }
 
-/** Models and their tokens, which change together. */
+/** Models and their tokenizers, which are replaced together. */
 interface Vocabulary {
   readonly models: readonly ProxyModel[];
   readonly tokens: Tokens;
@@ -109,7 +112,7 @@ class RoutedProxy implements OpenAiProxy {
   readonly #homes = new ResponseHomes();
   readonly #side: SidePaths;
   readonly #bodies: RequestBodyLimits;
-  /** Makes ids of this proxy different from those of others, and of its runs before. */
+  /** Prefix of request ids, unique to this run of this proxy. */
   readonly #prefix: string;
   readonly #active = new Map<string, AbortController>();
   #nextId = 1;
@@ -145,7 +148,7 @@ class RoutedProxy implements OpenAiProxy {
       ...options,
       ...{ counts, down, health },
       onUnsendable: (worker, why) => {
-        options.onFault(new Error(`a request to ${worker} could not be made: ${why}`));
+        options.onFault(new Error(`a request to ${worker} could not be sent: ${why}`));
       },
       attempt: (asked, decision) => attempt(parts, asked, decision),
       onRouted: (asked, decision) => this.#routed(asked, decision),
@@ -157,21 +160,21 @@ class RoutedProxy implements OpenAiProxy {
     const endpoint = endpointOf(method, url);
     const shape = shapeOf(url);
     if (endpoint === "unknown") {
-      return refuse(invalid("There is no such address.", undefined, 404), shape);
+      return refuse(invalid("Unknown path.", undefined, 404), shape);
     }
     if (endpoint === "method") {
-      return refuse(invalid(`${method} is not allowed here.`, undefined, 405), shape);
+      return refuse(invalid(`The method ${method} is not allowed for this path.`, undefined, 405), shape);
     }
     const name = unsendableHeader(headers);
     if (name !== null) {
-      const why = `The header ${name} holds a character that HTTP does not allow there.`;
+      const why = `The header ${name} contains a character that HTTP does not allow.`;
       return refuse(invalid(why), shape);
     }
     try {
       return await this.#answer(endpoint, request, caller);
     } catch (thrown) {
       this.#options.onFault(thrown);
-      return refuse(ownFault("The proxy failed; its log says more."), shape);
+      return refuse(ownFault("Internal error of the proxy; see its log."), shape);
     }
   }
 
@@ -210,7 +213,7 @@ class RoutedProxy implements OpenAiProxy {
     };
   }
 
-  /** Answers under way are cut off: who wants them to end waits for `active` to be 0 before. */
+  /** Cuts off answers in flight. To let them finish, wait until `active` is 0 before. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isDraining = true;
     for (const controller of this.#active.values()) controller.abort();
@@ -228,7 +231,7 @@ class RoutedProxy implements OpenAiProxy {
       case "health":
         return Promise.resolve(this.#side.health(this.#isDraining));
       case "load":
-        // As vLLM has it: requests that are under way.
+        // vLLM's `server_load`: the number of requests in flight.
         return Promise.resolve(Response.json({ server_load: this.#active.size }));
       case "version":
         return this.#side.version(endpoint.path, request.signal);
@@ -247,7 +250,7 @@ class RoutedProxy implements OpenAiProxy {
     const { settings } = this.#options;
     if (this.#isDraining || this.#active.size >= settings.streamsMax) {
       this.#counts.outcomes.busy++;
-      const why = this.#isDraining ? "The proxy stops." : "Too many requests are under way.";
+      const why = this.#isDraining ? "The proxy is shutting down." : "Too many requests are in flight.";
       const error = busy(why, settings.busyStatus, settings.retryAfterSeconds);
       return refuse(error, endpoint.spec.shape);
     }
@@ -264,7 +267,7 @@ class RoutedProxy implements OpenAiProxy {
       this.#active.delete(id);
       flight.end(end);
     };
-    // No worker needs the body again once one has begun to answer.
+    // Once a worker has begun to answer, no other worker needs the body.
     using share = this.#bodies.budget.open();
     try {
       const asked = await this.#read(endpoint, { request, share }, flight, controller.signal);
@@ -282,7 +285,7 @@ class RoutedProxy implements OpenAiProxy {
     }
   }
 
-  /** The request with all that is to be known of it, or what is wrong with it. */
+  /** Reads a request and everything needed to route it, or returns the error. */
   async #read(
     { spec, path }: Extract<Endpoint, { kind: "ask" }>,
     { request, share }: { readonly request: Request; readonly share: BodyShare },
@@ -303,10 +306,10 @@ class RoutedProxy implements OpenAiProxy {
   #named({ model, fields }: RequestBody): NamedModel | ProxyError {
     if (model !== null) return this.#names.find(model, fields.lora_path) ?? unknownModel(model);
     const only = this.#names.only();
-    return only ?? invalid("`model` must be given: there are several, or none.", "model");
+    return only ?? invalid("`model` is required, since the proxy does not serve exactly one model.", "model");
   }
 
-  /** What goes on from a stored response goes to the worker that has it. */
+  /** Sends a request that continues a stored response to the worker that has it. */
   #atHome(hints: Hints, { fields }: RequestBody): Hints {
     const worker = this.#homes.of(fields.previous_response_id);
     if (worker === null || hints.overrides.worker !== undefined) return hints;
@@ -321,7 +324,7 @@ class RoutedProxy implements OpenAiProxy {
     const { outcomes } = this.#counts;
     if (lost.kind === "left") {
       outcomes.client_left++;
-      // Nobody reads it.
+      // The client has disconnected and does not read this answer.
       return new Response(null, { status: 499 });
     }
     outcomes[OUTCOME_OF[lost.how]]++;
@@ -367,7 +370,7 @@ class RoutedProxy implements OpenAiProxy {
     this.#check.compare(named.model.name, prompt.tokens.length, engine, body);
   }
 
-  /** Told before the router forgets the request. */
+  /** Reports the output to observers before the router forgets the request. */
   async #answered(model: string, flight: Flight, watch: OutputWatch): Promise<void> {
     const output = await watch.tokens(model, this.#tokens, this.#tokens.reasoning(model));
     if (output === null) return;

@@ -17,7 +17,10 @@ export interface SidePathParts {
   readonly homes: ResponseHomes;
 }
 
-/** Requests without a prompt: for the proxy itself, or for a worker that is not chosen by load. */
+/**
+ * Answers requests without a prompt: by the proxy itself, or by a worker that is not chosen by
+ * load.
+ */
 export class SidePaths {
   readonly #parts: SidePathParts;
 
@@ -25,22 +28,27 @@ export class SidePaths {
     this.#parts = parts;
   }
 
-  /** As vLLM answers, without a body: 200 while the proxy takes requests and a worker is well. */
+  /**
+   * Answers a health check without a body, as vLLM does: 200 while the proxy accepts requests and a
+   * worker is healthy.
+   */
   health(isDraining: boolean): Response {
     const isWell = !isDraining && this.#served().some((target) => this.#isWell(target));
     return new Response(null, { status: isWell ? 200 : 503 });
   }
 
-  /** The version of a worker's engine; it is asked without the client's credentials. */
+  /** Answers with the version of a worker's engine. The client's credentials are not forwarded. */
   async version(path: string, signal: AbortSignal): Promise<Response> {
     const { settings } = this.#parts;
     const served = this.#served();
     const target = served.find((one) => this.#isWell(one)) ?? served[0];
-    if (target === undefined) return refuse(unavailable("no worker is there"));
+    if (target === undefined) return refuse(unavailable("no worker is available"));
     return this.#pass(target, "GET", path, ownHeaders(settings.authorization), "openai", signal);
   }
 
-  /** Goes to the worker that has the response, or to the only one there is. */
+  /**
+   * Forwards a request about a stored response to the worker that has it, or to the only worker.
+   */
   async stored(
     { id, path }: Extract<Endpoint, { kind: "stored" }>,
     request: Request,
@@ -49,7 +57,7 @@ export class SidePaths {
     const home = homes.of(id);
     const served = this.#served();
     const target = served.find(({ worker }) => worker === home) ?? served[0];
-    if (target === undefined) return refuse(unavailable("no worker is there"), "responses");
+    if (target === undefined) return refuse(unavailable("no worker is available"), "responses");
     const { method, headers, signal } = request;
     const sent = towardsWorker(headers, settings.authorization);
     return this.#pass(target, method as "GET" | "POST", path, sent, "responses", signal);
@@ -76,7 +84,7 @@ export class SidePaths {
     const sent = clientHeaders(answer.headers, tellsWorker ? [["x-hearth-worker", worker]] : []);
     if (sent !== null) return passOn(answer, sent);
     answer.close();
-    return failed("its answer has a header that cannot be sent on");
+    return failed("its answer has a header that HTTP does not allow");
   }
 
   #served(): Target[] {
@@ -89,18 +97,18 @@ export class SidePaths {
 }
 
 const HOMES_MAX = 65_536;
-/** The id stands in front, in an answer as in the first event of a stream. */
+/** Bytes searched for the id, which is near the start of an answer or of its first event. */
 const LOOK_BYTES = 1_024;
 const ID = /"id": ?"(resp_[A-Za-z0-9_-]{1,128})"/;
 
 /**
- * Which worker keeps which stored response (`store` of the Responses API): what refers to one goes
- * to the worker that has it. The oldest of 65,536 are forgotten.
+ * Maps stored responses (`store` of the Responses API) to the workers that keep them, so that later
+ * requests reach the same worker. Keeps the latest 65,536.
  */
 export class ResponseHomes {
   readonly #homes = new Map<string, WorkerId>();
 
-  /** Takes the first bytes of an answer. */
+  /** Records the response id in the first bytes of an answer. */
   note(bytes: Uint8Array, worker: WorkerId): void {
     const text = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
     const id = ID.exec(text.toString("latin1", 0, LOOK_BYTES))?.[1];
@@ -110,7 +118,7 @@ export class ResponseHomes {
     this.#homes.set(id, worker);
   }
 
-  /** Null: it came through another router, or long ago. */
+  /** The worker of a response. Null: it came through another router, or was forgotten. */
   of(id: unknown): WorkerId | null {
     return typeof id === "string" ? (this.#homes.get(id) ?? null) : null;
   }

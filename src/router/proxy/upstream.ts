@@ -9,9 +9,9 @@ import { type Clock, messageOf } from "../../core/index.ts";
 import { isShortOfDescriptors } from "../../observability/index.ts";
 import type { HeaderPairs } from "./headers.ts";
 
-/** Connections to one worker that wait for their next request. */
+/** Maximum idle connections kept per worker. */
 const IDLE_SOCKETS_MAX = 64;
-/** A connection that was closed while it was idle breaks within this time of its next use. */
+/** A connection that was closed while idle breaks within this time of its next use. */
 const STALE_MS = 1_000;
 
 interface Agents {
@@ -20,8 +20,8 @@ interface Agents {
 }
 
 /**
- * Workers over HTTP/1.1. Not by `fetch`: the runtime sends at most 256 requests of that kind at
- * once, and a stream of tokens takes minutes.
+ * Sends requests to workers over HTTP/1.1. `fetch` is not used: the runtime limits it to 256
+ * concurrent requests, and a stream of tokens takes minutes.
  */
 export function createHttpUpstream(clock: Clock, onShort: () => void = () => {}): Upstream {
   const options = {
@@ -33,11 +33,12 @@ export function createHttpUpstream(clock: Clock, onShort: () => void = () => {})
   return {
     async open(order, signal) {
       const outcome = await open(order, signal);
-      // Without a free descriptor the runtime's client says ECONNREFUSED: no worker refused it.
+      // Without a free descriptor the runtime's client reports ECONNREFUSED although no worker
+      // refused.
       const isConnect = outcome.kind === "failed" && outcome.stage === "connect";
       if (!isConnect || !isShortOfDescriptors()) return outcome;
       onShort();
-      return failed("unsendable", `file descriptors run out: ${outcome.why}`);
+      return failed("unsendable", `out of file descriptors: ${outcome.why}`);
     },
     [Symbol.dispose]() {
       agents.http.destroy();
@@ -50,16 +51,16 @@ export function createHttpUpstream(clock: Clock, onShort: () => void = () => {})
     const first = new Exchange(order, clock, agents);
     const outcome = await first.run(signal);
     if (outcome.kind !== "failed" || outcome.stage !== "sent" || !first.isReused) return outcome;
-    // A worker may close an idle connection just when it is used again: then it ends at once.
+    // A worker may close an idle connection just as it is reused. The request then fails at once.
     if (clock.monotonicMs() - startMs > STALE_MS) return outcome;
     const second = await new Exchange(order, clock, null).run(signal);
-    // It is gone, and may well have had the request before.
+    // The worker is gone, and may have had the request before.
     const isGone = second.kind === "failed" && second.stage === "connect";
     return isGone ? ({ ...second, stage: "sent" } as const) : second;
   }
 }
 
-/** One request and its answer. Without agents it has a connection of its own. */
+/** One request and its answer. Without agents it opens a connection of its own. */
 class Exchange {
   readonly #order: UpstreamOrder;
   readonly #clock: Clock;
@@ -76,8 +77,8 @@ class Exchange {
   }
 
   run(signal: AbortSignal): Promise<UpstreamAnswer | UpstreamFailure> {
-    if (signal.aborted) return Promise.resolve(failed("closed", "the client left"));
-    const onAbort = () => this.close("the client left");
+    if (signal.aborted) return Promise.resolve(failed("closed", "the client disconnected"));
+    const onAbort = () => this.close("the client disconnected");
     signal.addEventListener("abort", onAbort, { once: true });
     return new Promise((resolve) => {
       this.#resolve = resolve;
@@ -85,7 +86,7 @@ class Exchange {
         this.#outgoing = this.#send(() => signal.removeEventListener("abort", onAbort));
       } catch (thrown) {
         signal.removeEventListener("abort", onAbort);
-        // Nothing was connected yet: the request or the worker's URL is at fault, not the worker.
+        // Not connected yet: the request or the worker's URL is at fault, not the worker.
         this.#settle(failed("unsendable", messageOf(thrown)));
       }
     });
@@ -106,7 +107,7 @@ class Exchange {
       this.#settle(failed(stage, error.message));
     });
     outgoing.on("close", () => {
-      this.#settle(failed(this.#stage, "the connection ended before an answer"));
+      this.#settle(failed(this.#stage, "the connection closed before an answer"));
       onClosed();
     });
     outgoing.on("socket", (socket) => {
@@ -179,22 +180,23 @@ function failed(stage: FailureStage, why: string): UpstreamFailure {
 /** One request to a worker. */
 export interface UpstreamOrder {
   readonly method: "GET" | "POST";
-  /** `http:` or `https:`, with path. */
+  /** `http:` or `https:` URL with path. */
   readonly url: string;
   readonly headers: ReadonlyMap<string, string>;
   readonly body: Uint8Array | null;
   readonly connectMs: number;
-  /** From the last byte of the request to the first of the body. */
+  /** Time from the last byte of the request to the first byte of the body. */
   readonly firstByteMs: number;
-  /** Between two pieces of the body, while somebody waits for one. */
+  /** Time between two pieces of the body while a reader waits. */
   readonly idleMs: number;
 }
 
 /**
- * `unsendable`: the request cannot be made, or this process has no descriptor for it, so that no
- * worker was tried. `connect`: nothing of it was sent. `sent`: the worker had it and left.
- * `garbled`: it answered, and the answer is not HTTP as the parser takes it. `late`: it said
- * nothing in time. `closed`: we closed it.
+ * Stage at which a request failed.
+ * `unsendable`: the request cannot be made, or this process has no descriptor; no worker was tried.
+ * `connect`: nothing was sent. `sent`: the worker had the request and disconnected. `garbled`: the
+ * answer is not HTTP that the parser accepts. `late`: no data within the timeout. `closed`: the
+ * proxy closed the connection.
  */
 export type FailureStage = "unsendable" | "connect" | "sent" | "garbled" | "late" | "closed";
 
@@ -213,28 +215,32 @@ export interface UpstreamAnswer {
   readonly kind: "answer";
   readonly status: number;
   readonly headers: HeaderPairs;
-  /** The next piece; one caller at a time. Behind `end` and `failed` the same comes again. */
+  /**
+   * Reads the next piece. One caller at a time. After `end` or `failed`, returns the same again.
+   */
   read(): Promise<UpstreamPiece>;
-  /** Closes the connection at once. */
+  /** Closes the connection immediately. */
   close(): void;
 }
 
-/** Sends requests to workers. Bodies come as they are on the wire, not decompressed. */
+/** Sends requests to workers. Bodies are passed as sent, not decompressed. */
 export interface Upstream extends Disposable {
-  /** Never rejects. The signal closes the connection, also while the body comes. */
+  /**
+   * Sends a request. Never rejects. The signal closes the connection, also while the body arrives.
+   */
   open(order: UpstreamOrder, signal: AbortSignal): Promise<UpstreamAnswer | UpstreamFailure>;
 }
 
 /**
- * The body of an answer, piece by piece. The socket is paused while a piece lies here, so that what
- * nobody reads waits at its sender.
+ * The body of an answer in pieces. The socket is paused while a piece is unread, so that a slow
+ * reader holds back its sender.
  */
 class BodyQueue {
   readonly #message: IncomingMessage;
   readonly #clock: Clock;
   readonly #pieces: Uint8Array<ArrayBuffer>[] = [];
   readonly #idleMs: number;
-  /** Of the first piece. */
+  /** Timeout of the first piece. */
   #waitMs: number;
   #end: UpstreamPiece | null = null;
   #waiting: ((piece: UpstreamPiece) => void) | null = null;
@@ -250,7 +256,7 @@ class BodyQueue {
     message.on("end", () => this.#finish({ kind: "end" }));
     message.on("error", (fault) => this.fail(stageOfError(fault), fault.message));
     message.on("close", () => {
-      if (!message.complete) this.fail("sent", "the connection ended in the middle of an answer");
+      if (!message.complete) this.fail("sent", "the connection closed in the middle of an answer");
     });
   }
 
@@ -261,7 +267,7 @@ class BodyQueue {
     const ms = this.#waitMs;
     return new Promise((resolve) => {
       const timer = this.#clock.after(ms, () => {
-        this.fail("late", `nothing came for ${ms} ms`);
+        this.fail("late", `no data for ${ms} ms`);
         this.#message.destroy();
       });
       this.#waiting = (piece) => {
@@ -272,7 +278,7 @@ class BodyQueue {
     });
   }
 
-  /** What lies here is still read before it. */
+  /** Ends the body with a failure. Pieces already received are read first. */
   fail(stage: FailureStage, why: string): void {
     this.#finish({ kind: "failed", stage, why });
   }
@@ -295,7 +301,9 @@ class BodyQueue {
   }
 }
 
-/** Codes of a connection that broke; every other error behind a request is one of the parser's. */
+/**
+ * Error codes of a broken connection. Any other error after the request was sent is a parser error.
+ */
 const BROKEN: ReadonlySet<string> = new Set([
   "ECONNRESET",
   "ECONNABORTED",
@@ -306,12 +314,15 @@ const BROKEN: ReadonlySet<string> = new Set([
   "ConnectionClosed",
 ]);
 
-/** What an error says of a worker that has the whole request. */
+/** The failure stage of an error after the whole request was sent. */
 function stageOfError({ code }: NodeJS.ErrnoException): "sent" | "garbled" {
   return code === undefined || BROKEN.has(code) ? "sent" : "garbled";
 }
 
-/** A whole body as text. Null: it failed, or there is more, and the connection is closed. */
+/**
+ * Reads a whole body as text. Null: it failed, or is longer than the limit; the connection is
+ * closed.
+ */
 export async function readAll(answer: UpstreamAnswer, bytesMax: number): Promise<string | null> {
   const parts: Uint8Array[] = [];
   let length = 0;
@@ -329,8 +340,8 @@ export async function readAll(answer: UpstreamAnswer, bytesMax: number): Promise
 }
 
 /**
- * Reads on behind `first` until the answer is whole or longer than `bytesMax`, so that one that
- * breaks off is found before anything of it is passed on. The answer gives what was read again.
+ * Reads an answer to its end or to `bytesMax`, so that a broken answer is detected before any of it
+ * is passed on. The returned answer yields the same bytes again.
  */
 export async function holdAnswer(
   answer: UpstreamAnswer,
@@ -353,7 +364,7 @@ export async function holdAnswer(
   return { answer: { ...answer, read }, first: await read() };
 }
 
-/** The address of a path at a worker, whose `url` may or may not end with `/v1`. */
+/** The address of a path at a worker. The worker's `url` may end with `/v1`. */
 export function addressAt(url: string, path: string): string {
   return `${url.replace(/\/+$/, "").replace(/\/v1$/, "")}${path}`;
 }

@@ -12,13 +12,13 @@ import { addressAt, readAll, type Upstream } from "./upstream.ts";
 
 export interface WorkerHealthOptions extends ProbeParts {
   readonly table: WorkerTable;
-  /** Between two questions to a server; null: none is asked. */
+  /** Time between two health checks of a server. Null: none. */
   readonly everyMs: number | null;
-  /** A worker is left out, with the reason, or used again, with null. */
+  /** Called if a worker is excluded, with the reason, and with null if it is used again. */
   readonly onChange: (worker: WorkerId, why: string | null) => void;
 }
 
-/** Which workers are left out because their servers do not answer health checks. */
+/** Excludes workers whose servers do not answer health checks. */
 export class WorkerHealth implements AsyncDisposable {
   readonly #options: WorkerHealthOptions;
   readonly #probes = new Map<string, ServerProbe>();
@@ -26,7 +26,7 @@ export class WorkerHealth implements AsyncDisposable {
   readonly #closing = new Set<Promise<void>>();
   readonly #timer: Disposable | null;
   #out: ReadonlyMap<WorkerId, string> = new Map();
-  /** How often a worker was left out, since the start. */
+  /** Exclusions since the start. */
   times = 0;
 
   constructor(options: WorkerHealthOptions) {
@@ -36,17 +36,17 @@ export class WorkerHealth implements AsyncDisposable {
     if (everyMs !== null) this.#look();
   }
 
-  /** Those that must not be chosen while others are there. */
+  /** Workers that must not be chosen while others are available, with the reasons. */
   get out(): ReadonlyMap<WorkerId, string> {
     return this.#out;
   }
 
-  /** Processes of engines that answer pings. */
+  /** Engine processes that answer pings. */
   get pulses(): number {
     return [...this.#probes.values()].reduce((sum, { pulses }) => sum + pulses, 0);
   }
 
-  /** Calls it after each change, until disposed; it must not throw. */
+  /** Calls the listener after each change until disposed. The listener must not throw. */
   listen(listener: () => void): Disposable {
     this.#listeners.add(listener);
     return { [Symbol.dispose]: () => void this.#listeners.delete(listener) };
@@ -81,7 +81,7 @@ export class WorkerHealth implements AsyncDisposable {
     this.#closing.add(closing);
   }
 
-  /** A worker with several ranks has one server; each rank of a silent process is left out. */
+  /** A server may have several ranks. All ranks of a silent process are excluded. */
   #changed(): void {
     const out = new Map<WorkerId, string>();
     for (const { url, worker } of this.#options.table.targets) {
@@ -111,12 +111,12 @@ interface ProbeParts {
   readonly random: Random;
   readonly upstream: Upstream;
   readonly authorization: Authorization;
-  /** How long `GET /health` may take. */
+  /** Timeout of `GET /health`. */
   readonly timeoutMs: number;
 }
 
 const ANSWER_BYTES_MAX = 64 * 1024;
-/** A deadline that fires this much late says more of this process than of the worker. */
+/** If a timer fires this late, this process was stalled, not the worker. */
 const LATE_MS = 500;
 const SERVER_ERROR = 500;
 
@@ -124,13 +124,13 @@ type Verdict = { readonly kind: "well" | "unknown" } | { readonly kind: "sick"; 
 
 type Got =
   | { readonly status: number; readonly text: string }
-  /** `isOurs`: no worker was asked. */
+  /** `isOurs`: the fault is local; no worker was asked. */
   | { readonly why: string; readonly isOurs: boolean };
 
 /**
- * The health of one server: `GET /health`, and the pulse of the processes behind it where it says
- * that they publish KV events. Any answer below 500 is a sign of life: some servers have no such
- * path. Nothing that a request does, or waits for, counts.
+ * Checks the health of one server by `GET /health`, and by pinging its engine processes if it
+ * reports that they publish KV events. Any status below 500 means alive, since some servers have no
+ * such path. Requests and their delays do not count.
  */
 class ServerProbe implements AsyncDisposable {
   readonly url: string;
@@ -146,19 +146,19 @@ class ServerProbe implements AsyncDisposable {
     [this.url, this.#parts, this.#onChange] = [url, parts, onChange];
   }
 
-  /** Why it must not be chosen; null: it may be. */
+  /** Why the worker must not be chosen. Null: it may be. */
   get why(): string | null {
     if (this.#sick !== null) return this.#sick;
     const silent = this.#pulses.find(({ isSilent }) => isSilent);
     return silent === undefined ? null : `the engine process behind ${silent.endpoint} is silent`;
   }
 
-  /** Processes of the engine that answer pings. */
+  /** Engine processes that answer pings. */
   get pulses(): number {
     return this.#pulses.filter(({ isHeard }) => isHeard).length;
   }
 
-  /** Asks once more, unless a question is under way. */
+  /** Runs a health check unless one is in flight. */
   async look(): Promise<void> {
     if (this.#isAsking) return;
     this.#isAsking = true;
@@ -167,7 +167,7 @@ class ServerProbe implements AsyncDisposable {
     this.#isAsking = false;
     if (this.#closing.signal.aborted || verdict.kind === "unknown") return;
     const before = this.why;
-    // Another run of the engine may publish where the one before did not.
+    // A restarted engine may publish at another address.
     if (this.#sick !== null && this.#pulses.length === 0) this.#hasSources = false;
     this.#sick = verdict.kind === "sick" ? verdict.why : null;
     if ((before === null) !== (this.why === null)) this.#onChange();
@@ -196,7 +196,10 @@ class ServerProbe implements AsyncDisposable {
     return { kind: "sick", why: `GET /health answered ${got.status}` };
   }
 
-  /** Once for each run of an engine: a new one may publish elsewhere, or no more. */
+  /**
+   * Looks up the engine's publishers, once per run of an engine, since a restart may change or end
+   * them.
+   */
   async #findPulses(): Promise<void> {
     if (this.#hasSources && this.#pulses.some(({ isGone }) => isGone)) {
       const gone = this.#pulses;
@@ -226,14 +229,14 @@ class ServerProbe implements AsyncDisposable {
     }
     const text = await readAll(answer, ANSWER_BYTES_MAX);
     return text === null
-      ? { why: "its answer broke off", isOurs: false }
+      ? { why: "the answer broke off", isOurs: false }
       : { status: answer.status, text };
   }
 }
 
 /**
- * From the last sign of life to `isSilent`: at most `silenceMs`, one more `pingMs`, and `GRACE_MS`,
- * 3.9 s in all.
+ * Time from the last sign of life to `isSilent`: at most `silenceMs` plus one `pingMs` plus
+ * `GRACE_MS`, 3.9 s in all.
  */
 const LIMITS = {
   pingMs: 700,
@@ -242,13 +245,13 @@ const LIMITS = {
   redialFirstMs: 100,
   redialMaxMs: 1_000,
 };
-/** A router that stood still itself finds connections silent, and makes them anew at once. */
+/** A router that stalled itself finds all connections silent, and reconnects within this time. */
 const GRACE_MS = 700;
 
 /**
- * The pulse of an engine's core process: pings on the socket where it publishes KV events, which
- * ZeroMQ's own thread answers whatever the engine computes. A long prefill is not silent; a stopped
- * process is, while its HTTP server goes on to say that all is well.
+ * Pings the socket where an engine's core process publishes KV events. ZeroMQ's own thread answers
+ * whatever the engine computes, so a long prefill is not silent. A stopped process is silent
+ * although its HTTP server still answers.
  */
 class EnginePulse implements AsyncDisposable {
   readonly endpoint: string;
@@ -265,7 +268,7 @@ class EnginePulse implements AsyncDisposable {
   ) {
     [this.endpoint, this.#clock, this.#onChange] = [endpoint, clock, onChange];
     this.#subscriber = connectSubscriber({
-      // Without a topic no events come: there are others who follow them.
+      // Subscribes to no topic, so no events arrive; the router follows them elsewhere.
       ...{ endpoint, clock, random, limits: LIMITS, topics: [] },
       onMessage: () => undefined,
       onConnected: () => this.#set(false),
@@ -277,18 +280,24 @@ class EnginePulse implements AsyncDisposable {
     return this.#subscriber.state.status === "connected";
   }
 
-  /** It was heard, and then no more, although nothing ended the connection. */
+  /**
+   * Whether the process was heard before and is silent now, without the connection having ended.
+   */
   get isSilent(): boolean {
     return this.#isSilent;
   }
 
-  /** The process ended, or nobody listens there any more: this pulse says nothing. */
+  /**
+   * Whether the process ended or its socket is closed. The pulse then says nothing about health.
+   */
   get isGone(): boolean {
     const { status, connections, isHung } = this.#subscriber.state;
     return status !== "connected" && connections > 0 && !isHung && this.#grace === null;
   }
 
-  /** The end of a silence by a refused connection is told by nobody. */
+  /**
+   * Checks the connection. Needed because a refused connection ends a silence without a callback.
+   */
   look(): void {
     if (this.#isSilent && this.isGone) this.#set(false);
   }
@@ -302,7 +311,7 @@ class EnginePulse implements AsyncDisposable {
     this.#grace ??= this.#clock.after(GRACE_MS, () => {
       this.#grace = null;
       const { status, isHung, connections } = this.#subscriber.state;
-      // What was never heard may be behind a firewall.
+      // An endpoint that was never heard may be behind a firewall.
       if (status === "connecting" && connections > 0) this.#set(isHung);
     });
   }
@@ -318,23 +327,22 @@ class EnginePulse implements AsyncDisposable {
   }
 }
 
-/** Where one rank of an engine publishes KV events, as others reach it. */
+/** The endpoint where one rank of an engine publishes KV events, as seen from other hosts. */
 export interface EventSource {
   readonly rank: number;
   readonly events: string;
-  /** Null: it keeps nothing to ask for. */
+  /** The replay endpoint. Null: the publisher keeps no events. */
   readonly replay: string | null;
 }
 
-/** One rank has one; more than these are no answer of an engine. */
+/** Maximum publishers in an answer. One rank has one. */
 const RANKS_MAX = 256;
 const TCP = /^tcp:\/\/(\*|[A-Za-z0-9.:_[\]-]+):([1-9][0-9]{0,4})$/;
 const ANY_HOSTS: ReadonlySet<string> = new Set(["*", "0.0.0.0", "[::]", "::"]);
 
 /**
- * The publishers that `GET /kv_event_sources` of vLLM names, in the order of ranks, with the host
- * of `url` in the place of all addresses. A publisher that connects to a listener cannot be reached
- * and is left out.
+ * Publishers that vLLM's `GET /kv_event_sources` lists, in order of rank, with the host of `url`
+ * for every address. A publisher that connects to a listener cannot be reached and is left out.
  */
 export function eventSources(text: string, url: string): EventSource[] {
   const host = URL.parse(url)?.hostname;
@@ -361,7 +369,7 @@ function sourceOf(rank: number, value: unknown, host: string): EventSource[] {
   return events === null ? [] : [{ rank, events, replay: reachable(replay_endpoint, host) }];
 }
 
-/** Null: others cannot reach it. */
+/** The endpoint with the host replaced. Null: other hosts cannot reach it. */
 function reachable(endpoint: unknown, host: string): string | null {
   const match = typeof endpoint === "string" ? TCP.exec(endpoint) : null;
   if (match === null) return null;
@@ -382,32 +390,35 @@ const FIRST_MS = 1_000;
 const LONGEST_MS = 30_000;
 const WORKERS_MAX = 4_096;
 const CLIENT_ERROR = 400;
-/** Different requests that a worker must fail in a row: one alone may be what breaks it. */
+/**
+ * Different requests in a row that a worker must fail before it is excluded. A single request may
+ * be what breaks it.
+ */
 export const REQUESTS_MAX = 5;
 
 interface Down {
   readonly untilMs: number;
   readonly forMs: number;
-  /** One request tries it until then. */
+  /** One request tries the worker until this time. */
   readonly isTried: boolean;
 }
 
 /**
- * Workers that could not be connected to, or failed different requests in a row: left alone for a
- * second, then for twice as long each time they fail again, up to half a minute. After each rest a
- * single request tries the worker.
+ * Circuit breaker of workers that could not be connected to, or failed different requests in a row.
+ * A worker is excluded for one second, then twice as long after each failure, up to 30 seconds.
+ * After each pause, a single request tries the worker.
  */
 export class DownWorkers {
   readonly #clock: Clock;
   readonly #down = new Map<WorkerId, Down>();
-  /** Hashes of the requests that a worker failed since it last finished one. */
+  /** Hashes of the requests that a worker failed since it last completed one. */
   readonly #broken = new Map<WorkerId, Set<bigint>>();
 
   constructor(clock: Clock) {
     this.#clock = clock;
   }
 
-  /** A request goes to it: after a rest the others stay away until this one has an answer. */
+  /** A request is sent to the worker. After a pause, other requests wait for its result. */
   tried(worker: WorkerId): void {
     const nowMs = this.#clock.monotonicMs();
     const down = this.#down.get(worker);
@@ -415,7 +426,7 @@ export class DownWorkers {
     this.#down.set(worker, { ...down, untilMs: nowMs + down.forMs, isTried: true });
   }
 
-  /** It could not be connected to. */
+  /** The worker could not be connected to. */
   failed(worker: WorkerId): void {
     const nowMs = this.#clock.monotonicMs();
     const before = this.#down.get(worker);
@@ -425,7 +436,7 @@ export class DownWorkers {
     this.#down.set(worker, { untilMs: nowMs + forMs, forMs, isTried: false });
   }
 
-  /** It had a request and broke off, or answered that the fault is its own. */
+  /** The worker broke off a request, or answered with a server error. */
   broke(worker: WorkerId, request: bigint): void {
     const requests = this.#broken.get(worker) ?? new Set();
     if (requests.size === 0) makeRoom(this.#broken);
@@ -435,18 +446,18 @@ export class DownWorkers {
     if (requests.size >= REQUESTS_MAX || isTried) this.failed(worker);
   }
 
-  /** It answers. */
+  /** The worker answers. */
   worked(worker: WorkerId): void {
     this.#down.delete(worker);
   }
 
-  /** An answer ended: it was broken off by the worker, or is whole. */
+  /** An answer is complete, or the worker broke it off. */
   ended(worker: WorkerId, request: bigint, how: RequestEnd["how"], status: number): void {
     if (how === "worker") this.broke(worker, request);
     else if (how === "done" && status < CLIENT_ERROR) this.#broken.delete(worker);
   }
 
-  /** Those to leave alone now. */
+  /** Workers that are excluded now. */
   now(): WorkerId[] {
     if (this.#down.size === 0) return [];
     const nowMs = this.#clock.monotonicMs();

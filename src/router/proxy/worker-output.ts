@@ -6,7 +6,7 @@ import type { Tokens } from "./tokens/index.ts";
 /** Longer answers are not read to their end. */
 const TEXT_MAX = 512 * 1024;
 
-/** Collects what a worker writes, for observers who want it as tokens. */
+/** Collects the output of a worker for observers that need its tokens. */
 export class OutputWatch {
   readonly #isStream: boolean;
   readonly #decoder = new TextDecoder();
@@ -19,7 +19,7 @@ export class OutputWatch {
     this.#isStream = isStream;
   }
 
-  /** Whole events, or the whole answer. */
+  /** Adds whole events, or the whole answer. */
   add(bytes: Uint8Array): void {
     const text = this.#decoder.decode(bytes, { stream: true });
     this.#length += text.length;
@@ -31,7 +31,7 @@ export class OutputWatch {
     }
   }
 
-  /** Null: nothing came, it was too long, or there is no tokenizer. */
+  /** The tokens of the output. Null: no output, too long, or no tokenizer. */
   async tokens(
     model: string,
     tokens: Tokens,
@@ -53,15 +53,15 @@ async function cut(model: string, tokens: Tokens, text: string): Promise<Uint32A
 
 type Fields = Readonly<Record<string, unknown>>;
 
-/** What a worker wrote to the first choice, in one event or at once. */
+/** Output of the first choice in one event or answer. */
 interface OutputPart {
   readonly reasoning: string;
   readonly content: string;
-  /** Where it tells them: vLLM with `return_token_ids`. */
+  /** Token ids, if the worker reports them (vLLM with `return_token_ids`). */
   readonly tokens: readonly number[];
 }
 
-/** Of whole events, or of an answer that is no stream. What cannot be read says nothing. */
+/** Parses whole events, or an answer that is not a stream. Unreadable parts are ignored. */
 function outputParts(text: string, isStream: boolean): OutputPart[] {
   const values = isStream
     ? text.split(/\r?\n/).flatMap((line) => (line.startsWith("data:") ? [line.slice(5)] : []))
@@ -82,7 +82,7 @@ function partOf(choice: Fields): OutputPart {
   const fields = isFields(inner) ? inner : {};
   const tokens = Array.isArray(choice.token_ids) ? choice.token_ids : [];
   return {
-    // vLLM renamed it; SGLang has the older name.
+    // vLLM renamed this field; SGLang uses the older name.
     reasoning: textOf(fields.reasoning ?? fields.reasoning_content),
     content: textOf(choice.text ?? fields.content),
     tokens: tokens.filter((token) => Number.isInteger(token) && token >= 0),
@@ -99,10 +99,10 @@ function isFields(value: unknown): value is Fields {
 
 const DATA = Buffer.from("data:");
 const USAGE = Buffer.from('"usage":');
-/** As OpenAI's older APIs have it, and as the Responses API and Anthropic's have it. */
+/** Names in OpenAI's older APIs; then names in the Responses API and Anthropic's API. */
 const OUTPUTS = [Buffer.from('"completion_tokens":'), Buffer.from('"output_tokens":')];
 const PROMPTS = [Buffer.from('"prompt_tokens":'), Buffer.from('"input_tokens":')];
-/** Anthropic's `input_tokens` leaves out what the cache had, and what went there. */
+/** Anthropic's `input_tokens` excludes tokens read from and written to the cache. */
 const CACHED = [
   Buffer.from('"cache_read_input_tokens":'),
   Buffer.from('"cache_creation_input_tokens":'),
@@ -110,11 +110,11 @@ const CACHED = [
 const LF = 0x0a;
 const DIGITS_MAX = 12;
 
-/** What tells the events of an API's streams apart. */
+/** Byte patterns of the events of an API's streams. */
 interface Marks {
-  /** In the last event of a stream that is whole. */
+  /** Found in the last event of a complete stream. */
   readonly end: Buffer;
-  /** In each event that brings output; null: every event but the last one does. */
+  /** Found in each event with output. Null: in every event but the last. */
   readonly output: Buffer | null;
 }
 
@@ -125,11 +125,11 @@ const MARKS: Readonly<Record<ErrorShape, Marks>> = {
 };
 
 /**
- * Counts what a worker generated. Each event with output counts as a token until the worker itself
- * says how many there are: engines send one event a step, and `usage` at the end or with each.
+ * Counts generated tokens. Engines send one event per step, so each event with output counts as one
+ * token until the worker reports a number, in `usage` at the end or in each event.
  */
 export class OutputCount {
-  /** The last event came: clients may leave now without missing anything. */
+  /** Whether the last event arrived. A client that disconnects now has everything. */
   isDone = false;
   readonly #marks: Marks;
   #events = 0;
@@ -144,12 +144,12 @@ export class OutputCount {
     return this.#told ?? this.#events;
   }
 
-  /** Tokens of the prompt, where the worker has said how many there are. */
+  /** Prompt tokens as the worker reported them. Null: not reported. */
   get promptTokens(): number | null {
     return this.#prompt;
   }
 
-  /** Whole events; whether there was one with output. */
+  /** Adds whole events. Returns whether one had output. */
   addEvents(bytes: Uint8Array<ArrayBuffer>): boolean {
     const view = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
     const before = this.#events;
@@ -175,7 +175,7 @@ export class OutputCount {
     else if (line.includes(end)) this.isDone = true;
   }
 
-  /** `usage` of an answer, or of an event. The first event of some streams says 0. */
+  /** Reads `usage` of an answer or event. The first event of some streams reports 0. */
   addUsage(view: Buffer): void {
     const at = view.lastIndexOf(USAGE);
     if (at < 0) return;
@@ -202,23 +202,27 @@ function lastNumber(view: Buffer, key: Buffer): number | null {
 }
 
 const DATA_PREFIX = "data:";
-/** A usage that says something: others write `null` into every event. */
+/** Matches a usage with values. Some engines write `null` into every event. */
 const TOLD = /"usage": ?\{/;
 
-/** The member that asks an engine how many tokens it counted, beside what the client wrote. */
+/** Request field that makes an engine report its token counts, merged with the client's options. */
 export function usageMember(options: Json | undefined): Readonly<Record<string, Json>> {
   const asked = typeof options === "object" && options !== null ? options : {};
-  // Without `include_usage` it meant nothing, so that the client expects no usage in each event.
+  // Without `include_usage` this option has no effect, so the client expects no usage in each
+  // event.
   const isContinuous = "continuous_usage_stats" in asked ? { continuous_usage_stats: false } : {};
   return { stream_options: { ...asked, ...isContinuous, include_usage: true } };
 }
 
-/** Takes the event with the usage out of a stream whose client did not ask for it. */
+/** Removes the usage event from a stream whose client did not ask for it. */
 export class HiddenUsage {
-  /** An engine that says its usage with each event does so for every client. */
+  /** An engine configured to report usage with each event does so for every client. */
   #isForced = false;
 
-  /** Whole events; null: nothing is left of them. Events without a usage are not looked into. */
+  /**
+   * Returns whole events without usage, or null if none are left. Events without usage are not
+   * parsed.
+   */
   take(bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer> | null {
     const view = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
     if (this.#isForced || view.lastIndexOf(USAGE) < 0) return bytes;
@@ -248,22 +252,22 @@ export class HiddenUsage {
 
 const CR = 0x0d;
 
-/** An event that is longer is passed on in parts. */
+/** Longer events are passed on in parts. */
 const HELD_MAX = 256 * 1024;
 
 /**
- * Cuts a stream of server-sent events behind whole events, so that what broke off in the middle of
- * one is never passed on. Bytes are neither changed nor reordered.
+ * Splits a stream of server-sent events after whole events, so that a partial event is never passed
+ * on. Bytes are neither changed nor reordered.
  */
 export class EventCutter {
   #held: Uint8Array<ArrayBuffer>[] = [];
   #heldBytes = 0;
-  /** Whether the next byte begins a line: a line that ends at once ends an event. */
+  /** Whether the next byte begins a line. An empty line ends an event. */
   #isLineEmpty = true;
-  /** What a CR just before the next byte ended: an LF would belong to the same line's end. */
+  /** What the preceding CR ended. A following LF belongs to the same line end. */
   #ended: "nothing" | "line" | "event" = "nothing";
 
-  /** All whole events there are now, in order; empty where none has ended. */
+  /** Returns all whole events received so far, in order. */
   push(bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer>[] {
     const cut = this.#endOfEvents(bytes);
     if (cut === 0) {
@@ -288,7 +292,7 @@ export class EventCutter {
     this.#heldBytes += bytes.length;
   }
 
-  /** Where the last event that ends in `bytes` has its end; 0: none does. */
+  /** Offset after the last event that ends in `bytes`. 0: none. */
   #endOfEvents(bytes: Uint8Array): number {
     let [end, isEmpty, ended] = [0, this.#isLineEmpty, this.#ended];
     for (let at = 0; at < bytes.length; at++) {
@@ -313,7 +317,7 @@ export class EventCutter {
   }
 }
 
-/** Of the line that goes on at `at`. */
+/** Offset of the end of the line that continues at `at`. */
 function nextLineEnd(bytes: Uint8Array, at: number): number {
   const lf = bytes.indexOf(LF, at);
   const end = lf < 0 ? bytes.length : lf;

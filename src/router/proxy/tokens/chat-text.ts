@@ -2,7 +2,7 @@ import { HearthError } from "../../../core/index.ts";
 import type { TokenModel } from "./model.ts";
 import { type Dict, readJson, strip, textOf, type Value } from "./python/index.ts";
 
-/** Parameters of transformers' `apply_chat_template` that never reach a template. */
+/** Parameters of transformers' `apply_chat_template` that are not passed to templates. */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...["padding", "truncation", "max_length", "return_tensors", "return_dict"],
   ...["return_assistant_tokens_mask", "tokenizer_kwargs", "continue_final_message", "tokenize"],
@@ -12,13 +12,13 @@ const EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 export interface ChatText {
   readonly text: string;
-  /** Pictures and sounds stand in it as texts of ours. */
+  /** Images and audio appear in the text as placeholders. */
   readonly hasMedia: boolean;
 }
 
 /**
- * The text that vLLM makes of a conversation. Throws where vLLM refuses the request, and where the
- * template does.
+ * Renders a conversation to the text that vLLM makes of it. Throws if vLLM refuses the request, or
+ * if the template raises an error.
  */
 export function renderChat(model: TokenModel, body: ChatBody): ChatText {
   if (member(body.fields, "chat_template") !== null) {
@@ -49,11 +49,11 @@ export function renderChat(model: TokenModel, body: ChatBody): ChatText {
   const passed = [...variables].filter(([name]) => !CONSUMED.has(name));
   const render = (list: Value[]) => template.render([...passed, ["messages", list]]);
   if (!isContinued) return { text: render(messages), hasMedia };
-  if (!template.source.includes("content")) throw refusal("the template uses no content");
+  if (!template.source.includes("content")) throw refusal("the template ignores the message content");
   return { text: openEnded(messages, render), hasMedia };
 }
 
-/** Names beside `messages`: the operator's, the request's, and members with a name of their own. */
+/** Template variables: the operator's, the request's, and fields passed by name. */
 function variablesOf(model: TokenModel, fields: Dict): Map<string, Value> {
   const given = member(fields, "chat_template_kwargs");
   if (given !== null && !(given instanceof Map)) {
@@ -65,7 +65,7 @@ function variablesOf(model: TokenModel, fields: Dict): Map<string, Value> {
   }
   const effort = member(fields, "reasoning_effort");
   if (effort !== null && !(typeof effort === "string" && EFFORTS.includes(effort))) {
-    throw refusal("an unknown reasoning_effort");
+    throw refusal("unknown reasoning_effort");
   }
   const extra: [string, Value][] = [
     ["add_generation_prompt", boolean(fields, "add_generation_prompt", true)],
@@ -78,7 +78,7 @@ function variablesOf(model: TokenModel, fields: Dict): Map<string, Value> {
   }
   const requested = merged(named, extra);
   const defaults = merged(model.templateKwargs, [["tools", toolsOf(fields)]]);
-  // Both exist in every template, as None where nothing was given.
+  // Both variables exist in every template, as None if absent.
   const absent = new Map<string, Value>([
     ["tools", null],
     ["documents", null],
@@ -86,7 +86,7 @@ function variablesOf(model: TokenModel, fields: Dict): Map<string, Value> {
   return new Map([...absent, ...merged(defaults, requested)]);
 }
 
-/** What says nothing overrides nothing. */
+/** Merges variables. Absent or null values override nothing. */
 function merged(
   defaults: ReadonlyMap<string, Value>,
   overrides: Iterable<readonly [string, Value]>,
@@ -100,34 +100,37 @@ function merged(
 
 const TAG = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/** A mark behind the last message's text shows where the model is to go on. */
+/**
+ * Renders a conversation whose last message the model continues. A marker after that message's text
+ * shows where the prompt must end.
+ */
 function openEnded(messages: readonly Dict[], render: (messages: Value[]) => string): string {
   const last = messages.at(-1)!;
   const content = member(last, "content");
   const blocks = Array.isArray(content) ? (content as Dict[]) : null;
   const at = blocks === null ? -1 : blocks.findLastIndex((block) => block.has("text"));
-  if (blocks !== null && at < 0) throw refusal("there is no text to continue");
+  if (blocks !== null && at < 0) throw refusal("the last message has no text to continue");
   const final = textOf(blocks === null ? content : member(blocks[at]!, "text"));
   const marked = blocks?.with(at, new Map(blocks[at]).set("text", final + TAG)) ?? final + TAG;
   const text = render([...messages.slice(0, -1), new Map(last).set("content", marked)]);
   const place = text.lastIndexOf(TAG.trimEnd());
   if (place < 0 || !text.includes(strip(final, null, "both"))) {
-    throw refusal("the template leaves out the message that is to be continued");
+    throw refusal("the template omits the message to continue");
   }
   const head = text.slice(0, place);
   return text.startsWith(TAG, place) ? head : strip(head, null, "right");
 }
 
 interface MessageForm {
-  /** Whether the template wants a message's content in parts; else as one text. */
+  /** Whether the template expects a message's content as parts. False: as one text. */
   readonly wantsParts: boolean;
-  /** What stands between the texts of one message: vLLM puts a line break there. */
+  /** Separator between the texts of one message. vLLM uses a line break. */
   readonly partSeparator: string;
-  /** Called for each part that is a picture, a sound or something else without a text. */
+  /** Called for each part without a text, such as an image or audio. */
   readonly onMedia: () => void;
 }
 
-/** A message as the template sees it; the order of its keys matters to `tojson`. */
+/** Builds a message as the template sees it. The order of its keys matters to `tojson`. */
 function messageOf(message: Dict, form: MessageForm): Dict {
   const role = member(message, "role");
   if (typeof role !== "string") throw refusal("a message has no role");
@@ -147,7 +150,7 @@ function messageOf(message: Dict, form: MessageForm): Dict {
 
 function addCalls(made: Dict, message: Dict): void {
   const calls = member(message, "tool_calls");
-  // An empty list is left out, so that templates take their plain path.
+  // An empty list is left out, so that templates take the branch without tool calls.
   if (Array.isArray(calls) && calls.length > 0) made.set("tool_calls", calls.map(callOf));
   const reasoning = member(message, "reasoning") ?? member(message, "reasoning_content");
   if (typeof reasoning !== "string") return;
@@ -155,7 +158,7 @@ function addCalls(made: Dict, message: Dict): void {
   made.set("reasoning_content", reasoning);
 }
 
-/** In the order of the schema that vLLM validates calls with; what it does not know comes last. */
+/** Orders the keys of a tool call as vLLM's schema does. Unknown keys come last. */
 function callOf(call: Value): Value {
   const given = call instanceof Map ? member(call, "function") : null;
   if (!(call instanceof Map && given instanceof Map)) throw refusal("a tool call has no function");
@@ -169,13 +172,16 @@ function callOf(call: Value): Value {
   return withRest(dict(["id", id], ["function", inner], ["type", "function"]), call);
 }
 
-/** The members of `from` that `made` has not, behind its own. */
+/** Appends the keys of `from` that `made` lacks. */
 function withRest(made: Dict, from: Dict): Dict {
   for (const [key, value] of from) if (!made.has(key)) made.set(key, value);
   return made;
 }
 
-/** Templates write arguments as JSON themselves. What is not an object counts as an empty one. */
+/**
+ * Parses a tool call's arguments, since templates serialise them. A value that is not an object
+ * counts as an empty object.
+ */
 function argumentsOf(given: Value): Dict {
   if (typeof given !== "string") throw refusal("the arguments of a tool call are not a text");
   try {
@@ -190,7 +196,7 @@ function contentOf(message: Dict, role: string, form: MessageForm): Value {
   const parts = partsOf(message, role, form.onMedia);
   const texts = parts.map((part) => textOfPart(part));
   if (!form.wantsParts) return texts.filter((text) => text !== "").join(form.partSeparator);
-  // Most templates take the result of a tool as one text only.
+  // Most templates accept a tool's result only as one text.
   const isText = parts.every((part) => part.get("type") === "text");
   return role === "tool" && isText ? texts.join("\n") : parts;
 }
@@ -222,19 +228,19 @@ function withoutBilling(part: Dict): Dict[] {
   return rest === "" ? [] : [new Map(part).set("text", rest)];
 }
 
-/** The member of a part that is its text, by the part's type. */
+/** Key of a part's text, by the part's type. */
 const TEXTS: Readonly<Record<string, string>> = {
   ...{ text: "text", input_text: "text", output_text: "text" },
   ...{ refusal: "refusal", thinking: "thinking" },
 };
-/** Members of parts that vLLM knows; templates see the others. */
+/** Keys of parts that vLLM knows. Templates see all other keys. */
 const KNOWN: ReadonlySet<Value> = new Set([
   ...["type", "text", "refusal", "thinking", "closed", "name", "data", "uuid", "file"],
   ...["image_url", "audio_url", "video_url", "input_audio", "image_pil", "image_embeds"],
   ...["audio_embeds", "video_embeds", "prompt_cache_breakpoint"],
 ]);
 
-/** A part as templates see it; null: one without a text, which vLLM skips. */
+/** A part as templates see it. Null: it has no text, and vLLM skips it. */
 function partOf(part: Value, onMedia: () => void): Dict | null {
   if (typeof part === "string") return dict(["type", "text"], ["text", part]);
   if (!(part instanceof Map)) throw refusal("a part of a message is not an object");
@@ -247,14 +253,14 @@ function partOf(part: Value, onMedia: () => void): Dict | null {
   }
   const text = member(part, key);
   if (text === null && (type === "text" || type === "refusal")) return null;
-  if (typeof text !== "string") throw refusal(`a part of the type ${type} has no ${key}`);
+  if (typeof text !== "string") throw refusal(`a part of type ${type} has no ${key}`);
   const rest = [...part].filter(([name]) => !KNOWN.has(name));
   return new Map<Value, Value>([["type", "text"], ["text", text], ...rest]);
 }
 
 /**
- * Stands for an image or a sound: a text that only the same one has. Tokens before it in the prompt
- * are those of the engine; tokens behind it match earlier prompts with the same one.
+ * Placeholder text of an image or audio, unique to its content. Tokens before it equal those of the
+ * engine; tokens after it match earlier prompts with the same media.
  */
 function mediaText(part: Dict): string {
   const text = JSON.stringify(plain(part));
@@ -267,7 +273,10 @@ function plain(value: Value): unknown {
   return value instanceof Map ? [...value].map(([key, one]) => [key, plain(one)]) : value;
 }
 
-/** For templates that know no developer: a system message, merged with the others in front. */
+/**
+ * Converts developer messages for templates without that role: to one system message, merged with
+ * other leading system messages.
+ */
 function withoutDeveloper(conversation: readonly Dict[]): Dict[] {
   const renamed = conversation.map((message) => {
     if (message.get("role") !== "developer") return message;
@@ -291,8 +300,8 @@ function systemText(content: Value): string {
 }
 
 /**
- * Tools as vLLM's request schema writes them out: its own order of keys, absent descriptions and
- * parameters as null, keys that it does not know left out. Null where the request has none.
+ * Tools as vLLM's request schema serialises them: its order of keys, null for absent descriptions
+ * and parameters, without unknown keys. Null: the request has no tools.
  */
 function toolsOf(fields: Dict): Value {
   const tools = member(fields, "tools");
@@ -326,13 +335,13 @@ function addGiven(to: Dict, key: string, value: Value): void {
   if (value !== null) to.set(key, value);
 }
 
-/** A request's members, and its messages as they were sent. */
+/** A request's fields, and its messages as sent. */
 export interface ChatBody {
   readonly fields: Dict;
   readonly messages: readonly Dict[];
 }
 
-/** Throws UNSUPPORTED where engines refuse it too. */
+/** Parses a chat request. Throws UNSUPPORTED if engines refuse it too. */
 export function parseChat(text: string): ChatBody {
   let fields: Value;
   try {
@@ -360,7 +369,7 @@ function dict(...members: readonly (readonly [string, Value])[]): Dict {
   return new Map<Value, Value>(members);
 }
 
-/** A member that is absent, or null, is null. */
+/** A field's value. Null: absent or null. */
 export function member(of: Dict, key: string): Value {
   return of.get(key) ?? null;
 }
@@ -368,7 +377,9 @@ export function member(of: Dict, key: string): Value {
 const TRUE: ReadonlySet<unknown> = new Set([1, "1", "true", "t", "yes", "y", "on"]);
 const FALSE: ReadonlySet<unknown> = new Set([0, "0", "false", "f", "no", "n", "off"]);
 
-/** A member that must be a boolean where it is there; also in the other forms that vLLM takes. */
+/**
+ * A boolean field, also in the other notations that vLLM accepts. Throws if it is not a boolean.
+ */
 export function boolean(of: Dict, key: string, otherwise: boolean): boolean {
   const value = of.get(key);
   if (value === undefined) return otherwise;

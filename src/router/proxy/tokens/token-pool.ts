@@ -14,25 +14,28 @@ import { TokenServer } from "./token-server.ts";
 export interface TokenPoolOptions {
   readonly clock: Clock;
   readonly models: readonly TokenModelFiles[];
-  /** 0: in this thread. */
+  /** Number of threads. 0: tokenise on this thread. */
   readonly threads: number;
   readonly cacheTokens: number;
-  /** A prompt that takes longer is done without. */
+  /** Timeout of a prompt. A late prompt is routed without tokens. */
   readonly timeMs: number;
-  /** A prompt could not be tokenised; `why` may quote what the template says of it. */
+  /** Called if a prompt could not be tokenised. `why` may quote the template's error. */
   readonly onFailed?: (model: string, why: string) => void;
 }
 
-/** More prompts than this wait for nobody's thread: they are done without. */
+/** Maximum prompts waiting for threads. Further prompts are routed without tokens. */
 const WAITING_MAX = 256;
-/** A thread that answered nothing for so many times `timeMs` is replaced. */
+/** A thread without an answer for this many times `timeMs` is replaced. */
 const HUNG_TIMES = 5;
-/** A thread may be this much longer than the shortest for the sake of what it remembers. */
+/**
+ * A thread's queue may be this much longer than the shortest if the thread has the conversation
+ * cached.
+ */
 const LONGER_MAX = 4;
-/** So much of a prompt says which conversation it belongs to. */
+/** Characters at the start of a prompt that identify its conversation. */
 const HEAD = 512;
 
-/** Opens every model's files. Rejects with CONFIG_INVALID where one cannot be used. */
+/** Opens every model's files. Rejects with CONFIG_INVALID if one cannot be used. */
 export async function openTokens(options: TokenPoolOptions): Promise<Tokens> {
   const pool = new TokenPool(options);
   await pool.open();
@@ -126,7 +129,7 @@ class TokenPool implements Tokens {
     return null;
   }
 
-  /** Null: too late. A thread that hangs makes room for another one. */
+  /** Waits for an answer. Null: timeout. A hung thread is replaced. */
   #inTime(line: TokenLine, order: TokenOrder): Promise<TokenAnswer | null> {
     const { clock, timeMs } = this.#options;
     return new Promise((resolve) => {
@@ -141,7 +144,9 @@ class TokenPool implements Tokens {
     });
   }
 
-  /** The same conversation goes to the same thread, which remembers most of it. */
+  /**
+   * Chooses a thread. The same conversation goes to the same thread, which has most of it cached.
+   */
   #lineFor(text: string): TokenLine | null {
     const shortest = Math.min(...this.#lines.map((line) => line.waiting));
     if (this.#lines.length === 0 || shortest >= WAITING_MAX) return null;
@@ -162,18 +167,18 @@ class TokenPool implements Tokens {
   }
 }
 
-/** Somebody who answers orders. One that is gone fails all of them. */
+/** Answers token requests. A line that has ended fails all of them. */
 interface TokenLine {
   ask(order: TokenOrder): Promise<TokenAnswer>;
-  /** Orders that it has not answered. */
+  /** Unanswered requests. */
   readonly waiting: number;
   readonly isGone: boolean;
   end(): void;
 }
 
 /**
- * Beside this file; in the executable, where this code lies at the root, it is an entry point of
- * its own at its path below `src`.
+ * Path of the worker. It is next to this file in the source tree. In the executable this code is at
+ * the root, and the worker is an entry point at its path below `src`.
  */
 const isInExecutable = import.meta.url.includes("/$bunfs/");
 const WORKER = isInExecutable ? "./proxy/tokens/token-worker.ts" : "./token-worker.ts";
@@ -191,8 +196,8 @@ function createThreadLine(): TokenLine {
     waiting.get(data.id)?.(data);
     waiting.delete(data.id);
   };
-  worker.onerror = ({ message }) => end(`its thread failed: ${message}`);
-  worker.addEventListener("close", () => end("its thread has ended"));
+  worker.onerror = ({ message }) => end(`the thread failed: ${message}`);
+  worker.addEventListener("close", () => end("the thread has ended"));
   return {
     ask(order) {
       if (gone !== null) return Promise.resolve({ kind: "failed", id: order.id, why: gone });
@@ -208,13 +213,13 @@ function createThreadLine(): TokenLine {
       return gone !== null;
     },
     end() {
-      end("it is closed");
+      end("the tokenizer is closed");
       worker.terminate();
     },
   };
 }
 
-/** In this thread: everything else waits while a prompt is tokenised. */
+/** Tokenises on this thread. Everything else waits meanwhile. */
 function createLocalLine(clock: Pick<Clock, "wallMs">): TokenLine {
   const server = new TokenServer(clock);
   return {
@@ -225,12 +230,12 @@ function createLocalLine(clock: Pick<Clock, "wallMs">): TokenLine {
   };
 }
 
-/** A token of most vocabularies stands for about so many bytes. */
+/** Average bytes of a token in most vocabularies. */
 const BYTES = 4;
 
 /**
- * A token for each four bytes of a prompt: for models without a tokenizer. Equal beginnings have
- * equal tokens, so what was predicted is found; engines report other numbers.
+ * Makes one token of every four bytes of a prompt, for models without a tokenizer. Equal prefixes
+ * have equal tokens, so predicted prefixes match; engines report other numbers.
  */
 export function roughTokens(text: string): Uint32Array {
   const bytes = new TextEncoder().encode(text);
@@ -244,7 +249,7 @@ export function roughTokens(text: string): Uint32Array {
   return tokens;
 }
 
-/** How many there would be. */
+/** Estimated number of tokens of a text of this many bytes. */
 export function roughCount(bytes: number): number {
   return Math.ceil(bytes / BYTES);
 }

@@ -6,12 +6,12 @@ import { loadTokenModel, type TokenModel } from "./model.ts";
 import type { TokenAnswer, TokenOrder } from "./protocol.ts";
 import type { Dict, Value } from "./python/index.ts";
 
-/** Answers orders one after the other: in a thread, or in between. */
+/** Answers token requests one at a time, in a worker thread or on the main thread. */
 export class TokenServer {
   readonly #models = new Map<string, TokenModel>();
   readonly #clock: Pick<Clock, "wallMs">;
 
-  /** The clock is for templates that ask for the time. */
+  /** The clock serves templates that read the time. */
   constructor(clock: Pick<Clock, "wallMs">) {
     this.#clock = clock;
   }
@@ -37,7 +37,7 @@ export class TokenServer {
   }
 }
 
-/** Anthropic's API takes four in a request. */
+/** Maximum marks per request in Anthropic's API. */
 const MARKS_MAX = 4;
 
 interface Marked {
@@ -46,7 +46,7 @@ interface Marked {
   readonly hasMedia: boolean;
 }
 
-/** A `cache_control` and where it stands: the last message and the last part that it covers. */
+/** Position of a `cache_control` mark: the last message and part that it covers. */
 interface MarkPlace {
   readonly message: number;
   /** Null: the whole message. */
@@ -54,12 +54,12 @@ interface MarkPlace {
   readonly control: Dict;
 }
 
-/** The tokens of a conversation and how far each of its `cache_control` marks reaches into them. */
+/** Tokens of a conversation, and the number of tokens that each `cache_control` mark covers. */
 function markedTokens(model: TokenModel, text: string): Marked {
   const body = parseChat(text);
   const { text: rendered, hasMedia } = renderChat(model, body);
   const tokens = model.encode(rendered, encodingOf(body.fields, false));
-  if (tokens.length === 0) throw refusal("the template makes no text");
+  if (tokens.length === 0) throw refusal("the template renders no text");
   if (!text.includes("cache_control")) return { tokens, marks: [], hasMedia };
   const places = placesOf(body).slice(-MARKS_MAX);
   const marks = places.map((place) => markOf(model, body, place, tokens));
@@ -70,7 +70,7 @@ function placesOf(body: ChatBody): MarkPlace[] {
   const places: MarkPlace[] = [];
   const tools = listOf(body.fields.get("tools"));
   const onTools = tools.map((tool) => controlOf(tool)).findLast((control) => control !== null);
-  // Tools stand in front of the messages, or within the first one.
+  // Templates put tools before the messages or into the first one.
   if (onTools !== undefined && onTools !== null) {
     places.push({ message: 0, part: null, control: onTools });
   }
@@ -94,7 +94,7 @@ function controlOf(value: Value): Dict | null {
   return control instanceof Map ? control : null;
 }
 
-/** The conversation up to the mark begins like the whole one: so far the mark reaches. */
+/** Length of a mark: the tokens that the conversation up to the mark shares with the whole one. */
 function markOf(
   model: TokenModel,
   body: ChatBody,
@@ -128,7 +128,7 @@ function tokensUpTo(
     const { text } = renderChat(model, { fields, messages });
     return model.encode(text, { addSpecial, truncation: null });
   } catch {
-    // Some templates refuse a conversation without a user.
+    // Some templates refuse a conversation without a user message.
     return new Uint32Array(0);
   }
 }
@@ -152,17 +152,18 @@ function secondsOf(ttl: Value | undefined): number | null {
 }
 
 /**
- * How a request wants its prompt encoded: `add_special_tokens`, `truncate_prompt_tokens` and
- * `truncation_side`. -1 is the model's own length, which cuts nothing off a prompt that fits.
+ * Encoding options of a request: `add_special_tokens`, `truncate_prompt_tokens` and
+ * `truncation_side`. -1 is the model's maximum length, which removes nothing from a prompt that
+ * fits.
  */
 function encodingOf(fields: Dict, addSpecial: boolean): EncodeOptions {
   const side = member(fields, "truncation_side");
   if (side !== null && side !== "left" && side !== "right") {
-    throw refusal("truncation_side is neither left nor right");
+    throw refusal("truncation_side is not left or right");
   }
   const kept = member(fields, "truncate_prompt_tokens");
   if (kept !== null && (typeof kept !== "bigint" || kept < -1n || kept === 0n)) {
-    throw refusal("truncate_prompt_tokens is not a count of tokens");
+    throw refusal("truncate_prompt_tokens is not a number of tokens");
   }
   const tokens = kept === null || kept < 0n ? null : Number(kept);
   return {

@@ -31,7 +31,7 @@ export type Filter = (
   runtime: Runtime,
 ) => Value;
 
-/** A filter whose arguments have names. */
+/** Makes a filter whose arguments have names. */
 export function named(
   name: string,
   parameters: readonly string[],
@@ -41,14 +41,14 @@ export function named(
     run(value, bind(name, parameters, args, kwargs), runtime);
 }
 
-/** A filter of the value's text, without arguments. */
+/** Makes a filter of the value's text, without arguments. */
 function ofText(run: (text: string) => Value): Filter {
   return named("filter", [], (value) => run(textOf(value)));
 }
 
 const JSON_PARAMETERS = ["ensure_ascii", "indent", "separators", "sort_keys"];
 
-/** As transformers overrides it: `json.dumps` without escapes for HTML. */
+/** transformers' override of `tojson`: `json.dumps` without HTML escapes. */
 const tojson = named("tojson", JSON_PARAMETERS, (value, given, { budget }) => {
   const [ascii, indent, separators, sorted] = given;
   const pair = separators == null ? null : iterate(separators).map(textOf);
@@ -66,7 +66,7 @@ const tojson = named("tojson", JSON_PARAMETERS, (value, given, { budget }) => {
 
 function blanksOf(width: Value): string {
   const count = wholeNumber(width);
-  if (count > 1_000) throw new PythonError("an indent is too wide");
+  if (count > 1_000) throw new PythonError("the indent is too wide");
   return " ".repeat(Math.max(0, count));
 }
 
@@ -103,7 +103,7 @@ const round = named("round", ["precision", "method"], (value, [precision, method
   const number = numberOf(value);
   const digits = precision === undefined ? 0 : wholeNumber(precision);
   const how = method === undefined ? "common" : textOf(method);
-  if (!["common", "ceil", "floor"].includes(how)) throw new PythonError("an unknown method");
+  if (!["common", "ceil", "floor"].includes(how)) throw new PythonError("unknown method");
   if (how !== "common") {
     const scaled = Number(number) * 10 ** digits;
     return (how === "ceil" ? Math.ceil(scaled) : Math.floor(scaled)) / 10 ** digits;
@@ -112,7 +112,7 @@ const round = named("round", ["precision", "method"], (value, [precision, method
   return rounded(Number(number), digits);
 });
 
-/** To even where it is exactly between two. */
+/** Rounds half to even. */
 function rounded(value: number, digits: number): number {
   if (digits < 0) {
     const scale = 10 ** -digits;
@@ -126,7 +126,7 @@ function rounded(value: number, digits: number): number {
 }
 
 const int = named("int", ["default", "base"], (value, [otherwise, base]) => {
-  if (base !== undefined && base !== 10n) throw new PythonError("int() with another base");
+  if (base !== undefined && base !== 10n) throw new PythonError("int() supports base 10 only");
   if (isNumber(value)) {
     const number = numberOf(value);
     if (typeof number === "bigint") return number;
@@ -177,7 +177,10 @@ const HTML: Readonly<Record<string, string>> = {
 
 const escapeHtml = ofText((text) => text.replace(/[&<>'"]/g, (char) => HTML[char]!));
 
-/** The first letter of each word up, the rest down, by Jinja's own idea of a word. */
+/**
+ * The first letter of each word in upper case, the others in lower case, with Jinja's definition of
+ * a word.
+ */
 const title = ofText((text) => {
   return text
     .split(/([-\s({[<]+)/u)
@@ -217,7 +220,7 @@ function walked(value: Value, { budget }: Runtime): readonly Value[] {
   return items;
 }
 
-/** `a.b.0` looks into each value by keys. */
+/** Reads a path such as `a.b.0` from each value. */
 function getter(path: Value, runtime: Runtime, otherwise?: Value): Getter {
   const text = textOf(path);
   const keys = typeof path === "bigint" ? [path] : text.split(".").map(keyOfPath);
@@ -243,7 +246,7 @@ function keyed(path: Value | undefined, isCased: Value | undefined, runtime: Run
   return flag(isCased, false) ? get : (value) => lowered(get(value));
 }
 
-/** Attributes that are separated by commas are compared one after the other. */
+/** Sort key of several attributes separated by commas, compared in order. */
 function sortKey(path: Value | undefined, isCased: Value | undefined, runtime: Runtime): Getter {
   if (typeof path !== "string" || !path.includes(",")) return keyed(path, isCased, runtime);
   const parts = path.split(",").map((one) => keyed(one, isCased, runtime));
@@ -300,7 +303,7 @@ const last: Filter = (value, _args, _kwargs, runtime) => {
   return walked(value, runtime).at(-1) ?? none(value, -1);
 };
 
-/** An item that is None, or none at all. */
+/** The undefined item at a position of an empty sequence. */
 function none(value: Value, at: number): Value {
   return iterate(value).at(at) === null ? null : new Undefined("the sequence is empty");
 }
@@ -420,7 +423,7 @@ const LIST_FILTERS: Readonly<Record<string, Filter>> = {
   rejectattr: selector(false, true),
 };
 
-/** Jinja's own filters, but those that write HTML, and transformers' `tojson`. */
+/** Jinja's own filters except those that write HTML, and transformers' `tojson`. */
 export const FILTERS: Readonly<Record<string, Filter>> = {
   ...LIST_FILTERS,
   ...{ abs, attr: getAttribute, center, count, length: count, default: fallback, d: fallback },
@@ -510,7 +513,7 @@ export const TESTS: Readonly<Record<string, TestFunction>> = {
   mapping: (value) => value instanceof Map,
   none: (value) => value === null,
   number: (value) => isNumber(value),
-  // One object; texts and integers that are equal are as good as one.
+  // Same object. Equal texts and integers count as the same.
   sameas: (value, args) => value === other(args),
   sequence: isSequence,
   string: (value) => typeof value === "string",

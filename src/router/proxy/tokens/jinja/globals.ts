@@ -11,7 +11,7 @@ import {
 import { makeDict } from "./methods.ts";
 import { type Budget, wholeNumber } from "./operators.ts";
 
-/** As the sandbox limits it. */
+/** Limit of Jinja's sandbox. */
 const RANGE_MAX = 100_000;
 
 function fn(name: string, call: (args: readonly Value[], kwargs: Kwargs) => Value): Thing {
@@ -38,7 +38,7 @@ function namespace(args: readonly Value[], kwargs: Kwargs): Thing {
   return new Thing("Namespace", { slots });
 }
 
-/** `next()` walks round and round through its items. */
+/** Implements `cycler`: `next()` iterates over the items in a circle. */
 function cycler(items: readonly Value[]): Thing {
   if (items.length === 0) throw new PythonError("at least one item has to be provided");
   let at = 0;
@@ -70,10 +70,10 @@ function joiner(separator: Value | undefined): Thing {
 }
 
 function raise(message: Value | undefined): never {
-  throw new PythonError(message === undefined ? "the template refuses it" : textOf(message));
+  throw new PythonError(message === undefined ? "the template raised an exception" : textOf(message));
 }
 
-/** The names that every template has, as transformers sets its environment up. */
+/** Global names of every template, as transformers defines them. */
 export function globals(budget: Budget, now: () => Date): Map<string, Value> {
   return new Map<string, Value>([
     ["range", fn("range", (args) => range(args, budget))],
@@ -93,7 +93,7 @@ interface LoopState {
   at: number;
 }
 
-/** The variable `loop` in one turn after the other. */
+/** The variable `loop`, updated on each iteration. */
 export function loopThing(state: LoopState): Thing {
   const { items, depth, recurse } = state;
   let changed: readonly Value[] | null = null;
@@ -123,14 +123,14 @@ export function loopThing(state: LoopState): Thing {
       depth: number(() => depth),
       depth0: number(() => depth - 1),
       previtem: () => (state.at === 0 ? new Undefined("no previous item") : neighbour(-1, "")),
-      nextitem: () => neighbour(1, "there is no next item"),
+      nextitem: () => neighbour(1, "no next item"),
       cycle: () => fn("cycle", cycle),
       changed: () => fn("changed", hasChanged),
     },
   });
 }
 
-/** The parts of a value that several names are assigned from. */
+/** The parts of a value that is assigned to several names. */
 export function unpacked(value: Value, count: number): readonly Value[] {
   const items = value instanceof Undefined ? value.raise() : iterate(value);
   if (items.length === count) return items;
@@ -176,7 +176,7 @@ const DIRECTIVES: Readonly<Record<string, (at: Date) => string>> = {
   y: (at) => two(at.getFullYear() % 100),
 };
 
-/** `datetime.strftime` in the C locale and this host's time zone. */
+/** Implements `datetime.strftime` in the C locale and this host's time zone. */
 function strftime(format: string, at: Date): string {
   return format.replace(/%(-?)([\s\S])?/g, (all, flag: string, name: string | undefined) => {
     const directive = Object.hasOwn(DIRECTIVES, name ?? "") ? DIRECTIVES[name!] : undefined;

@@ -33,11 +33,11 @@ import type {
 } from "./nodes.ts";
 import { type Budget, binary, negative, slice } from "./operators.ts";
 
-/** Pieces of text, in order. */
+/** Output of a render, as pieces of text in order. */
 type Output = string[];
 type Flow = "next" | "break" | "continue";
 
-/** Runs the statements of one render. */
+/** Executes the statements of one render. */
 export class Interpreter {
   readonly #evaluator: Evaluator;
 
@@ -228,7 +228,10 @@ export class Interpreter {
   }
 }
 
-/** A macro takes more arguments only if its body names them. */
+/**
+ * Names of surplus arguments that a macro's body uses. A macro accepts surplus arguments only if it
+ * does.
+ */
 function usesRest(body: Body): ReadonlySet<string> {
   let found = REST.get(body);
   if (found === undefined) {
@@ -246,7 +249,7 @@ const REST = new WeakMap<Body, ReadonlySet<string>>();
 
 const NO_KWARGS: Kwargs = new Map();
 
-/** Computes the expressions of one render. */
+/** Evaluates the expressions of one render. */
 export class Evaluator implements Runtime {
   readonly budget: Budget;
 
@@ -354,7 +357,7 @@ export class Evaluator implements Runtime {
     return [values, named];
   }
 
-  /** `caller` is what a call block hands to its macro. */
+  /** Calls a value. `caller` is what a call block passes to its macro. */
   call(node: CallExpr, scope: Scope, caller: Value | null): Value {
     const callee = this.value(node.of, scope);
     const [args, kwargs] = this.#args(node, scope);
@@ -367,7 +370,7 @@ export class Evaluator implements Runtime {
     return this.#apply(node, scope, this.value(node.of, scope));
   }
 
-  /** A chain of filters whose first one takes the text of a block. */
+  /** Applies a chain of filters. The first filter of a filter block takes the block's text. */
   pipe(node: FilterExpr, scope: Scope, text: string): Value {
     const value = node.of?.kind === "filter" ? this.pipe(node.of, scope, text) : text;
     return this.#apply(node, scope, value);
@@ -419,7 +422,7 @@ function holds(op: Comparison, left: Value, right: Value): boolean {
   }
 }
 
-/** Variables of a block; those around it are seen and not changed. */
+/** Variables of a block. Outer variables are readable, not assignable. */
 export class Scope {
   readonly #around: Scope | null;
   readonly #values = new Map<string, Value>();

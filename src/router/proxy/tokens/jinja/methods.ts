@@ -29,12 +29,12 @@ const MUTATING: ReadonlySet<string> = new Set([
   ...["update", "setdefault", "popitem"],
 ]);
 
-/** A method of a value; JavaScript's undefined where Python has none of the name. */
+/** A method of a value. JavaScript's undefined: Python has no method of this name. */
 export function methodOf(value: Value, name: string, budget: Budget): Value | undefined {
   const method = find(value, name, budget);
   if (method === undefined) return undefined;
   if (method === "mutates") {
-    // The immutable sandbox hides them.
+    // Jinja's immutable sandbox hides these methods.
     return new Undefined(`access to attribute '${name}' of a value is unsafe.`);
   }
   return new Thing("builtin_function_or_method", { call: method });
@@ -102,7 +102,7 @@ function listMethod(
   return MUTATING.has(name) ? "mutates" : undefined;
 }
 
-/** `dict(...)` of templates. */
+/** Implements `dict(...)` of templates. */
 export function makeDict(args: readonly Value[], kwargs: Kwargs): Dict {
   const dict: Dict = new Map();
   const [from] = args;
@@ -127,7 +127,7 @@ function stripper(side: "both" | "left" | "right"): TextMethod {
   return (self, [chars]) => strip(self, chars == null ? null : text("strip", chars), side);
 }
 
-/** Up to `limit` cuts; below 0 as many as there are. */
+/** Splits a text at most `limit` times. Negative: no limit. */
 function split(self: string, args: readonly Value[], kwargs: Kwargs, isFromRight: boolean) {
   const [sep, max] = bind("split", ["sep", "maxsplit"], args, kwargs);
   const limit = max === undefined ? -1 : wholeNumber(max);
@@ -157,7 +157,7 @@ function splitBlanks(self: string, limit: number, isFromRight: boolean): string[
     parts.push(at < 0 ? rest : rest.slice(0, at));
     rest = at < 0 ? "" : strip(rest.slice(at), null, "left");
   }
-  // What is not cut keeps the blanks at its end.
+  // The uncut rest keeps its trailing blanks.
   return rest === "" ? parts : [...parts, rest];
 }
 
@@ -230,7 +230,7 @@ function padder(side: "start" | "end" | "both"): TextMethod {
     if (missing <= 0) return self;
     budget.made(missing);
     const char = fill === undefined ? " " : text("center", fill);
-    // Python puts the odd one to the left of a text of odd width.
+    // Python puts the odd blank on the left if the width is odd.
     const both = Math.floor(missing / 2) + (missing & wholeNumber(width ?? null) & 1);
     const left = side === "start" ? missing : side === "end" ? 0 : both;
     return char.repeat(left) + self + char.repeat(missing - left);
@@ -251,7 +251,9 @@ function every(pattern: RegExp): TextMethod {
   return (self) => self !== "" && codePoints(self).every((char) => pattern.test(char));
 }
 
-/** First letters of words up, the others down: `str.title`. */
+/**
+ * Implements `str.title`: the first letter of each word in upper case, the others in lower case.
+ */
 function title(self: string): string {
   return self.replace(/\p{L}+/gu, (word) => {
     const [first = "", ...rest] = codePoints(word);
@@ -329,7 +331,9 @@ const TEXT_METHODS: Readonly<Record<string, TextMethod>> = {
 const FIELD = /\{\{|\}\}|\{([^{}!:]*)(?:!([rs]))?(?::([^{}]*))?\}|[{}]/g;
 const SPEC = /^(?:(.)?([<>^]))?(0)?([0-9]*)(,)?(?:\.([0-9]+))?([sdfx%]?)$/u;
 
-/** `str.format` with plain fields; a field that looks into a value is refused. */
+/**
+ * Implements `str.format` with plain fields. Fields that access attributes or items are refused.
+ */
 function formatText(text: string, args: readonly Value[], kwargs: Kwargs, budget: Budget): string {
   const fields = [...text.matchAll(FIELD)].map(([, name]) => name);
   if (fields.includes("") && fields.some((name) => /^[0-9]+$/.test(name ?? ""))) {
@@ -392,7 +396,7 @@ function grouped(digits: string, comma: string | undefined): string {
   return comma === undefined ? digits : digits.replace(/\B(?<!\.\d*)(?=(\d{3})+(?!\d))/g, ",");
 }
 
-/** What filters, tests and the interpreter share while a template is rendered. */
+/** Runtime shared by filters, tests and the interpreter during a render. */
 export interface Runtime {
   readonly budget: Budget;
   hasFilter(name: string): boolean;
@@ -405,7 +409,7 @@ function missing(of: Value, name: Value): Undefined {
   return new Undefined(`'${typeName(of)} object' has no attribute ${key}`);
 }
 
-/** `value.name`: a method of Python's before a key of a dictionary. */
+/** Evaluates `value.name`: a Python method takes precedence over a dictionary key. */
 export function attribute(of: Value, name: string, budget: Budget): Value {
   if (of instanceof Undefined) return of.raise();
   const method = methodOf(of, name, budget);
@@ -416,7 +420,7 @@ export function attribute(of: Value, name: string, budget: Budget): Value {
   return found ?? (found === null ? null : missing(of, name));
 }
 
-/** `value[key]`: a key of a dictionary before a method. */
+/** Evaluates `value[key]`: a dictionary key takes precedence over a method. */
 export function item(of: Value, key: Value, budget: Budget): Value {
   if (of instanceof Undefined) return of.raise();
   if (of instanceof Map) {

@@ -15,14 +15,14 @@ import type {
   Target,
 } from "./nodes.ts";
 
-/** Blocks in blocks; deeper ones would overflow the interpreter's stack. */
+/** Maximum nesting of blocks. Deeper ones would overflow the interpreter's stack. */
 const BLOCK_DEPTH_MAX = 100;
 const RESERVED: ReadonlySet<string> = new Set(["true", "false", "none", "True", "False", "None"]);
 const LOADER_TAGS: ReadonlySet<string> = new Set([
   ...["extends", "block", "include", "import", "from", "autoescape"],
 ]);
 
-/** Throws TemplateSyntaxError, with the line. */
+/** Parses a template. Throws TemplateSyntaxError with the line. */
 export function parseTemplate(source: string): Body {
   return new Parser(new TokenStream(lex(source))).whole();
 }
@@ -44,7 +44,7 @@ class Parser {
     return body;
   }
 
-  /** Up to a tag of one of the names, which is left, behind its `{%`. */
+  /** Parses up to a tag with one of the names. The tag's name stays unread. */
   #body(ends: readonly string[]): Body {
     if (++this.#depth > BLOCK_DEPTH_MAX) this.#stream.fail("blocks are nested too deeply");
     const nodes: Node[] = [];
@@ -68,7 +68,7 @@ class Parser {
     this.#stream.expect("end", "{%");
   }
 
-  /** The rest of a tag, a body and its closing tag. */
+  /** Parses the rest of a tag, its body and its closing tag. */
   #block(end: string): Body {
     this.#stream.takes("op", ":");
     this.#end();
@@ -101,7 +101,7 @@ class Parser {
         return this.#print();
       case "break":
       case "continue":
-        if (this.#loops === 0) this.#stream.fail(`${name} outside of a loop`);
+        if (this.#loops === 0) this.#stream.fail(`${name} outside a loop`);
         this.#end();
         return [{ kind: name }];
       default:
@@ -176,7 +176,7 @@ class Parser {
     return { kind: "setBlock", target, filter, body: this.#block("endset") };
   }
 
-  /** A name, a member of a namespace, or several of them. */
+  /** Parses an assignment target: a name, an attribute of a namespace, or several. */
   #target(isEnd: () => boolean, mayHaveSlot = false): Target {
     const items: Target[] = [];
     let isTuple = false;
@@ -222,7 +222,7 @@ class Parser {
     return parameters;
   }
 
-  /** Loops around a macro do not let its body break out of them. */
+  /** Parses a macro's body. It must not break out of loops around the macro. */
   #apart(end: string): Body {
     const loops = this.#loops;
     this.#loops = 0;
@@ -261,7 +261,7 @@ class Parser {
   }
 }
 
-/** Deeper expressions would overflow the stack of whatever walks through them. */
+/** Maximum nesting of expressions. Deeper ones would overflow the stack of code that walks them. */
 const EXPRESSION_DEPTH_MAX = 200;
 
 const COMPARISONS: ReadonlySet<string> = new Set(["==", "!=", "<", "<=", ">", ">="]);
@@ -279,7 +279,7 @@ const CONSTANTS: ReadonlyMap<string, Value> = new Map<string, Value>([
 ]);
 const NO_ARGS: Args = { args: [], kwargs: [], star: null, doubleStar: null };
 
-/** The expressions of Jinja's grammar, with its precedence. */
+/** Parses Jinja's expressions with its precedence. */
 class ExpressionParser {
   readonly #stream: TokenStream;
   #depth = 0;
@@ -288,7 +288,7 @@ class ExpressionParser {
     this.#stream = stream;
   }
 
-  /** `a if b else c`, and everything that binds closer. */
+  /** Parses `a if b else c` and everything that binds tighter. */
   expression(): Expr {
     if (++this.#depth > EXPRESSION_DEPTH_MAX)
       this.#stream.fail("an expression is nested too deeply");
@@ -302,7 +302,7 @@ class ExpressionParser {
     return then;
   }
 
-  /** One expression, or several with commas between them. */
+  /** Parses one expression, or several separated by commas. */
   tuple(isConditional = true, isEnd: () => boolean = () => false, mayBeEmpty = false): Expr {
     const items: Expr[] = [];
     let isTuple = false;
@@ -490,7 +490,9 @@ class ExpressionParser {
     }
   }
 
-  /** At a `|`, or with `isFirst` at the name of a filter block's first filter. */
+  /**
+   * Parses a filter, at its `|` or, with `isFirst`, at the name of a filter block's first filter.
+   */
   filter(value: Expr | null, isFirst = false): FilterExpr {
     let found: FilterExpr | null = null;
     while (isFirst || this.#stream.isOp("|")) {

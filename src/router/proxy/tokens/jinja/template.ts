@@ -7,25 +7,27 @@ import { parseTemplate } from "./parser.ts";
 
 export interface RenderOptions {
   readonly limits?: RenderLimits;
-  /** For `strftime_now`. */
+  /** Clock of `strftime_now`. */
   readonly now: () => Date;
 }
 
-/** A chat template, rendered as transformers renders it. */
+/** A chat template, rendered as transformers does. */
 export class Template {
   readonly #body: Body;
 
-  /** Throws TemplateSyntaxError. */
+  /** Throws TemplateSyntaxError if the source is not valid. */
   constructor(source: string) {
     this.#body = parseTemplate(source);
   }
 
-  /** Whether it walks through the parts of a message's content, as vLLM finds it out. */
+  /** Whether the template iterates over the parts of a message's content, by vLLM's rule. */
   get wantsParts(): boolean {
     return walksContent(this.#body);
   }
 
-  /** Throws PythonError where the engine would refuse, and where the limits are used up. */
+  /**
+   * Renders the template. Throws PythonError if the engine would refuse, or if a limit is exceeded.
+   */
   render(variables: Iterable<readonly [string, Value]>, options: RenderOptions): string {
     const budget = new Budget(options.limits ?? RENDER_LIMITS);
     const outer = new Scope(null, globals(budget, options.now));
@@ -33,7 +35,7 @@ export class Template {
     try {
       return new Interpreter(new Evaluator(budget)).text(this.#body, scope);
     } catch (thrown) {
-      // Blocks in blocks in macros: the stack of this thread ends before the limits do.
+      // Deeply nested blocks and macros overflow this thread's stack before a limit is reached.
       if (thrown instanceof RangeError) throw new PythonError("maximum recursion depth exceeded");
       throw thrown;
     }
@@ -41,16 +43,16 @@ export class Template {
 }
 
 /**
- * Whether a template has a loop over the parts of a message's content. vLLM 0.32 decides by this
- * which form a message takes: names that are assigned from `messages`, loops over those, and then
- * loops over the `content` of their items, or over a macro's parameter that is given one.
+ * Whether a template has a loop over the parts of a message's content. vLLM 0.32 chooses the form
+ * of messages by this rule: it follows names assigned from `messages`, loops over those, and then
+ * loops over `content` of their items, or over a macro's parameter that receives one.
  */
 function walksContent(body: Body): boolean {
   const tree = collect(body);
   try {
     return contentLoops(tree);
   } catch (thrown) {
-    // It gives up on a loop over messages into several names.
+    // vLLM's rule ignores loops over messages with several names.
     if (thrown instanceof NotOneName) return false;
     throw thrown;
   }
@@ -95,7 +97,9 @@ function collect(body: Body): Tree {
   return { ...tree, macros, calls, loopsInMacros };
 }
 
-/** The variable itself, a filter or slice of it; with a key, that member of it. */
+/**
+ * Whether a node is the variable itself, or a filter or slice of it; with a key, that item of it.
+ */
 function isAccess(node: Expr, name: string, key: string | null): boolean {
   if (node.kind === "filter") return node.of !== null && isAccess(node.of, name, key);
   if (node.kind === "test" || node.kind === "slice") return isAccess(node.of, name, key);
@@ -111,7 +115,7 @@ function nameOf(target: Target): string {
   return target.name;
 }
 
-/** `messages` and what is assigned from it. */
+/** Names of `messages` and of variables assigned from it. */
 function* messageLists({ sets }: Tree): Generator<string> {
   yield "messages";
   const waiting = ["messages"];
@@ -151,7 +155,7 @@ function contentLoops(tree: Tree): boolean {
   });
 }
 
-/** Parameters of a macro that some call gives a message's content. */
+/** Parameters of a macro to which some call passes a message's content. */
 function fedParameters(
   { calls }: Tree,
   { name, parameters }: MacroNode,

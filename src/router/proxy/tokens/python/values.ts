@@ -1,6 +1,6 @@
 /**
- * Values as a chat template sees them in Python. Integers are `bigint`, floats `number`, so that 1
- * and 1.0 stay apart; a list is an array, a dictionary a `Map` in insertion order.
+ * Values that a chat template sees in Python. Integers are `bigint` and floats `number`, so that 1
+ * and 1.0 are distinct; a list is an array, a dictionary a `Map` in insertion order.
  */
 export type Value =
   | null
@@ -25,14 +25,14 @@ export class PythonError extends Error {}
 
 export class Tuple {
   readonly items: readonly Value[];
-  /** Of a named tuple: what its items are called. */
+  /** Names of the items of a named tuple. */
   readonly names: readonly string[];
   constructor(items: readonly Value[], names: readonly string[] = []) {
     [this.items, this.names] = [items, names];
   }
 }
 
-/** A generator or an iterator: always true, read once. */
+/** A generator or iterator: always true, read once. */
 export class Iter {
   readonly #items: readonly Value[];
   #at = 0;
@@ -40,20 +40,20 @@ export class Iter {
     this.#items = items;
   }
 
-  /** Everything that was not read yet. */
+  /** Returns all unread values. */
   rest(): readonly Value[] {
     const items = this.#at === 0 ? this.#items : this.#items.slice(this.#at);
     this.#at = this.#items.length;
     return items;
   }
 
-  /** JavaScript's undefined at the end. */
+  /** Returns the next value; JavaScript's undefined at the end. */
   next(): Value | undefined {
     return this.#at < this.#items.length ? this.#items[this.#at++]! : undefined;
   }
 }
 
-/** `dict.keys()`, `dict.values()` or `dict.items()`. */
+/** The result of `dict.keys()`, `dict.values()` or `dict.items()`. */
 export class View {
   readonly kind: "dict_keys" | "dict_values" | "dict_items";
   readonly items: readonly Value[];
@@ -62,7 +62,7 @@ export class View {
   }
 }
 
-/** Jinja's default `Undefined`: prints as nothing, is false, refuses everything else. */
+/** Jinja's default `Undefined`: renders as nothing, is false, and raises on any other use. */
 export class Undefined {
   readonly why: string;
   constructor(why: string) {
@@ -76,12 +76,12 @@ export class Undefined {
 
 export type Call = (args: readonly Value[], kwargs: Kwargs) => Value;
 
-/** An object with attributes or a function: a loop, a macro, a namespace, a method. */
+/** An object with attributes or a function: a loop, macro, namespace or method. */
 export class Thing {
   readonly type: string;
   readonly #attributes: ReadonlyMap<string, () => Value>;
   readonly call: Call | null;
-  /** Of a namespace: what templates may assign to. */
+  /** Attributes of a namespace that templates may assign. */
   readonly slots: Map<string, Value> | null;
 
   constructor(
@@ -98,7 +98,7 @@ export class Thing {
     this.slots = parts.slots ?? null;
   }
 
-  /** JavaScript's undefined where it has no such attribute. */
+  /** JavaScript's undefined: no such attribute. */
   attribute(name: string): Value | undefined {
     return this.slots?.get(name) ?? this.#attributes.get(name)?.();
   }
@@ -118,7 +118,7 @@ export function typeName(value: Value): string {
   return value instanceof Undefined ? "Undefined" : value.type;
 }
 
-/** Dictionaries of Python find 1.0 where 1 was put. */
+/** Normalises a dictionary key: a Python dictionary finds 1.0 under 1. */
 export function keyOf(key: Value): Value {
   if (typeof key === "number" && Number.isInteger(key)) return BigInt(key);
   if (key !== null && typeof key === "object" && !(key instanceof Thing)) {
@@ -135,7 +135,7 @@ export function isTrue(value: Value): boolean {
   return typeof value === "number" ? value !== 0 : Boolean(value);
 }
 
-/** Throws where Python has no iterator for it. */
+/** Iterates over a value. Throws if Python has no iterator for it. */
 export function iterate(value: Value): readonly Value[] {
   if (Array.isArray(value)) return value;
   if (typeof value === "string") return Array.from(value);
@@ -146,7 +146,7 @@ export function iterate(value: Value): readonly Value[] {
   throw new PythonError(`'${typeName(value)}' object is not iterable`);
 }
 
-/** Throws where Python's `len` does. */
+/** Implements `len`. Throws if Python's `len` does. */
 export function lengthOf(value: Value): number {
   if (typeof value === "string") return lengthOfText(value);
   if (Array.isArray(value)) return value.length;
@@ -156,7 +156,7 @@ export function lengthOf(value: Value): number {
   throw new PythonError(`object of type '${typeName(value)}' has no len()`);
 }
 
-/** Python counts code points. */
+/** Counts code points, as Python does. */
 function lengthOfText(text: string): number {
   let length = text.length;
   for (let i = 0; i < text.length - 1; i++) {
@@ -172,7 +172,7 @@ export function equals(a: Value, b: Value): boolean {
   if (a === b) return true;
   if (isNumber(a) && isNumber(b)) {
     const [x, y] = [numberOf(a), numberOf(b)];
-    // An integer and a float compare by value; === would keep them apart.
+    // An integer and a float compare by value; === would distinguish them.
     return x <= y && x >= y;
   }
   if (Array.isArray(a)) return Array.isArray(b) && equalLists(a, b);
@@ -194,12 +194,12 @@ export function isNumber(value: Value): value is bigint | number | boolean {
   return typeof value === "bigint" || typeof value === "number" || typeof value === "boolean";
 }
 
-/** Booleans are the integers 0 and 1. */
+/** Converts a boolean to the integer 0 or 1. */
 export function numberOf(value: bigint | number | boolean): bigint | number {
   return typeof value === "boolean" ? (value ? 1n : 0n) : value;
 }
 
-/** Below 0, 0 or above 0. Throws where Python cannot order the two. */
+/** Negative, 0 or positive. Throws if Python cannot order the two values. */
 export function compare(a: Value, b: Value): number {
   if (isNumber(a) && isNumber(b)) {
     const [x, y] = [numberOf(a), numberOf(b)];
@@ -223,7 +223,7 @@ function itemsOf(value: Value): readonly Value[] | null {
   return value instanceof Tuple ? value.items : null;
 }
 
-/** By code points; JavaScript's own order is by UTF-16 units. */
+/** Compares by code points; JavaScript compares UTF-16 units. */
 function compareTexts(a: string, b: string): number {
   const end = Math.min(a.length, b.length);
   for (let i = 0; i < end; i++) {
@@ -235,7 +235,7 @@ function compareTexts(a: string, b: string): number {
   return a.length - b.length;
 }
 
-/** Python's `in`. */
+/** Implements Python's `in`. */
 export function contains(value: Value, one: Value): boolean {
   if (typeof value === "string") {
     if (typeof one === "string") return value.includes(one);
@@ -246,14 +246,14 @@ export function contains(value: Value, one: Value): boolean {
   return iterate(value).some((item) => equals(item, one));
 }
 
-/** What Python's `str.isspace` accepts; JavaScript's `\s` differs at both ends. */
+/** White space of Python's `str.isspace`; JavaScript's `\s` differs at both ends. */
 export const SPACE =
   "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 
 const LEFT = new RegExp(`^[${SPACE}]+`);
 const SPACES = new RegExp(`^[${SPACE}]$`);
 
-/** `str.strip`, `lstrip` and `rstrip`; without `chars` white space. */
+/** Implements `str.strip`, `lstrip` and `rstrip`. Without `chars` it strips white space. */
 export function strip(text: string, chars: string | null, side: "both" | "left" | "right"): string {
   if (chars === null) {
     const left = side === "right" ? text : text.replace(LEFT, "");
@@ -285,13 +285,16 @@ export function splitLines(text: string, keepsEnds = false): string[] {
   return lines;
 }
 
-/** `str(value)`. */
+/** Implements `str(value)`. */
 export function textOf(value: Value): string {
   if (typeof value === "string") return value;
   return value instanceof Undefined ? "" : reprOf(value);
 }
 
-/** `repr(value)`. Throws for what has an address in it, which differs from run to run. */
+/**
+ * Implements `repr(value)`. Throws for values whose repr contains an address, which differs between
+ * runs.
+ */
 export function reprOf(value: Value): string {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
@@ -312,7 +315,7 @@ export function reprOf(value: Value): string {
     return `<Namespace ${reprOf(new Map(value.slots))}>`;
   }
   const what = value instanceof Iter ? "a generator" : `a ${typeName(value)}`;
-  throw new PythonError(`${what} has no text of its own`);
+  throw new PythonError(`${what} has no stable repr`);
 }
 
 const ESCAPES: Readonly<Record<string, string>> = { "\\": "\\\\", "\n": "\\n", "\r": "\\r" };
@@ -334,7 +337,10 @@ function escapeOf(code: number): string {
   return code < 0x10000 ? `\\u${hex.padStart(4, "0")}` : `\\U${hex.padStart(8, "0")}`;
 }
 
-/** `repr` of a float: the shortest digits that read back, with an exponent from 1e16 on. */
+/**
+ * Implements `repr` of a float: the shortest digits that parse to the same value, with an exponent
+ * from 1e16 on.
+ */
 export function floatText(value: number): string {
   if (Number.isNaN(value)) return "nan";
   if (!Number.isFinite(value)) return value < 0 ? "-inf" : "inf";
@@ -352,7 +358,7 @@ export function floatText(value: number): string {
   return `${sign}${whole}.${digits.slice(exponent + 1) || "0"}`;
 }
 
-/** `text[start:stop:step]` and `text[index]` count code points. */
+/** Splits a text into code points, which `text[start:stop:step]` and `text[index]` count. */
 export function codePoints(text: string): string[] {
   return Array.from(text);
 }
