@@ -5,21 +5,21 @@ import { ROLES, type Role } from "../control/index.ts";
 import { HearthError, messageOf } from "../core/index.ts";
 import type { Access } from "./authorization.ts";
 
-/** Who may do what, as the configuration and the files that it names have it. */
+/** Access rules, built from the configuration and the files that it names. */
 export interface ReadAccess {
   readonly access: Access;
-  /** What an operator should know of the files, a line each. */
+  /** Warnings for the operator about the files, one line each. */
   readonly warnings: readonly string[];
   /**
-   * Reads the tokens again: those that are gone open nothing any more. Returns warnings as above.
-   * Throws CONFIG_INVALID and changes nothing where a file is refused.
+   * Reads the token files again and drops tokens that are no longer listed. Returns warnings.
+   * Throws CONFIG_INVALID and changes nothing if a file is refused.
    */
   reload(): Promise<readonly string[]>;
 }
 
 type Limits = "connectionsMax" | "bodyBudgetBytes" | "bodyTimeoutMs";
 
-/** Throws CONFIG_INVALID where a file cannot be read, or holds something else. */
+/** Throws CONFIG_INVALID if a file cannot be read or is not valid. */
 export async function readAccess(config: Omit<AccessConfig, Limits>): Promise<ReadAccess> {
   const list = await readTokens(config);
   const tokens = list === null ? null : new Tokens(list.entries);
@@ -37,7 +37,7 @@ export async function readAccess(config: Omit<AccessConfig, Limits>): Promise<Re
   };
 }
 
-/** A token as a file has it, with whom it stands for. */
+/** A token of a file, with its name and role. */
 export interface TokenEntry {
   readonly name: string;
   readonly role: Role;
@@ -45,15 +45,15 @@ export interface TokenEntry {
 }
 
 export interface TokenFiles {
-  /** Its first line may do everything. */
+  /** File whose first line is a token with every role. */
   readonly tokenFile: string | null;
-  /** Lines of a name, a role and a token. */
+  /** File with lines of a name, a role and a token. */
   readonly tokensFile: string | null;
 }
 
 export interface TokenList {
   readonly entries: readonly TokenEntry[];
-  /** What an operator should know of the files, a line each. */
+  /** Warnings for the operator about the files, one line each. */
   readonly warnings: readonly string[];
 }
 
@@ -61,16 +61,16 @@ const TOKEN_FILE_BYTES_MAX = 4096;
 const TOKENS_FILE_BYTES_MAX = 256 * 1024;
 const TOKENS_MAX = 1_000;
 const TOKEN_CHARACTERS_MIN = 16;
-/** RFC 6750, section 2.1. */
+/** Syntax of a bearer token, RFC 6750, section 2.1. */
 const TOKEN = /^[A-Za-z0-9._~+/-]+=*$/;
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$/;
-/** Callers who showed no token go by these. */
+/** Names of callers without a token. */
 const RESERVED: ReadonlySet<string> = new Set(["anybody", "certificate", "local", "token_file"]);
 const OTHERS_MAY_READ = 0o004;
 
 /**
- * All tokens of both files; null: there is neither. Throws CONFIG_INVALID, naming the line and
- * never the token.
+ * Reads all tokens of both files. Null: neither is configured. Throws CONFIG_INVALID with the line,
+ * never with the token.
  */
 export async function readTokens(files: TokenFiles): Promise<TokenList | null> {
   const { tokenFile, tokensFile } = files;
@@ -88,14 +88,15 @@ export async function readTokens(files: TokenFiles): Promise<TokenList | null> {
     warnings.push(...warningsOf(tokensFile, file.mode));
   }
   mustDiffer(entries);
-  if (entries.length === 0) warnings.push(`${tokensFile} holds no token: nobody is let in`);
+  if (entries.length === 0)
+    warnings.push(`${tokensFile} contains no token: all requests are refused`);
   return { entries, warnings };
 }
 
 function firstLine(path: string, text: string): string {
   const token = text.split("\n", 1)[0]!.trim();
   if (isToken(token)) return token;
-  const what = `the first line of ${path} is no bearer token`;
+  const what = `the first line of ${path} is not a bearer token`;
   throw new HearthError("CONFIG_INVALID", what, {
     fix: `write at least ${TOKEN_CHARACTERS_MIN} letters, digits or ._~+/- into it`,
   });
@@ -118,14 +119,15 @@ function parseTokens(path: string, text: string): TokenEntry[] {
     const line = index + 1;
     const [name, role, token] = words as [string, string | undefined, string | undefined];
     if (words.length !== 3) {
-      throw refuse(line, `${words.length} words`, "write a name, a role and a token");
+      throw refuse(line, `${words.length} words`, "use the form NAME ROLE TOKEN");
     }
-    if (!NAME.test(name)) throw refuse(line, "no name", "use letters, digits and ._@-, 64 at most");
+    if (!NAME.test(name))
+      throw refuse(line, "not a name", "use letters, digits and ._@-, 64 at most");
     if (RESERVED.has(name)) throw refuse(line, `the name ${name}`, "use another name");
-    if (!isRole(role)) throw refuse(line, "no role", `use one of ${ROLES.join(", ")}`);
+    if (!isRole(role)) throw refuse(line, "not a role", `use one of ${ROLES.join(", ")}`);
     if (!isToken(token!)) {
       const fix = `use at least ${TOKEN_CHARACTERS_MIN} letters, digits or ._~+/-`;
-      throw refuse(line, "no bearer token", fix);
+      throw refuse(line, "not a bearer token", fix);
     }
     entries.push({ name, role, token: token! });
   }
@@ -137,14 +139,14 @@ function isRole(word: string | undefined): word is Role {
   return (ROLES as readonly (string | undefined)[]).includes(word);
 }
 
-/** A token with two names would speak for whichever comes last. */
+/** Refuses duplicate tokens: the name and role of such a token would be ambiguous. */
 function mustDiffer(entries: readonly TokenEntry[]): void {
   const nameOf = new Map<string, string>();
   for (const { name, token } of entries) {
     const other = nameOf.get(token);
     if (other !== undefined) {
       throw new HearthError("CONFIG_INVALID", `${other} and ${name} have the same token`, {
-        fix: "give each line of the token files a token of its own",
+        fix: "use a different token in each line of the token files",
       });
     }
     nameOf.set(token, name);
@@ -170,12 +172,12 @@ async function readFileStart(
   } catch (cause) {
     throw new HearthError("CONFIG_INVALID", `${path} cannot be read: ${messageOf(cause)}`, {
       cause,
-      fix: `let ${key} name a file that the agent's user may read`,
+      fix: `set ${key} to a file that the agent's user can read`,
     });
   }
 }
 
-/** For whom a token speaks. */
+/** Name and role of a token. */
 interface TokenHolder {
   readonly name: string;
   readonly role: Role;
@@ -187,7 +189,7 @@ interface Known extends TokenHolder {
 
 type Compare = (a: Uint8Array, b: Uint8Array) => boolean;
 
-/** The tokens that are good now. Kept as digests. */
+/** The valid tokens, kept as digests. */
 export class Tokens {
   readonly #isEqual: Compare;
   #known: readonly Known[] = [];
@@ -197,15 +199,14 @@ export class Tokens {
     this.replace(entries);
   }
 
-  /** From now on these and no others. */
+  /** Replaces all tokens. */
   replace(entries: readonly TokenEntry[]): void {
     this.#known = entries.map(({ name, role, token }) => ({ name, role, digest: digestOf(token) }));
   }
 
   /**
-   * Whose token an `Authorization` header carries; null: nobody's. Digests of equal length are
-   * compared in constant time, and with every token, so that the answer's delay tells neither how
-   * much of a token was right, nor its length, nor whose it is.
+   * Finds the token in an `Authorization` header. Null: none matches. Compares digests of equal
+   * length in constant time and with every token, so that the delay reveals nothing about a token.
    */
   find(header: string | null): TokenHolder | null {
     const match = /^Bearer +(\S+)$/i.exec(header ?? "");
@@ -221,24 +222,24 @@ function digestOf(text: string): Uint8Array {
 }
 
 export interface TlsFiles {
-  /** With its key; null: plain HTTP. */
+  /** Certificate file, needs a key file. Null: plain HTTP. */
   readonly tlsCertFile: string | null;
   readonly tlsKeyFile: string | null;
   /** Null: callers need no certificate. */
   readonly tlsClientCaFile: string | null;
 }
 
-/** What a server needs to speak HTTPS, in PEM. */
+/** Certificate and key of an HTTPS server, in PEM. */
 export interface ServerTls {
   readonly cert: string;
   readonly key: string;
-  /** Who signs certificates for callers; null: they need none. */
+  /** CA of client certificates. Null: callers need none. */
   readonly clientCa: string | null;
 }
 
 /**
- * Null: plain HTTP. Throws CONFIG_INVALID where a file cannot be read, or certificate and key are
- * no pair.
+ * Reads the TLS files. Null: plain HTTP. Throws CONFIG_INVALID if a file cannot be read, or if
+ * certificate and key do not match.
  */
 export async function readTls(files: TlsFiles): Promise<ServerTls | null> {
   const { tlsCertFile: certFile, tlsKeyFile: keyFile, tlsClientCaFile: clientCaFile } = files;
@@ -251,7 +252,7 @@ export async function readTls(files: TlsFiles): Promise<ServerTls | null> {
   );
   if (!isPair) {
     throw new HearthError("CONFIG_INVALID", `${keyFile} is not the key of ${certFile}`, {
-      fix: "let api.tls_key_file name the key that the certificate was made for",
+      fix: "set api.tls_key_file to the key of this certificate",
     });
   }
   if (clientCaFile === null) return { cert, key, clientCa: null };
@@ -264,14 +265,14 @@ function certificateOf(path: string, pem: string): X509Certificate {
   return refusing(path, "a certificate", () => new X509Certificate(pem));
 }
 
-/** The library's own words may quote the file; ours do not. */
+/** Parses a file and replaces the library's error, which may quote the file. */
 function refusing<T>(path: string, what: string, parse: () => T): T {
   try {
     return parse();
   } catch (cause) {
     throw new HearthError("CONFIG_INVALID", `${path} does not begin with ${what} in PEM`, {
       cause,
-      fix: `write ${what} in PEM into it, without a passphrase`,
+      fix: `store ${what} in it, as PEM without a passphrase`,
     });
   }
 }
@@ -282,7 +283,7 @@ async function read(path: string, key: string): Promise<string> {
   } catch (cause) {
     throw new HearthError("CONFIG_INVALID", `${path} cannot be read: ${messageOf(cause)}`, {
       cause,
-      fix: `let ${key} name a file that the agent's user may read`,
+      fix: `set ${key} to a file that the agent's user can read`,
     });
   }
 }

@@ -27,63 +27,67 @@ export interface ApiOptions {
   readonly version: string;
   readonly clock: Clock;
   readonly access: Access;
-  /** Names other than loopback's under which it may be spoken to without credentials. */
+  /** Host names, besides loopback's, accepted in requests without credentials. */
   readonly hosts?: readonly string[];
-  /** A longer body is answered 413; no byte beyond this is kept. Default: 1 MiB. */
+  /** Maximum body size in bytes; longer bodies are answered 413. Default: 1 MiB. */
   readonly bodyBytesMax?: number;
-  /** Origins whose pages may use it from a browser; none unless given. */
+  /** Origins whose pages may use the API from a browser. Default: none. */
   readonly corsOrigins?: readonly string[];
-  /** Bytes of all bodies together. Default: 64 MiB. */
+  /** Maximum bytes of all bodies together. Default: 64 MiB. */
   readonly bodyBudgetBytes?: number;
-  /** From the head of a request to the last byte of its body. Default: 10 s. */
+  /** Time from the head of a request to the last byte of its body. Default: 10 s. */
   readonly bodyTimeoutMs?: number;
-  /** Beyond this many connections idle ones are closed and requests are refused. Default: 1,024. */
+  /**
+   * Maximum connections. Beyond it, idle ones are closed and requests are refused. Default: 1,024.
+   */
   readonly connectionsMax?: number;
-  /** Finds idle connections; without it none are closed. */
+  /** Finds idle connections. Without it none are closed. */
   readonly native?: Pick<Native, "endSilent">;
-  /** Whether GET /flush_cache empties the cache, as SGLang's server has it. Default: false. */
+  /** Whether GET /flush_cache empties the cache, as on SGLang's server. Default: false. */
   readonly flushByGet?: boolean;
-  /** A connection on which nothing moves is closed after so long; 30 unless given. */
+  /** A connection without traffic is closed after this time. Default: 30 s. */
   readonly idleSeconds?: number;
-  /** How long answers under way may take when it is disposed; a second unless given. */
+  /** Time for answers in flight to finish when the server is disposed. Default: 1 s. */
   readonly stopMs?: number;
-  /** Told of faults of our own, with the path of the request that met them. */
+  /** Called with internal faults and the path of the request. */
   readonly onFault: (path: string, thrown: unknown) => void;
-  /** Told of callers who are not let in, of each kind at most once a minute. */
+  /** Called for refused callers, at most once a minute for each reason. */
   readonly onRefused?: (note: RefusalNote) => void;
 }
 
 export interface ListenOptions {
-  /** An address or a name; `127.0.0.1` unless given. */
+  /** Address or host name. Default: `127.0.0.1`. */
   readonly host?: string;
-  /** 0 takes a free one. */
+  /** 0: any free port. */
   readonly port: number;
 }
 
-/** A listening server. Disposing lets answers under way finish, for `stopMs` at most. */
+/** A listening server. Disposing it waits for answers in flight, for at most `stopMs`. */
 export interface ApiServer extends AsyncDisposable {
   readonly host: string;
-  /** The port it really has. */
+  /** The actual port. */
   readonly port: number;
-  /** `http://127.0.0.1:7171`, or `https:`; without a path. */
+  /** Base URL without a path: `http://127.0.0.1:7171`, or `https:`. */
   readonly url: string;
 }
 
-/** Where a request comes from. */
+/** The connection that a request came on. */
 export interface Peer {
   readonly address: string;
-  /** Who calls, where the connection says so; left out: the request's credentials do. */
+  /** The caller, if the connection identifies it. Absent: the request's credentials do. */
   readonly caller?: Caller;
-  /** Told once the whole body is there: what follows may take its time. */
+  /** Called once the whole body has arrived. The answer may take any time from here on. */
   readonly onBody?: () => void;
 }
 
 export interface Api {
   /** Answers a request as the server would. */
   fetch(request: Request, peer?: Peer): Promise<Response>;
-  /** Throws SOCKET_IN_USE where the address is taken, CONFIG_INVALID where it cannot be had. */
+  /**
+   * Listens. Throws SOCKET_IN_USE if the address is taken, CONFIG_INVALID if it is not available.
+   */
   listen(options: ListenOptions): ApiServer;
-  /** Callers who were not let in, since the start. */
+  /** Refused callers by reason, since the start. */
   refusals(): ReadonlyMap<ApiRefusal, number>;
 }
 
@@ -92,14 +96,14 @@ const BODY_BUDGET_BYTES = 64 * 1024 * 1024;
 const BODY_TIMEOUT_MS = 10_000;
 const CONNECTIONS_MAX = 1_024;
 /**
- * The runtime answers a body that announces more than this without a reason. A smaller one, such as
- * a full command of blocks in hex, gets an answer that says why; no more than `bodyBytesMax` of it
+ * The runtime answers longer bodies without a reason. A body up to this much over the limit, such
+ * as a full command of blocks in hex, gets an answer with the reason; at most `bodyBytesMax` of it
  * is kept.
  */
 const EXPLAINED_BYTES = 8 * 1024 * 1024;
 const IDLE_SECONDS = 30;
 const STOP_MS = 1_000;
-/** Addresses whose requests have slices of the event loop of their own; the others share them. */
+/** Addresses that get event loop slices of their own. All others share slices. */
 const ADDRESSES_MAX = 8;
 const LOOPBACK_ADDRESS = /^(?:localhost|127(?:\.\d{1,3}){3}|::1)$/;
 
@@ -117,27 +121,29 @@ export function createApi(services: ApiServices, options: ApiOptions): Api {
   });
 }
 
-/** What stands behind the gate: it gets requests whose caller may ask, with their whole body. */
+/**
+ * A handler behind authorization and limits. It receives permitted requests with their whole body.
+ */
 export interface Guarded {
   readonly rules: RouteRules;
-  /** Begins in a slice of `source`, which is the caller's. */
+  /** Handles a request in the event loop slices of the caller's `source`. */
   handle(request: Request, caller: Caller, source: TurnSource): Promise<Response>;
   /**
-   * By method and path: routes that are asked so often that they do without the framework. They
-   * get the body, and a signal that fires when the caller is gone. Must not reject.
+   * Handlers of hot routes by method and path, which bypass the framework. They get the body, and a
+   * signal that fires if the caller disconnects. Must not reject.
    */
   readonly direct?: Readonly<Record<string, Direct>>;
-  /** Instead of both: whoever wants the server's own request, its body unread. Must not reject. */
+  /** Replaces both: gets the server's own request with its body unread. Must not reject. */
   readonly own?: (request: Request, onBody: () => void) => Promise<Response>;
-  /** Makes the answer to a caller who is not let in, where it is not to be a problem. */
+  /** Builds the answer to a refused caller, if it must not be a problem document. */
   readonly refused?: (problem: Response, request: Request) => Promise<Response>;
-  /** Where callers show their token; the bearer of `Authorization` unless given. */
+  /** Extracts the caller's token. Default: the bearer of `Authorization`. */
   readonly credential?: (headers: Headers) => string | null;
 }
 
 type Direct = (body: Uint8Array, signal: AbortSignal) => Promise<Response>;
 
-/** A server with gate, limits and TLS around whatever answers. */
+/** Wraps a handler in a server with authorization, limits and TLS. */
 export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Guarded): Api {
   const { rules, handle, direct = {}, own, refused, credential } = guarded;
   const { access, onFault, clock } = options;
@@ -175,7 +181,7 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
       if (shortcut !== undefined) return shortcut(body, request.signal);
       return handle(withBody(request, body), caller, source);
     };
-    // A body came by turns that others may have used up.
+    // Reading the body used up this slice; other callers may go first.
     return await (body.length === 0 ? answer() : (source.call(answer) ?? refuseWaiting()));
   };
   const fetch: Api["fetch"] = async (request, peer = { address: "local" }) => {
@@ -189,7 +195,7 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
     refusals: () => refusals.counts(),
     listen({ host = "127.0.0.1", port }) {
       if (!needsCredentials(access) && !LOOPBACK_ADDRESS.test(host)) {
-        const what = `${host} can be reached from other machines and there is no token`;
+        const what = `${host} is reachable from other machines and no token is configured`;
         throw new HearthError("CONFIG_INVALID", what, {
           fix: "set api.token_file, api.tokens_file or api.tls_client_ca_file",
         });
@@ -227,9 +233,7 @@ function withBody(request: Request, body: Uint8Array<ArrayBuffer>): Request {
   return new Request(longUrl(request.url), { method, headers, body });
 }
 
-/**
- * The router looks for the path behind the eleventh character, which a short host has pushed there.
- */
+/** The framework looks for the path after the eleventh character, which fails with a short host. */
 function longUrl(url: string): string {
   const slash = url.indexOf("/", 8);
   return slash >= 11 ? url : `http://localhost${url.slice(slash)}`;
@@ -254,7 +258,8 @@ function serve(options: ServeOptions): ApiServer {
           onRefused("CONNECTION_LIMIT", address);
           return refuseConnection(connectionsMax);
         }
-        // What changes blocks waits for the disk, however long that takes; but a body must come.
+        // Requests that change blocks may wait for the disk indefinitely. Their bodies must still
+        // arrive in time.
         const onBody = () => {
           const isChange = rules.changes(request.method, pathOf(request.url));
           if (isChange) server.timeout(request, 0);
@@ -262,7 +267,7 @@ function serve(options: ServeOptions): ApiServer {
         return fetch(request, { address, onBody });
       },
       ...(tls === null ? {} : { tls: tlsOptions(tls) }),
-      // Outside of its development mode the runtime would share the port with other processes.
+      // Outside its development mode the runtime would share the port with other processes.
       reusePort: false,
       idleTimeout: idleSeconds,
       maxRequestBodySize: bodyBytesMax + EXPLAINED_BYTES,
@@ -303,40 +308,40 @@ function bind<T>(host: string, port: number, open: () => T): T {
     const isTaken = (cause as NodeJS.ErrnoException).code === "EADDRINUSE";
     const what = `cannot listen on ${host}, port ${port}: ${messageOf(cause)}`;
     const fix = isTaken
-      ? "stop what listens there, or change api.listen"
-      : "let api.listen name an address of this machine and a port this user may use";
+      ? "stop the process that listens there, or change api.listen"
+      : "set api.listen to an address of this machine and a port that this user may use";
     throw new HearthError(isTaken ? "SOCKET_IN_USE" : "CONFIG_INVALID", what, { cause, fix });
   }
 }
 
 const LOOK_MS = 50;
-/** Descriptors looked at in one turn. */
+/** Descriptors examined per timer tick. */
 const SLICE = 4_096;
-/** A connection that has sent nothing for so long is ended while there are too many. */
+/** A connection that has sent no byte for this long is closed if there are too many connections. */
 const SILENT_MS = 250;
 
 export interface ConnectionCapOptions {
   readonly server: Pick<Bun.Server<undefined>, "closeIdleConnections" | "port">;
   readonly native: Pick<Native, "endSilent">;
   readonly clock: Clock;
-  /** Connections of this server. */
+  /** Maximum connections of this server. */
   readonly max: number;
-  /** Descriptors of this process; another source for tests. */
+  /** Descriptor usage of this process. Tests replace it. */
   readonly use?: typeof descriptorUse;
 }
 
 /**
- * Closes a server's idle connections while it has too many, or while the process runs short of
- * descriptors. The runtime accepts every connection, reports none that has sent no request, and
- * closes those by itself only after 10 s, so the kernel is asked: a connection without a byte is
- * ended first. Where that leaves too many, connections between two requests are closed, too.
+ * Closes idle connections of a server if it has too many, or if the process runs out of
+ * descriptors. The runtime accepts every connection, does not report those without a request, and
+ * closes them only after 10 s. The cap therefore queries the kernel. It closes connections that
+ * have sent no byte first, then connections between two requests.
  */
 export class ConnectionCap implements Disposable {
   readonly #options: ConnectionCapOptions;
   readonly #timer: Disposable;
-  /** Where the next look begins; 0 between two sweeps over all descriptors. */
+  /** Descriptor at which the next tick continues. 0: between two sweeps. */
   #at = 0;
-  /** Connections seen in this sweep. */
+  /** Connections counted in this sweep. */
   #seen = 0;
 
   constructor(options: ConnectionCapOptions) {
@@ -348,11 +353,11 @@ export class ConnectionCap implements Disposable {
     const { server, native, max, use = descriptorUse } = this.#options;
     const now = use();
     if (now === null || server.port === undefined) return;
-    // Cheap, and the usual case: all descriptors together are fewer.
+    // A cheap test covers the usual case: fewer descriptors than the limit.
     if (this.#at === 0 && now.open <= max && !now.isShort) return;
     this.#seen += native.endSilent(server.port, this.#at, SLICE, SILENT_MS);
     this.#at += SLICE;
-    // The kernel gives out the lowest number that is free.
+    // The kernel assigns the lowest free descriptor, so higher numbers are unused.
     if (this.#at < Math.min(now.limit, 2 * now.open)) return;
     if (this.#seen > max || now.isShort) server.closeIdleConnections();
     [this.#at, this.#seen] = [0, 0];
@@ -363,33 +368,33 @@ export class ConnectionCap implements Disposable {
   }
 }
 
-/** The answer to a request of an address whose earlier ones wait for their turns. */
+/** The answer if an address has too many requests waiting for event loop slices. */
 function refuseWaiting(): Response {
-  return refuse("CONNECTION_LIMIT", "too many requests of this address wait", {
-    fix: "ask again later",
+  return refuse("CONNECTION_LIMIT", "too many requests from this address are waiting", {
+    fix: "retry later",
     headers: { connection: "close", "retry-after": "1" },
   });
 }
 
-/** The answer to a request where each of the connections allowed has one already. */
+/** The answer if every allowed connection already has a request in flight. */
 function refuseConnection(max: number): Response {
-  return refuse("CONNECTION_LIMIT", `${max} requests are under way on as many connections`, {
-    fix: "ask again later, or raise connections_max of this server",
+  return refuse("CONNECTION_LIMIT", `${max} requests are in flight on as many connections`, {
+    fix: "retry later, or raise connections_max of this server",
     headers: { connection: "close", "retry-after": "1" },
   });
 }
 
-/** Browsers ask again after this time, in seconds. */
+/** Time for which browsers cache the preflight answer, in seconds. */
 const MAX_AGE_SECONDS = 600;
 const METHODS = "GET, POST, OPTIONS";
-/** What pages may read of an answer, beside what they always may. */
+/** Headers that pages may read, in addition to the default ones. */
 const EXPOSED = "x-hearth-request-id, x-hearth-worker, x-request-id, retry-after";
 
-/** Which pages of other origins may use a server from a browser. */
+/** Cross-origin access to a server from browsers. */
 class Cors {
   readonly #origins: ReadonlySet<string>;
 
-  /** `*` is every origin; without any, nothing is added to an answer. */
+  /** `*` allows every origin. Without origins, answers are unchanged. */
   constructor(origins: readonly string[]) {
     this.#origins = new Set(origins);
   }
@@ -398,7 +403,7 @@ class Cors {
     return this.#origins.has("*") || this.#origins.has(origin);
   }
 
-  /** The answer to a browser that asks beforehand, without credentials; null: it does not ask. */
+  /** Answers a preflight request, which carries no credentials. Null: this is none. */
   preflight({ method, headers }: Request): Response | null {
     const origin = headers.get("origin");
     const wanted = headers.get("access-control-request-method");
@@ -408,13 +413,13 @@ class Cors {
       "access-control-allow-methods": METHODS,
       "access-control-max-age": String(MAX_AGE_SECONDS),
     });
-    // Header names are those that the page asks for: engines take many.
+    // Allows all headers that the page asks for, since engines accept many.
     const asked = headers.get("access-control-request-headers");
     if (asked !== null) answer.set("access-control-allow-headers", asked);
     return this.#marked(origin, new Response(null, { status: 204, headers: answer }));
   }
 
-  /** Lets the page read the answer. */
+  /** Allows the page to read the answer. */
   mark({ headers }: Request, answer: Response): Response {
     const origin = headers.get("origin");
     if (origin === null || !this.allows(origin)) return answer;
@@ -423,26 +428,26 @@ class Cors {
   }
 
   #marked(origin: string, answer: Response): Response {
-    // A worker may have said the same of itself; browsers refuse an answer that says it twice.
+    // Replaces the worker's own header: browsers reject an answer that has it twice.
     answer.headers.set("access-control-allow-origin", origin);
     answer.headers.append("vary", "Origin");
     return answer;
   }
 }
 
-/** Callers of one kind who were not let in. */
+/** Refused callers of one reason. */
 export interface RefusalNote {
   readonly code: ApiRefusal;
-  /** Of the last one. */
+  /** Address of the latest one. */
   readonly address: string;
-  /** How many there were since the note before, this one included. */
+  /** Callers since the previous note, including this one. */
   readonly count: number;
 }
 
-/** Between two notes of one kind: whoever tries tokens is not to fill the log. */
+/** Minimum time between two notes of one reason, so that token guessing does not fill the log. */
 const NOTE_EVERY_MS = 60_000;
 
-/** Counts who is not let in, and tells of it: of each kind at most once a minute. */
+/** Counts refused callers and reports each reason at most once a minute. */
 class Refusals {
   readonly #clock: Clock;
   readonly #tell: (note: RefusalNote) => void;
@@ -464,7 +469,7 @@ class Refusals {
     this.#tell({ code, address, count: count - (told?.count ?? 0) });
   }
 
-  /** Since the start. */
+  /** Counts since the start. */
   counts(): ReadonlyMap<ApiRefusal, number> {
     return this.#counts;
   }

@@ -22,17 +22,17 @@ const namesQuery = t.Object({
   names: t.String({
     minLength: 1,
     maxLength: QUERY_CHARACTERS_MAX,
-    description: "Hashes, digests and page keys, with commas between",
+    description: "Hashes, digests and page keys, separated by commas",
   }),
 });
 
 type Body = Readonly<Record<string, Json>>;
 
-/** What of a prompt is here, and why the rest is not. */
+/** Explains which part of a prompt is resident, and why the rest is not. */
 export function explainRoutes(control: ControlServices) {
   const explain = async (query: ExplainQuery) =>
     answerJson(explanationOf(await control.explain(query), control.storeSeconds()));
-  const summary = "What hits on which tier, and why the first miss is one";
+  const summary = "Shows which blocks hit on which tier, and the cause of the first miss";
   return new Elysia()
     .get(
       "/v1/explain",
@@ -50,7 +50,7 @@ export function explainRoutes(control: ControlServices) {
         const query = Object.hasOwn(body, "names") ? namesIn(body) : promptIn(body);
         return query instanceof Response ? query : explain(query);
       },
-      // Validation of an array of 15,000 tokens takes ten times as long as the answer.
+      // Schema validation of 15,000 tokens would take ten times as long as the answer.
       {
         parse: "none",
         detail: {
@@ -58,10 +58,10 @@ export function explainRoutes(control: ControlServices) {
           requestBody: explainRequest,
           responses: {
             200: {
-              description: "What is where",
+              description: "Tier of each block",
               content: { "application/json": { schema: explainReport as object } },
             },
-            422: { description: "Problem: what is wrong with the body" },
+            422: { description: "Problem: the body is invalid" },
           },
         },
       },
@@ -70,7 +70,7 @@ export function explainRoutes(control: ControlServices) {
 
 function namesIn({ names }: Body): ExplainQuery | Response {
   if (!Array.isArray(names) || names.length === 0 || names.length > NAMES_MAX) {
-    return refuse("REQUEST_INVALID", `names is a list of 1 to ${NAMES_MAX} blocks`);
+    return refuse("REQUEST_INVALID", `names must be a list of 1 to ${NAMES_MAX} blocks`);
   }
   const read = namesOf(names);
   return read instanceof Response ? read : { names: read };
@@ -90,14 +90,14 @@ function promptIn(body: Body): ExplainQuery | Response {
   const { tokens, namespace, block_tokens: blockTokens, layer = LAYER_ALL } = body;
   const no = (what: string) => refuse("REQUEST_INVALID", what, { fix: "see /openapi" });
   if (typeof namespace !== "string" || !NAMESPACE.test(namespace)) {
-    return no("namespace is 64 hex digits");
+    return no("namespace must be 64 hex digits");
   }
   if (!isInteger(blockTokens, 1, BLOCK_TOKENS_MAX)) {
-    return no(`block_tokens is an integer from 1 to ${BLOCK_TOKENS_MAX}`);
+    return no(`block_tokens must be an integer from 1 to ${BLOCK_TOKENS_MAX}`);
   }
-  if (!isInteger(layer, 0, LAYER_ALL)) return no(`layer is an integer from 0 to ${LAYER_ALL}`);
+  if (!isInteger(layer, 0, LAYER_ALL)) return no(`layer must be an integer from 0 to ${LAYER_ALL}`);
   const read = tokensOf(tokens);
-  if (read === null) return no(`tokens is a list of integers from 0 to ${TOKEN_MAX}`);
+  if (read === null) return no(`tokens must be a list of integers from 0 to ${TOKEN_MAX}`);
   return { tokens: read, namespace: Uint8Array.fromHex(namespace), blockTokens, layer };
 }
 
@@ -127,7 +127,7 @@ const MISSES = [
 
 const miss = t.Object(
   {
-    index: count("Its place in the list"),
+    index: count("Index of the block in the list"),
     kind: t.Union(MISSES.map((kind) => t.Literal(kind))),
     text: t.String({ description: "In words" }),
     reason: t.Optional(
@@ -136,35 +136,38 @@ const miss = t.Object(
         { description: "Of a departure" },
       ),
     ),
-    by: t.Optional(nullable(t.String({ description: "Who asked for it; null: nobody" }))),
+    by: t.Optional(
+      nullable(t.String({ description: "Issuer or owner that requested it; null: none" })),
+    ),
     tier: t.Optional(t.Union([t.Literal("ram"), t.Literal("ssd")])),
-    seconds_ago: t.Optional(seconds("Since it left")),
-    namespace: t.Optional(t.String({ description: "Where the same prompt is; in hex" })),
-    why: t.Optional(t.String({ description: "Why SSD does not serve" })),
+    seconds_ago: t.Optional(seconds("Time since the block was removed")),
+    namespace: t.Optional(
+      t.String({ description: "Namespace in which the same prompt is resident, in hex" }),
+    ),
+    why: t.Optional(t.String({ description: "Why the SSD is not available" })),
   },
-  { description: "The first block that is not here" },
+  { description: "The first block that is not resident" },
 );
 
 const peers = t.Object(
   {
-    promised: count("Blocks in a row that a request would ask them for"),
-    why_not: nullable(t.String({ description: "Why none, or no more" })),
+    promised: count("Consecutive blocks that a request would fetch from peers"),
+    why_not: nullable(t.String({ description: "Why no blocks, or no more" })),
   },
-  { description: "What other hosts are believed to have, from the first miss on" },
+  { description: "Blocks that peers probably have, from the first miss on" },
 );
 
-/** Body of `GET` and `POST /v1/explain`. */
+/** Body of the answers of `GET` and `POST /v1/explain`. */
 const explainReport = t.Object(
   {
-    leading: count("Blocks in a row from the first that are here"),
+    leading: count("Consecutive resident blocks, from the first block on"),
     blocks: t.Array(
       t.Object({
         name: t.String(),
         tier: t.Union([...tier.anyOf, t.Literal("peer"), t.Null()]),
       }),
       {
-        description:
-          "The best tier of each; peer: another host is believed to have it; null: a miss",
+        description: "The fastest tier of each block; `peer`: a peer probably has it; null: a miss",
       },
     ),
     miss: nullable(miss),
@@ -193,14 +196,14 @@ const explainReport = t.Object(
 );
 type ExplainReport = Static<typeof explainReport>;
 
-/** Of a list of names, or of a prompt's tokens. */
+/** A list of names, or a prompt's tokens. */
 const explainBody = t.Union([
   t.Object({ names: t.Array(blockName, { minItems: 1, maxItems: NAMES_MAX }) }),
   t.Object({
     tokens: t.Array(t.Number({ minimum: 0, maximum: 0xffff_ffff, multipleOf: 1 })),
     namespace: t.String({ pattern: "^[0-9a-fA-F]{64}$", description: "Namespace key, in hex" }),
     block_tokens: t.Number({ minimum: 1, multipleOf: 1, description: "Tokens of one block" }),
-    layer: t.Optional(count("All layers in one unless given")),
+    layer: t.Optional(count("Layer; default: all layers in one block")),
   }),
 ]);
 
@@ -210,7 +213,7 @@ const explainRequest = {
     "application/json": {
       schema: explainBody as object,
       examples: {
-        names: { summary: "Blocks by name", value: { names: [111, DIGEST] } },
+        names: { summary: "Names of blocks", value: { names: [111, DIGEST] } },
         tokens: {
           summary: "A prompt",
           value: { tokens: [1, 2, 3, 4], namespace: "ab".repeat(32), block_tokens: 2 },
@@ -236,19 +239,19 @@ function missOf(why: MissReason, nowSeconds: number): Miss {
   const { kind } = why;
   switch (kind) {
     case "never_stored":
-      return { kind, text: "nothing is known of it here" };
+      return { kind, text: "this host has never stored it" };
     case "departed":
       return departed(why.departure, nowSeconds);
     case "being_written":
-      return { kind, text: "somebody is writing it now" };
+      return { kind, text: "it is being written now" };
     case "gpu_only":
-      return { kind, text: "only a GPU has it" };
+      return { kind, text: "it is only on a GPU" };
     case "other_namespace": {
       const { namespace } = why;
-      return { kind, text: `the same prompt is here under namespace ${namespace}`, namespace };
+      return { kind, text: `the same prompt is resident under namespace ${namespace}`, namespace };
     }
     case "ssd_unavailable":
-      return { kind, text: `it is on SSD, which does not serve now: ${why.why}`, why: why.why };
+      return { kind, text: `it is on SSD, which is not available now: ${why.why}`, why: why.why };
     default:
       return kind satisfies never;
   }
@@ -266,13 +269,13 @@ function departed(
 
 const WORDS = {
   evicted: "it was evicted to make room",
-  expired: "nobody used it for longer than blocks are kept",
+  expired: "it was unused for longer than the idle limit",
   purged: "it was purged",
   pruned: "it was pruned",
   flushed: "the cache was flushed",
-  lease_ended: "the lease that held it ended",
-  transient: "it was transient and is purged",
+  lease_ended: "the lease that protected it ended",
+  transient: "it was transient and was purged",
   quarantined: "its bytes were damaged",
-  lost: "its file was gone or unreadable",
-  replaced: "other bytes came under its name",
+  lost: "its file was missing or unreadable",
+  replaced: "it was replaced by other bytes with the same name",
 } as const satisfies Record<(typeof DEPARTURES)[number], string>;

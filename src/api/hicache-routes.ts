@@ -21,10 +21,10 @@ import { count, nullable, seconds } from "./fields.ts";
 import { refuse } from "./problem.ts";
 import type { ControlServices } from "./services.ts";
 
-/** Whose pins these are where the request names no owner. */
+/** Owner of pins if the request names none. */
 const OWNER = "hicache";
 
-/** Pins and flushes in the shapes that SGLang's server has for them. */
+/** Pins and flushes with the routes and bodies of SGLang's server. */
 export function hicacheRoutes(
   control: ControlServices,
   { callers, flushByGet }: { readonly callers: Callers; readonly flushByGet: boolean },
@@ -69,7 +69,7 @@ export function hicacheRoutes(
     )
     .get(
       "/flush_cache",
-      // The router takes HEAD for GET, and a probe must not empty the cache.
+      // The framework routes HEAD to GET handlers, and a probe must not empty the cache.
       ({ request }) => {
         const mayFlush = flushByGet && request.method !== "HEAD";
         return mayFlush ? flush({ request }) : refuseMethod(request.method, flushByGet);
@@ -80,13 +80,15 @@ export function hicacheRoutes(
 }
 
 function refuseMethod(method: string, flushByGet: boolean): Response {
-  return refuse("METHOD_NOT_ALLOWED", `/flush_cache does not answer ${method}`, {
+  return refuse("METHOD_NOT_ALLOWED", `/flush_cache does not support ${method}`, {
     fix: flushByGet ? "use POST" : "use POST, or set api.flush_by_get = true",
     headers: { allow: flushByGet ? "GET, POST" : "POST" },
   });
 }
 
-/** What holds from now on, also where half of it is outstanding. */
+/**
+ * Blocks for which the pin or unpin is in force, including those whose copy to SSD is outstanding.
+ */
 function inForce({ counts }: Receipt): number {
   return counts.done + counts.already + counts.deferred;
 }
@@ -117,28 +119,28 @@ function rejected(receipt: Receipt): Response {
 
 const hashes = {
   block_hashes: t.Array(blockName, { maxItems: COMMAND_LIMITS.blocksMax }),
-  owner: t.Optional(t.String({ description: "Whose pins; `hicache` unless given" })),
+  owner: t.Optional(t.String({ description: "Owner of the pins; default: `hicache`" })),
 };
 
 const pinSchema = t.Object({
   ...hashes,
-  ttl_seconds: t.Optional(nullable(seconds("The pins end by themselves after"))),
+  ttl_seconds: t.Optional(nullable(seconds("Lifetime of the pins"))),
 });
 const unpinSchema = t.Object(hashes);
-const pinnedSchema = t.Object({ pinned_count: count("Blocks that are pinned now") });
+const pinnedSchema = t.Object({ pinned_count: count("Number of blocks pinned now") });
 const unpinnedSchema = t.Object({
-  unpinned_count: count("Blocks on which this owner had a pin, which is gone now"),
+  unpinned_count: count("Number of blocks whose pin of this owner was removed"),
 });
 
 const PIN_EXAMPLE = { block_hashes: [111, -222, 333] };
-const REFUSED = { description: "Problem: the reason of the receipt" };
+const REFUSED = { description: "Problem with the receipt's reason" };
 
 function json(schema: object, value: unknown) {
   return { "application/json": { schema, examples: { example: { value } } } };
 }
 
 const pinDetail = {
-  summary: "Pins blocks: what is not known here is passed over",
+  summary: "Pins blocks; unknown blocks are skipped",
   requestBody: { required: true, content: json(pinSchema, PIN_EXAMPLE) },
   responses: {
     200: { description: "Pinned", content: json(pinnedSchema, { pinned_count: 2 }) },
@@ -148,7 +150,7 @@ const pinDetail = {
 };
 
 const unpinDetail = {
-  summary: "Takes this owner's pins from blocks, each once",
+  summary: "Removes one pin of this owner from each block",
   requestBody: { required: true, content: json(unpinSchema, PIN_EXAMPLE) },
   responses: {
     200: { description: "Unpinned", content: json(unpinnedSchema, { unpinned_count: 2 }) },
@@ -165,20 +167,20 @@ const FLUSHED = [
 ].join("\n");
 
 const flushDetail = {
-  summary: "Removes every block that no pin, lease or session holds, and says what stayed",
+  summary: "Removes every block that no pin, lease or session holds, and reports the rest",
   responses: {
     200: {
-      description: "In words; as a receipt where `Accept` names JSON",
+      description: "Text; a receipt if `Accept` names JSON",
       content: {
         "text/plain": { schema: t.String() as object, examples: { example: { value: FLUSHED } } },
         ...json(receiptSchema, COMMAND_EXAMPLES.Flush!.receipt),
       },
     },
-    403: { description: "Problem: the caller's role is not `purge`" },
+    403: { description: "Problem: the caller lacks the role `purge`" },
   },
 };
 
-/** What a flush did, in words: what went, what stayed, and who holds it. */
+/** Text summary of a flush: blocks removed, blocks kept, and what protects them. */
 function flushText(receipt: Receipt): string {
   const { status, reason, counts, bytes, held = [] } = receipt;
   if (status === "rejected") return `Cache not flushed: ${reason ?? "refused"}\n`;
@@ -186,11 +188,11 @@ function flushText(receipt: Receipt): string {
   const lines = ["Cache flushed.", `Removed ${counts.done} blocks${size}.`];
   const kept = counts.held;
   lines.push(kept === 0 ? "Kept nothing." : `Kept ${kept} blocks${heldText(held, kept)}.`);
-  if (counts.deferred > 0) lines.push(`${counts.deferred} blocks are still on their way out.`);
+  if (counts.deferred > 0) lines.push(`${counts.deferred} blocks are still being removed.`);
   return `${lines.join("\n")}\n`;
 }
 
-/** ": 168 by pins, 3 by sessions"; a block that several hold counts for each. */
+/** Text such as ": 168 by pins, 3 by sessions". A block counts once for each kind of protection. */
 function heldText(held: NonNullable<Receipt["held"]>, kept: number): string {
   const byKind = new Map<string, number>();
   for (const { by = [] } of held) {

@@ -4,12 +4,12 @@ import { bytes, count, nullable } from "./fields.ts";
 import type { PeerServices } from "./services.ts";
 import { refuseName } from "./tree-routes.ts";
 
-/** Other hosts, and what came from them. */
+/** Peers, and blocks fetched from them. */
 export function peerRoutes(peers: PeerServices) {
   return new Elysia()
     .get("/v1/peers", () => peers.report(), {
       response: peersReport,
-      detail: { summary: "Other hosts that blocks are pulled from, and how it goes" },
+      detail: { summary: "Lists the peers that blocks are fetched from, with their state" },
     })
     .get(
       "/v1/pulls",
@@ -21,12 +21,12 @@ export function peerRoutes(peers: PeerServices) {
       {
         query: pullsQuery,
         response: pullsReport,
-        detail: { summary: "What happened to blocks that were pulled, step by step" },
+        detail: { summary: "Traces the fetches of blocks from peers, step by step" },
       },
     );
 }
 
-// Written out: the framework loses the type of a list that is made.
+// Written out because the framework loses the type of a computed list.
 const names = [t.Literal("rdma"), t.Literal("stream"), t.Literal("quic")] as const;
 const transport = t.Union([...names]);
 const time = (description: string) => t.String({ format: "date-time", description });
@@ -44,38 +44,43 @@ const hardware = t.Object(
   {
     rdma_devices: t.Array(t.String(), { description: "Names of RDMA devices" }),
     cores: count("Processor cores"),
-    aes: t.Boolean({ description: "Whether it has instructions for AES" }),
+    aes: t.Boolean({ description: "Whether the processor has AES instructions" }),
   },
-  { description: "What decides which transports two hosts have in common" },
+  { description: "Properties that decide which transports two hosts can use" },
 );
 
 const peer = t.Object({
   worker_id: t.String(),
   origin: t.Union([t.Literal("static"), t.Literal("announced")], {
-    description: "From the configuration, or from its own announcements over NATS",
+    description: "Source: the configuration, or the peer's announcements over NATS",
   }),
   state: t.Union(
     [t.Literal("linked"), t.Literal("dialling"), t.Literal("idle"), t.Literal("down")],
-    { description: "`idle`: no connection, and nothing wrong; `down`: its breaker is open" },
+    { description: "`idle`: no connection and no failure; `down`: its circuit breaker is open" },
   ),
   transport: t.Union([...names, t.Null()]),
   goodput_bytes_per_second: nullable(
-    t.Number({ minimum: 0, description: "Over the latest pulls; null before the first" }),
+    t.Number({
+      minimum: 0,
+      description: "Throughput of the latest fetches; null before the first",
+    }),
   ),
-  rtt_ms: nullable(milliseconds("Round trip")),
+  rtt_ms: nullable(milliseconds("Round-trip time")),
   breaker: t.Union([t.Literal("closed"), t.Literal("open"), t.Literal("trial")]),
-  cooldown_ms: nullable(milliseconds("Until it is tried again")),
-  certificate_ends: nullable(time("Of the certificate it showed last")),
-  in_flight_bytes: bytes("On their way from it"),
-  pulled_blocks: count("Blocks it sent, since the start"),
-  pulled_bytes: bytes("Their length"),
-  failures: count("Since the start"),
-  last_fault: nullable(t.String({ description: "In words; null: all is well" })),
-  transports_down: t.Array(t.Object({ transport, retry_ms: milliseconds("Until it is tried") })),
-  endpoints: places("Where it listens"),
+  cooldown_ms: nullable(milliseconds("Time until the next attempt")),
+  certificate_ends: nullable(time("Expiry of its latest certificate")),
+  in_flight_bytes: bytes("Fetches in flight from this peer"),
+  pulled_blocks: count("Blocks received from it since the start"),
+  pulled_bytes: bytes("Size of these blocks"),
+  failures: count("Failures since the start"),
+  last_fault: nullable(t.String({ description: "Last error; null: none" })),
+  transports_down: t.Array(
+    t.Object({ transport, retry_ms: milliseconds("Time until the next attempt") }),
+  ),
+  endpoints: places("Addresses on which it listens"),
   hardware: nullable(hardware),
   heard_seconds_ago: nullable(
-    t.Number({ minimum: 0, description: "Since its last announcement; null: there was none" }),
+    t.Number({ minimum: 0, description: "Time since its last announcement; null: none" }),
   ),
 });
 export type PeerReport = Static<typeof peer>;
@@ -106,11 +111,11 @@ const peersReport = t.Object(
   {
     enabled: t.Boolean({ description: "Whether `peers.cert_file` is set" }),
     cluster: nullable(t.String()),
-    certificate_ends: nullable(time("Of this host's certificate")),
-    listening: places("Where other hosts reach this one"),
-    inbound_links: count("Connections of other hosts to this one"),
-    lent_bytes: bytes("Lent to other hosts now"),
-    in_flight_bytes: bytes("On their way to this host"),
+    certificate_ends: nullable(time("Expiry of this host's certificate")),
+    listening: places("Addresses at which peers reach this host"),
+    inbound_links: count("Connections from peers to this host"),
+    lent_bytes: bytes("Bytes being sent to peers now"),
+    in_flight_bytes: bytes("Bytes being received from peers now"),
     peers: t.Array(peer),
   },
   {
@@ -136,7 +141,7 @@ export type PeersReport = Static<typeof peersReport>;
 const PULLS_MAX = 1_000;
 
 const step = t.Object({
-  ms: milliseconds("Since the pull began"),
+  ms: milliseconds("Time since the fetch began"),
   what: t.String({ description: "In words" }),
   peer: t.Optional(t.String()),
   transport: t.Optional(transport),
@@ -148,17 +153,17 @@ const pull = t.Object({
   digest: t.String({ description: "In hex" }),
   layer: count("Layer"),
   priority: t.Union([t.Literal("acquire"), t.Literal("warm"), t.Literal("mirror")], {
-    description: "Who wanted it: an engine, a command, a copy for later",
+    description: "Origin of the request: an engine, a command, or a copy made in advance",
   }),
   started: time("UTC"),
-  outcome: nullable(t.String({ description: "null: under way" })),
-  bytes: bytes("What came"),
+  outcome: nullable(t.String({ description: "Outcome; null: in flight" })),
+  bytes: bytes("Bytes received"),
   steps: t.Array(step),
 });
 
 /** Body of `GET /v1/pulls`. */
 const pullsReport = t.Object(
-  { pulls: t.Array(pull, { description: "The latest first; of each block the last pulls" }) },
+  { pulls: t.Array(pull, { description: "Latest first; of each block the last fetches" }) },
   {
     examples: [
       {
@@ -188,8 +193,7 @@ const pullsQuery = t.Object({
     t.String({
       minLength: 1,
       maxLength: 128,
-      description:
-        "An engine's hash, a page key, a digest or a block's key; all blocks unless given",
+      description: "Engine hash, page key, digest or block key; default: all blocks",
     }),
   ),
   limit: t.Optional(t.Numeric({ minimum: 1, maximum: PULLS_MAX, multipleOf: 1, default: 100 })),

@@ -9,7 +9,7 @@ interface ListQuery {
   readonly owner?: string | undefined;
 }
 
-/** Who wants which blocks kept, and within which budget. */
+/** Lists of pins and leases, with their budget. */
 export function holdRoutes(control: ControlServices) {
   const list = (kind: HoldKind, { limit = 100, after = 0, owner }: ListQuery) => {
     const of = owner ?? null;
@@ -28,7 +28,7 @@ export function holdRoutes(control: ControlServices) {
         query: pinsQuery,
         response: pinsReport,
         detail: {
-          summary: "Pins, hard or soft, a page at a time, and what room there is for more",
+          summary: "Lists hard or soft pins, with the remaining budget",
         },
       },
     )
@@ -41,7 +41,7 @@ export function holdRoutes(control: ControlServices) {
       {
         query: leasesQuery,
         response: leasesReport,
-        detail: { summary: "Leases of what was paused, a page at a time" },
+        detail: { summary: "Lists leases of paused sessions" },
       },
     );
 }
@@ -61,28 +61,28 @@ const EXAMPLE = {
 };
 
 const hold = t.Object({
-  id: count("Grows with each"),
+  id: count("Increases with each pin and lease"),
   kind: t.Union([t.Literal("pin"), t.Literal("retain"), t.Literal("lease")]),
   owner: t.String(),
   name: nullable(t.String({ description: "Of a lease" })),
-  blocks: count("Blocks named, each time counted"),
-  bytes: bytes("Their length"),
-  remaining_seconds: nullable(seconds("Null: it does not end by itself; else left")),
-  age_seconds: seconds("Since it was made"),
-  priority: nullable(count("Of a retain: what it was given")),
-  priority_now: nullable(t.Number({ description: "And what is left of it" })),
-  retain_seconds: nullable(seconds("Null: it does not fade; else unused for so long it halves")),
+  blocks: count("Blocks named, with repetitions"),
+  bytes: bytes("Size of these blocks"),
+  remaining_seconds: nullable(seconds("Remaining lifetime, null: unlimited")),
+  age_seconds: seconds("Age"),
+  priority: nullable(count("Priority of a soft pin as requested")),
+  priority_now: nullable(t.Number({ description: "Priority of a soft pin now" })),
+  retain_seconds: nullable(seconds("Idle time after which the priority halves, null: never")),
 });
 
 const budget = t.Object(
   {
     capacity_bytes: bytes("RAM and SSD"),
-    host_budget_bytes: bytes("What pins and leases may keep"),
-    host_used_bytes: bytes("What they keep, ancestors included"),
-    owner_budget_bytes: t.Optional(bytes("What those of this owner may")),
-    owner_used_bytes: t.Optional(bytes("What they do")),
+    host_budget_bytes: bytes("Limit of protected bytes"),
+    host_used_bytes: bytes("Protected bytes, ancestors included"),
+    owner_budget_bytes: t.Optional(bytes("Limit of this owner")),
+    owner_used_bytes: t.Optional(bytes("Protected bytes of this owner")),
   },
-  { description: "`owner_...` where the request names one" },
+  { description: "`owner_...` if the request names one" },
 );
 
 const BUDGET = {
@@ -116,10 +116,10 @@ type HoldReport = Static<typeof hold>;
 const OWNER_CHARACTERS_MAX = 128;
 
 const leasesQuery = t.Object({
-  limit: limitQuery("Entries at most"),
-  after: afterQuery("`next` of the page before"),
+  limit: limitQuery("Maximum entries"),
+  after: afterQuery("`next` of the previous page"),
   owner: t.Optional(
-    t.String({ maxLength: OWNER_CHARACTERS_MAX, description: "Those of this owner alone" }),
+    t.String({ maxLength: OWNER_CHARACTERS_MAX, description: "Only entries of this owner" }),
   ),
 });
 
@@ -127,7 +127,7 @@ const pinsQuery = t.Object({
   ...leasesQuery.properties,
   kind: t.Optional(
     t.Union([t.Literal("pin"), t.Literal("retain")], {
-      description: "`pin` (hard) unless given, or `retain` (soft)",
+      description: "`pin` (hard, the default) or `retain` (soft)",
     }),
   ),
 });
@@ -154,7 +154,7 @@ function budgetOf(figures: BudgetFigures, hasOwner: boolean): PinsReport["budget
   };
 }
 
-/** What is overdue has nothing left. */
+/** Seconds of a duration; 0 if it is over. */
 function secondsOf(ms: number): number {
   return Number((Math.max(0, ms) / 1_000).toFixed(3));
 }

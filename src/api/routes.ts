@@ -28,18 +28,18 @@ export interface RouteOptions {
   readonly callers: Callers;
   /** Whether GET /flush_cache empties the cache. */
   readonly flushByGet: boolean;
-  /** Told of every fault that is no answer to the request. */
+  /** Called with every internal fault. */
   readonly onFault: (path: string, thrown: unknown) => void;
 }
 
-/** Answers requests that the gate let in. */
+/** Answers authorized requests. */
 export interface Routes {
   handle(request: Request): Promise<Response>;
 }
 
 /**
- * The routes, and nothing about who may call them. Paths are matched as they are, so that the gate
- * and the router mean the same one.
+ * Creates the routes, without authorization. Paths are matched literally, so that authorization and
+ * framework agree on the route.
  */
 export function createRoutes(services: ApiServices, options: RouteOptions): Routes {
   const { onFault } = options;
@@ -50,7 +50,7 @@ export function createRoutes(services: ApiServices, options: RouteOptions): Rout
     .use(healthRoutes(services))
     .get("/v1/status", () => services.status(), {
       response: t.Object(statusReport.properties, { examples: [STATUS_EXAMPLE] }),
-      detail: { summary: "What the agent is and holds" },
+      detail: { summary: "Shows the agent's state and contents" },
     })
     .use(sessionRoutes(services))
     .use(blockRoutes(services, options.callers))

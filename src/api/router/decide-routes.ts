@@ -16,7 +16,7 @@ import { RequestError, readRouteRequest } from "./route-request.ts";
 const JSON_HEADERS = { "content-type": "application/json" };
 const OUTPUT_TOKENS_MAX = 2 ** 31;
 
-/** Answers `POST /v1/route` from the bytes of its body: the framework is not in the way. */
+/** Answers `POST /v1/route` directly from the bytes of its body, bypassing the framework. */
 export async function route(
   router: Router,
   body: Uint8Array,
@@ -25,17 +25,17 @@ export async function route(
   const request = requestIn(body);
   if (request instanceof Response) return request;
   const outcome = await router.bestWorker(request, signal).catch((thrown) => {
-    // Whoever asked is gone, and reads no answer.
+    // The client has disconnected and reads no answer.
     if (signal.aborted) return null;
     throw thrown;
   });
-  if (outcome === null) return problemOf(new HearthError("ABORTED", "the caller is gone"));
+  if (outcome === null) return problemOf(new HearthError("ABORTED", "the client disconnected"));
   if (outcome.kind !== "routed") return refusalOf(outcome, busyStatus);
   const { requestId } = request;
   return new Response(JSON.stringify(decisionOf(outcome, requestId)), { headers: JSON_HEADERS });
 }
 
-/** The prompt in a body, or the answer to one that holds none. */
+/** Parses the prompt of a body, or returns the error. */
 export function requestIn(body: Uint8Array) {
   try {
     return readRouteRequest(body);
@@ -53,7 +53,7 @@ function refusalOf(outcome: Exclude<RouteOutcome, { kind: "routed" }>, busyStatu
     case "busy":
       return refuse("ALL_BUSY", why, {
         status: busyStatus,
-        fix: "try again later, or raise the limits (/busy_threshold)",
+        fix: "retry later, or raise the limits (/busy_threshold)",
         headers: { "retry-after": "1" },
       });
     case "unknown_worker":
@@ -64,12 +64,12 @@ function refusalOf(outcome: Exclude<RouteOutcome, { kind: "routed" }>, busyStatu
 }
 
 const done = t.Object({ request_id: t.String() }, { examples: [{ request_id: "req-1" }] });
-const idParams = t.Object({ id: t.String({ description: "As it was given to /v1/route" }) });
+const idParams = t.Object({ id: t.String({ description: "Request id passed to /v1/route" }) });
 
 function told(id: string, isLive: boolean) {
   if (isLive) return { request_id: id };
-  return refuse("NOT_FOUND", `no request ${id.slice(0, 100)} is live`, {
-    fix: "it ended, expired, or went by another router",
+  return refuse("NOT_FOUND", `request ${id.slice(0, 100)} is not live`, {
+    fix: "it ended, expired, or was routed by another router",
   });
 }
 
@@ -83,7 +83,7 @@ const outputBody = {
   },
 };
 
-/** Deciding, and how a decision came about. */
+/** Routing, and explanations of decisions. */
 export function decideRoutes(router: Router, busyStatus: number) {
   return new Elysia()
     .post(
@@ -94,7 +94,7 @@ export function decideRoutes(router: Router, busyStatus: number) {
         parse: "none",
         response: routeReport,
         detail: {
-          summary: "The worker for a prompt; with a request id it counts as load from here on",
+          summary: "Chooses the worker for a prompt; with a request id the prompt counts as load",
           requestBody: routeRequestBody,
         },
       },
@@ -104,21 +104,21 @@ export function decideRoutes(router: Router, busyStatus: number) {
       ({ params: { id } }) => {
         const explanation = router.explain(id);
         if (explanation !== null) return explanationOf(explanation);
-        return refuse("NOT_FOUND", `no decision of ${id.slice(0, 100)} is kept`, {
-          fix: "it was a question without a request id, or is older than the latest ones",
+        return refuse("NOT_FOUND", `no decision is kept for ${id.slice(0, 100)}`, {
+          fix: "the request had no request id, or its decision was replaced by newer ones",
         });
       },
       {
         params: idParams,
         response: explainReport,
         detail: {
-          summary: "How a decision came about: every candidate with each term of its cost",
+          summary: "Explains a decision: every candidate with each term of its cost",
         },
       },
     );
 }
 
-/** What becomes of requests that were routed. */
+/** Progress of routed requests. */
 export function requestRoutes(router: Router) {
   return new Elysia()
     .post(
@@ -128,14 +128,14 @@ export function requestRoutes(router: Router) {
         parse: "none",
         params: idParams,
         response: done,
-        detail: { summary: "Its first output token came: the prompt is no load any more" },
+        detail: { summary: "Reports the first output token: the prompt no longer counts as load" },
       },
     )
     .post("/v1/requests/:id/free", ({ params: { id } }) => told(id, router.free(id)), {
       parse: "none",
       params: idParams,
       response: done,
-      detail: { summary: "It ended: its blocks are no load any more" },
+      detail: { summary: "Reports the end of a request: its blocks no longer count as load" },
     })
     .post(
       "/v1/requests/:id/output",
@@ -146,14 +146,14 @@ export function requestRoutes(router: Router) {
           const answer = told(id, router.output(id, body.tokens));
           return answer instanceof Response ? answer : answerJson(answer);
         }
-        return refuse("REQUEST_INVALID", "body: tokens is a whole number, 0 or more");
+        return refuse("REQUEST_INVALID", "body: tokens must be an integer, 0 or more");
       },
       {
         parse: "none",
         params: idParams,
         response: done,
         detail: {
-          summary: "So much output it has by now",
+          summary: "Reports the output tokens so far",
           requestBody: outputBody,
         },
       },
@@ -165,21 +165,21 @@ const number = (description: string) => t.Number({ description });
 const place = {
   worker: t.String({ description: "Worker id" }),
   rank: count("Data parallel rank"),
-  url: nullable(t.String({ description: "Of its API; null: not known here" })),
+  url: nullable(t.String({ description: "URL of the worker's API; null: not known" })),
 };
 
 const termsReport = t.Object({
-  device_blocks: number("Blocks held on the device, from the first on"),
-  host_blocks: number("Behind them, blocks held in host memory"),
-  disk_blocks: number("Behind those, blocks held on disk"),
-  cached_tokens: number("Tokens that need not be computed, by their worth"),
-  raw_prefill_tokens: number("Prompt tokens and those that wait there already"),
-  decay: number("Of the credit, 1 where the worker has no more to prefill than others"),
-  credit: number("For what is held, in blocks"),
-  active_blocks: number("Blocks of its live requests"),
+  device_blocks: number("Leading blocks on the device"),
+  host_blocks: number("Following blocks in host memory"),
+  disk_blocks: number("Following blocks on disk"),
+  cached_tokens: number("Cached tokens, weighted by tier"),
+  raw_prefill_tokens: number("Prompt tokens of the request plus those waiting at the worker"),
+  decay: number("Factor of the cache credit; 1 if the worker has no more to prefill than others"),
+  credit: number("Cache credit, in blocks"),
+  active_blocks: number("Blocks of the worker's live requests"),
   additional_blocks: number("Blocks that this request would add"),
-  active_requests: number("Live requests"),
-  cost: number("Lower wins"),
+  active_requests: number("Live requests of the worker"),
+  cost: number("Total cost; the lowest wins"),
 });
 
 const TERMS_EXAMPLE = {
@@ -199,14 +199,15 @@ const TERMS_EXAMPLE = {
 /** Body of the answer to `POST /v1/route`. */
 const routeReport = t.Object(
   {
-    request_id: nullable(t.String({ description: "Null: a question only, nothing is counted" })),
+    request_id: nullable(t.String({ description: "Request id; null: nothing is counted" })),
     ...place,
     prompt_tokens: count("Tokens of the prompt"),
-    queued_ms: t.Number({ minimum: 0, description: "How long it waited for a worker" }),
+    queued_ms: t.Number({ minimum: 0, description: "Time that the request waited for a worker" }),
     known: t.Boolean({
-      description: "Whether all that the worker holds is known; false: it may hold more of this",
+      description:
+        "Whether all blocks of the worker are known; false: it may hold more of the prompt",
     }),
-    prefill: nullable(t.Object(place, { description: "Of the prefill pool, where that is apart" })),
+    prefill: nullable(t.Object(place, { description: "Worker of the prefill pool, if separate" })),
     terms: termsReport,
   },
   {
@@ -261,35 +262,35 @@ function decisionOf(decision: RouteDecision, requestId: string | undefined) {
 
 const uint64 = t.Union([
   t.Number({ description: "64 bits" }),
-  t.String({ description: "In decimal, or in hex behind 0x" }),
+  t.String({ description: "Decimal, or hex with 0x" }),
 ]);
 
-/** Body of `POST /v1/route` and `POST /v1/loads`; it is read by hand. */
+/** Body of `POST /v1/route` and `POST /v1/loads`, which the server parses without the framework. */
 const routeBody = t.Object({
   model: t.String(),
   tokens: t.Optional(t.Array(count("Token id"))),
   block_hashes: t.Optional(
-    t.Array(uint64, { description: "Instead of tokens: sequence hashes of the full blocks" }),
+    t.Array(uint64, { description: "Replaces tokens: sequence hashes of the full blocks" }),
   ),
-  block_tokens: t.Optional(count("Tokens in a block of block_hashes")),
-  prompt_tokens: t.Optional(count("Of the whole prompt, with block_hashes")),
-  request_id: t.Optional(t.String({ description: "Left out: nothing is remembered" })),
+  block_tokens: t.Optional(count("Tokens per block of block_hashes")),
+  prompt_tokens: t.Optional(count("Tokens of the whole prompt; requires block_hashes")),
+  request_id: t.Optional(t.String({ description: "Without it the request is not recorded" })),
   lora_name: t.Optional(t.String()),
   cache_salt: t.Optional(t.String()),
-  session_id: t.Optional(t.String({ description: "For affinity, and for policies" })),
-  priority: t.Optional(number("Larger goes first where requests wait")),
-  expected_output_tokens: t.Optional(count("How long the answer is likely to get")),
+  session_id: t.Optional(t.String({ description: "Session, for affinity and policies" })),
+  priority: t.Optional(number("Larger values are served first if requests wait")),
+  expected_output_tokens: t.Optional(count("Expected output tokens")),
   phase: t.Optional(t.Union([t.Literal("prefill"), t.Literal("decode"), t.Literal("both")])),
   overrides: t.Optional(
     t.Object({
-      overlap_score_weight: t.Optional(number("Instead of the setting's")),
-      temperature: t.Optional(number("Instead of the setting's")),
+      overlap_score_weight: t.Optional(number("Overrides the setting")),
+      temperature: t.Optional(number("Overrides the setting")),
       mode: t.Optional(t.String()),
-      worker: t.Optional(t.String({ description: "This one and no other" })),
-      rank: t.Optional(count("And this rank of it")),
+      worker: t.Optional(t.String({ description: "Only this worker" })),
+      rank: t.Optional(count("Only this rank of the worker")),
       allowed: t.Optional(t.Array(t.String())),
       excluded: t.Optional(t.Array(t.String())),
-      seed: t.Optional(count("Makes the choice depend on nothing else that is drawn")),
+      seed: t.Optional(count("Seed that makes the choice deterministic")),
     }),
   ),
 });
@@ -305,7 +306,7 @@ export const routeRequestBody = {
           value: { model: "m", tokens: [1, 2, 3, 4], request_id: "req-1", session_id: "s-9" },
         },
         hashes: {
-          summary: "A prompt as hashes of its blocks, a question only",
+          summary: "A prompt as hashes of its blocks, not counted",
           value: { model: "m", block_hashes: ["0x7b0bf7bf7fd01682"], block_tokens: 16 },
         },
       },
@@ -324,18 +325,18 @@ const properties = {
   prompt_blocks: count("Blocks of the cost formula"),
   chosen: nullable(t.Object(target)),
   decided_by: t.String({ description: "`lowest_cost`, `tie_draw`, `softmax`, `affinity`, ..." }),
-  draw: nullable(t.Number({ description: "The number drawn, 0 to 1; null where none was" })),
-  exact_blocks: count("Up to there, what is held is known exactly"),
+  draw: nullable(t.Number({ description: "Random number from 0 to 1; null if none was drawn" })),
+  exact_blocks: count("Blocks up to which the index is exact"),
   queued_ms: t.Number({ minimum: 0 }),
   candidates: t.Array(
     t.Object({
       ...target,
-      probability: t.Number({ description: "Of being chosen" }),
+      probability: t.Number({ description: "Probability of being chosen" }),
       terms: termsReport,
     }),
   ),
   filtered: t.Array(t.Object({ ...target, reason: t.String() }), {
-    description: "Workers that were no candidates, and why",
+    description: "Workers that were not candidates, with the reasons",
   }),
   actions: t.Array(
     t.Object({
@@ -343,9 +344,9 @@ const properties = {
       command: t.String(),
       worker: t.String(),
       dry_run: t.Boolean(),
-      outcome: nullable(t.String({ description: "Null: no receipt came yet" })),
+      outcome: nullable(t.String({ description: "Receipt; null: none yet" })),
     }),
-    { description: "What policies did because of it" },
+    { description: "Actions of policies for this request" },
   ),
 };
 

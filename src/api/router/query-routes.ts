@@ -8,16 +8,16 @@ const held = t.Object({
   longest_matched: t.Number(),
   gpu: t.Number(),
   dp: t.Record(t.String(), t.Number()),
-  cpu: t.Number({ description: "With what is on the GPU" }),
-  disk: t.Number({ description: "With what is on GPU and CPU" }),
+  cpu: t.Number({ description: "Tokens on the GPU" }),
+  disk: t.Number({ description: "Tokens on GPU and CPU" }),
 });
 
-const hash = t.Union([t.Number(), t.String({ description: "In decimal, or in hex behind 0x" })]);
+const hash = t.Union([t.Number(), t.String({ description: "Decimal, or hex with 0x" })]);
 
 const queryReport = t.Object(
   {
     scores: t.Record(t.String(), t.Record(t.String(), t.Number())),
-    frequencies: t.Array(t.Number(), { description: "Not counted here" }),
+    frequencies: t.Array(t.Number(), { description: "Not counted by this router" }),
     instances: t.Record(t.String(), held),
   },
   {
@@ -45,7 +45,7 @@ function detail(summary: string, value: object) {
   return { summary, requestBody: { required: true, content } };
 }
 
-/** Dynamo's indexer has routes of these names: who holds how much of a prompt, in tokens. */
+/** Routes named as in Dynamo's indexer: the tokens of a prompt that each worker holds. */
 export function queryRoutes(router: Router) {
   const answer = async (request: Request) => {
     const prompt = requestIn(await request.bytes());
@@ -56,7 +56,7 @@ export function queryRoutes(router: Router) {
     .post("/query", ({ request }) => answer(request), {
       parse: "none",
       response: queryReport,
-      detail: detail("Who holds how much of a prompt, in tokens", {
+      detail: detail("Shows how many tokens of a prompt each worker holds", {
         model_name: "m",
         token_ids: [1, 2, 3],
       }),
@@ -64,14 +64,17 @@ export function queryRoutes(router: Router) {
     .post("/query_by_hash", ({ request }) => answer(request), {
       parse: "none",
       response: queryReport,
-      detail: detail("The same of a prompt as hashes of its blocks", {
-        model_name: "m",
-        block_hashes: ["0x7b0bf7bf7fd01682"],
-      }),
+      detail: detail(
+        "Shows how many tokens of a prompt, given as block hashes, each worker holds",
+        {
+          model_name: "m",
+          block_hashes: ["0x7b0bf7bf7fd01682"],
+        },
+      ),
     });
 }
 
-/** Worker by worker, by its best rank; ranks of it one by one in `dp`. */
+/** The best rank of each worker; `dp` lists all ranks. */
 function reportOf(loads: readonly PotentialLoad[]) {
   const scores: Record<string, Record<string, number>> = {};
   const instances: Record<string, ReturnType<typeof nothing>> = {};
@@ -115,11 +118,11 @@ const EVENT = {
 };
 const EXAMPLE = { value: `${JSON.stringify(EVENT)}\n` };
 
-/** All that the index holds, an event a line; made as fast as it is read. */
+/** Streams the whole index as one event per line, at the speed of the reader. */
 export function dumpRoutes(router: Router) {
   return new Elysia().get("/v1/events/dump", () => dump(router.dumpEvents()), {
     detail: {
-      summary: "What all workers hold as Dynamo's router events, one JSON document a line",
+      summary: "Lists all workers' blocks as Dynamo's router events, one JSON document per line",
       responses: {
         200: {
           description: "Parents before their children",
@@ -155,19 +158,19 @@ function dump(events: Iterable<string>): Response {
 
 const UTF8 = new TextEncoder();
 
-/** As a session id is known here at most; agents see it in the name of a lease. */
+/** Maximum length of a session id, which agents show in lease names. */
 const SESSION_CHARS_MAX = 256;
 
 const params = t.Object({ id: t.String({ description: "The `session_id` of /v1/route" }) });
 const told = t.Object({ session_id: t.String() }, { examples: [{ session_id: "chat-9" }] });
 
-/** What clients know of their sessions and policies use. Of an unknown one it is nothing. */
+/** Session events of clients, for policies. Unknown sessions are ignored. */
 export function sessionRoutes(marks: PolicyMarks) {
   const telling = (id: string, tell: (id: string) => void) => {
     if (id.length > SESSION_CHARS_MAX) {
       return refuse(
         "REQUEST_INVALID",
-        `a session's id has at most ${SESSION_CHARS_MAX} characters`,
+        `a session id must have at most ${SESSION_CHARS_MAX} characters`,
       );
     }
     tell(id);
@@ -179,7 +182,9 @@ export function sessionRoutes(marks: PolicyMarks) {
       ({ params: { id } }) => telling(id, (session) => marks.returning(session)),
       {
         ...{ parse: "none", params, response: told },
-        detail: { summary: "Its user is about to ask: what was paused of it is fetched now" },
+        detail: {
+          summary: "Announces the next request of a session: its paused blocks are loaded now",
+        },
       },
     )
     .post(
@@ -187,7 +192,7 @@ export function sessionRoutes(marks: PolicyMarks) {
       ({ params: { id } }) => telling(id, (session) => marks.sessionEnded(session)),
       {
         ...{ parse: "none", params, response: told },
-        detail: { summary: "It is over: leases of what was paused of it are revoked" },
+        detail: { summary: "Ends a session: the leases of its paused blocks are revoked" },
       },
     );
 }

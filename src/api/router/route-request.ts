@@ -7,12 +7,12 @@ const LISTED_MAX = 4_096;
 const NUMBER_MAX = 1e9;
 const PHASES = ["prefill", "decode", "both"] as const;
 
-/** Why a request is none, in words for whoever sent it. */
+/** Thrown for an invalid request. The message is for the client. */
 export class RequestError extends Error {}
 
 /**
- * A prompt to be routed, as JSON has it. Throws RequestError where it is none. `id`: whether a
- * request id may be in it.
+ * Parses a routing request from JSON. Throws RequestError if it is not valid. `id`: whether a
+ * request id is allowed.
  */
 export function readRouteRequest(bytes: Uint8Array): RouteRequest {
   try {
@@ -29,7 +29,7 @@ type Mutable<T> = { -readonly [Name in keyof T]: T[Name] };
 
 function requestOf({ tokens, hashes, rest }: ScannedBody): RouteRequest {
   if (tokens !== null && hashes !== null) {
-    throw new RequestError("body: a prompt is tokens or block_hashes, not both");
+    throw new RequestError("body: tokens and block_hashes exclude each other");
   }
   if (tokens === null && hashes === null) {
     throw new RequestError("body: tokens or block_hashes are missing");
@@ -38,7 +38,7 @@ function requestOf({ tokens, hashes, rest }: ScannedBody): RouteRequest {
   const blockTokens = given.whole("block_tokens", 1, 65_536);
   const promptTokens = given.whole("prompt_tokens", 0, 2 ** 31);
   const request: Mutable<RouteRequest> = {
-    // The indexer of the origin has it under its longer name.
+    // Dynamo's indexer uses the longer name.
     model: given.text("model") ?? given.text("model_name") ?? missing("model"),
     prompt:
       tokens !== null
@@ -51,7 +51,7 @@ function requestOf({ tokens, hashes, rest }: ScannedBody): RouteRequest {
           },
   };
   if (tokens !== null && (blockTokens ?? promptTokens) !== undefined) {
-    throw new RequestError("body: block_tokens and prompt_tokens belong to block_hashes");
+    throw new RequestError("body: block_tokens and prompt_tokens require block_hashes");
   }
   given.put(request, "requestId", given.text("request_id"));
   given.put(request, "loraName", given.text("lora_name"));
@@ -73,7 +73,7 @@ function missing(name: string): never {
 function overridesOf(value: Json | undefined): RouteOverrides | undefined {
   if (value === undefined) return undefined;
   if (typeof value !== "object" || value === null || Array.isArray(value)) {
-    throw new RequestError("body: overrides is an object");
+    throw new RequestError("body: overrides must be an object");
   }
   const given = new Members(new Map(), new Map(Object.entries(value)), "overrides.");
   const overrides: Mutable<RouteOverrides> = {};
@@ -90,7 +90,7 @@ function overridesOf(value: Json | undefined): RouteOverrides | undefined {
   return overrides;
 }
 
-/** Members of an object, each taken once; null is as good as absent. */
+/** Fields of an object, each read once. Null counts as absent. */
 class Members {
   readonly #texts: Map<string, string>;
   readonly #values: Map<string, Json>;
@@ -130,7 +130,7 @@ class Members {
   whole(name: string, min: number, max: number): number | undefined {
     const value = this.number(name, min, max);
     if (value === undefined || Number.isInteger(value)) return value;
-    return this.#refuse(name, `a whole number from ${min} to ${max}`);
+    return this.#refuse(name, `an integer from ${min} to ${max}`);
   }
 
   choice<const Word extends string>(name: string, words: readonly Word[]): Word | undefined {
@@ -157,11 +157,11 @@ class Members {
     return this.#refuse(name, `a list of worker ids, ${LISTED_MAX} at most`);
   }
 
-  /** A name that means nothing here was meant to mean something. */
+  /** Throws if a field is left: an unknown name was meant to have an effect. */
   mustBeEmpty(where: string): void {
     const [name] = [...this.#texts.keys(), ...this.#values.keys()];
     if (name === undefined) return;
-    throw new RequestError(`${where}: there is no ${JSON.stringify(name.slice(0, 40))}`);
+    throw new RequestError(`${where}: unknown field ${JSON.stringify(name.slice(0, 40))}`);
   }
 
   #refuse(name: string, what: string): never {
@@ -174,9 +174,8 @@ function isText(value: string): boolean {
 }
 
 /**
- * The object of a body in which one list may be very long. Its numbers are read straight from the
- * bytes, checked on the way, and hashes stay exact; the other members are left as text. It takes as
- * long as `JSON.parse` alone.
+ * Scans a body with one very long list. Its numbers are read and checked in the bytes, and hashes
+ * stay exact; all other fields are returned as text. As fast as `JSON.parse` alone.
  */
 
 const Byte = {
@@ -197,15 +196,15 @@ const Byte = {
   closeObject: 0x7d,
 } as const;
 
-/** Members of one body are few; more is none that was meant for us. */
+/** Maximum fields of a body. Valid requests have few. */
 const MEMBERS_MAX = 64;
 const UINT32_MAX = 0xffff_ffff;
-/** 20 digits of 2^64, a sign, quotes; hex with its prefix is shorter. */
+/** 20 digits of 2^64, a sign and quotes. Hex with its prefix is shorter. */
 const HASH_CHARACTERS_MAX = 24;
 const HASH_TEXT = /^(?:-?[0-9]{1,20}|0x[0-9a-fA-F]{1,16})$/;
-/** As JSON has numbers. */
+/** Syntax of a JSON integer. */
 const HASH_NUMBER = /^-?(?:0|[1-9][0-9]{0,19})$/;
-/** Kept between requests; a longer list gets memory of its own. */
+/** Size of the buffer kept between requests. Longer lists get memory of their own. */
 const SCRATCH_WORDS_MAX = 2 ** 20;
 const UINT64_MAX = (1n << 64n) - 1n;
 const INT64_MIN = -(1n << 63n);
@@ -213,11 +212,11 @@ const INT64_MIN = -(1n << 63n);
 export interface ScannedBody {
   readonly tokens: Uint32Array | null;
   readonly hashes: BigUint64Array | null;
-  /** JSON text of every other member, by name. */
+  /** JSON text of every other field, by name. */
   readonly rest: ReadonlyMap<string, string>;
 }
 
-/** What of a body is a list of tokens, and what one of hashes. */
+/** Names of the list of tokens and the list of hashes. */
 interface ScanNames {
   readonly tokens: readonly string[];
   readonly hashes: readonly string[];
@@ -225,7 +224,7 @@ interface ScanNames {
 
 export class ScanError extends Error {}
 
-/** Throws ScanError, saying what is wrong. */
+/** Throws ScanError with the reason if the body is not valid. */
 export function scanBody(bytes: Uint8Array, names: ScanNames): ScannedBody {
   return new Scanner(bytes, names).read();
 }
@@ -244,18 +243,18 @@ class Scanner {
     let tokens: Uint32Array | null = null;
     let hashes: BigUint64Array | null = null;
     const rest = new Map<string, string>();
-    this.#expect(Byte.openObject, "the body is no JSON object");
+    this.#expect(Byte.openObject, "the body is not a JSON object");
     for (let isFirst = true; this.#peek() !== Byte.closeObject; isFirst = false) {
-      if (!isFirst) this.#expect(Byte.comma, "a comma is missing between two members");
+      if (!isFirst) this.#expect(Byte.comma, "a comma is missing between two fields");
       const name = this.#name();
       if (this.#names.tokens.includes(name) && tokens === null) tokens = this.#tokens(name);
       else if (this.#names.hashes.includes(name) && hashes === null) hashes = this.#hashes(name);
       else if (rest.has(name) || rest.size === MEMBERS_MAX || this.#isList(name)) {
-        throw new ScanError(`${name.slice(0, 40)} is given twice, or there are too many members`);
+        throw new ScanError(`${name.slice(0, 40)} is given twice, or there are too many fields`);
       } else rest.set(name, this.#value());
     }
     this.#at++;
-    if (this.#peek() !== -1) throw new ScanError("something follows the JSON object");
+    if (this.#peek() !== -1) throw new ScanError("trailing text after the JSON object");
     return { tokens, hashes, rest };
   }
 
@@ -263,7 +262,7 @@ class Scanner {
     return this.#names.tokens.includes(name) || this.#names.hashes.includes(name);
   }
 
-  /** The next byte that is no blank, -1 at the end; it is not taken. */
+  /** The next byte that is not a blank, without consuming it. -1: end. */
   #peek(): number {
     for (; this.#at < this.#bytes.length; this.#at++) {
       const byte = this.#bytes[this.#at]!;
@@ -278,19 +277,19 @@ class Scanner {
   }
 
   #name(): string {
-    if (this.#peek() !== Byte.quote) throw new ScanError("the name of a member is missing");
+    if (this.#peek() !== Byte.quote) throw new ScanError("a field name is missing");
     const text = this.#string();
-    this.#expect(Byte.colon, "a colon is missing behind the name of a member");
+    this.#expect(Byte.colon, "a colon is missing after a field name");
     return String(JSON.parse(text));
   }
 
-  /** A string with its quotes; stands behind it. */
+  /** Consumes a string with its quotes. */
   #string(): string {
     const start = this.#at++;
     for (; this.#at < this.#bytes.length; this.#at++) {
       const byte = this.#bytes[this.#at]!;
       if (byte === Byte.backslash) this.#at++;
-      else if (byte < Byte.space) throw new ScanError("a string holds a control character");
+      else if (byte < Byte.space) throw new ScanError("a string contains a control character");
       else if (byte === Byte.quote) return this.#text(start, ++this.#at);
     }
     throw new ScanError("a string is not closed");
@@ -300,11 +299,11 @@ class Scanner {
     try {
       return UTF8.decode(this.#bytes.subarray(start, end));
     } catch {
-      throw new ScanError("the body is not UTF-8");
+      throw new ScanError("the body is not valid UTF-8");
     }
   }
 
-  /** Text of a value of any kind, which may be no JSON; stands behind it. */
+  /** Consumes a value of any kind and returns its text, which may be invalid JSON. */
   #value(): string {
     this.#peek();
     const start = this.#at;
@@ -324,8 +323,8 @@ class Scanner {
   }
 
   #tokens(name: string): Uint32Array {
-    this.#expect(Byte.openList, `${name} is no list`);
-    // There are no more than one for two bytes.
+    this.#expect(Byte.openList, `${name} is not a list`);
+    // A list has at most one number per two bytes.
     const room = (this.#bytes.length - this.#at + 1) >> 1;
     const read = readTokens(this.#bytes, this.#at, scratch(room));
     if (read.what !== null) throw new ScanError(`${name} ${read.what}`);
@@ -334,17 +333,21 @@ class Scanner {
   }
 
   #hashes(name: string): BigUint64Array {
-    this.#expect(Byte.openList, `${name} is no list`);
+    this.#expect(Byte.openList, `${name} is not a list`);
     const hashes: bigint[] = [];
     for (let isFirst = true; this.#peek() !== Byte.closeList; isFirst = false) {
-      if (!isFirst) this.#expect(Byte.comma, `${name} is a list of hashes, comma by comma`);
+      if (!isFirst)
+        this.#expect(Byte.comma, `${name} must be a list of hashes separated by commas`);
       hashes.push(this.#hash(name));
     }
     this.#at++;
     return BigUint64Array.from(hashes);
   }
 
-  /** A number, or a string of decimal digits or of hex behind 0x; signed ones count modulo 2^64. */
+  /**
+   * Parses a hash: a number, or a string of decimal digits or of hex with 0x. Negative numbers
+   * count modulo 2^64.
+   */
   #hash(name: string): bigint {
     const isString = this.#peek() === Byte.quote;
     const text = isString ? this.#string().slice(1, -1) : this.#value().trimEnd();
@@ -353,7 +356,7 @@ class Scanner {
       const value = BigInt(text);
       if (value >= INT64_MIN && value <= UINT64_MAX) return BigInt.asUintN(64, value);
     }
-    throw new ScanError(`${name} is a list of 64-bit hashes: numbers, "123" or "0x7b"`);
+    throw new ScanError(`${name} must be a list of 64-bit hashes: numbers, "123" or "0x7b"`);
   }
 }
 
@@ -361,7 +364,7 @@ const UTF8 = new TextDecoder("utf-8", { fatal: true });
 
 let scratchWords = new Uint32Array(4_096);
 
-/** Used from the first byte of one list to its last. */
+/** The shared buffer, valid until the current list is read. */
 function scratch(words: number): Uint32Array {
   if (words <= scratchWords.length) return scratchWords;
   const larger = new Uint32Array(words);
@@ -371,14 +374,17 @@ function scratch(words: number): Uint32Array {
 
 interface ReadTokens {
   readonly tokens: Uint32Array;
-  /** Behind the bracket. */
+  /** Offset after the closing bracket. */
   readonly end: number;
   readonly what: string | null;
 }
 
 const NO_TOKENS = new Uint32Array(0);
 
-/** Whole numbers and commas up to the closing bracket. One loop over bytes: it is the hot one. */
+/**
+ * Reads integers and commas up to the closing bracket. A single loop over bytes, since this is the
+ * hot path.
+ */
 function readTokens(bytes: Uint8Array, from: number, into: Uint32Array): ReadTokens {
   let count = 0;
   let value = -1;
@@ -403,7 +409,7 @@ function readTokens(bytes: Uint8Array, from: number, into: Uint32Array): ReadTok
     } else if (isBlank(byte)) isDone = value !== -1;
     else break;
   }
-  const what = `is a list of whole numbers from 0 to ${UINT32_MAX}`;
+  const what = `must be a list of integers from 0 to ${UINT32_MAX}`;
   return { tokens: NO_TOKENS, end: from, what };
 }
 

@@ -29,11 +29,11 @@ import { thresholdRoutes } from "./threshold-routes.ts";
 import { loadRoutes, workerRoutes } from "./worker-routes.ts";
 
 export interface RouterApiOptions extends ApiOptions {
-  /** Status of an answer where all workers are busy. */
+  /** HTTP status if all workers are busy. */
   readonly busyStatus: number;
 }
 
-/** A prompt of a million tokens as JSON, and room to spare. */
+/** A prompt of a million tokens as JSON, with reserve. */
 const BODY_BYTES_MAX = 16 * 1024 * 1024;
 
 /** The HTTP API of a router. */
@@ -71,15 +71,15 @@ export function createRouterApi(services: RouterServices, options: RouterApiOpti
   );
 }
 
-/** What a caller of a router must be allowed to. */
+/** Roles that the router's routes require. */
 const ROUTER_RULES = createRouteRules({
-  // Probes carry no token; these tell nothing but health.
+  // Probes carry no token. These routes reveal only health.
   "GET /healthz": "open",
   "GET /readyz": "open",
   "GET /metrics": "read",
   "GET /openapi": "read",
   "GET /openapi/json": "read",
-  // With a request id it is counted as load from here on.
+  // With a request id the prompt counts as load from here on.
   "POST /v1/route": "operate",
   "POST /v1/requests/:id/prefill-complete": "operate",
   "POST /v1/requests/:id/output": "operate",
@@ -99,9 +99,9 @@ const ROUTER_RULES = createRouteRules({
   "POST /busy_threshold": "operate",
 });
 
-const UNKNOWN_REQUEST = { 404: "No such request is live" };
+const UNKNOWN_REQUEST = { 404: "The request is not live" };
 
-/** What its description says beyond what the framework knows. */
+/** Texts of the OpenAPI description that the framework does not know. */
 const ROUTER_DESCRIPTION: DescriptionWords = {
   rules: ROUTER_RULES,
   examples: { id: "req-1", model: "meta-llama/Llama-3.1-8B-Instruct" },
@@ -112,16 +112,16 @@ const ROUTER_DESCRIPTION: DescriptionWords = {
   },
   answersOf: {
     "POST /v1/route": {
-      404: "The worker that is named is not there",
-      503: "No worker of that model is there",
+      404: "The named worker is not available",
+      503: "No worker of that model is available",
       529: "All workers are busy (`api.busy_status` may name another status)",
     },
     "POST /v1/requests/:id/prefill-complete": UNKNOWN_REQUEST,
     "POST /v1/requests/:id/output": UNKNOWN_REQUEST,
     "POST /v1/requests/:id/free": UNKNOWN_REQUEST,
-    "DELETE /v1/workers/:id": { 404: "No such worker is known" },
-    "POST /v1/workers": { 503: "The router knows as many workers as it may" },
-    "GET /v1/explain/:id": { 404: "No decision of that request is kept" },
+    "DELETE /v1/workers/:id": { 404: "The worker is not known" },
+    "POST /v1/workers": { 503: "The router has the maximum number of workers" },
+    "GET /v1/explain/:id": { 404: "No decision is kept for that request" },
     "POST /busy_threshold": {
       400: "A threshold is out of range",
       404: "No worker of that model is known",
@@ -129,15 +129,15 @@ const ROUTER_DESCRIPTION: DescriptionWords = {
   },
 };
 
-/** How far the KV events of an engine are followed. */
+/** Progress of following an engine's KV events. */
 export interface EngineState {
   readonly endpoint: string;
   readonly isReached: boolean;
   readonly wasReached: boolean;
   readonly configuredBlockTokens: number | null;
-  /** As its events say. */
+  /** Tokens per block according to the events. */
   readonly blockTokens: number | null;
-  /** Blocks whose prefixes are not known. */
+  /** Blocks with unknown prefixes. */
   readonly orphanBlocks: number;
   readonly counts: {
     readonly events: number;
@@ -148,32 +148,35 @@ export interface EngineState {
     readonly gaps: number;
     readonly restarts: number;
     readonly lostBatches: number;
-    /** Events, of removals blocks, by reason. */
+    /** Events ignored, by reason; for removals, blocks. */
     readonly dropped: Readonly<Record<string, number>>;
   };
 }
 
-/** What HTTP asks of a router. Every handler translates and calls one of these. */
+/** Router functions used by HTTP. Each handler translates a request and calls one function. */
 export interface RouterServices extends HealthServices {
   readonly router: Router;
   readonly table: WorkerTable;
   readonly load: Pick<ActiveLoad, "of">;
   readonly index: Pick<PrefixIndex, "stats" | "digests">;
-  /** Workers of which no model is known, because their APIs have not said it. */
+  /** Workers whose API has not reported a model yet. */
   pending(): readonly ListedWorker[];
-  /** The engine of a worker without an agent; null: it is not followed. */
+  /** The engine of a worker without an agent. Null: its events are not followed. */
   engine(worker: WorkerId, rank: number): EngineState | null;
-  /** What is told to policies. */
+  /** Session events for policies. */
   readonly marks: PolicyMarks;
-  /** A worker as a file has it: adds it, or changes what is known. Throws ROUTER_FULL. */
+  /** Adds or updates a worker. Throws ROUTER_FULL. */
   register(worker: ListedWorker): readonly Target[];
-  /** Forgets all ranks of it; how many there were. */
+  /** Removes all ranks of a worker and returns their number. */
   unregister(worker: WorkerId): number;
 }
 
-/** A caller who may route may have prompts answered; one who may look may see models and load. */
+/**
+ * Roles of the proxy's routes: generating requires the role of routing; models and load require
+ * `read`.
+ */
 const PROXY_RULES = createRouteRules({
-  // Probes carry no token; these tell nothing but health.
+  // Probes carry no token. These routes reveal only health.
   "GET /health": "open",
   "GET /ping": "open",
   "POST /ping": "open",
@@ -181,7 +184,7 @@ const PROXY_RULES = createRouteRules({
   "GET /load": "read",
   "GET /v1/models": "read",
   "GET /v1/models/:id": "read",
-  // A stored response is somebody's conversation.
+  // A stored response contains a user's conversation.
   "GET /v1/responses/:id": "operate",
   "POST /v1/responses/:id/cancel": "operate",
   ...(Object.fromEntries(ASK_PATHS.map((path) => [`POST ${path}`, "operate"])) as Record<
@@ -190,24 +193,27 @@ const PROXY_RULES = createRouteRules({
   >),
 });
 
-/** The proxy behind the same gate as the router's API. Bodies are its own to limit and to read. */
+/**
+ * The proxy behind the same authorization as the router's API. The proxy reads and limits bodies
+ * itself.
+ */
 export function createProxyApi(proxy: OpenAiProxy, options: Omit<ApiOptions, "version">): Api {
   return createGuarded(options, {
     rules: PROXY_RULES,
-    handle: async () => refuse("NOT_FOUND", "there is nothing here"),
+    handle: async () => refuse("NOT_FOUND", "unknown path"),
     own: (request, onBody) => proxy.fetch(request, { onBody }),
     refused: clientsRefusal,
     credential: credentialOf,
   });
 }
 
-/** A bearer token; Anthropic's clients send theirs as `x-api-key`. */
+/** The bearer token. Anthropic's clients send it as `x-api-key`. */
 function credentialOf(headers: Headers): string | null {
   const key = headers.get("x-api-key");
   return headers.get("authorization") ?? (key === null ? null : `Bearer ${key}`);
 }
 
-/** Clients show the message of an error in the shape of their API. */
+/** Converts a refusal to the error shape of the client's API, so that clients show its message. */
 async function clientsRefusal(answer: Response, { url }: Request): Promise<Response> {
   const { detail, code, fix, status } = (await answer.json()) as Problem;
   const message = fix === undefined ? detail : `${detail}: ${fix}`;

@@ -8,10 +8,10 @@ import { refuse } from "../problem.ts";
 const thresholdReport = t.Object(
   {
     model: t.String(),
-    active_decode_blocks_threshold: nullable(t.Number({ description: "Share of KV blocks" })),
+    active_decode_blocks_threshold: nullable(t.Number({ description: "Fraction of KV blocks" })),
     active_prefill_tokens_threshold: nullable(t.Number({ description: "Tokens" })),
     active_prefill_tokens_threshold_frac: t.Optional(
-      t.Number({ description: "Share of a worker's batch_tokens_max" }),
+      t.Number({ description: "Fraction of a worker's batch_tokens_max" }),
     ),
   },
   {
@@ -27,7 +27,7 @@ const thresholdsReport = t.Object(
 );
 
 const detail = {
-  summary: "Sets thresholds of a model, or tells them where none is given",
+  summary: "Sets thresholds of a model, or returns them if none is given",
   requestBody: {
     required: true,
     content: {
@@ -44,7 +44,7 @@ const detail = {
   },
 };
 
-/** Dynamo's route of this name; null switches a threshold off. */
+/** Dynamo's route of this name. Null disables a threshold. */
 export function thresholdRoutes(router: Router, table: WorkerTable) {
   return new Elysia()
     .get(
@@ -56,7 +56,7 @@ export function thresholdRoutes(router: Router, table: WorkerTable) {
       }),
       {
         response: thresholdsReport,
-        detail: { summary: "Thresholds of all models that have some" },
+        detail: { summary: "Lists the thresholds of all models that have any" },
       },
     )
     .post(
@@ -90,10 +90,10 @@ function answer(
       ? table.targets.some((target) => target.model === model)
       : router.setThresholds(model, changed);
   if (isKnown) return answerJson(reportOf(model, router.thresholds(model)));
-  return refuse("NOT_FOUND", `no worker of model ${model.slice(0, 100)} is known`);
+  return refuse("NOT_FOUND", `no known worker of model ${model.slice(0, 100)}`);
 }
 
-/** Thresholds by their names on the wire. */
+/** Wire names of the thresholds. */
 const MEMBERS = {
   active_decode_blocks_threshold: {
     field: "activeDecodeBlocksThreshold",
@@ -102,7 +102,7 @@ const MEMBERS = {
   },
   active_prefill_tokens_threshold: {
     field: "activePrefillTokensThreshold",
-    words: "a whole number, 0 or more",
+    words: "an integer, 0 or more",
     holds: Number.isSafeInteger,
   },
   active_prefill_tokens_threshold_frac: {
@@ -112,7 +112,7 @@ const MEMBERS = {
   },
 } as const;
 
-/** 400 and not 422: that is what clients of the origin look for. */
+/** 400 and not 422, which clients of Dynamo expect. */
 function refuseRange(what: string): Response {
   return refuse("REQUEST_INVALID", `body: ${what}`, { status: 400 });
 }
@@ -123,7 +123,7 @@ function reportOf(model: string, thresholds: BusyThresholds) {
     model,
     active_decode_blocks_threshold: thresholds.activeDecodeBlocksThreshold,
     active_prefill_tokens_threshold: thresholds.activePrefillTokensThreshold,
-    // Only where it is set: clients of the origin know the two above.
+    // Omitted unless set: clients of Dynamo know only the two fields above.
     ...(frac === null ? {} : { active_prefill_tokens_threshold_frac: frac }),
   };
 }

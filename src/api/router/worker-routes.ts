@@ -10,7 +10,7 @@ import { requestIn, routeRequestBody } from "./decide-routes.ts";
 import type { EngineState, RouterServices } from "./router-api.ts";
 
 const modelQuery = t.Object({
-  model: t.Optional(t.String({ description: "Of this model alone" })),
+  model: t.Optional(t.String({ description: "Only workers of this model" })),
 });
 
 const registerBody = {
@@ -19,21 +19,25 @@ const registerBody = {
     "application/json": {
       schema: t.Object({
         worker: t.String({ description: "Worker id" }),
-        model: t.Optional(t.String({ description: "Left out: what the API at `url` says" })),
+        model: t.Optional(
+          t.String({ description: "Default: the model that the API at `url` reports" }),
+        ),
         url: t.Optional(t.String({ description: "Of its OpenAI-compatible API" })),
         role: t.Optional(t.String({ description: "`both`, `prefill` or `decode`" })),
         ranks: t.Optional(t.Number({ description: "Data parallel ranks" })),
-        total_blocks: t.Optional(t.Number({ description: "KV blocks of one rank's GPU" })),
+        total_blocks: t.Optional(t.Number({ description: "KV blocks on one rank's GPU" })),
         batch_tokens_max: t.Optional(t.Number()),
         block_tokens: t.Optional(t.Number()),
         hash_seed: t.Optional(t.String()),
-        namespace: t.Optional(t.String({ description: "Of its agent's blocks, in hex" })),
-        events: t.Optional(t.String({ description: "Of its engine, over ZMQ" })),
-        replay: t.Optional(t.String({ description: "Of its engine, over ZMQ" })),
+        namespace: t.Optional(t.String({ description: "Namespace of the agent's blocks, in hex" })),
+        events: t.Optional(t.String({ description: "ZMQ endpoint of the engine's KV events" })),
+        replay: t.Optional(
+          t.String({ description: "ZMQ replay endpoint of the engine's KV events" }),
+        ),
       }) as object,
       examples: {
         worker: {
-          summary: "A worker with an engine's own events",
+          summary: "A worker whose engine publishes KV events",
           value: { worker: "gpu-07", model: "m", events: "tcp://10.0.0.7:5557", block_tokens: 16 },
         },
       },
@@ -45,12 +49,15 @@ function targetsOf(table: RouterServices["table"], model: string | undefined) {
   return table.targets.filter((target) => model === undefined || target.model === model);
 }
 
-/** They may turn out to serve any model, so that a question for one leaves them out. */
+/**
+ * Workers whose model is not known yet. A request for one model excludes them, since they may serve
+ * any.
+ */
 function pendingIn(services: RouterServices, model: string | undefined) {
   return model === undefined ? services.pending() : [];
 }
 
-/** Who there is, and who comes and goes. */
+/** Lists, registers and removes workers. */
 export function workerRoutes(services: RouterServices) {
   const { table } = services;
   return new Elysia()
@@ -65,7 +72,7 @@ export function workerRoutes(services: RouterServices) {
       {
         query: modelQuery,
         response: workersReport,
-        detail: { summary: "Every worker that is known, each data parallel rank for itself" },
+        detail: { summary: "Lists all workers, each data parallel rank separately" },
       },
     )
     .post(
@@ -88,7 +95,7 @@ export function workerRoutes(services: RouterServices) {
         parse: "none",
         response: workersReport,
         detail: {
-          summary: "Registers a worker, or changes what is known of it",
+          summary: "Registers or updates a worker",
           requestBody: registerBody,
         },
       },
@@ -98,17 +105,17 @@ export function workerRoutes(services: RouterServices) {
       ({ params: { id } }) => {
         const removed = isWorkerId(id) ? services.unregister(id) : 0;
         if (removed > 0) return { removed };
-        return refuse("NOT_FOUND", `no worker ${id.slice(0, 100)} is known`);
+        return refuse("NOT_FOUND", `unknown worker ${id.slice(0, 100)}`);
       },
       {
         params: t.Object({ id: t.String({ description: "Worker id" }) }),
         response: t.Object({ removed: t.Number() }, { examples: [{ removed: 1 }] }),
-        detail: { summary: "Forgets a worker with all it held; its events would bring it back" },
+        detail: { summary: "Removes a worker and its blocks; its next events would add it again" },
       },
     );
 }
 
-/** What they are at work on. */
+/** Load of the workers. */
 export function loadRoutes(services: RouterServices) {
   const { router, table, load } = services;
   return new Elysia()
@@ -123,7 +130,7 @@ export function loadRoutes(services: RouterServices) {
       {
         query: modelQuery,
         response: loadsReport,
-        detail: { summary: "What each worker is at work on, as far as this router knows" },
+        detail: { summary: "Lists the load of each worker as this router knows it" },
       },
     )
     .post(
@@ -137,7 +144,7 @@ export function loadRoutes(services: RouterServices) {
         parse: "none",
         response: potentialReport,
         detail: {
-          summary: "What each worker would be at work on with this prompt; nothing is counted",
+          summary: "Lists the load of each worker if it got this prompt; nothing is counted",
           requestBody: routeRequestBody,
         },
       },
@@ -145,53 +152,55 @@ export function loadRoutes(services: RouterServices) {
 }
 
 const load = {
-  active_blocks: count("Blocks of its live requests"),
-  active_prefill_tokens: count("Prompt tokens that wait for its prefill"),
+  active_blocks: count("Blocks of the worker's live requests"),
+  active_prefill_tokens: count("Prompt tokens waiting for prefill"),
   active_requests: count("Live requests"),
 };
 
 const place = { worker: t.String(), rank: count("Data parallel rank") };
 
 const engineReport = {
-  endpoint: t.String({ description: "Where the engine publishes" }),
-  reached: t.Boolean({ description: "Whether it can be heard now" }),
-  ever_reached: t.Boolean({ description: "Whether it was ever heard" }),
-  block_tokens: nullable(count("Tokens in a block, as its events say")),
-  configured_block_tokens: nullable(count("Tokens in a block, as configured")),
-  orphan_blocks: count("Blocks whose prefixes are not known"),
-  events: count("Events that were read"),
-  applied_blocks: count("Blocks that were stored, announced again or removed"),
+  endpoint: t.String({ description: "Endpoint where the engine publishes" }),
+  reached: t.Boolean({ description: "Whether it is connected now" }),
+  ever_reached: t.Boolean({ description: "Whether it was ever connected" }),
+  block_tokens: nullable(count("Tokens per block according to the events")),
+  configured_block_tokens: nullable(count("Tokens per block as configured")),
+  orphan_blocks: count("Blocks with unknown prefixes"),
+  events: count("Events read"),
+  applied_blocks: count("Blocks stored, announced again or removed"),
   dropped: t.Record(t.String(), t.Number(), {
-    description: "What was left out, by reason: events, of removals blocks",
+    description: "Events ignored, by reason; for removals, blocks",
   }),
-  gaps: count("Times that batches were missing"),
+  gaps: count("Gaps between batches"),
   restarts: count("Restarts of the engine"),
-  lost_batches: count("Batches that could not be had again"),
+  lost_batches: count("Batches that could not be replayed"),
 };
 
 const workerReport = t.Object({
   ...place,
-  model: nullable(t.String({ description: "Null: its API has not said it" })),
+  model: nullable(t.String({ description: "Model; null: the worker's API has not reported it" })),
   role: t.String({ description: "`both`, `prefill`, `decode`" }),
   url: nullable(t.String()),
   state: t.String({ description: "`live`, `stale`, `draining`" }),
-  known: t.Boolean({ description: "Whether all that it holds is known" }),
+  known: t.Boolean({ description: "Whether all its blocks are known" }),
   held_blocks: nullable(
     t.Object(
       { device: count("On the GPU"), host: count("In RAM"), disk: count("On SSD") },
-      { description: "Blocks that it is known to hold; null: some were forgotten" },
+      { description: "Known blocks of the worker; null: some were forgotten" },
     ),
   ),
   events: nullable(
-    t.Object(engineReport, { description: "Of its engine; null: it is not followed directly" }),
+    t.Object(engineReport, {
+      description: "State of the engine's events; null: they are not followed directly",
+    }),
   ),
-  total_blocks: nullable(count("KV blocks of its GPU")),
-  batch_tokens_max: nullable(count("Tokens of one step")),
+  total_blocks: nullable(count("KV blocks of the GPU")),
+  batch_tokens_max: nullable(count("Maximum tokens per step")),
   spaces: t.Array(
     t.Object({
-      kind: t.String({ description: "What its blocks are named by: `tokens` or `blocks`" }),
-      block_tokens: count("Tokens in a block"),
-      namespace: t.Optional(t.String({ description: "Of `blocks`, in hex" })),
+      kind: t.String({ description: "Kind of block names: `tokens` or `blocks`" }),
+      block_tokens: count("Tokens per block"),
+      namespace: t.Optional(t.String({ description: "Namespace of `blocks`, in hex" })),
     }),
   ),
   load: t.Object(load),
@@ -221,9 +230,9 @@ const workersReport = t.Object(
 
 const loadReport = t.Object({
   ...place,
-  model: nullable(t.String({ description: "Null: its API has not said it" })),
+  model: nullable(t.String({ description: "Model; null: the worker's API has not reported it" })),
   ...load,
-  total_blocks: nullable(count("KV blocks of its GPU")),
+  total_blocks: nullable(count("KV blocks of the GPU")),
 });
 
 /** Body of `GET /v1/loads`. */
@@ -238,19 +247,19 @@ const loadsReport = t.Object(
   },
 );
 
-/** Body of `POST /v1/loads`. */
+/** Body of the answer to `POST /v1/loads`. */
 const potentialReport = t.Object(
   {
     loads: t.Array(
       t.Object({
         ...place,
         ...load,
-        potential_prefill_tokens: count("With this prompt there"),
-        potential_decode_blocks: count("With this prompt there"),
+        potential_prefill_tokens: count("Blocks with this prompt added"),
+        potential_decode_blocks: count("Prefill tokens with this prompt added"),
         held_tokens: t.Object({
-          device: count("Of the prompt, held on the device"),
-          host: count("From there on, held in host memory"),
-          disk: count("From there on, held on disk"),
+          device: count("Leading tokens of the prompt on the device"),
+          host: count("Following tokens in host memory"),
+          disk: count("Following tokens on disk"),
         }),
       }),
     ),
@@ -327,7 +336,7 @@ function workerOf(target: Target, { load, index, engine }: Shown) {
 
 const NO_LOAD = loadOf({ activeBlocks: 0, activePrefillTokens: 0, activeRequests: 0 });
 
-/** A worker that nothing can be sent to: its API has not said which model it serves. */
+/** A worker without a known model, which cannot receive requests yet. */
 function pendingOf(listed: ListedWorker) {
   const { name, role, url, totalBlocks, batchTokensMax } = listed;
   return {

@@ -163,7 +163,10 @@ class RoutedProxy implements OpenAiProxy {
       return refuse(invalid("Unknown path.", undefined, 404), shape);
     }
     if (endpoint === "method") {
-      return refuse(invalid(`The method ${method} is not allowed for this path.`, undefined, 405), shape);
+      return refuse(
+        invalid(`The method ${method} is not allowed for this path.`, undefined, 405),
+        shape,
+      );
     }
     const name = unsendableHeader(headers);
     if (name !== null) {
@@ -250,7 +253,9 @@ class RoutedProxy implements OpenAiProxy {
     const { settings } = this.#options;
     if (this.#isDraining || this.#active.size >= settings.streamsMax) {
       this.#counts.outcomes.busy++;
-      const why = this.#isDraining ? "The proxy is shutting down." : "Too many requests are in flight.";
+      const why = this.#isDraining
+        ? "The proxy is shutting down."
+        : "Too many requests are in flight.";
       const error = busy(why, settings.busyStatus, settings.retryAfterSeconds);
       return refuse(error, endpoint.spec.shape);
     }
@@ -306,7 +311,10 @@ class RoutedProxy implements OpenAiProxy {
   #named({ model, fields }: RequestBody): NamedModel | ProxyError {
     if (model !== null) return this.#names.find(model, fields.lora_path) ?? unknownModel(model);
     const only = this.#names.only();
-    return only ?? invalid("`model` is required, since the proxy does not serve exactly one model.", "model");
+    return (
+      only ??
+      invalid("`model` is required, since the proxy does not serve exactly one model.", "model")
+    );
   }
 
   /** Sends a request that continues a stored response to the worker that has it. */

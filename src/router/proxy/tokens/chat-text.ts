@@ -49,7 +49,8 @@ export function renderChat(model: TokenModel, body: ChatBody): ChatText {
   const passed = [...variables].filter(([name]) => !CONSUMED.has(name));
   const render = (list: Value[]) => template.render([...passed, ["messages", list]]);
   if (!isContinued) return { text: render(messages), hasMedia };
-  if (!template.source.includes("content")) throw refusal("the template ignores the message content");
+  if (!template.source.includes("content"))
+    throw refusal("the template ignores the message content");
   return { text: openEnded(messages, render), hasMedia };
 }
 

@@ -70,7 +70,9 @@ function joiner(separator: Value | undefined): Thing {
 }
 
 function raise(message: Value | undefined): never {
-  throw new PythonError(message === undefined ? "the template raised an exception" : textOf(message));
+  throw new PythonError(
+    message === undefined ? "the template raised an exception" : textOf(message),
+  );
 }
 
 /** Global names of every template, as transformers defines them. */
