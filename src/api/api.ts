@@ -157,7 +157,10 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
   const onRefused = (code: ApiRefusal, address: string) => refusals.add(code, address);
   const cors = new Cors(options.corsOrigins ?? []);
   const gate = createGate({
-    ...{ access, rules, hosts: options.hosts ?? [], onRefused },
+    access,
+    rules,
+    hosts: options.hosts ?? [],
+    onRefused,
     ...(credential === undefined ? {} : { credential }),
     isOwnOrigin: (origin) => cors.allows(origin),
   });

@@ -125,7 +125,7 @@ function placeOf(body: Uint8Array, contentType: string | null, sender: Sender): 
   return { id, issuer, account: sender.account, path };
 }
 
-/** The final receipt if it is available at once, else that of a running command. */
+/** The final receipt if it is available at once, else the receipt of the running command. */
 async function firstReceipt(
   control: ControlServices,
   done: Promise<Receipt>,

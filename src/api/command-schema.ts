@@ -440,4 +440,4 @@ export const receiptAnswers = {
   ...Object.fromEntries(REJECTED_STATUSES.map((status) => [status, REJECTED])),
 };
 
-/** Commands as they travel and what comes of them, for the description of the API. */
+/** Wire examples of commands and receipts, for the OpenAPI description. */

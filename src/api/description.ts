@@ -45,7 +45,7 @@ const PROBLEM = {
     type: { const: "about:blank" },
     title: { type: "string" },
     status: { type: "integer" },
-    detail: { type: "string", description: "Message: what is wrong" },
+    detail: { type: "string", description: "Message with the problem" },
     code: { type: "string", description: "Stable" },
     fix: { type: "string", description: "Suggested fix" },
   },

@@ -9,7 +9,7 @@ const event = t.Object({
   kind: t.String({ description: "`hold_...`, `peer_...`, `command`" }),
   hold: t.Optional(t.String({ description: "`pin`, `retain` or `lease`" })),
   owner: t.Optional(t.String()),
-  name: t.Optional(nullable(t.String({ description: "Of a lease" }))),
+  name: t.Optional(nullable(t.String({ description: "Name of the lease" }))),
   tier: t.Optional(t.String({ description: "Tier that needed room" })),
   why: t.Optional(t.String()),
   peer: t.Optional(t.String({ description: "Worker id of a peer" })),
@@ -18,7 +18,7 @@ const event = t.Object({
   after_ms: t.Optional(count("Duration so far, milliseconds")),
   key: t.Optional(t.String({ description: "Key of a block, in hex" })),
   purged: t.Optional(count("Blocks removed because nothing else protected them")),
-  type: t.Optional(t.String({ description: "Of a command" })),
+  type: t.Optional(t.String({ description: "Type of the command" })),
   issuer: t.Optional(t.String()),
   id: t.Optional(nullable(t.String())),
   status: t.Optional(t.String()),
@@ -29,7 +29,7 @@ const event = t.Object({
 const eventsReport = t.Object(
   {
     events: t.Array(event, { description: "Events, oldest first" }),
-    next: count("`after` of the next page, also if there is no event yet"),
+    next: count("`after` of the next page, also if it has no event yet"),
     lost: count("Events after `after` that are no longer kept"),
   },
   {

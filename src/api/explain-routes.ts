@@ -129,11 +129,11 @@ const miss = t.Object(
   {
     index: count("Index of the block in the list"),
     kind: t.Union(MISSES.map((kind) => t.Literal(kind))),
-    text: t.String({ description: "In words" }),
+    text: t.String({ description: "Message" }),
     reason: t.Optional(
       t.Union(
         DEPARTURES.map((reason) => t.Literal(reason)),
-        { description: "Of a departure" },
+        { description: "Why the block was removed" },
       ),
     ),
     by: t.Optional(

@@ -142,7 +142,7 @@ const PULLS_MAX = 1_000;
 
 const step = t.Object({
   ms: milliseconds("Time since the fetch began"),
-  what: t.String({ description: "In words" }),
+  what: t.String({ description: "Message" }),
   peer: t.Optional(t.String()),
   transport: t.Optional(transport),
   bytes: t.Optional(count("Bytes")),
@@ -150,7 +150,7 @@ const step = t.Object({
 
 const pull = t.Object({
   key: t.String({ description: "The block's key, in hex" }),
-  digest: t.String({ description: "In hex" }),
+  digest: t.String({ description: "Digest in hex" }),
   layer: count("Layer"),
   priority: t.Union([t.Literal("acquire"), t.Literal("warm"), t.Literal("mirror")], {
     description: "Origin of the request: an engine, a command, or a copy made in advance",

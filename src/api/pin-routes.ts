@@ -64,7 +64,7 @@ const hold = t.Object({
   id: count("Increases with each pin and lease"),
   kind: t.Union([t.Literal("pin"), t.Literal("retain"), t.Literal("lease")]),
   owner: t.String(),
-  name: nullable(t.String({ description: "Of a lease" })),
+  name: nullable(t.String({ description: "Name of the lease" })),
   blocks: count("Blocks named, with repetitions"),
   bytes: bytes("Size of these blocks"),
   remaining_seconds: nullable(seconds("Remaining lifetime, null: unlimited")),
@@ -93,14 +93,14 @@ const BUDGET = {
 
 /** Body of `GET /v1/pins`. */
 const pinsReport = t.Object(
-  { pins: t.Array(hold, { description: "By id" }), next: nextNumber, budget },
+  { pins: t.Array(hold, { description: "Entries, ordered by id" }), next: nextNumber, budget },
   { examples: [{ pins: [EXAMPLE], next: null, budget: BUDGET }] },
 );
 type PinsReport = Static<typeof pinsReport>;
 
 /** Body of `GET /v1/leases`. */
 const leasesReport = t.Object(
-  { leases: t.Array(hold, { description: "By id" }), next: nextNumber, budget },
+  { leases: t.Array(hold, { description: "Entries, ordered by id" }), next: nextNumber, budget },
   {
     examples: [
       {
@@ -135,7 +135,13 @@ const pinsQuery = t.Object({
 function holdOf(info: HoldInfo): HoldReport {
   const { id, kind, owner, name, blocks, bytes, priority, priorityNow } = info;
   return {
-    ...{ id, kind, owner, name, blocks, bytes, priority },
+    id,
+    kind,
+    owner,
+    name,
+    blocks,
+    bytes,
+    priority,
     remaining_seconds: info.remainingMs === null ? null : secondsOf(info.remainingMs),
     age_seconds: secondsOf(info.ageMs),
     priority_now: priorityNow,

@@ -35,7 +35,7 @@ export interface PersistReport {
  * nothing. All others answer at once from memory.
  */
 export interface ControlServices {
-  /** Executes a command. `contentType` is that of the body. */
+  /** Executes a command. `contentType` describes the body. */
   submit(
     body: Uint8Array,
     contentType: string | null,

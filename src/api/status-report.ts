@@ -51,7 +51,7 @@ const ssd = t.Union(
       reads_stopped: nullable(
         t.String({ description: "Why reads are disabled; null: they are not" }),
       ),
-      counters: t.Record(t.String(), count("Since the start")),
+      counters: t.Record(t.String(), count("Value since the start")),
     }),
     t.Null(),
   ],
@@ -61,7 +61,7 @@ const ssd = t.Union(
 const held = (what: string) =>
   t.Object(
     {
-      holds: count("In force"),
+      holds: count("Pins or leases in force"),
       blocks: count("Blocks protected; a block under two of them counts twice"),
       bytes: bytes("Size of these blocks"),
     },
@@ -312,7 +312,7 @@ const problem = t.Object({
   fix: t.String({ description: "Suggested fix" }),
 });
 
-const counters = t.Record(t.String(), count("Since the start"), {
+const counters = t.Record(t.String(), count("Value since the start"), {
   description: "Counters of the block store since the start",
 });
 

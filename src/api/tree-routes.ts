@@ -163,7 +163,17 @@ function blockOf(block: TreeBlock): BlockReport {
   const { digest, layer, namespace, parent, depth, bytes, pins, locks } = block;
   const { transient, uses, children } = block;
   return {
-    ...{ digest, layer, namespace, parent, depth, bytes, pins, locks, transient, uses, children },
+    digest,
+    layer,
+    namespace,
+    parent,
+    depth,
+    bytes,
+    pins,
+    locks,
+    transient,
+    uses,
+    children,
     tiers: [...block.tiers],
     held_by: block.heldBy.map((one) => ({ ...one })),
     idle_seconds: block.idleSeconds,

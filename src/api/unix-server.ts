@@ -178,7 +178,9 @@ class Exchange {
       const content = body.length === 0 ? {} : { body: Uint8Array.from(body) };
       const { signal } = this.#gone;
       const request = new Request(`http://localhost${path}`, {
-        ...{ method, headers, signal },
+        method,
+        headers,
+        signal,
         ...content,
       });
       const { caller } = this.local;

@@ -191,7 +191,7 @@ describe("the address", () => {
   });
 
   test.each(["0.0.0.0", "192.168.1.1", "::", "example.org"])("%s needs a token", (host) => {
-    expect(() => api(null).listen({ host, port: 0 })).toThrow("there is no token");
+    expect(() => api(null).listen({ host, port: 0 })).toThrow("no token is configured");
   });
 
   test("that others can reach is served with one", async () => {

@@ -65,7 +65,7 @@ describe("POST /v1/purge", () => {
   test("does not repeat a long request that it refuses", async () => {
     const answer = await purge({ blocks: new Array(10_000).fill({ digest: "x".repeat(80) }) });
     const { detail } = await problem(answer);
-    expect(detail).toBe("blocks[0].digest is no 64 hex digits in lower case");
+    expect(detail).toBe("blocks[0].digest is not 64 hex digits in lower case");
   });
 });
 

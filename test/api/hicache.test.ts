@@ -135,7 +135,7 @@ describe("/flush_cache", () => {
     control.flushed = receiptOf({ counts: { ...NO_COUNTS, held: 5_000, deferred: 2 }, held });
     expect(await (await served.get("/flush_cache")).text()).toBe(
       "Cache flushed.\nRemoved 0 blocks.\nKept 5000 blocks; of the first 1: 1 by pin.\n" +
-        "2 blocks are still on their way out.\n",
+        "2 blocks are still being removed.\n",
     );
   });
 

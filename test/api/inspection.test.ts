@@ -122,7 +122,7 @@ describe("the tree", () => {
       { digest: HEX, tiers: ["ram", "ssd"], held_by: block.heldBy },
     ]);
     const found = await problem(await served.get("/v1/tree?fields=digest,toString"));
-    expect(found).toMatchObject({ status: 422, detail: "a block has no toString" });
+    expect(found).toMatchObject({ status: 422, detail: "unknown field toString" });
   });
 
   test("says where the root is not known", async () => {
@@ -137,17 +137,17 @@ describe("the tree", () => {
     for (const query of ["after=zzz", "root=5&after=zzz"]) {
       expect(await problem(await served.get(`/v1/tree?${query}`))).toMatchObject({
         status: 422,
-        detail: "after is no page of this tree",
+        detail: "after is not a page of this tree",
       });
     }
   });
 
   test.each([
-    ["/v1/tree?limit=0", "query: limit is a whole number from 1 to 1000"],
-    ["/v1/tree?limit=1&depth=-1", "query: depth is a whole number from 0 to 1000000"],
-    ["/v1/tree?limit=x", "query: limit is a whole number from 1 to 1000"],
+    ["/v1/tree?limit=0", "query: limit is an integer from 1 to 1000"],
+    ["/v1/tree?limit=1&depth=-1", "query: depth is an integer from 0 to 1000000"],
+    ["/v1/tree?limit=x", "query: limit is an integer from 1 to 1000"],
     ["/v1/pins?kind=lease", "query: kind is one of pin, retain"],
-    ["/v1/pins?limit=-1&after=-1", "query: limit or after is a whole number from 1 to 1000"],
+    ["/v1/pins?limit=-1&after=-1", "query: limit or after is an integer from 1 to 1000"],
     [
       `/v1/pins?owner=${"a".repeat(200)}`,
       "query/owner: Expected string length less or equal to 128",
@@ -177,7 +177,7 @@ describe("why a block is not here", () => {
     };
     const wanted = {
       ...{ leading: 1, blocks: control.explanation.blocks },
-      miss: { index: 1, kind: "never_stored", text: "nothing is known of it here" },
+      miss: { index: 1, kind: "never_stored", text: "this host has never stored it" },
     };
     expect(await ask(`/v1/explain?names=5,${HEX}`)).toEqual(wanted);
     expect(control.explained.at(-1)).toMatchObject({ names: [{ given: "5" }, { given: HEX }] });

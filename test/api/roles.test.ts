@@ -76,7 +76,7 @@ describe("roles by token", () => {
         const { code, detail, fix } = await problem(answer);
         expect([code, detail]).toEqual([
           "FORBIDDEN",
-          `this needs the role ${needed}, and ${role}-er has ${role}`,
+          `this request requires the role ${needed}; ${role}-er has ${role}`,
         ]);
         expect(fix).toContain("api.tokens_file");
       }
@@ -213,7 +213,9 @@ describe("the file of tokens", () => {
 
   test("is warned of where others may read it, or where it lets nobody in", async () => {
     expect((await read(`a read ${A}`, 0o644))?.warnings.join("\n")).toContain("chmod o-r ");
-    expect((await read("# nobody yet\n"))?.warnings.join("\n")).toContain("nobody is let in");
+    expect((await read("# nobody yet\n"))?.warnings.join("\n")).toContain(
+      "all requests are refused",
+    );
   });
 
   test.each([
@@ -223,8 +225,8 @@ describe("the file of tokens", () => {
     ["line 1: no name", `${"a".repeat(65)} read ${A}`],
     ["line 1: the name local", `local read ${A}`],
     ["line 1: no role", `a admin ${A}`],
-    ["line 1: no bearer token", "a read short"],
-    ["line 1: no bearer token", `a read ${"ü".repeat(20)}`],
+    ["line 1: not a bearer token", "a read short"],
+    ["line 1: not a bearer token", `a read ${"ü".repeat(20)}`],
     ["a and b have the same token", `a read ${A}\nb purge ${A}`],
     ["line 1: 1001 tokens", Array.from({ length: 1_001 }, (_, i) => `a read ${A}${i}`).join("\n")],
     ["line 1: the file is longer", `#${"x".repeat(256 * 1024)}`],
@@ -255,7 +257,7 @@ describe("the file of tokens", () => {
     expect(reload()).rejects.toThrow("line 1: 2 words");
     expect([await open(A), await open(B)]).toEqual([401, 200]);
     writeFileSync(tokensFile, "\n");
-    expect((await reload()).join("\n")).toContain("nobody is let in");
+    expect((await reload()).join("\n")).toContain("all requests are refused");
     expect([await open(A), await open(B)]).toEqual([401, 401]);
   });
 });

@@ -36,7 +36,7 @@ describe("HTTPS", () => {
 
   test("without credentials is for loopback alone, under its names alone", async () => {
     const access = { ...OPEN_ACCESS, tls: onlyTls };
-    expect(() => serve({ access, host: "0.0.0.0" })).toThrow("there is no token");
+    expect(() => serve({ access, host: "0.0.0.0" })).toThrow("no token is configured");
     const served = serve({ access });
     expect((await ask(served, "/v1/status", { ca })).status).toBe(200);
     const init = { headers: { host: "evil.example" } };
@@ -66,7 +66,7 @@ describe("certificates of callers", () => {
     const found = await problem(await ask(to, "/flush_cache", CLIENT));
     expect(found).toMatchObject({
       ...{ status: 403, code: "FORBIDDEN" },
-      detail: "this needs the role purge, and certificate has operate",
+      detail: "this request requires the role purge; certificate has operate",
       fix: expect.stringContaining('api.tls_client_role = "purge"'),
     });
     await ask(to, "/v1/commands", CLIENT, { method: "POST", body: "{}" });
@@ -88,7 +88,7 @@ describe("certificates of callers", () => {
     expect((await flush({})).status).toBe(403);
     expect((await flush({ authorization })).status).toBe(200);
     const { status, fix } = await problem(await flush({ authorization: `${authorization}x` }));
-    expect([status, fix]).toEqual([401, expect.stringContaining("or none at all")]);
+    expect([status, fix]).toEqual([401, expect.stringContaining("or no token")]);
     expect(ask(both, "/flush_cache", { ca }, { headers: { authorization } })).rejects.toThrow();
   });
 });

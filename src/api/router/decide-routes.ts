@@ -353,15 +353,24 @@ const properties = {
 const EXAMPLE = {
   request_id: "req-1",
   time: "2026-01-01T00:00:00.000Z",
-  ...{ model: "m", mode: "kv", prompt_tokens: 1_000, prompt_blocks: 63 },
+  model: "m",
+  mode: "kv",
+  prompt_tokens: 1_000,
+  prompt_blocks: 63,
   chosen: { worker: "gpu-01", rank: 0 },
-  ...{ decided_by: "lowest_cost", draw: 0.25, exact_blocks: 63, queued_ms: 0 },
+  decided_by: "lowest_cost",
+  draw: 0.25,
+  exact_blocks: 63,
+  queued_ms: 0,
   candidates: [{ worker: "gpu-01", rank: 0, probability: 1, terms: TERMS_EXAMPLE }],
   filtered: [{ worker: "gpu-02", rank: 0, reason: "busy_blocks" }],
   actions: [
     {
-      ...{ policy: "cold_worker", command: "Warm", worker: "gpu-01" },
-      ...{ dry_run: false, outcome: "40 done" },
+      policy: "cold_worker",
+      command: "Warm",
+      worker: "gpu-01",
+      dry_run: false,
+      outcome: "40 done",
     },
   ],
 };

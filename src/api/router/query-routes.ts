@@ -181,7 +181,9 @@ export function sessionRoutes(marks: PolicyMarks) {
       "/v1/sessions/:id/returning",
       ({ params: { id } }) => telling(id, (session) => marks.returning(session)),
       {
-        ...{ parse: "none", params, response: told },
+        parse: "none",
+        params,
+        response: told,
         detail: {
           summary: "Announces the next request of a session: its paused blocks are loaded now",
         },
@@ -191,7 +193,9 @@ export function sessionRoutes(marks: PolicyMarks) {
       "/v1/sessions/:id/end",
       ({ params: { id } }) => telling(id, (session) => marks.sessionEnded(session)),
       {
-        ...{ parse: "none", params, response: told },
+        parse: "none",
+        params,
+        response: told,
         detail: { summary: "Ends a session: the leases of its paused blocks are revoked" },
       },
     );

@@ -22,7 +22,7 @@ const registerBody = {
         model: t.Optional(
           t.String({ description: "Default: the model that the API at `url` reports" }),
         ),
-        url: t.Optional(t.String({ description: "Of its OpenAI-compatible API" })),
+        url: t.Optional(t.String({ description: "URL of its OpenAI-compatible API" })),
         role: t.Optional(t.String({ description: "`both`, `prefill` or `decode`" })),
         ranks: t.Optional(t.Number({ description: "Data parallel ranks" })),
         total_blocks: t.Optional(t.Number({ description: "KV blocks on one rank's GPU" })),
@@ -185,7 +185,11 @@ const workerReport = t.Object({
   known: t.Boolean({ description: "Whether all its blocks are known" }),
   held_blocks: nullable(
     t.Object(
-      { device: count("On the GPU"), host: count("In RAM"), disk: count("On SSD") },
+      {
+        device: count("Blocks on the GPU"),
+        host: count("Blocks in RAM"),
+        disk: count("Blocks on SSD"),
+      },
       { description: "Known blocks of the worker; null: some were forgotten" },
     ),
   ),
@@ -269,8 +273,11 @@ const potentialReport = t.Object(
       {
         loads: [
           {
-            ...{ worker: "gpu-01", rank: 0, ...EXAMPLE.load },
-            ...{ potential_prefill_tokens: 216, potential_decode_blocks: 143 },
+            worker: "gpu-01",
+            rank: 0,
+            ...EXAMPLE.load,
+            potential_prefill_tokens: 216,
+            potential_decode_blocks: 143,
             held_tokens: { device: 640, host: 192, disk: 0 },
           },
         ],
@@ -323,7 +330,12 @@ type Shown = Pick<RouterServices, "load" | "index" | "engine">;
 function workerOf(target: Target, { load, index, engine }: Shown) {
   const { id, worker, rank, model, role, url, state } = target;
   return {
-    ...{ worker, rank, model, role, url, state },
+    worker,
+    rank,
+    model,
+    role,
+    url,
+    state,
     known: target.isKnown,
     held_blocks: heldOf(index.digests(id)),
     events: engineOf(engine(worker, rank)),
@@ -340,9 +352,19 @@ const NO_LOAD = loadOf({ activeBlocks: 0, activePrefillTokens: 0, activeRequests
 function pendingOf(listed: ListedWorker) {
   const { name, role, url, totalBlocks, batchTokensMax } = listed;
   return {
-    ...{ worker: name, rank: 0, model: null, role, url, state: "stale", known: false },
-    ...{ held_blocks: null, events: null, total_blocks: totalBlocks },
-    ...{ batch_tokens_max: batchTokensMax, spaces: [], load: NO_LOAD },
+    worker: name,
+    rank: 0,
+    model: null,
+    role,
+    url,
+    state: "stale",
+    known: false,
+    held_blocks: null,
+    events: null,
+    total_blocks: totalBlocks,
+    batch_tokens_max: batchTokensMax,
+    spaces: [],
+    load: NO_LOAD,
   };
 }
 
@@ -357,7 +379,8 @@ function loadLineOf({ worker, rank, model, totalBlocks }: Target, load: TargetLo
 function potentialOf(load: PotentialLoad) {
   const { worker, rank } = load;
   return {
-    ...{ worker, rank },
+    worker,
+    rank,
     ...loadOf(load),
     potential_prefill_tokens: load.potentialPrefillTokens,
     potential_decode_blocks: load.potentialDecodeBlocks,

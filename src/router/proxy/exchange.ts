@@ -44,7 +44,7 @@ export function routeRequestOf(asked: Asked, excluded: readonly WorkerId[]): Rou
   return {
     model: named.base,
     prompt: prompt.prompt,
-    // The router records nothing without an id: a request that computes nothing is no load.
+    // The router records nothing without an id: a request that computes nothing does not count as load.
     ...(spec.isWork ? { requestId: flight.id } : {}),
     ...(loraName === null ? {} : { loraName }),
     ...(cacheSalt === null ? {} : { cacheSalt }),

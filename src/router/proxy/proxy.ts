@@ -127,16 +127,25 @@ class RoutedProxy implements OpenAiProxy {
     this.#check = new TokenCheck((difference) => options.onTokens?.differ(difference));
     this.#models = new ModelList({ clock, table, settings, upstream });
     this.#bodies = {
-      ...{ bytesMax: settings.bodyBytesMax, timeoutMs: settings.bodyTimeoutMs, clock },
+      bytesMax: settings.bodyBytesMax,
+      timeoutMs: settings.bodyTimeoutMs,
+      clock,
       budget: new BodyBudget(settings.bodyBudgetBytes, clock),
-      ...{ busyStatus: settings.busyStatus, retryAfterSeconds: settings.retryAfterSeconds },
+      busyStatus: settings.busyStatus,
+      retryAfterSeconds: settings.retryAfterSeconds,
     };
     const counts = this.#counts;
     const parts = { settings, table, upstream, random, counts, router };
     const down = new DownWorkers(clock);
     const { authorization, healthEveryMs: everyMs, healthTimeoutMs: timeoutMs } = settings;
     const health = new WorkerHealth({
-      ...{ clock, random, table, upstream, authorization, everyMs, timeoutMs },
+      clock,
+      random,
+      table,
+      upstream,
+      authorization,
+      everyMs,
+      timeoutMs,
       onChange: (worker, why) => {
         if (why === null) down.worked(worker);
         onWorker(worker, why);
@@ -146,7 +155,9 @@ class RoutedProxy implements OpenAiProxy {
     this.#side = new SidePaths({ table, settings, upstream, health, homes: this.#homes });
     this.#dispatch = {
       ...options,
-      ...{ counts, down, health },
+      counts,
+      down,
+      health,
       onUnsendable: (worker, why) => {
         options.onFault(new Error(`a request to ${worker} could not be sent: ${why}`));
       },

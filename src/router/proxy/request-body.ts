@@ -29,7 +29,7 @@ const DEPTH_MAX = 200;
 const CLOSING_BRACE = 0x7d;
 const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d]);
 
-/** Limits of request bodies, and the error settings if there is no room for one. */
+/** Limits of request bodies, and the error settings if the budget is used up. */
 export interface RequestBodyLimits extends BodyLimits {
   readonly busyStatus: number;
   readonly retryAfterSeconds: number;

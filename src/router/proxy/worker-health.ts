@@ -269,7 +269,11 @@ class EnginePulse implements AsyncDisposable {
     [this.endpoint, this.#clock, this.#onChange] = [endpoint, clock, onChange];
     this.#subscriber = connectSubscriber({
       // Subscribes to no topic, so no events arrive; the router follows them elsewhere.
-      ...{ endpoint, clock, random, limits: LIMITS, topics: [] },
+      endpoint,
+      clock,
+      random,
+      limits: LIMITS,
+      topics: [],
       onMessage: () => undefined,
       onConnected: () => this.#set(false),
       onDisconnected: () => this.#wait(),

@@ -202,7 +202,7 @@ async function refusedByEngine(row: string, { post }: Clients, model: string): P
   const path = row.replace("POST ", "");
   const answer = await post(path, { model, input: "a", text_1: "a", query: "a", documents: [] });
   const text = await answer.text();
-  const isEngines = [400, 404, 422].includes(answer.status) && !text.includes("no such address");
+  const isEngines = [400, 404, 422].includes(answer.status) && !text.includes("Unknown path");
   const found = `${answer.status} of the engine`;
   return { row: `${row}, not served by this model`, ok: isEngines, found };
 }

@@ -10,7 +10,7 @@ describeNative("a proxy without a free file descriptor", () => {
     const text = await new Response(run.stdout).text();
     expect(JSON.parse(text)).toMatchObject({
       ...{ taken: true, refused: 500, answered: 200, retries: 0, timesOut: 0 },
-      faults: [expect.stringContaining("file descriptors run out")],
+      faults: [expect.stringContaining("out of file descriptors")],
     });
   });
 });

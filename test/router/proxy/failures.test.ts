@@ -170,7 +170,7 @@ describeNative("a worker that fails in the middle", () => {
     rig.worker("a", engine.url);
     const events = eventsOf(await (await rig.post(CHAT, STREAM)).text());
     expect(events).toHaveLength(2);
-    expect(events[1]).toContain("nothing came for 100 ms");
+    expect(events[1]).toContain("no data for 100 ms");
   });
 });
 

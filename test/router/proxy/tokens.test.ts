@@ -264,7 +264,7 @@ test("files that are no tokenizer refuse the start, and say which", async () => 
 
 test("a broken template refuses the start, and says where", async () => {
   const open = openModel({ template: "{% for m in messages %}\n{{ m.content }" });
-  await expect(open).rejects.toThrow(/tokenizer_config\.json: the chat template is broken: line 2/);
+  await expect(open).rejects.toThrow(/tokenizer_config\.json: invalid chat template: line 2/);
 });
 
 test("a check of the configuration names a missing tokenizer and a broken template", () => {
@@ -275,7 +275,7 @@ test("a check of the configuration names a missing tokenizer and a broken templa
   writeFileSync(chatTemplate, "{% if %}");
   expect(() => checkModels([{ ...model, tokenizer }])).not.toThrow();
   expect(() => checkModels([{ ...model, tokenizer, chatTemplate }])).toThrow(
-    /broken\.jinja: the chat template is broken: line 1/,
+    /broken\.jinja: invalid chat template: line 1/,
   );
 });
 
@@ -301,7 +301,7 @@ test("a template that never ends is given up with a reason", async () => {
     onFailed: (model, why) => reasons.push(`${model}: ${why}`),
   });
   expect(await tokens.chat("m", JSON.stringify({ messages: [user("x")] }))).toBeNull();
-  expect(reasons).toEqual(["m: the template takes too many steps"]);
+  expect(reasons).toEqual(["m: the template exceeds the limit of steps"]);
 });
 
 test("pictures are told apart from prompts whose tokens can be counted", async () => {

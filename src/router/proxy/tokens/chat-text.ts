@@ -231,8 +231,11 @@ function withoutBilling(part: Dict): Dict[] {
 
 /** Key of a part's text, by the part's type. */
 const TEXTS: Readonly<Record<string, string>> = {
-  ...{ text: "text", input_text: "text", output_text: "text" },
-  ...{ refusal: "refusal", thinking: "thinking" },
+  text: "text",
+  input_text: "text",
+  output_text: "text",
+  refusal: "refusal",
+  thinking: "thinking",
 };
 /** Keys of parts that vLLM knows. Templates see all other keys. */
 const KNOWN: ReadonlySet<Value> = new Set([

@@ -101,7 +101,7 @@ function checked(ids: readonly (number | undefined)[]): Uint32Array<ArrayBuffer>
 
 /**
  * Splits a text before and after special tokens, so that each piece can be tokenised and cached
- * alone. Of a continued conversation only the latest messages are new.
+ * alone. A continued conversation adds only its latest messages.
  */
 type PieceCutter = (text: string) => string[];
 

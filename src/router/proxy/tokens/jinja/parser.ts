@@ -106,9 +106,7 @@ class Parser {
         return [{ kind: name }];
       default:
         if (LOADER_TAGS.has(name)) this.#stream.fail(`the tag ${name} is not supported`);
-        throw new TemplateSyntaxError(
-          `line ${this.#stream.current.line}: there is no tag named '${name}'`,
-        );
+        throw new TemplateSyntaxError(`line ${this.#stream.current.line}: unknown tag '${name}'`);
     }
   }
 

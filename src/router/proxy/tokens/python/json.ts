@@ -18,7 +18,14 @@ const WORDS: readonly (readonly [string, Value])[] = [
   ["-Infinity", Number.NEGATIVE_INFINITY],
 ];
 const ESCAPED: Readonly<Record<string, string>> = {
-  ...{ '"': '"', "\\": "\\", "/": "/", b: "\b", f: "\f", n: "\n", r: "\r", t: "\t" },
+  '"': '"',
+  "\\": "\\",
+  "/": "/",
+  b: "\b",
+  f: "\f",
+  n: "\n",
+  r: "\r",
+  t: "\t",
 };
 
 /**
