@@ -114,12 +114,12 @@ function parseTokens(path: string, text: string): TokenEntry[] {
   }
   const entries: TokenEntry[] = [];
   for (const [index, raw] of text.split("\n").entries()) {
-    const words = raw.trim().split(/\s+/);
-    if (words[0] === "" || words[0]!.startsWith("#")) continue;
+    const parts = raw.trim().split(/\s+/);
+    if (parts[0] === "" || parts[0]!.startsWith("#")) continue;
     const line = index + 1;
-    const [name, role, token] = words as [string, string | undefined, string | undefined];
-    if (words.length !== 3) {
-      throw refuse(line, `${words.length} words`, "use the form NAME ROLE TOKEN");
+    const [name, role, token] = parts as [string, string | undefined, string | undefined];
+    if (parts.length !== 3) {
+      throw refuse(line, `${parts.length} words`, "use the form NAME ROLE TOKEN");
     }
     if (!NAME.test(name))
       throw refuse(line, "not a name", "use letters, digits and ._@-, 64 at most");
@@ -178,12 +178,12 @@ async function readFileStart(
 }
 
 /** Name and role of a token. */
-interface TokenHolder {
+interface TokenIdentity {
   readonly name: string;
   readonly role: Role;
 }
 
-interface Known extends TokenHolder {
+interface Known extends TokenIdentity {
   readonly digest: Uint8Array;
 }
 
@@ -208,7 +208,7 @@ export class Tokens {
    * Finds the token in an `Authorization` header. Null: none matches. Compares digests of equal
    * length in constant time and with every token, so that the delay reveals nothing about a token.
    */
-  find(header: string | null): TokenHolder | null {
+  find(header: string | null): TokenIdentity | null {
     const match = /^Bearer +(\S+)$/i.exec(header ?? "");
     const given = digestOf(match?.[1] ?? "");
     let found: Known | null = null;

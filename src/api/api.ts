@@ -14,7 +14,7 @@ import {
   type Access,
   type Caller,
   Callers,
-  createGate,
+  createAuthorization,
   needsCredentials,
 } from "./authorization.ts";
 import { refuseBody } from "./body.ts";
@@ -72,7 +72,7 @@ export interface ApiServer extends AsyncDisposable {
 }
 
 /** The connection that a request came on. */
-export interface Peer {
+export interface ClientConnection {
   readonly address: string;
   /** The caller, if the connection identifies it. Absent: the request's credentials do. */
   readonly caller?: Caller;
@@ -82,7 +82,7 @@ export interface Peer {
 
 export interface Api {
   /** Answers a request as the server would. */
-  fetch(request: Request, peer?: Peer): Promise<Response>;
+  fetch(request: Request, connection?: ClientConnection): Promise<Response>;
   /**
    * Listens. Throws SOCKET_IN_USE if the address is taken, CONFIG_INVALID if it is not available.
    */
@@ -112,7 +112,7 @@ export function createApi(services: ApiServices, options: ApiOptions): Api {
   const callers = new Callers();
   const { flushByGet = false } = options;
   const routes = createRoutes(services, { version, access, callers, onFault, flushByGet });
-  return createGuarded(options, {
+  return createServer(options, {
     rules: AGENT_RULES,
     handle(request, caller, source) {
       callers.set(request, caller, source);
@@ -124,7 +124,7 @@ export function createApi(services: ApiServices, options: ApiOptions): Api {
 /**
  * A handler behind authorization and limits. It receives permitted requests with their whole body.
  */
-export interface Guarded {
+export interface RequestHandler {
   readonly rules: RouteRules;
   /** Handles a request in the event loop slices of the caller's `source`. */
   handle(request: Request, caller: Caller, source: TurnSource): Promise<Response>;
@@ -144,8 +144,8 @@ export interface Guarded {
 type Direct = (body: Uint8Array, signal: AbortSignal) => Promise<Response>;
 
 /** Wraps a handler in a server with authorization, limits and TLS. */
-export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Guarded): Api {
-  const { rules, handle, direct = {}, own, refused, credential } = guarded;
+export function createServer(options: Omit<ApiOptions, "version">, handler: RequestHandler): Api {
+  const { rules, handle, direct = {}, own, refused, credential } = handler;
   const { access, onFault, clock } = options;
   const bodies: BodyLimits = {
     bytesMax: options.bodyBytesMax ?? BODY_BYTES_MAX,
@@ -156,7 +156,7 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
   const refusals = new Refusals(clock, options.onRefused ?? (() => undefined));
   const onRefused = (code: ApiRefusal, address: string) => refusals.add(code, address);
   const cors = new Cors(options.corsOrigins ?? []);
-  const gate = createGate({
+  const authorize = createAuthorization({
     access,
     rules,
     hosts: options.hosts ?? [],
@@ -165,20 +165,20 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
     isOwnOrigin: (origin) => cors.allows(origin),
   });
   const sources = new NamedSources(ADDRESSES_MAX);
-  const answerTo = async (request: Request, peer: Peer, source: TurnSource) => {
-    const caller = gate(request, peer.address, peer.caller);
+  const answerTo = async (request: Request, connection: ClientConnection, source: TurnSource) => {
+    const caller = authorize(request, connection.address, connection.caller);
     if (caller instanceof Response) {
       return refused === undefined ? caller : refused(caller, request);
     }
-    if (own !== undefined) return own(request, () => peer.onBody?.());
+    if (own !== undefined) return own(request, () => connection.onBody?.());
     using share = bodies.budget.open();
     const body = await readBody(request, bodies, share);
     if (typeof body === "string") {
-      if (body === "crowded") onRefused("BODY_LIMIT", peer.address);
-      if (body === "late") onRefused("BODY_TIMEOUT", peer.address);
+      if (body === "crowded") onRefused("BODY_LIMIT", connection.address);
+      if (body === "late") onRefused("BODY_TIMEOUT", connection.address);
       return refuseBody(body, bodies);
     }
-    peer.onBody?.();
+    connection.onBody?.();
     const answer = () => {
       const shortcut = direct[`${request.method} ${pathOf(request.url)}`];
       if (shortcut !== undefined) return shortcut(body, request.signal);
@@ -187,10 +187,10 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
     // Reading the body used up this slice; other callers may go first.
     return await (body.length === 0 ? answer() : (source.call(answer) ?? refuseWaiting()));
   };
-  const fetch: Api["fetch"] = async (request, peer = { address: "local" }) => {
-    const source = sources.of(peer.address);
+  const fetch: Api["fetch"] = async (request, connection = { address: "local" }) => {
+    const source = sources.of(connection.address);
     const answer = async () =>
-      cors.preflight(request) ?? cors.mark(request, await answerTo(request, peer, source));
+      cors.preflight(request) ?? cors.mark(request, await answerTo(request, connection, source));
     return source.call(answer) ?? refuseWaiting();
   };
   return {
@@ -453,23 +453,23 @@ const NOTE_EVERY_MS = 60_000;
 /** Counts refused callers and reports each reason at most once a minute. */
 class Refusals {
   readonly #clock: Clock;
-  readonly #tell: (note: RefusalNote) => void;
+  readonly #report: (note: RefusalNote) => void;
   readonly #counts = new Map<ApiRefusal, number>(API_REFUSALS.map((code) => [code, 0]));
-  readonly #told = new Map<ApiRefusal, { readonly atMs: number; readonly count: number }>();
+  readonly #reported = new Map<ApiRefusal, { readonly atMs: number; readonly count: number }>();
 
-  constructor(clock: Clock, tell: (note: RefusalNote) => void) {
+  constructor(clock: Clock, report: (note: RefusalNote) => void) {
     this.#clock = clock;
-    this.#tell = tell;
+    this.#report = report;
   }
 
   add(code: ApiRefusal, address: string): void {
     const count = this.#counts.get(code)! + 1;
     this.#counts.set(code, count);
     const nowMs = this.#clock.monotonicMs();
-    const told = this.#told.get(code);
-    if (told !== undefined && nowMs - told.atMs < NOTE_EVERY_MS) return;
-    this.#told.set(code, { atMs: nowMs, count });
-    this.#tell({ code, address, count: count - (told?.count ?? 0) });
+    const reported = this.#reported.get(code);
+    if (reported !== undefined && nowMs - reported.atMs < NOTE_EVERY_MS) return;
+    this.#reported.set(code, { atMs: nowMs, count });
+    this.#report({ code, address, count: count - (reported?.count ?? 0) });
   }
 
   /** Counts since the start. */

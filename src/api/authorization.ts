@@ -38,7 +38,7 @@ export interface Caller {
   readonly account: string | null;
 }
 
-export interface GateOptions {
+export interface AuthorizationOptions {
   readonly access: Access;
   readonly rules: RouteRules;
   /** Host names, besides loopback's, accepted in `Host`. */
@@ -64,10 +64,10 @@ export function needsCredentials({ tokens, tls }: Access): boolean {
 }
 
 /** `known`: the caller, if the connection identifies it. Browsers cannot send such a request. */
-export type Gate = (request: Request, address: string, known?: Caller) => Caller | Response;
+export type Authorize = (request: Request, address: string, known?: Caller) => Caller | Response;
 
 /** Creates the check that precedes every route. It returns the caller, or the refusal. */
-export function createGate(options: GateOptions): Gate {
+export function createAuthorization(options: AuthorizationOptions): Authorize {
   const { access, rules, hosts, onRefused = () => undefined } = options;
   const { credential = authorizationOf, isOwnOrigin = () => false } = options;
   const names = new Set(hosts.map((host) => hostOf(host)));
@@ -123,9 +123,9 @@ function identify(access: Access, authorization: string | null, address: string)
     return callerOf("certificate", clientRole, "api.tls_client_role", address);
   }
   if (tokens === null) return callerOf("local", loopbackRole, "api.loopback_role", address);
-  const holder = tokens.find(authorization);
-  if (holder === null) return null;
-  return callerOf(holder.name, holder.role, "api.tokens_file", address);
+  const identity = tokens.find(authorization);
+  if (identity === null) return null;
+  return callerOf(identity.name, identity.role, "api.tokens_file", address);
 }
 
 /**

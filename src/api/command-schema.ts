@@ -89,8 +89,8 @@ const envelope = {
   owner: t.Optional(name("Owner of the pins; default: the issuer")),
 };
 
-function command<Members extends Parameters<typeof t.Object>[0]>(type: string, members: Members) {
-  return t.Object({ type: t.Literal(type), ...members, ...envelope }, { title: type });
+function command<Fields extends Parameters<typeof t.Object>[0]>(type: string, fields: Fields) {
+  return t.Object({ type: t.Literal(type), ...fields, ...envelope }, { title: type });
 }
 
 const leaseId = name("Lease id");

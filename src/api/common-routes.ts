@@ -4,7 +4,7 @@ import { assert, HearthError } from "../core/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
 import type { Access } from "./authorization.ts";
 import { answerJson } from "./body.ts";
-import { completeDescription, type Description, type DescriptionWords } from "./description.ts";
+import { completeDescription, type Description, type DescriptionTexts } from "./description.ts";
 import { problemOf, refuse } from "./problem.ts";
 import { pathOf, type RouteRules, serves } from "./route-rules.ts";
 import type { Readiness } from "./services.ts";
@@ -111,7 +111,7 @@ export function healthRoutes(services: HealthServices) {
 
 export interface Describing {
   readonly access: Access;
-  readonly words: DescriptionWords;
+  readonly texts: DescriptionTexts;
 }
 
 type Handler = { handle(request: Request): Response | Promise<Response> };
@@ -123,12 +123,12 @@ type Handler = { handle(request: Request): Response | Promise<Response> };
 export async function handled(
   app: Handler,
   request: Request,
-  { access, words }: Describing,
+  { access, texts }: Describing,
 ): Promise<Response> {
   const answer = await app.handle(request);
   const isDescription = answer.ok && request.method === "GET";
   if (!isDescription || pathOf(request.url) !== DESCRIPTION_PATH) return answer;
-  return answerJson(completeDescription((await answer.json()) as Description, access, words));
+  return answerJson(completeDescription((await answer.json()) as Description, access, texts));
 }
 
 /** Codes only, without details: this route requires no token. */
@@ -188,8 +188,9 @@ function whatIsWrong({ type, valueError }: Invalid, url: string): string {
   const { path = "", message = "invalid value", schema, value } = valueError ?? {};
   const where = type === "property" ? "query" : type;
   const names = path === "" ? namesOf(url, value) : [path.slice(1, PATH_CHARACTERS_MAX)];
-  const words = schema === undefined ? null : wordsOf(schema as Wanted);
-  if (names.length > 0 && words !== null) return `${where}: ${names.join(" or ")} is ${words}`;
+  const expected = schema === undefined ? null : expectationOf(schema as Wanted);
+  if (names.length > 0 && expected !== null)
+    return `${where}: ${names.join(" or ")} is ${expected}`;
   return `${where}${path.slice(0, PATH_CHARACTERS_MAX)}: ${message}`;
 }
 
@@ -197,15 +198,15 @@ function whatIsWrong({ type, valueError }: Invalid, url: string): string {
  * Names of query parameters with this value. The framework does not name parameters out of range.
  */
 function namesOf(url: string, value: unknown): string[] {
-  const members = URL.parse(url)?.searchParams ?? new URLSearchParams();
+  const parameters = URL.parse(url)?.searchParams ?? new URLSearchParams();
   const isIt = (text: string) => text !== "" && Number(text) === value;
-  return [...members].flatMap(([name, text]) =>
+  return [...parameters].flatMap(([name, text]) =>
     isIt(text) ? [name.slice(0, PATH_CHARACTERS_MAX)] : [],
   );
 }
 
 /** Describes the expected value. Null: the framework's message is good enough. */
-function wordsOf({ minimum, maximum, anyOf = [] }: Wanted): string | null {
+function expectationOf({ minimum, maximum, anyOf = [] }: Wanted): string | null {
   if (minimum !== undefined) {
     const to = maximum === undefined ? "on" : `to ${maximum}`;
     return `an integer from ${minimum} ${to}`;

@@ -28,7 +28,7 @@ interface Answer {
 }
 
 /** Texts of an OpenAPI description that the framework does not know. */
-export interface DescriptionWords {
+export interface DescriptionTexts {
   readonly rules: RouteRules;
   /** Examples of parameters, by name. */
   readonly examples: Readonly<Record<string, unknown>>;
@@ -73,13 +73,13 @@ function problem(description: string): Answer {
 export function completeDescription(
   given: Description,
   access: Access,
-  words: DescriptionWords,
+  texts: DescriptionTexts,
 ): Description {
   const { components, ...rest } = given;
   const paths = Object.entries(given.paths).map(([path, methods]) => {
     const operations = Object.entries(methods).map(([method, operation]) => {
       const route = `${method.toUpperCase()} ${path.replace(/\{(\w+)\}/g, ":$1")}`;
-      return [method, completeOperation(operation, route, access, words)];
+      return [method, completeOperation(operation, route, access, texts)];
     });
     return [path, Object.fromEntries(operations)];
   });
@@ -99,14 +99,14 @@ function completeOperation(
   operation: Operation,
   route: string,
   access: Access,
-  { rules, ...words }: DescriptionWords,
+  { rules, ...texts }: DescriptionTexts,
 ): Operation {
   const { parameters = [], responses, ...rest } = operation;
-  const examples = { ...words.examples, ...words.examplesOf[route] };
+  const examples = { ...texts.examples, ...texts.examplesOf[route] };
   const isOpen = rules.roles[route] === "open";
   const refused = refusalsOf(operation, route, access, isOpen);
-  const named = Object.entries({ ...refused, ...words.answersOf[route] });
-  const answers = Object.fromEntries(named.map(([status, words]) => [status, problem(words)]));
+  const named = Object.entries({ ...refused, ...texts.answersOf[route] });
+  const answers = Object.fromEntries(named.map(([status, text]) => [status, problem(text)]));
   const own = Object.entries(responses).map(([status, answer]) => {
     const isBare = Number(status) >= ERRORS_FROM && answer.content === undefined;
     return [status, isBare ? problem(answer.description) : answer];
@@ -211,7 +211,7 @@ const ANSWERS_OF: Readonly<Record<string, Readonly<Record<string, string>>>> = {
 };
 
 /** Texts of the agent's API. */
-export const AGENT_DESCRIPTION: DescriptionWords = {
+export const AGENT_DESCRIPTION: DescriptionTexts = {
   rules: AGENT_RULES,
   examples: EXAMPLES,
   examplesOf: EXAMPLES_OF,

@@ -15,11 +15,11 @@ export {
   type Api,
   type ApiOptions,
   type ApiServer,
+  type ClientConnection,
   ConnectionCap,
   type ConnectionCapOptions,
   createApi,
   type ListenOptions,
-  type Peer,
 } from "./api.ts";
 export { type Access, type Caller, OPEN_ACCESS } from "./authorization.ts";
 export { statusOfReceipt } from "./command-schema.ts";

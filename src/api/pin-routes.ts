@@ -10,12 +10,12 @@ interface ListQuery {
 }
 
 /** Lists of pins and leases, with their budget. */
-export function holdRoutes(control: ControlServices) {
+export function pinRoutes(control: ControlServices) {
   const list = (kind: HoldKind, { limit = 100, after = 0, owner }: ListQuery) => {
     const of = owner ?? null;
     const page = control.holds({ kind, owner: of, after, max: limit });
     const budget = budgetOf(control.figures(of), of !== null);
-    return { holds: page.holds.map(holdOf), next: page.next, budget };
+    return { holds: page.holds.map(entryOf), next: page.next, budget };
   };
   return new Elysia()
     .get(
@@ -60,7 +60,7 @@ const EXAMPLE = {
   retain_seconds: null,
 };
 
-const hold = t.Object({
+const entry = t.Object({
   id: count("Increases with each pin and lease"),
   kind: t.Union([t.Literal("pin"), t.Literal("retain"), t.Literal("lease")]),
   owner: t.String(),
@@ -93,14 +93,14 @@ const BUDGET = {
 
 /** Body of `GET /v1/pins`. */
 const pinsReport = t.Object(
-  { pins: t.Array(hold, { description: "Entries, ordered by id" }), next: nextNumber, budget },
+  { pins: t.Array(entry, { description: "Entries, ordered by id" }), next: nextNumber, budget },
   { examples: [{ pins: [EXAMPLE], next: null, budget: BUDGET }] },
 );
 type PinsReport = Static<typeof pinsReport>;
 
 /** Body of `GET /v1/leases`. */
 const leasesReport = t.Object(
-  { leases: t.Array(hold, { description: "Entries, ordered by id" }), next: nextNumber, budget },
+  { leases: t.Array(entry, { description: "Entries, ordered by id" }), next: nextNumber, budget },
   {
     examples: [
       {
@@ -111,7 +111,7 @@ const leasesReport = t.Object(
     ],
   },
 );
-type HoldReport = Static<typeof hold>;
+type PinEntry = Static<typeof entry>;
 
 const OWNER_CHARACTERS_MAX = 128;
 
@@ -132,7 +132,7 @@ const pinsQuery = t.Object({
   ),
 });
 
-function holdOf(info: HoldInfo): HoldReport {
+function entryOf(info: HoldInfo): PinEntry {
   const { id, kind, owner, name, blocks, bytes, priority, priorityNow } = info;
   return {
     id,

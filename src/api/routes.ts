@@ -15,7 +15,7 @@ import { eventRoutes } from "./event-routes.ts";
 import { explainRoutes } from "./explain-routes.ts";
 import { hicacheRoutes } from "./hicache-routes.ts";
 import { peerRoutes } from "./peer-routes.ts";
-import { holdRoutes } from "./pin-routes.ts";
+import { pinRoutes } from "./pin-routes.ts";
 import { AGENT_RULES } from "./route-rules.ts";
 import type { ApiServices, ControlServices } from "./services.ts";
 import { sessionRoutes } from "./session-routes.ts";
@@ -57,7 +57,7 @@ export function createRoutes(services: ApiServices, options: RouteOptions): Rout
     .use(peerRoutes(services.peers))
     .use(controlRoutes(services.control, options));
   everyRouteHasRole(app.routes, AGENT_RULES);
-  const description = { access: options.access, words: AGENT_DESCRIPTION };
+  const description = { access: options.access, texts: AGENT_DESCRIPTION };
   return { handle: (request: Request) => handled(app, request, description) };
 }
 
@@ -67,7 +67,7 @@ function controlRoutes(control: ControlServices, options: RouteOptions) {
     .use(commandRoutes(control, callers, onFault))
     .use(hicacheRoutes(control, options))
     .use(unfenceRoutes(control, callers))
-    .use(holdRoutes(control))
+    .use(pinRoutes(control))
     .use(treeRoutes(control))
     .use(explainRoutes(control))
     .use(eventRoutes(control));

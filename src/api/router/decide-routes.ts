@@ -66,7 +66,7 @@ function refusalOf(outcome: Exclude<RouteOutcome, { kind: "routed" }>, busyStatu
 const done = t.Object({ request_id: t.String() }, { examples: [{ request_id: "req-1" }] });
 const idParams = t.Object({ id: t.String({ description: "Request id passed to /v1/route" }) });
 
-function told(id: string, isLive: boolean) {
+function acknowledge(id: string, isLive: boolean) {
   if (isLive) return { request_id: id };
   return refuse("NOT_FOUND", `request ${id.slice(0, 100)} is not live`, {
     fix: "it ended, expired, or was routed by another router",
@@ -123,7 +123,7 @@ export function requestRoutes(router: Router) {
   return new Elysia()
     .post(
       "/v1/requests/:id/prefill-complete",
-      ({ params: { id } }) => told(id, router.markPrefillComplete(id)),
+      ({ params: { id } }) => acknowledge(id, router.markPrefillComplete(id)),
       {
         parse: "none",
         params: idParams,
@@ -131,7 +131,7 @@ export function requestRoutes(router: Router) {
         detail: { summary: "Reports the first output token: the prompt no longer counts as load" },
       },
     )
-    .post("/v1/requests/:id/free", ({ params: { id } }) => told(id, router.free(id)), {
+    .post("/v1/requests/:id/free", ({ params: { id } }) => acknowledge(id, router.free(id)), {
       parse: "none",
       params: idParams,
       response: done,
@@ -143,7 +143,7 @@ export function requestRoutes(router: Router) {
         const body = await readObject(request);
         if (body instanceof Response) return body;
         if (isInteger(body.tokens, 0, OUTPUT_TOKENS_MAX)) {
-          const answer = told(id, router.output(id, body.tokens));
+          const answer = acknowledge(id, router.output(id, body.tokens));
           return answer instanceof Response ? answer : answerJson(answer);
         }
         return refuse("REQUEST_INVALID", "body: tokens must be an integer, 0 or more");

@@ -162,28 +162,31 @@ const UTF8 = new TextEncoder();
 const SESSION_CHARS_MAX = 256;
 
 const params = t.Object({ id: t.String({ description: "The `session_id` of /v1/route" }) });
-const told = t.Object({ session_id: t.String() }, { examples: [{ session_id: "chat-9" }] });
+const sessionReport = t.Object(
+  { session_id: t.String() },
+  { examples: [{ session_id: "chat-9" }] },
+);
 
 /** Session events of clients, for policies. Unknown sessions are ignored. */
 export function sessionRoutes(marks: PolicyMarks) {
-  const telling = (id: string, tell: (id: string) => void) => {
+  const notify = (id: string, mark: (id: string) => void) => {
     if (id.length > SESSION_CHARS_MAX) {
       return refuse(
         "REQUEST_INVALID",
         `a session id must have at most ${SESSION_CHARS_MAX} characters`,
       );
     }
-    tell(id);
+    mark(id);
     return { session_id: id };
   };
   return new Elysia()
     .post(
       "/v1/sessions/:id/returning",
-      ({ params: { id } }) => telling(id, (session) => marks.returning(session)),
+      ({ params: { id } }) => notify(id, (session) => marks.returning(session)),
       {
         parse: "none",
         params,
-        response: told,
+        response: sessionReport,
         detail: {
           summary: "Announces the next request of a session: its paused blocks are loaded now",
         },
@@ -191,11 +194,11 @@ export function sessionRoutes(marks: PolicyMarks) {
     )
     .post(
       "/v1/sessions/:id/end",
-      ({ params: { id } }) => telling(id, (session) => marks.sessionEnded(session)),
+      ({ params: { id } }) => notify(id, (session) => marks.sessionEnded(session)),
       {
         parse: "none",
         params,
-        response: told,
+        response: sessionReport,
         detail: { summary: "Ends a session: the leases of its paused blocks are revoked" },
       },
     );

@@ -34,7 +34,7 @@ function requestOf({ tokens, hashes, rest }: ScannedBody): RouteRequest {
   if (tokens === null && hashes === null) {
     throw new RequestError("body: tokens or block_hashes are missing");
   }
-  const given = new Members(rest);
+  const given = new FieldReader(rest);
   const blockTokens = given.whole("block_tokens", 1, 65_536);
   const promptTokens = given.whole("prompt_tokens", 0, 2 ** 31);
   const request: Mutable<RouteRequest> = {
@@ -75,7 +75,7 @@ function overridesOf(value: Json | undefined): RouteOverrides | undefined {
   if (typeof value !== "object" || value === null || Array.isArray(value)) {
     throw new RequestError("body: overrides must be an object");
   }
-  const given = new Members(new Map(), new Map(Object.entries(value)), "overrides.");
+  const given = new FieldReader(new Map(), new Map(Object.entries(value)), "overrides.");
   const overrides: Mutable<RouteOverrides> = {};
   const weight = given.number("overlap_score_weight", 0, NUMBER_MAX);
   given.put(overrides, "overlapScoreWeight", weight);
@@ -91,7 +91,7 @@ function overridesOf(value: Json | undefined): RouteOverrides | undefined {
 }
 
 /** Fields of an object, each read once. Null counts as absent. */
-class Members {
+class FieldReader {
   readonly #texts: Map<string, string>;
   readonly #values: Map<string, Json>;
   readonly #prefix: string;
@@ -133,11 +133,11 @@ class Members {
     return this.#refuse(name, `an integer from ${min} to ${max}`);
   }
 
-  choice<const Word extends string>(name: string, words: readonly Word[]): Word | undefined {
+  choice<const Word extends string>(name: string, choices: readonly Word[]): Word | undefined {
     const value = this.take(name);
     if (value === undefined) return undefined;
-    const found = words.find((word) => word === value);
-    return found ?? this.#refuse(name, `one of ${words.join(", ")}`);
+    const found = choices.find((word) => word === value);
+    return found ?? this.#refuse(name, `one of ${choices.join(", ")}`);
   }
 
   worker(name: string): WorkerId | undefined {
@@ -197,7 +197,7 @@ const Byte = {
 } as const;
 
 /** Maximum fields of a body. Valid requests have few. */
-const MEMBERS_MAX = 64;
+const FIELDS_MAX = 64;
 const UINT32_MAX = 0xffff_ffff;
 /** 20 digits of 2^64, a sign and quotes. Hex with its prefix is shorter. */
 const HASH_CHARACTERS_MAX = 24;
@@ -249,7 +249,7 @@ class Scanner {
       const name = this.#name();
       if (this.#names.tokens.includes(name) && tokens === null) tokens = this.#tokens(name);
       else if (this.#names.hashes.includes(name) && hashes === null) hashes = this.#hashes(name);
-      else if (rest.has(name) || rest.size === MEMBERS_MAX || this.#isList(name)) {
+      else if (rest.has(name) || rest.size === FIELDS_MAX || this.#isList(name)) {
         throw new ScanError(`${name.slice(0, 40)} is given twice, or there are too many fields`);
       } else rest.set(name, this.#value());
     }

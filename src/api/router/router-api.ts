@@ -9,8 +9,8 @@ import type {
   Target,
   WorkerTable,
 } from "../../router/index.ts";
-import { ASK_PATHS, errorBody, type OpenAiProxy, shapeOf } from "../../router/proxy/index.ts";
-import { type Api, type ApiOptions, createGuarded } from "../api.ts";
+import { errorBody, FORWARDED_PATHS, type OpenAiProxy, shapeOf } from "../../router/proxy/index.ts";
+import { type Api, type ApiOptions, createServer } from "../api.ts";
 import {
   answerOf,
   documentation,
@@ -20,7 +20,7 @@ import {
   healthRoutes,
   type RouteList,
 } from "../common-routes.ts";
-import type { DescriptionWords } from "../description.ts";
+import type { DescriptionTexts } from "../description.ts";
 import { type Problem, problemOf, refuse } from "../problem.ts";
 import { createRouteRules, type RouteRole } from "../route-rules.ts";
 import { decideRoutes, requestRoutes, route } from "./decide-routes.ts";
@@ -54,8 +54,8 @@ export function createRouterApi(services: RouterServices, options: RouterApiOpti
     .use(queryRoutes(router))
     .use(thresholdRoutes(router, table));
   everyRouteHasRole(app.routes, ROUTER_RULES);
-  const description = { access, words: ROUTER_DESCRIPTION };
-  return createGuarded(
+  const description = { access, texts: ROUTER_DESCRIPTION };
+  return createServer(
     { bodyBytesMax: BODY_BYTES_MAX, ...options },
     {
       rules: ROUTER_RULES,
@@ -102,7 +102,7 @@ const ROUTER_RULES = createRouteRules({
 const UNKNOWN_REQUEST = { 404: "The request is not live" };
 
 /** Texts of the OpenAPI description that the framework does not know. */
-const ROUTER_DESCRIPTION: DescriptionWords = {
+const ROUTER_DESCRIPTION: DescriptionTexts = {
   rules: ROUTER_RULES,
   examples: { id: "req-1", model: "meta-llama/Llama-3.1-8B-Instruct" },
   examplesOf: {
@@ -187,7 +187,7 @@ const PROXY_RULES = createRouteRules({
   // A stored response contains a user's conversation.
   "GET /v1/responses/:id": "operate",
   "POST /v1/responses/:id/cancel": "operate",
-  ...(Object.fromEntries(ASK_PATHS.map((path) => [`POST ${path}`, "operate"])) as Record<
+  ...(Object.fromEntries(FORWARDED_PATHS.map((path) => [`POST ${path}`, "operate"])) as Record<
     string,
     RouteRole
   >),
@@ -198,7 +198,7 @@ const PROXY_RULES = createRouteRules({
  * itself.
  */
 export function createProxyApi(proxy: OpenAiProxy, options: Omit<ApiOptions, "version">): Api {
-  return createGuarded(options, {
+  return createServer(options, {
     rules: PROXY_RULES,
     handle: async () => refuse("NOT_FOUND", "unknown path"),
     own: (request, onBody) => proxy.fetch(request, { onBody }),

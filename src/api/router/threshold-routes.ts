@@ -77,11 +77,11 @@ function answer(
   const { model } = body;
   if (typeof model !== "string") return refuseRange("model is missing");
   const changed: Record<string, number | null> = {};
-  for (const [name, { field, words, holds }] of Object.entries(MEMBERS)) {
+  for (const [name, { field, range, holds }] of Object.entries(FIELDS)) {
     const value = body[name];
     if (value === undefined) continue;
     if (value !== null && (typeof value !== "number" || value < 0 || !holds(value))) {
-      return refuseRange(`${name} is ${words}`);
+      return refuseRange(`${name} is ${range}`);
     }
     changed[field] = value;
   }
@@ -94,20 +94,20 @@ function answer(
 }
 
 /** Wire names of the thresholds. */
-const MEMBERS = {
+const FIELDS = {
   active_decode_blocks_threshold: {
     field: "activeDecodeBlocksThreshold",
-    words: "a number from 0 to 1",
+    range: "a number from 0 to 1",
     holds: (value: number) => value <= 1,
   },
   active_prefill_tokens_threshold: {
     field: "activePrefillTokensThreshold",
-    words: "an integer, 0 or more",
+    range: "an integer, 0 or more",
     holds: Number.isSafeInteger,
   },
   active_prefill_tokens_threshold_frac: {
     field: "activePrefillTokensThresholdFrac",
-    words: "a number from 0 to 1000",
+    range: "a number from 0 to 1000",
     holds: (value: number) => value <= 1_000,
   },
 } as const;

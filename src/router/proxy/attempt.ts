@@ -2,13 +2,13 @@ import { type Json, parseJson, type Random } from "../../core/index.ts";
 import type { RouteDecision, Router, Target, WorkerTable } from "../index.ts";
 import type { ProxyCounts } from "./counts.ts";
 import type { Attempted } from "./dispatch.ts";
-import { type Asked, wantsUsage } from "./exchange.ts";
+import { type ProxyRequest, wantsUsage } from "./exchange.ts";
 import { towardsWorker } from "./headers.ts";
-import { kvHintMembers, type ServedPart } from "./kv-hints.ts";
+import { kvHintFields, type ServedPart } from "./kv-hints.ts";
 import { isEventStream } from "./relay.ts";
 import { changeBody, type RequestBody } from "./request-body.ts";
 import type { ProxyModel, ProxySettings } from "./settings.ts";
-import { addressAt, holdAnswer, readAll, type Upstream, type UpstreamOrder } from "./upstream.ts";
+import { addressAt, bufferAnswer, readAll, type Upstream, type UpstreamOrder } from "./upstream.ts";
 import { usageMember } from "./worker-output.ts";
 
 export interface AttemptParts {
@@ -25,34 +25,34 @@ type JsonObject = Readonly<Record<string, Json>>;
 /** Sends a request to the chosen worker, and to its prefill worker before or at the same time. */
 export async function attempt(
   parts: AttemptParts,
-  asked: Asked,
+  incoming: ProxyRequest,
   decision: RouteDecision,
 ): Promise<Attempted> {
   const { prefill, target } = decision;
-  const { outputLimit, prompt } = asked.spec;
-  if (outputLimit === null || hasOwnTransfer(asked))
-    return send(parts, asked, target, {}, asked.signal);
+  const { outputLimit, prompt } = incoming.spec;
+  if (outputLimit === null || hasOwnTransfer(incoming))
+    return send(parts, incoming, target, {}, incoming.signal);
   const hints = (part: ServedPart, isSourceKnown = false) =>
-    kvHintMembers(parts, asked, { decision, part, isSourceKnown });
-  const isSglang = asked.named.model.engine === "sglang";
+    kvHintFields(parts, incoming, { decision, part, isSourceKnown });
+  const isSglang = incoming.named.model.engine === "sglang";
   // SGLang accepts a bootstrap room only on its two own APIs.
   const isApart = !isSglang || prompt === "chat" || prompt === "completions";
   if (prefill === null || prefill.url === null || !isApart) {
-    return send(parts, asked, target, hints("whole"), asked.signal);
+    return send(parts, incoming, target, hints("whole"), incoming.signal);
   }
   if (isSglang) {
     // SGLang transfers the blocks itself.
     const each = { prefill: hints("prefill"), decode: hints("decode", true) };
-    return meet(parts, asked, target, prefill, each);
+    return meet(parts, incoming, target, prefill, each);
   }
-  const first = { ...added(asked), ...hints("prefill") };
-  const setting = { ...settingOf(parts, asked, prefill, asked.signal), outputLimit };
-  const members = await prefillVllm(setting, first);
-  count(parts, members !== null);
-  if (members === null) return send(parts, asked, target, hints("whole"), asked.signal);
-  asked.flight.prefilled();
-  const second = hints("decode", namesSource(members));
-  return send(parts, asked, target, mergeTransfer(members, second), asked.signal);
+  const first = { ...added(incoming), ...hints("prefill") };
+  const setting = { ...settingOf(parts, incoming, prefill, incoming.signal), outputLimit };
+  const fields = await prefillVllm(setting, first);
+  count(parts, fields !== null);
+  if (fields === null) return send(parts, incoming, target, hints("whole"), incoming.signal);
+  incoming.tracker.prefilled();
+  const second = hints("decode", namesSource(fields));
+  return send(parts, incoming, target, mergeTransfer(fields, second), incoming.signal);
 }
 
 /** Whether the prefill worker's connector named the agent that has the blocks. */
@@ -63,14 +63,14 @@ function namesSource({ kv_transfer_params: said }: JsonObject): boolean {
 }
 
 /** Merges two sets of KV transfer parameters. The proxy's hints take precedence. */
-function mergeTransfer(members: JsonObject, hints: JsonObject): JsonObject {
-  const [said, hinted] = [members.kv_transfer_params, hints.kv_transfer_params];
-  if (said === undefined || hinted === undefined) return { ...members, ...hints };
+function mergeTransfer(fields: JsonObject, hints: JsonObject): JsonObject {
+  const [said, hinted] = [fields.kv_transfer_params, hints.kv_transfer_params];
+  if (said === undefined || hinted === undefined) return { ...fields, ...hints };
   return { ...hints, kv_transfer_params: { ...(said as JsonObject), ...(hinted as JsonObject) } };
 }
 
 /** Whether the client arranges the KV transfer itself. */
-function hasOwnTransfer({ body }: Asked): boolean {
+function hasOwnTransfer({ body }: ProxyRequest): boolean {
   return body.fields.kv_transfer_params != null || body.fields.bootstrap_room != null;
 }
 
@@ -80,17 +80,17 @@ function hasOwnTransfer({ body }: Asked): boolean {
  */
 async function meet(
   parts: AttemptParts,
-  asked: Asked,
+  incoming: ProxyRequest,
   target: Target,
   prefill: Target,
   hints: { readonly prefill: JsonObject; readonly decode: JsonObject },
 ): Promise<Attempted> {
-  const meeting = meetingOf(prefill, asked.body, asked.named.model, parts.random);
+  const meeting = meetingOf(prefill, incoming.body, incoming.named.model, parts.random);
   const alone = new AbortController();
-  const signal = AbortSignal.any([asked.signal, alone.signal]);
-  const setting = settingOf(parts, asked, prefill, signal);
-  const prefilled = prefillSglang(setting, { ...added(asked), ...meeting, ...hints.prefill });
-  const answered = send(parts, asked, target, { ...meeting, ...hints.decode }, signal);
+  const signal = AbortSignal.any([incoming.signal, alone.signal]);
+  const setting = settingOf(parts, incoming, prefill, signal);
+  const prefilled = prefillSglang(setting, { ...added(incoming), ...meeting, ...hints.prefill });
+  const answered = send(parts, incoming, target, { ...meeting, ...hints.decode }, signal);
   const isPrefilled = await Promise.race([prefilled, answered.then(() => true)]);
   if (!isPrefilled) {
     count(parts, false);
@@ -109,53 +109,56 @@ function count({ counts }: AttemptParts, isDone: boolean): void {
 }
 
 /** Fields that the proxy adds to the client's request for every worker. */
-function added({ hints, spec }: Asked): JsonObject {
+function added({ hints, spec }: ProxyRequest): JsonObject {
   if (!spec.takesSalt) return {};
   return hints.isSaltFromHeader && hints.cacheSalt !== null ? { cache_salt: hints.cacheSalt } : {};
 }
 
 async function send(
   parts: AttemptParts,
-  asked: Asked,
+  incoming: ProxyRequest,
   target: Target,
-  members: JsonObject,
+  fields: JsonObject,
   signal: AbortSignal,
 ): Promise<Attempted> {
   const { worker } = target;
-  const strip = asked.named.model.stripFields;
-  const usage = wantsUsage(asked) ? usageMember(asked.body.fields.stream_options) : {};
-  const body = changeBody(asked.body, { set: { ...added(asked), ...usage, ...members }, strip });
-  const answer = await parts.upstream.open({ ...orderTo(parts, asked, target), body }, signal);
+  const strip = incoming.named.model.stripFields;
+  const usage = wantsUsage(incoming) ? usageMember(incoming.body.fields.stream_options) : {};
+  const body = changeBody(incoming.body, {
+    set: { ...added(incoming), ...usage, ...fields },
+    strip,
+  });
+  const answer = await parts.upstream.open({ ...orderTo(parts, incoming, target), body }, signal);
   if (answer.kind === "failed") return { kind: "failed", failure: answer, worker };
   // Engines send the head of a stream at once, so only the first byte of the body shows progress.
   const first = await answer.read();
   if (isEventStream(answer.headers)) return { kind: "answer", answer, first };
-  if (first.kind !== "failed") asked.flight.prefilled();
-  const held = await holdAnswer(answer, first, parts.settings.heldBytesMax);
+  if (first.kind !== "failed") incoming.tracker.prefilled();
+  const held = await bufferAnswer(answer, first, parts.settings.heldBytesMax);
   if ("kind" in held) return { kind: "failed", failure: held, worker };
   return { kind: "answer", ...held };
 }
 
 function settingOf(
   parts: AttemptParts,
-  asked: Asked,
+  incoming: ProxyRequest,
   prefill: Target,
   signal: AbortSignal,
 ): PrefillSetting {
   const { upstream } = parts;
-  const strip = asked.named.model.stripFields;
-  const order = orderTo(parts, asked, prefill);
-  return { upstream, body: asked.body, strip, order, signal };
+  const strip = incoming.named.model.stripFields;
+  const order = orderTo(parts, incoming, prefill);
+  return { upstream, body: incoming.body, strip, order, signal };
 }
 
 function orderTo(
   { settings, table }: AttemptParts,
-  { path, headers, flight }: Asked,
+  { path, headers, tracker }: ProxyRequest,
   target: Target,
 ): Omit<UpstreamOrder, "body"> {
   const { connectMs, idleMs } = settings;
   const sent = towardsWorker(headers, settings.authorization);
-  if (!sent.has("x-request-id")) sent.set("x-request-id", flight.id);
+  if (!sent.has("x-request-id")) sent.set("x-request-id", tracker.id);
   // One server may serve several ranks. vLLM and SGLang both read the rank from this header.
   const isOneOfMany = table.targets.filter(({ worker }) => worker === target.worker).length > 1;
   if (isOneOfMany) sent.set("x-data-parallel-rank", String(target.rank));
@@ -213,7 +216,7 @@ async function prefillVllm(
     // Do not store a one-token response, and do not compute it in the background.
     ...(outputLimit === "max_output_tokens" ? { store: false, background: false } : {}),
     stream: false,
-    kv_transfer_params: { ...VLLM_ASK, ...(isJsonObject(hinted) ? hinted : {}) },
+    kv_transfer_params: { ...VLLM_ASK, ...(isObject(hinted) ? hinted : {}) },
   };
   const remove = ["stream_options", "min_tokens"];
   const bytes = changeBody(body, { set: one, remove, strip });
@@ -226,8 +229,8 @@ async function prefillVllm(
   }
   try {
     const value = parseJson(text);
-    const params = (isJsonObject(value) ? value.kv_transfer_params : null) ?? null;
-    if (isJsonObject(params)) return { kv_transfer_params: params };
+    const params = (isObject(value) ? value.kv_transfer_params : null) ?? null;
+    if (isObject(params)) return { kv_transfer_params: params };
     return hinted === null ? null : {};
   } catch {
     return null;
@@ -270,7 +273,7 @@ function meetingOf(
   };
 }
 
-function isJsonObject(value: Json): value is { [key: string]: Json } {
+function isObject(value: Json): value is { [key: string]: Json } {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 

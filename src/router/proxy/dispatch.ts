@@ -10,7 +10,7 @@ import {
   workerLate,
 } from "./answers.ts";
 import type { ProxyCounts } from "./counts.ts";
-import { type Asked, routeRequestOf } from "./exchange.ts";
+import { type ProxyRequest, routeRequestOf } from "./exchange.ts";
 import { hashOf } from "./request-body.ts";
 import type { ProxySettings } from "./settings.ts";
 import type { FailureStage, UpstreamAnswer, UpstreamPiece } from "./upstream.ts";
@@ -26,11 +26,11 @@ export interface Won {
 
 const SERVER_ERROR = 500;
 
-type LostHow = "busy" | "none" | "worker" | "own";
+type LossReason = "busy" | "none" | "worker" | "own";
 
 export type Dispatched =
   | Won
-  | { readonly kind: "lost"; readonly error: ProxyError; readonly how: LostHow }
+  | { readonly kind: "lost"; readonly error: ProxyError; readonly how: LossReason }
   | { readonly kind: "left" };
 
 export interface DispatchParts {
@@ -43,8 +43,8 @@ export interface DispatchParts {
   readonly health: Pick<WorkerHealth, "out" | "listen">;
   readonly counts: ProxyCounts;
   /** Sends the request to the chosen worker. Never rejects. */
-  readonly attempt: (asked: Asked, decision: RouteDecision) => Promise<Attempted>;
-  readonly onRouted: (asked: Asked, decision: RouteDecision) => void;
+  readonly attempt: (incoming: ProxyRequest, decision: RouteDecision) => Promise<Attempted>;
+  readonly onRouted: (incoming: ProxyRequest, decision: RouteDecision) => void;
   /** Called if a request could not be sent to a worker at all. */
   readonly onUnsendable: (worker: WorkerId, why: string) => void;
 }
@@ -74,7 +74,7 @@ export interface AttemptFailure {
  */
 export class Dispatch {
   readonly #parts: DispatchParts;
-  readonly #asked: Asked;
+  readonly #incoming: ProxyRequest;
   readonly #failed: WorkerId[] = [];
   /** Unavailable answer, returned if no worker gives a better one. */
   #unavailable: Won | null = null;
@@ -82,26 +82,26 @@ export class Dispatch {
   /** The request was sent to a second worker although the first one had received it. */
   #isResent = false;
 
-  constructor(parts: DispatchParts, asked: Asked) {
-    [this.#parts, this.#asked] = [parts, asked];
+  constructor(parts: DispatchParts, incoming: ProxyRequest) {
+    [this.#parts, this.#incoming] = [parts, incoming];
   }
 
   async run(): Promise<Dispatched> {
-    const { flight, signal, spec } = this.#asked;
+    const { tracker, signal, spec } = this.#incoming;
     const { counts, settings, onRouted } = this.#parts;
     for (let tries = 0; ; tries++) {
       const outcome = await this.#route();
       if (outcome === null || signal.aborted) return this.#left();
       if (outcome.kind !== "routed") return this.#given(outcome);
       if (spec.isWork) {
-        flight.routed();
-        onRouted(this.#asked, outcome);
+        tracker.routed();
+        onRouted(this.#incoming, outcome);
       }
       const attempted = await this.#attempt(outcome);
       if (signal.aborted) return this.#left(attempted);
-      const won = this.#judge(outcome, attempted);
+      const won = this.#evaluate(outcome, attempted);
       if (won !== null) return won;
-      flight.leave();
+      tracker.leave();
       if (tries >= settings.retriesMax) return this.#given(null);
       counts.retries++;
     }
@@ -113,7 +113,7 @@ export class Dispatch {
    */
   async #attempt(decision: RouteDecision): Promise<Attempted> {
     const { health, attempt, down } = this.#parts;
-    const asked = this.#asked;
+    const incoming = this.#incoming;
     down.tried(decision.target.worker);
     const lost = new AbortController();
     const workers = [decision.prefill?.worker, decision.target.worker];
@@ -126,9 +126,9 @@ export class Dispatch {
     };
     using _listening = health.listen(look);
     look();
-    const signal = AbortSignal.any([asked.signal, lost.signal]);
-    const attempted = await attempt({ ...asked, signal }, decision);
-    const isLost = silent !== null && !asked.signal.aborted;
+    const signal = AbortSignal.any([incoming.signal, lost.signal]);
+    const attempted = await attempt({ ...incoming, signal }, decision);
+    const isLost = silent !== null && !incoming.signal.aborted;
     if (!isLost || (attempted.kind === "answer" && attempted.first.kind !== "failed")) {
       return attempted;
     }
@@ -138,7 +138,7 @@ export class Dispatch {
   /** Whether another healthy worker could take the request. */
   #hasOther(chosen: WorkerId): boolean {
     const { table, health, down, settings } = this.#parts;
-    const { named, hints } = this.#asked;
+    const { named, hints } = this.#incoming;
     if (this.#isResent || !settings.isRetriedAfterSent) return false;
     if (hints.overrides.worker !== undefined) return false;
     const resting = new Set<WorkerId>([...down.now(), ...this.#failed, chosen]);
@@ -157,13 +157,14 @@ export class Dispatch {
   /**
    * Decides on an attempt's result. Null: the failure is recorded, and another worker may be tried.
    */
-  #judge(decision: RouteDecision, attempted: Attempted): Dispatched | null {
+  #evaluate(decision: RouteDecision, attempted: Attempted): Dispatched | null {
     const { settings, down } = this.#parts;
     const { worker } = decision.target;
     if (attempted.kind === "answer") {
       const won: Won = { ...attempted, kind: "won", decision };
       if (attempted.first.kind !== "failed") {
-        if (attempted.answer.status >= SERVER_ERROR) down.broke(worker, hashOf(this.#asked.body));
+        if (attempted.answer.status >= SERVER_ERROR)
+          down.broke(worker, hashOf(this.#incoming.body));
         else down.worked(worker);
         if (!settings.retryStatuses.includes(attempted.answer.status)) return won;
         this.#unavailable?.answer.close();
@@ -186,7 +187,7 @@ export class Dispatch {
     this.#error = stage === "late" ? workerLate(text) : workerFailed(text);
     this.#failed.push(worker);
     if (stage === "connect") down.failed(worker);
-    if (stage === "sent" || stage === "garbled") down.broke(worker, hashOf(this.#asked.body));
+    if (stage === "sent" || stage === "garbled") down.broke(worker, hashOf(this.#incoming.body));
     if (stage === "connect" || this.#mayResend(stage)) return null;
     return { kind: "lost", error: this.#error, how: "worker" };
   }
@@ -228,11 +229,14 @@ export class Dispatch {
     const resting = [...down.now(), ...health.out.keys()];
     try {
       const all = [...new Set([...this.#failed, ...unreachable, ...resting])];
-      const outcome = await router.bestWorker(routeRequestOf(this.#asked, all), this.#asked.signal);
+      const outcome = await router.bestWorker(
+        routeRequestOf(this.#incoming, all),
+        this.#incoming.signal,
+      );
       // A worker that failed a moment ago is better than none.
       if (outcome.kind !== "none" || resting.length === 0) return outcome;
       const fewer = [...this.#failed, ...unreachable];
-      return await router.bestWorker(routeRequestOf(this.#asked, fewer), this.#asked.signal);
+      return await router.bestWorker(routeRequestOf(this.#incoming, fewer), this.#incoming.signal);
     } catch (thrown) {
       if (thrown instanceof HearthError && thrown.code === "ABORTED") return null;
       throw thrown;
@@ -241,7 +245,7 @@ export class Dispatch {
 
   /** Workers without a URL, which accept no requests from the proxy. */
   #withoutUrl(): WorkerId[] {
-    const { base } = this.#asked.named;
+    const { base } = this.#incoming.named;
     const targets = this.#parts.table.targets.filter(({ model }) => model === base);
     return targets.flatMap(({ url, worker }) => (url === null ? [worker] : []));
   }

@@ -12,7 +12,7 @@ export type PromptPlace =
   | "none";
 
 /** A path whose requests each go to one worker. */
-export interface AskSpec {
+export interface EndpointSpec {
   readonly path: string;
   readonly prompt: PromptPlace;
   /** Whether the worker computes. Such a request counts as load until it ends. */
@@ -25,7 +25,7 @@ export interface AskSpec {
 }
 
 export type Endpoint =
-  | { readonly kind: "ask"; readonly spec: AskSpec; readonly path: string }
+  | { readonly kind: "ask"; readonly spec: EndpointSpec; readonly path: string }
   | { readonly kind: "models"; readonly id: string | null }
   /** A stored response of OpenAI's Responses API. */
   | { readonly kind: "stored"; readonly id: string; readonly path: string }
@@ -37,7 +37,7 @@ const EMBEDS = { ...GENERATES, outputLimit: null } as const;
 const SCORES = { ...EMBEDS, prompt: "none", takesSalt: false } as const;
 const LOOKS = { ...SCORES, isWork: false } as const;
 
-const ASKS: readonly AskSpec[] = [
+const SPECS: readonly EndpointSpec[] = [
   { path: "/v1/chat/completions", prompt: "chat", outputLimit: "max_tokens", ...GENERATES },
   { path: "/v1/completions", prompt: "completions", outputLimit: "max_tokens", ...GENERATES },
   { path: "/v1/chat/completions/batch", prompt: "chat_batch", ...EMBEDS },
@@ -66,10 +66,10 @@ const ASKS: readonly AskSpec[] = [
   { path: "/detokenize", ...LOOKS },
 ];
 
-const ASK_OF: ReadonlyMap<string, AskSpec> = new Map(ASKS.map((spec) => [spec.path, spec]));
+const SPEC_OF: ReadonlyMap<string, EndpointSpec> = new Map(SPECS.map((spec) => [spec.path, spec]));
 
 /** All paths whose requests are forwarded to a worker; used by authorization rules and tests. */
-export const ASK_PATHS: readonly string[] = ASKS.map(({ path }) => path);
+export const FORWARDED_PATHS: readonly string[] = SPECS.map(({ path }) => path);
 
 const MODELS = "/v1/models";
 const RESPONSES = "/v1/responses/";
@@ -88,13 +88,13 @@ function targetOf(url: string): { readonly path: string; readonly query: string 
 export function shapeOf(url: string): ErrorShape {
   const { path } = targetOf(url);
   if (path.startsWith(RESPONSES)) return "responses";
-  return ASK_OF.get(path)?.shape ?? "openai";
+  return SPEC_OF.get(path)?.shape ?? "openai";
 }
 
 /** The endpoint of a request, or the reason why there is none. */
 export function endpointOf(method: string, url: string): Endpoint | "unknown" | "method" {
   const { path, query } = targetOf(url);
-  const spec = ASK_OF.get(path);
+  const spec = SPEC_OF.get(path);
   if (spec !== undefined) {
     return method === "POST" ? { kind: "ask", spec, path: `${path}${query}` } : "method";
   }

@@ -1,6 +1,6 @@
 import type { WorkerId } from "../../core/index.ts";
 import type { RouteRequest, Router } from "../index.ts";
-import type { AskSpec } from "./endpoint.ts";
+import type { EndpointSpec } from "./endpoint.ts";
 import type { Hints } from "./hints.ts";
 import type { NamedModel } from "./models.ts";
 import type { ProxyObserver, RequestEnd } from "./observer.ts";
@@ -8,8 +8,8 @@ import type { SeenPrompt } from "./prompt.ts";
 import type { RequestBody } from "./request-body.ts";
 
 /** A generation request with everything known before a worker is chosen. */
-export interface Asked {
-  readonly spec: AskSpec;
+export interface ProxyRequest {
+  readonly spec: EndpointSpec;
   /** Path with query. */
   readonly path: string;
   readonly headers: Headers;
@@ -17,7 +17,7 @@ export interface Asked {
   readonly named: NamedModel;
   readonly hints: Hints;
   readonly prompt: SeenPrompt;
-  readonly flight: Flight;
+  readonly tracker: RequestTracker;
   /** Fires if the client disconnects or the proxy gives the request up. */
   readonly signal: AbortSignal;
 }
@@ -26,7 +26,7 @@ export interface Asked {
  * Whether the proxy requests the usage of a stream although the client did not, to compare its
  * prompt token count. Engines that do not know `stream_options` list it in `strip_fields`.
  */
-export function wantsUsage({ spec, body, named, prompt }: Asked): boolean {
+export function wantsUsage({ spec, body, named, prompt }: ProxyRequest): boolean {
   if (!body.isStream || prompt.tokens === null || !prompt.isCountKnown) return false;
   if (spec.prompt !== "chat" && spec.prompt !== "completions") return false;
   if (named.model.stripFields.includes("stream_options")) return false;
@@ -37,15 +37,18 @@ export function wantsUsage({ spec, body, named, prompt }: Asked): boolean {
 }
 
 /** Builds the request to the router. `excluded` names workers that must not be chosen. */
-export function routeRequestOf(asked: Asked, excluded: readonly WorkerId[]): RouteRequest {
-  const { spec, named, prompt, hints, flight } = asked;
+export function routeRequestOf(
+  incoming: ProxyRequest,
+  excluded: readonly WorkerId[],
+): RouteRequest {
+  const { spec, named, prompt, hints, tracker } = incoming;
   const { loraName } = named;
   const { cacheSalt, sessionId, priority, expectedOutputTokens } = hints;
   return {
     model: named.base,
     prompt: prompt.prompt,
     // The router records nothing without an id: a request that computes nothing does not count as load.
-    ...(spec.isWork ? { requestId: flight.id } : {}),
+    ...(spec.isWork ? { requestId: tracker.id } : {}),
     ...(loraName === null ? {} : { loraName }),
     ...(cacheSalt === null ? {} : { cacheSalt }),
     ...(sessionId === null ? {} : { sessionId }),
@@ -62,7 +65,7 @@ const OUTPUT_STEP = 16;
  * One request's state in the router. Each change is reported once, whatever order the events come
  * in.
  */
-export class Flight {
+export class RequestTracker {
   readonly id: string;
   readonly #router: Router;
   readonly #observers: ReadonlySet<ProxyObserver>;

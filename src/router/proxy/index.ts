@@ -12,7 +12,7 @@ export {
   type ProxySnapshot,
   type TokenDifference,
 } from "./counts.ts";
-export { ASK_PATHS, type ErrorShape, shapeOf } from "./endpoint.ts";
+export { type ErrorShape, FORWARDED_PATHS, shapeOf } from "./endpoint.ts";
 export { checkModels } from "./models.ts";
 export type * from "./observer.ts";
 export { type OpenAiProxy, openProxy, type ProxyCaller, type ProxyOptions } from "./proxy.ts";

@@ -1,10 +1,10 @@
 import { type Json, stringifyJson } from "../../core/index.ts";
 import type { RouteDecision, Router, Target, WorkerTable } from "../index.ts";
-import { type Asked, routeRequestOf } from "./exchange.ts";
+import { type ProxyRequest, routeRequestOf } from "./exchange.ts";
 import type { PromptMark } from "./observer.ts";
 import type { KvHintAction, KvHintsCarrier } from "./settings.ts";
 
-type Members = Readonly<Record<string, Json>>;
+type JsonObject = Readonly<Record<string, Json>>;
 
 /** The part of a request that a worker serves. */
 export type ServedPart = "whole" | "prefill" | "decode";
@@ -16,7 +16,7 @@ export interface KvHintParts {
 
 interface Action {
   readonly type: KvHintAction;
-  readonly payload: Members;
+  readonly payload: JsonObject;
 }
 
 /** docs/reference/kv-hints.md defines envelope, actions and payloads. */
@@ -48,20 +48,20 @@ interface Task {
  * Request fields that carry KV hints to a worker. Empty if the worker accepts none or there are
  * none.
  */
-export function kvHintMembers(parts: KvHintParts, asked: Asked, task: Task): Members {
-  const carrier = carrierOf(asked, workerOf(task));
-  if (carrier === "off" || isBatch(asked.body.fields.prompt ?? null)) return {};
-  const own = asked.body.fields.kv_hints ?? null;
-  const envelope = isMembers(own) ? own : envelopeOf(parts, asked, task);
+export function kvHintFields(parts: KvHintParts, incoming: ProxyRequest, task: Task): JsonObject {
+  const carrier = carrierOf(incoming, workerOf(task));
+  if (carrier === "off" || isBatch(incoming.body.fields.prompt ?? null)) return {};
+  const own = incoming.body.fields.kv_hints ?? null;
+  const envelope = isObject(own) ? own : envelopeOf(parts, incoming, task);
   if (carrier === "kv_hints") return envelope === null ? {} : { kv_hints: envelope };
-  if (carrier === "custom_params") return envelope === null ? {} : customParams(asked, envelope);
-  const { sessionId, priority } = asked.hints;
-  const members = {
+  if (carrier === "custom_params") return envelope === null ? {} : customParams(incoming, envelope);
+  const { sessionId, priority } = incoming.hints;
+  const fields = {
     ...(sessionId === null ? {} : { session_id: sessionId }),
     ...(priority === null ? {} : { priority }),
     ...(envelope === null ? {} : { kv_hints: envelope }),
   };
-  return Object.keys(members).length === 0 ? {} : { kv_transfer_params: members };
+  return Object.keys(fields).length === 0 ? {} : { kv_transfer_params: fields };
 }
 
 function workerOf({ decision, part }: Task): Target {
@@ -69,16 +69,16 @@ function workerOf({ decision, part }: Task): Target {
 }
 
 /** SGLang passes `custom_params` to its scheduler; values must be texts or numbers. */
-function customParams({ body }: Asked, envelope: Members): Members {
+function customParams({ body }: ProxyRequest, envelope: JsonObject): JsonObject {
   const own = body.fields.custom_params ?? {};
-  return isMembers(own) ? { custom_params: { ...own, kv_hints: stringifyJson(envelope) } } : {};
+  return isObject(own) ? { custom_params: { ...own, kv_hints: stringifyJson(envelope) } } : {};
 }
 
 /**
  * Resolves `auto`. A worker whose agent publishes block names has a Hearth connector. vLLM's OpenAI
  * server passes `kv_transfer_params` to it, SGLang's passes `custom_params`.
  */
-function carrierOf({ named }: Asked, target: Target): Exclude<KvHintsCarrier, "auto"> {
+function carrierOf({ named }: ProxyRequest, target: Target): Exclude<KvHintsCarrier, "auto"> {
   const { kvHints, engine } = named.model;
   if (kvHints !== "auto") return kvHints;
   if (!hasHearth(target)) return "off";
@@ -89,13 +89,15 @@ function hasHearth({ spaces }: Target): boolean {
   return spaces.some(({ kind }) => kind === "blocks");
 }
 
-function envelopeOf(parts: KvHintParts, asked: Asked, task: Task): Members | null {
-  const { kvHintActions } = asked.named.model;
-  const allowed = actionsOf(parts, asked, task).filter(({ type }) => kvHintActions.includes(type));
+function envelopeOf(parts: KvHintParts, incoming: ProxyRequest, task: Task): JsonObject | null {
+  const { kvHintActions } = incoming.named.model;
+  const allowed = actionsOf(parts, incoming, task).filter(({ type }) =>
+    kvHintActions.includes(type),
+  );
   if (allowed.length === 0) return null;
   return {
     protocol_version: VERSION,
-    message_id: `${asked.flight.id}.${workerOf(task).worker}`.slice(0, ID_CHARACTERS_MAX),
+    message_id: `${incoming.tracker.id}.${workerOf(task).worker}`.slice(0, ID_CHARACTERS_MAX),
     actions: allowed.map(({ type, payload }, index) => ({
       action_id: String(index + 1),
       action_type: type,
@@ -106,20 +108,24 @@ function envelopeOf(parts: KvHintParts, asked: Asked, task: Task): Members | nul
 }
 
 /** The prefill worker stores the prompt; the decode worker stores the answer. */
-function actionsOf(parts: KvHintParts, asked: Asked, { decision, part, ...task }: Task): Action[] {
+function actionsOf(
+  parts: KvHintParts,
+  incoming: ProxyRequest,
+  { decision, part, ...task }: Task,
+): Action[] {
   const actions: Action[] = [];
   if (part === "prefill") actions.push({ type: "share", payload: {} });
-  if (part === "whole") actions.push(...sourcesOf(parts, asked, decision));
+  if (part === "whole") actions.push(...sourcesOf(parts, incoming, decision));
   if (part === "decode" && decision.prefill !== null && task.isSourceKnown !== true) {
     const sources = [decision.prefill.worker];
     actions.push({ type: "prefetch", payload: { sources, wait: true } });
   }
-  if (part !== "decode") actions.push(...promptActions(asked));
-  if (part !== "prefill") actions.push(...answerActions(asked));
+  if (part !== "decode") actions.push(...promptActions(incoming));
+  if (part !== "prefill") actions.push(...answerActions(incoming));
   return actions;
 }
 
-function promptActions({ hints, prompt }: Asked): Action[] {
+function promptActions({ hints, prompt }: ProxyRequest): Action[] {
   const owner = (hints.cacheSalt ?? NO_TENANT).slice(0, ID_CHARACTERS_MAX);
   const marks = prompt.marks.slice(-MARKS_MAX);
   const actions: Action[] = marks.map((mark) => ({ type: "pin", payload: pinOf(mark, owner) }));
@@ -131,7 +137,7 @@ function promptActions({ hints, prompt }: Asked): Action[] {
   return actions;
 }
 
-function answerActions({ hints, prompt: { reasoning, marks } }: Asked): Action[] {
+function answerActions({ hints, prompt: { reasoning, marks } }: ProxyRequest): Action[] {
   const actions: Action[] = [];
   if (reasoning !== null) {
     const payload = { open_token: reasoning.start, close_token: reasoning.end };
@@ -148,7 +154,7 @@ function answerActions({ hints, prompt: { reasoning, marks } }: Asked): Action[]
   return actions;
 }
 
-function pinOf({ tokens, ttlSeconds }: PromptMark, owner: string): Members {
+function pinOf({ tokens, ttlSeconds }: PromptMark, owner: string): JsonObject {
   const ttl_seconds = Math.min(ttlSeconds ?? PIN_TTL_SECONDS, PIN_TTL_SECONDS_MAX);
   return { prefix_tokens: tokens, ttl_seconds, owner };
 }
@@ -156,13 +162,13 @@ function pinOf({ tokens, ttlSeconds }: PromptMark, owner: string): Members {
 /** Workers that hold more of the prompt than the chosen one, largest first. */
 function sourcesOf(
   { router, table }: KvHintParts,
-  asked: Asked,
+  incoming: ProxyRequest,
   { target, terms }: RouteDecision,
 ): Action[] {
-  if (!asked.named.model.kvHintActions.includes("prefetch")) return [];
+  if (!incoming.named.model.kvHintActions.includes("prefetch")) return [];
   const isOther = (one: Target) => one.worker !== target.worker && one.model === target.model;
   if (!table.targets.some((one) => isOther(one) && hasHearth(one))) return [];
-  const { requestId: _, ...request } = routeRequestOf(asked, []);
+  const { requestId: _, ...request } = routeRequestOf(incoming, []);
   // The router already counts this request as held by the chosen worker, hence `terms`.
   const least = terms.cachedTokens + SOURCE_TOKENS_MIN;
   const others = router
@@ -187,6 +193,6 @@ function isBatch(prompt: Json): boolean {
   return Array.isArray(prompt) && prompt.length > 1 && typeof prompt[0] !== "number";
 }
 
-function isMembers(value: Json): value is { [key: string]: Json } {
+function isObject(value: Json): value is { [key: string]: Json } {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }

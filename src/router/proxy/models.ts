@@ -10,9 +10,9 @@ import { addressAt, readAll, type Upstream } from "./upstream.ts";
 type Card = Readonly<Record<string, unknown>>;
 
 /** Time to wait for a worker's model list. After it, the proxy describes the model itself. */
-const ASK_MS = 2_000;
+const LIST_TIMEOUT_MS = 2_000;
 /** Lifetime of a worker's model list, in milliseconds. */
-const KEPT_MS = 30_000;
+const CARD_TTL_MS = 30_000;
 const ANSWER_BYTES_MAX = 1024 * 1024;
 const CARDS_MAX = 4_096;
 
@@ -53,21 +53,25 @@ export class ModelList {
 
   /** Asks one worker of each model without a recent card. */
   async #refresh(signal: AbortSignal): Promise<void> {
-    const oldest = this.#parts.clock.monotonicMs() - KEPT_MS;
+    const oldest = this.#parts.clock.monotonicMs() - CARD_TTL_MS;
     const urls = new Map<string, string>();
     for (const { model, url, state } of this.#parts.table.targets) {
       if (url === null || state === "gone" || urls.has(model)) continue;
       const known = this.#cards.get(model);
       if (known === undefined || known.atMs < oldest) urls.set(model, url);
     }
-    const asked = [...new Set(urls.values())];
-    await Promise.all(asked.map((url) => this.#ask(url, signal)));
+    const incoming = [...new Set(urls.values())];
+    await Promise.all(incoming.map((url) => this.#ask(url, signal)));
   }
 
   async #ask(url: string, signal: AbortSignal): Promise<void> {
     const { upstream, settings, clock } = this.#parts;
     const headers = ownHeaders(settings.authorization);
-    const limits = { connectMs: ASK_MS, firstByteMs: ASK_MS, idleMs: ASK_MS };
+    const limits = {
+      connectMs: LIST_TIMEOUT_MS,
+      firstByteMs: LIST_TIMEOUT_MS,
+      idleMs: LIST_TIMEOUT_MS,
+    };
     const order = { method: "GET", url: addressAt(url, "/v1/models"), body: null } as const;
     const answer = await upstream.open({ ...order, headers, ...limits }, signal);
     if (answer.kind === "failed") return;

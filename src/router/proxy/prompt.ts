@@ -7,7 +7,7 @@ import {
   exactFields,
   hasInlineSystem,
 } from "./chat-request.ts";
-import type { AskSpec } from "./endpoint.ts";
+import type { EndpointSpec } from "./endpoint.ts";
 import type { PromptMark, ReasoningTokens } from "./observer.ts";
 import type { RequestBody } from "./request-body.ts";
 import type { ProxyModel } from "./settings.ts";
@@ -35,19 +35,19 @@ const NO_HASHES = new BigUint64Array(0);
 /** Extracts the prompts of requests. If a request has several, the first one counts. */
 export class Prompts {
   readonly #tokens: Tokens;
-  readonly #habits: TemplateHabits;
+  readonly #habits: TemplateTraits;
 
   constructor(tokens: Tokens) {
     this.#tokens = tokens;
-    this.#habits = new TemplateHabits(tokens);
+    this.#habits = new TemplateTraits(tokens);
   }
 
-  async of(spec: AskSpec, body: RequestBody, model: ProxyModel): Promise<SeenPrompt> {
+  async of(spec: EndpointSpec, body: RequestBody, model: ProxyModel): Promise<SeenPrompt> {
     const prompt = spec.isWork ? await this.#of(spec, body, model) : unseen(0);
     return { ...prompt, reasoning: this.#tokens.reasoning(model.name) };
   }
 
-  async #of({ prompt }: AskSpec, body: RequestBody, model: ProxyModel): Promise<PromptTokens> {
+  async #of({ prompt }: EndpointSpec, body: RequestBody, model: ProxyModel): Promise<PromptTokens> {
     const { fields } = body;
     switch (prompt) {
       case "chat":
@@ -213,7 +213,7 @@ const EFFORTS = ["low", "medium", "high", "xhigh", "max"] as const;
  * How a model's template treats requests of Anthropic's Messages API. Found as vLLM finds it, by
  * rendering small conversations, each once per model.
  */
-class TemplateHabits {
+class TemplateTraits {
   readonly #tokens: Tokens;
   readonly #merges = new Map<string, Promise<boolean>>();
   readonly #efforts = new Map<string, Promise<"none" | "low">>();

@@ -5,8 +5,8 @@ import { busy, invalid, ownFault, type ProxyError, refuse, unknownModel } from "
 import { attempt } from "./attempt.ts";
 import { ProxyCounts, type ProxySnapshot, TokenCheck, type TokenDifference } from "./counts.ts";
 import { Dispatch, type DispatchParts, type Won } from "./dispatch.ts";
-import { type AskSpec, type Endpoint, endpointOf, shapeOf } from "./endpoint.ts";
-import { type Asked, Flight, wantsUsage } from "./exchange.ts";
+import { type Endpoint, type EndpointSpec, endpointOf, shapeOf } from "./endpoint.ts";
+import { type ProxyRequest, RequestTracker, wantsUsage } from "./exchange.ts";
 import { unsendableHeader } from "./headers.ts";
 import { type Hints, hintsOf } from "./hints.ts";
 import { ModelList, ModelNames, type NamedModel, tokensFor } from "./models.ts";
@@ -161,8 +161,8 @@ class RoutedProxy implements OpenAiProxy {
       onUnsendable: (worker, why) => {
         options.onFault(new Error(`a request to ${worker} could not be sent: ${why}`));
       },
-      attempt: (asked, decision) => attempt(parts, asked, decision),
-      onRouted: (asked, decision) => this.#routed(asked, decision),
+      attempt: (incoming, decision) => attempt(parts, incoming, decision),
+      onRouted: (incoming, decision) => this.#routed(incoming, decision),
     };
   }
 
@@ -273,7 +273,7 @@ class RoutedProxy implements OpenAiProxy {
     const id = `${this.#prefix}-${this.#nextId++}`;
     const controller = new AbortController();
     this.#active.set(id, controller);
-    const flight = new Flight(id, this.#options.router, this.#observers);
+    const tracker = new RequestTracker(id, this.#options.router, this.#observers);
     const onAbort = () => controller.abort();
     request.signal.addEventListener("abort", onAbort, { once: true });
     if (request.signal.aborted) onAbort();
@@ -281,21 +281,21 @@ class RoutedProxy implements OpenAiProxy {
     const ended = (end: RequestEnd) => {
       request.signal.removeEventListener("abort", onAbort);
       this.#active.delete(id);
-      flight.end(end);
+      tracker.end(end);
     };
     // Once a worker has begun to answer, no other worker needs the body.
     using share = this.#bodies.budget.open();
     try {
-      const asked = await this.#read(endpoint, { request, share }, flight, controller.signal);
+      const incoming = await this.#read(endpoint, { request, share }, tracker, controller.signal);
       onBody?.();
-      if ("status" in asked) {
+      if ("status" in incoming) {
         this.#counts.outcomes.refused++;
-        return refuse(asked, endpoint.spec.shape);
+        return refuse(incoming, endpoint.spec.shape);
       }
-      const dispatched = await new Dispatch(this.#dispatch, asked).run();
-      if (dispatched.kind !== "won") return this.#lost(dispatched, asked.spec);
+      const dispatched = await new Dispatch(this.#dispatch, incoming).run();
+      if (dispatched.kind !== "won") return this.#lost(dispatched, incoming.spec);
       isPassedOn = true;
-      return await this.#pass(asked, dispatched, ended);
+      return await this.#pass(incoming, dispatched, ended);
     } finally {
       if (!isPassedOn) ended({ how: "refused", outputTokens: 0 });
     }
@@ -305,9 +305,9 @@ class RoutedProxy implements OpenAiProxy {
   async #read(
     { spec, path }: Extract<Endpoint, { kind: "ask" }>,
     { request, share }: { readonly request: Request; readonly share: BodyShare },
-    flight: Flight,
+    tracker: RequestTracker,
     signal: AbortSignal,
-  ): Promise<Asked | ProxyError> {
+  ): Promise<ProxyRequest | ProxyError> {
     const { settings } = this.#options;
     const body = await readRequestBody(request, this.#bodies, share);
     if ("status" in body) return body;
@@ -316,7 +316,7 @@ class RoutedProxy implements OpenAiProxy {
     const { headers } = request;
     const hints = this.#atHome(hintsOf(headers, body.fields, settings.clientsMayRoute), body);
     const prompt = await this.#prompts.of(spec, body, named.model);
-    return { spec, path, headers, body, named, hints, prompt, flight, signal };
+    return { spec, path, headers, body, named, hints, prompt, tracker, signal };
   }
 
   #named({ model, fields }: RequestBody): NamedModel | ProxyError {
@@ -338,7 +338,7 @@ class RoutedProxy implements OpenAiProxy {
 
   #lost(
     lost: Exclude<Awaited<ReturnType<Dispatch["run"]>>, Won>,
-    { shape }: Pick<AskSpec, "shape">,
+    { shape }: Pick<EndpointSpec, "shape">,
   ): Response {
     const { outcomes } = this.#counts;
     if (lost.kind === "left") {
@@ -350,8 +350,8 @@ class RoutedProxy implements OpenAiProxy {
     return refuse(lost.error, shape);
   }
 
-  #pass(asked: Asked, won: Won, ended: (end: RequestEnd) => void): Promise<Response> {
-    const { flight, named, body, spec } = asked;
+  #pass(incoming: ProxyRequest, won: Won, ended: (end: RequestEnd) => void): Promise<Response> {
+    const { tracker, named, body, spec } = incoming;
     const { worker } = won.decision.target;
     if (spec.prompt === "responses" && won.first.kind === "bytes") {
       this.#homes.note(won.first.bytes, worker);
@@ -360,46 +360,46 @@ class RoutedProxy implements OpenAiProxy {
     const watch = isWatched && won.answer.status === 200 ? new OutputWatch(body.isStream) : null;
     const relay = new Relay({
       won,
-      flight,
+      tracker,
       headers: this.#options.settings.tellsWorker
         ? [
-            ["x-hearth-request-id", flight.id],
+            ["x-hearth-request-id", tracker.id],
             ["x-hearth-worker", worker],
           ]
         : [],
       heldBytesMax: this.#options.settings.heldBytesMax,
       shape: spec.shape,
       watch,
-      hidesUsage: wantsUsage(asked),
+      hidesUsage: wantsUsage(incoming),
       ended: ({ promptTokens, ...end }) => {
-        this.#compare(asked, promptTokens);
+        this.#compare(incoming, promptTokens);
         this.#dispatch.down.ended(worker, hashOf(body), end.how, won.answer.status);
         const outcome = end.how === "client" ? "client_left" : "worker_failed";
         this.#counts.outcomes[end.how === "done" ? "done" : outcome]++;
         this.#counts.outputTokens += end.outputTokens;
         if (watch === null || end.how !== "done") return ended(end);
-        void this.#answered(named.model.name, flight, watch).finally(() => ended(end));
+        void this.#answered(named.model.name, tracker, watch).finally(() => ended(end));
       },
     });
     return relay.respond();
   }
 
-  #compare({ named, prompt, body }: Asked, engine: number | null): void {
+  #compare({ named, prompt, body }: ProxyRequest, engine: number | null): void {
     if (engine === null || prompt.tokens === null || !prompt.isCountKnown) return;
     this.#check.compare(named.model.name, prompt.tokens.length, engine, body);
   }
 
   /** Reports the output to observers before the router forgets the request. */
-  async #answered(model: string, flight: Flight, watch: OutputWatch): Promise<void> {
+  async #answered(model: string, tracker: RequestTracker, watch: OutputWatch): Promise<void> {
     const output = await watch.tokens(model, this.#tokens, this.#tokens.reasoning(model));
     if (output === null) return;
-    for (const observer of this.#observers) observer.answered?.(flight.id, output);
+    for (const observer of this.#observers) observer.answered?.(tracker.id, output);
   }
 
-  #routed({ flight, named, hints, prompt }: Asked, decision: RouteDecision): void {
+  #routed({ tracker, named, hints, prompt }: ProxyRequest, decision: RouteDecision): void {
     for (const observer of this.#observers) {
       observer.prompt?.({
-        requestId: flight.id,
+        requestId: tracker.id,
         model: named.base,
         loraName: named.loraName,
         cacheSalt: hints.cacheSalt,

@@ -1,7 +1,7 @@
 import { errorEvent, refuse, workerFailed } from "./answers.ts";
 import type { Won } from "./dispatch.ts";
 import type { ErrorShape } from "./endpoint.ts";
-import type { Flight } from "./exchange.ts";
+import type { RequestTracker } from "./exchange.ts";
 import { type HeaderPairs, towardsClient } from "./headers.ts";
 import type { RequestEnd } from "./observer.ts";
 import type { UpstreamAnswer, UpstreamPiece } from "./upstream.ts";
@@ -9,7 +9,7 @@ import { EventCutter, HiddenUsage, OutputCount, type OutputWatch } from "./worke
 
 export interface RelayOptions {
   readonly won: Won;
-  readonly flight: Flight;
+  readonly tracker: RequestTracker;
   /** Headers added to the worker's. */
   readonly headers: HeaderPairs;
   readonly heldBytesMax: number;
@@ -54,7 +54,7 @@ export class Relay {
    * the client gets a whole answer or an error.
    */
   async respond(): Promise<Response> {
-    const { won, heldBytesMax, flight, headers: more } = this.#options;
+    const { won, heldBytesMax, tracker, headers: more } = this.#options;
     const headers = clientHeaders(won.answer.headers, more);
     if (headers === null) {
       won.answer.close();
@@ -65,7 +65,7 @@ export class Relay {
       return new Response(body, { status: won.answer.status, headers });
     };
     if (this.#isEvents) return answer(this.#stream([]));
-    flight.prefilled();
+    tracker.prefilled();
     const held: Bytes[] = [];
     let length = 0;
     while (length <= heldBytesMax) {
@@ -135,13 +135,13 @@ export class Relay {
   /** Returns the bytes that may be passed on now, or null. */
   #account(bytes: Bytes): Bytes | null {
     if (this.#cutter === null) return bytes;
-    const { flight, watch } = this.#options;
+    const { tracker, watch } = this.#options;
     const parts = this.#cutter.push(bytes);
     if (parts.length === 0) return null;
     const whole = parts.length === 1 ? parts[0]! : Buffer.concat(parts);
-    if (this.#count.addEvents(whole)) flight.prefilled();
+    if (this.#count.addEvents(whole)) tracker.prefilled();
     watch?.add(whole);
-    flight.output(this.#count.tokens);
+    tracker.output(this.#count.tokens);
     return this.#hidden === null ? whole : this.#hidden.take(whole);
   }
 

@@ -343,7 +343,7 @@ export async function readAll(answer: UpstreamAnswer, bytesMax: number): Promise
  * Reads an answer to its end or to `bytesMax`, so that a broken answer is detected before any of it
  * is passed on. The returned answer yields the same bytes again.
  */
-export async function holdAnswer(
+export async function bufferAnswer(
   answer: UpstreamAnswer,
   first: UpstreamPiece,
   bytesMax: number,

@@ -32,8 +32,8 @@ export class WorkerHealth implements AsyncDisposable {
   constructor(options: WorkerHealthOptions) {
     this.#options = options;
     const { everyMs, clock } = options;
-    this.#timer = everyMs === null ? null : clock.every(everyMs, () => this.#look());
-    if (everyMs !== null) this.#look();
+    this.#timer = everyMs === null ? null : clock.every(everyMs, () => this.#check());
+    if (everyMs !== null) this.#check();
   }
 
   /** Workers that must not be chosen while others are available, with the reasons. */
@@ -58,7 +58,7 @@ export class WorkerHealth implements AsyncDisposable {
     await Promise.all(this.#closing);
   }
 
-  #look(): void {
+  #check(): void {
     const urls = new Set<string>();
     for (const { url, state } of this.#options.table.targets) {
       if (url !== null && state !== "gone") urls.add(url);
@@ -69,7 +69,7 @@ export class WorkerHealth implements AsyncDisposable {
       const probe = new ServerProbe(url, this.#options, () => this.#changed());
       this.#probes.set(url, probe);
     }
-    for (const probe of this.#probes.values()) void probe.look();
+    for (const probe of this.#probes.values()) void probe.check();
     this.#changed();
   }
 
@@ -120,12 +120,12 @@ const ANSWER_BYTES_MAX = 64 * 1024;
 const LATE_MS = 500;
 const SERVER_ERROR = 500;
 
-type Verdict = { readonly kind: "well" | "unknown" } | { readonly kind: "sick"; why: string };
+type Verdict = { readonly kind: "well" | "unknown" } | { readonly kind: "failure"; why: string };
 
 type Got =
   | { readonly status: number; readonly text: string }
-  /** `isOurs`: the fault is local; no worker was asked. */
-  | { readonly why: string; readonly isOurs: boolean };
+  /** `isLocal`: the fault is local; no worker was asked. */
+  | { readonly why: string; readonly isLocal: boolean };
 
 /**
  * Checks the health of one server by `GET /health`, and by pinging its engine processes if it
@@ -137,10 +137,10 @@ class ServerProbe implements AsyncDisposable {
   readonly #parts: ProbeParts;
   readonly #onChange: () => void;
   readonly #closing = new AbortController();
-  #pulses: EnginePulse[] = [];
+  #pulses: EngineProbe[] = [];
   #hasSources = false;
   #isAsking = false;
-  #sick: string | null = null;
+  #failure: string | null = null;
 
   constructor(url: string, parts: ProbeParts, onChange: () => void) {
     [this.url, this.#parts, this.#onChange] = [url, parts, onChange];
@@ -148,7 +148,7 @@ class ServerProbe implements AsyncDisposable {
 
   /** Why the worker must not be chosen. Null: it may be. */
   get why(): string | null {
-    if (this.#sick !== null) return this.#sick;
+    if (this.#failure !== null) return this.#failure;
     const silent = this.#pulses.find(({ isSilent }) => isSilent);
     return silent === undefined ? null : `the engine process behind ${silent.endpoint} is silent`;
   }
@@ -159,17 +159,17 @@ class ServerProbe implements AsyncDisposable {
   }
 
   /** Runs a health check unless one is in flight. */
-  async look(): Promise<void> {
+  async check(): Promise<void> {
     if (this.#isAsking) return;
     this.#isAsking = true;
-    for (const pulse of this.#pulses) pulse.look();
+    for (const pulse of this.#pulses) pulse.check();
     const verdict = await this.#ask();
     this.#isAsking = false;
     if (this.#closing.signal.aborted || verdict.kind === "unknown") return;
     const before = this.why;
     // A restarted engine may publish at another address.
-    if (this.#sick !== null && this.#pulses.length === 0) this.#hasSources = false;
-    this.#sick = verdict.kind === "sick" ? verdict.why : null;
+    if (this.#failure !== null && this.#pulses.length === 0) this.#hasSources = false;
+    this.#failure = verdict.kind === "failure" ? verdict.why : null;
     if ((before === null) !== (this.why === null)) this.#onChange();
     if (verdict.kind === "well") await this.#findPulses();
   }
@@ -186,14 +186,14 @@ class ServerProbe implements AsyncDisposable {
     using _deadline = clock.after(timeoutMs, () => late.abort());
     const got = await this.#get("/health", late.signal);
     if (late.signal.aborted) {
-      const isOurs = clock.monotonicMs() - startMs > timeoutMs + LATE_MS;
+      const isLocal = clock.monotonicMs() - startMs > timeoutMs + LATE_MS;
       const why = `no answer to GET /health within ${timeoutMs} ms`;
-      return isOurs ? { kind: "unknown" } : { kind: "sick", why };
+      return isLocal ? { kind: "unknown" } : { kind: "failure", why };
     }
-    if ("why" in got && got.isOurs) return { kind: "unknown" };
-    if ("why" in got) return { kind: "sick", why: `GET /health failed: ${got.why}` };
+    if ("why" in got && got.isLocal) return { kind: "unknown" };
+    if ("why" in got) return { kind: "failure", why: `GET /health failed: ${got.why}` };
     if (got.status < SERVER_ERROR) return { kind: "well" };
-    return { kind: "sick", why: `GET /health answered ${got.status}` };
+    return { kind: "failure", why: `GET /health answered ${got.status}` };
   }
 
   /**
@@ -213,7 +213,7 @@ class ServerProbe implements AsyncDisposable {
     const { clock, random } = this.#parts;
     const endpoints = new Set(eventSources(got.text, this.url).map(({ events }) => events));
     this.#pulses = [...endpoints].map((endpoint) => {
-      return new EnginePulse(endpoint, { clock, random }, this.#onChange);
+      return new EngineProbe(endpoint, { clock, random }, this.#onChange);
     });
   }
 
@@ -225,11 +225,11 @@ class ServerProbe implements AsyncDisposable {
     const both = AbortSignal.any([signal, this.#closing.signal]);
     const answer = await upstream.open({ ...order, ...limits }, both);
     if (answer.kind === "failed") {
-      return { why: answer.why, isOurs: answer.stage === "unsendable" };
+      return { why: answer.why, isLocal: answer.stage === "unsendable" };
     }
     const text = await readAll(answer, ANSWER_BYTES_MAX);
     return text === null
-      ? { why: "the answer broke off", isOurs: false }
+      ? { why: "the answer broke off", isLocal: false }
       : { status: answer.status, text };
   }
 }
@@ -253,7 +253,7 @@ const GRACE_MS = 700;
  * whatever the engine computes, so a long prefill is not silent. A stopped process is silent
  * although its HTTP server still answers.
  */
-class EnginePulse implements AsyncDisposable {
+class EngineProbe implements AsyncDisposable {
   readonly endpoint: string;
   readonly #clock: Clock;
   readonly #onChange: () => void;
@@ -302,7 +302,7 @@ class EnginePulse implements AsyncDisposable {
   /**
    * Checks the connection. Needed because a refused connection ends a silence without a callback.
    */
-  look(): void {
+  check(): void {
     if (this.#isSilent && this.isGone) this.#set(false);
   }
 

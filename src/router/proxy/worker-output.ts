@@ -207,11 +207,12 @@ const TOLD = /"usage": ?\{/;
 
 /** Request field that makes an engine report its token counts, merged with the client's options. */
 export function usageMember(options: Json | undefined): Readonly<Record<string, Json>> {
-  const asked = typeof options === "object" && options !== null ? options : {};
+  const incoming = typeof options === "object" && options !== null ? options : {};
   // Without `include_usage` this option has no effect, so the client expects no usage in each
   // event.
-  const isContinuous = "continuous_usage_stats" in asked ? { continuous_usage_stats: false } : {};
-  return { stream_options: { ...asked, ...isContinuous, include_usage: true } };
+  const isContinuous =
+    "continuous_usage_stats" in incoming ? { continuous_usage_stats: false } : {};
+  return { stream_options: { ...incoming, ...isContinuous, include_usage: true } };
 }
 
 /** Removes the usage event from a stream whose client did not ask for it. */

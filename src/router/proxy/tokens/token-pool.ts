@@ -44,7 +44,7 @@ export async function openTokens(options: TokenPoolOptions): Promise<Tokens> {
 
 class TokenPool implements Tokens {
   readonly #options: TokenPoolOptions;
-  readonly #lines: TokenLine[] = [];
+  readonly #backends: TokenBackend[] = [];
   readonly #reasoning = new Map<string, ReasoningTokens | null>();
   readonly #counts = { prompts: 0, failed: 0, late: 0, restarts: 0 };
   #nextId = 1;
@@ -57,8 +57,10 @@ class TokenPool implements Tokens {
   async open(): Promise<void> {
     const { threads, models } = this.#options;
     if (models.length === 0) return;
-    for (let i = 0; i < Math.max(1, threads); i++) this.#lines.push(this.#start());
-    const loads = this.#lines.flatMap((line) => models.map((files) => this.#load(line, files)));
+    for (let i = 0; i < Math.max(1, threads); i++) this.#backends.push(this.#start());
+    const loads = this.#backends.flatMap((backend) =>
+      models.map((files) => this.#load(backend, files)),
+    );
     const answers = await Promise.all(loads);
     const failed = answers.find((answer) => answer.kind === "failed");
     if (failed === undefined) return;
@@ -92,17 +94,17 @@ class TokenPool implements Tokens {
 
   [Symbol.dispose](): void {
     this.#isClosed = true;
-    for (const line of this.#lines.splice(0)) line.end();
+    for (const backend of this.#backends.splice(0)) backend.end();
   }
 
-  #start(): TokenLine {
+  #start(): TokenBackend {
     const { threads, clock } = this.#options;
-    return threads === 0 ? createLocalLine(clock) : createThreadLine();
+    return threads === 0 ? createLocalBackend(clock) : createThreadBackend();
   }
 
-  async #load(line: TokenLine, files: TokenModelFiles): Promise<TokenAnswer> {
+  async #load(backend: TokenBackend, files: TokenModelFiles): Promise<TokenAnswer> {
     const { cacheTokens } = this.#options;
-    const answer = await line.ask({ kind: "load", id: this.#nextId++, cacheTokens, files });
+    const answer = await backend.ask({ kind: "load", id: this.#nextId++, cacheTokens, files });
     if (answer.kind === "loaded") this.#reasoning.set(files.name, answer.reasoning);
     return answer;
   }
@@ -112,11 +114,11 @@ class TokenPool implements Tokens {
     text: string,
     encode: EncodeOptions | null,
   ): Promise<PromptTokens | null> {
-    const line = this.has(model) ? this.#lineFor(text) : null;
-    if (line === null) return null;
+    const backend = this.has(model) ? this.#backendFor(text) : null;
+    if (backend === null) return null;
     this.#counts.prompts++;
     const order: TokenOrder = { kind: "prompt", id: this.#nextId++, model, text, encode };
-    const answer = await this.#inTime(line, order);
+    const answer = await this.#inTime(backend, order);
     if (answer?.kind === "tokens") {
       const { tokens, marks, hasMedia } = answer;
       return { tokens, marks, hasMedia };
@@ -130,16 +132,16 @@ class TokenPool implements Tokens {
   }
 
   /** Waits for an answer. Null: timeout. A hung thread is replaced. */
-  #inTime(line: TokenLine, order: TokenOrder): Promise<TokenAnswer | null> {
+  #inTime(backend: TokenBackend, order: TokenOrder): Promise<TokenAnswer | null> {
     const { clock, timeMs } = this.#options;
     return new Promise((resolve) => {
       const late = clock.after(timeMs, () => resolve(null));
-      const hung = clock.after(timeMs * HUNG_TIMES, () => this.#replace(line));
-      void line.ask(order).then((answer) => {
+      const hung = clock.after(timeMs * HUNG_TIMES, () => this.#replace(backend));
+      void backend.ask(order).then((answer) => {
         late[Symbol.dispose]();
         hung[Symbol.dispose]();
         resolve(answer);
-        if (line.isGone) this.#replace(line);
+        if (backend.isGone) this.#replace(backend);
       });
     });
   }
@@ -147,28 +149,28 @@ class TokenPool implements Tokens {
   /**
    * Chooses a thread. The same conversation goes to the same thread, which has most of it cached.
    */
-  #lineFor(text: string): TokenLine | null {
-    const shortest = Math.min(...this.#lines.map((line) => line.waiting));
-    if (this.#lines.length === 0 || shortest >= WAITING_MAX) return null;
+  #backendFor(text: string): TokenBackend | null {
+    const shortest = Math.min(...this.#backends.map((backend) => backend.waiting));
+    if (this.#backends.length === 0 || shortest >= WAITING_MAX) return null;
     const head = Bun.hash.xxHash3(text.slice(0, HEAD));
-    const preferred = this.#lines[Number(head % BigInt(this.#lines.length))]!;
+    const preferred = this.#backends[Number(head % BigInt(this.#backends.length))]!;
     if (preferred.waiting <= shortest + LONGER_MAX) return preferred;
-    return this.#lines.find((line) => line.waiting === shortest)!;
+    return this.#backends.find((backend) => backend.waiting === shortest)!;
   }
 
-  #replace(line: TokenLine): void {
-    const at = this.#lines.indexOf(line);
+  #replace(backend: TokenBackend): void {
+    const at = this.#backends.indexOf(backend);
     if (at < 0 || this.#isClosed) return;
     this.#counts.restarts++;
     const fresh = this.#start();
-    this.#lines[at] = fresh;
-    line.end();
+    this.#backends[at] = fresh;
+    backend.end();
     for (const files of this.#options.models) void this.#load(fresh, files);
   }
 }
 
-/** Answers token requests. A line that has ended fails all of them. */
-interface TokenLine {
+/** Answers token requests. A backend that has ended fails all of them. */
+interface TokenBackend {
   ask(order: TokenOrder): Promise<TokenAnswer>;
   /** Unanswered requests. */
   readonly waiting: number;
@@ -183,7 +185,7 @@ interface TokenLine {
 const isInExecutable = import.meta.url.includes("/$bunfs/");
 const WORKER = isInExecutable ? "./proxy/tokens/token-worker.ts" : "./token-worker.ts";
 
-function createThreadLine(): TokenLine {
+function createThreadBackend(): TokenBackend {
   const worker = new Worker(new URL(WORKER, import.meta.url).href);
   const waiting = new Map<number, (answer: TokenAnswer) => void>();
   let gone: string | null = null;
@@ -220,7 +222,7 @@ function createThreadLine(): TokenLine {
 }
 
 /** Tokenises on this thread. Everything else waits meanwhile. */
-function createLocalLine(clock: Pick<Clock, "wallMs">): TokenLine {
+function createLocalBackend(clock: Pick<Clock, "wallMs">): TokenBackend {
   const server = new TokenServer(clock);
   return {
     ask: (order) => Promise.resolve(server.answer(order)),
