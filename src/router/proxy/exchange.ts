@@ -72,7 +72,7 @@ export class RequestTracker {
   #isRouted = false;
   #isPrefilled = false;
   #isEnded = false;
-  #toldTokens = 0;
+  #reportedTokens = 0;
 
   constructor(id: string, router: Router, observers: ReadonlySet<ProxyObserver>) {
     [this.id, this.#router, this.#observers] = [id, router, observers];
@@ -82,7 +82,7 @@ export class RequestTracker {
   routed(): void {
     this.#isRouted = true;
     this.#isPrefilled = false;
-    this.#toldTokens = 0;
+    this.#reportedTokens = 0;
     if (this.#isEnded) this.leave();
   }
 
@@ -94,8 +94,8 @@ export class RequestTracker {
 
   /** Reports the output tokens so far. */
   output(tokens: number): void {
-    if (!this.#isRouted || tokens - this.#toldTokens < OUTPUT_STEP) return;
-    this.#toldTokens = tokens;
+    if (!this.#isRouted || tokens - this.#reportedTokens < OUTPUT_STEP) return;
+    this.#reportedTokens = tokens;
     this.#router.output(this.id, tokens);
   }
 

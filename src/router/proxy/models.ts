@@ -47,8 +47,8 @@ export class ModelList {
   }
 
   #cardOf(id: string, parent: string | null): Card {
-    const told = this.#cards.get(id)?.card;
-    return told ?? { id, object: "model", created: 0, owned_by: "hearth", root: id, parent };
+    const reported = this.#cards.get(id)?.card;
+    return reported ?? { id, object: "model", created: 0, owned_by: "hearth", root: id, parent };
   }
 
   /** Asks one worker of each model without a recent card. */

@@ -10,7 +10,7 @@ const TEXT_MAX = 512 * 1024;
 export class OutputWatch {
   readonly #isStream: boolean;
   readonly #decoder = new TextDecoder();
-  readonly #told: number[] = [];
+  readonly #reported: number[] = [];
   #reasoning = "";
   #content = "";
   #length = 0;
@@ -27,7 +27,7 @@ export class OutputWatch {
     for (const part of outputParts(text, this.#isStream)) {
       this.#reasoning += part.reasoning;
       this.#content += part.content;
-      for (const token of part.tokens) this.#told.push(token);
+      for (const token of part.tokens) this.#reported.push(token);
     }
   }
 
@@ -38,7 +38,7 @@ export class OutputWatch {
     reasoning: ReasoningTokens | null,
   ): Promise<Uint32Array | null> {
     if (this.#length > TEXT_MAX) return null;
-    if (this.#told.length > 0) return Uint32Array.from(this.#told);
+    if (this.#reported.length > 0) return Uint32Array.from(this.#reported);
     const content = await cut(model, tokens, this.#content);
     if (this.#reasoning === "" || reasoning === null) return content;
     const inner = await cut(model, tokens, this.#reasoning);
@@ -133,7 +133,7 @@ export class OutputCount {
   isDone = false;
   readonly #marks: Marks;
   #events = 0;
-  #told: number | null = null;
+  #reported: number | null = null;
   #prompt: number | null = null;
 
   constructor(shape: ErrorShape = "openai") {
@@ -141,7 +141,7 @@ export class OutputCount {
   }
 
   get tokens(): number {
-    return this.#told ?? this.#events;
+    return this.#reported ?? this.#events;
   }
 
   /** Prompt tokens as the worker reported them. Null: not reported. */
@@ -181,13 +181,13 @@ export class OutputCount {
     if (at < 0) return;
     const usage = view.subarray(at);
     for (const key of OUTPUTS) {
-      const told = lastNumber(usage, key);
-      if (told !== null && told > 0) this.#told = told;
+      const reported = lastNumber(usage, key);
+      if (reported !== null && reported > 0) this.#reported = reported;
     }
     for (const key of PROMPTS) {
-      const told = lastNumber(usage, key);
-      if (told === null) continue;
-      const all = CACHED.reduce((sum, cached) => sum + (lastNumber(usage, cached) ?? 0), told);
+      const reported = lastNumber(usage, key);
+      if (reported === null) continue;
+      const all = CACHED.reduce((sum, cached) => sum + (lastNumber(usage, cached) ?? 0), reported);
       if (all > 0) this.#prompt = all;
     }
   }
@@ -203,7 +203,7 @@ function lastNumber(view: Buffer, key: Buffer): number | null {
 
 const DATA_PREFIX = "data:";
 /** Matches a usage with values. Some engines write `null` into every event. */
-const TOLD = /"usage": ?\{/;
+const USAGE_OBJECT = /"usage": ?\{/;
 
 /** Request field that makes an engine report its token counts, merged with the client's options. */
 export function usageMember(options: Json | undefined): Readonly<Record<string, Json>> {
@@ -228,7 +228,7 @@ export class HiddenUsage {
     const view = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
     if (this.#isForced || view.lastIndexOf(USAGE) < 0) return bytes;
     const text = view.toString("utf8");
-    if (!TOLD.test(text)) return bytes;
+    if (!USAGE_OBJECT.test(text)) return bytes;
     const events = text.split(/(?<=\n\n|\r\n\r\n)/);
     const kept = events.filter((event) => !this.#isUsage(event));
     if (kept.length === events.length) return bytes;
@@ -236,7 +236,7 @@ export class HiddenUsage {
   }
 
   #isUsage(event: string): boolean {
-    if (this.#isForced || !event.startsWith(DATA_PREFIX) || !TOLD.test(event)) return false;
+    if (this.#isForced || !event.startsWith(DATA_PREFIX) || !USAGE_OBJECT.test(event)) return false;
     try {
       const { choices, usage } = JSON.parse(event.slice(DATA_PREFIX.length)) as Record<
         string,
