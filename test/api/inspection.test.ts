@@ -32,7 +32,7 @@ describe("pins and leases", () => {
   ];
   const ids = (list: readonly { readonly id: number }[]) => list.map(({ id }) => id);
 
-  test("have their figures, durations in seconds", async () => {
+  test("pins and leases are listed with durations in seconds", async () => {
     const { pins, next, budget } = await ask("/v1/pins?limit=1");
     expect(pins).toEqual([
       {
@@ -47,7 +47,7 @@ describe("pins and leases", () => {
     });
   });
 
-  test("come a page at a time, by kind and by owner", async () => {
+  test("pins are listed page by page, by kind and owner", async () => {
     expect(ids((await ask("/v1/pins")).pins)).toEqual([1, 4, 7]);
     const second = await ask("/v1/pins?limit=1&after=1");
     expect([ids(second.pins), second.next]).toEqual([[4], 4]);
@@ -73,7 +73,7 @@ describe("pins and leases", () => {
   );
 });
 
-describe("the tree", () => {
+describe("GET /v1/tree", () => {
   const block: TreeBlock = {
     digest: HEX,
     layer: LAYER_ALL,
@@ -95,7 +95,7 @@ describe("the tree", () => {
     aliases: ["18446744073709551615"],
   };
 
-  test("is shown block by block, from any root", async () => {
+  test("the tree is listed block by block from any root", async () => {
     control.page = { blocks: [block], next: "a:b/c d", missing: false };
     const page = await ask("/v1/tree");
     const { heldBy, idleSeconds, ...same } = block;
@@ -116,7 +116,7 @@ describe("the tree", () => {
     });
   });
 
-  test("is shown with the members that are wanted", async () => {
+  test("the tree is listed with the requested fields only", async () => {
     control.page = { blocks: [block], next: null, missing: false };
     expect((await ask("/v1/tree?fields=digest,held_by,tiers")).blocks).toEqual([
       { digest: HEX, tiers: ["ram", "ssd"], held_by: block.heldBy },
@@ -125,14 +125,14 @@ describe("the tree", () => {
     expect(found).toMatchObject({ status: 422, detail: "unknown field toString" });
   });
 
-  test("says where the root is not known", async () => {
+  test("an unknown root is answered 404", async () => {
     control.page = { blocks: [], next: null, missing: true };
     await refusedWith("/v1/tree?root=5", 404);
     await refusedWith("/v1/tree?root=5&after=zzz", 404);
     control.page = { blocks: [], next: null, missing: false };
   });
 
-  test("says that a page is none of it", async () => {
+  test("an unknown page is refused", async () => {
     control.isForeign = (after) => after === "zzz";
     for (const query of ["after=zzz", "root=5&after=zzz"]) {
       expect(await problem(await served.get(`/v1/tree?${query}`))).toMatchObject({
@@ -152,7 +152,7 @@ describe("the tree", () => {
       `/v1/pins?owner=${"a".repeat(200)}`,
       "query/owner: Expected string length less or equal to 128",
     ],
-  ])("%.40s names what is wrong", async (path, detail) => {
+  ])("%.40s is refused with the invalid parameter", async (path, detail) => {
     expect(await problem(await served.get(path))).toMatchObject({ status: 422, detail });
   });
 
@@ -163,10 +163,10 @@ describe("the tree", () => {
   ])("%s is refused", async (query) => refusedWith(`/v1/tree?${query}`));
 });
 
-describe("why a block is not here", () => {
+describe("GET and POST /v1/explain", () => {
   const post = (body: string) => served.get("/v1/explain", { method: "POST", body });
 
-  test("is asked by name, with GET and with POST", async () => {
+  test("explain accepts block names with GET and with POST", async () => {
     control.explanation = {
       leading: 1,
       blocks: [
@@ -189,7 +189,7 @@ describe("why a block is not here", () => {
     });
   });
 
-  test("is asked of a prompt, however long", async () => {
+  test("explain accepts a prompt of any length", async () => {
     control.explanation = { leading: 0, blocks: [], miss: null };
     const tokens = Array.from({ length: 100_000 }, (_, i) => (i * 7_919) % 200_000);
     const answer = await post(JSON.stringify({ tokens, namespace: HEX, block_tokens: 64 }));
@@ -212,20 +212,23 @@ describe("why a block is not here", () => {
       departure: { reason, by: "router-1", tier: "ssd" as const, atSeconds: 988 },
     })),
   ];
-  test.each(reasons.map((why) => [why.kind, why] as const))("%s in words", async (kind, why) => {
-    control.explanation = {
-      leading: 0,
-      blocks: [{ name: "5", tier: null }],
-      miss: { index: 0, why },
-    };
-    const { miss } = await ask("/v1/explain?names=5");
-    expect(miss).toMatchObject({ index: 0, kind });
-    expect(miss.text).toMatch(/^[a-z].{10}/);
-    if (why.kind !== "departed") return;
-    const { reason } = why.departure;
-    expect(miss).toMatchObject({ reason, by: "router-1", tier: "ssd", seconds_ago: 12 });
-    expect(miss.text).toEndWith("(ssd, 12 s ago, by router-1)");
-  });
+  test.each(reasons.map((why) => [why.kind, why] as const))(
+    "%s has a message",
+    async (kind, why) => {
+      control.explanation = {
+        leading: 0,
+        blocks: [{ name: "5", tier: null }],
+        miss: { index: 0, why },
+      };
+      const { miss } = await ask("/v1/explain?names=5");
+      expect(miss).toMatchObject({ index: 0, kind });
+      expect(miss.text).toMatch(/^[a-z].{10}/);
+      if (why.kind !== "departed") return;
+      const { reason } = why.departure;
+      expect(miss).toMatchObject({ reason, by: "router-1", tier: "ssd", seconds_ago: 12 });
+      expect(miss.text).toEndWith("(ssd, 12 s ago, by router-1)");
+    },
+  );
 
   test.each(["", "?names=", "?names=5,", "?names=x", "?names=1,,2"])("GET %j is refused", (query) =>
     refusedWith(`/v1/explain${query}`),
@@ -254,8 +257,8 @@ describe("why a block is not here", () => {
   });
 });
 
-describe("events", () => {
-  test("come in their order, and what is lost is counted", async () => {
+describe("GET /v1/events", () => {
+  test("events are listed in order, and lost events are counted", async () => {
     const clock = new ManualClock();
     const log = new EventLog(clock);
     const lease = { hold: "lease" as const, owner: "a", name: "l", blocks: 2 };

@@ -46,7 +46,7 @@ describe("HTTPS", () => {
   });
 });
 
-describe("certificates of callers", () => {
+describe("client certificates", () => {
   const access = { ...OPEN_ACCESS, tls: mutual, clientRole: "operate" as const };
   const served = serve({ access, host: "0.0.0.0" });
   const to = { ...served, url: `https://127.0.0.1:${served.port}` };
@@ -93,18 +93,18 @@ describe("certificates of callers", () => {
   });
 });
 
-describe("the files of TLS", () => {
+describe("TLS files", () => {
   const refused = (given: Partial<Parameters<typeof readTls>[0]>) =>
     readTls({ ...OWN, tlsClientCaFile: null, ...given }).catch((error: unknown) => error);
 
-  test("are none at all, or a pair", async () => {
+  test("TLS files are a pair, or absent", async () => {
     const none = { tlsCertFile: null, tlsKeyFile: null, tlsClientCaFile: null };
     expect(await readTls(none)).toBeNull();
     expect(onlyTls).toMatchObject({ clientCa: null });
     expect(mutual).toMatchObject({ clientCa: ca });
   });
 
-  test("are refused in words, none of which is theirs", async () => {
+  test("invalid TLS files are refused without quoting them", async () => {
     const rubbish = join(folder, "rubbish.pem");
     const secret = text(files.keyFile).split("\n")[1]!;
     writeFileSync(rubbish, `-----BEGIN PRIVATE KEY-----\n${secret}\n`);

@@ -64,7 +64,7 @@ async function raw(path: string, ...pieces: (string | Uint8Array)[]): Promise<st
 describe("the API on a Unix socket", () => {
   const { path, told, faults } = listen(() => ROOT);
 
-  test("answers with the role that the connection has", async () => {
+  test("a request has the role of its connection", async () => {
     const found = await ask(path, "/v1/status");
     expect([found.status, ((await found.json()) as { worker_id: string }).worker_id]).toEqual([
       ...[200, told.status().worker_id],
@@ -80,13 +80,13 @@ describe("the API on a Unix socket", () => {
     expect(told.control.unfenced).toEqual(["router-1"]);
   });
 
-  test("hands on a signature as it came", async () => {
+  test("a signature is forwarded unchanged", async () => {
     const headers = { "hearth-signature": "abc" };
     await ask(path, "/v1/commands", { method: "POST", body: "{}", headers });
     expect(told.control.submitted.at(-1)).toMatchObject({ signature: "abc" });
   });
 
-  test("takes a request in pieces, and the first one alone", async () => {
+  test("a request may arrive in pieces, and only the first is answered", async () => {
     const head = "POST /v1/commands HTTP/1.1\r\nHost: x\r\nContent-Le";
     const before = told.control.submitted.length;
     const answer = await raw(path, head, "ngth: 2\r\n\r", "\n{", "}GET / HTTP/1.1\r\n\r\n");
@@ -96,7 +96,7 @@ describe("the API on a Unix socket", () => {
     expect(told.control.submitted.length).toBe(before + 1);
   });
 
-  test("has no body for HEAD, and empties no cache for it", async () => {
+  test("HEAD has no body and does not flush the cache", async () => {
     const flushes = told.control.flushes.length;
     const answer = await raw(path, "HEAD /healthz HTTP/1.1\r\n\r\n");
     expect(answer).toMatch(/^HTTP\/1\.1 200 OK\r\n[\s\S]*content-length: \d+[\s\S]*\r\n\r\n$/);
@@ -128,7 +128,7 @@ describe("the API on a Unix socket", () => {
     expect((await ask(path, "/healthz")).status).toBe(200);
   });
 
-  test("random bytes end nothing but their own connection", async () => {
+  test("random bytes close only their own connection", async () => {
     for (let round = 0; round < 200; round++) {
       const bytes = crypto.getRandomValues(new Uint8Array(1 + (round % 64)));
       const answer = await raw(path, bytes, "\r\n\r\n");
@@ -138,7 +138,7 @@ describe("the API on a Unix socket", () => {
     expect(faults).toEqual([]);
   });
 
-  test("more connections than it takes are closed, and the others go on", async () => {
+  test("connections beyond the limit are closed, and the others continue", async () => {
     const socket = { data() {}, error() {} };
     const idle = await Promise.all(
       Array.from({ length: 64 }, () => Bun.connect({ unix: path, socket })),
@@ -151,12 +151,12 @@ describe("the API on a Unix socket", () => {
   });
 });
 
-test("a caller who is not let in gets no answer", async () => {
+test("a refused caller gets no answer", async () => {
   const { path } = listen(() => null);
   expect(await raw(path, "GET /healthz HTTP/1.1\r\n\r\n")).toBe("");
 });
 
-test("a caller of the group is held to its role", async () => {
+test("a caller of the group has the group's role", async () => {
   const { path, told } = listen(() => ({ ...ROOT, role: "operate", account: "uid 1000" }));
   const answer = await ask(path, "/flush_cache", { method: "POST" });
   expect(answer.status).toBe(403);
@@ -165,7 +165,7 @@ test("a caller of the group is held to its role", async () => {
   expect(told.control.flushes).toEqual([]);
 });
 
-test("its end takes the file away and ends connections", async () => {
+test("disposing the server removes the socket file and closes connections", async () => {
   const { path, server } = listen(() => ROOT);
   const closed = Promise.withResolvers<void>();
   const socket = { data() {}, error() {}, close: () => closed.resolve() };
@@ -185,7 +185,7 @@ describe("connections of several users", () => {
     return { closed: promise, end: () => socket.end() };
   }
 
-  test("one user has 16, all but the owners have 64, and owners get in all the same", async () => {
+  test("one user gets 16 connections, all but the owners 64, and owners are always accepted", async () => {
     const uids = [...Array(17).fill(1_000), ...Array(16).fill(1_001), ...Array(16).fill(1_002)];
     uids.push(...Array(17).fill(1_003), 1_004);
     const { path } = listen(() => ROOT, uids);

@@ -13,7 +13,7 @@ function literal(text: string) {
 }
 
 describe("scanning a body", () => {
-  test("is what JSON.parse makes of it, however it is spaced", () => {
+  test("the scan equals JSON.parse for any spacing", () => {
     const blank = fc.constantFrom("", " ", "\n\t", "\r\n  ");
     const uint32 = fc.nat(0xffff_ffff);
     fc.assert(
@@ -48,7 +48,7 @@ describe("scanning a body", () => {
     );
   });
 
-  test("never ends otherwise than with a ScanError, and takes nothing that is no JSON", () => {
+  test("the scan throws only ScanError and accepts only JSON", () => {
     const piece = fc.constantFrom(
       ...['{"', "tokens", "hashes", '":', "[", "]", "{", "}", ",", '"', "\\", "1", "0", "-", "."],
       ...[" ", "e5", "true", "null", "\u0000", "é", '"model":"m"', "18446744073709551616", '"0x1"'],
@@ -127,7 +127,7 @@ describe("scanning a body", () => {
 describe("a request for a worker", () => {
   const read = (value: unknown) => readRouteRequest(bytesOf(JSON.stringify(value)));
 
-  test("has every member by its name", () => {
+  test("a route request has every field by its name", () => {
     const request = read({
       model: "m",
       block_hashes: ["0x10", 5],
@@ -162,7 +162,7 @@ describe("a request for a worker", () => {
     } as unknown as ReturnType<typeof read>);
   });
 
-  test("null is as good as absent", () => {
+  test("null counts as absent", () => {
     expect(read({ model: "m", tokens: [], request_id: null, overrides: { seed: null } })).toEqual({
       model: "m",
       prompt: { kind: "tokens", tokens: new Uint32Array(0) },

@@ -22,8 +22,8 @@ async function statuses(rig: Rig, contents: readonly string[]): Promise<number[]
 
 const different = (count: number) => Array.from({ length: count }, (_, i) => `Hello ${i}?`);
 
-describeNative("a worker that is well by its health and fails what it is sent", () => {
-  test("by errors of its own: it is left alone after different requests in a row", async () => {
+describeNative("a worker that passes health checks and fails requests", () => {
+  test("server errors for different requests in a row exclude the worker", async () => {
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     const [bad, good] = [rig.engine("bad"), rig.engine("good")];
     bad.manners = { ...POLITE, refuses };
@@ -40,7 +40,7 @@ describeNative("a worker that is well by its health and fails what it is sent", 
     });
   });
 
-  test("by broken connections: it is left alone, and no client notices", async () => {
+  test("broken connections exclude the worker without failing a client", async () => {
     using bad = new RawEngine((socket) => void socket.terminate());
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     rig.worker("bad", bad.url);
@@ -51,7 +51,7 @@ describeNative("a worker that is well by its health and fails what it is sent", 
     expect(bad.requests).toBeLessThan(2 * REQUESTS_MAX);
   });
 
-  test("because of one request, however often that comes: it is not left alone", async () => {
+  test("repeated failures of one request do not exclude the worker", async () => {
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     const [bad, good] = [rig.engine("bad"), rig.engine("good")];
     bad.manners = { ...POLITE, refuses };
@@ -62,7 +62,7 @@ describeNative("a worker that is well by its health and fails what it is sent", 
   });
 });
 
-test("after a rest one request tries a worker; a failure doubles the rest", () => {
+test("one request tries a worker after the pause, and a failure doubles the pause", () => {
   const clock = new ManualClock();
   const down = new DownWorkers(clock);
   for (let i = 1; i < REQUESTS_MAX; i++) down.broke(W, BigInt(i));

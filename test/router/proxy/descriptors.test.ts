@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { describeNative } from "../../support/index.ts";
 
 describeNative("a proxy without a free file descriptor", () => {
-  test("answers with an error of its own and holds nothing against its workers", async () => {
+  test("the proxy answers with its own error and does not blame a worker", async () => {
     const main = join(import.meta.dir, "descriptors-main.ts");
     const command = ["sh", "-c", 'ulimit -n 160; exec "$0" "$1"', process.execPath, main];
     const run = Bun.spawn(command, { stdout: "pipe", stderr: "inherit" });

@@ -26,8 +26,8 @@ async function rawPost(rig: Rig, lines: readonly string[], path = CHAT): Promise
   return promise;
 }
 
-describeNative("a header that cannot be sent on", () => {
-  test("is answered 400 with its name, and no worker is blamed", async () => {
+describeNative("a client header that HTTP does not allow", () => {
+  test("an invalid client header is answered 400 with its name, and no worker is blamed", async () => {
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     const engines = [rig.engine("a"), rig.engine("b")];
     for (let i = 0; i < 3; i++) {
@@ -43,14 +43,14 @@ describeNative("a header that cannot be sent on", () => {
     expect(rig.proxy.snapshot().retries).toBe(0);
   });
 
-  test("is answered in the shape of the API that is asked", async () => {
+  test("an invalid client header is answered in the shape of the requested API", async () => {
     await using rig = await Rig.open();
     rig.engine("a");
     const answer = await rawPost(rig, ["X-Odd: \x7f"], "/v1/messages");
     expect(answer).toContain('{"type":"error","error":{"type":"invalid_request_error"');
   });
 
-  test("does not make one of other bytes that HTTP allows", async () => {
+  test("all bytes that HTTP allows in a header are forwarded", async () => {
     await using rig = await Rig.open();
     const engine = rig.engine("a");
     const value = "a\tb ~ \u00fc\u00ff";
@@ -59,8 +59,8 @@ describeNative("a header that cannot be sent on", () => {
   });
 });
 
-describeNative("a worker whose URL is none", () => {
-  test("costs the request an error of the proxy, and no other worker is tried", async () => {
+describeNative("a worker with an invalid URL", () => {
+  test("an invalid worker URL is answered with a proxy error, and no other worker is tried", async () => {
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     rig.worker("odd", "http://[::bad");
     const good = rig.engine("good");
@@ -76,7 +76,7 @@ describeNative("a worker whose URL is none", () => {
 });
 
 describeNative("credentials of clients", () => {
-  test("are not spread by the list of models", async () => {
+  test("the model list does not forward client credentials", async () => {
     await using rig = await Rig.open({ settings: { authorization: "pass" } });
     const [first, second] = [rig.engine("a"), rig.engine("b")];
     const headers = { authorization: "Bearer mine", "x-api-key": "mine", cookie: "id=mine" };
@@ -86,7 +86,7 @@ describeNative("credentials of clients", () => {
     for (const name of Object.keys(headers)) expect(asked[0]?.headers.get(name)).toBeNull();
   });
 
-  test("give way to the engines' own token, in both places where clients show theirs", async () => {
+  test("the engine's token replaces client credentials in both headers", async () => {
     await using rig = await Rig.open({ settings: { authorization: { value: "Bearer engine" } } });
     const engine = rig.engine("a");
     await (await rig.post(CHAT, BODY, { headers: { "x-api-key": "mine" } })).text();
@@ -97,8 +97,8 @@ describeNative("credentials of clients", () => {
   });
 });
 
-describeNative("a worker's header that cannot be sent on", () => {
-  test("makes its answer an error, and the request ends", async () => {
+describeNative("a worker header that HTTP does not allow", () => {
+  test("an invalid worker header ends the request with an error", async () => {
     using engine = new RawEngine((socket) => {
       socket.write(Buffer.from("HTTP/1.1 200 OK\r\nX-Odd: a\x7fb\r\nContent-Length: 2\r\n\r\n{}"));
     });
