@@ -185,7 +185,7 @@ describe("connections of several users", () => {
     return { closed: promise, end: () => socket.end() };
   }
 
-  test("one user gets 16 connections, all but the owners 64, and owners are always accepted", async () => {
+  test("one user gets 16 connections, all but owners 64, and owners always get in", async () => {
     const uids = [...Array(17).fill(1_000), ...Array(16).fill(1_001), ...Array(16).fill(1_002)];
     uids.push(...Array(17).fill(1_003), 1_004);
     const { path } = listen(() => ROOT, uids);

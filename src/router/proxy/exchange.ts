@@ -47,7 +47,7 @@ export function routeRequestOf(
   return {
     model: named.base,
     prompt: prompt.prompt,
-    // The router records nothing without an id: a request that computes nothing does not count as load.
+    // The router records nothing without an id: a request that computes nothing adds no load.
     ...(spec.isWork ? { requestId: tracker.id } : {}),
     ...(loraName === null ? {} : { loraName }),
     ...(cacheSalt === null ? {} : { cacheSalt }),

@@ -111,7 +111,7 @@ describe("a request to /v1/messages", () => {
     });
   });
 
-  test("an inline system message stays in place, or moves to the front if the template requires it", () => {
+  test("an inline system message stays in place, or moves to the front on request", () => {
     const body = {
       system: "A",
       messages: [

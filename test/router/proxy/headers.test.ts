@@ -27,7 +27,7 @@ async function rawPost(rig: Rig, lines: readonly string[], path = CHAT): Promise
 }
 
 describeNative("a client header that HTTP does not allow", () => {
-  test("an invalid client header is answered 400 with its name, and no worker is blamed", async () => {
+  test("an invalid client header is answered 400, and no worker is blamed", async () => {
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     const engines = [rig.engine("a"), rig.engine("b")];
     for (let i = 0; i < 3; i++) {
@@ -60,7 +60,7 @@ describeNative("a client header that HTTP does not allow", () => {
 });
 
 describeNative("a worker with an invalid URL", () => {
-  test("an invalid worker URL is answered with a proxy error, and no other worker is tried", async () => {
+  test("an invalid worker URL is a proxy error, and no other worker is tried", async () => {
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     rig.worker("odd", "http://[::bad");
     const good = rig.engine("good");

@@ -179,7 +179,7 @@ describeNative("a worker that is busy", () => {
 });
 
 describeNative("an engine process that is stopped behind a server that answers", () => {
-  test("a stopped engine process is excluded by its silent event socket until it answers", async () => {
+  test("a stopped engine process is excluded while its event socket is silent", async () => {
     const program = [process.execPath, join(import.meta.dir, "publisher-main.ts")];
     const publisher = Bun.spawn(program, { stdin: "pipe", stdout: "pipe", stderr: "inherit" });
     try {

@@ -35,7 +35,7 @@ function toldOf(rig: Rig): string[] {
 }
 
 describeNative("prefill workers of vLLM", () => {
-  test("the prefill worker computes one token, and its KV parameters reach the decode worker", async () => {
+  test("the prefill worker computes one token and passes on its KV parameters", async () => {
     const { rig, prefill, decode } = await openPools();
     await using _ = rig;
     const text = JSON.stringify(ASK);
@@ -125,7 +125,7 @@ describeNative("prefill workers of vLLM", () => {
     });
   }
 
-  test("a prefill worker without KV parameters, or that refuses, makes the decode worker do both", async () => {
+  test("a prefill without KV parameters makes the decode worker do both", async () => {
     const { rig, prefill, decode } = await openPools();
     await using _ = rig;
     prefill.manners = POLITE;

@@ -46,7 +46,7 @@ describeNative("an inline system message of /v1/messages", () => {
     expect(messages).toEqual(chat!);
   });
 
-  test("an inline system message moves to the front if the template refuses it, as in vLLM", async () => {
+  test("an inline system message moves to the front if the template refuses it", async () => {
     const merged = [LATER[1]!, LATER[0]!, LATER[2]!, LATER[3]!];
     const [chat, messages] = await promptsOf(`${BEGINNING}${REFUSAL}${MESSAGE}${END}`, [
       ["/v1/chat/completions", { messages: merged }],
