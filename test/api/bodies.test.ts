@@ -71,7 +71,7 @@ describe("all bodies together", () => {
     }
     await waitFor(() => clients.every(({ hasSent }) => hasSent), 60_000, "all sent");
     const count = (status: number) => clients.filter((client) => client.status === status).length;
-    // As many as fit are waited for; the others are told when to come again.
+    // Bodies within the budget are waited for. The others are refused with Retry-After.
     await waitFor(() => count(503) >= 32, 60_000, "refusals");
     expect(count(0)).toBeGreaterThan(0);
     const refused = clients.find(({ status }) => status === 503)!;
@@ -79,12 +79,12 @@ describe("all bodies together", () => {
     expect(refused.answer).toContain('"code":"BODY_LIMIT"');
     await waitFor(() => clients.every(({ status, isClosed }) => status === 0 || isClosed));
     served.told.control.answer = () => receiptOf();
-    // A body of the usual kind is taken while they wait, as soon as they are slow.
+    // Once the waiting bodies are slow, an ordinary body is accepted.
     served.told.clock.advance(2_000);
     const answer = await served.get(PATH, { method: "POST", body: '{"type":"Flush"}' });
     expect(answer.status).toBe(200);
     expect(served.told.refused[0]).toMatchObject({ code: "BODY_LIMIT" });
-    // The server does not end before they do.
+    // Closes the clients before the server is disposed.
     for (const client of clients) client.end();
   });
 

@@ -89,7 +89,7 @@ test("idle connections are closed if there are too many or descriptors run short
   const use = () => ({ open, limit: 100_000, isShort });
   using _cap = new ConnectionCap({ server, native: { endSilent }, clock, max: 150, use });
   clock.advance(1_000);
-  // All descriptors together are no more than the connections allowed.
+  // All descriptors together are fewer than the connections allowed.
   expect(done).toEqual([]);
   open = 160;
   clock.advance(50);
@@ -100,7 +100,7 @@ test("idle connections are closed if there are too many or descriptors run short
   [open, isShort] = [140, true];
   clock.advance(50);
   expect(done.splice(0)).toEqual(["80 0", "idle"]);
-  // Many descriptors are looked at in several turns, and counted together.
+  // Descriptors are examined in several turns and counted together.
   [open, isShort, seen] = [5_000, false, 76];
   clock.advance(100);
   expect(done.splice(0)).toEqual(["80 0", "80 4096"]);
@@ -114,7 +114,7 @@ test("the kernel shows how many descriptors are open", async () => {
   const clients = await Promise.all(Array.from({ length: 20 }, () => connect(served.port)));
   expect(clients).toHaveLength(20);
   const after = descriptorUse()!;
-  // Both ends are here.
+  // The process has both ends of each connection.
   expect(after.open).toBeGreaterThanOrEqual(before.open + 20);
   expect(after).toMatchObject({ limit: before.limit, isShort: false });
 });

@@ -276,7 +276,7 @@ describe("GET /v1/events", () => {
     const rest = await ask(`/v1/events?after=${next}`);
     expect(rest).toMatchObject({ events: [{ kind: "command", id: null }], next: 3 });
     expect(await ask("/v1/events?after=3")).toEqual({ events: [], next: 3, lost: 0 });
-    // Numbers begin again when the agent does.
+    // Event numbers restart with the agent.
     expect(await ask("/v1/events?after=900")).toMatchObject({ events: [], next: 3 });
   });
 

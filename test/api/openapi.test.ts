@@ -37,13 +37,13 @@ const describeApi = async (from = served, init: RequestInit = {}) =>
   (await (await from.get("/openapi/json", init)).json()) as Described;
 const { paths, components } = await describeApi();
 
-/** What a reference stands for. */
+/** The schema of a content, with its reference resolved. */
 function schemaOf({ schema }: Content): Content["schema"] {
   const name = /^#\/components\/schemas\/(\w+)$/.exec(String(schema.$ref))?.[1];
   return name === undefined ? schema : components.schemas[name]!;
 }
 
-/** `POST /v1/commands 200 application/json`, and what it may be. */
+/** Name, such as `POST /v1/commands 200 application/json`, and content of each body. */
 const CONTENTS: readonly (readonly [string, Content])[] = Object.entries(paths).flatMap(
   ([path, methods]) =>
     Object.entries(methods).flatMap(([method, { requestBody, responses }]) => {

@@ -12,7 +12,7 @@ import { ROLES, type Role } from "../../src/control/index.ts";
 import { tempDir } from "../support/index.ts";
 import { problem, raw, serve } from "./serve.ts";
 
-/** Every route with what it needs; written out, so that a change is seen. */
+/** Every route with its required role, written out so that a change is noticed. */
 const ROUTES: readonly (readonly [string, string, "open" | Role, string?])[] = [
   ["GET", "/healthz", "open"],
   ["GET", "/readyz", "open"],

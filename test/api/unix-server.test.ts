@@ -11,14 +11,14 @@ const ROOT: Caller = {
   ...{ roleKey: "api.socket_role", account: "uid 0" },
 };
 
-/** Connections of root, or those of `uids` in turn. */
+/** Listens with connections of root, or of `uids` in turn. */
 function listen(callerOf: () => Caller | null, uids: number[] = []) {
   const { services, told } = servicesFor();
   const path = join(tempDir(), "api.sock");
   const faults: unknown[] = [];
   const api = createApi(services, {
     ...{ version: "1.2.3", clock: systemClock },
-    // Without the socket nobody may do anything.
+    // Without the socket's caller, every change is refused.
     access: { ...OPEN_ACCESS, loopbackRole: "read" },
     onFault: (_path, thrown) => void faults.push(thrown),
   });
@@ -37,7 +37,7 @@ function listen(callerOf: () => Caller | null, uids: number[] = []) {
 const ask = (path: string, of: string, init: RequestInit = {}) =>
   fetch(`http://localhost${of}`, { ...init, unix: path, keepalive: false } as RequestInit);
 
-/** All that comes back for bytes as they are, piece by piece. */
+/** Sends bytes in pieces and returns everything received. */
 async function raw(path: string, ...pieces: (string | Uint8Array)[]): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>();
   let seen = "";
@@ -177,7 +177,7 @@ test("disposing the server removes the socket file and closes connections", asyn
 });
 
 describe("connections of several users", () => {
-  /** One that sends nothing; resolves when the server has closed it. */
+  /** Opens a connection that sends nothing. `closed` resolves when the server has closed it. */
   async function silent(path: string): Promise<{ closed: Promise<void>; end(): void }> {
     const { promise, resolve } = Promise.withResolvers<void>();
     const handlers = { data: () => undefined, close: () => resolve(), error: () => resolve() };
@@ -191,7 +191,7 @@ describe("connections of several users", () => {
     const { path } = listen(() => ROOT, uids);
     const open: Awaited<ReturnType<typeof silent>>[] = [];
     for (let nth = 0; nth < 67; nth++) open.push(await silent(path));
-    // The 17th of the first and of the last user, and the 65th of all.
+    // The 17th connection of the first and of the last user, and the 65th of all.
     await Promise.all([open[16]!.closed, open[65]!.closed, open[66]!.closed]);
     expect(uids).toEqual([]);
     expect((await ask(path, "/healthz")).status).toBe(200);
@@ -199,7 +199,7 @@ describe("connections of several users", () => {
     for (const one of open) void one.closed.then(() => ended++);
     await Bun.sleep(0);
     expect(ended).toBe(3);
-    // A place is free again as soon as its connection has ended.
+    // A seat is free again once its connection has ended.
     open[0]!.end();
     await open[0]!.closed;
     uids.push(1_000);

@@ -7,7 +7,7 @@ import { oneToken } from "../serve.ts";
 const PAGE = "https://chat.example.org";
 const CHAT = "http://localhost/v1/chat/completions";
 
-/** The API in front of a proxy that answers everything alike. */
+/** The API of a proxy that gives every request the same answer. */
 function apiOf({ origins = [], token = null }: { origins?: string[]; token?: string | null } = {}) {
   const asked: Request[] = [];
   const proxy = {

@@ -234,7 +234,7 @@ describeNative("waiting for a worker", () => {
   const route = (request_id: string, signal?: AbortSignal) =>
     served.get("/v1/route", {
       method: "POST",
-      // Prompts of their own: one that was routed before counts as cached, and is no load.
+      // Different prompts, since a routed prompt counts as cached and adds no load.
       body: JSON.stringify({
         model: MODEL,
         tokens: TOKENS.map((_, at) => at * 7 + 1e4 * request_id.charCodeAt(0)),
@@ -247,7 +247,7 @@ describeNative("waiting for a worker", () => {
     await route("a");
     const waiting = route("b");
     const path = "/v1/requests/a/free";
-    // The second one is in the queue once the first can still be freed: they came in order.
+    // The second request is queued once this answer arrives, since requests are handled in order.
     await served.get("/healthz");
     expect((await served.post(path, {})).status).toBe(200);
     expect((await waiting).status).toBe(200);

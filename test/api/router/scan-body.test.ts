@@ -6,7 +6,7 @@ const NAMES = { tokens: ["tokens"], hashes: ["hashes"] };
 const bytesOf = (text: string) => new TextEncoder().encode(text);
 const scan = (text: string) => scanBody(bytesOf(text), NAMES);
 
-/** The members that a body has for `JSON.parse`, hashes among them as far as doubles go. */
+/** Fields of a body according to `JSON.parse`, with hashes as exact as doubles. */
 function literal(text: string) {
   const { tokens, hashes, ...rest } = JSON.parse(text);
   return { tokens, hashes, rest };

@@ -17,7 +17,7 @@ function responses(body: unknown) {
   return chatOfResponses(body as Fields);
 }
 
-/** As `AnthropicServingMessages.to_chat_completion_request` of vLLM 0.32 converts it. */
+/** Expectations from `AnthropicServingMessages.to_chat_completion_request` of vLLM 0.32. */
 describe("a request to /v1/messages", () => {
   test("the system text comes first, without Claude Code's billing line", () => {
     const system = [
@@ -155,7 +155,7 @@ describe("a request to /v1/messages", () => {
   });
 });
 
-/** As `construct_input_messages` and `construct_tool_dicts` of vLLM 0.32 convert it. */
+/** Expectations from `construct_input_messages` and `construct_tool_dicts` of vLLM 0.32. */
 describe("a request to /v1/responses", () => {
   test("the instructions come before the input text", () => {
     expect(responses({ instructions: "Be terse.", input: "Hi" })).toEqual({

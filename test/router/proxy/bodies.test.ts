@@ -34,7 +34,7 @@ describeNative("bodies of the proxy's clients", () => {
       const refused = clients.find(({ status }) => status === 529)!;
       expect(refused.answer.toLowerCase()).toContain("retry-after: 1");
       expect(refused.answer).toContain("proxy.body_budget");
-      // Those that fit do not move: they make way as soon as another body needs their room.
+      // Stalled bodies give way as soon as another body needs their room.
       const answered = await waitFor(async () => {
         const answer = await rig.post(CHAT, { ...ASK, user: "x".repeat(MIB) });
         return answer.status === 200 ? answer : null;

@@ -13,7 +13,7 @@ const ask = (content: string) => {
 const refuses = { status: 500, body: { error: "CUDA error" } };
 const W = "w" as WorkerId;
 
-/** The statuses of requests, one after the other. */
+/** Statuses of requests sent one after another. */
 async function statuses(rig: Rig, contents: readonly string[]): Promise<number[]> {
   const all: number[] = [];
   for (const content of contents) all.push((await rig.post(CHAT, ask(content))).status);
@@ -28,7 +28,7 @@ describeNative("a worker that passes health checks and fails requests", () => {
     const [bad, good] = [rig.engine("bad"), rig.engine("good")];
     bad.manners = { ...POLITE, refuses };
     const got = await statuses(rig, different(4 * REQUESTS_MAX));
-    // What comes after the rest of a second, if this takes so long, is its trial.
+    // If the loop takes longer than a second, one later request tries the worker again.
     expect(got.filter((status) => status === 500).length).toBe(bad.seen.length);
     expect(bad.seen.length).toBeLessThan(2 * REQUESTS_MAX);
     expect(good.seen.length).toBeGreaterThan(2 * REQUESTS_MAX);

@@ -5,7 +5,7 @@ import { MODEL, Rig } from "./rig.ts";
 import { writeTokenizer } from "./tokenizer-files.ts";
 
 const USER = [{ role: "user", content: "Hello?" }];
-/** A body for each path that goes to a worker. */
+/** A body for each path that is forwarded to a worker. */
 const BODIES: Readonly<Record<string, Record<string, unknown>>> = {
   "/v1/chat/completions": { messages: USER },
   "/v1/completions": { prompt: "Once" },
@@ -23,7 +23,7 @@ const BODIES: Readonly<Record<string, Record<string, unknown>>> = {
   "/detokenize": { tokens: [1, 2] },
 };
 const STREAMED = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"];
-/** Requests that compute nothing: the router is asked, and remembers nothing. */
+/** Requests that compute nothing, so the router does not record them. */
 const NO_LOAD = ["/v1/messages/count_tokens", "/tokenize", "/detokenize"];
 
 describeNative("a path of vLLM's server", () => {
@@ -39,7 +39,7 @@ describeNative("a path of vLLM's server", () => {
         expect([path, proxied.status]).toEqual([path, 200]);
         expect(engine.seen.at(-1)?.text).toBe(body);
         const direct = await fetch(`${engine.url}${path}`, { method: "POST", body });
-        // Ids of responses are counted by the engine.
+        // The engine numbers its responses.
         const plain = (value: string) => value.replace(/resp_[0-9a-f]{8}/g, "resp_");
         expect(plain(text)).toBe(plain(await direct.text()));
       }

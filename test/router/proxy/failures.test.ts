@@ -8,7 +8,7 @@ const CHAT = "/v1/chat/completions";
 const ASK = { model: MODEL, messages: [{ role: "user", content: "Hello?" }], max_tokens: 6 };
 const STREAM = { ...ASK, stream: true };
 
-/** What the router was told, without ids. */
+/** Calls that the router received, without ids. */
 function toldOf(rig: Rig): string[] {
   return rig.told.map((line) => line.split(" ")[0]!);
 }
@@ -20,16 +20,16 @@ async function errorOf(response: Response): Promise<Record<string, unknown>> {
   return error;
 }
 
-/** A bad worker, which is asked first, and a good one. */
+/** Opens a proxy with a failing worker, which is chosen first, and a good one. */
 async function openPair(url: string, options: RigOptions = {}) {
-  // In turns, so that the bad one is asked at once.
+  // Round robin chooses the failing worker first.
   const router = { mode: "round-robin" as const };
   const rig = await Rig.open({ ...options, router });
   rig.worker("bad", url);
   return rig;
 }
 
-/** All content of a stream's events, and the last event. */
+/** The content of a stream's events, and the last event. */
 function eventsOf(text: string): string[] {
   return text.split("\n\n").filter((event) => event !== "");
 }
@@ -337,7 +337,8 @@ describeNative("a client that disconnects", () => {
       socket.write(STREAM_HEAD);
       const event = chunkOf(`data: ${"x".repeat(60_000)}\n\n`);
       const timer = setInterval(() => {
-        // Until the kernel takes no more: then the other side does not read.
+        // Writes until the kernel's buffers are full, which shows that the other side does not
+        // read.
         for (let i = 0; i < 200; i++) {
           const took = socket.write(event);
           written += Math.max(0, took);

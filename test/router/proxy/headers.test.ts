@@ -6,7 +6,7 @@ import { MODEL, Rig } from "./rig.ts";
 const CHAT = "/v1/chat/completions";
 const BODY = JSON.stringify({ model: MODEL, messages: [{ role: "user", content: "Hello?" }] });
 
-/** The status line and body of an answer to a request with these header lines, as bytes. */
+/** Status line and body of the answer to a request with these raw header lines. */
 async function rawPost(rig: Rig, lines: readonly string[], path = CHAT): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>();
   let text = "";

@@ -9,7 +9,7 @@ const CHAT = "/v1/chat/completions";
 const ASK = { model: MODEL, messages: [{ role: "user", content: "Hello?" }], max_tokens: 6 };
 const CHECKS = { healthEveryMs: 20, healthTimeoutMs: 1_000 };
 
-/** In turns, so that each worker is asked. */
+/** Round robin, so that each worker gets requests. */
 function openRig({ settings, ...more }: RigOptions = {}) {
   return Rig.open({
     router: { mode: "round-robin" },

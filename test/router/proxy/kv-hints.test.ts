@@ -27,7 +27,7 @@ const CONVERSATION = {
   ],
 };
 
-/** Tells the router that the agents of these workers publish block names. */
+/** Marks these workers as having agents that publish block names. */
 function giveAgents(rig: Rig, ...names: string[]): void {
   for (const target of [...rig.table.targets]) {
     if (!names.includes(target.worker)) continue;
@@ -194,7 +194,7 @@ describeNative("KV hints of a request", () => {
       const headers = { "x-dynamo-worker-instance-id": name };
       await (await rig.post(COMPLETIONS, body, { headers })).text();
     }
-    // "c" holds the prefix as well, but has no agent that could lend it.
+    // "c" holds the prefix too, but has no agent that could serve it.
     expect(actionsOf(engines[1]!).prefetch).toEqual({ prefix_tokens: 1_024, sources: ["a"] });
     expect(engines[2]!.seen[0]!.body).toEqual(body);
   });

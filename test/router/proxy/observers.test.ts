@@ -12,7 +12,7 @@ const reference = new Tokenizer(tokenizerJson(), tokenizerConfig());
 const idsOf = (text: string) => reference.encode(text, { add_special_tokens: false }).ids;
 const [THINK, THOUGHT] = ["<think>", "</think>"].map((text) => reference.token_to_id(text)!);
 
-/** All that an observer is told, with what the router was told in between. */
+/** Records the calls that an observer and the router receive, in order. */
 function observe(rig: Rig) {
   const prompts: PromptSeen[] = [];
   const outputs: number[][] = [];

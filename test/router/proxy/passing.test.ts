@@ -9,7 +9,7 @@ import { MODEL, Rig } from "./rig.ts";
 const CHAT = "/v1/chat/completions";
 const ASK = { model: MODEL, messages: [{ role: "user", content: "Hello?" }], max_tokens: 30 };
 
-/** Blanks, an order of members and numbers that no writer of JSON would make again. */
+/** White space, field order and numbers that no JSON serialiser would reproduce. */
 const ODD_BODY = `{ "seed": 12345678901234567890 ,"temperature":1.0,
   "model" : "${MODEL}", "stream":true, "unknown": {"a": [1,2e0, "\\u00fc/\\/"]},
   "messages":[{"role":"user","content":"Hi \\ud83d\\ude00"}] }\n`;
@@ -235,7 +235,7 @@ describeNative("requests and answers that pass through the proxy", () => {
     await using rig = await Rig.open();
     rig.engine("a").manners = { ...POLITE };
     await (await rig.post(CHAT, { ...ASK, stream: true })).text();
-    // Role, 30 words, end: the worker was not asked how many there were.
+    // Role, 30 words, end: the worker was not asked for usage.
     await waitFor(() => rig.proxy.snapshot().outputTokens === 32);
     const stream_options = { include_usage: true };
     await (await rig.post(CHAT, { ...ASK, stream: true, stream_options })).text();
@@ -263,7 +263,7 @@ describeNative("requests and answers that pass through the proxy", () => {
   });
 });
 
-/** The literal meaning: an event ends with the line end of an empty line. */
+/** Literal definition: an event ends with the line end of an empty line. */
 function endOfEvents(text: string): number {
   const lines = [...text.matchAll(/([^\r\n]*)(\r\n|\n|\r)/g)];
   const last = lines.findLast(([, content]) => content === "");

@@ -58,7 +58,7 @@ describeNative("prefill workers of vLLM", () => {
     });
     const added = `,"kv_transfer_params":${JSON.stringify(PARAMS)}}`;
     expect(decode.seen[0]?.text).toBe(text.slice(0, -1) + added);
-    // Both engines know it by one id.
+    // Both engines get the same request id.
     const ids = [prefill, decode].map(({ seen }) => seen[0]?.headers.get("x-request-id"));
     expect(ids[0]).toBe(ids[1]!);
     await waitFor(() => rig.told.length === 3);
@@ -194,7 +194,7 @@ describeNative("prefill workers of SGLang", () => {
     rig.worker("p", deadUrl(), "prefill");
     const response = await rig.post(CHAT, ASK);
     expect(await response.text()).toEndWith("data: [DONE]\n\n");
-    // Nobody is left to prefill: the second time who decodes does both.
+    // No prefill worker is left, so the decode worker does both the second time.
     expect(decode.seen.at(-1)?.body).toEqual(ASK as never);
     expect(rig.proxy.snapshot()).toMatchObject({ prefillsFailed: 1, retries: 1 });
   });

@@ -17,7 +17,7 @@ const REFUSAL = "{{ raise_exception('a system message comes first') }}{% endif %
 const MESSAGE = "<{{ message.role }}>{{ message.content }}";
 const END = "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
 
-/** The tokens that the router sees of each request, with this template. */
+/** The tokens that the router sees for each request with this template. */
 async function promptsOf(template: string, asks: readonly (readonly [string, object])[]) {
   const chatTemplate = join(tempDir(), "chat.jinja");
   writeFileSync(chatTemplate, template);

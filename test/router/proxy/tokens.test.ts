@@ -67,7 +67,7 @@ test("a conversation is rendered by the template and tokenised", async () => {
     "<|im_start|>system\nBe brief.<|im_end|>\n" +
     "<|im_start|>user\nWhat — is ü that, then?<|im_end|>\n<|im_start|>assistant\n";
   expect([...seen!.tokens]).toEqual(idsOf(text));
-  // Special tokens are one token each, and nothing is put in front of a template's text.
+  // Special tokens are single tokens, and no token is added in front of the template's text.
   const marks = [...seen!.tokens].filter((id) => SPECIAL[1] === reference.id_to_token(id));
   expect(marks).toHaveLength(3);
 });
@@ -89,7 +89,7 @@ test("tools, tool calls and template kwargs reach the text", async () => {
   const chat_template_kwargs = { enable_thinking: true };
   const body = { messages, tools: [tool], chat_template_kwargs };
   const seen = await tokens.chat("m", JSON.stringify(body));
-  // As Python's json writes it, with blanks behind commas and colons.
+  // Python's json puts blanks after commas and colons.
   const json =
     '{"type": "function", "function": ' +
     '{"name": "f", "description": null, "parameters": {"type": "object"}}}';
@@ -175,7 +175,7 @@ test("a mark within a message reaches to the end of the common prefix", async ()
 });
 
 test("cached pieces have the tokens of the whole text", async () => {
-  // So few that pieces are forgotten all the time.
+  // A tiny cache, so that pieces are evicted all the time.
   using tokens = await openModel({ cacheTokens: 60 });
   const piece = fc.oneof(
     fc.constantFrom(...SPECIAL, " ", "\n", "the", " the", "tion ", "<|im_", "|>", "'s", "ü"),
@@ -222,7 +222,7 @@ test("threads give the same tokens, each conversation on one thread", async () =
   }
 });
 
-/** A template that takes as long as a message says. */
+/** A template whose duration depends on a message. */
 const SLOW =
   "{%- for i in range(steps) %}{% for j in range(steps) %}{% set x = j %}" +
   "{% endfor %}{% endfor %}slow";
@@ -236,7 +236,7 @@ test("a hung thread is replaced, and the next prompt is answered", async () => {
   using tokens = await openTokens({ clock, models: [model], ...limits });
   const steps = (count: number) =>
     JSON.stringify({ messages: [user("x")], chat_template_kwargs: { steps: count } });
-  // A template ends after some millions of steps; these keep the thread busy one after the other.
+  // Templates stop after some million steps. These keep the thread busy one after another.
   const slow = await Promise.all(
     Array.from({ length: 20 }, () => tokens.chat("m", steps(100_000))),
   );
