@@ -8,80 +8,86 @@ import {
   type TurnSource,
 } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
-import type { ApiRefusal } from "../observability/index.ts";
+import { API_REFUSALS, type ApiRefusal, descriptorUse } from "../observability/index.ts";
+import type { ServerTls } from "./access.ts";
+import {
+  type Access,
+  type Caller,
+  Callers,
+  createAuthorization,
+  needsCredentials,
+} from "./authorization.ts";
 import { refuseBody } from "./body.ts";
-import { Callers } from "./callers.ts";
-import { ConnectionCap, refuseConnection, refuseWaiting } from "./connection-cap.ts";
-import { Cors } from "./cors.ts";
-import { type Access, type Caller, createGate, needsCredentials } from "./gate.ts";
-import { problemOf } from "./problem.ts";
-import { type RefusalNote, Refusals } from "./refusals.ts";
+import { problemOf, refuse } from "./problem.ts";
 import { AGENT_RULES, pathOf, type RouteRules } from "./route-rules.ts";
 import { createRoutes } from "./routes.ts";
 import type { ApiServices } from "./services.ts";
-import type { ServerTls } from "./tls.ts";
 
 export interface ApiOptions {
   readonly version: string;
   readonly clock: Clock;
   readonly access: Access;
-  /** Names other than loopback's under which it may be spoken to without credentials. */
+  /** Host names, besides loopback's, accepted in requests without credentials. */
   readonly hosts?: readonly string[];
-  /** A longer body is answered 413; no byte beyond this is kept. Default: 1 MiB. */
+  /** Maximum body size in bytes; longer bodies are answered 413. Default: 1 MiB. */
   readonly bodyBytesMax?: number;
-  /** Origins whose pages may use it from a browser; none unless given. */
+  /** Origins whose pages may use the API from a browser. Default: none. */
   readonly corsOrigins?: readonly string[];
-  /** Bytes of all bodies together. Default: 64 MiB. */
+  /** Maximum bytes of all bodies together. Default: 64 MiB. */
   readonly bodyBudgetBytes?: number;
-  /** From the head of a request to the last byte of its body. Default: 10 s. */
+  /** Time from the head of a request to the last byte of its body. Default: 10 s. */
   readonly bodyTimeoutMs?: number;
-  /** Beyond this many connections idle ones are closed and requests are refused. Default: 1,024. */
+  /**
+   * Maximum connections. Beyond it, idle ones are closed and requests are refused. Default: 1,024.
+   */
   readonly connectionsMax?: number;
-  /** Finds idle connections; without it none are closed. */
+  /** Finds idle connections. Without it none are closed. */
   readonly native?: Pick<Native, "endSilent">;
-  /** Whether GET /flush_cache empties the cache, as SGLang's server has it. Default: false. */
+  /** Whether GET /flush_cache empties the cache, as on SGLang's server. Default: false. */
   readonly flushByGet?: boolean;
-  /** A connection on which nothing moves is closed after so long; 30 unless given. */
+  /** A connection without traffic is closed after this time. Default: 30 s. */
   readonly idleSeconds?: number;
-  /** How long answers under way may take when it is disposed; a second unless given. */
+  /** Time for answers in flight to finish when the server is disposed. Default: 1 s. */
   readonly stopMs?: number;
-  /** Told of faults of our own, with the path of the request that met them. */
+  /** Called with internal faults and the path of the request. */
   readonly onFault: (path: string, thrown: unknown) => void;
-  /** Told of callers who are not let in, of each kind at most once a minute. */
+  /** Called for refused callers, at most once a minute for each reason. */
   readonly onRefused?: (note: RefusalNote) => void;
 }
 
 export interface ListenOptions {
-  /** An address or a name; `127.0.0.1` unless given. */
+  /** Address or host name. Default: `127.0.0.1`. */
   readonly host?: string;
-  /** 0 takes a free one. */
+  /** 0: any free port. */
   readonly port: number;
 }
 
-/** A listening server. Disposing lets answers under way finish, for `stopMs` at most. */
+/** A listening server. Disposing it waits for answers in flight, for at most `stopMs`. */
 export interface ApiServer extends AsyncDisposable {
   readonly host: string;
-  /** The port it really has. */
+  /** The actual port. */
   readonly port: number;
-  /** `http://127.0.0.1:7171`, or `https:`; without a path. */
+  /** Base URL without a path: `http://127.0.0.1:7171`, or `https:`. */
   readonly url: string;
 }
 
-/** Where a request comes from. */
-export interface Peer {
+/** The connection that a request came on. */
+export interface ClientConnection {
   readonly address: string;
-  /** Who calls, where the connection says so; left out: the request's credentials do. */
+  /** The caller, if the connection identifies it. Absent: the request's credentials do. */
   readonly caller?: Caller;
-  /** Told once the whole body is there: what follows may take its time. */
+  /** Called once the whole body has arrived. The answer may take any time from here on. */
   readonly onBody?: () => void;
 }
 
 export interface Api {
   /** Answers a request as the server would. */
-  fetch(request: Request, peer?: Peer): Promise<Response>;
-  /** Throws SOCKET_IN_USE where the address is taken, CONFIG_INVALID where it cannot be had. */
+  fetch(request: Request, connection?: ClientConnection): Promise<Response>;
+  /**
+   * Listens. Throws SOCKET_IN_USE if the address is taken, CONFIG_INVALID if it is not available.
+   */
   listen(options: ListenOptions): ApiServer;
-  /** Callers who were not let in, since the start. */
+  /** Refused callers by reason, since the start. */
   refusals(): ReadonlyMap<ApiRefusal, number>;
 }
 
@@ -90,14 +96,14 @@ const BODY_BUDGET_BYTES = 64 * 1024 * 1024;
 const BODY_TIMEOUT_MS = 10_000;
 const CONNECTIONS_MAX = 1_024;
 /**
- * The runtime answers a body that announces more than this without a reason. A smaller one, such as
- * a full command of blocks in hex, gets an answer that says why; no more than `bodyBytesMax` of it
+ * The runtime answers longer bodies without a reason. A body up to this much over the limit, such
+ * as a full command of blocks in hex, gets an answer with the reason; at most `bodyBytesMax` of it
  * is kept.
  */
 const EXPLAINED_BYTES = 8 * 1024 * 1024;
 const IDLE_SECONDS = 30;
 const STOP_MS = 1_000;
-/** Addresses whose requests have slices of the event loop of their own; the others share them. */
+/** Addresses that get event loop slices of their own. All others share slices. */
 const ADDRESSES_MAX = 8;
 const LOOPBACK_ADDRESS = /^(?:localhost|127(?:\.\d{1,3}){3}|::1)$/;
 
@@ -106,7 +112,7 @@ export function createApi(services: ApiServices, options: ApiOptions): Api {
   const callers = new Callers();
   const { flushByGet = false } = options;
   const routes = createRoutes(services, { version, access, callers, onFault, flushByGet });
-  return createGuarded(options, {
+  return createServer(options, {
     rules: AGENT_RULES,
     handle(request, caller, source) {
       callers.set(request, caller, source);
@@ -115,29 +121,31 @@ export function createApi(services: ApiServices, options: ApiOptions): Api {
   });
 }
 
-/** What stands behind the gate: it gets requests whose caller may ask, with their whole body. */
-export interface Guarded {
+/**
+ * A handler behind authorization and limits. It receives permitted requests with their whole body.
+ */
+export interface RequestHandler {
   readonly rules: RouteRules;
-  /** Begins in a slice of `source`, which is the caller's. */
+  /** Handles a request in the event loop slices of the caller's `source`. */
   handle(request: Request, caller: Caller, source: TurnSource): Promise<Response>;
   /**
-   * By method and path: routes that are asked so often that they do without the framework. They
-   * get the body, and a signal that fires when the caller is gone. Must not reject.
+   * Handlers of hot routes by method and path, which bypass the framework. They get the body, and a
+   * signal that fires if the caller disconnects. Must not reject.
    */
   readonly direct?: Readonly<Record<string, Direct>>;
-  /** Instead of both: whoever wants the server's own request, its body unread. Must not reject. */
+  /** Replaces both: gets the server's own request with its body unread. Must not reject. */
   readonly own?: (request: Request, onBody: () => void) => Promise<Response>;
-  /** Makes the answer to a caller who is not let in, where it is not to be a problem. */
+  /** Builds the answer to a refused caller, if it must not be a problem document. */
   readonly refused?: (problem: Response, request: Request) => Promise<Response>;
-  /** Where callers show their token; the bearer of `Authorization` unless given. */
+  /** Extracts the caller's token. Default: the bearer of `Authorization`. */
   readonly credential?: (headers: Headers) => string | null;
 }
 
 type Direct = (body: Uint8Array, signal: AbortSignal) => Promise<Response>;
 
-/** A server with gate, limits and TLS around whatever answers. */
-export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Guarded): Api {
-  const { rules, handle, direct = {}, own, refused, credential } = guarded;
+/** Wraps a handler in a server with authorization, limits and TLS. */
+export function createServer(options: Omit<ApiOptions, "version">, handler: RequestHandler): Api {
+  const { rules, handle, direct = {}, own, refused, credential } = handler;
   const { access, onFault, clock } = options;
   const bodies: BodyLimits = {
     bytesMax: options.bodyBytesMax ?? BODY_BYTES_MAX,
@@ -148,38 +156,41 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
   const refusals = new Refusals(clock, options.onRefused ?? (() => undefined));
   const onRefused = (code: ApiRefusal, address: string) => refusals.add(code, address);
   const cors = new Cors(options.corsOrigins ?? []);
-  const gate = createGate({
-    ...{ access, rules, hosts: options.hosts ?? [], onRefused },
+  const authorize = createAuthorization({
+    access,
+    rules,
+    hosts: options.hosts ?? [],
+    onRefused,
     ...(credential === undefined ? {} : { credential }),
     isOwnOrigin: (origin) => cors.allows(origin),
   });
   const sources = new NamedSources(ADDRESSES_MAX);
-  const answerTo = async (request: Request, peer: Peer, source: TurnSource) => {
-    const caller = gate(request, peer.address, peer.caller);
+  const answerTo = async (request: Request, connection: ClientConnection, source: TurnSource) => {
+    const caller = authorize(request, connection.address, connection.caller);
     if (caller instanceof Response) {
       return refused === undefined ? caller : refused(caller, request);
     }
-    if (own !== undefined) return own(request, () => peer.onBody?.());
+    if (own !== undefined) return own(request, () => connection.onBody?.());
     using share = bodies.budget.open();
     const body = await readBody(request, bodies, share);
     if (typeof body === "string") {
-      if (body === "crowded") onRefused("BODY_LIMIT", peer.address);
-      if (body === "late") onRefused("BODY_TIMEOUT", peer.address);
+      if (body === "crowded") onRefused("BODY_LIMIT", connection.address);
+      if (body === "late") onRefused("BODY_TIMEOUT", connection.address);
       return refuseBody(body, bodies);
     }
-    peer.onBody?.();
+    connection.onBody?.();
     const answer = () => {
       const shortcut = direct[`${request.method} ${pathOf(request.url)}`];
       if (shortcut !== undefined) return shortcut(body, request.signal);
       return handle(withBody(request, body), caller, source);
     };
-    // A body came by turns that others may have used up.
+    // Reading the body used up this slice; other callers may go first.
     return await (body.length === 0 ? answer() : (source.call(answer) ?? refuseWaiting()));
   };
-  const fetch: Api["fetch"] = async (request, peer = { address: "local" }) => {
-    const source = sources.of(peer.address);
+  const fetch: Api["fetch"] = async (request, connection = { address: "local" }) => {
+    const source = sources.of(connection.address);
     const answer = async () =>
-      cors.preflight(request) ?? cors.mark(request, await answerTo(request, peer, source));
+      cors.preflight(request) ?? cors.mark(request, await answerTo(request, connection, source));
     return source.call(answer) ?? refuseWaiting();
   };
   return {
@@ -187,7 +198,7 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
     refusals: () => refusals.counts(),
     listen({ host = "127.0.0.1", port }) {
       if (!needsCredentials(access) && !LOOPBACK_ADDRESS.test(host)) {
-        const what = `${host} can be reached from other machines and there is no token`;
+        const what = `${host} is reachable from other machines and no token is configured`;
         throw new HearthError("CONFIG_INVALID", what, {
           fix: "set api.token_file, api.tokens_file or api.tls_client_ca_file",
         });
@@ -225,9 +236,7 @@ function withBody(request: Request, body: Uint8Array<ArrayBuffer>): Request {
   return new Request(longUrl(request.url), { method, headers, body });
 }
 
-/**
- * The router looks for the path behind the eleventh character, which a short host has pushed there.
- */
+/** The framework looks for the path after the eleventh character, which fails with a short host. */
 function longUrl(url: string): string {
   const slash = url.indexOf("/", 8);
   return slash >= 11 ? url : `http://localhost${url.slice(slash)}`;
@@ -252,7 +261,8 @@ function serve(options: ServeOptions): ApiServer {
           onRefused("CONNECTION_LIMIT", address);
           return refuseConnection(connectionsMax);
         }
-        // What changes blocks waits for the disk, however long that takes; but a body must come.
+        // Requests that change blocks may wait for the disk indefinitely. Their bodies must still
+        // arrive in time.
         const onBody = () => {
           const isChange = rules.changes(request.method, pathOf(request.url));
           if (isChange) server.timeout(request, 0);
@@ -260,7 +270,7 @@ function serve(options: ServeOptions): ApiServer {
         return fetch(request, { address, onBody });
       },
       ...(tls === null ? {} : { tls: tlsOptions(tls) }),
-      // Outside of its development mode the runtime would share the port with other processes.
+      // Outside its development mode the runtime would share the port with other processes.
       reusePort: false,
       idleTimeout: idleSeconds,
       maxRequestBodySize: bodyBytesMax + EXPLAINED_BYTES,
@@ -301,8 +311,169 @@ function bind<T>(host: string, port: number, open: () => T): T {
     const isTaken = (cause as NodeJS.ErrnoException).code === "EADDRINUSE";
     const what = `cannot listen on ${host}, port ${port}: ${messageOf(cause)}`;
     const fix = isTaken
-      ? "stop what listens there, or change api.listen"
-      : "let api.listen name an address of this machine and a port this user may use";
+      ? "stop the process that listens there, or change api.listen"
+      : "set api.listen to an address of this machine and a port that this user may use";
     throw new HearthError(isTaken ? "SOCKET_IN_USE" : "CONFIG_INVALID", what, { cause, fix });
+  }
+}
+
+const LOOK_MS = 50;
+/** Descriptors examined per timer tick. */
+const SLICE = 4_096;
+/** A connection that has sent no byte for this long is closed if there are too many connections. */
+const SILENT_MS = 250;
+
+export interface ConnectionCapOptions {
+  readonly server: Pick<Bun.Server<undefined>, "closeIdleConnections" | "port">;
+  readonly native: Pick<Native, "endSilent">;
+  readonly clock: Clock;
+  /** Maximum connections of this server. */
+  readonly max: number;
+  /** Descriptor usage of this process. Tests replace it. */
+  readonly use?: typeof descriptorUse;
+}
+
+/**
+ * Closes idle connections of a server if it has too many, or if the process runs out of
+ * descriptors. The runtime accepts every connection, does not report those without a request, and
+ * closes them only after 10 s. The cap therefore queries the kernel. It closes connections that
+ * have sent no byte first, then connections between two requests.
+ */
+export class ConnectionCap implements Disposable {
+  readonly #options: ConnectionCapOptions;
+  readonly #timer: Disposable;
+  /** Descriptor at which the next tick continues. 0: between two sweeps. */
+  #at = 0;
+  /** Connections counted in this sweep. */
+  #seen = 0;
+
+  constructor(options: ConnectionCapOptions) {
+    this.#options = options;
+    this.#timer = options.clock.every(LOOK_MS, () => this.#look());
+  }
+
+  #look(): void {
+    const { server, native, max, use = descriptorUse } = this.#options;
+    const now = use();
+    if (now === null || server.port === undefined) return;
+    // A cheap test covers the usual case: fewer descriptors than the limit.
+    if (this.#at === 0 && now.open <= max && !now.isShort) return;
+    this.#seen += native.endSilent(server.port, this.#at, SLICE, SILENT_MS);
+    this.#at += SLICE;
+    // The kernel assigns the lowest free descriptor, so higher numbers are unused.
+    if (this.#at < Math.min(now.limit, 2 * now.open)) return;
+    if (this.#seen > max || now.isShort) server.closeIdleConnections();
+    [this.#at, this.#seen] = [0, 0];
+  }
+
+  [Symbol.dispose](): void {
+    this.#timer[Symbol.dispose]();
+  }
+}
+
+/** The answer if an address has too many requests waiting for event loop slices. */
+function refuseWaiting(): Response {
+  return refuse("CONNECTION_LIMIT", "too many requests from this address are waiting", {
+    fix: "retry later",
+    headers: { connection: "close", "retry-after": "1" },
+  });
+}
+
+/** The answer if every allowed connection already has a request in flight. */
+function refuseConnection(max: number): Response {
+  return refuse("CONNECTION_LIMIT", `${max} requests are in flight on as many connections`, {
+    fix: "retry later, or raise connections_max of this server",
+    headers: { connection: "close", "retry-after": "1" },
+  });
+}
+
+/** Time for which browsers cache the preflight answer, in seconds. */
+const MAX_AGE_SECONDS = 600;
+const METHODS = "GET, POST, OPTIONS";
+/** Headers that pages may read, in addition to the default ones. */
+const EXPOSED = "x-hearth-request-id, x-hearth-worker, x-request-id, retry-after";
+
+/** Cross-origin access to a server from browsers. */
+class Cors {
+  readonly #origins: ReadonlySet<string>;
+
+  /** `*` allows every origin. Without origins, answers are unchanged. */
+  constructor(origins: readonly string[]) {
+    this.#origins = new Set(origins);
+  }
+
+  allows(origin: string): boolean {
+    return this.#origins.has("*") || this.#origins.has(origin);
+  }
+
+  /** Answers a preflight request, which carries no credentials. Null: this is none. */
+  preflight({ method, headers }: Request): Response | null {
+    const origin = headers.get("origin");
+    const wanted = headers.get("access-control-request-method");
+    if (method !== "OPTIONS" || origin === null || wanted === null) return null;
+    if (!this.allows(origin)) return null;
+    const answer = new Headers({
+      "access-control-allow-methods": METHODS,
+      "access-control-max-age": String(MAX_AGE_SECONDS),
+    });
+    // Allows all headers that the page asks for, since engines accept many.
+    const asked = headers.get("access-control-request-headers");
+    if (asked !== null) answer.set("access-control-allow-headers", asked);
+    return this.#marked(origin, new Response(null, { status: 204, headers: answer }));
+  }
+
+  /** Allows the page to read the answer. */
+  mark({ headers }: Request, answer: Response): Response {
+    const origin = headers.get("origin");
+    if (origin === null || !this.allows(origin)) return answer;
+    answer.headers.set("access-control-expose-headers", EXPOSED);
+    return this.#marked(origin, answer);
+  }
+
+  #marked(origin: string, answer: Response): Response {
+    // Replaces the worker's own header: browsers reject an answer that has it twice.
+    answer.headers.set("access-control-allow-origin", origin);
+    answer.headers.append("vary", "Origin");
+    return answer;
+  }
+}
+
+/** Refused callers of one reason. */
+export interface RefusalNote {
+  readonly code: ApiRefusal;
+  /** Address of the latest one. */
+  readonly address: string;
+  /** Callers since the previous note, including this one. */
+  readonly count: number;
+}
+
+/** Minimum time between two notes of one reason, so that token guessing does not fill the log. */
+const NOTE_EVERY_MS = 60_000;
+
+/** Counts refused callers and reports each reason at most once a minute. */
+class Refusals {
+  readonly #clock: Clock;
+  readonly #report: (note: RefusalNote) => void;
+  readonly #counts = new Map<ApiRefusal, number>(API_REFUSALS.map((code) => [code, 0]));
+  readonly #reported = new Map<ApiRefusal, { readonly atMs: number; readonly count: number }>();
+
+  constructor(clock: Clock, report: (note: RefusalNote) => void) {
+    this.#clock = clock;
+    this.#report = report;
+  }
+
+  add(code: ApiRefusal, address: string): void {
+    const count = this.#counts.get(code)! + 1;
+    this.#counts.set(code, count);
+    const nowMs = this.#clock.monotonicMs();
+    const reported = this.#reported.get(code);
+    if (reported !== undefined && nowMs - reported.atMs < NOTE_EVERY_MS) return;
+    this.#reported.set(code, { atMs: nowMs, count });
+    this.#report({ code, address, count: count - (reported?.count ?? 0) });
+  }
+
+  /** Counts since the start. */
+  counts(): ReadonlyMap<ApiRefusal, number> {
+    return this.#counts;
   }
 }

@@ -1,7 +1,7 @@
 import { Elysia, t } from "elysia";
 import { type Json, LAYER_ALL } from "../core/index.ts";
+import type { Callers } from "./authorization.ts";
 import { answerJson, isInteger, readObject } from "./body.ts";
-import type { Callers } from "./callers.ts";
 import { refuse } from "./problem.ts";
 import type { ApiServices, PurgeRequest } from "./services.ts";
 
@@ -19,7 +19,7 @@ const purgeSchema = t.Object({
           minimum: 0,
           maximum: LAYER_MAX,
           multipleOf: 1,
-          description: "Left out: the block with all layers",
+          description: "Default: the block with all layers",
         }),
       ),
     }),
@@ -31,7 +31,7 @@ const purgeReport = t.Object(
   {
     outcomes: t.Array(
       t.Union([t.Literal("done"), t.Literal("missing"), t.Literal("held"), t.Literal("failed")]),
-      { description: "One for each block, in the order of the request" },
+      { description: "Outcome of each block, in the order of the request" },
     ),
   },
   { examples: [{ outcomes: ["done", "held"] }] },
@@ -40,16 +40,16 @@ const purgeReport = t.Object(
 const persistReport = t.Object(
   {
     written: t.Number({ description: "Blocks written for this request" }),
-    skipped: t.Number({ description: "Blocks that SSD does not take now" }),
-    durable: t.Boolean({ description: "What is on SSD now survives a loss of power" }),
+    skipped: t.Number({ description: "Blocks that the SSD does not accept now" }),
+    durable: t.Boolean({ description: "Whether all blocks on SSD survive a power loss" }),
   },
   { examples: [{ written: 12, skipped: 0, durable: true }] },
 );
 
 const purgeDetail = {
   summary:
-    "Removes blocks from RAM and SSD; what is answered `done` or `missing` does not come " +
-    "back after a crash of any kind",
+    "Removes blocks from RAM and SSD; blocks answered `done` or `missing` do not return" +
+    "after a crash of any kind",
   requestBody: {
     required: true,
     content: {
@@ -66,7 +66,7 @@ const purgeDetail = {
   },
 };
 
-/** What operators do with blocks. The answers come when it is done. */
+/** Block operations for operators. Each answers when it is complete. */
 export function blockRoutes(services: ApiServices, callers: Callers) {
   return new Elysia()
     .post(
@@ -78,30 +78,35 @@ export function blockRoutes(services: ApiServices, callers: Callers) {
         if (blocks instanceof Response) return blocks;
         return answerJson({ outcomes: await services.purge(blocks, callers.senderOf(request)) });
       },
-      // The framework answers a body that it refuses with all of it, which may take many seconds.
+      // The framework's own validation error would repeat the whole body, which may take many
+      // seconds.
       { parse: "none", response: purgeReport, detail: purgeDetail },
     )
     .post("/v1/persist", ({ request }) => services.persist(callers.senderOf(request)), {
       parse: "none",
       response: persistReport,
-      detail: { summary: "Writes to SSD what RAM alone holds, and makes it durable" },
+      detail: { summary: "Writes blocks that only RAM holds to SSD, durably" },
     });
 }
 
 function blocksIn({ blocks }: Readonly<Record<string, Json>>): PurgeRequest[] | Response {
   if (!Array.isArray(blocks) || blocks.length === 0 || blocks.length > PURGED_MAX) {
-    return refuse("REQUEST_INVALID", `blocks is a list of 1 to ${PURGED_MAX} blocks`);
+    return refuse("REQUEST_INVALID", `blocks must be a list of 1 to ${PURGED_MAX} blocks`);
   }
   const read: PurgeRequest[] = [];
   for (const [index, one] of blocks.entries()) {
     const isObject = typeof one === "object" && one !== null && !Array.isArray(one);
-    if (!isObject) return refuse("REQUEST_INVALID", `blocks[${index}] is no object with a digest`);
+    if (!isObject)
+      return refuse("REQUEST_INVALID", `blocks[${index}] is not an object with a digest`);
     const { digest, layer } = one;
     if (typeof digest !== "string" || !DIGEST.test(digest)) {
-      return refuse("REQUEST_INVALID", `blocks[${index}].digest is no 64 hex digits in lower case`);
+      return refuse(
+        "REQUEST_INVALID",
+        `blocks[${index}].digest is not 64 hex digits in lower case`,
+      );
     }
     if (layer !== undefined && !isInteger(layer, 0, LAYER_MAX)) {
-      const what = `blocks[${index}].layer is no integer from 0 to ${LAYER_MAX}`;
+      const what = `blocks[${index}].layer is not an integer from 0 to ${LAYER_MAX}`;
       return refuse("REQUEST_INVALID", what);
     }
     read.push(layer === undefined ? { digest } : { digest, layer });

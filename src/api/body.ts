@@ -2,24 +2,24 @@ import type { BodyLimits, BodyRefusal } from "../core/http/index.ts";
 import { type Json, parseJson, stringifyJson } from "../core/index.ts";
 import { refuse } from "./problem.ts";
 
-/** The connection ends behind the answer: the rest of the body may still arrive on it. */
+/** The connection closes after the answer, since the rest of the body may still arrive on it. */
 const CLOSE = { connection: "close" };
 
-/** The answer to a request without a body that can be used. */
+/** The answer to a request whose body cannot be read. */
 export function refuseBody(
   why: BodyRefusal,
   { bytesMax, timeoutMs, budget }: BodyLimits,
 ): Response {
   if (why === "too_long") {
     return refuse("TOO_LARGE", `the body is longer than ${bytesMax} bytes`, {
-      fix: "send less at a time",
+      fix: "split the request",
       headers: CLOSE,
     });
   }
   if (why === "crowded") {
-    const what = `request bodies take the ${budget.bytesMax} bytes of memory that they may`;
+    const what = `request bodies use their whole budget of ${budget.bytesMax} bytes`;
     return refuse("BODY_LIMIT", what, {
-      fix: "send it again later, or raise api.body_budget",
+      fix: "retry later, or raise api.body_budget",
       headers: { ...CLOSE, "retry-after": "1" },
     });
   }
@@ -29,24 +29,24 @@ export function refuseBody(
       headers: CLOSE,
     });
   }
-  const what = "the connection ended before the whole body was there";
+  const what = "the connection ended before the whole body arrived";
   return refuse("REQUEST_INVALID", what, { status: 400, headers: CLOSE });
 }
 
 type JsonObject = Readonly<Record<string, Json>>;
 
-/** The object in a body, its 64-bit integers whole, or the answer to one that holds none. */
+/** Parses a body with one JSON object, 64-bit integers exact, or returns the error. */
 export async function readObject(request: Request): Promise<JsonObject | Response> {
   let value: Json;
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(await request.bytes());
     value = parseJson(text);
   } catch (thrown) {
-    const why = thrown instanceof SyntaxError ? thrown.message : "it is not UTF-8";
-    return refuse("REQUEST_INVALID", `the body is no JSON: ${why.slice(0, 200)}`);
+    const why = thrown instanceof SyntaxError ? thrown.message : "invalid UTF-8";
+    return refuse("REQUEST_INVALID", `the body is not valid JSON: ${why.slice(0, 200)}`);
   }
   if (typeof value === "object" && value !== null && !Array.isArray(value)) return value;
-  return refuse("REQUEST_INVALID", "the body is no JSON object");
+  return refuse("REQUEST_INVALID", "the body is not a JSON object");
 }
 
 export function isInteger(value: Json | undefined, min: number, max: number): value is number {
@@ -58,7 +58,7 @@ export interface AnswerOptions {
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-/** An answer whose 64-bit integers are whole. */
+/** A JSON answer with exact 64-bit integers. */
 export function answerJson(value: unknown, options: AnswerOptions = {}): Response {
   const { status = 200, headers = {} } = options;
   return new Response(stringifyJson(value), {

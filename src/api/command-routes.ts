@@ -8,10 +8,10 @@ import {
   SIGNATURE_HEADER,
 } from "../control/index.ts";
 import { yieldToLoop } from "../core/index.ts";
-import type { Callers } from "./callers.ts";
-import { commandBody, receiptAnswers } from "./command-schema.ts";
+import type { Callers } from "./authorization.ts";
+import { answerJson, readObject } from "./body.ts";
+import { answerReceipt, commandBody, receiptAnswers } from "./command-schema.ts";
 import { refuse } from "./problem.ts";
-import { answerReceipt } from "./receipt-answer.ts";
 import type { ControlServices } from "./services.ts";
 
 const NAME_CHARACTERS_MAX = COMMAND_LIMITS.nameBytesMax;
@@ -19,7 +19,7 @@ const NAME_CHARACTERS_MAX = COMMAND_LIMITS.nameBytesMax;
 const waitQuery = t.Object({
   wait: t.Optional(
     t.Union([t.Literal("true"), t.Literal("false")], {
-      description: "`false`: 202 at once where it takes longer; needs an `id` in the command",
+      description: "`false`: answer 202 at once if the command takes longer; requires an `id`",
     }),
   ),
 });
@@ -30,12 +30,12 @@ const issuerQuery = t.Object({
   issuer: t.Optional(
     t.String({
       maxLength: NAME_CHARACTERS_MAX,
-      description: "Whose command of this id; left out: anybody's",
+      description: "Issuer of the command; default: any",
     }),
   ),
 });
 
-/** Commands and their receipts. Bodies are read by the control plane alone. */
+/** Commands and their receipts. Only the control plane parses the bodies. */
 export function commandRoutes(control: ControlServices, callers: Callers, onFault: OnFault) {
   return new Elysia()
     .post(
@@ -50,7 +50,7 @@ export function commandRoutes(control: ControlServices, callers: Callers, onFaul
           const source = callers.sourceOf(request);
           const receipt = await control.submit(body, contentType, sender, { ...signed, source });
           const answer = () => answerReceipt(receipt, type);
-          // Many commands may end in one turn.
+          // Yields after each command, since many may end in one slice.
           return source.call(answer) ?? answer();
         }
         const place = placeOf(body, contentType, sender);
@@ -64,7 +64,7 @@ export function commandRoutes(control: ControlServices, callers: Callers, onFaul
         parse: "none",
         query: waitQuery,
         detail: {
-          summary: "Carries out a command and answers with its receipt",
+          summary: "Executes a command and answers with its receipt",
           requestBody: commandBody,
           responses: receiptAnswers,
         },
@@ -78,16 +78,19 @@ export function commandRoutes(control: ControlServices, callers: Callers, onFaul
           const type = answerTypeOf(request.headers.get("accept"), null);
           return answerReceipt(receipt, type, { status: 200 });
         }
-        return refuse("NOT_FOUND", "no command of this id is known here", {
-          fix: "it never came, named another issuer, or is longer ago than receipts are kept",
+        return refuse("NOT_FOUND", "no command with this id is known here", {
+          fix: "it was never received, has another issuer, or its receipt has expired",
         });
       },
       {
         params: idParams,
         query: issuerQuery,
         detail: {
-          summary: "The receipt of a command, also while it is at work",
-          responses: { 200: receiptAnswers[200], 404: { description: "Not known here" } },
+          summary: "The receipt of a command, also while it is running",
+          responses: {
+            200: receiptAnswers[200],
+            404: { description: "No such command is known here" },
+          },
         },
       },
     );
@@ -95,7 +98,7 @@ export function commandRoutes(control: ControlServices, callers: Callers, onFaul
 
 type OnFault = (path: string, thrown: unknown) => void;
 
-/** Where the receipt of a command is found. */
+/** Path of a command's receipt. */
 interface Place {
   readonly id: string;
   readonly issuer: string;
@@ -103,13 +106,16 @@ interface Place {
   readonly path: string;
 }
 
-/** Or the answer to a command without an id: nobody could ask for it again. */
+/**
+ * The path of the receipt, or the error if the command has no id and its receipt could not be found
+ * again.
+ */
 function placeOf(body: Uint8Array, contentType: string | null, sender: Sender): Place | Response {
   const decoded = decodeCommand(body, contentType);
   const head = decoded.ok ? decoded.command : decoded.head;
   if (head.id === null && decoded.ok) {
-    return refuse("REQUEST_INVALID", "wait=false needs a command with an id", {
-      fix: "give the command an `id`, or leave wait=false out",
+    return refuse("REQUEST_INVALID", "wait=false requires a command with an id", {
+      fix: "add an `id` to the command, or remove wait=false",
     });
   }
   const id = head.id ?? "";
@@ -119,7 +125,7 @@ function placeOf(body: Uint8Array, contentType: string | null, sender: Sender): 
   return { id, issuer, account: sender.account, path };
 }
 
-/** The last receipt where it is there at once, else that of a command at work. */
+/** The final receipt if it is available at once, else the receipt of the running command. */
 async function firstReceipt(
   control: ControlServices,
   done: Promise<Receipt>,
@@ -132,4 +138,54 @@ async function firstReceipt(
   if (running === null) return done;
   done.catch((thrown) => onFault("/v1/commands", thrown));
   return running;
+}
+
+const ISSUER_CHARACTERS_MAX = 128;
+
+const unfenceSchema = t.Object({
+  issuer: t.String({ minLength: 1, maxLength: ISSUER_CHARACTERS_MAX }),
+});
+
+const unfenceReport = t.Object(
+  {
+    scopes: t.Number({
+      description:
+        "Accounts and transports in which the issuer had sent an epoch or proved its name",
+    }),
+  },
+  { examples: [{ scopes: 1 }] },
+);
+
+/** Resets an issuer, so that it can start over. */
+export function unfenceRoutes(control: ControlServices, callers: Callers) {
+  return new Elysia().post(
+    "/v1/unfence",
+    async ({ request }) => {
+      const body = await readObject(request);
+      if (body instanceof Response) return body;
+      const { issuer } = body;
+      const isName = typeof issuer === "string" && issuer !== "";
+      if (!isName || issuer.length > ISSUER_CHARACTERS_MAX) {
+        const what = `issuer must be a string of 1 to ${ISSUER_CHARACTERS_MAX} characters`;
+        return refuse("REQUEST_INVALID", what);
+      }
+      return answerJson({ scopes: control.unfence(issuer, callers.senderOf(request)) });
+    },
+    {
+      parse: "none",
+      response: unfenceReport,
+      detail: {
+        summary: "Forgets an issuer's epoch, its last number and its proof of identity",
+        requestBody: {
+          required: true,
+          content: {
+            "application/json": {
+              schema: unfenceSchema as object,
+              examples: { issuer: { summary: "A router", value: { issuer: "router-1" } } },
+            },
+          },
+        },
+      },
+    },
+  );
 }

@@ -1,9 +1,66 @@
 import { t } from "elysia";
-import { COMMAND_LIMITS, JSON_TYPE, MSGPACK_TYPE } from "../control/index.ts";
+import {
+  COMMAND_LIMITS,
+  encodeReceipt,
+  JSON_TYPE,
+  type MediaType,
+  MSGPACK_TYPE,
+  type Receipt,
+  type RefusalWord,
+} from "../control/index.ts";
 import { COMMAND_OUTCOMES } from "../core/index.ts";
-import { COMMAND_EXAMPLES, REJECTED_RECEIPT, RUNNING_RECEIPT } from "./command-examples.ts";
+import type { AnswerOptions } from "./body.ts";
 import { bytes, count, nullable, seconds } from "./fields.ts";
-import { REJECTED_STATUSES } from "./receipt-answer.ts";
+
+const STATUS_OF_WORD = {
+  malformed: 422,
+  unknown_type: 422,
+  too_large: 413,
+  too_deep: 422,
+  forbidden: 403,
+  unproven: 403,
+  replayed: 409,
+  implausible: 422,
+  broadcast_refused: 403,
+  expired: 409,
+  rate_limited: 429,
+  id_reused: 409,
+  stale: 409,
+  fenced: 409,
+  busy: 503,
+  internal: 500,
+} as const satisfies Record<RefusalWord, number>;
+
+/**
+ * Status of commands refused because of the host's state: a budget, or blocks that are not
+ * transient.
+ */
+const CONFLICT = 409;
+
+/** Statuses of refused commands, for the OpenAPI description. */
+const REJECTED_STATUSES: readonly number[] = [
+  ...new Set([CONFLICT, ...Object.values(STATUS_OF_WORD)]),
+].sort((a, b) => a - b);
+
+/** 200 unless the whole command was refused; then the status of the reason's first word. */
+export function statusOfReceipt({ status, reason = "" }: Receipt): number {
+  if (status !== "rejected") return 200;
+  const word = /^\w+/.exec(reason)?.[0] ?? "";
+  return Object.hasOwn(STATUS_OF_WORD, word) ? STATUS_OF_WORD[word as RefusalWord] : CONFLICT;
+}
+
+/** Answers with the receipt as body, also if the command was refused. */
+export function answerReceipt(
+  receipt: Receipt,
+  type: MediaType,
+  options: AnswerOptions = {},
+): Response {
+  const { status = statusOfReceipt(receipt), headers = {} } = options;
+  return new Response(encodeReceipt(receipt, type), {
+    status,
+    headers: { "content-type": type, ...headers },
+  });
+}
 
 const { blocksMax, nameBytesMax, sourcesMax } = COMMAND_LIMITS;
 
@@ -20,37 +77,49 @@ export const blockName = t.Union(
 const blocks = t.Array(blockName, { maxItems: blocksMax });
 
 const envelope = {
-  id: t.Optional(name("A repetition changes nothing and gets the same receipt")),
-  issuer: t.Optional(name("Who sends it; the caller's name unless given")),
-  epoch: t.Optional(count("Refused where this issuer has shown a higher one")),
-  seq: t.Optional(count("Refused unless above the last one of this issuer and epoch")),
-  not_after: t.Optional(t.Number({ description: "Seconds since 1970; then it is refused" })),
-  owner: t.Optional(name("Whose pins; the issuer unless given")),
+  id: t.Optional(
+    name("Idempotency key: a repeated command changes nothing and gets the same receipt"),
+  ),
+  issuer: t.Optional(name("Sender; default: the caller's name")),
+  epoch: t.Optional(count("Refused if this issuer has sent a higher epoch")),
+  seq: t.Optional(count("Refused unless greater than the last one of this issuer and epoch")),
+  not_after: t.Optional(
+    t.Number({ description: "Unix time in seconds; the command is refused from then on" }),
+  ),
+  owner: t.Optional(name("Owner of the pins; default: the issuer")),
 };
 
-function command<Members extends Parameters<typeof t.Object>[0]>(type: string, members: Members) {
-  return t.Object({ type: t.Literal(type), ...members, ...envelope }, { title: type });
+function command<Fields extends Parameters<typeof t.Object>[0]>(type: string, fields: Fields) {
+  return t.Object({ type: t.Literal(type), ...fields, ...envelope }, { title: type });
 }
 
-const leaseId = name("Of the lease");
+const leaseId = name("Lease id");
 
-/** Every command as it travels. Members that are not named here are ignored. */
+/** All commands in their wire form. Unknown fields are ignored. */
 export const commandSchema = t.Union([
   command("Warm", {
     block_keys: blocks,
     target_tier: t.Optional(t.Union([t.Literal("CPU_TIER1"), t.Literal("GPU")])),
-    sources: t.Optional(t.Array(name("A worker that may have them"), { maxItems: sourcesMax })),
+    sources: t.Optional(
+      t.Array(name("A worker that may have the blocks"), { maxItems: sourcesMax }),
+    ),
   }),
   command("Prune", { after_block_hash: blockName }),
   command("Cache", {
     block_hashes: blocks,
-    pin: t.Boolean({ description: "Keep them, or let the owner's pins on them go" }),
-    ttl_seconds: t.Optional(nullable(seconds("The pins end by themselves after"))),
+    pin: t.Boolean({
+      description: "`true` pins the blocks, `false` removes the owner's pins on them",
+    }),
+    ttl_seconds: t.Optional(nullable(seconds("Lifetime of the pins"))),
   }),
   command("Cache", {
     block_hashes: blocks,
-    retain: t.Integer({ minimum: 0, maximum: 99, description: "Priority; no promise" }),
-    retain_seconds: t.Optional(seconds("The priority halves after each idle")),
+    retain: t.Integer({
+      minimum: 0,
+      maximum: 99,
+      description: "Priority; the blocks may still be evicted",
+    }),
+    retain_seconds: t.Optional(seconds("Idle time after which the priority halves")),
   }),
   command("Think", { block_hashes: blocks, transient: t.Boolean() }),
   command("Pause", {
@@ -58,26 +127,26 @@ export const commandSchema = t.Union([
     ttl_seconds: t.Optional(nullable(seconds("Null: control.lease_ttl_max"))),
     lease_id: leaseId,
   }),
-  command("RenewLease", { lease_id: leaseId, new_ttl_seconds: seconds("From now on") }),
+  command("RenewLease", { lease_id: leaseId, new_ttl_seconds: seconds("Lifetime from now on") }),
   command("RevokeLease", { lease_id: leaseId }),
   command("Flush", {}),
 ]);
 
 const outcome = t.Union(
   COMMAND_OUTCOMES.map((word) => t.Literal(word)),
-  { description: "What became of it" },
+  { description: "Outcome of the block" },
 );
 
 export const heldBy = t.Object({
   kind: t.String({ description: "`pin`, `lease`, `session`, `engine`, ..." }),
-  owner: t.Optional(t.String({ description: "Of a pin or lease" })),
-  name: t.Optional(t.String({ description: "Of a lease its id, of a session its number" })),
+  owner: t.Optional(t.String({ description: "Owner of a pin or lease" })),
+  name: t.Optional(t.String({ description: "Id of a lease, number of a session" })),
 });
 
 const blockResult = {
   block: blockName,
   outcome,
-  reason: t.Optional(t.String({ description: "A stable word, a colon, words for people" })),
+  reason: t.Optional(t.String({ description: "A stable word, a colon, a message" })),
   by: t.Optional(t.Array(heldBy)),
 };
 
@@ -86,31 +155,37 @@ export const receiptSchema = t.Object(
     id: nullable(t.String()),
     type: t.String(),
     worker_id: t.String(),
-    incarnation: t.String({ description: "Decimal, 64 bits: differs after each start" }),
+    incarnation: t.String({ description: "64 bits in decimal; differs after each start" }),
     issuer: t.String(),
     status: t.Union(["ok", "partial", "rejected", "running"].map((word) => t.Literal(word))),
-    reason: t.Optional(t.String({ description: "Why it was refused: a stable word, then words" })),
-    duplicate: t.Optional(t.Literal(true, { description: "It had been carried out before" })),
+    reason: t.Optional(
+      t.String({ description: "Reason of the refusal: a stable word, then a message" }),
+    ),
+    duplicate: t.Optional(
+      t.Literal(true, { description: "Whether the command had been executed before" }),
+    ),
     counts: t.Object(
       Object.fromEntries(COMMAND_OUTCOMES.map((word) => [word, count("Blocks")] as const)),
     ),
-    blocks: t.Array(t.Object({ ...blockResult, layer: t.Optional(count("With a digest")) })),
-    blocks_left_out: t.Optional(count("Blocks that are not listed")),
+    blocks: t.Array(
+      t.Object({ ...blockResult, layer: t.Optional(count("Digest of the listed blocks")) }),
+    ),
+    blocks_left_out: t.Optional(count("Number of blocks that are not listed")),
     held: t.Optional(
       t.Array(t.Object({ ...blockResult, layer: count("Layer") }), {
         maxItems: 1_000,
-        description: "Blocks that stayed, the first 1,000",
+        description: "Blocks that were kept, the first 1,000",
       }),
     ),
-    bytes: t.Optional(bytes("Moved or removed")),
-    durable: t.Optional(t.Boolean({ description: "It survives a loss of power" })),
+    bytes: t.Optional(bytes("Size of blocks moved or removed")),
+    durable: t.Optional(t.Boolean({ description: "Whether the result survives a power loss" })),
     lease_id: t.Optional(t.String()),
     ttl_seconds: t.Optional(seconds("Granted")),
     budget: t.Optional(t.Record(t.String(), t.Number(), { description: "Bytes" })),
     progress: t.Optional(
       t.Object({
         done_blocks: count("Blocks"),
-        total_blocks: nullable(count("Blocks; null: not known yet")),
+        total_blocks: nullable(count("Number of blocks; null: not known yet")),
         bytes: bytes("Done"),
       }),
     ),
@@ -118,6 +193,212 @@ export const receiptSchema = t.Object(
   },
   { title: "Receipt" },
 );
+
+const KEY = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+const NONE = { done: 0, already: 0, missing: 0, held: 0, deferred: 0, rejected: 0 };
+const FROM = { worker_id: "gpu-01", incarnation: "17040398372918264832", issuer: "router-1" };
+
+/** A command with its receipt. `id` finds the receipt again. */
+interface CommandExample {
+  readonly summary: string;
+  readonly command: Readonly<Record<string, unknown>>;
+  readonly receipt: Readonly<Record<string, unknown>>;
+}
+
+export const COMMAND_EXAMPLES: Readonly<Record<string, CommandExample>> = {
+  Warm: {
+    summary: "Load blocks from SSD into RAM",
+    command: {
+      type: "Warm",
+      block_keys: [KEY],
+      target_tier: "CPU_TIER1",
+      id: "w-1",
+      issuer: "router-1",
+    },
+    receipt: {
+      ...FROM,
+      id: "w-1",
+      type: "Warm",
+      status: "ok",
+      counts: { ...NONE, done: 1 },
+      blocks: [{ block: KEY, outcome: "done" }],
+      bytes: 10_485_760,
+      elapsed_ms: 7.5,
+    },
+  },
+  Prune: {
+    summary: "Remove the descendants of a block",
+    command: { type: "Prune", after_block_hash: 1_234_567_890, id: "p-1", issuer: "router-1" },
+    receipt: {
+      ...FROM,
+      id: "p-1",
+      type: "Prune",
+      status: "partial",
+      counts: { ...NONE, done: 31, held: 1 },
+      blocks: [],
+      held: [
+        { block: KEY, layer: 0xffff_ffff, outcome: "held", by: [{ kind: "pin", owner: "tools" }] },
+      ],
+      bytes: 325_058_560,
+      durable: true,
+      elapsed_ms: 4.1,
+    },
+  },
+  Cache: {
+    summary: "Pin blocks for an hour; `pin` false removes the pins",
+    command: {
+      type: "Cache",
+      block_hashes: [111, 222, 333],
+      pin: true,
+      ttl_seconds: 3600,
+      owner: "system-prompts",
+      id: "c-1",
+      issuer: "router-1",
+    },
+    receipt: {
+      ...FROM,
+      id: "c-1",
+      type: "Cache",
+      status: "partial",
+      counts: { ...NONE, done: 2, missing: 1 },
+      blocks: [
+        { block: 111, outcome: "done" },
+        { block: 222, outcome: "done" },
+        { block: 333, outcome: "missing" },
+      ],
+      durable: true,
+      ttl_seconds: 3600,
+      elapsed_ms: 3.2,
+    },
+  },
+  Retain: {
+    summary: "Soft-pin blocks",
+    command: { type: "Cache", block_hashes: [111], retain: 60, retain_seconds: 600 },
+    receipt: {
+      ...FROM,
+      id: null,
+      type: "Cache",
+      status: "ok",
+      counts: { ...NONE, done: 1 },
+      blocks: [{ block: 111, outcome: "done" }],
+      durable: true,
+      elapsed_ms: 2.9,
+    },
+  },
+  Think: {
+    summary: "Keep reasoning off the SSD; `transient` false purges it",
+    command: { type: "Think", block_hashes: [444, 555], transient: true },
+    receipt: {
+      ...FROM,
+      id: null,
+      type: "Think",
+      status: "ok",
+      counts: { ...NONE, done: 1, already: 1 },
+      blocks: [
+        { block: 444, outcome: "done" },
+        { block: 555, outcome: "already" },
+      ],
+      elapsed_ms: 0.4,
+    },
+  },
+  Pause: {
+    summary: "Move an idle session to SSD",
+    command: {
+      type: "Pause",
+      block_hashes: [666, 777],
+      ttl_seconds: 3600,
+      lease_id: "session-abc",
+    },
+    receipt: {
+      ...FROM,
+      id: null,
+      type: "Pause",
+      status: "ok",
+      counts: { ...NONE, done: 2 },
+      blocks: [
+        { block: 666, outcome: "done" },
+        { block: 777, outcome: "done" },
+      ],
+      durable: true,
+      lease_id: "session-abc",
+      ttl_seconds: 3600,
+      elapsed_ms: 5.6,
+    },
+  },
+  RenewLease: {
+    summary: "Extend a lease to one hour from now",
+    command: { type: "RenewLease", lease_id: "session-abc", new_ttl_seconds: 3600 },
+    receipt: {
+      ...FROM,
+      id: null,
+      type: "RenewLease",
+      status: "ok",
+      counts: NONE,
+      blocks: [],
+      durable: true,
+      lease_id: "session-abc",
+      ttl_seconds: 3600,
+      elapsed_ms: 2.1,
+    },
+  },
+  RevokeLease: {
+    summary: "Revoke a lease and purge the blocks that only it protected",
+    command: { type: "RevokeLease", lease_id: "session-abc" },
+    receipt: {
+      ...FROM,
+      id: null,
+      type: "RevokeLease",
+      status: "ok",
+      counts: { ...NONE, done: 2 },
+      blocks: [],
+      durable: true,
+      lease_id: "session-abc",
+      elapsed_ms: 3.3,
+    },
+  },
+  Flush: {
+    summary: "Remove all blocks without pins, leases and readers",
+    command: { type: "Flush" },
+    receipt: {
+      ...FROM,
+      id: null,
+      type: "Flush",
+      status: "partial",
+      counts: { ...NONE, done: 97, held: 1 },
+      blocks: [],
+      held: [
+        { block: KEY, layer: 0xffff_ffff, outcome: "held", by: [{ kind: "lease", name: "s-1" }] },
+      ],
+      bytes: 1_017_118_720,
+      durable: true,
+      elapsed_ms: 12.8,
+    },
+  },
+};
+
+/** Receipt of a running command: the answer to `wait=false`. */
+const RUNNING_RECEIPT = {
+  ...FROM,
+  id: "w-2",
+  type: "Warm",
+  status: "running",
+  counts: NONE,
+  blocks: [],
+  progress: { done_blocks: 12, total_blocks: 233, bytes: 125_829_120 },
+  elapsed_ms: 80.2,
+};
+
+/** Receipt of a refused command. Nothing changed. */
+const REJECTED_RECEIPT = {
+  ...FROM,
+  id: "c-2",
+  type: "Cache",
+  status: "rejected",
+  reason: "rate_limited: 20000 commands a second are allowed",
+  counts: NONE,
+  blocks: [],
+  elapsed_ms: 0.1,
+};
 
 function mapExamples(pick: "command" | "receipt") {
   return Object.fromEntries(
@@ -138,7 +419,7 @@ function receiptAnswer(description: string, examples: Examples) {
   };
 }
 
-/** The body of a request, for the description. */
+/** The request body in the OpenAPI description. */
 export const commandBody = {
   required: true,
   content: {
@@ -147,14 +428,16 @@ export const commandBody = {
   },
 };
 
-const REJECTED = receiptAnswer("Refused as a whole; `reason` says why", {
+const REJECTED = receiptAnswer("The whole command was refused; see `reason`", {
   rejected: { value: REJECTED_RECEIPT },
 });
 
 export const receiptAnswers = {
-  200: receiptAnswer("Carried out; each block says what became of it", mapExamples("receipt")),
-  202: receiptAnswer("At work; `Location` says where its receipt is found", {
+  200: receiptAnswer("Executed; `results` has the outcome of each block", mapExamples("receipt")),
+  202: receiptAnswer("Running; `Location` is the path of its receipt", {
     running: { value: RUNNING_RECEIPT },
   }),
   ...Object.fromEntries(REJECTED_STATUSES.map((status) => [status, REJECTED])),
 };
+
+/** Wire examples of commands and receipts, for the OpenAPI description. */

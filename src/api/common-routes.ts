@@ -2,18 +2,14 @@ import { openapi } from "@elysiajs/openapi";
 import { Elysia, t, type ValidationError } from "elysia";
 import { assert, HearthError } from "../core/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
+import type { Access } from "./authorization.ts";
 import { answerJson } from "./body.ts";
-import { completeDescription, type Description, type DescriptionWords } from "./description.ts";
-import type { Access } from "./gate.ts";
-import { whatIsWrong } from "./invalid.ts";
+import { completeDescription, type Description, type DescriptionTexts } from "./description.ts";
 import { problemOf, refuse } from "./problem.ts";
 import { pathOf, type RouteRules, serves } from "./route-rules.ts";
 import type { Readiness } from "./services.ts";
 
-/**
- * The page at /openapi loads its script from the network; a fixed version, so that it is what it
- * was.
- */
+/** Version of the script that the page at /openapi loads from the network, pinned. */
 const SCALAR_VERSION = "1.72.1";
 
 const DESCRIPTION_PATH = "/openapi/json";
@@ -22,21 +18,21 @@ const readiness = (example: object) =>
   t.Object(
     {
       ready: t.Boolean(),
-      reasons: t.Array(t.String(), { description: "Why not, or what is missing; a line each" }),
+      reasons: t.Array(t.String(), { description: "Reasons, one line each" }),
     },
     { examples: [example] },
   );
 
-/** What is served, as the framework lists it. */
+/** The framework's list of routes. */
 export type RouteList = readonly { readonly method: string; readonly path: string }[];
 
 export function everyRouteHasRole(routes: RouteList, { roles }: RouteRules): void {
   for (const { method, path } of routes) {
-    assert(Object.hasOwn(roles, `${method} ${path}`), "every route has its role");
+    assert(Object.hasOwn(roles, `${method} ${path}`), "every route has a role");
   }
 }
 
-/** What the framework throws at a handler of errors, as far as it is looked at. */
+/** Error passed to the framework's error handler, reduced to the fields used here. */
 interface Thrown {
   readonly code: number | string;
   readonly error: unknown;
@@ -50,10 +46,11 @@ export interface Answering {
   readonly onFault: (path: string, thrown: unknown) => void;
 }
 
-/** Whatever went wrong, as an answer. */
+/** Converts any error to an answer. */
 export function answerOf({ code, error, path, request }: Thrown, answering: Answering): Response {
   if (code === "NOT_FOUND") return notFound(answering, request.method, path);
-  if (code === "PARSE") return refuse("REQUEST_INVALID", "the body is not what its type says");
+  if (code === "PARSE")
+    return refuse("REQUEST_INVALID", "the body does not match its content type");
   const invalid = code === "VALIDATION" ? (error as ValidationError) : null;
   if (invalid !== null && invalid.type !== "response") {
     return refuse("REQUEST_INVALID", whatIsWrong(invalid, request.url));
@@ -63,13 +60,13 @@ export function answerOf({ code, error, path, request }: Thrown, answering: Answ
   return problemOf(fault);
 }
 
-/** What every process of Hearth tells of itself. */
+/** Health and metrics services that every Hearth process has. */
 export interface HealthServices {
   readiness(): Readiness;
-  /** What is the matter now, the worst first. */
+  /** Current problems, worst first. */
   health(): readonly HealthProblem[];
   metricsText(): Promise<string>;
-  /** Content type that belongs to `metricsText`. */
+  /** Content type of `metricsText`. */
   readonly metricsContentType: string;
 }
 
@@ -78,7 +75,7 @@ export function healthRoutes(services: HealthServices) {
     .get("/healthz", () => healthText(services.health()), {
       response: t.String({ examples: ["ok\n", "ok\nwarn KV_SSD_FULL: the SSD is full\n"] }),
       detail: {
-        summary: "The process lives and answers; below it the codes of what is the matter",
+        summary: "The process is alive; further lines list the codes of its problems",
         security: [],
       },
     })
@@ -93,7 +90,10 @@ export function healthRoutes(services: HealthServices) {
           200: readiness({ ready: true, reasons: [] }),
           503: readiness({ ready: false, reasons: ["the agent is draining"] }),
         },
-        detail: { summary: "Whether engines are served now, and if not why", security: [] },
+        detail: {
+          summary: "Whether engines are served now, with the reasons if not",
+          security: [],
+        },
       },
     )
     .get(
@@ -111,24 +111,27 @@ export function healthRoutes(services: HealthServices) {
 
 export interface Describing {
   readonly access: Access;
-  readonly words: DescriptionWords;
+  readonly texts: DescriptionTexts;
 }
 
 type Handler = { handle(request: Request): Response | Promise<Response> };
 
-/** The description as the framework makes it knows neither the gate nor what a problem is. */
+/**
+ * Handles a request. Completes the OpenAPI description, in which the framework includes neither
+ * authorization nor errors.
+ */
 export async function handled(
   app: Handler,
   request: Request,
-  { access, words }: Describing,
+  { access, texts }: Describing,
 ): Promise<Response> {
   const answer = await app.handle(request);
   const isDescription = answer.ok && request.method === "GET";
   if (!isDescription || pathOf(request.url) !== DESCRIPTION_PATH) return answer;
-  return answerJson(completeDescription((await answer.json()) as Description, access, words));
+  return answerJson(completeDescription((await answer.json()) as Description, access, texts));
 }
 
-/** No details: whoever asks need not have shown a token. */
+/** Codes only, without details: this route requires no token. */
 function healthText(problems: readonly HealthProblem[]): string {
   const lines = problems.map(({ code, severity, meaning }) => `${severity} ${code}: ${meaning}\n`);
   return `ok\n${lines.join("")}`;
@@ -149,20 +152,65 @@ export function documentation(title: string, version: string) {
   });
 }
 
-/** A service gave something else than its schema promises. */
+/** A service returned a value that its schema does not allow. */
 function misshapen(cause: Error): HearthError {
-  return new HearthError("INTERNAL", "the answer is not what its schema promises", { cause });
+  return new HearthError("INTERNAL", "the answer does not match its schema", { cause });
 }
 
-/** 405 where the path is served for another method, else 404. */
+/** 405 if the path is served for another method, else 404. */
 function notFound({ routes, rules }: Answering, method: string, path: string): Response {
   const methods = routes.filter((route) => serves(route.path, path)).map((route) => route.method);
   if (methods.length === 0) {
-    return refuse("NOT_FOUND", `there is no ${path.slice(0, 200)}`, { fix: "see /openapi" });
+    return refuse("NOT_FOUND", `unknown path ${path.slice(0, 200)}`, { fix: "see /openapi" });
   }
   const hasHead = methods.includes("GET") && !rules.changes("HEAD", path);
   const allow = hasHead ? [...methods, "HEAD"] : methods;
-  return refuse("METHOD_NOT_ALLOWED", `${path} does not answer ${method}`, {
+  return refuse("METHOD_NOT_ALLOWED", `${path} does not support ${method}`, {
     headers: { allow: [...new Set(allow)].join(", ") },
   });
+}
+
+/** The parts of the framework's error that are used here. */
+type Invalid = Pick<ValidationError, "type" | "valueError">;
+
+interface Wanted {
+  readonly minimum?: number;
+  readonly maximum?: number;
+  readonly anyOf?: readonly { readonly const?: unknown }[];
+}
+
+const PATH_CHARACTERS_MAX = 100;
+
+/**
+ * Describes the first problem in one line. The framework's own message repeats the whole request.
+ */
+function whatIsWrong({ type, valueError }: Invalid, url: string): string {
+  const { path = "", message = "invalid value", schema, value } = valueError ?? {};
+  const where = type === "property" ? "query" : type;
+  const names = path === "" ? namesOf(url, value) : [path.slice(1, PATH_CHARACTERS_MAX)];
+  const expected = schema === undefined ? null : expectationOf(schema as Wanted);
+  if (names.length > 0 && expected !== null)
+    return `${where}: ${names.join(" or ")} is ${expected}`;
+  return `${where}${path.slice(0, PATH_CHARACTERS_MAX)}: ${message}`;
+}
+
+/**
+ * Names of query parameters with this value. The framework does not name parameters out of range.
+ */
+function namesOf(url: string, value: unknown): string[] {
+  const parameters = URL.parse(url)?.searchParams ?? new URLSearchParams();
+  const isIt = (text: string) => text !== "" && Number(text) === value;
+  return [...parameters].flatMap(([name, text]) =>
+    isIt(text) ? [name.slice(0, PATH_CHARACTERS_MAX)] : [],
+  );
+}
+
+/** Describes the expected value. Null: the framework's message is good enough. */
+function expectationOf({ minimum, maximum, anyOf = [] }: Wanted): string | null {
+  if (minimum !== undefined) {
+    const to = maximum === undefined ? "on" : `to ${maximum}`;
+    return `an integer from ${minimum} ${to}`;
+  }
+  const choices = anyOf.map((one) => one.const).filter((one) => one !== undefined);
+  return choices.length === 0 ? null : `one of ${choices.join(", ")}`;
 }

@@ -1,7 +1,7 @@
-import { type Access, needsCredentials } from "./gate.ts";
-import type { RouteRules } from "./route-rules.ts";
+import { type Access, needsCredentials } from "./authorization.ts";
+import { AGENT_RULES, type RouteRules } from "./route-rules.ts";
 
-/** A description of the API as the framework makes it, as far as it is completed here. */
+/** The framework's OpenAPI document, reduced to the parts completed here. */
 export interface Description {
   paths: Record<string, Record<string, Operation>>;
   components?: { schemas?: Record<string, object>; securitySchemes?: object };
@@ -27,14 +27,14 @@ interface Answer {
   readonly content?: object;
 }
 
-/** What a description says beyond what the framework knows of the routes. */
-export interface DescriptionWords {
+/** Texts of an OpenAPI description that the framework does not know. */
+export interface DescriptionTexts {
   readonly rules: RouteRules;
-  /** Of parameters, by name. */
+  /** Examples of parameters, by name. */
   readonly examples: Readonly<Record<string, unknown>>;
-  /** Where a name means something else. */
+  /** Examples for routes where a parameter has another meaning. */
   readonly examplesOf: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
-  /** Answers of a route beside those of all, by status. */
+  /** Additional answers of a route, by status. */
   readonly answersOf: Readonly<Record<string, Readonly<Record<string, string>>>>;
 }
 
@@ -45,16 +45,16 @@ const PROBLEM = {
     type: { const: "about:blank" },
     title: { type: "string" },
     status: { type: "integer" },
-    detail: { type: "string", description: "What is wrong, for people" },
+    detail: { type: "string", description: "Message with the problem" },
     code: { type: "string", description: "Stable" },
-    fix: { type: "string", description: "What can be done about it" },
+    fix: { type: "string", description: "Suggested fix" },
   },
   examples: [
     {
       type: "about:blank",
       title: "Unprocessable Content",
       status: 422,
-      detail: "query: limit is a whole number from 1 to 1000",
+      detail: "query: limit is an integer from 1 to 1000",
       code: "REQUEST_INVALID",
     },
   ],
@@ -69,17 +69,17 @@ function problem(description: string): Answer {
   return { description, content };
 }
 
-/** Adds what holds for many routes at once: who is let in, what is refused, examples. */
+/** Completes an OpenAPI document: authorization, errors and examples of all routes. */
 export function completeDescription(
   given: Description,
   access: Access,
-  words: DescriptionWords,
+  texts: DescriptionTexts,
 ): Description {
   const { components, ...rest } = given;
   const paths = Object.entries(given.paths).map(([path, methods]) => {
     const operations = Object.entries(methods).map(([method, operation]) => {
       const route = `${method.toUpperCase()} ${path.replace(/\{(\w+)\}/g, ":$1")}`;
-      return [method, completeOperation(operation, route, access, words)];
+      return [method, completeOperation(operation, route, access, texts)];
     });
     return [path, Object.fromEntries(operations)];
   });
@@ -99,14 +99,14 @@ function completeOperation(
   operation: Operation,
   route: string,
   access: Access,
-  { rules, ...words }: DescriptionWords,
+  { rules, ...texts }: DescriptionTexts,
 ): Operation {
   const { parameters = [], responses, ...rest } = operation;
-  const examples = { ...words.examples, ...words.examplesOf[route] };
+  const examples = { ...texts.examples, ...texts.examplesOf[route] };
   const isOpen = rules.roles[route] === "open";
   const refused = refusalsOf(operation, route, access, isOpen);
-  const named = Object.entries({ ...refused, ...words.answersOf[route] });
-  const answers = Object.fromEntries(named.map(([status, words]) => [status, problem(words)]));
+  const named = Object.entries({ ...refused, ...texts.answersOf[route] });
+  const answers = Object.fromEntries(named.map(([status, text]) => [status, problem(text)]));
   const own = Object.entries(responses).map(([status, answer]) => {
     const isBare = Number(status) >= ERRORS_FROM && answer.content === undefined;
     return [status, isBare ? problem(answer.description) : answer];
@@ -119,14 +119,14 @@ function completeOperation(
     responses: {
       ...answers,
       ...Object.fromEntries(own),
-      default: problem("Any other error, as 405 for a method that the path does not answer"),
+      default: problem("Any other error, such as 405 for an unsupported method"),
     },
-    // Without a certificate there is no connection, whatever is asked for.
+    // A server that requires certificates accepts no connection without one, on any route.
     ...(isOpen && wantsCertificate(access) ? { security: [{ certificate: [] }] } : {}),
   };
 }
 
-/** What the gate and the reading of a request refuse, by status. */
+/** Errors of authorization and request parsing, by status. */
 function refusalsOf(
   operation: Operation,
   route: string,
@@ -137,16 +137,19 @@ function refusalsOf(
   const takesBody = route.startsWith("POST ");
   const takesAny = operation.parameters !== undefined || operation.requestBody !== undefined;
   return {
-    ...(isOpen || access.tokens === null ? {} : { 401: "The token is missing or wrong" }),
-    ...(isOpen && isGuarded ? {} : { 403: isOpen ? "Another host is named" : FORBIDDEN }),
+    ...(isOpen || access.tokens === null ? {} : { 401: "The token is missing or invalid" }),
+    ...(isOpen && isGuarded
+      ? {}
+      : { 403: isOpen ? "The Host header names another host" : FORBIDDEN }),
     ...(takesBody ? { 413: "The body is longer than 1 MiB" } : {}),
-    ...(takesAny ? { 422: "Something is not what it should be; `detail` names it" } : {}),
+    ...(takesAny ? { 422: "A value is invalid; see `detail`" } : {}),
   };
 }
 
-const FORBIDDEN = "The role of the caller is too low, or a page of another site asks";
+const FORBIDDEN =
+  "The caller's role is insufficient, or the request comes from a page of another site";
 
-/** The framework describes a number in a query as one of a text and a number of the same bounds. */
+/** The framework describes a numeric parameter as a union of text and number. Keeps the number. */
 function completeParameter(parameter: Parameter, example: unknown): Parameter {
   const { description, anyOf: _anyOf, ...schema } = parameter.schema;
   const { minimum, maximum, default: standard } = schema;
@@ -171,9 +174,46 @@ function schemesOf(access: Access): object {
   };
 }
 
-/** A list of ways, each with all that it takes. */
+/** Accepted credentials: a list of alternatives, each with everything it requires. */
 function securityOf(access: Access): object[] {
   const certificate = wantsCertificate(access) ? { certificate: [] } : {};
   const bearer = access.tokens === null ? [] : [{ ...certificate, bearer: [] }];
   return wantsCertificate(access) ? [certificate, ...bearer] : bearer;
 }
+
+const DIGEST = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+
+const EXAMPLES: Readonly<Record<string, unknown>> = {
+  root: "1234567890",
+  key: "1234567890",
+  depth: 2,
+  limit: 100,
+  after: 100,
+  fields: "digest,tiers,held_by",
+  names: `111,222,${DIGEST}`,
+  owner: "system-prompts",
+  kind: "retain",
+  issuer: "router-1",
+  id: "w-1",
+  wait: "false",
+};
+/** Examples for routes where a parameter has another meaning. */
+const EXAMPLES_OF: Readonly<Record<string, Readonly<Record<string, unknown>>>> = {
+  "GET /v1/tree": { after: "n6Fb8gEAAAABAAAAAgAAAAIAAAA" },
+  "GET /v1/sessions/:id": { id: "42" },
+};
+
+const ANSWERS_OF: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  "GET /v1/tree": { 404: "The root block is not known here" },
+  "GET /v1/sessions/:id": { 404: "No session with this number holds a block" },
+  "POST /v1/persist": { 501: "The agent has no SSD tier" },
+  "GET /flush_cache": { 405: "HEAD; and GET without `api.flush_by_get`" },
+};
+
+/** Texts of the agent's API. */
+export const AGENT_DESCRIPTION: DescriptionTexts = {
+  rules: AGENT_RULES,
+  examples: EXAMPLES,
+  examplesOf: EXAMPLES_OF,
+  answersOf: ANSWERS_OF,
+};

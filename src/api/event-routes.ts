@@ -4,21 +4,21 @@ import { afterQuery, count, limitQuery, nullable } from "./fields.ts";
 import type { ControlServices } from "./services.ts";
 
 const event = t.Object({
-  sequence: count("From 1, without gaps, since the agent's start"),
+  sequence: count("Number of the event, from 1 without gaps since the agent's start"),
   time: t.String({ format: "date-time", description: "UTC" }),
   kind: t.String({ description: "`hold_...`, `peer_...`, `command`" }),
   hold: t.Optional(t.String({ description: "`pin`, `retain` or `lease`" })),
   owner: t.Optional(t.String()),
-  name: t.Optional(nullable(t.String({ description: "Of a lease" }))),
-  tier: t.Optional(t.String({ description: "Where room was needed" })),
+  name: t.Optional(nullable(t.String({ description: "Name of the lease" }))),
+  tier: t.Optional(t.String({ description: "Tier that needed room" })),
   why: t.Optional(t.String()),
-  peer: t.Optional(t.String({ description: "Worker id of another host" })),
-  transport: t.Optional(t.String({ description: "To the peer: `stream`, `quic`" })),
-  cooldown_ms: t.Optional(count("How long it is left alone, milliseconds")),
-  after_ms: t.Optional(count("How long it took already, milliseconds")),
+  peer: t.Optional(t.String({ description: "Worker id of a peer" })),
+  transport: t.Optional(t.String({ description: "Transport to the peer: `stream`, `quic`" })),
+  cooldown_ms: t.Optional(count("Time for which the peer is not used, milliseconds")),
+  after_ms: t.Optional(count("Duration so far, milliseconds")),
   key: t.Optional(t.String({ description: "Key of a block, in hex" })),
-  purged: t.Optional(count("Blocks removed because nothing else held them")),
-  type: t.Optional(t.String({ description: "Of a command" })),
+  purged: t.Optional(count("Blocks removed because nothing else protected them")),
+  type: t.Optional(t.String({ description: "Type of the command" })),
   issuer: t.Optional(t.String()),
   id: t.Optional(nullable(t.String())),
   status: t.Optional(t.String()),
@@ -28,9 +28,9 @@ const event = t.Object({
 
 const eventsReport = t.Object(
   {
-    events: t.Array(event, { description: "The oldest first" }),
-    next: count("`after` of the next page, also where there is none yet"),
-    lost: count("Events between `after` and the first one here that are not kept any more"),
+    events: t.Array(event, { description: "Events, oldest first" }),
+    next: count("`after` of the next page, also if it has no event yet"),
+    lost: count("Events after `after` that are no longer kept"),
   },
   {
     examples: [
@@ -46,7 +46,7 @@ const eventsReport = t.Object(
             blocks: 46,
             bytes: 482_344_960,
             tier: "ram",
-            why: "12 MiB were needed and nothing else could go",
+            why: "12 MiB were needed and nothing else could be evicted",
           },
         ],
         next: 41,
@@ -57,11 +57,11 @@ const eventsReport = t.Object(
 );
 
 const eventsQuery = t.Object({
-  after: afterQuery("`next` of the page before; 0: from the first that is kept"),
-  limit: limitQuery("Events at most"),
+  after: afterQuery("`next` of the previous page; 0: from the first kept event"),
+  limit: limitQuery("Maximum events"),
 });
 
-/** What happened to pins, leases and commands, for those who poll. */
+/** Events of pins, leases and commands, for clients that poll. */
 export function eventRoutes(control: ControlServices) {
   return new Elysia().get(
     "/v1/events",
@@ -73,7 +73,9 @@ export function eventRoutes(control: ControlServices) {
     {
       query: eventsQuery,
       response: eventsReport,
-      detail: { summary: "Holds that ended by themselves, peers, and commands, in their order" },
+      detail: {
+        summary: "Events of expired or evicted pins and leases, peers, and commands, in order",
+      },
     },
   );
 }

@@ -1,11 +1,17 @@
-import { Elysia, t } from "elysia";
+import { Elysia, type Static, t } from "elysia";
 import { type BlockName, type Json, LAYER_ALL, readBlockName } from "../core/index.ts";
-import type { ExplainQuery } from "../store/index.ts";
+import {
+  DEPARTURES,
+  type ExplainQuery,
+  type Explanation,
+  type MissReason,
+} from "../store/index.ts";
 import { answerJson, isInteger, readObject } from "./body.ts";
-import { explainReport, explainRequest, explanationOf, NAMES_MAX } from "./explain-report.ts";
+import { blockName } from "./command-schema.ts";
+import { count, nullable, seconds } from "./fields.ts";
 import { refuse } from "./problem.ts";
 import type { ControlServices } from "./services.ts";
-import { refuseName } from "./tree-routes.ts";
+import { refuseName, tier } from "./tree-routes.ts";
 
 const QUERY_CHARACTERS_MAX = 64 * 1024;
 const BLOCK_TOKENS_MAX = 65_536;
@@ -16,17 +22,17 @@ const namesQuery = t.Object({
   names: t.String({
     minLength: 1,
     maxLength: QUERY_CHARACTERS_MAX,
-    description: "Hashes, digests and page keys, with commas between",
+    description: "Hashes, digests and page keys, separated by commas",
   }),
 });
 
 type Body = Readonly<Record<string, Json>>;
 
-/** What of a prompt is here, and why the rest is not. */
+/** Explains which part of a prompt is resident, and why the rest is not. */
 export function explainRoutes(control: ControlServices) {
   const explain = async (query: ExplainQuery) =>
     answerJson(explanationOf(await control.explain(query), control.storeSeconds()));
-  const summary = "What hits on which tier, and why the first miss is one";
+  const summary = "Shows which blocks hit on which tier, and the cause of the first miss";
   return new Elysia()
     .get(
       "/v1/explain",
@@ -44,7 +50,7 @@ export function explainRoutes(control: ControlServices) {
         const query = Object.hasOwn(body, "names") ? namesIn(body) : promptIn(body);
         return query instanceof Response ? query : explain(query);
       },
-      // Validation of an array of 15,000 tokens takes ten times as long as the answer.
+      // Schema validation of 15,000 tokens would take ten times as long as the answer.
       {
         parse: "none",
         detail: {
@@ -52,10 +58,10 @@ export function explainRoutes(control: ControlServices) {
           requestBody: explainRequest,
           responses: {
             200: {
-              description: "What is where",
+              description: "Tier of each block",
               content: { "application/json": { schema: explainReport as object } },
             },
-            422: { description: "Problem: what is wrong with the body" },
+            422: { description: "Problem: the body is invalid" },
           },
         },
       },
@@ -64,7 +70,7 @@ export function explainRoutes(control: ControlServices) {
 
 function namesIn({ names }: Body): ExplainQuery | Response {
   if (!Array.isArray(names) || names.length === 0 || names.length > NAMES_MAX) {
-    return refuse("REQUEST_INVALID", `names is a list of 1 to ${NAMES_MAX} blocks`);
+    return refuse("REQUEST_INVALID", `names must be a list of 1 to ${NAMES_MAX} blocks`);
   }
   const read = namesOf(names);
   return read instanceof Response ? read : { names: read };
@@ -84,14 +90,14 @@ function promptIn(body: Body): ExplainQuery | Response {
   const { tokens, namespace, block_tokens: blockTokens, layer = LAYER_ALL } = body;
   const no = (what: string) => refuse("REQUEST_INVALID", what, { fix: "see /openapi" });
   if (typeof namespace !== "string" || !NAMESPACE.test(namespace)) {
-    return no("namespace is 64 hex digits");
+    return no("namespace must be 64 hex digits");
   }
   if (!isInteger(blockTokens, 1, BLOCK_TOKENS_MAX)) {
-    return no(`block_tokens is an integer from 1 to ${BLOCK_TOKENS_MAX}`);
+    return no(`block_tokens must be an integer from 1 to ${BLOCK_TOKENS_MAX}`);
   }
-  if (!isInteger(layer, 0, LAYER_ALL)) return no(`layer is an integer from 0 to ${LAYER_ALL}`);
+  if (!isInteger(layer, 0, LAYER_ALL)) return no(`layer must be an integer from 0 to ${LAYER_ALL}`);
   const read = tokensOf(tokens);
-  if (read === null) return no(`tokens is a list of integers from 0 to ${TOKEN_MAX}`);
+  if (read === null) return no(`tokens must be a list of integers from 0 to ${TOKEN_MAX}`);
   return { tokens: read, namespace: Uint8Array.fromHex(namespace), blockTokens, layer };
 }
 
@@ -105,3 +111,171 @@ function tokensOf(list: Json | undefined): Uint32Array | null {
   }
   return tokens;
 }
+
+const NAMES_MAX = 65_536;
+
+const DIGEST = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+
+const MISSES = [
+  "never_stored",
+  "departed",
+  "being_written",
+  "gpu_only",
+  "other_namespace",
+  "ssd_unavailable",
+] as const satisfies readonly MissReason["kind"][];
+
+const miss = t.Object(
+  {
+    index: count("Index of the block in the list"),
+    kind: t.Union(MISSES.map((kind) => t.Literal(kind))),
+    text: t.String({ description: "Message" }),
+    reason: t.Optional(
+      t.Union(
+        DEPARTURES.map((reason) => t.Literal(reason)),
+        { description: "Why the block was removed" },
+      ),
+    ),
+    by: t.Optional(
+      nullable(t.String({ description: "Issuer or owner that requested it; null: none" })),
+    ),
+    tier: t.Optional(t.Union([t.Literal("ram"), t.Literal("ssd")])),
+    seconds_ago: t.Optional(seconds("Time since the block was removed")),
+    namespace: t.Optional(
+      t.String({ description: "Namespace in which the same prompt is resident, in hex" }),
+    ),
+    why: t.Optional(t.String({ description: "Why the SSD is not available" })),
+  },
+  { description: "The first block that is not resident" },
+);
+
+const peers = t.Object(
+  {
+    promised: count("Consecutive blocks that a request would fetch from peers"),
+    why_not: nullable(t.String({ description: "Why no blocks, or no more" })),
+  },
+  { description: "Blocks that peers probably have, from the first miss on" },
+);
+
+/** Body of the answers of `GET` and `POST /v1/explain`. */
+const explainReport = t.Object(
+  {
+    leading: count("Consecutive resident blocks, from the first block on"),
+    blocks: t.Array(
+      t.Object({
+        name: t.String(),
+        tier: t.Union([...tier.anyOf, t.Literal("peer"), t.Null()]),
+      }),
+      {
+        description: "The fastest tier of each block; `peer`: a peer probably has it; null: a miss",
+      },
+    ),
+    miss: nullable(miss),
+    peers: t.Optional(peers),
+  },
+  {
+    examples: [
+      {
+        leading: 1,
+        blocks: [
+          { name: "111", tier: "ram" },
+          { name: DIGEST, tier: null },
+        ],
+        miss: {
+          index: 1,
+          kind: "departed",
+          text: "it was pruned (ssd, 12 s ago, by router-1)",
+          reason: "pruned",
+          by: "router-1",
+          tier: "ssd",
+          seconds_ago: 12,
+        },
+      },
+    ],
+  },
+);
+type ExplainReport = Static<typeof explainReport>;
+
+/** A list of names, or a prompt's tokens. */
+const explainBody = t.Union([
+  t.Object({ names: t.Array(blockName, { minItems: 1, maxItems: NAMES_MAX }) }),
+  t.Object({
+    tokens: t.Array(t.Number({ minimum: 0, maximum: 0xffff_ffff, multipleOf: 1 })),
+    namespace: t.String({ pattern: "^[0-9a-fA-F]{64}$", description: "Namespace key, in hex" }),
+    block_tokens: t.Number({ minimum: 1, multipleOf: 1, description: "Tokens of one block" }),
+    layer: t.Optional(count("Layer; default: all layers in one block")),
+  }),
+]);
+
+const explainRequest = {
+  required: true,
+  content: {
+    "application/json": {
+      schema: explainBody as object,
+      examples: {
+        names: { summary: "Names of blocks", value: { names: [111, DIGEST] } },
+        tokens: {
+          summary: "A prompt",
+          value: { tokens: [1, 2, 3, 4], namespace: "ab".repeat(32), block_tokens: 2 },
+        },
+      },
+    },
+  },
+};
+
+function explanationOf(explanation: Explanation, nowSeconds: number): ExplainReport {
+  const { leading, blocks, miss, peers } = explanation;
+  return {
+    leading,
+    blocks: blocks.map(({ name, tier }) => ({ name, tier })),
+    miss: miss === null ? null : { index: miss.index, ...missOf(miss.why, nowSeconds) },
+    ...(peers && { peers: { promised: peers.promised, why_not: peers.whyNot } }),
+  };
+}
+
+type Miss = Omit<NonNullable<ExplainReport["miss"]>, "index">;
+
+function missOf(why: MissReason, nowSeconds: number): Miss {
+  const { kind } = why;
+  switch (kind) {
+    case "never_stored":
+      return { kind, text: "this host has never stored it" };
+    case "departed":
+      return departed(why.departure, nowSeconds);
+    case "being_written":
+      return { kind, text: "it is being written now" };
+    case "gpu_only":
+      return { kind, text: "it is only on a GPU" };
+    case "other_namespace": {
+      const { namespace } = why;
+      return { kind, text: `the same prompt is resident under namespace ${namespace}`, namespace };
+    }
+    case "ssd_unavailable":
+      return { kind, text: `it is on SSD, which is not available now: ${why.why}`, why: why.why };
+    default:
+      return kind satisfies never;
+  }
+}
+
+function departed(
+  { reason, by, tier, atSeconds }: Extract<MissReason, { kind: "departed" }>["departure"],
+  nowSeconds: number,
+): Miss {
+  const seconds_ago = Math.max(0, nowSeconds - atSeconds);
+  const who = by === null ? "" : `, by ${by}`;
+  const text = `${WORDS[reason]} (${tier}, ${seconds_ago} s ago${who})`;
+  return { kind: "departed", text, reason, by, tier, seconds_ago };
+}
+
+const WORDS = {
+  evicted: "it was evicted to make room",
+  expired: "it was unused for longer than the idle limit",
+  purged: "it was purged",
+  pruned: "it was pruned",
+  flushed: "the cache was flushed",
+  lease_ended: "the lease that protected it ended",
+  transient: "it was transient and was purged",
+  quarantined: "its bytes were damaged",
+  lost: "its file was missing or unreadable",
+  replaced: "it was replaced by other bytes with the same name",
+} as const satisfies Record<(typeof DEPARTURES)[number], string>;

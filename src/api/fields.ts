@@ -5,18 +5,20 @@ export const bytes = (description: string) => count(`${description}, bytes`);
 export const seconds = (description: string) =>
   t.Number({ minimum: 0, description: `${description}, seconds` });
 
-/** As JSON Schema says it; the framework's own says it in words of OpenAPI 3.0. */
+/**
+ * A union with null as JSON Schema defines it. The framework's own type uses OpenAPI 3.0 syntax.
+ */
 export const nullable = <T extends TSchema>(schema: T) => t.Union([schema, t.Null()]);
 
 const LIMIT_MAX = 1_000;
 
-/** How much of a list a request wants. */
+/** Maximum number of entries of a page. */
 export const limitQuery = (description: string) =>
   t.Optional(
     t.Numeric({ minimum: 1, maximum: LIMIT_MAX, multipleOf: 1, default: 100, description }),
   );
 
-/** Behind which number of a list. */
+/** Number of the entry after which a page starts. */
 export const afterQuery = (description: string) =>
   t.Optional(
     t.Numeric({
@@ -29,4 +31,4 @@ export const afterQuery = (description: string) =>
   );
 
 /** `after` of the next page. */
-export const nextNumber = nullable(count("`after` of the next page; null: that was all"));
+export const nextNumber = nullable(count("`after` of the next page; null: no more entries"));

@@ -1,24 +1,30 @@
-import { Elysia } from "elysia";
+import { Elysia, t } from "elysia";
 import {
   answerTypeOf,
+  COMMAND_LIMITS,
   JSON_TYPE,
   MSGPACK_TYPE,
   type Receipt,
   type Sender,
 } from "../control/index.ts";
-import { type Json, stringifyJson, type TurnSource } from "../core/index.ts";
+import { formatBytes, type Json, stringifyJson, type TurnSource } from "../core/index.ts";
+import type { Callers } from "./authorization.ts";
 import { answerJson, readObject } from "./body.ts";
-import type { Callers } from "./callers.ts";
-import { flushText } from "./flush-text.ts";
-import { flushDetail, pinDetail, unpinDetail } from "./hicache-schema.ts";
+import {
+  answerReceipt,
+  blockName,
+  COMMAND_EXAMPLES,
+  receiptSchema,
+  statusOfReceipt,
+} from "./command-schema.ts";
+import { count, nullable, seconds } from "./fields.ts";
 import { refuse } from "./problem.ts";
-import { answerReceipt, statusOfReceipt } from "./receipt-answer.ts";
 import type { ControlServices } from "./services.ts";
 
-/** Whose pins these are where the request names no owner. */
+/** Owner of pins if the request names none. */
 const OWNER = "hicache";
 
-/** Pins and flushes in the shapes that SGLang's server has for them. */
+/** Pins and flushes with the routes and bodies of SGLang's server. */
 export function hicacheRoutes(
   control: ControlServices,
   { callers, flushByGet }: { readonly callers: Callers; readonly flushByGet: boolean },
@@ -63,7 +69,7 @@ export function hicacheRoutes(
     )
     .get(
       "/flush_cache",
-      // The router takes HEAD for GET, and a probe must not empty the cache.
+      // The framework routes HEAD to GET handlers, and a probe must not empty the cache.
       ({ request }) => {
         const mayFlush = flushByGet && request.method !== "HEAD";
         return mayFlush ? flush({ request }) : refuseMethod(request.method, flushByGet);
@@ -74,13 +80,15 @@ export function hicacheRoutes(
 }
 
 function refuseMethod(method: string, flushByGet: boolean): Response {
-  return refuse("METHOD_NOT_ALLOWED", `/flush_cache does not answer ${method}`, {
+  return refuse("METHOD_NOT_ALLOWED", `/flush_cache does not support ${method}`, {
     fix: flushByGet ? "use POST" : "use POST, or set api.flush_by_get = true",
     headers: { allow: flushByGet ? "GET, POST" : "POST" },
   });
 }
 
-/** What holds from now on, also where half of it is outstanding. */
+/**
+ * Blocks for which the pin or unpin is in force, including those whose copy to SSD is outstanding.
+ */
 function inForce({ counts }: Receipt): number {
   return counts.done + counts.already + counts.deferred;
 }
@@ -107,4 +115,93 @@ function submitCache(
 function rejected(receipt: Receipt): Response {
   const reason = receipt.reason ?? "refused";
   return refuse("COMMAND_REJECTED", reason, { status: statusOfReceipt(receipt) });
+}
+
+const hashes = {
+  block_hashes: t.Array(blockName, { maxItems: COMMAND_LIMITS.blocksMax }),
+  owner: t.Optional(t.String({ description: "Owner of the pins; default: `hicache`" })),
+};
+
+const pinSchema = t.Object({
+  ...hashes,
+  ttl_seconds: t.Optional(nullable(seconds("Lifetime of the pins"))),
+});
+const unpinSchema = t.Object(hashes);
+const pinnedSchema = t.Object({ pinned_count: count("Number of blocks pinned now") });
+const unpinnedSchema = t.Object({
+  unpinned_count: count("Number of blocks whose pin of this owner was removed"),
+});
+
+const PIN_EXAMPLE = { block_hashes: [111, -222, 333] };
+const REFUSED = { description: "Problem with the receipt's reason" };
+
+function json(schema: object, value: unknown) {
+  return { "application/json": { schema, examples: { example: { value } } } };
+}
+
+const pinDetail = {
+  summary: "Pins blocks; unknown blocks are skipped",
+  requestBody: { required: true, content: json(pinSchema, PIN_EXAMPLE) },
+  responses: {
+    200: { description: "Pinned", content: json(pinnedSchema, { pinned_count: 2 }) },
+    409: REFUSED,
+    422: REFUSED,
+  },
+};
+
+const unpinDetail = {
+  summary: "Removes one pin of this owner from each block",
+  requestBody: { required: true, content: json(unpinSchema, PIN_EXAMPLE) },
+  responses: {
+    200: { description: "Unpinned", content: json(unpinnedSchema, { unpinned_count: 2 }) },
+    409: REFUSED,
+    422: REFUSED,
+  },
+};
+
+const FLUSHED = [
+  "Cache flushed.",
+  "Removed 97 blocks (970MiB).",
+  "Kept 168 blocks: 168 by pin.",
+  "",
+].join("\n");
+
+const flushDetail = {
+  summary: "Removes every block that no pin, lease or session holds, and reports the rest",
+  responses: {
+    200: {
+      description: "Text; a receipt if `Accept` names JSON",
+      content: {
+        "text/plain": { schema: t.String() as object, examples: { example: { value: FLUSHED } } },
+        ...json(receiptSchema, COMMAND_EXAMPLES.Flush!.receipt),
+      },
+    },
+    403: { description: "Problem: the caller lacks the role `purge`" },
+  },
+};
+
+/** Text summary of a flush: blocks removed, blocks kept, and what protects them. */
+function flushText(receipt: Receipt): string {
+  const { status, reason, counts, bytes, held = [] } = receipt;
+  if (status === "rejected") return `Cache not flushed: ${reason ?? "refused"}\n`;
+  const size = bytes === undefined ? "" : ` (${formatBytes(bytes)})`;
+  const lines = ["Cache flushed.", `Removed ${counts.done} blocks${size}.`];
+  const kept = counts.held;
+  lines.push(kept === 0 ? "Kept nothing." : `Kept ${kept} blocks${heldText(held, kept)}.`);
+  if (counts.deferred > 0) lines.push(`${counts.deferred} blocks are still being removed.`);
+  return `${lines.join("\n")}\n`;
+}
+
+/** Text such as ": 168 by pins, 3 by sessions". A block counts once for each kind of protection. */
+function heldText(held: NonNullable<Receipt["held"]>, kept: number): string {
+  const byKind = new Map<string, number>();
+  for (const { by = [] } of held) {
+    for (const kind of new Set(by.map((one) => one.kind))) {
+      byKind.set(kind, (byKind.get(kind) ?? 0) + 1);
+    }
+  }
+  if (byKind.size === 0) return "";
+  const parts = [...byKind].map(([kind, blocks]) => `${blocks} by ${kind}`);
+  const which = held.length < kept ? `; of the first ${held.length}: ` : ": ";
+  return `${which}${parts.join(", ")}`;
 }

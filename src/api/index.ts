@@ -1,30 +1,40 @@
-export { type ReadAccess, readAccess } from "./access.ts";
+export {
+  type ReadAccess,
+  readAccess,
+  readTls,
+  readTokens,
+  type ServerTls,
+  type TlsFiles,
+  type TokenEntry,
+  type TokenFiles,
+  type TokenList,
+  Tokens,
+} from "./access.ts";
+export type { RefusalNote } from "./api.ts";
 export {
   type Api,
   type ApiOptions,
   type ApiServer,
+  type ClientConnection,
+  ConnectionCap,
+  type ConnectionCapOptions,
   createApi,
   type ListenOptions,
-  type Peer,
 } from "./api.ts";
+export { type Access, type Caller, OPEN_ACCESS } from "./authorization.ts";
+export { statusOfReceipt } from "./command-schema.ts";
 export type { HealthServices } from "./common-routes.ts";
-export { ConnectionCap, type ConnectionCapOptions } from "./connection-cap.ts";
-export { type Access, type Caller, OPEN_ACCESS } from "./gate.ts";
-export type { PeerReport, PeersReport, PullsReport } from "./peer-report.ts";
+export type { PeerReport, PeersReport, PullsReport } from "./peer-routes.ts";
 export type { Problem } from "./problem.ts";
-export { statusOfReceipt } from "./receipt-answer.ts";
-export type { RefusalNote } from "./refusals.ts";
 export {
-  createProxyApi,
-  createRouterApi,
   RequestError,
-  type RouterApiOptions,
-  type RouterServices,
   readRouteRequest,
   ScanError,
   type ScannedBody,
   scanBody,
-} from "./router/index.ts";
+} from "./router/route-request.ts";
+export type { RouterServices } from "./router/router-api.ts";
+export { createProxyApi, createRouterApi, type RouterApiOptions } from "./router/router-api.ts";
 export type {
   ApiServices,
   ControlServices,
@@ -34,11 +44,8 @@ export type {
   PurgeRequest,
   Readiness,
 } from "./services.ts";
-export type { SessionReport, SessionsReport } from "./session-report.ts";
+export type { SessionReport, SessionsReport } from "./session-routes.ts";
 export { NAMESPACES_SHOWN_MAX, type StatusReport } from "./status-report.ts";
-export { readTls, type ServerTls, type TlsFiles } from "./tls.ts";
-export { readTokens, type TokenEntry, type TokenFiles, type TokenList } from "./token-files.ts";
-export { Tokens } from "./tokens.ts";
 export {
   type LocalCaller,
   serveUnix,

@@ -1,6 +1,6 @@
 import { type ErrorCode, HearthError, stringifyJson } from "../core/index.ts";
 
-/** Refusals of HTTP itself, beside the codes of HearthError. */
+/** Refusals of HTTP itself, in addition to the codes of HearthError. */
 const REFUSALS = {
   UNAUTHORIZED: 401,
   FORBIDDEN: 403,
@@ -11,15 +11,17 @@ const REFUSALS = {
   TOO_LARGE: 413,
   /** The server has no room for another connection. */
   CONNECTION_LIMIT: 503,
-  /** The bodies of all requests together take all the memory that they may. */
+  /** The bodies of all requests together use the whole budget. */
   BODY_LIMIT: 503,
   BODY_TIMEOUT: 408,
   REQUEST_INVALID: 422,
-  /** A command as a whole; the status says why, `detail` begins with the receipt's reason. */
+  /**
+   * The whole command was refused. The status depends on the reason, which `detail` begins with.
+   */
   COMMAND_REJECTED: 409,
   NO_WORKER: 503,
   UNKNOWN_WORKER: 404,
-  /** Another status where the router's configuration says so. */
+  /** The router's configuration may set another status. */
   ALL_BUSY: 529,
 } as const;
 type Refusal = keyof typeof REFUSALS;
@@ -72,21 +74,21 @@ const TITLES: Readonly<Record<number, string>> = {
   529: "Site Is Overloaded",
 };
 
-/** The body of every answer that is an error: RFC 9457, with two members of ours. */
+/** The body of every error: RFC 9457 with two additional fields. */
 export interface Problem {
   readonly type: "about:blank";
   readonly title: string;
   readonly status: number;
   readonly detail: string;
-  /** Stable; one of HearthError's, or of HTTP's own refusals. */
+  /** Stable code of a HearthError or of an HTTP refusal. */
   readonly code: ErrorCode | Refusal;
-  /** What the caller can do about it. */
+  /** Suggested fix for the caller. */
   readonly fix?: string;
 }
 
 export interface ProblemOptions {
   readonly fix?: string;
-  /** Instead of the code's own. */
+  /** Replaces the status of the code. */
   readonly status?: number;
   readonly headers?: Readonly<Record<string, string>>;
 }
@@ -105,7 +107,10 @@ export function refuse(code: Refusal, detail: string, options: ProblemOptions = 
   return respond({ type: "about:blank", title, status, detail, code, ...fix }, options.headers);
 }
 
-/** A fault as an answer. What is not a HearthError tells nothing of itself: it is in the log. */
+/**
+ * Converts a fault to an answer. An error other than HearthError reveals no details; they are in
+ * the log.
+ */
 export function problemOf(thrown: unknown): Response {
   const fault =
     thrown instanceof HearthError

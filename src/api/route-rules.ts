@@ -1,20 +1,20 @@
 import type { Role } from "../control/index.ts";
 
-/** `open`: without credentials. What a command needs is decided command by command. */
+/** `open`: no credentials required. Commands have roles of their own. */
 export type RouteRole = "open" | Role;
 
-/** What a caller must be allowed to, and what of it changes something. */
+/** The role that each route requires, and whether it changes anything. */
 export interface RouteRules {
-  /** By method and path, as in `GET /v1/sessions/:id`. */
+  /** Roles by method and path, as in `GET /v1/sessions/:id`. */
   readonly roles: Readonly<Record<string, RouteRole>>;
-  /** What a request needs. Paths that are not served tell so to whoever may read. */
+  /** The role that a request requires. Unknown paths require `read`, to answer 404. */
   roleOf(method: string, path: string): RouteRole;
-  /** Whether a browser's request for it must come from a page of ours. */
+  /** Whether a browser's request must come from a page of this server. */
   changes(method: string, path: string): boolean;
 }
 
 const AGENT_ROLES: Readonly<Record<string, RouteRole>> = {
-  // Probes of load balancers and service managers carry no token; these tell nothing but health.
+  // Probes of load balancers and service managers carry no token. These routes reveal only health.
   "GET /healthz": "open",
   "GET /readyz": "open",
   "GET /metrics": "read",
@@ -32,7 +32,8 @@ const AGENT_ROLES: Readonly<Record<string, RouteRole>> = {
   "GET /v1/peers": "read",
   "GET /v1/pulls": "read",
   "GET /v1/commands/:id": "read",
-  // The control plane refuses what a role may not do, with a receipt and a line in the audit log.
+  // The control plane checks the role of each command, and refuses with a receipt and an audit
+  // entry.
   "POST /v1/commands": "read",
   "POST /hicache/pin_blocks": "read",
   "POST /hicache/unpin_blocks": "read",
@@ -43,14 +44,14 @@ const AGENT_ROLES: Readonly<Record<string, RouteRole>> = {
   "POST /v1/unfence": "purge",
 };
 
-/** The path of an address exactly as the router takes it: nothing is decoded or put straight. */
+/** The path of a URL exactly as the framework matches it: not decoded, not normalised. */
 export function pathOf(url: string): string {
   const start = url.indexOf("/", 8);
   const end = url.indexOf("?", start + 1);
   return end < 0 ? url.slice(start) : url.slice(start, end);
 }
 
-/** Whether a path is one of the route's, whose pieces behind a colon stand for any. */
+/** Whether a path matches a route. Segments with a colon match any value. */
 export function serves(route: string, path: string): boolean {
   const pieces = route.split("/");
   const given = path.split("/");
@@ -60,7 +61,7 @@ export function serves(route: string, path: string): boolean {
   );
 }
 
-/** `changingGets`: paths for which a GET changes something, too. */
+/** `changingGets`: paths whose GET also changes something. */
 export function createRouteRules(
   roles: Readonly<Record<string, RouteRole>>,
   changingGets: readonly string[] = [],
@@ -79,5 +80,5 @@ export function createRouteRules(
   };
 }
 
-/** Of the agent's API. */
+/** Rules of the agent's API. */
 export const AGENT_RULES = createRouteRules(AGENT_ROLES, ["/flush_cache"]);

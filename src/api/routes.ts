@@ -1,8 +1,7 @@
 import { Elysia, t } from "elysia";
-import { AGENT_DESCRIPTION } from "./agent-description.ts";
+import type { Access, Callers } from "./authorization.ts";
 import { blockRoutes } from "./block-routes.ts";
-import type { Callers } from "./callers.ts";
-import { commandRoutes } from "./command-routes.ts";
+import { commandRoutes, unfenceRoutes } from "./command-routes.ts";
 import {
   answerOf,
   documentation,
@@ -11,19 +10,17 @@ import {
   healthRoutes,
   type RouteList,
 } from "./common-routes.ts";
+import { AGENT_DESCRIPTION } from "./description.ts";
 import { eventRoutes } from "./event-routes.ts";
 import { explainRoutes } from "./explain-routes.ts";
-import type { Access } from "./gate.ts";
 import { hicacheRoutes } from "./hicache-routes.ts";
-import { holdRoutes } from "./hold-routes.ts";
 import { peerRoutes } from "./peer-routes.ts";
+import { pinRoutes } from "./pin-routes.ts";
 import { AGENT_RULES } from "./route-rules.ts";
 import type { ApiServices, ControlServices } from "./services.ts";
 import { sessionRoutes } from "./session-routes.ts";
-import { STATUS_EXAMPLE } from "./status-example.ts";
-import { statusReport } from "./status-report.ts";
+import { STATUS_EXAMPLE, statusReport } from "./status-report.ts";
 import { treeRoutes } from "./tree-routes.ts";
-import { unfenceRoutes } from "./unfence-routes.ts";
 
 export interface RouteOptions {
   readonly version: string;
@@ -31,18 +28,18 @@ export interface RouteOptions {
   readonly callers: Callers;
   /** Whether GET /flush_cache empties the cache. */
   readonly flushByGet: boolean;
-  /** Told of every fault that is no answer to the request. */
+  /** Called with every internal fault. */
   readonly onFault: (path: string, thrown: unknown) => void;
 }
 
-/** Answers requests that the gate let in. */
+/** Answers authorized requests. */
 export interface Routes {
   handle(request: Request): Promise<Response>;
 }
 
 /**
- * The routes, and nothing about who may call them. Paths are matched as they are, so that the gate
- * and the router mean the same one.
+ * Creates the routes, without authorization. Paths are matched literally, so that authorization and
+ * framework agree on the route.
  */
 export function createRoutes(services: ApiServices, options: RouteOptions): Routes {
   const { onFault } = options;
@@ -53,14 +50,14 @@ export function createRoutes(services: ApiServices, options: RouteOptions): Rout
     .use(healthRoutes(services))
     .get("/v1/status", () => services.status(), {
       response: t.Object(statusReport.properties, { examples: [STATUS_EXAMPLE] }),
-      detail: { summary: "What the agent is and holds" },
+      detail: { summary: "Shows the agent's state and contents" },
     })
     .use(sessionRoutes(services))
     .use(blockRoutes(services, options.callers))
     .use(peerRoutes(services.peers))
     .use(controlRoutes(services.control, options));
   everyRouteHasRole(app.routes, AGENT_RULES);
-  const description = { access: options.access, words: AGENT_DESCRIPTION };
+  const description = { access: options.access, texts: AGENT_DESCRIPTION };
   return { handle: (request: Request) => handled(app, request, description) };
 }
 
@@ -70,7 +67,7 @@ function controlRoutes(control: ControlServices, options: RouteOptions) {
     .use(commandRoutes(control, callers, onFault))
     .use(hicacheRoutes(control, options))
     .use(unfenceRoutes(control, callers))
-    .use(holdRoutes(control))
+    .use(pinRoutes(control))
     .use(treeRoutes(control))
     .use(explainRoutes(control))
     .use(eventRoutes(control));

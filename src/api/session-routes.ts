@@ -1,9 +1,9 @@
-import { Elysia } from "elysia";
+import { Elysia, type Static, t } from "elysia";
+import { afterQuery, bytes, count, limitQuery, nextNumber } from "./fields.ts";
 import { refuse } from "./problem.ts";
 import type { ApiServices } from "./services.ts";
-import { pageQuery, sessionParams, sessionReports, sessionsReport } from "./session-report.ts";
 
-/** What there is to know of conversations; they begin and end on the engine plane alone. */
+/** Lists sessions. Only the engine plane creates and ends them. */
 export function sessionRoutes(services: ApiServices) {
   return new Elysia()
     .get(
@@ -12,7 +12,7 @@ export function sessionRoutes(services: ApiServices) {
       {
         query: pageQuery,
         response: sessionsReport,
-        detail: { summary: "Conversations that hold their last block, a page at a time" },
+        detail: { summary: "Lists sessions that keep their last block" },
       },
     )
     .get(
@@ -20,14 +20,66 @@ export function sessionRoutes(services: ApiServices) {
       ({ params: { id } }) => {
         const sessions = services.session(BigInt(id));
         if (sessions.length > 0) return { sessions };
-        return refuse("NOT_FOUND", `no session ${id} holds a block`, {
-          fix: "it was released, went idle or gave way to others: see engine.session_idle",
+        return refuse("NOT_FOUND", `no session ${id} with a block`, {
+          fix: "it was released, expired (engine.session_idle) or was evicted",
         });
       },
       {
         params: sessionParams,
         response: sessionReports,
-        detail: { summary: "What of one conversation is where" },
+        detail: { summary: "Shows the tiers of one session's blocks" },
       },
     );
 }
+
+const tierUse = t.Object({ blocks: count("Blocks"), bytes: bytes("Size of these blocks") });
+
+/** A session, and the tiers of the path to its last block. */
+const sessionReport = t.Object({
+  id: t.String({
+    pattern: "^[0-9]{1,20}$",
+    description: "The engine's session number, 64 bits; text, so that no client rounds it",
+  }),
+  namespace: t.String({ pattern: "^[0-9a-f]{64}$", description: "Namespace key, in hex" }),
+  idle_seconds: t.Number({ minimum: 0, description: "Time since its last commit" }),
+  depth: count("Blocks on its path, including those no longer on any tier"),
+  ram: tierUse,
+  ssd: tierUse,
+});
+export type SessionReport = Static<typeof sessionReport>;
+
+const EXAMPLE = {
+  id: "42",
+  namespace: "ab".repeat(32),
+  idle_seconds: 12.5,
+  depth: 31,
+  ram: { blocks: 8, bytes: 83_886_080 },
+  ssd: { blocks: 31, bytes: 325_058_560 },
+};
+
+/** Body of `GET /v1/sessions`. */
+const sessionsReport = t.Object(
+  {
+    sessions: t.Array(sessionReport, { description: "Longest idle first" }),
+    next: nextNumber,
+  },
+  { examples: [{ sessions: [EXAMPLE], next: null }] },
+);
+export type SessionsReport = Static<typeof sessionsReport>;
+
+/** Body of `GET /v1/sessions/{id}`. */
+const sessionReports = t.Object(
+  {
+    sessions: t.Array(sessionReport, {
+      description: "One entry per namespace with this number",
+    }),
+  },
+  { examples: [{ sessions: [EXAMPLE] }] },
+);
+
+const pageQuery = t.Object({
+  limit: limitQuery("Maximum sessions; a page is shorter if sessions are long"),
+  after: afterQuery("`next` of the previous page"),
+});
+
+const sessionParams = t.Object({ id: t.String({ pattern: "^[0-9]{1,20}$" }) });

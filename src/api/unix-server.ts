@@ -1,47 +1,50 @@
+import { STATUS_CODES } from "node:http";
 import type { Socket } from "bun";
 import { type Clock, loopTurns } from "../core/index.ts";
 import type { Api } from "./api.ts";
-import type { Caller } from "./gate.ts";
+import type { Caller } from "./authorization.ts";
 import { problemOf, refuse } from "./problem.ts";
-import { type ParsedHead, parseHead, responseBytes } from "./unix-http.ts";
 
 export interface LocalCaller {
   readonly caller: Caller;
-  /** Whose connections are counted together. */
+  /** User whose connections are counted together. */
   readonly uid: number;
-  /** Root, or the agent's own user: gets in whatever others keep open. */
+  /** Root or the agent's own user, which always gets a connection. */
   readonly isOwner: boolean;
 }
 
 export interface UnixServerOptions {
   readonly fetch: Api["fetch"];
-  /** Who connected, by what the kernel says of the socket; null: it is not let in. */
+  /** Identifies the user by the kernel's credentials of the socket. Null: refused. */
   readonly callerOf: (socket: object) => LocalCaller | null;
   readonly clock: Clock;
   readonly path: string;
   readonly onFault: (path: string, thrown: unknown) => void;
 }
 
-/** A listening socket. Disposing it takes its file away and ends connections under way. */
+/** A listening socket. Disposing it removes its file and closes its connections. */
 export type UnixServer = Disposable;
 
-/** Connections at a time of one user, and of all but the owners; the next is closed at once. */
+/**
+ * Maximum connections of one user, and of all users other than the owners. Further connections are
+ * closed at once.
+ */
 const CONNECTIONS_OF_ONE_MAX = 16;
 const CONNECTIONS_MAX = 64;
 const HEAD_BYTES_MAX = 16 * 1024;
 const BODY_BYTES_MAX = 1024 * 1024;
-/** From the connection to the last byte of its request. */
+/** Time from the connection to the last byte of its request. */
 const REQUEST_MS = 10_000;
-/** In which the caller takes its answer. */
+/** Time for the client to read the answer. */
 const ANSWER_MS = 30_000;
 const HEAD_END = Buffer.from("\r\n\r\n");
 
 type ApiSocket = Socket<Exchange | null>;
 
 /**
- * The HTTP API on a Unix socket, a request for each connection. The runtime's own server does not
- * say whose connection a request came by, and here that is the credential. Throws what the runtime
- * throws if the path cannot be listened at.
+ * Serves the HTTP API on a Unix socket, one request per connection. Needed because the runtime's
+ * own server does not reveal the connection of a request, whose user is the credential here. Throws
+ * the runtime's error if it cannot listen at the path.
  */
 export function serveUnix(options: UnixServerOptions): UnixServer {
   const open = new Set<Exchange>();
@@ -76,12 +79,12 @@ export function serveUnix(options: UnixServerOptions): UnixServer {
   };
 }
 
-/** Counts connections, so that no caller keeps others out. */
+/** Counts connections per user, so that no user blocks the others. */
 class Seats {
   readonly #ofUid = new Map<number, number>();
   #ofOthers = 0;
 
-  /** False if the caller has as many as it may have. */
+  /** Takes a seat. False: the user has the maximum. */
   take({ uid, isOwner }: LocalCaller): boolean {
     const own = this.#ofUid.get(uid) ?? 0;
     const isFull = own >= CONNECTIONS_OF_ONE_MAX || this.#ofOthers >= CONNECTIONS_MAX;
@@ -106,12 +109,12 @@ class Exchange {
   readonly #options: UnixServerOptions;
   readonly #gone = new AbortController();
   #deadline: Disposable;
-  /** Until the head is there in one piece. */
+  /** Bytes received until the head is complete. */
   #received: Buffer[] = [];
   #receivedBytes = 0;
   #head: ParsedHead | null = null;
   #isAsked = false;
-  /** What of the answer the socket has not taken yet; null before there is one. */
+  /** Rest of the answer that the socket has not accepted. Null: no answer yet. */
   #left: Uint8Array | null = null;
 
   constructor(socket: ApiSocket, local: LocalCaller, options: UnixServerOptions) {
@@ -122,9 +125,9 @@ class Exchange {
   }
 
   receive(chunk: Uint8Array): void {
-    // A second request on one connection is not read: the answer says that it closes.
+    // A second request on the connection is not read. The answer announces that it closes.
     if (this.#isAsked) return;
-    // A copy: the runtime uses its buffer again.
+    // Copied, since the runtime reuses its buffer.
     this.#received.push(Buffer.from(chunk));
     this.#receivedBytes += chunk.length;
     if (this.#head === null && !this.#readHead()) return;
@@ -143,7 +146,7 @@ class Exchange {
     this.#gone.abort();
   }
 
-  /** Whether the head is there and the body is to be waited for. */
+  /** Reads the head. True: it is complete and the body is expected. */
   #readHead(): boolean {
     const received = Buffer.concat(this.#received);
     this.#received = [received];
@@ -169,13 +172,15 @@ class Exchange {
 
   async #ask({ method, path, headers }: ParsedHead, body: Uint8Array): Promise<void> {
     this.#isAsked = true;
-    // What changes blocks waits for the disk, however long that takes.
+    // Requests that change blocks may wait for the disk indefinitely.
     this.#deadline[Symbol.dispose]();
     try {
       const content = body.length === 0 ? {} : { body: Uint8Array.from(body) };
       const { signal } = this.#gone;
       const request = new Request(`http://localhost${path}`, {
-        ...{ method, headers, signal },
+        method,
+        headers,
+        signal,
         ...content,
       });
       const { caller } = this.local;
@@ -209,4 +214,62 @@ class Exchange {
     this.#left = null;
     this.#socket.end();
   }
+}
+
+/** The head of a request as `parseHead` returns it. */
+interface ParsedHead {
+  readonly method: string;
+  /** Path with query. */
+  readonly path: string;
+  readonly headers: Headers;
+  /** Bytes of the request line and the headers, including the empty line. */
+  readonly headBytes: number;
+  readonly bodyBytes: number;
+  readonly expectsContinue: boolean;
+}
+
+const REQUEST_LINE = /^([A-Z]{1,16}) (\/[\x21-\x7e]*) HTTP\/1\.[01]$/;
+const HEADER_LINE = /^([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):[ \t]*([\x20-\x7e\t]*)$/;
+const LENGTH = /^[0-9]{1,15}$/;
+const HEADERS_MAX = 64;
+
+/**
+ * Parses a request's head up to the empty line. A string is the reason why it is invalid. Only
+ * Content-Length is accepted, since a single way to delimit a request cannot be ambiguous.
+ */
+function parseHead(bytes: Uint8Array): ParsedHead | string {
+  const [first = "", ...lines] = Buffer.from(bytes).toString("latin1").split("\r\n");
+  const request = REQUEST_LINE.exec(first);
+  if (request === null) return "the request line does not have the form METHOD /PATH HTTP/1.1";
+  if (lines.length > HEADERS_MAX) return `more than ${HEADERS_MAX} headers`;
+  const headers = new Headers();
+  for (const line of lines) {
+    const match = HEADER_LINE.exec(line);
+    if (match === null) return "a header is not NAME: VALUE in printable ASCII";
+    headers.append(match[1]!, match[2]!.trimEnd());
+  }
+  if (headers.has("transfer-encoding")) return "send Content-Length, not Transfer-Encoding";
+  const length = headers.get("content-length") ?? "0";
+  // Two lengths arrive as one value with a comma.
+  if (!LENGTH.test(length)) return "Content-Length is not one number";
+  return {
+    method: request[1]!,
+    path: request[2]!,
+    headers,
+    headBytes: bytes.length + 4,
+    bodyBytes: Number(length),
+    expectsContinue: headers.get("expect")?.toLowerCase() === "100-continue",
+  };
+}
+
+/** Serialises an answer. The connection closes after it. */
+async function responseBytes(response: Response, method: string): Promise<Uint8Array> {
+  const body = Buffer.from(await response.arrayBuffer());
+  const lines = [`HTTP/1.1 ${response.status} ${STATUS_CODES[response.status] ?? "-"}`];
+  response.headers.forEach((value, name) => {
+    if (name !== "content-length" && name !== "connection") lines.push(`${name}: ${value}`);
+  });
+  lines.push(`content-length: ${body.length}`, "connection: close", "", "");
+  const head = Buffer.from(lines.join("\r\n"), "latin1");
+  return method === "HEAD" ? head : Buffer.concat([head, body]);
 }

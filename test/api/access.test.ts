@@ -26,7 +26,7 @@ describe("the Host header", () => {
     "[::1]:7171",
     "gpu-01.example:7171",
     "gpu-02",
-  ])("%s is ours", async (host) => {
+  ])("%s is accepted", async (host) => {
     expect(await ask(host)).toBe(OK);
   });
 
@@ -48,17 +48,17 @@ describe("the Host header", () => {
     "localhost:99999999",
     "localhost:1:2",
     "evil.example/localhost",
-  ])("%p is not", async (host) => {
+  ])("%p is refused", async (host) => {
     expect(await ask(host)).toBe(FORBIDDEN);
     expect(served.told.faults).toEqual([]);
   });
 
-  test("that comes twice does not smuggle a name in", async () => {
+  test("a second Host header does not add a name", async () => {
     const head = "GET /v1/status HTTP/1.1\r\nHost: localhost\r\nHost: evil.example";
     expect(await raw(served.port, head)).not.toBe(OK);
   });
 
-  test("of a page that was rebound is refused in words, also for health", async () => {
+  test("the name of a rebound page is refused with a reason, also for health checks", async () => {
     const headers = { host: "evil.example" };
     for (const path of ["/healthz", "/v1/status", "/nope"]) {
       const found = await problem(await served.get(path, { headers }));
@@ -66,7 +66,7 @@ describe("the Host header", () => {
     }
   });
 
-  test("may be any name where a token is asked for, even a short one", async () => {
+  test("any name is accepted if a token is required, even a short name", async () => {
     const token = "0123456789abcdef";
     const guarded = serve({ access: oneToken(token) });
     const authorized = (host: string) =>
@@ -117,14 +117,14 @@ describe("the token", () => {
     expect((await served.get("/v1/status", withToken(header))).status).toBe(401);
   });
 
-  test("is not asked for by probes of health", async () => {
+  test("health probes need no token", async () => {
     expect((await served.get("/healthz")).status).toBe(200);
     expect((await served.get("/readyz")).status).toBe(200);
     expect((await served.get("/healthz/")).status).not.toBe(200);
   });
 });
 
-describe("the token's file", () => {
+describe("the token file", () => {
   const folder = tempDir();
   const file = (text: string) => {
     const path = join(folder, `token-${Bun.hash(text)}`);
@@ -137,7 +137,7 @@ describe("the token's file", () => {
     return list?.entries.map(({ token }) => token);
   };
 
-  test("gives its first line", async () => {
+  test("the first line of the token file is the token", async () => {
     expect(await read(file("0123456789abcdef\nnot this\n"))).toEqual(["0123456789abcdef"]);
     const long = "abc.def_ghi~jkl+mno/pqr==";
     expect(await read(file(`  ${long}  `))).toEqual([long]);
@@ -153,13 +153,13 @@ describe("the token's file", () => {
     },
   );
 
-  test("that is not there is refused", async () => {
+  test("a missing token file is refused", async () => {
     const thrown = await read(join(folder, "none")).catch((error: unknown) => error);
     expect(thrown).toMatchObject({ code: "CONFIG_INVALID" });
   });
 });
 
-describe("the address", () => {
+describe("the listening address", () => {
   const services = {
     status: () => {
       throw new Error("not asked");
@@ -183,23 +183,26 @@ describe("the address", () => {
       onFault: () => undefined,
     });
 
-  test("is loopback, at the port that was free", async () => {
+  test("the server listens on loopback at a free port", async () => {
     const served = serve();
     expect(served.host).toBe("127.0.0.1");
     expect(served.port).toBeGreaterThan(0);
     expect(served.url).toBe(`http://127.0.0.1:${served.port}`);
   });
 
-  test.each(["0.0.0.0", "192.168.1.1", "::", "example.org"])("%s needs a token", (host) => {
-    expect(() => api(null).listen({ host, port: 0 })).toThrow("there is no token");
-  });
+  test.each(["0.0.0.0", "192.168.1.1", "::", "example.org"])(
+    "listening on %s requires a token",
+    (host) => {
+      expect(() => api(null).listen({ host, port: 0 })).toThrow("no token is configured");
+    },
+  );
 
-  test("that others can reach is served with one", async () => {
+  test("a public address is served if a token is set", async () => {
     await using server = api("0123456789abcdef").listen({ host: "0.0.0.0", port: 0 });
     expect((await fetch(`http://127.0.0.1:${server.port}/healthz`)).status).toBe(200);
   });
 
-  test("that is taken is refused with what to do", async () => {
+  test("a taken address is refused with a fix", async () => {
     using taken = Bun.listen({ hostname: "127.0.0.1", port: 0, socket: { data: () => undefined } });
     const { port } = taken;
     let thrown: unknown;
@@ -212,7 +215,7 @@ describe("the address", () => {
     expect((thrown as Error).message).toStartWith(`cannot listen on 127.0.0.1, port ${port}: `);
   });
 
-  test("is free again after the server was disposed", async () => {
+  test("the address is free after the server is disposed", async () => {
     const first = api(null).listen({ port: 0 });
     await fetch(`${first.url}/healthz`);
     await first[Symbol.asyncDispose]();
@@ -222,7 +225,7 @@ describe("the address", () => {
   });
 });
 
-test("who is not let in leaves a trace: a count, and a note without the token", async () => {
+test("a refused caller is counted and reported without its token", async () => {
   const guarded = serve({ access: oneToken("0123456789abcdef") });
   const { refused, clock } = guarded.told;
   const secret = "wrong-token-0123456789";

@@ -14,7 +14,7 @@ describe("POST /v1/purge", () => {
       body: JSON.stringify(body),
     });
 
-  test("hands on what is to go, and says what became of each", async () => {
+  test("a purge forwards the blocks and answers with each outcome", async () => {
     const asked: PurgeRequest[] = [];
     served.told.purge = (blocks) => {
       asked.push(...blocks);
@@ -46,7 +46,7 @@ describe("POST /v1/purge", () => {
     expect((await purge(body)).status).toBe(422);
   });
 
-  test("refuses what is nested deeply at once, and goes on answering", async () => {
+  test("a deeply nested body is refused at once, and the server keeps answering", async () => {
     const depth = 100_000;
     const lists = `${"[".repeat(depth)}${"]".repeat(depth)}`;
     const startedMs = systemClock.monotonicMs();
@@ -62,14 +62,14 @@ describe("POST /v1/purge", () => {
     expect(served.told.faults).toEqual([]);
   });
 
-  test("does not repeat a long request that it refuses", async () => {
+  test("the refusal of a long request does not repeat the request", async () => {
     const answer = await purge({ blocks: new Array(10_000).fill({ digest: "x".repeat(80) }) });
     const { detail } = await problem(answer);
-    expect(detail).toBe("blocks[0].digest is no 64 hex digits in lower case");
+    expect(detail).toBe("blocks[0].digest is not 64 hex digits in lower case");
   });
 });
 
-test("a flush is not what HEAD asks for", async () => {
+test("HEAD does not flush the cache", async () => {
   const served = serve({ flushByGet: true });
   const answer = await served.get("/flush_cache", { method: "HEAD" });
   expect(answer.status).toBe(405);
@@ -79,7 +79,7 @@ test("a flush is not what HEAD asks for", async () => {
   expect(served.told.control.flushes).toEqual([]);
 });
 
-test("POST /v1/persist says what was written and whether it is safe", async () => {
+test("POST /v1/persist reports the blocks written and their durability", async () => {
   const served = serve();
   const answer = await fetch(`${served.url}/v1/persist`, { method: "POST" });
   expect(await answer.json()).toEqual({ written: 4, skipped: 0, durable: true });

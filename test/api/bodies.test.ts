@@ -22,7 +22,7 @@ async function begin(port: number, header: string): Promise<UnfinishedRequest> {
 const chunked = (port: number) => begin(port, "Transfer-Encoding: chunked");
 
 describe("a body", () => {
-  test("without a length is refused at the first byte too many; its connection ends", async () => {
+  test("a body without a length is refused at the first byte over the limit", async () => {
     const served = serve({ bodyBytesMax: 100_000 });
     const client = await chunked(served.port);
     client.chunk(new Uint8Array(60_000));
@@ -32,13 +32,13 @@ describe("a body", () => {
     expect(served.told.control.submitted).toEqual([]);
   });
 
-  test("that announces more than it may have is refused before it arrives", async () => {
+  test("a body that announces too many bytes is refused before it arrives", async () => {
     const served = serve({ bodyBytesMax: 100_000 });
     const client = await begin(served.port, "Content-Length: 100001");
     await waitFor(() => client.status === 413);
   });
 
-  test("that does not arrive in time is answered 408, and its connection ends", async () => {
+  test("a body that does not arrive in time is answered 408", async () => {
     const served = serve({ bodyTimeoutMs: 200, clock: systemClock });
     const clients = [await chunked(served.port), await begin(served.port, "Content-Length: 50")];
     for (const client of clients) client.send(new Uint8Array(Buffer.from("5\r\nhello\r\n")));
@@ -48,7 +48,7 @@ describe("a body", () => {
     expect(served.told.control.submitted).toEqual([]);
   });
 
-  test("in pieces arrives as it was sent", async () => {
+  test("a body in pieces arrives unchanged", async () => {
     const served = serve();
     const client = await chunked(served.port);
     const body = Buffer.from("é".repeat(100_000));
@@ -60,7 +60,7 @@ describe("a body", () => {
 });
 
 describe("all bodies together", () => {
-  test("take no more memory than their budget, and slow ones make way for others", async () => {
+  test("all bodies together stay within the budget, and slow ones give way", async () => {
     const served = serve({ bodyBudgetBytes: 2 * MIB });
     const part = new Uint8Array(MIB / 4);
     const clients: UnfinishedRequest[] = [];
@@ -71,7 +71,7 @@ describe("all bodies together", () => {
     }
     await waitFor(() => clients.every(({ hasSent }) => hasSent), 60_000, "all sent");
     const count = (status: number) => clients.filter((client) => client.status === status).length;
-    // As many as fit are waited for; the others are told when to come again.
+    // Bodies within the budget are waited for. The others are refused with Retry-After.
     await waitFor(() => count(503) >= 32, 60_000, "refusals");
     expect(count(0)).toBeGreaterThan(0);
     const refused = clients.find(({ status }) => status === 503)!;
@@ -79,16 +79,16 @@ describe("all bodies together", () => {
     expect(refused.answer).toContain('"code":"BODY_LIMIT"');
     await waitFor(() => clients.every(({ status, isClosed }) => status === 0 || isClosed));
     served.told.control.answer = () => receiptOf();
-    // A body of the usual kind is taken while they wait, as soon as they are slow.
+    // Once the waiting bodies are slow, an ordinary body is accepted.
     served.told.clock.advance(2_000);
     const answer = await served.get(PATH, { method: "POST", body: '{"type":"Flush"}' });
     expect(answer.status).toBe(200);
     expect(served.told.refused[0]).toMatchObject({ code: "BODY_LIMIT" });
-    // The server does not end before they do.
+    // Closes the clients before the server is disposed.
     for (const client of clients) client.end();
   });
 
-  test("that have arrived are counted until they are answered", async () => {
+  test("received bodies count against the budget until they are answered", async () => {
     const served = serve({ bodyBudgetBytes: 2 * MIB });
     const { promise, resolve } = Promise.withResolvers<void>();
     const { control } = served.told;

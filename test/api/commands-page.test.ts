@@ -15,7 +15,7 @@ import { COMMAND_OUTCOMES } from "../../src/core/index.ts";
 const ROOT = join(import.meta.dir, "../..");
 const page = readFileSync(join(ROOT, "docs/commands.md"), "utf8");
 
-/** Cells of the rows below the heading, up to the next one. */
+/** Cells of the table rows under a heading, up to the next heading. */
 function rowsBelow(heading: string): string[][] {
   const [, section = ""] = page.split(`\n## ${heading}\n`);
   const [own = ""] = section.split("\n## ");
@@ -28,7 +28,7 @@ const unquoted = (cell: string | undefined) => cell?.replaceAll("`", "") ?? "";
 const examples = [...page.matchAll(/^```json\n([\s\S]*?)\n```$/gm)].map((match) => match[1]!);
 const isReceipt = (text: string) => text.includes('"status"');
 
-/** The compiler sees to it that none is missing here. */
+/** The type checker ensures that no field is missing. */
 const RECEIPT_MEMBERS = {
   id: true,
   type: true,
@@ -103,10 +103,10 @@ describe("docs/commands.md", () => {
   });
 });
 
-/** Callers have seen to these before they ask. */
+/** Reasons that callers exclude before they send a command. */
 const NEVER_TOLD: ReadonlySet<string> = new Set(["exists", "invalid", "missing"]);
 
-/** First words of texts like "budget: ..." where blocks get their reasons. */
+/** First words of reasons such as "budget: ..." in the sources. */
 function reasonsInSources(): string[] {
   const folders = ["src/store/lifecycle", "src/store/pins"].flatMap((folder) =>
     readdirSync(join(ROOT, folder)).map((name) => join(folder, name)),

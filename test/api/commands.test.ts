@@ -17,7 +17,7 @@ function post(body: RequestInit["body"], headers: Record<string, string> = {}, q
 }
 
 describe("POST /v1/commands", () => {
-  test("hands the bytes on as they are, and answers with the receipt, 64 bits whole", async () => {
+  test("a command is forwarded unchanged and answered with its exact receipt", async () => {
     const body = '{"type":"Cache","block_hashes":[18446744073709551615,-1],"pin":true,"id":"é"}';
     control.answer = () =>
       receiptOf({
@@ -42,7 +42,7 @@ describe("POST /v1/commands", () => {
     expect(sender as unknown).toEqual({ via: "http", from, name: "local", ...known });
   });
 
-  test("speaks MessagePack with whom it is spoken to in", async () => {
+  test("a MessagePack command gets a MessagePack receipt", async () => {
     control.answer = () => receiptOf({ blocks: [{ block: 2n ** 63n, outcome: "missing" }] });
     const command = { type: "Cache", block_hashes: [2n ** 63n], pin: true };
     const answer = await post(Uint8Array.from(encodeBody(command, MSGPACK)), {
@@ -54,7 +54,7 @@ describe("POST /v1/commands", () => {
     expect(control.submitted.at(-1)!.contentType).toBe("application/x-msgpack");
   });
 
-  test("answers in the type that Accept names", async () => {
+  test("the receipt has the type that Accept names", async () => {
     control.answer = () => receiptOf();
     expect((await post("{}", { accept: MSGPACK })).headers.get("content-type")).toBe(MSGPACK);
     const json = await post(Uint8Array.of(0x80), {
@@ -99,12 +99,12 @@ describe("POST /v1/commands", () => {
     },
   );
 
-  test("a partial outcome is an answer like any other", async () => {
+  test("a partial outcome is answered 200", async () => {
     control.answer = () => receiptOf({ status: "partial" });
     expect((await post("{}")).status).toBe(200);
   });
 
-  test("takes 1 MiB and no more, however it comes", async () => {
+  test("a command body of 1 MiB is accepted, a longer one refused", async () => {
     control.answer = () => receiptOf();
     const fits = "x".repeat(2 ** 20);
     expect((await post(fits)).status).toBe(200);
@@ -126,7 +126,7 @@ describe("POST /v1/commands", () => {
   });
 });
 
-test("a body must come; an answer may take longer than that", async () => {
+test("the idle timeout ends slow bodies but not slow answers", async () => {
   const hasty = serve({ idleSeconds: 1 });
   const { control } = hasty.told;
   const done = Promise.withResolvers<ReturnType<typeof receiptOf>>();
@@ -146,7 +146,7 @@ test("a body must come; an answer may take longer than that", async () => {
 describe("wait=false", () => {
   const WARM = { type: "Warm", block_keys: [1], id: "w 1/ü", issuer: "router-1" };
 
-  test("answers 202 with where the receipt is found, and there it is", async () => {
+  test("wait=false answers 202 with the path of the receipt", async () => {
     const done = Promise.withResolvers<ReturnType<typeof receiptOf>>();
     const running = receiptOf({ id: WARM.id, issuer: "router-1", status: "running", type: "Warm" });
     control.receipts.set(WARM.id, running);
@@ -163,7 +163,7 @@ describe("wait=false", () => {
     expect(await (await served.get(place)).json()).toMatchObject({ status: "ok" });
   });
 
-  test("answers with the last receipt where it is done at once, or was refused", async () => {
+  test("wait=false answers with the final receipt if the command ended at once", async () => {
     control.answer = () => receiptOf({ id: "w-2" });
     const answer = await post(JSON.stringify({ ...WARM, id: "w-2" }), {}, "?wait=false");
     expect([answer.status, answer.headers.get("location")]).toEqual([200, null]);
@@ -171,7 +171,7 @@ describe("wait=false", () => {
     expect((await post("{", {}, "?wait=false")).status).toBe(422);
   });
 
-  test("needs an id: without one nobody could ask for the receipt", async () => {
+  test("wait=false requires a command id", async () => {
     const before = control.submitted.length;
     const { id: _, ...plain } = WARM;
     const answer = await post(JSON.stringify(plain), {}, "?wait=false");
@@ -179,7 +179,7 @@ describe("wait=false", () => {
     expect(control.submitted.length).toBe(before);
   });
 
-  test("tells the log of what fails when nobody waits any more", async () => {
+  test("a command that fails after the answer is logged", async () => {
     const done = Promise.withResolvers<never>();
     control.receipts.set("w-3", receiptOf({ id: "w-3", issuer: "router-1", status: "running" }));
     control.answer = () => done.promise;
@@ -192,13 +192,13 @@ describe("wait=false", () => {
     expect(served.told.faults.at(-1)).toMatchObject({ path: "/v1/commands" });
   });
 
-  test.each(["?wait=no", "?wait=", "?wait=1"])("%s is no word of ours", async (query) => {
+  test.each(["?wait=no", "?wait=", "?wait=1"])("%s is refused", async (query) => {
     expect(await problem(await post("{}", {}, query))).toMatchObject({ status: 422 });
   });
 });
 
 describe("GET /v1/commands/{id}", () => {
-  test("is the receipt, of any status and in any type", async () => {
+  test("a receipt of any status is answered in any type", async () => {
     control.receipts.set("a", refused("busy", { id: "a" }));
     const answer = await served.get("/v1/commands/a");
     expect(answer.status).toBe(200);

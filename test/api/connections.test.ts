@@ -40,7 +40,7 @@ async function connect(port: number, head = ""): Promise<Client> {
 describeNative("connections beyond the cap", () => {
   const closed = (clients: readonly Client[]) => clients.filter(({ isClosed }) => isClosed).length;
 
-  test("that never sent a byte are closed, and requests are answered meanwhile", async () => {
+  test("connections that never sent a byte are closed while requests are answered", async () => {
     const served = serve({ connectionsMax: 50, clock: systemClock, native: loadNative() });
     const clients = await Promise.all(Array.from({ length: 200 }, () => connect(served.port)));
     expect((await served.get("/healthz", { keepalive: false })).status).toBe(200);
@@ -48,7 +48,7 @@ describeNative("connections beyond the cap", () => {
     expect((await served.get("/healthz", { keepalive: false })).status).toBe(200);
   });
 
-  test("that wait for another request are closed, those with one under way are not", async () => {
+  test("idle connections are closed, connections with a request in flight are not", async () => {
     const served = serve({ connectionsMax: 20, clock: systemClock, native: loadNative() });
     const { promise, resolve } = Promise.withResolvers<ReturnType<typeof receiptOf>>();
     served.told.control.answer = () => promise;
@@ -62,7 +62,7 @@ describeNative("connections beyond the cap", () => {
   });
 });
 
-test("a request that needs one more connection than there may be is answered 503", async () => {
+test("a request beyond the connection limit is answered 503", async () => {
   const served = serve({ connectionsMax: 8 });
   const { promise, resolve } = Promise.withResolvers<ReturnType<typeof receiptOf>>();
   served.told.control.answer = () => promise;
@@ -77,7 +77,7 @@ test("a request that needs one more connection than there may be is answered 503
   for (const one of asked) expect((await one).status).toBe(200);
 });
 
-test("idle connections are closed while there are too many, or descriptors run short", () => {
+test("idle connections are closed if there are too many or descriptors run short", () => {
   const clock = new ManualClock();
   const done: string[] = [];
   let [open, seen, isShort] = [100, 60, false];
@@ -89,7 +89,7 @@ test("idle connections are closed while there are too many, or descriptors run s
   const use = () => ({ open, limit: 100_000, isShort });
   using _cap = new ConnectionCap({ server, native: { endSilent }, clock, max: 150, use });
   clock.advance(1_000);
-  // All descriptors together are no more than the connections allowed.
+  // All descriptors together are fewer than the connections allowed.
   expect(done).toEqual([]);
   open = 160;
   clock.advance(50);
@@ -100,7 +100,7 @@ test("idle connections are closed while there are too many, or descriptors run s
   [open, isShort] = [140, true];
   clock.advance(50);
   expect(done.splice(0)).toEqual(["80 0", "idle"]);
-  // Many descriptors are looked at in several turns, and counted together.
+  // Descriptors are examined in several turns and counted together.
   [open, isShort, seen] = [5_000, false, 76];
   clock.advance(100);
   expect(done.splice(0)).toEqual(["80 0", "80 4096"]);
@@ -114,7 +114,7 @@ test("the kernel shows how many descriptors are open", async () => {
   const clients = await Promise.all(Array.from({ length: 20 }, () => connect(served.port)));
   expect(clients).toHaveLength(20);
   const after = descriptorUse()!;
-  // Both ends are here.
+  // The process has both ends of each connection.
   expect(after.open).toBeGreaterThanOrEqual(before.open + 20);
   expect(after).toMatchObject({ limit: before.limit, isShort: false });
 });

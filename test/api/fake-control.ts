@@ -51,7 +51,7 @@ export interface Submitted {
   readonly signature?: string;
 }
 
-/** What the agent's control plane would say, said by the test; remembers what it was asked. */
+/** Fake control plane with scripted answers. It records its calls. */
 export class FakeControl implements ControlServices {
   readonly submitted: Submitted[] = [];
   readonly flushes: Sender[] = [];

@@ -1,7 +1,7 @@
 import type { PeerServices, PeersReport, PullsReport } from "../../src/api/index.ts";
 import type { BlockName } from "../../src/core/index.ts";
 
-/** Without [peers], as most agents are; a test changes what is said. */
+/** Fake peer services. By default peers are disabled, as without [peers]. */
 export class FakePeers implements PeerServices {
   readonly asked: { readonly name: BlockName | null; readonly max: number }[] = [];
   told: PeersReport = {

@@ -13,7 +13,7 @@ function post(path: string, body: string) {
 const lastCommand = () => Buffer.from(control.submitted.at(-1)!.body).toString();
 
 describe("POST /hicache/pin_blocks", () => {
-  test("is a pin of the owner hicache; hashes of 64 bits go through whole", async () => {
+  test("a pin has the owner hicache and exact 64-bit hashes", async () => {
     control.answer = () =>
       receiptOf({ status: "partial", counts: { ...NO_COUNTS, done: 2, missing: 1 } });
     const body = '{"block_hashes": [18446744073709551615, -9223372036854775808, 9007199254740993]}';
@@ -26,7 +26,7 @@ describe("POST /hicache/pin_blocks", () => {
     expect(control.submitted.at(-1)!.contentType).toBe("application/json");
   });
 
-  test("takes an owner and a time to live, and nothing else", async () => {
+  test("a pin accepts an owner and a time to live, and no other field", async () => {
     control.answer = () => receiptOf({ counts: { ...NO_COUNTS, already: 1, deferred: 1 } });
     const body = '{"block_hashes":[1,2],"owner":"me","ttl_seconds":60,"type":"Flush","epoch":7}';
     const answer = await post("/hicache/pin_blocks", body);
@@ -36,7 +36,7 @@ describe("POST /hicache/pin_blocks", () => {
     });
   });
 
-  test("says what was refused as a problem", async () => {
+  test("a refused pin is answered with a problem", async () => {
     control.answer = () => refused("rate_limited");
     expect(await problem(await post("/hicache/pin_blocks", '{"block_hashes":[1]}'))).toMatchObject({
       status: 429,
@@ -46,7 +46,7 @@ describe("POST /hicache/pin_blocks", () => {
   });
 });
 
-test("POST /hicache/unpin_blocks counts what is gone, not what never was", async () => {
+test("POST /hicache/unpin_blocks counts removed pins only", async () => {
   control.answer = () => receiptOf({ counts: { ...NO_COUNTS, done: 3, already: 2, missing: 1 } });
   const answer = await post("/hicache/unpin_blocks", '{"block_hashes":[1,2],"owner":null}');
   expect(await answer.json()).toEqual({ unpinned_count: 3 });
@@ -68,7 +68,7 @@ test.each([
   expect(control.submitted.length).toBe(before);
 });
 
-test("a body that is no UTF-8 is refused", async () => {
+test("a body with invalid UTF-8 is refused", async () => {
   const answer = await served.get("/hicache/pin_blocks", {
     method: "POST",
     body: Uint8Array.of(0x7b, 0x22, 0xff, 0x22, 0x3a, 0x31, 0x7d),
@@ -76,7 +76,7 @@ test("a body that is no UTF-8 is refused", async () => {
   expect(await problem(answer)).toMatchObject({ status: 422 });
 });
 
-test("members called like those of every object are members and nothing else", async () => {
+test("fields named like object methods are ordinary fields", async () => {
   control.answer = () => receiptOf();
   const body = '{"__proto__":{"owner":"evil"},"constructor":1,"block_hashes":[1],"owner":"me"}';
   expect((await post("/hicache/pin_blocks", body)).status).toBe(200);
@@ -84,7 +84,7 @@ test("members called like those of every object are members and nothing else", a
 });
 
 describe("/flush_cache", () => {
-  test.each(["GET", "POST"])("%s says in words what went and what stayed", async (method) => {
+  test.each(["GET", "POST"])("%s reports removed and kept blocks as text", async (method) => {
     const pin = { kind: "pin" as const, owner: "a" };
     control.flushed = receiptOf({
       type: "Flush",
@@ -107,7 +107,7 @@ describe("/flush_cache", () => {
     expect(control.flushes.at(-1)).toMatchObject({ via: "http", role: "purge" });
   });
 
-  test("with GET is refused unless the configuration asks for it", async () => {
+  test("GET is refused unless api.flush_by_get is set", async () => {
     const usual = serve();
     const answer = await usual.get("/flush_cache");
     expect(answer.headers.get("allow")).toBe("POST");
@@ -119,7 +119,7 @@ describe("/flush_cache", () => {
     expect((await usual.get("/flush_cache", { method: "POST" })).status).toBe(200);
   });
 
-  test("with GET for an image of another site's page is refused by its Referer", async () => {
+  test("GET for an image on another site's page is refused by its Referer", async () => {
     const before = control.flushes.length;
     const ask = (referer: string) => served.get("/flush_cache", { headers: { referer } });
     for (const referer of ["https://evil.example/page", "http://127.0.0.1:1/", "about:blank"]) {
@@ -129,17 +129,17 @@ describe("/flush_cache", () => {
     expect((await ask(`${served.url}/openapi`)).status).toBe(200);
   });
 
-  test("says of how many it knows who holds them", async () => {
+  test("the text says for how many blocks the protection is known", async () => {
     const by = [{ kind: "pin" as const, owner: "a" }];
     const held = [{ block: 1, layer: 0, outcome: "held", by }];
     control.flushed = receiptOf({ counts: { ...NO_COUNTS, held: 5_000, deferred: 2 }, held });
     expect(await (await served.get("/flush_cache")).text()).toBe(
       "Cache flushed.\nRemoved 0 blocks.\nKept 5000 blocks; of the first 1: 1 by pin.\n" +
-        "2 blocks are still on their way out.\n",
+        "2 blocks are still being removed.\n",
     );
   });
 
-  test("is a receipt for whoever asks for one", async () => {
+  test("the answer is a receipt if Accept names one", async () => {
     control.flushed = receiptOf({ type: "Flush", counts: { ...NO_COUNTS, done: 1 } });
     const ask = (accept: string) => served.get("/flush_cache", { headers: { accept } });
     expect(await (await ask("application/json")).json()).toMatchObject({ type: "Flush" });
@@ -148,7 +148,7 @@ describe("/flush_cache", () => {
     expect(await (await ask("*/*")).text()).toStartWith("Cache flushed.");
   });
 
-  test("that is refused says why", async () => {
+  test("a refused flush reports the reason", async () => {
     control.flushed = refused("busy");
     const answer = await served.get("/flush_cache", { method: "POST" });
     expect([answer.status, await answer.text()]).toEqual([

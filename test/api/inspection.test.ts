@@ -32,7 +32,7 @@ describe("pins and leases", () => {
   ];
   const ids = (list: readonly { readonly id: number }[]) => list.map(({ id }) => id);
 
-  test("have their figures, durations in seconds", async () => {
+  test("pins and leases are listed with durations in seconds", async () => {
     const { pins, next, budget } = await ask("/v1/pins?limit=1");
     expect(pins).toEqual([
       {
@@ -47,7 +47,7 @@ describe("pins and leases", () => {
     });
   });
 
-  test("come a page at a time, by kind and by owner", async () => {
+  test("pins are listed page by page, by kind and owner", async () => {
     expect(ids((await ask("/v1/pins")).pins)).toEqual([1, 4, 7]);
     const second = await ask("/v1/pins?limit=1&after=1");
     expect([ids(second.pins), second.next]).toEqual([[4], 4]);
@@ -73,7 +73,7 @@ describe("pins and leases", () => {
   );
 });
 
-describe("the tree", () => {
+describe("GET /v1/tree", () => {
   const block: TreeBlock = {
     digest: HEX,
     layer: LAYER_ALL,
@@ -95,7 +95,7 @@ describe("the tree", () => {
     aliases: ["18446744073709551615"],
   };
 
-  test("is shown block by block, from any root", async () => {
+  test("the tree is listed block by block from any root", async () => {
     control.page = { blocks: [block], next: "a:b/c d", missing: false };
     const page = await ask("/v1/tree");
     const { heldBy, idleSeconds, ...same } = block;
@@ -116,43 +116,43 @@ describe("the tree", () => {
     });
   });
 
-  test("is shown with the members that are wanted", async () => {
+  test("the tree is listed with the requested fields only", async () => {
     control.page = { blocks: [block], next: null, missing: false };
     expect((await ask("/v1/tree?fields=digest,held_by,tiers")).blocks).toEqual([
       { digest: HEX, tiers: ["ram", "ssd"], held_by: block.heldBy },
     ]);
     const found = await problem(await served.get("/v1/tree?fields=digest,toString"));
-    expect(found).toMatchObject({ status: 422, detail: "a block has no toString" });
+    expect(found).toMatchObject({ status: 422, detail: "unknown field toString" });
   });
 
-  test("says where the root is not known", async () => {
+  test("an unknown root is answered 404", async () => {
     control.page = { blocks: [], next: null, missing: true };
     await refusedWith("/v1/tree?root=5", 404);
     await refusedWith("/v1/tree?root=5&after=zzz", 404);
     control.page = { blocks: [], next: null, missing: false };
   });
 
-  test("says that a page is none of it", async () => {
+  test("an unknown page is refused", async () => {
     control.isForeign = (after) => after === "zzz";
     for (const query of ["after=zzz", "root=5&after=zzz"]) {
       expect(await problem(await served.get(`/v1/tree?${query}`))).toMatchObject({
         status: 422,
-        detail: "after is no page of this tree",
+        detail: "after is not a page of this tree",
       });
     }
   });
 
   test.each([
-    ["/v1/tree?limit=0", "query: limit is a whole number from 1 to 1000"],
-    ["/v1/tree?limit=1&depth=-1", "query: depth is a whole number from 0 to 1000000"],
-    ["/v1/tree?limit=x", "query: limit is a whole number from 1 to 1000"],
+    ["/v1/tree?limit=0", "query: limit is an integer from 1 to 1000"],
+    ["/v1/tree?limit=1&depth=-1", "query: depth is an integer from 0 to 1000000"],
+    ["/v1/tree?limit=x", "query: limit is an integer from 1 to 1000"],
     ["/v1/pins?kind=lease", "query: kind is one of pin, retain"],
-    ["/v1/pins?limit=-1&after=-1", "query: limit or after is a whole number from 1 to 1000"],
+    ["/v1/pins?limit=-1&after=-1", "query: limit or after is an integer from 1 to 1000"],
     [
       `/v1/pins?owner=${"a".repeat(200)}`,
       "query/owner: Expected string length less or equal to 128",
     ],
-  ])("%.40s names what is wrong", async (path, detail) => {
+  ])("%.40s is refused with the invalid parameter", async (path, detail) => {
     expect(await problem(await served.get(path))).toMatchObject({ status: 422, detail });
   });
 
@@ -163,10 +163,10 @@ describe("the tree", () => {
   ])("%s is refused", async (query) => refusedWith(`/v1/tree?${query}`));
 });
 
-describe("why a block is not here", () => {
+describe("GET and POST /v1/explain", () => {
   const post = (body: string) => served.get("/v1/explain", { method: "POST", body });
 
-  test("is asked by name, with GET and with POST", async () => {
+  test("explain accepts block names with GET and with POST", async () => {
     control.explanation = {
       leading: 1,
       blocks: [
@@ -177,7 +177,7 @@ describe("why a block is not here", () => {
     };
     const wanted = {
       ...{ leading: 1, blocks: control.explanation.blocks },
-      miss: { index: 1, kind: "never_stored", text: "nothing is known of it here" },
+      miss: { index: 1, kind: "never_stored", text: "this host has never stored it" },
     };
     expect(await ask(`/v1/explain?names=5,${HEX}`)).toEqual(wanted);
     expect(control.explained.at(-1)).toMatchObject({ names: [{ given: "5" }, { given: HEX }] });
@@ -189,7 +189,7 @@ describe("why a block is not here", () => {
     });
   });
 
-  test("is asked of a prompt, however long", async () => {
+  test("explain accepts a prompt of any length", async () => {
     control.explanation = { leading: 0, blocks: [], miss: null };
     const tokens = Array.from({ length: 100_000 }, (_, i) => (i * 7_919) % 200_000);
     const answer = await post(JSON.stringify({ tokens, namespace: HEX, block_tokens: 64 }));
@@ -212,20 +212,23 @@ describe("why a block is not here", () => {
       departure: { reason, by: "router-1", tier: "ssd" as const, atSeconds: 988 },
     })),
   ];
-  test.each(reasons.map((why) => [why.kind, why] as const))("%s in words", async (kind, why) => {
-    control.explanation = {
-      leading: 0,
-      blocks: [{ name: "5", tier: null }],
-      miss: { index: 0, why },
-    };
-    const { miss } = await ask("/v1/explain?names=5");
-    expect(miss).toMatchObject({ index: 0, kind });
-    expect(miss.text).toMatch(/^[a-z].{10}/);
-    if (why.kind !== "departed") return;
-    const { reason } = why.departure;
-    expect(miss).toMatchObject({ reason, by: "router-1", tier: "ssd", seconds_ago: 12 });
-    expect(miss.text).toEndWith("(ssd, 12 s ago, by router-1)");
-  });
+  test.each(reasons.map((why) => [why.kind, why] as const))(
+    "%s has a message",
+    async (kind, why) => {
+      control.explanation = {
+        leading: 0,
+        blocks: [{ name: "5", tier: null }],
+        miss: { index: 0, why },
+      };
+      const { miss } = await ask("/v1/explain?names=5");
+      expect(miss).toMatchObject({ index: 0, kind });
+      expect(miss.text).toMatch(/^[a-z].{10}/);
+      if (why.kind !== "departed") return;
+      const { reason } = why.departure;
+      expect(miss).toMatchObject({ reason, by: "router-1", tier: "ssd", seconds_ago: 12 });
+      expect(miss.text).toEndWith("(ssd, 12 s ago, by router-1)");
+    },
+  );
 
   test.each(["", "?names=", "?names=5,", "?names=x", "?names=1,,2"])("GET %j is refused", (query) =>
     refusedWith(`/v1/explain${query}`),
@@ -254,8 +257,8 @@ describe("why a block is not here", () => {
   });
 });
 
-describe("events", () => {
-  test("come in their order, and what is lost is counted", async () => {
+describe("GET /v1/events", () => {
+  test("events are listed in order, and lost events are counted", async () => {
     const clock = new ManualClock();
     const log = new EventLog(clock);
     const lease = { hold: "lease" as const, owner: "a", name: "l", blocks: 2 };
@@ -273,7 +276,7 @@ describe("events", () => {
     const rest = await ask(`/v1/events?after=${next}`);
     expect(rest).toMatchObject({ events: [{ kind: "command", id: null }], next: 3 });
     expect(await ask("/v1/events?after=3")).toEqual({ events: [], next: 3, lost: 0 });
-    // Numbers begin again when the agent does.
+    // Event numbers restart with the agent.
     expect(await ask("/v1/events?after=900")).toMatchObject({ events: [], next: 3 });
   });
 

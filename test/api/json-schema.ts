@@ -1,4 +1,4 @@
-/** A JSON schema as it is found in the description of the API. */
+/** A JSON schema of the OpenAPI description. */
 export interface Schema {
   readonly [keyword: string]: unknown;
 }
@@ -18,7 +18,7 @@ function object(value: unknown): Readonly<Record<string, unknown>> {
 
 const when = (fails: boolean, at: string, what: string) => (fails ? [`${at}: ${what}`] : []);
 
-/** What each keyword asks of a value; another keyword is a mistake of this table. */
+/** The check of each keyword. A keyword outside this table is an error. */
 const CHECKS: Readonly<Record<string, Check>> = {
   type: (types: string | string[], value, at) => {
     const kind = kindOf(value);
@@ -39,7 +39,7 @@ const CHECKS: Readonly<Record<string, Check>> = {
         ? faultsOf(schema, object(value)[name], `${at}.${name}`)
         : [],
     ),
-  // Stricter than the standard: an example may not have members that nobody described.
+  // Stricter than the standard: examples must not have undescribed fields.
   additionalProperties: () => [],
   patternProperties: (patterns: Record<string, Schema>, value, at) =>
     Object.values(patterns).flatMap((schema) =>
@@ -49,7 +49,7 @@ const CHECKS: Readonly<Record<string, Check>> = {
     ),
   items: (schema: Schema, value, at) =>
     Array.isArray(value) ? value.flatMap((one, i) => faultsOf(schema, one, `${at}[${i}]`)) : [],
-  // These ask nothing of values of another type.
+  // The following keywords ignore values of another type.
   required: (names: string[], value, at) =>
     kindOf(value) === "object"
       ? names.flatMap((name) => when(!Object.hasOwn(object(value), name), at, `no ${name}`))
@@ -71,7 +71,7 @@ const CHECKS: Readonly<Record<string, Check>> = {
     when(typeof value === "string" && !new RegExp(pattern).test(value), at, `not ${pattern}`),
 };
 
-/** What of a value is not as its schema has it, a line each. */
+/** Violations of a schema, one per line. */
 export function faultsOf(schema: Schema, value: unknown, at = "$"): string[] {
   const faults = Object.entries(schema).flatMap(([keyword, limit]) => {
     if (NOTES.has(keyword)) return [];

@@ -37,13 +37,13 @@ const describeApi = async (from = served, init: RequestInit = {}) =>
   (await (await from.get("/openapi/json", init)).json()) as Described;
 const { paths, components } = await describeApi();
 
-/** What a reference stands for. */
+/** The schema of a content, with its reference resolved. */
 function schemaOf({ schema }: Content): Content["schema"] {
   const name = /^#\/components\/schemas\/(\w+)$/.exec(String(schema.$ref))?.[1];
   return name === undefined ? schema : components.schemas[name]!;
 }
 
-/** `POST /v1/commands 200 application/json`, and what it may be. */
+/** Name, such as `POST /v1/commands 200 application/json`, and content of each body. */
 const CONTENTS: readonly (readonly [string, Content])[] = Object.entries(paths).flatMap(
   ([path, methods]) =>
     Object.entries(methods).flatMap(([method, { requestBody, responses }]) => {
@@ -65,14 +65,14 @@ const examplesOf = (content: Content): unknown[] => [
 
 const contentOf = (name: string) => CONTENTS.find(([key]) => key === name)![1];
 
-describe("the examples in the description", () => {
-  test.each(CONTENTS)("of %s are as it says", (name, content) => {
+describe("examples in the OpenAPI description", () => {
+  test.each(CONTENTS)("examples of %s match their schema", (name, content) => {
     const examples = examplesOf(content);
     for (const example of examples) expect(faultsOf(schemaOf(content), example)).toEqual([]);
     if (!name.endsWith("msgpack")) expect(examples.length).toBeGreaterThan(0);
   });
 
-  test("are understood, one command of each type among them", () => {
+  test("examples of every command type decode", () => {
     const examples = examplesOf(contentOf("POST /v1/commands body application/json"));
     const types = examples.map((example) => {
       const decoded = decodeCommand(Buffer.from(stringifyJson(example)), "application/json");
@@ -82,7 +82,7 @@ describe("the examples in the description", () => {
     expect([...new Set(types)].sort()).toEqual([...COMMAND_TYPES].sort());
   });
 
-  test("show a receipt for each command, of each status", () => {
+  test("examples have a receipt for each command and each status", () => {
     const types = new Set<unknown>();
     const statuses = new Set<unknown>();
     for (const status of [200, 202, 429]) {
@@ -105,7 +105,7 @@ const OPERATIONS = Object.entries(paths).flatMap(([path, methods]) =>
   }),
 );
 
-describe("the description of", () => {
+describe("the OpenAPI description", () => {
   test.each(OPERATIONS)("%s has an example for each parameter", (_, { parameters = [] }) => {
     for (const { schema, example } of parameters) {
       expect(example).toBeDefined();
@@ -113,7 +113,7 @@ describe("the description of", () => {
     }
   });
 
-  test("refusals: those of the gate, of bodies and of queries", async () => {
+  test("the description lists the refusals of authorization, bodies and queries", async () => {
     const statusesOf = (from: Described, path: string, method: string) =>
       Object.keys(from.paths[path]![method]!.responses);
     const { paths } = await describeApi(serve());
@@ -143,7 +143,7 @@ describe("the description of", () => {
     expect(statusesOf(withToken, "/healthz", "get")).toEqual(["200", "default"]);
   });
 
-  test("certificates of callers, where they are asked for", async () => {
+  test("the description lists client certificates if they are required", async () => {
     const files = makeCertificates(tempDir());
     const tls = {
       cert: await Bun.file(files.certFile).text(),
@@ -166,7 +166,7 @@ describe("the description of", () => {
   });
 });
 
-test("a schema is as strict as it looks", () => {
+test("the schema checker rejects unknown and missing fields", () => {
   const { schema } = contentOf("POST /v1/commands 200 application/json");
   const receipt = receiptOf();
   expect(faultsOf(schema, JSON.parse(JSON.stringify(receipt)))).toEqual([]);

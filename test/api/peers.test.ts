@@ -27,13 +27,13 @@ const PEER: PeerReport = {
 };
 
 describe("GET /v1/peers", () => {
-  test("without [peers] says so", async () => {
+  test("an agent without [peers] reports that peers are disabled", async () => {
     const answer = await served.get("/v1/peers");
     expect(answer.status).toBe(200);
     expect(await answer.json()).toMatchObject({ enabled: false, cluster: null, peers: [] });
   });
 
-  test("is what the agent says", async () => {
+  test("the answer is the agent's report", async () => {
     peers.told = { ...peers.told, enabled: true, cluster: "hearth", peers: [PEER] };
     expect(await (await served.get("/v1/peers")).json()).toEqual(peers.told as never);
   });
@@ -51,7 +51,7 @@ describe("GET /v1/pulls", () => {
     steps: [{ ms: 0.25, what: "asked", peer: "gpu-02", transport: "quic" as const }],
   };
 
-  test("asks for the block that is meant, however it is named", async () => {
+  test("a block is found by each kind of name", async () => {
     peers.traces = { pulls: [pull] };
     const ask = async (query: string) => (await served.get(`/v1/pulls${query}`)).json();
     expect(await ask("")).toEqual({ pulls: [pull] });
@@ -63,7 +63,7 @@ describe("GET /v1/pulls", () => {
     expect(peers.asked[2]?.name).toMatchObject({ kind: "key", layer: 7 });
   });
 
-  test("refuses what names no block, and too long a list", async () => {
+  test("an invalid name and a limit out of range are refused", async () => {
     const found = await problem(await served.get("/v1/pulls?key=blue"));
     expect(found).toMatchObject({ status: 422, code: "REQUEST_INVALID" });
     expect((await served.get("/v1/pulls?limit=100000")).status).toBe(422);

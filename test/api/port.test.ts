@@ -4,7 +4,7 @@ import { systemClock } from "../../src/core/index.ts";
 import { FakeControl } from "./fake-control.ts";
 import { FakePeers } from "./fake-peers.ts";
 
-test("two servers never share a port: the second start is refused in words", async () => {
+test("a second server on the same port is refused with a reason", async () => {
   const services = {
     status: () => {
       throw new Error("not asked here");

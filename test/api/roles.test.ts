@@ -12,7 +12,7 @@ import { ROLES, type Role } from "../../src/control/index.ts";
 import { tempDir } from "../support/index.ts";
 import { problem, raw, serve } from "./serve.ts";
 
-/** Every route with what it needs; written out, so that a change is seen. */
+/** Every route with its required role, written out so that a change is noticed. */
 const ROUTES: readonly (readonly [string, string, "open" | Role, string?])[] = [
   ["GET", "/healthz", "open"],
   ["GET", "/readyz", "open"],
@@ -76,14 +76,14 @@ describe("roles by token", () => {
         const { code, detail, fix } = await problem(answer);
         expect([code, detail]).toEqual([
           "FORBIDDEN",
-          `this needs the role ${needed}, and ${role}-er has ${role}`,
+          `this request requires the role ${needed}; ${role}-er has ${role}`,
         ]);
         expect(fix).toContain("api.tokens_file");
       }
     });
   }
 
-  test("are all of the routes there are", async () => {
+  test("every route has a role", async () => {
     const headers = { authorization: `Bearer ${TOKEN_OF.read}` };
     const { paths } = (await (await served.get("/openapi/json", { headers })).json()) as {
       paths: Record<string, Record<string, unknown>>;
@@ -99,7 +99,7 @@ describe("roles by token", () => {
     expect(described.sort()).toEqual(known.sort());
   });
 
-  test("go with the command to the control plane, with the token's name", async () => {
+  test("the role and the token's name reach the control plane", async () => {
     const authorization = `Bearer ${TOKEN_OF.operate}`;
     await served.get("/v1/commands", init("POST", "{}", { authorization }));
     expect(served.told.control.submitted.at(-1)!.sender).toEqual({
@@ -108,7 +108,7 @@ describe("roles by token", () => {
     });
   });
 
-  test("are not got around by another spelling of the path", async () => {
+  test("another spelling of a path does not bypass its role", async () => {
     served.told.control.flushes.length = 0;
     served.told.purge = () => {
       throw new Error("purged");
@@ -177,12 +177,12 @@ describe("a page of another site", () => {
     (origin) => ({ origin, "sec-fetch-site": "same-origin" }),
     () => ({ "sec-fetch-site": "none" }),
     () => ({}),
-  ])("is told from ours and from programs (%#)", async (headers) => {
+  ])("own pages and programs are not mistaken for another site (%#)", async (headers) => {
     expect(await ask("POST", "/v1/commands", headers(served.url))).not.toBe(403);
   });
 });
 
-describe("the file of tokens", () => {
+describe("the tokens file", () => {
   const folder = tempDir();
   let files = 0;
   const file = (text: string, mode = 0o600) => {
@@ -196,7 +196,7 @@ describe("the file of tokens", () => {
   const A = "a".repeat(16);
   const B = "b".repeat(16);
 
-  test("has names, roles and tokens, and notes", async () => {
+  test("the tokens file has names, roles, tokens and comments", async () => {
     const list = await read(`# who may\n\n grafana  read\t${A} \r\n#x\nops@site operate ${B}==`);
     expect(list).toEqual({
       entries: [
@@ -207,13 +207,15 @@ describe("the file of tokens", () => {
     });
   });
 
-  test("may hold two tokens of one name, so that one can take the other's place", async () => {
+  test("the tokens file may have two tokens of one name, for rotation", async () => {
     expect((await read(`a read ${A}\na read ${B}`))?.entries).toHaveLength(2);
   });
 
-  test("is warned of where others may read it, or where it lets nobody in", async () => {
+  test("a tokens file that others can read, or that has no token, causes a warning", async () => {
     expect((await read(`a read ${A}`, 0o644))?.warnings.join("\n")).toContain("chmod o-r ");
-    expect((await read("# nobody yet\n"))?.warnings.join("\n")).toContain("nobody is let in");
+    expect((await read("# nobody yet\n"))?.warnings.join("\n")).toContain(
+      "all requests are refused",
+    );
   });
 
   test.each([
@@ -223,8 +225,8 @@ describe("the file of tokens", () => {
     ["line 1: no name", `${"a".repeat(65)} read ${A}`],
     ["line 1: the name local", `local read ${A}`],
     ["line 1: no role", `a admin ${A}`],
-    ["line 1: no bearer token", "a read short"],
-    ["line 1: no bearer token", `a read ${"ü".repeat(20)}`],
+    ["line 1: not a bearer token", "a read short"],
+    ["line 1: not a bearer token", `a read ${"ü".repeat(20)}`],
     ["a and b have the same token", `a read ${A}\nb purge ${A}`],
     ["line 1: 1001 tokens", Array.from({ length: 1_001 }, (_, i) => `a read ${A}${i}`).join("\n")],
     ["line 1: the file is longer", `#${"x".repeat(256 * 1024)}`],
@@ -235,7 +237,7 @@ describe("the file of tokens", () => {
     expect(JSON.stringify(thrown) + String(thrown)).not.toContain(A);
   });
 
-  test("is read again: what is gone opens nothing, what is refused changes nothing", async () => {
+  test("a reload drops removed tokens, and a refused file changes nothing", async () => {
     const tokensFile = file(`a purge ${A}\n`);
     const tls = { tlsCertFile: null, tlsKeyFile: null, tlsClientCaFile: null };
     const roles = { loopbackRole: "purge", tlsClientRole: "read" } as const;
@@ -255,13 +257,13 @@ describe("the file of tokens", () => {
     expect(reload()).rejects.toThrow("line 1: 2 words");
     expect([await open(A), await open(B)]).toEqual([401, 200]);
     writeFileSync(tokensFile, "\n");
-    expect((await reload()).join("\n")).toContain("nobody is let in");
+    expect((await reload()).join("\n")).toContain("all requests are refused");
     expect([await open(A), await open(B)]).toEqual([401, 401]);
   });
 });
 
 describe("a token is compared", () => {
-  test("with every token there is, wherever its own stands", () => {
+  test("a token is compared with every known token", () => {
     let compared: number[] = [];
     const entries = Array.from({ length: 50 }, (_, i) => ({
       ...{ name: `n${i}`, role: "read" as const, token: `token-number-${i}-0123456789` },

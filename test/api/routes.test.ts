@@ -7,13 +7,13 @@ import { oneToken, problem, STATUS, serve, sessionOf } from "./serve.ts";
 const served = serve();
 
 describe("health", () => {
-  test("is ok while the loop turns", async () => {
+  test("health is ok while the event loop runs", async () => {
     const answer = await served.get("/healthz");
     expect(answer.status).toBe(200);
     expect(await answer.text()).toBe("ok\n");
   });
 
-  test("takes its time from the turns of the event loop, where the monitor sees it", async () => {
+  test("the time of a handler counts as one event loop turn", async () => {
     const busy = serve();
     busy.told.status = () => {
       const endMs = performance.now() + 60;
@@ -26,7 +26,7 @@ describe("health", () => {
     await waitFor(() => Math.max(...turns) >= 60);
   });
 
-  test("says what is the matter, and stays 200 and ready all the same", async () => {
+  test("health lists problems and stays 200 and ready", async () => {
     const clock = new ManualClock();
     using health = createHealth({ clock, log: { log: () => undefined } });
     health.raise("KV_SSD_FULL", "/mnt/nvme/secret: ENOSPC");
@@ -72,19 +72,19 @@ test("metrics are in the Prometheus format", async () => {
 });
 
 describe("status", () => {
-  test("is what the agent says, 64-bit incarnation included", async () => {
+  test("status is the agent's report with an exact 64-bit incarnation", async () => {
     const answer = await served.get("/v1/status");
     expect(answer.status).toBe(200);
     expect(await answer.json()).toEqual(STATUS);
   });
 
-  test("answers HEAD without a body", async () => {
+  test("status answers HEAD without a body", async () => {
     const answer = await served.get("/v1/status", { method: "HEAD" });
     expect(answer.status).toBe(200);
     expect(await answer.text()).toBe("");
   });
 
-  test("that breaks its own schema is a fault, not an answer", async () => {
+  test("a status that violates its schema is answered 500", async () => {
     served.told.status = () => ({ ...STATUS, incarnation: "no number" });
     const found = await problem(await served.get("/v1/status"));
     expect(found).toMatchObject({ status: 500, code: "INTERNAL" });
@@ -98,7 +98,7 @@ describe("sessions", () => {
   // biome-ignore lint/suspicious/noExplicitAny: tests look at what they name
   const ask = async (path: string): Promise<any> => (await served.get(path)).json();
 
-  test("come a page at a time, their numbers as text", async () => {
+  test("sessions are listed page by page with numbers as text", async () => {
     served.told.sessions = ids.map(sessionOf);
     expect(await ask("/v1/sessions")).toEqual({ sessions: ids.map(sessionOf), next: null });
     const first = await ask("/v1/sessions?limit=2");
@@ -110,7 +110,7 @@ describe("sessions", () => {
     });
   });
 
-  test("are found by their number, in each namespace that has it", async () => {
+  test("a session is found by its number in each namespace", async () => {
     served.told.sessions = [sessionOf(5n), { ...sessionOf(5n), namespace: "cd".repeat(32) }];
     const found = await ask("/v1/sessions/5");
     expect(found).toEqual({ sessions: served.told.sessions });
@@ -125,26 +125,29 @@ describe("sessions", () => {
   test.each([
     ...["limit=0", "limit=1001", "limit=1.5", "limit=x", "limit=-1", "limit="],
     ...["after=-1", "after=x", "after=1e300", "after=9007199254740993000"],
-  ])("%s is no page", async (query) => {
+  ])("the page %s is refused", async (query) => {
     expect(await problem(await served.get(`/v1/sessions?${query}`))).toMatchObject({
       status: 422,
       code: "REQUEST_INVALID",
     });
   });
 
-  test.each(["x", "-1", "1.5", "0x10", "9".repeat(21), "%00"])("%s is no number", async (id) => {
-    const answer = await served.get(`/v1/sessions/${id}`);
-    expect(await problem(answer)).toMatchObject({ status: 422, code: "REQUEST_INVALID" });
-  });
+  test.each(["x", "-1", "1.5", "0x10", "9".repeat(21), "%00"])(
+    "the session number %s is refused",
+    async (id) => {
+      const answer = await served.get(`/v1/sessions/${id}`);
+      expect(await problem(answer)).toMatchObject({ status: 422, code: "REQUEST_INVALID" });
+    },
+  );
 
-  test("are not ended over HTTP", async () => {
+  test("sessions cannot be ended over HTTP", async () => {
     const answer = await served.get("/v1/sessions/5", { method: "DELETE" });
     expect(answer.headers.get("allow")).toBe("GET, HEAD");
     expect(await problem(answer)).toMatchObject({ status: 405 });
   });
 });
 
-describe("what goes wrong inside", () => {
+describe("internal faults", () => {
   test("a fault is answered with its code and its fix", async () => {
     served.told.status = () => {
       throw new HearthError("LIMIT", "too many readers", { fix: "ask later" });
@@ -160,7 +163,7 @@ describe("what goes wrong inside", () => {
     served.told.status = () => STATUS;
   });
 
-  test("a bug tells the log everything and the caller nothing", async () => {
+  test("an internal fault is logged in full and hidden from the caller", async () => {
     const bug = new TypeError("secret inside");
     served.told.status = () => {
       throw bug;
@@ -173,7 +176,7 @@ describe("what goes wrong inside", () => {
   });
 });
 
-describe("what is not there", () => {
+describe("unknown paths", () => {
   test.each(["/", "/nope", "/v1", "/v1/status/more", "/openapi/json/x", "/%00", "/healthz%2f"])(
     "%s",
     async (path) => {

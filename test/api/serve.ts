@@ -103,7 +103,7 @@ export function sessionOf(id: bigint): SessionReport {
   };
 }
 
-/** What the services say; tests change it while the server runs. */
+/** Values that the services return. Tests change them while the server runs. */
 export interface Told {
   status: () => StatusReport;
   readiness: Readiness;
@@ -112,10 +112,10 @@ export interface Told {
   purge: (blocks: readonly PurgeRequest[]) => PurgeOutcome[];
   readonly control: FakeControl;
   readonly peers: FakePeers;
-  /** Who asked for a purge or a persist. */
+  /** Senders of purges and persists. */
   readonly senders: Sender[];
   readonly faults: { path: string; thrown: unknown }[];
-  /** Callers who were not let in, as the agent is told of them. */
+  /** Refused callers as reported to the agent. */
   readonly refused: RefusalNote[];
   readonly clock: ManualClock;
 }
@@ -125,13 +125,13 @@ export interface Served extends ApiServer {
   get(path: string, init?: RequestInit): Promise<Response>;
 }
 
-/** One token that may do everything. */
+/** Access by one token with every role. */
 export function oneToken(token: string): Access {
   const tokens = new Tokens([{ name: "token_file", role: "purge", token }]);
   return { ...OPEN_ACCESS, tokens };
 }
 
-/** What an API serves, and what it says. */
+/** Fake services of an API, with the values that they return. */
 export function servicesFor() {
   const clock = new ManualClock();
   const metrics = createMetrics({ clock, version: "1.2.3", commit: "abc" });
@@ -174,7 +174,7 @@ export function servicesFor() {
   return { services, told, metrics, clock };
 }
 
-/** A real server on a free port, closed after the tests of the calling file. */
+/** Starts a real server on a free port. It is closed after the calling file's tests. */
 export function serve(options: Partial<ApiOptions> & { readonly host?: string } = {}): Served {
   const { services, told, metrics, clock } = servicesFor();
   const api = createApi(services, {
@@ -198,7 +198,7 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
   };
 }
 
-/** The body of an answer that must be problem+json. */
+/** Returns the body of an answer, which must be problem+json. */
 export async function problem(answer: Response): Promise<Record<string, unknown>> {
   const type = answer.headers.get("content-type");
   if (type !== "application/problem+json") throw new Error(`content type ${type}`);
@@ -207,7 +207,10 @@ export async function problem(answer: Response): Promise<Record<string, unknown>
   return body;
 }
 
-/** Status line of an answer to a request written by hand: fetch would not send such headers. */
+/**
+ * Sends a hand-written request, with headers that fetch would not send, and returns the status
+ * line.
+ */
 export async function raw(port: number, head: string): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<string>();
   let seen = "";

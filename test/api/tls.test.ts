@@ -36,7 +36,7 @@ describe("HTTPS", () => {
 
   test("without credentials is for loopback alone, under its names alone", async () => {
     const access = { ...OPEN_ACCESS, tls: onlyTls };
-    expect(() => serve({ access, host: "0.0.0.0" })).toThrow("there is no token");
+    expect(() => serve({ access, host: "0.0.0.0" })).toThrow("no token is configured");
     const served = serve({ access });
     expect((await ask(served, "/v1/status", { ca })).status).toBe(200);
     const init = { headers: { host: "evil.example" } };
@@ -46,7 +46,7 @@ describe("HTTPS", () => {
   });
 });
 
-describe("certificates of callers", () => {
+describe("client certificates", () => {
   const access = { ...OPEN_ACCESS, tls: mutual, clientRole: "operate" as const };
   const served = serve({ access, host: "0.0.0.0" });
   const to = { ...served, url: `https://127.0.0.1:${served.port}` };
@@ -66,7 +66,7 @@ describe("certificates of callers", () => {
     const found = await problem(await ask(to, "/flush_cache", CLIENT));
     expect(found).toMatchObject({
       ...{ status: 403, code: "FORBIDDEN" },
-      detail: "this needs the role purge, and certificate has operate",
+      detail: "this request requires the role purge; certificate has operate",
       fix: expect.stringContaining('api.tls_client_role = "purge"'),
     });
     await ask(to, "/v1/commands", CLIENT, { method: "POST", body: "{}" });
@@ -88,23 +88,23 @@ describe("certificates of callers", () => {
     expect((await flush({})).status).toBe(403);
     expect((await flush({ authorization })).status).toBe(200);
     const { status, fix } = await problem(await flush({ authorization: `${authorization}x` }));
-    expect([status, fix]).toEqual([401, expect.stringContaining("or none at all")]);
+    expect([status, fix]).toEqual([401, expect.stringContaining("or no token")]);
     expect(ask(both, "/flush_cache", { ca }, { headers: { authorization } })).rejects.toThrow();
   });
 });
 
-describe("the files of TLS", () => {
+describe("TLS files", () => {
   const refused = (given: Partial<Parameters<typeof readTls>[0]>) =>
     readTls({ ...OWN, tlsClientCaFile: null, ...given }).catch((error: unknown) => error);
 
-  test("are none at all, or a pair", async () => {
+  test("TLS files are a pair, or absent", async () => {
     const none = { tlsCertFile: null, tlsKeyFile: null, tlsClientCaFile: null };
     expect(await readTls(none)).toBeNull();
     expect(onlyTls).toMatchObject({ clientCa: null });
     expect(mutual).toMatchObject({ clientCa: ca });
   });
 
-  test("are refused in words, none of which is theirs", async () => {
+  test("invalid TLS files are refused without quoting them", async () => {
     const rubbish = join(folder, "rubbish.pem");
     const secret = text(files.keyFile).split("\n")[1]!;
     writeFileSync(rubbish, `-----BEGIN PRIVATE KEY-----\n${secret}\n`);

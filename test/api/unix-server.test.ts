@@ -11,14 +11,14 @@ const ROOT: Caller = {
   ...{ roleKey: "api.socket_role", account: "uid 0" },
 };
 
-/** Connections of root, or those of `uids` in turn. */
+/** Listens with connections of root, or of `uids` in turn. */
 function listen(callerOf: () => Caller | null, uids: number[] = []) {
   const { services, told } = servicesFor();
   const path = join(tempDir(), "api.sock");
   const faults: unknown[] = [];
   const api = createApi(services, {
     ...{ version: "1.2.3", clock: systemClock },
-    // Without the socket nobody may do anything.
+    // Without the socket's caller, every change is refused.
     access: { ...OPEN_ACCESS, loopbackRole: "read" },
     onFault: (_path, thrown) => void faults.push(thrown),
   });
@@ -37,7 +37,7 @@ function listen(callerOf: () => Caller | null, uids: number[] = []) {
 const ask = (path: string, of: string, init: RequestInit = {}) =>
   fetch(`http://localhost${of}`, { ...init, unix: path, keepalive: false } as RequestInit);
 
-/** All that comes back for bytes as they are, piece by piece. */
+/** Sends bytes in pieces and returns everything received. */
 async function raw(path: string, ...pieces: (string | Uint8Array)[]): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>();
   let seen = "";
@@ -64,7 +64,7 @@ async function raw(path: string, ...pieces: (string | Uint8Array)[]): Promise<st
 describe("the API on a Unix socket", () => {
   const { path, told, faults } = listen(() => ROOT);
 
-  test("answers with the role that the connection has", async () => {
+  test("a request has the role of its connection", async () => {
     const found = await ask(path, "/v1/status");
     expect([found.status, ((await found.json()) as { worker_id: string }).worker_id]).toEqual([
       ...[200, told.status().worker_id],
@@ -80,13 +80,13 @@ describe("the API on a Unix socket", () => {
     expect(told.control.unfenced).toEqual(["router-1"]);
   });
 
-  test("hands on a signature as it came", async () => {
+  test("a signature is forwarded unchanged", async () => {
     const headers = { "hearth-signature": "abc" };
     await ask(path, "/v1/commands", { method: "POST", body: "{}", headers });
     expect(told.control.submitted.at(-1)).toMatchObject({ signature: "abc" });
   });
 
-  test("takes a request in pieces, and the first one alone", async () => {
+  test("a request may arrive in pieces, and only the first is answered", async () => {
     const head = "POST /v1/commands HTTP/1.1\r\nHost: x\r\nContent-Le";
     const before = told.control.submitted.length;
     const answer = await raw(path, head, "ngth: 2\r\n\r", "\n{", "}GET / HTTP/1.1\r\n\r\n");
@@ -96,7 +96,7 @@ describe("the API on a Unix socket", () => {
     expect(told.control.submitted.length).toBe(before + 1);
   });
 
-  test("has no body for HEAD, and empties no cache for it", async () => {
+  test("HEAD has no body and does not flush the cache", async () => {
     const flushes = told.control.flushes.length;
     const answer = await raw(path, "HEAD /healthz HTTP/1.1\r\n\r\n");
     expect(answer).toMatch(/^HTTP\/1\.1 200 OK\r\n[\s\S]*content-length: \d+[\s\S]*\r\n\r\n$/);
@@ -128,7 +128,7 @@ describe("the API on a Unix socket", () => {
     expect((await ask(path, "/healthz")).status).toBe(200);
   });
 
-  test("random bytes end nothing but their own connection", async () => {
+  test("random bytes close only their own connection", async () => {
     for (let round = 0; round < 200; round++) {
       const bytes = crypto.getRandomValues(new Uint8Array(1 + (round % 64)));
       const answer = await raw(path, bytes, "\r\n\r\n");
@@ -138,7 +138,7 @@ describe("the API on a Unix socket", () => {
     expect(faults).toEqual([]);
   });
 
-  test("more connections than it takes are closed, and the others go on", async () => {
+  test("connections beyond the limit are closed, and the others continue", async () => {
     const socket = { data() {}, error() {} };
     const idle = await Promise.all(
       Array.from({ length: 64 }, () => Bun.connect({ unix: path, socket })),
@@ -151,12 +151,12 @@ describe("the API on a Unix socket", () => {
   });
 });
 
-test("a caller who is not let in gets no answer", async () => {
+test("a refused caller gets no answer", async () => {
   const { path } = listen(() => null);
   expect(await raw(path, "GET /healthz HTTP/1.1\r\n\r\n")).toBe("");
 });
 
-test("a caller of the group is held to its role", async () => {
+test("a caller of the group has the group's role", async () => {
   const { path, told } = listen(() => ({ ...ROOT, role: "operate", account: "uid 1000" }));
   const answer = await ask(path, "/flush_cache", { method: "POST" });
   expect(answer.status).toBe(403);
@@ -165,7 +165,7 @@ test("a caller of the group is held to its role", async () => {
   expect(told.control.flushes).toEqual([]);
 });
 
-test("its end takes the file away and ends connections", async () => {
+test("disposing the server removes the socket file and closes connections", async () => {
   const { path, server } = listen(() => ROOT);
   const closed = Promise.withResolvers<void>();
   const socket = { data() {}, error() {}, close: () => closed.resolve() };
@@ -177,7 +177,7 @@ test("its end takes the file away and ends connections", async () => {
 });
 
 describe("connections of several users", () => {
-  /** One that sends nothing; resolves when the server has closed it. */
+  /** Opens a connection that sends nothing. `closed` resolves when the server has closed it. */
   async function silent(path: string): Promise<{ closed: Promise<void>; end(): void }> {
     const { promise, resolve } = Promise.withResolvers<void>();
     const handlers = { data: () => undefined, close: () => resolve(), error: () => resolve() };
@@ -185,13 +185,13 @@ describe("connections of several users", () => {
     return { closed: promise, end: () => socket.end() };
   }
 
-  test("one user has 16, all but the owners have 64, and owners get in all the same", async () => {
+  test("one user gets 16 connections, all but owners 64, and owners always get in", async () => {
     const uids = [...Array(17).fill(1_000), ...Array(16).fill(1_001), ...Array(16).fill(1_002)];
     uids.push(...Array(17).fill(1_003), 1_004);
     const { path } = listen(() => ROOT, uids);
     const open: Awaited<ReturnType<typeof silent>>[] = [];
     for (let nth = 0; nth < 67; nth++) open.push(await silent(path));
-    // The 17th of the first and of the last user, and the 65th of all.
+    // The 17th connection of the first and of the last user, and the 65th of all.
     await Promise.all([open[16]!.closed, open[65]!.closed, open[66]!.closed]);
     expect(uids).toEqual([]);
     expect((await ask(path, "/healthz")).status).toBe(200);
@@ -199,7 +199,7 @@ describe("connections of several users", () => {
     for (const one of open) void one.closed.then(() => ended++);
     await Bun.sleep(0);
     expect(ended).toBe(3);
-    // A place is free again as soon as its connection has ended.
+    // A seat is free again once its connection has ended.
     open[0]!.end();
     await open[0]!.closed;
     uids.push(1_000);

@@ -55,7 +55,7 @@ test("every question is one that agents answer", async () => {
   expect(control.trees.at(-1)).toMatchObject({ root: { given: `${KEY}/3` }, depthMax: 16 });
   const unknown = await ctl(url, "tree", "--fields", "poem");
   expect(unknown).toMatchObject({ code: 7, out: "" });
-  expect(unknown.err).toStartWith("hearth ctl tree: a block has no poem: use digest, ");
+  expect(unknown.err).toStartWith("hearth ctl tree: unknown field poem: use digest, ");
   control.page = { blocks: [], next: null, missing: true };
   expect((await ctl(url, "tree", "1")).code).toBe(7);
 });

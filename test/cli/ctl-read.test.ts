@@ -142,11 +142,11 @@ describe("ctl tree", () => {
   });
 
   test("of a root that is not there", async () => {
-    const missing = () => problem(404, "the root is not known here", "ask GET /v1/explain why");
+    const missing = () => problem(404, "the root is not known here", "see GET /v1/explain");
     await using agent = new FakeAgent({ "GET /v1/tree": missing });
     const { code, err } = await ctl(agent, "tree", DIGEST);
     expect(code).toBe(7);
-    expect(err).toBe("hearth ctl tree: the root is not known here: ask GET /v1/explain why\n");
+    expect(err).toBe("hearth ctl tree: the root is not known here: see GET /v1/explain\n");
   });
 });
 

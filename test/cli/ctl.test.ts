@@ -221,7 +221,7 @@ describe("no receipt", () => {
   });
 
   test("a token that is missing or wrong: what to give here", async () => {
-    const refuse = () => problem(401, "the bearer token is missing or wrong", "send it");
+    const refuse = () => problem(401, "the bearer token is missing or invalid", "send it");
     const routes = { "POST /v1/commands": refuse, "GET /v1/pins": refuse };
     await using agent = new FakeAgent(routes);
     const file = join(tempDir(), "token");

@@ -1,22 +1,23 @@
 import { Elysia, t } from "elysia";
-import type { PotentialLoad, Router } from "../../router/index.ts";
+import type { PolicyMarks, PotentialLoad, Router } from "../../router/index.ts";
 import { answerJson } from "../body.ts";
+import { refuse } from "../problem.ts";
 import { requestIn } from "./decide-routes.ts";
 
 const held = t.Object({
   longest_matched: t.Number(),
   gpu: t.Number(),
   dp: t.Record(t.String(), t.Number()),
-  cpu: t.Number({ description: "With what is on the GPU" }),
-  disk: t.Number({ description: "With what is on GPU and CPU" }),
+  cpu: t.Number({ description: "Tokens on the GPU" }),
+  disk: t.Number({ description: "Tokens on GPU and CPU" }),
 });
 
-const hash = t.Union([t.Number(), t.String({ description: "In decimal, or in hex behind 0x" })]);
+const hash = t.Union([t.Number(), t.String({ description: "Decimal, or hex with 0x" })]);
 
 const queryReport = t.Object(
   {
     scores: t.Record(t.String(), t.Record(t.String(), t.Number())),
-    frequencies: t.Array(t.Number(), { description: "Not counted here" }),
+    frequencies: t.Array(t.Number(), { description: "Not counted by this router" }),
     instances: t.Record(t.String(), held),
   },
   {
@@ -44,7 +45,7 @@ function detail(summary: string, value: object) {
   return { summary, requestBody: { required: true, content } };
 }
 
-/** Dynamo's indexer has routes of these names: who holds how much of a prompt, in tokens. */
+/** Routes named as in Dynamo's indexer: the tokens of a prompt that each worker holds. */
 export function queryRoutes(router: Router) {
   const answer = async (request: Request) => {
     const prompt = requestIn(await request.bytes());
@@ -55,7 +56,7 @@ export function queryRoutes(router: Router) {
     .post("/query", ({ request }) => answer(request), {
       parse: "none",
       response: queryReport,
-      detail: detail("Who holds how much of a prompt, in tokens", {
+      detail: detail("Shows how many tokens of a prompt each worker holds", {
         model_name: "m",
         token_ids: [1, 2, 3],
       }),
@@ -63,14 +64,17 @@ export function queryRoutes(router: Router) {
     .post("/query_by_hash", ({ request }) => answer(request), {
       parse: "none",
       response: queryReport,
-      detail: detail("The same of a prompt as hashes of its blocks", {
-        model_name: "m",
-        block_hashes: ["0x7b0bf7bf7fd01682"],
-      }),
+      detail: detail(
+        "Shows how many tokens of a prompt, given as block hashes, each worker holds",
+        {
+          model_name: "m",
+          block_hashes: ["0x7b0bf7bf7fd01682"],
+        },
+      ),
     });
 }
 
-/** Worker by worker, by its best rank; ranks of it one by one in `dp`. */
+/** The best rank of each worker; `dp` lists all ranks. */
 function reportOf(loads: readonly PotentialLoad[]) {
   const scores: Record<string, Record<string, number>> = {};
   const instances: Record<string, ReturnType<typeof nothing>> = {};
@@ -93,4 +97,109 @@ function reportOf(loads: readonly PotentialLoad[]) {
 function nothing() {
   const dp: Record<string, number> = {};
   return { longest_matched: 0, gpu: 0, dp, cpu: 0, disk: 0 };
+}
+
+const CHUNK_CHARACTERS = 256 * 1024;
+
+const EVENT = {
+  worker_id: 1,
+  storage_tier: "device",
+  event: {
+    event_id: 1,
+    data: {
+      stored: {
+        parent_hash: null,
+        start_position: null,
+        blocks: [{ block_hash: 7, tokens_hash: 7 }],
+      },
+    },
+    dp_rank: 0,
+  },
+};
+const EXAMPLE = { value: `${JSON.stringify(EVENT)}\n` };
+
+/** Streams the whole index as one event per line, at the speed of the reader. */
+export function dumpRoutes(router: Router) {
+  return new Elysia().get("/v1/events/dump", () => dump(router.dumpEvents()), {
+    detail: {
+      summary: "Lists all workers' blocks as Dynamo's router events, one JSON document per line",
+      responses: {
+        200: {
+          description: "Parents before their children",
+          content: {
+            "application/x-ndjson": { schema: { type: "string" }, examples: { line: EXAMPLE } },
+          },
+        },
+      },
+    },
+  });
+}
+
+function dump(events: Iterable<string>): Response {
+  const iterator = events[Symbol.iterator]();
+  const body = new ReadableStream<Uint8Array>({
+    pull(controller) {
+      let text = "";
+      while (text.length < CHUNK_CHARACTERS) {
+        const { done, value } = iterator.next();
+        if (done === true) {
+          if (text !== "") controller.enqueue(UTF8.encode(text));
+          controller.close();
+          return;
+        }
+        text += `${value}\n`;
+      }
+      controller.enqueue(UTF8.encode(text));
+    },
+    cancel: () => void iterator.return?.(),
+  });
+  return new Response(body, { headers: { "content-type": "application/x-ndjson" } });
+}
+
+const UTF8 = new TextEncoder();
+
+/** Maximum length of a session id, which agents show in lease names. */
+const SESSION_CHARS_MAX = 256;
+
+const params = t.Object({ id: t.String({ description: "The `session_id` of /v1/route" }) });
+const sessionReport = t.Object(
+  { session_id: t.String() },
+  { examples: [{ session_id: "chat-9" }] },
+);
+
+/** Session events of clients, for policies. Unknown sessions are ignored. */
+export function sessionRoutes(marks: PolicyMarks) {
+  const notify = (id: string, mark: (id: string) => void) => {
+    if (id.length > SESSION_CHARS_MAX) {
+      return refuse(
+        "REQUEST_INVALID",
+        `a session id must have at most ${SESSION_CHARS_MAX} characters`,
+      );
+    }
+    mark(id);
+    return { session_id: id };
+  };
+  return new Elysia()
+    .post(
+      "/v1/sessions/:id/returning",
+      ({ params: { id } }) => notify(id, (session) => marks.returning(session)),
+      {
+        parse: "none",
+        params,
+        response: sessionReport,
+        detail: {
+          summary: "Announces the next request of a session: its paused blocks are loaded now",
+        },
+      },
+    )
+    .post(
+      "/v1/sessions/:id/end",
+      ({ params: { id } }) => notify(id, (session) => marks.sessionEnded(session)),
+      {
+        parse: "none",
+        params,
+        response: sessionReport,
+        detail: { summary: "Ends a session: the leases of its paused blocks are revoked" },
+      },
+    );
 }

@@ -8,10 +8,10 @@ import { refuse } from "../problem.ts";
 const thresholdReport = t.Object(
   {
     model: t.String(),
-    active_decode_blocks_threshold: nullable(t.Number({ description: "Share of KV blocks" })),
+    active_decode_blocks_threshold: nullable(t.Number({ description: "Fraction of KV blocks" })),
     active_prefill_tokens_threshold: nullable(t.Number({ description: "Tokens" })),
     active_prefill_tokens_threshold_frac: t.Optional(
-      t.Number({ description: "Share of a worker's batch_tokens_max" }),
+      t.Number({ description: "Fraction of a worker's batch_tokens_max" }),
     ),
   },
   {
@@ -27,7 +27,7 @@ const thresholdsReport = t.Object(
 );
 
 const detail = {
-  summary: "Sets thresholds of a model, or tells them where none is given",
+  summary: "Sets thresholds of a model, or returns them if none is given",
   requestBody: {
     required: true,
     content: {
@@ -44,7 +44,7 @@ const detail = {
   },
 };
 
-/** Dynamo's route of this name; null switches a threshold off. */
+/** Dynamo's route of this name. Null disables a threshold. */
 export function thresholdRoutes(router: Router, table: WorkerTable) {
   return new Elysia()
     .get(
@@ -56,7 +56,7 @@ export function thresholdRoutes(router: Router, table: WorkerTable) {
       }),
       {
         response: thresholdsReport,
-        detail: { summary: "Thresholds of all models that have some" },
+        detail: { summary: "Lists the thresholds of all models that have any" },
       },
     )
     .post(
@@ -77,11 +77,11 @@ function answer(
   const { model } = body;
   if (typeof model !== "string") return refuseRange("model is missing");
   const changed: Record<string, number | null> = {};
-  for (const [name, { field, words, holds }] of Object.entries(MEMBERS)) {
+  for (const [name, { field, range, holds }] of Object.entries(FIELDS)) {
     const value = body[name];
     if (value === undefined) continue;
     if (value !== null && (typeof value !== "number" || value < 0 || !holds(value))) {
-      return refuseRange(`${name} is ${words}`);
+      return refuseRange(`${name} is ${range}`);
     }
     changed[field] = value;
   }
@@ -90,29 +90,29 @@ function answer(
       ? table.targets.some((target) => target.model === model)
       : router.setThresholds(model, changed);
   if (isKnown) return answerJson(reportOf(model, router.thresholds(model)));
-  return refuse("NOT_FOUND", `no worker of model ${model.slice(0, 100)} is known`);
+  return refuse("NOT_FOUND", `no known worker of model ${model.slice(0, 100)}`);
 }
 
-/** Thresholds by their names on the wire. */
-const MEMBERS = {
+/** Wire names of the thresholds. */
+const FIELDS = {
   active_decode_blocks_threshold: {
     field: "activeDecodeBlocksThreshold",
-    words: "a number from 0 to 1",
+    range: "a number from 0 to 1",
     holds: (value: number) => value <= 1,
   },
   active_prefill_tokens_threshold: {
     field: "activePrefillTokensThreshold",
-    words: "a whole number, 0 or more",
+    range: "an integer, 0 or more",
     holds: Number.isSafeInteger,
   },
   active_prefill_tokens_threshold_frac: {
     field: "activePrefillTokensThresholdFrac",
-    words: "a number from 0 to 1000",
+    range: "a number from 0 to 1000",
     holds: (value: number) => value <= 1_000,
   },
 } as const;
 
-/** 400 and not 422: that is what clients of the origin look for. */
+/** 400 and not 422, which clients of Dynamo expect. */
 function refuseRange(what: string): Response {
   return refuse("REQUEST_INVALID", `body: ${what}`, { status: 400 });
 }
@@ -123,7 +123,7 @@ function reportOf(model: string, thresholds: BusyThresholds) {
     model,
     active_decode_blocks_threshold: thresholds.activeDecodeBlocksThreshold,
     active_prefill_tokens_threshold: thresholds.activePrefillTokensThreshold,
-    // Only where it is set: clients of the origin know the two above.
+    // Omitted unless set: clients of Dynamo know only the two fields above.
     ...(frac === null ? {} : { active_prefill_tokens_threshold_frac: frac }),
   };
 }

@@ -1,24 +1,16 @@
 import { Elysia, t } from "elysia";
-import { readListedWorker } from "../../config/index.ts";
+import { type ListedWorker, readListedWorker } from "../../config/index.ts";
 import { isWorkerId } from "../../core/index.ts";
+import type { KeySpace, ResidencyDigest } from "../../observability/activity/index.ts";
+import type { PotentialLoad, Target, TargetLoad } from "../../router/index.ts";
 import { answerJson, readObject } from "../body.ts";
+import { count, nullable } from "../fields.ts";
 import { refuse } from "../problem.ts";
-import { requestIn } from "./decide-routes.ts";
-import { routeRequestBody } from "./route-report.ts";
-import type { RouterServices } from "./services.ts";
-import {
-  loadLineOf,
-  loadsReport,
-  pendingLoadOf,
-  pendingOf,
-  potentialOf,
-  potentialReport,
-  workerOf,
-  workersReport,
-} from "./worker-report.ts";
+import { requestIn, routeRequestBody } from "./decide-routes.ts";
+import type { EngineState, RouterServices } from "./router-api.ts";
 
 const modelQuery = t.Object({
-  model: t.Optional(t.String({ description: "Of this model alone" })),
+  model: t.Optional(t.String({ description: "Only workers of this model" })),
 });
 
 const registerBody = {
@@ -27,21 +19,25 @@ const registerBody = {
     "application/json": {
       schema: t.Object({
         worker: t.String({ description: "Worker id" }),
-        model: t.Optional(t.String({ description: "Left out: what the API at `url` says" })),
-        url: t.Optional(t.String({ description: "Of its OpenAI-compatible API" })),
+        model: t.Optional(
+          t.String({ description: "Default: the model that the API at `url` reports" }),
+        ),
+        url: t.Optional(t.String({ description: "URL of its OpenAI-compatible API" })),
         role: t.Optional(t.String({ description: "`both`, `prefill` or `decode`" })),
         ranks: t.Optional(t.Number({ description: "Data parallel ranks" })),
-        total_blocks: t.Optional(t.Number({ description: "KV blocks of one rank's GPU" })),
+        total_blocks: t.Optional(t.Number({ description: "KV blocks on one rank's GPU" })),
         batch_tokens_max: t.Optional(t.Number()),
         block_tokens: t.Optional(t.Number()),
         hash_seed: t.Optional(t.String()),
-        namespace: t.Optional(t.String({ description: "Of its agent's blocks, in hex" })),
-        events: t.Optional(t.String({ description: "Of its engine, over ZMQ" })),
-        replay: t.Optional(t.String({ description: "Of its engine, over ZMQ" })),
+        namespace: t.Optional(t.String({ description: "Namespace of the agent's blocks, in hex" })),
+        events: t.Optional(t.String({ description: "ZMQ endpoint of the engine's KV events" })),
+        replay: t.Optional(
+          t.String({ description: "ZMQ replay endpoint of the engine's KV events" }),
+        ),
       }) as object,
       examples: {
         worker: {
-          summary: "A worker with an engine's own events",
+          summary: "A worker whose engine publishes KV events",
           value: { worker: "gpu-07", model: "m", events: "tcp://10.0.0.7:5557", block_tokens: 16 },
         },
       },
@@ -53,12 +49,15 @@ function targetsOf(table: RouterServices["table"], model: string | undefined) {
   return table.targets.filter((target) => model === undefined || target.model === model);
 }
 
-/** They may turn out to serve any model, so that a question for one leaves them out. */
+/**
+ * Workers whose model is not known yet. A request for one model excludes them, since they may serve
+ * any.
+ */
 function pendingIn(services: RouterServices, model: string | undefined) {
   return model === undefined ? services.pending() : [];
 }
 
-/** Who there is, and who comes and goes. */
+/** Lists, registers and removes workers. */
 export function workerRoutes(services: RouterServices) {
   const { table } = services;
   return new Elysia()
@@ -73,7 +72,7 @@ export function workerRoutes(services: RouterServices) {
       {
         query: modelQuery,
         response: workersReport,
-        detail: { summary: "Every worker that is known, each data parallel rank for itself" },
+        detail: { summary: "Lists all workers, each data parallel rank separately" },
       },
     )
     .post(
@@ -96,7 +95,7 @@ export function workerRoutes(services: RouterServices) {
         parse: "none",
         response: workersReport,
         detail: {
-          summary: "Registers a worker, or changes what is known of it",
+          summary: "Registers or updates a worker",
           requestBody: registerBody,
         },
       },
@@ -106,17 +105,17 @@ export function workerRoutes(services: RouterServices) {
       ({ params: { id } }) => {
         const removed = isWorkerId(id) ? services.unregister(id) : 0;
         if (removed > 0) return { removed };
-        return refuse("NOT_FOUND", `no worker ${id.slice(0, 100)} is known`);
+        return refuse("NOT_FOUND", `unknown worker ${id.slice(0, 100)}`);
       },
       {
         params: t.Object({ id: t.String({ description: "Worker id" }) }),
         response: t.Object({ removed: t.Number() }, { examples: [{ removed: 1 }] }),
-        detail: { summary: "Forgets a worker with all it held; its events would bring it back" },
+        detail: { summary: "Removes a worker and its blocks; its next events would add it again" },
       },
     );
 }
 
-/** What they are at work on. */
+/** Load of the workers. */
 export function loadRoutes(services: RouterServices) {
   const { router, table, load } = services;
   return new Elysia()
@@ -131,7 +130,7 @@ export function loadRoutes(services: RouterServices) {
       {
         query: modelQuery,
         response: loadsReport,
-        detail: { summary: "What each worker is at work on, as far as this router knows" },
+        detail: { summary: "Lists the load of each worker as this router knows it" },
       },
     )
     .post(
@@ -145,9 +144,246 @@ export function loadRoutes(services: RouterServices) {
         parse: "none",
         response: potentialReport,
         detail: {
-          summary: "What each worker would be at work on with this prompt; nothing is counted",
+          summary: "Lists the load of each worker if it got this prompt; nothing is counted",
           requestBody: routeRequestBody,
         },
       },
     );
+}
+
+const load = {
+  active_blocks: count("Blocks of the worker's live requests"),
+  active_prefill_tokens: count("Prompt tokens waiting for prefill"),
+  active_requests: count("Live requests"),
+};
+
+const place = { worker: t.String(), rank: count("Data parallel rank") };
+
+const engineReport = {
+  endpoint: t.String({ description: "Endpoint where the engine publishes" }),
+  reached: t.Boolean({ description: "Whether it is connected now" }),
+  ever_reached: t.Boolean({ description: "Whether it was ever connected" }),
+  block_tokens: nullable(count("Tokens per block according to the events")),
+  configured_block_tokens: nullable(count("Tokens per block as configured")),
+  orphan_blocks: count("Blocks with unknown prefixes"),
+  events: count("Events read"),
+  applied_blocks: count("Blocks stored, announced again or removed"),
+  dropped: t.Record(t.String(), t.Number(), {
+    description: "Events ignored, by reason; for removals, blocks",
+  }),
+  gaps: count("Gaps between batches"),
+  restarts: count("Restarts of the engine"),
+  lost_batches: count("Batches that could not be replayed"),
+};
+
+const workerReport = t.Object({
+  ...place,
+  model: nullable(t.String({ description: "Model; null: the worker's API has not reported it" })),
+  role: t.String({ description: "`both`, `prefill`, `decode`" }),
+  url: nullable(t.String()),
+  state: t.String({ description: "`live`, `stale`, `draining`" }),
+  known: t.Boolean({ description: "Whether all its blocks are known" }),
+  held_blocks: nullable(
+    t.Object(
+      {
+        device: count("Blocks on the GPU"),
+        host: count("Blocks in RAM"),
+        disk: count("Blocks on SSD"),
+      },
+      { description: "Known blocks of the worker; null: some were forgotten" },
+    ),
+  ),
+  events: nullable(
+    t.Object(engineReport, {
+      description: "State of the engine's events; null: they are not followed directly",
+    }),
+  ),
+  total_blocks: nullable(count("KV blocks of the GPU")),
+  batch_tokens_max: nullable(count("Maximum tokens per step")),
+  spaces: t.Array(
+    t.Object({
+      kind: t.String({ description: "Kind of block names: `tokens` or `blocks`" }),
+      block_tokens: count("Tokens per block"),
+      namespace: t.Optional(t.String({ description: "Namespace of `blocks`, in hex" })),
+    }),
+  ),
+  load: t.Object(load),
+});
+
+const EXAMPLE = {
+  worker: "gpu-01",
+  rank: 0,
+  model: "m",
+  role: "both",
+  url: null,
+  state: "live",
+  known: true,
+  held_blocks: { device: 1_200, host: 4_096, disk: 0 },
+  events: null,
+  total_blocks: 12_000,
+  batch_tokens_max: null,
+  spaces: [{ kind: "tokens", block_tokens: 16 }],
+  load: { active_blocks: 120, active_prefill_tokens: 0, active_requests: 3 },
+};
+
+/** Body of `GET /v1/workers`. */
+const workersReport = t.Object(
+  { workers: t.Array(workerReport) },
+  { examples: [{ workers: [EXAMPLE] }] },
+);
+
+const loadReport = t.Object({
+  ...place,
+  model: nullable(t.String({ description: "Model; null: the worker's API has not reported it" })),
+  ...load,
+  total_blocks: nullable(count("KV blocks of the GPU")),
+});
+
+/** Body of `GET /v1/loads`. */
+const loadsReport = t.Object(
+  { loads: t.Array(loadReport) },
+  {
+    examples: [
+      {
+        loads: [{ worker: "gpu-01", rank: 0, model: "m", ...EXAMPLE.load, total_blocks: 12_000 }],
+      },
+    ],
+  },
+);
+
+/** Body of the answer to `POST /v1/loads`. */
+const potentialReport = t.Object(
+  {
+    loads: t.Array(
+      t.Object({
+        ...place,
+        ...load,
+        potential_prefill_tokens: count("Blocks with this prompt added"),
+        potential_decode_blocks: count("Prefill tokens with this prompt added"),
+        held_tokens: t.Object({
+          device: count("Leading tokens of the prompt on the device"),
+          host: count("Following tokens in host memory"),
+          disk: count("Following tokens on disk"),
+        }),
+      }),
+    ),
+  },
+  {
+    examples: [
+      {
+        loads: [
+          {
+            worker: "gpu-01",
+            rank: 0,
+            ...EXAMPLE.load,
+            potential_prefill_tokens: 216,
+            potential_decode_blocks: 143,
+            held_tokens: { device: 640, host: 192, disk: 0 },
+          },
+        ],
+      },
+    ],
+  },
+);
+
+function loadOf(load: TargetLoad) {
+  return {
+    active_blocks: load.activeBlocks,
+    active_prefill_tokens: load.activePrefillTokens,
+    active_requests: load.activeRequests,
+  };
+}
+
+function spaceOf(space: KeySpace) {
+  const { kind, blockTokens: block_tokens } = space;
+  if (kind === "tokens") return { kind, block_tokens };
+  return { kind, block_tokens, namespace: space.namespaceKey.toHex() };
+}
+
+function heldOf(digests: readonly ResidencyDigest[] | null) {
+  if (digests === null) return null;
+  const [device, host, disk] = digests.map(({ blocks }) => blocks);
+  return { device: device!, host: host!, disk: disk! };
+}
+
+function engineOf(engine: EngineState | null) {
+  if (engine === null) return null;
+  const { counts } = engine;
+  return {
+    endpoint: engine.endpoint,
+    reached: engine.isReached,
+    ever_reached: engine.wasReached,
+    block_tokens: engine.blockTokens,
+    configured_block_tokens: engine.configuredBlockTokens,
+    orphan_blocks: engine.orphanBlocks,
+    events: counts.events,
+    applied_blocks: counts.stored + counts.reannounced + counts.removed,
+    dropped: Object.fromEntries(Object.entries(counts.dropped).filter(([, count]) => count > 0)),
+    gaps: counts.gaps,
+    restarts: counts.restarts,
+    lost_batches: counts.lostBatches,
+  };
+}
+
+type Shown = Pick<RouterServices, "load" | "index" | "engine">;
+
+function workerOf(target: Target, { load, index, engine }: Shown) {
+  const { id, worker, rank, model, role, url, state } = target;
+  return {
+    worker,
+    rank,
+    model,
+    role,
+    url,
+    state,
+    known: target.isKnown,
+    held_blocks: heldOf(index.digests(id)),
+    events: engineOf(engine(worker, rank)),
+    total_blocks: target.totalBlocks,
+    batch_tokens_max: target.batchTokensMax,
+    spaces: target.spaces.map(spaceOf),
+    load: loadOf(load.of(id)),
+  };
+}
+
+const NO_LOAD = loadOf({ activeBlocks: 0, activePrefillTokens: 0, activeRequests: 0 });
+
+/** A worker without a known model, which cannot receive requests yet. */
+function pendingOf(listed: ListedWorker) {
+  const { name, role, url, totalBlocks, batchTokensMax } = listed;
+  return {
+    worker: name,
+    rank: 0,
+    model: null,
+    role,
+    url,
+    state: "stale",
+    known: false,
+    held_blocks: null,
+    events: null,
+    total_blocks: totalBlocks,
+    batch_tokens_max: batchTokensMax,
+    spaces: [],
+    load: NO_LOAD,
+  };
+}
+
+function pendingLoadOf({ name, totalBlocks }: ListedWorker) {
+  return { worker: name, rank: 0, model: null, ...NO_LOAD, total_blocks: totalBlocks };
+}
+
+function loadLineOf({ worker, rank, model, totalBlocks }: Target, load: TargetLoad) {
+  return { worker, rank, model, ...loadOf(load), total_blocks: totalBlocks };
+}
+
+function potentialOf(load: PotentialLoad) {
+  const { worker, rank } = load;
+  return {
+    worker,
+    rank,
+    ...loadOf(load),
+    potential_prefill_tokens: load.potentialPrefillTokens,
+    potential_decode_blocks: load.potentialDecodeBlocks,
+    held_tokens: load.heldTokens,
+  };
 }

@@ -1,19 +1,22 @@
 import type { ErrorShape } from "./endpoint.ts";
 
-/** Errors of our own, in the shapes that clients turn into exceptions. */
+/**
+ * Errors that the proxy itself answers with, in the shapes that client libraries turn into
+ * exceptions.
+ */
 
 export interface ProxyError {
   readonly status: number;
   readonly message: string;
-  /** OpenAI's classes: `invalid_request_error`, `server_error`, `overloaded_error`, ... */
+  /** OpenAI's error class: `invalid_request_error`, `server_error`, `overloaded_error`, ... */
   readonly type: string;
-  /** Stable, for programs. */
+  /** Stable code for programs. */
   readonly code: string;
   readonly param?: string;
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-/** Anthropic's classes, by status. */
+/** Anthropic's error class of each HTTP status. */
 const ANTHROPIC_TYPES: Readonly<Record<number, string>> = {
   400: "invalid_request_error",
   401: "authentication_error",
@@ -24,7 +27,7 @@ const ANTHROPIC_TYPES: Readonly<Record<number, string>> = {
   529: "overloaded_error",
 };
 
-/** The body of an error, as the clients of an API read it. */
+/** Builds the JSON body of an error in the shape of the client's API. */
 export function errorBody(
   { message, type, code, param, status }: ProxyError,
   shape: ErrorShape,
@@ -33,7 +36,7 @@ export function errorBody(
     const error = { type: ANTHROPIC_TYPES[status] ?? "api_error", message, code };
     return { type: "error", error };
   }
-  // vLLM and SGLang repeat the status as `code`; OpenAI has a text. Clients show what is there.
+  // vLLM and SGLang repeat the status as `code`, OpenAI sends a text. Clients show either one.
   return { error: { message, type, param: param ?? null, code, status } };
 }
 
@@ -43,11 +46,12 @@ export function refuse(error: ProxyError, shape: ErrorShape = "openai"): Respons
   return new Response(body, { status: error.status, headers });
 }
 
-/** The last event of a stream that broke; nothing follows it, `[DONE]` neither. */
+/** Builds the last event of a broken stream. No event follows it, not even `[DONE]`. */
 export function errorEvent(error: ProxyError, shape: ErrorShape): Uint8Array<ArrayBuffer> {
   const { message, code } = error;
   const body = errorBody(error, shape);
-  // Clients of the Responses API read `message` of an event, OpenAI's own throws at `error`.
+  // Clients of the Responses API read the event's `message`; OpenAI's client throws if it finds
+  // `error`.
   const event =
     shape === "responses" ? { type: "error", message, code, param: null, ...body } : body;
   const name = shape === "openai" ? "" : "event: error\n";
@@ -91,7 +95,7 @@ export function workerLate(message: string): ProxyError {
   return { status: 504, message, type: "server_error", code: "worker_timeout" };
 }
 
-/** A fault of the proxy: no worker had anything to do with it. */
+/** A fault of the proxy itself; no worker was involved. */
 export function ownFault(message: string): ProxyError {
   return { status: 500, message, type: "server_error", code: "internal" };
 }

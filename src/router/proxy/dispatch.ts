@@ -10,13 +10,13 @@ import {
   workerLate,
 } from "./answers.ts";
 import type { ProxyCounts } from "./counts.ts";
-import { type Asked, routeRequestOf } from "./exchange.ts";
-import type { DownWorkers, WorkerHealth } from "./health/index.ts";
+import { type ProxyRequest, routeRequestOf } from "./exchange.ts";
 import { hashOf } from "./request-body.ts";
 import type { ProxySettings } from "./settings.ts";
-import type { FailureStage, UpstreamAnswer, UpstreamPiece } from "./upstream/index.ts";
+import type { FailureStage, UpstreamAnswer, UpstreamPiece } from "./upstream.ts";
+import type { DownWorkers, WorkerHealth } from "./worker-health.ts";
 
-/** An answer that has begun, or is whole, from whom. */
+/** A worker's answer that the client gets, complete or from its first piece on. */
 export interface Won {
   readonly kind: "won";
   readonly answer: UpstreamAnswer;
@@ -26,11 +26,11 @@ export interface Won {
 
 const SERVER_ERROR = 500;
 
-type LostHow = "busy" | "none" | "worker" | "own";
+type LossReason = "busy" | "none" | "worker" | "own";
 
 export type Dispatched =
   | Won
-  | { readonly kind: "lost"; readonly error: ProxyError; readonly how: LostHow }
+  | { readonly kind: "lost"; readonly error: ProxyError; readonly how: LossReason }
   | { readonly kind: "left" };
 
 export interface DispatchParts {
@@ -42,10 +42,10 @@ export interface DispatchParts {
   readonly down: DownWorkers;
   readonly health: Pick<WorkerHealth, "out" | "listen">;
   readonly counts: ProxyCounts;
-  /** Sends it to the worker that was chosen; never rejects. */
-  readonly attempt: (asked: Asked, decision: RouteDecision) => Promise<Attempted>;
-  readonly onRouted: (asked: Asked, decision: RouteDecision) => void;
-  /** A request could not even be tried at a worker. */
+  /** Sends the request to the chosen worker. Never rejects. */
+  readonly attempt: (incoming: ProxyRequest, decision: RouteDecision) => Promise<Attempted>;
+  readonly onRouted: (incoming: ProxyRequest, decision: RouteDecision) => void;
+  /** Called if a request could not be sent to a worker at all. */
   readonly onUnsendable: (worker: WorkerId, why: string) => void;
 }
 
@@ -54,62 +54,66 @@ export type Attempted =
   | {
       readonly kind: "failed";
       readonly failure: AttemptFailure;
-      /** Who failed: the prefill worker, where there is one, or the one that was to answer. */
+      /** The worker that failed: the prefill worker, or the worker that was to answer. */
       readonly worker: WorkerId;
     };
 
 export interface AttemptFailure {
-  /** `silent`: the worker stopped answering its health checks while it had the request. */
+  /** `silent`: the worker stopped answering health checks while it had the request. */
   readonly stage: FailureStage | "silent";
   readonly why: string;
 }
 
 /**
- * Finds a worker that answers. A worker that cannot be connected to is replaced as often as
- * `retriesMax` says. One that had the request, and died or fell silent before its first byte, is
- * replaced once: the request itself may be what it died of. So is one that breaks off an answer of
- * which the client has seen nothing yet. A worker that is only late is not
- * replaced, since it may be at work on the request.
+ * Finds a worker that answers.
+ * If a worker cannot be connected to, another one is tried, up to `retriesMax` times. If a worker
+ * had the request and died or became silent before its first byte, the request is resent once only,
+ * since the request itself may have killed the worker. The same holds for an answer that breaks off
+ * before the client has seen any of it. A worker that is only late is not replaced, since it may be
+ * computing.
  */
 export class Dispatch {
   readonly #parts: DispatchParts;
-  readonly #asked: Asked;
+  readonly #incoming: ProxyRequest;
   readonly #failed: WorkerId[] = [];
-  /** Kept for the case that nobody has a better answer. */
+  /** Unavailable answer, returned if no worker gives a better one. */
   #unavailable: Won | null = null;
   #error: ProxyError | null = null;
-  /** It went to a second worker although the first one had it. */
+  /** The request was sent to a second worker although the first one had received it. */
   #isResent = false;
 
-  constructor(parts: DispatchParts, asked: Asked) {
-    [this.#parts, this.#asked] = [parts, asked];
+  constructor(parts: DispatchParts, incoming: ProxyRequest) {
+    [this.#parts, this.#incoming] = [parts, incoming];
   }
 
   async run(): Promise<Dispatched> {
-    const { flight, signal, spec } = this.#asked;
+    const { tracker, signal, spec } = this.#incoming;
     const { counts, settings, onRouted } = this.#parts;
     for (let tries = 0; ; tries++) {
       const outcome = await this.#route();
       if (outcome === null || signal.aborted) return this.#left();
       if (outcome.kind !== "routed") return this.#given(outcome);
       if (spec.isWork) {
-        flight.routed();
-        onRouted(this.#asked, outcome);
+        tracker.routed();
+        onRouted(this.#incoming, outcome);
       }
       const attempted = await this.#attempt(outcome);
       if (signal.aborted) return this.#left(attempted);
-      const won = this.#judge(outcome, attempted);
+      const won = this.#evaluate(outcome, attempted);
       if (won !== null) return won;
-      flight.leave();
+      tracker.leave();
       if (tries >= settings.retriesMax) return this.#given(null);
       counts.retries++;
     }
   }
 
-  /** Gives the worker up if it falls silent while another one could serve the request. */
+  /**
+   * Sends the request, and gives the worker up if it becomes silent while another one could serve
+   * the request.
+   */
   async #attempt(decision: RouteDecision): Promise<Attempted> {
     const { health, attempt, down } = this.#parts;
-    const asked = this.#asked;
+    const incoming = this.#incoming;
     down.tried(decision.target.worker);
     const lost = new AbortController();
     const workers = [decision.prefill?.worker, decision.target.worker];
@@ -122,19 +126,19 @@ export class Dispatch {
     };
     using _listening = health.listen(look);
     look();
-    const signal = AbortSignal.any([asked.signal, lost.signal]);
-    const attempted = await attempt({ ...asked, signal }, decision);
-    const isLost = silent !== null && !asked.signal.aborted;
+    const signal = AbortSignal.any([incoming.signal, lost.signal]);
+    const attempted = await attempt({ ...incoming, signal }, decision);
+    const isLost = silent !== null && !incoming.signal.aborted;
     if (!isLost || (attempted.kind === "answer" && attempted.first.kind !== "failed")) {
       return attempted;
     }
     return { kind: "failed", worker: silent!, failure: { stage: "silent", why } };
   }
 
-  /** Whether a worker that is well could take the request instead. */
+  /** Whether another healthy worker could take the request. */
   #hasOther(chosen: WorkerId): boolean {
     const { table, health, down, settings } = this.#parts;
-    const { named, hints } = this.#asked;
+    const { named, hints } = this.#incoming;
     if (this.#isResent || !settings.isRetriedAfterSent) return false;
     if (hints.overrides.worker !== undefined) return false;
     const resting = new Set<WorkerId>([...down.now(), ...this.#failed, chosen]);
@@ -143,21 +147,24 @@ export class Dispatch {
         model === named.base &&
         url !== null &&
         role !== "prefill" &&
-        // A stale worker may be well: only its events are not heard.
+        // A stale worker may be healthy: only its events are missing.
         (state === "live" || state === "stale") &&
         !resting.has(worker) &&
         !health.out.has(worker),
     );
   }
 
-  /** Null: another worker may be tried, and this one's failure is noted. */
-  #judge(decision: RouteDecision, attempted: Attempted): Dispatched | null {
+  /**
+   * Decides on an attempt's result. Null: the failure is recorded, and another worker may be tried.
+   */
+  #evaluate(decision: RouteDecision, attempted: Attempted): Dispatched | null {
     const { settings, down } = this.#parts;
     const { worker } = decision.target;
     if (attempted.kind === "answer") {
       const won: Won = { ...attempted, kind: "won", decision };
       if (attempted.first.kind !== "failed") {
-        if (attempted.answer.status >= SERVER_ERROR) down.broke(worker, hashOf(this.#asked.body));
+        if (attempted.answer.status >= SERVER_ERROR)
+          down.broke(worker, hashOf(this.#incoming.body));
         else down.worked(worker);
         if (!settings.retryStatuses.includes(attempted.answer.status)) return won;
         this.#unavailable?.answer.close();
@@ -180,12 +187,14 @@ export class Dispatch {
     this.#error = stage === "late" ? workerLate(text) : workerFailed(text);
     this.#failed.push(worker);
     if (stage === "connect") down.failed(worker);
-    if (stage === "sent" || stage === "garbled") down.broke(worker, hashOf(this.#asked.body));
+    if (stage === "sent" || stage === "garbled") down.broke(worker, hashOf(this.#incoming.body));
     if (stage === "connect" || this.#mayResend(stage)) return null;
     return { kind: "lost", error: this.#error, how: "worker" };
   }
 
-  /** A request that a worker had is sent to one other, and no answer is asked for twice. */
+  /**
+   * Whether the request may be resent: once if a worker had received it, never if an answer began.
+   */
   #mayResend(stage: AttemptFailure["stage"]): boolean {
     if (stage !== "sent" && stage !== "silent") return false;
     if (this.#isResent || !this.#parts.settings.isRetriedAfterSent) return false;
@@ -199,7 +208,7 @@ export class Dispatch {
     return { kind: "left" };
   }
 
-  /** Nobody is left: the best that there was. */
+  /** No worker is left: returns the best result so far. */
   #given(outcome: Exclude<RouteOutcome, RouteDecision> | null): Dispatched {
     if (this.#unavailable !== null) return this.#unavailable;
     if (this.#error !== null) return { kind: "lost", error: this.#error, how: "worker" };
@@ -213,27 +222,30 @@ export class Dispatch {
     return { kind: "lost", error: isUnknown ? invalid(why) : unavailable(why), how: "none" };
   }
 
-  /** Null: the client left while it waited. */
+  /** Asks the router for a worker. Null: the client disconnected meanwhile. */
   async #route(): Promise<RouteOutcome | null> {
     const { router, down, health } = this.#parts;
     const unreachable = this.#withoutUrl();
     const resting = [...down.now(), ...health.out.keys()];
     try {
       const all = [...new Set([...this.#failed, ...unreachable, ...resting])];
-      const outcome = await router.bestWorker(routeRequestOf(this.#asked, all), this.#asked.signal);
-      // Better one that was away a moment ago than none.
+      const outcome = await router.bestWorker(
+        routeRequestOf(this.#incoming, all),
+        this.#incoming.signal,
+      );
+      // A worker that failed a moment ago is better than none.
       if (outcome.kind !== "none" || resting.length === 0) return outcome;
       const fewer = [...this.#failed, ...unreachable];
-      return await router.bestWorker(routeRequestOf(this.#asked, fewer), this.#asked.signal);
+      return await router.bestWorker(routeRequestOf(this.#incoming, fewer), this.#incoming.signal);
     } catch (thrown) {
       if (thrown instanceof HearthError && thrown.code === "ABORTED") return null;
       throw thrown;
     }
   }
 
-  /** Workers that take no requests from us. */
+  /** Workers without a URL, which accept no requests from the proxy. */
   #withoutUrl(): WorkerId[] {
-    const { base } = this.#asked.named;
+    const { base } = this.#incoming.named;
     const targets = this.#parts.table.targets.filter(({ model }) => model === base);
     return targets.flatMap(({ url, worker }) => (url === null ? [worker] : []));
   }

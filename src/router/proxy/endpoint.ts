@@ -1,7 +1,7 @@
-/** The shapes of errors, and of the events that end a broken stream. */
+/** Shape of errors and of the event that ends a broken stream. */
 export type ErrorShape = "openai" | "responses" | "anthropic";
 
-/** Where a request has its prompt; `none`: nowhere, or where only the worker finds it. */
+/** Where a request carries its prompt. `none`: nowhere, or only the worker can find it. */
 export type PromptPlace =
   | "chat"
   | "chat_batch"
@@ -11,13 +11,13 @@ export type PromptPlace =
   | "embeddings"
   | "none";
 
-/** A path whose requests go to one worker each. */
-export interface AskSpec {
+/** A path whose requests each go to one worker. */
+export interface EndpointSpec {
   readonly path: string;
   readonly prompt: PromptPlace;
-  /** Whether the worker computes: such a request counts as load until it ends. */
+  /** Whether the worker computes. Such a request counts as load until it ends. */
   readonly isWork: boolean;
-  /** The member that limits output; null: KV is neither handed over nor hinted at. */
+  /** The field that limits output. Null: KV is neither transferred nor hinted at. */
   readonly outputLimit: "max_tokens" | "max_output_tokens" | null;
   /** Whether the engine takes `cache_salt`. */
   readonly takesSalt: boolean;
@@ -25,7 +25,7 @@ export interface AskSpec {
 }
 
 export type Endpoint =
-  | { readonly kind: "ask"; readonly spec: AskSpec; readonly path: string }
+  | { readonly kind: "ask"; readonly spec: EndpointSpec; readonly path: string }
   | { readonly kind: "models"; readonly id: string | null }
   /** A stored response of OpenAI's Responses API. */
   | { readonly kind: "stored"; readonly id: string; readonly path: string }
@@ -37,17 +37,23 @@ const EMBEDS = { ...GENERATES, outputLimit: null } as const;
 const SCORES = { ...EMBEDS, prompt: "none", takesSalt: false } as const;
 const LOOKS = { ...SCORES, isWork: false } as const;
 
-const ASKS: readonly AskSpec[] = [
+const SPECS: readonly EndpointSpec[] = [
   { path: "/v1/chat/completions", prompt: "chat", outputLimit: "max_tokens", ...GENERATES },
   { path: "/v1/completions", prompt: "completions", outputLimit: "max_tokens", ...GENERATES },
   { path: "/v1/chat/completions/batch", prompt: "chat_batch", ...EMBEDS },
   {
-    ...{ ...GENERATES, path: "/v1/responses", prompt: "responses" },
-    ...{ outputLimit: "max_output_tokens", shape: "responses" },
+    ...GENERATES,
+    path: "/v1/responses",
+    prompt: "responses",
+    outputLimit: "max_output_tokens",
+    shape: "responses",
   },
   {
-    ...{ ...GENERATES, path: "/v1/messages", prompt: "messages" },
-    ...{ outputLimit: "max_tokens", shape: "anthropic" },
+    ...GENERATES,
+    path: "/v1/messages",
+    prompt: "messages",
+    outputLimit: "max_tokens",
+    shape: "anthropic",
   },
   { ...LOOKS, path: "/v1/messages/count_tokens", shape: "anthropic" },
   { path: "/v1/embeddings", prompt: "embeddings", ...EMBEDS },
@@ -60,16 +66,16 @@ const ASKS: readonly AskSpec[] = [
   { path: "/detokenize", ...LOOKS },
 ];
 
-const ASK_OF: ReadonlyMap<string, AskSpec> = new Map(ASKS.map((spec) => [spec.path, spec]));
+const SPEC_OF: ReadonlyMap<string, EndpointSpec> = new Map(SPECS.map((spec) => [spec.path, spec]));
 
-/** Every path whose requests are sent on to a worker, for rules and tests. */
-export const ASK_PATHS: readonly string[] = ASKS.map(({ path }) => path);
+/** All paths whose requests are forwarded to a worker; used by authorization rules and tests. */
+export const FORWARDED_PATHS: readonly string[] = SPECS.map(({ path }) => path);
 
 const MODELS = "/v1/models";
 const RESPONSES = "/v1/responses/";
 const STORED_ID = /^[A-Za-z0-9_-]{1,128}$/;
 
-/** Path and query of an address. */
+/** Splits a URL into path and query. */
 function targetOf(url: string): { readonly path: string; readonly query: string } {
   const start = url.indexOf("/", url.indexOf("://") + 3);
   if (start < 0) return { path: "/", query: "" };
@@ -78,17 +84,17 @@ function targetOf(url: string): { readonly path: string; readonly query: string 
   return { path: url.slice(start, query), query: url.slice(query) };
 }
 
-/** The shape in which the clients of an address read errors. */
+/** The error shape of the API that a URL belongs to. */
 export function shapeOf(url: string): ErrorShape {
   const { path } = targetOf(url);
   if (path.startsWith(RESPONSES)) return "responses";
-  return ASK_OF.get(path)?.shape ?? "openai";
+  return SPEC_OF.get(path)?.shape ?? "openai";
 }
 
-/** What is asked for, or why nothing is. */
+/** The endpoint of a request, or the reason why there is none. */
 export function endpointOf(method: string, url: string): Endpoint | "unknown" | "method" {
   const { path, query } = targetOf(url);
-  const spec = ASK_OF.get(path);
+  const spec = SPEC_OF.get(path);
   if (spec !== undefined) {
     return method === "POST" ? { kind: "ask", spec, path: `${path}${query}` } : "method";
   }

@@ -1,32 +1,32 @@
 import type { WorkerId } from "../../core/index.ts";
-import type { RouteRequest } from "../index.ts";
-import type { AskSpec } from "./endpoint.ts";
-import type { Flight } from "./flight.ts";
+import type { RouteRequest, Router } from "../index.ts";
+import type { EndpointSpec } from "./endpoint.ts";
 import type { Hints } from "./hints.ts";
-import type { NamedModel } from "./model-names.ts";
+import type { NamedModel } from "./models.ts";
+import type { ProxyObserver, RequestEnd } from "./observer.ts";
 import type { SeenPrompt } from "./prompt.ts";
 import type { RequestBody } from "./request-body.ts";
 
-/** One request for tokens, as far as it is known before a worker is chosen. */
-export interface Asked {
-  readonly spec: AskSpec;
-  /** With its query. */
+/** A generation request with everything known before a worker is chosen. */
+export interface ProxyRequest {
+  readonly spec: EndpointSpec;
+  /** Path with query. */
   readonly path: string;
   readonly headers: Headers;
   readonly body: RequestBody;
   readonly named: NamedModel;
   readonly hints: Hints;
   readonly prompt: SeenPrompt;
-  readonly flight: Flight;
-  /** Fires when the client leaves, and when the proxy gives the request up. */
+  readonly tracker: RequestTracker;
+  /** Fires if the client disconnects or the proxy gives the request up. */
   readonly signal: AbortSignal;
 }
 
 /**
- * Whether the proxy asks for the usage of a stream beside its client, to compare its count of the
- * prompt. Engines that do not know `stream_options` have it among their `strip_fields`.
+ * Whether the proxy requests the usage of a stream although the client did not, to compare its
+ * prompt token count. Engines that do not know `stream_options` list it in `strip_fields`.
  */
-export function wantsUsage({ spec, body, named, prompt }: Asked): boolean {
+export function wantsUsage({ spec, body, named, prompt }: ProxyRequest): boolean {
   if (!body.isStream || prompt.tokens === null || !prompt.isCountKnown) return false;
   if (spec.prompt !== "chat" && spec.prompt !== "completions") return false;
   if (named.model.stripFields.includes("stream_options")) return false;
@@ -36,16 +36,19 @@ export function wantsUsage({ spec, body, named, prompt }: Asked): boolean {
   return isPlain && (options.include_usage ?? false) === false;
 }
 
-/** The question to the router; `excluded`: workers that must not be chosen. */
-export function routeRequestOf(asked: Asked, excluded: readonly WorkerId[]): RouteRequest {
-  const { spec, named, prompt, hints, flight } = asked;
+/** Builds the request to the router. `excluded` names workers that must not be chosen. */
+export function routeRequestOf(
+  incoming: ProxyRequest,
+  excluded: readonly WorkerId[],
+): RouteRequest {
+  const { spec, named, prompt, hints, tracker } = incoming;
   const { loraName } = named;
   const { cacheSalt, sessionId, priority, expectedOutputTokens } = hints;
   return {
     model: named.base,
     prompt: prompt.prompt,
-    // Without an id nothing is remembered: a request that computes nothing is no load.
-    ...(spec.isWork ? { requestId: flight.id } : {}),
+    // The router records nothing without an id: a request that computes nothing adds no load.
+    ...(spec.isWork ? { requestId: tracker.id } : {}),
     ...(loraName === null ? {} : { loraName }),
     ...(cacheSalt === null ? {} : { cacheSalt }),
     ...(sessionId === null ? {} : { sessionId }),
@@ -53,4 +56,65 @@ export function routeRequestOf(asked: Asked, excluded: readonly WorkerId[]): Rou
     ...(expectedOutputTokens === null ? {} : { expectedOutputTokens }),
     overrides: { ...hints.overrides, ...(excluded.length === 0 ? {} : { excluded }) },
   };
+}
+
+/** Tokens between two output reports: a block of the usual size. */
+const OUTPUT_STEP = 16;
+
+/**
+ * One request's state in the router. Each change is reported once, whatever order the events come
+ * in.
+ */
+export class RequestTracker {
+  readonly id: string;
+  readonly #router: Router;
+  readonly #observers: ReadonlySet<ProxyObserver>;
+  #isRouted = false;
+  #isPrefilled = false;
+  #isEnded = false;
+  #reportedTokens = 0;
+
+  constructor(id: string, router: Router, observers: ReadonlySet<ProxyObserver>) {
+    [this.id, this.#router, this.#observers] = [id, router, observers];
+  }
+
+  /** The router has chosen a worker. */
+  routed(): void {
+    this.#isRouted = true;
+    this.#isPrefilled = false;
+    this.#reportedTokens = 0;
+    if (this.#isEnded) this.leave();
+  }
+
+  prefilled(): void {
+    if (this.#isPrefilled || !this.#isRouted) return;
+    this.#isPrefilled = true;
+    this.#router.markPrefillComplete(this.id);
+  }
+
+  /** Reports the output tokens so far. */
+  output(tokens: number): void {
+    if (!this.#isRouted || tokens - this.#reportedTokens < OUTPUT_STEP) return;
+    this.#reportedTokens = tokens;
+    this.#router.output(this.id, tokens);
+  }
+
+  /** Frees the request at its worker. */
+  leave(): void {
+    if (!this.#isRouted) return;
+    this.#isRouted = false;
+    this.#router.free(this.id);
+  }
+
+  /** Ends the request and notifies the observers. */
+  end(end: RequestEnd): void {
+    if (this.#isEnded) return;
+    this.#isEnded = true;
+    this.leave();
+    for (const observer of this.#observers) observer.ended?.(this.id, end);
+  }
+
+  get isEnded(): boolean {
+    return this.#isEnded;
+  }
 }

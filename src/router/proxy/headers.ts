@@ -1,4 +1,4 @@
-/** Of one connection alone (RFC 9110, 7.6.1), or made anew for the next one. */
+/** Headers of one connection (RFC 9110, 7.6.1); the next connection gets its own. */
 const OF_CONNECTION: ReadonlySet<string> = new Set([
   "connection",
   "keep-alive",
@@ -11,17 +11,20 @@ const OF_CONNECTION: ReadonlySet<string> = new Set([
   "upgrade",
 ]);
 
-/** Of the request to the proxy, or made anew for the next one. */
+/** Headers of the request to the proxy; the request to the worker gets its own. */
 const OF_REQUEST: ReadonlySet<string> = new Set(["host", "content-length", "expect"]);
 
 /** A token of RFC 9110, 5.6.2. */
 const NAME = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
-/** Outside of a field value of RFC 9110, 5.5, as `validateHeaderValue` of node:http has it. */
+/**
+ * Characters that a field value must not contain (RFC 9110, 5.5), as in `validateHeaderValue` of
+ * node:http.
+ */
 const NOT_IN_VALUE = /[^\t\x20-\x7e\x80-\xff]/;
 
 /**
- * The name of the first header that cannot be sent on; null: all of them can. The runtime's server
- * takes bytes that its client refuses to send, such as DEL.
+ * Returns the name of the first header that cannot be forwarded, or null. The runtime's server
+ * accepts bytes that its client refuses to send, such as DEL.
  */
 export function unsendableHeader(headers: Headers): string | null {
   for (const [name, value] of headers) {
@@ -30,7 +33,7 @@ export function unsendableHeader(headers: Headers): string | null {
   return null;
 }
 
-/** Names that a `Connection` header adds to those. */
+/** Header names listed in a `Connection` header. */
 function named(connection: string | null | undefined): ReadonlySet<string> {
   const names = (connection ?? "").toLowerCase().split(",");
   return new Set(names.map((name) => name.trim()).filter((name) => name !== ""));
@@ -40,7 +43,7 @@ export type HeaderPairs = [name: string, value: string][];
 
 export type Authorization = "pass" | "drop" | { readonly value: string };
 
-/** What a worker is sent of a client's headers. Lengths and host are those of the new request. */
+/** Headers of the client that the worker gets. Length and host are those of the new request. */
 export function towardsWorker(headers: Headers, authorization: Authorization): Map<string, string> {
   const more = named(headers.get("connection"));
   const sent = new Map<string, string>();
@@ -56,8 +59,8 @@ export function towardsWorker(headers: Headers, authorization: Authorization): M
 }
 
 /**
- * Headers of a question that the proxy asks a worker for all of its clients: none that shows who
- * asked first, since the answer is shown to others.
+ * Headers of a request that the proxy makes for all clients. They carry no client's credentials,
+ * since other clients see the answer.
  */
 export function ownHeaders(authorization: Authorization): Map<string, string> {
   const sent = new Map([["accept", "application/json"]]);
@@ -65,7 +68,7 @@ export function ownHeaders(authorization: Authorization): Map<string, string> {
   return sent;
 }
 
-/** What a client is sent of a worker's headers: all but what belongs to the connection. */
+/** Headers of the worker that the client gets: all except those of the connection. */
 export function towardsClient(raw: HeaderPairs): HeaderPairs {
   const connection = raw.filter(([name]) => name.toLowerCase() === "connection");
   const more = named(connection.map(([, value]) => value).join(","));

@@ -1,15 +1,15 @@
 import { isWorkerId, type Json, type WorkerId } from "../../core/index.ts";
 import type { RouteOverrides } from "../index.ts";
 
-/** What a request says about itself beside its prompt, from headers and members agents use. */
+/** Hints of a request beside its prompt, from headers and from fields that agents use. */
 export interface Hints {
   readonly sessionId: string | null;
   readonly parentSessionId: string | null;
   readonly isSessionEnd: boolean;
-  /** Larger goes first. */
+  /** Larger values are served first. */
   readonly priority: number | null;
   readonly cacheSalt: string | null;
-  /** The salt comes from a header that overrules the body, which must be told so. */
+  /** The salt comes from a header that overrides the body, so the body must be changed. */
   readonly isSaltFromHeader: boolean;
   readonly expectedOutputTokens: number | null;
   readonly overrides: RouteOverrides;
@@ -17,7 +17,7 @@ export interface Hints {
 
 type Body = Readonly<Record<string, Json>>;
 
-/** Of Dynamo, Claude Code, and Codex, which renamed its own twice. */
+/** Session headers of Dynamo, Claude Code, and Codex, which renamed its own twice. */
 const SESSION_HEADERS = [
   "x-dynamo-session-id",
   "x-claude-code-session-id",
@@ -30,7 +30,7 @@ const PARENT_HEADERS = [
   "x-codex-parent-thread-id",
   "x-parent-session-id",
 ];
-/** Longer names are cut: they are kept in tables. */
+/** Longer names are cut, since tables keep them. */
 const NAME_MAX = 256;
 const PRIORITY_MAX = 2 ** 31 - 1;
 
@@ -51,8 +51,9 @@ export function hintsOf(headers: Headers, body: Body, clientsMayRoute: boolean):
 }
 
 /**
- * An agent within a session has prompts of its own: Claude Code's is told apart by its agent id.
- * Without any header the names that OpenAI's and Anthropic's APIs have for who asks.
+ * The session of a request. An agent within a session has its own prompts; Claude Code's agent id
+ * distinguishes it. Without a session header, the user fields of OpenAI's and Anthropic's APIs are
+ * used.
  */
 function sessionOf(headers: Headers, body: Body): string | null {
   const session = first(SESSION_HEADERS.map((name) => headers.get(name)));
@@ -67,7 +68,7 @@ function priorityOf(headers: Headers, agent: Body): number | null {
   const strict = numberOf(headers.get("x-dynamo-request-strict-priority") ?? agent.strict_priority);
   const usual = numberOf(headers.get("x-dynamo-request-priority") ?? agent.priority);
   if (strict === null) return usual;
-  // A strict tier is above every priority within a lower one.
+  // A strict tier ranks above every priority of a lower tier.
   return strict * 2 ** 32 + (usual ?? 0);
 }
 

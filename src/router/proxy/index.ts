@@ -1,7 +1,19 @@
 export { errorBody, type ProxyError } from "./answers.ts";
-export { PROXY_OUTCOMES, type ProxyOutcome, type ProxySnapshot } from "./counts.ts";
-export { ASK_PATHS, type ErrorShape, shapeOf } from "./endpoint.ts";
-export { type EventSource, eventSources } from "./health/index.ts";
+export {
+  type ChatRequest,
+  chatOfMessages,
+  chatOfResponses,
+  exactFields,
+  type Fields,
+} from "./chat-request.ts";
+export {
+  PROXY_OUTCOMES,
+  type ProxyOutcome,
+  type ProxySnapshot,
+  type TokenDifference,
+} from "./counts.ts";
+export { type ErrorShape, FORWARDED_PATHS, shapeOf } from "./endpoint.ts";
+export { checkModels } from "./models.ts";
 export type * from "./observer.ts";
 export { type OpenAiProxy, openProxy, type ProxyCaller, type ProxyOptions } from "./proxy.ts";
 export {
@@ -11,5 +23,5 @@ export {
   type ProxyModel,
   type ProxySettings,
 } from "./settings.ts";
-export type { TokenDifference } from "./token-check.ts";
-export { checkModels } from "./token-models.ts";
+export { DownWorkers, type EventSource, eventSources, REQUESTS_MAX } from "./worker-health.ts";
+export { EventCutter, OutputCount } from "./worker-output.ts";

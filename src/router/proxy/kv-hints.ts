@@ -1,10 +1,10 @@
 import { type Json, stringifyJson } from "../../core/index.ts";
 import type { RouteDecision, Router, Target, WorkerTable } from "../index.ts";
-import { type Asked, routeRequestOf } from "./exchange.ts";
+import { type ProxyRequest, routeRequestOf } from "./exchange.ts";
 import type { PromptMark } from "./observer.ts";
 import type { KvHintAction, KvHintsCarrier } from "./settings.ts";
 
-type Members = Readonly<Record<string, Json>>;
+type JsonObject = Readonly<Record<string, Json>>;
 
 /** The part of a request that a worker serves. */
 export type ServedPart = "whole" | "prefill" | "decode";
@@ -16,69 +16,69 @@ export interface KvHintParts {
 
 interface Action {
   readonly type: KvHintAction;
-  readonly payload: Members;
+  readonly payload: JsonObject;
 }
 
 /** docs/reference/kv-hints.md defines envelope, actions and payloads. */
 const VERSION = "1";
 const ID_CHARACTERS_MAX = 128;
-/** Marks of one request: as in Anthropic's API, the last ones count. */
+/** Marks used per request. As in Anthropic's API, the last ones count. */
 const MARKS_MAX = 4;
-/** A mark without `ttl`, and the longest `ttl` that a mark can ask for: Anthropic's values. */
+/** Default and maximum lifetime of a mark, Anthropic's values. */
 const PIN_TTL_SECONDS = 300;
 const PIN_TTL_SECONDS_MAX = 3_600;
 const RETAIN_PRIORITY_MAX = 99;
 const RETAIN_TTL_SECONDS = 600;
 const DEMOTE_TTL_SECONDS = 3_600;
-/** A worker is a source if it holds at least this many tokens more than the chosen worker. */
+/** A worker is a source if it holds at least this many more tokens than the chosen worker. */
 const SOURCE_TOKENS_MIN = 512;
 const SOURCES_MAX = 4;
-/** The owner of pins if a request names no tenant; the policy `cache_control` uses the same. */
+/** Owner of pins if a request names no tenant. The policy `cache_control` uses the same. */
 const NO_TENANT = "api";
 
-/** What a worker is asked to do. */
+/** The worker to hint, and its part of the request. */
 interface Task {
   readonly decision: RouteDecision;
   readonly part: ServedPart;
-  /** `decode`: the prefill worker itself said where its blocks are. */
+  /** For `decode`: the prefill worker named the agent that has its blocks. */
   readonly isSourceKnown?: boolean;
 }
 
 /**
- * Members that carry KV hints to a worker. Empty if the worker takes none, or if there is nothing
- * to say.
+ * Request fields that carry KV hints to a worker. Empty if the worker accepts none or there are
+ * none.
  */
-export function kvHintMembers(parts: KvHintParts, asked: Asked, task: Task): Members {
-  const carrier = carrierOf(asked, workerOf(task));
-  if (carrier === "off" || isBatch(asked.body.fields.prompt ?? null)) return {};
-  const own = asked.body.fields.kv_hints ?? null;
-  const envelope = isMembers(own) ? own : envelopeOf(parts, asked, task);
+export function kvHintFields(parts: KvHintParts, incoming: ProxyRequest, task: Task): JsonObject {
+  const carrier = carrierOf(incoming, workerOf(task));
+  if (carrier === "off" || isBatch(incoming.body.fields.prompt ?? null)) return {};
+  const own = incoming.body.fields.kv_hints ?? null;
+  const envelope = isObject(own) ? own : envelopeOf(parts, incoming, task);
   if (carrier === "kv_hints") return envelope === null ? {} : { kv_hints: envelope };
-  if (carrier === "custom_params") return envelope === null ? {} : customParams(asked, envelope);
-  const { sessionId, priority } = asked.hints;
-  const members = {
+  if (carrier === "custom_params") return envelope === null ? {} : customParams(incoming, envelope);
+  const { sessionId, priority } = incoming.hints;
+  const fields = {
     ...(sessionId === null ? {} : { session_id: sessionId }),
     ...(priority === null ? {} : { priority }),
     ...(envelope === null ? {} : { kv_hints: envelope }),
   };
-  return Object.keys(members).length === 0 ? {} : { kv_transfer_params: members };
+  return Object.keys(fields).length === 0 ? {} : { kv_transfer_params: fields };
 }
 
 function workerOf({ decision, part }: Task): Target {
   return part === "prefill" && decision.prefill !== null ? decision.prefill : decision.target;
 }
 
-/** SGLang passes `custom_params` to its scheduler, with texts and numbers as values. */
-function customParams({ body }: Asked, envelope: Members): Members {
+/** SGLang passes `custom_params` to its scheduler; values must be texts or numbers. */
+function customParams({ body }: ProxyRequest, envelope: JsonObject): JsonObject {
   const own = body.fields.custom_params ?? {};
-  return isMembers(own) ? { custom_params: { ...own, kv_hints: stringifyJson(envelope) } } : {};
+  return isObject(own) ? { custom_params: { ...own, kv_hints: stringifyJson(envelope) } } : {};
 }
 
 /**
- * `auto`: a worker whose agent publishes block names has a connector of Hearth. The OpenAI server
- * of vLLM passes `kv_transfer_params` to it; the one of SGLang passes `custom_params`.
+ * Resolves `auto`. A worker whose agent publishes block names has a Hearth connector. vLLM's OpenAI
+ * server passes `kv_transfer_params` to it, SGLang's passes `custom_params`.
  */
-function carrierOf({ named }: Asked, target: Target): Exclude<KvHintsCarrier, "auto"> {
+function carrierOf({ named }: ProxyRequest, target: Target): Exclude<KvHintsCarrier, "auto"> {
   const { kvHints, engine } = named.model;
   if (kvHints !== "auto") return kvHints;
   if (!hasHearth(target)) return "off";
@@ -89,13 +89,15 @@ function hasHearth({ spaces }: Target): boolean {
   return spaces.some(({ kind }) => kind === "blocks");
 }
 
-function envelopeOf(parts: KvHintParts, asked: Asked, task: Task): Members | null {
-  const { kvHintActions } = asked.named.model;
-  const allowed = actionsOf(parts, asked, task).filter(({ type }) => kvHintActions.includes(type));
+function envelopeOf(parts: KvHintParts, incoming: ProxyRequest, task: Task): JsonObject | null {
+  const { kvHintActions } = incoming.named.model;
+  const allowed = actionsOf(parts, incoming, task).filter(({ type }) =>
+    kvHintActions.includes(type),
+  );
   if (allowed.length === 0) return null;
   return {
     protocol_version: VERSION,
-    message_id: `${asked.flight.id}.${workerOf(task).worker}`.slice(0, ID_CHARACTERS_MAX),
+    message_id: `${incoming.tracker.id}.${workerOf(task).worker}`.slice(0, ID_CHARACTERS_MAX),
     actions: allowed.map(({ type, payload }, index) => ({
       action_id: String(index + 1),
       action_type: type,
@@ -106,20 +108,24 @@ function envelopeOf(parts: KvHintParts, asked: Asked, task: Task): Members | nul
 }
 
 /** The prefill worker stores the prompt; the decode worker stores the answer. */
-function actionsOf(parts: KvHintParts, asked: Asked, { decision, part, ...task }: Task): Action[] {
+function actionsOf(
+  parts: KvHintParts,
+  incoming: ProxyRequest,
+  { decision, part, ...task }: Task,
+): Action[] {
   const actions: Action[] = [];
   if (part === "prefill") actions.push({ type: "share", payload: {} });
-  if (part === "whole") actions.push(...sourcesOf(parts, asked, decision));
+  if (part === "whole") actions.push(...sourcesOf(parts, incoming, decision));
   if (part === "decode" && decision.prefill !== null && task.isSourceKnown !== true) {
     const sources = [decision.prefill.worker];
     actions.push({ type: "prefetch", payload: { sources, wait: true } });
   }
-  if (part !== "decode") actions.push(...promptActions(asked));
-  if (part !== "prefill") actions.push(...answerActions(asked));
+  if (part !== "decode") actions.push(...promptActions(incoming));
+  if (part !== "prefill") actions.push(...answerActions(incoming));
   return actions;
 }
 
-function promptActions({ hints, prompt }: Asked): Action[] {
+function promptActions({ hints, prompt }: ProxyRequest): Action[] {
   const owner = (hints.cacheSalt ?? NO_TENANT).slice(0, ID_CHARACTERS_MAX);
   const marks = prompt.marks.slice(-MARKS_MAX);
   const actions: Action[] = marks.map((mark) => ({ type: "pin", payload: pinOf(mark, owner) }));
@@ -131,13 +137,14 @@ function promptActions({ hints, prompt }: Asked): Action[] {
   return actions;
 }
 
-function answerActions({ hints, prompt: { reasoning, marks } }: Asked): Action[] {
+function answerActions({ hints, prompt: { reasoning, marks } }: ProxyRequest): Action[] {
   const actions: Action[] = [];
   if (reasoning !== null) {
     const payload = { open_token: reasoning.start, close_token: reasoning.end };
     actions.push({ type: "transient", payload });
   }
-  // The first mark ends what sessions share: system prompt and tools. That part stays in RAM.
+  // The first mark ends the prefix that sessions share: system prompt and tools. That prefix stays
+  // in RAM.
   const shared = marks[0];
   if (hints.isSessionEnd && hints.sessionId !== null && shared !== undefined) {
     const session_id = hints.sessionId;
@@ -147,22 +154,22 @@ function answerActions({ hints, prompt: { reasoning, marks } }: Asked): Action[]
   return actions;
 }
 
-function pinOf({ tokens, ttlSeconds }: PromptMark, owner: string): Members {
+function pinOf({ tokens, ttlSeconds }: PromptMark, owner: string): JsonObject {
   const ttl_seconds = Math.min(ttlSeconds ?? PIN_TTL_SECONDS, PIN_TTL_SECONDS_MAX);
   return { prefix_tokens: tokens, ttl_seconds, owner };
 }
 
-/** Workers that hold more of the prompt than the chosen one, the one with most first. */
+/** Workers that hold more of the prompt than the chosen one, largest first. */
 function sourcesOf(
   { router, table }: KvHintParts,
-  asked: Asked,
+  incoming: ProxyRequest,
   { target, terms }: RouteDecision,
 ): Action[] {
-  if (!asked.named.model.kvHintActions.includes("prefetch")) return [];
+  if (!incoming.named.model.kvHintActions.includes("prefetch")) return [];
   const isOther = (one: Target) => one.worker !== target.worker && one.model === target.model;
   if (!table.targets.some((one) => isOther(one) && hasHearth(one))) return [];
-  const { requestId: _, ...request } = routeRequestOf(asked, []);
-  // The router counts this request as held by the chosen worker already, hence `terms`.
+  const { requestId: _, ...request } = routeRequestOf(incoming, []);
+  // The router already counts this request as held by the chosen worker, hence `terms`.
   const least = terms.cachedTokens + SOURCE_TOKENS_MIN;
   const others = router
     .getPotentialLoads(request)
@@ -181,11 +188,11 @@ function sourcesOf(
   return [{ type: "prefetch", payload: { prefix_tokens: others[0]!.tokens, sources } }];
 }
 
-/** Hints are about one prompt. */
+/** Whether a request has several prompts. Hints describe one prompt. */
 function isBatch(prompt: Json): boolean {
   return Array.isArray(prompt) && prompt.length > 1 && typeof prompt[0] !== "number";
 }
 
-function isMembers(value: Json): value is { [key: string]: Json } {
+function isObject(value: Json): value is { [key: string]: Json } {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }

@@ -2,17 +2,17 @@ import type { Clock } from "../../core/index.ts";
 import type { WorkerTable } from "../index.ts";
 import { refuse, unknownModel } from "./answers.ts";
 import { ownHeaders } from "./headers.ts";
-import type { ModelNames } from "./model-names.ts";
-import type { ProxySettings } from "./settings.ts";
-import { readAll, type Upstream } from "./upstream/index.ts";
-import { addressAt } from "./worker-url.ts";
+import type { ProxyOptions } from "./proxy.ts";
+import { PROXY_MODEL_DEFAULTS, type ProxyModel, type ProxySettings } from "./settings.ts";
+import { checkTokenModel, openTokens, type TokenModelFiles, type Tokens } from "./tokens/index.ts";
+import { addressAt, readAll, type Upstream } from "./upstream.ts";
 
 type Card = Readonly<Record<string, unknown>>;
 
-/** A worker that has not told its models by then is described by what we know. */
-const ASK_MS = 2_000;
-/** What workers said of their models is not asked for again for so long. */
-const KEPT_MS = 30_000;
+/** Time to wait for a worker's model list. After it, the proxy describes the model itself. */
+const LIST_TIMEOUT_MS = 2_000;
+/** Lifetime of a worker's model list, in milliseconds. */
+const CARD_TTL_MS = 30_000;
 const ANSWER_BYTES_MAX = 1024 * 1024;
 const CARDS_MAX = 4_096;
 
@@ -24,19 +24,19 @@ export interface ModelListParts {
 }
 
 /**
- * `GET /v1/models`: what workers say of the models that the router can send requests to. All
- * clients see the same cards, so workers are asked without any client's credentials.
+ * Answers `GET /v1/models` with the workers' descriptions of the models that the router can reach.
+ * All clients see the same cards, so the proxy sends no client's credentials.
  */
 export class ModelList {
   readonly #parts: ModelListParts;
-  /** By model id, as one of its workers wrote them. */
+  /** Model cards by id, as one of the model's workers described them. */
   readonly #cards = new Map<string, { readonly card: Card; readonly atMs: number }>();
 
   constructor(parts: ModelListParts) {
     this.#parts = parts;
   }
 
-  /** All of them, or the one with that id. */
+  /** Answers with all models, or with the one of that id. */
   async answer(id: string | null, names: ModelNames, signal: AbortSignal): Promise<Response> {
     const known = names.list();
     const wanted = id === null ? known : known.filter((one) => one.id === id);
@@ -47,27 +47,31 @@ export class ModelList {
   }
 
   #cardOf(id: string, parent: string | null): Card {
-    const told = this.#cards.get(id)?.card;
-    return told ?? { id, object: "model", created: 0, owned_by: "hearth", root: id, parent };
+    const reported = this.#cards.get(id)?.card;
+    return reported ?? { id, object: "model", created: 0, owned_by: "hearth", root: id, parent };
   }
 
-  /** Asks one worker of each model of which nothing recent is known. */
+  /** Asks one worker of each model without a recent card. */
   async #refresh(signal: AbortSignal): Promise<void> {
-    const oldest = this.#parts.clock.monotonicMs() - KEPT_MS;
+    const oldest = this.#parts.clock.monotonicMs() - CARD_TTL_MS;
     const urls = new Map<string, string>();
     for (const { model, url, state } of this.#parts.table.targets) {
       if (url === null || state === "gone" || urls.has(model)) continue;
       const known = this.#cards.get(model);
       if (known === undefined || known.atMs < oldest) urls.set(model, url);
     }
-    const asked = [...new Set(urls.values())];
-    await Promise.all(asked.map((url) => this.#ask(url, signal)));
+    const incoming = [...new Set(urls.values())];
+    await Promise.all(incoming.map((url) => this.#ask(url, signal)));
   }
 
   async #ask(url: string, signal: AbortSignal): Promise<void> {
     const { upstream, settings, clock } = this.#parts;
     const headers = ownHeaders(settings.authorization);
-    const limits = { connectMs: ASK_MS, firstByteMs: ASK_MS, idleMs: ASK_MS };
+    const limits = {
+      connectMs: LIST_TIMEOUT_MS,
+      firstByteMs: LIST_TIMEOUT_MS,
+      idleMs: LIST_TIMEOUT_MS,
+    };
     const order = { method: "GET", url: addressAt(url, "/v1/models"), body: null } as const;
     const answer = await upstream.open({ ...order, headers, ...limits }, signal);
     if (answer.kind === "failed") return;
@@ -87,4 +91,104 @@ function cardsOf(text: string): Card[] {
   } catch {
     return [];
   }
+}
+
+/** The model that a client's `model` field names. */
+export interface NamedModel {
+  /** Model name that workers serve. */
+  readonly base: string;
+  readonly loraName: string | null;
+  readonly model: ProxyModel;
+}
+
+/** Names of models and of their adapters. */
+export class ModelNames {
+  readonly #table: WorkerTable;
+  readonly #models: ReadonlyMap<string, ProxyModel>;
+  readonly #adapters: ReadonlyMap<string, ProxyModel>;
+
+  constructor(table: WorkerTable, models: readonly ProxyModel[]) {
+    this.#table = table;
+    this.#models = new Map(models.map((model) => [model.name, model]));
+    this.#adapters = new Map(models.flatMap((model) => model.loras.map((lora) => [lora, model])));
+  }
+
+  /** Model of requests that name none: the only one that is served. Null: there are several. */
+  only(): NamedModel | null {
+    const [name, ...others] = new Set(this.#served().map(({ model }) => model));
+    if (name === undefined || others.length > 0) return null;
+    return { base: name, loraName: null, model: this.#modelOf(name) };
+  }
+
+  /** Finds a model by name. Null: no worker serves it, and it is not configured. */
+  find(name: string, loraPath: unknown): NamedModel | null {
+    const loraName = typeof loraPath === "string" && loraPath !== "" ? loraPath : null;
+    if (this.#isServed(name) || this.#models.has(name)) {
+      return { base: name, loraName, model: this.#modelOf(name) };
+    }
+    const adapted = this.#adapters.get(name);
+    if (adapted !== undefined) return { base: adapted.name, loraName: name, model: adapted };
+    return this.#withSuffix(name);
+  }
+
+  /** Lists all names that clients may request, adapters with the model they belong to. */
+  list(): { readonly id: string; readonly parent: string | null }[] {
+    const served = new Set(this.#served().map((target) => target.model));
+    const adapters = [...this.#adapters].filter(([, model]) => served.has(model.name));
+    return [
+      ...[...served].map((id) => ({ id, parent: null })),
+      ...adapters.map(([id, model]) => ({ id, parent: model.name })),
+    ];
+  }
+
+  /** Resolves SGLang's name of an adapter, `model:adapter`. */
+  #withSuffix(name: string): NamedModel | null {
+    const colon = name.lastIndexOf(":");
+    const base = name.slice(0, Math.max(0, colon));
+    if (base === "" || !this.#isServed(base)) return null;
+    return { base, loraName: name.slice(colon + 1), model: this.#modelOf(base) };
+  }
+
+  #modelOf(name: string): ProxyModel {
+    return this.#models.get(name) ?? { name, ...PROXY_MODEL_DEFAULTS };
+  }
+
+  #served() {
+    return this.#table.targets.filter(({ url, state }) => url !== null && state !== "gone");
+  }
+
+  #isServed(name: string): boolean {
+    return this.#served().some(({ model }) => model === name);
+  }
+}
+
+/** Separator that engines put between the text parts of one message. */
+const PART_SEPARATORS = { vllm: "\n", sglang: " " } as const;
+
+/** Reads the tokenizers of models. Rejects with CONFIG_INVALID if one cannot be used. */
+export function tokensFor(
+  { clock, settings, onTokens }: Pick<ProxyOptions, "clock" | "settings" | "onTokens">,
+  models: readonly ProxyModel[],
+): Promise<Tokens> {
+  return openTokens({
+    clock,
+    models: tokenFiles(models),
+    onFailed: (model, why) => onTokens?.failed(model, why),
+    threads: settings.tokenThreads,
+    cacheTokens: settings.tokenCacheTokens,
+    timeMs: settings.tokeniseMs,
+  });
+}
+
+/** Throws CONFIG_INVALID with the file's name if `tokensFor` would reject. */
+export function checkModels(models: readonly ProxyModel[]): void {
+  for (const files of tokenFiles(models)) checkTokenModel(files);
+}
+
+function tokenFiles(models: readonly ProxyModel[]): TokenModelFiles[] {
+  return models.flatMap(({ name, tokenizer, chatTemplate, engine, reasoning, templateKwargs }) => {
+    if (tokenizer === null) return [];
+    const partSeparator = PART_SEPARATORS[engine];
+    return [{ name, tokenizer, chatTemplate, reasoning, templateKwargs, partSeparator }];
+  });
 }

@@ -1,12 +1,12 @@
 import type { RouteDecision } from "../index.ts";
 
-/** How far into the prompt somebody put a mark. */
+/** A cache mark in a prompt. */
 export interface PromptMark {
-  /** Tokens from the start of the prompt to the end of what is marked. */
+  /** Tokens from the start of the prompt to the end of the marked part. */
   readonly tokens: number;
-  /** As `cache_control` has it: `ephemeral`. */
+  /** Type of the mark in `cache_control`: `ephemeral`. */
   readonly type: string;
-  /** Null where it says nothing, or nothing that can be read: "5m", "1h". */
+  /** Lifetime in seconds from "5m" or "1h". Null: absent or not readable. */
   readonly ttlSeconds: number | null;
 }
 
@@ -22,32 +22,34 @@ export interface PromptSeen {
   readonly cacheSalt: string | null;
   readonly sessionId: string | null;
   readonly parentSessionId: string | null;
-  /** The client says that nothing more comes of this session. */
+  /** The client says that the session has ended. */
   readonly isSessionEnd: boolean;
-  /** Null where the prompt could not be tokenised as the engine does. */
+  /** Null: the prompt could not be tokenised as the engine does it. */
   readonly tokens: Uint32Array | null;
   readonly marks: readonly PromptMark[];
-  /** Of the model; null where its vocabulary has none, or is not known. */
+  /** Reasoning tokens of the model. Null: its vocabulary has none, or is not known. */
   readonly reasoning: ReasoningTokens | null;
   readonly decision: RouteDecision;
 }
 
 export interface RequestEnd {
-  /** `worker`: it failed; `client`: it left; `refused`: no worker took it. */
+  /** `worker`: it failed. `client`: it disconnected. `refused`: no worker accepted the request. */
   readonly how: "done" | "client" | "worker" | "refused";
   readonly outputTokens: number;
 }
 
-/** Told of what passes through the proxy, in order; must not throw. */
+/** Receives the requests that pass through the proxy, in order. Must not throw. */
 export interface ProxyObserver {
-  /** A request has a worker, and the router knows it; again where it gets another one. */
+  /**
+   * A request has a worker and is known to the router. Called again if it moves to another worker.
+   */
   prompt?(seen: PromptSeen): void;
   /**
-   * All that a worker wrote to the first choice, as tokens, while the router still has the request.
-   * Only while an observer has this does the proxy read and tokenise answers. The text is cut into
-   * tokens again unless the worker told them, so that they may differ at seams.
+   * The output tokens of the first choice, while the router still knows the request. The proxy
+   * reads and tokenises answers only if an observer implements this. If the worker reported no
+   * tokens, the text is tokenised again, so tokens may differ at boundaries.
    */
   readonly answered?: ((requestId: string, output: Uint32Array) => void) | undefined;
-  /** The router has forgotten it. */
+  /** The router has forgotten the request. */
   ended?(requestId: string, end: RequestEnd): void;
 }

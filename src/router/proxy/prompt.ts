@@ -6,49 +6,48 @@ import {
   chatOfResponses,
   exactFields,
   hasInlineSystem,
-} from "./apis/index.ts";
-import type { AskSpec } from "./endpoint.ts";
+} from "./chat-request.ts";
+import type { EndpointSpec } from "./endpoint.ts";
 import type { PromptMark, ReasoningTokens } from "./observer.ts";
 import type { RequestBody } from "./request-body.ts";
 import type { ProxyModel } from "./settings.ts";
-import { TemplateHabits } from "./template-habits.ts";
 import { type EncodeOptions, roughCount, roughTokens, type Tokens } from "./tokens/index.ts";
 
-/** A prompt as the router takes it. */
+/** A prompt in the form that the router takes. */
 export interface SeenPrompt {
   readonly prompt: RouteRequest["prompt"];
-  /** As the engine has them; null where they are not known. */
+  /** The engine's tokens of the prompt. Null: not known. */
   readonly tokens: Uint32Array | null;
   readonly marks: readonly PromptMark[];
-  /** Whether the engine must count the same tokens: not with pictures, nor several prompts. */
+  /** Whether the engine must count the same tokens. False with images and with several prompts. */
   readonly isCountKnown: boolean;
-  /** Tokens that open and close reasoning of the model; null if they are not known. */
+  /** Tokens that open and close the model's reasoning. Null: not known. */
   readonly reasoning: ReasoningTokens | null;
 }
 
 type PromptTokens = Omit<SeenPrompt, "reasoning">;
 
 const TOKEN_MAX = 2 ** 32 - 1;
-/** Kinds of tools that the client runs. */
+/** Types of tools that the client runs. */
 const CLIENT_TOOLS: ReadonlySet<unknown> = new Set(["function", "custom", "namespace"]);
 const NO_HASHES = new BigUint64Array(0);
 
-/** Finds the prompts of requests. Of several prompts in one request the first one counts. */
+/** Extracts the prompts of requests. If a request has several, the first one counts. */
 export class Prompts {
   readonly #tokens: Tokens;
-  readonly #habits: TemplateHabits;
+  readonly #habits: TemplateTraits;
 
   constructor(tokens: Tokens) {
     this.#tokens = tokens;
-    this.#habits = new TemplateHabits(tokens);
+    this.#habits = new TemplateTraits(tokens);
   }
 
-  async of(spec: AskSpec, body: RequestBody, model: ProxyModel): Promise<SeenPrompt> {
+  async of(spec: EndpointSpec, body: RequestBody, model: ProxyModel): Promise<SeenPrompt> {
     const prompt = spec.isWork ? await this.#of(spec, body, model) : unseen(0);
     return { ...prompt, reasoning: this.#tokens.reasoning(model.name) };
   }
 
-  async #of({ prompt }: AskSpec, body: RequestBody, model: ProxyModel): Promise<PromptTokens> {
+  async #of({ prompt }: EndpointSpec, body: RequestBody, model: ProxyModel): Promise<PromptTokens> {
     const { fields } = body;
     switch (prompt) {
       case "chat":
@@ -76,7 +75,7 @@ export class Prompts {
     }
   }
 
-  /** Of several conversations the first one, while the engine counts the tokens of all. */
+  /** Prompt of the first of several conversations. The engine's count covers all of them. */
   async #first(body: RequestBody, model: ProxyModel): Promise<PromptTokens> {
     const { messages } = body.fields;
     const [first, ...others] = Array.isArray(messages) ? messages : [];
@@ -84,7 +83,7 @@ export class Prompts {
     return counted(await this.#conversation(firstOf(body.fields), body, model), isOnly);
   }
 
-  /** A conversation that another API is translated to; null: it is not known. */
+  /** Prompt of a conversation translated from another API. Null: it could not be translated. */
   async #conversation(
     chat: ChatRequest | null,
     body: RequestBody,
@@ -123,7 +122,7 @@ export class Prompts {
   }
 }
 
-/** A prompt of which only the length is known. */
+/** A prompt whose length alone is known. */
 function unseen(tokens: number): PromptTokens {
   const prompt = { kind: "hashes", hashes: NO_HASHES, tokens } as const;
   return { prompt, tokens: null, marks: [], isCountKnown: false };
@@ -141,13 +140,15 @@ function counted(prompt: PromptTokens, isCountKnown: boolean): PromptTokens {
   return { ...prompt, isCountKnown: prompt.isCountKnown && isCountKnown };
 }
 
-/** vLLM runs these tools itself and counts the prompt of each turn that it makes of them. */
+/**
+ * Whether the request has tools that vLLM runs itself. vLLM then counts the prompt of each turn.
+ */
 function hasServerTools({ tools = null }: Readonly<Record<string, Json>>): boolean {
   if (!Array.isArray(tools)) return false;
   return tools.some((tool) => !CLIENT_TOOLS.has((tool as { type?: unknown } | null)?.type));
 }
 
-/** Of a completion, which has the tokenizer's own tokens around it unless it says otherwise. */
+/** Encoding options of a completion. The tokenizer's special tokens are added by default. */
 function encodingOf(fields: Readonly<Record<string, Json>>): EncodeOptions {
   const {
     truncate_prompt_tokens: kept,
@@ -194,7 +195,65 @@ function firstOf(fields: Readonly<Record<string, Json>>): ChatRequest | null {
   return { ...fields, messages: Array.isArray(first) ? first : messages };
 }
 
-/** Longer by what is new only, when the conversation goes on. */
+/** The text grows only at its end when a conversation continues. */
 function conversationText({ tools = null, messages = null }: Readonly<Record<string, Json>>) {
   return `${stringifyJson(tools)}${stringifyJson(messages).replace(/\]$/, ",")}`;
+}
+
+/** vLLM's probe of a template: a system message in front, and another one between messages. */
+const INLINE_SYSTEM = JSON.stringify({
+  messages: ["system", "user", "system", "user"].map((role) => ({ role, content: "t" })),
+  add_generation_prompt: false,
+});
+
+/** Values of Anthropic's `output_config.effort`. */
+const EFFORTS = ["low", "medium", "high", "xhigh", "max"] as const;
+
+/**
+ * How a model's template treats requests of Anthropic's Messages API. Found as vLLM finds it, by
+ * rendering small conversations, each once per model.
+ */
+class TemplateTraits {
+  readonly #tokens: Tokens;
+  readonly #merges = new Map<string, Promise<boolean>>();
+  readonly #efforts = new Map<string, Promise<"none" | "low">>();
+
+  constructor(tokens: Tokens) {
+    this.#tokens = tokens;
+  }
+
+  /** Whether the template refuses a system message that is not the first one. */
+  mergesSystem(model: string): Promise<boolean> {
+    return remembered(this.#merges, model, async () => {
+      return (await this.#tokens.chat(model, INLINE_SYSTEM)) === null;
+    });
+  }
+
+  /** The `reasoning_effort` that vLLM renders for disabled thinking. */
+  disabledEffort(model: string): Promise<"none" | "low"> {
+    return remembered(this.#efforts, model, async () => {
+      const none = await this.#effort(model, "none");
+      if (none === null) return "low";
+      for (const effort of EFFORTS) {
+        const other = await this.#effort(model, effort);
+        if (other !== null && Buffer.from(other.buffer).equals(Buffer.from(none.buffer))) {
+          return "low";
+        }
+      }
+      return "none";
+    });
+  }
+
+  async #effort(model: string, effort: string): Promise<Uint32Array<ArrayBuffer> | null> {
+    const messages = [{ role: "user", content: "Hi" }];
+    const text = JSON.stringify({ messages, reasoning_effort: effort });
+    const seen = await this.#tokens.chat(model, text);
+    return seen === null ? null : Uint32Array.from(seen.tokens);
+  }
+}
+
+function remembered<T>(known: Map<string, Promise<T>>, model: string, find: () => Promise<T>) {
+  const found = known.get(model) ?? find();
+  known.set(model, found);
+  return found;
 }

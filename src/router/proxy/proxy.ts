@@ -3,32 +3,28 @@ import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import type { RouteDecision, Router, WorkerTable } from "../index.ts";
 import { busy, invalid, ownFault, type ProxyError, refuse, unknownModel } from "./answers.ts";
 import { attempt } from "./attempt.ts";
-import { ProxyCounts, type ProxySnapshot } from "./counts.ts";
+import { ProxyCounts, type ProxySnapshot, TokenCheck, type TokenDifference } from "./counts.ts";
 import { Dispatch, type DispatchParts, type Won } from "./dispatch.ts";
-import { type AskSpec, type Endpoint, endpointOf, shapeOf } from "./endpoint.ts";
-import { type Asked, wantsUsage } from "./exchange.ts";
-import { Flight } from "./flight.ts";
+import { type Endpoint, type EndpointSpec, endpointOf, shapeOf } from "./endpoint.ts";
+import { type ProxyRequest, RequestTracker, wantsUsage } from "./exchange.ts";
 import { unsendableHeader } from "./headers.ts";
-import { DownWorkers, WorkerHealth } from "./health/index.ts";
 import { type Hints, hintsOf } from "./hints.ts";
-import { ModelNames, type NamedModel } from "./model-names.ts";
-import { ModelList } from "./models.ts";
+import { ModelList, ModelNames, type NamedModel, tokensFor } from "./models.ts";
 import type { ProxyObserver, RequestEnd } from "./observer.ts";
 import { Prompts } from "./prompt.ts";
+import { Relay } from "./relay.ts";
 import {
   hashOf,
   type RequestBody,
   type RequestBodyLimits,
   readRequestBody,
 } from "./request-body.ts";
-import { ResponseHomes } from "./response-homes.ts";
 import type { ProxyModel, ProxySettings } from "./settings.ts";
-import { SidePaths } from "./side-paths.ts";
-import { OutputWatch, Relay } from "./stream/index.ts";
-import { TokenCheck, type TokenDifference } from "./token-check.ts";
-import { tokensFor } from "./token-models.ts";
+import { ResponseHomes, SidePaths } from "./side-paths.ts";
 import type { Tokens } from "./tokens/index.ts";
-import { createHttpUpstream, type Upstream } from "./upstream/index.ts";
+import { createHttpUpstream, type Upstream } from "./upstream.ts";
+import { DownWorkers, WorkerHealth } from "./worker-health.ts";
+import { OutputWatch } from "./worker-output.ts";
 
 export interface ProxyOptions {
   readonly clock: Clock;
@@ -36,45 +32,48 @@ export interface ProxyOptions {
   readonly router: Router;
   readonly table: WorkerTable;
   readonly settings: ProxySettings;
-  /** Told of faults of our own. */
+  /** Called with faults of the proxy itself. */
   readonly onFault: (thrown: unknown) => void;
-  /** Told when a worker is left out for its health, with the reason; null: it is used again. */
+  /**
+   * Called if a worker is excluded because of its health, with the reason, and with null if it is
+   * used again.
+   */
   readonly onWorker?: (worker: WorkerId, why: string | null) => void;
-  /** This process had no descriptor for a connection to a worker. */
+  /** Called if this process has no free file descriptor for a connection to a worker. */
   readonly onShort?: () => void;
-  /** A prompt could not be tokenised, or an engine counted other tokens in one. */
+  /** Called if a prompt could not be tokenised, or if an engine counted other tokens. */
   readonly onTokens?: {
     failed(model: string, why: string): void;
     differ(difference: TokenDifference): void;
   };
 }
 
-/** Where a request comes from. */
+/** The client's side of a request. */
 export interface ProxyCaller {
-  /** Called once the whole body is there: what follows may take its time. */
+  /** Called once the whole body has arrived. The answer may take any time from here on. */
   readonly onBody?: () => void;
 }
 
-/** The APIs of OpenAI, Anthropic and vLLM in front of the workers of a router. */
+/** Serves the APIs of OpenAI, Anthropic and vLLM in front of a router's workers. */
 export interface OpenAiProxy extends AsyncDisposable {
   /**
-   * Answers a request; never rejects. The request must be the server's own, with its body unread:
-   * its signal is how we learn that the client left. The server must let an answer be silent for
-   * long: engines say nothing while they compute a prompt.
+   * Answers a request. Never rejects. The request must be the server's own with its body unread,
+   * since its signal reports that the client disconnected. The server must allow long silences:
+   * engines send nothing while they compute a prompt.
    */
   fetch(request: Request, caller?: ProxyCaller): Promise<Response>;
   /**
-   * From now on these models, with their files read again; requests under way keep theirs. Rejects
-   * with CONFIG_INVALID, and changes nothing, where a tokenizer cannot be used.
+   * Replaces the models and reads their files again. Requests in flight keep the old ones. Rejects
+   * with CONFIG_INVALID and changes nothing if a tokenizer cannot be used.
    */
   setModels(models: readonly ProxyModel[]): Promise<void>;
-  /** From now on new requests are answered as where all workers are busy. */
+  /** Answers new requests from now on as if all workers were busy. */
   drain(): void;
   listen(observer: ProxyObserver): Disposable;
   snapshot(): ProxySnapshot;
 }
 
-/** Reads the tokenizers. Rejects with CONFIG_INVALID where one cannot be used. */
+/** Opens the proxy and reads the tokenizers. Rejects with CONFIG_INVALID if one cannot be used. */
 export async function openProxy(options: ProxyOptions): Promise<OpenAiProxy> {
   const { models } = options.settings;
   const tokens = await tokensFor(options, models);
@@ -85,7 +84,7 @@ export async function openProxy(options: ProxyOptions): Promise<OpenAiProxy> {
   );
 }
 
-/** Models and their tokens, which change together. */
+/** Models and their tokenizers, which are replaced together. */
 interface Vocabulary {
   readonly models: readonly ProxyModel[];
   readonly tokens: Tokens;
@@ -113,7 +112,7 @@ class RoutedProxy implements OpenAiProxy {
   readonly #homes = new ResponseHomes();
   readonly #side: SidePaths;
   readonly #bodies: RequestBodyLimits;
-  /** Makes ids of this proxy different from those of others, and of its runs before. */
+  /** Prefix of request ids, unique to this run of this proxy. */
   readonly #prefix: string;
   readonly #active = new Map<string, AbortController>();
   #nextId = 1;
@@ -128,16 +127,25 @@ class RoutedProxy implements OpenAiProxy {
     this.#check = new TokenCheck((difference) => options.onTokens?.differ(difference));
     this.#models = new ModelList({ clock, table, settings, upstream });
     this.#bodies = {
-      ...{ bytesMax: settings.bodyBytesMax, timeoutMs: settings.bodyTimeoutMs, clock },
+      bytesMax: settings.bodyBytesMax,
+      timeoutMs: settings.bodyTimeoutMs,
+      clock,
       budget: new BodyBudget(settings.bodyBudgetBytes, clock),
-      ...{ busyStatus: settings.busyStatus, retryAfterSeconds: settings.retryAfterSeconds },
+      busyStatus: settings.busyStatus,
+      retryAfterSeconds: settings.retryAfterSeconds,
     };
     const counts = this.#counts;
     const parts = { settings, table, upstream, random, counts, router };
     const down = new DownWorkers(clock);
     const { authorization, healthEveryMs: everyMs, healthTimeoutMs: timeoutMs } = settings;
     const health = new WorkerHealth({
-      ...{ clock, random, table, upstream, authorization, everyMs, timeoutMs },
+      clock,
+      random,
+      table,
+      upstream,
+      authorization,
+      everyMs,
+      timeoutMs,
       onChange: (worker, why) => {
         if (why === null) down.worked(worker);
         onWorker(worker, why);
@@ -147,12 +155,14 @@ class RoutedProxy implements OpenAiProxy {
     this.#side = new SidePaths({ table, settings, upstream, health, homes: this.#homes });
     this.#dispatch = {
       ...options,
-      ...{ counts, down, health },
+      counts,
+      down,
+      health,
       onUnsendable: (worker, why) => {
-        options.onFault(new Error(`a request to ${worker} could not be made: ${why}`));
+        options.onFault(new Error(`a request to ${worker} could not be sent: ${why}`));
       },
-      attempt: (asked, decision) => attempt(parts, asked, decision),
-      onRouted: (asked, decision) => this.#routed(asked, decision),
+      attempt: (incoming, decision) => attempt(parts, incoming, decision),
+      onRouted: (incoming, decision) => this.#routed(incoming, decision),
     };
   }
 
@@ -161,21 +171,24 @@ class RoutedProxy implements OpenAiProxy {
     const endpoint = endpointOf(method, url);
     const shape = shapeOf(url);
     if (endpoint === "unknown") {
-      return refuse(invalid("There is no such address.", undefined, 404), shape);
+      return refuse(invalid("Unknown path.", undefined, 404), shape);
     }
     if (endpoint === "method") {
-      return refuse(invalid(`${method} is not allowed here.`, undefined, 405), shape);
+      return refuse(
+        invalid(`The method ${method} is not allowed for this path.`, undefined, 405),
+        shape,
+      );
     }
     const name = unsendableHeader(headers);
     if (name !== null) {
-      const why = `The header ${name} holds a character that HTTP does not allow there.`;
+      const why = `The header ${name} contains a character that HTTP does not allow.`;
       return refuse(invalid(why), shape);
     }
     try {
       return await this.#answer(endpoint, request, caller);
     } catch (thrown) {
       this.#options.onFault(thrown);
-      return refuse(ownFault("The proxy failed; its log says more."), shape);
+      return refuse(ownFault("Internal error of the proxy; see its log."), shape);
     }
   }
 
@@ -214,7 +227,7 @@ class RoutedProxy implements OpenAiProxy {
     };
   }
 
-  /** Answers under way are cut off: who wants them to end waits for `active` to be 0 before. */
+  /** Cuts off answers in flight. To let them finish, wait until `active` is 0 before. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isDraining = true;
     for (const controller of this.#active.values()) controller.abort();
@@ -232,7 +245,7 @@ class RoutedProxy implements OpenAiProxy {
       case "health":
         return Promise.resolve(this.#side.health(this.#isDraining));
       case "load":
-        // As vLLM has it: requests that are under way.
+        // vLLM's `server_load`: the number of requests in flight.
         return Promise.resolve(Response.json({ server_load: this.#active.size }));
       case "version":
         return this.#side.version(endpoint.path, request.signal);
@@ -251,14 +264,16 @@ class RoutedProxy implements OpenAiProxy {
     const { settings } = this.#options;
     if (this.#isDraining || this.#active.size >= settings.streamsMax) {
       this.#counts.outcomes.busy++;
-      const why = this.#isDraining ? "The proxy stops." : "Too many requests are under way.";
+      const why = this.#isDraining
+        ? "The proxy is shutting down."
+        : "Too many requests are in flight.";
       const error = busy(why, settings.busyStatus, settings.retryAfterSeconds);
       return refuse(error, endpoint.spec.shape);
     }
     const id = `${this.#prefix}-${this.#nextId++}`;
     const controller = new AbortController();
     this.#active.set(id, controller);
-    const flight = new Flight(id, this.#options.router, this.#observers);
+    const tracker = new RequestTracker(id, this.#options.router, this.#observers);
     const onAbort = () => controller.abort();
     request.signal.addEventListener("abort", onAbort, { once: true });
     if (request.signal.aborted) onAbort();
@@ -266,33 +281,33 @@ class RoutedProxy implements OpenAiProxy {
     const ended = (end: RequestEnd) => {
       request.signal.removeEventListener("abort", onAbort);
       this.#active.delete(id);
-      flight.end(end);
+      tracker.end(end);
     };
-    // No worker needs the body again once one has begun to answer.
+    // Once a worker has begun to answer, no other worker needs the body.
     using share = this.#bodies.budget.open();
     try {
-      const asked = await this.#read(endpoint, { request, share }, flight, controller.signal);
+      const incoming = await this.#read(endpoint, { request, share }, tracker, controller.signal);
       onBody?.();
-      if ("status" in asked) {
+      if ("status" in incoming) {
         this.#counts.outcomes.refused++;
-        return refuse(asked, endpoint.spec.shape);
+        return refuse(incoming, endpoint.spec.shape);
       }
-      const dispatched = await new Dispatch(this.#dispatch, asked).run();
-      if (dispatched.kind !== "won") return this.#lost(dispatched, asked.spec);
+      const dispatched = await new Dispatch(this.#dispatch, incoming).run();
+      if (dispatched.kind !== "won") return this.#lost(dispatched, incoming.spec);
       isPassedOn = true;
-      return await this.#pass(asked, dispatched, ended);
+      return await this.#pass(incoming, dispatched, ended);
     } finally {
       if (!isPassedOn) ended({ how: "refused", outputTokens: 0 });
     }
   }
 
-  /** The request with all that is to be known of it, or what is wrong with it. */
+  /** Reads a request and everything needed to route it, or returns the error. */
   async #read(
     { spec, path }: Extract<Endpoint, { kind: "ask" }>,
     { request, share }: { readonly request: Request; readonly share: BodyShare },
-    flight: Flight,
+    tracker: RequestTracker,
     signal: AbortSignal,
-  ): Promise<Asked | ProxyError> {
+  ): Promise<ProxyRequest | ProxyError> {
     const { settings } = this.#options;
     const body = await readRequestBody(request, this.#bodies, share);
     if ("status" in body) return body;
@@ -301,16 +316,19 @@ class RoutedProxy implements OpenAiProxy {
     const { headers } = request;
     const hints = this.#atHome(hintsOf(headers, body.fields, settings.clientsMayRoute), body);
     const prompt = await this.#prompts.of(spec, body, named.model);
-    return { spec, path, headers, body, named, hints, prompt, flight, signal };
+    return { spec, path, headers, body, named, hints, prompt, tracker, signal };
   }
 
   #named({ model, fields }: RequestBody): NamedModel | ProxyError {
     if (model !== null) return this.#names.find(model, fields.lora_path) ?? unknownModel(model);
     const only = this.#names.only();
-    return only ?? invalid("`model` must be given: there are several, or none.", "model");
+    return (
+      only ??
+      invalid("`model` is required, since the proxy does not serve exactly one model.", "model")
+    );
   }
 
-  /** What goes on from a stored response goes to the worker that has it. */
+  /** Sends a request that continues a stored response to the worker that has it. */
   #atHome(hints: Hints, { fields }: RequestBody): Hints {
     const worker = this.#homes.of(fields.previous_response_id);
     if (worker === null || hints.overrides.worker !== undefined) return hints;
@@ -320,20 +338,20 @@ class RoutedProxy implements OpenAiProxy {
 
   #lost(
     lost: Exclude<Awaited<ReturnType<Dispatch["run"]>>, Won>,
-    { shape }: Pick<AskSpec, "shape">,
+    { shape }: Pick<EndpointSpec, "shape">,
   ): Response {
     const { outcomes } = this.#counts;
     if (lost.kind === "left") {
       outcomes.client_left++;
-      // Nobody reads it.
+      // The client has disconnected and does not read this answer.
       return new Response(null, { status: 499 });
     }
     outcomes[OUTCOME_OF[lost.how]]++;
     return refuse(lost.error, shape);
   }
 
-  #pass(asked: Asked, won: Won, ended: (end: RequestEnd) => void): Promise<Response> {
-    const { flight, named, body, spec } = asked;
+  #pass(incoming: ProxyRequest, won: Won, ended: (end: RequestEnd) => void): Promise<Response> {
+    const { tracker, named, body, spec } = incoming;
     const { worker } = won.decision.target;
     if (spec.prompt === "responses" && won.first.kind === "bytes") {
       this.#homes.note(won.first.bytes, worker);
@@ -342,46 +360,46 @@ class RoutedProxy implements OpenAiProxy {
     const watch = isWatched && won.answer.status === 200 ? new OutputWatch(body.isStream) : null;
     const relay = new Relay({
       won,
-      flight,
+      tracker,
       headers: this.#options.settings.tellsWorker
         ? [
-            ["x-hearth-request-id", flight.id],
+            ["x-hearth-request-id", tracker.id],
             ["x-hearth-worker", worker],
           ]
         : [],
       heldBytesMax: this.#options.settings.heldBytesMax,
       shape: spec.shape,
       watch,
-      hidesUsage: wantsUsage(asked),
+      hidesUsage: wantsUsage(incoming),
       ended: ({ promptTokens, ...end }) => {
-        this.#compare(asked, promptTokens);
+        this.#compare(incoming, promptTokens);
         this.#dispatch.down.ended(worker, hashOf(body), end.how, won.answer.status);
         const outcome = end.how === "client" ? "client_left" : "worker_failed";
         this.#counts.outcomes[end.how === "done" ? "done" : outcome]++;
         this.#counts.outputTokens += end.outputTokens;
         if (watch === null || end.how !== "done") return ended(end);
-        void this.#answered(named.model.name, flight, watch).finally(() => ended(end));
+        void this.#answered(named.model.name, tracker, watch).finally(() => ended(end));
       },
     });
     return relay.respond();
   }
 
-  #compare({ named, prompt, body }: Asked, engine: number | null): void {
+  #compare({ named, prompt, body }: ProxyRequest, engine: number | null): void {
     if (engine === null || prompt.tokens === null || !prompt.isCountKnown) return;
     this.#check.compare(named.model.name, prompt.tokens.length, engine, body);
   }
 
-  /** Told before the router forgets the request. */
-  async #answered(model: string, flight: Flight, watch: OutputWatch): Promise<void> {
+  /** Reports the output to observers before the router forgets the request. */
+  async #answered(model: string, tracker: RequestTracker, watch: OutputWatch): Promise<void> {
     const output = await watch.tokens(model, this.#tokens, this.#tokens.reasoning(model));
     if (output === null) return;
-    for (const observer of this.#observers) observer.answered?.(flight.id, output);
+    for (const observer of this.#observers) observer.answered?.(tracker.id, output);
   }
 
-  #routed({ flight, named, hints, prompt }: Asked, decision: RouteDecision): void {
+  #routed({ tracker, named, hints, prompt }: ProxyRequest, decision: RouteDecision): void {
     for (const observer of this.#observers) {
       observer.prompt?.({
-        requestId: flight.id,
+        requestId: tracker.id,
         model: named.base,
         loraName: named.loraName,
         cacheSalt: hints.cacheSalt,

@@ -9,34 +9,34 @@ import { busy, invalid, late, type ProxyError } from "./answers.ts";
 
 type Body = Readonly<Record<string, Json>>;
 
-/** What a client sent, as bytes and as what they say. */
+/** A request's body, as bytes and parsed. */
 export interface RequestBody {
   readonly bytes: Uint8Array<ArrayBuffer>;
   readonly text: string;
   readonly fields: Body;
-  /** Null: the client names none. */
+  /** Model named in the body. Null: none. */
   readonly model: string | null;
   readonly isStream: boolean;
 }
 
-/** The same for a request that its client sends again. */
+/** Hash of a body. A client that repeats a request gets the same hash. */
 export function hashOf({ bytes }: Pick<RequestBody, "bytes">): bigint {
   return Bun.hash.xxHash3(bytes);
 }
 
-/** Prompts lie flat in a body; deeper ones are somebody's joke. */
+/** Maximum nesting. Real prompts are flat. */
 const DEPTH_MAX = 200;
 const CLOSING_BRACE = 0x7d;
 const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d]);
 
-/** What the bodies of a proxy are held to, and what a client hears that finds no room. */
+/** Limits of request bodies, and the error settings if the budget is used up. */
 export interface RequestBodyLimits extends BodyLimits {
   readonly busyStatus: number;
   readonly retryAfterSeconds: number;
 }
 
 /**
- * The body of a request for tokens, or what is wrong with it. Its bytes count against the budget
+ * Reads the body of a generation request, or returns the error. Its bytes count against the budget
  * until the caller disposes `share`.
  */
 export async function readRequestBody(
@@ -51,11 +51,11 @@ export async function readRequestBody(
     text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
     value = parseJson(text, DEPTH_MAX);
   } catch (thrown) {
-    const why = thrown instanceof SyntaxError ? thrown.message : "it is not UTF-8";
-    return invalid(`The body is no JSON: ${why.slice(0, 200)}.`);
+    const why = thrown instanceof SyntaxError ? thrown.message : "invalid UTF-8";
+    return invalid(`The body is not valid JSON: ${why.slice(0, 200)}.`);
   }
   if (typeof value !== "object" || value === null || Array.isArray(value)) {
-    return invalid("The body is no JSON object.");
+    return invalid("The body is not a JSON object.");
   }
   const { model = null } = value;
   if (model !== null && typeof model !== "string") {
@@ -64,17 +64,20 @@ export async function readRequestBody(
   return { bytes, text, fields: value, model, isStream: value.stream === true };
 }
 
-/** The connection ends behind each of these: the rest of the body may still arrive on it. */
+/**
+ * Errors of unreadable bodies. The connection closes after each, since the rest of the body may
+ * still arrive on it.
+ */
 function refusalOf(why: BodyRefusal, limits: RequestBodyLimits): ProxyError {
   const { bytesMax, timeoutMs, busyStatus, retryAfterSeconds } = limits;
   const error = {
     too_long: () => invalid(`The body is longer than ${bytesMax} bytes.`, undefined, 413),
     crowded: () => {
-      const text = "Request bodies take all the memory that they may (proxy.body_budget).";
+      const text = "Request bodies use the whole memory budget (proxy.body_budget).";
       return busy(text, busyStatus, retryAfterSeconds);
     },
     late: () => late(`The body did not arrive within ${timeoutMs} ms (proxy.body_timeout).`),
-    broken: () => invalid("The connection ended before the whole body was there."),
+    broken: () => invalid("The connection ended before the whole body arrived."),
   }[why]();
   return { ...error, headers: { ...error.headers, connection: "close" } };
 }
@@ -82,19 +85,19 @@ function refusalOf(why: BodyRefusal, limits: RequestBodyLimits): ProxyError {
 export interface BodyChanges {
   readonly set?: Readonly<Record<string, Json>>;
   readonly remove?: readonly string[];
-  /** Removed from every object in the body. */
+  /** Fields to remove from every object in the body. */
   readonly strip?: readonly string[];
 }
 
 /**
- * The bytes to send. They are those that came, unless something has to be taken out or be another;
- * what is only added stands at the end, so that the rest is still byte for byte what came.
+ * Applies changes to a body. If fields are only added, they are appended and all other bytes stay
+ * as received. A body is rewritten only if a field is removed or replaced.
  */
 export function changeBody(body: RequestBody, changes: BodyChanges): Uint8Array<ArrayBuffer> {
   const { set = {}, remove = [], strip = [] } = changes;
   const names = Object.keys(set);
   const isTaken = [...names, ...remove].some((name) => Object.hasOwn(body.fields, name));
-  // Names as they were parsed: the text may write them with escapes.
+  // Compares parsed names, since the text may spell them with escapes.
   const isStripped = strip.length > 0 && hasAny(body.fields, strip);
   if (!isTaken && !isStripped) return names.length === 0 ? body.bytes : append(body, set);
   const kept: Record<string, Json> = {};

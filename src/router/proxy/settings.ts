@@ -1,88 +1,94 @@
-/** How the proxy behaves; docs/router.md has the table of what operators may set. */
+/** Settings of the proxy. docs/router.md lists those that operators may set. */
 export interface ProxySettings {
-  /** What says that it is longer is answered 413. */
+  /** Maximum size of a body in bytes. Longer bodies are answered 413. */
   readonly bodyBytesMax: number;
-  /** Bytes of all bodies that are arriving or waiting for their worker; more are answered busy. */
+  /**
+   * Maximum bytes of all bodies that arrive or wait for a worker. Beyond it, requests are answered
+   * busy.
+   */
   readonly bodyBudgetBytes: number;
-  /** From the head of a request to the last byte of its body. */
+  /** Time from the head of a request to the last byte of its body. */
   readonly bodyTimeoutMs: number;
-  /** Requests that may be under way at once; more are answered like a busy cluster. */
+  /** Maximum requests in flight. Beyond it, requests are answered busy. */
   readonly streamsMax: number;
   readonly connectMs: number;
-  /** From the last byte of a request to the first of the answer's body. */
+  /** Time from the last byte of a request to the first byte of the answer's body. */
   readonly firstByteMs: number;
-  /** Between two pieces of an answer. */
+  /** Time between two pieces of an answer. */
   readonly idleMs: number;
-  /** Other workers that are tried when one cannot be connected to, or says that it is not ready. */
+  /** Other workers to try if one cannot be connected to or reports that it is not ready. */
   readonly retriesMax: number;
   /**
-   * Whether a request that a worker had already taken is given to one other when the first dies, or
-   * stops answering health checks, before its first byte.
+   * Whether a request that a worker had received is resent to one other, if the first dies or stops
+   * answering health checks before its first byte.
    */
   readonly isRetriedAfterSent: boolean;
-  /** Between two questions for a worker's health; null: none is asked. */
+  /** Time between two health checks of a worker. Null: no health checks. */
   readonly healthEveryMs: number | null;
-  /** How long such a question may take. */
+  /** Timeout of a health check. */
   readonly healthTimeoutMs: number;
-  /** Answers of workers after which another one is tried. */
+  /** Statuses of workers after which another worker is tried. */
   readonly retryStatuses: readonly number[];
-  /** Of an answer that says: all workers are busy. Dynamo's is 529; it was 503. */
+  /** HTTP status if all workers are busy. Dynamo uses 529, and earlier 503. */
   readonly busyStatus: number;
   readonly retryAfterSeconds: number;
-  /** What workers see as `Authorization`: the client's, none, or this value. */
+  /** `Authorization` header for workers: the client's, none, or this value. */
   readonly authorization: "pass" | "drop" | { readonly value: string };
-  /** Whether answers say in `x-hearth-request-id` and `x-hearth-worker` who gave them. */
+  /** Whether answers carry the headers `x-hearth-request-id` and `x-hearth-worker`. */
   readonly tellsWorker: boolean;
-  /** Whether clients may name workers by header. */
+  /** Whether clients may choose workers by header. */
   readonly clientsMayRoute: boolean;
-  /** An answer that is no stream is held back up to so many bytes: it comes whole or not at all. */
+  /**
+   * Answers other than streams are held up to this many bytes, so that they arrive complete or not
+   * at all.
+   */
   readonly heldBytesMax: number;
-  /** Threads that tokenise; 0: none, it happens in between everything else. */
+  /** Threads for tokenising. 0: tokenise on the main thread. */
   readonly tokenThreads: number;
-  /** A prompt whose tokens are not there by then is routed by load alone. */
+  /** Timeout of tokenising a prompt. A late prompt is routed by load alone. */
   readonly tokeniseMs: number;
-  /** Tokens of pieces of prompts that a thread remembers. */
+  /** Tokens that each thread caches for pieces of prompts. */
   readonly tokenCacheTokens: number;
   readonly models: readonly ProxyModel[];
 }
 
-/** What engines refuse, or do in their own way. */
+/** Selects behaviour that differs between engines. */
 export type EngineKind = "vllm" | "sglang";
 
 /** Actions of docs/reference/kv-hints.md. */
 export type KvHintAction = "share" | "prefetch" | "pin" | "retain" | "demote" | "transient";
 
 /**
- * The member of a request that carries KV hints. `auto`: for workers whose agents publish block
- * names `kv_transfer_params` (vLLM) or `custom_params` (SGLang), else `off`.
+ * The request field that carries KV hints. `auto`: if the worker's agent publishes block names,
+ * `kv_transfer_params` (vLLM) or `custom_params` (SGLang); else `off`.
  */
 export type KvHintsCarrier = "auto" | "off" | "kv_transfer_params" | "custom_params" | "kv_hints";
 
 export interface ProxyModel {
-  /** As clients write it and as the worker table has it. */
+  /** Name that clients use and that the worker table has. */
   readonly name: string;
-  /** A folder with `tokenizer.json`, `tokenizer_config.json` and maybe a template. */
+  /** Folder with `tokenizer.json`, `tokenizer_config.json` and optionally a template. */
   readonly tokenizer: string | null;
-  /** A file with a chat template instead of the tokenizer's own. */
+  /** File with a chat template that replaces the tokenizer's own. */
   readonly chatTemplate: string | null;
-  /** A JSON object that every template is given: vLLM's `--default-chat-template-kwargs`. */
+  /** JSON object passed to every template, as vLLM's `--default-chat-template-kwargs`. */
   readonly templateKwargs: string | null;
   /**
-   * Without a tokenizer: `bytes` makes a token of each four bytes of the prompt, which finds what
-   * was predicted and nothing that engines report; `load` does not look at prompts.
+   * Routing without a tokenizer. `bytes` makes a token of every four bytes of the prompt, which
+   * matches predicted prefixes and nothing that engines report. `load` ignores prompts.
    */
   readonly fallback: "bytes" | "load";
   readonly engine: EngineKind;
-  /** Names under which clients ask for this model with an adapter. */
+  /** Names under which clients request this model with an adapter. */
   readonly loras: readonly string[];
-  /** Members that are taken out wherever they are: for engines that refuse them. */
+  /** Fields that are removed at every depth, for engines that refuse them. */
   readonly stripFields: readonly string[];
-  /** Of SGLang's prefill workers. */
+  /** Bootstrap port of SGLang's prefill workers. */
   readonly bootstrapPort: number;
   readonly kvHints: KvHintsCarrier;
-  /** Actions that the proxy sends. */
+  /** Hint actions that the proxy sends. */
   readonly kvHintActions: readonly KvHintAction[];
-  /** What opens and closes reasoning; null: what the vocabulary and template have. */
+  /** Tokens that open and close reasoning. Null: taken from the vocabulary and template. */
   readonly reasoning: { readonly start: string; readonly end: string } | null;
 }
 
@@ -111,7 +117,7 @@ export const PROXY_DEFAULTS: ProxySettings = {
   models: [],
 };
 
-/** Of a model that the configuration does not name. */
+/** Settings of a model that the configuration does not name. */
 export const PROXY_MODEL_DEFAULTS: Omit<ProxyModel, "name"> = {
   tokenizer: null,
   chatTemplate: null,

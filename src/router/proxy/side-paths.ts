@@ -1,15 +1,13 @@
 import type { WorkerId } from "../../core/index.ts";
 import type { Target, WorkerTable } from "../index.ts";
 import { refuse, unavailable, workerFailed } from "./answers.ts";
+import { firstByteMs } from "./attempt.ts";
 import type { Endpoint, ErrorShape } from "./endpoint.ts";
-import { firstByteMs } from "./first-byte.ts";
 import { ownHeaders, towardsWorker } from "./headers.ts";
-import type { WorkerHealth } from "./health/index.ts";
-import type { ResponseHomes } from "./response-homes.ts";
+import { clientHeaders, passOn } from "./relay.ts";
 import type { ProxySettings } from "./settings.ts";
-import { clientHeaders, passOn } from "./stream/index.ts";
-import type { Upstream } from "./upstream/index.ts";
-import { addressAt } from "./worker-url.ts";
+import { addressAt, type Upstream } from "./upstream.ts";
+import type { WorkerHealth } from "./worker-health.ts";
 
 export interface SidePathParts {
   readonly table: WorkerTable;
@@ -19,7 +17,10 @@ export interface SidePathParts {
   readonly homes: ResponseHomes;
 }
 
-/** Requests without a prompt: for the proxy itself, or for a worker that is not chosen by load. */
+/**
+ * Answers requests without a prompt: by the proxy itself, or by a worker that is not chosen by
+ * load.
+ */
 export class SidePaths {
   readonly #parts: SidePathParts;
 
@@ -27,22 +28,27 @@ export class SidePaths {
     this.#parts = parts;
   }
 
-  /** As vLLM answers, without a body: 200 while the proxy takes requests and a worker is well. */
+  /**
+   * Answers a health check without a body, as vLLM does: 200 while the proxy accepts requests and a
+   * worker is healthy.
+   */
   health(isDraining: boolean): Response {
     const isWell = !isDraining && this.#served().some((target) => this.#isWell(target));
     return new Response(null, { status: isWell ? 200 : 503 });
   }
 
-  /** The version of a worker's engine; it is asked without the client's credentials. */
+  /** Answers with the version of a worker's engine. The client's credentials are not forwarded. */
   async version(path: string, signal: AbortSignal): Promise<Response> {
     const { settings } = this.#parts;
     const served = this.#served();
     const target = served.find((one) => this.#isWell(one)) ?? served[0];
-    if (target === undefined) return refuse(unavailable("no worker is there"));
+    if (target === undefined) return refuse(unavailable("no worker is available"));
     return this.#pass(target, "GET", path, ownHeaders(settings.authorization), "openai", signal);
   }
 
-  /** Goes to the worker that has the response, or to the only one there is. */
+  /**
+   * Forwards a request about a stored response to the worker that has it, or to the only worker.
+   */
   async stored(
     { id, path }: Extract<Endpoint, { kind: "stored" }>,
     request: Request,
@@ -51,7 +57,7 @@ export class SidePaths {
     const home = homes.of(id);
     const served = this.#served();
     const target = served.find(({ worker }) => worker === home) ?? served[0];
-    if (target === undefined) return refuse(unavailable("no worker is there"), "responses");
+    if (target === undefined) return refuse(unavailable("no worker is available"), "responses");
     const { method, headers, signal } = request;
     const sent = towardsWorker(headers, settings.authorization);
     return this.#pass(target, method as "GET" | "POST", path, sent, "responses", signal);
@@ -78,7 +84,7 @@ export class SidePaths {
     const sent = clientHeaders(answer.headers, tellsWorker ? [["x-hearth-worker", worker]] : []);
     if (sent !== null) return passOn(answer, sent);
     answer.close();
-    return failed("its answer has a header that cannot be sent on");
+    return failed("its answer has a header that HTTP does not allow");
   }
 
   #served(): Target[] {
@@ -87,5 +93,33 @@ export class SidePaths {
 
   #isWell({ worker }: { readonly worker: WorkerId }): boolean {
     return !this.#parts.health.out.has(worker);
+  }
+}
+
+const HOMES_MAX = 65_536;
+/** Bytes searched for the id, which is near the start of an answer or of its first event. */
+const LOOK_BYTES = 1_024;
+const ID = /"id": ?"(resp_[A-Za-z0-9_-]{1,128})"/;
+
+/**
+ * Maps stored responses (`store` of the Responses API) to the workers that keep them, so that later
+ * requests reach the same worker. Keeps the latest 65,536.
+ */
+export class ResponseHomes {
+  readonly #homes = new Map<string, WorkerId>();
+
+  /** Records the response id in the first bytes of an answer. */
+  note(bytes: Uint8Array, worker: WorkerId): void {
+    const text = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
+    const id = ID.exec(text.toString("latin1", 0, LOOK_BYTES))?.[1];
+    if (id === undefined) return;
+    const [oldest] = this.#homes.keys();
+    if (this.#homes.size >= HOMES_MAX && oldest !== undefined) this.#homes.delete(oldest);
+    this.#homes.set(id, worker);
+  }
+
+  /** The worker of a response. Null: it came through another router, or was forgotten. */
+  of(id: unknown): WorkerId | null {
+    return typeof id === "string" ? (this.#homes.get(id) ?? null) : null;
   }
 }

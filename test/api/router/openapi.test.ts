@@ -29,21 +29,24 @@ function schemaOf({ schema }: Content): Content["schema"] {
 }
 
 describe("the description of a router's API", () => {
-  test.each(operations)("%s: a summary, and examples that are as it says", (_name, operation) => {
-    expect(operation.summary?.length ?? 0).toBeGreaterThan(15);
-    const contents = [
-      operation.requestBody?.content ?? {},
-      ...Object.values(operation.responses).map(({ content = {} }) => content),
-    ].flatMap((content) => Object.values(content));
-    for (const content of contents) {
-      const schema = schemaOf(content);
-      const examples = [
-        ...(schema.examples ?? []),
-        ...Object.values(content.examples ?? {}).map(({ value }) => value),
-      ];
-      for (const example of examples) expect(faultsOf(schema, example)).toEqual([]);
-      expect(examples.length).toBeGreaterThan(0);
-    }
-    for (const { example } of operation.parameters ?? []) expect(example).toBeDefined();
-  });
+  test.each(operations)(
+    "%s has a summary, and examples that match its schema",
+    (_name, operation) => {
+      expect(operation.summary?.length ?? 0).toBeGreaterThan(15);
+      const contents = [
+        operation.requestBody?.content ?? {},
+        ...Object.values(operation.responses).map(({ content = {} }) => content),
+      ].flatMap((content) => Object.values(content));
+      for (const content of contents) {
+        const schema = schemaOf(content);
+        const examples = [
+          ...(schema.examples ?? []),
+          ...Object.values(content.examples ?? {}).map(({ value }) => value),
+        ];
+        for (const example of examples) expect(faultsOf(schema, example)).toEqual([]);
+        expect(examples.length).toBeGreaterThan(0);
+      }
+      for (const { example } of operation.parameters ?? []) expect(example).toBeDefined();
+    },
+  );
 });

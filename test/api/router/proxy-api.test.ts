@@ -7,7 +7,7 @@ import { oneToken } from "../serve.ts";
 const PAGE = "https://chat.example.org";
 const CHAT = "http://localhost/v1/chat/completions";
 
-/** The API in front of a proxy that answers everything alike. */
+/** The API of a proxy that gives every request the same answer. */
 function apiOf({ origins = [], token = null }: { origins?: string[]; token?: string | null } = {}) {
   const asked: Request[] = [];
   const proxy = {
@@ -33,7 +33,7 @@ const PREFLIGHT = {
 };
 
 describe("pages of another origin", () => {
-  test("are refused by default, beforehand and afterwards", async () => {
+  test("pages of another origin are refused by default, in preflights too", async () => {
     const { ask, asked } = apiOf();
     expect((await ask(CHAT, { origin: PAGE })).status).toBe(403);
     const preflight = await ask(CHAT, PREFLIGHT, "OPTIONS");
@@ -42,7 +42,7 @@ describe("pages of another origin", () => {
   });
 
   for (const origins of [[PAGE], ["*"]]) {
-    test(`are served if cors_origins is ${origins}`, async () => {
+    test(`pages are served if cors_origins is ${origins}`, async () => {
       const { ask } = apiOf({ origins });
       const answer = await ask(CHAT, { origin: PAGE });
       expect(answer.status).toBe(200);
@@ -52,7 +52,7 @@ describe("pages of another origin", () => {
     });
   }
 
-  test("need no token to ask beforehand, and one to ask", async () => {
+  test("a preflight needs no token, a request needs one", async () => {
     const { ask, asked } = apiOf({ origins: [PAGE], token: "secret" });
     const preflight = await ask(CHAT, PREFLIGHT, "OPTIONS");
     expect(preflight.status).toBe(204);
@@ -69,7 +69,7 @@ describe("pages of another origin", () => {
     expect((await ask(CHAT, headers)).status).toBe(200);
   });
 
-  test("of origins that are not listed stay out", async () => {
+  test("pages of unlisted origins are refused", async () => {
     const { ask } = apiOf({ origins: [PAGE] });
     const other = "https://chat.example.org.evil.example";
     const answer = await ask(CHAT, { origin: other });
@@ -79,7 +79,7 @@ describe("pages of another origin", () => {
 });
 
 describe("callers with a token", () => {
-  test("show it as Anthropic's clients do", async () => {
+  test("a token is accepted in x-api-key", async () => {
     const { ask } = apiOf({ token: "secret" });
     const url = "http://localhost/v1/messages";
     expect((await ask(url, { "x-api-key": "secret" })).status).toBe(200);
@@ -91,7 +91,7 @@ describe("callers with a token", () => {
     });
   });
 
-  test("are needed for all but probes", async () => {
+  test("a token is required for all routes except probes", async () => {
     const { ask } = apiOf({ token: "secret" });
     for (const path of ["/health", "/ping"]) {
       expect((await ask(`http://localhost${path}`, {}, "GET")).status).toBe(200);

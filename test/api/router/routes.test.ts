@@ -7,11 +7,11 @@ const TOKENS = Array.from({ length: 64 }, (_, at) => at + 1);
 const json = async (answer: Response | Promise<Response>) =>
   JSON.parse(await (await answer).text());
 
-describeNative("asking for a worker", () => {
+describeNative("POST /v1/route", () => {
   const served = serveRouter();
   const workers = ["w-1", "w-2"].map((worker) => served.table.put(spec(worker)));
 
-  test("answers worker, rank, overlap and the terms of its cost", async () => {
+  test("a decision has worker, rank, overlap and cost terms", async () => {
     const answer = await served.post("/v1/route", { model: MODEL, tokens: TOKENS });
     expect(answer.status).toBe(200);
     const body = await json(answer);
@@ -20,7 +20,7 @@ describeNative("asking for a worker", () => {
     expect(served.load.requests).toBe(0);
   });
 
-  test("what a worker holds makes it cheaper, by tokens and by hashes", async () => {
+  test("held blocks lower a worker's cost, by tokens and by hashes", async () => {
     const body = { model: MODEL, tokens: TOKENS, request_id: "seen", overrides: { worker: "w-2" } };
     let hashes = new BigUint64Array(0);
     using _watch = served.router.listen({
@@ -78,7 +78,7 @@ describeNative("asking for a worker", () => {
     expect(await loadOf()).toMatchObject({ active_requests: 0, active_blocks: 0 });
   });
 
-  test("what clients know of sessions reaches the policies", async () => {
+  test("session events of clients reach the policies", async () => {
     const answer = await served.post("/v1/sessions/chat-9/returning", {});
     expect([answer.status, await json(answer)]).toEqual([200, { session_id: "chat-9" }]);
     await served.post("/v1/sessions/chat%2010/end", {});
@@ -88,7 +88,7 @@ describeNative("asking for a worker", () => {
     expect(served.told).toHaveLength(2);
   });
 
-  test("loads of a prompt, and of one model alone", async () => {
+  test("loads are listed for a prompt, and for one model", async () => {
     const { loads } = await json(served.post("/v1/loads", { model: MODEL, tokens: TOKENS }));
     expect(loads).toHaveLength(2);
     expect(loads[0]).toMatchObject({ worker: "w-1", potential_decode_blocks: 4 });
@@ -96,7 +96,7 @@ describeNative("asking for a worker", () => {
     expect((await json(served.get("/v1/loads?model=other"))).loads).toEqual([]);
   });
 
-  test("who is not there, and what is no prompt, is told", async () => {
+  test("a missing worker and an invalid prompt are refused with a reason", async () => {
     const other = await served.post("/v1/route", { model: "x", tokens: [1] });
     expect([other.status, (await json(other)).code]).toEqual([503, "NO_WORKER"]);
     const direct = { model: MODEL, tokens: [1], overrides: { mode: "direct", worker: "w-9" } };
@@ -112,7 +112,7 @@ describeNative("asking for a worker", () => {
     expect(served.faults).toEqual([]);
   });
 
-  test("the dump is a document a line, and can be left half-way", async () => {
+  test("the dump has one document per line and can be cancelled", async () => {
     const answer = await served.get("/v1/events/dump");
     expect(answer.headers.get("content-type")).toBe("application/x-ndjson");
     const lines = (await answer.text()).trim().split("\n");
@@ -130,7 +130,7 @@ function hexOf(hash: bigint): string {
 describeNative("workers over HTTP", () => {
   const served = serveRouter();
 
-  test("come, change, are listed, and go", async () => {
+  test("workers are registered, updated, listed and removed", async () => {
     const worker = { worker: "gpu-7", model: MODEL, url: "http://10.0.0.7:8000", ranks: 2 };
     const added = await json(served.post("/v1/workers", worker));
     expect(added.workers.map((one: { rank: number }) => one.rank)).toEqual([0, 1]);
@@ -152,7 +152,7 @@ describeNative("workers over HTTP", () => {
     [{ worker: "a", model: MODEL, ulr: "x" }, "did you mean url"],
     [{ worker: "a", model: MODEL, url: "ftp://x" }, "no URL"],
     [{ worker: "a", model: MODEL, ranks: 0 }, "too small"],
-  ])("%j is no worker", async (body, why) => {
+  ])("the worker %j is refused", async (body, why) => {
     const answer = await served.post("/v1/workers", body);
     expect(answer.status).toBe(422);
     expect((await json(answer)).detail).toContain(why);
@@ -164,7 +164,7 @@ describeNative("busy thresholds", () => {
   served.table.put(spec("w-1"));
   const post = (body: unknown) => served.post("/busy_threshold", body);
 
-  test("are set, read and listed as the origin does", async () => {
+  test("thresholds are set, read and listed as in Dynamo", async () => {
     expect(await json(served.get("/busy_threshold"))).toEqual({ thresholds: [] });
     const unset = {
       model: MODEL,
@@ -181,7 +181,7 @@ describeNative("busy thresholds", () => {
     expect(await json(served.get("/busy_threshold"))).toEqual({ thresholds: [both] });
   });
 
-  test("prefill may be a share of what a worker takes in one step", async () => {
+  test("the prefill threshold may be a fraction of a worker's step", async () => {
     served.table.put(spec("w-1", { batchTokensMax: 100 }));
     const set = { model: MODEL, active_prefill_tokens_threshold_frac: 0.5 };
     expect(await json(post(set))).toMatchObject(set);
@@ -198,13 +198,13 @@ describeNative("busy thresholds", () => {
     expect((await post({ ...set, active_prefill_tokens_threshold_frac: -1 })).status).toBe(400);
   });
 
-  test("null switches one off", async () => {
+  test("null disables a threshold", async () => {
     const off = { model: MODEL, active_prefill_tokens_threshold: null };
     const left = { active_decode_blocks_threshold: 0.85, active_prefill_tokens_threshold: null };
     expect(await json(post(off))).toEqual({ model: MODEL, ...left });
   });
 
-  test("an unknown model is 404, what is out of range 400", async () => {
+  test("an unknown model is answered 404, a value out of range 400", async () => {
     expect((await post({ model: "x" })).status).toBe(404);
     expect((await post({ model: "x", active_decode_blocks_threshold: 0.5 })).status).toBe(404);
     for (const wrong of [1.5, -0.1, "0.5"]) {
@@ -215,7 +215,7 @@ describeNative("busy thresholds", () => {
     expect((await post({})).status).toBe(400);
   });
 
-  test("all workers busy is 529, or what the configuration says", async () => {
+  test("all workers busy is answered 529, or the configured status", async () => {
     await post({ model: MODEL, active_prefill_tokens_threshold: 10 });
     const body = { model: MODEL, tokens: TOKENS, request_id: "first" };
     expect((await served.post("/v1/route", body)).status).toBe(200);
@@ -234,7 +234,7 @@ describeNative("waiting for a worker", () => {
   const route = (request_id: string, signal?: AbortSignal) =>
     served.get("/v1/route", {
       method: "POST",
-      // Prompts of their own: one that was routed before counts as cached, and is no load.
+      // Different prompts, since a routed prompt counts as cached and adds no load.
       body: JSON.stringify({
         model: MODEL,
         tokens: TOKENS.map((_, at) => at * 7 + 1e4 * request_id.charCodeAt(0)),
@@ -243,18 +243,18 @@ describeNative("waiting for a worker", () => {
       ...(signal === undefined ? {} : { signal }),
     });
 
-  test("ends when a request is freed", async () => {
+  test("a waiting request gets a worker when another one is freed", async () => {
     await route("a");
     const waiting = route("b");
     const path = "/v1/requests/a/free";
-    // The second one is in the queue once the first can still be freed: they came in order.
+    // The second request is queued once this answer arrives, since requests are handled in order.
     await served.get("/healthz");
     expect((await served.post(path, {})).status).toBe(200);
     expect((await waiting).status).toBe(200);
     await served.post("/v1/requests/b/free", {});
   });
 
-  test("whoever goes leaves the queue, and the next gets the worker", async () => {
+  test("a client that disconnects leaves the queue, and the next one gets the worker", async () => {
     await route("c");
     const left = new AbortController();
     const gone = route("d", left.signal).catch((thrown) => thrown.name);
@@ -270,7 +270,7 @@ describeNative("waiting for a worker", () => {
   });
 });
 
-describeNative("who may ask", () => {
+describeNative("roles of the router API", () => {
   const token = (name: string, role: "read" | "operate") => ({ name, role, token: name.repeat(8) });
   const access: Access = {
     tokens: new Tokens([token("reader", "read"), token("runner", "operate")]),
@@ -285,7 +285,7 @@ describeNative("who may ask", () => {
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),
     });
 
-  test("probes need nothing, showing needs read, routing needs operate", async () => {
+  test("probes need no token, reading needs read, routing needs operate", async () => {
     expect((await ask("GET", "/healthz", null)).status).toBe(200);
     expect((await ask("GET", "/readyz", null)).status).toBe(200);
     expect((await ask("GET", "/v1/workers", null)).status).toBe(401);
@@ -299,17 +299,17 @@ describeNative("who may ask", () => {
     expect((await ask("GET", "/metrics", "reader")).status).toBe(200);
   });
 
-  test("a body that is too long is refused", async () => {
+  test("a body over the limit is refused", async () => {
     const small = serveRouter({ api: { bodyBytesMax: 1_000 } });
     const answer = await small.post("/v1/route", { model: MODEL, tokens: Array(1_000).fill(1) });
     expect([answer.status, (await json(answer)).code]).toEqual([413, "TOO_LARGE"]);
   });
 });
 
-describe("the description", () => {
+describe("the OpenAPI description", () => {
   const served = serveRouter();
 
-  test("has every route, its errors, and what a body may be", async () => {
+  test("the description has every route, its errors and its body", async () => {
     const { paths, components } = await json(served.get("/openapi/json"));
     const route = paths["/v1/route"].post;
     const { schema } = route.requestBody.content["application/json"];

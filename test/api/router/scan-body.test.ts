@@ -6,14 +6,14 @@ const NAMES = { tokens: ["tokens"], hashes: ["hashes"] };
 const bytesOf = (text: string) => new TextEncoder().encode(text);
 const scan = (text: string) => scanBody(bytesOf(text), NAMES);
 
-/** The members that a body has for `JSON.parse`, hashes among them as far as doubles go. */
+/** Fields of a body according to `JSON.parse`, with hashes as exact as doubles. */
 function literal(text: string) {
   const { tokens, hashes, ...rest } = JSON.parse(text);
   return { tokens, hashes, rest };
 }
 
 describe("scanning a body", () => {
-  test("is what JSON.parse makes of it, however it is spaced", () => {
+  test("the scan equals JSON.parse for any spacing", () => {
     const blank = fc.constantFrom("", " ", "\n\t", "\r\n  ");
     const uint32 = fc.nat(0xffff_ffff);
     fc.assert(
@@ -48,7 +48,7 @@ describe("scanning a body", () => {
     );
   });
 
-  test("never ends otherwise than with a ScanError, and takes nothing that is no JSON", () => {
+  test("the scan throws only ScanError and accepts only JSON", () => {
     const piece = fc.constantFrom(
       ...['{"', "tokens", "hashes", '":', "[", "]", "{", "}", ",", '"', "\\", "1", "0", "-", "."],
       ...[" ", "e5", "true", "null", "\u0000", "é", '"model":"m"', "18446744073709551616", '"0x1"'],
@@ -88,15 +88,15 @@ describe("scanning a body", () => {
 
   test.each([
     ['{"tokens": [1, 2', "tokens"],
-    ['{"tokens": [4294967296]}', "whole numbers"],
-    ['{"tokens": [1.5]}', "whole numbers"],
-    ['{"tokens": [-1]}', "whole numbers"],
-    ['{"tokens": ["1"]}', "whole numbers"],
-    ['{"tokens": [01]}', "whole numbers"],
-    ['{"tokens": [1 2]}', "whole numbers"],
-    ['{"tokens": [1,]}', "whole numbers"],
-    ['{"tokens": [,1]}', "whole numbers"],
-    ['{"tokens": 3}', "no list"],
+    ['{"tokens": [4294967296]}', "list of integers"],
+    ['{"tokens": [1.5]}', "list of integers"],
+    ['{"tokens": [-1]}', "list of integers"],
+    ['{"tokens": ["1"]}', "list of integers"],
+    ['{"tokens": [01]}', "list of integers"],
+    ['{"tokens": [1 2]}', "list of integers"],
+    ['{"tokens": [1,]}', "list of integers"],
+    ['{"tokens": [,1]}', "list of integers"],
+    ['{"tokens": 3}', "not a list"],
     ['{"tokens": [], "tokens": []}', "twice"],
     ['{"model": "a", "model": "b"}', "twice"],
     ['{"hashes": [18446744073709551616]}', "64-bit"],
@@ -106,9 +106,9 @@ describe("scanning a body", () => {
     ['{"hashes": [1e3]}', "64-bit"],
     ['{"hashes": [-9223372036854775809]}', "64-bit"],
     ['{"a" 1}', "colon"],
-    ['{"a": 1} 2', "follows"],
-    ["[1]", "no JSON object"],
-    ["", "no JSON object"],
+    ['{"a": 1} 2', "trailing text"],
+    ["[1]", "not a JSON object"],
+    ["", "not a JSON object"],
     ['{"a": "\u0001"}', "control character"],
     ['{"a": "', "not closed"],
   ])("refuses %s", (text, why) => {
@@ -127,7 +127,7 @@ describe("scanning a body", () => {
 describe("a request for a worker", () => {
   const read = (value: unknown) => readRouteRequest(bytesOf(JSON.stringify(value)));
 
-  test("has every member by its name", () => {
+  test("a route request has every field by its name", () => {
     const request = read({
       model: "m",
       block_hashes: ["0x10", 5],
@@ -162,7 +162,7 @@ describe("a request for a worker", () => {
     } as unknown as ReturnType<typeof read>);
   });
 
-  test("null is as good as absent", () => {
+  test("null counts as absent", () => {
     expect(read({ model: "m", tokens: [], request_id: null, overrides: { seed: null } })).toEqual({
       model: "m",
       prompt: { kind: "tokens", tokens: new Uint32Array(0) },
@@ -173,18 +173,18 @@ describe("a request for a worker", () => {
   test.each([
     [{ tokens: [] }, "model is missing"],
     [{ model: "m" }, "tokens or block_hashes are missing"],
-    [{ model: "m", tokens: [], block_hashes: [] }, "not both"],
-    [{ model: "m", tokens: [], block_tokens: 16 }, "belong to block_hashes"],
+    [{ model: "m", tokens: [], block_hashes: [] }, "exclude each other"],
+    [{ model: "m", tokens: [], block_tokens: 16 }, "require block_hashes"],
     [{ model: "", tokens: [] }, "model is a string"],
-    [{ model: "m", tokens: [], requestid: "x" }, 'there is no "requestid"'],
+    [{ model: "m", tokens: [], requestid: "x" }, 'unknown field "requestid"'],
     [{ model: "m", tokens: [], request_id: "x".repeat(1_025) }, "request_id is a string"],
     [{ model: "m", tokens: [], priority: "1" }, "priority is a number"],
     [{ model: "m", tokens: [], phase: "x" }, "phase is one of"],
-    [{ model: "m", tokens: [], expected_output_tokens: 1.5 }, "whole number"],
-    [{ model: "m", tokens: [], overrides: [] }, "overrides is an object"],
+    [{ model: "m", tokens: [], expected_output_tokens: 1.5 }, "an integer"],
+    [{ model: "m", tokens: [], overrides: [] }, "overrides must be an object"],
     [{ model: "m", tokens: [], overrides: { worker: "a b" } }, "overrides.worker is a worker id"],
     [{ model: "m", tokens: [], overrides: { allowed: "a" } }, "overrides.allowed is a list"],
-    [{ model: "m", tokens: [], overrides: { temprature: 1 } }, 'there is no "temprature"'],
+    [{ model: "m", tokens: [], overrides: { temprature: 1 } }, 'unknown field "temprature"'],
   ])("refuses %j", (value, why) => {
     expect(() => read(value)).toThrow(why);
   });

@@ -41,7 +41,7 @@ export interface ServeOptions {
   readonly api?: Partial<ApiOptions & { busyStatus: number }>;
 }
 
-/** A router of real parts behind its API, on a free port. */
+/** Starts a router of real parts with its API on a free port. */
 export function serveRouter({ settings = {}, api = {} }: ServeOptions = {}) {
   const clock = new ManualClock();
   const table = createWorkerTable();

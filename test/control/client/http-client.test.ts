@@ -88,7 +88,7 @@ describe("over HTTP", () => {
   });
 
   test("discovery says why there is nobody", async () => {
-    const refuse = () => problem(401, "the bearer token is missing or wrong");
+    const refuse = () => problem(401, "the bearer token is missing or invalid");
     const agent = new FakeAgent({ "GET /v1/status": refuse });
     await using client = connectHttp({ url: agent.url });
     await expect(client.workers()).rejects.toMatchObject({ code: "ENGINE_REFUSED" });

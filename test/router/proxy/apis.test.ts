@@ -5,7 +5,7 @@ import {
   chatOfResponses,
   exactFields,
   type Fields,
-} from "../../../src/router/proxy/apis/index.ts";
+} from "../../../src/router/proxy/index.ts";
 
 const PLAIN = { mergesSystem: false, disabledEffort: "none" } as const;
 
@@ -17,9 +17,9 @@ function responses(body: unknown) {
   return chatOfResponses(body as Fields);
 }
 
-/** As `AnthropicServingMessages.to_chat_completion_request` of vLLM 0.32 converts it. */
+/** Expectations from `AnthropicServingMessages.to_chat_completion_request` of vLLM 0.32. */
 describe("a request to /v1/messages", () => {
-  test("has its system text in front, without the billing line of Claude Code", () => {
+  test("the system text comes first, without Claude Code's billing line", () => {
     const system = [
       { type: "text", text: "x-anthropic-billing-header: hash" },
       { type: "text", text: "Be terse. ", cache_control: { type: "ephemeral" } },
@@ -34,7 +34,7 @@ describe("a request to /v1/messages", () => {
     });
   });
 
-  test("has the results of tools as messages before the rest of their turn", () => {
+  test("tool results become messages before the rest of their turn", () => {
     const chat = messages({
       messages: [
         { role: "user", content: "List" },
@@ -84,7 +84,7 @@ describe("a request to /v1/messages", () => {
     ]);
   });
 
-  test("has tools in the form of the chat API, without members that are null", () => {
+  test("tools have the form of the chat API without null fields", () => {
     const tools = [
       { name: "ls", description: "Lists", input_schema: { properties: {} }, strict: true },
       { name: "pwd", input_schema: { type: "object" } },
@@ -111,7 +111,7 @@ describe("a request to /v1/messages", () => {
     });
   });
 
-  test("has a later system message in its place, or in front where templates want it", () => {
+  test("an inline system message stays in place, or moves to the front on request", () => {
     const body = {
       system: "A",
       messages: [
@@ -129,7 +129,7 @@ describe("a request to /v1/messages", () => {
     expect(roles(true)).toEqual(["system:AB", "user:1", "user:2"]);
   });
 
-  test("has the effort of its output, and that of thinking that is disabled above it", () => {
+  test("disabled thinking takes precedence over the output effort", () => {
     const body = { messages: [], output_config: { effort: "high" } };
     expect(messages(body)).toMatchObject({ reasoning_effort: "high" });
     const disabled = { ...body, thinking: { type: "disabled" } };
@@ -140,7 +140,7 @@ describe("a request to /v1/messages", () => {
     expect(messages({ messages: [], thinking })).toEqual({ messages: [] });
   });
 
-  test("has no known prompt where vLLM refuses it, or renders it in a way of its own", () => {
+  test("the prompt is unknown if vLLM refuses the request or renders it specially", () => {
     for (const body of [
       {},
       { messages: "x" },
@@ -155,9 +155,9 @@ describe("a request to /v1/messages", () => {
   });
 });
 
-/** As `construct_input_messages` and `construct_tool_dicts` of vLLM 0.32 convert it. */
+/** Expectations from `construct_input_messages` and `construct_tool_dicts` of vLLM 0.32. */
 describe("a request to /v1/responses", () => {
-  test("has its instructions in front of a text", () => {
+  test("the instructions come before the input text", () => {
     expect(responses({ instructions: "Be terse.", input: "Hi" })).toEqual({
       messages: [
         { role: "system", content: "Be terse." },
@@ -167,7 +167,7 @@ describe("a request to /v1/responses", () => {
     });
   });
 
-  test("has items of one turn in one message", () => {
+  test("items of one turn become one message", () => {
     const chat = responses({
       input: [
         { type: "message", role: "user", content: [{ type: "input_text", text: "List" }] },
@@ -195,7 +195,7 @@ describe("a request to /v1/responses", () => {
     ]);
   });
 
-  test("goes on with a message that broke off", () => {
+  test("an incomplete message is continued", () => {
     const item = { type: "message", role: "assistant", status: "incomplete" };
     const content = [{ type: "output_text", text: "Once" }];
     const chat = responses({
@@ -207,7 +207,7 @@ describe("a request to /v1/responses", () => {
     expect(chat).toMatchObject({ add_generation_prompt: false, continue_final_message: true });
   });
 
-  test("has the tools that its model sees", () => {
+  test("only tools that the model sees are converted", () => {
     const chat = responses({
       input: "x",
       reasoning: { effort: "low" },
@@ -227,7 +227,7 @@ describe("a request to /v1/responses", () => {
     });
   });
 
-  test("has no known prompt where it goes on from what the server keeps", () => {
+  test("the prompt is unknown if the request continues a stored response", () => {
     for (const body of [
       { input: "x", previous_response_id: "resp_1" },
       { input: "x", prompt: { id: "p" } },
@@ -241,7 +241,7 @@ describe("a request to /v1/responses", () => {
   });
 });
 
-test("numbers of a translated body are written as the client wrote them", () => {
+test("numbers of a translated body keep the client's spelling", () => {
   const input = '{"a":1.0,"b":1e5,"c":12345678901234567890,"d":-0.10}';
   const block = `{"type":"tool_use","input":${input}}`;
   const text = `{"messages":[{"role":"assistant","content":[${block}]}]}`;

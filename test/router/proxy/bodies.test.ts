@@ -13,7 +13,7 @@ function begin(rig: Rig, header: string): Promise<UnfinishedRequest> {
 }
 
 describeNative("bodies of the proxy's clients", () => {
-  test("that are never finished take only the budget, and others are answered", async () => {
+  test("unfinished bodies use only the budget, and others are answered", async () => {
     await using rig = await Rig.open({ settings: { bodyBudgetBytes: 8 * MIB } });
     rig.engine("a");
     const clients: UnfinishedRequest[] = [];
@@ -34,7 +34,7 @@ describeNative("bodies of the proxy's clients", () => {
       const refused = clients.find(({ status }) => status === 529)!;
       expect(refused.answer.toLowerCase()).toContain("retry-after: 1");
       expect(refused.answer).toContain("proxy.body_budget");
-      // Those that fit do not move: they make way as soon as another body needs their room.
+      // Stalled bodies give way as soon as another body needs their room.
       const answered = await waitFor(async () => {
         const answer = await rig.post(CHAT, { ...ASK, user: "x".repeat(MIB) });
         return answer.status === 200 ? answer : null;
@@ -45,7 +45,7 @@ describeNative("bodies of the proxy's clients", () => {
     }
   });
 
-  test("that do not arrive in time are answered 408 with the error of the API", async () => {
+  test("bodies that do not arrive in time are answered 408 in the shape of the API", async () => {
     await using rig = await Rig.open({ settings: { bodyTimeoutMs: 200 } });
     const client = await begin(rig, "Content-Length: 1000000");
     await waitFor(() => client.status === 408 && client.isClosed);
@@ -55,7 +55,7 @@ describeNative("bodies of the proxy's clients", () => {
     client.end();
   });
 
-  test("count until a worker begins to answer, and no longer", async () => {
+  test("bodies count against the budget until a worker begins to answer", async () => {
     await using rig = await Rig.open({ settings: { bodyBudgetBytes: 2 * MIB } });
     rig.engine("a");
     const body = { ...ASK, user: "x".repeat(1.5 * MIB) };

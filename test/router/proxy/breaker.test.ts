@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { WorkerId } from "../../../src/core/index.ts";
-import { DownWorkers, REQUESTS_MAX } from "../../../src/router/proxy/health/index.ts";
+import { DownWorkers, REQUESTS_MAX } from "../../../src/router/proxy/index.ts";
 import { describeNative, ManualClock, waitFor } from "../../support/index.ts";
 import { POLITE } from "./mock-engine.ts";
 import { RawEngine } from "./raw-engine.ts";
@@ -13,7 +13,7 @@ const ask = (content: string) => {
 const refuses = { status: 500, body: { error: "CUDA error" } };
 const W = "w" as WorkerId;
 
-/** The statuses of requests, one after the other. */
+/** Statuses of requests sent one after another. */
 async function statuses(rig: Rig, contents: readonly string[]): Promise<number[]> {
   const all: number[] = [];
   for (const content of contents) all.push((await rig.post(CHAT, ask(content))).status);
@@ -22,13 +22,13 @@ async function statuses(rig: Rig, contents: readonly string[]): Promise<number[]
 
 const different = (count: number) => Array.from({ length: count }, (_, i) => `Hello ${i}?`);
 
-describeNative("a worker that is well by its health and fails what it is sent", () => {
-  test("by errors of its own: it is left alone after different requests in a row", async () => {
+describeNative("a worker that passes health checks and fails requests", () => {
+  test("server errors for different requests in a row exclude the worker", async () => {
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     const [bad, good] = [rig.engine("bad"), rig.engine("good")];
     bad.manners = { ...POLITE, refuses };
     const got = await statuses(rig, different(4 * REQUESTS_MAX));
-    // What comes after the rest of a second, if this takes so long, is its trial.
+    // If the loop takes longer than a second, one later request tries the worker again.
     expect(got.filter((status) => status === 500).length).toBe(bad.seen.length);
     expect(bad.seen.length).toBeLessThan(2 * REQUESTS_MAX);
     expect(good.seen.length).toBeGreaterThan(2 * REQUESTS_MAX);
@@ -40,7 +40,7 @@ describeNative("a worker that is well by its health and fails what it is sent", 
     });
   });
 
-  test("by broken connections: it is left alone, and no client notices", async () => {
+  test("broken connections exclude the worker without failing a client", async () => {
     using bad = new RawEngine((socket) => void socket.terminate());
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     rig.worker("bad", bad.url);
@@ -51,7 +51,7 @@ describeNative("a worker that is well by its health and fails what it is sent", 
     expect(bad.requests).toBeLessThan(2 * REQUESTS_MAX);
   });
 
-  test("because of one request, however often that comes: it is not left alone", async () => {
+  test("repeated failures of one request do not exclude the worker", async () => {
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     const [bad, good] = [rig.engine("bad"), rig.engine("good")];
     bad.manners = { ...POLITE, refuses };
@@ -62,7 +62,7 @@ describeNative("a worker that is well by its health and fails what it is sent", 
   });
 });
 
-test("after a rest one request tries a worker; a failure doubles the rest", () => {
+test("one request tries a worker after the pause, and a failure doubles the pause", () => {
   const clock = new ManualClock();
   const down = new DownWorkers(clock);
   for (let i = 1; i < REQUESTS_MAX; i++) down.broke(W, BigInt(i));

@@ -5,10 +5,10 @@ import {
   chatOfResponses,
   exactFields,
   type Fields,
-} from "../../../src/router/proxy/apis/index.ts";
+} from "../../../src/router/proxy/index.ts";
 import golden from "./golden/chat-requests.json" with { type: "json" };
 
-/** Without members that stand for their absence, arguments of tools as what they say. */
+/** Drops fields that mean absent, and parses tool arguments. */
 function seenByTemplate(chat: ChatRequest | Record<string, unknown> | null): unknown {
   const { messages, tools, reasoning_effort, chat_template_kwargs } = chat as Fields;
   const text = JSON.stringify({

@@ -1,19 +1,19 @@
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 
-/** One path or case, as a client library or a program met it. */
+/** Result of one path or case with a client library or program. */
 export interface Row {
   readonly row: string;
   readonly ok: boolean;
-  /** What was found, where it is not ok or a figure. */
+  /** Failure or figure found. */
   readonly found: string;
 }
 
 export interface ClientOptions {
-  /** Of the proxy, without a path. */
+  /** URL of the proxy without a path. */
   readonly url: string;
   readonly model: string;
-  /** Paths that the engines do not have: the proxy passes their own refusal on. */
+  /** Paths that the engines do not have. The proxy passes the engines' refusal on. */
   readonly missing: readonly string[];
 }
 
@@ -40,7 +40,7 @@ function clientsOf(url: string): Clients {
   };
 }
 
-/** What a case found; throws where it is not as it must be. */
+/** Runs a case and returns its result. Throws on failure. */
 type Case = (clients: Clients, model: string) => Promise<string>;
 
 function must(isRight: boolean, what: string): void {
@@ -175,7 +175,7 @@ function posted(path: string, members: object): Case {
 
 const GETS = ["/health", "/ping", "/version", "/load"];
 
-/** Every path once, through the clients that people use. */
+/** Requests every path once through common clients. */
 export async function clientRows({ url, model, missing }: ClientOptions): Promise<Row[]> {
   const clients = clientsOf(url);
   const rows: Row[] = [];
@@ -197,12 +197,12 @@ export async function clientRows({ url, model, missing }: ClientOptions): Promis
   return rows;
 }
 
-/** A path that an engine without such a model does not serve: its own answer comes through. */
+/** Checks that an engine's refusal of a path passes unchanged. */
 async function refusedByEngine(row: string, { post }: Clients, model: string): Promise<Row> {
   const path = row.replace("POST ", "");
   const answer = await post(path, { model, input: "a", text_1: "a", query: "a", documents: [] });
   const text = await answer.text();
-  const isEngines = [400, 404, 422].includes(answer.status) && !text.includes("no such address");
+  const isEngines = [400, 404, 422].includes(answer.status) && !text.includes("Unknown path");
   const found = `${answer.status} of the engine`;
   return { row: `${row}, not served by this model`, ok: isEngines, found };
 }

@@ -2,7 +2,7 @@ import { closeSync, openSync } from "node:fs";
 import { waitFor } from "../../support/index.ts";
 import { MODEL, Rig } from "./rig.ts";
 
-/** All descriptors of this process are used while a request and health checks are made. */
+/** Uses up all descriptors of this process during a request and health checks. */
 let isShort = false;
 const onShort = () => {
   isShort = true;
@@ -21,7 +21,7 @@ const taken: number[] = [];
 try {
   for (;;) taken.push(openSync("/dev/null", "r"));
 } catch {
-  // None is left.
+  // No descriptor is left.
 }
 const refused = await ask();
 await waitFor(() => isShort);

@@ -5,7 +5,7 @@ import { MODEL, Rig } from "./rig.ts";
 import { writeTokenizer } from "./tokenizer-files.ts";
 
 const USER = [{ role: "user", content: "Hello?" }];
-/** A body for each path that goes to a worker. */
+/** A body for each path that is forwarded to a worker. */
 const BODIES: Readonly<Record<string, Record<string, unknown>>> = {
   "/v1/chat/completions": { messages: USER },
   "/v1/completions": { prompt: "Once" },
@@ -23,12 +23,12 @@ const BODIES: Readonly<Record<string, Record<string, unknown>>> = {
   "/detokenize": { tokens: [1, 2] },
 };
 const STREAMED = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"];
-/** Requests that compute nothing: the router is asked, and remembers nothing. */
+/** Requests that compute nothing, so the router does not record them. */
 const NO_LOAD = ["/v1/messages/count_tokens", "/tokenize", "/detokenize"];
 
 describeNative("a path of vLLM's server", () => {
   for (const [path, members] of Object.entries(BODIES)) {
-    test(`${path}: byte for byte as without the proxy, with a model and without`, async () => {
+    test(`${path}: passed byte for byte, with and without a model`, async () => {
       await using rig = await Rig.open();
       const engine = rig.engine("a");
       for (const more of [{ model: MODEL }, {}, { model: MODEL, stream: true }]) {
@@ -39,7 +39,7 @@ describeNative("a path of vLLM's server", () => {
         expect([path, proxied.status]).toEqual([path, 200]);
         expect(engine.seen.at(-1)?.text).toBe(body);
         const direct = await fetch(`${engine.url}${path}`, { method: "POST", body });
-        // Ids of responses are counted by the engine.
+        // The engine numbers its responses.
         const plain = (value: string) => value.replace(/resp_[0-9a-f]{8}/g, "resp_");
         expect(plain(text)).toBe(plain(await direct.text()));
       }
@@ -53,7 +53,7 @@ describeNative("a path of vLLM's server", () => {
     });
   }
 
-  test("/version is a worker's, /load counts the proxy's own requests", async () => {
+  test("/version is answered by a worker, /load counts the proxy's requests", async () => {
     await using rig = await Rig.open();
     const engine = rig.engine("a");
     expect(await (await fetch(`${rig.url}/version`)).json()).toEqual({ version: "0.32.0" });
@@ -68,7 +68,7 @@ describeNative("a path of vLLM's server", () => {
     await pending;
   });
 
-  test("a query goes on to the worker", async () => {
+  test("the query is forwarded to the worker", async () => {
     await using rig = await Rig.open();
     const engine = rig.engine("a");
     const body = { model: MODEL, messages: USER, max_tokens: 4 };
@@ -76,7 +76,7 @@ describeNative("a path of vLLM's server", () => {
     expect(engine.urls.at(-1)).toEndWith("/v1/messages?beta=true");
   });
 
-  test("a body without a model is refused where there are several", async () => {
+  test("a body without a model is refused if there are several models", async () => {
     await using rig = await Rig.open();
     rig.engine("a");
     rig.table.put({
@@ -90,7 +90,7 @@ describeNative("a path of vLLM's server", () => {
 });
 
 describeNative("errors of the proxy", () => {
-  test("have the shape of the API that is asked", async () => {
+  test("errors have the shape of the requested API", async () => {
     await using rig = await Rig.open();
     rig.engine("a");
     const body = { model: "other", messages: USER, max_tokens: 4 };
@@ -134,7 +134,7 @@ describeNative("streams of other APIs", () => {
 });
 
 describeNative("a stored response", () => {
-  test("is where it was made: what goes on from it, and what asks for it", async () => {
+  test("requests that continue or read a stored response reach its worker", async () => {
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     const engines = new Map([
       ["a", rig.engine("a")],
@@ -158,7 +158,7 @@ describeNative("a stored response", () => {
 });
 
 describeNative("sessions of agents", () => {
-  test("are told by the headers and members of Claude Code and Codex", async () => {
+  test("sessions are identified by the headers and fields of Claude Code and Codex", async () => {
     await using rig = await Rig.open();
     rig.engine("a");
     const seen: unknown[] = [];
@@ -184,7 +184,7 @@ describeNative("sessions of agents", () => {
 });
 
 describeNative("the same conversation over three APIs", () => {
-  test("is one prompt to the router, token for token", async () => {
+  test("the same conversation over three APIs has equal prompt tokens", async () => {
     const tokenizer = writeTokenizer(tempDir());
     await using rig = await Rig.open({ model: { tokenizer } });
     rig.engine("a");

@@ -1,6 +1,6 @@
 /**
- * Mock engines in a process of their own: prints their addresses, ends with standard input. Its
- * arguments are kinds of engines; with "events" they say that they publish KV events here.
+ * Runs mock engines in a process of its own. Prints their addresses and ends with standard input.
+ * Arguments are kinds of engines; with "events" they report that they publish KV events.
  */
 import { systemClock, systemRandom } from "../../../src/core/index.ts";
 import { bindPublisher } from "../../../src/events/zmtp/index.ts";

@@ -9,7 +9,7 @@ function source(endpoint: unknown, more: object = {}) {
 
 const of = (answer: unknown, url = URL_OF) => eventSources(JSON.stringify(answer), url);
 
-test("an engine's publishers are reached at the host of its URL, rank by rank", () => {
+test("publishers of an engine have the host of its URL and are listed by rank", () => {
   const replay = { replay_endpoint: "tcp://0.0.0.0:5601" };
   const answer = { "1": source("tcp://[::]:5558"), "0": source("tcp://*:5557", replay) };
   expect(of(answer)).toEqual([
@@ -20,7 +20,7 @@ test("an engine's publishers are reached at the host of its URL, rank by rank", 
   expect(v6!.events).toBe("tcp://[::1]:5557");
 });
 
-test("what is no publisher that can be reached is left out, whatever the answer holds", () => {
+test("unreachable and invalid publishers are left out", () => {
   for (const odd of [
     source("tcp://10.9.9.9:5557"),
     source("tcp://0.0.0.0:5557"),

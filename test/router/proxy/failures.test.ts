@@ -8,7 +8,7 @@ const CHAT = "/v1/chat/completions";
 const ASK = { model: MODEL, messages: [{ role: "user", content: "Hello?" }], max_tokens: 6 };
 const STREAM = { ...ASK, stream: true };
 
-/** What the router was told, without ids. */
+/** Calls that the router received, without ids. */
 function toldOf(rig: Rig): string[] {
   return rig.told.map((line) => line.split(" ")[0]!);
 }
@@ -20,16 +20,16 @@ async function errorOf(response: Response): Promise<Record<string, unknown>> {
   return error;
 }
 
-/** A bad worker, which is asked first, and a good one. */
+/** Opens a proxy with a failing worker, which is chosen first, and a good one. */
 async function openPair(url: string, options: RigOptions = {}) {
-  // In turns, so that the bad one is asked at once.
+  // Round robin chooses the failing worker first.
   const router = { mode: "round-robin" as const };
   const rig = await Rig.open({ ...options, router });
   rig.worker("bad", url);
   return rig;
 }
 
-/** All content of a stream's events, and the last event. */
+/** The content of a stream's events, and the last event. */
 function eventsOf(text: string): string[] {
   return text.split("\n\n").filter((event) => event !== "");
 }
@@ -61,7 +61,7 @@ describeNative("a worker that fails before its first byte", () => {
     });
   }
 
-  test("refuses connections: another one answers, and it is left alone for a while", async () => {
+  test("a worker that refuses connections is replaced and excluded for a while", async () => {
     await using rig = await openPair(deadUrl());
     rig.engine("good");
     for (let i = 0; i < 6; i++) {
@@ -71,7 +71,7 @@ describeNative("a worker that fails before its first byte", () => {
     expect(rig.proxy.snapshot().retries).toBe(1);
   });
 
-  test("is the only one: 502 in OpenAI's shape, or 504 when it is late", async () => {
+  test("a failure of the only worker is answered 502, or 504 if it is late", async () => {
     await using rig = await Rig.open({ settings: { firstByteMs: 100 } });
     rig.worker("bad", deadUrl());
     const refused = await rig.post(CHAT, ASK);
@@ -88,7 +88,7 @@ describeNative("a worker that fails before its first byte", () => {
     });
   });
 
-  test("is late: nobody else computes the same", async () => {
+  test("a late worker is not replaced", async () => {
     using silent = new RawEngine(() => undefined);
     await using rig = await openPair(silent.url, { settings: { firstByteMs: 100 } });
     const good = rig.engine("good");
@@ -96,7 +96,7 @@ describeNative("a worker that fails before its first byte", () => {
     expect(good.seen).toHaveLength(0);
   });
 
-  test("does not even shake hands: another one answers", async () => {
+  test("a worker that does not complete the handshake is replaced", async () => {
     using silent = new RawEngine(() => undefined);
     const url = silent.url.replace("http:", "https:");
     await using rig = await openPair(url, { settings: { connectMs: 100 } });
@@ -104,7 +104,7 @@ describeNative("a worker that fails before its first byte", () => {
     expect((await rig.post(CHAT, ASK)).headers.get("x-hearth-worker")).toBe("good");
   });
 
-  test("had the request, and requests are sent once only: 502", async () => {
+  test("with resend off, a request that a worker had received is answered 502", async () => {
     using bad = new RawEngine((socket) => void socket.end());
     await using rig = await openPair(bad.url, { settings: { isRetriedAfterSent: false } });
     const good = rig.engine("good");
@@ -112,7 +112,7 @@ describeNative("a worker that fails before its first byte", () => {
     expect(good.seen).toHaveLength(0);
   });
 
-  test("closes a connection just as it is used again: a new one is made, unnoticed", async () => {
+  test("a connection that closes as it is reused is replaced unnoticed", async () => {
     const answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
     using engine = new RawEngine((socket, request) => {
       if (request === 2) socket.terminate();
@@ -131,7 +131,7 @@ describeNative("a worker that fails before its first byte", () => {
 const NOTHING = { kind: "tokens", tokens: new Uint32Array(0) } as const;
 
 describeNative("a worker that fails in the middle", () => {
-  test("of a stream: whole events, an error event, and no [DONE]", async () => {
+  test("a broken stream ends with whole events, an error event and no [DONE]", async () => {
     await using rig = await Rig.open();
     rig.engine("a").manners = { ...POLITE, diesAfter: 4 };
     const response = await rig.post(CHAT, STREAM);
@@ -145,7 +145,7 @@ describeNative("a worker that fails in the middle", () => {
     expect(rig.proxy.snapshot().outcomes).toMatchObject({ worker_failed: 1, done: 0 });
   });
 
-  test("of an answer that is no stream: 502", async () => {
+  test("a broken answer that is not a stream is answered 502", async () => {
     await using rig = await Rig.open();
     rig.engine("a").manners = { ...POLITE, diesAfter: 1 };
     const response = await rig.post(CHAT, ASK);
@@ -154,7 +154,7 @@ describeNative("a worker that fails in the middle", () => {
     await waitFor(() => rig.told.length === 3);
   });
 
-  test("of a long answer that is no stream: the connection breaks", async () => {
+  test("a broken long answer closes the connection", async () => {
     await using rig = await Rig.open({ settings: { heldBytesMax: 64 } });
     rig.engine("a").manners = { ...POLITE, diesAfter: 1 };
     const read = async () => (await rig.post(CHAT, { ...ASK, max_tokens: 500 })).text();
@@ -162,7 +162,7 @@ describeNative("a worker that fails in the middle", () => {
     await waitFor(() => rig.told.length === 3);
   });
 
-  test("by silence: the stream ends with an error event", async () => {
+  test("a silent stream ends with an error event", async () => {
     using engine = new RawEngine((socket) => {
       socket.write(STREAM_HEAD + chunkOf('data: {"choices":[]}\n\n'));
     });
@@ -170,12 +170,12 @@ describeNative("a worker that fails in the middle", () => {
     rig.worker("a", engine.url);
     const events = eventsOf(await (await rig.post(CHAT, STREAM)).text());
     expect(events).toHaveLength(2);
-    expect(events[1]).toContain("nothing came for 100 ms");
+    expect(events[1]).toContain("no data for 100 ms");
   });
 });
 
-describeNative("what a worker says", () => {
-  test("of a wrong request passes unchanged", async () => {
+describeNative("answers of a worker", () => {
+  test("a worker's refusal of an invalid request passes unchanged", async () => {
     await using rig = await Rig.open();
     const body = {
       error: { message: "too long", type: "BadRequestError", param: null, code: 400 },
@@ -186,7 +186,7 @@ describeNative("what a worker says", () => {
     await waitFor(() => rig.told.at(-1)?.startsWith("freed"));
   });
 
-  test("of itself, that it is not available: another one answers; of all: it passes", async () => {
+  test("an unavailable worker is replaced, or its answer passes if all are", async () => {
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     const body = { detail: "starting" };
     const first = rig.engine("a");
@@ -202,7 +202,7 @@ describeNative("what a worker says", () => {
     expect(toldOf(rig).filter((word) => word === "freed")).toHaveLength(4);
   });
 
-  test("of an answer with two equal headers, compressed: both, and not decompressed", async () => {
+  test("a compressed answer with duplicate headers passes unchanged", async () => {
     const zipped = Bun.gzipSync(Buffer.from('{"choices":[]}'));
     const head =
       "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n" +
@@ -221,8 +221,8 @@ describeNative("what a worker says", () => {
   });
 });
 
-describeNative("nobody to answer", () => {
-  test("all are busy: 529 with Retry-After, or the status that is set", async () => {
+describeNative("no worker to answer", () => {
+  test("all workers busy is answered 529 with Retry-After, or the configured status", async () => {
     for (const [settings, status] of [
       [{}, 529],
       [{ busyStatus: 503, retryAfterSeconds: 7 }, 503],
@@ -245,7 +245,7 @@ describeNative("nobody to answer", () => {
     }
   });
 
-  test("the model is not there: 404; its workers are not: 503", async () => {
+  test("an unknown model is answered 404, a model without workers 503", async () => {
     await using rig = await Rig.open();
     const unknown = await rig.post(CHAT, { ...ASK, model: "other" });
     expect(unknown.status).toBe(404);
@@ -255,7 +255,7 @@ describeNative("nobody to answer", () => {
     expect([none.status, (await errorOf(none)).code]).toEqual([503, "no_worker"]);
   });
 
-  test("as many streams as may be are under way: 529", async () => {
+  test("a request beyond streams_max is answered 529", async () => {
     await using rig = await Rig.open({ settings: { streamsMax: 1 } });
     const engine = rig.engine("a");
     engine.manners = { ...POLITE, firstTokenMs: 60_000 };
@@ -271,13 +271,13 @@ describeNative("nobody to answer", () => {
   });
 });
 
-describeNative("a client that leaves", () => {
+describeNative("a client that disconnects", () => {
   for (const [when, manners] of [
     ["before the head of an answer", { ...POLITE, headMs: 60_000 }],
     ["before the first token", { ...POLITE, firstTokenMs: 60_000 }],
     ["in the middle of a stream", { ...POLITE, tokenMs: 20 }],
   ] as const) {
-    test(`${when}: the worker is told at once, and the router too`, async () => {
+    test(`${when}: frees the worker and the router at once`, async () => {
       await using rig = await Rig.open();
       const engine = rig.engine("a");
       engine.manners = manners;
@@ -297,7 +297,7 @@ describeNative("a client that leaves", () => {
     });
   }
 
-  test("on [DONE], as many do, has everything: the request is done", async () => {
+  test("a client that disconnects after [DONE] completes its request", async () => {
     using engine = new RawEngine((socket) => {
       socket.write(STREAM_HEAD + chunkOf("data: {}\n\ndata: [DONE]\n\n"));
     });
@@ -313,7 +313,7 @@ describeNative("a client that leaves", () => {
     expect(rig.proxy.snapshot().outcomes).toMatchObject({ done: 1, client_left: 0 });
   });
 
-  test("while it waits for a worker that is not busy: nobody is asked", async () => {
+  test("a client that disconnects while waiting reaches no worker", async () => {
     await using rig = await Rig.open({ router: { activePrefillTokensThreshold: 0 } });
     const engine = rig.engine("a");
     engine.manners = { ...POLITE, headMs: 60_000 };
@@ -331,13 +331,14 @@ describeNative("a client that leaves", () => {
     expect(engine.seen).toHaveLength(1);
   });
 
-  test("that reads slowly holds its worker back", async () => {
+  test("a slow client holds its worker back", async () => {
     let written = 0;
     using engine = new RawEngine((socket) => {
       socket.write(STREAM_HEAD);
       const event = chunkOf(`data: ${"x".repeat(60_000)}\n\n`);
       const timer = setInterval(() => {
-        // Until the kernel takes no more: then the other side does not read.
+        // Writes until the kernel's buffers are full, which shows that the other side does not
+        // read.
         for (let i = 0; i < 200; i++) {
           const took = socket.write(event);
           written += Math.max(0, took);
@@ -378,6 +379,6 @@ describeNative("a client that leaves", () => {
   });
 });
 
-test("the words of a mock engine depend on the prompt alone", () => {
+test("the mock engine's output depends only on the prompt", () => {
   expect(wordsFor(ASK)).toEqual(wordsFor(STREAM));
 });

@@ -6,7 +6,7 @@ import { MODEL, Rig } from "./rig.ts";
 const CHAT = "/v1/chat/completions";
 const BODY = JSON.stringify({ model: MODEL, messages: [{ role: "user", content: "Hello?" }] });
 
-/** The status line and body of an answer to a request with these header lines, as bytes. */
+/** Status line and body of the answer to a request with these raw header lines. */
 async function rawPost(rig: Rig, lines: readonly string[], path = CHAT): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>();
   let text = "";
@@ -26,14 +26,14 @@ async function rawPost(rig: Rig, lines: readonly string[], path = CHAT): Promise
   return promise;
 }
 
-describeNative("a header that cannot be sent on", () => {
-  test("is answered 400 with its name, and no worker is blamed", async () => {
+describeNative("a client header that HTTP does not allow", () => {
+  test("an invalid client header is answered 400, and no worker is blamed", async () => {
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     const engines = [rig.engine("a"), rig.engine("b")];
     for (let i = 0; i < 3; i++) {
       const answer = await rawPost(rig, ["X-Odd: a\x7fb", "x-dynamo-worker-instance-id: a"]);
       expect(answer).toStartWith("HTTP/1.1 400");
-      expect(answer).toContain("The header x-odd holds a character");
+      expect(answer).toContain("The header x-odd contains a character");
     }
     expect(engines.map(({ seen }) => seen.length)).toEqual([0, 0]);
     const workers = [await rig.post(CHAT, BODY), await rig.post(CHAT, BODY)].map((response) =>
@@ -43,14 +43,14 @@ describeNative("a header that cannot be sent on", () => {
     expect(rig.proxy.snapshot().retries).toBe(0);
   });
 
-  test("is answered in the shape of the API that is asked", async () => {
+  test("an invalid client header is answered in the shape of the requested API", async () => {
     await using rig = await Rig.open();
     rig.engine("a");
     const answer = await rawPost(rig, ["X-Odd: \x7f"], "/v1/messages");
     expect(answer).toContain('{"type":"error","error":{"type":"invalid_request_error"');
   });
 
-  test("does not make one of other bytes that HTTP allows", async () => {
+  test("all bytes that HTTP allows in a header are forwarded", async () => {
     await using rig = await Rig.open();
     const engine = rig.engine("a");
     const value = "a\tb ~ \u00fc\u00ff";
@@ -59,8 +59,8 @@ describeNative("a header that cannot be sent on", () => {
   });
 });
 
-describeNative("a worker whose URL is none", () => {
-  test("costs the request an error of the proxy, and no other worker is tried", async () => {
+describeNative("a worker with an invalid URL", () => {
+  test("an invalid worker URL is a proxy error, and no other worker is tried", async () => {
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
     rig.worker("odd", "http://[::bad");
     const good = rig.engine("good");
@@ -70,13 +70,13 @@ describeNative("a worker whose URL is none", () => {
     expect(statuses.sort()).toEqual([200, 500]);
     expect(good.seen).toHaveLength(1);
     expect(rig.faults).toHaveLength(1);
-    expect(String(rig.faults[0])).toContain("a request to odd could not be made");
+    expect(String(rig.faults[0])).toContain("a request to odd could not be sent");
     expect(rig.proxy.snapshot()).toMatchObject({ retries: 0, active: 0 });
   });
 });
 
 describeNative("credentials of clients", () => {
-  test("are not spread by the list of models", async () => {
+  test("the model list does not forward client credentials", async () => {
     await using rig = await Rig.open({ settings: { authorization: "pass" } });
     const [first, second] = [rig.engine("a"), rig.engine("b")];
     const headers = { authorization: "Bearer mine", "x-api-key": "mine", cookie: "id=mine" };
@@ -86,7 +86,7 @@ describeNative("credentials of clients", () => {
     for (const name of Object.keys(headers)) expect(asked[0]?.headers.get(name)).toBeNull();
   });
 
-  test("give way to the engines' own token, in both places where clients show theirs", async () => {
+  test("the engine's token replaces client credentials in both headers", async () => {
     await using rig = await Rig.open({ settings: { authorization: { value: "Bearer engine" } } });
     const engine = rig.engine("a");
     await (await rig.post(CHAT, BODY, { headers: { "x-api-key": "mine" } })).text();
@@ -97,8 +97,8 @@ describeNative("credentials of clients", () => {
   });
 });
 
-describeNative("a worker's header that cannot be sent on", () => {
-  test("makes its answer an error, and the request ends", async () => {
+describeNative("a worker header that HTTP does not allow", () => {
+  test("an invalid worker header ends the request with an error", async () => {
     using engine = new RawEngine((socket) => {
       socket.write(Buffer.from("HTTP/1.1 200 OK\r\nX-Odd: a\x7fb\r\nContent-Length: 2\r\n\r\n{}"));
     });

@@ -9,7 +9,7 @@ const CHAT = "/v1/chat/completions";
 const ASK = { model: MODEL, messages: [{ role: "user", content: "Hello?" }], max_tokens: 6 };
 const CHECKS = { healthEveryMs: 20, healthTimeoutMs: 1_000 };
 
-/** In turns, so that each worker is asked. */
+/** Round robin, so that each worker gets requests. */
 function openRig({ settings, ...more }: RigOptions = {}) {
   return Rig.open({
     router: { mode: "round-robin" },
@@ -31,7 +31,7 @@ describeNative("a worker that does not answer its health checks", () => {
     ["is silent", null],
     ["answers 503", 503],
   ] as const) {
-    test(`${how}: it is left out, and used again once it answers`, async () => {
+    test(`${how}: excludes the worker until it answers`, async () => {
       await using rig = await openRig();
       const [bad, good] = [rig.engine("bad"), rig.engine("good")];
       await waitFor(() => bad.healthChecks > 0 && good.healthChecks > 0);
@@ -48,7 +48,7 @@ describeNative("a worker that does not answer its health checks", () => {
     });
   }
 
-  test("a server that ended is left out before any request meets it", async () => {
+  test("a stopped server is excluded before any request reaches it", async () => {
     await using rig = await openRig();
     rig.worker("dead", deadUrl());
     const good = rig.engine("good");
@@ -58,7 +58,7 @@ describeNative("a worker that does not answer its health checks", () => {
     expect(rig.proxy.snapshot().retries).toBe(0);
   });
 
-  test("its requests without a byte are finished by another worker, once each", async () => {
+  test("unanswered requests of a silent worker are resent to another worker once", async () => {
     await using rig = await openRig();
     const [bad, good] = [rig.engine("bad"), rig.engine("good")];
     bad.manners = { ...POLITE, headMs: 60_000 };
@@ -72,7 +72,7 @@ describeNative("a worker that does not answer its health checks", () => {
     expect(rig.proxy.snapshot()).toMatchObject({ retries: 1 });
   });
 
-  test("they are finished by a worker whose events are not heard", async () => {
+  test("unanswered requests are resent to a worker whose KV events are missing", async () => {
     await using rig = await openRig();
     const [bad, good] = [rig.engine("bad"), rig.engine("good")];
     bad.manners = { ...POLITE, headMs: 60_000 };
@@ -85,7 +85,7 @@ describeNative("a worker that does not answer its health checks", () => {
     expect(good.seen).toHaveLength(1);
   });
 
-  test("an answer that it stopped in, and that is no stream, another worker finishes", async () => {
+  test("an incomplete answer that is not a stream is resent to another worker", async () => {
     await using rig = await openRig();
     const head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n";
     let [isStopped, hasBegun] = [false, false];
@@ -107,7 +107,7 @@ describeNative("a worker that does not answer its health checks", () => {
     expect([response.status, workerOf(response)]).toEqual([200, "good"]);
   });
 
-  test("a stream that has begun stays with it", async () => {
+  test("a stream that has begun stays with its worker", async () => {
     await using rig = await openRig();
     const [bad, good] = [rig.engine("bad"), rig.engine("good")];
     for (const engine of [bad, good]) engine.manners = { ...POLITE, tokenMs: 20 };
@@ -119,7 +119,7 @@ describeNative("a worker that does not answer its health checks", () => {
     expect(other.seen).toHaveLength(0);
   });
 
-  test("with resend off its requests stay with it", async () => {
+  test("with resend off, requests stay with their worker", async () => {
     await using rig = await openRig({ settings: { isRetriedAfterSent: false } });
     const [bad, good] = [rig.engine("bad"), rig.engine("good")];
     const manners = { ...POLITE, headMs: 1_000 };
@@ -133,7 +133,7 @@ describeNative("a worker that does not answer its health checks", () => {
     expect(bad.seen.length + good.seen.length).toBe(1);
   });
 
-  test("it is still asked where no other worker is left", async () => {
+  test("a silent worker is used if no other worker is left", async () => {
     await using rig = await openRig();
     const engine = rig.engine("only");
     engine.manners = { ...POLITE, health: 503, headMs: 300 };
@@ -142,7 +142,7 @@ describeNative("a worker that does not answer its health checks", () => {
     expect(engine.seen).toHaveLength(1);
   });
 
-  test("the proxy itself answers 503 to probes while no worker is well", async () => {
+  test("the proxy answers 503 to probes if no worker is healthy", async () => {
     await using rig = await openRig();
     const engine = rig.engine("only");
     engine.manners = { ...POLITE, health: 503 };
@@ -159,7 +159,7 @@ describeNative("a worker that does not answer its health checks", () => {
 });
 
 describeNative("a worker that is busy", () => {
-  test("with a prompt for longer than a health check may take: nobody else gets it", async () => {
+  test("a prompt that takes longer than the health timeout stays with its worker", async () => {
     await using rig = await openRig();
     const [first, second] = [rig.engine("a"), rig.engine("b")];
     for (const engine of [first, second]) engine.manners = { ...POLITE, headMs: 1_500 };
@@ -168,7 +168,7 @@ describeNative("a worker that is busy", () => {
     expect(rig.proxy.snapshot()).toMatchObject({ timesOut: 0, retries: 0 });
   });
 
-  test("and has no /health: any answer below 500 is a sign of life", async () => {
+  test("any answer below 500 to /health counts as alive", async () => {
     await using rig = await openRig();
     const engine = rig.engine("a");
     engine.manners = { ...POLITE, health: 404 };
@@ -178,8 +178,8 @@ describeNative("a worker that is busy", () => {
   });
 });
 
-describeNative("an engine process that stands still behind a server that answers", () => {
-  test("is left out by its silent event socket, and used again once that answers", async () => {
+describeNative("an engine process that is stopped behind a server that answers", () => {
+  test("a stopped engine process is excluded while its event socket is silent", async () => {
     const program = [process.execPath, join(import.meta.dir, "publisher-main.ts")];
     const publisher = Bun.spawn(program, { stdin: "pipe", stdout: "pipe", stderr: "inherit" });
     try {

@@ -27,7 +27,7 @@ const CONVERSATION = {
   ],
 };
 
-/** Tells the router that the agents of these workers publish block names. */
+/** Marks these workers as having agents that publish block names. */
 function giveAgents(rig: Rig, ...names: string[]): void {
   for (const target of [...rig.table.targets]) {
     if (!names.includes(target.worker)) continue;
@@ -71,7 +71,7 @@ describeNative("KV hints of a request", () => {
     expect(sent).toEqual(golden.map(({ path, body }) => ({ path, body })));
   });
 
-  test("what reached vLLM's connector is the member that the proxy added", () => {
+  test("vLLM's connector receives the field that the proxy added", () => {
     const golden = JSON.parse(readFileSync(GOLDEN, "utf8")) as Fields[];
     for (const { body, vllm, sglang } of golden as {
       body: Fields;
@@ -136,7 +136,7 @@ describeNative("KV hints of a request", () => {
     expect(other.seen[0]!.text).toBe(text);
   });
 
-  test("`kv_hints` is a member of the body where that is configured", async () => {
+  test("`kv_hints` is a field of the body if configured", async () => {
     const [rig, engine] = await openWithAgent({ model: { engine: "sglang", kvHints: "kv_hints" } });
     await using _ = rig;
     await (await rig.post(CHAT, CONVERSATION)).text();
@@ -185,7 +185,7 @@ describeNative("KV hints of a request", () => {
     expect(transferOf(engine).session_id).toBe("s-9");
   });
 
-  test("a worker that holds less is told which worker holds the prefix", async () => {
+  test("a worker that holds less gets the source of the prefix", async () => {
     await using rig = await Rig.open();
     const engines = ["a", "b", "c"].map((name) => rig.engine(name));
     giveAgents(rig, "a", "b");
@@ -194,13 +194,13 @@ describeNative("KV hints of a request", () => {
       const headers = { "x-dynamo-worker-instance-id": name };
       await (await rig.post(COMPLETIONS, body, { headers })).text();
     }
-    // "c" holds the prefix as well, but has no agent that could lend it.
+    // "c" holds the prefix too, but has no agent that could serve it.
     expect(actionsOf(engines[1]!).prefetch).toEqual({ prefix_tokens: 1_024, sources: ["a"] });
     expect(engines[2]!.seen[0]!.body).toEqual(body);
   });
 });
 
-describeNative("KV hints with prefill apart", () => {
+describeNative("KV hints with prefill workers", () => {
   async function openPools(kvTransferParams: unknown) {
     const rig = await Rig.open({ model: { tokenizer: folder } });
     const prefill = rig.engine("p", "vllm", "prefill");
@@ -220,7 +220,7 @@ describeNative("KV hints with prefill apart", () => {
     expect(rig.proxy.snapshot()).toMatchObject({ prefills: 1, prefillsFailed: 0 });
   });
 
-  test("a prefill worker that does not know its agent's name is named by the router", async () => {
+  test("the router names a prefill worker that does not name its agent", async () => {
     const said = { do_remote_prefill: true, hearth: { source: "", blocks: 3, wait: true } };
     const { rig, decode } = await openPools(said);
     await using _ = rig;
@@ -228,7 +228,7 @@ describeNative("KV hints with prefill apart", () => {
     expect(actionsOf(decode)).toEqual({ prefetch: { sources: ["p"], wait: true } });
   });
 
-  test("what the prefill worker says of its blocks is passed on", async () => {
+  test("the prefill worker's KV parameters are passed to the decode worker", async () => {
     const said = { do_remote_prefill: true, hearth: { source: "p", blocks: 3, wait: true } };
     const { rig, decode } = await openPools(said);
     await using _ = rig;

@@ -1,4 +1,4 @@
-/** `./dev test:proxy`: clients of OpenAI and Anthropic in front of engines, through a router. */
+/** `./dev test:proxy`: runs OpenAI's and Anthropic's clients against engines through a router. */
 import { scriptOptions } from "../../../scripts/lib/arguments.ts";
 import { Skip } from "../../engines/kit/cache.ts";
 import type { Row } from "./client-rows.ts";

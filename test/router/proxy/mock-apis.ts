@@ -1,16 +1,16 @@
 type Fields = Record<string, unknown>;
 
-/** What an engine answers on paths beside chat and completions, in the shapes of vLLM 0.32. */
+/** Answer of an engine on paths other than chat and completions, in the shapes of vLLM 0.32. */
 export interface ApiAnswer {
-  /** One JSON document. */
+  /** Answer as one JSON document. */
   readonly whole: Fields;
-  /** The same as server-sent events; null: the path has no streams. */
+  /** Answer as server-sent events. Null: the path has no streams. */
   readonly events: readonly { readonly name: string; readonly data: Fields }[] | null;
 }
 
 export const ENGINE_VERSION = "0.32.0";
 
-/** Null: a chat or completion, or no path of an engine. */
+/** Null: a chat or completion path, or an unknown path. */
 export function apiAnswer(
   path: string,
   model: string,
@@ -62,7 +62,7 @@ function plain(whole: Fields): ApiAnswer {
 
 function message(model: string, words: readonly string[], tokens: number): ApiAnswer {
   const head = { id: "chatcmpl-1", type: "message", role: "assistant", model };
-  // As vLLM with --enable-prompt-tokens-details: what the cache had is apart, at the end alone.
+  // As vLLM with --enable-prompt-tokens-details: cached tokens are reported separately, at the end.
   const cached = { cache_read_input_tokens: 2, cache_creation_input_tokens: 1 };
   const usage = { output_tokens: words.length, ...cached, input_tokens: tokens - 3 };
   const content = [{ type: "text", text: words.join("") }];

@@ -1,27 +1,27 @@
 import { sleep, systemClock } from "../../../src/core/index.ts";
 import { apiAnswer, ENGINE_VERSION } from "./mock-apis.ts";
 
-/** What an engine does with the next requests. */
+/** Behaviour of an engine for its next requests. */
 export interface EngineManners {
-  /** Until the head of an answer. */
+  /** Delay until the head of an answer. */
   readonly headMs: number;
-  /** From the head to the first token. */
+  /** Delay from the head to the first token. */
   readonly firstTokenMs: number;
-  /** Between tokens. */
+  /** Delay between tokens. */
   readonly tokenMs: number;
-  /** After so many tokens the connection breaks; null: never. */
+  /** Number of tokens after which the connection breaks. Null: never. */
   readonly diesAfter: number | null;
-  /** Instead of an answer. */
+  /** Refusal sent instead of an answer. */
   readonly refuses: { readonly status: number; readonly body: unknown } | null;
-  /** What a prefill worker says of its KV; null: nothing. */
+  /** KV parameters of a prefill worker's answer. Null: none. */
   readonly kvTransferParams: unknown;
-  /** In front of the content. */
+  /** Reasoning text in front of the content. */
   readonly reasoning: string | null;
-  /** The status of `GET /health`; null: no answer. */
+  /** Status of `GET /health`. Null: no answer. */
   readonly health: number | null;
-  /** Where it says that it publishes KV events, as vLLM writes it; null: it has no such path. */
+  /** Endpoint of KV events in vLLM's notation. Null: the path does not exist. */
   readonly eventsEndpoint: string | null;
-  /** What it counts in a prompt; null: the characters of its JSON. */
+  /** Prompt tokens to report. Null: the number of characters of the body. */
   readonly promptTokens: number | null;
 }
 
@@ -47,7 +47,7 @@ export interface SeenRequest {
 
 type Fields = Record<string, unknown>;
 
-/** The words an engine writes to a prompt: the same for the same prompt, whoever is asked. */
+/** Output of an engine, which depends only on the prompt. */
 export function wordsFor(body: Fields): string[] {
   const limit = body.max_completion_tokens ?? body.max_tokens ?? body.max_output_tokens;
   const count = Number(limit ?? 16);
@@ -62,7 +62,7 @@ export function wordsFor(body: Fields): string[] {
   });
 }
 
-/** An HTTP server with the answers of vLLM or SGLang, and the manners it is told. */
+/** HTTP server with the answers of vLLM or SGLang and configurable behaviour. */
 export class MockEngine implements Disposable {
   readonly kind: "vllm" | "sglang";
   readonly model: string;
@@ -70,9 +70,9 @@ export class MockEngine implements Disposable {
   readonly urls: string[] = [];
   manners: EngineManners = POLITE;
   healthChecks = 0;
-  /** Requests whose client left before the end. */
+  /** Requests whose client disconnected before the end. */
   aborted = 0;
-  /** Requests whose answer is under way. */
+  /** Requests in flight. */
   live = 0;
   liveMost = 0;
   readonly #server: Bun.Server<undefined>;
@@ -154,7 +154,7 @@ export class MockEngine implements Disposable {
       if (isOver) return;
       isOver = true;
       this.live--;
-      // Many clients hang up on the last event: that is no abort.
+      // Many clients disconnect after the last event. That does not count as an abort.
       if (isAborted && sent < chunks.length) this.aborted++;
     };
     const encoder = new TextEncoder();
@@ -164,7 +164,7 @@ export class MockEngine implements Disposable {
         if (isOver) return;
         if (diesAfter !== null && sent >= diesAfter) {
           end(false);
-          // Half an event, as a process that is killed leaves it.
+          // Half an event, as left by a killed process.
           controller.enqueue(encoder.encode('data: {"id":"half'));
           await pause(5, signal);
           return controller.error(new Error("the engine dies"));
@@ -235,7 +235,7 @@ function jsonWriter(whole: unknown): Writer {
   return { whole: () => JSON.stringify(whole), chunks: () => [] };
 }
 
-/** The shapes of both engines' answers. */
+/** Builds answers in the shapes of both engines. */
 class AnswerWriter implements Writer {
   readonly #kind: string;
   readonly #isChat: boolean;

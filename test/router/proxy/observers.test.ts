@@ -12,7 +12,7 @@ const reference = new Tokenizer(tokenizerJson(), tokenizerConfig());
 const idsOf = (text: string) => reference.encode(text, { add_special_tokens: false }).ids;
 const [THINK, THOUGHT] = ["<think>", "</think>"].map((text) => reference.token_to_id(text)!);
 
-/** All that an observer is told, with what the router was told in between. */
+/** Records the calls that an observer and the router receive, in order. */
 function observe(rig: Rig) {
   const prompts: PromptSeen[] = [];
   const outputs: number[][] = [];
@@ -39,7 +39,7 @@ const folder = writeTokenizer(tempDir());
 const ASK = { model: MODEL, messages: [{ role: "user", content: "Hello?" }], max_tokens: 8 };
 
 describeNative("observers of the proxy", () => {
-  test("are told of a prompt with its tokens, its marks and its session", async () => {
+  test("observers get a prompt with its tokens, marks and session", async () => {
     await using rig = await Rig.open({ model: { tokenizer: folder } });
     rig.engine("a");
     const { prompts } = observe(rig);
@@ -61,7 +61,7 @@ describeNative("observers of the proxy", () => {
   });
 
   for (const stream of [true, false]) {
-    test(`are told what was written, ${stream ? "in a stream" : "at once"}, in time`, async () => {
+    test(`observers get the output in time, ${stream ? "as a stream" : "at once"}`, async () => {
       await using rig = await Rig.open({ model: { tokenizer: folder } });
       rig.engine("a").manners = { ...POLITE, reasoning: "Hm, the" };
       const { outputs, ends } = observe(rig);
@@ -75,7 +75,7 @@ describeNative("observers of the proxy", () => {
     });
   }
 
-  test("are told the tokens that the worker itself tells", async () => {
+  test("observers get the tokens that the worker reports", async () => {
     await using rig = await Rig.open();
     using engine = Bun.serve({
       port: 0,
@@ -88,7 +88,7 @@ describeNative("observers of the proxy", () => {
     expect(outputs).toEqual([[7, 8]]);
   });
 
-  test("are told how a request ended, once, and no more when they have left", async () => {
+  test("observers get the end of a request once, and nothing after disposal", async () => {
     await using rig = await Rig.open({ settings: { retriesMax: 0 } });
     const engine = rig.engine("a");
     const { ends, prompts, listening } = observe(rig);

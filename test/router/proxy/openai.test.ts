@@ -42,7 +42,7 @@ describeNative("the proxy, with OpenAI's client", () => {
     });
   }
 
-  test("answers that are no streams come whole", async () => {
+  test("answers that are not streams arrive complete", async () => {
     await using rig = await Rig.open({ model: { tokenizer: folder } });
     rig.engine("a");
     const body = { model: MODEL, messages: MESSAGES, max_tokens: 12 };

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { EventCutter, OutputCount } from "../../../src/router/proxy/stream/index.ts";
+import { EventCutter, OutputCount } from "../../../src/router/proxy/index.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
 import { POLITE } from "./mock-engine.ts";
 import { chunkOf, RawEngine, STREAM_HEAD } from "./raw-engine.ts";
@@ -9,15 +9,15 @@ import { MODEL, Rig } from "./rig.ts";
 const CHAT = "/v1/chat/completions";
 const ASK = { model: MODEL, messages: [{ role: "user", content: "Hello?" }], max_tokens: 30 };
 
-/** Blanks, an order of members and numbers that no writer of JSON would make again. */
+/** White space, field order and numbers that no JSON serialiser would reproduce. */
 const ODD_BODY = `{ "seed": 12345678901234567890 ,"temperature":1.0,
   "model" : "${MODEL}", "stream":true, "unknown": {"a": [1,2e0, "\\u00fc/\\/"]},
   "messages":[{"role":"user","content":"Hi \\ud83d\\ude00"}] }\n`;
 
-describeNative("what passes through", () => {
+describeNative("requests and answers that pass through the proxy", () => {
   for (const kind of ["vllm", "sglang"] as const) {
     for (const stream of [true, false]) {
-      test(`${kind}, ${stream ? "a stream" : "no stream"}: byte for byte as without`, async () => {
+      test(`${kind}, ${stream ? "a stream" : "no stream"}: passed byte for byte`, async () => {
         await using rig = await Rig.open({ model: { engine: kind } });
         const engine = rig.engine("a", kind);
         const options = stream ? { stream, stream_options: { include_usage: true } } : {};
@@ -37,7 +37,7 @@ describeNative("what passes through", () => {
     }
   }
 
-  test("a request's bytes are those that came, whatever they look like", async () => {
+  test("a request body is forwarded byte for byte", async () => {
     await using rig = await Rig.open();
     const engine = rig.engine("a");
     await (await rig.post(CHAT, ODD_BODY)).text();
@@ -45,7 +45,7 @@ describeNative("what passes through", () => {
     expect(engine.seen[0]?.headers.get("content-type")).toBe("application/json");
   });
 
-  test("what is added stands at the end, and nothing else changes", async () => {
+  test("added fields are appended and nothing else changes", async () => {
     await using rig = await Rig.open();
     const engine = rig.engine("a");
     const headers = { "x-tenant-id": "blue" };
@@ -53,7 +53,7 @@ describeNative("what passes through", () => {
     expect(engine.seen[0]?.text).toBe(ODD_BODY.replace(" }\n", ' ,"cache_salt":"blue"}'));
   });
 
-  test("what a member was before gives way, exact integers stay", async () => {
+  test("a replaced field is removed, and exact integers are kept", async () => {
     await using rig = await Rig.open();
     const engine = rig.engine("a");
     const text = ODD_BODY.replace("{", '{"cache_salt":"red",');
@@ -62,7 +62,7 @@ describeNative("what passes through", () => {
     expect(engine.seen[0]?.text).toContain('"seed":12345678901234567890');
   });
 
-  test("members that an engine refuses are taken out where that is asked for", async () => {
+  test("strip_fields removes fields at every depth", async () => {
     await using rig = await Rig.open({ model: { stripFields: ["cache_control", "nvext"] } });
     const engine = rig.engine("a");
     const cache_control = { type: "ephemeral" };
@@ -77,7 +77,7 @@ describeNative("what passes through", () => {
     expect(other.seen[0]?.body).toEqual(body as never);
   });
 
-  test("headers of the connection stay, the client's others go on", async () => {
+  test("connection headers are dropped, all others are forwarded", async () => {
     await using rig = await Rig.open({ settings: { authorization: { value: "Bearer engine" } } });
     const engine = rig.engine("a");
     const headers = {
@@ -97,7 +97,7 @@ describeNative("what passes through", () => {
     expect(seen.get("host")).toBe(`127.0.0.1:${engine.port}`);
   });
 
-  test("an engine that stands for several ranks is told the rank", async () => {
+  test("an engine with several ranks receives the rank", async () => {
     await using rig = await Rig.open();
     const engine = rig.engine("a");
     rig.worker("a", engine.url, "both", 1);
@@ -110,7 +110,7 @@ describeNative("what passes through", () => {
     expect(other.seen[0]?.headers.get("x-data-parallel-rank")).toBeNull();
   });
 
-  test("bodies that are too long, broken or of the wrong shape are refused", async () => {
+  test("bodies that are too long, invalid or of the wrong shape are refused", async () => {
     await using rig = await Rig.open({ settings: { bodyBytesMax: 4_096 } });
     const engine = rig.engine("a");
     const long = JSON.stringify({ ...ASK, user: "x".repeat(5_000) });
@@ -134,7 +134,7 @@ describeNative("what passes through", () => {
     expect(rig.proxy.snapshot().active).toBe(0);
   });
 
-  test("models are those of the workers, as those describe them", async () => {
+  test("models are listed as the workers describe them", async () => {
     await using rig = await Rig.open({ model: { loras: ["tuned"] } });
     rig.engine("a");
     const list = (await (await fetch(`${rig.url}/v1/models`)).json()) as {
@@ -148,7 +148,7 @@ describeNative("what passes through", () => {
     expect((await fetch(`${rig.url}/v1/models/other`)).status).toBe(404);
   });
 
-  test("models of workers that do not answer are told by what is known", async () => {
+  test("models of silent workers are listed with default cards", async () => {
     await using rig = await Rig.open();
     using engine = new RawEngine((socket) => void socket.end());
     rig.worker("a", engine.url);
@@ -156,7 +156,7 @@ describeNative("what passes through", () => {
     expect(list.data).toMatchObject([{ id: MODEL, owned_by: "hearth" }]);
   });
 
-  test("an adapter goes to its model's workers, under its own name", async () => {
+  test("an adapter is routed to its model's workers under its own name", async () => {
     await using rig = await Rig.open({ model: { loras: ["tuned"] } });
     const engine = rig.engine("a");
     const seen: unknown[] = [];
@@ -172,7 +172,7 @@ describeNative("what passes through", () => {
     expect(engine.seen.map(({ body }) => body.model)).toEqual(["tuned", `${MODEL}:other`, MODEL]);
   });
 
-  test("what is said of session, priority, salt and output reaches the router", async () => {
+  test("session, priority, salt and expected output reach the router", async () => {
     await using rig = await Rig.open();
     rig.engine("a");
     const seen: unknown[] = [];
@@ -204,7 +204,7 @@ describeNative("what passes through", () => {
     ]);
   });
 
-  test("a worker that a client names is the one, unless clients may not name any", async () => {
+  test("a client may choose the worker unless client routing is off", async () => {
     for (const clientsMayRoute of [true, false]) {
       await using rig = await Rig.open({ settings: { clientsMayRoute } });
       rig.engine("a");
@@ -214,7 +214,7 @@ describeNative("what passes through", () => {
     }
   });
 
-  test("prompts of tokens are taken as they are, of several the first", async () => {
+  test("token prompts are used unchanged, and the first of several counts", async () => {
     await using rig = await Rig.open();
     rig.engine("a");
     const seen: number[][] = [];
@@ -231,18 +231,18 @@ describeNative("what passes through", () => {
     expect(seen).toEqual([[1, 2, 3], [4, 5], [0x64636261]]);
   });
 
-  test("output is counted while it comes, and what the worker says of it at the end", async () => {
+  test("output is counted by events, then by the worker's usage", async () => {
     await using rig = await Rig.open();
     rig.engine("a").manners = { ...POLITE };
     await (await rig.post(CHAT, { ...ASK, stream: true })).text();
-    // Role, 30 words, end: the worker was not asked how many there were.
+    // Role, 30 words, end: the worker was not asked for usage.
     await waitFor(() => rig.proxy.snapshot().outputTokens === 32);
     const stream_options = { include_usage: true };
     await (await rig.post(CHAT, { ...ASK, stream: true, stream_options })).text();
     await waitFor(() => rig.proxy.snapshot().outputTokens === 62);
   });
 
-  test("a stream in odd pieces comes out whole, event by event", async () => {
+  test("a stream in arbitrary pieces is passed event by event", async () => {
     const text = 'data: {"choices":[{"index":0,"delta":{"content":"ü€😀"}}]}\r\n\r\n: ping\n\n';
     const bytes = Buffer.from(`${text.repeat(3)}data: [DONE]\n\n`);
     using engine = new RawEngine(async (socket) => {
@@ -263,14 +263,14 @@ describeNative("what passes through", () => {
   });
 });
 
-/** The literal meaning: an event ends with the line end of an empty line. */
+/** Literal definition: an event ends with the line end of an empty line. */
 function endOfEvents(text: string): number {
   const lines = [...text.matchAll(/([^\r\n]*)(\r\n|\n|\r)/g)];
   const last = lines.findLast(([, content]) => content === "");
   return last === undefined ? 0 : last.index + last[0].length;
 }
 
-test("events are cut behind empty lines, in whatever pieces they come", () => {
+test("events are cut after empty lines for any pieces", () => {
   const letter = fc.constantFrom("\n", "\r", "\r\n", "\n\n", "data: x", "y", ":");
   const pieces = fc.array(fc.array(letter, { maxLength: 4 }), { maxLength: 8 });
   fc.assert(
@@ -290,14 +290,14 @@ test("events are cut behind empty lines, in whatever pieces they come", () => {
   );
 });
 
-test("an event that is too long to wait for is passed on in parts", () => {
+test("an event over the size limit is passed in parts", () => {
   const cutter = new EventCutter();
   const piece = Buffer.alloc(100_000, "x");
   const out = [1, 2, 3, 4].flatMap(() => cutter.push(piece));
   expect(out.reduce((sum, { length }) => sum + length, 0)).toBe(300_000);
 });
 
-test("tokens are counted by events until the worker says how many there were", () => {
+test("tokens are counted by events until the worker reports usage", () => {
   const count = new OutputCount();
   expect(count.addEvents(Buffer.from(": ping\n\n"))).toBe(false);
   expect(count.addEvents(Buffer.from("data: {}\n\ndata:{}\n\ndata: [DONE]\n\n"))).toBe(true);

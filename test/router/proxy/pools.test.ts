@@ -34,8 +34,8 @@ function toldOf(rig: Rig): string[] {
   return rig.told.map((line) => line.split(" ")[0]!);
 }
 
-describeNative("prefill apart, as vLLM has it", () => {
-  test("the prompt goes there for one token, what it says of its KV to who decodes", async () => {
+describeNative("prefill workers of vLLM", () => {
+  test("the prefill worker computes one token and passes on its KV parameters", async () => {
     const { rig, prefill, decode } = await openPools();
     await using _ = rig;
     const text = JSON.stringify(ASK);
@@ -58,7 +58,7 @@ describeNative("prefill apart, as vLLM has it", () => {
     });
     const added = `,"kv_transfer_params":${JSON.stringify(PARAMS)}}`;
     expect(decode.seen[0]?.text).toBe(text.slice(0, -1) + added);
-    // Both engines know it by one id.
+    // Both engines get the same request id.
     const ids = [prefill, decode].map(({ seen }) => seen[0]?.headers.get("x-request-id"));
     expect(ids[0]).toBe(ids[1]!);
     await waitFor(() => rig.told.length === 3);
@@ -66,14 +66,14 @@ describeNative("prefill apart, as vLLM has it", () => {
     expect(rig.proxy.snapshot()).toMatchObject({ prefills: 1, prefillsFailed: 0 });
   });
 
-  test("max_completion_tokens is one, too", async () => {
+  test("max_completion_tokens is one for the prefill", async () => {
     const { rig, prefill } = await openPools();
     await using _ = rig;
     await (await rig.post(CHAT, { ...ASK, max_completion_tokens: 50 })).text();
     expect(prefill.seen[0]?.body).toMatchObject({ max_tokens: 1, max_completion_tokens: 1 });
   });
 
-  test("the prefill is complete before the first token is there", async () => {
+  test("the prefill is complete before the first token", async () => {
     const { rig, decode } = await openPools();
     await using _ = rig;
     decode.manners = { ...POLITE, firstTokenMs: 60_000 };
@@ -113,7 +113,7 @@ describeNative("prefill apart, as vLLM has it", () => {
     ],
   ];
   for (const [way, make] of failures) {
-    test(`${way}: who decodes does both`, async () => {
+    test(`${way}: makes the decode worker do both`, async () => {
       const { rig, decode } = await openPools();
       await using _ = rig;
       using _engine = make(rig);
@@ -125,7 +125,7 @@ describeNative("prefill apart, as vLLM has it", () => {
     });
   }
 
-  test("says nothing of its KV, or refuses: who decodes does both", async () => {
+  test("a prefill without KV parameters makes the decode worker do both", async () => {
     const { rig, prefill, decode } = await openPools();
     await using _ = rig;
     prefill.manners = POLITE;
@@ -136,7 +136,7 @@ describeNative("prefill apart, as vLLM has it", () => {
     expect(rig.proxy.snapshot().prefillsFailed).toBe(2);
   });
 
-  test("is slow: a client that leaves is told to both, and nobody decodes", async () => {
+  test("a client that disconnects during the prefill ends it, and no worker decodes", async () => {
     const { rig, prefill, decode } = await openPools();
     await using _ = rig;
     prefill.manners = { ...POLITE, headMs: 60_000 };
@@ -150,7 +150,7 @@ describeNative("prefill apart, as vLLM has it", () => {
     expect(toldOf(rig)).toEqual(["routed", "freed"]);
   });
 
-  test("a client that arranges the transfer itself is left to it", async () => {
+  test("a client that arranges the KV transfer itself is not changed", async () => {
     const { rig, prefill, decode } = await openPools();
     await using _ = rig;
     await (await rig.post(CHAT, { ...ASK, kv_transfer_params: PARAMS })).text();
@@ -159,8 +159,8 @@ describeNative("prefill apart, as vLLM has it", () => {
   });
 });
 
-describeNative("prefill apart, as SGLang has it", () => {
-  test("both get the request at once, with the room in which they meet", async () => {
+describeNative("prefill workers of SGLang", () => {
+  test("both workers get the request at once with one bootstrap room", async () => {
     const { rig, prefill, decode } = await openPools({ model: { bootstrapPort: 9_001 } }, "sglang");
     await using _ = rig;
     const response = await rig.post(CHAT, ASK);
@@ -177,7 +177,7 @@ describeNative("prefill apart, as SGLang has it", () => {
     await waitFor(() => rig.proxy.snapshot().prefills === 1);
   });
 
-  test("several prompts meet in rooms of their own", async () => {
+  test("several prompts have separate bootstrap rooms", async () => {
     const { rig, decode } = await openPools({}, "sglang");
     await using _ = rig;
     const body = { model: MODEL, prompt: ["one", "two"], max_tokens: 2 };
@@ -187,14 +187,14 @@ describeNative("prefill apart, as SGLang has it", () => {
     expect(new Set(bootstrap_room as number[]).size).toBe(2);
   });
 
-  test("a prefill that fails: another pair is tried, not the same", async () => {
+  test("a failed prefill is retried with another pair", async () => {
     const { rig, decode } = await openPools({}, "sglang");
     await using _ = rig;
     decode.manners = { ...POLITE, firstTokenMs: 50 };
     rig.worker("p", deadUrl(), "prefill");
     const response = await rig.post(CHAT, ASK);
     expect(await response.text()).toEndWith("data: [DONE]\n\n");
-    // Nobody is left to prefill: the second time who decodes does both.
+    // No prefill worker is left, so the decode worker does both the second time.
     expect(decode.seen.at(-1)?.body).toEqual(ASK as never);
     expect(rig.proxy.snapshot()).toMatchObject({ prefillsFailed: 1, retries: 1 });
   });

@@ -4,7 +4,7 @@ import { writeTokenizer } from "./tokenizer-files.ts";
 
 const ROOT = join(import.meta.dir, "../../..");
 
-/** What a process prints, line by line, until one of them has what is wanted. */
+/** Reads a process's output line by line until `find` returns a value. */
 export async function lineWith<T>(
   stream: ReadableStream<Uint8Array>,
   find: (line: string) => T | null,
@@ -19,7 +19,7 @@ export async function lineWith<T>(
     for (const line of text.split("\n")) {
       const found = find(line);
       if (found === null) continue;
-      // What it prints later is of no interest, and must not fill the pipe.
+      // Discards later output, which must not fill the pipe.
       void (async () => {
         while (!(await reader.read()).done);
       })();
@@ -57,18 +57,18 @@ export async function startEngines(
 }
 
 export interface RouterProcess extends AsyncDisposable {
-  /** Of the proxy. */
+  /** URL of the proxy. */
   readonly url: string;
 }
 
 export interface ServedModel {
   readonly model: string;
   readonly tokenizer: string;
-  /** Of real engines. */
+  /** Chat template of real engines. */
   readonly chatTemplate?: string;
 }
 
-/** `hearth router` from the sources or an executable, in front of these engines. */
+/** Starts `hearth router`, from the sources or an executable, in front of these engines. */
 export async function startRouter(
   folder: string,
   engines: readonly string[],
@@ -78,7 +78,7 @@ export async function startRouter(
   events: string | null = null,
 ): Promise<RouterProcess> {
   const { model, tokenizer, chatTemplate } = served;
-  // Engines that publish events are followed; stand-ins publish none.
+  // Real engines publish events and are followed. Mock engines publish none.
   const isReal = chatTemplate !== undefined;
   const workers = engines.map((url, i) => {
     const followed = i === 0 && events !== null ? `events = "${events}"\n` : "";

@@ -1,4 +1,6 @@
-/** A publisher of KV events in a process of its own: prints its endpoint as vLLM would name it. */
+/**
+ * Runs a publisher of KV events in a process of its own. Prints its endpoint in vLLM's notation.
+ */
 import { systemClock, systemRandom } from "../../../src/core/index.ts";
 import { bindPublisher } from "../../../src/events/zmtp/index.ts";
 

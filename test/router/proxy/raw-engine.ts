@@ -1,8 +1,8 @@
 type Socket = Bun.Socket<undefined>;
 
-/** A TCP server that does to each request what the test says: what no decent server would do. */
+/** A TCP server with scripted, misbehaving answers. */
 export class RawEngine implements Disposable {
-  /** Requests that came. */
+  /** Requests received. */
   requests = 0;
   connections = 0;
   readonly #listener: Bun.TCPSocketListener<undefined>;
@@ -38,7 +38,7 @@ export class RawEngine implements Disposable {
   }
 }
 
-/** A port on which nobody listens. */
+/** A URL whose port has no listener. */
 export function deadUrl(): string {
   const listener = Bun.listen({ hostname: "127.0.0.1", port: 0, socket: { data() {} } });
   const { port } = listener;

@@ -7,7 +7,7 @@ const CHAT = "/v1/chat/completions";
 const ASK = { model: MODEL, messages: [{ role: "user", content: "Hello?" }], max_tokens: 6 };
 
 describeNative("a worker that fails before its first byte", () => {
-  test("had the request, as another one before: no third one gets it", async () => {
+  test("a request that two workers had received is not sent to a third", async () => {
     using bad = new RawEngine((socket) => void socket.end());
     await using rig = await Rig.open({ settings: { retriesMax: 4 } });
     for (let i = 0; i < 5; i++) rig.worker(`bad${i}`, bad.url);
@@ -28,7 +28,7 @@ describeNative("a worker that fails before its first byte", () => {
     });
   }
 
-  test("breaks off an answer that is no stream: another one answers, once", async () => {
+  test("a broken answer that is not a stream is resent once", async () => {
     const head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n";
     using bad = new RawEngine((socket) => void socket.end(`${head}{"choices"`));
     await using rig = await Rig.open({ router: { mode: "round-robin" } });
@@ -40,7 +40,7 @@ describeNative("a worker that fails before its first byte", () => {
     expect(rig.proxy.snapshot()).toMatchObject({ retries: 1, outcomes: { done: 1 } });
   });
 
-  test("refuses connections like all others: no more are tried than it may be", async () => {
+  test("at most retries_max other workers are tried", async () => {
     await using rig = await Rig.open({ settings: { retriesMax: 2 } });
     const url = deadUrl();
     for (let i = 0; i < 5; i++) rig.worker(`bad${i}`, url);

@@ -33,15 +33,15 @@ export interface RigOptions {
   readonly onShort?: () => void;
 }
 
-/** A router without events, a proxy in front of it on a port, and engines that are put there. */
+/** A router without events, a proxy in front of it on a port, and engines added by tests. */
 export class Rig implements AsyncDisposable {
   readonly table: WorkerTable;
   readonly router: Router & Disposable;
   readonly proxy: OpenAiProxy;
   readonly faults: unknown[];
-  /** Workers that were left out for their health, and used again: "NAME out", "NAME back". */
+  /** Exclusions of workers because of their health: "NAME out", "NAME back". */
   readonly workers: string[];
-  /** What the router was told, in order: "routed ID", "prefilled ID", "freed ID". */
+  /** Calls that the router received: "routed ID", "prefilled ID", "freed ID". */
   readonly told: string[] = [];
   readonly engines: MockEngine[] = [];
   readonly #server: Bun.Server<undefined>;
@@ -65,7 +65,7 @@ export class Rig implements AsyncDisposable {
     const workers: string[] = [];
     const proxy = await openProxy({
       ...{ clock, random, router, table },
-      // Tests of health ask for checks: others count the requests of their engines.
+      // Health checks are off by default, since tests count the engines' requests.
       settings: { ...PROXY_DEFAULTS, healthEveryMs: null, models, ...options.settings },
       onFault: (thrown) => void faults.push(thrown),
       onWorker: (worker, why) => void workers.push(`${worker} ${why === null ? "back" : "out"}`),
@@ -106,7 +106,7 @@ export class Rig implements AsyncDisposable {
     return `http://127.0.0.1:${this.#server.port}`;
   }
 
-  /** Puts a worker there that has an engine of its own. */
+  /** Adds a worker with a mock engine. */
   engine(name: string, kind: "vllm" | "sglang" = "vllm", role: WorkerRole = "both"): MockEngine {
     const engine = new MockEngine(kind, MODEL);
     this.engines.push(engine);

@@ -16,7 +16,7 @@ const CHAT_TEMPLATE =
   "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
 
 export interface RowsOptions {
-  /** Instead of the sources. */
+  /** Executable to test instead of the sources. */
   readonly binary: string | null;
   readonly onProgress: (text: string) => void;
 }
@@ -30,7 +30,7 @@ async function withFolder<T>(run: (folder: string) => Promise<T>): Promise<T> {
   }
 }
 
-/** Client libraries and stopped processes in front of stand-ins, each in a process of its own. */
+/** Client libraries and stopped processes with mock engines, each in a process of its own. */
 export function standInRows({ binary, onProgress }: RowsOptions): Promise<Row[]> {
   return withFolder(async (folder) => {
     await using first = await startEngines(["vllm"]);
@@ -80,7 +80,7 @@ async function startPublisher() {
   };
 }
 
-/** The same in front of two real vLLM servers with KV events. Throws `Skip`. */
+/** The same rows with two real vLLM servers with KV events. Throws `Skip`. */
 export async function vllmRows({ binary, onProgress }: RowsOptions): Promise<Row[]> {
   const engine = await ensureEngine("vllm");
   const model = await ensureModel(engine, { seed: 1 });
@@ -119,7 +119,7 @@ export async function vllmRows({ binary, onProgress }: RowsOptions): Promise<Row
   });
 }
 
-/** Signals the engine cores among the descendants of a server. */
+/** Sends signals to the engine cores among a server's descendants. */
 function coreSignal(server: number): (name: NodeJS.Signals) => void {
   const parents = new Map<number, number>();
   const cores = new Set<number>();
@@ -131,7 +131,7 @@ function coreSignal(server: number): (name: NodeJS.Signals) => void {
       const command = readFileSync(`/proc/${name}/cmdline`, "utf8");
       if (command.includes("EngineCore")) cores.add(Number(name));
     } catch {
-      // It ended meanwhile.
+      // The process has ended meanwhile.
     }
   }
   const isBelow = (id: number): boolean => {

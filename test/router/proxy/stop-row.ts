@@ -4,7 +4,7 @@ import type { Row } from "./client-rows.ts";
 export interface StopOptions {
   readonly url: string;
   readonly model: string;
-  /** What stands still: a server with its engine, or the engine behind its server alone. */
+  /** Process that is stopped: the server with its engine, or only the engine. */
   readonly what: string;
   /** Stops one of two engines. */
   stop(): void;
@@ -13,12 +13,12 @@ export interface StopOptions {
 
 const REQUESTS = 12;
 const TOKENS = 16;
-/** From the stop to the end of a request, beside the time that it takes by itself. */
+/** Maximum time from the stop to the end of a request, in addition to its usual duration. */
 const MOVED_MAX_MS = 6_000;
 const BACK_MAX_MS = 15_000;
 const TIMEOUT_MS = 120_000;
 
-/** Milliseconds of one request; every second one is a stream. */
+/** Duration of one request in milliseconds. Every second request is a stream. */
 async function ask(client: OpenAI, model: string, number: number): Promise<number> {
   const began = performance.now();
   const content = `Request ${number} of ${began}: tell a story.`;
@@ -30,14 +30,14 @@ async function ask(client: OpenAI, model: string, number: number): Promise<numbe
   return performance.now() - began;
 }
 
-/** Requests that meet a stopped engine must be finished by the other one in time. */
+/** Checks that requests to a stopped engine are finished by the other one in time. */
 export async function stopRow({ url, model, what, stop, go }: StopOptions): Promise<Row> {
   const options = { baseURL: `${url}/v1`, apiKey: "none", maxRetries: 0, timeout: TIMEOUT_MS };
   const client = new OpenAI(options);
   const row = `SIGSTOP of ${what}`;
   const all = (from: number) =>
     Promise.all(Array.from({ length: REQUESTS }, (_, i) => ask(client, model, from + i)));
-  // As many at once as later, so that their own time is that of a host as busy.
+  // The same concurrency as later, so that the usual duration is measured under equal load.
   const calm = Math.max(...(await all(0)));
   stop();
   try {
@@ -55,7 +55,7 @@ export async function stopRow({ url, model, what, stop, go }: StopOptions): Prom
   }
 }
 
-/** Both engines answer again. */
+/** Checks that both engines answer again. */
 export async function backRow(url: string, workers: number): Promise<Row> {
   const began = performance.now();
   const seen = new Set<string>();

@@ -17,7 +17,7 @@ const REFUSAL = "{{ raise_exception('a system message comes first') }}{% endif %
 const MESSAGE = "<{{ message.role }}>{{ message.content }}";
 const END = "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
 
-/** The tokens that the router sees of each request, with this template. */
+/** The tokens that the router sees for each request with this template. */
 async function promptsOf(template: string, asks: readonly (readonly [string, object])[]) {
   const chatTemplate = join(tempDir(), "chat.jinja");
   writeFileSync(chatTemplate, template);
@@ -36,8 +36,8 @@ async function promptsOf(template: string, asks: readonly (readonly [string, obj
   return seen;
 }
 
-describeNative("a system message between others, over /v1/messages", () => {
-  test("stays in its place if the template takes it there", async () => {
+describeNative("an inline system message of /v1/messages", () => {
+  test("an inline system message stays in place if the template accepts it", async () => {
     const [chat, messages] = await promptsOf(`{% for message in messages %}${MESSAGE}${END}`, [
       ["/v1/chat/completions", { messages: LATER }],
       ["/v1/messages", { messages: LATER }],
@@ -46,7 +46,7 @@ describeNative("a system message between others, over /v1/messages", () => {
     expect(messages).toEqual(chat!);
   });
 
-  test("goes in front if the template refuses it elsewhere, as vLLM does", async () => {
+  test("an inline system message moves to the front if the template refuses it", async () => {
     const merged = [LATER[1]!, LATER[0]!, LATER[2]!, LATER[3]!];
     const [chat, messages] = await promptsOf(`${BEGINNING}${REFUSAL}${MESSAGE}${END}`, [
       ["/v1/chat/completions", { messages: merged }],

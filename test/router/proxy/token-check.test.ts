@@ -45,7 +45,7 @@ const ask = (content: unknown, more: object = {}) => {
 };
 
 describeNative("the proxy's check of its own tokens", () => {
-  test("an answer that counts other tokens is reported by a shape and no text", async () => {
+  test("a different token count is reported with a shape hash and no text", async () => {
     const { differences, onTokens } = collect();
     const here = countOf(SECRET);
     await using rig = await openRig(here + 3, onTokens);
@@ -61,7 +61,7 @@ describeNative("the proxy's check of its own tokens", () => {
     expect(rig.proxy.snapshot().checks).toEqual({ equal: 0, different: 3 });
   });
 
-  test("equal counts are counted, in streams that tell their usage too", async () => {
+  test("equal token counts are counted, also for streams with usage", async () => {
     const { differences, onTokens } = collect();
     await using rig = await openRig(countOf("Hi"), onTokens);
     await (await rig.post(CHAT, ask("Hi"))).text();
@@ -75,7 +75,7 @@ describeNative("the proxy's check of its own tokens", () => {
     ["/v1/messages", { messages: [{ role: "user", content: "Hi" }] }],
     ["/v1/responses", { input: "Hi" }],
   ] as const) {
-    test(`answers of ${path} are compared, what the cache had included`, async () => {
+    test(`answers of ${path} are compared including cached tokens`, async () => {
       const { differences, onTokens } = collect();
       const here = countOf("Hi");
       await using rig = await openRig(here, onTokens);
@@ -91,7 +91,7 @@ describeNative("the proxy's check of its own tokens", () => {
     });
   }
 
-  test("a stream is compared though its client asked for no usage, and gets none", async () => {
+  test("a stream is compared although its client requested no usage and gets none", async () => {
     const { differences, onTokens } = collect();
     const here = countOf("Hi");
     await using rig = await openRig(here, onTokens);
@@ -124,7 +124,7 @@ describeNative("the proxy's check of its own tokens", () => {
     expect(rig.engines[0]!.seen[0]!.body.stream_options).toBeUndefined();
   });
 
-  test("of several conversations in one request the sum is not compared", async () => {
+  test("requests with several conversations are not compared", async () => {
     const { differences, onTokens } = collect();
     await using rig = await openRig(9_999, onTokens);
     const [one, two] = [ask("Hi").messages, ask("Ho").messages];
@@ -146,7 +146,7 @@ describeNative("the proxy's check of its own tokens", () => {
     expect(differences).toEqual([]);
   });
 
-  test("a prompt that cannot be tokenised is told with its reason", async () => {
+  test("a prompt that cannot be tokenised is reported with its reason", async () => {
     const { failures, onTokens } = collect();
     await using rig = await openRig(null, onTokens);
     await (await rig.post(CHAT, ask("Hi", { chat_template: "{{ 1 }}" }))).text();

@@ -1,7 +1,7 @@
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
-/** As GPT-2 writes bytes: printable ones as they are, the others from U+0100 on. */
+/** GPT-2's letters of bytes: printable bytes as themselves, others from U+0100 on. */
 export function byteLetters(): string[] {
   const letters: string[] = [];
   let next = 256;
@@ -38,7 +38,7 @@ export const CHAT_TEMPLATE = `{%- if tools %}
 {%- endif %}
 {%- endif %}`;
 
-/** A template that walks through the parts of a message, as those of models with pictures do. */
+/** A template that iterates over message parts, as those of multimodal models do. */
 export const PARTS_TEMPLATE = `{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' }}
 {%- for part in message.content %}
@@ -47,7 +47,7 @@ export const PARTS_TEMPLATE = `{%- for message in messages %}
 {{- '<|im_end|>\\n' }}
 {%- endfor %}`;
 
-/** A tokenizer of real shape: byte-level BPE with a few merges and special tokens. */
+/** A realistic tokenizer: byte-level BPE with a few merges and special tokens. */
 export function tokenizerJson(): Record<string, unknown> {
   const vocab = new Map<string, number>();
   for (const letter of byteLetters()) vocab.set(letter, vocab.size);
@@ -120,7 +120,7 @@ export function tokenizerConfig(): Record<string, unknown> {
   };
 }
 
-/** The files of a model in a folder of their own, which it returns. */
+/** Writes a model's files into a folder of their own and returns it. */
 export function writeTokenizer(under: string, template: string | null = CHAT_TEMPLATE): string {
   const folder = join(under, "model");
   mkdirSync(folder, { recursive: true });

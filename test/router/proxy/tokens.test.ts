@@ -59,7 +59,7 @@ async function openModel(options: Opened = {}) {
 const SPECIAL_AROUND = { addSpecial: true, truncation: null } as const;
 const user = (content: unknown) => ({ role: "user", content });
 
-test("a conversation is the template's text in the tokenizer's tokens", async () => {
+test("a conversation is rendered by the template and tokenised", async () => {
   using tokens = await openModel();
   const messages = [{ role: "system", content: "Be brief." }, user("What — is ü that, then?")];
   const seen = await tokens.chat("m", JSON.stringify({ messages }));
@@ -67,12 +67,12 @@ test("a conversation is the template's text in the tokenizer's tokens", async ()
     "<|im_start|>system\nBe brief.<|im_end|>\n" +
     "<|im_start|>user\nWhat — is ü that, then?<|im_end|>\n<|im_start|>assistant\n";
   expect([...seen!.tokens]).toEqual(idsOf(text));
-  // Special tokens are one token each, and nothing is put in front of a template's text.
+  // Special tokens are single tokens, and no token is added in front of the template's text.
   const marks = [...seen!.tokens].filter((id) => SPECIAL[1] === reference.id_to_token(id));
   expect(marks).toHaveLength(3);
 });
 
-test("a plain prompt has what the tokenizer puts in front of it, output has not", async () => {
+test("a plain prompt has the tokenizer's special tokens, output has none", async () => {
   using tokens = await openModel();
   const prompt = await tokens.text("m", "Once upon a time", SPECIAL_AROUND);
   expect([...prompt!.tokens]).toEqual(idsOf("Once upon a time", true));
@@ -81,7 +81,7 @@ test("a plain prompt has what the tokenizer puts in front of it, output has not"
   expect([...output!.tokens]).toEqual([...prompt!.tokens].slice(1));
 });
 
-test("tools, their calls and what the template is told reach the text", async () => {
+test("tools, tool calls and template kwargs reach the text", async () => {
   using tokens = await openModel();
   const tool = { function: { parameters: { type: "object" }, name: "f" }, type: "function" };
   const call = { id: "1", type: "function", function: { name: "f", arguments: '{"a":[1, 2]}' } };
@@ -89,7 +89,7 @@ test("tools, their calls and what the template is told reach the text", async ()
   const chat_template_kwargs = { enable_thinking: true };
   const body = { messages, tools: [tool], chat_template_kwargs };
   const seen = await tokens.chat("m", JSON.stringify(body));
-  // As Python's json writes it, with blanks behind commas and colons.
+  // Python's json puts blanks after commas and colons.
   const json =
     '{"type": "function", "function": ' +
     '{"name": "f", "description": null, "parameters": {"type": "object"}}}';
@@ -99,7 +99,7 @@ test("tools, their calls and what the template is told reach the text", async ()
   expect([...seen!.tokens]).toEqual(idsOf(text));
 });
 
-test("a conversation that is to be gone on with ends with its last message", async () => {
+test("a continued conversation ends with its last message", async () => {
   using tokens = await openModel();
   const messages = [user("go"), { role: "assistant", content: "I would" }];
   const body = { messages, add_generation_prompt: false, continue_final_message: true };
@@ -108,7 +108,7 @@ test("a conversation that is to be gone on with ends with its last message", asy
   expect([...seen!.tokens]).toEqual(idsOf(text));
 });
 
-test("parts of a message are one text, joined as the engine does, or parts", async () => {
+test("parts of a message are joined as the engine does, or stay parts", async () => {
   const body = JSON.stringify({
     messages: [
       user([
@@ -130,7 +130,7 @@ test("parts of a message are one text, joined as the engine does, or parts", asy
   expect([...(await tokens.chat("m", plain))!.tokens]).toEqual(alone);
 });
 
-test("other pictures make other prompts from their place on", async () => {
+test("different images change the prompt from their position on", async () => {
   using tokens = await openModel();
   const ask = async (url: string) => {
     const picture = { type: "image_url", image_url: { url } };
@@ -144,7 +144,7 @@ test("other pictures make other prompts from their place on", async () => {
   expect(other.slice(0, before)).toEqual(one.slice(0, before));
 });
 
-test("marks reach to the end of what they are on", async () => {
+test("marks reach to the end of the marked part", async () => {
   using tokens = await openModel();
   const control = { cache_control: { type: "ephemeral", ttl: "1h" } };
   const messages = [
@@ -162,7 +162,7 @@ test("marks reach to the end of what they are on", async () => {
   expect([...seen!.tokens].slice(0, second.length)).toEqual(second);
 });
 
-test("a mark within a message reaches as far as what is equal before it", async () => {
+test("a mark within a message reaches to the end of the common prefix", async () => {
   using tokens = await openModel();
   const cache_control = { type: "ephemeral" };
   const parts = [
@@ -174,8 +174,8 @@ test("a mark within a message reaches as far as what is equal before it", async 
   expect(seen!.marks).toEqual([{ tokens: kept.length, type: "ephemeral", ttlSeconds: null }]);
 });
 
-test("pieces that are remembered have the tokens of the whole text", async () => {
-  // So few that pieces are forgotten all the time.
+test("cached pieces have the tokens of the whole text", async () => {
+  // A tiny cache, so that pieces are evicted all the time.
   using tokens = await openModel({ cacheTokens: 60 });
   const piece = fc.oneof(
     fc.constantFrom(...SPECIAL, " ", "\n", "the", " the", "tion ", "<|im_", "|>", "'s", "ü"),
@@ -191,7 +191,7 @@ test("pieces that are remembered have the tokens of the whole text", async () =>
   );
 });
 
-test("reasoning is found in the vocabulary, or as it is configured", async () => {
+test("reasoning tokens come from the configuration or the vocabulary", async () => {
   using found = await openModel();
   const think = { start: reference.token_to_id("<think>"), end: reference.token_to_id("</think>") };
   expect(found.reasoning("m")).toEqual(think as never);
@@ -201,7 +201,7 @@ test("reasoning is found in the vocabulary, or as it is configured", async () =>
   expect(missing.reasoning("m")).toBeNull();
 });
 
-test("what cannot be tokenised is told, and the next prompt can", async () => {
+test("a prompt that cannot be tokenised is reported, and the next one succeeds", async () => {
   using tokens = await openModel({ template: "{{ raise_exception('no') }}" });
   expect(await tokens.chat("m", JSON.stringify({ messages: [user("x")] }))).toBeNull();
   expect(await tokens.chat("m", '{"messages": "x"}')).toBeNull();
@@ -210,7 +210,7 @@ test("what cannot be tokenised is told, and the next prompt can", async () => {
   expect(tokens.counts).toMatchObject({ prompts: 3, failed: 2, late: 0 });
 });
 
-test("threads answer as this one does, each conversation at one of them", async () => {
+test("threads give the same tokens, each conversation on one thread", async () => {
   using tokens = await openModel({ threads: 2 });
   using local = await openModel();
   const bodies = Array.from({ length: 40 }, (_, i) => {
@@ -222,12 +222,12 @@ test("threads answer as this one does, each conversation at one of them", async 
   }
 });
 
-/** A template that takes as long as a message says. */
+/** A template whose duration depends on a message. */
 const SLOW =
   "{%- for i in range(steps) %}{% for j in range(steps) %}{% set x = j %}" +
   "{% endfor %}{% endfor %}slow";
 
-test("a thread that hangs is late, is replaced, and the next prompt is answered", async () => {
+test("a hung thread is replaced, and the next prompt is answered", async () => {
   const tokenizer = writeTokenizer(tempDir(), SLOW);
   const files = { tokenizer, chatTemplate: null, templateKwargs: null };
   const model = { name: "m", ...files, partSeparator: "\n", reasoning: null };
@@ -236,7 +236,7 @@ test("a thread that hangs is late, is replaced, and the next prompt is answered"
   using tokens = await openTokens({ clock, models: [model], ...limits });
   const steps = (count: number) =>
     JSON.stringify({ messages: [user("x")], chat_template_kwargs: { steps: count } });
-  // A template ends after some millions of steps; these keep the thread busy one after the other.
+  // Templates stop after some million steps. These keep the thread busy one after another.
   const slow = await Promise.all(
     Array.from({ length: 20 }, () => tokens.chat("m", steps(100_000))),
   );
@@ -246,7 +246,7 @@ test("a thread that hangs is late, is replaced, and the next prompt is answered"
   await waitFor(async () => (await tokens.chat("m", steps(1))) !== null);
 });
 
-test("files that are no tokenizer refuse the start, and say which", async () => {
+test("invalid tokenizer files refuse the start with their name", async () => {
   const folder = join(tempDir(), "broken");
   mkdirSync(folder);
   const open = () => {
@@ -262,9 +262,9 @@ test("files that are no tokenizer refuse the start, and say which", async () => 
   await expect(open()).rejects.toThrow(/tokenizer\.json/);
 });
 
-test("a broken template refuses the start, and says where", async () => {
+test("a broken template refuses the start with file and line", async () => {
   const open = openModel({ template: "{% for m in messages %}\n{{ m.content }" });
-  await expect(open).rejects.toThrow(/tokenizer_config\.json: the chat template is broken: line 2/);
+  await expect(open).rejects.toThrow(/tokenizer_config\.json: invalid chat template: line 2/);
 });
 
 test("a check of the configuration names a missing tokenizer and a broken template", () => {
@@ -275,11 +275,11 @@ test("a check of the configuration names a missing tokenizer and a broken templa
   writeFileSync(chatTemplate, "{% if %}");
   expect(() => checkModels([{ ...model, tokenizer }])).not.toThrow();
   expect(() => checkModels([{ ...model, tokenizer, chatTemplate }])).toThrow(
-    /broken\.jinja: the chat template is broken: line 1/,
+    /broken\.jinja: invalid chat template: line 1/,
   );
 });
 
-test("kwargs of the operator reach the template, and those of the request win", async () => {
+test("kwargs of the operator reach the template, and the request's take precedence", async () => {
   using tokens = await openModel({ kwargs: '{"enable_thinking": true}' });
   const text = "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n";
   const seen = await tokens.chat("m", JSON.stringify({ messages: [user("go")] }));
@@ -290,7 +290,7 @@ test("kwargs of the operator reach the template, and those of the request win", 
   await expect(openModel({ kwargs: "[]" })).rejects.toThrow(/not a JSON object/);
 });
 
-test("a template that never ends is given up with a reason", async () => {
+test("an endless template is aborted with a reason", async () => {
   const tokenizer = writeTokenizer(tempDir(), SLOW);
   const reasons: string[] = [];
   const files = { tokenizer, chatTemplate: null, templateKwargs: '{"steps": 100000}' };
@@ -301,10 +301,10 @@ test("a template that never ends is given up with a reason", async () => {
     onFailed: (model, why) => reasons.push(`${model}: ${why}`),
   });
   expect(await tokens.chat("m", JSON.stringify({ messages: [user("x")] }))).toBeNull();
-  expect(reasons).toEqual(["m: the template takes too many steps"]);
+  expect(reasons).toEqual(["m: the template exceeds the limit of steps"]);
 });
 
-test("pictures are told apart from prompts whose tokens can be counted", async () => {
+test("prompts with images are marked as not countable", async () => {
   using tokens = await openModel();
   const picture = { type: "image_url", image_url: { url: "data:A" } };
   const ask = (content: unknown) => tokens.chat("m", JSON.stringify({ messages: [user(content)] }));
@@ -312,7 +312,7 @@ test("pictures are told apart from prompts whose tokens can be counted", async (
   expect((await ask("data:A"))!.hasMedia).toBe(false);
 });
 
-test("rough tokens of longer prompts begin like those of shorter ones", () => {
+test("rough tokens of a longer prompt start with those of its prefix", () => {
   fc.assert(
     fc.property(fc.string({ unit: "grapheme" }), fc.string(), (head, tail) => {
       const [short, long] = [roughTokens(head), roughTokens(head + tail)];

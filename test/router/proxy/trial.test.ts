@@ -2,8 +2,8 @@ import { expect, test } from "bun:test";
 import { describeNative } from "../../support/index.ts";
 import { runTrial } from "./trial.ts";
 
-describeNative("bun run test:proxy, shortly", () => {
-  test("streams, cancels and errors through a router of its own process", async () => {
+describeNative("a short run of bun run test:proxy", () => {
+  test("streams, cancellations and errors pass through a router process", async () => {
     const report = await runTrial({
       ...{ streams: 40, samples: 5, binary: null },
       onProgress: () => undefined,

@@ -9,9 +9,9 @@ const MODEL = "acme/tiny-chat";
 
 export interface TrialOptions {
   readonly streams: number;
-  /** Requests by which the added latency is measured. */
+  /** Requests used to measure the added latency. */
   readonly samples: number;
-  /** Instead of the sources. */
+  /** Executable to test instead of the sources. */
   readonly binary: string | null;
   readonly onProgress: (text: string) => void;
 }
@@ -24,7 +24,7 @@ export interface ProxyFigures {
   readonly direct_ttfb_p50_ms: number;
   readonly added_ttfb_p50_ms: number;
   readonly added_ttfb_p99_ms: number;
-  /** While all streams run. */
+  /** Measured while all streams run. */
   readonly busy_added_ttfb_p50_ms: number;
 }
 
@@ -33,9 +33,9 @@ export interface TrialReport {
   readonly violations: readonly string[];
 }
 
-/** A conversation of about a thousand tokens, different from all others at its end. */
+/** A conversation of about a thousand tokens with a unique end. */
 function bodyOf(name: string, tokens = 24) {
-  // Two kinds of conversations, so that both engines have some.
+  // Two kinds of conversations, so that both engines get some.
   const rules = `Rules ${name.length % 2}. ${"Answer in the tone of the reader. ".repeat(90)}`;
   const messages = [
     { role: "system" as const, content: rules },
@@ -62,7 +62,7 @@ async function until(condition: () => Promise<boolean>, what: string): Promise<b
   return false;
 }
 
-/** Whether what came through equals what the engine writes. */
+/** Whether the received output equals the engine's output. */
 async function isRight(client: OpenAI, name: string, tokens: number): Promise<boolean> {
   const body = bodyOf(name, tokens);
   const stream = await client.chat.completions.create({ ...body, stream: true });
@@ -71,7 +71,7 @@ async function isRight(client: OpenAI, name: string, tokens: number): Promise<bo
   return text === wordsFor(body).join("");
 }
 
-/** Milliseconds to the first byte of a streamed answer. */
+/** Time to the first byte of a streamed answer, in milliseconds. */
 async function firstByteMs(url: string, name: string): Promise<number> {
   const body = JSON.stringify({ ...bodyOf(name, 1), stream: true });
   const startMs = performance.now();
@@ -90,7 +90,7 @@ function quantile(values: readonly number[], share: number): number {
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN;
 }
 
-/** In turns, so that both meet the same host. */
+/** Alternates direct and proxied requests, so that both see the same load. */
 async function measure(direct: string, proxied: string, samples: number) {
   const [without, through]: [number[], number[]] = [[], []];
   for (let i = 0; i < samples + 10; i++) {
@@ -106,7 +106,7 @@ function round(ms: number): number {
   return Math.round(ms * 1_000) / 1_000;
 }
 
-/** Clients in this process, engines and the router in theirs. */
+/** Runs the clients in this process, the engines and the router in others. */
 export async function runTrial(options: TrialOptions): Promise<TrialReport> {
   const folder = mkdtempSync(join(tmpdir(), "hearth-proxy-"));
   try {
@@ -179,7 +179,7 @@ async function trialOf(
   };
 }
 
-/** Each way to fail, as the client's exceptions tell it. */
+/** The client's exception for each kind of failure. */
 async function errorsOf(client: OpenAI, engines: Engines, violations: string[]): Promise<number> {
   let told = 0;
   const expectError = async (what: string, status: number | undefined, ask: Promise<unknown>) => {

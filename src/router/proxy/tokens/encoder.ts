@@ -1,22 +1,20 @@
 import type { Tokenizer } from "@huggingface/tokenizers";
 import { HearthError } from "../../../core/index.ts";
-import { PieceCache } from "./piece-cache.ts";
-import type { PieceCutter } from "./piece-cutter.ts";
 
 export interface Truncation {
-  /** Tokens that stay. */
+  /** Tokens to keep. */
   readonly tokens: number;
-  /** Where tokens are cut off; null: as vLLM sets its tokenizers up, on the left. */
+  /** Side from which tokens are removed. Null: vLLM's default, the left. */
   readonly side: "left" | "right" | null;
 }
 
 export interface EncodeOptions {
-  /** Whether the tokenizer puts its own tokens around the text. */
+  /** Whether the tokenizer adds its special tokens around the text. */
   readonly addSpecial: boolean;
   readonly truncation: Truncation | null;
 }
 
-/** Tokenises piece by piece where that is the same, and remembers the pieces. */
+/** Tokenises text in pieces if that gives the same tokens, and caches the pieces. */
 export class Encoder {
   readonly #tokenizer: Tokenizer;
   readonly #cutter: PieceCutter | null;
@@ -29,7 +27,7 @@ export class Encoder {
 
   encode(text: string, { addSpecial, truncation }: EncodeOptions): Uint32Array<ArrayBuffer> {
     if (!text.isWellFormed()) {
-      throw new HearthError("UNSUPPORTED", "the text has half of a surrogate pair");
+      throw new HearthError("UNSUPPORTED", "the text has an unpaired surrogate");
     }
     const tokens = addSpecial ? this.#withSpecial(text) : this.#plain(text);
     if (truncation === null || tokens.length <= truncation.tokens) return tokens;
@@ -55,7 +53,9 @@ export class Encoder {
     return tokens;
   }
 
-  /** The tokenizer itself cuts the text's own tokens, and keeps those that it puts around them. */
+  /**
+   * Truncates as the tokenizer does: removes the text's own tokens and keeps its special tokens.
+   */
   #cutInside(
     text: string,
     whole: Uint32Array<ArrayBuffer>,
@@ -91,10 +91,103 @@ function startOf(whole: Uint32Array, inner: Uint32Array): number {
   return -1;
 }
 
-/** A vocabulary without a token for what it does not know answers nothing for it. */
+/** Checks token ids. A vocabulary without an unknown token returns undefined for unknown text. */
 function checked(ids: readonly (number | undefined)[]): Uint32Array<ArrayBuffer> {
   if (ids.some((id) => id === undefined)) {
     throw new HearthError("UNSUPPORTED", "the vocabulary has no token for a part of the text");
   }
   return Uint32Array.from(ids as readonly number[]);
+}
+
+/**
+ * Splits a text before and after special tokens, so that each piece can be tokenised and cached
+ * alone. A continued conversation adds only its latest messages.
+ */
+type PieceCutter = (text: string) => string[];
+
+type Fields = Readonly<Record<string, unknown>>;
+
+/** Types whose result for a piece does not depend on the text before it. */
+const CONTEXT_FREE: ReadonlySet<string> = new Set([
+  "ByteLevel",
+  "Split",
+  "Digits",
+  "Punctuation",
+  "Whitespace",
+  "WhitespaceSplit",
+  "NFC",
+  "NFKC",
+  "NFD",
+  "NFKD",
+  "Lowercase",
+  "StripAccents",
+]);
+
+/**
+ * Returns null if a piece alone might have other tokens than within the text: if the first piece is
+ * treated differently, or special tokens absorb adjacent blanks.
+ */
+export function createPieceCutter(definition: Fields): PieceCutter | null {
+  if (!isContextFree(definition.normalizer) || !isContextFree(definition.pre_tokenizer))
+    return null;
+  const added = Array.isArray(definition.added_tokens) ? (definition.added_tokens as Fields[]) : [];
+  if (added.some(({ lstrip, rstrip, single_word }) => lstrip || rstrip || single_word)) return null;
+  // Tokens matched against the raw text are found first, whatever surrounds them.
+  const exact = added.filter(({ normalized }) => definition.normalizer === null || !normalized);
+  const texts = exact.map(({ content }) => content).filter((text) => typeof text === "string");
+  const special = texts.filter((text) => text !== "");
+  if (special.length === 0) return null;
+  // Tokenizers prefer the longest match.
+  special.sort((a, b) => b.length - a.length);
+  const pattern = new RegExp(`(${special.map((text) => RegExp.escape(text)).join("|")})`);
+  return (text) => text.split(pattern).filter((piece) => piece !== "");
+}
+
+function isContextFree(part: unknown): boolean {
+  if (part === null || part === undefined) return true;
+  const { type, add_prefix_space, normalizers, pretokenizers } = part as Fields;
+  if (type === "Sequence") {
+    const parts = (normalizers ?? pretokenizers) as unknown;
+    return Array.isArray(parts) && parts.every(isContextFree);
+  }
+  if (typeof type !== "string" || !CONTEXT_FREE.has(type)) return false;
+  return type !== "ByteLevel" || add_prefix_space === false;
+}
+
+/** Longer texts are not cached: they would evict everything else. */
+const TEXT_MAX = 256 * 1024;
+
+/** LRU cache of tokens by text, bounded by the number of tokens. */
+class PieceCache {
+  readonly #tokensMax: number;
+  readonly #pieces = new Map<string, readonly number[]>();
+  #tokens = 0;
+
+  constructor(tokensMax: number) {
+    this.#tokensMax = tokensMax;
+  }
+
+  get(text: string): readonly number[] | null {
+    const tokens = this.#pieces.get(text);
+    if (tokens === undefined) return null;
+    this.#pieces.delete(text);
+    this.#pieces.set(text, tokens);
+    return tokens;
+  }
+
+  put(text: string, tokens: readonly number[]): void {
+    if (text.length > TEXT_MAX || this.#pieces.has(text)) return;
+    this.#pieces.set(text, tokens);
+    this.#tokens += costOf(tokens);
+    for (const [oldest, its] of this.#pieces) {
+      if (this.#tokens <= this.#tokensMax) return;
+      this.#pieces.delete(oldest);
+      this.#tokens -= costOf(its);
+    }
+  }
+}
+
+/** Cache cost of an entry. An entry without tokens uses memory too. */
+function costOf(tokens: readonly number[]): number {
+  return tokens.length + 8;
 }

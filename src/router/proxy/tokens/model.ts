@@ -3,9 +3,8 @@ import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
 import { type Clock, HearthError, messageOf, systemClock } from "../../../core/index.ts";
 import type { ReasoningTokens } from "../observer.ts";
-import { type EncodeOptions, Encoder } from "./encoder.ts";
+import { createPieceCutter, type EncodeOptions, Encoder } from "./encoder.ts";
 import { Template } from "./jinja/index.ts";
-import { createPieceCutter } from "./piece-cutter.ts";
 import type { TokenModelFiles } from "./protocol.ts";
 import { readJson as readPython, type Value } from "./python/index.ts";
 
@@ -13,24 +12,24 @@ type Fields = Readonly<Record<string, unknown>>;
 
 export interface ChatTemplate {
   readonly source: string;
-  /** Whether it wants a message's content in parts; else as one text. */
+  /** Whether the template expects a message's content as parts. False: as one text. */
   readonly wantsParts: boolean;
   render(variables: readonly (readonly [string, Value])[]): string;
 }
 
-/** A tokenizer and the templates that make one text of a conversation. */
+/** A tokenizer and the templates that render a conversation to text. */
 export interface TokenModel {
   readonly hasTemplate: boolean;
   readonly partSeparator: string;
   readonly reasoning: ReasoningTokens | null;
-  /** What the operator gives every template. */
+  /** Variables that the operator passes to every template. */
   readonly templateKwargs: ReadonlyMap<string, Value>;
-  /** Some models have another template for requests with tools. */
+  /** The template to use. Some models have another one for requests with tools. */
   templateFor(hasTools: boolean): ChatTemplate | null;
   encode(text: string, options: EncodeOptions): Uint32Array<ArrayBuffer>;
 }
 
-/** Throws CONFIG_INVALID where a file is missing or holds something else. */
+/** Loads a model's files. Throws CONFIG_INVALID if a file is missing or not valid. */
 export function loadTokenModel(
   files: TokenModelFiles,
   cacheTokens: number,
@@ -62,7 +61,7 @@ export function loadTokenModel(
   };
 }
 
-/** Throws CONFIG_INVALID where `loadTokenModel` would. */
+/** Throws CONFIG_INVALID if `loadTokenModel` would. */
 export function checkTokenModel(files: TokenModelFiles): void {
   loadTokenModel(files, 0, systemClock);
 }
@@ -82,10 +81,12 @@ function readJson(path: string): Fields {
   } catch (cause) {
     throw new HearthError("CONFIG_INVALID", `${path}: ${messageOf(cause)}`, { cause });
   }
-  throw new HearthError("CONFIG_INVALID", `${path} holds no JSON object`);
+  throw new HearthError("CONFIG_INVALID", `${path} does not contain a JSON object`);
 }
 
-/** The configuration, with the special tokens that older models have in a file of their own. */
+/**
+ * The tokenizer's configuration, with the special tokens that older models keep in a separate file.
+ */
 function readConfig(folder: string): Fields {
   const [config, special] = ["tokenizer_config.json", "special_tokens_map.json"].map((name) => {
     const file = join(folder, name);
@@ -95,7 +96,7 @@ function readConfig(folder: string): Fields {
 }
 
 interface TemplateSource {
-  /** A model's only one is `default`. */
+  /** `default` if the model has a single template. */
   readonly name: string;
   readonly where: string;
   readonly source: string;
@@ -127,7 +128,10 @@ function readText(file: string): string {
   }
 }
 
-/** Throws CONFIG_INVALID where the template is broken: at start, and not with each prompt. */
+/**
+ * Compiles a template. Throws CONFIG_INVALID at start if it is broken, instead of failing with each
+ * prompt.
+ */
 function compiled(
   { where, source }: TemplateSource,
   { special, now }: { special: readonly (readonly [string, Value])[]; now: () => Date },
@@ -136,7 +140,7 @@ function compiled(
   try {
     template = new Template(source);
   } catch (cause) {
-    const what = `${where}: the chat template is broken: ${messageOf(cause)}`;
+    const what = `${where}: invalid chat template: ${messageOf(cause)}`;
     throw new HearthError("CONFIG_INVALID", what, { cause });
   }
   return {
@@ -146,7 +150,7 @@ function compiled(
   };
 }
 
-/** `bos_token` and its like, which a configuration has as a text or with options. */
+/** Special tokens such as `bos_token`. A configuration has them as texts or as objects. */
 function specialTexts(config: Fields): [string, Value][] {
   const more = config.extra_special_tokens;
   const named = Object.entries(config).filter(([name]) => name.endsWith("_token"));
@@ -167,7 +171,10 @@ const KNOWN_REASONING = [
   ["[THINK]", "[/THINK]"],
 ] as const;
 
-/** What the operator named, else a pair that the vocabulary has as tokens of their own. */
+/**
+ * Reasoning tokens that the operator named, else a known pair that the vocabulary has as single
+ * tokens.
+ */
 function reasoningOf(
   tokenizer: Tokenizer,
   named: TokenModelFiles["reasoning"],

@@ -1,15 +1,15 @@
 import type { PromptMark, ReasoningTokens } from "../observer.ts";
 import type { EncodeOptions } from "./encoder.ts";
 
-/** One model's files, read where it is used. */
+/** Files of one model, read by the thread that uses them. */
 export interface TokenModelFiles {
   readonly name: string;
-  /** A folder. */
+  /** Folder of the tokenizer. */
   readonly tokenizer: string;
   readonly chatTemplate: string | null;
-  /** A JSON object of what every template is given, as vLLM's flag of the same name has it. */
+  /** JSON object passed to every template, as vLLM's flag of the same name. */
   readonly templateKwargs: string | null;
-  /** What stands between the text parts of a message where the template wants one string. */
+  /** Separator between the text parts of a message, for templates that expect one text. */
   readonly partSeparator: string;
   readonly reasoning: { readonly start: string; readonly end: string } | null;
 }
@@ -27,7 +27,7 @@ export interface PromptOrder {
   readonly id: number;
   readonly model: string;
   readonly text: string;
-  /** Null: the text is the body of a request for a chat completion, which says it itself. */
+  /** Null: the text is the body of a chat completion request, which contains its own options. */
   readonly encode: EncodeOptions | null;
   readonly kind: "prompt";
 }
@@ -47,3 +47,38 @@ export type TokenAnswer =
       readonly hasMedia: boolean;
     }
   | { readonly kind: "failed"; readonly id: number; readonly why: string };
+
+/** The prompt of a request as its engine sees it. */
+export interface PromptTokens {
+  readonly tokens: Uint32Array;
+  readonly marks: readonly PromptMark[];
+  /**
+   * Whether the prompt has images or audio. Their placeholder texts have other tokens than the
+   * engine's.
+   */
+  readonly hasMedia: boolean;
+}
+
+/** Tokenises prompts as the engine of their model does. */
+export interface Tokens extends Disposable {
+  /**
+   * Tokens of a chat completion request. Null: too late, not possible for this prompt, or the model
+   * has no tokenizer.
+   */
+  chat(model: string, body: string): Promise<PromptTokens | null>;
+  text(model: string, text: string, options: EncodeOptions): Promise<PromptTokens | null>;
+  /** Tokens of output, without special tokens around it. */
+  output(model: string, text: string): Promise<PromptTokens | null>;
+  has(model: string): boolean;
+  /** Null: the model's vocabulary has none, or is not loaded yet. */
+  reasoning(model: string): ReasoningTokens | null;
+  readonly counts: TokenCounts;
+}
+
+export interface TokenCounts {
+  readonly prompts: number;
+  readonly failed: number;
+  readonly late: number;
+  /** Threads that were replaced. */
+  readonly restarts: number;
+}

@@ -1,32 +1,41 @@
 import { type Clock, HearthError } from "../../../core/index.ts";
 import type { ReasoningTokens } from "../observer.ts";
 import type { EncodeOptions } from "./encoder.ts";
-import type { PromptTokens, TokenCounts, Tokens } from "./prompt-tokens.ts";
-import type { TokenAnswer, TokenModelFiles, TokenOrder } from "./protocol.ts";
-import { createLocalLine, createThreadLine, type TokenLine } from "./token-line.ts";
+import type {
+  PromptTokens,
+  TokenAnswer,
+  TokenCounts,
+  TokenModelFiles,
+  TokenOrder,
+  Tokens,
+} from "./protocol.ts";
+import { TokenServer } from "./token-server.ts";
 
 export interface TokenPoolOptions {
   readonly clock: Clock;
   readonly models: readonly TokenModelFiles[];
-  /** 0: in this thread. */
+  /** Number of threads. 0: tokenise on this thread. */
   readonly threads: number;
   readonly cacheTokens: number;
-  /** A prompt that takes longer is done without. */
+  /** Timeout of a prompt. A late prompt is routed without tokens. */
   readonly timeMs: number;
-  /** A prompt could not be tokenised; `why` may quote what the template says of it. */
+  /** Called if a prompt could not be tokenised. `why` may quote the template's error. */
   readonly onFailed?: (model: string, why: string) => void;
 }
 
-/** More prompts than this wait for nobody's thread: they are done without. */
+/** Maximum prompts waiting for threads. Further prompts are routed without tokens. */
 const WAITING_MAX = 256;
-/** A thread that answered nothing for so many times `timeMs` is replaced. */
+/** A thread without an answer for this many times `timeMs` is replaced. */
 const HUNG_TIMES = 5;
-/** A thread may be this much longer than the shortest for the sake of what it remembers. */
+/**
+ * A thread's queue may be this much longer than the shortest if the thread has the conversation
+ * cached.
+ */
 const LONGER_MAX = 4;
-/** So much of a prompt says which conversation it belongs to. */
+/** Characters at the start of a prompt that identify its conversation. */
 const HEAD = 512;
 
-/** Opens every model's files. Rejects with CONFIG_INVALID where one cannot be used. */
+/** Opens every model's files. Rejects with CONFIG_INVALID if one cannot be used. */
 export async function openTokens(options: TokenPoolOptions): Promise<Tokens> {
   const pool = new TokenPool(options);
   await pool.open();
@@ -35,7 +44,7 @@ export async function openTokens(options: TokenPoolOptions): Promise<Tokens> {
 
 class TokenPool implements Tokens {
   readonly #options: TokenPoolOptions;
-  readonly #lines: TokenLine[] = [];
+  readonly #backends: TokenBackend[] = [];
   readonly #reasoning = new Map<string, ReasoningTokens | null>();
   readonly #counts = { prompts: 0, failed: 0, late: 0, restarts: 0 };
   #nextId = 1;
@@ -48,8 +57,10 @@ class TokenPool implements Tokens {
   async open(): Promise<void> {
     const { threads, models } = this.#options;
     if (models.length === 0) return;
-    for (let i = 0; i < Math.max(1, threads); i++) this.#lines.push(this.#start());
-    const loads = this.#lines.flatMap((line) => models.map((files) => this.#load(line, files)));
+    for (let i = 0; i < Math.max(1, threads); i++) this.#backends.push(this.#start());
+    const loads = this.#backends.flatMap((backend) =>
+      models.map((files) => this.#load(backend, files)),
+    );
     const answers = await Promise.all(loads);
     const failed = answers.find((answer) => answer.kind === "failed");
     if (failed === undefined) return;
@@ -83,17 +94,17 @@ class TokenPool implements Tokens {
 
   [Symbol.dispose](): void {
     this.#isClosed = true;
-    for (const line of this.#lines.splice(0)) line.end();
+    for (const backend of this.#backends.splice(0)) backend.end();
   }
 
-  #start(): TokenLine {
+  #start(): TokenBackend {
     const { threads, clock } = this.#options;
-    return threads === 0 ? createLocalLine(clock) : createThreadLine();
+    return threads === 0 ? createLocalBackend(clock) : createThreadBackend();
   }
 
-  async #load(line: TokenLine, files: TokenModelFiles): Promise<TokenAnswer> {
+  async #load(backend: TokenBackend, files: TokenModelFiles): Promise<TokenAnswer> {
     const { cacheTokens } = this.#options;
-    const answer = await line.ask({ kind: "load", id: this.#nextId++, cacheTokens, files });
+    const answer = await backend.ask({ kind: "load", id: this.#nextId++, cacheTokens, files });
     if (answer.kind === "loaded") this.#reasoning.set(files.name, answer.reasoning);
     return answer;
   }
@@ -103,11 +114,11 @@ class TokenPool implements Tokens {
     text: string,
     encode: EncodeOptions | null,
   ): Promise<PromptTokens | null> {
-    const line = this.has(model) ? this.#lineFor(text) : null;
-    if (line === null) return null;
+    const backend = this.has(model) ? this.#backendFor(text) : null;
+    if (backend === null) return null;
     this.#counts.prompts++;
     const order: TokenOrder = { kind: "prompt", id: this.#nextId++, model, text, encode };
-    const answer = await this.#inTime(line, order);
+    const answer = await this.#inTime(backend, order);
     if (answer?.kind === "tokens") {
       const { tokens, marks, hasMedia } = answer;
       return { tokens, marks, hasMedia };
@@ -120,38 +131,127 @@ class TokenPool implements Tokens {
     return null;
   }
 
-  /** Null: too late. A thread that hangs makes room for another one. */
-  #inTime(line: TokenLine, order: TokenOrder): Promise<TokenAnswer | null> {
+  /** Waits for an answer. Null: timeout. A hung thread is replaced. */
+  #inTime(backend: TokenBackend, order: TokenOrder): Promise<TokenAnswer | null> {
     const { clock, timeMs } = this.#options;
     return new Promise((resolve) => {
       const late = clock.after(timeMs, () => resolve(null));
-      const hung = clock.after(timeMs * HUNG_TIMES, () => this.#replace(line));
-      void line.ask(order).then((answer) => {
+      const hung = clock.after(timeMs * HUNG_TIMES, () => this.#replace(backend));
+      void backend.ask(order).then((answer) => {
         late[Symbol.dispose]();
         hung[Symbol.dispose]();
         resolve(answer);
-        if (line.isGone) this.#replace(line);
+        if (backend.isGone) this.#replace(backend);
       });
     });
   }
 
-  /** The same conversation goes to the same thread, which remembers most of it. */
-  #lineFor(text: string): TokenLine | null {
-    const shortest = Math.min(...this.#lines.map((line) => line.waiting));
-    if (this.#lines.length === 0 || shortest >= WAITING_MAX) return null;
+  /**
+   * Chooses a thread. The same conversation goes to the same thread, which has most of it cached.
+   */
+  #backendFor(text: string): TokenBackend | null {
+    const shortest = Math.min(...this.#backends.map((backend) => backend.waiting));
+    if (this.#backends.length === 0 || shortest >= WAITING_MAX) return null;
     const head = Bun.hash.xxHash3(text.slice(0, HEAD));
-    const preferred = this.#lines[Number(head % BigInt(this.#lines.length))]!;
+    const preferred = this.#backends[Number(head % BigInt(this.#backends.length))]!;
     if (preferred.waiting <= shortest + LONGER_MAX) return preferred;
-    return this.#lines.find((line) => line.waiting === shortest)!;
+    return this.#backends.find((backend) => backend.waiting === shortest)!;
   }
 
-  #replace(line: TokenLine): void {
-    const at = this.#lines.indexOf(line);
+  #replace(backend: TokenBackend): void {
+    const at = this.#backends.indexOf(backend);
     if (at < 0 || this.#isClosed) return;
     this.#counts.restarts++;
     const fresh = this.#start();
-    this.#lines[at] = fresh;
-    line.end();
+    this.#backends[at] = fresh;
+    backend.end();
     for (const files of this.#options.models) void this.#load(fresh, files);
   }
+}
+
+/** Answers token requests. A backend that has ended fails all of them. */
+interface TokenBackend {
+  ask(order: TokenOrder): Promise<TokenAnswer>;
+  /** Unanswered requests. */
+  readonly waiting: number;
+  readonly isGone: boolean;
+  end(): void;
+}
+
+/**
+ * Path of the worker. It is next to this file in the source tree. In the executable this code is at
+ * the root, and the worker is an entry point at its path below `src`.
+ */
+const isInExecutable = import.meta.url.includes("/$bunfs/");
+const WORKER = isInExecutable ? "./router/proxy/tokens/token-worker.ts" : "./token-worker.ts";
+
+function createThreadBackend(): TokenBackend {
+  const worker = new Worker(new URL(WORKER, import.meta.url).href);
+  const waiting = new Map<number, (answer: TokenAnswer) => void>();
+  let gone: string | null = null;
+  const end = (why: string) => {
+    gone ??= why;
+    for (const [id, resolve] of waiting) resolve({ kind: "failed", id, why: gone });
+    waiting.clear();
+  };
+  worker.onmessage = ({ data }: MessageEvent<TokenAnswer>) => {
+    waiting.get(data.id)?.(data);
+    waiting.delete(data.id);
+  };
+  worker.onerror = ({ message }) => end(`the thread failed: ${message}`);
+  worker.addEventListener("close", () => end("the thread has ended"));
+  return {
+    ask(order) {
+      if (gone !== null) return Promise.resolve({ kind: "failed", id: order.id, why: gone });
+      return new Promise((resolve) => {
+        waiting.set(order.id, resolve);
+        worker.postMessage(order);
+      });
+    },
+    get waiting() {
+      return waiting.size;
+    },
+    get isGone() {
+      return gone !== null;
+    },
+    end() {
+      end("the tokenizer is closed");
+      worker.terminate();
+    },
+  };
+}
+
+/** Tokenises on this thread. Everything else waits meanwhile. */
+function createLocalBackend(clock: Pick<Clock, "wallMs">): TokenBackend {
+  const server = new TokenServer(clock);
+  return {
+    ask: (order) => Promise.resolve(server.answer(order)),
+    waiting: 0,
+    isGone: false,
+    end: () => undefined,
+  };
+}
+
+/** Average bytes of a token in most vocabularies. */
+const BYTES = 4;
+
+/**
+ * Makes one token of every four bytes of a prompt, for models without a tokenizer. Equal prefixes
+ * have equal tokens, so predicted prefixes match; engines report other numbers.
+ */
+export function roughTokens(text: string): Uint32Array {
+  const bytes = new TextEncoder().encode(text);
+  const whole = Math.floor(bytes.length / BYTES);
+  const tokens = new Uint32Array(Math.ceil(bytes.length / BYTES));
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  for (let i = 0; i < whole; i++) tokens[i] = view.getUint32(i * BYTES, true);
+  for (let i = whole * BYTES; i < bytes.length; i++) {
+    tokens[whole] = (tokens[whole]! | (bytes[i]! << ((i % BYTES) * 8))) >>> 0;
+  }
+  return tokens;
+}
+
+/** Estimated number of tokens of a text of this many bytes. */
+export function roughCount(bytes: number): number {
+  return Math.ceil(bytes / BYTES);
 }

@@ -1,5 +1,9 @@
 import {
   codePoints,
+  compare,
+  contains,
+  equals,
+  Iter,
   isNumber,
   isTrue,
   iterate,
@@ -9,17 +13,16 @@ import {
   PythonError,
   splitLines,
   strip,
+  Thing,
   Tuple,
   textOf,
   Undefined,
   type Value,
+  View,
   writeJson,
 } from "../python/index.ts";
-import { bind } from "./arguments.ts";
-import { LIST_FILTERS } from "./list-filters.ts";
-import { flag, percent, wholeNumber } from "./operators.ts";
-import { attribute, type Runtime } from "./runtime.ts";
-import { capitalize, replaced } from "./text-methods.ts";
+import { attribute, capitalize, item, type Runtime, replaced } from "./methods.ts";
+import { binary, bind, flag, percent, wholeNumber } from "./operators.ts";
 
 export type Filter = (
   value: Value,
@@ -28,7 +31,7 @@ export type Filter = (
   runtime: Runtime,
 ) => Value;
 
-/** A filter whose arguments have names. */
+/** Makes a filter whose arguments have names. */
 export function named(
   name: string,
   parameters: readonly string[],
@@ -38,14 +41,14 @@ export function named(
     run(value, bind(name, parameters, args, kwargs), runtime);
 }
 
-/** A filter of the value's text, without arguments. */
+/** Makes a filter of the value's text, without arguments. */
 function ofText(run: (text: string) => Value): Filter {
   return named("filter", [], (value) => run(textOf(value)));
 }
 
 const JSON_PARAMETERS = ["ensure_ascii", "indent", "separators", "sort_keys"];
 
-/** As transformers overrides it: `json.dumps` without escapes for HTML. */
+/** transformers' override of `tojson`: `json.dumps` without HTML escapes. */
 const tojson = named("tojson", JSON_PARAMETERS, (value, given, { budget }) => {
   const [ascii, indent, separators, sorted] = given;
   const pair = separators == null ? null : iterate(separators).map(textOf);
@@ -63,7 +66,7 @@ const tojson = named("tojson", JSON_PARAMETERS, (value, given, { budget }) => {
 
 function blanksOf(width: Value): string {
   const count = wholeNumber(width);
-  if (count > 1_000) throw new PythonError("an indent is too wide");
+  if (count > 1_000) throw new PythonError("the indent is too wide");
   return " ".repeat(Math.max(0, count));
 }
 
@@ -100,7 +103,7 @@ const round = named("round", ["precision", "method"], (value, [precision, method
   const number = numberOf(value);
   const digits = precision === undefined ? 0 : wholeNumber(precision);
   const how = method === undefined ? "common" : textOf(method);
-  if (!["common", "ceil", "floor"].includes(how)) throw new PythonError("an unknown method");
+  if (!["common", "ceil", "floor"].includes(how)) throw new PythonError("unknown method");
   if (how !== "common") {
     const scaled = Number(number) * 10 ** digits;
     return (how === "ceil" ? Math.ceil(scaled) : Math.floor(scaled)) / 10 ** digits;
@@ -109,7 +112,7 @@ const round = named("round", ["precision", "method"], (value, [precision, method
   return rounded(Number(number), digits);
 });
 
-/** To even where it is exactly between two. */
+/** Rounds half to even. */
 function rounded(value: number, digits: number): number {
   if (digits < 0) {
     const scale = 10 ** -digits;
@@ -123,7 +126,7 @@ function rounded(value: number, digits: number): number {
 }
 
 const int = named("int", ["default", "base"], (value, [otherwise, base]) => {
-  if (base !== undefined && base !== 10n) throw new PythonError("int() with another base");
+  if (base !== undefined && base !== 10n) throw new PythonError("int() supports base 10 only");
   if (isNumber(value)) {
     const number = numberOf(value);
     if (typeof number === "bigint") return number;
@@ -169,12 +172,19 @@ const center = named("center", ["width"], (value, [width], { budget }) => {
 });
 
 const HTML: Readonly<Record<string, string>> = {
-  ...{ "&": "&amp;", "<": "&lt;", ">": "&gt;", "'": "&#39;", '"': "&#34;" },
+  "&": "&amp;",
+  "<": "&lt;",
+  ">": "&gt;",
+  "'": "&#39;",
+  '"': "&#34;",
 };
 
 const escapeHtml = ofText((text) => text.replace(/[&<>'"]/g, (char) => HTML[char]!));
 
-/** The first letter of each word up, the rest down, by Jinja's own idea of a word. */
+/**
+ * The first letter of each word in upper case, the others in lower case, with Jinja's definition of
+ * a word.
+ */
 const title = ofText((text) => {
   return text
     .split(/([-\s({[<]+)/u)
@@ -205,28 +215,340 @@ const getAttribute = named("attr", ["name"], (value, [name], { budget }) => {
   return attribute(value, textOf(name ?? ""), budget);
 });
 
-/** Jinja's own filters, but those that write HTML, and transformers' `tojson`. */
+type Getter = (value: Value) => Value;
+
+function walked(value: Value, { budget }: Runtime): readonly Value[] {
+  const items = iterate(value);
+  budget.step(items.length);
+  budget.made(items.length);
+  return items;
+}
+
+/** Reads a path such as `a.b.0` from each value. */
+function getter(path: Value, runtime: Runtime, otherwise?: Value): Getter {
+  const text = textOf(path);
+  const keys = typeof path === "bigint" ? [path] : text.split(".").map(keyOfPath);
+  return (value) => {
+    let found = value;
+    for (const key of keys) {
+      found = item(found, key, runtime.budget);
+      if (otherwise !== undefined && found instanceof Undefined) found = otherwise;
+    }
+    return found;
+  };
+}
+
+function keyOfPath(part: string): Value {
+  return /^[0-9]+$/.test(part) ? BigInt(part) : part;
+}
+
+const plain: Getter = (value) => value;
+const lowered: Getter = (value) => (typeof value === "string" ? value.toLowerCase() : value);
+
+function keyed(path: Value | undefined, isCased: Value | undefined, runtime: Runtime): Getter {
+  const get = path == null ? plain : getter(path, runtime);
+  return flag(isCased, false) ? get : (value) => lowered(get(value));
+}
+
+/** Sort key of several attributes separated by commas, compared in order. */
+function sortKey(path: Value | undefined, isCased: Value | undefined, runtime: Runtime): Getter {
+  if (typeof path !== "string" || !path.includes(",")) return keyed(path, isCased, runtime);
+  const parts = path.split(",").map((one) => keyed(one, isCased, runtime));
+  return (value) => parts.map((part) => part(value));
+}
+
+function sorted(items: readonly Value[], key: Getter, isReverse: boolean): Value[] {
+  const pairs = items.map((one) => ({ one, key: key(one) }));
+  const sign = isReverse ? -1 : 1;
+  return pairs.sort((a, b) => sign * compare(a.key, b.key)).map(({ one }) => one);
+}
+
+const map: Filter = (value, args, kwargs, runtime) => {
+  const items = walked(value, runtime);
+  const [name, ...rest] = args;
+  const path = kwargs.get("attribute");
+  if (name === undefined && path !== undefined) {
+    return new Iter(items.map(getter(path, runtime, kwargs.get("default"))));
+  }
+  if (typeof name !== "string") throw new PythonError("map requires a filter argument");
+  return new Iter(items.map((one) => runtime.runFilter(name, one, rest, kwargs)));
+};
+
+function selector(isWanted: boolean, hasAttribute: boolean): Filter {
+  return (value, args, kwargs, runtime) => {
+    const items = walked(value, runtime);
+    const [path, ...others] = args;
+    if (hasAttribute && path === undefined) throw new PythonError("Missing parameter");
+    const get = hasAttribute ? getter(path!, runtime) : plain;
+    const [name, ...rest] = hasAttribute ? others : args;
+    const test = (one: Value) => {
+      return name === undefined ? isTrue(one) : runtime.runTest(textOf(name), one, rest, kwargs);
+    };
+    return new Iter(items.filter((one) => test(get(one)) === isWanted));
+  };
+}
+
+const join: Filter = (value, args, kwargs, runtime) => {
+  const [separator, path] = bind("join", ["d", "attribute"], args, kwargs);
+  const get = path == null ? plain : getter(path, runtime);
+  const texts = walked(value, runtime).map((one) => textOf(get(one)));
+  const between = separator === undefined ? "" : textOf(separator);
+  runtime.budget.made(texts.reduce((sum, one) => sum + one.length + between.length, 0));
+  return texts.join(between);
+};
+
+const first: Filter = (value, _args, _kwargs, runtime) => {
+  if (value instanceof Iter) return value.next() ?? new Undefined("No first item");
+  return walked(value, runtime)[0] ?? none(value, 0);
+};
+
+const last: Filter = (value, _args, _kwargs, runtime) => {
+  if (value instanceof Iter) throw new PythonError("'generator' object is not reversible");
+  return walked(value, runtime).at(-1) ?? none(value, -1);
+};
+
+/** The undefined item at a position of an empty sequence. */
+function none(value: Value, at: number): Value {
+  return iterate(value).at(at) === null ? null : new Undefined("the sequence is empty");
+}
+
+const reverse: Filter = (value, _args, _kwargs, runtime) => {
+  const items = [...walked(value, runtime)].reverse();
+  if (typeof value === "string") return items.join("");
+  return value instanceof Iter ? items : new Iter(items);
+};
+
+const sort: Filter = (value, args, kwargs, runtime) => {
+  const names = ["reverse", "case_sensitive", "attribute"];
+  const [isReverse, isCased, path] = bind("sort", names, args, kwargs);
+  const key = sortKey(path, isCased, runtime);
+  return sorted(walked(value, runtime), key, flag(isReverse, false));
+};
+
+const dictsort: Filter = (value, args, kwargs, runtime) => {
+  const names = ["case_sensitive", "by", "reverse"];
+  const [isCased, by, isReverse] = bind("dictsort", names, args, kwargs);
+  if (!(value instanceof Map)) throw new PythonError("dictsort() needs a dictionary");
+  const place = by === undefined || by === "key" ? 0 : 1;
+  const pairs = [...value].map((pair) => new Tuple(pair));
+  const get: Getter = (pair) => (pair as Tuple).items[place]!;
+  const key = flag(isCased, false) ? get : (pair: Value) => lowered(get(pair));
+  runtime.budget.step(pairs.length);
+  return sorted(pairs, key, flag(isReverse, false));
+};
+
+function extreme(sign: number): Filter {
+  return (value, args, kwargs, runtime) => {
+    const [isCased, path] = bind("min", ["case_sensitive", "attribute"], args, kwargs);
+    const key = keyed(path, isCased, runtime);
+    let best: Value | undefined;
+    for (const one of walked(value, runtime)) {
+      if (best === undefined || sign * compare(key(one), key(best)) > 0) best = one;
+    }
+    return best === undefined ? new Undefined("No aggregated item, sequence was empty.") : best;
+  };
+}
+
+const sum: Filter = (value, args, kwargs, runtime) => {
+  const [path, start] = bind("sum", ["attribute", "start"], args, kwargs);
+  const get = path == null ? plain : getter(path, runtime);
+  let total: Value = start ?? 0n;
+  for (const one of walked(value, runtime)) total = binary("+", total, get(one), runtime.budget);
+  return total;
+};
+
+const unique: Filter = (value, args, kwargs, runtime) => {
+  const [isCased, path] = bind("unique", ["case_sensitive", "attribute"], args, kwargs);
+  const key = keyed(path, isCased, runtime);
+  const seen: Value[] = [];
+  const kept = walked(value, runtime).filter((one) => {
+    const its = key(one);
+    runtime.budget.step(seen.length);
+    if (seen.some((other) => equals(other, its))) return false;
+    seen.push(its);
+    return true;
+  });
+  return new Iter(kept);
+};
+
+const groupby: Filter = (value, args, kwargs, runtime) => {
+  const names = ["attribute", "default", "case_sensitive"];
+  const [path, otherwise, isCased] = bind("groupby", names, args, kwargs);
+  const get = getter(path ?? "", runtime, otherwise);
+  const key = flag(isCased, false) ? get : (one: Value) => lowered(get(one));
+  const groups: { readonly key: Value; readonly items: Value[] }[] = [];
+  for (const one of sorted(walked(value, runtime), key, false)) {
+    const latest = groups.at(-1);
+    if (latest !== undefined && equals(key(latest.items[0]!), key(one))) latest.items.push(one);
+    else groups.push({ key: get(one), items: [one] });
+  }
+  return groups.map((group) => {
+    return new Tuple([group.key, group.items], ["grouper", "list"]);
+  });
+};
+
+const batch: Filter = (value, args, kwargs, runtime) => {
+  const [size, fill] = bind("batch", ["linecount", "fill_with"], args, kwargs);
+  const items = walked(value, runtime);
+  const count = wholeNumber(size ?? null);
+  if (count < 1) throw new PythonError("batch() needs a size");
+  const rows: Value[] = [];
+  for (let i = 0; i < items.length; i += count) rows.push(items.slice(i, i + count));
+  const tail = rows.at(-1) as Value[] | undefined;
+  if (tail !== undefined && fill != null) {
+    runtime.budget.made(count);
+    while (tail.length < count) tail.push(fill);
+  }
+  return new Iter(rows);
+};
+
+const list: Filter = (value, _args, _kwargs, runtime) => [...walked(value, runtime)];
+
+const items: Filter = (value, _args, _kwargs, runtime) => {
+  if (value instanceof Undefined) return new Iter([]);
+  if (!(value instanceof Map)) throw new PythonError("Can only get item pairs from a mapping.");
+  runtime.budget.step(value.size);
+  return new Iter(
+    new View(
+      "dict_items",
+      [...value].map((pair) => new Tuple(pair)),
+    ).items,
+  );
+};
+
+/** Jinja's filters of sequences. */
+const LIST_FILTERS: Readonly<Record<string, Filter>> = {
+  batch,
+  dictsort,
+  first,
+  groupby,
+  items,
+  join,
+  last,
+  list,
+  map,
+  reverse,
+  sort,
+  sum,
+  unique,
+  max: extreme(1),
+  min: extreme(-1),
+  select: selector(true, false),
+  reject: selector(false, false),
+  selectattr: selector(true, true),
+  rejectattr: selector(false, true),
+};
+
+/** Jinja's own filters except those that write HTML, and transformers' `tojson`. */
 export const FILTERS: Readonly<Record<string, Filter>> = {
   ...LIST_FILTERS,
-  ...{ abs, attr: getAttribute, center, count, length: count, default: fallback, d: fallback },
-  ...{
-    e: escapeHtml,
-    escape: escapeHtml,
-    float,
-    format,
-    indent,
-    int,
-    replace,
-    round,
-    title,
-    tojson,
-    trim,
-  },
-  ...{ truncate, urlencode },
+  abs,
+  attr: getAttribute,
+  center,
+  count,
+  length: count,
+  default: fallback,
+  d: fallback,
+  e: escapeHtml,
+  escape: escapeHtml,
+  float,
+  format,
+  indent,
+  int,
+  replace,
+  round,
+  title,
+  tojson,
+  trim,
+  truncate,
+  urlencode,
   capitalize: ofText(capitalize),
   lower: ofText((text) => text.toLowerCase()),
   upper: ofText((text) => text.toUpperCase()),
   safe: ofText((text) => text),
   string: ofText((text) => text),
   wordcount: ofText((text) => BigInt(text.match(/[\p{L}\p{N}_]+/gu)?.length ?? 0)),
+};
+
+type TestFunction = (
+  value: Value,
+  args: readonly Value[],
+  runtime: Runtime,
+  kwargs: Kwargs,
+) => boolean;
+
+function other(args: readonly Value[]): Value {
+  const [one] = args;
+  if (one === undefined) throw new PythonError("a test misses its argument");
+  return one;
+}
+
+function remainder(value: Value, by: bigint, runtime: Runtime): Value {
+  return binary("%", value, by, runtime.budget);
+}
+
+const isInteger = (value: Value) => typeof value === "bigint";
+const isCased = (text: string) => text.toUpperCase() !== text.toLowerCase();
+
+function isIterable(value: Value): boolean {
+  if (typeof value === "string" || value instanceof Undefined) return true;
+  return value !== null && typeof value === "object" && !(value instanceof Thing);
+}
+
+function isSequence(value: Value): boolean {
+  if (typeof value === "string" || Array.isArray(value) || value instanceof Map) return true;
+  return value instanceof Tuple || value instanceof Undefined;
+}
+
+const eq: TestFunction = (value, args) => equals(value, other(args));
+const ne: TestFunction = (value, args) => !equals(value, other(args));
+const gt: TestFunction = (value, args) => compare(value, other(args)) > 0;
+const ge: TestFunction = (value, args) => compare(value, other(args)) >= 0;
+const lt: TestFunction = (value, args) => compare(value, other(args)) < 0;
+const le: TestFunction = (value, args) => compare(value, other(args)) <= 0;
+
+/** Jinja's own tests. */
+export const TESTS: Readonly<Record<string, TestFunction>> = {
+  eq,
+  equalto: eq,
+  "==": eq,
+  ne,
+  "!=": ne,
+  gt,
+  greaterthan: gt,
+  ">": gt,
+  ge,
+  ">=": ge,
+  lt,
+  lessthan: lt,
+  "<": lt,
+  le,
+  "<=": le,
+  boolean: (value) => typeof value === "boolean",
+  callable: (value) => value instanceof Thing && value.call !== null,
+  defined: (value) => !(value instanceof Undefined),
+  undefined: (value) => value instanceof Undefined,
+  divisibleby: (value, args, runtime) => {
+    return equals(binary("%", value, other(args), runtime.budget), 0n);
+  },
+  escaped: () => false,
+  even: (value, _, runtime) => equals(remainder(value, 2n, runtime), 0n),
+  odd: (value, _, runtime) => equals(remainder(value, 2n, runtime), 1n),
+  false: (value) => value === false,
+  true: (value) => value === true,
+  filter: (value, _, runtime) => typeof value === "string" && runtime.hasFilter(value),
+  test: (value) => typeof value === "string" && Object.hasOwn(TESTS, value),
+  float: (value) => typeof value === "number",
+  in: (value, args) => contains(other(args), value),
+  integer: isInteger,
+  iterable: isIterable,
+  lower: (value) => isCased(textOf(value)) && textOf(value) === textOf(value).toLowerCase(),
+  upper: (value) => isCased(textOf(value)) && textOf(value) === textOf(value).toUpperCase(),
+  mapping: (value) => value instanceof Map,
+  none: (value) => value === null,
+  number: (value) => isNumber(value),
+  // Same object. Equal texts and integers count as the same.
+  sameas: (value, args) => value === other(args),
+  sequence: isSequence,
+  string: (value) => typeof value === "string",
 };

@@ -8,12 +8,10 @@ import {
   Undefined,
   type Value,
 } from "../python/index.ts";
-import type { Budget } from "./budget.ts";
 import { makeDict } from "./methods.ts";
-import { wholeNumber } from "./operators.ts";
-import { strftime } from "./strftime.ts";
+import { type Budget, wholeNumber } from "./operators.ts";
 
-/** As the sandbox limits it. */
+/** Limit of Jinja's sandbox. */
 const RANGE_MAX = 100_000;
 
 function fn(name: string, call: (args: readonly Value[], kwargs: Kwargs) => Value): Thing {
@@ -40,7 +38,7 @@ function namespace(args: readonly Value[], kwargs: Kwargs): Thing {
   return new Thing("Namespace", { slots });
 }
 
-/** `next()` walks round and round through its items. */
+/** Implements `cycler`: `next()` iterates over the items in a circle. */
 function cycler(items: readonly Value[]): Thing {
   if (items.length === 0) throw new PythonError("at least one item has to be provided");
   let at = 0;
@@ -72,10 +70,12 @@ function joiner(separator: Value | undefined): Thing {
 }
 
 function raise(message: Value | undefined): never {
-  throw new PythonError(message === undefined ? "the template refuses it" : textOf(message));
+  throw new PythonError(
+    message === undefined ? "the template raised an exception" : textOf(message),
+  );
 }
 
-/** The names that every template has, as transformers sets its environment up. */
+/** Global names of every template, as transformers defines them. */
 export function globals(budget: Budget, now: () => Date): Map<string, Value> {
   return new Map<string, Value>([
     ["range", fn("range", (args) => range(args, budget))],
@@ -95,7 +95,7 @@ interface LoopState {
   at: number;
 }
 
-/** The variable `loop` in one turn after the other. */
+/** The variable `loop`, updated on each iteration. */
 export function loopThing(state: LoopState): Thing {
   const { items, depth, recurse } = state;
   let changed: readonly Value[] | null = null;
@@ -125,17 +125,65 @@ export function loopThing(state: LoopState): Thing {
       depth: number(() => depth),
       depth0: number(() => depth - 1),
       previtem: () => (state.at === 0 ? new Undefined("no previous item") : neighbour(-1, "")),
-      nextitem: () => neighbour(1, "there is no next item"),
+      nextitem: () => neighbour(1, "no next item"),
       cycle: () => fn("cycle", cycle),
       changed: () => fn("changed", hasChanged),
     },
   });
 }
 
-/** The parts of a value that several names are assigned from. */
+/** The parts of a value that is assigned to several names. */
 export function unpacked(value: Value, count: number): readonly Value[] {
   const items = value instanceof Undefined ? value.raise() : iterate(value);
   if (items.length === count) return items;
   const what = items.length > count ? "too many" : "not enough";
   throw new PythonError(`${what} values to unpack from a ${typeName(value)}, expected ${count}`);
+}
+
+const DAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const MONTHS = [
+  ...["January", "February", "March", "April", "May", "June", "July", "August"],
+  ...["September", "October", "November", "December"],
+];
+
+function two(value: number): string {
+  return value.toString().padStart(2, "0");
+}
+
+function dayOfYear(at: Date): number {
+  const start = Date.UTC(at.getFullYear(), 0, 1);
+  const day = Date.UTC(at.getFullYear(), at.getMonth(), at.getDate());
+  return Math.round((day - start) / 86_400_000) + 1;
+}
+
+const DIRECTIVES: Readonly<Record<string, (at: Date) => string>> = {
+  "%": () => "%",
+  A: (at) => DAYS[at.getDay()]!,
+  a: (at) => DAYS[at.getDay()]!.slice(0, 3),
+  B: (at) => MONTHS[at.getMonth()]!,
+  b: (at) => MONTHS[at.getMonth()]!.slice(0, 3),
+  d: (at) => two(at.getDate()),
+  e: (at) => at.getDate().toString().padStart(2),
+  F: (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`,
+  H: (at) => two(at.getHours()),
+  I: (at) => two(at.getHours() % 12 || 12),
+  j: (at) => dayOfYear(at).toString().padStart(3, "0"),
+  M: (at) => two(at.getMinutes()),
+  m: (at) => two(at.getMonth() + 1),
+  p: (at) => (at.getHours() < 12 ? "AM" : "PM"),
+  S: (at) => two(at.getSeconds()),
+  T: (at) => `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`,
+  w: (at) => at.getDay().toString(),
+  Y: (at) => at.getFullYear().toString(),
+  y: (at) => two(at.getFullYear() % 100),
+};
+
+/** Implements `datetime.strftime` in the C locale and this host's time zone. */
+function strftime(format: string, at: Date): string {
+  return format.replace(/%(-?)([\s\S])?/g, (all, flag: string, name: string | undefined) => {
+    const directive = Object.hasOwn(DIRECTIVES, name ?? "") ? DIRECTIVES[name!] : undefined;
+    if (directive === undefined) throw new PythonError(`the directive ${all} is not supported`);
+    const text = directive(at);
+    return flag === "" ? text : text.replace(/^[0 ]+(?=.)/, "");
+  });
 }

@@ -1,3 +1,3 @@
-export { RENDER_LIMITS, type RenderLimits } from "./budget.ts";
 export { TemplateSyntaxError } from "./lexer.ts";
+export { RENDER_LIMITS, type RenderLimits } from "./operators.ts";
 export { type RenderOptions, Template } from "./template.ts";

@@ -1,13 +1,13 @@
 import { SPACE, strip } from "../python/index.ts";
 
-/** A template that Jinja refuses to compile, or uses a part of the language that is not built. */
+/** A template that Jinja refuses to compile, or that uses an unsupported part of the language. */
 export class TemplateSyntaxError extends Error {}
 
 export type TokenKind = "data" | "begin" | "end" | "name" | "string" | "int" | "float" | "op";
 
 export interface Token {
   readonly kind: TokenKind;
-  /** Of `begin` and `end`: `{{` or `{%`. */
+  /** For `begin` and `end`: `{{` or `{%`. */
   readonly text: string;
   readonly line: number;
 }
@@ -33,7 +33,10 @@ const OPERATOR = /\/\/|\*\*|[=!<>]=|[-+*/%~[\](){}=<>.:|,;]/y;
 const BLANK_ONLY = new RegExp(`^[${SPACE}]+$`);
 const CLOSING: Readonly<Record<string, string>> = { "(": ")", "[": "]", "{": "}" };
 
-/** Tokens of a template under `trim_blocks` and `lstrip_blocks`, as transformers compiles it. */
+/**
+ * Splits a template into tokens with `trim_blocks` and `lstrip_blocks`, as transformers compiles
+ * it.
+ */
 export function lex(source: string): Token[] {
   const text = source.replace(NEWLINE, "\n").replace(/\n$/, "");
   return new Lexer(text).run();
@@ -44,7 +47,7 @@ class Lexer {
   readonly #tokens: Token[] = [];
   #at = 0;
   #line = 1;
-  /** Whether what was read last ended a line. */
+  /** Whether the text read last ended a line. */
   #isLineStart = true;
 
   constructor(text: string) {
@@ -99,7 +102,10 @@ class Lexer {
     }
   }
 
-  /** Text up to a tag; the tag's sign and the line it is on decide about blanks before it. */
+  /**
+   * Reads text up to a tag. The tag's sign and its position in the line decide about preceding
+   * blanks.
+   */
   #data(end: number, sign: string, isBlock: boolean): void {
     let data = this.#text.slice(this.#at, end);
     if (sign === "-") data = strip(data, null, "right");
@@ -160,7 +166,7 @@ class Lexer {
     ] as const;
     for (const [kind, pattern] of kinds) {
       const text = this.#match(pattern);
-      // A float's digits may not follow a point: `a.0.1` has two indices.
+      // A float must not follow a point: `a.0.1` has two indices.
       if (text === null || (kind === "float" && this.#text[this.#at - 1] === ".")) continue;
       if (kind === "op") this.#balance(text, open);
       this.#push(kind, kind === "string" ? unescaped(text.slice(1, -1)) : text);
@@ -180,23 +186,94 @@ class Lexer {
 }
 
 const PLAIN: Readonly<Record<string, string>> = {
-  ...{ "\n": "", "\\": "\\", "'": "'", '"': '"', a: "\x07", b: "\b", f: "\f", n: "\n" },
-  ...{ r: "\r", t: "\t", v: "\v" },
+  "\n": "",
+  "\\": "\\",
+  "'": "'",
+  '"': '"',
+  a: "\x07",
+  b: "\b",
+  f: "\f",
+  n: "\n",
+  r: "\r",
+  t: "\t",
+  v: "\v",
 };
 const ESCAPE = /\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{1,3})|([\s\S]))/g;
 
-/** A Python string literal's text; an escape that Python does not know stays as it is. */
+/** Value of a Python string literal. Unknown escapes stay unchanged. */
 function unescaped(text: string): string {
   return text.replace(ESCAPE, (all, two, four, eight, octal, char) => {
     const hex: string | undefined = two ?? four ?? eight;
     if (hex !== undefined) return fromCode(Number.parseInt(hex, 16));
     if (octal !== undefined) return fromCode(Number.parseInt(octal, 8));
-    if ("xuUN".includes(char)) throw new TemplateSyntaxError(`a broken escape: ${all}`);
+    if ("xuUN".includes(char)) throw new TemplateSyntaxError(`invalid escape: ${all}`);
     return PLAIN[char] ?? all;
   });
 }
 
 function fromCode(code: number): string {
-  if (code > 0x10ffff) throw new TemplateSyntaxError("an escape beyond the last character");
+  if (code > 0x10ffff) throw new TemplateSyntaxError("escape beyond the last Unicode character");
   return String.fromCodePoint(code);
+}
+
+const END: Token = { kind: "end", text: "the end of the template", line: 0 };
+
+/** Token reader of the parsers. */
+export class TokenStream {
+  readonly #tokens: readonly Token[];
+  #at = 0;
+
+  constructor(tokens: readonly Token[]) {
+    this.#tokens = tokens;
+  }
+
+  get isOver(): boolean {
+    return this.#at >= this.#tokens.length;
+  }
+
+  get current(): Token {
+    return this.#tokens[this.#at] ?? END;
+  }
+
+  get following(): Token {
+    return this.#tokens[this.#at + 1] ?? END;
+  }
+
+  next(): Token {
+    const token = this.current;
+    this.#at++;
+    return token;
+  }
+
+  is(kind: TokenKind, text?: string): boolean {
+    const token = this.current;
+    return token.kind === kind && (text === undefined || token.text === text) && !this.isOver;
+  }
+
+  isOp(...texts: readonly string[]): boolean {
+    return this.is("op") && texts.includes(this.current.text);
+  }
+
+  isName(...texts: readonly string[]): boolean {
+    return this.is("name") && texts.includes(this.current.text);
+  }
+
+  /** Consumes the current token if it has this kind and text. */
+  takes(kind: TokenKind, text: string): boolean {
+    if (!this.is(kind, text)) return false;
+    this.#at++;
+    return true;
+  }
+
+  expect(kind: TokenKind, text?: string): Token {
+    if (!this.is(kind, text)) this.fail(`expected ${text ?? kind}`);
+    return this.next();
+  }
+
+  fail(what: string): never {
+    const { line, text, kind } = this.current;
+    const got = kind === "data" ? "template text" : JSON.stringify(text);
+    const at = line === 0 ? this.#tokens.at(-1)?.line : line;
+    throw new TemplateSyntaxError(`line ${at ?? 1}: ${what}, got ${got}`);
+  }
 }

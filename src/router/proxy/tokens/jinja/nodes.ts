@@ -58,7 +58,7 @@ export interface ConditionExpr {
   readonly otherwise: Expr | null;
 }
 
-/** What is assigned to. */
+/** The target of an assignment. */
 export type Target =
   | { readonly kind: "name"; readonly name: string }
   | { readonly kind: "slot"; readonly name: string; readonly slot: string }
@@ -82,7 +82,7 @@ export type Node =
   | CallBlockNode
   | { readonly kind: "filterBlock"; readonly filter: FilterExpr; readonly body: Body }
   | WithNode
-  /** `{% generation %}`: a scope of its own, nothing else while nobody asks for masks. */
+  /** `{% generation %}`: only a scope, since no caller needs token masks. */
   | { readonly kind: "generation"; readonly body: Body }
   | { readonly kind: "break" }
   | { readonly kind: "continue" };

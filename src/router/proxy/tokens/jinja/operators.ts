@@ -2,6 +2,7 @@ import {
   codePoints,
   isNumber,
   isTrue,
+  type Kwargs,
   numberOf,
   PythonError,
   reprOf,
@@ -11,10 +12,9 @@ import {
   Undefined,
   type Value,
 } from "../python/index.ts";
-import type { Budget } from "./budget.ts";
 import type { Operator } from "./nodes.ts";
 
-/** Digits of the largest integer that a template may compute. */
+/** Maximum bits of an integer that a template may compute. */
 const BITS_MAX = 4_096;
 
 export function binary(op: Operator, left: Value, right: Value, budget: Budget): Value {
@@ -83,7 +83,7 @@ function integers(op: Operator, a: bigint, b: bigint): Value {
   const isFloored = op === "//" || op === "%";
   if (isFloored && b === 0n) throw new PythonError("integer division or modulo by zero");
   const rest = isFloored ? a % b : 0n;
-  // JavaScript rounds toward zero, Python down.
+  // JavaScript rounds toward zero, Python rounds down.
   const isOff = rest !== 0n && rest < 0n !== b < 0n;
   if (op === "+") return a + b;
   if (op === "-") return a - b;
@@ -125,7 +125,7 @@ export function negative(value: Value, op: "-" | "+"): Value {
 
 const DIRECTIVE = /%(?:%|([-0]*)([0-9]*)(?:\.([0-9]+))?([sdirfx]))/g;
 
-/** `text % values`, without names. */
+/** Implements `text % values`, without named fields. */
 export function percent(text: string, given: Value, budget: Budget): string {
   const values = given instanceof Tuple ? [...given.items] : [given];
   const isAll = text.replace(DIRECTIVE, "").includes("%");
@@ -166,14 +166,14 @@ function formatted(value: Value, kind: string, digits: number | null): string {
   return whole.toString(kind === "x" ? 16 : 10).padStart(digits ?? 0, "0");
 }
 
-/** The place of a Python index in a sequence, or null beyond its ends. */
+/** Position of a Python index in a sequence. Null: out of range. */
 export function placeOf(index: bigint | boolean, length: number): number | null {
   const at = Number(numberOf(index));
   const place = at < 0 ? at + length : at;
   return place >= 0 && place < length ? place : null;
 }
 
-/** `value[start:stop:step]`. */
+/** Evaluates `value[start:stop:step]`. */
 export function slice(value: Value, bounds: readonly (Value | null)[], budget: Budget): Value {
   if (value instanceof Undefined) value.raise();
   const isText = typeof value === "string";
@@ -208,7 +208,7 @@ function pick<T>(items: readonly T[], bounds: readonly (number | null)[]): T[] {
   return picked;
 }
 
-/** A plain JavaScript number of a Python integer argument. */
+/** Converts a Python integer argument to a JavaScript number. */
 export function wholeNumber(value: Value): number {
   if (!isInteger(value)) {
     throw new PythonError(`'${typeName(value)}' object cannot be interpreted as an integer`);
@@ -218,4 +218,72 @@ export function wholeNumber(value: Value): number {
 
 export function flag(value: Value | undefined, otherwise: boolean): boolean {
   return value === undefined ? otherwise : isTrue(value);
+}
+
+export interface RenderLimits {
+  /** Maximum nodes evaluated plus items iterated. */
+  readonly steps: number;
+  /** Maximum characters of texts plus items of lists created, output included. */
+  readonly made: number;
+}
+
+/** Limits of a render. A template may loop for ever, or double a text until memory is full. */
+export const RENDER_LIMITS: RenderLimits = { steps: 5_000_000, made: 256 * 1024 * 1024 };
+
+/** Maximum nesting of calls of macros and filters. */
+const DEPTH_MAX = 150;
+
+/** Counts what a render uses. Throws PythonError if a limit is exceeded. */
+export class Budget {
+  #steps: number;
+  #made: number;
+  #depth = 0;
+
+  constructor({ steps, made }: RenderLimits) {
+    [this.#steps, this.#made] = [steps, made];
+  }
+
+  step(count = 1): void {
+    this.#steps -= count;
+    if (this.#steps < 0) throw new PythonError("the template exceeds the limit of steps");
+  }
+
+  made(length: number): void {
+    this.#made -= length;
+    if (this.#made < 0) throw new PythonError("the template exceeds the limit of text");
+  }
+
+  deeper<T>(run: () => T): T {
+    if (++this.#depth > DEPTH_MAX) throw new PythonError("maximum recursion depth exceeded");
+    const result = run();
+    this.#depth--;
+    return result;
+  }
+}
+
+/** Assigns arguments to parameters by position and name. JavaScript's undefined: absent. */
+export function bind(
+  name: string,
+  parameters: readonly string[],
+  args: readonly Value[],
+  kwargs: Kwargs,
+): (Value | undefined)[] {
+  if (args.length > parameters.length) {
+    throw new PythonError(`${name}() takes at most ${parameters.length} arguments`);
+  }
+  const values: (Value | undefined)[] = parameters.map((_, i) => args[i]);
+  for (const [key, value] of kwargs) {
+    const at = parameters.indexOf(key);
+    if (at < 0) throw new PythonError(`${name}() got an unexpected keyword argument '${key}'`);
+    if (values[at] !== undefined) {
+      throw new PythonError(`${name}() got multiple values for argument '${key}'`);
+    }
+    values[at] = value;
+  }
+  return values;
+}
+
+export function text(name: string, value: Value | undefined): string {
+  if (typeof value === "string") return value;
+  throw new PythonError(`${name}: expected a str`);
 }

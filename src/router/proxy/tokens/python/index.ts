@@ -1,3 +1,3 @@
 export { type JsonStyle, readJson, writeJson } from "./json.ts";
-export { codePoints, floatText, reprOf, SPACE, splitLines, strip, textOf } from "./text.ts";
 export * from "./values.ts";
+export { codePoints, floatText, reprOf, SPACE, splitLines, strip, textOf } from "./values.ts";

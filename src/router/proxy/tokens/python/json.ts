@@ -1,9 +1,8 @@
-import { floatText } from "./text.ts";
-import { PythonError, Tuple, typeName, type Value } from "./values.ts";
+import { floatText, PythonError, Tuple, typeName, type Value } from "./values.ts";
 
-/** Python's reader gives up at about a thousand. */
+/** Maximum nesting. Python's parser gives up at about a thousand. */
 const DEPTH_MAX = 500;
-/** Python refuses to turn longer texts into an integer. */
+/** Python refuses to convert longer texts to integers. */
 const DIGITS_MAX = 4_300;
 
 const NUMBER = /(-?(?:0|[1-9][0-9]*))(\.[0-9]+)?([eE][-+]?[0-9]+)?/y;
@@ -19,12 +18,19 @@ const WORDS: readonly (readonly [string, Value])[] = [
   ["-Infinity", Number.NEGATIVE_INFINITY],
 ];
 const ESCAPED: Readonly<Record<string, string>> = {
-  ...{ '"': '"', "\\": "\\", "/": "/", b: "\b", f: "\f", n: "\n", r: "\r", t: "\t" },
+  '"': '"',
+  "\\": "\\",
+  "/": "/",
+  b: "\b",
+  f: "\f",
+  n: "\n",
+  r: "\r",
+  t: "\t",
 };
 
 /**
- * `json.loads`: integers of any size are exact, 1.0 stays a float, keys keep their order even where
- * they look like numbers. Throws SyntaxError.
+ * Implements `json.loads`: integers of any size are exact, 1.0 stays a float, and keys keep their
+ * order even if they look like numbers. Throws SyntaxError.
  */
 export function readJson(text: string): Value {
   return new Reader(text).whole();
@@ -141,14 +147,14 @@ class Reader {
 
 export interface JsonStyle {
   readonly isAscii: boolean;
-  /** Null: one line. */
+  /** Null: everything on one line. */
   readonly indent: string | null;
   readonly itemSeparator: string;
   readonly keySeparator: string;
   readonly isSorted: boolean;
 }
 
-/** `json.dumps`. Throws for what it cannot write. */
+/** Implements `json.dumps`. Throws for values that it cannot serialise. */
 export function writeJson(value: Value, style: JsonStyle, at = "\n"): string {
   if (value === null) return "null";
   if (typeof value === "boolean") return value ? "true" : "false";
@@ -196,7 +202,7 @@ function jsonFloat(value: number): string {
 }
 
 function jsonString(text: string, isAscii: boolean): string {
-  if (!text.isWellFormed()) throw new PythonError("a text has half of a surrogate pair");
+  if (!text.isWellFormed()) throw new PythonError("a text has an unpaired surrogate");
   const plain = JSON.stringify(text);
   if (!isAscii) return plain;
   return plain.replace(/[\x7f-\uffff]/g, (unit) => {

@@ -1,6 +1,6 @@
 /**
- * Values as a chat template sees them in Python. Integers are `bigint`, floats `number`, so that 1
- * and 1.0 stay apart; a list is an array, a dictionary a `Map` in insertion order.
+ * Values that a chat template sees in Python. Integers are `bigint` and floats `number`, so that 1
+ * and 1.0 are distinct; a list is an array, a dictionary a `Map` in insertion order.
  */
 export type Value =
   | null
@@ -25,14 +25,14 @@ export class PythonError extends Error {}
 
 export class Tuple {
   readonly items: readonly Value[];
-  /** Of a named tuple: what its items are called. */
+  /** Names of the items of a named tuple. */
   readonly names: readonly string[];
   constructor(items: readonly Value[], names: readonly string[] = []) {
     [this.items, this.names] = [items, names];
   }
 }
 
-/** A generator or an iterator: always true, read once. */
+/** A generator or iterator: always true, read once. */
 export class Iter {
   readonly #items: readonly Value[];
   #at = 0;
@@ -40,20 +40,20 @@ export class Iter {
     this.#items = items;
   }
 
-  /** Everything that was not read yet. */
+  /** Returns all unread values. */
   rest(): readonly Value[] {
     const items = this.#at === 0 ? this.#items : this.#items.slice(this.#at);
     this.#at = this.#items.length;
     return items;
   }
 
-  /** JavaScript's undefined at the end. */
+  /** Returns the next value; JavaScript's undefined at the end. */
   next(): Value | undefined {
     return this.#at < this.#items.length ? this.#items[this.#at++]! : undefined;
   }
 }
 
-/** `dict.keys()`, `dict.values()` or `dict.items()`. */
+/** The result of `dict.keys()`, `dict.values()` or `dict.items()`. */
 export class View {
   readonly kind: "dict_keys" | "dict_values" | "dict_items";
   readonly items: readonly Value[];
@@ -62,7 +62,7 @@ export class View {
   }
 }
 
-/** Jinja's default `Undefined`: prints as nothing, is false, refuses everything else. */
+/** Jinja's default `Undefined`: renders as nothing, is false, and raises on any other use. */
 export class Undefined {
   readonly why: string;
   constructor(why: string) {
@@ -76,12 +76,12 @@ export class Undefined {
 
 export type Call = (args: readonly Value[], kwargs: Kwargs) => Value;
 
-/** An object with attributes or a function: a loop, a macro, a namespace, a method. */
+/** An object with attributes or a function: a loop, macro, namespace or method. */
 export class Thing {
   readonly type: string;
   readonly #attributes: ReadonlyMap<string, () => Value>;
   readonly call: Call | null;
-  /** Of a namespace: what templates may assign to. */
+  /** Attributes of a namespace that templates may assign. */
   readonly slots: Map<string, Value> | null;
 
   constructor(
@@ -98,7 +98,7 @@ export class Thing {
     this.slots = parts.slots ?? null;
   }
 
-  /** JavaScript's undefined where it has no such attribute. */
+  /** JavaScript's undefined: no such attribute. */
   attribute(name: string): Value | undefined {
     return this.slots?.get(name) ?? this.#attributes.get(name)?.();
   }
@@ -118,7 +118,7 @@ export function typeName(value: Value): string {
   return value instanceof Undefined ? "Undefined" : value.type;
 }
 
-/** Dictionaries of Python find 1.0 where 1 was put. */
+/** Normalises a dictionary key: a Python dictionary finds 1.0 under 1. */
 export function keyOf(key: Value): Value {
   if (typeof key === "number" && Number.isInteger(key)) return BigInt(key);
   if (key !== null && typeof key === "object" && !(key instanceof Thing)) {
@@ -135,7 +135,7 @@ export function isTrue(value: Value): boolean {
   return typeof value === "number" ? value !== 0 : Boolean(value);
 }
 
-/** Throws where Python has no iterator for it. */
+/** Iterates over a value. Throws if Python has no iterator for it. */
 export function iterate(value: Value): readonly Value[] {
   if (Array.isArray(value)) return value;
   if (typeof value === "string") return Array.from(value);
@@ -146,7 +146,7 @@ export function iterate(value: Value): readonly Value[] {
   throw new PythonError(`'${typeName(value)}' object is not iterable`);
 }
 
-/** Throws where Python's `len` does. */
+/** Implements `len`. Throws if Python's `len` does. */
 export function lengthOf(value: Value): number {
   if (typeof value === "string") return lengthOfText(value);
   if (Array.isArray(value)) return value.length;
@@ -156,7 +156,7 @@ export function lengthOf(value: Value): number {
   throw new PythonError(`object of type '${typeName(value)}' has no len()`);
 }
 
-/** Python counts code points. */
+/** Counts code points, as Python does. */
 function lengthOfText(text: string): number {
   let length = text.length;
   for (let i = 0; i < text.length - 1; i++) {
@@ -172,7 +172,7 @@ export function equals(a: Value, b: Value): boolean {
   if (a === b) return true;
   if (isNumber(a) && isNumber(b)) {
     const [x, y] = [numberOf(a), numberOf(b)];
-    // An integer and a float compare by value; === would keep them apart.
+    // An integer and a float compare by value; === would distinguish them.
     return x <= y && x >= y;
   }
   if (Array.isArray(a)) return Array.isArray(b) && equalLists(a, b);
@@ -194,12 +194,12 @@ export function isNumber(value: Value): value is bigint | number | boolean {
   return typeof value === "bigint" || typeof value === "number" || typeof value === "boolean";
 }
 
-/** Booleans are the integers 0 and 1. */
+/** Converts a boolean to the integer 0 or 1. */
 export function numberOf(value: bigint | number | boolean): bigint | number {
   return typeof value === "boolean" ? (value ? 1n : 0n) : value;
 }
 
-/** Below 0, 0 or above 0. Throws where Python cannot order the two. */
+/** Negative, 0 or positive. Throws if Python cannot order the two values. */
 export function compare(a: Value, b: Value): number {
   if (isNumber(a) && isNumber(b)) {
     const [x, y] = [numberOf(a), numberOf(b)];
@@ -223,7 +223,7 @@ function itemsOf(value: Value): readonly Value[] | null {
   return value instanceof Tuple ? value.items : null;
 }
 
-/** By code points; JavaScript's own order is by UTF-16 units. */
+/** Compares by code points; JavaScript compares UTF-16 units. */
 function compareTexts(a: string, b: string): number {
   const end = Math.min(a.length, b.length);
   for (let i = 0; i < end; i++) {
@@ -235,7 +235,7 @@ function compareTexts(a: string, b: string): number {
   return a.length - b.length;
 }
 
-/** Python's `in`. */
+/** Implements Python's `in`. */
 export function contains(value: Value, one: Value): boolean {
   if (typeof value === "string") {
     if (typeof one === "string") return value.includes(one);
@@ -244,4 +244,121 @@ export function contains(value: Value, one: Value): boolean {
   }
   if (value instanceof Map) return value.has(keyOf(one));
   return iterate(value).some((item) => equals(item, one));
+}
+
+/** White space of Python's `str.isspace`; JavaScript's `\s` differs at both ends. */
+export const SPACE =
+  "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+
+const LEFT = new RegExp(`^[${SPACE}]+`);
+const SPACES = new RegExp(`^[${SPACE}]$`);
+
+/** Implements `str.strip`, `lstrip` and `rstrip`. Without `chars` it strips white space. */
+export function strip(text: string, chars: string | null, side: "both" | "left" | "right"): string {
+  if (chars === null) {
+    const left = side === "right" ? text : text.replace(LEFT, "");
+    if (side === "left") return left;
+    let end = left.length;
+    while (end > 0 && SPACES.test(left[end - 1]!)) end--;
+    return left.slice(0, end);
+  }
+  const set = new Set(chars);
+  const points = Array.from(text);
+  let [start, end] = [0, points.length];
+  while (side !== "right" && start < end && set.has(points[start]!)) start++;
+  while (side !== "left" && end > start && set.has(points[end - 1]!)) end--;
+  return points.slice(start, end).join("");
+}
+
+// biome-ignore lint/suspicious/noControlCharactersInRegex: Python ends lines at them.
+const LINE_ENDS = /\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]/;
+
+export function splitLines(text: string, keepsEnds = false): string[] {
+  const lines: string[] = [];
+  const pattern = new RegExp(LINE_ENDS, "g");
+  let at = 0;
+  for (let match = pattern.exec(text); match !== null; match = pattern.exec(text)) {
+    lines.push(text.slice(at, keepsEnds ? pattern.lastIndex : match.index));
+    at = pattern.lastIndex;
+  }
+  if (at < text.length) lines.push(text.slice(at));
+  return lines;
+}
+
+/** Implements `str(value)`. */
+export function textOf(value: Value): string {
+  if (typeof value === "string") return value;
+  return value instanceof Undefined ? "" : reprOf(value);
+}
+
+/**
+ * Implements `repr(value)`. Throws for values whose repr contains an address, which differs between
+ * runs.
+ */
+export function reprOf(value: Value): string {
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value === "bigint") return value.toString();
+  if (typeof value === "number") return floatText(value);
+  if (typeof value === "string") return quoted(value);
+  if (Array.isArray(value)) return `[${value.map(reprOf).join(", ")}]`;
+  if (value instanceof Map) {
+    return `{${[...value].map(([key, item]) => `${reprOf(key)}: ${reprOf(item)}`).join(", ")}}`;
+  }
+  if (value instanceof Tuple) {
+    const items = value.items.map(reprOf);
+    return items.length === 1 ? `(${items[0]},)` : `(${items.join(", ")})`;
+  }
+  if (value instanceof View) return `${value.kind}([${value.items.map(reprOf).join(", ")}])`;
+  if (value instanceof Undefined) return "Undefined";
+  if (value instanceof Thing && value.slots !== null) {
+    return `<Namespace ${reprOf(new Map(value.slots))}>`;
+  }
+  const what = value instanceof Iter ? "a generator" : `a ${typeName(value)}`;
+  throw new PythonError(`${what} has no stable repr`);
+}
+
+const ESCAPES: Readonly<Record<string, string>> = { "\\": "\\\\", "\n": "\\n", "\r": "\\r" };
+const UNPRINTABLE = /[\\\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\p{Zs}]/gu;
+
+function quoted(text: string): string {
+  const quote = text.includes("'") && !text.includes('"') ? '"' : "'";
+  const inner = text.replace(UNPRINTABLE, (char) => {
+    if (char === " ") return char;
+    if (char === "\t") return "\\t";
+    return ESCAPES[char] ?? escapeOf(char.codePointAt(0)!);
+  });
+  return quote + (quote === "'" ? inner.replaceAll("'", "\\'") : inner) + quote;
+}
+
+function escapeOf(code: number): string {
+  const hex = code.toString(16);
+  if (code < 0x100) return `\\x${hex.padStart(2, "0")}`;
+  return code < 0x10000 ? `\\u${hex.padStart(4, "0")}` : `\\U${hex.padStart(8, "0")}`;
+}
+
+/**
+ * Implements `repr` of a float: the shortest digits that parse to the same value, with an exponent
+ * from 1e16 on.
+ */
+export function floatText(value: number): string {
+  if (Number.isNaN(value)) return "nan";
+  if (!Number.isFinite(value)) return value < 0 ? "-inf" : "inf";
+  const [mantissa, power] = value.toExponential().split("e") as [string, string];
+  const sign = Object.is(value, -0) || value < 0 ? "-" : "";
+  const digits = mantissa.replace(/[-.]/g, "");
+  const exponent = Number(power);
+  if (exponent < -4 || exponent >= 16) {
+    const fraction = digits.length > 1 ? `.${digits.slice(1)}` : "";
+    const size = Math.abs(exponent).toString().padStart(2, "0");
+    return `${sign}${digits[0]}${fraction}e${exponent < 0 ? "-" : "+"}${size}`;
+  }
+  if (exponent < 0) return `${sign}0.${"0".repeat(-exponent - 1)}${digits}`;
+  const whole = digits.slice(0, exponent + 1).padEnd(exponent + 1, "0");
+  return `${sign}${whole}.${digits.slice(exponent + 1) || "0"}`;
+}
+
+/** Splits a text into code points, which `text[start:stop:step]` and `text[index]` count. */
+export function codePoints(text: string): string[] {
+  return Array.from(text);
 }

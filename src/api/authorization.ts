@@ -1,23 +1,23 @@
-import { mayDo, type Role, type RoleKey, roleFix } from "../control/index.ts";
+import { mayDo, type Role, type RoleKey, roleFix, type Sender } from "../control/index.ts";
+import { assert, type TurnSource } from "../core/index.ts";
 import type { ApiRefusal } from "../observability/index.ts";
+import type { ServerTls, Tokens } from "./access.ts";
 import { refuse } from "./problem.ts";
 import { pathOf, type RouteRules } from "./route-rules.ts";
-import type { ServerTls } from "./tls.ts";
-import type { Tokens } from "./tokens.ts";
 
-/** Who may do what. */
+/** Access rules of a server. */
 export interface Access {
-  /** Null: none is asked for. */
+  /** Null: no tokens are required. */
   readonly tokens: Tokens | null;
   /** Null: plain HTTP. */
   readonly tls: ServerTls | null;
-  /** Of callers without credentials, where none are asked for. */
+  /** Role of callers without credentials, if none are required. */
   readonly loopbackRole: Role;
-  /** Of callers who show a certificate and no token. */
+  /** Role of callers with a certificate and no token. */
   readonly clientRole: Role;
 }
 
-/** Everybody who reaches the server may do everything: for loopback. */
+/** Every caller has every role. For loopback only. */
 export const OPEN_ACCESS: Access = {
   tokens: null,
   tls: null,
@@ -25,49 +25,49 @@ export const OPEN_ACCESS: Access = {
   clientRole: "purge",
 };
 
-/** Who asks. */
+/** The authenticated sender of a request. */
 export interface Caller {
-  /** A token's name; `local` and `certificate` where there is none. */
+  /** The token's name, or `local` or `certificate`. */
   readonly name: string;
   /** Name and address, for the audit log. */
   readonly from: string;
   readonly role: Role;
-  /** What gave it the role. */
+  /** The configuration key that gave the role. */
   readonly roleKey: RoleKey;
-  /** By its token, or by the kernel; null of a caller who is one of many. */
+  /** Account proven by a token or by the kernel. Null: the caller is one of many. */
   readonly account: string | null;
 }
 
-export interface GateOptions {
+export interface AuthorizationOptions {
   readonly access: Access;
   readonly rules: RouteRules;
-  /** Host names, beside loopback's, under which the server may be spoken to. */
+  /** Host names, besides loopback's, accepted in `Host`. */
   readonly hosts: readonly string[];
-  /** Where callers show their token; `Authorization` unless given. */
+  /** Extracts the caller's token. Default: `Authorization`. */
   readonly credential?: (headers: Headers) => string | null;
   /** Whether pages of another origin may use the server. */
   readonly isOwnOrigin?: (origin: string) => boolean;
-  /** Told of each who is not let in. */
+  /** Called for each refused caller. */
   readonly onRefused?: (code: ApiRefusal, address: string) => void;
 }
 
 const LOOPBACK = /^(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])$/;
 
-/** The host of a `Host` header without its port, lower case, without the final dot. */
+/** The host of a `Host` header in lower case, without port and final dot. */
 function hostOf(header: string): string {
   return header.toLowerCase().replace(/:\d*$/, "").replace(/\.$/, "");
 }
 
-/** Whether callers must show a token or a certificate. */
+/** Whether callers must send a token or a certificate. */
 export function needsCredentials({ tokens, tls }: Access): boolean {
   return tokens !== null || (tls !== null && tls.clientCa !== null);
 }
 
-/** `known`: the caller, if the connection says who it is; no browser sends such a request. */
-export type Gate = (request: Request, address: string, known?: Caller) => Caller | Response;
+/** `known`: the caller, if the connection identifies it. Browsers cannot send such a request. */
+export type Authorize = (request: Request, address: string, known?: Caller) => Caller | Response;
 
-/** Checks what holds for every request, whatever its path: lets the caller in, or answers. */
-export function createGate(options: GateOptions): Gate {
+/** Creates the check that precedes every route. It returns the caller, or the refusal. */
+export function createAuthorization(options: AuthorizationOptions): Authorize {
   const { access, rules, hosts, onRefused = () => undefined } = options;
   const { credential = authorizationOf, isOwnOrigin = () => false } = options;
   const names = new Set(hosts.map((host) => hostOf(host)));
@@ -77,13 +77,13 @@ export function createGate(options: GateOptions): Gate {
       onRefused(code, address);
       return answer;
     };
-    // The runtime makes the address from the Host header, whatever that holds.
+    // The runtime builds the URL from the Host header, which may be invalid.
     const url = URL.parse(request.url);
     if (url === null) return refusing("HOST_REFUSED", refuseHost());
     if (!isGuarded && known === undefined) {
-      // A page in a browser may have its own name point here (DNS rebinding): then the host is that
-      // name. With a token there is nothing to check, since such a page does not have it; nor is
-      // there with certificates, since the server's own does not bear that name.
+      // A web page may point its own host name here (DNS rebinding). The Host header then has that
+      // name. Servers with tokens need no check, since the page has no token; nor do servers with
+      // certificates, since theirs is not valid for that name.
       const host = hostOf(request.headers.get("host") ?? "");
       if (!LOOPBACK.test(host) && !names.has(host)) {
         return refusing("HOST_REFUSED", refuseHost());
@@ -118,20 +118,20 @@ function callerOf(name: string, role: Role, roleKey: RoleKey, address: string): 
 function identify(access: Access, authorization: string | null, address: string): Caller | null {
   const { tokens, tls, loopbackRole, clientRole } = access;
   const hasCertificate = tls !== null && tls.clientCa !== null;
-  // The handshake has seen to the certificate.
+  // The TLS handshake has verified the certificate.
   if (hasCertificate && (tokens === null || authorization === null)) {
     return callerOf("certificate", clientRole, "api.tls_client_role", address);
   }
   if (tokens === null) return callerOf("local", loopbackRole, "api.loopback_role", address);
-  const holder = tokens.find(authorization);
-  if (holder === null) return null;
-  return callerOf(holder.name, holder.role, "api.tokens_file", address);
+  const identity = tokens.find(authorization);
+  if (identity === null) return null;
+  return callerOf(identity.name, identity.role, "api.tokens_file", address);
 }
 
 /**
- * Whether a browser sends it for a page of another site, which cannot read the answer but would
- * have made the change. Programs send none of these headers. Browsers without Fetch Metadata send
- * neither of the first two for an image; `Referer` remains.
+ * Whether a browser sends the request for a page of another site. Such a page could not read the
+ * answer, but its change would be made. Programs send none of these headers. Browsers without Fetch
+ * Metadata send neither of the first two for an image, only `Referer`.
  */
 function isFromElsewhere({ headers }: Request, url: URL): boolean {
   const site = headers.get("sec-fetch-site");
@@ -142,20 +142,20 @@ function isFromElsewhere({ headers }: Request, url: URL): boolean {
 }
 
 function refuseHost(): Response {
-  return refuse("HOST_REFUSED", "the Host header names no address of this server", {
-    fix: "use localhost or 127.0.0.1, or set api.token_file to be reached by name",
+  return refuse("HOST_REFUSED", "the Host header does not match an address of this server", {
+    fix: "use localhost or 127.0.0.1, or set api.token_file to use another name",
   });
 }
 
 function refuseOrigin(): Response {
-  return refuse("ORIGIN_REFUSED", "a page of another site asks for a change", {
-    fix: "ask from a program, or from a page that this server sent",
+  return refuse("ORIGIN_REFUSED", "a page of another site requested a change", {
+    fix: "use a program, or a page served by this server",
   });
 }
 
 function refuseToken({ tls }: Access): Response {
-  const other = tls === null || tls.clientCa === null ? "" : ", or none at all";
-  return refuse("UNAUTHORIZED", "the bearer token is missing or wrong", {
+  const other = tls === null || tls.clientCa === null ? "" : ", or no token";
+  return refuse("UNAUTHORIZED", "the bearer token is missing or invalid", {
     fix:
       "send `Authorization: Bearer TOKEN` with the first line of api.token_file or a token of " +
       `api.tokens_file${other}`,
@@ -164,7 +164,39 @@ function refuseToken({ tls }: Access): Response {
 }
 
 function refuseRole({ name, role, roleKey }: Caller, needed: Role): Response {
-  return refuse("FORBIDDEN", `this needs the role ${needed}, and ${name} has ${role}`, {
+  return refuse("FORBIDDEN", `this request requires the role ${needed}; ${name} has ${role}`, {
     fix: roleFix(roleKey, needed),
   });
+}
+
+/**
+ * Callers of authorized requests. Needed because the framework passes on nothing but the request.
+ */
+export class Callers {
+  readonly #callers = new WeakMap<
+    Request,
+    { readonly caller: Caller; readonly source: TurnSource }
+  >();
+
+  set(request: Request, caller: Caller, source: TurnSource): void {
+    this.#callers.set(request, { caller, source });
+  }
+
+  /** The source in whose event loop slices the request is handled. */
+  sourceOf(request: Request): TurnSource {
+    return this.#entryOf(request).source;
+  }
+
+  senderOf(request: Request): Sender {
+    const { caller } = this.#entryOf(request);
+    const { name, from, role, roleKey, account } = caller;
+    const known = account === null ? {} : { account };
+    return { via: "http", name, from, role, roleKey, ...known, broadcast: false };
+  }
+
+  #entryOf(request: Request) {
+    const entry = this.#callers.get(request);
+    assert(entry !== undefined, "the request was authorized");
+    return entry;
+  }
 }

@@ -1,39 +1,35 @@
-import { errorEvent, refuse, workerFailed } from "../answers.ts";
-import type { Won } from "../dispatch.ts";
-import type { ErrorShape } from "../endpoint.ts";
-import type { Flight } from "../flight.ts";
-import type { HeaderPairs } from "../headers.ts";
-import type { RequestEnd } from "../observer.ts";
-import type { UpstreamPiece } from "../upstream/index.ts";
-import { EventCutter } from "./event-cutter.ts";
-import { HiddenUsage } from "./hidden-usage.ts";
-import { OutputCount } from "./output-count.ts";
-import type { OutputWatch } from "./output-watch.ts";
-import { clientHeaders, isEventStream, WITHOUT_BODY } from "./pass-on.ts";
+import { errorEvent, refuse, workerFailed } from "./answers.ts";
+import type { Won } from "./dispatch.ts";
+import type { ErrorShape } from "./endpoint.ts";
+import type { RequestTracker } from "./exchange.ts";
+import { type HeaderPairs, towardsClient } from "./headers.ts";
+import type { RequestEnd } from "./observer.ts";
+import type { UpstreamAnswer, UpstreamPiece } from "./upstream.ts";
+import { EventCutter, HiddenUsage, OutputCount, type OutputWatch } from "./worker-output.ts";
 
 export interface RelayOptions {
   readonly won: Won;
-  readonly flight: Flight;
-  /** Beside those of the worker. */
+  readonly tracker: RequestTracker;
+  /** Headers added to the worker's. */
   readonly headers: HeaderPairs;
   readonly heldBytesMax: number;
-  /** Of the API that the client speaks. */
+  /** Error shape of the client's API. */
   readonly shape: ErrorShape;
   readonly watch: OutputWatch | null;
-  /** Whether the client did not ask for the usage that the worker says at the end of a stream. */
+  /** Whether to remove the usage at the end of a stream, since the client did not ask for it. */
   readonly hidesUsage: boolean;
-  /** Told once, when nothing more goes to the client. */
+  /** Called once, when nothing more is sent to the client. */
   readonly ended: (end: RelayEnd) => void;
 }
 
 export interface RelayEnd extends RequestEnd {
-  /** As the worker counted them; null where it did not say. */
+  /** Prompt tokens as the worker counted them. Null: not reported. */
   readonly promptTokens: number | null;
 }
 
 type Bytes = Uint8Array<ArrayBuffer>;
 
-/** Passes an answer on, as it came, and tells the flight how far it is. */
+/** Passes a worker's answer on unchanged and reports its progress to the router. */
 export class Relay {
   readonly #options: RelayOptions;
   readonly #count: OutputCount;
@@ -53,20 +49,23 @@ export class Relay {
     this.#hidden = options.hidesUsage ? new HiddenUsage() : null;
   }
 
-  /** A stream at once; anything else when it is whole, so that it is whole or an error. */
+  /**
+   * Responds. A stream is passed on at once. Any other answer is held until it is complete, so that
+   * the client gets a whole answer or an error.
+   */
   async respond(): Promise<Response> {
-    const { won, heldBytesMax, flight, headers: more } = this.#options;
+    const { won, heldBytesMax, tracker, headers: more } = this.#options;
     const headers = clientHeaders(won.answer.headers, more);
     if (headers === null) {
       won.answer.close();
       this.#end("worker");
-      return this.#failed("its answer has a header that cannot be sent on");
+      return this.#failed("its answer has a header that HTTP does not allow");
     }
     const answer = (body: ReadableStream<Bytes> | Bytes | null) => {
       return new Response(body, { status: won.answer.status, headers });
     };
     if (this.#isEvents) return answer(this.#stream([]));
-    flight.prefilled();
+    tracker.prefilled();
     const held: Bytes[] = [];
     let length = 0;
     while (length <= heldBytesMax) {
@@ -133,16 +132,16 @@ export class Relay {
     return next === null ? this.#options.won.answer.read() : Promise.resolve(next);
   }
 
-  /** What may be passed on now; null: nothing yet. */
+  /** Returns the bytes that may be passed on now, or null. */
   #account(bytes: Bytes): Bytes | null {
     if (this.#cutter === null) return bytes;
-    const { flight, watch } = this.#options;
+    const { tracker, watch } = this.#options;
     const parts = this.#cutter.push(bytes);
     if (parts.length === 0) return null;
     const whole = parts.length === 1 ? parts[0]! : Buffer.concat(parts);
-    if (this.#count.addEvents(whole)) flight.prefilled();
+    if (this.#count.addEvents(whole)) tracker.prefilled();
     watch?.add(whole);
-    flight.output(this.#count.tokens);
+    tracker.output(this.#count.tokens);
     return this.#hidden === null ? whole : this.#hidden.take(whole);
   }
 
@@ -153,7 +152,7 @@ export class Relay {
     this.#end("done");
   }
 
-  /** The worker died: clients that read events get one that says so, and no `[DONE]`. */
+  /** Ends a broken answer. Clients that read events get an error event and no `[DONE]`. */
   #break(
     controller: ReadableStreamDefaultController<Bytes>,
     { stage, why }: Extract<UpstreamPiece, { kind: "failed" }>,
@@ -161,14 +160,14 @@ export class Relay {
     if (stage === "closed") this.#left();
     else this.#end("worker");
     const { worker } = this.#options.won.decision.target;
-    const error = workerFailed(`The worker ${worker} failed in the middle of its answer: ${why}`);
+    const error = workerFailed(`The worker ${worker} failed in the middle of the answer: ${why}`);
     if (this.#isEvents) {
       controller.enqueue(errorEvent(error, this.#options.shape));
       controller.close();
     } else controller.error(new Error(error.message));
   }
 
-  /** Many clients hang up on `[DONE]`: they have everything. */
+  /** The client disconnected. Many clients do so after `[DONE]`, when they have everything. */
   #left(): void {
     this.#end(this.#count.isDone ? "done" : "client");
   }
@@ -179,4 +178,47 @@ export class Relay {
     const { tokens: outputTokens, promptTokens } = this.#count;
     this.#options.ended({ how, outputTokens, promptTokens });
   }
+}
+
+/** The worker's headers for the client, with additional ones. Null: a header cannot be sent. */
+export function clientHeaders(raw: HeaderPairs, more: HeaderPairs): Headers | null {
+  const headers = new Headers();
+  try {
+    for (const [name, value] of [...towardsClient(raw), ...more]) headers.append(name, value);
+    return headers;
+  } catch {
+    return null;
+  }
+}
+
+/** Whether an answer is an uncompressed event stream, which the proxy can read. */
+export function isEventStream(headers: HeaderPairs): boolean {
+  const find = (name: string) => headers.find(([one]) => one.toLowerCase() === name)?.[1];
+  const isPlain = (find("content-encoding") ?? "identity") === "identity";
+  return isPlain && (find("content-type") ?? "").startsWith("text/event-stream");
+}
+
+/** HTTP statuses whose answers have no body. */
+const WITHOUT_BODY: ReadonlySet<number> = new Set([204, 205, 304]);
+
+/** Passes an answer on as it arrives, for requests that are neither load nor counted. */
+export function passOn(answer: UpstreamAnswer, headers: Headers): Response {
+  const { status } = answer;
+  if (WITHOUT_BODY.has(status)) {
+    answer.close();
+    return new Response(null, { status, headers });
+  }
+  const body = new ReadableStream<Bytes>(
+    {
+      async pull(controller) {
+        const piece = await answer.read();
+        if (piece.kind === "bytes") controller.enqueue(piece.bytes);
+        else if (piece.kind === "end") controller.close();
+        else controller.error(new Error(piece.why));
+      },
+      cancel: () => answer.close(),
+    },
+    { highWaterMark: 0 },
+  );
+  return new Response(body, { status, headers });
 }

@@ -1,0 +1,370 @@
+import {
+  type ClientRequest,
+  Agent as HttpAgent,
+  type IncomingMessage,
+  request as requestHttp,
+} from "node:http";
+import { Agent as HttpsAgent, request as requestHttps } from "node:https";
+import { type Clock, messageOf } from "../../core/index.ts";
+import { isShortOfDescriptors } from "../../observability/index.ts";
+import type { HeaderPairs } from "./headers.ts";
+
+/** Maximum idle connections kept per worker. */
+const IDLE_SOCKETS_MAX = 64;
+/** A connection that was closed while idle breaks within this time of its next use. */
+const STALE_MS = 1_000;
+
+interface Agents {
+  readonly http: HttpAgent;
+  readonly https: HttpsAgent;
+}
+
+/**
+ * Sends requests to workers over HTTP/1.1. `fetch` is not used: the runtime limits it to 256
+ * concurrent requests, and a stream of tokens takes minutes.
+ */
+export function createHttpUpstream(clock: Clock, onShort: () => void = () => {}): Upstream {
+  const options = {
+    keepAlive: true,
+    maxSockets: Number.POSITIVE_INFINITY,
+    maxFreeSockets: IDLE_SOCKETS_MAX,
+  };
+  const agents = { http: new HttpAgent(options), https: new HttpsAgent(options) };
+  return {
+    async open(order, signal) {
+      const outcome = await open(order, signal);
+      // Without a free descriptor the runtime's client reports ECONNREFUSED although no worker
+      // refused.
+      const isConnect = outcome.kind === "failed" && outcome.stage === "connect";
+      if (!isConnect || !isShortOfDescriptors()) return outcome;
+      onShort();
+      return failed("unsendable", `out of file descriptors: ${outcome.why}`);
+    },
+    [Symbol.dispose]() {
+      agents.http.destroy();
+      agents.https.destroy();
+    },
+  };
+
+  async function open(order: UpstreamOrder, signal: AbortSignal) {
+    const startMs = clock.monotonicMs();
+    const first = new Exchange(order, clock, agents);
+    const outcome = await first.run(signal);
+    if (outcome.kind !== "failed" || outcome.stage !== "sent" || !first.isReused) return outcome;
+    // A worker may close an idle connection just as it is reused. The request then fails at once.
+    if (clock.monotonicMs() - startMs > STALE_MS) return outcome;
+    const second = await new Exchange(order, clock, null).run(signal);
+    // The worker is gone, and may have had the request before.
+    const isGone = second.kind === "failed" && second.stage === "connect";
+    return isGone ? ({ ...second, stage: "sent" } as const) : second;
+  }
+}
+
+/** One request and its answer. Without agents it opens a connection of its own. */
+class Exchange {
+  readonly #order: UpstreamOrder;
+  readonly #clock: Clock;
+  readonly #agents: Agents | null;
+  #outgoing: ClientRequest | null = null;
+  #body: BodyQueue | null = null;
+  #timer: Disposable | null = null;
+  #stage: FailureStage = "connect";
+  #resolve: ((outcome: UpstreamAnswer | UpstreamFailure) => void) | null = null;
+  isReused = false;
+
+  constructor(order: UpstreamOrder, clock: Clock, agents: Agents | null) {
+    [this.#order, this.#clock, this.#agents] = [order, clock, agents];
+  }
+
+  run(signal: AbortSignal): Promise<UpstreamAnswer | UpstreamFailure> {
+    if (signal.aborted) return Promise.resolve(failed("closed", "the client disconnected"));
+    const onAbort = () => this.close("the client disconnected");
+    signal.addEventListener("abort", onAbort, { once: true });
+    return new Promise((resolve) => {
+      this.#resolve = resolve;
+      try {
+        this.#outgoing = this.#send(() => signal.removeEventListener("abort", onAbort));
+      } catch (thrown) {
+        signal.removeEventListener("abort", onAbort);
+        // Not connected yet: the request or the worker's URL is at fault, not the worker.
+        this.#settle(failed("unsendable", messageOf(thrown)));
+      }
+    });
+  }
+
+  close(why: string): void {
+    this.#settle(failed("closed", why));
+    this.#body?.fail("closed", why);
+    this.#outgoing?.destroy();
+  }
+
+  #send(onClosed: () => void): ClientRequest {
+    const { connectMs, firstByteMs, body } = this.#order;
+    const outgoing = start(this.#order, this.#agents);
+    this.#wait(connectMs, `no connection within ${connectMs} ms`);
+    outgoing.on("error", (error) => {
+      const stage = this.#stage === "sent" ? stageOfError(error) : this.#stage;
+      this.#settle(failed(stage, error.message));
+    });
+    outgoing.on("close", () => {
+      this.#settle(failed(this.#stage, "the connection closed before an answer"));
+      onClosed();
+    });
+    outgoing.on("socket", (socket) => {
+      const isSecure = this.#order.url.startsWith("https:");
+      const onConnected = () => {
+        this.#stage = "sent";
+        this.isReused = outgoing.reusedSocket;
+        if (this.#resolve === null) return;
+        this.#wait(firstByteMs, `no answer within ${firstByteMs} ms`, "late");
+      };
+      if (outgoing.reusedSocket) onConnected();
+      else socket.once(isSecure ? "secureConnect" : "connect", onConnected);
+    });
+    outgoing.on("response", (message) => this.#answered(message));
+    outgoing.end(body ?? undefined);
+    return outgoing;
+  }
+
+  #answered(message: IncomingMessage): void {
+    if (this.#resolve === null) return void message.destroy();
+    const body = new BodyQueue(message, this.#clock, this.#order);
+    this.#body = body;
+    this.#settle({
+      kind: "answer",
+      status: message.statusCode ?? 0,
+      headers: pairsOf(message.rawHeaders),
+      read: () => body.read(),
+      close: () => this.close("closed"),
+    });
+  }
+
+  #wait(ms: number, why: string, stage: FailureStage = this.#stage): void {
+    this.#timer?.[Symbol.dispose]();
+    this.#timer = this.#clock.after(ms, () => {
+      this.#settle(failed(stage, why));
+      this.#outgoing?.destroy();
+    });
+  }
+
+  #settle(outcome: UpstreamAnswer | UpstreamFailure): void {
+    this.#timer?.[Symbol.dispose]();
+    this.#timer = null;
+    const resolve = this.#resolve;
+    this.#resolve = null;
+    resolve?.(outcome);
+  }
+}
+
+function start(order: UpstreamOrder, agents: Agents | null): ClientRequest {
+  const headers: Record<string, string> = Object.fromEntries(order.headers);
+  if (order.body !== null) headers["content-length"] = String(order.body.length);
+  const url = new URL(order.url);
+  const { method } = order;
+  if (url.protocol === "https:") {
+    return requestHttps(url, { method, headers, agent: agents?.https ?? false });
+  }
+  return requestHttp(url, { method, headers, agent: agents?.http ?? false });
+}
+
+function pairsOf(raw: readonly string[]): HeaderPairs {
+  const pairs: HeaderPairs = [];
+  for (let i = 0; i + 1 < raw.length; i += 2) pairs.push([raw[i]!, raw[i + 1]!]);
+  return pairs;
+}
+
+function failed(stage: FailureStage, why: string): UpstreamFailure {
+  return { kind: "failed", stage, why };
+}
+
+/** One request to a worker. */
+export interface UpstreamOrder {
+  readonly method: "GET" | "POST";
+  /** `http:` or `https:` URL with path. */
+  readonly url: string;
+  readonly headers: ReadonlyMap<string, string>;
+  readonly body: Uint8Array | null;
+  readonly connectMs: number;
+  /** Time from the last byte of the request to the first byte of the body. */
+  readonly firstByteMs: number;
+  /** Time between two pieces of the body while a reader waits. */
+  readonly idleMs: number;
+}
+
+/**
+ * Stage at which a request failed.
+ * `unsendable`: the request cannot be made, or this process has no descriptor; no worker was tried.
+ * `connect`: nothing was sent. `sent`: the worker had the request and disconnected. `garbled`: the
+ * answer is not HTTP that the parser accepts. `late`: no data within the timeout. `closed`: the
+ * proxy closed the connection.
+ */
+export type FailureStage = "unsendable" | "connect" | "sent" | "garbled" | "late" | "closed";
+
+export interface UpstreamFailure {
+  readonly kind: "failed";
+  readonly stage: FailureStage;
+  readonly why: string;
+}
+
+export type UpstreamPiece =
+  | { readonly kind: "bytes"; readonly bytes: Uint8Array<ArrayBuffer> }
+  | { readonly kind: "end" }
+  | UpstreamFailure;
+
+export interface UpstreamAnswer {
+  readonly kind: "answer";
+  readonly status: number;
+  readonly headers: HeaderPairs;
+  /**
+   * Reads the next piece. One caller at a time. After `end` or `failed`, returns the same again.
+   */
+  read(): Promise<UpstreamPiece>;
+  /** Closes the connection immediately. */
+  close(): void;
+}
+
+/** Sends requests to workers. Bodies are passed as sent, not decompressed. */
+export interface Upstream extends Disposable {
+  /**
+   * Sends a request. Never rejects. The signal closes the connection, also while the body arrives.
+   */
+  open(order: UpstreamOrder, signal: AbortSignal): Promise<UpstreamAnswer | UpstreamFailure>;
+}
+
+/**
+ * The body of an answer in pieces. The socket is paused while a piece is unread, so that a slow
+ * reader holds back its sender.
+ */
+class BodyQueue {
+  readonly #message: IncomingMessage;
+  readonly #clock: Clock;
+  readonly #pieces: Uint8Array<ArrayBuffer>[] = [];
+  readonly #idleMs: number;
+  /** Timeout of the first piece. */
+  #waitMs: number;
+  #end: UpstreamPiece | null = null;
+  #waiting: ((piece: UpstreamPiece) => void) | null = null;
+
+  constructor(
+    message: IncomingMessage,
+    clock: Clock,
+    { firstByteMs, idleMs }: Pick<UpstreamOrder, "firstByteMs" | "idleMs">,
+  ) {
+    [this.#message, this.#clock] = [message, clock];
+    [this.#waitMs, this.#idleMs] = [firstByteMs, idleMs];
+    message.on("data", (bytes: Buffer<ArrayBuffer>) => this.#take(bytes));
+    message.on("end", () => this.#finish({ kind: "end" }));
+    message.on("error", (fault) => this.fail(stageOfError(fault), fault.message));
+    message.on("close", () => {
+      if (!message.complete) this.fail("sent", "the connection closed in the middle of an answer");
+    });
+  }
+
+  read(): Promise<UpstreamPiece> {
+    const next = this.#pieces.shift();
+    if (next !== undefined) return Promise.resolve({ kind: "bytes", bytes: next });
+    if (this.#end !== null) return Promise.resolve(this.#end);
+    const ms = this.#waitMs;
+    return new Promise((resolve) => {
+      const timer = this.#clock.after(ms, () => {
+        this.fail("late", `no data for ${ms} ms`);
+        this.#message.destroy();
+      });
+      this.#waiting = (piece) => {
+        timer[Symbol.dispose]();
+        resolve(piece);
+      };
+      this.#message.resume();
+    });
+  }
+
+  /** Ends the body with a failure. Pieces already received are read first. */
+  fail(stage: FailureStage, why: string): void {
+    this.#finish({ kind: "failed", stage, why });
+  }
+
+  #take(bytes: Uint8Array<ArrayBuffer>): void {
+    this.#waitMs = this.#idleMs;
+    const waiting = this.#waiting;
+    this.#waiting = null;
+    if (waiting === null) {
+      this.#pieces.push(bytes);
+      this.#message.pause();
+    } else waiting({ kind: "bytes", bytes });
+  }
+
+  #finish(end: UpstreamPiece): void {
+    this.#end ??= end;
+    const waiting = this.#waiting;
+    this.#waiting = null;
+    waiting?.(this.#end);
+  }
+}
+
+/**
+ * Error codes of a broken connection. Any other error after the request was sent is a parser error.
+ */
+const BROKEN: ReadonlySet<string> = new Set([
+  "ECONNRESET",
+  "ECONNABORTED",
+  "ECONNREFUSED",
+  "EPIPE",
+  "ETIMEDOUT",
+  "ENOTCONN",
+  "ConnectionClosed",
+]);
+
+/** The failure stage of an error after the whole request was sent. */
+function stageOfError({ code }: NodeJS.ErrnoException): "sent" | "garbled" {
+  return code === undefined || BROKEN.has(code) ? "sent" : "garbled";
+}
+
+/**
+ * Reads a whole body as text. Null: it failed, or is longer than the limit; the connection is
+ * closed.
+ */
+export async function readAll(answer: UpstreamAnswer, bytesMax: number): Promise<string | null> {
+  const parts: Uint8Array[] = [];
+  let length = 0;
+  for (;;) {
+    const piece = await answer.read();
+    if (piece.kind === "failed") return null;
+    if (piece.kind === "end") return Buffer.concat(parts).toString("utf8");
+    length += piece.bytes.length;
+    if (length > bytesMax) {
+      answer.close();
+      return null;
+    }
+    parts.push(piece.bytes);
+  }
+}
+
+/**
+ * Reads an answer to its end or to `bytesMax`, so that a broken answer is detected before any of it
+ * is passed on. The returned answer yields the same bytes again.
+ */
+export async function bufferAnswer(
+  answer: UpstreamAnswer,
+  first: UpstreamPiece,
+  bytesMax: number,
+): Promise<{ readonly answer: UpstreamAnswer; readonly first: UpstreamPiece } | UpstreamFailure> {
+  const held: UpstreamPiece[] = [];
+  let length = 0;
+  for (let piece = first; ; piece = await answer.read()) {
+    if (piece.kind === "failed") return piece;
+    held.push(piece);
+    if (piece.kind === "end") break;
+    length += piece.bytes.length;
+    if (length > bytesMax) break;
+  }
+  const read = () => {
+    const next = held.shift();
+    return next === undefined ? answer.read() : Promise.resolve(next);
+  };
+  return { answer: { ...answer, read }, first: await read() };
+}
+
+/** The address of a path at a worker. The worker's `url` may end with `/v1`. */
+export function addressAt(url: string, path: string): string {
+  return `${url.replace(/\/+$/, "").replace(/\/v1$/, "")}${path}`;
+}

@@ -1,0 +1,475 @@
+import type { Clock, Random, WorkerId } from "../../core/index.ts";
+import {
+  connectSubscriber,
+  engineBinds,
+  parseEndpoint,
+  type ZmtpSubscriber,
+} from "../../events/zmtp/index.ts";
+import type { WorkerTable } from "../index.ts";
+import { type Authorization, ownHeaders } from "./headers.ts";
+import type { RequestEnd } from "./observer.ts";
+import { addressAt, readAll, type Upstream } from "./upstream.ts";
+
+export interface WorkerHealthOptions extends ProbeParts {
+  readonly table: WorkerTable;
+  /** Time between two health checks of a server. Null: none. */
+  readonly everyMs: number | null;
+  /** Called if a worker is excluded, with the reason, and with null if it is used again. */
+  readonly onChange: (worker: WorkerId, why: string | null) => void;
+}
+
+/** Excludes workers whose servers do not answer health checks. */
+export class WorkerHealth implements AsyncDisposable {
+  readonly #options: WorkerHealthOptions;
+  readonly #probes = new Map<string, ServerProbe>();
+  readonly #listeners = new Set<() => void>();
+  readonly #closing = new Set<Promise<void>>();
+  readonly #timer: Disposable | null;
+  #out: ReadonlyMap<WorkerId, string> = new Map();
+  /** Exclusions since the start. */
+  times = 0;
+
+  constructor(options: WorkerHealthOptions) {
+    this.#options = options;
+    const { everyMs, clock } = options;
+    this.#timer = everyMs === null ? null : clock.every(everyMs, () => this.#check());
+    if (everyMs !== null) this.#check();
+  }
+
+  /** Workers that must not be chosen while others are available, with the reasons. */
+  get out(): ReadonlyMap<WorkerId, string> {
+    return this.#out;
+  }
+
+  /** Engine processes that answer pings. */
+  get pulses(): number {
+    return [...this.#probes.values()].reduce((sum, { pulses }) => sum + pulses, 0);
+  }
+
+  /** Calls the listener after each change until disposed. The listener must not throw. */
+  listen(listener: () => void): Disposable {
+    this.#listeners.add(listener);
+    return { [Symbol.dispose]: () => void this.#listeners.delete(listener) };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#timer?.[Symbol.dispose]();
+    for (const url of [...this.#probes.keys()]) this.#forget(url);
+    await Promise.all(this.#closing);
+  }
+
+  #check(): void {
+    const urls = new Set<string>();
+    for (const { url, state } of this.#options.table.targets) {
+      if (url !== null && state !== "gone") urls.add(url);
+    }
+    for (const url of this.#probes.keys()) if (!urls.has(url)) this.#forget(url);
+    for (const url of urls) {
+      if (this.#probes.has(url)) continue;
+      const probe = new ServerProbe(url, this.#options, () => this.#changed());
+      this.#probes.set(url, probe);
+    }
+    for (const probe of this.#probes.values()) void probe.check();
+    this.#changed();
+  }
+
+  #forget(url: string): void {
+    const probe = this.#probes.get(url);
+    if (probe === undefined) return;
+    this.#probes.delete(url);
+    const closing = probe[Symbol.asyncDispose]().finally(() => this.#closing.delete(closing));
+    this.#closing.add(closing);
+  }
+
+  /** A server may have several ranks. All ranks of a silent process are excluded. */
+  #changed(): void {
+    const out = new Map<WorkerId, string>();
+    for (const { url, worker } of this.#options.table.targets) {
+      const why = url === null ? null : (this.#probes.get(url)?.why ?? null);
+      if (why !== null) out.set(worker, why);
+    }
+    const before = this.#out;
+    this.#out = out;
+    let isOther = false;
+    for (const [worker, why] of out) {
+      if (before.has(worker)) continue;
+      isOther = true;
+      this.times++;
+      this.#options.onChange(worker, why);
+    }
+    for (const worker of before.keys()) {
+      if (out.has(worker)) continue;
+      isOther = true;
+      this.#options.onChange(worker, null);
+    }
+    if (isOther) for (const listener of [...this.#listeners]) listener();
+  }
+}
+
+interface ProbeParts {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly upstream: Upstream;
+  readonly authorization: Authorization;
+  /** Timeout of `GET /health`. */
+  readonly timeoutMs: number;
+}
+
+const ANSWER_BYTES_MAX = 64 * 1024;
+/** If a timer fires this late, this process was stalled, not the worker. */
+const LATE_MS = 500;
+const SERVER_ERROR = 500;
+
+type Verdict = { readonly kind: "well" | "unknown" } | { readonly kind: "failure"; why: string };
+
+type Got =
+  | { readonly status: number; readonly text: string }
+  /** `isLocal`: the fault is local; no worker was asked. */
+  | { readonly why: string; readonly isLocal: boolean };
+
+/**
+ * Checks the health of one server by `GET /health`, and by pinging its engine processes if it
+ * reports that they publish KV events. Any status below 500 means alive, since some servers have no
+ * such path. Requests and their delays do not count.
+ */
+class ServerProbe implements AsyncDisposable {
+  readonly url: string;
+  readonly #parts: ProbeParts;
+  readonly #onChange: () => void;
+  readonly #closing = new AbortController();
+  #pulses: EngineProbe[] = [];
+  #hasSources = false;
+  #isAsking = false;
+  #failure: string | null = null;
+
+  constructor(url: string, parts: ProbeParts, onChange: () => void) {
+    [this.url, this.#parts, this.#onChange] = [url, parts, onChange];
+  }
+
+  /** Why the worker must not be chosen. Null: it may be. */
+  get why(): string | null {
+    if (this.#failure !== null) return this.#failure;
+    const silent = this.#pulses.find(({ isSilent }) => isSilent);
+    return silent === undefined ? null : `the engine process behind ${silent.endpoint} is silent`;
+  }
+
+  /** Engine processes that answer pings. */
+  get pulses(): number {
+    return this.#pulses.filter(({ isHeard }) => isHeard).length;
+  }
+
+  /** Runs a health check unless one is in flight. */
+  async check(): Promise<void> {
+    if (this.#isAsking) return;
+    this.#isAsking = true;
+    for (const pulse of this.#pulses) pulse.check();
+    const verdict = await this.#ask();
+    this.#isAsking = false;
+    if (this.#closing.signal.aborted || verdict.kind === "unknown") return;
+    const before = this.why;
+    // A restarted engine may publish at another address.
+    if (this.#failure !== null && this.#pulses.length === 0) this.#hasSources = false;
+    this.#failure = verdict.kind === "failure" ? verdict.why : null;
+    if ((before === null) !== (this.why === null)) this.#onChange();
+    if (verdict.kind === "well") await this.#findPulses();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closing.abort();
+    await Promise.all(this.#pulses.map((pulse) => pulse[Symbol.asyncDispose]()));
+  }
+
+  async #ask(): Promise<Verdict> {
+    const { clock, timeoutMs } = this.#parts;
+    const startMs = clock.monotonicMs();
+    const late = new AbortController();
+    using _deadline = clock.after(timeoutMs, () => late.abort());
+    const got = await this.#get("/health", late.signal);
+    if (late.signal.aborted) {
+      const isLocal = clock.monotonicMs() - startMs > timeoutMs + LATE_MS;
+      const why = `no answer to GET /health within ${timeoutMs} ms`;
+      return isLocal ? { kind: "unknown" } : { kind: "failure", why };
+    }
+    if ("why" in got && got.isLocal) return { kind: "unknown" };
+    if ("why" in got) return { kind: "failure", why: `GET /health failed: ${got.why}` };
+    if (got.status < SERVER_ERROR) return { kind: "well" };
+    return { kind: "failure", why: `GET /health answered ${got.status}` };
+  }
+
+  /**
+   * Looks up the engine's publishers, once per run of an engine, since a restart may change or end
+   * them.
+   */
+  async #findPulses(): Promise<void> {
+    if (this.#hasSources && this.#pulses.some(({ isGone }) => isGone)) {
+      const gone = this.#pulses;
+      [this.#pulses, this.#hasSources] = [[], false];
+      await Promise.all(gone.map((pulse) => pulse[Symbol.asyncDispose]()));
+    }
+    if (this.#hasSources) return;
+    this.#hasSources = true;
+    const got = await this.#get("/kv_event_sources", this.#closing.signal);
+    if (this.#closing.signal.aborted || "why" in got || got.status !== 200) return;
+    const { clock, random } = this.#parts;
+    const endpoints = new Set(eventSources(got.text, this.url).map(({ events }) => events));
+    this.#pulses = [...endpoints].map((endpoint) => {
+      return new EngineProbe(endpoint, { clock, random }, this.#onChange);
+    });
+  }
+
+  async #get(path: string, signal: AbortSignal): Promise<Got> {
+    const { upstream, authorization, timeoutMs } = this.#parts;
+    const limits = { connectMs: timeoutMs, firstByteMs: timeoutMs, idleMs: timeoutMs };
+    const headers = ownHeaders(authorization);
+    const order = { method: "GET", url: addressAt(this.url, path), headers, body: null } as const;
+    const both = AbortSignal.any([signal, this.#closing.signal]);
+    const answer = await upstream.open({ ...order, ...limits }, both);
+    if (answer.kind === "failed") {
+      return { why: answer.why, isLocal: answer.stage === "unsendable" };
+    }
+    const text = await readAll(answer, ANSWER_BYTES_MAX);
+    return text === null
+      ? { why: "the answer broke off", isLocal: false }
+      : { status: answer.status, text };
+  }
+}
+
+/**
+ * Time from the last sign of life to `isSilent`: at most `silenceMs` plus one `pingMs` plus
+ * `GRACE_MS`, 3.9 s in all.
+ */
+const LIMITS = {
+  pingMs: 700,
+  silenceMs: 2_400,
+  handshakeMs: 2_000,
+  redialFirstMs: 100,
+  redialMaxMs: 1_000,
+};
+/** A router that stalled itself finds all connections silent, and reconnects within this time. */
+const GRACE_MS = 700;
+
+/**
+ * Pings the socket where an engine's core process publishes KV events. ZeroMQ's own thread answers
+ * whatever the engine computes, so a long prefill is not silent. A stopped process is silent
+ * although its HTTP server still answers.
+ */
+class EngineProbe implements AsyncDisposable {
+  readonly endpoint: string;
+  readonly #clock: Clock;
+  readonly #onChange: () => void;
+  readonly #subscriber: ZmtpSubscriber;
+  #grace: Disposable | null = null;
+  #isSilent = false;
+
+  constructor(
+    endpoint: string,
+    { clock, random }: { readonly clock: Clock; readonly random: Random },
+    onChange: () => void,
+  ) {
+    [this.endpoint, this.#clock, this.#onChange] = [endpoint, clock, onChange];
+    this.#subscriber = connectSubscriber({
+      // Subscribes to no topic, so no events arrive; the router follows them elsewhere.
+      endpoint,
+      clock,
+      random,
+      limits: LIMITS,
+      topics: [],
+      onMessage: () => undefined,
+      onConnected: () => this.#set(false),
+      onDisconnected: () => this.#wait(),
+    });
+  }
+
+  get isHeard(): boolean {
+    return this.#subscriber.state.status === "connected";
+  }
+
+  /**
+   * Whether the process was heard before and is silent now, without the connection having ended.
+   */
+  get isSilent(): boolean {
+    return this.#isSilent;
+  }
+
+  /**
+   * Whether the process ended or its socket is closed. The pulse then says nothing about health.
+   */
+  get isGone(): boolean {
+    const { status, connections, isHung } = this.#subscriber.state;
+    return status !== "connected" && connections > 0 && !isHung && this.#grace === null;
+  }
+
+  /**
+   * Checks the connection. Needed because a refused connection ends a silence without a callback.
+   */
+  check(): void {
+    if (this.#isSilent && this.isGone) this.#set(false);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#grace?.[Symbol.dispose]();
+    await this.#subscriber[Symbol.asyncDispose]();
+  }
+
+  #wait(): void {
+    this.#grace ??= this.#clock.after(GRACE_MS, () => {
+      this.#grace = null;
+      const { status, isHung, connections } = this.#subscriber.state;
+      // An endpoint that was never heard may be behind a firewall.
+      if (status === "connecting" && connections > 0) this.#set(isHung);
+    });
+  }
+
+  #set(isSilent: boolean): void {
+    if (!isSilent) {
+      this.#grace?.[Symbol.dispose]();
+      this.#grace = null;
+    }
+    if (this.#isSilent === isSilent) return;
+    this.#isSilent = isSilent;
+    this.#onChange();
+  }
+}
+
+/** The endpoint where one rank of an engine publishes KV events, as seen from other hosts. */
+export interface EventSource {
+  readonly rank: number;
+  readonly events: string;
+  /** The replay endpoint. Null: the publisher keeps no events. */
+  readonly replay: string | null;
+}
+
+/** Maximum publishers in an answer. One rank has one. */
+const RANKS_MAX = 256;
+const TCP = /^tcp:\/\/(\*|[A-Za-z0-9.:_[\]-]+):([1-9][0-9]{0,4})$/;
+const ANY_HOSTS: ReadonlySet<string> = new Set(["*", "0.0.0.0", "[::]", "::"]);
+
+/**
+ * Publishers that vLLM's `GET /kv_event_sources` lists, in order of rank, with the host of `url`
+ * for every address. A publisher that connects to a listener cannot be reached and is left out.
+ */
+export function eventSources(text: string, url: string): EventSource[] {
+  const host = URL.parse(url)?.hostname;
+  if (host === undefined) return [];
+  return Object.entries(objectIn(text))
+    .slice(0, RANKS_MAX)
+    .flatMap(([rank, source]) => sourceOf(Number(rank), source, host))
+    .sort((a, b) => a.rank - b.rank);
+}
+
+function sourceOf(rank: number, value: unknown, host: string): EventSource[] {
+  if (typeof value !== "object" || value === null || !Number.isInteger(rank)) return [];
+  const {
+    publisher,
+    endpoint,
+    replay_endpoint,
+    enable_kv_cache_events: isOn,
+  } = {
+    ...value,
+  } as Readonly<Record<string, unknown>>;
+  if (publisher !== "zmq" || isOn === false) return [];
+  if (typeof endpoint !== "string" || !engineBinds(endpoint, "vllm")) return [];
+  const events = reachable(endpoint, host);
+  return events === null ? [] : [{ rank, events, replay: reachable(replay_endpoint, host) }];
+}
+
+/** The endpoint with the host replaced. Null: other hosts cannot reach it. */
+function reachable(endpoint: unknown, host: string): string | null {
+  const match = typeof endpoint === "string" ? TCP.exec(endpoint) : null;
+  if (match === null) return null;
+  const reached = `tcp://${ANY_HOSTS.has(match[1]!) ? host : match[1]}:${match[2]}`;
+  return parseEndpoint(reached) === null ? null : reached;
+}
+
+function objectIn(text: string): object {
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null && !Array.isArray(value) ? value : {};
+  } catch {
+    return {};
+  }
+}
+
+const FIRST_MS = 1_000;
+const LONGEST_MS = 30_000;
+const WORKERS_MAX = 4_096;
+const CLIENT_ERROR = 400;
+/**
+ * Different requests in a row that a worker must fail before it is excluded. A single request may
+ * be what breaks it.
+ */
+export const REQUESTS_MAX = 5;
+
+interface Down {
+  readonly untilMs: number;
+  readonly forMs: number;
+  /** One request tries the worker until this time. */
+  readonly isTried: boolean;
+}
+
+/**
+ * Circuit breaker of workers that could not be connected to, or failed different requests in a row.
+ * A worker is excluded for one second, then twice as long after each failure, up to 30 seconds.
+ * After each pause, a single request tries the worker.
+ */
+export class DownWorkers {
+  readonly #clock: Clock;
+  readonly #down = new Map<WorkerId, Down>();
+  /** Hashes of the requests that a worker failed since it last completed one. */
+  readonly #broken = new Map<WorkerId, Set<bigint>>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** A request is sent to the worker. After a pause, other requests wait for its result. */
+  tried(worker: WorkerId): void {
+    const nowMs = this.#clock.monotonicMs();
+    const down = this.#down.get(worker);
+    if (down === undefined || down.untilMs > nowMs) return;
+    this.#down.set(worker, { ...down, untilMs: nowMs + down.forMs, isTried: true });
+  }
+
+  /** The worker could not be connected to. */
+  failed(worker: WorkerId): void {
+    const nowMs = this.#clock.monotonicMs();
+    const before = this.#down.get(worker);
+    if (before !== undefined && before.untilMs > nowMs && !before.isTried) return;
+    const forMs = before === undefined ? FIRST_MS : Math.min(before.forMs * 2, LONGEST_MS);
+    if (before === undefined) makeRoom(this.#down);
+    this.#down.set(worker, { untilMs: nowMs + forMs, forMs, isTried: false });
+  }
+
+  /** The worker broke off a request, or answered with a server error. */
+  broke(worker: WorkerId, request: bigint): void {
+    const requests = this.#broken.get(worker) ?? new Set();
+    if (requests.size === 0) makeRoom(this.#broken);
+    if (requests.size < REQUESTS_MAX) requests.add(request);
+    this.#broken.set(worker, requests);
+    const isTried = this.#down.get(worker)?.isTried === true;
+    if (requests.size >= REQUESTS_MAX || isTried) this.failed(worker);
+  }
+
+  /** The worker answers. */
+  worked(worker: WorkerId): void {
+    this.#down.delete(worker);
+  }
+
+  /** An answer is complete, or the worker broke it off. */
+  ended(worker: WorkerId, request: bigint, how: RequestEnd["how"], status: number): void {
+    if (how === "worker") this.broke(worker, request);
+    else if (how === "done" && status < CLIENT_ERROR) this.#broken.delete(worker);
+  }
+
+  /** Workers that are excluded now. */
+  now(): WorkerId[] {
+    if (this.#down.size === 0) return [];
+    const nowMs = this.#clock.monotonicMs();
+    return [...this.#down].flatMap(([worker, { untilMs }]) => (untilMs > nowMs ? [worker] : []));
+  }
+}
+
+function makeRoom(workers: Map<WorkerId, unknown>): void {
+  const [oldest] = workers.keys();
+  if (workers.size >= WORKERS_MAX && oldest !== undefined) workers.delete(oldest);
+}
