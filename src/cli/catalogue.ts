@@ -247,11 +247,6 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/bench-route.ts"),
   },
   {
-    name: "bench sessions",
-    summary: "whole sessions freed at once, against blocks that age one by one",
-    load: () => import("./commands/bench-sessions.ts"),
-  },
-  {
     name: "bench policies",
     summary: "what the router's policies do to agents, on a trace of conversations",
     load: () => import("./commands/bench-policies.ts"),

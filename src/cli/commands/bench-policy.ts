@@ -33,9 +33,8 @@ export const command = defineCommand({
   },
   examples: [
     {
-      words:
-        "bench policy --trace conversation.jsonl.gz --capacity 1000,3000 --policy lru,fifo,lfu",
-      what: "six rows: each policy at each size",
+      words: "bench policy --trace conversation.jsonl.gz --capacity 1000,3000 --policy lru,hearth",
+      what: "four rows: each policy at each size",
     },
     {
       words: "bench policy --trace conversation.jsonl.gz --capacity 10000 --policy lru,hearth,best",

@@ -59,12 +59,6 @@ export {
   type RouteRow,
 } from "./route/index.ts";
 export {
-  benchSessions,
-  type SessionFigures,
-  type SessionsBench,
-  type SessionsBenchOptions,
-} from "./sessions/index.ts";
-export {
   benchSsdFiles,
   benchSsdSpeed,
   Fio,

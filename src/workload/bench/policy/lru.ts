@@ -3,21 +3,15 @@ import { createLists } from "./lists.ts";
 import type { LabCache, LabPolicy } from "./policy.ts";
 
 /**
- * Least recently used, a prompt used from its last block to its first: a block is never older than
- * what hangs behind it, so leaves go first.
+ * Least recently used. A prompt's blocks are used from the last to the first, so a block is always
+ * younger than its descendants and leaves are evicted first.
  */
 export const lru: LabPolicy = {
   name: "lru",
-  open: (trace, capacity) => openLru(trace, capacity, false),
+  open: openLru,
 };
 
-/** The naive order, from a prompt's first block to its last: parents go before their children. */
-export const lruHeadFirst: LabPolicy = {
-  name: "lru-head-first",
-  open: (trace, capacity) => openLru(trace, capacity, true),
-};
-
-function openLru({ blocks, distinct }: FlatTrace, capacity: number, headFirst: boolean): LabCache {
+function openLru({ blocks, distinct }: FlatTrace, capacity: number): LabCache {
   const lists = createLists(distinct, 1);
   let size = 0;
 
@@ -31,8 +25,7 @@ function openLru({ blocks, distinct }: FlatTrace, capacity: number, headFirst: b
   return {
     serve(from, to) {
       const hits = lists.leading(blocks, from, to);
-      if (headFirst) for (let at = from; at < to; at++) use(blocks[at]!);
-      else for (let at = to - 1; at >= from; at--) use(blocks[at]!);
+      for (let at = to - 1; at >= from; at--) use(blocks[at]!);
       return hits;
     },
   };

@@ -1,23 +1,12 @@
 import { HearthError, yieldToLoop } from "../../../core/index.ts";
 import type { Trace } from "../../traces/index.ts";
 import { best } from "./best.ts";
-import { fifo } from "./fifo.ts";
 import { type FlatTrace, flatten } from "./flat-trace.ts";
 import { hearth } from "./hearth.ts";
-import { lengthAware } from "./length-aware.ts";
-import { lfu } from "./lfu.ts";
-import { lru, lruHeadFirst } from "./lru.ts";
+import { lru } from "./lru.ts";
 import type { LabPolicy } from "./policy.ts";
 
-const POLICIES = {
-  lru,
-  "lru-head-first": lruHeadFirst,
-  fifo,
-  lfu,
-  "length-aware": lengthAware,
-  hearth,
-  best,
-} as const satisfies Record<string, LabPolicy>;
+const POLICIES = { lru, hearth, best } as const satisfies Record<string, LabPolicy>;
 
 export type PolicyName = keyof typeof POLICIES;
 
