@@ -1,7 +1,7 @@
 import { parseJson } from "../../core/index.ts";
-import type { NamedSection } from "../book.ts";
 import { choiceKind, integerKind, type Kind, pathKind, patternKind, typeName } from "../kinds.ts";
-import { quoteText } from "../problems.ts";
+import { quoteText } from "../parse.ts";
+import type { NamedSection } from "../spec.ts";
 import { type KeySpec, optional, withDefault } from "../spec.ts";
 
 const NAMES_MAX = 1_024;

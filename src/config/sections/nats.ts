@@ -1,3 +1,4 @@
+import { natsUrlKind } from "../address-kinds.ts";
 import {
   booleanKind,
   choiceKind,
@@ -8,8 +9,7 @@ import {
   patternKind,
   sizeKind,
 } from "../kinds.ts";
-import { natsUrlKind } from "../nats-url.ts";
-import { quoteText } from "../problems.ts";
+import { quoteText } from "../parse.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
 const PATH_BYTES_MAX = 4095;

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { benchPolicy, type PolicyName } from "../../../src/workload/bench/policy/index.ts";
+import { benchPolicy, type PolicyName } from "../../../src/workload/bench/index.ts";
 import { bundledTrace, openTrace, type Trace } from "../../../src/workload/traces/index.ts";
 import { describeTraces } from "../traces/shared-traces.ts";
 

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { HearthError } from "../../../src/core/index.ts";
-import { benchPolicy, POLICY_NAMES } from "../../../src/workload/bench/policy/index.ts";
+import { benchPolicy, POLICY_NAMES } from "../../../src/workload/bench/index.ts";
 import { bundledTrace, type Trace } from "../../../src/workload/traces/index.ts";
 import { lruHits, mostHits } from "./literal-policies.ts";
 

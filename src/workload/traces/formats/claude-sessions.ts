@@ -6,16 +6,16 @@ import {
   namesOf,
   objectOf,
   parseObject,
+  readLines,
   refuse,
   refuseCount,
   textOf,
   timeOf,
   tokensOf,
-} from "../fields.ts";
-import { readLines } from "../lines.ts";
+} from "../lines.ts";
 import { createPrefixIds } from "../prefix-ids.ts";
 import { LIMITS, type ParsedRequest, type TraceRequest } from "../trace.ts";
-import { checkBlockTokens, requestOf, type Source } from "./reader.ts";
+import { checkBlockTokens, requestOf, type Source } from "./row-formats.ts";
 import { decodeRuns } from "./runs.ts";
 
 /** How a document writes `hash_ids`: in full, or run-coded against the call before (`runs.ts`). */

@@ -1,10 +1,8 @@
-import { atLine, refuse } from "../fields.ts";
-import { readLines } from "../lines.ts";
+import { atLine, readLines, refuse } from "../lines.ts";
 import { createPrefixIds } from "../prefix-ids.ts";
 import type { ParsedRequest, TraceRequest } from "../trace.ts";
 import { type ParsedSession, parseSessionLine, type SessionCoding } from "./claude-sessions.ts";
-import { parseMooncakeLine } from "./mooncake.ts";
-import { checkBlockTokens, requestOf } from "./reader.ts";
+import { checkBlockTokens, parseMooncakeLine, requestOf } from "./row-formats.ts";
 
 /** A composed trace and the sessions it was made from. */
 export interface NativeSource {

@@ -1,4 +1,4 @@
-import { refuse } from "../fields.ts";
+import { refuse } from "../lines.ts";
 import { LIMITS } from "../trace.ts";
 
 /**
