@@ -1,6 +1,6 @@
 import { isIP, isIPv4 } from "node:net";
 import { type Kind, patternKind, type Read, typeName } from "./kinds.ts";
-import { quoteText } from "./parse.ts";
+import { quoteText } from "./problems.ts";
 
 /** Where a server listens. */
 export interface ListenAddress {

@@ -3,7 +3,7 @@ import { formatDuration } from "../core/index.ts";
 import { hostIsLoopback } from "./address-kinds.ts";
 import { exactBytes } from "./kinds.ts";
 import type { MachineFacts } from "./load.ts";
-import { quoteText } from "./parse.ts";
+import { quoteText } from "./problems.ts";
 import type { Config } from "./schema.ts";
 import { AUDIT_BYTES, AUDIT_FILES } from "./sections/control.ts";
 import { SSD_DIR_EXAMPLE } from "./sections/kv.ts";

@@ -11,15 +11,9 @@ export {
   readMachineFacts,
   readMemoryFacts,
 } from "./load.ts";
-export {
-  CONFIG_BYTES_MAX,
-  type ConfigProblem,
-  type ConfigResult,
-  formatProblem,
-  type Overrides,
-  parseConfig,
-} from "./parse.ts";
+export { CONFIG_BYTES_MAX, type ConfigResult, type Overrides, parseConfig } from "./parse.ts";
 export type { ListedIssuer, ListedPeer } from "./peer-kinds.ts";
+export { type ConfigProblem, formatProblem } from "./problems.ts";
 export { renderConfig, renderConfigReference, renderSampleConfig } from "./render.ts";
 export {
   diffRouterReload,

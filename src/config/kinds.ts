@@ -5,7 +5,7 @@ import {
   parseBytes,
   parseDuration,
 } from "../core/index.ts";
-import { quoteText } from "./parse.ts";
+import { quoteText } from "./problems.ts";
 
 /** What a key may be written as in TOML: a string, a number or a boolean. */
 export type TomlLiteral = string | number | boolean;

@@ -8,7 +8,7 @@ import {
   listenKind,
 } from "./address-kinds.ts";
 import { choiceKind, type Kind, namesKind, type Read, typeName } from "./kinds.ts";
-import { quoteText } from "./parse.ts";
+import { quoteText } from "./problems.ts";
 
 /** Ways to move blocks that this version has, the one that is tried first in front. */
 const TRANSPORT_NAMES = ["rdma", "stream", "quic"] as const;

@@ -5,7 +5,7 @@
  */
 import { parse, TomlError, type TomlTable } from "smol-toml";
 import { messageOf } from "../core/index.ts";
-import { type ConfigProblem, formatKey } from "./parse.ts";
+import { type ConfigProblem, formatKey } from "./problems.ts";
 
 /** One thing at the top level of a file: a table header or a `key = value`. */
 export interface Statement {

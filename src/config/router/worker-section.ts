@@ -12,7 +12,7 @@ import {
   sizeKind,
   typeName,
 } from "../kinds.ts";
-import { nearestWord } from "../parse.ts";
+import { nearestWord } from "../problems.ts";
 import { workerIdKind } from "../sections/node.ts";
 import { type KeySpec, type NamedSection, optional, section, withDefault } from "../spec.ts";
 import type { ListedWorker } from "./schema.ts";

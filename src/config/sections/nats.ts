@@ -9,7 +9,7 @@ import {
   patternKind,
   sizeKind,
 } from "../kinds.ts";
-import { quoteText } from "../parse.ts";
+import { quoteText } from "../problems.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
 const PATH_BYTES_MAX = 4095;

@@ -30,7 +30,12 @@ export {
   type PeerRow,
 } from "./peer/peer-bench.ts";
 export { servePeerBench } from "./peer/peer-child.ts";
-export { benchResumption, measureResumption, type ResumptionRow, UdpRelay } from "./peer/quic.ts";
+export {
+  benchResumption,
+  measureResumption,
+  type ResumptionRow,
+  UdpRelay,
+} from "./peer/resumption.ts";
 export {
   benchPin,
   PIN_DEPTHS,

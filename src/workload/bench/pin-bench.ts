@@ -1,17 +1,17 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { DIGEST_BYTES, HearthError } from "../../core/index.ts";
+import { HearthError } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import { fileBytesOf } from "../../store/kvb/index.ts";
 import { connectEngineProbe, startBenchServer } from "./engine-bench.ts";
 import { median } from "./measure.ts";
-import type { PinEngine } from "./pin-engine.ts";
-import { BLOCK_TOKENS, CAPACITY_BLOCKS, FloodedAgent } from "./pin-engine.ts";
+import { BLOCK_TOKENS, CAPACITY_BLOCKS, FloodedAgent, type PinEngine } from "./pin-engine.ts";
 import { makeBenchFolder } from "./ssd/bench-tier.ts";
 import { Fio, type FioOptions } from "./ssd/speed-bench.ts";
 
 export const PIN_TIERS = ["ram", "ssd"] as const;
+
 export type PinTier = (typeof PIN_TIERS)[number];
 
 /** Turns of a conversation, and tokens of the prompt at its end. */
@@ -22,12 +22,17 @@ const PROMPTS = [
   { depth: 10, tokens: 10_826 },
   { depth: 16, tokens: 15_002 },
 ] as const;
+
 export const PIN_DEPTHS: readonly number[] = PROMPTS.map(({ depth }) => depth);
+
 /** Bytes of KV a token, at scale 1. */
 const TOKEN_BYTES = 160 * 1024;
+
 const PAGE = 4096;
+
 /** The agent's default: operations on the SSD at the same time. */
 const SSD_DEPTH = 64;
+
 const NS_PER_MS = 1e6;
 
 export interface PinBenchOptions {
@@ -77,6 +82,7 @@ export function pinBlockBytes(scale: number): number {
 }
 
 const fullBlocks = (tokens: number) => Math.floor(tokens / BLOCK_TOKENS);
+
 const BLOCKS_MAX = Math.max(...PROMPTS.map(({ tokens }) => fullBlocks(tokens)));
 
 /**
@@ -290,29 +296,4 @@ async function openFioLimit(
     gbps: () => fio.gbps("read", blockBytes),
     [Symbol.asyncDispose]: async () => rmSync(options.file, { force: true }),
   };
-}
-
-/** Blocks that build upon each other, each with the 64-bit hash its engine knows it by. */
-export interface Conversation {
-  readonly count: number;
-  /** 32 bytes a block, the first one's first. */
-  readonly digests: Uint8Array;
-  /** Unsigned; known before anything is stored. */
-  readonly hashes: readonly bigint[];
-}
-
-/** Conversation number `number`: no two numbers share a block. */
-export function conversation(
-  native: Native,
-  namespaceKey: Uint8Array,
-  number: number,
-  count: number,
-): Conversation {
-  const ids = new BigUint64Array(count);
-  for (let i = 0; i < count; i++) ids[i] = (BigInt(number) << 32n) | BigInt(i);
-  const digests = new Uint8Array(count * DIGEST_BYTES);
-  native.chainDigests(namespaceKey, new Uint8Array(ids.buffer), 8, digests);
-  const view = new DataView(digests.buffer);
-  const hashes = Array.from({ length: count }, (_, i) => view.getBigUint64(i * DIGEST_BYTES, true));
-  return { count, digests, hashes };
 }

@@ -21,16 +21,20 @@ import {
 } from "../../store/index.ts";
 import { fileBytesOf } from "../../store/kvb/index.ts";
 import { type AgentStatus, PrivateAgent } from "../replay/index.ts";
-import { type Conversation, conversation } from "./pin-bench.ts";
 
 /** Blocks of one request, as `bench engine` has them. */
 const AT_ONCE = 64;
+
 /** Blocks stored by one request: the agent verifies one such batch while the next is copied. */
 const STORED_AT_ONCE = 16;
+
 const PAGE = 4096;
+
 /** Between two tries where the agent has no room until its SSD has written. */
 const RETRY_MS = 1;
+
 const PATIENCE_MS = 60_000;
+
 const MANIFEST = manifestOf({
   model: "bench-pin",
   dtype: "pattern",
@@ -277,20 +281,30 @@ function noRoom(left: number): HearthError {
 
 /** Tokens that RAM holds, and blocks of 64 tokens: as where the depths were measured first. */
 const CAPACITY_TOKENS = 42_816;
+
 export const BLOCK_TOKENS = 64;
+
 export const CAPACITY_BLOCKS = CAPACITY_TOKENS / BLOCK_TOKENS;
+
 /**
  * More than RAM and the longest conversation together: what RAM is to give up is on SSD already,
  * and a restore waits for no writing.
  */
 const SSD_BLOCKS = Math.floor(CAPACITY_BLOCKS * 1.5);
+
 /** How many times its capacity an agent is flooded with. */
 const TURNS = 3;
+
 const FLOOD_CHAIN = 64;
+
 const WARM_UP_BLOCKS = 1_024;
+
 const WARM_UP_PASSES = 8;
+
 const OWNER = "bench";
+
 const POLL_MS = 2;
+
 const SETTLE_MS = 120_000;
 
 interface FloodedAgentOptions {
@@ -440,4 +454,29 @@ function countedSince(before: AgentStatus, after: AgentStatus) {
   const [a, b] = [count(before), count(after)];
   const written = a.written === null || b.written === null ? null : b.written - a.written;
   return { committed: b.committed - a.committed, written };
+}
+
+/** Blocks that build upon each other, each with the 64-bit hash its engine knows it by. */
+interface Conversation {
+  readonly count: number;
+  /** 32 bytes a block, the first one's first. */
+  readonly digests: Uint8Array;
+  /** Unsigned; known before anything is stored. */
+  readonly hashes: readonly bigint[];
+}
+
+/** Conversation number `number`: no two numbers share a block. */
+function conversation(
+  native: Native,
+  namespaceKey: Uint8Array,
+  number: number,
+  count: number,
+): Conversation {
+  const ids = new BigUint64Array(count);
+  for (let i = 0; i < count; i++) ids[i] = (BigInt(number) << 32n) | BigInt(i);
+  const digests = new Uint8Array(count * DIGEST_BYTES);
+  native.chainDigests(namespaceKey, new Uint8Array(ids.buffer), 8, digests);
+  const view = new DataView(digests.buffer);
+  const hashes = Array.from({ length: count }, (_, i) => view.getBigUint64(i * DIGEST_BYTES, true));
+  return { count, digests, hashes };
 }

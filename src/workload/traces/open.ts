@@ -4,11 +4,11 @@ import { messageOf, unreachable } from "../../core/index.ts";
 import path from "./data/mooncake_arxiv_first1000.jsonl.gz" with { type: "file" };
 import {
   codingOf,
+  composedNativeRequests,
   parseSessionLine,
   type SessionCoding,
   sessionRequests,
 } from "./formats/claude-sessions.ts";
-import { composedNativeRequests } from "./formats/composed-native.ts";
 import {
   findJsonl,
   PIECE_KINDS,

@@ -38,7 +38,7 @@ import {
   type WantedBlock,
 } from "../../../peers/index.ts";
 import { linesOf } from "../measure.ts";
-import { BareQuic } from "./quic.ts";
+import { BareQuic } from "./bare-quic.ts";
 
 const MIB = 2 ** 20;
 const MICROS = 1e6;

@@ -1,8 +1,7 @@
 import type { Clock, WorkerId } from "../../../core/index.ts";
 import type { CommandOutcome, PolicyCommand } from "../../../router/index.ts";
 import { createLists, type Lists } from "../policy-bench.ts";
-import { blockOf } from "./policies-bench.ts";
-import type { SimTrace } from "./sim-trace.ts";
+import { blockOf, type SimTrace } from "./sim-trace.ts";
 
 export interface SimAgentOptions {
   readonly name: WorkerId;

@@ -11,9 +11,8 @@ import {
   type TargetId,
   type WorkerNews,
 } from "../../../router/index.ts";
-import { createSimNamer, outputBlocks } from "./policies-bench.ts";
 import { SimAgent } from "./sim-agent.ts";
-import type { SimTrace } from "./sim-trace.ts";
+import { createSimNamer, outputBlocks, type SimTrace } from "./sim-trace.ts";
 
 export interface SimOptions {
   readonly trace: SimTrace;

@@ -1,0 +1,86 @@
+/** One thing wrong with a configuration file, at its place. */
+export interface ConfigProblem {
+  readonly file: string;
+  /** From 1; 0 where the file as a whole is meant (it cannot be read). */
+  readonly line: number;
+  /** From 1, in characters; 0 where the file as a whole is meant. */
+  readonly column: number;
+  /** Dotted, as in `kv.ram_gib`; a section alone, as in `kv`; empty where no key is involved. */
+  readonly key: string;
+  /** What is wrong. */
+  readonly what: string;
+  /** What to write instead. */
+  readonly instead: string;
+}
+
+const TEXT_MAX = 60;
+
+/**
+ * `text` in quotes, cut and escaped so that what a file holds can neither forge a line nor steer a
+ * terminal.
+ */
+export function quoteText(text: string): string {
+  const cut = text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)}...` : text;
+  return JSON.stringify(cut).replace(
+    /[^\x20-\x7e]/g,
+    (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
+}
+
+/** `["kv", "ram_gib"]` → `kv.ram_gib`; segments that are no bare keys are quoted. */
+export function formatKey(path: readonly string[]): string {
+  const shown = path
+    .slice(0, 8)
+    .map((part) => (/^[A-Za-z0-9_-]{1,60}$/.test(part) ? part : quoteText(part)));
+  return shown.join(".") + (path.length > shown.length ? "..." : "");
+}
+
+/** `file:line:column key: what is wrong; what to write instead`. */
+export function formatProblem(problem: ConfigProblem): string {
+  const place =
+    problem.line === 0 ? problem.file : `${problem.file}:${problem.line}:${problem.column}`;
+  const key = problem.key === "" ? "" : ` ${problem.key}`;
+  return `${place}${key}: ${problem.what}; ${problem.instead}`;
+}
+
+/** In reading order. */
+export function sortProblems(problems: readonly ConfigProblem[]): ConfigProblem[] {
+  return [...problems].sort((a, b) => a.line - b.line || a.column - b.column);
+}
+
+const LENGTH_MAX = 40;
+
+/** Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`. */
+function editDistance(a: string, b: string): number {
+  let before: number[] = [];
+  let above = Array.from({ length: b.length + 1 }, (_, j) => j);
+  for (let i = 1; i <= a.length; i++) {
+    const row = [i];
+    for (let j = 1; j <= b.length; j++) {
+      const same = a[i - 1] === b[j - 1];
+      let least = Math.min(above[j]! + 1, row[j - 1]! + 1, above[j - 1]! + (same ? 0 : 1));
+      const swapped = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
+      if (swapped) least = Math.min(least, before[j - 2]! + 1);
+      row.push(least);
+    }
+    before = above;
+    above = row;
+  }
+  return above[b.length]!;
+}
+
+/** The word of `known` that was probably meant, or null where nothing is near. */
+export function nearestWord(word: string, known: readonly string[]): string | null {
+  if (word.length > LENGTH_MAX) return null;
+  const plain = word.toLowerCase().replaceAll("-", "_");
+  let best: string | null = null;
+  let bestDistance = Math.max(1, Math.floor(word.length / 3)) + 1;
+  for (const candidate of known) {
+    const distance = editDistance(plain, candidate);
+    if (distance < bestDistance) {
+      best = candidate;
+      bestDistance = distance;
+    }
+  }
+  return best;
+}
