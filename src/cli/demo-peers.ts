@@ -8,14 +8,14 @@ import { loadNative } from "../native/index.ts";
 import { type AuthorityFolder, initAuthority, issueInto, openAuthority } from "../peers/index.ts";
 import { type PrivateAgent, replayManifest } from "../workload/replay/index.ts";
 import type { Trace } from "../workload/traces/index.ts";
-import type { Io } from "./io.ts";
 import {
   type OwnAgentOptions,
   openOwnAgent,
   type RunReplayOptions,
   runReplay,
   type TieredSummary,
-} from "./run-replay.ts";
+} from "./commands/replay.ts";
+import type { Io } from "./terminal.ts";
 
 export interface PeersDemoContext {
   readonly io: Io;

@@ -1,7 +1,6 @@
 import type { Entry } from "./catalogue.ts";
 import type { Command } from "./command.ts";
-import { EXIT_CODES, type ExitName } from "./exit-codes.ts";
-import { flagName } from "./flags.ts";
+import { EXIT_CODES, type ExitName, flagName } from "./command.ts";
 
 const LINE_CHARACTERS_MAX = 100;
 const INDENT = "  ";

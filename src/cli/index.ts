@@ -1,11 +1,25 @@
 export { CATALOGUE, type Entry } from "./catalogue.ts";
-export { type Command, type CommandContext, defineCommand, type Example } from "./command.ts";
-export { EXIT_CODES, EXIT_OF_ERROR, type ExitName } from "./exit-codes.ts";
-export * from "./flags.ts";
-export { type Io, processIo, type Sink } from "./io.ts";
+export * from "./command.ts";
+export {
+  type Command,
+  type CommandContext,
+  defineCommand,
+  EXIT_CODES,
+  EXIT_OF_ERROR,
+  type Example,
+  type ExitName,
+} from "./command.ts";
 export * from "./kinds.ts";
-export { nearest } from "./nearest.ts";
-export { printJson, printRecord, printRows, type Row } from "./output.ts";
-export { type ParsedWords, parseWords, type Takes } from "./parse.ts";
-export { createProgress, type Progress } from "./progress.ts";
+export { nearest, type ParsedWords, parseWords, type Takes } from "./parse.ts";
 export { runCli } from "./run.ts";
+export {
+  createProgress,
+  type Io,
+  type Progress,
+  printJson,
+  printRecord,
+  printRows,
+  processIo,
+  type Row,
+  type Sink,
+} from "./terminal.ts";

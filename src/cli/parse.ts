@@ -1,6 +1,5 @@
 import { HearthError } from "../core/index.ts";
-import { type ArgumentTable, type Flag, type FlagTable, flagName } from "./flags.ts";
-import { nearest } from "./nearest.ts";
+import { type ArgumentTable, type Flag, type FlagTable, flagName } from "./command.ts";
 
 export interface Takes {
   readonly flags: FlagTable;
@@ -133,4 +132,37 @@ function argumentValues(table: ArgumentTable, plain: readonly string[]): Record<
     throw new HearthError("USAGE", `one argument too many: "${plain[at]!.slice(0, 100)}"`);
   }
   return values;
+}
+
+/** Single-character edits that turn `a` into `b` (Levenshtein). */
+function editDistance(a: string, b: string): number {
+  let above = Array.from({ length: b.length + 1 }, (_, column) => column);
+  for (let row = 1; row <= a.length; row++) {
+    const current = [row];
+    for (let column = 1; column <= b.length; column++) {
+      const replaced = above[column - 1]! + (a[row - 1] === b[column - 1] ? 0 : 1);
+      current.push(Math.min(replaced, above[column]! + 1, current[column - 1]! + 1));
+    }
+    above = current;
+  }
+  return above[b.length]!;
+}
+
+const WORD_CHARACTERS_MAX = 40;
+
+/** The one of `known` that was probably meant: a single one that begins so, else the nearest. */
+export function nearest(word: string, known: readonly string[]): string | null {
+  if (word === "" || word.length > WORD_CHARACTERS_MAX) return null;
+  const beginning = known.filter((candidate) => candidate.startsWith(word));
+  if (beginning.length === 1) return beginning[0]!;
+  let best: string | null = null;
+  let bestDistance = Math.max(2, Math.floor(word.length / 3)) + 1;
+  for (const candidate of known) {
+    const distance = editDistance(word, candidate);
+    if (distance < bestDistance) {
+      best = candidate;
+      bestDistance = distance;
+    }
+  }
+  return best;
 }

@@ -1,14 +1,12 @@
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { HearthError, systemClock } from "../core/index.ts";
-import { buildInfo, versionLine } from "./build-info.ts";
 import { CATALOGUE, type Entry } from "./catalogue.ts";
-import type { CommandContext } from "./command.ts";
-import { EXIT_CODES, type ExitName, exitOf } from "./exit-codes.ts";
-import type { ArgumentTable, FlagTable } from "./flags.ts";
+import type { ArgumentTable, CommandContext, FlagTable } from "./command.ts";
+import { EXIT_CODES, type ExitName, exitOf } from "./command.ts";
 import { commandHelp, generalHelp, groupHelp } from "./help.ts";
-import { interruptSignal } from "./interrupt.ts";
-import type { Io } from "./io.ts";
-import { nearest } from "./nearest.ts";
-import { parseWords } from "./parse.ts";
+import { nearest, parseWords } from "./parse.ts";
+import type { Io } from "./terminal.ts";
 
 /**
  * Runs the command that `words` (without the program's name) ask for. Never throws; the exit code.
@@ -77,7 +75,7 @@ function explainGroup(words: readonly string[], io: Io, catalogue: readonly Entr
 async function runEntry(entry: Entry, words: readonly string[], io: Io): Promise<ExitName> {
   const name = `hearth ${entry.name}`;
   try {
-    const { command } = await entry.load();
+    const command = await entry.load();
     const parsed = parseWords(words, command);
     if (parsed.kind === "help") {
       io.out.write(commandHelp(entry, command, io.out.columns));
@@ -122,4 +120,62 @@ function report(io: Io, name: string, thrown: unknown): ExitName {
 /** The kernel said no (no space, no such file): the message has all there is to know. */
 function isSystemError(thrown: unknown): thrown is NodeJS.ErrnoException {
   return thrown instanceof Error && "syscall" in thrown && "errno" in thrown;
+}
+
+/** What runs here. */
+export interface BuildInfo {
+  readonly version: string;
+  /**
+   * Twelve hex digits, with `-dirty` where the sources differed; `checkout` where it is not built.
+   */
+  readonly commit: string;
+  readonly runtime: string;
+}
+
+// Replaced by text when the executable is built.
+declare const HEARTH_VERSION: string;
+declare const HEARTH_COMMIT: string;
+
+function checkoutVersion(): string {
+  const manifest = readFileSync(join(import.meta.dir, "../../package.json"), "utf8");
+  return (JSON.parse(manifest) as { version: string }).version;
+}
+
+function buildInfo(): BuildInfo {
+  return {
+    version: typeof HEARTH_VERSION === "undefined" ? checkoutVersion() : HEARTH_VERSION,
+    commit: typeof HEARTH_COMMIT === "undefined" ? "checkout" : HEARTH_COMMIT,
+    runtime: `Bun ${Bun.version}`,
+  };
+}
+
+/** `hearth 0.1.0 (0123456789ab, Bun 1.4.5)` */
+function versionLine(build: BuildInfo): string {
+  return `hearth ${build.version} (${build.commit}, ${build.runtime})`;
+}
+
+const SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
+
+/** A terminal signals its whole group, and wrappers pass on what they got: both are one wish. */
+const SAME_WISH_MS = 500;
+
+/**
+ * A signal that fires with ABORTED when somebody wants this process to end. The second wish is
+ * granted at once: whoever presses Ctrl-C twice does not wait for a cleanup.
+ */
+function interruptSignal(): AbortSignal {
+  const controller = new AbortController();
+  let wishedMs = 0;
+  for (const name of SIGNALS) {
+    process.on(name, () => {
+      const nowMs = systemClock.monotonicMs();
+      if (controller.signal.aborted) {
+        if (nowMs - wishedMs > SAME_WISH_MS) process.exit(EXIT_CODES.interrupted.code);
+        return;
+      }
+      wishedMs = nowMs;
+      controller.abort(new HearthError("ABORTED", `interrupted by ${name}`));
+    });
+  }
+  return controller.signal;
 }

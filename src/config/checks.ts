@@ -1,22 +1,335 @@
 import { join, relative } from "node:path";
 import { formatDuration } from "../core/index.ts";
-import { EVENT_CHECKS } from "./event-checks.ts";
+import { hostIsLoopback } from "./address-kinds.ts";
 import { exactBytes } from "./kinds.ts";
-import { PEER_CHECKS } from "./peer-checks.ts";
+import type { MachineFacts } from "./load.ts";
 import { quoteText } from "./problems.ts";
 import type { Config } from "./schema.ts";
 import { AUDIT_BYTES, AUDIT_FILES } from "./sections/control.ts";
-import { SSD_DIR_EXAMPLE } from "./sections/kv-ssd.ts";
-import { API_CHECKS, NATS_CHECKS } from "./service-checks.ts";
-import { type SumCheck, unless } from "./sum-check.ts";
+import { SSD_DIR_EXAMPLE } from "./sections/kv.ts";
+import { listensOnLoopback } from "./sections/peers.ts";
+
+interface Finding {
+  readonly what: string;
+  readonly instead: string;
+  /** The table or key in the file that is wrong; left out: the first of the check's keys. */
+  readonly at?: readonly string[];
+}
+
+/** A rule over several keys, or over a key and the machine. */
+export interface SumCheck<C = Config> {
+  /** Dotted names; the finding is placed at the first one that the file sets. */
+  readonly keys: readonly string[];
+  find(config: C, facts: MachineFacts): Finding | null;
+}
+
+/** Null where the rule holds. */
+export function unless(holds: boolean, what: string, instead: string): Finding | null {
+  return holds ? null : { what, instead };
+}
 
 /** The parts of a request to reserve blocks: frame header, request header, one block. */
 const RESERVE_HEADER_BYTES = 32;
+
 const RESERVE_ITEM_BYTES = 80;
+
 /** What one entry of the block table costs at most, all its columns included. */
 const TABLE_ENTRY_BYTES = 220;
+
 /** A path, relative to `ssd_dir`, in one of the 256 folders that hold block files. */
 const SHARD = /^[0-9a-f]{2}(?:\/|$)/;
+
+type Nats = Pick<
+  Config["nats"],
+  "certFile" | "keyFile" | "credsFile" | "nkeyFile" | "tokenFile" | "userFile"
+>;
+
+/** Rules of [nats], whoever connects. */
+export const NATS_CHECKS: readonly SumCheck<{ readonly nats: Nats }>[] = [
+  {
+    keys: ["nats.cert_file", "nats.key_file"],
+    find: ({ nats }) =>
+      unless(
+        (nats.certFile === null) === (nats.keyFile === null),
+        "cert_file and key_file belong together",
+        "set both or none",
+      ),
+  },
+  {
+    keys: ["nats.creds_file", "nats.nkey_file", "nats.token_file", "nats.user_file"],
+    find({ nats }) {
+      const set = [nats.credsFile, nats.nkeyFile, nats.tokenFile, nats.userFile];
+      return unless(
+        set.filter((path) => path !== null).length <= 1,
+        "several ways to say who this is",
+        "keep one of creds_file, nkey_file, token_file and user_file",
+      );
+    },
+  },
+];
+
+/** What agents and routers have alike. */
+export type AccessConfig = Omit<
+  Config["api"],
+  "socket" | "socketGroup" | "socketRole" | "flushByGet"
+>;
+
+/** Rules of [api], whoever serves. */
+export const API_CHECKS: readonly SumCheck<{ readonly api: AccessConfig }>[] = [
+  {
+    keys: ["api.listen", "api.token_file"],
+    find: ({ api }) =>
+      unless(
+        api.listen.loopback || (api.tokenFile ?? api.tokensFile ?? api.tlsClientCaFile) !== null,
+        `${api.listen.host} can be reached from other machines, and api.token_file is not set`,
+        'set api.token_file (or tokens_file, or tls_client_ca_file), or listen on "127.0.0.1:7171"',
+      ),
+  },
+  {
+    keys: ["api.tls_cert_file", "api.tls_key_file"],
+    find: ({ api }) =>
+      unless(
+        (api.tlsCertFile === null) === (api.tlsKeyFile === null),
+        "a certificate and its key need each other, and one of the two is not set",
+        "set both tls_cert_file and tls_key_file, or neither",
+      ),
+  },
+  {
+    keys: ["api.tls_client_ca_file", "api.tls_cert_file"],
+    find: ({ api }) =>
+      unless(
+        api.tlsClientCaFile === null || api.tlsCertFile !== null,
+        "certificates of callers are seen on HTTPS only, and tls_cert_file is not set",
+        "set tls_cert_file and tls_key_file",
+      ),
+  },
+];
+
+const PORT_MAX = 65_535;
+
+/** Rules of [events], and of the engine's own. */
+const EVENT_CHECKS: readonly SumCheck[] = [
+  {
+    keys: ["events.mode", "nats.url"],
+    find: ({ events, nats }) =>
+      unless(
+        events.mode !== "stream" || nats.url !== null,
+        "a stream is on a NATS server, and nats.url is not set",
+        'write url below [nats], or use mode = "ring"',
+      ),
+  },
+  {
+    keys: ["events.zmq", "events.mode"],
+    find: ({ events }) =>
+      unless(
+        events.zmq === null || events.mode !== "off",
+        'has no effect with mode = "off"',
+        'use mode = "ring", or remove it',
+      ),
+  },
+  {
+    keys: ["events.zmq_replay", "events.zmq"],
+    find: ({ events }) =>
+      unless(
+        events.zmqReplay === null || events.zmq !== null,
+        "has no effect without zmq",
+        "write zmq below [events], or remove it",
+      ),
+  },
+  {
+    keys: ["events.zmq", "engine.kv_events"],
+    find: ({ events, engine }) =>
+      unless(
+        events.zmq === null || engine.kvEvents !== null,
+        "blocks are told with their tokens there, which the engine's own events alone say",
+        "set kv_events below [engine], or remove it",
+      ),
+  },
+  ranksFit("events.zmq", ({ events }) => events.zmq),
+  ranksFit("events.zmq_replay", ({ events }) => events.zmqReplay),
+  ranksFit("engine.kv_events", ({ engine }) => engine.kvEvents),
+  ranksFit("engine.kv_events_replay", ({ engine }) => engine.kvReplay),
+  {
+    keys: ["engine.kv_events", "engine.kv_events_model"],
+    find: ({ engine }) =>
+      unless(
+        engine.kvEvents === null || engine.kvModel !== null,
+        "events of an engine say nothing of its model, and kv_events_model is not set",
+        "write kv_events_model below [engine], as requests name it",
+      ),
+  },
+  {
+    keys: ["engine.kv_events_replay", "engine.kv_events"],
+    find: ({ engine }) =>
+      unless(
+        engine.kvReplay === null || engine.kvEvents !== null,
+        "has no effect without kv_events",
+        "write kv_events below [engine], or remove it",
+      ),
+  },
+  {
+    keys: ["engine.kv_events_model", "engine.kv_events"],
+    find: ({ engine }) =>
+      unless(
+        engine.kvModel === null || engine.kvEvents !== null,
+        "has no effect without kv_events",
+        "write kv_events below [engine], or remove it",
+      ),
+  },
+];
+
+/** Each rank has a port of its own, and sockets on disk know no ranks. */
+function ranksFit(key: string, pick: (config: Config) => string | null): SumCheck {
+  return {
+    keys: [key, "engine.kv_events_ranks"],
+    find(config) {
+      const endpoint = pick(config);
+      const { kvRanks } = config.engine;
+      if (endpoint === null || kvRanks === 1) return null;
+      const port = /:([0-9]+)$/.exec(endpoint)?.[1];
+      const fits = port !== undefined && Number(port) + kvRanks - 1 <= PORT_MAX;
+      const what = `there is no port for each of ${kvRanks} ranks`;
+      return unless(fits, what, "use tcp:// with a lower port, or fewer kv_events_ranks");
+    },
+  };
+}
+
+type Peers = Config["peers"];
+
+/** What says whether RDMA is used. */
+const RDMA_KEYS = ["peers.transport", "peers.trusted_network", "rdma.enabled"];
+
+/** Rules of [peers]. */
+const PEER_CHECKS: readonly SumCheck[] = [
+  {
+    keys: ["peers.cert_file", "peers.key_file", "peers.ca_file"],
+    find({ peers }) {
+      const set = [peers.certFile, peers.keyFile, peers.caFile].filter((path) => path !== null);
+      return unless(
+        set.length === 0 || set.length === 3,
+        "cert_file, key_file and ca_file belong together",
+        "set all three (hearth ca makes them), or none",
+      );
+    },
+  },
+  {
+    keys: ["peers.encrypt", "peers.trusted_network"],
+    find: ({ peers }) =>
+      unless(
+        peers.encrypt || peers.trustedNetwork,
+        "blocks would go over the network in the clear, and trusted_network is not set",
+        "set trusted_network = true where nobody else is on it, or leave encrypt on",
+      ),
+  },
+  {
+    keys: RDMA_KEYS,
+    find({ peers, rdma }) {
+      if (peers.transports === "auto" || !peers.transports.includes("rdma")) return null;
+      if (rdma.enabled === "off")
+        return {
+          what: "rdma is asked for, and rdma.enabled is off",
+          instead: 'leave rdma out, or set enabled = "auto" below [rdma]',
+        };
+      return unless(
+        peers.trustedNetwork,
+        "rdma carries blocks in the clear, and trusted_network is not set",
+        "set trusted_network = true where nobody else is on it, or leave rdma out",
+      );
+    },
+  },
+  {
+    keys: ["peers.listen_stream", "peers.listen_quic"],
+    find({ peers: { listenStream: stream, listenQuic: quic } }) {
+      return unless(
+        stream === "off" || quic === "off" || stream.loopback === quic.loopback,
+        "one transport is for this machine alone, and the other for all",
+        "listen on loopback with both or with none, or turn one off",
+      );
+    },
+  },
+  {
+    keys: ["peers.lanes_port", "peers.listen_stream"],
+    find: ({ peers: { lanesPort, listenStream } }) =>
+      unless(
+        listenStream === "off" || lanesPort === 0 || lanesPort !== listenStream.port,
+        `${lanesPort} is the port of listen_stream, too`,
+        "requests and payload need a TCP port each: use another one, or 0",
+      ),
+  },
+  {
+    keys: ["peers.listen_rdma", "peers.lanes_port", "peers.listen_stream", ...RDMA_KEYS],
+    find(config) {
+      const { listenRdma, listenStream, lanesPort } = config.peers;
+      // Its standard must be in nobody's way who has no use for it.
+      if (!mayUseRdma(config)) return null;
+      if (listenRdma === "off" || listenRdma.port === 0 || listenStream === "off") return null;
+      return unless(
+        listenRdma.port !== listenStream.port && listenRdma.port !== lanesPort,
+        `${listenRdma.port} is the port of listen_stream or lanes_port, too`,
+        'use another one, or "off"',
+      );
+    },
+  },
+  {
+    keys: ["peers.advertise", "peers.listen_stream", "peers.listen_quic"],
+    find({ peers: { advertise, listenStream, listenQuic } }) {
+      const loopback = listensOnLoopback([listenStream, listenQuic]);
+      if (advertise === null || loopback === null) return null;
+      const isHere = hostIsLoopback(advertise);
+      if (isHere === loopback) return null;
+      return isHere
+        ? {
+            what: `${advertise} means the other host itself wherever it is read elsewhere`,
+            instead: "write the address or name that leads here from the other hosts",
+          }
+        : {
+            what: `nobody reaches ${advertise} here: this host listens on loopback alone`,
+            instead: 'listen on that address or on "0.0.0.0", or leave advertise out',
+          };
+    },
+  },
+  {
+    keys: ["peers.advertise", "peers.listen_stream", "peers.listen_quic", "nats.url"],
+    find: ({ peers, nats }) =>
+      unless(
+        !isAnnounced(peers, nats.url) || peers.advertise !== null,
+        "is missing, and this machine's name is none that others could look up",
+        'write advertise = "10.0.0.1" below [peers], or announce = "off"',
+      ),
+  },
+  notAbove("peer_bytes_max", (peers) => peers.peerBytesMax),
+  notAbove("namespace_bytes_max", (peers) => peers.namespaceBytesMax),
+  {
+    keys: ["peers.cooldown", "peers.cooldown_max"],
+    find({ peers }) {
+      const [first, last] = [peers.cooldownMs, peers.cooldownMaxMs].map(formatDuration);
+      return unless(
+        peers.cooldownMs <= peers.cooldownMaxMs,
+        `cooldown ${first} is above cooldown_max ${last}`,
+        `use at most ${last}, or a longer cooldown_max`,
+      );
+    },
+  },
+];
+
+function isAnnounced(peers: Peers, url: string | null): boolean {
+  const listens = peers.listenStream !== "off" || peers.listenQuic !== "off";
+  return peers.certFile !== null && listens && url !== null && peers.announceMs > 0;
+}
+
+function notAbove(key: string, pick: (peers: Peers) => number): SumCheck {
+  return {
+    keys: [`peers.${key}`, "peers.bytes_max"],
+    find({ peers }) {
+      const [part, all] = [exactBytes(pick(peers)), exactBytes(peers.bytesMax)];
+      return unless(
+        pick(peers) <= peers.bytesMax,
+        `${key} ${part} is above bytes_max ${all}`,
+        `use at most ${all}, or a larger bytes_max`,
+      );
+    },
+  };
+}
 
 /** All of them. A rule's keys are all reloadable or none is, so that no reload can break a rule. */
 export const SUM_CHECKS: readonly SumCheck[] = [
@@ -211,4 +524,11 @@ function gibDown(bytes: number): string {
 /** Bytes up to the next whole KiB, as text. */
 function wholeKiB(bytes: number): string {
   return exactBytes(Math.ceil(bytes / 1024) * 1024);
+}
+
+/** Whether blocks may go between hosts in the clear, which is how RDMA carries them. */
+export function mayUseRdma({ peers, rdma }: Pick<Config, "peers" | "rdma">): boolean {
+  const { transports, trustedNetwork } = peers;
+  const isWanted = transports === "auto" || transports.includes("rdma");
+  return isWanted && trustedNetwork && rdma.enabled !== "off";
 }

@@ -1,14 +1,19 @@
-export type { SchemaKey } from "./book.ts";
-export { type MachineFacts, type MemoryFacts, readMachineFacts, readMemoryFacts } from "./facts.ts";
-export type { ListedIssuer } from "./issuer-list.ts";
-export { type KeyMap, type KeyPlace, mapKeys, positionsOf, type Statement } from "./key-locator.ts";
-export { formatListen, type ListenAddress } from "./listen-address.ts";
-export { loadConfig } from "./load.ts";
+export { formatListen, type ListenAddress, zmqOfRank } from "./address-kinds.ts";
+export type { AccessConfig } from "./checks.ts";
+export { mayUseRdma } from "./checks.ts";
+export {
+  diffReload,
+  type KeyChange,
+  loadConfig,
+  type MachineFacts,
+  type MemoryFacts,
+  type ReloadDiff,
+  readMachineFacts,
+  readMemoryFacts,
+} from "./load.ts";
 export { CONFIG_BYTES_MAX, type ConfigResult, type Overrides, parseConfig } from "./parse.ts";
-export type { ListedPeer } from "./peer-list.ts";
+export type { ListedIssuer, ListedPeer } from "./peer-kinds.ts";
 export { type ConfigProblem, formatProblem } from "./problems.ts";
-export { mayUseRdma } from "./rdma-use.ts";
-export { diffReload, type KeyChange, type ReloadDiff } from "./reload.ts";
 export { renderConfig, renderConfigReference, renderSampleConfig } from "./render.ts";
 export {
   diffRouterReload,
@@ -22,8 +27,14 @@ export {
   renderRouterConfig,
   renderRouterReference,
   renderRouterSample,
-} from "./router/index.ts";
+} from "./router/schema.ts";
 export { type Config, SCHEMA_KEYS } from "./schema.ts";
 export { deriveBlocksMax } from "./sections/kv.ts";
-export type { AccessConfig } from "./service-checks.ts";
-export { zmqOfRank } from "./zmq-kind.ts";
+export type { SchemaKey } from "./spec.ts";
+export {
+  type KeyMap,
+  type KeyPlace,
+  mapKeys,
+  positionsOf,
+  type Statement,
+} from "./toml-positions.ts";

@@ -1,9 +1,8 @@
-import { constants } from "node:fs";
+import { constants, existsSync, readFileSync, statfsSync } from "node:fs";
 import { open } from "node:fs/promises";
+import { hostname } from "node:os";
+import { dirname, join } from "node:path";
 import { messageOf } from "../core/index.ts";
-import type { ConfigBook } from "./book.ts";
-import type { MachineFacts } from "./facts.ts";
-import { positionsOf } from "./key-locator.ts";
 import {
   CONFIG_BYTES_MAX,
   type ConfigResult,
@@ -12,6 +11,15 @@ import {
   TOO_LARGE,
 } from "./parse.ts";
 import { AGENT_BOOK, type Config } from "./schema.ts";
+import {
+  type ConfigBook,
+  keysOf,
+  type NamedTable,
+  type SchemaKey,
+  tablesOf,
+  valueAt,
+} from "./spec.ts";
+import { positionsOf } from "./toml-positions.ts";
 
 /** Reads and validates the file at `path`. Never throws: an unreadable file is a problem too. */
 export function loadConfig(path: string, facts: MachineFacts): Promise<ConfigResult> {
@@ -76,4 +84,178 @@ function firstBadByte(bytes: Uint8Array, text: string): number | null {
   } catch {
     return Math.max(0, text.indexOf("\ufffd"));
   }
+}
+
+/** What validation needs to know of the machine. Null: not known, and then not checked. */
+export interface MachineFacts {
+  readonly hostname: string | null;
+  /** What the process may use at most: the machine's memory or its control group's limit. */
+  readonly memoryBytes: number | null;
+  /**
+   * Size of the file system that `path`, or the nearest folder above it that exists, lies on; null
+   * where it cannot be told. Left out: not asked.
+   */
+  fileSystemBytes?(path: string): number | null;
+}
+
+export interface MemoryFacts {
+  readonly totalBytes: number | null;
+  readonly availableBytes: number | null;
+  /** The lowest limit on the way up from the process's control group; null without one. */
+  readonly cgroupBytes: number | null;
+}
+
+/** The text of a file of /proc, /sys or /etc, or null where it cannot be read. */
+function readText(path: string): string | null {
+  try {
+    return readFileSync(path, "utf8");
+  } catch {
+    return null;
+  }
+}
+
+/** A line of /proc/meminfo in bytes. */
+function meminfoBytes(text: string | null, name: string): number | null {
+  const match = new RegExp(`^${name}:\\s+([0-9]+) kB$`, "m").exec(text ?? "");
+  return match === null ? null : Number(match[1]) * 1024;
+}
+
+/** The limit in one file; null where it says "max" or version 1's huge number for none. */
+function limitIn(path: string): number | null {
+  const text = readText(path)?.trim() ?? "max";
+  const value = /^[0-9]+$/.test(text) ? Number(text) : Number.POSITIVE_INFINITY;
+  return Number.isSafeInteger(value) ? value : null;
+}
+
+/** The lowest limit from `group` up to the top of the hierarchy mounted at `mount`. */
+function lowestLimit(mount: string, group: string, file: string): number | null {
+  let lowest: number | null = null;
+  for (let at = group; ; at = dirname(at)) {
+    const limit = limitIn(join(mount, at, file));
+    if (limit !== null && (lowest === null || limit < lowest)) lowest = limit;
+    if (at === "/" || at === ".") return lowest;
+  }
+}
+
+function cgroupBytes(root: string): number | null {
+  const limits: number[] = [];
+  for (const line of (readText(join(root, "proc/self/cgroup")) ?? "").split("\n")) {
+    const match = /^[0-9]+:([^:]*):(\/.*)$/.exec(line);
+    if (match === null) continue;
+    const [, controllers, group] = match;
+    const limit =
+      controllers === ""
+        ? lowestLimit(join(root, "sys/fs/cgroup"), group!, "memory.max")
+        : controllers!.split(",").includes("memory")
+          ? lowestLimit(join(root, "sys/fs/cgroup/memory"), group!, "memory.limit_in_bytes")
+          : null;
+    if (limit !== null) limits.push(limit);
+  }
+  return limits.length === 0 ? null : Math.min(...limits);
+}
+
+/** Reads /proc/meminfo and the control group limits (version 2 and 1) under `root`. */
+export function readMemoryFacts(root = "/"): MemoryFacts {
+  const meminfo = readText(join(root, "proc/meminfo"));
+  return {
+    totalBytes: meminfoBytes(meminfo, "MemTotal"),
+    availableBytes: meminfoBytes(meminfo, "MemAvailable"),
+    cgroupBytes: cgroupBytes(root),
+  };
+}
+
+function fileSystemBytes(path: string): number | null {
+  let at = path;
+  while (!existsSync(at) && dirname(at) !== at) at = dirname(at);
+  try {
+    const { blocks, bsize } = statfsSync(at);
+    return blocks * bsize;
+  } catch {
+    return null;
+  }
+}
+
+/** The facts of the machine this runs on. */
+export function readMachineFacts(root = "/"): MachineFacts {
+  const memory = readMemoryFacts(root);
+  const limits = [memory.totalBytes, memory.cgroupBytes].filter((bytes) => bytes !== null);
+  return {
+    hostname: hostname(),
+    memoryBytes: limits.length === 0 ? null : Math.min(...limits),
+    fileSystemBytes: (path) => fileSystemBytes(join(root, path)),
+  };
+}
+
+/** One key whose value differs, with both values as the file would write them. */
+export interface KeyChange {
+  /** Dotted, as in `kv.high_water`. */
+  readonly key: string;
+  readonly from: string;
+  readonly to: string;
+}
+
+export interface ReloadDiff<C = Config> {
+  /** Takes effect now. */
+  readonly changed: readonly KeyChange[];
+  /** Waits for a restart; until then the old value holds. */
+  readonly needsRestart: readonly KeyChange[];
+  /** `old` with what takes effect now: the configuration to go on with. */
+  readonly effective: C;
+}
+
+/** A value of a key as TOML, without secrets; "unset" where it has none. */
+function literalOf({ spec: { kind } }: SchemaKey, value: unknown): string {
+  return value === null ? "unset" : JSON.stringify((kind.show ?? kind.write)(value));
+}
+
+function isSame({ spec: { kind } }: SchemaKey, a: unknown, b: unknown): boolean {
+  return a === null || b === null ? a === b : kind.write(a) === kind.write(b);
+}
+
+/** What SIGHUP changes of an agent, and what it cannot. */
+export function diffReload(old: Config, next: Config): ReloadDiff {
+  return diffBook(AGENT_BOOK, old, next);
+}
+
+/** The same for any kind of file. Tables with names of their own take effect at once. */
+export function diffBook<C extends object>(book: ConfigBook, old: C, next: C): ReloadDiff<C> {
+  const changed: KeyChange[] = [];
+  const needsRestart: KeyChange[] = [];
+  const effective: Record<string, Record<string, unknown>> = {};
+  for (const key of book.keys) {
+    const [before, after] = [valueAt(old, key), valueAt(next, key)];
+    if (!isSame(key, before, after)) {
+      const change = { key: key.name, from: literalOf(key, before), to: literalOf(key, after) };
+      (key.spec.reload ? changed : needsRestart).push(change);
+    }
+    effective[key.section] ??= {};
+    effective[key.section]![key.field] = valueAt(key.spec.reload ? next : old, key);
+  }
+  for (const section of Object.values(effective)) Object.freeze(section);
+  const named: Record<string, readonly NamedTable[]> = {};
+  for (const section of Object.keys(book.named)) {
+    changed.push(...namedChanges(book, section, tablesOf(old, section), tablesOf(next, section)));
+    named[section] = tablesOf(next, section);
+  }
+  const whole = Object.freeze({ ...effective, ...named }) as C;
+  return { changed, needsRestart, effective: whole };
+}
+
+function namedChanges(
+  book: ConfigBook,
+  section: string,
+  old: readonly NamedTable[],
+  next: readonly NamedTable[],
+): KeyChange[] {
+  const keys = keysOf([section], book.named[section]!);
+  const shown = (table: NamedTable | undefined) => {
+    if (table === undefined) return "unset";
+    const pairs = keys.map((key) => `${key.spec.key} = ${literalOf(key, table[key.field])}`);
+    return `{ ${pairs.filter((pair) => !pair.endsWith(" = unset")).join(", ")} }`;
+  };
+  const names = new Set([...old, ...next].map(({ name }) => name));
+  return [...names].flatMap((name) => {
+    const [from, to] = [old, next].map((list) => shown(list.find((one) => one.name === name)));
+    return from === to ? [] : [{ key: `${section}.${name}`, from: from!, to: to! }];
+  });
 }

@@ -1,12 +1,11 @@
 import { assert } from "../core/index.ts";
-import { type ConfigBook, keyNamesOf, keysOf, type SchemaKey } from "./book.ts";
-import type { MachineFacts } from "./facts.ts";
+import type { SumCheck } from "./checks.ts";
 import { type Kind, type TomlLiteral, typeName } from "./kinds.ts";
-import { type ConfigProblem, formatKey, sortProblems } from "./problems.ts";
+import type { MachineFacts } from "./load.ts";
+import { type ConfigProblem, formatKey, nearestWord, sortProblems } from "./problems.ts";
 import { AGENT_BOOK, type Config } from "./schema.ts";
-import { nearestWord } from "./suggest.ts";
-import type { SumCheck } from "./sum-check.ts";
-import { type ParsedText, parseText } from "./syntax.ts";
+import { type ConfigBook, keyNamesOf, keysOf, type SchemaKey } from "./spec.ts";
+import { type ParsedText, parseText } from "./toml-positions.ts";
 
 export type ConfigResult<C = Config> =
   | { readonly ok: true; readonly config: C }
@@ -20,11 +19,14 @@ export type Overrides = Readonly<Record<string, TomlLiteral>>;
  * this size, thousands of empty sections, is read in 35 ms.
  */
 export const CONFIG_BYTES_MAX = 64 * 1024;
+
 export const TOO_LARGE = "is larger than 64 KiB";
+
 /** So many problems are reported at once; a file with more is not a configuration. */
 const PROBLEMS_MAX = 100;
 
 type Table = Readonly<Record<string, unknown>>;
+
 type Report = (path: readonly string[], at: "key" | "value", what: string, instead: string) => void;
 
 interface Reading {

@@ -1,12 +1,13 @@
-import { isIP } from "node:net";
-import { choiceKind, type Kind, namesKind, typeName } from "./kinds.ts";
+import { isIP, isIPv4 } from "node:net";
+import { isWorkerId, publicUserKey, type WorkerId } from "../core/index.ts";
 import {
   isHostName,
   isLinkLocal,
   LINK_LOCAL_INSTEAD,
   type ListenAddress,
   listenKind,
-} from "./listen-address.ts";
+} from "./address-kinds.ts";
+import { choiceKind, type Kind, namesKind, type Read, typeName } from "./kinds.ts";
 import { quoteText } from "./problems.ts";
 
 /** Ways to move blocks that this version has, the one that is tried first in front. */
@@ -119,3 +120,141 @@ export const rdmaDevicesKind: Kind<readonly string[] | "any"> = {
 
 /** How payload on plain TCP is sealed. */
 export const cipherKind = choiceKind(["aegis-128l", "aes-128-gcm"]);
+
+/** A host named in the configuration; a transport that it does not offer has port null. */
+export interface ListedPeer {
+  readonly worker: WorkerId;
+  /** An IP address or a host name, without brackets. */
+  readonly host: string;
+  readonly streamPort: number | null;
+  readonly quicPort: number | null;
+  readonly rdmaPort: number | null;
+}
+
+const PEERS_MAX = 1_024;
+const PORT_MAX = 65_535;
+const PEER =
+  /^([^@]*)@(?:\[([^\]]+)\]|([^[\]:@/]*)):([0-9]{0,5})(?:\/([0-9]{0,5}))?(?:\/([0-9]{1,5}))?$/;
+const PEER_FORM =
+  'write it as in "gpu-02@10.0.0.2:7172/7173/7175": worker, host, ports of stream/quic/rdma';
+
+type Refuse = (what: string) => { ok: false; what: string; instead: string };
+const badPeer: Refuse = (what) => ({ ok: false, what, instead: PEER_FORM });
+
+function readPeer(text: string): Read<ListedPeer> {
+  const match = PEER.exec(text);
+  if (match === null) return badPeer(`names ${quoteText(text)}, which is no peer`);
+  const [, worker = "", bracketed, plain, ...digits] = match;
+  if (!isWorkerId(worker)) return badPeer(`names ${quoteText(text)} without a worker id`);
+  const host = bracketed ?? plain ?? "";
+  if (bracketed !== undefined && isLinkLocal(bracketed)) {
+    const what = `names ${quoteText(text)}, whose address means something within one network alone`;
+    return { ok: false, what, instead: LINK_LOCAL_INSTEAD };
+  }
+  const isHost = bracketed === undefined ? isIPv4(host) || isHostName(host) : isIP(host) === 6;
+  if (!isHost) return badPeer(`holds no address or host name: ${quoteText(host)}`);
+  const ports = digits.map(portOf);
+  if (ports.includes(undefined)) {
+    return badPeer(`names ${quoteText(text)}; ports go from 1 to ${PORT_MAX}`);
+  }
+  const [streamPort = null, quicPort = null, rdmaPort = null] = ports;
+  if (ports.every((port) => port === null)) return badPeer(`names ${quoteText(text)}, no port`);
+  return { ok: true, value: Object.freeze({ worker, host, streamPort, quicPort, rdmaPort }) };
+}
+
+/** Null: none is given. Undefined: it is none. */
+function portOf(digits: string | undefined): number | null | undefined {
+  if (digits === undefined || digits === "") return null;
+  const port = Number(digits);
+  return port >= 1 && port <= PORT_MAX ? port : undefined;
+}
+
+function formatPeer({ worker, host, ...ports }: ListedPeer): string {
+  const place = host.includes(":") ? `[${host}]` : host;
+  const all = [ports.streamPort, ports.quicPort, ports.rdmaPort];
+  const last = all.findLastIndex((port) => port !== null);
+  const written = all.slice(0, last + 1).map((port) => port ?? "");
+  return `${worker}@${place}:${written.join("/")}`;
+}
+
+/** `gpu-02@10.0.0.2:7172/7173/7175,gpu-03@[fd00::3]:7172`. */
+export const peerListKind: Kind<readonly ListedPeer[]> = {
+  name: "list of peers",
+  range:
+    "worker@host:stream/quic/rdma with commas between them; ports of others than one may be left " +
+    "out",
+  read(raw) {
+    if (typeof raw !== "string") return badPeer(`is ${typeName(raw)}, not a string`);
+    const texts = raw.split(",").map((text) => text.trim());
+    if (texts.length > PEERS_MAX) return badPeer(`names more than ${PEERS_MAX} peers`);
+    const peers = new Map<string, ListedPeer>();
+    for (const text of texts) {
+      const read = readPeer(text);
+      if (!read.ok) return read;
+      if (peers.has(read.value.worker)) return badPeer(`names ${read.value.worker} twice`);
+      peers.set(read.value.worker, read.value);
+    }
+    return { ok: true, value: Object.freeze([...peers.values()]) };
+  },
+  write: (peers) => peers.map(formatPeer).join(","),
+};
+
+/** An issuer of commands that has to prove its name. */
+export interface ListedIssuer {
+  readonly name: string;
+  readonly role: "operate" | "purge";
+  /** Its public nkey, `U...`; null: it publishes on a subject of its own. */
+  readonly key: string | null;
+}
+
+const ISSUERS_MAX = 256;
+const NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
+const SUBJECT = "subject";
+const ISSUER_FORM =
+  'write it as in "router-1 operate subject, ops purge UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJ' +
+  'CPQTT2M7NLCNF4": a name, a role and how it is proved';
+
+function badIssuer(what: string): { ok: false; what: string; instead: string } {
+  return { ok: false, what, instead: ISSUER_FORM };
+}
+
+function readIssuer(text: string): Read<ListedIssuer> {
+  const words = text.split(/\s+/);
+  const [name = "", role, proof = ""] = words;
+  if (words.length !== 3) return badIssuer(`names ${quoteText(text)}, which is not three words`);
+  if (!NAME.test(name)) return badIssuer(`names the issuer ${quoteText(name)}`);
+  if (role !== "operate" && role !== "purge") {
+    return badIssuer(`gives ${name} the role ${quoteText(role ?? "")}, not operate or purge`);
+  }
+  if (proof === SUBJECT) return { ok: true, value: Object.freeze({ name, role, key: null }) };
+  if (publicUserKey(proof) !== null) {
+    return { ok: true, value: Object.freeze({ name, role, key: proof }) };
+  }
+  return badIssuer(`gives ${name} neither "subject" nor a user's public nkey (U...)`);
+}
+
+/** `router-1 operate subject, ops purge U...`; or `none`. */
+export const issuerListKind: Kind<readonly ListedIssuer[]> = {
+  name: "list of issuers",
+  range:
+    "NAME ROLE PROOF with commas between them, or none; ROLE is operate or purge, PROOF is " +
+    "subject or a public nkey (U...)",
+  read(raw) {
+    if (typeof raw !== "string") return badIssuer(`is ${typeName(raw)}, not a string`);
+    if (raw.trim() === "none") return { ok: true, value: Object.freeze([]) };
+    const texts = raw.split(",").map((text) => text.trim());
+    if (texts.length > ISSUERS_MAX) return badIssuer(`names more than ${ISSUERS_MAX} issuers`);
+    const issuers = new Map<string, ListedIssuer>();
+    for (const text of texts) {
+      const read = readIssuer(text);
+      if (!read.ok) return read;
+      if (issuers.has(read.value.name)) return badIssuer(`names ${read.value.name} twice`);
+      issuers.set(read.value.name, read.value);
+    }
+    return { ok: true, value: Object.freeze([...issuers.values()]) };
+  },
+  write(issuers) {
+    const texts = issuers.map(({ name, role, key }) => `${name} ${role} ${key ?? SUBJECT}`);
+    return texts.length === 0 ? "none" : texts.join(", ");
+  },
+};

@@ -1,7 +1,7 @@
-import { type ConfigBook, keysOf, type SchemaKey, tablesOf, valueAt } from "./book.ts";
 import type { TomlLiteral } from "./kinds.ts";
 import { AGENT_BOOK, type Config } from "./schema.ts";
 import type { Standard } from "./spec.ts";
+import { type ConfigBook, keysOf, type SchemaKey, tablesOf, valueAt } from "./spec.ts";
 
 const LINE_CHARACTERS_MAX = 98;
 

@@ -1,18 +1,14 @@
-import { createBook, type SchemaKey } from "./book.ts";
 import { SUM_CHECKS } from "./checks.ts";
 import { apiSection } from "./sections/api.ts";
-import { controlSection } from "./sections/control.ts";
+import { controlSection, namespacesSection } from "./sections/control.ts";
 import { engineSection } from "./sections/engine.ts";
 import { eventsSection } from "./sections/events.ts";
-import { gpuSection } from "./sections/gpu.ts";
 import { kvSection } from "./sections/kv.ts";
-import { logSection } from "./sections/log.ts";
-import { namespacesSection } from "./sections/namespaces.ts";
 import { natsSection } from "./sections/nats.ts";
-import { nodeSection } from "./sections/node.ts";
-import { peersSection } from "./sections/peers.ts";
-import { rdmaSection } from "./sections/rdma.ts";
+import { gpuSection, logSection, nodeSection } from "./sections/node.ts";
+import { peersSection, rdmaSection } from "./sections/peers.ts";
 import type { KeySpec } from "./spec.ts";
+import { createBook, type SchemaKey } from "./spec.ts";
 
 /**
  * The one description of the configuration. The parser, the `Config` type, the reference page, the

@@ -115,17 +115,17 @@ describe("bench policy", () => {
   writeFileSync(trace, `${lines.join("\n")}\n`);
 
   test("prints a row for each policy at each size", async () => {
-    const words = ["--trace", trace, "--capacity", "2,4", "--policy", "lru,fifo", "--json"];
+    const words = ["--trace", trace, "--capacity", "2,4", "--policy", "lru,best", "--json"];
     const { code, out, err } = await hearth("bench", "policy", ...words);
     expect({ code, err }).toEqual({ code: 0, err: "" });
     const rows = out.trimEnd().split("\n");
-    const unscored = { score: null, decisions_per_s: expect.any(Number) };
-    // By hand, LRU with two slots: only the last 0 is still there. With four: both repeats are.
+    const rate = { decisions_per_s: expect.any(Number) };
+    // LRU with two slots hits only the last 0; the best choice keeps 0. With four slots both hit twice.
     expect(rows.map((row) => JSON.parse(row))).toEqual([
-      { trace: "small", capacity: 2, policy: "lru", hit_ratio: 0.1667, ...unscored },
-      { trace: "small", capacity: 2, policy: "fifo", hit_ratio: 0.1667, ...unscored },
-      { trace: "small", capacity: 4, policy: "lru", hit_ratio: 0.3333, ...unscored },
-      { trace: "small", capacity: 4, policy: "fifo", hit_ratio: 0.3333, ...unscored },
+      { trace: "small", capacity: 2, policy: "lru", hit_ratio: 0.1667, score: 0, ...rate },
+      { trace: "small", capacity: 2, policy: "best", hit_ratio: 0.3333, score: 1, ...rate },
+      { trace: "small", capacity: 4, policy: "lru", hit_ratio: 0.3333, score: null, ...rate },
+      { trace: "small", capacity: 4, policy: "best", hit_ratio: 0.3333, score: null, ...rate },
     ]);
   });
 
@@ -134,49 +134,6 @@ describe("bench policy", () => {
     const missing = await hearth("bench", "policy", "--capacity", "2", "--trace", `${trace}.no`);
     expect(missing.code).toBe(1);
     expect(missing.err).toContain("cannot be opened");
-  });
-});
-
-describe("bench sessions", () => {
-  const trace = join(tempDir(), "talks.jsonl");
-  const turns: [string, number[]][] = [
-    ["a", [1, 2]],
-    ["a", [1, 2, 3, 4, 5]],
-    ["b", [1, 8]],
-    ["b", [1, 8, 9, 10]],
-    ["a", [1, 2, 3, 4, 5, 6]],
-  ];
-  const lines = turns.map(([session_id, hash_ids], at) =>
-    JSON.stringify({
-      ...{ timestamp: at, input_length: 512 * hash_ids.length, output_length: 1 },
-      ...{ hash_ids, session_id, turn: 0 },
-    }),
-  );
-  writeFileSync(trace, `${lines.join("\n")}\n`);
-
-  test("compares both ways of making room", async () => {
-    const words = ["--trace", trace, "--ram-tokens", "3584", "--json"];
-    const { code, out, err } = await hearth("bench", "sessions", ...words);
-    expect({ code, err }).toEqual({ code: 0, err: "" });
-    expect(lastJson(out)).toMatchObject({
-      trace: "talks",
-      capacity_blocks: 7,
-      sessions: 2,
-      sessions_from: "source",
-      whole_sessions: { evictions: 2, largest_eviction_tokens: 1536, recomputed_tokens: 1536 },
-      block_ageing: { largest_eviction_tokens: 512, recomputed_tokens: 512 },
-      ratio: { recomputed_tokens: 3 },
-    });
-    const table = (await hearth("bench", "sessions", "--trace", trace, "--capacity", "7")).out;
-    expect(table).toMatch(/^largest_eviction_tokens +1536 +512$/m);
-    expect(table).toContain("RAM for 7 blocks, 3584 tokens");
-  });
-
-  test("wants one size", async () => {
-    const sizes = ["--capacity", "7", "--ram-tokens", "9000"];
-    const { code, err } = await hearth("bench", "sessions", "--trace", trace, ...sizes);
-    expect(code).toBe(2);
-    expect(err).toContain("--capacity or --ram-tokens");
   });
 });
 

@@ -24,7 +24,7 @@ function entry(name: string, run: Command["run"]): Entry {
     exits: [],
     run,
   });
-  return { name, summary: `summary of ${name}`, load: async () => ({ command }) };
+  return { name, summary: `summary of ${name}`, load: async () => command };
 }
 
 const FAKE: readonly Entry[] = [
@@ -148,7 +148,7 @@ describe("what is thrown decides the exit code", () => {
 describe("each command of this release", () => {
   for (const { name, summary, load } of CATALOGUE) {
     test(`${name}: help with examples that parse`, async () => {
-      const { command } = await load();
+      const command = await load();
       const io = memoryIo();
       expect(await runCli([...name.split(" "), "--help"], io)).toBe(0);
       const help = io.outText();
@@ -160,7 +160,7 @@ describe("each command of this release", () => {
         const other = CATALOGUE.find(
           (row) => words.startsWith(`${row.name} `) || words === row.name,
         );
-        const taken = (await other!.load()).command;
+        const taken = await other!.load();
         const rest = words.split(" ").slice(other!.name.split(" ").length);
         expect(parseWords(rest, taken).kind).toBe("values");
       }

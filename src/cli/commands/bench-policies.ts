@@ -1,12 +1,96 @@
-import { benchPolicies } from "../../workload/bench/index.ts";
+import { formatBytes, HearthError } from "../../core/index.ts";
+import { loadNative } from "../../native/index.ts";
+import {
+  benchPin,
+  benchPolicies,
+  benchPolicy,
+  Fio,
+  PIN_DEPTHS,
+  PIN_TIERS,
+  POLICY_NAMES,
+  pinBlockBytes,
+} from "../../workload/bench/index.ts";
 import { openTrace } from "../../workload/traces/index.ts";
-import { defineCommand } from "../command.ts";
-import { jsonFlag, optional, required, withDefault } from "../flags.ts";
-import { integer, text } from "../kinds.ts";
-import { printJson, printRows } from "../output.ts";
-import { createProgress } from "../progress.ts";
+import {
+  defineCommand,
+  jsonFlag,
+  optional,
+  repeated,
+  required,
+  toggle,
+  withDefault,
+} from "../command.ts";
+import { choice, fraction, integer, list, text } from "../kinds.ts";
+import { createProgress, printJson, printRows, type Row } from "../terminal.ts";
 
-export const command = defineCommand({
+export const benchPolicyCommand = defineCommand({
+  description: [
+    "Runs traces through simulated caches, each from empty: no agent, no bytes. The hit ratio " +
+      "is the share of all blocks asked for that were there, counted up to the first miss of " +
+      "each request.",
+    `Policies: ${POLICY_NAMES.join(", ")}. best knows the future: no policy can do better.`,
+    "With lru and best among them, score says how much of what lies between them a policy wins: " +
+      "0 is lru, 1 is best.",
+  ],
+  arguments: {},
+  flags: {
+    trace: repeated(text("FILE"), "a trace, or a RAGPulse folder; at least one"),
+    capacity: required(list(integer({ min: 1, max: 2 ** 32 - 1 })), "sizes of the cache in blocks"),
+    sessions: optional(
+      text("FILE"),
+      "sessions that a composed trace was made from: simulate their own, smaller blocks",
+    ),
+    policy: withDefault(
+      list(choice(POLICY_NAMES)),
+      ["lru"],
+      "what leaves the cache when it is full",
+    ),
+    json: jsonFlag,
+  },
+  examples: [
+    {
+      words: "bench policy --trace conversation.jsonl.gz --capacity 1000,3000 --policy lru,hearth",
+      what: "four rows: each policy at each size",
+    },
+    {
+      words: "bench policy --trace conversation.jsonl.gz --capacity 10000 --policy lru,hearth,best",
+      what: "how much of what LRU leaves the agent's own policy wins",
+    },
+    {
+      words: "bench policy --trace a.jsonl --trace b.jsonl --capacity 10000 --json",
+      what: "one JSON document a row",
+    },
+  ],
+  exits: ["interrupted"],
+  async run({ flags, io, clock, interrupt }) {
+    if (flags.trace.length === 0) throw new HearthError("USAGE", "--trace FILE is missing");
+    const signal = interrupt();
+    const progress = createProgress({ io, clock, json: flags.json });
+    const rows: Row[] = [];
+    const native = flags.sessions === null ? {} : { nativeBlocks: flags.sessions };
+    for (const path of flags.trace) {
+      const found = await benchPolicy({
+        trace: await openTrace(path, native),
+        capacities: flags.capacity,
+        policies: flags.policy,
+        signal,
+        onProgress: (done, total) => progress.update(`${path}: ${percent(done, total)}`),
+      });
+      for (const { trace, capacity, policy, hit_ratio, score, decisions_per_s } of found) {
+        rows.push({ trace, capacity, policy, hit_ratio, score, decisions_per_s });
+      }
+    }
+    progress.end();
+    printRows(io, rows, flags.json);
+    return "ok";
+  },
+});
+
+function percent(done: number, total: number): string {
+  return total === 0 ? "" : `${Math.floor((100 * done) / total)} %`;
+}
+
+export const benchPoliciesCommand = defineCommand({
   description: [
     "Runs a trace of conversations through simulated agents in simulated time: without policies, " +
       "with each of the router's alone, and with all. Agents have RAM and SSD, least recently " +
@@ -64,5 +148,74 @@ export const command = defineCommand({
       false,
     );
     return "ok";
+  },
+});
+
+const POLICIES = ["hearth", "lru"] as const;
+
+export const benchPinCommand = defineCommand({
+  description: [
+    "Stores two conversations of 3,158 to 15,002 tokens in an agent of its own whose RAM holds " +
+      "42,816 tokens, the older one pinned by engine hash over the command plane, floods it with " +
+      "three times as many others, and asks for both again. Blocks have 64 tokens of 160 KiB, " +
+      "times --scale.",
+    "tier ram: without SSD, pinned blocks stay in RAM. ssd: with an SSD tier half as large " +
+      "again; the flood is three times both, and the pinned blocks are on SSD alone when they " +
+      "are asked for. cached_share_*: full blocks that were there. restore_gbps: acquire and " +
+      "copy out of all of them. limit_gbps: the same copy-out from RAM as in `bench engine`, or " +
+      "fio reading with the same length and depth in the same folder. Medians; a flood that " +
+      "leaves unpinned blocks where they were is an error.",
+  ],
+  arguments: {},
+  flags: {
+    dir: optional(text("DIR"), "a folder on the drive to measure; by default TMPDIR or /var/tmp"),
+    tier: withDefault(list(choice(PIN_TIERS)), PIN_TIERS, "which rows"),
+    depth: withDefault(list(integer()), PIN_DEPTHS, "after so many turns of a conversation"),
+    scale: withDefault(fraction({ min: 1 / 2560, max: 1 }), 1 / 64, "of 160 KiB a token"),
+    runs: withDefault(integer({ min: 1, max: 1000 }), 3, "passes over each depth"),
+    policy: withDefault(choice(POLICIES), "hearth", "which blocks leave RAM first"),
+    withoutFio: toggle("do not compare with fio"),
+    json: jsonFlag,
+  },
+  examples: [
+    { words: "bench pin", what: "blocks of 160 KiB, from RAM and from SSD" },
+    { words: "bench pin --tier ram --scale 1/16 --json", what: "blocks of 640 KiB, from RAM" },
+  ],
+  exits: ["hostCannot", "interrupted"],
+  async run({ flags, io, clock, interrupt }) {
+    const { json, scale, runs, policy, tier: tiers } = flags;
+    const unknown = flags.depth.find((depth) => !PIN_DEPTHS.includes(depth));
+    if (unknown !== undefined) {
+      const text = `--depth is one of ${PIN_DEPTHS.join(", ")}, not ${unknown}`;
+      throw new HearthError("USAGE", text);
+    }
+    const dir = flags.dir ?? process.env.TMPDIR ?? "/var/tmp";
+    const fio = flags.withoutFio ? null : Fio.find();
+    const progress = createProgress({ io, clock, json });
+    const onProgress = (what: string) =>
+      progress.update(`blocks of ${formatBytes(pinBlockBytes(scale))}, ${what}`);
+    const own = {
+      scale,
+      runs,
+      policy,
+      tiers,
+      depths: flags.depth,
+      dir,
+      fio,
+      signal: interrupt(),
+      onProgress,
+    };
+    const rows = await benchPin(loadNative(), own);
+    progress.end();
+    printRows(
+      io,
+      rows.map((row) => ({ ...row })),
+      json,
+    );
+    if (fio !== null || flags.withoutFio || !tiers.includes("ssd")) return "ok";
+    io.err.write(
+      "fio is not installed, so there is nothing to compare with: apt-get install fio\n",
+    );
+    return "hostCannot";
   },
 });

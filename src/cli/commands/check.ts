@@ -8,10 +8,9 @@ import {
   renderConfig,
   renderRouterConfig,
 } from "../../config/index.ts";
-import { defineCommand } from "../command.ts";
-import { jsonFlag, requiredArgument, toggle } from "../flags.ts";
+import { defineCommand, jsonFlag, requiredArgument, toggle } from "../command.ts";
 import { text } from "../kinds.ts";
-import { printJson } from "../output.ts";
+import { printJson } from "../terminal.ts";
 
 export const command = defineCommand({
   description: [

@@ -15,11 +15,10 @@ import {
   type RdmaProbe,
 } from "../../devices/index.ts";
 import { loadNative, nativeAvailable } from "../../native/index.ts";
-import { defineCommand } from "../command.ts";
+import { defineCommand, jsonFlag, optional, repeated } from "../command.ts";
 import { formatDoctor, LOOK_MS, lookInChild, type Probe, runDoctor } from "../doctor/index.ts";
-import { jsonFlag, optional, repeated } from "../flags.ts";
 import { bytes, choice, text } from "../kinds.ts";
-import { printJson } from "../output.ts";
+import { printJson } from "../terminal.ts";
 
 /** Where the agent listens unless a configuration says otherwise. */
 const ENGINE_SOCKET = "/run/hearth/engine.sock";

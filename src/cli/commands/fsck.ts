@@ -15,12 +15,17 @@ import {
   readOwner,
   reportFolder,
 } from "../../store/kvb/index.ts";
-import { defineCommand } from "../command.ts";
-import { jsonFlag, optional, requiredArgument, toggle, withDefault } from "../flags.ts";
-import type { Io } from "../io.ts";
+import {
+  defineCommand,
+  jsonFlag,
+  optional,
+  requiredArgument,
+  toggle,
+  withDefault,
+} from "../command.ts";
 import { integer, text } from "../kinds.ts";
-import { printJson } from "../output.ts";
-import { createProgress } from "../progress.ts";
+import type { Io } from "../terminal.ts";
+import { createProgress, printJson } from "../terminal.ts";
 
 export const command = defineCommand({
   description: [

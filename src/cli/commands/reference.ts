@@ -1,9 +1,8 @@
 import { renderConfigReference, renderRouterReference } from "../../config/index.ts";
+import { BLOCK_REASONS, REFUSALS } from "../../control/index.ts";
+import { ERROR_CODES, type ErrorCode } from "../../core/index.ts";
 import { renderHealthReference, renderMetricsReference } from "../../observability/index.ts";
-import { defineCommand } from "../command.ts";
-import { renderCommandReference } from "../command-reference.ts";
-import { renderErrorReference } from "../error-reference.ts";
-import { requiredArgument } from "../flags.ts";
+import { defineCommand, EXIT_CODES, EXIT_OF_ERROR, requiredArgument } from "../command.ts";
 import { choice } from "../kinds.ts";
 
 const PAGES = {
@@ -39,3 +38,60 @@ export const command = defineCommand({
     return "ok";
   },
 });
+
+/** The reference page of what receipts of commands may say, in Markdown. */
+function renderCommandReference(): string {
+  const lines = [
+    "# Receipts of commands",
+    "",
+    "`reason` begins with one of these words, a colon behind it. They are stable.",
+    "",
+    "## Why a command is refused",
+    "",
+    "Where `status` is `rejected`: nothing changed. *Again* says whether the same command may be",
+    "taken a moment later.",
+    "",
+    "| word | when | again |",
+    "|---|---|---|",
+    ...Object.entries(REFUSALS).map(
+      ([word, { meaning, retry }]) => `| \`${word}\` | ${meaning} | ${retry ? "yes" : "no"} |`,
+    ),
+    "",
+    "## Why a block is not done",
+    "",
+    "Also of a receipt itself, where its command names no block.",
+    "",
+    "| word | outcome | when |",
+    "|---|---|---|",
+    ...Object.entries(BLOCK_REASONS).map(([word, { outcomes, meaning }]) => {
+      const cells = [`\`${word}\``, outcomes.join(", "), meaning];
+      return `| ${cells.join(" | ").replace("|  |", "| |")} |`;
+    }),
+  ];
+  return `${lines.join("\n")}\n`;
+}
+
+/** The reference page of error codes and exit codes, in Markdown. */
+function renderErrorReference(): string {
+  const lines = [
+    "# Errors",
+    "",
+    "Log lines, HTTP answers and messages carry these codes. They are stable. *Again* says whether",
+    "the same request may succeed later; *exit* is how a command ends that meets the error.",
+    "",
+    "| code | meaning | again | exit |",
+    "|---|---|---|---|",
+    ...(Object.keys(ERROR_CODES) as ErrorCode[]).map((name) => {
+      const { meaning, retryable } = ERROR_CODES[name];
+      const { code } = EXIT_CODES[EXIT_OF_ERROR[name]];
+      return `| \`${name}\` | ${meaning} | ${retryable ? "yes" : "no"} | ${code} |`;
+    }),
+    "",
+    "## Exit codes",
+    "",
+    "| exit | meaning |",
+    "|---|---|",
+    ...Object.values(EXIT_CODES).map(({ code, meaning }) => `| ${code} | ${meaning} |`),
+  ];
+  return `${lines.join("\n")}\n`;
+}

@@ -1,10 +1,12 @@
 import type { HttpControlClient, ReadResult } from "../../control/client/index.ts";
 import { type Clock, HearthError, type Json } from "../../core/index.ts";
-import type { ExitName } from "../exit-codes.ts";
-import type { Io } from "../io.ts";
-import { openHttp } from "./connect.ts";
+import type { ExitName } from "../command.ts";
+import type { Io } from "../terminal.ts";
+import { openHttp, refusalText } from "./connect.ts";
 import { membersOf } from "./documents.ts";
-import { refusalText } from "./refusal-text.ts";
+
+/** How a query to an agent or router can end, besides the exits of every command. */
+export const READ_EXITS: readonly ExitName[] = ["refused", "noAnswer", "interrupted"];
 
 export interface AskFlags {
   readonly socket?: string | null;

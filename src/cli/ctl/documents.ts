@@ -1,5 +1,4 @@
 import { formatBytes } from "../../core/index.ts";
-import { plain } from "./plain.ts";
 
 /** What an agent answered, taken apart without trust in its shape. */
 export type Members = Readonly<Record<string, unknown>>;
@@ -67,4 +66,14 @@ export function holdersOf(holders: unknown): string {
     ])
     .map((words) => words.join(" "))
     .join(", ");
+}
+
+const CHARACTERS_MAX = 120;
+/** What steers a terminal: control characters of all kinds, and those that turn text around. */
+const STEERING = /[\p{Cc}\p{Cf}\p{Cs}\u2028\u2029]+/gu;
+
+/** Text from elsewhere on one line, without what steers terminals. */
+export function plain(text: string, max = CHARACTERS_MAX): string {
+  const clean = text.replace(STEERING, " ");
+  return clean.length > max ? `${clean.slice(0, max - 1)}…` : clean;
 }

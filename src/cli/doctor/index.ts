@@ -1,4 +1,3 @@
-export type { Probe } from "./check-system.ts";
-export { type DoctorOptions, runDoctor } from "./doctor.ts";
-export { LOOK_MS, type Looked, lookInChild } from "./look.ts";
-export { type Check, type CheckStatus, type DoctorReport, formatDoctor } from "./report.ts";
+export { type Check, type CheckStatus, type DoctorReport, formatDoctor } from "./check.ts";
+export { type DoctorOptions, LOOK_MS, type Looked, lookInChild, runDoctor } from "./doctor.ts";
+export type { Probe } from "./host-checks.ts";

@@ -1,8 +1,7 @@
 import { parseJson } from "../../core/index.ts";
-import type { NamedSection } from "../book.ts";
 import { choiceKind, integerKind, type Kind, pathKind, patternKind, typeName } from "../kinds.ts";
 import { quoteText } from "../problems.ts";
-import { type KeySpec, optional, withDefault } from "../spec.ts";
+import { type KeySpec, type NamedSection, optional, withDefault } from "../spec.ts";
 
 const NAMES_MAX = 1_024;
 const MODEL = /^[\x21-\x2b\x2d-\x7e]{1,256}$/;

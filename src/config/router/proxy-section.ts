@@ -1,3 +1,4 @@
+import { originsKind } from "../address-kinds.ts";
 import {
   booleanKind,
   choiceKind,
@@ -6,7 +7,6 @@ import {
   pathKind,
   sizeKind,
 } from "../kinds.ts";
-import { originsKind } from "../origins-kind.ts";
 import { listenOrOffKind } from "../peer-kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 

@@ -1,9 +1,21 @@
-import type { NamedSection } from "../book.ts";
-import { choiceKind, integerKind, type Kind, patternKind } from "../kinds.ts";
+import { CLUSTER_NAME } from "../../core/index.ts";
+import { workerUrlKind, zmqKind } from "../address-kinds.ts";
+import {
+  booleanKind,
+  choiceKind,
+  durationKind,
+  integerKind,
+  type Kind,
+  pathKind,
+  patternKind,
+  type Read,
+  sizeKind,
+  typeName,
+} from "../kinds.ts";
+import { nearestWord } from "../problems.ts";
 import { workerIdKind } from "../sections/node.ts";
-import { optional, withDefault } from "../spec.ts";
-import { zmqKind } from "../zmq-kind.ts";
-import { workerUrlKind } from "./worker-url-kind.ts";
+import { type KeySpec, type NamedSection, optional, section, withDefault } from "../spec.ts";
+import type { ListedWorker } from "./schema.ts";
 
 const model = optional({
   key: "model",
@@ -142,3 +154,126 @@ export const workerTables = {
   most: 4_096,
   keys: workerKeys,
 } as const satisfies NamedSection;
+
+const KEYS: Readonly<Record<string, KeySpec<unknown>>> = workerTables.keys;
+
+/**
+ * A worker as an object has it, by the names and rules of a file: `worker` is its id, null is as
+ * good as absent.
+ */
+export function readListedWorker(members: Readonly<Record<string, unknown>>): Read<ListedWorker> {
+  const known = ["worker", ...Object.values(KEYS).map(({ key }) => key)];
+  const unknown = Object.keys(members).find((name) => !known.includes(name));
+  if (unknown !== undefined) {
+    const near = nearestWord(unknown, known);
+    const instead = near === null ? `there are ${known.join(", ")}` : `did you mean ${near}`;
+    return { ok: false, what: `unknown member ${unknown.slice(0, 40)}`, instead };
+  }
+  const worker: Record<string, unknown> = {};
+  const fields: [string, string, Kind<unknown>, unknown][] = [
+    ["name", "worker", workerTables.nameKind, undefined],
+    ...Object.entries(KEYS).map(
+      ([field, { key, kind, standard }]): [string, string, Kind<unknown>, unknown] => [
+        field,
+        key,
+        kind,
+        standard.is === "literal" ? standard.literal : standard.is === "unset" ? null : undefined,
+      ],
+    ),
+  ];
+  for (const [field, key, kind, standard] of fields) {
+    const raw = members[key] ?? standard;
+    if (raw === undefined) return { ok: false, what: `${key} is missing`, instead: "give it" };
+    if (raw === null) worker[field] = null;
+    else {
+      const read = kind.read(raw);
+      if (!read.ok) return { ...read, what: `${key} ${read.what || typeName(raw)}` };
+      worker[field] = read.value;
+    }
+  }
+  if (worker.model === null && worker.url === null) {
+    return { ok: false, what: "model is missing", instead: "give it, or a url" };
+  }
+  return { ok: true, value: Object.freeze(worker) as ListedWorker };
+}
+
+const DAY_MS = 86_400_000;
+
+/** Heartbeats that may be missing. */
+function beats(key: string, standard: number, doc: string) {
+  const kind = integerKind({ min: 2, max: 10_000 });
+  return withDefault({ key, kind, standard, reload: false, doc });
+}
+
+export const eventsSection = section("Where what workers hold is known from.", {
+  cluster: withDefault({
+    key: "cluster",
+    kind: patternKind<string>({
+      name: "cluster name",
+      pattern: CLUSTER_NAME,
+      words: "1 to 64 small letters, digits, . - and _, the first a letter or digit",
+      example: "hearth",
+    }),
+    standard: "hearth",
+    reload: false,
+    doc: "The name that agents and routers of one cluster share; it is in the subjects they use.",
+  }),
+  indexBytes: withDefault({
+    key: "index_bytes",
+    kind: sizeKind({ min: 2 ** 20, max: 2 ** 40, example: "4GiB" }),
+    standard: "1GiB",
+    reload: false,
+    doc:
+      "Memory of the picture of who holds what. Beyond it, what nobody asked for the longest is " +
+      "forgotten, and answers say up to where they are exact.",
+  }),
+  workersMax: withDefault({
+    key: "workers_max",
+    kind: integerKind({ min: 1, max: 65_535 }),
+    standard: 4_096,
+    reload: false,
+    doc: "Workers, each data parallel rank for itself, that are known at a time.",
+  }),
+  staleBeats: beats(
+    "stale_beats",
+    3,
+    "A worker whose heartbeats are missing so often is chosen only where nothing else is left. " +
+      "It says itself how far apart they are.",
+  ),
+  goneBeats: beats("gone_beats", 15, "After so many it is forgotten with all it held."),
+  completeWithinMs: withDefault({
+    key: "complete_within",
+    kind: durationKind({ min: 50, max: DAY_MS, example: "10s" }),
+    standard: "10s",
+    reload: false,
+    doc:
+      "`/readyz` says yes once all workers that are heard of have told what they hold, and after " +
+      "so long in any case.",
+  }),
+  stream: withDefault({
+    key: "stream",
+    kind: booleanKind,
+    standard: false,
+    reload: false,
+    doc:
+      "Whether events are also read from the JetStream stream that agents with " +
+      '`events.mode = "stream"` fill, under the name of `router.id`, so that nothing is missed ' +
+      "while this router is down.",
+  }),
+  stateDir: optional({
+    key: "state_dir",
+    kind: pathKind({ bytesMax: 4_000, example: "/var/lib/hearth/router" }),
+    reload: false,
+    doc:
+      "A folder of this router alone in which the picture is kept over a restart. Unset: it is " +
+      "asked for from replicas and workers again.",
+    example: "/var/lib/hearth/router",
+  }),
+  stateEveryMs: withDefault({
+    key: "state_every",
+    kind: durationKind({ min: 100, max: DAY_MS, example: "30s" }),
+    standard: "30s",
+    reload: false,
+    doc: "How often it is written there, and once more at the end.",
+  }),
+});

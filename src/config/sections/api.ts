@@ -1,3 +1,4 @@
+import { listenKind } from "../address-kinds.ts";
 import {
   booleanKind,
   choiceKind,
@@ -7,7 +8,6 @@ import {
   pathKind,
   sizeKind,
 } from "../kinds.ts";
-import { listenKind } from "../listen-address.ts";
 import { type KeySpec, optional, section, withDefault } from "../spec.ts";
 import { groupKind } from "./engine.ts";
 

@@ -1,7 +1,7 @@
 import { CLUSTER_NAME } from "../../core/index.ts";
+import { zmqKind } from "../address-kinds.ts";
 import { choiceKind, durationKind, integerKind, patternKind } from "../kinds.ts";
 import { type KeySpec, optional, section, withDefault } from "../spec.ts";
-import { zmqKind } from "../zmq-kind.ts";
 
 const MINUTE_MS = 60_000;
 const DAY_MS = 24 * 60 * MINUTE_MS;

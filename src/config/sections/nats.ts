@@ -1,3 +1,4 @@
+import { natsUrlKind } from "../address-kinds.ts";
 import {
   booleanKind,
   choiceKind,
@@ -8,7 +9,6 @@ import {
   patternKind,
   sizeKind,
 } from "../kinds.ts";
-import { natsUrlKind } from "../nats-url.ts";
 import { quoteText } from "../problems.ts";
 import { optional, section, withDefault } from "../spec.ts";
 

@@ -1,32 +1,41 @@
+export type { Carrier } from "./control/agent-host.ts";
 export {
   benchControl,
-  type Carrier,
   type ControlBenchOptions,
   type ControlBenchResult,
   type Encoding,
-  parentInTree,
-} from "./control/index.ts";
-export { benchDecide, type DecideBenchOptions, type DecideBenchResult } from "./decide/index.ts";
-export { benchEngine, type EngineBenchOptions, type EngineBenchResult } from "./engine-bench.ts";
-export { serveEngineBench, startBenchServer } from "./engine-server.ts";
-export { benchGpu, type GpuBenchOptions, type GpuBenchResult } from "./gpu/index.ts";
+} from "./control/control-bench.ts";
+export { parentInTree } from "./control/prune-bench.ts";
+export { benchDecide, type DecideBenchOptions, type DecideBenchResult } from "./decide-bench.ts";
+export {
+  benchEngine,
+  type EngineBenchOptions,
+  type EngineBenchResult,
+  serveEngineBench,
+  startBenchServer,
+} from "./engine-bench.ts";
+export { benchGpu, type GpuBenchOptions, type GpuBenchResult } from "./gpu-bench.ts";
 export { benchHash, type HashBench } from "./hash-bench.ts";
-export { type HttpLoadOptions, type HttpLoadResult, loadHttp } from "./http-load.ts";
 export { benchIndex, type IndexBenchOptions, type IndexBenchResult } from "./index-bench.ts";
+export { type HttpLoadOptions, type HttpLoadResult, loadHttp } from "./measure.ts";
 export {
   BENCH_TRANSPORTS,
   type BenchTransport,
   benchPeer,
   benchPeerPulls,
-  benchResumption,
   Iperf,
   type PeerBenchOptions,
   type PeerPullsOptions,
   type PeerPullsRow,
   type PeerRow,
+} from "./peer/peer-bench.ts";
+export { servePeerBench } from "./peer/peer-child.ts";
+export {
+  benchResumption,
+  measureResumption,
   type ResumptionRow,
-  servePeerBench,
-} from "./peer/index.ts";
+  UdpRelay,
+} from "./peer/resumption.ts";
 export {
   benchPin,
   PIN_DEPTHS,
@@ -35,45 +44,42 @@ export {
   type PinRow,
   type PinTier,
   pinBlockBytes,
-} from "./pin/index.ts";
+} from "./pin-bench.ts";
 export {
   benchPolicies,
   type PoliciesBench,
   type PoliciesBenchOptions,
   type PoliciesRow,
-} from "./policies/index.ts";
+} from "./policies/policies-bench.ts";
 export {
   benchPolicy,
   POLICY_NAMES,
   type PolicyBenchOptions,
   type PolicyName,
   type PolicyRow,
-} from "./policy/index.ts";
-export { benchPrefix, type PrefixBenchOptions, type PrefixBenchResult } from "./prefix/index.ts";
-export { benchPythonClient } from "./python-client/index.ts";
+} from "./policy-bench.ts";
+export { benchPrefix, type PrefixBenchOptions, type PrefixBenchResult } from "./prefix-bench.ts";
+export { benchPythonClient } from "./python-client-bench.ts";
 export {
   benchRoute,
   ROUTE_POLICIES,
   type RouteBenchOptions,
   type RoutePolicy,
   type RouteRow,
-} from "./route/index.ts";
-export {
-  benchSessions,
-  type SessionFigures,
-  type SessionsBench,
-  type SessionsBenchOptions,
-} from "./sessions/index.ts";
+} from "./route-bench.ts";
+export { LeafLru, SimulatedClock } from "./route-fleet.ts";
 export {
   benchSsdFiles,
-  benchSsdSpeed,
-  Fio,
   type SsdFilesOptions,
   type SsdFilesResult,
+  serveFilesBench,
+} from "./ssd/files-bench.ts";
+export {
+  benchSsdSpeed,
+  Fio,
   type SsdSpeedOptions,
   type SsdSpeedResult,
-  serveFilesBench,
-} from "./ssd/index.ts";
+} from "./ssd/speed-bench.ts";
 export {
   benchTtft,
   TTFT_COMPUTES,
@@ -82,4 +88,4 @@ export {
   type TtftBenchOptions,
   type TtftRow,
   type TtftShape,
-} from "./ttft/index.ts";
+} from "./ttft-bench.ts";

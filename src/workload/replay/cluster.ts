@@ -3,8 +3,14 @@ import { encodeManifest, type NamespaceManifest, namespaceKey } from "../../iden
 import type { Native } from "../../native/index.ts";
 import type { Trace, TraceRequest } from "../traces/index.ts";
 import { MockEngine } from "./mock-engine.ts";
-import { Feed, replayManifest } from "./replay.ts";
-import { Durations, type ReplaySummary, ReplayTally, summarise } from "./tally.ts";
+import {
+  Durations,
+  Feed,
+  type ReplaySummary,
+  ReplayTally,
+  replayManifest,
+  summarise,
+} from "./replay.ts";
 
 /** Who says which worker serves a request. */
 export interface Dispatcher {

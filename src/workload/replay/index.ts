@@ -6,15 +6,24 @@ export {
   replayCluster,
   traceHashes,
 } from "./cluster.ts";
-export { makeFolder } from "./own-process.ts";
 export {
   type AgentStatus,
   agentConfigText,
+  makeFolder,
   PrivateAgent,
   type PrivateAgentOptions,
+  PrivateBroker,
+  PrivateRouter,
+  type PrivateRouterOptions,
+  routerConfigText,
 } from "./private-agent.ts";
-export { PrivateBroker } from "./private-broker.ts";
-export { PrivateRouter, type PrivateRouterOptions, routerConfigText } from "./private-router.ts";
-export { type ReplayOptions, replay, replayManifest } from "./replay.ts";
-export { formatSummary, PREFILL_TOKENS_PER_S } from "./summary-table.ts";
-export { type ReplaySummary, ReplayTally, summarise } from "./tally.ts";
+export {
+  formatSummary,
+  PREFILL_TOKENS_PER_S,
+  type ReplayOptions,
+  type ReplaySummary,
+  ReplayTally,
+  replay,
+  replayManifest,
+  summarise,
+} from "./replay.ts";

@@ -1,9 +1,9 @@
-import { assert, DIGEST_BYTES, sleep, systemClock } from "../../core/index.ts";
-import { EngineClient, Outcome } from "../../engine/index.ts";
+import { assert, DIGEST_BYTES, LAYER_ALL, sleep, systemClock } from "../../core/index.ts";
+import { type BlockItems, EngineClient, Outcome } from "../../engine/index.ts";
 import { type Native, type NativeBuffer, Region } from "../../native/index.ts";
+import { createAddressBatch, createHandleBatch, type HandleBatch } from "../../store/index.ts";
 import type { TraceRequest } from "../traces/index.ts";
-import { createEngineBatches, type EngineBatches } from "./engine-batches.ts";
-import type { ReplayTally } from "./tally.ts";
+import type { ReplayTally } from "./replay.ts";
 
 export interface MockEngineOptions {
   readonly blockBytes: number;
@@ -222,4 +222,24 @@ export class MockEngine implements AsyncDisposable {
     await this.#client[Symbol.asyncDispose]();
     this.#gpu[Symbol.dispose]();
   }
+}
+
+/** What a mock engine's requests and answers are written in, reused from request to request. */
+interface EngineBatches {
+  readonly capacity: number;
+  readonly blocks: BlockItems;
+  readonly handles: HandleBatch;
+  readonly written: HandleBatch;
+}
+
+function createEngineBatches(capacity: number): EngineBatches {
+  const blocks = createAddressBatch(capacity);
+  // Traces do not tell layers apart: a block's bytes are one object.
+  blocks.layer = LAYER_ALL;
+  return {
+    capacity,
+    blocks,
+    handles: createHandleBatch(capacity),
+    written: createHandleBatch(capacity),
+  };
 }

@@ -1,7 +1,15 @@
-import { rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type HearthError, systemClock } from "../../core/index.ts";
-import { makeFolder, OwnProcess } from "./own-process.ts";
+import type { Subprocess } from "bun";
+import {
+  assert,
+  HearthError,
+  messageOf,
+  selfCommand,
+  sleep,
+  systemClock,
+} from "../../core/index.ts";
 
 export interface PrivateAgentOptions {
   readonly ramBytes: number;
@@ -189,4 +197,289 @@ export function agentConfigText(
     ...more("events"),
     "",
   ].join("\n");
+}
+
+interface OwnProcessOptions {
+  /** In messages: `agent`. */
+  readonly name: string;
+  /** A folder that goes with it, in which it runs. */
+  readonly folder: string;
+  /** Behind the program's own name; it must write its log as JSON to standard error. */
+  readonly words: readonly string[];
+}
+
+const START_MS = 30_000;
+/** Longer than one takes at the most. */
+const STOP_MS = 60_000;
+const LOG_LINES_KEPT = 20;
+
+/** This program in another process, with an HTTP API, in a folder of its own. */
+class OwnProcess {
+  readonly #options: OwnProcessOptions;
+  readonly #lastLines: string[] = [];
+  #process: Subprocess<"pipe", "ignore", "pipe">;
+  #apiUrl: string | null = null;
+  #logEnded: Promise<void>;
+
+  constructor(options: OwnProcessOptions) {
+    this.#options = options;
+    this.#process = this.#spawn();
+    this.#logEnded = this.#readLog();
+  }
+
+  #spawn(): Subprocess<"pipe", "ignore", "pipe"> {
+    const { folder, words } = this.#options;
+    return Bun.spawn([...selfCommand(), ...words], {
+      cwd: folder,
+      // It ends when this pipe does: also when this process is killed.
+      stdin: "pipe",
+      stdout: "ignore",
+      stderr: "pipe",
+      // Its own group: Ctrl-C is ours to handle, so that it can drain.
+      detached: true,
+    });
+  }
+
+  /** Of the process that runs now. */
+  get pid(): number {
+    return this.#process.pid;
+  }
+
+  /** Where its HTTP API listens. */
+  get apiUrl(): string {
+    assert(this.#apiUrl !== null, "a process that serves has said where");
+    return this.#apiUrl;
+  }
+
+  /** Resolves when its API listens. Throws what it said where it does not. */
+  async answers(signal?: AbortSignal): Promise<void> {
+    await this.until(START_MS, "answer", signal, async () => this.#apiUrl !== null);
+  }
+
+  /** Starts it again after it was ended. */
+  async startAgain(): Promise<void> {
+    await this.#logEnded;
+    this.#apiUrl = null;
+    this.#process = this.#spawn();
+    this.#logEnded = this.#readLog();
+  }
+
+  /** What the API has at this path. Throws ENGINE_CLOSED where nothing answers. */
+  async read(path: string, init: RequestInit = {}): Promise<string> {
+    try {
+      return await (await fetch(`${this.#apiUrl}${path}`, init)).text();
+    } catch (cause) {
+      throw (await this.ended()) ?? new HearthError("ENGINE_CLOSED", "no answer", { cause });
+    }
+  }
+
+  /** How it ended, with its last words; null while it runs. */
+  async ended(): Promise<HearthError | null> {
+    const { exitCode, signalCode } = this.#process;
+    if (exitCode === null && signalCode === null) return null;
+    await this.#logEnded;
+    const how = signalCode === null ? `with code ${exitCode}` : `by ${signalCode}`;
+    const words = this.#lastLines.map((line) => `\n  ${line}`).join("");
+    return new HearthError("ENGINE_CLOSED", `the ${this.#options.name} ended ${how}${words}`);
+  }
+
+  /** Waits until it holds, and throws where it ends before. */
+  async until(
+    ms: number,
+    what: string,
+    signal: AbortSignal | undefined,
+    holds: () => Promise<boolean>,
+  ): Promise<void> {
+    const deadline = systemClock.monotonicMs() + ms;
+    while (!(await holds())) {
+      const ended = await this.ended();
+      if (ended !== null) throw ended;
+      if (systemClock.monotonicMs() > deadline) {
+        const late = `the ${this.#options.name} did not ${what} within ${ms / 1_000} s`;
+        throw new HearthError("DEADLINE", late);
+      }
+      await sleep(systemClock, 10, signal);
+    }
+  }
+
+  async end(by: "SIGTERM" | "SIGKILL"): Promise<void> {
+    this.#process.kill(by);
+    const forced = systemClock.after(STOP_MS, () => this.#process.kill("SIGKILL"));
+    await this.#process.exited;
+    forced[Symbol.dispose]();
+  }
+
+  /** Reads the log, in which it says where its API listens. */
+  async #readLog(): Promise<void> {
+    let rest = "";
+    for await (const chunk of this.#process.stderr.pipeThrough(new TextDecoderStream())) {
+      const lines = (rest + chunk).split("\n");
+      rest = lines.pop()!;
+      for (const line of lines) this.#noteLine(line);
+    }
+  }
+
+  #noteLine(line: string): void {
+    this.#lastLines.push(line);
+    if (this.#lastLines.length > LOG_LINES_KEPT) this.#lastLines.shift();
+    this.#apiUrl ??= /"url":"(http:[^"]+)"/.exec(line)?.[1] ?? null;
+  }
+}
+
+/** The longest path a Unix socket may have. */
+const SOCKET_PATH_BYTES_MAX = 107;
+
+/** A temporary folder that only this user can enter, with room for the name of a socket in it. */
+export function makeFolder(): string {
+  const parent = tmpdir();
+  const fix = "set TMPDIR to a folder that is there, short and yours";
+  let folder: string;
+  try {
+    folder = mkdtempSync(join(parent, "hearth-"));
+  } catch (cause) {
+    const text = `no temporary folder can be made in ${parent}: ${messageOf(cause)}`;
+    throw new HearthError("UNSUPPORTED", text, { cause, fix });
+  }
+  if (Buffer.byteLength(join(folder, "engine.sock")) <= SOCKET_PATH_BYTES_MAX) return folder;
+  rmSync(folder, { recursive: true });
+  throw new HearthError("UNSUPPORTED", `a socket in ${parent} would have too long a name`, { fix });
+}
+
+const BROKER_START_MS = 10_000;
+const BROKER_STOP_MS = 5_000;
+const LOOK_MS = 10;
+/** Where Debian puts it, whatever the PATH says. */
+const USUAL_PLACE = "/usr/sbin/nats-server";
+
+/** A nats-server of one's own, on a port that the system chose. Disposing leaves nothing behind. */
+export class PrivateBroker implements AsyncDisposable {
+  readonly url: string;
+  readonly #folder: string;
+  readonly #process: Bun.Subprocess;
+
+  private constructor(url: string, folder: string, process: Bun.Subprocess) {
+    this.url = url;
+    this.#folder = folder;
+    this.#process = process;
+  }
+
+  /** The nats-server of this host; null where there is none. */
+  static find(): string | null {
+    return Bun.which("nats-server") ?? (existsSync(USUAL_PLACE) ? USUAL_PLACE : null);
+  }
+
+  /** Throws UNSUPPORTED where it does not start. */
+  static async start(program: string, signal?: AbortSignal): Promise<PrivateBroker> {
+    const folder = makeFolder();
+    const config = join(folder, "nats.conf");
+    const lines = ["host: 127.0.0.1", "port: -1", `ports_file_dir: ${JSON.stringify(folder)}`];
+    writeFileSync(config, `${lines.join("\n")}\n`);
+    const stdio = { stdin: "ignore", stdout: "ignore", stderr: "ignore" } as const;
+    // Its own group: Ctrl-C is ours to handle, so that others may say goodbye through it first.
+    const process = Bun.spawn([program, "-c", config], { cwd: folder, ...stdio, detached: true });
+    const broker = (url: string) => new PrivateBroker(url, folder, process);
+    try {
+      return broker(await readUrl(join(folder, `nats-server_${process.pid}.ports`), signal));
+    } catch (error) {
+      await broker("")[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#process.kill("SIGTERM");
+    using _forced = systemClock.after(BROKER_STOP_MS, () => this.#process.kill("SIGKILL"));
+    await this.#process.exited;
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+}
+
+async function readUrl(file: string, signal: AbortSignal | undefined): Promise<string> {
+  const deadline = systemClock.monotonicMs() + BROKER_START_MS;
+  while (systemClock.monotonicMs() < deadline) {
+    const url = urlIn(file);
+    if (url !== null) return url;
+    await sleep(systemClock, LOOK_MS, signal);
+  }
+  throw new HearthError("UNSUPPORTED", "nats-server does not start on this host");
+}
+
+/** Null: it is not written yet, or only half. */
+function urlIn(file: string): string | null {
+  try {
+    return JSON.parse(readFileSync(file, "utf8")).nats[0];
+  } catch {
+    return null;
+  }
+}
+
+export interface PrivateRouterOptions {
+  /** Keys of its configuration, by section, written as in a file: `"random"`. */
+  readonly settings: Readonly<Record<string, Readonly<Record<string, string>>>>;
+  readonly signal?: AbortSignal;
+}
+
+/** A router of one's own, as `PrivateAgent` is an agent. Disposing leaves nothing behind. */
+export class PrivateRouter implements AsyncDisposable {
+  readonly #folder: string;
+  readonly #process: OwnProcess;
+
+  private constructor(folder: string, options: PrivateRouterOptions) {
+    this.#folder = folder;
+    const file = join(folder, "router.toml");
+    writeFileSync(file, routerConfigText(options));
+    const words = ["router", "--config", file, "--private", folder];
+    this.#process = new OwnProcess({ name: "router", folder, words });
+  }
+
+  /** Resolves when its API listens. Throws what it said where it cannot. */
+  static async start(options: PrivateRouterOptions): Promise<PrivateRouter> {
+    const router = new PrivateRouter(makeFolder(), options);
+    try {
+      await router.#process.answers(options.signal);
+      return router;
+    } catch (error) {
+      await router[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  get apiUrl(): string {
+    return this.#process.apiUrl;
+  }
+
+  get pid(): number {
+    return this.#process.pid;
+  }
+
+  async get<T>(path: string): Promise<T> {
+    return JSON.parse(await this.#process.read(path));
+  }
+
+  /** Throws ENGINE_REFUSED with the router's words where it answers with an error. */
+  async post<T>(path: string, body: string): Promise<T> {
+    const headers = { "content-type": "application/json" };
+    const answer = JSON.parse(await this.#process.read(path, { method: "POST", headers, body }));
+    if (answer.code === undefined) return answer;
+    throw new HearthError("ENGINE_REFUSED", `the router answers ${answer.code}: ${answer.detail}`);
+  }
+
+  ended(): Promise<HearthError | null> {
+    return this.#process.ended();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#process.end("SIGTERM");
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+}
+
+/** The configuration of a router of one's own. */
+export function routerConfigText({ settings }: Pick<PrivateRouterOptions, "settings">): string {
+  const all = { api: { listen: '"127.0.0.1:0"' }, log: { format: '"json"' }, ...settings };
+  const lines = Object.entries(all).flatMap(([section, keys]) => [
+    `[${section}]`,
+    ...Object.entries(keys).map(([key, value]) => `${key} = ${value}`),
+  ]);
+  return `${lines.join("\n")}\n`;
 }

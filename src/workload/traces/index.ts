@@ -1,6 +1,11 @@
-export { bundledTrace } from "./bundled.ts";
-export { type OpenTraceOptions, openTrace } from "./open.ts";
-export { LINE_FORMATS, type LineFormat, parseTraceLine } from "./parse.ts";
+export {
+  bundledTrace,
+  LINE_FORMATS,
+  type LineFormat,
+  type OpenTraceOptions,
+  openTrace,
+  parseTraceLine,
+} from "./open.ts";
 export {
   LIMITS as TRACE_LIMITS,
   type ParsedRequest,

@@ -1,18 +1,37 @@
 import { stat } from "node:fs/promises";
 import { basename, dirname, resolve } from "node:path";
 import { messageOf, unreachable } from "../../core/index.ts";
-import { type Detected, detectFormat } from "./detect.ts";
-import { atLine, refuse } from "./fields.ts";
-import { azureRequests } from "./formats/azure.ts";
-import { type SessionCoding, sessionRequests } from "./formats/claude-sessions.ts";
-import { composedNativeRequests } from "./formats/composed-native.ts";
-import { dynamoRequests } from "./formats/dynamo.ts";
-import { mooncakeRequests } from "./formats/mooncake.ts";
-import { ragPulseRequests } from "./formats/ragpulse.ts";
-import { findJsonl, RAGPULSE_TRACE_FILE } from "./formats/ragpulse-pieces.ts";
-import type { Source } from "./formats/reader.ts";
-import { readLines } from "./lines.ts";
-import type { Trace, TraceFormat, TraceRequest } from "./trace.ts";
+import path from "./data/mooncake_arxiv_first1000.jsonl.gz" with { type: "file" };
+import {
+  codingOf,
+  composedNativeRequests,
+  parseSessionLine,
+  type SessionCoding,
+  sessionRequests,
+} from "./formats/claude-sessions.ts";
+import {
+  findJsonl,
+  PIECE_KINDS,
+  parsePieceLine,
+  parseRagPulseLine,
+  RAGPULSE_BLOCK_TOKENS,
+  RAGPULSE_TRACE_FILE,
+  ragPulseRequests,
+} from "./formats/ragpulse.ts";
+import type { Source } from "./formats/row-formats.ts";
+import {
+  AZURE_BLOCK_TOKENS,
+  AZURE_HEADER,
+  azureRequests,
+  dynamoRequests,
+  MOONCAKE_BLOCK_TOKENS,
+  mooncakeRequests,
+  parseAzureLine,
+  parseDynamoLine,
+  parseMooncakeLine,
+} from "./formats/row-formats.ts";
+import { atLine, blockTokensOf, parseObject, readLines, refuse } from "./lines.ts";
+import type { ParsedRequest, Trace, TraceFormat, TraceRequest } from "./trace.ts";
 
 export interface OpenTraceOptions {
   /**
@@ -129,4 +148,91 @@ function chooseBlockTokens(file: string, found: Detected, wanted: number | undef
 function nameOf(file: string, format: TraceFormat): string {
   if (format === "ragpulse") return basename(dirname(resolve(file)));
   return basename(file).replace(/(\.(gz|zst|jsonl|json|csv|runs))+$/, "");
+}
+
+interface Detected {
+  readonly format: TraceFormat;
+  readonly blockTokens: number;
+  /** Whether the file itself fixes the block size, so that nobody may choose another. */
+  readonly fixed: boolean;
+}
+
+/**
+ * What a file is, from its first line, or null where the line belongs to a known format and tells
+ * nothing of its blocks (a Dynamo event): the next one will. Throws TRACE_INVALID where it is
+ * nothing known.
+ */
+function detectFormat(line: string): Detected | null {
+  if (line === AZURE_HEADER)
+    return { format: "azure", blockTokens: AZURE_BLOCK_TOKENS, fixed: false };
+  const fields = parseObject(line);
+  if (fields.event !== undefined) {
+    const parsed = parseDynamoLine(line);
+    return parsed && { format: "dynamo", blockTokens: parsed.blockTokens, fixed: true };
+  }
+  if (fields.requests !== undefined) {
+    const blockTokens = blockTokensOf(fields.block_size, "block_size");
+    return { format: codingOf(fields), blockTokens, fixed: true };
+  }
+  if (PIECE_KINDS.some(({ id }) => fields[id] !== undefined))
+    throw refuse(
+      "this file tells the lengths of prompt pieces, it has no requests: " +
+        `give ${RAGPULSE_TRACE_FILE}.jsonl.gz of the same folder`,
+    );
+  if (Array.isArray(fields.hash_ids)) {
+    const fixed = fields.block_size !== undefined;
+    const blockTokens = fixed
+      ? blockTokensOf(fields.block_size, "block_size")
+      : MOONCAKE_BLOCK_TOKENS;
+    return { format: "mooncake", blockTokens, fixed };
+  }
+  if (typeof fields.hash_ids === "object" && fields.hash_ids !== null)
+    return { format: "ragpulse", blockTokens: RAGPULSE_BLOCK_TOKENS, fixed: false };
+  throw refuse(
+    "no known trace: wants JSON lines of Mooncake, Claude Code sessions, RAGPulse or Dynamo, " +
+      "or the CSV of Azure",
+  );
+}
+
+type Parse = (text: string) => readonly ParsedRequest[];
+
+const one =
+  (parse: (text: string) => ParsedRequest | null): Parse =>
+  (text) => {
+    const parsed = parse(text);
+    return parsed === null ? [] : [parsed];
+  };
+
+/** Kinds of lines: one for each format with lines of its own, and RAGPulse's companion files. */
+const PARSERS = {
+  mooncake: one((text) => parseMooncakeLine(text)),
+  "claude-sessions": (text) => parseSessionLine(text, "claude-sessions").calls,
+  "claude-sessions-runs": (text) => parseSessionLine(text, "claude-sessions-runs").calls,
+  ragpulse: one((text) => parseRagPulseLine(text)),
+  "ragpulse-pieces": (text) => {
+    parsePieceLine(text);
+    return [];
+  },
+  dynamo: one(parseDynamoLine),
+  azure: one((text) => parseAzureLine(text)),
+} satisfies Record<Exclude<TraceFormat, "claude-composed-native"> | "ragpulse-pieces", Parse>;
+
+export type LineFormat = keyof typeof PARSERS;
+
+export const LINE_FORMATS = Object.keys(PARSERS) as readonly LineFormat[];
+
+/**
+ * The requests in one line of a file of `format`: none for headers, events and prompt pieces.
+ * Throws TRACE_INVALID, without a place, where the line is not what it should be.
+ */
+export function parseTraceLine(format: LineFormat, text: string): readonly ParsedRequest[] {
+  return PARSERS[format](text);
+}
+
+/**
+ * The trace that is part of the executable: the first 1,000 requests (177 s) of the Mooncake arXiv
+ * release, 19,686 block uses of 512 tokens. Source and licence: `data/README.md`.
+ */
+export function bundledTrace(): Promise<Trace> {
+  return openTrace(path, { name: "mooncake_arxiv_first1000" });
 }

@@ -1,4 +1,4 @@
-import { refuse, show } from "./fields.ts";
+import { refuse, show } from "./lines.ts";
 import { LIMITS } from "./trace.ts";
 
 /** Gives a trace's block names dense numbers. */

@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { systemClock } from "../../../src/core/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import { QuicTransport } from "../../../src/peers/index.ts";
-import { measureResumption, UdpRelay } from "../../../src/workload/bench/peer/index.ts";
+import { measureResumption, UdpRelay } from "../../../src/workload/bench/index.ts";
 import { makeCluster } from "../../support/cluster.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
 import { dial, Host, LIMITS, Pair, placesFor, pullPlaces, regionOf } from "./contract-kit.ts";

@@ -1,11 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { join } from "node:path";
 import { type Random, randomBelow, seededRandom } from "../../../src/core/index.ts";
-import {
-  benchPolicy,
-  type PolicyName,
-  type PolicyRow,
-} from "../../../src/workload/bench/policy/index.ts";
+import { benchPolicy, type PolicyName, type PolicyRow } from "../../../src/workload/bench/index.ts";
 import { bundledTrace, openTrace, type Trace } from "../../../src/workload/traces/index.ts";
 import { describeTraces } from "../traces/shared-traces.ts";
 

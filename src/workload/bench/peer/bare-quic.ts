@@ -2,10 +2,12 @@ import { createPrivateKey } from "node:crypto";
 import { assert } from "../../../core/index.ts";
 import type { Native, NativeBuffer, Region } from "../../../native/index.ts";
 import type { Credentials } from "../../../peers/index.ts";
-import type { BenchSide, Pulled, PullOrder } from "./orders.ts";
+import type { BenchSide, Pulled, PullOrder } from "./peer-child.ts";
 
 type Quic = typeof import("node:quic");
+
 type Session = import("node:quic").QuicSession;
+
 type Stream = import("node:quic").QuicStream;
 
 interface Writer {
@@ -14,11 +16,16 @@ interface Writer {
 }
 
 const ALPN = "bare/1";
+
 /** As the transport has them: what is written at once, waits to be sent, and is received. */
 const PIECE_BYTES = 64 * 1024;
+
 const SOCKET_BYTES = 4 * 2 ** 20;
+
 const NS_PER_MS = 1e6;
+
 const COLLECT_EVERY = 2_000;
+
 /** The runtime names it, and exports no name for it. */
 const DRAIN = Symbol.for("Stream.drainableProtocol");
 

@@ -1,8 +1,8 @@
-import { formatBytes } from "../../../core/index.ts";
-import { median, quantile } from "../quantiles.ts";
-import { benchCluster, CarrierPair, type Load, type Measured } from "./carrier-pair.ts";
-import { Iperf } from "./iperf.ts";
-import type { Carrier } from "./orders.ts";
+import { formatBytes, HearthError, systemClock, type WorkerId } from "../../../core/index.ts";
+import { type Credentials, issueHost, makeAuthority } from "../../../peers/index.ts";
+import { median, quantile } from "../measure.ts";
+import type { Carrier, Pulled } from "./peer-child.ts";
+import { HOLDER, PeerProcess } from "./peer-child.ts";
 
 export const BENCH_TRANSPORTS = ["quic", "stream", "rdma"] as const;
 export type BenchTransport = (typeof BENCH_TRANSPORTS)[number];
@@ -190,4 +190,265 @@ async function bestTcp(pair: CarrierPair, load: Load): Promise<Measured> {
 
 function gbpsOf({ bytes, seconds }: Measured): number {
   return bytes / seconds / 1e9;
+}
+
+export interface PeerPullsOptions {
+  readonly transports: readonly BenchTransport[];
+  readonly blockBytes: number;
+  readonly inFlight: number;
+  readonly pulls: number;
+  readonly lanes: number;
+  readonly verbs: string | null;
+  readonly signal: AbortSignal;
+  readonly onProgress: (text: string) => void;
+}
+
+/** Many pulls over one link. Memory is what the processes have, their arenas included. */
+export interface PeerPullsRow {
+  readonly transport: BenchTransport;
+  readonly block_bytes: number;
+  readonly in_flight: number;
+  readonly pulls: number;
+  readonly p50_ms: number;
+  readonly p99_ms: number;
+  readonly longest_ms: number;
+  readonly longest_over_p50: number;
+  /** After the first fifth of the pulls, and the most there was from then on. */
+  readonly holder_rss_mb: number;
+  readonly holder_rss_max_mb: number;
+  readonly asker_rss_mb: number;
+  readonly asker_rss_max_mb: number;
+  readonly wrong: number;
+}
+
+const REGION_BYTES = 64 * 2 ** 20;
+/** How often it is looked at what the processes have. */
+const PARTS = 20;
+/** Until then they come to what they need. */
+const WARM_PARTS = PARTS / 5;
+
+/** So many pulls by each transport, one transport behind the other. */
+export async function benchPeerPulls(options: PeerPullsOptions): Promise<PeerPullsRow[]> {
+  const { transports, blockBytes, inFlight, lanes, verbs, signal } = options;
+  const regionBytes = Math.max(REGION_BYTES, blockBytes * inFlight);
+  const credentials = benchCluster();
+  const rows: PeerPullsRow[] = [];
+  for (const transport of transports) {
+    const own = { regionBytes, lanes, verbs, signal };
+    await using pair = await CarrierPair.start(transport, credentials, own);
+    rows.push(await pullMany(pair, transport, options));
+  }
+  return rows;
+}
+
+async function pullMany(
+  pair: CarrierPair,
+  transport: BenchTransport,
+  options: PeerPullsOptions,
+): Promise<PeerPullsRow> {
+  const { blockBytes, inFlight, pulls, onProgress } = options;
+  const ms: number[] = [];
+  const holderMb: number[] = [];
+  const askerMb: number[] = [];
+  let wrong = 0;
+  for (let part = 0; part < PARTS; part++) {
+    onProgress(`${transport}, ${formatBytes(blockBytes)}: ${ms.length} of ${pulls}`);
+    const blocks = Math.ceil((pulls - ms.length) / (PARTS - part));
+    const measured = await pair.measure({ blockBytes, inFlight, blocks, connections: 1 });
+    for (const one of measured.ms) ms.push(one);
+    wrong += measured.wrong;
+    const { holderRssMb, askerRssMb } = await pair.tell();
+    holderMb.push(holderRssMb);
+    askerMb.push(askerRssMb);
+  }
+  const p50 = quantile(ms, 0.5);
+  const longest = ms.reduce((most, one) => Math.max(most, one), 0);
+  return {
+    transport,
+    block_bytes: blockBytes,
+    in_flight: inFlight,
+    pulls: ms.length,
+    p50_ms: p50,
+    p99_ms: quantile(ms, 0.99),
+    longest_ms: longest,
+    longest_over_p50: longest / p50,
+    holder_rss_mb: holderMb[WARM_PARTS - 1]!,
+    holder_rss_max_mb: Math.max(...holderMb.slice(WARM_PARTS)),
+    asker_rss_mb: askerMb[WARM_PARTS - 1]!,
+    asker_rss_max_mb: Math.max(...askerMb.slice(WARM_PARTS)),
+    wrong,
+  };
+}
+
+interface IperfLoad {
+  readonly bytes: number;
+  readonly connections: number;
+  /** Of one call of the kernel; iperf3 takes at most a MiB. */
+  readonly lengthBytes: number;
+  readonly signal: AbortSignal;
+}
+
+const LENGTH_BYTES_MAX = 2 ** 20;
+
+/** As far as its report is looked at. */
+interface Report {
+  readonly end?: { readonly sum_received?: { readonly bits_per_second: number } };
+  readonly error?: string;
+}
+
+/** iperf3 against itself over the loopback. */
+export class Iperf {
+  readonly #program: string;
+
+  constructor(program: string) {
+    this.#program = program;
+  }
+
+  /** Null where the host has none. */
+  static find(): string | null {
+    return Bun.which("iperf3");
+  }
+
+  /** 10^9 bytes a second that arrived. Throws UNSUPPORTED where it does not work here. */
+  async gbps(load: IperfLoad): Promise<number> {
+    const { signal } = load;
+    const port = freePort();
+    const words = ["-s", "-1", "-B", "127.0.0.1", "-p", `${port}`, "--forceflush"];
+    const server = Bun.spawn([this.#program, ...words], {
+      stdin: "ignore",
+      stdout: "pipe",
+      stderr: "ignore",
+      signal,
+    });
+    try {
+      // It says that it listens.
+      const reader = server.stdout.getReader();
+      await reader.read();
+      const report = await this.#run(load, port);
+      const bits = report.end?.sum_received?.bits_per_second;
+      if (bits !== undefined) return bits / 8e9;
+      throw new HearthError("UNSUPPORTED", `iperf3: ${report.error ?? "no figures"}`);
+    } finally {
+      server.kill("SIGKILL");
+      await server.exited;
+    }
+  }
+
+  async #run(load: IperfLoad, port: number): Promise<Report> {
+    const { bytes, connections, lengthBytes, signal } = load;
+    const where = ["-c", "127.0.0.1", "-p", `${port}`, "-J"];
+    const length = Math.min(lengthBytes, LENGTH_BYTES_MAX);
+    const what = ["-n", `${bytes}`, "-P", `${connections}`, "-l", `${length}`];
+    const client = Bun.spawn([this.#program, ...where, ...what], {
+      stdin: "ignore",
+      stdout: "pipe",
+      stderr: "ignore",
+      signal,
+    });
+    return JSON.parse(await client.stdout.text()) as Report;
+  }
+}
+
+function freePort(): number {
+  const socket = Bun.listen({ hostname: "127.0.0.1", port: 0, socket: { data() {} } });
+  const { port } = socket;
+  socket.stop(true);
+  return port;
+}
+
+const ASKER = "asker" as WorkerId;
+const CLUSTER = "bench";
+const HOUR_MS = 3_600_000;
+
+/** What one measurement came to. */
+interface Measured extends Pulled {
+  /** Of both processes. */
+  readonly cpuSeconds: number;
+  readonly bytes: number;
+}
+
+interface Load {
+  readonly blockBytes: number;
+  readonly inFlight: number;
+  readonly blocks: number;
+  /** Of the plain program; others ignore it. */
+  readonly connections: number;
+}
+
+interface PairOptions {
+  readonly regionBytes: number;
+  readonly lanes: number;
+  readonly verbs: string | null;
+  readonly signal: AbortSignal;
+}
+
+/** Until then JavaScript is compiled: it runs all the time in an agent. */
+const WARM_UP: Load = { blockBytes: 64 * 1024, inFlight: 8, blocks: 2_000, connections: 1 };
+
+/** Certificates of a cluster that lives as long as the benchmark. */
+export function benchCluster(): Readonly<Record<"holder" | "asker", Credentials>> {
+  const nowMs = systemClock.wallMs();
+  const validity = { notBeforeMs: nowMs - HOUR_MS, notAfterMs: nowMs + 24 * HOUR_MS };
+  const authority = makeAuthority({ cluster: CLUSTER, validity });
+  const host = (worker: WorkerId): Credentials => {
+    const name = { cluster: CLUSTER, worker };
+    const { certificate, key } = issueHost({ authority, name, key: null, validity });
+    const { notAfterMs } = validity;
+    const authorities = authority.certificate;
+    return { ...name, certificates: certificate, key, authorities, notAfterMs };
+  };
+  return { holder: host(HOLDER), asker: host(ASKER) };
+}
+
+/** A holder and an asker of one carrier, in two processes that are connected. */
+class CarrierPair implements AsyncDisposable {
+  readonly carrier: Carrier;
+  readonly #holder: PeerProcess;
+  readonly #asker: PeerProcess;
+
+  private constructor(carrier: Carrier, holder: PeerProcess, asker: PeerProcess) {
+    this.carrier = carrier;
+    this.#holder = holder;
+    this.#asker = asker;
+  }
+
+  static async start(
+    carrier: Carrier,
+    credentials: ReturnType<typeof benchCluster>,
+    options: PairOptions,
+  ): Promise<CarrierPair> {
+    const { signal, ...own } = options;
+    const start = (role: "holder" | "asker") =>
+      PeerProcess.start({ carrier, role, credentials: credentials[role], ...own }, signal);
+    const holder = await start("holder");
+    const asker = await start("asker");
+    await asker.tell({ do: "dial", port: holder.port });
+    const pair = new CarrierPair(carrier, holder, asker);
+    await pair.measure(WARM_UP);
+    return pair;
+  }
+
+  async measure(load: Load): Promise<Measured> {
+    const before = await this.tell();
+    const { blockBytes, connections } = load;
+    await this.#holder.tell({ do: "prepare", blockBytes, connections });
+    const pulled = await this.#asker.tell({ do: "pull", ...load });
+    const after = await this.tell();
+    const { seconds, ms, wrong } = pulled;
+    const cpuSeconds = after.cpuSeconds - before.cpuSeconds;
+    return { seconds, ms, wrong, cpuSeconds, bytes: load.blocks * blockBytes };
+  }
+
+  /** Processor time of both so far, and what each has in memory. */
+  async tell(): Promise<{ cpuSeconds: number; holderRssMb: number; askerRssMb: number }> {
+    const holder = await this.#holder.tell({ do: "tell" });
+    const asker = await this.#asker.tell({ do: "tell" });
+    const cpuSeconds = holder.cpuSeconds + asker.cpuSeconds;
+    return { cpuSeconds, holderRssMb: holder.rssMb, askerRssMb: asker.rssMb };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#asker[Symbol.asyncDispose]();
+    await this.#holder[Symbol.asyncDispose]();
+  }
 }

@@ -1,18 +1,44 @@
 import { availableParallelism } from "node:os";
-import { stringifyJson, systemClock, unreachable } from "../../../core/index.ts";
-import { type Native, openLanes, openRdma, type Rdma, Region } from "../../../native/index.ts";
 import {
+  assert,
+  HearthError,
+  selfCommand,
+  stringifyJson,
+  systemClock,
+  unreachable,
+  type WorkerId,
+} from "../../../core/index.ts";
+import {
+  type Native,
+  openLanes,
+  openRdma,
+  type PlainListener,
+  plainListen,
+  plainPull,
+  plainServe,
+  type Rdma,
+  Region,
+} from "../../../native/index.ts";
+import {
+  type Credentials,
   createTrust,
+  type FrameHeader,
   laneShape,
+  type OutgoingPull,
+  type PeerAnswer,
+  type PeerIdentity,
+  type PeerLink,
+  type PeerRequest,
+  type PeerServer,
   QuicTransport,
   RdmaTransport,
+  type Served,
   StreamTransport,
+  type Transport,
+  type WantedBlock,
 } from "../../../peers/index.ts";
-import { linesOf } from "../lines.ts";
+import { linesOf } from "../measure.ts";
 import { BareQuic } from "./bare-quic.ts";
-import type { BenchSide, News, Order, Setup } from "./orders.ts";
-import { TcpSide } from "./tcp-side.ts";
-import { TransportSide } from "./transport-side.ts";
 
 const MIB = 2 ** 20;
 const MICROS = 1e6;
@@ -126,5 +152,327 @@ async function obey(side: BenchSide, order: Order): Promise<void> {
     }
     default:
       return unreachable(order satisfies never, "an order");
+  }
+}
+
+/** A program with blocking sockets: what the network gives to those who ask it for nothing else. */
+class TcpSide implements BenchSide {
+  readonly #native: Native;
+  readonly #region: Region;
+  readonly #listener: PlainListener | null;
+  #port = 0;
+
+  constructor(native: Native, region: Region, role: "holder" | "asker") {
+    this.#native = native;
+    this.#region = region;
+    this.#listener = role === "holder" ? plainListen(native) : null;
+  }
+
+  get port(): number {
+    return this.#listener?.port ?? 0;
+  }
+
+  async prepare(_: number, connections: number, ready: () => Promise<void>): Promise<void> {
+    await ready();
+    if (this.#listener === null) throw new HearthError("INTERNAL", "an asker serves nobody");
+    plainServe(this.#native, this.#region, this.#listener, connections);
+  }
+
+  async dial(port: number): Promise<void> {
+    this.#port = port;
+  }
+
+  async pull(order: PullOrder): Promise<Pulled> {
+    const { blockBytes, blocks, connections, inFlight } = order;
+    const start = Bun.nanoseconds();
+    const own = { region: this.#region, port: this.#port };
+    plainPull(this.#native, { ...own, blockBytes, blocks, connections, inFlight });
+    return { seconds: (Bun.nanoseconds() - start) / 1e9, ms: [], wrong: 0 };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {}
+}
+
+const HOST = "127.0.0.1";
+export const HOLDER = "holder" as WorkerId;
+const PULL_MS = 120_000;
+const NS_PER_MS = 1e6;
+
+/** A transport of ours, as pulls use it: one request for each block. */
+class TransportSide implements BenchSide {
+  readonly #transport: Transport;
+  readonly #region: Region;
+  readonly #server: BenchServer;
+  readonly port: number;
+  #link: PeerLink | null = null;
+
+  private constructor(transport: Transport, region: Region, server: BenchServer, port: number) {
+    this.#transport = transport;
+    this.#region = region;
+    this.#server = server;
+    this.port = port;
+  }
+
+  static async start(
+    transport: Transport,
+    region: Region,
+    role: "holder" | "asker",
+  ): Promise<TransportSide> {
+    await transport.register(region);
+    if (transport.unsupported !== null) {
+      throw new HearthError("UNSUPPORTED", `${transport.name}: ${transport.unsupported}`);
+    }
+    const server = new BenchServer(region);
+    const isHolder = role === "holder";
+    const port = isHolder ? (await transport.listen({ host: HOST, port: 0 }, server)).port : 0;
+    return new TransportSide(transport, region, server, port);
+  }
+
+  async prepare(blockBytes: number, _: number, ready: () => Promise<void>): Promise<void> {
+    this.#server.setBlockBytes(blockBytes);
+    await ready();
+  }
+
+  async dial(port: number): Promise<void> {
+    const giveUp = new AbortController();
+    const target = { host: HOST, port, worker: HOLDER };
+    const dialled = await this.#transport.dial(target, giveUp.signal);
+    if (!dialled.ok) {
+      const { kind, why } = dialled.fault;
+      throw new HearthError("INTERNAL", `the holder was not reached: ${kind}: ${why}`);
+    }
+    this.#link = dialled.connection;
+  }
+
+  async pull(order: PullOrder): Promise<Pulled> {
+    const { blockBytes, blocks, inFlight } = order;
+    const slots = Math.floor(this.#region.bytes / blockBytes);
+    assert(slots >= inFlight, "blocks on their way have places of their own");
+    const ms: number[] = [];
+    let next = 0;
+    let wrong = 0;
+    const start = Bun.nanoseconds();
+    const one = async () => {
+      while (next < blocks) {
+        const began = Bun.nanoseconds();
+        const isRight = await this.#pullOne(next++ % slots, blockBytes);
+        ms.push((Bun.nanoseconds() - began) / NS_PER_MS);
+        if (!isRight) wrong++;
+      }
+    };
+    await Promise.all(Array.from({ length: inFlight }, one));
+    return { seconds: (Bun.nanoseconds() - start) / 1e9, ms, wrong };
+  }
+
+  /** True: it came, and what lies in the arena is what the holder has. */
+  async #pullOne(slot: number, bytesMax: number): Promise<boolean> {
+    const link = this.#link;
+    assert(link !== null, "an asker has dialled");
+    let isRight = false;
+    const pull: OutgoingPull = {
+      namespace: BENCH_NAMESPACE,
+      items: [{ ...benchBlock(slot), bytesMax, generation: 0n, offset: slot * bytesMax }],
+      deadlineMs: PULL_MS,
+      signal: this.#never.signal,
+      onBytes() {},
+      onItem(_, result) {
+        isRight = result.kind === "came" && result.checksum === result.header.checksum;
+      },
+    };
+    const fault = await link.pull(pull);
+    if (fault !== null) {
+      throw new HearthError("INTERNAL", `a pull failed: ${fault.kind}: ${fault.why}`);
+    }
+    return isRight;
+  }
+
+  readonly #never = new AbortController();
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#link?.[Symbol.asyncDispose]();
+    await this.#transport[Symbol.asyncDispose]();
+  }
+}
+
+/**
+ * What moves the blocks. `tcp` and `bare-quic`: a program that does nothing else; `stream-plain`:
+ * without seals, as on a network that is declared trusted.
+ */
+const CARRIERS = ["tcp", "stream", "stream-plain", "rdma", "quic", "bare-quic"] as const;
+export type Carrier = (typeof CARRIERS)[number];
+
+/** The first line that a process of the benchmark reads; keys are nowhere else. */
+interface Setup {
+  readonly carrier: Carrier;
+  readonly role: "holder" | "asker";
+  readonly credentials: Credentials;
+  readonly regionBytes: number;
+  readonly lanes: number;
+  /** Path of the verbs' library; null: as the dynamic linker finds it. */
+  readonly verbs: string | null;
+}
+
+/** Blocks to pull: so many of them asked for and not there yet. */
+export interface PullOrder {
+  readonly do: "pull";
+  readonly blockBytes: number;
+  readonly inFlight: number;
+  readonly blocks: number;
+  /** Of the plain program. */
+  readonly connections: number;
+}
+
+/** What a process is told, a JSON document a line on its standard input; its end stops it. */
+type Order =
+  /** To the holder: it has blocks of this length from now on. */
+  | { readonly do: "prepare"; readonly blockBytes: number; readonly connections: number }
+  | { readonly do: "dial"; readonly port: number }
+  | PullOrder
+  | { readonly do: "tell" };
+
+/** What it says, likewise on standard output. */
+type News =
+  | { readonly did: "start"; readonly port: number }
+  | { readonly did: "prepare" | "dial" }
+  | ({ readonly did: "pull" } & Pulled)
+  /** Of the process since its start. */
+  | { readonly did: "tell"; readonly cpuSeconds: number; readonly rssMb: number };
+
+export interface Pulled {
+  readonly seconds: number;
+  /** Of each block, from the request to its last byte; none of the plain program. */
+  readonly ms: readonly number[];
+  /** Blocks that did not come, or not as they were. */
+  readonly wrong: number;
+}
+
+/** One end of a carrier, in a process of its own. */
+export interface BenchSide extends AsyncDisposable {
+  /** The holder's port; 0 of an asker. */
+  readonly port: number;
+  /** `ready` is called when blocks may be pulled; what it does may block the process. */
+  prepare(blockBytes: number, connections: number, ready: () => Promise<void>): Promise<void>;
+  dial(port: number): Promise<void>;
+  pull(order: PullOrder): Promise<Pulled>;
+}
+
+export const BENCH_NAMESPACE = new Uint8Array(32).fill(0xbe);
+const ALL_LAYERS = 0xffff_ffff;
+
+/** Block number `slot` of those that lie in the holder's region. */
+export function benchBlock(slot: number): WantedBlock {
+  const digest = new Uint8Array(32);
+  new DataView(digest.buffer).setUint32(0, slot, true);
+  return { digest, layer: ALL_LAYERS };
+}
+
+/** Gives away blocks of one length that lie one behind the other in a region, all at once. */
+export class BenchServer implements PeerServer {
+  readonly #region: Region;
+  #blockBytes = 0;
+  /** By slot, of the block's bytes as they are now. */
+  #checksums: bigint[] = [];
+
+  constructor(region: Region) {
+    this.#region = region;
+  }
+
+  /** From now on blocks are that long. */
+  setBlockBytes(bytes: number): void {
+    if (bytes === this.#blockBytes) return;
+    const slots = Math.floor(this.#region.bytes / bytes);
+    assert(slots > 0, "a block fits the region");
+    this.#blockBytes = bytes;
+    this.#checksums = Array.from({ length: slots }, (_, slot) =>
+      this.#region.checksum(slot * bytes, bytes),
+    );
+  }
+
+  async call(
+    _peer: PeerIdentity,
+    request: Exclude<PeerRequest, { op: "pull" }>,
+  ): Promise<PeerAnswer> {
+    if (request.op === "hello") return request;
+    return { op: "refused", why: "a benchmark serves blocks alone" };
+  }
+
+  async *serve(
+    _peer: PeerIdentity,
+    pull: Extract<PeerRequest, { op: "pull" }>,
+  ): AsyncIterable<Served> {
+    for (const [index, item] of pull.items.entries()) {
+      const slot = new DataView(item.digest.buffer, item.digest.byteOffset).getUint32(0, true);
+      const checksum = this.#checksums[slot];
+      if (checksum === undefined) {
+        yield { index, kind: "absent" };
+        continue;
+      }
+      const header: FrameHeader = {
+        digest: item.digest,
+        layer: item.layer,
+        model: "",
+        bytes: this.#blockBytes,
+        namespace: pull.namespace,
+        generation: 1n,
+        checksum,
+        mac: null,
+        parent: null,
+        transient: false,
+        aliases: [],
+      };
+      const offset = slot * this.#blockBytes;
+      yield { index, kind: "block", header, offset, release: () => {} };
+    }
+  }
+}
+
+type NewsOf<Did extends News["did"]> = Extract<News, { did: Did }>;
+
+/** A process of this same program that is one end of a carrier; disposing kills it. */
+export class PeerProcess implements AsyncDisposable {
+  readonly #child: Bun.Subprocess<"pipe", "pipe", "inherit">;
+  readonly #news: AsyncGenerator<string>;
+  port = 0;
+
+  private constructor(signal: AbortSignal) {
+    this.#child = Bun.spawn([...selfCommand(), "bench", "peer", "--serve"], {
+      // It stops when this pipe ends: also when this process is killed.
+      stdin: "pipe",
+      stdout: "pipe",
+      stderr: "inherit",
+      signal,
+    });
+    this.#news = linesOf(this.#child.stdout);
+  }
+
+  static async start(setup: Setup, signal: AbortSignal): Promise<PeerProcess> {
+    const started = new PeerProcess(signal);
+    started.#write(setup);
+    started.port = (await started.#hear("start")).port;
+    return started;
+  }
+
+  /** Does what it is told, and says that it did. */
+  tell<Did extends Order["do"]>(order: Extract<Order, { do: Did }>): Promise<NewsOf<Did>> {
+    this.#write(order);
+    return this.#hear(order.do as Did);
+  }
+
+  #write(document: Setup | Order): void {
+    this.#child.stdin.write(`${stringifyJson(document)}\n`);
+    this.#child.stdin.flush();
+  }
+
+  async #hear<Did extends News["did"]>(did: Did): Promise<NewsOf<Did>> {
+    const next = await this.#news.next();
+    if (next.done) throw new HearthError("INTERNAL", "the benchmark's other process ended");
+    const news = JSON.parse(next.value) as News;
+    if (news.did === did) return news as NewsOf<Did>;
+    throw new HearthError("INTERNAL", `the benchmark's process said ${news.did} for ${did}`);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#child.kill("SIGKILL");
+    await this.#child.exited;
   }
 }

@@ -1,18 +1,18 @@
 import { type Clock, HearthError, systemClock } from "../../../core/index.ts";
 import { type Native, Region } from "../../../native/index.ts";
 import { createTrust, type PeerLink, QuicTransport } from "../../../peers/index.ts";
-import { median } from "../quantiles.ts";
-import { BENCH_NAMESPACE, BenchServer, benchBlock } from "./bench-server.ts";
-import { benchCluster } from "./carrier-pair.ts";
-import { HOLDER } from "./transport-side.ts";
-import { UdpRelay } from "./udp-relay.ts";
+import { median } from "../measure.ts";
+import { benchCluster } from "./peer-bench.ts";
+import { BENCH_NAMESPACE, BenchServer, benchBlock, HOLDER } from "./peer-child.ts";
 
 const HOST = "127.0.0.1";
+
 const REGION_BYTES = 4 * 2 ** 20;
+
 const PULL_MS = 10_000;
 
 /** From the dial to the first byte of a block, in milliseconds. */
-export interface Resumption {
+interface Resumption {
   /** Put in by the relay, there and back. */
   readonly roundTripMs: number;
   readonly firstMs: number;
@@ -109,4 +109,78 @@ export async function benchResumption(
     resumed: measured.filter(({ resumed }) => resumed).length,
     times: options.times,
   };
+}
+
+type Socket = Bun.udp.Socket<"buffer">;
+
+/** Sockets of clients, each with its own way to the server. */
+const CLIENTS_MAX = 64;
+
+interface UdpRelayOptions {
+  /** Where datagrams go, on this host. */
+  readonly port: number;
+  /** How long each is on its way, in either direction; milliseconds. */
+  readonly delayMs: number;
+  readonly clock: Clock;
+}
+
+/** A wire of some length, in user space: passes on datagrams after a while, in order. */
+export class UdpRelay implements Disposable {
+  readonly #options: UdpRelayOptions;
+  readonly #timers = new Set<Disposable>();
+  /** By the client's port. */
+  readonly #back = new Map<number, Promise<Socket>>();
+  #front!: Socket;
+  /** Datagrams that passed, both ways. */
+  datagrams = 0;
+  #isClosed = false;
+
+  private constructor(options: UdpRelayOptions) {
+    this.#options = options;
+  }
+
+  static async open(options: UdpRelayOptions): Promise<UdpRelay> {
+    const relay = new UdpRelay(options);
+    relay.#front = await Bun.udpSocket({
+      hostname: HOST,
+      socket: { data: (_, data, port) => void relay.#toServer(data, port) },
+    });
+    return relay;
+  }
+
+  /** Where clients send to. */
+  get port(): number {
+    return this.#front.port;
+  }
+
+  async #toServer(data: Buffer, client: number): Promise<void> {
+    const bytes = Buffer.from(data);
+    if (!this.#back.has(client)) {
+      if (this.#back.size === CLIENTS_MAX) return;
+      const toClient = (_: unknown, answer: Buffer) => {
+        const copy = Buffer.from(answer);
+        this.#later(() => this.#front.send(copy, client, HOST));
+      };
+      this.#back.set(client, Bun.udpSocket({ hostname: HOST, socket: { data: toClient } }));
+    }
+    const back = await this.#back.get(client)!;
+    this.#later(() => back.send(bytes, this.#options.port, HOST));
+  }
+
+  #later(send: () => void): void {
+    if (this.#isClosed) return;
+    const timer = this.#options.clock.after(this.#options.delayMs, () => {
+      this.#timers.delete(timer);
+      this.datagrams++;
+      send();
+    });
+    this.#timers.add(timer);
+  }
+
+  [Symbol.dispose](): void {
+    this.#isClosed = true;
+    for (const timer of this.#timers) timer[Symbol.dispose]();
+    this.#front.close();
+    for (const back of this.#back.values()) void back.then((socket) => socket.close());
+  }
 }

@@ -60,6 +60,7 @@ export interface PoliciesBench {
 type Switches = Partial<Record<PolicyName, true>>;
 
 const SSD_TO_RAM = 4;
+
 const DEFAULT_SHARE = 1 / 20;
 
 const RUNS: readonly { readonly name: string; readonly on: Switches; readonly isTold?: true }[] = [

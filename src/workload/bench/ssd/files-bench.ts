@@ -1,9 +1,22 @@
 import { join } from "node:path";
-import { HearthError } from "../../../core/index.ts";
+import {
+  assert,
+  HearthError,
+  selfCommand,
+  stringifyJson,
+  systemClock,
+} from "../../../core/index.ts";
+import type { Native } from "../../../native/index.ts";
+import { createAddressBatch, createHandleBatch } from "../../../store/index.ts";
 import { fileBytesOf } from "../../../store/kvb/index.ts";
-import { makeBenchFolder } from "./bench-folder.ts";
-import { CHAIN_BLOCKS, type DiskMethod } from "./bench-tier.ts";
-import { FilesProcess } from "./files-process.ts";
+import { linesOf, quantile } from "../measure.ts";
+import {
+  BenchBlocks,
+  BenchTier,
+  CHAIN_BLOCKS,
+  type DiskMethod,
+  makeBenchFolder,
+} from "./bench-tier.ts";
 
 export interface SsdFilesOptions {
   readonly dir: string;
@@ -120,3 +133,205 @@ function wholeChains(blocks: number): number {
 }
 
 const rounded = (value: number) => Number(value.toFixed(3));
+
+interface FilesChildOptions {
+  readonly folder: string;
+  readonly blockBytes: number;
+  readonly blocksMax: number;
+  readonly depth: number;
+  readonly method: DiskMethod;
+  readonly signal: AbortSignal;
+}
+
+/** What the child is told, a JSON document a line on its standard input; its end stops it. */
+type FilesOrder =
+  | { readonly do: "create"; readonly first: number; readonly count: number }
+  | { readonly do: "lookUp"; readonly count: number; readonly samples: number };
+
+/** What the child says, likewise on standard output. */
+type FilesNews =
+  | {
+      readonly did: "open";
+      readonly blocks: number;
+      readonly adopted: number;
+      readonly rssMb: number;
+    }
+  /** On its way: so many blocks are on SSD, of those that were to be created. */
+  | { readonly did: "createSome"; readonly files: number }
+  | {
+      readonly did: "create";
+      readonly perS: number;
+      readonly firstPerS: number;
+      readonly lastPerS: number;
+    }
+  | { readonly did: "lookUp"; readonly p99Us: number };
+
+/** The share of the blocks at the beginning, and at the end, whose rates are compared. */
+const EDGE = 0.1;
+const NEWS_STEPS = 100;
+const MIB = 2 ** 20;
+
+/** A tier in a process of its own, so that it can be stopped, killed and started again. */
+export async function serveFilesBench(native: Native, options: FilesChildOptions): Promise<void> {
+  const { signal } = options;
+  const tier = await BenchTier.open({ ...options, native });
+  const blocks = new BenchBlocks(tier, signal);
+  const rssMb = Math.round(process.memoryUsage.rss() / MIB);
+  say({ did: "open", ...tier.found, rssMb });
+  try {
+    for await (const line of linesOf(Bun.stdin.stream())) {
+      const order = JSON.parse(line) as FilesOrder;
+      if (order.do === "create") say(await createFiles(tier, blocks, order.first, order.count));
+      else say(lookUp(tier, blocks, order.count, order.samples));
+    }
+  } finally {
+    await tier.stop();
+  }
+}
+
+function say(news: FilesNews): void {
+  process.stdout.write(`${stringifyJson(news)}\n`);
+}
+
+async function createFiles(
+  tier: BenchTier,
+  blocks: BenchBlocks,
+  first: number,
+  count: number,
+): Promise<FilesNews> {
+  const stats = tier.store.ssdStats;
+  const before = stats.writtenBlocks;
+  const edge = Math.max(CHAIN_BLOCKS, Math.floor(count * EDGE));
+  const start = Bun.nanoseconds();
+  /** When the first edge was there, and where the last one began: blocks and nanoseconds. */
+  let early: { files: number; ns: number } | null = null;
+  let late: { files: number; ns: number } | null = null;
+  let told = 0;
+  await blocks.write(first, count, () => {
+    const files = stats.writtenBlocks - before;
+    const now = { files, ns: Bun.nanoseconds() };
+    if (files >= edge) early ??= now;
+    if (files >= count - edge) late ??= now;
+    const step = Math.floor((files * NEWS_STEPS) / count);
+    if (step === told) return;
+    told = step;
+    say({ did: "createSome", files });
+  });
+  const end = Bun.nanoseconds();
+  const whole = { files: count, ns: end };
+  const origin = { files: 0, ns: start };
+  return {
+    did: "create",
+    perS: rate(origin, whole),
+    firstPerS: rate(origin, early ?? whole),
+    lastPerS: rate(late ?? origin, whole),
+  };
+}
+
+function rate(from: { files: number; ns: number }, to: { files: number; ns: number }): number {
+  return ((to.files - from.files) * 1e9) / (to.ns - from.ns);
+}
+
+/**
+ * Keys of a block and whether it is there, for blocks that are and blocks that are not; for these
+ * an acquire too, which says so at once.
+ */
+function lookUp(tier: BenchTier, blocks: BenchBlocks, count: number, samples: number): FilesNews {
+  const { holder, store } = tier;
+  const batch = createAddressBatch(1);
+  const handles = createHandleBatch(1);
+  const best = new Uint8Array(1);
+  const us: number[] = [];
+  const stride = 7919;
+  const acquire = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
+  for (let i = 0; i < samples; i++) {
+    const isThere = i % 2 === 0;
+    blocks.name(batch, ((i * stride) % count) + (isThere ? 0 : 2 ** 40), 1);
+    const start = Bun.nanoseconds();
+    store.deriveKeys(batch, false);
+    const found = holder.match(batch, 0, best);
+    const later = isThere ? null : holder.acquire(batch, acquire, handles);
+    us.push((Bun.nanoseconds() - start) / 1_000);
+    assert(later === null, "what is not there is a miss at once");
+    if ((found === 1) !== isThere) throw new HearthError("INTERNAL", "a lookup was wrong");
+  }
+  return { did: "lookUp", p99Us: quantile(us, 0.99) };
+}
+
+interface FilesProcessOptions {
+  readonly folder: string;
+  readonly blocksMax: number;
+  readonly blockBytes: number;
+  readonly depth: number;
+  readonly method: string;
+  readonly signal: AbortSignal;
+}
+
+type News<Did extends FilesNews["did"]> = Extract<FilesNews, { did: Did }>;
+
+/** A process of this same program that runs `serveFilesBench`; disposing kills it. */
+class FilesProcess implements AsyncDisposable {
+  readonly #child: Bun.Subprocess<"pipe", "pipe", "inherit">;
+  readonly #news: AsyncGenerator<string>;
+  /** From the start of the process until its tier had recovered. */
+  readySeconds = 0;
+  found: News<"open"> = { did: "open", blocks: 0, adopted: 0, rssMb: 0 };
+
+  private constructor(options: FilesProcessOptions) {
+    const { folder, blocksMax, blockBytes, depth, method, signal } = options;
+    const words = ["--serve", folder, "--files", `${blocksMax}`, "--block-bytes", `${blockBytes}B`];
+    const how = ["--depth", `${depth}`, "--method", method];
+    this.#child = Bun.spawn([...selfCommand(), "bench", "ssd", ...words, ...how], {
+      // It stops when this pipe ends: also when this process is killed.
+      stdin: "pipe",
+      stdout: "pipe",
+      stderr: "inherit",
+      signal,
+    });
+    this.#news = linesOf(this.#child.stdout);
+  }
+
+  static async start(options: FilesProcessOptions): Promise<FilesProcess> {
+    const startMs = systemClock.monotonicMs();
+    const started = new FilesProcess(options);
+    started.found = await started.hear("open");
+    started.readySeconds = (systemClock.monotonicMs() - startMs) / 1_000;
+    return started;
+  }
+
+  tell(order: FilesOrder): void {
+    this.#child.stdin.write(`${stringifyJson(order)}\n`);
+    this.#child.stdin.flush();
+  }
+
+  /** The next news of this kind; `onOther` hears of those before it. */
+  async hear<Did extends FilesNews["did"]>(
+    did: Did,
+    onOther: (news: FilesNews) => void = () => {},
+  ): Promise<News<Did>> {
+    while (true) {
+      const next = await this.#news.next();
+      if (next.done) throw new HearthError("INTERNAL", "the benchmark's other process ended");
+      const news = JSON.parse(next.value) as FilesNews;
+      if (news.did === did) return news as News<Did>;
+      onOther(news);
+    }
+  }
+
+  /** As an agent is stopped: everything is written down. */
+  async stop(): Promise<void> {
+    this.#child.stdin.end();
+    const code = await this.#child.exited;
+    if (code === 0) return;
+    throw new HearthError("INTERNAL", `the benchmark's other process ended with code ${code}`);
+  }
+
+  async kill(): Promise<void> {
+    this.#child.kill("SIGKILL");
+    await this.#child.exited;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.kill();
+  }
+}

@@ -1,8 +1,13 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { ROUTER_DEFAULTS } from "../../../../src/router/index.ts";
-import { benchRoute, ROUTE_POLICIES, type RouteRow } from "../../../../src/workload/bench/index.ts";
-import { LeafLru, SimulatedClock } from "../../../../src/workload/bench/route/index.ts";
+import {
+  benchRoute,
+  LeafLru,
+  ROUTE_POLICIES,
+  type RouteRow,
+  SimulatedClock,
+} from "../../../../src/workload/bench/index.ts";
 import { bundledTrace } from "../../../../src/workload/traces/index.ts";
 import { ReferenceIndex } from "../../../router/reference-index.ts";
 import { describeNative } from "../../../support/index.ts";

@@ -1,3 +1,0 @@
-export * from "./describe.ts";
-export * from "./kinds.ts";
-export * from "./validity.ts";

@@ -1,0 +1,129 @@
+import { runAgent, runRouter } from "../../app/index.ts";
+import type { Overrides } from "../../config/index.ts";
+import { defineCommand, type FlagValues, optional, required, toggle } from "../command.ts";
+import { choice, decimal, duration, integer, text } from "../kinds.ts";
+
+export const agentCommand = defineCommand({
+  description: [
+    "Runs the agent of this host in the foreground: takes the RAM tier's memory, listens for " +
+      "engines on a Unix socket and for people and monitoring over HTTP.",
+    "SIGTERM and SIGINT drain for up to 10 s: nothing new is handed out, what engines hold " +
+      "may end. SIGHUP reads the configuration again and takes what may change while it runs. " +
+      "Under systemd it reports readiness, reloads and its watchdog.",
+  ],
+  arguments: {},
+  flags: {
+    config: required(text("FILE"), "configuration, as config/hearth.toml"),
+    private: optional(
+      text("FOLDER"),
+      "end with standard input, then remove FOLDER (how demo and replay start their own agent)",
+    ),
+  },
+  examples: [
+    { words: "agent --config /etc/hearth/hearth.toml", what: "as the systemd unit starts it" },
+    { words: "check /etc/hearth/hearth.toml", what: "would this configuration be accepted?" },
+  ],
+  exits: ["configRefused", "hostCannot"],
+  async run({ flags, io, build }) {
+    await runAgent({
+      configPath: flags.config,
+      privateFolder: flags.private,
+      version: build.version,
+      commit: build.commit,
+      write: (line) => io.err.write(line),
+    });
+    return "ok";
+  },
+});
+
+const share = decimal({ min: 0, max: 1 });
+
+const flags = {
+  config: optional(text("FILE"), "configuration, as config/router.toml; without it the defaults"),
+  listen: optional(text("ADDRESS"), "where the HTTP API listens: api.listen"),
+  nats: optional(text("URL"), "the NATS server: nats.url"),
+  mode: optional(
+    choice(["kv", "round-robin", "random", "direct", "least-loaded"]),
+    "how a worker is chosen: router.mode",
+  ),
+  temperature: optional(decimal({ min: 0 }), "0: the lowest cost; above: softmax"),
+  cost: optional(choice(["credits", "classic"]), "the formula of kv: router.cost"),
+  overlapScoreWeight: optional(decimal({ min: 0 }), "of prefill blocks, with --cost classic"),
+  blockTokens: optional(integer({ min: 1 }), "tokens in a block of the cost formula"),
+  noKvEvents: toggle("predict what workers hold from where requests went"),
+  noTrackActiveBlocks: toggle("do not count blocks of live requests"),
+  noTrackPrefillTokens: toggle("do not count prompt tokens that are not computed yet"),
+  activeDecodeBlocksThreshold: optional(share, "share of KV blocks above which a worker is busy"),
+  activePrefillTokensThreshold: optional(integer(), "waiting tokens above which a worker is busy"),
+  ttl: optional(duration({ min: 1 }), "of predicted blocks, with --no-kv-events"),
+  maxTreeSize: optional(integer({ min: 1 }), "predicted blocks, with --no-kv-events"),
+  pruneTargetRatio: optional(share, "down to which they are then forgotten"),
+  sessionAffinityTtl: optional(duration({ min: 1_000 }), "how long a session stays with a worker"),
+  replicaSync: toggle("share load with other routers over NATS"),
+  resetStates: toggle("begin with an empty picture; for the first router of a fleet alone"),
+  snapshotThreshold: optional(integer({ min: 1 }), "messages in the stream before a snapshot"),
+  private: optional(
+    text("FOLDER"),
+    "end with standard input, then remove FOLDER (how the demo starts its own router)",
+  ),
+};
+
+export const routerCommand = defineCommand({
+  description: [
+    "Runs a router in the foreground: hears what workers hold, and answers over HTTP which of " +
+      "them should serve a prompt.",
+    "Flags stand above the file. SIGTERM and SIGINT let streams that are under way finish for a " +
+      "while. SIGHUP reads the file again and takes what may change while it runs, workers above " +
+      "all. Under systemd it reports readiness, reloads and its watchdog.",
+  ],
+  arguments: {},
+  flags,
+  examples: [
+    { words: "router --config /etc/hearth/router.toml", what: "as the systemd unit starts it" },
+    { words: "router --nats nats://127.0.0.1:4222", what: "with the defaults, on 127.0.0.1:7181" },
+    { words: "router --no-kv-events --mode kv", what: "without events from workers" },
+    { words: "check --router router.toml", what: "would this configuration be accepted?" },
+  ],
+  exits: ["configRefused", "hostCannot"],
+  async run({ flags: given, io, build }) {
+    await runRouter({
+      configPath: given.config,
+      overrides: overridesOf(given),
+      privateFolder: given.private,
+      version: build.version,
+      commit: build.commit,
+      write: (line) => io.err.write(line),
+    });
+    return "ok";
+  },
+});
+
+/** What the command line says, by the names of the file. */
+function overridesOf(given: FlagValues<typeof flags>): Overrides {
+  const milliseconds = (ms: number | null) => (ms === null ? null : `${ms}ms`);
+  const off = (isOff: boolean) => (isOff ? false : null);
+  const on = (isOn: boolean) => isOn || null;
+  const all = {
+    "api.listen": given.listen,
+    "nats.url": given.nats,
+    "router.mode": given.mode,
+    "router.temperature": given.temperature,
+    "router.cost": given.cost,
+    "router.overlap_score_weight": given.overlapScoreWeight,
+    "router.block_tokens": given.blockTokens,
+    "router.kv_events": off(given.noKvEvents),
+    "router.track_active_blocks": off(given.noTrackActiveBlocks),
+    "router.track_prefill_tokens": off(given.noTrackPrefillTokens),
+    "router.active_decode_blocks_threshold": given.activeDecodeBlocksThreshold,
+    "router.active_prefill_tokens_threshold": given.activePrefillTokensThreshold,
+    "router.ttl": milliseconds(given.ttl),
+    "router.max_tree_size": given.maxTreeSize,
+    "router.prune_target_ratio": given.pruneTargetRatio,
+    "router.session_affinity_ttl": milliseconds(given.sessionAffinityTtl),
+    "replicas.sync": on(given.replicaSync),
+    "replicas.reset_states": on(given.resetStates),
+    "replicas.snapshot_threshold": given.snapshotThreshold,
+  };
+  const said = Object.entries(all).filter(([, value]) => value !== null);
+  return Object.fromEntries(said) as Overrides;
+}

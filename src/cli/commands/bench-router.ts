@@ -1,0 +1,260 @@
+import { type Clock, seededRandom } from "../../core/index.ts";
+import { loadNative } from "../../native/index.ts";
+import { createPrefixIndex, ROUTER_DEFAULTS, type RouterSettings } from "../../router/index.ts";
+import {
+  benchDecide,
+  benchPrefix,
+  benchRoute,
+  loadHttp,
+  ROUTE_POLICIES,
+} from "../../workload/bench/index.ts";
+import { PrivateRouter } from "../../workload/replay/index.ts";
+import { bundledTrace, openTrace } from "../../workload/traces/index.ts";
+import { defineCommand, jsonFlag, optional, withDefault } from "../command.ts";
+import { bytes, choice, decimal, integer, list, text } from "../kinds.ts";
+import { createProgress, printRecord, printRows } from "../terminal.ts";
+
+const ROUTE_INDEX_BYTES = 2 ** 30;
+
+export const benchRouteCommand = defineCommand({
+  description: [
+    "Sends a trace through simulated workers, each a leaf-first LRU cache, once for each policy: " +
+      "the share of blocks that were there, and how evenly prompt tokens were spread.",
+    `Policies: ${ROUTE_POLICIES.join(", ")}. The first four are the router as it ships, fed by ` +
+      "the workers' events; kv-defaults has its default costs, kv those of the flags. " +
+      "longest-prefix knows every cache and takes the deepest prefix within a band of load; " +
+      "pooled is one cache with the room of all.",
+    "A request is active until its answer is out. Without --prefill-tokens-per-second prompts " +
+      "take no time, as in the traces' own figures; with it a worker computes one prompt after " +
+      "the other, and the router trades hits for shorter queues.",
+  ],
+  arguments: {},
+  flags: {
+    trace: optional(text("FILE"), "a trace; the bundled one where left out"),
+    workers: withDefault(integer({ min: 1, max: 1024 }), 10, "how many workers"),
+    capacity: withDefault(
+      integer({ min: 1, max: 2 ** 24 }),
+      5_859,
+      "blocks of the trace that one worker holds",
+    ),
+    policy: optional(list(choice(ROUTE_POLICIES)), "how workers are chosen; all if left out"),
+    overlapCredit: withDefault(decimal({ min: 0 }), 2, "of kv: overlap_credit"),
+    prefillLoadScale: withDefault(decimal({ min: 0 }), 32, "of kv: prefill_load_scale"),
+    temperature: withDefault(decimal({ min: 0 }), 0, "of kv: temperature"),
+    prefillTokensPerSecond: optional(integer({ min: 1 }), "of one worker; no queues if left out"),
+    decodeTokensPerSecond: withDefault(integer({ min: 1 }), 30, "of one request"),
+    seed: withDefault(integer({ min: 0, max: 2 ** 32 - 1 }), 1, "of what is drawn"),
+    json: jsonFlag,
+  },
+  examples: [
+    {
+      words: "bench route --trace conversation.jsonl.gz --workers 10 --capacity 5859",
+      what: "ten workers of 3 million tokens each",
+    },
+    {
+      words: "bench route --prefill-tokens-per-second 8000 --policy kv,longest-prefix --json",
+      what: "with queues: hits against the time to the first token",
+    },
+  ],
+  exits: ["interrupted"],
+  async run({ flags, io, clock, interrupt }) {
+    const signal = interrupt();
+    const progress = createProgress({ io, clock, json: flags.json });
+    const { overlapCredit, prefillLoadScale, temperature } = flags;
+    const cost = { ...ROUTER_DEFAULTS.cost, kind: "credits", overlapCredit, prefillLoadScale };
+    const rows = await benchRoute({
+      trace: flags.trace === null ? await bundledTrace() : await openTrace(flags.trace),
+      workers: flags.workers,
+      capacity: flags.capacity,
+      policies: flags.policy ?? ROUTE_POLICIES,
+      settings: { ...ROUTER_DEFAULTS, cost: cost as RouterSettings["cost"], temperature },
+      service: {
+        prefillTokensPerSecond: flags.prefillTokensPerSecond ?? Number.POSITIVE_INFINITY,
+        decodeTokensPerSecond: flags.decodeTokensPerSecond,
+      },
+      seed: flags.seed,
+      makeIndex: () => {
+        const native = loadNative();
+        return createPrefixIndex({ native, random: seededRandom(1), bytesMax: ROUTE_INDEX_BYTES });
+      },
+      signal,
+      onProgress: (policy, done, total) => progress.update(`${policy}: ${done} of ${total}`),
+    });
+    progress.end();
+    printRows(
+      io,
+      rows.map((row) => ({ ...row })),
+      flags.json,
+    );
+    return "ok";
+  },
+});
+
+export const benchPrefixCommand = defineCommand({
+  description: [
+    "Fills the router's prefix index with what workers hold that serve the prompts of a trace, " +
+      "for as many users as it takes, each block of the trace cut into four. Then prompts are " +
+      "looked up, one by one and many in a call, and at last everything is removed, from the " +
+      "ends of prompts. One thread; what is timed are calls of the index from TypeScript.",
+    "bytes_per_holder_block: memory in use, for each pair of a block and a worker. " +
+      "lookup_p50_ns, lookup_p99_ns: of single lookups. batch_lookup_ns: of each in a batch, " +
+      "median. targets_per_lookup: how many workers the answer names. store_blocks_per_s, " +
+      "remove_blocks_per_s: pairs.",
+  ],
+  arguments: {},
+  flags: {
+    trace: optional(text("FILE"), "whose prompts; by default the bundled one"),
+    workers: withDefault(integer({ min: 1, max: 65_536 }), 128, "how many workers"),
+    heldBlocks: withDefault(
+      integer({ min: 1, max: 10 ** 9 }),
+      10_000_000,
+      "pairs of a block and a worker, at least",
+    ),
+    memory: withDefault(bytes({ min: 4096, max: 2 ** 37 }), 400_000_000, "that the index may use"),
+    blocks: withDefault(integer({ min: 1, max: 4096 }), 69, "of each prompt that is looked up"),
+    lookups: withDefault(integer({ min: 1, max: 10 ** 8 }), 200_000, "of each way"),
+    batch: withDefault(integer({ min: 1, max: 4096 }), 64, "prompts in one call"),
+    removalBlocks: withDefault(integer({ min: 1, max: 4096 }), 1, "that one removal names"),
+    json: jsonFlag,
+  },
+  examples: [
+    { words: "bench prefix", what: "ten million pairs on 128 workers" },
+    { words: "bench prefix --json --held-blocks 1000000", what: "a tenth of it, as JSON" },
+  ],
+  exits: ["hostCannot", "interrupted"],
+  async run({ flags, io, clock, interrupt }) {
+    const random = seededRandom(1);
+    const native = loadNative();
+    using index = createPrefixIndex({ native, random, bytesMax: flags.memory });
+    const progress = createProgress({ io, clock, json: flags.json });
+    const result = await benchPrefix({
+      trace: flags.trace === null ? await bundledTrace() : await openTrace(flags.trace),
+      index,
+      random,
+      workers: flags.workers,
+      heldBlocks: flags.heldBlocks,
+      promptBlocks: flags.blocks,
+      lookups: flags.lookups,
+      batch: flags.batch,
+      removalBlocks: flags.removalBlocks,
+      signal: interrupt(),
+      onProgress: (what) => progress.update(what),
+    });
+    progress.end();
+    printRecord(io, { ...result }, flags.json);
+    return "ok";
+  },
+});
+
+const DECIDE_INDEX_BYTES = 2 ** 32;
+
+export const benchDecideCommand = defineCommand({
+  description: [
+    "Measures decisions of the router in this process, from a prompt's tokens to the worker: " +
+      "hashing, the look-up of what each worker holds, costs, the choice, and remembering it.",
+    "Then a router in a process of its own is asked over HTTP, as fast as it answers.",
+  ],
+  arguments: {},
+  flags: {
+    workers: withDefault(integer({ min: 1, max: 4096 }), 128, "how many workers"),
+    tokens: withDefault(integer({ min: 16, max: 2 ** 20 }), 15_000, "of each prompt"),
+    live: withDefault(integer({ min: 1, max: 2 ** 16 }), 1_024, "requests that are live at a time"),
+    heldBlocks: withDefault(
+      integer({ max: 2 ** 22 }),
+      20_000,
+      "blocks of other prompts that each worker holds",
+    ),
+    decisions: withDefault(integer({ min: 1, max: 2 ** 24 }), 3_000, "how many are measured"),
+    httpTokens: withDefault(integer({ min: 1, max: 2 ** 20 }), 1_000, "of prompts over HTTP"),
+    httpSeconds: withDefault(integer({ max: 600 }), 5, "how long HTTP is measured; 0: not at all"),
+    json: jsonFlag,
+  },
+  examples: [
+    { words: "bench decide --workers 128 --json", what: "prompts of 15,000 tokens" },
+    { words: "bench decide --workers 1024 --tokens 100000", what: "a large fleet, long prompts" },
+  ],
+  exits: ["interrupted"],
+  async run({ flags, io, clock, interrupt }) {
+    const signal = interrupt();
+    const result = await benchDecide({
+      clock,
+      workers: flags.workers,
+      promptTokens: flags.tokens,
+      live: flags.live,
+      heldBlocks: flags.heldBlocks,
+      decisions: flags.decisions,
+      makeIndex: (native) => {
+        return createPrefixIndex({ native, random: seededRandom(2), bytesMax: DECIDE_INDEX_BYTES });
+      },
+      signal,
+    });
+    const { workers, httpTokens: promptTokens, httpSeconds } = flags;
+    const http =
+      httpSeconds === 0
+        ? null
+        : await routeOverHttp({ clock, workers, promptTokens, ms: httpSeconds * 1_000, signal });
+    printRows(io, [{ ...result, ...http }], flags.json);
+    return "ok";
+  },
+});
+
+interface RouteOverHttpOptions {
+  readonly clock: Clock;
+  readonly workers: number;
+  /** Of each prompt. */
+  readonly promptTokens: number;
+  /** How long it is measured. */
+  readonly ms: number;
+  readonly signal: AbortSignal;
+}
+
+/** The names are those of the JSON that `hearth bench decide` prints. */
+interface RouteOverHttp {
+  readonly http_prompt_tokens: number;
+  readonly http_connections: number;
+  readonly http_route_per_s: number;
+  readonly http_p50_ms: number;
+  readonly http_p99_ms: number;
+}
+
+const MODEL = "bench";
+const PROMPTS = 256;
+const LIVE = 1_024;
+const CONNECTIONS = 8;
+const WARM_UP_MS = 1_000;
+const VOCABULARY = 128_000;
+
+/**
+ * Measures `POST /v1/route` of a router in a process of its own, which has one thread. Each request
+ * counts as load until its id comes again. What workers hold is what was predicted from routing.
+ */
+async function routeOverHttp(options: RouteOverHttpOptions): Promise<RouteOverHttp> {
+  const { clock, workers, promptTokens, ms, signal } = options;
+  await using router = await PrivateRouter.start({ settings: {}, signal });
+  for (let number = 0; number < workers; number++) {
+    const worker = JSON.stringify({ worker: `w-${number}`, model: MODEL });
+    await router.post("/v1/workers", worker);
+  }
+  const bodies = promptBodies(promptTokens);
+  const load = { clock, url: router.apiUrl, path: "/v1/route", bodies, signal };
+  await loadHttp({ ...load, connections: CONNECTIONS, ms: WARM_UP_MS });
+  const result = await loadHttp({ ...load, connections: CONNECTIONS, ms });
+  return {
+    http_prompt_tokens: promptTokens,
+    http_connections: CONNECTIONS,
+    http_route_per_s: result.perSecond,
+    http_p50_ms: Number(result.p50Ms.toFixed(3)),
+    http_p99_ms: Number(result.p99Ms.toFixed(3)),
+  };
+}
+
+function promptBodies(promptTokens: number): string[] {
+  const random = seededRandom(1);
+  const prompts = Array.from({ length: PROMPTS }, () =>
+    Array.from({ length: promptTokens }, () => random.u32() % VOCABULARY).join(","),
+  );
+  return Array.from({ length: LIVE }, (_, at) => {
+    const tokens = prompts[at % PROMPTS];
+    return `{"model":"${MODEL}","request_id":"r-${at}","tokens":[${tokens}]}`;
+  });
+}

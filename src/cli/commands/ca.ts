@@ -1,0 +1,279 @@
+import { createHash } from "node:crypto";
+import { readFile } from "node:fs/promises";
+import { resolve } from "node:path";
+import {
+  type Clock,
+  HearthError,
+  isClusterName,
+  isWorkerId,
+  messageOf,
+  type WorkerId,
+} from "../../core/index.ts";
+import {
+  createJudge,
+  dateText,
+  decodePem,
+  initAuthority,
+  issueInto,
+  OID,
+  openAuthority,
+  parsePeerUri,
+  readCertificate,
+  type Validity,
+} from "../../peers/index.ts";
+import {
+  defineCommand,
+  jsonFlag,
+  optional,
+  required,
+  requiredArgument,
+  toggle,
+  withDefault,
+} from "../command.ts";
+import { integer, type Kind, text } from "../kinds.ts";
+import { type Io, printJson, printRecord } from "../terminal.ts";
+
+const DAY_MS = 86_400_000;
+
+/** Clocks of other hosts may be behind by so much. */
+const SKEW_MS = 3_600_000;
+
+export const DAYS_MAX = 36_500;
+
+export const clusterKind: Kind<string> = {
+  placeholder: "NAME",
+  read(given) {
+    if (isClusterName(given)) return { ok: true, value: given };
+    const why = "wants 1 to 63 small letters, digits, . - and _, the first a letter or digit";
+    return { ok: false, why };
+  },
+  show: (value) => value,
+};
+
+export const workerKind: Kind<WorkerId> = {
+  placeholder: "ID",
+  read(given) {
+    if (isWorkerId(given)) return { ok: true, value: given };
+    const why = "wants 1 to 64 letters, digits, - and _, the first a letter or digit";
+    return { ok: false, why };
+  },
+  show: (value) => value,
+};
+
+export const caInitCommand = defineCommand({
+  description: [
+    "Makes the authority that signs the certificates of a cluster's hosts: DIR/ca.crt, which " +
+      "every host gets, and DIR/ca.key, which no host gets. Keep the folder where few can read " +
+      "it, on no host of the cluster; `hearth ca issue` needs it for each new host.",
+    "It is a small authority for those who have none. Where there is one already, let it sign: " +
+      "a host's certificate has the URI name spiffe://CLUSTER/hearth/WORKER and the DNS name " +
+      "WORKER, and is for servers and for clients.",
+  ],
+  arguments: { dir: requiredArgument(text("DIR"), "made where it is not there") },
+  flags: {
+    cluster: withDefault(clusterKind, "hearth", "`peers.cluster` of all hosts"),
+    days: withDefault(integer({ min: 1, max: DAYS_MAX }), 3_650, "how long it is good for"),
+    json: jsonFlag,
+  },
+  examples: [
+    { words: "ca init /safe/hearth-ca", what: "an authority for the cluster hearth" },
+    { words: "ca init ca-prod --cluster prod.example", what: "for a cluster of another name" },
+  ],
+  exits: [],
+  async run({ flags: { cluster, days, json }, arguments: { dir }, io, clock }) {
+    const made = initAuthority(resolve(dir), cluster, validityOf(clock, days));
+    const record = {
+      cluster,
+      certificate: made.certFile,
+      key: made.keyFile,
+      not_after: dateText(made.certificate.notAfterMs),
+      fingerprint: made.fingerprint,
+    };
+    printRecord(io, record, json);
+    return "ok";
+  },
+});
+
+export const caIssueCommand = defineCommand({
+  description: [
+    "Makes a host's certificate and key with the authority that `hearth ca init` made in DIR. " +
+      "Writes WORKER.crt, WORKER.key and ca.crt into --out: the files of `peers.cert_file`, " +
+      "`peers.key_file` and `peers.ca_file`. The id is the `node.id` of the host.",
+    "A key is never written over. With --renew the key that is there gets a new certificate; an " +
+      "agent takes it up by itself, or at once on SIGHUP.",
+  ],
+  arguments: { dir: requiredArgument(text("DIR"), "the authority's folder") },
+  flags: {
+    worker: required(workerKind, "whose certificate it is"),
+    out: required(text("DIR"), "where the files go; made where it is not there"),
+    days: withDefault(integer({ min: 1, max: DAYS_MAX }), 365, "how long it is good for"),
+    renew: toggle("make a new certificate for the key that is there"),
+    json: jsonFlag,
+  },
+  examples: [
+    { words: "ca issue ca-prod --worker gpu-01 --out gpu-01", what: "the three files of a host" },
+    { words: "ca issue ca-prod --worker gpu-01 --out gpu-01 --renew", what: "another year" },
+    {
+      words: "ca issue ca-prod --worker gpu-02 --out gpu-02 --days 90 --json",
+      what: "for scripts that renew it every month",
+    },
+  ],
+  exits: [],
+  async run({ flags, arguments: { dir }, io, clock }) {
+    const { worker, days, renew, json } = flags;
+    const authority = openAuthority(resolve(dir));
+    const validity = validityOf(clock, days);
+    const issued = issueInto(resolve(flags.out), authority, { worker, validity, renew });
+    const record = {
+      cluster: authority.cluster,
+      worker,
+      certificate: issued.certFile,
+      key: issued.keyFile,
+      authorities: issued.caFile,
+      not_after: dateText(issued.certificate.notAfterMs),
+      fingerprint: issued.fingerprint,
+      renewed: issued.isRenewed,
+    };
+    printRecord(io, record, json);
+    return "ok";
+  },
+});
+
+/** From a little ago to so many days from now. */
+export function validityOf(clock: Clock, days: number): Validity {
+  const nowMs = clock.wallMs();
+  return { notBeforeMs: nowMs - SKEW_MS, notAfterMs: nowMs + days * DAY_MS };
+}
+
+export const caShowCommand = defineCommand({
+  description: [
+    "Shows the certificates of a file: whose they are, what they may do, and until when. " +
+      "With --ca it tells of the first whether hosts that have those authorities let it in, in " +
+      "the words they would log; it ends with 1 where they do not.",
+  ],
+  arguments: { file: requiredArgument(text("FILE"), "certificates in PEM") },
+  flags: {
+    ca: optional(text("FILE"), "the `peers.ca_file` of the hosts that would judge it"),
+    json: jsonFlag,
+  },
+  examples: [
+    { words: "ca show gpu-01/gpu-01.crt", what: "names, uses and dates" },
+    {
+      words: "ca show gpu-01/gpu-01.crt --ca gpu-02/ca.crt",
+      what: "whether gpu-02 would let gpu-01 in",
+    },
+  ],
+  exits: [],
+  async run({ flags: { ca, json }, arguments: { file }, io, clock }) {
+    const wallMs = clock.wallMs();
+    const pem = await read(file);
+    const found = describeCertificates(file, pem, wallMs);
+    const verdict = ca === null ? null : judged(found[0]!, pem, await read(ca), wallMs);
+    if (json) printJson(io, documentOf(file, found, verdict));
+    else print(io, found, verdict);
+    return verdict === null || verdict === "good" ? "ok" : "failed";
+  },
+});
+
+/** By hosts of the cluster that it says it is of. */
+function judged(
+  { der, cluster }: DescribedCertificate,
+  pem: string,
+  authorities: string,
+  wallMs: number,
+): string {
+  const trusting = { cluster: cluster ?? "", authorities, certificates: pem };
+  const judgement = createJudge(trusting).authorize(der, null, wallMs);
+  return judgement.ok ? "good" : judgement.why;
+}
+
+function documentOf(
+  file: string,
+  found: readonly DescribedCertificate[],
+  verdict: string | null,
+): object {
+  const certificates = found.map(({ der: _der, ...shown }) => shown);
+  if (verdict === null) return { file, certificates };
+  return { file, certificates, good: verdict === "good", verdict };
+}
+
+function print(io: Io, found: readonly DescribedCertificate[], verdict: string | null): void {
+  for (const [index, { der: _der, names, uses, ...shown }] of found.entries()) {
+    if (index > 0) io.out.write("\n");
+    const lists = { names: names.join(" "), uses: uses.join(", ") };
+    printRecord(io, { ...shown, ...lists }, false);
+  }
+  if (verdict !== null) io.out.write(`\n${verdict}\n`);
+}
+
+async function read(path: string): Promise<string> {
+  try {
+    return await readFile(path, "utf8");
+  } catch (cause) {
+    throw new HearthError("USAGE", `${path} cannot be read: ${messageOf(cause)}`, { cause });
+  }
+}
+
+/** One certificate of a file, for people and scripts. */
+export interface DescribedCertificate {
+  readonly kind: "host" | "authority" | "other";
+  readonly cluster: string | null;
+  readonly worker: string | null;
+  readonly names: readonly string[];
+  readonly uses: readonly string[];
+  readonly not_before: string;
+  readonly not_after: string;
+  readonly days_left: number;
+  readonly fingerprint: string;
+  readonly der: Uint8Array;
+}
+
+const USES: Readonly<Record<string, string>> = {
+  [OID.serverAuth]: "server",
+  [OID.clientAuth]: "client",
+};
+
+/** All certificates of a PEM text, in its order. Throws USAGE where there are none. */
+export function describeCertificates(
+  path: string,
+  pem: string,
+  wallMs: number,
+): DescribedCertificate[] {
+  const found = decodePem("CERTIFICATE", pem);
+  if (found.length === 0) {
+    throw new HearthError("USAGE", `${path} holds no certificate in PEM`, {
+      fix: "name a file with certificates, not with a key",
+    });
+  }
+  return found.map((der, index) => describe(`${path}: certificate ${index + 1}`, der, wallMs));
+}
+
+function describe(where: string, der: Uint8Array, wallMs: number): DescribedCertificate {
+  const read = readCertificate(der);
+  if (!read.ok) throw new HearthError("USAGE", `${where} ${read.why}`);
+  const { names, authority, keyUsage, extendedKeyUsage, notBeforeMs, notAfterMs } =
+    read.certificate;
+  const uris = names.filter(({ kind }) => kind === "uri").map(({ value }) => value);
+  const peer = uris.length === 1 ? parsePeerUri(uris[0]!) : null;
+  const host = peer === null ? "other" : "host";
+  return {
+    kind: authority === null ? host : "authority",
+    cluster: peer?.cluster ?? null,
+    worker: peer?.worker ?? null,
+    names: names.map(({ kind, value }) => plain(`${kind}:${value}`)),
+    uses: [
+      ...(extendedKeyUsage ?? []).map((oid) => USES[oid] ?? oid),
+      ...(keyUsage?.has("certSign") ? ["sign certificates"] : []),
+    ],
+    not_before: dateText(notBeforeMs),
+    not_after: dateText(notAfterMs),
+    days_left: Math.floor((notAfterMs - wallMs) / DAY_MS),
+    fingerprint: createHash("sha256").update(der).digest("hex"),
+    der,
+  };
+}
+
+/** What a stranger wrote must not move the cursor. */
+function plain(text: string): string {
+  return text.replace(/[^ -~]/g, "?");
+}

@@ -1,0 +1,352 @@
+import { readFile } from "node:fs/promises";
+import { HearthError, type Json, messageOf } from "../../core/index.ts";
+import {
+  defineCommand,
+  type ExitName,
+  optional,
+  optionalArgument,
+  restArguments,
+  toggle,
+  withDefault,
+} from "../command.ts";
+import {
+  type Answer,
+  type AskContext,
+  type AskFlags,
+  Asking,
+  READ_EXITS,
+  readPages,
+} from "../ctl/ask.ts";
+import { readFlags } from "../ctl/connect.ts";
+import {
+  bytesOf,
+  holdersOf,
+  listOf,
+  type Members,
+  membersOf,
+  nameOf,
+  secondsOf,
+  textOf,
+} from "../ctl/documents.ts";
+import { BLOCKS_HELP, blockName, blockNameOrInput, readBlocks } from "../ctl/input.ts";
+import { integer, text } from "../kinds.ts";
+import { type Io, printJson, printRows, type Row, withoutZeros } from "../terminal.ts";
+
+const LIMIT_MAX = 10_000_000;
+
+export const ctlTreeCommand = defineCommand({
+  description: [
+    "Shows blocks below a root, parents before their children: where each is, who holds it, how " +
+      "often and when it was used last. Without a root all blocks without a parent are roots.",
+  ],
+  arguments: { root: optionalArgument(blockName, "the block to begin with") },
+  flags: {
+    depth: withDefault(integer({ min: 0, max: 1_000_000 }), 16, "levels below the root"),
+    limit: withDefault(integer({ min: 1, max: LIMIT_MAX }), 100, "blocks at most"),
+    after: optional(text("TEXT"), "go on behind the page that said so"),
+    fields: optional(text("NAME,…"), "these members of each block alone"),
+    ...readFlags,
+  },
+  examples: [
+    { words: "ctl tree", what: "all roots and what builds upon them" },
+    { words: "ctl tree 1234567890 --depth 2", what: "a block, its children and theirs" },
+    { words: "ctl tree --fields digest,tiers,pins --limit 10000 --json", what: "for scripts" },
+  ],
+  exits: READ_EXITS,
+  async run({ flags, arguments: { root }, ...rest }) {
+    const { io } = rest;
+    const { depth, limit, after, fields, json } = flags;
+    await using asking = await Asking.open({ name: "ctl tree", flags, ...rest });
+    const query = { root: root === null ? null : String(root), depth, fields };
+    const rows: Row[] = [];
+    const toRow = fields === null ? blockRow : (block: Members) => pickedRow(block, fields);
+    const pages = await readPages(
+      asking,
+      { path: "/v1/tree", query, after, limit, list: "blocks" },
+      (page) => {
+        if (json) printJson(io, page);
+        else rows.push(...listOf(page, "blocks").map(toRow));
+      },
+    );
+    if (!pages.ok) return pages.exit;
+    printRows(io, fields === null ? withoutZeros(rows, ["pins", "locks"]) : rows, false);
+    if (!json && rows.length === 0) io.err.write("there are no blocks\n");
+    if (pages.next !== null && !json) io.err.write(`there are more: --after ${pages.next}\n`);
+    return "ok";
+  },
+});
+
+function blockRow(block: Members): Row {
+  const { depth, digest, layer, tiers, bytes, pins, locks, uses, idle_seconds, held_by } = block;
+  const alias: unknown = Array.isArray(block.aliases) ? block.aliases[0] : undefined;
+  const isWhole = layer === undefined || layer === 0xffff_ffff;
+  return {
+    depth: Number(depth ?? 0),
+    // Whoever asks knows the engine's hash; it does not tell one layer from another.
+    block: isWhole ? nameOf(alias ?? digest) : `${nameOf(digest)}/${textOf(layer)}`,
+    tiers: textOf(tiers),
+    bytes: bytesOf(bytes),
+    pins: Number(pins ?? 0),
+    locks: Number(locks ?? 0),
+    uses: Number(uses ?? 0),
+    idle: secondsOf(idle_seconds),
+    "held by": holdersOf(held_by),
+  };
+}
+
+function pickedRow(block: Members, fields: string): Row {
+  return Object.fromEntries(
+    fields
+      .split(",")
+      .map((name) => [name, name === "held_by" ? holdersOf(block[name]) : textOf(block[name])]),
+  );
+}
+
+const ROWS_MAX = 20;
+
+const TOKEN_MAX = 2 ** 32 - 1;
+
+const KEY_DIGITS = 64;
+
+const NAMESPACE = /^[0-9a-f]{1,64}$/;
+
+export const ctlExplainCommand = defineCommand({
+  description: [
+    "Tells what of a prompt is here and on which tier, and of the first block that is not why: " +
+      "never stored, evicted when and by what, purged by whom, under another namespace, damaged. " +
+      "The prompt is a list of blocks, or of tokens with the namespace that they are in.",
+  ],
+  arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
+  flags: {
+    tokens: optional(text("FILE"), "the prompt's tokens, numbers with blanks or commas between"),
+    namespace: optional(
+      text("HEX"),
+      "with --tokens: key of their namespace in hex, or how it begins (see `hearth ctl status`)",
+    ),
+    blockTokens: optional(integer({ min: 1, max: 65_536 }), "with --tokens: tokens of a block"),
+    layer: optional(integer({ min: 0, max: TOKEN_MAX }), "with --tokens: this layer alone"),
+    ...readFlags,
+  },
+  examples: [
+    { words: "ctl explain 111 222 333", what: "three blocks, the first ones first" },
+    {
+      words: "ctl explain --tokens prompt.txt --block-tokens 64 --namespace $KEY",
+      what: "a prompt",
+    },
+  ],
+  exits: READ_EXITS,
+  async run({ flags, arguments: { blocks }, ...rest }) {
+    const given = await bodyOf(flags, blocks);
+    await using asking = await Asking.open({ name: "ctl explain", flags, ...rest });
+    const whole = await withNamespace(asking, given);
+    if (!whole.ok) return whole.exit;
+    const body = whole.document;
+    const answer = await asking.post("/v1/explain", body);
+    if (!answer.ok) return answer.exit;
+    if (flags.json) printJson(rest.io, answer.document);
+    else printExplanation(rest.io, answer.document);
+    return "ok";
+  },
+});
+
+interface Prompt {
+  readonly tokens: string | null;
+  readonly namespace: string | null;
+  readonly blockTokens: number | null;
+  readonly layer: number | null;
+}
+
+async function bodyOf(flags: Prompt, blocks: readonly (number | bigint | string)[]): Promise<Json> {
+  const { tokens: file, namespace, blockTokens, layer } = flags;
+  if (file === null) return { names: [...(await readBlocks(blocks))] };
+  if (blocks.length > 0) throw new HearthError("USAGE", "give blocks or --tokens, not both");
+  if (namespace === null || blockTokens === null) {
+    throw new HearthError("USAGE", "--tokens needs --namespace and --block-tokens");
+  }
+  const key = namespace.toLowerCase();
+  if (!NAMESPACE.test(key)) throw new HearthError("USAGE", "--namespace wants up to 64 hex digits");
+  const tokens = await tokensIn(file);
+  return {
+    tokens,
+    namespace: key,
+    block_tokens: blockTokens,
+    ...(layer === null ? {} : { layer }),
+  };
+}
+
+/** With the whole key where only its beginning was given. Throws USAGE where several begin so. */
+async function withNamespace(asking: Asking, body: Json): Promise<Answer> {
+  const { namespace: start } = membersOf(body);
+  const isWhole = typeof start !== "string" || start.length === KEY_DIGITS;
+  if (isWhole) return { ok: true, document: body };
+  const answer = await asking.get("/v1/status");
+  if (!answer.ok) return answer;
+  const { namespaces } = membersOf(answer.document);
+  const keys = Array.isArray(namespaces) ? namespaces.map(String) : [];
+  const [namespace, other] = keys.filter((key) => key.startsWith(start));
+  if (namespace !== undefined && other === undefined) {
+    return { ok: true, document: { ...(body as { [key: string]: Json }), namespace } };
+  }
+  const how = namespace === undefined ? "no namespace" : "more than one namespace";
+  throw new HearthError("USAGE", `${how} of the agent begins with ${start}`, {
+    fix: "see `hearth ctl status` for their keys",
+  });
+}
+
+async function tokensIn(file: string): Promise<number[]> {
+  let content: string;
+  try {
+    content = await readFile(file, "utf8");
+  } catch (cause) {
+    throw new HearthError("USAGE", `${file} cannot be read: ${messageOf(cause)}`, { cause });
+  }
+  const words = content.split(/[\s,[\]]+/).filter((word) => word !== "");
+  return words.map((word) => {
+    const token = Number(word);
+    if (/^[0-9]{1,10}$/.test(word) && token <= TOKEN_MAX) return token;
+    throw new HearthError("USAGE", `${file} holds "${word.slice(0, 40)}", which is no token`);
+  });
+}
+
+/** The first blocks, those about the miss, and the miss in words. */
+function printExplanation(io: Io, document: Json): void {
+  const { leading, miss, peers } = membersOf(document);
+  const blocks = listOf(document, "blocks");
+  printRows(
+    io,
+    blocks.slice(0, ROWS_MAX).map(({ name, tier }, index) => ({
+      index,
+      block: nameOf(name),
+      tier: tier === null ? "missing" : textOf(tier),
+    })),
+    false,
+  );
+  if (blocks.length > ROWS_MAX) io.out.write(`and ${blocks.length - ROWS_MAX} more\n`);
+  io.out.write(`${textOf(leading)} of ${blocks.length} blocks hit in a row\n`);
+  if (miss === null || miss === undefined) return;
+  const { index, kind, text: words } = membersOf(miss);
+  const block = blocks[Number(index)];
+  const name = block === undefined ? "" : ` (${nameOf(block.name)})`;
+  io.out.write(`block ${textOf(index)}${name}: ${textOf(kind)}: ${textOf(words)}\n`);
+  if (peers === null || peers === undefined) return;
+  const { promised, why_not } = membersOf(peers);
+  io.out.write(`other hosts are believed to have ${textOf(promised)} from there on`);
+  io.out.write(why_not === null ? "\n" : `: ${textOf(why_not)}\n`);
+}
+
+export const holdFlags = {
+  owner: optional(text("NAME"), "those of this owner alone"),
+  limit: withDefault(integer({ min: 1, max: 10_000_000 }), 1_000, "entries at most"),
+  after: optional(integer({ min: 0 }), "go on behind this id"),
+};
+
+export const ctlPinsCommand = defineCommand({
+  description: [
+    "Lists the pins of the host, who has them and how long they last, and what room there is for " +
+      "more. With --soft those that only prefer (see `hearth ctl retain`).",
+  ],
+  arguments: {},
+  flags: { soft: toggle("soft pins instead of hard ones"), ...holdFlags, ...readFlags },
+  examples: [
+    { words: "ctl pins", what: "all pins, and the budget" },
+    { words: "ctl pins --owner team-a --json", what: "one owner's, as the agent answers" },
+  ],
+  exits: READ_EXITS,
+  async run({ flags, ...rest }) {
+    const what = { path: "/v1/pins", list: "pins", kind: flags.soft ? "retain" : "pin" };
+    return printHolds({ name: "ctl pins", flags, ...rest }, what);
+  },
+});
+
+export const ctlLeasesCommand = defineCommand({
+  description: [
+    "Lists the leases of what was paused: by whom, how many blocks, and how long they have left.",
+  ],
+  arguments: {},
+  flags: { ...holdFlags, ...readFlags },
+  examples: [
+    { words: "ctl leases", what: "all leases" },
+    { words: "ctl leases --owner router-1 --json", what: "one owner's, as the agent answers" },
+  ],
+  exits: READ_EXITS,
+  async run({ flags, ...rest }) {
+    const what = { path: "/v1/leases", list: "leases", kind: null };
+    return printHolds({ name: "ctl leases", flags, ...rest }, what);
+  },
+});
+
+interface HoldFlags extends AskFlags {
+  readonly owner: string | null;
+  readonly limit: number;
+  readonly after: number | null;
+}
+
+interface HoldList {
+  readonly path: string;
+  /** Name of the list in an answer. */
+  readonly list: string;
+  readonly kind: string | null;
+}
+
+/** A row for each hold, then the budget; with `--json` what the agent answered, a line a page. */
+export async function printHolds(
+  context: AskContext & { readonly flags: HoldFlags },
+  { path, list, kind }: HoldList,
+): Promise<ExitName> {
+  const { io, flags } = context;
+  const { owner, limit, after, json } = flags;
+  await using asking = await Asking.open(context);
+  const rows: Row[] = [];
+  let budget: Members = {};
+  const pages = await readPages(
+    asking,
+    { path, query: { owner, kind }, after, limit, list },
+    (page) => {
+      if (json) printJson(io, page);
+      rows.push(...listOf(page, list).map(holdRow));
+      budget = membersOf(membersOf(page).budget);
+    },
+  );
+  if (!pages.ok) return pages.exit;
+  if (json) return "ok";
+  printRows(io, rows, false);
+  if (rows.length === 0) io.err.write(`there are no ${list}\n`);
+  if (pages.next !== null) io.err.write(`there are more: --after ${pages.next}\n`);
+  io.out.write(budgetLines(budget));
+  return "ok";
+}
+
+function holdRow(hold: Members): Row {
+  const { id, kind, owner, name, blocks, bytes, remaining_seconds, priority, priority_now } = hold;
+  const isSoft = kind === "retain";
+  return {
+    id: textOf(id),
+    ...(kind === "lease" ? { lease: textOf(name) } : {}),
+    owner: textOf(owner),
+    blocks: textOf(blocks),
+    bytes: bytesOf(bytes),
+    left: secondsOf(remaining_seconds),
+    ...(isSoft
+      ? {
+          priority: textOf(priority),
+          now: decimalOf(priority_now),
+          halves: secondsOf(hold.retain_seconds),
+        }
+      : {}),
+  };
+}
+
+/** `12.5`: a priority that fades has many digits, and none of them matters. */
+function decimalOf(value: unknown): string {
+  return typeof value === "number" ? String(Number(value.toFixed(1))) : textOf(value);
+}
+
+function budgetLines(budget: Members): string {
+  const line = (who: string, used: unknown, all: unknown) =>
+    `${who.padEnd(6)} ${bytesOf(used)} of ${bytesOf(all)} that pins and leases may keep\n`;
+  const { host_used_bytes, host_budget_bytes, owner_used_bytes, owner_budget_bytes } = budget;
+  if (host_budget_bytes === undefined) return "";
+  const owner =
+    owner_budget_bytes === undefined ? "" : line("owner", owner_used_bytes, owner_budget_bytes);
+  return `${line("host", host_used_bytes, host_budget_bytes)}${owner}`;
+}

@@ -1,0 +1,123 @@
+import { readFile } from "node:fs/promises";
+import type { BlockRef, WireCommand } from "../../control/client/index.ts";
+import { HearthError, messageOf, parseJson, readBlockName } from "../../core/index.ts";
+import type { Kind } from "../kinds.ts";
+import { plain } from "./documents.ts";
+
+/** More than a host is likely to hold of one conversation; the client sends several commands. */
+const NAMES_MAX = 65_536;
+const WHY = "is no block: give a 64-bit hash in decimal, 64 hex digits, or those with /LAYER";
+
+export const BLOCKS_HELP =
+  "blocks: engine hash in decimal (also negative), page key or digest in hex, digest/layer; " +
+  "- reads one a line from standard input";
+
+function whyNot(word: string): string {
+  return `"${plain(word)}" ${WHY}`;
+}
+
+function tooMany(): HearthError {
+  return new HearthError("USAGE", `more than ${NAMES_MAX} blocks`, {
+    fix: `send them in several commands, as with \`split -l ${NAMES_MAX}\``,
+  });
+}
+
+/** What the command sends for a word that names a block; null where it names none. */
+function refOf(word: string): BlockRef | null {
+  if (readBlockName(word) === null) return null;
+  if (!/^-?[0-9]{1,20}$/.test(word)) return word;
+  const value = Number(word);
+  return Number.isSafeInteger(value) ? value : BigInt(word);
+}
+
+/** One block by its name. */
+export const blockName: Kind<BlockRef> = {
+  placeholder: "BLOCK",
+  read(given) {
+    const ref = refOf(given);
+    return ref === null ? { ok: false, why: whyNot(given) } : { ok: true, value: ref };
+  },
+  show: String,
+};
+
+/** The same, or `-`. */
+export const blockNameOrInput: Kind<BlockRef> = {
+  ...blockName,
+  read: (given) => (given === "-" ? { ok: true, value: "-" } : blockName.read(given)),
+};
+
+/** The blocks that the words name. Throws USAGE where there are none, or too many for a command. */
+export async function readBlocks(words: readonly BlockRef[]): Promise<readonly BlockRef[]> {
+  const inputs = words.filter((word) => word === "-").length;
+  if (inputs > 1) throw new HearthError("USAGE", "standard input can be read only once");
+  const blocks: BlockRef[] = [];
+  for (const word of words) {
+    if (word !== "-") blocks.push(word);
+    else for (const block of blocksOf(await standardInput())) blocks.push(block);
+  }
+  if (blocks.length > NAMES_MAX) throw tooMany();
+  if (blocks.length === 0) throw new HearthError("USAGE", "BLOCK is missing");
+  return blocks;
+}
+
+function* blocksOf(input: string): Generator<BlockRef> {
+  let count = 0;
+  for (const [index, line] of input.split("\n").entries()) {
+    const word = line.trim();
+    if (word === "") continue;
+    if (++count > NAMES_MAX) throw tooMany();
+    const ref = refOf(word);
+    if (ref === null) {
+      throw new HearthError("USAGE", `line ${index + 1}: ${whyNot(word)}`);
+    }
+    yield ref;
+  }
+}
+
+/** The command in a file, or on standard input (`-`). Throws USAGE where it is no JSON object. */
+export async function readCommand(file: string): Promise<WireCommand> {
+  const text = file === "-" ? await standardInput() : await textOf(file);
+  const command = parsed(text, file);
+  const isObject = typeof command === "object" && command !== null && !Array.isArray(command);
+  if (isObject && "type" in command && typeof command.type === "string") {
+    return { ...command, type: command.type };
+  }
+  throw new HearthError("USAGE", `${file} holds no JSON object with a type`);
+}
+
+async function textOf(file: string): Promise<string> {
+  try {
+    return await readFile(file, "utf8");
+  } catch (cause) {
+    throw new HearthError("USAGE", `${file} cannot be read: ${messageOf(cause)}`, { cause });
+  }
+}
+
+function parsed(text: string, file: string): unknown {
+  try {
+    return parseJson(text);
+  } catch (cause) {
+    throw new HearthError("USAGE", `${file} is no JSON: ${messageOf(cause)}`, { cause });
+  }
+}
+
+const BYTES_MAX = 64 * 1024 * 1024;
+
+/** All of standard input as text. Throws USAGE where it is no UTF-8, or longer than 64 MiB. */
+async function standardInput(): Promise<string> {
+  const decoder = new TextDecoder("utf-8", { fatal: true });
+  const parts: string[] = [];
+  let bytes = 0;
+  try {
+    for await (const chunk of Bun.stdin.stream()) {
+      bytes += chunk.length;
+      if (bytes > BYTES_MAX) throw new HearthError("USAGE", "standard input has over 64 MiB");
+      parts.push(decoder.decode(chunk, { stream: true }));
+    }
+    parts.push(decoder.decode());
+  } catch (thrown) {
+    if (!(thrown instanceof TypeError)) throw thrown;
+    throw new HearthError("USAGE", "standard input is no UTF-8", { cause: thrown });
+  }
+  return parts.join("");
+}

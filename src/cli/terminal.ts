@@ -1,0 +1,245 @@
+import { writeSync } from "node:fs";
+import { isatty } from "node:tty";
+import { assert, type Clock, stringifyJson } from "../core/index.ts";
+
+/** One of the process's two outputs. */
+export interface Sink {
+  /** Returns when the text has left the process; throws the system's error where it cannot. */
+  write(text: string): void;
+  readonly isTerminal: boolean;
+  /** Characters in a line. */
+  readonly columns: number;
+}
+
+/** Results go to `out`, everything else (progress, logs, errors) to `err`. */
+export interface Io {
+  readonly out: Sink;
+  readonly err: Sink;
+}
+
+const COLUMNS_DEFAULT = 100;
+const BUSY_WAIT_MS = 1;
+
+function codeOf(thrown: unknown): string | undefined {
+  return (thrown as NodeJS.ErrnoException).code;
+}
+
+/** Blocks for a moment. Only for a pipe that somebody else made non-blocking, while it is full. */
+function waitABit(): void {
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, BUSY_WAIT_MS);
+}
+
+function writeAll(fd: number, bytes: Uint8Array): void {
+  let at = 0;
+  while (at < bytes.length) {
+    try {
+      at += writeSync(fd, bytes, at);
+    } catch (thrown) {
+      if (codeOf(thrown) !== "EAGAIN") throw thrown;
+      waitABit();
+    }
+  }
+}
+
+/**
+ * Written at once, not queued: the runtime's own streams lose what is queued when the process ends.
+ */
+function sinkOf(fd: 1 | 2): Sink {
+  const encoder = new TextEncoder();
+  const isTerminal = isatty(fd);
+  let gone = false;
+  return {
+    write(text) {
+      if (gone) return;
+      try {
+        writeAll(fd, encoder.encode(text));
+      } catch (thrown) {
+        // A reader that has seen enough (`| head`) is no failure: the rest is not written.
+        if (codeOf(thrown) !== "EPIPE") throw thrown;
+        gone = true;
+      }
+    },
+    isTerminal,
+    get columns() {
+      if (!isTerminal) return COLUMNS_DEFAULT;
+      return (fd === 1 ? process.stdout : process.stderr).columns || COLUMNS_DEFAULT;
+    },
+  };
+}
+
+export function processIo(): Io {
+  return { out: sinkOf(1), err: sinkOf(2) };
+}
+
+type Value = string | number | bigint | boolean | null;
+export type Row = Readonly<Record<string, Value>>;
+
+const SEPARATOR = "  ";
+
+function shown(value: Value): string {
+  if (value === null) return "-";
+  if (typeof value !== "number" || Number.isInteger(value)) return String(value);
+  return String(Number(value.toPrecision(5)));
+}
+
+/** One document on one line. */
+export function printJson(io: Io, document: unknown): void {
+  io.out.write(`${stringifyJson(document)}\n`);
+}
+
+/** The line, or on a terminal as much of it as stands in one row there. */
+export function fitted({ isTerminal, columns }: Sink, line: string): string {
+  return isTerminal && line.length > columns ? `${line.slice(0, columns - 1)}…` : line;
+}
+
+/** The rows without those of these columns that are zero in all of them. */
+export function withoutZeros(rows: readonly Row[], columns: readonly string[]): Row[] {
+  const idle = columns.filter((name) => rows.every((row) => row[name] === 0));
+  return rows.map((row) =>
+    Object.fromEntries(Object.entries(row).filter(([name]) => !idle.includes(name))),
+  );
+}
+
+/**
+ * A table with the columns of the first row, numbers to the right; with `json` a document for each
+ * row. Words in the last column are cut where a terminal ends.
+ */
+export function printRows(io: Io, rows: readonly Row[], json: boolean): void {
+  if (json) {
+    for (const row of rows) printJson(io, row);
+    return;
+  }
+  const [first] = rows;
+  if (first === undefined) return;
+  const names = Object.keys(first);
+  const cells = rows.map((row) =>
+    names.map((name) => {
+      assert(Object.hasOwn(row, name), `every row has ${name}`);
+      return shown(row[name]!);
+    }),
+  );
+  const widths = names.map((name, column) =>
+    Math.max(name.length, ...cells.map((line) => line[column]!.length)),
+  );
+  const isNumber = names.map((name) =>
+    rows.every((row) => typeof row[name] !== "string" && typeof row[name] !== "boolean"),
+  );
+  const line = (parts: readonly string[]) =>
+    parts
+      .map((part, column) =>
+        isNumber[column] ? part.padStart(widths[column]!) : part.padEnd(widths[column]!),
+      )
+      .join(SEPARATOR)
+      .trimEnd();
+  const isCut = isNumber.at(-1) === false;
+  const lines = [names, ...cells].map(line);
+  const shortened = isCut ? lines.map((one) => fitted(io.out, one)) : lines;
+  io.out.write(shortened.map((one) => `${one}\n`).join(""));
+}
+
+/** One result: a line for each of its fields, or with `json` one document. */
+export function printRecord(io: Io, record: Row, json: boolean): void {
+  if (json) {
+    printJson(io, record);
+    return;
+  }
+  const width = Math.max(...Object.keys(record).map((name) => name.length));
+  for (const [name, value] of Object.entries(record)) {
+    io.out.write(`${name.padEnd(width)}${SEPARATOR}${shown(value)}\n`);
+  }
+}
+
+const REDRAW_MS = 100;
+
+/** A few lines on a terminal that are drawn over again and again. */
+interface LiveView {
+  /** Draws the lines where a redraw is due; `make` is called only then. */
+  draw(make: () => readonly string[]): void;
+  /** Takes the lines away. */
+  clear(): void;
+}
+
+export function createLiveView(sink: Sink, clock: Clock): LiveView {
+  let drawn = 0;
+  let drawnMs = Number.NEGATIVE_INFINITY;
+  const erase = () => {
+    if (drawn > 0) sink.write(`\r\x1b[${drawn}A\x1b[J`);
+    drawn = 0;
+  };
+  return {
+    draw(make) {
+      const nowMs = clock.monotonicMs();
+      if (nowMs - drawnMs < REDRAW_MS) return;
+      drawnMs = nowMs;
+      const lines = make();
+      erase();
+      // A line that wraps could not be taken back.
+      for (const line of lines) sink.write(`${line.slice(0, sink.columns - 1)}\n`);
+      drawn = lines.length;
+    },
+    clear: erase,
+  };
+}
+
+/** `[#####.....]`, `width` characters between the brackets. */
+export function bar(share: number, width: number): string {
+  const filled = Math.round(Math.min(1, Math.max(0, share)) * width);
+  return `[${"#".repeat(filled)}${".".repeat(width - filled)}]`;
+}
+
+/** Tells on standard error how far a long command is. */
+export interface Progress {
+  /** What is going on now, in one line. Cheap to call often: most calls print nothing. */
+  update(text: string): void;
+  /** Ends the updating line; `text`, where given, stays on the screen. */
+  end(text?: string): void;
+}
+
+const PLAIN_MS = 10_000;
+const CLEAR_LINE = "\r\x1b[2K";
+
+interface ProgressOptions {
+  readonly io: Io;
+  readonly clock: Clock;
+  /** Results are wanted as JSON: silent, unless somebody is watching. */
+  readonly json: boolean;
+}
+
+/** One updating line on a terminal, a plain line every 10 s elsewhere. */
+export function createProgress({ io, clock, json }: ProgressOptions): Progress {
+  const { err } = io;
+  if (json && !err.isTerminal) return { update: () => undefined, end: () => undefined };
+  return err.isTerminal ? redrawn(err, clock) : plain(err, clock);
+}
+
+function redrawn(err: Io["err"], clock: Clock): Progress {
+  let drawnMs = Number.NEGATIVE_INFINITY;
+  return {
+    update(text) {
+      const nowMs = clock.monotonicMs();
+      if (nowMs - drawnMs < REDRAW_MS) return;
+      drawnMs = nowMs;
+      // A line that wraps could not be taken back.
+      err.write(`${CLEAR_LINE}${text.slice(0, err.columns - 1)}`);
+    },
+    end(text) {
+      const isDrawn = drawnMs > Number.NEGATIVE_INFINITY;
+      err.write(`${isDrawn ? CLEAR_LINE : ""}${text === undefined ? "" : `${text}\n`}`);
+    },
+  };
+}
+
+function plain(err: Io["err"], clock: Clock): Progress {
+  let printedMs = clock.monotonicMs();
+  return {
+    update(text) {
+      const nowMs = clock.monotonicMs();
+      if (nowMs - printedMs < PLAIN_MS) return;
+      printedMs = nowMs;
+      err.write(`${text}\n`);
+    },
+    end(text) {
+      if (text !== undefined) err.write(`${text}\n`);
+    },
+  };
+}

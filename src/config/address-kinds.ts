@@ -1,0 +1,222 @@
+import { isIP, isIPv4 } from "node:net";
+import { type Kind, patternKind, type Read, typeName } from "./kinds.ts";
+import { quoteText } from "./problems.ts";
+
+/** Where a server listens. */
+export interface ListenAddress {
+  /** An IP address or a host name, without brackets. */
+  readonly host: string;
+  /** 0: whatever port is free. */
+  readonly port: number;
+  /** Whether only this machine can reach it. */
+  readonly loopback: boolean;
+}
+
+const HOST_NAME = /^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$/;
+const PORT_MAX = 65_535;
+
+/** Digits and points alone are an address, or a mistake in one. */
+export function isHostName(text: string): boolean {
+  return HOST_NAME.test(text) && !/^[0-9.]+$/.test(text);
+}
+
+/** What to write where an address is link-local. */
+export const LINK_LOCAL_INSTEAD =
+  'use an address that hosts of all networks know it by, as in "10.0.0.1" or "fd00::1"';
+const LINK_LOCAL = /^fe[89ab][0-9a-f]:/i;
+
+/**
+ * Whether it is good within one network alone (`fe80::/10`), or names a network card (`%eth0`):
+ * each host calls its own differently.
+ */
+export function isLinkLocal(host: string): boolean {
+  return LINK_LOCAL.test(host) || (host.includes(":") && host.includes("%"));
+}
+
+/** Whether only the machine itself is meant. */
+export function hostIsLoopback(host: string): boolean {
+  if (isIPv4(host)) return host.startsWith("127.");
+  return host === "::1" || host.toLowerCase() === "localhost";
+}
+
+/** `127.0.0.1:7171`, `[::1]:7171`, `localhost:7171`. */
+export function formatListen(address: ListenAddress): string {
+  return address.host.includes(":")
+    ? `[${address.host}]:${address.port}`
+    : `${address.host}:${address.port}`;
+}
+
+function readListen(raw: unknown): Read<ListenAddress> {
+  const instead = 'write address and port, as in "127.0.0.1:7171" or "[::1]:7171"';
+  const refuse = (what: string) => ({ ok: false as const, what, instead });
+  if (typeof raw !== "string") return refuse(`is ${typeName(raw)}, not an address`);
+  const match = /^(?:\[([0-9A-Fa-f:.]+)\]|([^[\]:]*)):([0-9]{1,5})$/.exec(raw);
+  if (match === null) return refuse(`is ${quoteText(raw)}, which is no address with a port`);
+  const [, bracketed, plain, digits] = match;
+  const host = bracketed ?? plain ?? "";
+  const port = Number(digits);
+  if (host === "") return refuse(`is ${quoteText(raw)}, which names no address`);
+  if (port > PORT_MAX) return refuse(`names port ${port}; ports end at ${PORT_MAX}`);
+  if (bracketed !== undefined && isIP(host) !== 6)
+    return refuse(`holds no IPv6 address: ${quoteText(host)}`);
+  if (bracketed === undefined && !isIPv4(host)) {
+    if (!isHostName(host)) return refuse(`holds no address or host name: ${quoteText(host)}`);
+  }
+  return { ok: true, value: Object.freeze({ host, port, loopback: hostIsLoopback(host) }) };
+}
+
+export const listenKind: Kind<ListenAddress> = {
+  name: "address with port",
+  range: "an IPv4 address, an IPv6 address in brackets or a host name, then a port, 0 to 65535",
+  read: readListen,
+  write: formatListen,
+};
+
+const SERVERS_MAX = 32;
+/** Credentials may stand before the host, a port behind it. */
+const PLACE = String.raw`(?:[^\s,@/]+@)?(?:\[[0-9A-Fa-f:.]+\]|[^\s,@/:[\]]+)(?::[0-9]{1,5})?`;
+const NATS_TCP = new RegExp(`^(?:nats|tls)://${PLACE}/?$`);
+const WEBSOCKET = new RegExp(`^wss?://${PLACE}(?:/[^\\s,@]*)?$`);
+/** What of a URL the broker's address is read from, behind a scheme that `URL` knows. */
+const AS_HTTP = /^[a-z]+:/;
+const CREDENTIALS = /\/\/[^\s,/]+@/g;
+const NATS_URL_FORM = 'write it as in "nats://127.0.0.1:4222", several with commas between them';
+
+/** Addresses of NATS servers. What stands before an `@` is never shown. */
+export const natsUrlKind: Kind<string> = {
+  name: "NATS URL",
+  range: "nats://, tls://, ws:// or wss:// and a host; several with commas between them",
+  read(raw) {
+    const refuse = (what: string) => ({ ok: false, what, instead: NATS_URL_FORM }) as const;
+    if (typeof raw !== "string") return refuse("is not a string");
+    const urls = raw.split(",").map((url) => url.trim());
+    if (urls.length > SERVERS_MAX) return refuse(`names more than ${SERVERS_MAX} servers`);
+    if (!urls.every((url) => NATS_TCP.test(url) || WEBSOCKET.test(url)))
+      return refuse("is no NATS URL");
+    // The connection reads them with URL, which knows what no port and no IPv6 address is.
+    const read = urls.map((url) => URL.parse(url.replace(AS_HTTP, "http:")));
+    if (read.includes(null)) return refuse("names no port or address that there can be");
+    const logins = read.map((url) => `${url?.username}:${url?.password}`);
+    const known = new Set(logins.filter((login) => login !== ":"));
+    if (known.size > 1) return refuse("holds different credentials");
+    const sockets = urls.filter((url) => WEBSOCKET.test(url)).length;
+    if (sockets === 0 || sockets === urls.length) return { ok: true, value: urls.join(",") };
+    return refuse("mixes NATS_TCP (nats://, tls://) and WebSocket (ws://, wss://)");
+  },
+  write: (value) => value,
+  show: (value) => value.replace(CREDENTIALS, "//...@"),
+};
+
+/** `sun_path` holds 108 bytes with the NUL at its end (unix(7)). */
+const SOCKET_PATH_BYTES_MAX = 107;
+const ZMQ_TCP = /^tcp:\/\/(?:\[([^\]]+)\]|([^[\]:/]+)):([0-9]{1,5})$/;
+
+/** `tcp://host:port` or `ipc:///path`; `*` as a host only where one may listen on all addresses. */
+export function zmqKind({
+  mayListen,
+  example,
+}: {
+  readonly mayListen: boolean;
+  readonly example: string;
+}): Kind<string> {
+  const instead = `write it as in "${example}", or "ipc:///run/kv.sock"`;
+  const refuse = (what: string): Read<string> => ({ ok: false, what, instead });
+  return {
+    name: "ZMQ endpoint",
+    range: "tcp://, a host and a port; or ipc:// and the path of a socket",
+    read(raw) {
+      if (typeof raw !== "string") return refuse(`is ${typeName(raw)}, not an endpoint`);
+      const is = `is ${quoteText(raw)}`;
+      if (raw.startsWith("ipc://")) {
+        const path = raw.slice("ipc://".length);
+        const bytes = Buffer.byteLength(path);
+        const fits = path.startsWith("/") && !path.includes("\0") && bytes <= SOCKET_PATH_BYTES_MAX;
+        return fits ? { ok: true, value: raw } : refuse(`${is}, which names no socket`);
+      }
+      const match = ZMQ_TCP.exec(raw);
+      if (match === null) return refuse(`${is}, which is no ZMQ endpoint`);
+      const [, bracketed, plain = "", digits] = match;
+      const port = Number(digits);
+      if (port < 1 || port > PORT_MAX) return refuse(`${is}; ports go from 1 to ${PORT_MAX}`);
+      if (plain === "*" && !mayListen) return refuse(`${is}: an engine is at one address`);
+      const isPlain = plain === "*" || isIPv4(plain) || isHostName(plain);
+      if (bracketed === undefined ? !isPlain : isIP(bracketed) !== 6)
+        return refuse(`${is}, which holds no address or host name`);
+      return { ok: true, value: raw };
+    },
+    write: (endpoint) => endpoint,
+  };
+}
+
+/** The same endpoint of another rank: engines count the port up, and know no ranks of a socket. */
+export function zmqOfRank(endpoint: string, rank: number): string {
+  if (rank === 0) return endpoint;
+  const [, before, port] = /^(.*:)([0-9]+)$/.exec(endpoint)!;
+  return `${before}${Number(port) + rank}`;
+}
+
+const ORIGINS_MAX = 256;
+const ORIGINS_FORM =
+  'write origins with commas between them, as in "https://chat.example.org", or "*"';
+
+/** Origins of web pages, or `*` for all of them; an empty text is none. */
+export const originsKind: Kind<readonly string[]> = {
+  name: "list of origins",
+  range: 'http:// or https:// with a host and maybe a port, with commas between them; or "*"',
+  read(raw) {
+    if (typeof raw !== "string")
+      return { ok: false, what: `is ${typeName(raw)}`, instead: ORIGINS_FORM };
+    const names = raw.split(",").map((name) => name.trim());
+    const given = names.filter((name) => name !== "");
+    if (given.length > ORIGINS_MAX) {
+      return { ok: false, what: `names more than ${ORIGINS_MAX} origins`, instead: ORIGINS_FORM };
+    }
+    const wrong = given.find((name) => name !== "*" && !isOrigin(name));
+    if (wrong !== undefined) {
+      return {
+        ok: false,
+        what: `names ${quoteText(wrong)}, which is no origin`,
+        instead: ORIGINS_FORM,
+      };
+    }
+    return { ok: true, value: Object.freeze([...new Set(given)]) };
+  },
+  write: (origins) => origins.join(","),
+};
+
+/** Exactly as browsers send it: no path, no default port, lower case. */
+function isOrigin(text: string): boolean {
+  const url = URL.parse(text);
+  return url !== null && /^https?:$/.test(url.protocol) && url.origin === text;
+}
+
+const EXAMPLE = "http://10.0.0.2:8000";
+
+/** A query or a fragment would put the paths of requests elsewhere. */
+const shape = patternKind<string>({
+  name: "URL",
+  pattern: /^https?:\/\/[A-Za-z0-9.[\]:_-]{1,255}(?:\/[!"$->@-~]{0,1024})?$/,
+  words: "http:// or https://, a host, a port and maybe a path, without ? and #",
+  example: EXAMPLE,
+});
+
+/**
+ * Addresses of one link alone, as `URL` writes them: cloud hosts serve their credentials there.
+ * 169.254.0.0/16 also as IPv4 in IPv6, and fe80::/10.
+ */
+const LINK_LOCAL_HOST = /^(?:169\.254\.|\[::ffff:a9fe:|\[fe[89ab][0-9a-f]:)/;
+
+/** The base of a worker's HTTP API. */
+export const workerUrlKind: Kind<string> = {
+  ...shape,
+  read(raw) {
+    const read = shape.read(raw);
+    if (!read.ok) return read;
+    const host = URL.parse(read.value)?.hostname;
+    if (host !== undefined && !LINK_LOCAL_HOST.test(host)) return read;
+    const what = `is ${quoteText(read.value)}, `;
+    const instead = `write an address that other hosts route to, as in "${EXAMPLE}"`;
+    if (host === undefined) return { ok: false, what: `${what}which is no URL`, instead };
+    return { ok: false, what: `${what}a link-local address`, instead };
+  },
+};

@@ -1,0 +1,322 @@
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Subprocess } from "bun";
+import {
+  BlockFlag,
+  DIGEST_BYTES,
+  HearthError,
+  LAYER_ALL,
+  sleep,
+  systemClock,
+} from "../../../core/index.ts";
+import { EngineClient, Outcome, outcomeName } from "../../../engine/index.ts";
+import { encodeManifest, manifestOf } from "../../../identity/index.ts";
+import type { Native } from "../../../native/index.ts";
+import { createAddressBatch, createHandleBatch, type HandleBatch } from "../../../store/index.ts";
+import { PrivateAgent } from "../../replay/index.ts";
+
+export interface ControlHostOptions {
+  readonly natsUrl: string;
+  readonly workerId: string;
+  readonly blocksMax: number;
+  readonly ramBytes: number;
+  /** Null: RAM alone, without a ledger. */
+  readonly ssdBytes: number | null;
+  readonly signal: AbortSignal;
+}
+
+export interface StoreOptions {
+  /** Blocks are 0 to count - 1, each after its parent. */
+  readonly count: number;
+  /** Null: it has none. */
+  readonly parentOf: (block: number) => number | null;
+  readonly blockBytes: number;
+  readonly onProgress: (stored: number) => void;
+}
+
+const MANIFEST = encodeManifest(
+  manifestOf({ model: "bench", dtype: "pattern", layout: "hearth:bench", blockTokens: 64 }),
+);
+const AT_ONCE = 1_024;
+const PROGRESS_EVERY = 65_536;
+const ON_SSD_MS = 300_000;
+const STATUS_POLL_MS = 50;
+const WORDS_PER_DIGEST = DIGEST_BYTES / 4;
+/** Makes the engine's hashes of numbers: odd, so that each number has its own. */
+const LOW_FACTOR = 0x9e37_79b1;
+const HIGH_FACTOR = 0x85eb_ca6b;
+
+/** What the engine calls a block: a hash of 64 bits, of which nearly all are in use. */
+export function hashOf(block: number): bigint {
+  return (BigInt(highOf(block)) << 32n) | BigInt(lowOf(block));
+}
+
+const lowOf = (block: number) => Math.imul(block + 1, LOW_FACTOR) >>> 0;
+const highOf = (block: number) => Math.imul(block + 1, HIGH_FACTOR) >>> 0;
+
+/** An agent of the benchmark's own that takes commands, and the engine that stores blocks in it. */
+export class ControlHost implements AsyncDisposable {
+  readonly agent: PrivateAgent;
+  readonly #engine: EngineClient;
+  readonly #signal: AbortSignal;
+  readonly #blocks = createAddressBatch(AT_ONCE);
+  readonly #handles = createHandleBatch(AT_ONCE);
+  readonly #written = createHandleBatch(AT_ONCE);
+  readonly #digests: Uint32Array;
+  readonly #parents: Uint32Array;
+
+  private constructor(agent: PrivateAgent, engine: EngineClient, signal: AbortSignal) {
+    this.agent = agent;
+    this.#engine = engine;
+    this.#signal = signal;
+    this.#blocks.layer = LAYER_ALL;
+    this.#digests = new Uint32Array(this.#blocks.digests.buffer);
+    this.#parents = new Uint32Array(this.#blocks.parents.buffer);
+  }
+
+  static async start(native: Native, options: ControlHostOptions): Promise<ControlHost> {
+    const { natsUrl, workerId, blocksMax, ramBytes, ssdBytes, signal } = options;
+    const agent = await PrivateAgent.start({
+      ramBytes,
+      blocksMax,
+      ssdBytes,
+      policy: "hearth",
+      settings: {
+        node: { id: JSON.stringify(workerId) },
+        // It prunes: what is measured is the command, not its grant.
+        nats: { url: JSON.stringify(natsUrl), role: '"purge"' },
+      },
+      signal,
+    });
+    try {
+      const { socketPath } = agent;
+      const name = "bench";
+      const engine = await EngineClient.connect(native, { socketPath, manifest: MANIFEST, name });
+      return new ControlHost(agent, engine, signal);
+    } catch (error) {
+      await agent[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  /** Stores blocks under their hashes; those that are there already are left as they are. */
+  async store({ count, parentOf, blockBytes, onProgress }: StoreOptions): Promise<void> {
+    for (let first = 0; first < count; first += AT_ONCE) {
+      if (this.#signal.aborted) throw new HearthError("ABORTED", "the benchmark was given up");
+      const some = Math.min(AT_ONCE, count - first);
+      for (let i = 0; i < some; i++) this.#name(i, first + i, parentOf(first + i), blockBytes);
+      this.#blocks.count = some;
+      await this.#write();
+      if (first % PROGRESS_EVERY === 0) onProgress(first);
+    }
+  }
+
+  /** Resolves when so many blocks are on SSD. */
+  async onSsd(count: number): Promise<void> {
+    const deadlineMs = systemClock.monotonicMs() + ON_SSD_MS;
+    for (;;) {
+      const { ssd } = await this.agent.status();
+      if ((ssd?.blocks ?? 0) >= count) return;
+      if (systemClock.monotonicMs() > deadlineMs) {
+        throw new HearthError("DEADLINE", `${ssd?.blocks} of ${count} blocks came to SSD`);
+      }
+      await sleep(systemClock, STATUS_POLL_MS, this.#signal);
+    }
+  }
+
+  /** Acquires one block that is in RAM, and releases it: a round trip through the agent's loop. */
+  async touch(block: number): Promise<void> {
+    this.#name(0, block, null, 0);
+    this.#blocks.count = 1;
+    const options = { tiers: 0, deadlineMs: 0, stopAtMiss: true };
+    await this.#engine.acquire(this.#blocks, options, this.#handles);
+    must(this.#handles, 0);
+    this.#engine.release(this.#handles);
+  }
+
+  #name(at: number, block: number, parent: number | null, blockBytes: number): void {
+    const blocks = this.#blocks;
+    this.#digests.fill(block + 1, at * WORDS_PER_DIGEST, (at + 1) * WORDS_PER_DIGEST);
+    const parentWord = parent === null ? 0 : parent + 1;
+    this.#parents.fill(parentWord, at * WORDS_PER_DIGEST, (at + 1) * WORDS_PER_DIGEST);
+    blocks.aliasLo[at] = lowOf(block);
+    blocks.aliasHi[at] = highOf(block);
+    blocks.flags[at] = BlockFlag.aliasGiven;
+    blocks.bytes[at] = blockBytes;
+  }
+
+  /** The bytes of the blocks are what the arena has in their place: nobody reads them. */
+  async #write(): Promise<void> {
+    const [handles, written] = [this.#handles, this.#written];
+    await this.#engine.reserve(this.#blocks, 0n, handles);
+    written.count = 0;
+    for (let i = 0; i < handles.count; i++) {
+      if (handles.outcome[i] === Outcome.present) continue;
+      must(handles, i);
+      const next = written.count++;
+      written.slot[next] = handles.slot[i]!;
+      written.generation[next] = handles.generation[i]!;
+      written.flags[next] = 0;
+    }
+    if (written.count === 0) return;
+    await this.#engine.commit(written);
+    for (let i = 0; i < written.count; i++) must(written, i);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#engine[Symbol.asyncDispose]();
+    await this.agent[Symbol.asyncDispose]();
+  }
+}
+
+function must(handles: HandleBatch, at: number): void {
+  const outcome = handles.outcome[at]!;
+  if (outcome === Outcome.ok) return;
+  throw new HearthError("LIMIT", `a block of the benchmark is ${outcomeName(outcome)}`);
+}
+
+/** Debian's name of the package and of what is in it. */
+const PACKAGE = "nats-server";
+const DEBIAN_PATH = "/usr/sbin/nats-server";
+const START_MS = 10_000;
+const BROKER_POLL_MS = 5;
+
+/** How the bytes of a bus travel. */
+export type Carrier = "tcp" | "ws";
+
+/** A nats-server of one's own, on ports that the system chose; disposing ends it. */
+export class Broker implements AsyncDisposable {
+  readonly #folder: string;
+  readonly #process: Subprocess;
+
+  private constructor(folder: string, process: Subprocess) {
+    this.#folder = folder;
+    this.#process = process;
+  }
+
+  /** Throws UNSUPPORTED where there is none on this host, DEADLINE where it does not come up. */
+  static async start(
+    carrier: Carrier,
+    signal?: AbortSignal,
+  ): Promise<{ broker: Broker; url: string }> {
+    const program = findProgram();
+    const folder = mkdtempSync(join(tmpdir(), "hearth-nats-"));
+    const config = join(folder, "server.conf");
+    writeFileSync(config, configText(folder));
+    const process = Bun.spawn([program, "-c", config], {
+      stdin: "ignore",
+      stdout: "ignore",
+      stderr: "ignore",
+    });
+    const broker = new Broker(folder, process);
+    try {
+      return { broker, url: await broker.#url(carrier, signal) };
+    } catch (error) {
+      await broker[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  /** It writes its ports down when it listens on them. */
+  async #url(carrier: Carrier, signal: AbortSignal | undefined): Promise<string> {
+    const file = join(this.#folder, `nats-server_${this.#process.pid}.ports`);
+    const deadlineMs = systemClock.monotonicMs() + START_MS;
+    for (;;) {
+      const port = portIn(file, carrier);
+      if (port !== null) return `${carrier === "tcp" ? "nats" : "ws"}://127.0.0.1:${port}`;
+      if (this.#process.exitCode !== null || systemClock.monotonicMs() > deadlineMs) {
+        throw new HearthError("DEADLINE", `nats-server did not start:\n${this.#log()}`);
+      }
+      await sleep(systemClock, BROKER_POLL_MS, signal);
+    }
+  }
+
+  #log(): string {
+    const file = join(this.#folder, "log");
+    return existsSync(file) ? readFileSync(file, "utf8") : "";
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#process.kill("SIGKILL");
+    await this.#process.exited;
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+}
+
+function findProgram(): string {
+  const path = Bun.which(PACKAGE) ?? (existsSync(DEBIAN_PATH) ? DEBIAN_PATH : null);
+  if (path !== null) return path;
+  throw new HearthError("UNSUPPORTED", "there is no nats-server on this host", {
+    fix: `apt-get install ${PACKAGE}, or name a server with --nats`,
+  });
+}
+
+function configText(folder: string): string {
+  return [
+    "host: 127.0.0.1",
+    "port: -1",
+    `ports_file_dir: ${JSON.stringify(folder)}`,
+    `log_file: ${JSON.stringify(join(folder, "log"))}`,
+    "websocket {",
+    "  host: 127.0.0.1",
+    "  port: -1",
+    "  no_tls: true",
+    "}",
+    "",
+  ].join("\n");
+}
+
+/** Null while the file is not there, or not whole. */
+function portIn(file: string, carrier: Carrier): number | null {
+  try {
+    const { nats, websocket } = JSON.parse(readFileSync(file, "utf8"));
+    const [url] = carrier === "tcp" ? nats : websocket;
+    return Number(/:([0-9]+)$/.exec(url)![1]);
+  } catch {
+    return null;
+  }
+}
+
+/** Microseconds that the agent's event loop has spent on a processor so far. */
+export function loopUsOf({ pid }: PrivateAgent): number {
+  // Its thread has the number of the process; nanoseconds on a processor come first.
+  return Number.parseInt(readFileSync(`/proc/${pid}/task/${pid}/schedstat`, "utf8"), 10) / 1_000;
+}
+
+const REST_MS = 1;
+
+/**
+ * Asks over and over, a millisecond after the answer before, until disposed. As somebody nearly
+ * always waits, what the longest answer took is how long the other's event loop was busy with
+ * something else, but for a millisecond; and what the host's scheduler adds. `busyUs`: how long the
+ * loop has been on a processor so far, which leaves that out.
+ */
+export class LoopWatch implements AsyncDisposable {
+  longestMs = 0;
+  longestBusyMs = 0;
+  readonly #over: Promise<void>;
+  #isEnding = false;
+
+  constructor(ask: () => Promise<void>, busyUs: () => number) {
+    this.#over = this.#run(ask, busyUs);
+    // Whoever disposes hears of it.
+    this.#over.catch(() => undefined);
+  }
+
+  async #run(ask: () => Promise<void>, busyUs: () => number): Promise<void> {
+    while (!this.#isEnding) {
+      const busyBeforeUs = busyUs();
+      const startMs = systemClock.monotonicMs();
+      await ask();
+      this.longestMs = Math.max(this.longestMs, systemClock.monotonicMs() - startMs);
+      this.longestBusyMs = Math.max(this.longestBusyMs, (busyUs() - busyBeforeUs) / 1_000);
+      await sleep(systemClock, REST_MS);
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#isEnding = true;
+    await this.#over;
+  }
+}

@@ -1,0 +1,179 @@
+import type { WorkerId } from "../../core/index.ts";
+import {
+  type Clock,
+  HearthError,
+  type Random,
+  seededRandom,
+  yieldToLoop,
+} from "../../core/index.ts";
+import { loadNative, type Native } from "../../native/index.ts";
+import {
+  createActiveLoad,
+  createPromptHasher,
+  createRouter,
+  createWorkerTable,
+  type PrefixIndex,
+  type PromptHasher,
+  ROUTER_DEFAULTS,
+  type Target,
+  tokenSalt,
+  type WorkerTable,
+} from "../../router/index.ts";
+import { quantile } from "./measure.ts";
+
+export interface DecideBenchOptions {
+  readonly clock: Clock;
+  readonly workers: number;
+  /** Of each prompt. */
+  readonly promptTokens: number;
+  /** Requests that are live at any time. */
+  readonly live: number;
+  /** Of other prompts, that each worker holds beside. */
+  readonly heldBlocks: number;
+  readonly decisions: number;
+  readonly makeIndex: (native: Native) => PrefixIndex;
+  readonly signal?: AbortSignal;
+}
+
+/** The names are those of the JSON the command prints. */
+export interface DecideBenchResult {
+  readonly workers: number;
+  readonly prompt_tokens: number;
+  readonly live_requests: number;
+  readonly held_blocks: number;
+  readonly decisions: number;
+  /** From tokens to a decision that load and explanation know of, hashing included. */
+  readonly decide_p50_us: number;
+  readonly decide_p99_us: number;
+  readonly free_p50_us: number;
+}
+
+const MODEL = "bench";
+const SESSIONS = 512;
+/** Tokens that all prompts begin with. */
+const SHARED_TOKENS = 1_024;
+/** Blocks of one filler, as long as a common prompt. */
+const FILLER_BLOCKS = 64;
+const WARM_UP = 300;
+const SLICE = 100;
+
+/**
+ * Measures decisions of a router whose workers hold many prefixes: each prompt goes on from one of
+ * 512 conversations, which some workers hold to different depths.
+ */
+export async function benchDecide(options: DecideBenchOptions): Promise<DecideBenchResult> {
+  const { clock, promptTokens, live, decisions } = options;
+  const { blockTokens, requestExpiryMs } = ROUTER_DEFAULTS;
+  const native = loadNative();
+  const random = seededRandom(1);
+  const table = createWorkerTable({ targetsMax: Math.max(options.workers, 1) });
+  const targets = addWorkers(table, options.workers, blockTokens);
+  using index = options.makeIndex(native);
+  const sessions = makeSessions(random, promptTokens);
+  fill(index, targets, sessions, createPromptHasher(native), random, options.heldBlocks);
+  const load = createActiveLoad({ clock, blockTokens, requestExpiryMs });
+  using router = createRouter({
+    ...{ clock, random, native, table, index, load },
+    settings: ROUTER_DEFAULTS,
+  });
+  const decided: number[] = [];
+  const freed: number[] = [];
+  for (let number = -WARM_UP - live; number < decisions; number++) {
+    const tokens = promptOf(sessions, random, number);
+    const startMs = clock.monotonicMs();
+    const outcome = router.bestWorkerNow({
+      model: MODEL,
+      prompt: { kind: "tokens", tokens },
+      requestId: `request ${number}`,
+    });
+    const decidedMs = clock.monotonicMs();
+    if (outcome.kind !== "routed") throw new HearthError("INTERNAL", `not routed: ${outcome.why}`);
+    router.markPrefillComplete(`request ${number - Math.floor(live / 8)}`);
+    const freeMs = clock.monotonicMs();
+    router.free(`request ${number - live}`);
+    if (number >= 0) {
+      decided.push((decidedMs - startMs) * 1_000);
+      freed.push((clock.monotonicMs() - freeMs) * 1_000);
+    }
+    if (number % SLICE !== 0) continue;
+    await yieldToLoop();
+    if (options.signal?.aborted) throw new HearthError("ABORTED", "the bench was given up");
+  }
+  return {
+    workers: options.workers,
+    prompt_tokens: promptTokens,
+    live_requests: live,
+    held_blocks: index.stats.heldBlocks,
+    decisions,
+    decide_p50_us: tenths(quantile(decided, 0.5)),
+    decide_p99_us: tenths(quantile(decided, 0.99)),
+    free_p50_us: tenths(quantile(freed, 0.5)),
+  };
+}
+
+function addWorkers(table: WorkerTable, workers: number, blockTokens: number): Target[] {
+  return Array.from({ length: workers }, (_, number) =>
+    table.put({
+      worker: `worker-${number}` as WorkerId,
+      rank: 0,
+      model: MODEL,
+      role: "both",
+      url: null,
+      totalBlocks: null,
+      batchTokensMax: null,
+      spaces: [{ kind: "tokens", model: MODEL, blockTokens }],
+    }),
+  );
+}
+
+function makeSessions(random: Random, promptTokens: number): Uint32Array[] {
+  const shared = Uint32Array.from({ length: SHARED_TOKENS }, () => random.u32() % 150_000);
+  return Array.from({ length: SESSIONS }, () => {
+    const tokens = Uint32Array.from({ length: promptTokens }, () => random.u32() % 150_000);
+    tokens.set(shared.subarray(0, promptTokens));
+    return tokens;
+  });
+}
+
+/** A turn of a conversation: as it is stored, but for its end. */
+function promptOf(sessions: readonly Uint32Array[], random: Random, number: number): Uint32Array {
+  const tokens = sessions[random.u32() % sessions.length]!.slice();
+  const from = Math.floor(tokens.length * 0.9);
+  for (let at = from; at < tokens.length; at++) tokens[at] = (tokens[at]! + number + SLICE) >>> 0;
+  return tokens;
+}
+
+/** Each session on three workers: all of it, half and a tenth; and every worker full of others'. */
+function fill(
+  index: PrefixIndex,
+  targets: readonly Target[],
+  sessions: readonly Uint32Array[],
+  hasher: PromptHasher,
+  random: Random,
+  heldBlocks: number,
+): void {
+  const salt = tokenSalt(undefined, undefined);
+  const store = (target: Target, hashes: BigUint64Array) => {
+    const stored = { kind: "stored", tier: "device", parent: null, tokenHashes: null } as const;
+    if (hashes.length > 0) index.apply([{ target: target.id, change: { ...stored, hashes } }]);
+  };
+  const { blockTokens } = ROUTER_DEFAULTS;
+  for (const tokens of sessions) {
+    const hashes = hasher.tokens(tokens, blockTokens, salt);
+    for (const share of [1, 0.5, 0.1]) {
+      const target = targets[random.u32() % targets.length]!;
+      store(target, hashes.slice(0, Math.ceil(hashes.length * share)));
+    }
+  }
+  const words = new Uint32Array(FILLER_BLOCKS * 2);
+  for (const target of targets) {
+    for (let held = 0; held < heldBlocks; held += FILLER_BLOCKS) {
+      for (let at = 0; at < words.length; at++) words[at] = random.u32();
+      store(target, new BigUint64Array(words.slice().buffer));
+    }
+  }
+}
+
+function tenths(value: number): number {
+  return Math.round(value * 10) / 10;
+}

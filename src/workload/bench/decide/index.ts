@@ -1,1 +1,0 @@
-export { benchDecide, type DecideBenchOptions, type DecideBenchResult } from "./decide-bench.ts";

@@ -1,0 +1,255 @@
+import { assert, HearthError } from "../../core/index.ts";
+import { cudaError, cudaVersion, gpuFinding } from "../../devices/index.ts";
+import {
+  BareCuda,
+  type GpuDevice,
+  type GpuMemory,
+  type GpuOutcome,
+  type GpuPiece,
+  type Gpus,
+  isStandInCuda,
+  type Native,
+  openGpus,
+  Queue,
+  type Region,
+} from "../../native/index.ts";
+import { ArenaGrowth, createArena } from "../../store/index.ts";
+import { median } from "./measure.ts";
+
+export interface GpuBenchOptions {
+  /** Null: as the dynamic linker finds it. */
+  readonly library: string | null;
+  readonly device: number;
+  /** Copied by each measurement: a multiple of 16 MiB. */
+  readonly bytes: number;
+  readonly rounds: number;
+  readonly signal: AbortSignal;
+  onProgress(what: string): void;
+}
+
+/** 10^9 bytes a second of one size of pieces, both ways. */
+export interface GpuRates {
+  readonly h2d: number;
+  readonly d2h: number;
+}
+
+export interface GpuBenchResult {
+  readonly device: string;
+  /** As in `12.8`. */
+  readonly driver: string;
+  /** The library is the tests' own: the rates are those of memory. */
+  readonly isStandIn: boolean;
+  readonly hasBatches: boolean;
+  /** A plain loop over the driver with memory of its own, in the same rounds. */
+  readonly bareLarge: GpuRates;
+  readonly bareSmall: GpuRates;
+  readonly large: GpuRates;
+  readonly middle: GpuRates;
+  /** Batches of many small pieces, no two of them neighbours. */
+  readonly small: GpuRates;
+  /** Copies that were not asynchronous. */
+  readonly pageable: number;
+  /** Round trips after which a byte was another. */
+  readonly wrong: number;
+}
+
+const LARGE = 2 ** 24;
+const MIDDLE = 2 ** 20;
+const SMALL = 2 ** 16;
+const SIZES = { large: LARGE, middle: MIDDLE, small: SMALL } as const;
+const DIRECTIONS: readonly Direction[] = ["h2d", "d2h"];
+const OTHER_BYTES = 0n;
+
+/**
+ * Medians of the rounds, each of which measures everything in turn. What goes to the device comes
+ * back and is compared, round by round. Throws UNSUPPORTED without a GPU.
+ */
+export async function benchGpu(native: Native, options: GpuBenchOptions): Promise<GpuBenchResult> {
+  const { library, device, bytes, rounds, signal, onProgress } = options;
+  await using copies = await GpuCopies.open({ native, library, device, bytes });
+  using bare = new BareCuda({ library, device, bytes });
+  const samples = new Map<string, number[]>();
+  const note = (name: string, ns: number) => {
+    const known = samples.get(name) ?? [];
+    samples.set(name, [...known, bytes / ns]);
+  };
+  let wrong = 0;
+  // The first round warms everything up, and is not counted.
+  for (let round = 0; round <= rounds; round++) {
+    onProgress(round === 0 ? "a first round" : `round ${round} of ${rounds}`);
+    for (const direction of DIRECTIONS) {
+      const large = bare.copy(direction, bytes, LARGE);
+      const small = bare.copy(direction, bytes, SMALL);
+      if (round === 0) continue;
+      note(`bareLarge ${direction}`, large);
+      note(`bareSmall ${direction}`, small);
+    }
+    for (const [name, size] of Object.entries(SIZES)) {
+      signal.throwIfAborted();
+      const seed = BigInt(round * LARGE + size);
+      copies.region.fill(0, bytes, seed);
+      const there = await copies.copy("h2d", size);
+      copies.region.fill(0, bytes, OTHER_BYTES);
+      const back = await copies.copy("d2h", size);
+      if (copies.region.firstWrong(0, bytes, seed) !== null) wrong++;
+      if (round === 0) continue;
+      note(`${name} h2d`, there);
+      note(`${name} d2h`, back);
+    }
+  }
+  const rates = (name: string): GpuRates => ({
+    h2d: median(samples.get(`${name} h2d`)!),
+    d2h: median(samples.get(`${name} d2h`)!),
+  });
+  return {
+    device: copies.device.name,
+    driver: copies.driver,
+    isStandIn: isStandInCuda(library),
+    hasBatches: copies.gpus.info.hasBatches,
+    bareLarge: rates("bareLarge"),
+    bareSmall: rates("bareSmall"),
+    large: rates("large"),
+    middle: rates("middle"),
+    small: rates("small"),
+    pageable: copies.device.pageableCopies,
+    wrong,
+  };
+}
+
+interface GpuCopiesOptions {
+  readonly native: Native;
+  /** Null: as the dynamic linker finds it. */
+  readonly library: string | null;
+  readonly device: number;
+  /** Of the arena, and as much memory of the device. */
+  readonly bytes: number;
+}
+
+type Direction = "h2d" | "d2h";
+
+/** One job, as it were the blocks that an engine asks for together. */
+const JOB_BYTES = 2 ** 26;
+const PIECE_BYTES_MIN = 2 ** 16;
+const SLICE_BYTES = 2 ** 26;
+
+/**
+ * An arena like an agent's, registered with the driver, and as much memory of a device. Pieces lie
+ * in the opposite order on both sides, so that no two of them are one copy.
+ */
+class GpuCopies implements AsyncDisposable {
+  readonly region: Region;
+  readonly gpus: Gpus;
+  readonly #memory: GpuMemory;
+  readonly #queue: Queue;
+  readonly #bytes: number;
+
+  private constructor(
+    options: GpuCopiesOptions,
+    parts: { region: Region; gpus: Gpus; queue: Queue; memory: GpuMemory },
+  ) {
+    this.region = parts.region;
+    this.gpus = parts.gpus;
+    this.#queue = parts.queue;
+    this.#memory = parts.memory;
+    this.#bytes = options.bytes;
+  }
+
+  /** Throws UNSUPPORTED, in words, where there is no such device or it has not enough memory. */
+  static async open(options: GpuCopiesOptions): Promise<GpuCopies> {
+    const { native, bytes, library } = options;
+    const arena = { bytes, hugePages: "try", lockMemory: "off", sliceBytes: SLICE_BYTES } as const;
+    const region = createArena(native, arena);
+    const queue = new Queue(native, { entries: 64, threads: 1, watches: 8 });
+    // A copy of everything is under way at once.
+    const jobsMax = Math.ceil(bytes / JOB_BYTES) + 1;
+    const limits = { jobsMax, piecesMax: bytes / PIECE_BYTES_MIN };
+    const gpus = openGpus(native, { region, library, ...limits, onLost: () => undefined });
+    try {
+      const device = chosen(gpus, options.device);
+      const growth = new ArenaGrowth(region, queue, arena, () => undefined);
+      await growth.first();
+      await growth.rest((short) => {
+        throw short;
+      });
+      mustBeOk(await gpus.register(0, bytes), "register the arena");
+      const allocated = await gpus.allocate(device.index, bytes);
+      if (!allocated.ok) throw failed(allocated, "allocate its memory");
+      return new GpuCopies(options, { region, gpus, queue, memory: allocated.memory });
+    } catch (thrown) {
+      await close(gpus, queue, region);
+      throw thrown;
+    }
+  }
+
+  get device(): GpuDevice {
+    return this.gpus.devices()[this.#memory.device]!;
+  }
+
+  /** As in `12.8`. */
+  get driver(): string {
+    return cudaVersion(this.gpus.info.driverVersion);
+  }
+
+  /** Copies everything in pieces of so many bytes; nanoseconds from the first job to the last. */
+  async copy(direction: Direction, pieceBytes: number): Promise<number> {
+    const jobs = this.#jobs(pieceBytes);
+    const { gpus } = this;
+    const start = Bun.nanoseconds();
+    const done = jobs.map((pieces) =>
+      direction === "h2d" ? gpus.toGpu(this.#memory, pieces) : gpus.fromGpu(this.#memory, pieces),
+    );
+    const outcomes = await Promise.all(done);
+    const taken = Bun.nanoseconds() - start;
+    for (const outcome of outcomes) mustBeOk(outcome, "copy");
+    return taken;
+  }
+
+  #jobs(pieceBytes: number): GpuPiece[][] {
+    const total = this.#bytes;
+    assert(total % pieceBytes === 0, "the arena is whole pieces");
+    const each = Math.max(1, JOB_BYTES / pieceBytes);
+    const jobs: GpuPiece[][] = [];
+    for (let first = 0; first < total / pieceBytes; first += each) {
+      const count = Math.min(each, total / pieceBytes - first);
+      jobs.push(
+        Array.from({ length: count }, (_, i) => {
+          const regionOffset = (first + i) * pieceBytes;
+          const memoryOffset = total - regionOffset - pieceBytes;
+          return { regionOffset, memoryOffset, bytes: pieceBytes };
+        }),
+      );
+    }
+    return jobs;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await close(this.gpus, this.#queue, this.region);
+  }
+}
+
+async function close(gpus: Gpus, queue: Queue, region: Region): Promise<void> {
+  await gpus[Symbol.asyncDispose]();
+  await queue[Symbol.asyncDispose]();
+  region[Symbol.dispose]();
+}
+
+function chosen(gpus: Gpus, index: number): GpuDevice {
+  const devices = gpus.devices();
+  const { kind, text, fix } = gpuFinding(gpus.info, devices);
+  if (kind !== "usable") {
+    throw new HearthError("UNSUPPORTED", text, fix === null ? {} : { fix });
+  }
+  const device = devices[index];
+  if (device !== undefined) return device;
+  const last = devices.length - 1;
+  throw new HearthError("UNSUPPORTED", `there is no GPU ${index}: the last is ${last}`);
+}
+
+function mustBeOk(outcome: GpuOutcome, what: string): void {
+  if (!outcome.ok) throw failed(outcome, what);
+}
+
+function failed(fault: { status: string; code: number }, what: string): HearthError {
+  const why = fault.code === 0 ? fault.status : cudaError(fault.code);
+  return new HearthError("UNSUPPORTED", `the GPU could not ${what}: ${why}`);
+}

@@ -1,1 +1,0 @@
-export { benchGpu, type GpuBenchOptions, type GpuBenchResult } from "./gpu-bench.ts";

@@ -1,0 +1,142 @@
+import type { Socket } from "bun";
+import { type Clock, HearthError } from "../../core/index.ts";
+
+/** The value below which the share `q` of the samples lies; NaN for none. */
+export function quantile(samples: readonly number[], q: number): number {
+  const sorted = [...samples].sort((a, b) => a - b);
+  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * q))] ?? Number.NaN;
+}
+
+export function median(samples: readonly number[]): number {
+  return quantile(samples, 0.5);
+}
+
+/** Whole lines of a stream, as they come. */
+export async function* linesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<string> {
+  const decoder = new TextDecoder();
+  let rest = "";
+  for await (const chunk of stream) {
+    const lines = (rest + decoder.decode(chunk, { stream: true })).split("\n");
+    rest = lines.pop()!;
+    yield* lines;
+  }
+}
+
+export interface HttpLoadOptions {
+  readonly clock: Clock;
+  /** `http://127.0.0.1:7181`. */
+  readonly url: string;
+  readonly path: string;
+  /** Bodies that are sent in turn. */
+  readonly bodies: readonly string[];
+  readonly connections: number;
+  readonly ms: number;
+  readonly signal?: AbortSignal;
+}
+
+export interface HttpLoadResult {
+  readonly requests: number;
+  readonly perSecond: number;
+  readonly p50Ms: number;
+  readonly p99Ms: number;
+}
+
+const HEAD_END = "\r\n\r\n";
+
+/**
+ * Sends POST requests over connections that stay open, one at a time on each, with a client that
+ * costs next to nothing: what is measured is the server. Throws ENGINE_REFUSED where an answer is
+ * no 200, ENGINE_CLOSED where a connection breaks.
+ */
+export async function loadHttp(options: HttpLoadOptions): Promise<HttpLoadResult> {
+  const { clock, url, path, bodies, connections, ms } = options;
+  const { hostname, port, host } = new URL(url);
+  const requests = bodies.map((body) => {
+    const length = Buffer.byteLength(body);
+    const head = `POST ${path} HTTP/1.1\r\nHost: ${host}\r\nContent-Length: ${length}\r\n\r\n`;
+    return Buffer.from(head + body);
+  });
+  const taken: number[] = [];
+  const startMs = clock.monotonicMs();
+  const endMs = startMs + ms;
+  let next = 0;
+  const isOver = () => clock.monotonicMs() >= endMs || options.signal?.aborted === true;
+  const one = (at: number) =>
+    converse({
+      ...{ clock, hostname, port: Number(port), isOver },
+      request: () => requests[(next++ + at) % requests.length]!,
+      onAnswer: (tookMs) => void taken.push(tookMs),
+    });
+  await Promise.all(Array.from({ length: connections }, (_, at) => one(at)));
+  const seconds = (clock.monotonicMs() - startMs) / 1_000;
+  return {
+    requests: taken.length,
+    perSecond: Math.round(taken.length / seconds),
+    p50Ms: quantile(taken, 0.5),
+    p99Ms: quantile(taken, 0.99),
+  };
+}
+
+interface Conversation {
+  readonly clock: Clock;
+  readonly hostname: string;
+  readonly port: number;
+  isOver(): boolean;
+  request(): Buffer;
+  onAnswer(tookMs: number): void;
+}
+
+function converse(talk: Conversation): Promise<void> {
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  let got = "";
+  let rest: Buffer | null = null;
+  let sentMs = 0;
+  const write = (socket: Socket, bytes: Buffer) => {
+    const written = socket.write(bytes);
+    rest = written < bytes.length ? bytes.subarray(written) : null;
+  };
+  const send = (socket: Socket) => {
+    if (talk.isOver()) {
+      // Closing tells at once that it is closed.
+      resolve();
+      socket.end();
+      return;
+    }
+    sentMs = talk.clock.monotonicMs();
+    write(socket, talk.request());
+  };
+  const broken = () => reject(new HearthError("ENGINE_CLOSED", "the connection is gone"));
+  void Bun.connect({
+    hostname: talk.hostname,
+    port: talk.port,
+    socket: {
+      open: send,
+      drain(socket) {
+        if (rest !== null) write(socket, rest);
+      },
+      data(socket, chunk) {
+        got += chunk.toString("latin1");
+        if (!isWhole(got)) return;
+        talk.onAnswer(talk.clock.monotonicMs() - sentMs);
+        if (!got.startsWith("HTTP/1.1 200 ")) {
+          reject(new HearthError("ENGINE_REFUSED", `the server answers ${got.slice(0, 300)}`));
+          socket.end();
+          return;
+        }
+        got = "";
+        send(socket);
+      },
+      close: broken,
+      error: broken,
+    },
+  }).catch(reject);
+  return promise;
+}
+
+/** Whether the text is an answer with all of its body. */
+function isWhole(text: string): boolean {
+  const end = text.indexOf(HEAD_END);
+  if (end === -1) return false;
+  const length = Number(/\r\ncontent-length: (\d+)/i.exec(text.slice(0, end))?.[1] ?? 0);
+  return text.length >= end + HEAD_END.length + length;
+}

@@ -1,0 +1,299 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { HearthError } from "../../core/index.ts";
+import type { Native } from "../../native/index.ts";
+import { fileBytesOf } from "../../store/kvb/index.ts";
+import { connectEngineProbe, startBenchServer } from "./engine-bench.ts";
+import { median } from "./measure.ts";
+import { BLOCK_TOKENS, CAPACITY_BLOCKS, FloodedAgent, type PinEngine } from "./pin-engine.ts";
+import { makeBenchFolder } from "./ssd/bench-tier.ts";
+import { Fio, type FioOptions } from "./ssd/speed-bench.ts";
+
+export const PIN_TIERS = ["ram", "ssd"] as const;
+
+export type PinTier = (typeof PIN_TIERS)[number];
+
+/** Turns of a conversation, and tokens of the prompt at its end. */
+const PROMPTS = [
+  { depth: 0, tokens: 3_158 },
+  { depth: 2, tokens: 4_810 },
+  { depth: 6, tokens: 7_347 },
+  { depth: 10, tokens: 10_826 },
+  { depth: 16, tokens: 15_002 },
+] as const;
+
+export const PIN_DEPTHS: readonly number[] = PROMPTS.map(({ depth }) => depth);
+
+/** Bytes of KV a token, at scale 1. */
+const TOKEN_BYTES = 160 * 1024;
+
+const PAGE = 4096;
+
+/** The agent's default: operations on the SSD at the same time. */
+const SSD_DEPTH = 64;
+
+const NS_PER_MS = 1e6;
+
+export interface PinBenchOptions {
+  /** Where the SSD tier lies. */
+  readonly dir: string;
+  readonly tiers: readonly PinTier[];
+  /** Some of `PIN_DEPTHS`. */
+  readonly depths: readonly number[];
+  /** Of 160 KiB a token. */
+  readonly scale: number;
+  readonly runs: number;
+  /** What leaves RAM first: a name of `kv.policy`. */
+  readonly policy: string;
+  /** The program to compare with; null: no comparison on SSD. */
+  readonly fio: string | null;
+  readonly signal: AbortSignal;
+  readonly onProgress: (text: string) => void;
+}
+
+/** Rates in 10^9 bytes a second; medians over the runs; null without a limit. */
+export interface PinRow {
+  readonly tier: PinTier;
+  readonly depth: number;
+  readonly tokens: number;
+  /** Full ones. */
+  readonly blocks: number;
+  readonly block_bytes: number;
+  /** Share of the blocks that were there after the flood, the most of all runs. */
+  readonly cached_share_unpinned: number;
+  /** The same where they were pinned, the least of all runs. */
+  readonly cached_share_pinned: number;
+  /** From the first acquire until the last block was copied out. */
+  readonly restore_ms: number;
+  readonly restore_gbps: number;
+  readonly limit_gbps: number | null;
+  readonly ratio: number | null;
+  /** Other blocks stored between pin and restore. */
+  readonly flood_blocks: number;
+  /** Blocks the agent holds, on all its tiers together. */
+  readonly capacity_blocks: number;
+  readonly runs: number;
+}
+
+/** Length of a block of 64 tokens, in whole pages. */
+export function pinBlockBytes(scale: number): number {
+  return Math.max(1, Math.round((BLOCK_TOKENS * TOKEN_BYTES * scale) / PAGE)) * PAGE;
+}
+
+const fullBlocks = (tokens: number) => Math.floor(tokens / BLOCK_TOKENS);
+
+const BLOCKS_MAX = Math.max(...PROMPTS.map(({ tokens }) => fullBlocks(tokens)));
+
+/**
+ * What of a conversation is there after a flood of three times what an agent holds, with a pin and
+ * without, and how fast it comes back. Throws LIMIT where the flood did not do what it is for.
+ */
+export async function benchPin(native: Native, options: PinBenchOptions): Promise<PinRow[]> {
+  const rows: PinRow[] = [];
+  for (const tier of options.tiers) rows.push(...(await benchTier(native, tier, options)));
+  return rows;
+}
+
+async function benchTier(
+  native: Native,
+  tier: PinTier,
+  options: PinBenchOptions,
+): Promise<PinRow[]> {
+  const { runs, depths } = options;
+  const blockBytes = pinBlockBytes(options.scale);
+  const fileBytes = CAPACITY_BLOCKS * fileBytesOf(blockBytes);
+  using folder = tier === "ram" ? null : makeBenchFolder(options.dir, 4 * fileBytes);
+  await using ground = new PinGround(native, { ...options, blockBytes, dir: folder?.path ?? null });
+  const prompts = PROMPTS.filter(({ depth }) => depths.includes(depth));
+  const rows = prompts.map((each) => ({ ...each, samples: [] as Sample[] }));
+  for (let run = 0; run < runs; run++) {
+    for (const [at, { depth, tokens, samples }] of rows.entries()) {
+      options.onProgress(`${tier}: run ${run + 1} of ${runs}, depth ${depth}`);
+      samples.push(await ground.sample(fullBlocks(tokens), (run + at) % 2 === 0));
+    }
+  }
+  return rows.map(({ depth, tokens, samples }) => {
+    const blocks = fullBlocks(tokens);
+    const what = { tier, depth, tokens, blocks, block_bytes: blockBytes };
+    return { ...what, ...figuresOf(samples, blocks * blockBytes), runs };
+  });
+}
+
+interface Sample {
+  readonly unpinnedShare: number;
+  readonly pinnedShare: number;
+  readonly restoreNs: number;
+  readonly limitGbps: number | null;
+  readonly floodBlocks: number;
+  readonly capacityBlocks: number;
+}
+
+interface GroundOptions extends Omit<PinBenchOptions, "dir"> {
+  readonly blockBytes: number;
+  /** For SSD tiers and what stands beside them; null: RAM alone. */
+  readonly dir: string | null;
+}
+
+/** Where samples are taken, each with a new agent, beside one limit. */
+class PinGround implements AsyncDisposable {
+  readonly #native: Native;
+  readonly #options: GroundOptions;
+  readonly #opened = new AsyncDisposableStack();
+  #limit: RestoreLimit | null = null;
+
+  constructor(native: Native, options: GroundOptions) {
+    this.#native = native;
+    this.#options = options;
+  }
+
+  /** A new agent: one that has seen conversations come back learns to keep the next. */
+  async sample(blocks: number, isLimitFirst: boolean): Promise<Sample> {
+    const { dir } = this.#options;
+    const ssdDir = dir === null ? null : join(dir, "ssd");
+    try {
+      await using agent = await FloodedAgent.start(this.#native, { ...this.#options, ssdDir });
+      this.#limit ??= await this.#openLimit(agent);
+      return await floodedSample(agent, this.#limit, blocks, isLimitFirst);
+    } finally {
+      if (ssdDir !== null) rmSync(ssdDir, { recursive: true, force: true });
+    }
+  }
+
+  async #openLimit(agent: FloodedAgent): Promise<RestoreLimit | null> {
+    const { blockBytes, dir, fio, signal } = this.#options;
+    if (dir === null) {
+      const own = { blockBytes, blocksMax: BLOCKS_MAX, signal };
+      return this.#opened.use(await openCopyOutLimit(this.#native, own));
+    }
+    if (fio === null) return null;
+    const direct = (await agent.isDirect()) ?? false;
+    const bytes = agent.capacityBlocks * blockBytes;
+    const file = { file: join(dir, "fio"), bytes, depth: SSD_DEPTH, direct, signal };
+    return this.#opened.use(await openFioLimit(fio, file, blockBytes));
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#opened.disposeAsync();
+  }
+}
+
+/** One conversation pinned and a younger one of the same length not, and one flood over both. */
+async function floodedSample(
+  agent: FloodedAgent,
+  limit: RestoreLimit | null,
+  blocks: number,
+  isLimitFirst: boolean,
+): Promise<Sample> {
+  const { engine, capacityBlocks } = agent;
+  const pinned = await agent.converse(blocks);
+  await agent.pin(pinned);
+  const unpinned = await agent.converse(blocks);
+  const floodBlocks = await agent.flood();
+  await agent.warmUp();
+  const { ram } = await engine.whereIs(pinned);
+  if (agent.hasSsd && ram > 0) {
+    const text = `${ram} of ${blocks} pinned blocks are in RAM still`;
+    throw new HearthError("LIMIT", text, { fix: "a restore would not come from SSD" });
+  }
+  const unpinnedShare = (await engine.restore(unpinned)).present / blocks;
+  if (unpinnedShare > 0) {
+    const text = `${Math.round(unpinnedShare * 100)} % of what was not pinned survived the flood`;
+    throw new HearthError("LIMIT", text, { fix: "what pins are worth cannot be told this way" });
+  }
+  const early = isLimitFirst ? await limit?.gbps(blocks) : undefined;
+  const { present, ns: restoreNs } = await engine.restore(pinned);
+  const limitGbps = early ?? (await limit?.gbps(blocks)) ?? null;
+  await mustBeRight(engine, pinned, blocks - present);
+  const figures = { restoreNs, limitGbps, floodBlocks, capacityBlocks };
+  return { unpinnedShare, pinnedShare: present / blocks, ...figures };
+}
+
+async function mustBeRight(
+  engine: PinEngine,
+  pinned: Parameters<PinEngine["wrongBlocks"]>[0],
+  missing: number,
+): Promise<void> {
+  const wrong = (await engine.wrongBlocks(pinned)) - missing;
+  if (wrong > 0) throw new HearthError("INTERNAL", `${wrong} blocks came back with wrong bytes`);
+}
+
+function figuresOf(samples: readonly Sample[], bytes: number) {
+  const restoreNs = median(samples.map((each) => each.restoreNs));
+  const limits = samples.flatMap((each) => each.limitGbps ?? []);
+  const restoreGbps = bytes / restoreNs;
+  const limitGbps = limits.length === 0 ? null : median(limits);
+  return {
+    cached_share_unpinned: Math.max(...samples.map((each) => each.unpinnedShare)),
+    cached_share_pinned: Math.min(...samples.map((each) => each.pinnedShare)),
+    restore_ms: rounded(restoreNs / NS_PER_MS),
+    restore_gbps: rounded(restoreGbps),
+    limit_gbps: limitGbps === null ? null : rounded(limitGbps),
+    ratio: limitGbps === null ? null : rounded(restoreGbps / limitGbps),
+    flood_blocks: samples[0]!.floodBlocks,
+    capacity_blocks: samples[0]!.capacityBlocks,
+  };
+}
+
+const rounded = (value: number) => Number(value.toFixed(3));
+
+/** What restores are held against, measured in the same run. */
+interface RestoreLimit extends AsyncDisposable {
+  /** What it is, for people. */
+  readonly name: string;
+  /** 10^9 bytes a second, for so many blocks. */
+  gbps(blocks: number): Promise<number>;
+}
+
+const WARM_UP_PASSES = 5;
+
+interface CopyOutOptions {
+  readonly blockBytes: number;
+  /** The most blocks that are asked for. */
+  readonly blocksMax: number;
+  readonly signal: AbortSignal;
+}
+
+/** Acquire, copy out, release, between two processes, as `bench engine` has it. */
+async function openCopyOutLimit(
+  native: Native,
+  { blockBytes, blocksMax, signal }: CopyOutOptions,
+): Promise<RestoreLimit> {
+  await using opened = new AsyncDisposableStack();
+  const folder = mkdtempSync(join(tmpdir(), "hearth-bench-"));
+  opened.defer(() => rmSync(folder, { recursive: true, force: true }));
+  const server = opened.use(await startBenchServer({ folder, blockBytes, signal }));
+  const { client, probe } = await connectEngineProbe(native, {
+    socketPath: server.paths.enginePath,
+    blockBytes,
+    resident: blocksMax,
+  });
+  opened.use(client);
+  await probe.fillResident();
+  // Pages are touched and code is compiled before anything counts.
+  for (let pass = 0; pass < WARM_UP_PASSES; pass++) await probe.copyOutOnce(blocksMax);
+  const held = opened.move();
+  return {
+    name: "copy out, as bench engine",
+    async gbps(blocks) {
+      const start = Bun.nanoseconds();
+      const bytes = await probe.copyOutOnce(blocks);
+      return bytes / (Bun.nanoseconds() - start);
+    },
+    [Symbol.asyncDispose]: () => held.disposeAsync(),
+  };
+}
+
+/** fio reading one large file in the same folder, with the same length of blocks and depth. */
+async function openFioLimit(
+  program: string,
+  options: FioOptions,
+  blockBytes: number,
+): Promise<RestoreLimit> {
+  const fio = await Fio.layOut(program, options, blockBytes);
+  return {
+    name: `fio, ${fio.engine}`,
+    gbps: () => fio.gbps("read", blockBytes),
+    [Symbol.asyncDispose]: async () => rmSync(options.file, { force: true }),
+  };
+}

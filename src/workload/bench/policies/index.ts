@@ -1,6 +1,0 @@
-export {
-  benchPolicies,
-  type PoliciesBench,
-  type PoliciesBenchOptions,
-  type PoliciesRow,
-} from "./policies-bench.ts";

@@ -1,1 +1,0 @@
-export { benchPrefix, type PrefixBenchOptions, type PrefixBenchResult } from "./prefix-bench.ts";

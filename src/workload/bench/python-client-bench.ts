@@ -1,0 +1,348 @@
+import { existsSync, mkdirSync, renameSync, rmSync } from "node:fs";
+import { homedir } from "node:os";
+import { dirname, join } from "node:path";
+import type { Subprocess } from "bun";
+import { HearthError, sleep, systemClock } from "../../core/index.ts";
+import type { Native } from "../../native/index.ts";
+import { connectEngineProbe, type EngineProbe, startBenchServer } from "./engine-bench.ts";
+import { linesOf, median } from "./measure.ts";
+
+export interface ClientBenchOptions {
+  /** Where sockets are made. */
+  readonly folder: string;
+  /** Of the large blocks. */
+  readonly blockBytes: number;
+  readonly rounds: number;
+  /** Null: `python3`, with the client of Redis if that can be had. */
+  readonly python: string | null;
+  /** The folder of the Python packages. */
+  readonly packages: string;
+  readonly signal: AbortSignal;
+  readonly onProgress: (text: string) => void;
+  /** Takes the reason if Redis is not measured. */
+  readonly onSkip: (why: string) => void;
+}
+
+/** Rates in 10^9 bytes a second, medians; a ratio is Python over its rival in the same run. */
+export interface ClientBenchResult {
+  readonly block_bytes: number;
+  readonly python: string;
+  readonly native: boolean;
+  readonly typescript_put_gbps: number;
+  readonly python_put_gbps: number;
+  readonly put_ratio: number;
+  readonly typescript_get_verified_gbps: number;
+  readonly python_get_verified_gbps: number;
+  readonly get_ratio: number;
+  readonly small_block_bytes: number;
+  /** 64 blocks in one call. */
+  readonly small_put_gbps: number;
+  readonly small_get_verified_gbps: number;
+  /** Null: no Redis here. Redis verifies nothing. */
+  readonly redis_put_gbps: number | null;
+  readonly redis_get_gbps: number | null;
+  readonly redis_put_ratio: number | null;
+  readonly redis_get_ratio: number | null;
+}
+
+const SMALL_BYTES = 65_536;
+/**
+ * Turns that large puts and gets take in a round, which has one rate for each: a run of either
+ * lasts a few milliseconds, and four puts in a row would evict what is read.
+ */
+const LARGE_TURNS = 4;
+type TypescriptRun = "typescript put" | "typescript get";
+type Run = DriverRun | TypescriptRun;
+type Rates = Record<Run, number[]>;
+
+/** A run of the Python client, and the rival that is measured right before or after it. */
+const LARGE_PAIRS: readonly (readonly [Run, Run])[] = [
+  ["large put", "typescript put"],
+  ["large get", "typescript get"],
+];
+const SMALL_PAIRS: readonly (readonly [Run, Run])[] = [
+  ["small put", "redis put"],
+  ["small get", "redis get"],
+];
+
+/**
+ * The Python client beside the TypeScript client and Redis: all in turn, round after round, so that
+ * a slow moment of the host hits all of them. Each client has an agent of its own.
+ */
+export async function benchPythonClient(
+  native: Native,
+  options: ClientBenchOptions,
+): Promise<ClientBenchResult> {
+  const { blockBytes, packages, signal, onProgress } = options;
+  onProgress("starting");
+  const own = await startAgent(options, "own", blockBytes);
+  await using _own = own;
+  const large = await startAgent(options, "large", blockBytes);
+  await using _large = large;
+  const small = await startAgent(options, "small", SMALL_BYTES);
+  await using _small = small;
+  const redis = await startRedis(options.folder, signal);
+  await using _redis = redis;
+  const python = interpreterOf(options, redis !== null);
+  await using driver = new PythonDriver({ python, packages, signal });
+  const about = await driver.begin({
+    large_socket: large.paths.enginePath,
+    large_bytes: blockBytes,
+    small_socket: small.paths.enginePath,
+    small_bytes: SMALL_BYTES,
+    redis_socket: redis?.socketPath ?? null,
+  });
+  if (redis === null) options.onSkip("no redis-server on the PATH (Debian: redis-server)");
+  else if (about.why !== null) options.onSkip(about.why);
+  const { client, probe } = await connectEngineProbe(native, {
+    socketPath: own.paths.enginePath,
+    blockBytes,
+  });
+  await using _client = client;
+  await probe.fillResident();
+  const rates = await interleaved(driver, probe, about.redis, options);
+  return { block_bytes: blockBytes, python: about.python, native: about.native, ...summary(rates) };
+}
+
+function startAgent({ folder, signal }: ClientBenchOptions, name: string, blockBytes: number) {
+  const path = join(folder, name);
+  mkdirSync(path);
+  return startBenchServer({ folder: path, blockBytes, signal });
+}
+
+function interpreterOf({ python, onSkip }: ClientBenchOptions, hasRedis: boolean): string {
+  if (python !== null || !hasRedis) return python ?? "python3";
+  const found = interpreterWithRedis();
+  if (found.why !== null) onSkip(`redis-py and hiredis cannot be installed: ${found.why}`);
+  return found.path;
+}
+
+/** The runs of one round in order; the sides of each pair take turns in being the first. */
+function runsOf(round: number, hasRedis: boolean): Run[] {
+  const large = Array.from({ length: LARGE_TURNS }, () => LARGE_PAIRS).flat();
+  return [...large, ...SMALL_PAIRS].flatMap((pair, at) => {
+    const present = pair.filter((run) => hasRedis || !run.startsWith("redis"));
+    return (round + at) % 2 === 0 ? present : present.toReversed();
+  });
+}
+
+async function interleaved(
+  driver: PythonDriver,
+  probe: EngineProbe,
+  hasRedis: boolean,
+  { rounds, onProgress }: ClientBenchOptions,
+): Promise<Rates> {
+  const own = async (run: () => Promise<number>): Promise<Moved> => {
+    const start = Bun.nanoseconds();
+    return { bytes: await run(), seconds: (Bun.nanoseconds() - start) / 1e9 };
+  };
+  const movedBy = (run: Run): Promise<Moved> => {
+    if (run === "typescript put") return own(() => probe.put());
+    if (run === "typescript get") return own(() => probe.copyOut(true));
+    return driver.run(run);
+  };
+  const all = [...LARGE_PAIRS, ...SMALL_PAIRS].flat();
+  const rates = Object.fromEntries(all.map((run) => [run, []])) as unknown as Rates;
+  for (let round = 0; round <= rounds; round++) {
+    onProgress(`round ${round} of ${rounds}`);
+    const sums = new Map<Run, Moved>();
+    for (const run of runsOf(round, hasRedis)) {
+      const { bytes, seconds } = await movedBy(run);
+      const before = sums.get(run) ?? { bytes: 0, seconds: 0 };
+      sums.set(run, { bytes: before.bytes + bytes, seconds: before.seconds + seconds });
+    }
+    // The first round touches every page for the first time.
+    if (round === 0) continue;
+    for (const [run, { bytes, seconds }] of sums) rates[run].push(bytes / seconds / 1e9);
+  }
+  return rates;
+}
+
+const rounded = (value: number) => Number(value.toFixed(3));
+const gbps = (values: number[]) => rounded(median(values));
+const orNull = (values: number[]) => (values.length === 0 ? null : gbps(values));
+
+/** The median of the ratios of each round: both sides of a ratio saw the same moment. */
+function ratio(over: number[], under: number[]): number {
+  return rounded(median(over.map((value, round) => value / under[round]!)));
+}
+
+function ratioOrNull(over: number[], under: number[]): number | null {
+  return under.length === 0 ? null : ratio(over, under);
+}
+
+function summary(rates: Rates) {
+  return {
+    typescript_put_gbps: gbps(rates["typescript put"]),
+    python_put_gbps: gbps(rates["large put"]),
+    put_ratio: ratio(rates["large put"], rates["typescript put"]),
+    typescript_get_verified_gbps: gbps(rates["typescript get"]),
+    python_get_verified_gbps: gbps(rates["large get"]),
+    get_ratio: ratio(rates["large get"], rates["typescript get"]),
+    small_block_bytes: SMALL_BYTES,
+    small_put_gbps: gbps(rates["small put"]),
+    small_get_verified_gbps: gbps(rates["small get"]),
+    redis_put_gbps: orNull(rates["redis put"]),
+    redis_get_gbps: orNull(rates["redis get"]),
+    redis_put_ratio: ratioOrNull(rates["small put"], rates["redis put"]),
+    redis_get_ratio: ratioOrNull(rates["small get"], rates["redis get"]),
+  };
+}
+
+const PACKAGES = ["redis==8.1.0", "hiredis==3.5.0"];
+const INSTALL_MS = 120_000;
+
+/** An interpreter, and why it may lack the client of Redis. */
+interface Interpreter {
+  readonly path: string;
+  readonly why: string | null;
+}
+
+function cacheFolder(): string {
+  const caches = process.env.XDG_CACHE_HOME ?? join(homedir(), ".cache");
+  return join(caches, "hearth/client-bench");
+}
+
+/**
+ * `python3` in a virtual environment with redis-py and hiredis, which is made once, from PyPI, in
+ * the user's cache folder. Without a network or without venv: `python3` as it is.
+ */
+function interpreterWithRedis(): Interpreter {
+  const folder = cacheFolder();
+  const own = join(folder, "bin/python");
+  if (existsSync(own)) return { path: own, why: null };
+  const unfinished = `${folder}.${process.pid}`;
+  const run = (words: string[]) =>
+    Bun.spawnSync(words, { stdout: "ignore", stderr: "pipe", timeout: INSTALL_MS });
+  try {
+    Bun.spawnSync(["mkdir", "-p", dirname(folder)]);
+    const made = run(["python3", "-m", "venv", unfinished]);
+    if (!made.success) return { path: "python3", why: lastLine(made.stderr) };
+    const pip = [join(unfinished, "bin/python"), "-m", "pip", "install", "--quiet", ...PACKAGES];
+    const installed = run(pip);
+    if (!installed.success) return { path: "python3", why: lastLine(installed.stderr) };
+    renameSync(unfinished, folder);
+    return { path: own, why: null };
+  } finally {
+    rmSync(unfinished, { recursive: true, force: true });
+  }
+}
+
+function lastLine(output: Buffer): string {
+  return output.toString().trim().split("\n").at(-1) ?? "no output";
+}
+
+/** What the driver runs on request. */
+type DriverRun = "large put" | "large get" | "small put" | "small get" | "redis put" | "redis get";
+
+/** What one run moved, and how long it took. */
+interface Moved {
+  readonly bytes: number;
+  readonly seconds: number;
+}
+
+interface DriverPlan {
+  readonly large_socket: string;
+  readonly large_bytes: number;
+  readonly small_socket: string;
+  readonly small_bytes: number;
+  readonly redis_socket: string | null;
+}
+
+/** What the driver says of itself. */
+interface DriverAbout {
+  readonly python: string;
+  /** Whether it has the native library. */
+  readonly native: boolean;
+  readonly redis: boolean;
+  /** Why it cannot reach Redis. */
+  readonly why: string | null;
+}
+
+interface PythonDriverOptions {
+  readonly python: string;
+  /** The folder of hearth_bench and hearth_client. */
+  readonly packages: string;
+  readonly signal: AbortSignal;
+}
+
+/** The Python process that is an engine's client: python/hearth_bench/client.py. */
+class PythonDriver implements AsyncDisposable {
+  readonly #process: Subprocess<"pipe", "pipe", "inherit">;
+  readonly #lines: AsyncGenerator<string>;
+  readonly #signal: AbortSignal;
+  readonly #kill = () => this.#process.kill("SIGKILL");
+
+  constructor({ python, packages, signal }: PythonDriverOptions) {
+    this.#signal = signal;
+    this.#process = Bun.spawn([python, "-m", "hearth_bench.client"], {
+      env: { ...process.env, PYTHONPATH: packages },
+      stdin: "pipe",
+      stdout: "pipe",
+      stderr: "inherit",
+    });
+    signal.addEventListener("abort", this.#kill);
+    this.#lines = linesOf(this.#process.stdout);
+  }
+
+  async #ask<Answer>(line: string): Promise<Answer> {
+    this.#process.stdin.write(`${line}\n`);
+    this.#process.stdin.flush();
+    const { value } = await this.#lines.next();
+    this.#signal.throwIfAborted();
+    if (value === undefined) {
+      throw new HearthError("UNSUPPORTED", "the Python client ended; its error is above");
+    }
+    return JSON.parse(value);
+  }
+
+  /** Connects and fills what gets read. */
+  begin(plan: DriverPlan): Promise<DriverAbout> {
+    return this.#ask(JSON.stringify(plan));
+  }
+
+  /** One run. */
+  run(run: DriverRun): Promise<Moved> {
+    return this.#ask(run);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#signal.removeEventListener("abort", this.#kill);
+    this.#kill();
+    await this.#process.exited;
+  }
+}
+
+const START_MS = 30_000;
+const POLL_MS = 10;
+
+/** A redis-server of the benchmark's own that keeps everything in memory, on a Unix socket. */
+interface RedisProcess extends AsyncDisposable {
+  readonly socketPath: string;
+}
+
+/** Null: this host has no redis-server on its PATH. */
+async function startRedis(folder: string, signal: AbortSignal): Promise<RedisProcess | null> {
+  const program = Bun.which("redis-server");
+  if (program === null) return null;
+  const socketPath = join(folder, "redis.sock");
+  const settings = ["--port", "0", "--unixsocket", socketPath, "--save", "", "--appendonly", "no"];
+  const server = Bun.spawn([program, ...settings, "--dir", folder], {
+    stdin: "ignore",
+    stdout: "ignore",
+    stderr: "inherit",
+  });
+  const stop = async () => {
+    server.kill("SIGKILL");
+    await server.exited;
+  };
+  const deadline = systemClock.monotonicMs() + START_MS;
+  while (!existsSync(socketPath)) {
+    if (server.exitCode !== null || systemClock.monotonicMs() > deadline) {
+      await stop();
+      throw new HearthError("UNSUPPORTED", `${program} did not start`);
+    }
+    await sleep(systemClock, POLL_MS, signal);
+  }
+  return { socketPath, [Symbol.asyncDispose]: stop };
+}

@@ -1,1 +1,0 @@
-export { benchPythonClient } from "./client-bench.ts";

@@ -1,9 +1,0 @@
-/** The value below which the share `q` of the samples lies; NaN for none. */
-export function quantile(samples: readonly number[], q: number): number {
-  const sorted = [...samples].sort((a, b) => a - b);
-  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * q))] ?? Number.NaN;
-}
-
-export function median(samples: readonly number[]): number {
-  return quantile(samples, 0.5);
-}

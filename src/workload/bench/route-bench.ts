@@ -1,0 +1,337 @@
+import { HearthError, seededRandom, yieldToLoop } from "../../core/index.ts";
+import { loadNative } from "../../native/index.ts";
+import { mixHash } from "../../observability/activity/index.ts";
+import {
+  createActiveLoad,
+  createRouter,
+  createWorkerTable,
+  type PrefixIndex,
+  ROUTER_DEFAULTS,
+  type Router,
+  type RouterMode,
+  type RouterSettings,
+  type WorkerTable,
+} from "../../router/index.ts";
+import type { Trace } from "../traces/index.ts";
+import { quantile } from "./measure.ts";
+import {
+  hashesOf,
+  LeafLru,
+  MODEL,
+  makeWorkers,
+  type ServiceTimes,
+  SimulatedClock,
+  type SimulatedWorker,
+  serviceOf,
+  tell,
+} from "./route-fleet.ts";
+
+export const ROUTE_POLICIES = [
+  "round-robin",
+  "random",
+  "kv-defaults",
+  "kv",
+  "longest-prefix",
+  "pooled",
+] as const;
+export type RoutePolicy = (typeof ROUTE_POLICIES)[number];
+
+export interface RouteBenchOptions {
+  readonly trace: Trace;
+  readonly workers: number;
+  /** Blocks of the trace that one worker holds. */
+  readonly capacity: number;
+  readonly policies: readonly RoutePolicy[];
+  /** Of `kv`; the block is the trace's. */
+  readonly settings: RouterSettings;
+  readonly service: ServiceTimes;
+  readonly seed: number;
+  /** An empty one for each run. */
+  readonly makeIndex: () => PrefixIndex;
+  readonly onProgress?: (policy: RoutePolicy, done: number, total: number) => void;
+  readonly signal?: AbortSignal;
+}
+
+/** One policy. The names are those of the JSON the command prints. */
+export interface RouteRow {
+  readonly trace: string;
+  readonly policy: RoutePolicy;
+  readonly workers: number;
+  readonly capacity: number;
+  readonly requests: number;
+  readonly hit_ratio: number;
+  /** Weighed by the tokens of blocks. */
+  readonly hit_ratio_tokens: number;
+  /** Hit ratio over that of one cache with the room of all; null where that was not run. */
+  readonly of_pooled: number | null;
+  /** Prompt tokens of the worker with the most, over the mean; null where there is one cache. */
+  readonly load_spread: number | null;
+  /** From arrival to the end of the prefill, in the simulation. */
+  readonly prefilled_p50_ms: number | null;
+  readonly prefilled_p99_ms: number | null;
+}
+
+interface Tally {
+  asked: number;
+  hit: number;
+  askedTokens: number;
+  hitTokens: number;
+  readonly prefilledMs: number[];
+}
+
+/** Picks a worker for a request, by place. */
+type Place = (request: SimulatedRequest, hashes: BigUint64Array, number: number) => number;
+
+const SLICE_REQUESTS = 200;
+
+/**
+ * Sends a trace through simulated workers, each a leaf-first LRU cache, once for each policy, from
+ * empty caches. `round-robin`, `random` and `kv` are modes of the router as it ships, fed by the
+ * workers' events (`kv-defaults`: with its default costs); the other two are the rules of the
+ * traces' own figures: longest prefix within a band of load, and one cache with the room of all.
+ * A part-full last block counts as one.
+ */
+export async function benchRoute(options: RouteBenchOptions): Promise<RouteRow[]> {
+  const trace = await readRequests(options.trace, options.signal);
+  const rows: RouteRow[] = [];
+  for (const policy of options.policies) rows.push(await runPolicy(options, trace, policy));
+  const pooled = rows.find(({ policy }) => policy === "pooled")?.hit_ratio ?? null;
+  if (pooled === null || pooled === 0) return rows;
+  return rows.map((row) => ({ ...row, of_pooled: round(row.hit_ratio / pooled) }));
+}
+
+async function runPolicy(
+  options: RouteBenchOptions,
+  trace: SimulatedTrace,
+  policy: RoutePolicy,
+): Promise<RouteRow> {
+  const tally = newTally();
+  if (policy === "pooled") {
+    const cache = new LeafLru(options.capacity * options.workers, trace.distinct);
+    for (const request of trace.requests) {
+      count(tally, trace, request, cache.serve(request.blocks).hits);
+    }
+    return rowOf(options, trace, policy, tally, null);
+  }
+  const clock = new SimulatedClock();
+  const table = createWorkerTable();
+  const workers = makeWorkers(table, trace, options.workers, options.capacity);
+  using index = options.makeIndex();
+  using router =
+    policy === "longest-prefix"
+      ? null
+      : openRouter(options, trace, { clock, table, index }, policy);
+  const place = router === null ? longestPrefix(workers) : placeBy(router);
+  await simulate(options, trace, policy, { clock, index, router, workers, tally, place });
+  return rowOf(options, trace, policy, tally, workers);
+}
+
+function openRouter(
+  { settings, seed }: RouteBenchOptions,
+  { blockTokens }: SimulatedTrace,
+  parts: { clock: SimulatedClock; table: WorkerTable; index: PrefixIndex },
+  policy: RoutePolicy & (RouterMode | "kv-defaults"),
+): Router & Disposable {
+  const { clock } = parts;
+  const { requestExpiryMs } = settings;
+  const mode = policy === "kv-defaults" ? "kv" : policy;
+  const cost = policy === "kv-defaults" ? ROUTER_DEFAULTS.cost : settings.cost;
+  return createRouter({
+    ...parts,
+    random: seededRandom(seed),
+    native: loadNative(),
+    settings: { ...settings, cost, blockTokens, mode },
+    load: createActiveLoad({ clock, blockTokens, requestExpiryMs }),
+  });
+}
+
+function placeBy(router: Router): Place {
+  return ({ inputTokens }, hashes, number) => {
+    const outcome = router.bestWorkerNow({
+      model: MODEL,
+      prompt: { kind: "hashes", hashes, tokens: inputTokens },
+      requestId: String(number),
+    });
+    if (outcome.kind !== "routed") throw new HearthError("INTERNAL", `not routed: ${outcome.why}`);
+    return outcome.target.id;
+  };
+}
+
+async function simulate(
+  { service, signal, onProgress }: RouteBenchOptions,
+  trace: SimulatedTrace,
+  policy: RoutePolicy,
+  run: {
+    clock: SimulatedClock;
+    index: PrefixIndex;
+    router: Router | null;
+    workers: readonly SimulatedWorker[];
+    tally: Tally;
+    place: Place;
+  },
+): Promise<void> {
+  const { clock, index, router, workers, tally, place } = run;
+  for (const [number, request] of trace.requests.entries()) {
+    clock.moveTo(request.arrivalMs);
+    const hashes = hashesOf(trace, request);
+    const worker = workers[place(request, hashes, number)]!;
+    const served = worker.cache.serve(request.blocks);
+    const hitTokens = count(tally, trace, request, served.hits);
+    worker.promptTokens += request.inputTokens;
+    worker.requests++;
+    tell(index, worker.target, trace, hashes, served);
+    const uncached = request.inputTokens - hitTokens;
+    const { prefilledMs, endMs } = serviceOf(
+      worker,
+      request,
+      uncached,
+      clock.monotonicMs(),
+      service,
+    );
+    tally.prefilledMs.push(prefilledMs - request.arrivalMs);
+    if (router !== null) {
+      const id = String(number);
+      clock.after(prefilledMs - clock.monotonicMs(), () => router.markPrefillComplete(id));
+      clock.after(endMs - clock.monotonicMs(), () => router.free(id));
+    }
+    if (number % SLICE_REQUESTS !== 0) continue;
+    onProgress?.(policy, number, trace.requests.length);
+    await yieldToLoop();
+    if (signal?.aborted) throw new HearthError("ABORTED", "the route bench was given up");
+  }
+}
+
+function newTally(): Tally {
+  return { asked: 0, hit: 0, askedTokens: 0, hitTokens: 0, prefilledMs: [] };
+}
+
+/** Tokens of the blocks that were hit. */
+function count(
+  tally: Tally,
+  { blockTokens }: SimulatedTrace,
+  { inputTokens, blocks }: SimulatedRequest,
+  hits: number,
+): number {
+  const hitTokens = Math.min(hits * blockTokens, inputTokens);
+  tally.asked += blocks.length;
+  tally.hit += hits;
+  tally.askedTokens += inputTokens;
+  tally.hitTokens += hitTokens;
+  return hitTokens;
+}
+
+function rowOf(
+  { workers: count, capacity }: RouteBenchOptions,
+  trace: SimulatedTrace,
+  policy: RoutePolicy,
+  tally: Tally,
+  workers: readonly SimulatedWorker[] | null,
+): RouteRow {
+  const hasTimes = workers !== null;
+  return {
+    trace: trace.name,
+    policy,
+    workers: count,
+    capacity,
+    requests: trace.requests.length,
+    hit_ratio: round(tally.hit / Math.max(tally.asked, 1)),
+    hit_ratio_tokens: round(tally.hitTokens / Math.max(tally.askedTokens, 1)),
+    of_pooled: null,
+    load_spread: workers === null ? null : round(spreadOf(workers)),
+    prefilled_p50_ms: hasTimes ? Math.round(quantile(tally.prefilledMs, 0.5)) : null,
+    prefilled_p99_ms: hasTimes ? Math.round(quantile(tally.prefilledMs, 0.99)) : null,
+  };
+}
+
+function spreadOf(workers: readonly SimulatedWorker[]): number {
+  const tokens = workers.map(({ promptTokens }) => promptTokens);
+  const mean = tokens.reduce((sum, each) => sum + each, 0) / tokens.length;
+  return mean === 0 ? 1 : Math.max(...tokens) / mean;
+}
+
+function round(value: number): number {
+  return Math.round(value * 10_000) / 10_000;
+}
+
+export interface SimulatedRequest {
+  readonly arrivalMs: number;
+  readonly inputTokens: number;
+  readonly outputTokens: number;
+  /** Dense numbers from 0; one names a block together with all before it. */
+  readonly blocks: Uint32Array;
+}
+
+export interface SimulatedTrace {
+  readonly name: string;
+  readonly blockTokens: number;
+  readonly requests: readonly SimulatedRequest[];
+  readonly distinct: number;
+  /** Of each block: what stands for its sequence hash. */
+  readonly hashes: BigUint64Array;
+}
+
+const USES_MAX = 2 ** 27;
+const YIELD_REQUESTS = 1_000;
+
+/**
+ * Reads a trace to its end. Throws TRACE_INVALID where it is broken, LIMIT where it is too large.
+ */
+async function readRequests(trace: Trace, signal?: AbortSignal): Promise<SimulatedTrace> {
+  const requests: SimulatedRequest[] = [];
+  let [distinct, uses] = [0, 0];
+  for await (const request of trace.requests()) {
+    const { arrivalMs, inputTokens, outputTokens } = request;
+    uses += request.blocks.length;
+    if (uses > USES_MAX) {
+      throw new HearthError("LIMIT", `${trace.path}: more than ${USES_MAX} uses of blocks`);
+    }
+    for (const block of request.blocks) if (block >= distinct) distinct = block + 1;
+    requests.push({ arrivalMs, inputTokens, outputTokens, blocks: request.blocks.slice() });
+    if (requests.length % YIELD_REQUESTS !== 0) continue;
+    await yieldToLoop();
+    if (signal?.aborted) throw new HearthError("ABORTED", "the route bench was given up");
+  }
+  const hashes = new BigUint64Array(distinct);
+  for (let block = 0; block < distinct; block++) hashes[block] = mixHash(BigInt(block + 1));
+  const { name, blockTokens } = trace;
+  return { name, blockTokens, requests: spread(requests), distinct, hashes };
+}
+
+/** Clocks of traces are coarse: what has one time is laid evenly until the next time there is. */
+function spread(requests: readonly SimulatedRequest[]): readonly SimulatedRequest[] {
+  const even: SimulatedRequest[] = [];
+  for (let from = 0; from < requests.length; ) {
+    const { arrivalMs } = requests[from]!;
+    let to = from + 1;
+    while (to < requests.length && requests[to]!.arrivalMs === arrivalMs) to++;
+    const stepMs = ((requests[to]?.arrivalMs ?? arrivalMs) - arrivalMs) / (to - from);
+    for (let at = from; at < to; at++) {
+      even.push({ ...requests[at]!, arrivalMs: arrivalMs + stepMs * (at - from) });
+    }
+    from = to;
+  }
+  return even;
+}
+
+const SHARE = 0.1;
+const SLACK_TOKENS = 200_000;
+
+/**
+ * The rule of the traces' own figures: the worker that holds the most leading blocks, among those
+ * within 10 % and 200,000 tokens of the mean of assigned prompt tokens; ties to the least assigned.
+ */
+function longestPrefix(workers: readonly SimulatedWorker[]): (request: SimulatedRequest) => number {
+  let assigned = 0;
+  return ({ blocks, inputTokens }) => {
+    const most = (assigned / workers.length) * (1 + SHARE) + SLACK_TOKENS;
+    let [best, bestHits] = [-1, -1];
+    for (const [place, worker] of workers.entries()) {
+      if (worker.promptTokens > most) continue;
+      const hits = worker.cache.leading(blocks);
+      const isLess = best >= 0 && worker.promptTokens < workers[best]!.promptTokens;
+      if (hits > bestHits || (hits === bestHits && isLess)) [best, bestHits] = [place, hits];
+    }
+    assigned += inputTokens;
+    return best;
+  };
+}

@@ -1,0 +1,344 @@
+import type { Subprocess } from "bun";
+import { assert, HearthError, sleep, systemClock } from "../../core/index.ts";
+import { gpuFinding, probeGpus } from "../../devices/index.ts";
+import { isStandInCuda, type Native } from "../../native/index.ts";
+import { fileBytesOf } from "../../store/kvb/index.ts";
+import { type AgentStatus, PrivateAgent } from "../replay/index.ts";
+import { linesOf, median } from "./measure.ts";
+import { makeBenchFolder } from "./ssd/bench-tier.ts";
+
+export interface TtftBenchOptions extends Omit<TtftPlan, "socket">, TtftDriverOptions {
+  /** Null: nothing is measured from SSD. */
+  readonly ssdDir: string | null;
+  onProgress(what: string): void;
+}
+
+/** Restored from one tier. */
+export interface Restored {
+  readonly ms: number;
+  /** The time of the prefill over it. */
+  readonly ratio: number;
+  /** 10^9 bytes a second from the first request to the last layer. */
+  readonly gbps: number;
+  /** Logits are those of the cache that never left the device, bit by bit, in every sample. */
+  readonly identical: boolean;
+}
+
+export interface TtftRow {
+  readonly promptTokens: number;
+  readonly restoredTokens: number;
+  readonly bytes: number;
+  readonly prefillMs: number;
+  readonly ram: Restored;
+  /** A plain copy of pinned memory, in the same run. */
+  readonly bareGbps: number;
+  readonly ssd: Restored | null;
+  /** Copies of the whole run, until SSD was measured, that were not asynchronous. */
+  readonly pageable: number;
+  readonly isStandIn: boolean;
+}
+
+/** Of what an agent with a GPU says. */
+interface GpuStatus extends Pick<AgentStatus, "arena"> {
+  readonly gpu: {
+    readonly registered_bytes: number;
+    readonly devices: readonly { readonly pageable_copies: number }[];
+  };
+}
+
+const SETTLE_MS = 600_000;
+const POLL_MS = 20;
+
+/**
+ * A row for each prompt, medians of the rounds: the time to the first token of a prompt that is
+ * computed, and of one whose keys and values an agent of the benchmark's own brings back. Throws
+ * UNSUPPORTED without a GPU, or where the driver cannot run.
+ */
+export async function benchTtft(native: Native, options: TtftBenchOptions): Promise<TtftRow[]> {
+  const { python: _python, driver: _folder, ssdDir, signal, onProgress, ...plan } = options;
+  await mustHaveGpu(native, plan.library);
+  onProgress("the driver starts");
+  await using driver = new TtftDriver(options);
+  await driver.next();
+  const needs = needsOf({ socket: "", ...plan });
+  using own = ssdDir === null ? null : makeBenchFolder(ssdDir, needs.ssdBytes);
+  await using agent = await PrivateAgent.start({
+    ramBytes: needs.ramBytes,
+    ssdBytes: own === null ? null : needs.ssdBytes,
+    ...(own === null ? {} : { ssdDir: own.path }),
+    blocksMax: Math.max(65_536, 2 * needs.blocks),
+    policy: "lru",
+    settings: {
+      // Nothing is late here, and every block is written.
+      kv: { ssd_read_deadline: '"60s"', ssd_write_queue: `"${needs.ramBytes}B"` },
+      gpu: {
+        enabled: '"require"',
+        ...(plan.library === null ? {} : { library: JSON.stringify(plan.library) }),
+      },
+    },
+    signal,
+  });
+  await registered(agent, signal);
+  driver.begin({ ...plan, socket: agent.socketPath });
+  const fromRam = await phase(driver, "stored", (at) => onProgress(`${at} tokens from RAM`));
+  const { gpu } = await agent.get<GpuStatus>("/v1/status");
+  const pageable = gpu.devices.reduce((sum, { pageable_copies: count }) => sum + count, 0);
+  const fromSsd: Measured[] = [];
+  for (let round = 0; own !== null && round < plan.rounds; round++) {
+    onProgress(`round ${round + 1} from SSD`);
+    await settled(agent, needs.blocks, signal);
+    await agent.restart("SIGTERM", signal);
+    await mustBeOnSsd(agent, needs.blocks);
+    await registered(agent, signal);
+    driver.beginAnew();
+    fromSsd.push(...(await phase(driver, "done", () => undefined)));
+  }
+  const isStandIn = isStandInCuda(plan.library);
+  return fromRam.map((one) => {
+    const again = fromSsd.filter(({ prompt_tokens }) => prompt_tokens === one.prompt_tokens);
+    return { ...rowOf(one, again), pageable, isStandIn };
+  });
+}
+
+async function mustHaveGpu(native: Native, library: string | null): Promise<void> {
+  const { info, devices } = await probeGpus(native, library);
+  const named = devices.map((device) => ({ ...device, uuid: new Uint8Array() }));
+  const { kind, text, fix } = gpuFinding(info, named);
+  if (kind === "usable") return;
+  throw new HearthError("UNSUPPORTED", text, fix === null ? {} : { fix });
+}
+
+/** What the driver measures until it says that it is through. */
+async function phase(
+  driver: TtftDriver,
+  end: "stored" | "done",
+  onPrompt: (tokens: number) => void,
+): Promise<Measured[]> {
+  const measured: Measured[] = [];
+  while (true) {
+    const said = await driver.next();
+    if (said.event === end) return measured;
+    if (said.event === "ram" || said.event === "ssd") {
+      measured.push(said);
+      onPrompt(said.prompt_tokens);
+    }
+  }
+}
+
+/** Everything is on SSD. */
+function settled(agent: PrivateAgent, blocks: number, signal: AbortSignal): Promise<void> {
+  return until("write all blocks to SSD", signal, async () => {
+    const { ssd } = await agent.status();
+    return ssd?.queued_blocks === 0 && ssd.blocks >= blocks;
+  });
+}
+
+/** All of RAM is known to the driver: until then copies are slower, and block a thread. */
+function registered(agent: PrivateAgent, signal: AbortSignal): Promise<void> {
+  return until("register its RAM with the driver", signal, async () => {
+    const { gpu, arena } = await agent.get<GpuStatus>("/v1/status");
+    return gpu.registered_bytes >= arena.bytes;
+  });
+}
+
+async function until(
+  what: string,
+  signal: AbortSignal,
+  holds: () => Promise<boolean>,
+): Promise<void> {
+  const deadline = systemClock.monotonicMs() + SETTLE_MS;
+  while (!(await holds())) {
+    if (systemClock.monotonicMs() > deadline) {
+      throw new HearthError("DEADLINE", `the agent did not ${what}`);
+    }
+    await sleep(systemClock, POLL_MS, signal);
+  }
+}
+
+async function mustBeOnSsd(agent: PrivateAgent, blocks: number): Promise<void> {
+  const { ram, ssd } = await agent.status();
+  assert(ssd !== null && ssd.blocks >= blocks && ram.blocks === 0, "RAM is empty and SSD is not");
+}
+
+function rowOf(one: Measured, again: readonly Measured[]): Omit<TtftRow, "pageable" | "isStandIn"> {
+  assert(one.prefill_ms !== undefined, "what is in RAM was computed before");
+  const prefillMs = median(one.prefill_ms);
+  return {
+    promptTokens: one.prompt_tokens,
+    restoredTokens: one.restored_tokens,
+    bytes: one.bytes,
+    prefillMs,
+    ram: restoredOf([one], prefillMs),
+    bareGbps: one.bare_gbps,
+    ssd: again.length === 0 ? null : restoredOf(again, prefillMs),
+  };
+}
+
+function restoredOf(samples: readonly Measured[], prefillMs: number): Restored {
+  const ms = median(samples.flatMap(({ restore_ms }) => restore_ms));
+  const loadMs = median(samples.flatMap(({ load_ms }) => load_ms));
+  return {
+    ms,
+    ratio: prefillMs / ms,
+    gbps: samples[0]!.bytes / loadMs / 1e6,
+    identical: samples.every(({ identical }) => identical),
+  };
+}
+
+/** A dense transformer with grouped queries, 16 bits a value. */
+interface Shape {
+  readonly layers: number;
+  readonly hidden: number;
+  readonly heads: number;
+  readonly kv_heads: number;
+  readonly head_dim: number;
+  readonly intermediate: number;
+  readonly vocabulary: number;
+}
+
+export const TTFT_SHAPES = {
+  "qwen3-14b": {
+    layers: 40,
+    hidden: 5120,
+    heads: 40,
+    kv_heads: 8,
+    head_dim: 128,
+    intermediate: 17_408,
+    vocabulary: 151_936,
+  },
+  tiny: {
+    layers: 4,
+    hidden: 64,
+    heads: 4,
+    kv_heads: 2,
+    head_dim: 16,
+    intermediate: 128,
+    vocabulary: 1_000,
+  },
+} as const satisfies Record<string, Shape>;
+export type TtftShape = keyof typeof TTFT_SHAPES;
+
+/** `hash`: no transformer, for a host without PyTorch. */
+export const TTFT_COMPUTES = ["torch", "hash"] as const;
+/** Turns of one conversation, as deep as it was when pins were measured. */
+export const TTFT_PROMPTS: readonly number[] = [3_158, 4_810, 7_347, 10_826, 15_002];
+
+/** What the driver reads; its fields are those of `Plan` in python/hearth_bench/plan.py. */
+interface TtftPlan {
+  readonly socket: string;
+  readonly library: string | null;
+  readonly device: string;
+  readonly compute: (typeof TTFT_COMPUTES)[number];
+  readonly shape: Shape;
+  readonly block_tokens: number;
+  readonly prompts: readonly number[];
+  readonly rounds: number;
+  readonly connections: number;
+}
+
+/** At least so many tokens of a prompt are computed, however much of it is restored. */
+const COMPUTED_MIN = 64;
+const BYTES_PER_VALUE = 2;
+const PAGE = 4096;
+const SPARE_BYTES = 2 ** 26;
+
+/** What an agent needs to keep one layer of each block of all prompts. */
+function needsOf({ shape, block_tokens: tokens, prompts }: TtftPlan): {
+  readonly blocks: number;
+  readonly ramBytes: number;
+  readonly ssdBytes: number;
+} {
+  const wholeBlocks = prompts.map((count) =>
+    Math.floor(Math.max(0, count - COMPUTED_MIN) / tokens),
+  );
+  const blocks = shape.layers * wholeBlocks.reduce((sum, count) => sum + count, 0);
+  const bytes = 2 * tokens * shape.kv_heads * shape.head_dim * BYTES_PER_VALUE;
+  return {
+    blocks,
+    ramBytes: blocks * Math.ceil(bytes / PAGE) * PAGE + SPARE_BYTES,
+    ssdBytes: Math.ceil(1.2 * blocks * fileBytesOf(bytes)) + SPARE_BYTES,
+  };
+}
+
+/** What the driver measured of one prompt; milliseconds of each sample. */
+interface Measured {
+  readonly event: "ram" | "ssd";
+  readonly prompt_tokens: number;
+  readonly restored_tokens: number;
+  readonly bytes: number;
+  readonly prefill_ms?: readonly number[];
+  readonly restore_ms: readonly number[];
+  readonly load_ms: readonly number[];
+  readonly identical: boolean;
+  readonly bare_gbps: number;
+}
+type DriverEvent = Measured | { readonly event: "started" | "stored" | "done" };
+
+interface TtftDriverOptions {
+  /** The interpreter, and the folder of the packages it runs. */
+  readonly python: string;
+  readonly driver: string;
+  readonly compute: TtftPlan["compute"];
+  readonly signal: AbortSignal;
+}
+
+const WORDS_KEPT = 4_000;
+
+/** The Python process that stands for an engine: python/hearth_bench/ttft.py. */
+class TtftDriver implements AsyncDisposable {
+  readonly #process: Subprocess<"pipe", "pipe", "pipe">;
+  readonly #events: AsyncGenerator<string>;
+  readonly #signal: AbortSignal;
+  readonly #words: Promise<string>;
+
+  constructor({ python, driver: folder, compute, signal }: TtftDriverOptions) {
+    this.#signal = signal;
+    this.#process = Bun.spawn([python, "-m", "hearth_bench.ttft", compute], {
+      env: { ...process.env, PYTHONPATH: folder },
+      stdin: "pipe",
+      stdout: "pipe",
+      stderr: "pipe",
+    });
+    signal.addEventListener("abort", this.#kill);
+    this.#events = linesOf(this.#process.stdout);
+    this.#words = this.#process.stderr.text();
+  }
+
+  readonly #kill = () => this.#process.kill("SIGKILL");
+
+  #say(line: string): void {
+    this.#process.stdin.write(`${line}\n`);
+    this.#process.stdin.flush();
+  }
+
+  /** Once it has said that it started: there is an agent to be measured. */
+  begin(plan: TtftPlan): void {
+    this.#say(JSON.stringify(plan));
+  }
+
+  /** The agent began anew and has everything on SSD alone. */
+  beginAnew(): void {
+    this.#say("ssd");
+  }
+
+  /** What it says next. Throws UNSUPPORTED with its last words where it ended instead. */
+  async next(): Promise<DriverEvent> {
+    const { value } = await this.#events.next();
+    this.#signal.throwIfAborted();
+    if (value !== undefined) return JSON.parse(value);
+    const words = (await this.#words).trim().slice(-WORDS_KEPT);
+    const last = words.split("\n").at(-1);
+    const fix = "give --python one that has PyTorch, or measure with --compute hash";
+    const hint = last?.includes("torch") ? { fix } : {};
+    throw new HearthError("UNSUPPORTED", `the driver ended: ${last || "without a word"}`, {
+      cause: words,
+      ...hint,
+    });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#signal.removeEventListener("abort", this.#kill);
+    this.#kill();
+    await this.#process.exited;
+  }
+}
