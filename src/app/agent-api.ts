@@ -63,8 +63,7 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
     clock: systemClock,
     access,
     ...{ connectionsMax, bodyBudgetBytes, bodyTimeoutMs, flushByGet, native: options.native },
-    onFault: (path, thrown) =>
-      logger.error("API request failed", { path, reason: String(thrown) }),
+    onFault: (path, thrown) => logger.error("API request failed", { path, reason: String(thrown) }),
     onRefused: ({ code, address, count }) =>
       logger.warn("API callers rejected", { code, address, count }),
   });

@@ -188,7 +188,9 @@ export class Agent {
       logger.info("RAM of the previous process taken over", { blocks: record.count });
       return agent;
     }
-    logger.warn("RAM of the previous process dropped", { why: "it does not match this agent's configuration" });
+    logger.warn("RAM of the previous process dropped", {
+      why: "it does not match this agent's configuration",
+    });
     await agent.#stopParts();
     return null;
   }

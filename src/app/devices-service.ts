@@ -130,7 +130,9 @@ export class DeviceRoom implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     const { clock, logger } = this.#parts;
     using _late = clock.after(DEVICES_STOP_MS, () =>
-      logger.warn("devices still use RAM, waiting before it is released", { seconds: DEVICES_STOP_MS / 1_000 }),
+      logger.warn("devices still use RAM, waiting before it is released", {
+        seconds: DEVICES_STOP_MS / 1_000,
+      }),
     );
     try {
       await this.#rdma?.[Symbol.asyncDispose]();
@@ -182,7 +184,10 @@ function tellUnused({ config, logger }: DeviceRoomParts): void {
   const devices = kernelRdmaDevices();
   if (peers.trustedNetwork || rdma.enabled === "off" || devices.length === 0) return;
   const fix = "set peers.trusted_network if only these hosts are on their network";
-  logger.info("RDMA not used: its transfers are not encrypted", { devices: devices.join(" "), fix });
+  logger.info("RDMA not used: its transfers are not encrypted", {
+    devices: devices.join(" "),
+    fix,
+  });
 }
 
 /** Logs one finding. Faults are also reported as health codes. */

@@ -159,7 +159,9 @@ export class PeerRoom implements AsyncDisposable {
     const { store, source, clock, logger } = this.#parts;
     // Memory that a peer may still write to is not released, however long that takes.
     using _late = clock.after(PEERS_STOP_MS, () =>
-      logger.warn("peers still use RAM, waiting before it is released", { seconds: PEERS_STOP_MS / 1_000 }),
+      logger.warn("peers still use RAM, waiting before it is released", {
+        seconds: PEERS_STOP_MS / 1_000,
+      }),
     );
     store.setPeers(null);
     source.puller = null;

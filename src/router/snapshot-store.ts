@@ -183,7 +183,9 @@ export class PictureKeeper implements AsyncDisposable {
       return "no snapshot was saved";
     }
     const state = readState(text);
-    return state === null || !INDEX_FILE.test(state.indexFile) ? "the saved state is damaged" : state;
+    return state === null || !INDEX_FILE.test(state.indexFile)
+      ? "the saved state is damaged"
+      : state;
   }
 
   #generations(): number[] {

@@ -223,7 +223,8 @@ export class RouterService {
     this.#isComplete ||= hasWaited || (this.#room.isComplete && this.#workers.isSettled);
     if (!this.#isComplete) return;
     if (this.table.targets.length > 0) this.health.clear("ROUTER_NO_WORKERS");
-    else this.health.raise("ROUTER_NO_WORKERS", "no worker is configured, registered or heard from");
+    else
+      this.health.raise("ROUTER_NO_WORKERS", "no worker is configured, registered or heard from");
   }
 
   #observe(): void {

@@ -206,7 +206,8 @@ export class BusArchive implements ResidencyArchive {
       }
       const { batch } = answer;
       const isNext = batch.changes.length > 0 && batch.firstSequence <= next;
-      if (!isNext || lastOf(batch) < next) return failed("the range does not continue at the requested number");
+      if (!isNext || lastOf(batch) < next)
+        return failed("the range does not continue at the requested number");
       batches.push(batch);
       next = lastOf(batch) + 1;
     }

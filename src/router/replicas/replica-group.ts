@@ -432,7 +432,8 @@ class PictureServer implements Disposable {
   }
 
   #answer(question: ResidencyQuestion, followed: FollowedSource | null): ResidencyAnswer {
-    if (followed === null) return { kind: "refused", why: "this router does not follow that worker" };
+    if (followed === null)
+      return { kind: "refused", why: "this router does not follow that worker" };
     const { source } = followed;
     const { incarnation } = question;
     if (incarnation !== null && incarnation !== source.incarnation) {
@@ -440,7 +441,8 @@ class PictureServer implements Disposable {
     }
     if (question.kind === "range") return { kind: "refused", why: "this router keeps no ranges" };
     if (question.snapshot !== null) return this.#part(question.snapshot, question.part, source);
-    if (!followed.isKnown) return { kind: "refused", why: "the worker's blocks are not completely known" };
+    if (!followed.isKnown)
+      return { kind: "refused", why: "the worker's blocks are not completely known" };
     return this.#begin(followed);
   }
 

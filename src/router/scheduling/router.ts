@@ -95,7 +95,10 @@ class CoreRouter implements Router, Disposable {
     // Queries are not queued.
     if (request.requestId === undefined) return busy("all workers are busy");
     const wait = this.#queue.wait(pending, request.priority ?? 0, signal);
-    return wait ?? this.#refuse(pending, attempt.selection, 0, "all workers are busy and the queue is full");
+    return (
+      wait ??
+      this.#refuse(pending, attempt.selection, 0, "all workers are busy and the queue is full")
+    );
   }
 
   bestWorkerNow(request: RouteRequest): RouteOutcome {
