@@ -137,7 +137,7 @@ class EngineCalls(GpuCalls):
     # --- commands ---------------------------------------------------------------------------------
 
     def command(self, body: Mapping[str, object]) -> CommandTicket:
-        """Sends a lifecycle command (``docs/commands.md``); the ticket's result is its receipt."""
+        """Sends a lifecycle command (``docs/reference/commands.md``); the ticket's result is its receipt."""
         self._before_call()
         return CommandTicket(self._connection).start(json.dumps(body).encode("utf-8"))
 

@@ -153,7 +153,7 @@ class KvCalls:
                 return
 
     def command(self, body: Mapping[str, object]) -> CommandTicket:
-        """Sends a lifecycle command (``docs/commands.md``); the ticket's result is its receipt.
+        """Sends a lifecycle command (``docs/reference/commands.md``); the ticket's result is its receipt.
 
         Without an agent, the receipt's ``status`` is "gone". A command that names more blocks than
         one may is sent in parts, and has one receipt. ValueError: it is too large, and has an

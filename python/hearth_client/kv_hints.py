@@ -175,7 +175,7 @@ def read_actions(envelope: Any) -> Tuple[List[Action], int]:
 def command_body(
     action: Action, names: List[Any], params: Mapping[str, Any], issuer: str
 ) -> Dict[str, Any]:
-    """The command of docs/commands.md that executes an action.
+    """The command of docs/reference/commands.md that executes an action.
 
     ``params`` has the defaults of ``session_id`` and ``priority``.
     """

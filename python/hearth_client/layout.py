@@ -1,4 +1,4 @@
-"""Names and numbers of the engine protocol, version 1; see ``docs/engine-protocol.md``."""
+"""Names and numbers of the engine protocol, version 1; see ``docs/internals/engine-protocol.md``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The engine protocol, version 1, as bytes: requests are written, replies are read.
 
-``docs/engine-protocol.md`` describes it. Readers raise ValueError for every frame that lies.
+``docs/internals/engine-protocol.md`` describes it. Readers raise ValueError for every frame that lies.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from .ticket import CommandTicket
 
-#: Limits of one command (docs/commands.md); a frame may be smaller.
+#: Limits of one command (docs/reference/commands.md); a frame may be smaller.
 COMMAND_BYTES_MAX = 96 << 10
 BLOCKS_MAX = 1_024
 

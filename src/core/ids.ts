@@ -125,7 +125,7 @@ function readInteger(given: number | bigint | string, value: bigint): BlockName 
 
 /**
  * What happened to one block of a request. The numbers are the engine protocol's
- * (docs/engine-protocol.md), so that the store's answer goes on the wire as it is.
+ * (docs/internals/engine-protocol.md), so that the store's answer goes on the wire as it is.
  */
 export const BlockOutcome = {
   ok: 0,

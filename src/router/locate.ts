@@ -5,7 +5,7 @@ import type { ActiveLoad } from "./active-load.ts";
 import type { BlockHolder, PrefixIndex } from "./prefix-index.ts";
 import type { Target, TargetId, WorkerTable } from "./workers.ts";
 
-/** NATS subject of block lookups by hosts. docs/peers.md specifies the format. */
+/** NATS subject of block lookups by hosts. docs/internals/peers.md specifies the format. */
 export const LOCATE_SUBJECT = "kv-locate";
 /** Maximum workers returned per block. */
 const WORKERS_MAX = 16;

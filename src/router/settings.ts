@@ -1,5 +1,5 @@
 /**
- * Settings of routing decisions. Names and defaults follow Dynamo's router; docs/router.md lists
+ * Settings of routing decisions. Names and defaults follow Dynamo's router; docs/internals/router.md lists
  * its flags.
  */
 export interface RouterSettings {

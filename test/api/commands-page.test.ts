@@ -13,7 +13,7 @@ import {
 import { COMMAND_OUTCOMES } from "../../src/core/index.ts";
 
 const ROOT = join(import.meta.dir, "../..");
-const page = readFileSync(join(ROOT, "docs/commands.md"), "utf8");
+const page = readFileSync(join(ROOT, "docs/reference/commands.md"), "utf8");
 
 /** Cells of the table rows under a heading, up to the next heading. */
 function rowsBelow(heading: string): string[][] {
@@ -51,7 +51,7 @@ const RECEIPT_MEMBERS = {
   elapsed_ms: true,
 } as const satisfies Record<keyof Receipt, true>;
 
-describe("docs/commands.md", () => {
+describe("docs/reference/commands.md", () => {
   test("has an example of each command, and all decode", () => {
     const commands = examples.filter((text) => !isReceipt(text));
     const types = commands.map((text) => {

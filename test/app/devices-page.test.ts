@@ -4,13 +4,13 @@ import { join } from "node:path";
 import { SCHEMA_KEYS } from "../../src/config/index.ts";
 import { HEALTH_CODE_NAMES, METRICS } from "../../src/observability/index.ts";
 
-const page = readFileSync(join(import.meta.dir, "../../docs/devices.md"), "utf8");
+const page = readFileSync(join(import.meta.dir, "../../docs/operating/devices.md"), "utf8");
 const OURS = /^(?:gpu|rdma)\./;
 
 /** Words in backticks. */
 const quoted = [...page.matchAll(/`([^`]+)`/g)].map((match) => match[1]!);
 
-describe("docs/devices.md", () => {
+describe("docs/operating/devices.md", () => {
   test("has every key of [gpu] and [rdma] with its default, and names no others", () => {
     const ours = SCHEMA_KEYS.filter(({ name }) => OURS.test(name));
     expect(ours.length).toBeGreaterThan(10);

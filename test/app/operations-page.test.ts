@@ -13,7 +13,7 @@ import { describeNats, NatsServer, waitFor, withTempDir } from "../support/index
 import { AgentProcess } from "./agent-process.ts";
 
 const ROOT = join(import.meta.dir, "../..");
-const page = readFileSync(join(ROOT, "docs/operations.md"), "utf8");
+const page = readFileSync(join(ROOT, "docs/operating/operations.md"), "utf8");
 const TIMEOUT_MS = 30_000;
 
 /** The first cell of each row below the heading, up to the next heading of that level. */
@@ -50,7 +50,7 @@ const TABLED =
   /^(?:KV_PINS_|KV_HOLDS|NATS_|AUDIT_|ENGINE_HOLDS_ALL|FD_LIMIT|KV_SSD_REPLACED|KV_RAM_H)/;
 const CONTROL_CODES = HEALTH_CODE_NAMES.filter((code) => TABLED.test(code));
 
-describe("docs/operations.md", () => {
+describe("docs/operating/operations.md", () => {
   test("explains each kind of event", () => {
     expect(firstCells("Events").flatMap(quotedIn).sort()).toEqual(Object.keys(EVENT_KINDS).sort());
   });
@@ -172,7 +172,7 @@ async function work(server: NatsServer, folder: string, way: { readonly url: str
   if ("workers_bucket" in way) await waitFor(() => isListed(server), TIMEOUT_MS, "its entry");
 }
 
-describeNats("the server of docs/operations.md", () => {
+describeNats("the server of docs/operating/operations.md", () => {
   test(
     "lets an agent and a router do their work, and a router no more",
     () =>

@@ -8,7 +8,7 @@ import { HEALTH_CODES, METRICS } from "../../src/observability/index.ts";
 import { BusLocator, membersSubject, readAnnouncement } from "../../src/peers/index.ts";
 import { basics } from "../bus/bus-bench.ts";
 
-const page = readFileSync(join(import.meta.dir, "../../docs/peers.md"), "utf8");
+const page = readFileSync(join(import.meta.dir, "../../docs/internals/peers.md"), "utf8");
 const fenced = (kind: string) =>
   [...page.matchAll(new RegExp(`\`\`\`${kind}\n([\\s\\S]*?)\`\`\``, "g"))].map(
     (found) => found[1]!,
@@ -20,7 +20,7 @@ const quoted = [...page.replace(/```[\s\S]*?```/g, "").matchAll(/`([^`]+)`/g)].m
   (match) => match[1]!,
 );
 
-describe("docs/peers.md", () => {
+describe("docs/internals/peers.md", () => {
   test("shows an announcement that agents understand", () => {
     const read = readAnnouncement(Buffer.from(announcement));
     expect(read).toMatchObject({ ok: true, announcement: { worker: "gpu-02", kind: "here" } });

@@ -89,12 +89,12 @@ describe("reference", () => {
     for (const { name } of SCHEMA_KEYS) expect(config).toContain(`### ${name}\n`);
   });
 
-  test("words in receipts, as docs/commands.md has them", async () => {
+  test("words in receipts, as docs/reference/commands.md has them", async () => {
     const { out } = await hearth("reference", "commands");
     for (const [word, { meaning, retry }] of Object.entries(REFUSALS)) {
       expect(out).toContain(`| \`${word}\` | ${meaning} | ${retry ? "yes" : "no"} |`);
     }
-    const page = readFileSync(join(import.meta.dir, "../../docs/commands.md"), "utf8");
+    const page = readFileSync(join(import.meta.dir, "../../docs/reference/commands.md"), "utf8");
     const table = (text: string) => text.split("## Why a block is not done")[1]!;
     const rows = (text: string) => table(text).match(/^\| `.*$/gm);
     expect(rows(out)).toEqual(rows(page.split("\n## Limits")[0]!));

@@ -300,12 +300,12 @@ describe("MessagePack from anybody", () => {
   });
 });
 
-const page = readFileSync(join(import.meta.dir, "../../docs/commands.md"), "utf8");
+const page = readFileSync(join(import.meta.dir, "../../docs/reference/commands.md"), "utf8");
 /** What stands behind the row's name in the table of the page. */
 const cellOf = (row: string) =>
   new RegExp(`^\\| ${row} \\| \`([^\`]+)\` \\|$`, "m").exec(page)![1]!;
 
-test("the vector of docs/commands.md is what is signed, and its signature", () => {
+test("the vector of docs/reference/commands.md is what is signed, and its signature", () => {
   const seed = cellOf("seed");
   const body = new TextEncoder().encode(cellOf("body"));
   const user = userOfSeed(seed)!;

@@ -34,7 +34,7 @@ describeNative("commands from a broker, seen through the engine plane", () => {
       test(name, run, TIMEOUT_MS);
     }
 
-    test("the receipts of docs/commands.md are those that were answered", () => {
+    test("the receipts of docs/reference/commands.md are those that were answered", () => {
       expect(examplesNeverAnswered(exchanges)).toEqual([]);
     });
   });

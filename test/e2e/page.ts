@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { type Json, parseJson } from "../../src/core/index.ts";
 import type { Exchange } from "./stage.ts";
 
-const PAGE = join(import.meta.dir, "../../docs/commands.md");
+const PAGE = join(import.meta.dir, "../../docs/reference/commands.md");
 
 /** A command as the page has it, and the receipt below it. */
 interface PageExample {
@@ -25,7 +25,7 @@ function lasting(receipt: string): Json {
   return rest;
 }
 
-/** Examples of docs/commands.md that no agent answered so. */
+/** Examples of docs/reference/commands.md that no agent answered so. */
 export function examplesNeverAnswered(exchanges: readonly Exchange[]): PageExample[] {
   return examplesOfPage().filter(({ command, receipt }) => {
     const wanted = lasting(receipt);

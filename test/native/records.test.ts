@@ -7,7 +7,7 @@ import { describeNative } from "../support/native.ts";
 import { dataRecord, openRecords, type RecordPlace, sealRecords } from "./records-kit.ts";
 
 const GOLDEN = join(import.meta.dir, "golden/sealed-records.json");
-const DOCUMENT = join(import.meta.dir, "../../docs/wire-protocol.md");
+const DOCUMENT = join(import.meta.dir, "../../docs/internals/wire-protocol.md");
 
 const SECRET = Uint8Array.from({ length: 32 }, (_, i) => i);
 const ID = Uint8Array.from({ length: 16 }, (_, i) => 0xf0 - i);
@@ -34,7 +34,7 @@ interface Golden {
   readonly sealed: string;
 }
 
-/** An independent implementation of docs/wire-protocol.md, record by record. */
+/** An independent implementation of docs/internals/wire-protocol.md, record by record. */
 function sealByTheBook(plain: Uint8Array, place: RecordPlace): Uint8Array {
   const native = loadNative();
   const words = new DataView(new ArrayBuffer(12));

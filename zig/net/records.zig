@@ -3,7 +3,7 @@
 //! A record is a header of 24 bytes in the clear, its payload and, where it is sealed, a tag of 16
 //! bytes. The header is authenticated with the payload. The nonce counts records, so that one which
 //! was repeated, left out or moved does not open; the key belongs to one session, lane, direction
-//! and cipher, so that one from elsewhere does not either. docs/wire-protocol.md, "Sealed lanes".
+//! and cipher, so that one from elsewhere does not either. docs/internals/wire-protocol.md, "Sealed lanes".
 
 const std = @import("std");
 const types = @import("../abi/types.zig");

@@ -94,7 +94,7 @@ export const benchPoliciesCommand = defineCommand({
   description: [
     "Runs a trace of conversations through simulated agents in simulated time: without policies, " +
       "with each of the router's alone, and with all. Agents have RAM and SSD, least recently " +
-      "used first, and carry commands out as docs/commands.md says; no bytes.",
+      "used first, and carry commands out as docs/reference/commands.md says; no bytes.",
     "In the middle one worker is replaced by an empty one, later another loses its RAM. Without " +
       "--ram, RAM holds a twentieth of the trace's distinct blocks, all workers together, and " +
       "SSD four times that.",

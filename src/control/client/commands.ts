@@ -7,7 +7,7 @@ import type { WireCommand } from "./control-client.ts";
  */
 export type BlockRef = number | bigint | string;
 
-/** Members that every command may have. See the envelope in `docs/commands.md`. */
+/** Members that every command may have. See the envelope in `docs/reference/commands.md`. */
 export interface EnvelopeMembers {
   readonly id?: string;
   readonly issuer?: string;

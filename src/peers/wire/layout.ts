@@ -1,5 +1,5 @@
 /**
- * Numbers of the wire protocol, version 3, described in `docs/wire-protocol.md`. All integers are
+ * Numbers of the wire protocol, version 3, described in `docs/internals/wire-protocol.md`. All integers are
  * little-endian.
  */
 

@@ -171,7 +171,7 @@ export function isSomeDone(outcome: DeskOutcome): boolean {
   return done + already + deferred > 0;
 }
 
-/** A lifecycle command in its JSON form (docs/commands.md), without the envelope. */
+/** A lifecycle command in its JSON form (docs/reference/commands.md), without the envelope. */
 export type PolicyCommand = {
   readonly type: "Warm" | "Prune" | "Cache" | "Think" | "Pause" | "RenewLease" | "RevokeLease";
 } & Readonly<Record<string, unknown>>;

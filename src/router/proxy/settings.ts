@@ -1,4 +1,4 @@
-/** Settings of the proxy. docs/router.md lists those that operators may set. */
+/** Settings of the proxy. docs/internals/router.md lists those that operators may set. */
 export interface ProxySettings {
   /** Maximum size of a body in bytes. Longer bodies are answered 413. */
   readonly bodyBytesMax: number;

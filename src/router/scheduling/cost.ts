@@ -98,7 +98,7 @@ const HOST_CREDIT = 0.75;
 const DISK_CREDIT = 0.25;
 
 /**
- * Cost of routing a prompt to a candidate; lower is better. docs/router.md has the formulas:
+ * Cost of routing a prompt to a candidate; lower is better. docs/internals/router.md has the formulas:
  * `credits` is Dynamo's of 2026, `classic` its older one.
  */
 export function costOf(input: CostInput, rules: CostRules): CostTerms {

@@ -45,7 +45,7 @@ interface Kind {
 
 const damaged = (meaning: string): Kind => ({ meaning, remedy: "quarantine", isProblem: true });
 
-/** What a check of an SSD folder can find; `docs/on-disk-format.md` shows the same table. */
+/** What a check of an SSD folder can find; `docs/internals/on-disk-format.md` shows the same table. */
 export const FINDING_KINDS = {
   header: damaged("the header is damaged, or of an unknown version"),
   size: damaged("the file is longer or shorter than its header says"),

@@ -59,7 +59,7 @@ export const MAC_FORMAT_VERSION = 2;
 const HAS_PARENT = 1;
 const HAS_MAC = 2;
 
-/** Where each field stands; `docs/on-disk-format.md` shows the same table. */
+/** Where each field stands; `docs/internals/on-disk-format.md` shows the same table. */
 export const HEADER_FIELDS = {
   magic: { at: 0, bytes: 8 },
   version: { at: 8, bytes: 4 },

@@ -22,7 +22,7 @@ const KEY_MAX = 2 ** 27 - 1;
  * An eviction order that keeps the blocks most likely to be used again. The path of each request is
  * divided into segments with a common history. From statistics of such segments it learns the worth
  * of keeping one at each age, and evicts the leaf of least worth first. If LRU leaves no hits to
- * gain, it behaves exactly like LRU. See `docs/policy.md`.
+ * gain, it behaves exactly like LRU. See `docs/internals/policy.md`.
  */
 export function createHearthOrder(view: OrderView, idsMax: number): VictimOrder {
   return new HearthOrder(view, idsMax);

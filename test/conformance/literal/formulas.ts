@@ -1,4 +1,4 @@
-/** The cost of one worker, from the formulas of docs/router.md, term by term. */
+/** The cost of one worker, from the formulas of docs/internals/router.md, term by term. */
 export interface WorkerFacts {
   readonly activePrefillTokens: number;
   readonly activeBlocks: number;

@@ -259,12 +259,12 @@ describeNats("a rank in a stream", () => {
   }
 });
 
-const page = readFileSync(join(import.meta.dir, "../../../docs/operations.md"), "utf8");
+const page = readFileSync(join(import.meta.dir, "../../../docs/operating/operations.md"), "utf8");
 const [, block = ""] = /```conf\n(authorization [\s\S]*?)```/.exec(page) ?? [];
 const OPERATOR_STREAM = "kv-events-hearth";
 const OPERATOR_BUCKET = "kv-snapshots-hearth";
 
-describeNats("under the permissions of docs/operations.md", () => {
+describeNats("under the permissions of docs/operating/operations.md", () => {
   for (const carrier of ["tcp", "ws"] as const) {
     test(`an agent writes its stream and its snapshots, by ${carrier}`, async () => {
       await using server = await NatsServer.start({ jetStream: true, lines: block.split("\n") });

@@ -5,7 +5,7 @@ import { decodePart, encodeFrame } from "../../../src/peers/wire/index.ts";
 import { READERS } from "./arbitrary.ts";
 import { CASES, FRAME, goldenBytes, goldenNames, goldenText } from "./golden-cases.ts";
 
-const DOCUMENT = join(import.meta.dir, "../../../docs/wire-protocol.md");
+const DOCUMENT = join(import.meta.dir, "../../../docs/internals/wire-protocol.md");
 
 describe("golden messages", () => {
   test("each file has a case and each case a file", () => {

@@ -75,7 +75,7 @@ test("costs are those of the formula, and the lowest one wins", () => {
   );
 });
 
-test("the example of docs/router.md", () => {
+test("the example of docs/internals/router.md", () => {
   const { join, router, load, index, hasher } = openRouter({ ...QUIET, blockTokens: 16 });
   const tokens = promptOf(1_000);
   const hashes = hasher.tokens(tokens, 16, 1_337n);

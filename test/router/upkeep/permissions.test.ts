@@ -16,7 +16,7 @@ import { SOON } from "../replicas/room.ts";
 const CLUSTER = "hearth";
 const NAMESPACE = new Uint8Array(32).fill(7);
 const SPACE: KeySpace = { kind: "blocks", model: "m", blockTokens: 16, namespaceKey: NAMESPACE };
-const page = readFileSync(join(import.meta.dir, "../../../docs/operations.md"), "utf8");
+const page = readFileSync(join(import.meta.dir, "../../../docs/operating/operations.md"), "utf8");
 
 /** The server's configuration as the page has it. */
 function permissions(): string[] {
@@ -47,7 +47,7 @@ function agentOn(bus: Bus): { feed: ResidencyFeed; publisher: BusPublisher } {
   return { feed, publisher: new BusPublisher(of) };
 }
 
-describeNats("under the permissions of docs/operations.md", () => {
+describeNats("under the permissions of docs/operating/operations.md", () => {
   test("routers follow an agent, hear each other and say who has a block", async () => {
     const server = await NatsServer.start({ lines: permissions() });
     const open = (user: string, password: string) => {

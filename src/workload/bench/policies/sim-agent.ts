@@ -32,7 +32,7 @@ interface Hold {
 
 type Counts = Record<string, number>;
 
-/** An agent that does what docs/commands.md says, in simulated time, without bytes. */
+/** An agent that does what docs/reference/commands.md says, in simulated time, without bytes. */
 export class SimAgent {
   readonly name: WorkerId;
   tiers: SimTiers;
