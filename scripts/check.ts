@@ -2,6 +2,7 @@
 import { scriptOptions } from "./lib/arguments.ts";
 import { ensureBindings } from "./lib/native-build.ts";
 import { startProgress } from "./lib/progress.ts";
+import { staleReference } from "./lib/reference.ts";
 import { run, seconds } from "./lib/run.ts";
 import { biome, bunTest, tsc, zigSources } from "./lib/tools.ts";
 import { findZig, zigEnvironment } from "./lib/zig.ts";
@@ -57,10 +58,22 @@ const bindings: Step = {
   },
 };
 
+const reference: Step = {
+  name: "reference pages are fresh",
+  async run() {
+    const pages = await staleReference();
+    if (!pages.ok) return { kind: "failed", output: `${pages.output}\n` };
+    if (pages.stale.length === 0) return { kind: "ok" };
+    const names = pages.stale.map(({ file }) => file).join("\n");
+    return { kind: "failed", output: `${names}\nstale: run ./dev docs and commit the pages\n` };
+  },
+};
+
 const FAST: Step[] = [
   bindings,
   command("format and lint", biome("ci", "--colors=off", ".")),
   zigFormat,
+  reference,
   command("types", tsc("--noEmit", "-p", ".")),
   command("import rules and tidiness", bunTest("--only-failures", "test/house")),
 ];

@@ -1,30 +1,27 @@
-/** `bun run docs`: the reference pages, as `hearth reference` prints them. */
-import { mkdirSync, writeFileSync } from "node:fs";
-import { join, relative } from "node:path";
+/** `bun run docs`: the reference pages that are generated from the code. */
+import { writeFileSync } from "node:fs";
+import { relative } from "node:path";
 import { scriptOptions } from "./lib/arguments.ts";
 import { ROOT } from "./lib/paths.ts";
-import { run } from "./lib/run.ts";
+import { staleReference } from "./lib/reference.ts";
 
 const HELP = `
-Writes the reference pages that are generated from the code, one a topic, to dist/docs/.
+Writes the reference pages that are generated from the code to docs/reference/.
 
-  bun run docs
+  bun run docs             writes the pages whose text has changed
+  bun run docs --check     writes nothing and fails if a page is stale
 
-Exit codes: 0 written; 1 a page could not be made; 2 wrong usage.
+Exit codes: 0 the pages are up to date; 1 a page is stale or cannot be made; 2 wrong usage.
 `;
 
-const TOPICS = ["commands", "config", "errors", "health", "metrics", "router"];
-
-scriptOptions(HELP, {});
-const folder = join(ROOT, "dist/docs");
-mkdirSync(folder, { recursive: true });
-for (const topic of TOPICS) {
-  const page = await run([process.execPath, "src/main.ts", "reference", topic]);
-  if (!page.ok) {
-    console.error(`${page.output}docs: \`hearth reference ${topic}\` failed (exit ${page.code})`);
-    process.exit(1);
-  }
-  const file = join(folder, `${topic}.md`);
-  writeFileSync(file, page.output);
-  console.log(relative(ROOT, file));
+const { check } = scriptOptions(HELP, { check: { type: "boolean", default: false } });
+const pages = await staleReference();
+if (!pages.ok) {
+  console.error(pages.output);
+  process.exit(1);
 }
+for (const { file, text } of pages.stale) {
+  if (!check) writeFileSync(file, text);
+  console.log(`${check ? "stale" : "written"}: ${relative(ROOT, file)}`);
+}
+process.exit(check && pages.stale.length > 0 ? 1 : 0);

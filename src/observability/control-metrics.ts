@@ -142,7 +142,9 @@ export const CONTROL_METRICS = {
   busAnswers: {
     name: "hearth_bus_answers_total",
     type: "counter",
-    help: "Answers to commands over NATS; lost: the bus did not accept the answer; unread: the command was not decoded because of its rate",
+    help:
+      "Answers to commands over NATS; lost: the bus did not accept the answer; " +
+      "unread: the command was not decoded because of its rate",
     labels: { outcome: BUS_ANSWERS },
   },
   busStreamReading: {

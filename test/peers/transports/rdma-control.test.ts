@@ -111,7 +111,10 @@ describe("messages of an RDMA link", () => {
   });
 
   test("are printed in the documentation as they are", () => {
-    const text = readFileSync(join(import.meta.dir, "../../../docs/internals/wire-protocol.md"), "utf8");
+    const text = readFileSync(
+      join(import.meta.dir, "../../../docs/internals/wire-protocol.md"),
+      "utf8",
+    );
     const [, section = ""] = /### Over RDMA\n(.*?)\n## /s.exec(text) ?? [];
     const printed = [...section.matchAll(/```\n(.*?)```/gs)].map(([, block]) =>
       block!.replaceAll(/#.*/g, "").replaceAll(/\s/g, ""),

@@ -14,7 +14,10 @@ import { describeNative } from "../../support/index.ts";
 import { GOLDEN_CASES, goldenFile } from "./golden-cases.ts";
 
 const FOLDER = join(import.meta.dir, "golden");
-const DOCUMENT = readFileSync(join(import.meta.dir, "../../../docs/internals/on-disk-format.md"), "utf8");
+const DOCUMENT = readFileSync(
+  join(import.meta.dir, "../../../docs/internals/on-disk-format.md"),
+  "utf8",
+);
 
 describe("golden files", () => {
   test("each has a case and each case a file", () => {
