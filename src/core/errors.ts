@@ -1,8 +1,8 @@
-/** Faults, as opposed to expected outcomes (a miss, `full`, `stale`), which are tagged results. */
+/** Faults. Expected outcomes (a miss, `full`, `stale`) are tagged results instead. */
 
 /**
- * Every fault Hearth can report, with what a caller may do about it. The code is stable: log lines,
- * HTTP answers and exit messages carry it, and `hearth reference errors` prints this table.
+ * All faults that Hearth reports, and whether the caller may retry. Codes are stable: log lines,
+ * HTTP answers and exit messages contain them, and `hearth reference errors` prints this table.
  */
 export const ERROR_CODES = {
   CONFIG_INVALID: { retryable: false, meaning: "the configuration was refused" },
@@ -39,7 +39,7 @@ export type ErrorCode = keyof typeof ERROR_CODES;
 
 export interface HearthErrorOptions {
   readonly cause?: unknown;
-  /** What the reader can do about it, as an imperative: "raise LimitMEMLOCK to infinity". */
+  /** The action for the reader, as an imperative: "raise LimitMEMLOCK to infinity". */
   readonly fix?: string;
 }
 
@@ -58,26 +58,27 @@ export class HearthError extends Error {
     return ERROR_CODES[this.code].retryable;
   }
 
-  /** One line for people: message, then the fix where there is one. */
+  /** One line for people: the message, then the fix if there is one. */
   get text(): string {
     return this.fix === undefined ? this.message : `${this.message}: ${this.fix}`;
   }
 }
 
-/** The message of whatever was thrown. */
+/** The message of any thrown value. */
 export function messageOf(thrown: unknown): string {
   if (thrown instanceof HearthError) return thrown.text;
   return thrown instanceof Error ? thrown.message : String(thrown);
 }
 
 /**
- * States an invariant. Stays on in the shipped executable: a broken one is a bug, never an input.
+ * Checks an invariant, also in the shipped executable. A violation is a bug, never a reaction to
+ * input.
  */
 export function assert(condition: unknown, what: string): asserts condition {
   if (!condition) throw new HearthError("INTERNAL", `invariant broken: ${what}`);
 }
 
-/** Closes a switch over a union at compile time, and says what came at run time. */
+/** Closes a switch over a union at compile time. Throws INTERNAL with the value at run time. */
 export function unreachable(value: never, what: string): never {
   throw new HearthError("INTERNAL", `${what}: no case for ${String(value)}`);
 }

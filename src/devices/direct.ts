@@ -15,11 +15,11 @@ import { cudaError, gpuName } from "./host-gpus.ts";
 import { portName } from "./host-rdma.ts";
 import type { Finding } from "./probe.ts";
 
-/** Whether one GPU's memory can be written by the NIC that is nearest to it. */
+/** Whether the nearest NIC can write to the memory of one GPU. */
 export interface DirectFinding extends Finding {
-  /** As `gpuName` has it. */
+  /** Name as returned by `gpuName`. */
   readonly gpu: string;
-  /** `mlx5_0/1`; null: there is none to try. */
+  /** `mlx5_0/1`. Null: there is no port to try. */
   readonly port: string | null;
 }
 
@@ -31,14 +31,14 @@ export interface DirectOptions {
   readonly ports: readonly Port[];
 }
 
-/** A multiple of the pages of GPUs; two of them are in the region. */
+/** A multiple of the page size of GPUs. The region has two of them. */
 const TRIED_BYTES = 65_536;
 const WANTED_SEED = 0x4841n;
 const OTHER_SEED = 0x5242n;
 
 /**
- * Lets a NIC write to the memory of each GPU and looks at what arrived. Blocks of peers go through
- * RAM whatever comes of it, since each byte is checked there: it says what the host could do.
+ * Lets a NIC write to the memory of each GPU and checks the data that arrived. The result is for
+ * information: blocks of peers go through RAM anyway, because each byte is verified there.
  */
 export async function probeDirect(
   native: Native,
@@ -61,7 +61,7 @@ export async function probeDirect(
   return findings;
 }
 
-/** An active port, one of the same node first; else any, to name it. */
+/** An active port, preferably of the same NUMA node; otherwise any port, to name it. */
 function nearestPort({ numaNode }: GpuDevice, ports: readonly Port[]): Port | null {
   const active = ports.filter(({ state }) => state === "active");
   const near = active.find((port) => numaNode !== null && port.numaNode === numaNode);
@@ -112,7 +112,7 @@ async function triedInto(
 ): Promise<Finding> {
   const back = { regionOffset: TRIED_BYTES, memoryOffset: 0, bytes: TRIED_BYTES };
   region.fill(0, TRIED_BYTES, WANTED_SEED);
-  // What an earlier trial left there must not look like what arrived.
+  // Overwrite data of an earlier trial, which would look like received data.
   region.fill(TRIED_BYTES, TRIED_BYTES, OTHER_SEED);
   const written: GpuOutcome = await gpus.toGpu(memory, [back]);
   if (!written.ok) return bounce(`a copy: ${faultWords(written)}`, null);

@@ -13,7 +13,7 @@ export interface HostRdmaOptions {
   open(options: RdmaOptions): Rdma;
 }
 
-/** One port as operators see it. */
+/** State of one port for operators. */
 export interface RdmaPortReport {
   /** `mlx5_0/1`. */
   readonly name: string;
@@ -32,17 +32,17 @@ export interface HostRdmaReport {
   readonly ports: readonly RdmaPortReport[];
 }
 
-/** Ports that are not active are looked at so often at first, then less and less. */
+/** Initial interval at which inactive ports are checked. It grows afterwards. */
 const LOOK_MS = 1_000;
 const LOOK_MAX_MS = 30_000;
 
-/** The RDMA devices of this host: what opening them came to, and how their ports are. */
+/** The RDMA devices of this host: the result of opening them, and the state of their ports. */
 export class HostRdma implements AsyncDisposable {
   readonly rdma: Rdma;
   readonly finding: Finding;
   readonly #options: HostRdmaOptions;
   readonly #wereActive = new Set<number>();
-  /** States as they were logged last. */
+  /** States as last logged. */
   readonly #told = new Map<number, RdmaPortState>();
   #look: Disposable | null = null;
   #lookMs = LOOK_MS;
@@ -61,7 +61,7 @@ export class HostRdma implements AsyncDisposable {
     if (this.isUsable) this.#watch();
   }
 
-  /** Whether there is a device to use; its ports may be down all the same. */
+  /** Whether a device can be used. Its ports may still be down. */
   get isUsable(): boolean {
     return this.finding.kind === "usable";
   }
@@ -77,14 +77,14 @@ export class HostRdma implements AsyncDisposable {
     this.#options.health.clear("RDMA_PORT_DOWN");
   }
 
-  /** The device said that a port is not as it was. */
+  /** Called if the device reports a change of a port. */
   #changed(): void {
     if (this.#closed || !this.isUsable) return;
     this.#lookMs = LOOK_MS;
     this.#watch();
   }
 
-  /** A port may come back without a word of it: an address that is given to it says nothing. */
+  /** Polls inactive ports, because a port that gets an address causes no event. */
   #watch(): void {
     this.#look?.[Symbol.dispose]();
     this.#look = null;
@@ -112,7 +112,7 @@ export class HostRdma implements AsyncDisposable {
       health.raise("RDMA_PORT_DOWN", missing.map(({ text, fix }) => `${text} (${fix})`).join("; "));
   }
 
-  /** A second port without a cable is how hosts are built; one that worked is another thing. */
+  /** Ports that were active and are not any more. A second port without a cable is normal. */
   #missing(ports: readonly RdmaPort[]): RdmaPort[] {
     const isMissed = ({ index }: RdmaPort) =>
       this.#wereActive.size === 0 || this.#wereActive.has(index);
@@ -131,7 +131,7 @@ function reportOf(port: RdmaPort): RdmaPortReport {
 
 type Named = Pick<RdmaPort, "device" | "number" | "state" | "linkLayer" | "speed">;
 
-/** What opening the verbs came to; `library` is the path that was asked for, if one was. */
+/** The result of opening the verbs library. `library`: the configured path, or null. */
 export function rdmaFinding(
   { state, errno }: { readonly state: RdmaState; readonly errno: number },
   ports: readonly Named[],
@@ -187,7 +187,7 @@ export function portName({ device, number }: Pick<RdmaPort, "device" | "number">
   return `${device}/${number}`;
 }
 
-/** One port, with what there is to do about it where it is not active. */
+/** State of one port, with a fix if it is not active. */
 export function portFinding(port: Named): Finding {
   const layer = port.linkLayer === "infiniband" ? "InfiniBand" : "Ethernet";
   const speed = port.speed === 0 ? "" : ` ${Math.round(port.speed / 1000)} Gb/s`;
@@ -224,7 +224,7 @@ function portsText(ports: readonly Named[]): string {
   return `${counted(ports.length, "RDMA port")}, ${active} active: ${names}`;
 }
 
-/** Names of the RDMA devices that the kernel shows, without opening any; sorted. */
+/** Names of the RDMA devices that the kernel lists, sorted. Opens none of them. */
 export function kernelRdmaDevices(root = "/"): string[] {
   try {
     return readdirSync(join(root, "sys/class/infiniband")).sort();

@@ -33,19 +33,19 @@ import {
   verifyHeader,
 } from "./header.ts";
 
-/** How a repair deals with a finding; `next_start`: the agent does, when it starts. */
+/** Repair of a finding. `next_start`: the agent repairs it at its next start. */
 type Remedy = "quarantine" | "remove" | "drop_row" | "next_start" | "none";
 
 interface Kind {
   readonly meaning: string;
   readonly remedy: Remedy;
-  /** False: worth a line, and no reason to call the folder damaged. */
+  /** False: reported, but the folder does not count as damaged. */
   readonly isProblem: boolean;
 }
 
 const damaged = (meaning: string): Kind => ({ meaning, remedy: "quarantine", isProblem: true });
 
-/** What a check of an SSD folder can find; `docs/on-disk-format.md` shows the same table. */
+/** Kinds of findings in an SSD folder. `docs/on-disk-format.md` has the same table. */
 export const FINDING_KINDS = {
   header: damaged("the header is damaged, or of an unknown version"),
   size: damaged("the file is longer or shorter than its header says"),
@@ -93,22 +93,22 @@ export type FindingKind = keyof typeof FINDING_KINDS;
 
 export interface Finding {
   readonly kind: FindingKind;
-  /** Below the SSD folder. */
+  /** Relative to the SSD folder. */
   readonly path: string;
-  /** What is wrong, so that "PATH: WHY" reads well. */
+  /** Description that completes "PATH: ...". */
   readonly why: string;
-  /** Of the index, where a row is to blame or goes with the file. */
+  /** Row of the index to drop with the finding, or null. */
   readonly rowId: number | null;
 }
 
-/** A row of the index, as far as files can be compared with it. */
+/** A row of the index, with the fields that a file is compared with. */
 export interface IndexedBlock extends ExpectedBlock {
-  /** A small whole number. */
+  /** Small integer. */
   readonly rowId: number;
   readonly variant: number;
 }
 
-/** The index beside the files, read-only. */
+/** Read access to the index of the folder. */
 export interface IndexedBlocks {
   find(digest: Uint8Array, layer: number): IndexedBlock | null;
   all(): Iterable<IndexedBlock>;
@@ -117,9 +117,9 @@ export interface IndexedBlocks {
 export interface FolderTally {
   files: number;
   fileBytes: number;
-  /** As the file system counts them. */
+  /** Disk usage as reported by the file system. */
   allocatedBytes: number;
-  /** Of sound blocks. */
+  /** Payload bytes of sound blocks. */
   payloadBytes: number;
   sound: number;
   rows: number;
@@ -129,11 +129,11 @@ export interface FolderTally {
 export interface FolderCheck {
   readonly dir: string;
   readonly native: Pick<Native, "blockKeys">;
-  /** Read the payloads too. */
+  /** Whether to verify the payloads too. */
   readonly deep: boolean;
-  /** Null: files alone are looked at. */
+  /** Null: check the files alone. */
   readonly index: IndexedBlocks | null;
-  /** Counts as the check goes on. */
+  /** Updated during the check. */
   readonly tally: FolderTally;
   readonly signal?: AbortSignal;
   /** Called every few files. */
@@ -152,10 +152,10 @@ export function emptyTally(): FolderTally {
   };
 }
 
-/** Files between two chances for everything else to run. */
+/** Files between two yields to the event loop. */
 const SLICE = 64;
 
-/** Everything that is wrong with an SSD folder, as it is found. Changes nothing. */
+/** Yields every problem of an SSD folder as it is found. Changes nothing. */
 export async function* checkFolder(check: FolderCheck): AsyncGenerator<Finding> {
   const walk = new Walk(check);
   yield* walk.root();
@@ -163,7 +163,7 @@ export async function* checkFolder(check: FolderCheck): AsyncGenerator<Finding> 
   yield* walk.rows();
 }
 
-/** A file that is sound by itself, until all files of its shard are known. */
+/** A file that is sound on its own, kept until all files of its shard are known. */
 interface SoundFile {
   readonly path: string;
   readonly name: BlockName;
@@ -269,7 +269,7 @@ class Walk {
     return blockPath(this.#key, layer, variant);
   }
 
-  /** All sound files of one block: one, as a rule. */
+  /** Compares all sound files of one block. Usually there is one. */
   *#block(files: SoundFile[]): Generator<Finding> {
     const { index, tally } = this.#check;
     const { digest, layer } = files[0]!.header;
@@ -296,7 +296,7 @@ class Walk {
     tally.payloadBytes += kept.header.payloadBytes;
   }
 
-  /** Rows that no sound file answered to. */
+  /** Yields the rows without a sound file. */
   async *rows(): AsyncGenerator<Finding> {
     const { index, tally } = this.#check;
     if (index === null) return;
@@ -312,7 +312,7 @@ class Walk {
   }
 }
 
-/** Whether the row speaks of this very file. */
+/** Whether the row describes this file. */
 function fits({ header, name }: SoundFile, row: IndexedBlock | null): boolean {
   return row !== null && row.variant === name.variant && verifyHeader(header, row) === null;
 }
@@ -324,12 +324,12 @@ function isKnown(entry: Dirent): boolean {
   return entry.isDirectory() ? KNOWN_FOLDERS.has(entry.name) : KNOWN_FILES.has(entry.name);
 }
 
-/** What can be wrong with a block file, whatever its name is. */
+/** Faults of a block file that do not depend on its name. */
 type FileFault = "unreadable" | "size" | "header" | "payload" | "padding";
 
 interface FileSize {
   readonly fileBytes: number;
-  /** As the file system counts them. */
+  /** Disk usage as reported by the file system. */
   readonly allocatedBytes: number;
 }
 
@@ -347,12 +347,12 @@ const SHRANK = wrong("size", "became shorter while it was read");
 
 const BUFFER_BYTES = 4 * 2 ** 20;
 
-/** Looks at block files one after the other; holds one buffer, as large as the largest payload. */
+/** Inspects block files one after the other, with one buffer that grows to the largest payload. */
 export class FileInspector {
   readonly #header = new Uint8Array(HEADER_BYTES);
   #buffer = new Uint8Array(BUFFER_BYTES);
 
-  /** Header and size; with `deep` also the payload's checksum and that the padding is zero. */
+  /** Checks header and size; with `deep` also the checksum of the payload and the padding. */
   inspect(path: string, deep: boolean): Inspection {
     let size: FileSize = { fileBytes: 0, allocatedBytes: 0 };
     let fd = -1;
@@ -395,7 +395,7 @@ export class FileInspector {
   }
 }
 
-/** False where the file ends before the buffer is full. */
+/** False if the file ends before the buffer is full. */
 function readAll(fd: number, into: Uint8Array, position: number): boolean {
   let filled = 0;
   while (filled < into.length) {
