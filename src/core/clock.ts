@@ -42,7 +42,7 @@ export const systemClock: Clock = {
 /** Resolves after `ms`. Rejects with ABORTED when the signal fires. */
 export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
-    const aborted = () => new HearthError("ABORTED", "the wait was given up");
+    const aborted = () => new HearthError("ABORTED", "the wait was aborted");
     if (signal?.aborted) return reject(aborted());
     const onAbort = () => {
       timer[Symbol.dispose]();

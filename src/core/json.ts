@@ -206,7 +206,7 @@ class ExactJson {
   #integer(digits: string): number | bigint {
     const first = digits.charCodeAt(0) === Char.minus ? 1 : 0;
     if (digits.charCodeAt(first) === Char.zero) throw this.#unexpected();
-    if (digits.length > DIGITS_MAX) throw new SyntaxError("a number of over 400 digits");
+    if (digits.length > DIGITS_MAX) throw new SyntaxError("number has more than 400 digits");
     if (digits.length - first > LONG_DIGITS) return BigInt(digits);
     const double = Number(digits);
     return Number.isSafeInteger(double) ? double : BigInt(digits);
@@ -231,6 +231,6 @@ class ExactJson {
 
   #unexpected(): SyntaxError {
     const isEnd = this.#at >= this.#text.length;
-    return new SyntaxError(isEnd ? "the text ends too early" : `unexpected at ${this.#at}`);
+    return new SyntaxError(isEnd ? "unexpected end of text" : `unexpected at ${this.#at}`);
   }
 }

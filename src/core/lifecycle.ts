@@ -4,7 +4,7 @@
  * Outcome of a command for one block. `done`: the block is as requested, which survives any crash
  * on a host with an SSD tier. `already`: it was so before. `missing`: this host does not have the
  * block; nothing changed. `held`: another holder needs the block unchanged. `deferred`: the rest
- * will be done later; `reason` says what is pending. `rejected`: refused for `reason`.
+ * will be done later; `reason` names the pending part. `rejected`: refused for `reason`.
  */
 export const COMMAND_OUTCOMES = [
   "done",

@@ -17,7 +17,7 @@ export class TokenBuckets {
 
   /**
    * Takes a token at `nowMs` (monotonic). Buckets refill at `perSecond` tokens per second up to
-   * `burst`. False if there is no token.
+   * `burst`. False if none is left.
    */
   take(name: string, nowMs: number, perSecond: number, burst: number): boolean {
     const bucket = this.#bucketOf(name, nowMs, perSecond, burst);

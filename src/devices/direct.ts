@@ -19,7 +19,7 @@ import type { Finding } from "./probe.ts";
 export interface DirectFinding extends Finding {
   /** Name as returned by `gpuName`. */
   readonly gpu: string;
-  /** `mlx5_0/1`. Null: there is no port to try. */
+  /** `mlx5_0/1`. Null: no port to try. */
   readonly port: string | null;
 }
 
@@ -78,10 +78,16 @@ function refusalOf(device: GpuDevice, port: Port | null): Finding | null {
   if (device.lost !== null) return bounce("the GPU is lost", "see GPU_LOST");
   if (port === null) return bounce("no RDMA port is active", "see the RDMA ports");
   if (!device.hasDmaBuf) {
-    return bounce("the driver exports no memory", "the open kernel modules of NVIDIA's driver");
+    return bounce(
+      "the driver cannot export GPU memory",
+      "the open kernel modules of NVIDIA's driver",
+    );
   }
   if (port.hasDmaBuf) return null;
-  return bounce(`${portName(port)} takes no memory of other devices`, "Linux 5.12, rdma-core 34");
+  return bounce(
+    `${portName(port)} cannot register memory of other devices`,
+    "Linux 5.12, rdma-core 34",
+  );
 }
 
 interface Ground {
@@ -119,7 +125,7 @@ async function triedInto(
   const buffer = await gpus.exportDmaBuf(memory, 0, TRIED_BYTES);
   if (!buffer.ok) {
     const fix = "the open kernel modules of NVIDIA's driver";
-    return bounce(`the driver exports no memory: ${faultWords(buffer)}`, fix);
+    return bounce(`the driver cannot export GPU memory: ${faultWords(buffer)}`, fix);
   }
   const span = { region, offset: 0, bytes: TRIED_BYTES, fd: buffer.fd, bufferOffset: 0 };
   const outcome = tryDirect(native, { ...span, library, port });
@@ -131,7 +137,7 @@ async function triedInto(
     return { kind: "usable", text: `dma-buf works with ${portName(port)}`, fix: null };
   }
   const fix = "IOMMU off or in pass-through (iommu=pt), ACS off between GPU and NIC";
-  return bounce("what the NIC wrote did not arrive", fix);
+  return bounce("data written by the NIC did not arrive", fix);
 }
 
 function faultWords({ status, code }: GpuFault): string {

@@ -205,14 +205,14 @@ export function gpuFinding(
       if (library !== null) return wrongPath("gpu.library", library);
       return {
         kind: "absent",
-        text: "no libcuda.so.1: no NVIDIA driver is installed",
-        fix: "with a GPU, install its driver's user library, or name it in gpu.library",
+        text: "libcuda.so.1 not found: no NVIDIA driver installed",
+        fix: "if the host has a GPU, install its driver's user library or set gpu.library",
       };
     case "no_device":
       return {
         kind: "absent",
-        text: "libcuda.so.1 is there, and the driver shows no GPU",
-        fix: "with a GPU, see nvidia-smi, and hand it to the container (--gpus all)",
+        text: "libcuda.so.1 is installed, but the driver lists no GPU",
+        fix: "if the host has a GPU, check nvidia-smi and pass it in (--gpus all)",
       };
     case "not_ready":
       return {
@@ -223,7 +223,7 @@ export function gpuFinding(
     case "too_old":
       return {
         kind: "broken",
-        text: `the driver's library lacks calls that are needed${versionText(info)}`,
+        text: `the driver's library lacks required functions${versionText(info)}`,
         fix: "update the NVIDIA driver to one for CUDA 11.0 or later",
       };
     case "failed":
@@ -240,8 +240,8 @@ export function gpuFinding(
 /** Fixes by error code. */
 const FIXES: Readonly<Record<number, string>> = {
   2: "free memory on the GPU: each process that opens it has a context there",
-  46: "another process has the GPU to itself: nvidia-smi -c DEFAULT, and see who it is",
-  802: "start nvidia-fabricmanager where GPUs hang on NVSwitch",
+  46: "another process uses the GPU exclusively: stop it, or set nvidia-smi -c DEFAULT",
+  802: "start nvidia-fabricmanager if the GPUs use NVSwitch",
   803: "restart the host, or reload the kernel module: the driver was updated under it",
   804: "install the driver that belongs to this library, or drop the compatibility package",
 };

@@ -103,7 +103,7 @@ export class HostRdma implements AsyncDisposable {
       this.#told.set(index, state);
       if (before === undefined || before === state) continue;
       const { text } = portFinding(port);
-      this.#options.log("info", "an RDMA port changed", { port: portName(port), state, text });
+      this.#options.log("info", "RDMA port state changed", { port: portName(port), state, text });
     }
     const { health } = this.#options;
     const missing = this.#missing(ports).map(portFinding);
@@ -144,37 +144,37 @@ export function rdmaFinding(
       if (library !== null) return wrongPath("rdma.library", library);
       return {
         kind: "absent",
-        text: "no libibverbs.so.1: no RDMA here",
-        fix: "with an RDMA NIC, install libibverbs1 and ibverbs-providers (rdma-core)",
+        text: "libibverbs.so.1 not found: no RDMA on this host",
+        fix: "if the host has an RDMA NIC, install libibverbs1 and ibverbs-providers (rdma-core)",
       };
     case "no_device":
       return {
         kind: "absent",
-        text: "libibverbs.so.1 is there, and it shows no RDMA device",
-        fix: "with an RDMA NIC, load its module and ib_uverbs, and pass in /dev/infiniband",
+        text: "libibverbs.so.1 is installed, but lists no RDMA device",
+        fix: "with an RDMA NIC, load its module and ib_uverbs, pass in /dev/infiniband",
       };
     case "memlock":
       return {
         kind: "broken",
-        text: "RDMA devices are here, and the memory that may be locked is too little for them",
+        text: "RDMA devices exist, but the limit of locked memory is too low",
         fix: "LimitMEMLOCK=infinity in the unit, ulimit -l unlimited, or --ulimit memlock=-1",
       };
     case "not_permitted":
       return {
         kind: "broken",
-        text: `RDMA devices are here, and may not be opened (errno ${errno})`,
+        text: `RDMA devices exist, but access to them is denied (errno ${errno})`,
         fix: "let the agent's user open /dev/infiniband/uverbs* (DeviceAllow=, group rdma)",
       };
     case "too_old":
       return {
         kind: "broken",
-        text: "libibverbs.so.1 lacks calls that are needed",
+        text: "libibverbs.so.1 lacks required functions",
         fix: "update rdma-core to release 32 or later",
       };
     case "failed":
       return {
         kind: "broken",
-        text: `RDMA devices are here, and cannot be opened (errno ${errno})`,
+        text: `RDMA devices exist, but cannot be opened (errno ${errno})`,
         fix: "see ibv_devinfo and dmesg",
       };
     default:
@@ -204,7 +204,7 @@ export function portFinding(port: Named): Finding {
     case "no_address":
       return {
         kind: "broken",
-        text: `${name} has no address to be used by`,
+        text: `${name} has no usable address`,
         fix: "give its network device an IP address, or name an entry in rdma.gid_index",
       };
     case "fatal":

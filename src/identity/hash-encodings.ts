@@ -232,7 +232,7 @@ export function encodePickle(value: HashInput): Uint8Array {
   pickler.write(value);
   const rest = pickler.body.u8(Op.STOP).done();
   if (rest.length >= FRAME_BYTES_MAX) {
-    const message = `only pickles below ${FRAME_BYTES_MAX} bytes are made, not of ${rest.length}`;
+    const message = `a pickle of ${rest.length} bytes, the limit is ${FRAME_BYTES_MAX - 1}`;
     throw new HearthError("UNSUPPORTED", message);
   }
   const whole = new ByteWriter().u8(Op.PROTO).u8(PROTOCOL);

@@ -227,7 +227,7 @@ function encodeValue(value: NamespaceManifest[keyof NamespaceManifest]): Uint8Ar
  */
 export function encodeManifest(manifest: NamespaceManifest): Uint8Array {
   const problem = manifestProblem(manifest);
-  assert(problem === null, `a sound manifest: ${problem}`);
+  assert(problem === null, `a valid manifest: ${problem}`);
   const parts: Uint8Array[] = [MAGIC, Uint8Array.of(VERSION, FIELDS.length)];
   for (const { name, tag, kind } of FIELDS) {
     const value = manifest[name];
@@ -291,7 +291,7 @@ function decodePairs(bytes: Uint8Array): Record<string, string> {
 function decodeValue(field: Field, kind: number, bytes: Uint8Array): unknown {
   const { name } = field;
   if (kind === Kind.absent) {
-    if (!field.optional) refuse(`${name} must be there`);
+    if (!field.optional) refuse(`${name} is missing`);
     if (bytes.length > 0) refuse(`${name} is absent but has ${bytes.length} bytes`);
     return null;
   }
@@ -315,14 +315,14 @@ function decodeStrictly(bytes: Uint8Array): NamespaceManifest {
   }
   const cursor: Cursor = { bytes, at: 0 };
   const head = take(cursor, FIXED_BYTES, "its header");
-  if (Buffer.compare(head.subarray(0, 4), MAGIC) !== 0) refuse("these bytes are no manifest");
+  if (Buffer.compare(head.subarray(0, 4), MAGIC) !== 0) refuse("not a manifest");
   if (head[4] !== VERSION) refuse(`manifest version ${head[4]} is not ${VERSION}`);
   if (head[5] !== FIELDS.length) refuse(`the manifest has ${head[5]} fields, not ${FIELDS.length}`);
   const values: Record<string, unknown> = {};
   for (const field of FIELDS) {
     const header = take(cursor, HEADER_BYTES - 4, `the header of ${field.name}`);
     const [tag, kind] = [header[0]!, header[1]!];
-    if (tag !== field.tag) refuse(`tag ${tag} where ${field.tag} (${field.name}) belongs`);
+    if (tag !== field.tag) refuse(`tag ${tag} instead of ${field.tag} (${field.name})`);
     const length = takeU32(cursor, `the header of ${field.name}`);
     values[field.name] = decodeValue(field, kind, take(cursor, length, field.name));
   }

@@ -49,44 +49,44 @@ const damaged = (meaning: string): Kind => ({ meaning, remedy: "quarantine", isP
 export const FINDING_KINDS = {
   header: damaged("the header is damaged, or of an unknown version"),
   size: damaged("the file is longer or shorter than its header says"),
-  payload: damaged("the payload is not what its checksum says"),
-  padding: damaged("bytes behind the payload are not zero"),
+  payload: damaged("the payload does not match its checksum"),
+  padding: damaged("bytes after the payload are not zero"),
   unreadable: damaged("the system cannot read the file"),
-  misplaced: damaged("the block of this file belongs under another name"),
-  duplicate: damaged("another file holds the same block"),
-  row_differs: damaged("the index has the block with another length, checksum or namespace"),
+  misplaced: damaged("the file has the name of another block"),
+  duplicate: damaged("another file contains the same block"),
+  row_differs: damaged("the length, checksum or namespace in the index differs"),
   leftover: {
-    meaning: "a file that was being written when its writer died",
+    meaning: "an incomplete file of an interrupted write",
     remedy: "remove",
     isProblem: true,
   },
   no_row: {
-    meaning: "the index does not know the block: the next start keeps or removes it",
+    meaning: "the index has no row for the block: the next start keeps or removes it",
     remedy: "next_start",
     isProblem: true,
   },
   no_file: {
-    meaning: "the index knows a block whose file is not there",
+    meaning: "the index has a row for a missing file",
     remedy: "drop_row",
     isProblem: true,
   },
   row_of_damaged: {
-    meaning: "the index knows a block whose file is damaged",
+    meaning: "the index has a row for a damaged file",
     remedy: "drop_row",
     isProblem: false,
   },
   index: {
-    meaning: "the index cannot be read: the next start makes a new one from the headers",
+    meaning: "the index cannot be read: the next start rebuilds it from the headers",
     remedy: "next_start",
     isProblem: true,
   },
   owner: { meaning: "owner.json is damaged", remedy: "none", isProblem: true },
   no_owner: {
-    meaning: "there is no owner.json: the next start takes the folder for its own",
+    meaning: "owner.json is missing: the next start claims the folder",
     remedy: "next_start",
     isProblem: false,
   },
-  foreign: { meaning: "not of Hearth, left alone", remedy: "none", isProblem: false },
+  foreign: { meaning: "not a file of Hearth, left unchanged", remedy: "none", isProblem: false },
 } as const satisfies Record<string, Kind>;
 
 export type FindingKind = keyof typeof FINDING_KINDS;
@@ -201,13 +201,13 @@ class Walk {
   *root(): Generator<Finding> {
     const { dir, tally } = this.#check;
     const owner = readOwner(dir);
-    if (owner.kind === "none") yield this.#finding("no_owner", OWNER_FILE, "is not there");
+    if (owner.kind === "none") yield this.#finding("no_owner", OWNER_FILE, "is missing");
     if (owner.kind === "damaged") yield this.#finding("owner", OWNER_FILE, owner.why);
     for (const entry of readdirSync(dir, { withFileTypes: true })) {
       const { name } = entry;
       if (isLeftover(name)) yield this.#leftover(name);
       else if (entry.isDirectory() && isShard(name)) this.shards.push(name);
-      else if (!isKnown(entry)) yield this.#finding("foreign", name, "is not of Hearth");
+      else if (!isKnown(entry)) yield this.#finding("foreign", name, "is not a file of Hearth");
     }
     this.shards.sort();
     const hasQuarantine = existsSync(join(dir, QUARANTINE_FOLDER));
@@ -215,7 +215,7 @@ class Walk {
   }
 
   #leftover(path: string): Finding {
-    return this.#finding("leftover", path, "was not written to its end");
+    return this.#finding("leftover", path, "was not written completely");
   }
 
   async *shard(shard: string): AsyncGenerator<Finding> {
@@ -232,7 +232,7 @@ class Walk {
       const path = `${shard}/${entry.name}`;
       const name = entry.isFile() ? parseBlockName(entry.name) : null;
       if (entry.isFile() && isLeftover(entry.name)) yield this.#leftover(path);
-      else if (name === null) yield this.#finding("foreign", path, "is not of Hearth");
+      else if (name === null) yield this.#finding("foreign", path, "is not a file of Hearth");
       else yield* this.#file(shard, { path, name }, blocks);
     }
     for (const files of blocks.values()) yield* this.#block(files);
@@ -255,7 +255,7 @@ class Walk {
     const { header } = found;
     const right = this.#pathOf(header, name.variant);
     if (right !== path || shard !== shardOf(name.keyPrefix)) {
-      yield this.#finding("misplaced", path, `holds the block of ${right}`);
+      yield this.#finding("misplaced", path, `contains the block of ${right}`);
       return;
     }
     const block = `${header.layer} ${header.digest.toHex()}`;
@@ -278,7 +278,7 @@ class Walk {
     files.sort((a, b) => a.name.variant - b.name.variant);
     const kept = files.find((file) => fits(file, row)) ?? files[0]!;
     for (const file of files) {
-      if (file !== kept) yield this.#finding("duplicate", file.path, `as ${kept.path}`);
+      if (file !== kept) yield this.#finding("duplicate", file.path, `same block as ${kept.path}`);
     }
     if (index !== null && row === null) {
       yield this.#finding("no_row", kept.path, "is not in the index");
@@ -287,7 +287,7 @@ class Walk {
       yield this.#finding(
         "row_differs",
         kept.path,
-        `its ${field} is another in the index`,
+        `its ${field} differs from the index`,
         row.rowId,
       );
       return;
@@ -307,7 +307,7 @@ class Walk {
       const path = this.#pathOf(row, row.variant);
       yield this.#blamed.has(path)
         ? { kind: "row_of_damaged", path, why: "its file is damaged", rowId: row.rowId }
-        : { kind: "no_file", path, why: "its file is not there", rowId: row.rowId };
+        : { kind: "no_file", path, why: "its file is missing", rowId: row.rowId };
     }
   }
 }
@@ -370,7 +370,8 @@ export class FileInspector {
   }
 
   #judge(fd: number, fileBytes: number, deep: boolean): Verdict {
-    if (fileBytes < HEADER_BYTES) return wrong("size", `${fileBytes} bytes hold no header`);
+    if (fileBytes < HEADER_BYTES)
+      return wrong("size", `${fileBytes} bytes are too short for a header`);
     if (!readAll(fd, this.#header, 0)) return SHRANK;
     const decoded = decodeHeader(this.#header);
     if (!decoded.ok) return wrong("header", decoded.why);
@@ -382,10 +383,10 @@ export class FileInspector {
     if (!readAll(fd, content, HEADER_BYTES)) return SHRANK;
     const payload = content.subarray(0, header.payloadBytes);
     if (Bun.hash.xxHash3(payload) !== header.payloadChecksum) {
-      return wrong("payload", "the payload is not what its checksum says");
+      return wrong("payload", "the payload does not match its checksum");
     }
     const isPadded = content.subarray(header.payloadBytes).every((byte) => byte === 0);
-    if (!isPadded) return wrong("padding", "bytes behind the payload are not zero");
+    if (!isPadded) return wrong("padding", "bytes after the payload are not zero");
     return { ok: true, header };
   }
 

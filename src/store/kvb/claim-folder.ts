@@ -115,13 +115,13 @@ function mayTake({ dir, worker, machine }: FolderClaim, found: OwnerFile): void 
   const file = join(dir, OWNER_FILE);
   const takeOver = `to take it over with its blocks remove ${file}, else use another folder`;
   if (found.kind === "damaged") {
-    throw foreign(`whose ${dir} is cannot be told: ${file} ${found.why}`, takeOver);
+    throw foreign(`the owner of ${dir} is unknown: ${file} ${found.why}`, takeOver);
   }
   if (found.kind === "none") {
     const stranger = readdirSync(dir).find((name) => !isOurs(name));
     if (stranger === undefined) return;
     throw foreign(
-      `${dir} is no SSD folder of Hearth: it has no ${OWNER_FILE}, and holds ${stranger}`,
+      `${dir} is not an SSD folder of Hearth: it has no ${OWNER_FILE} and contains ${stranger}`,
       "use a folder that is empty or does not exist",
     );
   }
@@ -175,11 +175,11 @@ function parseOwner(text: string): OwnerFile {
   try {
     found = JSON.parse(text);
   } catch {
-    return damaged("is no JSON");
+    return damaged("is not JSON");
   }
-  if (typeof found !== "object" || found === null) return damaged("is no JSON object");
+  if (typeof found !== "object" || found === null) return damaged("is not a JSON object");
   const { format, worker, machine, created } = found as Record<string, unknown>;
-  if (format !== OWNER_FORMAT) return damaged(`has format ${format}, this program knows 1`);
+  if (format !== OWNER_FORMAT) return damaged(`has format ${format}, this program supports 1`);
   if (typeof worker !== "string" || worker === "") return damaged("names no worker");
   if (machine !== null && typeof machine !== "string") return damaged("names no machine");
   if (typeof created !== "string") return damaged("has no time of creation");

@@ -53,7 +53,7 @@ export type DecodedHeader =
 
 /** "HEARTHKV". */
 export const MAGIC = 0x564b_4854_5241_4548n;
-/** Version of blocks without a MAC, and of blocks with one. There is no other difference. */
+/** Version of blocks without a MAC, and of blocks with one. Nothing else differs. */
 export const FORMAT_VERSION = 1;
 export const MAC_FORMAT_VERSION = 2;
 const HAS_PARENT = 1;
@@ -182,7 +182,7 @@ function judge(): DecodedHeader | null {
     return refused("version", `is of format version ${version}, this program reads 1 and 2`);
   }
   if (it.u64("headerChecksum") !== it.checksum()) {
-    return refused("checksum", "the header is not what its checksum says");
+    return refused("checksum", "the header does not match its checksum");
   }
   if (it.u32("headerBytes") !== HEADER_BYTES) {
     return refused("header_length", `a header of ${it.u32("headerBytes")} bytes, not 4096`);
@@ -193,7 +193,7 @@ function judge(): DecodedHeader | null {
     return refused("flags", `flags 0x${flags.toString(16)} in format version ${version}`);
   }
   if ((flags & HAS_PARENT) === 0 && !it.isZero("parentDigest")) {
-    return refused("flags", "names a parent, and that it has none");
+    return refused("flags", "parent digest without the parent flag");
   }
   if (it.isZero("mac") !== (version === FORMAT_VERSION)) {
     return refused("flags", "a MAC is given in format version 2 alone, and is not zero there");

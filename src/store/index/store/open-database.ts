@@ -123,7 +123,7 @@ export function requireOwner(path: string, owner: Owner, wanted: Owner): void {
   const folder = dirname(path);
   const whose = `worker "${worker}" on machine "${machine}"`;
   throw new HearthError("INDEX_FOREIGN", `the index in ${folder} belongs to ${whose}`, {
-    fix: "name another index_dir, or remove that folder if its cache is no longer wanted",
+    fix: "name another index_dir, or remove that folder if its cache can be discarded",
   });
 }
 
