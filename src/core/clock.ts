@@ -3,24 +3,24 @@ import { uptime } from "node:os";
 import { HearthError } from "./errors.ts";
 
 /**
- * Time as a parameter: what ships is what is simulated. Durations are measured on the monotonic
- * clock only, so a jump of the wall clock never expires anything.
+ * Time as a parameter, so that the code that ships is the code that is simulated. Durations are
+ * measured on the monotonic clock only, so that a jump of the wall clock never expires anything.
  */
 export interface Clock {
-  /** Milliseconds since an arbitrary start, never going back; fractions are meaningful. */
+  /** Milliseconds since an arbitrary start. Never decreases. May have fractions. */
   monotonicMs(): number;
-  /** Milliseconds since 1970, for printing and for files only. */
+  /** Milliseconds since 1970. Only for output and for files. */
   wallMs(): number;
   /**
-   * Milliseconds since the machine's boot, also while no process of ours ran and while it slept:
-   * what must be measured across restarts. Comparable only under the same `bootId`; to 10 ms.
+   * Milliseconds since the machine's boot, including sleep and time without a running process, for
+   * durations across restarts. Comparable only under the same `bootId`. Resolution: 10 ms.
    */
   bootMs(): number;
-  /** Names this boot of the machine; empty where the system does not tell. */
+  /** Identifies this boot of the machine. Empty if the system does not report it. */
   readonly bootId: string;
   /** Calls `run` once after `ms`, unless disposed before. */
   after(ms: number, run: () => void): Disposable;
-  /** Calls `run` about every `ms` until disposed; a late call is not made up for. */
+  /** Calls `run` about every `ms` until disposed. A late call does not shift or repeat others. */
   every(ms: number, run: () => void): Disposable;
 }
 
@@ -39,10 +39,10 @@ export const systemClock: Clock = {
   },
 };
 
-/** Resolves after `ms`; rejects with ABORTED as soon as the signal fires. */
+/** Resolves after `ms`. Rejects with ABORTED when the signal fires. */
 export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
-    const aborted = () => new HearthError("ABORTED", "the wait was given up");
+    const aborted = () => new HearthError("ABORTED", "the wait was aborted");
     if (signal?.aborted) return reject(aborted());
     const onAbort = () => {
       timer[Symbol.dispose]();
@@ -56,24 +56,27 @@ export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<v
   });
 }
 
-/** Lets everything else that is ready run first. Long loops call it between slices. */
+/** Lets all other ready work run first. Long loops call it between slices. */
 export function yieldToLoop(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }
 
-/** Asked again after so long: the monotonic clock stands still while the machine sleeps. */
+/**
+ * Time between readings. They are necessary because the monotonic clock stops while the machine
+ * sleeps.
+ */
 const BOOT_READ_MS = 100;
 
-/**
- * A reading that took longer says little of when it was; then another is tried, so many at most.
- */
+/** A reading that took longer is imprecise and is repeated, up to this many times. */
 const BOOT_READ_LONG_MS = 2;
 const BOOT_READS_MAX = 5;
 
-/** Milliseconds since boot, never going back; in between goes on with the monotonic clock. */
+/**
+ * Milliseconds since boot. Never decreases. Between readings it advances with the monotonic clock.
+ */
 export function createBootClock(monotonicMs: () => number, readMs: () => number): () => number {
   let [readAtMs, offsetMs, lastMs] = [Number.NEGATIVE_INFINITY, 0, 0];
-  /** The process may have to wait between two clocks: what it read fastest counts. */
+  /** The process may be preempted between the two clocks: use the fastest reading. */
   const read = () => {
     let shortestMs = Number.POSITIVE_INFINITY;
     for (let i = 0; i < BOOT_READS_MAX && shortestMs > BOOT_READ_LONG_MS; i++) {
@@ -95,7 +98,7 @@ export function createBootClock(monotonicMs: () => number, readMs: () => number)
   };
 }
 
-/** To 10 ms, which the call for it is not: that rounds to seconds. */
+/** Resolution 10 ms. The system call for uptime rounds to seconds. */
 function readUptimeMs(): number {
   try {
     return Number.parseFloat(readFileSync("/proc/uptime", "utf8")) * 1_000;
@@ -112,9 +115,9 @@ function readBootId(): string {
   }
 }
 
-/** Chance as a parameter. */
+/** Randomness as a parameter. */
 export interface Random {
-  /** A whole number in [0, 2^32). */
+  /** An integer in [0, 2^32). */
   u32(): number;
 }
 
@@ -127,8 +130,8 @@ export const systemRandom: Random = {
 };
 
 /**
- * The same numbers for the same seed: mulberry32 (Tommy Ettinger, public domain), enough for tests,
- * jitter and simulations, not for secrets.
+ * Deterministic generator: mulberry32 (Tommy Ettinger, public domain). For tests, jitter and
+ * simulations, not for secrets.
  */
 export function seededRandom(seed: number): Random {
   let state = seed >>> 0;
@@ -142,7 +145,7 @@ export function seededRandom(seed: number): Random {
   };
 }
 
-/** A whole number in [0, below). */
+/** An integer in [0, below). */
 export function randomBelow(random: Random, below: number): number {
   return Math.floor((random.u32() / 2 ** 32) * below);
 }

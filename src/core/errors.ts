@@ -1,19 +1,19 @@
-/** Faults, as opposed to expected outcomes (a miss, `full`, `stale`), which are tagged results. */
+/** Faults. Expected outcomes (a miss, `full`, `stale`) are tagged results instead. */
 
 /**
- * Every fault Hearth can report, with what a caller may do about it. The code is stable: log lines,
- * HTTP answers and exit messages carry it, and `hearth reference errors` prints this table.
+ * All faults that Hearth reports, and whether the caller may retry. Codes are stable: log lines,
+ * HTTP answers and exit messages contain them, and `hearth reference errors` prints this table.
  */
 export const ERROR_CODES = {
-  CONFIG_INVALID: { retryable: false, meaning: "the configuration was refused" },
-  USAGE: { retryable: false, meaning: "the command line was refused" },
+  CONFIG_INVALID: { retryable: false, meaning: "the configuration is invalid" },
+  USAGE: { retryable: false, meaning: "the command line is invalid" },
   NATIVE_UNAVAILABLE: { retryable: false, meaning: "the native library cannot be loaded here" },
   NATIVE_ABI_MISMATCH: {
     retryable: false,
-    meaning: "library and bindings are of different builds",
+    meaning: "native library and bindings come from different builds",
   },
-  NATIVE_FAILED: { retryable: false, meaning: "a native call returned a status it should not" },
-  LANES_FAILED: { retryable: true, meaning: "lanes to a peer could not be opened" },
+  NATIVE_FAILED: { retryable: false, meaning: "a native call returned an unexpected status" },
+  LANES_FAILED: { retryable: true, meaning: "data connections to a peer could not be opened" },
   ARENA_UNAVAILABLE: { retryable: false, meaning: "the RAM arena cannot get its memory" },
   SSD_UNAVAILABLE: { retryable: false, meaning: "the SSD folder cannot be used" },
   INDEX_IN_USE: { retryable: false, meaning: "another agent uses the index of the SSD" },
@@ -23,14 +23,17 @@ export const ERROR_CODES = {
   SSD_IN_USE: { retryable: false, meaning: "another process uses the SSD folder" },
   SOCKET_IN_USE: { retryable: false, meaning: "another agent answers on the engine socket" },
   ENGINE_PROTOCOL: { retryable: false, meaning: "a frame broke the engine protocol" },
-  ENGINE_REFUSED: { retryable: false, meaning: "the agent refused the request, in words" },
+  ENGINE_REFUSED: {
+    retryable: false,
+    meaning: "the agent refused the request; the message has the reason",
+  },
   ENGINE_CLOSED: { retryable: true, meaning: "the connection to the agent is gone" },
-  DEADLINE: { retryable: true, meaning: "the operation did not finish in its time" },
-  ABORTED: { retryable: true, meaning: "the caller gave up" },
-  ZMTP_UNAVAILABLE: { retryable: false, meaning: "a ZeroMQ endpoint cannot be listened at" },
-  ROUTER_FULL: { retryable: true, meaning: "the router knows as many workers as it may" },
+  DEADLINE: { retryable: true, meaning: "the operation exceeded its deadline" },
+  ABORTED: { retryable: true, meaning: "the caller aborted the operation" },
+  ZMTP_UNAVAILABLE: { retryable: false, meaning: "cannot listen at a ZeroMQ endpoint" },
+  ROUTER_FULL: { retryable: true, meaning: "the router has the maximum number of workers" },
   TRACE_INVALID: { retryable: false, meaning: "a trace file cannot be read" },
-  LIMIT: { retryable: true, meaning: "a cap was reached" },
+  LIMIT: { retryable: true, meaning: "a limit was reached" },
   UNSUPPORTED: { retryable: false, meaning: "this host or build cannot do that" },
   INTERNAL: { retryable: false, meaning: "an invariant does not hold: a bug in Hearth" },
 } as const satisfies Record<string, { retryable: boolean; meaning: string }>;
@@ -39,7 +42,7 @@ export type ErrorCode = keyof typeof ERROR_CODES;
 
 export interface HearthErrorOptions {
   readonly cause?: unknown;
-  /** What the reader can do about it, as an imperative: "raise LimitMEMLOCK to infinity". */
+  /** The action for the reader, as an imperative: "raise LimitMEMLOCK to infinity". */
   readonly fix?: string;
 }
 
@@ -58,26 +61,27 @@ export class HearthError extends Error {
     return ERROR_CODES[this.code].retryable;
   }
 
-  /** One line for people: message, then the fix where there is one. */
+  /** One line for people: the message, then the fix if there is one. */
   get text(): string {
     return this.fix === undefined ? this.message : `${this.message}: ${this.fix}`;
   }
 }
 
-/** The message of whatever was thrown. */
+/** The message of any thrown value. */
 export function messageOf(thrown: unknown): string {
   if (thrown instanceof HearthError) return thrown.text;
   return thrown instanceof Error ? thrown.message : String(thrown);
 }
 
 /**
- * States an invariant. Stays on in the shipped executable: a broken one is a bug, never an input.
+ * Checks an invariant, also in the shipped executable. A violation is a bug, never a reaction to
+ * input.
  */
 export function assert(condition: unknown, what: string): asserts condition {
   if (!condition) throw new HearthError("INTERNAL", `invariant broken: ${what}`);
 }
 
-/** Closes a switch over a union at compile time, and says what came at run time. */
+/** Closes a switch over a union at compile time. Throws INTERNAL with the value at run time. */
 export function unreachable(value: never, what: string): never {
   throw new HearthError("INTERNAL", `${what}: no case for ${String(value)}`);
 }

@@ -1,23 +1,25 @@
-/** Names that must not be mixed up, though all are plain strings or numbers at run time. */
+/** A nominal type: values that must not be mixed up although they are plain strings or numbers. */
 export type Brand<Base, Name extends string> = Base & { readonly __brand: Name };
 
 export type WorkerId = Brand<string, "WorkerId">;
 export type SessionId = Brand<string, "SessionId">;
 
-/** Index of a node in the block table; 0 is "none". Valid only with the node's generation. */
+/**
+ * Index of a node in the block table; 0 means none. Valid only together with the node's generation.
+ */
 export type NodeId = Brand<number, "NodeId">;
 export const NO_NODE = 0 as NodeId;
 
-/** Small number a table gives a namespace (see `identity/`); 0 is never used. */
+/** Small number of a namespace in a block table (see `identity/`). 0 is never used. */
 export type NamespaceIndex = Brand<number, "NamespaceIndex">;
 
 /**
- * A worker id becomes part of message subjects, metric labels and certificate names, so it holds
- * neither dots nor wildcards.
+ * A worker id is used in message subjects, metric labels and certificate names, so it has neither
+ * dots nor wildcards.
  */
 export const WORKER_ID = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
 
-/** A cluster's name is the trust domain in its hosts' certificates. */
+/** The name of a cluster is the trust domain in the certificates of its hosts. */
 export const CLUSTER_NAME = /^[a-z0-9][a-z0-9._-]{0,62}$/;
 
 export function isWorkerId(text: string): text is WorkerId {
@@ -31,12 +33,12 @@ export function isClusterName(text: string): boolean {
 export const DIGEST_BYTES = 32;
 export const BLOCK_KEY_BYTES = 32;
 export const BLOCK_ADDRESS_BYTES = 36;
-/** The layer of a block whose layers all lie in one object. */
+/** Layer number of a block that contains all layers. */
 export const LAYER_ALL = 0xffff_ffff;
 
-/** BLAKE3-256 over (namespace, all prefix tokens up to the block's end): 32 bytes. */
+/** BLAKE3-256 over the namespace and all prefix tokens up to the end of the block: 32 bytes. */
 export type Digest = Brand<Uint8Array, "Digest">;
-/** `BLAKE3(digest ‖ layer u32 LE)`: 32 bytes; what tables and files are keyed by. */
+/** `BLAKE3(digest ‖ layer u32 LE)`: 32 bytes. The key of tables and files. */
 export type BlockKey = Brand<Uint8Array, "BlockKey">;
 
 export interface BlockAddress {
@@ -54,7 +56,7 @@ export function writeBlockAddress(address: BlockAddress, into: Uint8Array, offse
   into[offset + 35] = layer >>> 24;
 }
 
-/** Reads the 36 bytes back; the digest is a copy. */
+/** Reads the 36 bytes of `writeBlockAddress`. The digest is a copy. */
 export function readBlockAddress(from: Uint8Array, offset = 0): BlockAddress {
   const digest = from.slice(offset, offset + DIGEST_BYTES) as Digest;
   const at = offset + DIGEST_BYTES;
@@ -64,15 +66,16 @@ export function readBlockAddress(from: Uint8Array, offset = 0): BlockAddress {
 }
 
 /**
- * How a command names a block: by a 64-bit engine hash, or by 32 bytes that are a SHA-256 page key
- * or our own digest. A hash may lead to several blocks (namespaces, layers): all of them are meant.
+ * Name of a block in a command: a 64-bit engine hash, or 32 bytes that are a SHA-256 page key or a
+ * Hearth digest. A hash may match several blocks (in several namespaces or layers), and then names
+ * all of them.
  */
 export type BlockName =
   | {
       readonly kind: "hash";
-      /** As it was given; answers repeat it. */
+      /** The name as it was given. Answers repeat it. */
       readonly given: number | bigint | string;
-      /** The low and high 32 bits of the hash as an unsigned number. */
+      /** Low and high 32 bits of the hash as an unsigned number. */
       readonly lo: number;
       readonly hi: number;
     }
@@ -81,7 +84,7 @@ export type BlockName =
       readonly given: string;
       /** 32 bytes. Looked up as a page key first, then as a digest. */
       readonly bytes: Uint8Array;
-      /** Of the digest; `LAYER_ALL` unless given. */
+      /** Layer of the digest. Default: `LAYER_ALL`. */
       readonly layer: number;
     };
 
@@ -93,9 +96,9 @@ const WORD = 2 ** 32;
 const words = new DataView(new ArrayBuffer(8));
 
 /**
- * A block's name from what `parseJson` or MessagePack gave, or from a word of a query or command
- * line: an integer of 64 bits, signed or not (in digits where it is text); 64 hex digits; those
- * with `/layer` behind them. Null where it is none of these.
+ * Parses a block name from JSON, MessagePack, a query or a command line: a signed or unsigned
+ * 64-bit integer (decimal digits in text), 64 hex digits, or 64 hex digits followed by `/layer`.
+ * Null for anything else.
  */
 export function readBlockName(raw: unknown): BlockName | null {
   if (typeof raw === "string") return readText(raw);
@@ -106,7 +109,7 @@ export function readBlockName(raw: unknown): BlockName | null {
 }
 
 function readText(given: string): BlockName | null {
-  // Bounded before a pattern or a bigint sees it.
+  // Bound the length before the regular expression and the conversion to bigint.
   if (given.length > 80) return null;
   if (INTEGER.test(given)) return readInteger(given, BigInt(given));
   const match = KEY.exec(given);
@@ -124,8 +127,8 @@ function readInteger(given: number | bigint | string, value: bigint): BlockName 
 }
 
 /**
- * What happened to one block of a request. The numbers are the engine protocol's
- * (docs/internals/engine-protocol.md), so that the store's answer goes on the wire as it is.
+ * Outcome for one block of a request. The numbers are those of the engine protocol
+ * (docs/engine-protocol.md), so that the store's result is sent unchanged.
  */
 export const BlockOutcome = {
   ok: 0,
@@ -143,8 +146,8 @@ export const BlockOutcome = {
 } as const;
 export type BlockOutcome = (typeof BlockOutcome)[keyof typeof BlockOutcome];
 
-/** Bits of the flags of a block to be written, or mirrored. */
+/** Flags of a block to be written or mirrored. */
 export const BlockFlag = { transient: 1, aliasGiven: 2 } as const;
 
-/** Bits of the flags of a slot to be committed. */
+/** Flags of a slot to be committed. */
 export const CommitFlag = { checksumGiven: 1, macGiven: 2 } as const;

@@ -1,17 +1,17 @@
-/** JSON in which 64-bit integers survive both ways. */
+/** JSON that preserves 64-bit integers in both directions. */
 
 export type Json = null | boolean | number | bigint | string | Json[] | { [key: string]: Json };
 
-/** Beyond, whoever walks through what was parsed might not come back. */
+/** Default depth limit. Recursive code that walks a deeper value could exhaust the stack. */
 const DEPTH_MAX = 1_000;
 
-/** The text may be JSON; it was not looked at. */
+/** Thrown before the text is parsed, so the text may be valid JSON. */
 export class JsonTooDeep extends SyntaxError {}
 
 /**
- * Parses JSON. An integer that a double cannot hold exactly comes back as `bigint`, every other
- * number as `number`. Throws SyntaxError where the text is not JSON, an integer has over 400
- * digits, or lists and objects lie over `depthMax` deep in each other (JsonTooDeep).
+ * Parses JSON. An integer that a double cannot represent exactly becomes a `bigint`, every other
+ * number a `number`. Throws SyntaxError if the text is not JSON or an integer has over 400 digits,
+ * JsonTooDeep if arrays and objects are nested more than `depthMax` levels.
  */
 export function parseJson(text: string, depthMax = DEPTH_MAX): Json {
   if (isDeeper(text, depthMax)) throw new JsonTooDeep("nested too deeply");
@@ -20,12 +20,12 @@ export function parseJson(text: string, depthMax = DEPTH_MAX): Json {
 
 declare global {
   interface JSON {
-    /** ECMAScript "JSON.parse source text access"; missing from the bundled types. */
+    /** ECMAScript "JSON.parse source text access". Missing from the bundled types. */
     rawJSON(text: string): unknown;
   }
 }
 
-/** Writes JSON with every `bigint` as a plain integer, digit for digit. */
+/** Serializes JSON with every `bigint` as a plain integer. */
 export function stringifyJson(value: unknown, indent?: number): string {
   return JSON.stringify(
     value,
@@ -34,7 +34,10 @@ export function stringifyJson(value: unknown, indent?: number): string {
   );
 }
 
-/** More than any hash or counter has; making a bigint of millions of digits takes a second. */
+/**
+ * More digits than any hash or counter has. A bigint of millions of digits takes a second to
+ * create.
+ */
 const DIGITS_MAX = 400;
 /** Integers with fewer digits are exact as doubles. */
 const LONG_DIGITS = 16;
@@ -63,15 +66,18 @@ const LITERALS: readonly (readonly [string, Json])[] = [
   ["null", null],
 ];
 
-/** So many digits in a row that a double may not hold them; in a string too. */
+/** A run of digits that a double may not represent exactly, in a string too. */
 const LONG_NUMBER = /[0-9]{16}/;
 
-/** Whether a JSON text may have integers that a double cannot hold. */
+/** Whether the text may contain integers that a double cannot represent. */
 function mayHaveLongIntegers(text: string): boolean {
   return LONG_NUMBER.test(text);
 }
 
-/** Whether more than `max` lists and objects lie in each other; of no JSON it means nothing. */
+/**
+ * Whether arrays and objects are nested more than `max` levels. Undefined for text that is not
+ * JSON.
+ */
 function isDeeper(text: string, max: number): boolean {
   if (!hasMore(text, "[", max / 2) && !hasMore(text, "{", max / 2)) return false;
   let depth = 0;
@@ -85,7 +91,7 @@ function isDeeper(text: string, max: number): boolean {
   return false;
 }
 
-/** Whether a character is there more than `count` times, however it is meant. */
+/** Whether the character occurs more than `count` times, in or outside of strings. */
 function hasMore(text: string, char: string, count: number): boolean {
   let at = -1;
   for (let found = 0; found <= count; found++) {
@@ -101,7 +107,7 @@ function isInNumber(char: number): boolean {
   return char === Char.plus || char === Char.minus;
 }
 
-/** Where the string that begins at `start` has its closing quote; the text's end without one. */
+/** Index of the closing quote of the string that begins at `start`, or the length of the text. */
 function endOfString(text: string, start: number): number {
   for (let at = start + 1; at < text.length; at++) {
     const char = text.charCodeAt(at);
@@ -112,8 +118,8 @@ function endOfString(text: string, start: number): number {
 }
 
 /**
- * Parses JSON with every integer exact: several times as fast as `JSON.parse` with a function that
- * looks at each value. For texts that are not deep: it calls itself for each level.
+ * Parses JSON with exact integers, several times as fast as `JSON.parse` with a reviver. Recursive,
+ * so the depth must be checked first.
  */
 class ExactJson {
   readonly #text: string;
@@ -123,7 +129,7 @@ class ExactJson {
     this.#text = text;
   }
 
-  /** The whole text. Throws SyntaxError. */
+  /** Parses the whole text. Throws SyntaxError. */
   read(): Json {
     const value = this.#value();
     if (this.#next() < 0) return value;
@@ -163,7 +169,7 @@ class ExactJson {
       const key = this.#string();
       if (!this.#isNext(Char.colon)) throw this.#unexpected();
       const value = this.#value();
-      // Assigned, this one would be the prototype.
+      // An assignment to this key would set the prototype.
       if (key === "__proto__") {
         const flags = { configurable: true, enumerable: true, writable: true };
         Object.defineProperty(object, key, { ...flags, value });
@@ -177,7 +183,7 @@ class ExactJson {
     const start = this.#at;
     const end = endOfString(this.#text, start);
     this.#at = end + 1;
-    // Escapes, and what may not stand in a string, are its business.
+    // Leave escapes and invalid characters to JSON.parse.
     return JSON.parse(this.#text.slice(start, end + 1)) as string;
   }
 
@@ -200,13 +206,13 @@ class ExactJson {
   #integer(digits: string): number | bigint {
     const first = digits.charCodeAt(0) === Char.minus ? 1 : 0;
     if (digits.charCodeAt(first) === Char.zero) throw this.#unexpected();
-    if (digits.length > DIGITS_MAX) throw new SyntaxError("a number of over 400 digits");
+    if (digits.length > DIGITS_MAX) throw new SyntaxError("number has more than 400 digits");
     if (digits.length - first > LONG_DIGITS) return BigInt(digits);
     const double = Number(digits);
     return Number.isSafeInteger(double) ? double : BigInt(digits);
   }
 
-  /** The next character that is no blank, without taking it; below 0 at the end. */
+  /** The next non-blank character, not consumed. Negative at the end. */
   #next(): number {
     const text = this.#text;
     for (; this.#at < text.length; this.#at++) {
@@ -216,7 +222,7 @@ class ExactJson {
     return -1;
   }
 
-  /** Takes it where it is next. */
+  /** Consumes the next non-blank character if it is `char`. */
   #isNext(char: number): boolean {
     if (this.#next() !== char) return false;
     this.#at++;
@@ -225,6 +231,6 @@ class ExactJson {
 
   #unexpected(): SyntaxError {
     const isEnd = this.#at >= this.#text.length;
-    return new SyntaxError(isEnd ? "the text ends too early" : `unexpected at ${this.#at}`);
+    return new SyntaxError(isEnd ? "unexpected end of text" : `unexpected at ${this.#at}`);
   }
 }

@@ -1,11 +1,10 @@
-/** The words in which a host answers a lifecycle command. */
+/** Outcomes and reasons of lifecycle commands. */
 
 /**
- * What became of one block of a command. `done`: it is as the command wants it, and that survives
- * a crash of any kind where the host has an SSD tier. `already`: it was before. `missing`: this
- * host does not have it; nothing changed. `held`: somebody else needs it as it is. `deferred`: it
- * will be done, or half of it is; `reason` says what is outstanding. `rejected`: it was refused;
- * `reason`.
+ * Outcome of a command for one block. `done`: the block is as requested, which survives any crash
+ * on a host with an SSD tier. `already`: it was so before. `missing`: this host does not have the
+ * block; nothing changed. `held`: another holder needs the block unchanged. `deferred`: the rest
+ * will be done later; `reason` names the pending part. `rejected`: refused for `reason`.
  */
 export const COMMAND_OUTCOMES = [
   "done",
@@ -18,9 +17,9 @@ export const COMMAND_OUTCOMES = [
 export type CommandOutcome = (typeof COMMAND_OUTCOMES)[number];
 
 /**
- * What keeps a block as it is. `engine`: a read or write under way; `write`: its way to SSD;
- * `gpu`: an engine has it on its GPU, which is not ours to evict; `descendants`: blocks that build
- * upon it.
+ * Kind of holder that keeps a block unchanged. `engine`: a read or write in progress; `write`: a
+ * write to SSD in progress; `gpu`: an engine has it on its GPU, from which Hearth does not evict;
+ * `descendants`: blocks that depend on it.
  */
 export type HolderKind =
   | "pin"
@@ -34,17 +33,17 @@ export type HolderKind =
 
 export interface HeldBy {
   readonly kind: HolderKind;
-  /** Of a pin, retain or lease. */
+  /** Owner of a pin, soft pin or lease. */
   readonly owner?: string;
-  /** Of a lease its id, of a session its number. */
+  /** Id of a lease, or number of a session. */
   readonly name?: string;
 }
 
 export interface BlockResult {
   readonly outcome: CommandOutcome;
-  /** A stable word and then more for people: "budget: 3 GiB of 4 GiB in use". */
+  /** A stable word, followed by details for people: "budget: 3 GiB of 4 GiB in use". */
   readonly reason?: string;
-  /** With `held`. */
+  /** Present with `held`. */
   readonly by?: readonly HeldBy[];
 }
 
@@ -56,18 +55,18 @@ export function countOutcomes(results: readonly BlockResult[]): OutcomeCounts {
   return counts;
 }
 
-/** Who asked for it: goes into events, the history of evictions, and the audit log. */
+/** Issuer of a command, for events, the eviction history and the audit log. */
 export interface CommandOrigin {
   readonly issuer: string;
-  /** The command's id; null where it had none. */
+  /** Id of the command. Null: it had none. */
   readonly command: string | null;
 }
 
-/** Where Bun keeps the files inside a compiled executable. */
+/** Path prefix of files in a compiled Bun executable. */
 const INSIDE = "/$bunfs/";
 
 /**
- * The words that start this same program as another process: the executable alone, or Bun and the
+ * Command line that starts this program as another process: the executable alone, or Bun and the
  * entry file in a checkout.
  */
 export function selfCommand(): string[] {

@@ -1,9 +1,9 @@
 import { createPrivateKey, createPublicKey, type KeyObject, sign, verify } from "node:crypto";
 
 /**
- * NATS keys as the servers know them: ed25519, written in base32 with a prefix and a checksum. Done
- * with the runtime's own cryptography: the client libraries' takes 10 to 150 ms for one signature,
- * during which nothing else runs.
+ * NATS keys: ed25519 keys in base32 with a prefix and a checksum. This code uses the runtime's own
+ * cryptography, because the client libraries take 10 to 150 ms per signature and block the event
+ * loop meanwhile.
  */
 
 const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
@@ -11,9 +11,9 @@ const SEED_PREFIX = 18 << 3;
 const USER_PREFIX = 20 << 3;
 /** Two bytes of prefix, the key, two bytes of checksum. */
 const SEED_BYTES = 2 + 32 + 2;
-/** What stands before the 32 bytes in PKCS #8: RFC 8410. */
+/** PKCS #8 prefix of the 32-byte key: RFC 8410. */
 const PKCS8 = Buffer.from("302e020100300506032b657004220420", "hex");
-/** What stands before the 32 bytes in SubjectPublicKeyInfo: RFC 8410. */
+/** SubjectPublicKeyInfo prefix of the 32-byte key: RFC 8410. */
 const SPKI = Buffer.from("302a300506032b6570032100", "hex");
 /** One byte of prefix, the key, two bytes of checksum. */
 const PUBLIC_BYTES = 1 + 32 + 2;
@@ -21,7 +21,7 @@ const PUBLIC_CHARACTERS = 56;
 const SIGNATURE_BYTES = 64;
 
 export interface NkeyUser {
-  /** `U...`: what the server knows the user by. */
+  /** `U...`: the name of the user at the server. */
   readonly publicKey: string;
   /** The Ed25519 signature in base64url. */
   sign(message: string | Uint8Array): string;
@@ -31,11 +31,11 @@ export interface NkeyUser {
 export interface NkeyPublic {
   /** `U...`. */
   readonly text: string;
-  /** Whether `signature`, in base64url, is this key's of `message`. Never throws. */
+  /** Whether `signature` (base64url) is a signature of `message` by this key. Never throws. */
   verify(message: Uint8Array, signature: string): boolean;
 }
 
-/** Null for what is no seed of a user. */
+/** Null if the text is not the seed of a user key. */
 export function userOfSeed(seed: string): NkeyUser | null {
   const bytes = fromBase32(seed);
   if (bytes === null || bytes.length !== SEED_BYTES) return null;
@@ -54,7 +54,7 @@ export function userOfSeed(seed: string): NkeyUser | null {
   };
 }
 
-/** Null for text that is not a user's public key (`U...`). */
+/** Null if the text is not the public key of a user (`U...`). */
 export function publicUserKey(text: string): NkeyPublic | null {
   if (text.length !== PUBLIC_CHARACTERS) return null;
   const bytes = fromBase32(text);
@@ -67,7 +67,7 @@ export function publicUserKey(text: string): NkeyPublic | null {
     text,
     verify(message, signature) {
       const given = Buffer.from(signature, "base64url");
-      // One spelling for each signature: what decodes to other text is refused.
+      // Accept only the canonical spelling, so that a signature has a single text form.
       if (given.length !== SIGNATURE_BYTES || given.toString("base64url") !== signature) {
         return false;
       }

@@ -1,4 +1,4 @@
-/** A bucket that is full again and its owner's silence are the same: it may be forgotten. */
+/** A full bucket is equal to an unused one and can be removed. */
 interface Bucket {
   tokens: number;
   atMs: number;
@@ -7,16 +7,18 @@ interface Bucket {
 const BUCKETS_MAX = 4_096;
 
 /**
- * A rate for each sender: an issuer, an account, a subject. The buckets are bounded: a sender that
- * comes while all are in use shares one with the others that came too late, so that new names win
- * nothing.
+ * Rate limits per sender: an issuer, an account, a subject. The number of buckets is bounded. If
+ * all are in use, further senders share one bucket, so that a sender gains nothing from new names.
  */
 export class TokenBuckets {
-  /** Those used longest ago first. */
+  /** Least recently used first. */
   readonly #buckets = new Map<string, Bucket>();
   readonly #shared: Bucket = { tokens: 0, atMs: Number.NEGATIVE_INFINITY };
 
-  /** Whether one more may come at `nowMs` (monotonic), at `perSecond`, `burst` at once. */
+  /**
+   * Takes a token at `nowMs` (monotonic). Buckets refill at `perSecond` tokens per second up to
+   * `burst`. False if none is left.
+   */
   take(name: string, nowMs: number, perSecond: number, burst: number): boolean {
     const bucket = this.#bucketOf(name, nowMs, perSecond, burst);
     bucket.tokens = refilled(bucket, nowMs, perSecond, burst);

@@ -1,18 +1,20 @@
-/** Time in one turn of the event loop. */
+/** Time limits in one turn of the event loop. */
 export interface TurnLimits {
-  /** Milliseconds for one source. */
+  /** Milliseconds per source and turn. */
   readonly sourceMs: number;
-  /** Milliseconds, counted from the start of the turn, after which no source continues. */
+  /** Milliseconds from the start of the turn after which no source continues. */
   readonly turnMs: number;
 }
 
-/** A source stops 1 ms before the 5 ms that a turn may take: its last piece takes time, too. */
+/**
+ * A source stops 1 ms before the 5 ms that a turn may take, because its last piece takes time too.
+ */
 export const TURN_LIMITS: TurnLimits = { sourceMs: 2, turnMs: 4 };
 
-/** Turns longer than this are counted: no input of one source may cause them. */
+/** Longer turns are counted. No input of one source may cause them. */
 export const LONG_TURN_MS = 5;
 
-/** Turns of the event loop since the start, as far as work in them was announced. */
+/** Turns of the event loop since the start that contained announced work. */
 export interface TurnStats {
   readonly turns: number;
   /** Turns longer than `LONG_TURN_MS`. */
@@ -28,14 +30,14 @@ export interface TurnBudgetOptions {
 }
 
 /**
- * Shares the turns of one event loop among sources of input, so that a flood of one source delays
- * the others by a bounded time. A source is whatever must not starve the others: a process behind
- * engine connections, the commands of NATS, an engine's events.
+ * Shares the turns of one event loop among sources of input, so that a flood from one source delays
+ * the others by a bounded time. A source is a producer that must not starve others: a process
+ * behind engine connections, the commands of NATS, the events of an engine.
  *
- * A turn begins with the first work that is announced in it (`touch`, `TurnSource.begin`) and ends
- * when the loop runs the next immediate: polling, callbacks and their microtasks lie in between.
- * Sources that wait get their slices in round-robin order at the start of a turn; work that comes
- * from the poll follows in the time that is left.
+ * A turn begins with the first announced work (`touch`, `TurnSource.begin`) and ends when the loop
+ * runs the next immediate. Polling, callbacks and their microtasks are in between. At the start of
+ * a turn waiting sources get their slices in round-robin order. Work from the poll follows in the
+ * remaining time.
  */
 export class TurnBudget {
   readonly limits: TurnLimits;
@@ -58,7 +60,7 @@ export class TurnBudget {
     return { turns: this.#turns, longTurns: this.#longTurns };
   }
 
-  /** Number of the turn; a source that sees another number has its whole slice again. */
+  /** Number of the turn. A source that sees a new number has a full slice again. */
   get turn(): number {
     return this.#turns;
   }
@@ -67,7 +69,7 @@ export class TurnBudget {
     return new TurnSource(this);
   }
 
-  /** Work begins that belongs to no source: the turn is measured from here on. */
+  /** Announces work without a source, from which the turn is measured. */
   touch(): void {
     if (this.#isOpen) return;
     this.#isOpen = true;
@@ -75,18 +77,18 @@ export class TurnBudget {
     this.#nextTurn(this.#end);
   }
 
-  /** Called with the milliseconds of each turn; must not throw. */
+  /** Called with the duration of each turn in milliseconds. Must not throw. */
   onTurn(listener: (ms: number) => void): Disposable {
     this.#listeners.add(listener);
     return { [Symbol.dispose]: () => void this.#listeners.delete(listener) };
   }
 
-  /** Whether `nowMs` lies in the part of the open turn in which sources may work. */
+  /** Whether sources may still work in the open turn at `nowMs`. */
   hasTime(nowMs: number): boolean {
     return nowMs - this.#startMs < this.limits.turnMs;
   }
 
-  /** @internal The source gets a slice in one of the next turns. */
+  /** @internal Grants the source a slice in one of the next turns. */
   enqueue(source: TurnSource): void {
     this.#waiting.push(source);
     this.touch();
@@ -100,20 +102,21 @@ export class TurnBudget {
     for (const listener of this.#listeners) listener(ms);
     if (this.#waiting.length === 0) return;
     this.touch();
-    // As many whole slices as a turn has room for: how much each one uses is known only later.
+    // The number of whole slices in a turn. The time that each one really uses is not known in
+    // advance.
     const slices = Math.max(1, Math.floor(this.limits.turnMs / this.limits.sourceMs));
     for (const source of this.#waiting.splice(0, slices)) source.grant();
   };
 }
 
-/** Jobs of one source that wait. */
+/** Maximum number of waiting jobs per source. */
 const JOBS_MAX = 8_192;
 
 /**
- * One source's part of the turns. Work that came just now: `begin`, then `goOn` after each piece.
- * While either answers false the rest waits for `turn()`. Several pieces of code may share one
- * source; they then share its slices, in the order in which they asked. Jobs that must keep their
- * order go through `run`.
+ * The share of one source in the turns. For work that arrives now call `begin`, and then `goOn`
+ * after each piece. If either returns false, the rest waits for `turn()`. Several pieces of code
+ * may share a source; they get its slices in the order of their requests. Jobs that must keep their
+ * order use `run`.
  */
 export class TurnSource {
   readonly #budget: TurnBudget;
@@ -128,7 +131,7 @@ export class TurnSource {
     this.#budget = budget;
   }
 
-  /** Work of this source begins. False: its time in this turn, or everyone's, is over. */
+  /** Begins work of this source. False: the time of the source, or of the turn, is used up. */
   begin(): boolean {
     this.#budget.touch();
     this.#sinceMs = this.#budget.nowMs();
@@ -145,20 +148,20 @@ export class TurnSource {
     return this.#hasTime();
   }
 
-  /** Resolves in this source's next slice, which has begun then. Never rejects. */
+  /** Resolves at the start of this source's next slice. Never rejects. */
   async turn(): Promise<void> {
     await new Promise<void>((resolve) => {
       this.#waiting.push(resolve);
       if (this.#waiting.length === 1) this.#budget.enqueue(this);
     });
-    // Other sources may have had their slices between the grant and here.
+    // Other sources may have used their slices since the grant.
     this.begin();
   }
 
   /**
-   * Runs a job piece by piece behind the jobs that `run` and `call` took before. Work that the job
-   * starts and that continues in microtasks is charged, too. Resolves or rejects as the job ends.
-   * Null: too many jobs wait, and this one is not run.
+   * Runs a job piece by piece, after the jobs that `run` and `call` accepted before. Work that the
+   * job starts and that continues in microtasks is charged too. Resolves or rejects with the result
+   * of the job. Null: too many jobs are waiting; the job is not run.
    */
   run<T>(job: Iterator<void, T>): Promise<Awaited<T>> | null {
     this.#jobs ??= new TurnQueue<Iterator<void, void>>({
@@ -171,7 +174,7 @@ export class TurnSource {
     return this.#jobs.push(steps) ? promise : null;
   }
 
-  /** As `run`, for a job of one piece. */
+  /** Like `run` for a job of one piece. */
   call<T>(job: () => T): Promise<Awaited<T>> | null {
     // biome-ignore lint/correctness/useYield: one piece
     const steps = function* (): Generator<void, T> {
@@ -180,12 +183,12 @@ export class TurnSource {
     return this.run(steps());
   }
 
-  /** Whether no job of `run` and `call` waits or is unfinished. */
+  /** Whether no job of `run` and `call` is waiting or unfinished. */
   get isIdle(): boolean {
     return this.#jobs?.isIdle ?? true;
   }
 
-  /** @internal A slice for the piece of code that waited longest. */
+  /** @internal Grants a slice to the caller that waited longest. */
   grant(): void {
     const resolve = this.#waiting.shift();
     if (this.#waiting.length > 0) this.#budget.enqueue(this);
@@ -218,7 +221,7 @@ function* settling<T>(
 /** The budget of this thread's event loop. */
 export const loopTurns = new TurnBudget();
 
-/** Runs a job whose pieces are short, each in a slice of its source. The job's result. */
+/** Runs a job of short pieces in the slices of its source. Resolves to the result of the job. */
 export async function runInTurns<T>(source: TurnSource, job: Iterator<void, T>): Promise<T> {
   if (!source.begin()) await source.turn();
   for (;;) {
@@ -228,7 +231,7 @@ export async function runInTurns<T>(source: TurnSource, job: Iterator<void, T>):
   }
 }
 
-/** Runs all pieces of a job now. The job's result. */
+/** Runs all pieces of a job synchronously. Returns the result of the job. */
 export function runAtOnce<T>(job: Iterator<void, T>): T {
   for (;;) {
     const { done, value } = job.next();
@@ -239,17 +242,19 @@ export function runAtOnce<T>(job: Iterator<void, T>): T {
 export interface TurnQueueOptions<T> {
   readonly source: TurnSource;
   readonly itemsMax: number;
-  /** Of what `push` is given as bytes. */
+  /** Limit of the sum of the `bytes` given to `push`. */
   readonly bytesMax: number;
-  /** Items start work that goes on in microtasks: the source pays for that, too. */
+  /** Whether items continue work in microtasks, which is then charged to the source. */
   readonly settles?: boolean;
-  /** One item: at once, or piece by piece. Must not throw. */
+  /** Processes one item, at once or piece by piece. Must not throw. */
   run(item: T): Iterator<void, void> | void;
 }
 
-/** Microtasks in which an item's work goes on: as many as a command's that waits for nothing. */
+/**
+ * Microtask turns that the continuation of an item may take: as many as a command without waits.
+ */
 const SETTLE_HOPS = 16;
-/** Items that were taken before the array is cut. */
+/** Taken items before the array is compacted. */
 const SHIFT_ITEMS = 1_024;
 
 interface Queued<T> {
@@ -258,8 +263,9 @@ interface Queued<T> {
 }
 
 /**
- * Items of one source, run in order within its slices. An item runs inside `push` if none waits and
- * the source has time. Bounded: what finds no room is dropped and counted.
+ * Items of one source, processed in order within its slices. `push` processes the item
+ * synchronously if no item is waiting and the source has time. The queue is bounded: items beyond
+ * the limit are dropped and counted.
  */
 export class TurnQueue<T> implements Disposable {
   readonly #options: TurnQueueOptions<T>;
@@ -276,19 +282,19 @@ export class TurnQueue<T> implements Disposable {
     this.#options = options;
   }
 
-  /** Items that wait. */
+  /** Waiting items. */
   get length(): number {
     return this.#items.length - this.#at;
   }
   get bytes(): number {
     return this.#bytes;
   }
-  /** Whether nothing waits and no item is unfinished. */
+  /** Whether no item is waiting or unfinished. */
   get isIdle(): boolean {
     return this.length === 0 && this.#job === null;
   }
 
-  /** False: there is no room, or the queue is over. */
+  /** False if the queue is full or disposed. */
   push(item: T, bytes = 0): boolean {
     const { itemsMax, bytesMax, source } = this.#options;
     if (this.#isOver) return false;
@@ -304,14 +310,14 @@ export class TurnQueue<T> implements Disposable {
     return true;
   }
 
-  /** What waits is dropped, uncounted; an unfinished item stays unfinished. */
+  /** Drops waiting items without counting them. An unfinished item stays unfinished. */
   [Symbol.dispose](): void {
     this.#isOver = true;
     this.#items = [];
     [this.#at, this.#bytes, this.#job] = [0, 0, null];
   }
 
-  /** In the present slice, which has begun. */
+  /** Continues in the current slice. */
   #run(): void {
     this.#isRunning = true;
     if (this.#options.settles === true) {
@@ -341,7 +347,7 @@ export class TurnQueue<T> implements Disposable {
     if (!this.isIdle) this.#wait();
   }
 
-  /** One piece of the unfinished item, or the next item. */
+  /** Runs one piece of the unfinished item, or the next item. */
   #step(): void {
     this.#job ??= this.#options.run(this.#shift()) ?? null;
     const job = this.#job;
@@ -352,7 +358,7 @@ export class TurnQueue<T> implements Disposable {
   #shift(): T {
     const { item, bytes } = this.#items[this.#at++]!;
     this.#bytes -= bytes;
-    // An array's shift moves all of it: one in a thousand does here.
+    // `shift` moves the whole array, so it is done once in a thousand items.
     if (this.#at === this.#items.length || this.#at >= SHIFT_ITEMS) {
       this.#items = this.#items.slice(this.#at);
       this.#at = 0;
@@ -371,14 +377,13 @@ export class TurnQueue<T> implements Disposable {
 }
 
 /**
- * A source for each name: an address, a peer, a subject. Bounded, since every source that works
- * makes the others wait: a name that comes while all are at work shares one with those that came
- * too late.
+ * One source per name: an address, a peer, a subject. The number is bounded, because every active
+ * source makes the others wait. If all are active, further names share one source.
  */
 export class NamedSources {
   readonly #budget: TurnBudget;
   readonly #max: number;
-  /** The name that was used longest ago first. */
+  /** Least recently used first. */
   readonly #sources = new Map<string, TurnSource>();
   readonly #shared: TurnSource;
 

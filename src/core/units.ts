@@ -1,8 +1,6 @@
 import { assert } from "./errors.ts";
 
-/**
- * Sizes and durations as people write them. Sizes are binary only; "GB" is refused, not guessed.
- */
+/** Sizes and durations in text form. Sizes are binary only: "GB" is rejected. */
 
 const SIZE_UNITS: Record<string, number> = {
   B: 1,
@@ -66,12 +64,12 @@ export function formatDuration(ms: number): string {
   return `${ms}ms`;
 }
 
-/** Lower-case hex of all bytes. */
+/** All bytes in lower-case hex. */
 export function toHex(bytes: Uint8Array): string {
   return bytes.toHex();
 }
 
-/** Bytes of a hex string, or null where it is not hex of an even length. */
+/** The bytes of a hex string. Null if it is not hex of even length. */
 export function fromHex(text: string): Uint8Array | null {
   if (text.length % 2 !== 0 || !/^[0-9a-fA-F]*$/.test(text)) return null;
   return Uint8Array.fromHex(text);
@@ -91,12 +89,12 @@ export function readU64BE(bytes: Uint8Array, offset = 0): bigint {
   return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength).getBigUint64(offset, false);
 }
 
-/** The same 64 bits read as signed (SGLang prints its hashes so). */
+/** Reinterprets the 64 bits as signed, the form in which SGLang prints its hashes. */
 export function asI64(value: bigint): bigint {
   return BigInt.asIntN(64, value);
 }
 
-/** The same 64 bits read as unsigned: the form in which Hearth compares engine hashes. */
+/** Reinterprets the 64 bits as unsigned, the form in which Hearth compares engine hashes. */
 export function asU64(value: bigint): bigint {
   return BigInt.asUintN(64, value);
 }

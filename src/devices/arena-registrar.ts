@@ -1,20 +1,20 @@
 import { assert } from "../core/index.ts";
 import type { GpuFault, Gpus } from "../native/index.ts";
 
-/** Few registrations for a large arena, none so long that it holds up the end of the agent. */
+/** Large enough for few registrations per arena, small enough that one does not delay shutdown. */
 const SLICE_BYTES = 2 ** 30;
 
 export interface ArenaRegistrarOptions {
   readonly gpus: Pick<Gpus, "register">;
   readonly arenaBytes: number;
   readonly sliceBytes?: number;
-  /** Nothing more is registered after it. */
+  /** Called once. No further slice is registered after it. */
   onFault(fault: GpuFault): void;
 }
 
 /**
- * Registers an arena with the driver as it grows, one slice after the other from its start. What is
- * not registered can be copied from and to all the same, only slower.
+ * Registers an arena with the GPU driver as it grows, in consecutive slices from its start. Memory
+ * that is not registered can be copied too, but more slowly.
  */
 export class ArenaRegistrar {
   readonly #options: ArenaRegistrarOptions;
@@ -33,14 +33,14 @@ export class ArenaRegistrar {
     return this.#registeredBytes;
   }
 
-  /** So many bytes from the arena's start are backed by memory. */
+  /** Reports that this many bytes from the start of the arena are backed by memory. */
   ready(bytes: number): void {
     assert(bytes >= this.#readyBytes && bytes <= this.#options.arenaBytes, "an arena only grows");
     this.#readyBytes = bytes;
     if (this.#work === null && this.#next() !== null) this.#work = this.#run();
   }
 
-  /** Begins no other slice; resolves when the one under way has ended. */
+  /** Starts no further slice. Resolves when the current one has ended. */
   async stop(): Promise<void> {
     this.#stopped = true;
     await this.#work;
@@ -59,7 +59,7 @@ export class ArenaRegistrar {
     this.#work = null;
   }
 
-  /** Length of the next slice; null where there is none yet, or none any more. */
+  /** Length of the next slice. Null if none is ready or none is left. */
   #next(): number | null {
     if (this.#stopped) return null;
     const bytes = Math.min(this.#sliceBytes, this.#options.arenaBytes - this.#registeredBytes);

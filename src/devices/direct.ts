@@ -15,11 +15,11 @@ import { cudaError, gpuName } from "./host-gpus.ts";
 import { portName } from "./host-rdma.ts";
 import type { Finding } from "./probe.ts";
 
-/** Whether one GPU's memory can be written by the NIC that is nearest to it. */
+/** Whether the nearest NIC can write to the memory of one GPU. */
 export interface DirectFinding extends Finding {
-  /** As `gpuName` has it. */
+  /** Name as returned by `gpuName`. */
   readonly gpu: string;
-  /** `mlx5_0/1`; null: there is none to try. */
+  /** `mlx5_0/1`. Null: no port to try. */
   readonly port: string | null;
 }
 
@@ -31,14 +31,14 @@ export interface DirectOptions {
   readonly ports: readonly Port[];
 }
 
-/** A multiple of the pages of GPUs; two of them are in the region. */
+/** A multiple of the page size of GPUs. The region has two of them. */
 const TRIED_BYTES = 65_536;
 const WANTED_SEED = 0x4841n;
 const OTHER_SEED = 0x5242n;
 
 /**
- * Lets a NIC write to the memory of each GPU and looks at what arrived. Blocks of peers go through
- * RAM whatever comes of it, since each byte is checked there: it says what the host could do.
+ * Lets a NIC write to the memory of each GPU and checks the data that arrived. The result is for
+ * information: blocks of peers go through RAM anyway, because each byte is verified there.
  */
 export async function probeDirect(
   native: Native,
@@ -61,7 +61,7 @@ export async function probeDirect(
   return findings;
 }
 
-/** An active port, one of the same node first; else any, to name it. */
+/** An active port, preferably of the same NUMA node; otherwise any port, to name it. */
 function nearestPort({ numaNode }: GpuDevice, ports: readonly Port[]): Port | null {
   const active = ports.filter(({ state }) => state === "active");
   const near = active.find((port) => numaNode !== null && port.numaNode === numaNode);
@@ -78,10 +78,16 @@ function refusalOf(device: GpuDevice, port: Port | null): Finding | null {
   if (device.lost !== null) return bounce("the GPU is lost", "see GPU_LOST");
   if (port === null) return bounce("no RDMA port is active", "see the RDMA ports");
   if (!device.hasDmaBuf) {
-    return bounce("the driver exports no memory", "the open kernel modules of NVIDIA's driver");
+    return bounce(
+      "the driver cannot export GPU memory",
+      "the open kernel modules of NVIDIA's driver",
+    );
   }
   if (port.hasDmaBuf) return null;
-  return bounce(`${portName(port)} takes no memory of other devices`, "Linux 5.12, rdma-core 34");
+  return bounce(
+    `${portName(port)} cannot register memory of other devices`,
+    "Linux 5.12, rdma-core 34",
+  );
 }
 
 interface Ground {
@@ -112,14 +118,14 @@ async function triedInto(
 ): Promise<Finding> {
   const back = { regionOffset: TRIED_BYTES, memoryOffset: 0, bytes: TRIED_BYTES };
   region.fill(0, TRIED_BYTES, WANTED_SEED);
-  // What an earlier trial left there must not look like what arrived.
+  // Overwrite data of an earlier trial, which would look like received data.
   region.fill(TRIED_BYTES, TRIED_BYTES, OTHER_SEED);
   const written: GpuOutcome = await gpus.toGpu(memory, [back]);
   if (!written.ok) return bounce(`a copy: ${faultWords(written)}`, null);
   const buffer = await gpus.exportDmaBuf(memory, 0, TRIED_BYTES);
   if (!buffer.ok) {
     const fix = "the open kernel modules of NVIDIA's driver";
-    return bounce(`the driver exports no memory: ${faultWords(buffer)}`, fix);
+    return bounce(`the driver cannot export GPU memory: ${faultWords(buffer)}`, fix);
   }
   const span = { region, offset: 0, bytes: TRIED_BYTES, fd: buffer.fd, bufferOffset: 0 };
   const outcome = tryDirect(native, { ...span, library, port });
@@ -131,7 +137,7 @@ async function triedInto(
     return { kind: "usable", text: `dma-buf works with ${portName(port)}`, fix: null };
   }
   const fix = "IOMMU off or in pass-through (iommu=pt), ACS off between GPU and NIC";
-  return bounce("what the NIC wrote did not arrive", fix);
+  return bounce("data written by the NIC did not arrive", fix);
 }
 
 function faultWords({ status, code }: GpuFault): string {

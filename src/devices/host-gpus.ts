@@ -6,47 +6,47 @@ import { counted, type Finding, wrongPath } from "./probe.ts";
 
 export interface HostGpusOptions {
   readonly region: Region;
-  /** Null: as the dynamic linker finds it. */
+  /** Null: the default of the dynamic linker. */
   readonly library: string | null;
-  /** Whether the region is registered with the driver as it grows. */
+  /** Whether to register the region with the driver as it grows. */
   readonly registers: boolean;
   readonly health: Pick<Health, "raise">;
   open(options: GpusOptions): Gpus;
 }
 
-/** One GPU as operators see it. */
+/** State of one GPU for operators. */
 export interface GpuReport {
   readonly name: string;
   readonly pci: string;
-  /** As nvidia-smi has it, without its `GPU-`. */
+  /** As in nvidia-smi, without the prefix `GPU-`. */
   readonly uuid: string;
   readonly memoryBytes: number;
   /** Null: unknown. */
   readonly numaNode: number | null;
   readonly hasDmaBuf: boolean;
-  /** Null, or with what it was lost. */
+  /** Error code of the loss. Null: not lost. */
   readonly lost: string | null;
   readonly pageableCopies: number;
 }
 
 export interface HostGpusReport {
   readonly finding: Finding;
-  /** 12080 is 12.8; 0: unknown. */
+  /** 12080 means 12.8. 0: unknown. */
   readonly driverVersion: number;
   readonly hasBatches: boolean;
   readonly gpus: readonly GpuReport[];
-  /** Of the arena, with the driver. */
+  /** Bytes of the arena that are registered with the driver. */
   readonly registeredBytes: number;
 }
 
 /**
- * Jobs of all engines under way at a time; what is beyond is told `full`. A layer of a cache that
- * is mapped in pieces takes one for each of some dozens of memories, and engines ask for many.
+ * Maximum number of concurrent jobs of all engines. Further ones get `full`. A layer of a cache
+ * that is mapped in pieces takes one job per piece, some dozens, and engines copy many layers.
  */
 const JOBS_MAX = 16_384;
 const PIECES_MAX = 2 ** 18;
 
-/** The GPUs of this host: what opening them came to, and what becomes of them. */
+/** The GPUs of this host: the result of opening them, and their later state. */
 export class HostGpus implements AsyncDisposable {
   readonly finding: Finding;
   readonly #gpus: Gpus;
@@ -75,12 +75,12 @@ export class HostGpus implements AsyncDisposable {
         : null;
   }
 
-  /** Null where no GPU can be used. */
+  /** Null if no GPU can be used. */
   get usable(): Gpus | null {
     return this.finding.kind === "usable" ? this.#gpus : null;
   }
 
-  /** So many bytes from the region's start are backed by memory. */
+  /** Reports that this many bytes from the start of the region are backed by memory. */
   ready(bytes: number): void {
     this.#registrar?.ready(bytes);
   }
@@ -96,13 +96,13 @@ export class HostGpus implements AsyncDisposable {
     };
   }
 
-  /** Nothing of them touches the region when it resolves, but what a lost device still may. */
+  /** Resolves when no device accesses the region any more. A lost device may still access it. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#registrar?.stop();
     await this.#gpus[Symbol.asyncDispose]();
   }
 
-  /** Also of those that could not be opened beside others. */
+  /** Includes GPUs that could not be opened when others were. */
   #tellLost(latest: GpuDevice | null): void {
     const known = this.#gpus.devices();
     const lost = known.filter((one) => one.lost !== null || one.index === latest?.index);
@@ -121,7 +121,7 @@ export class HostGpus implements AsyncDisposable {
   }
 }
 
-/** For a line that has no field of its own for the fix. */
+/** Appends the fix, for messages without a separate field for it. */
 function textOf({ text, fix }: Finding): string {
   return fix === null ? text : `${text}: ${fix}`;
 }
@@ -141,7 +141,7 @@ function uuidText(uuid: Uint8Array): string {
   return [...parts, hex.slice(20)].join("-");
 }
 
-/** CUresults that operators meet, as cuda.h names them. */
+/** CUresult codes that operators encounter, with their names in cuda.h. */
 const RESULTS: Readonly<Record<number, string>> = {
   1: "invalid value",
   2: "out of memory",
@@ -185,14 +185,14 @@ export function cudaVersion(version: number): string {
   return `${Math.floor(version / 1000)}.${Math.floor((version % 1000) / 10)}`;
 }
 
-/** A name that people know it by: `NVIDIA H100 at 0000:3b:00.0`. */
+/** Name for people: `NVIDIA H100 at 0000:3b:00.0`. */
 export function gpuName({ name, pci }: Pick<GpuDevice, "name" | "pci">): string {
   return `${name} at ${pci}`;
 }
 
 type Named = Pick<GpuDevice, "name" | "memoryBytes">;
 
-/** What opening the driver came to; `library` is the path that was asked for, if one was. */
+/** The result of opening the driver. `library`: the configured path, or null. */
 export function gpuFinding(
   info: GpusInfo,
   devices: readonly Named[],
@@ -205,14 +205,14 @@ export function gpuFinding(
       if (library !== null) return wrongPath("gpu.library", library);
       return {
         kind: "absent",
-        text: "no libcuda.so.1: no NVIDIA driver is installed",
-        fix: "with a GPU, install its driver's user library, or name it in gpu.library",
+        text: "libcuda.so.1 not found: no NVIDIA driver installed",
+        fix: "if the host has a GPU, install its driver's user library or set gpu.library",
       };
     case "no_device":
       return {
         kind: "absent",
-        text: "libcuda.so.1 is there, and the driver shows no GPU",
-        fix: "with a GPU, see nvidia-smi, and hand it to the container (--gpus all)",
+        text: "libcuda.so.1 is installed, but the driver lists no GPU",
+        fix: "if the host has a GPU, check nvidia-smi and pass it in (--gpus all)",
       };
     case "not_ready":
       return {
@@ -223,7 +223,7 @@ export function gpuFinding(
     case "too_old":
       return {
         kind: "broken",
-        text: `the driver's library lacks calls that are needed${versionText(info)}`,
+        text: `the driver's library lacks required functions${versionText(info)}`,
         fix: "update the NVIDIA driver to one for CUDA 11.0 or later",
       };
     case "failed":
@@ -237,11 +237,11 @@ export function gpuFinding(
   }
 }
 
-/** What to do about codes that say it. */
+/** Fixes by error code. */
 const FIXES: Readonly<Record<number, string>> = {
   2: "free memory on the GPU: each process that opens it has a context there",
-  46: "another process has the GPU to itself: nvidia-smi -c DEFAULT, and see who it is",
-  802: "start nvidia-fabricmanager where GPUs hang on NVSwitch",
+  46: "another process uses the GPU exclusively: stop it, or set nvidia-smi -c DEFAULT",
+  802: "start nvidia-fabricmanager if the GPUs use NVSwitch",
   803: "restart the host, or reload the kernel module: the driver was updated under it",
   804: "install the driver that belongs to this library, or drop the compatibility package",
 };

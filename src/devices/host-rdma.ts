@@ -13,7 +13,7 @@ export interface HostRdmaOptions {
   open(options: RdmaOptions): Rdma;
 }
 
-/** One port as operators see it. */
+/** State of one port for operators. */
 export interface RdmaPortReport {
   /** `mlx5_0/1`. */
   readonly name: string;
@@ -32,17 +32,17 @@ export interface HostRdmaReport {
   readonly ports: readonly RdmaPortReport[];
 }
 
-/** Ports that are not active are looked at so often at first, then less and less. */
+/** Initial interval at which inactive ports are checked. It grows afterwards. */
 const LOOK_MS = 1_000;
 const LOOK_MAX_MS = 30_000;
 
-/** The RDMA devices of this host: what opening them came to, and how their ports are. */
+/** The RDMA devices of this host: the result of opening them, and the state of their ports. */
 export class HostRdma implements AsyncDisposable {
   readonly rdma: Rdma;
   readonly finding: Finding;
   readonly #options: HostRdmaOptions;
   readonly #wereActive = new Set<number>();
-  /** States as they were logged last. */
+  /** States as last logged. */
   readonly #told = new Map<number, RdmaPortState>();
   #look: Disposable | null = null;
   #lookMs = LOOK_MS;
@@ -61,7 +61,7 @@ export class HostRdma implements AsyncDisposable {
     if (this.isUsable) this.#watch();
   }
 
-  /** Whether there is a device to use; its ports may be down all the same. */
+  /** Whether a device can be used. Its ports may still be down. */
   get isUsable(): boolean {
     return this.finding.kind === "usable";
   }
@@ -77,14 +77,14 @@ export class HostRdma implements AsyncDisposable {
     this.#options.health.clear("RDMA_PORT_DOWN");
   }
 
-  /** The device said that a port is not as it was. */
+  /** Called if the device reports a change of a port. */
   #changed(): void {
     if (this.#closed || !this.isUsable) return;
     this.#lookMs = LOOK_MS;
     this.#watch();
   }
 
-  /** A port may come back without a word of it: an address that is given to it says nothing. */
+  /** Polls inactive ports, because a port that gets an address causes no event. */
   #watch(): void {
     this.#look?.[Symbol.dispose]();
     this.#look = null;
@@ -103,7 +103,7 @@ export class HostRdma implements AsyncDisposable {
       this.#told.set(index, state);
       if (before === undefined || before === state) continue;
       const { text } = portFinding(port);
-      this.#options.log("info", "an RDMA port changed", { port: portName(port), state, text });
+      this.#options.log("info", "RDMA port state changed", { port: portName(port), state, text });
     }
     const { health } = this.#options;
     const missing = this.#missing(ports).map(portFinding);
@@ -112,7 +112,7 @@ export class HostRdma implements AsyncDisposable {
       health.raise("RDMA_PORT_DOWN", missing.map(({ text, fix }) => `${text} (${fix})`).join("; "));
   }
 
-  /** A second port without a cable is how hosts are built; one that worked is another thing. */
+  /** Ports that were active and are not any more. A second port without a cable is normal. */
   #missing(ports: readonly RdmaPort[]): RdmaPort[] {
     const isMissed = ({ index }: RdmaPort) =>
       this.#wereActive.size === 0 || this.#wereActive.has(index);
@@ -131,7 +131,7 @@ function reportOf(port: RdmaPort): RdmaPortReport {
 
 type Named = Pick<RdmaPort, "device" | "number" | "state" | "linkLayer" | "speed">;
 
-/** What opening the verbs came to; `library` is the path that was asked for, if one was. */
+/** The result of opening the verbs library. `library`: the configured path, or null. */
 export function rdmaFinding(
   { state, errno }: { readonly state: RdmaState; readonly errno: number },
   ports: readonly Named[],
@@ -144,37 +144,37 @@ export function rdmaFinding(
       if (library !== null) return wrongPath("rdma.library", library);
       return {
         kind: "absent",
-        text: "no libibverbs.so.1: no RDMA here",
-        fix: "with an RDMA NIC, install libibverbs1 and ibverbs-providers (rdma-core)",
+        text: "libibverbs.so.1 not found: no RDMA on this host",
+        fix: "if the host has an RDMA NIC, install libibverbs1 and ibverbs-providers (rdma-core)",
       };
     case "no_device":
       return {
         kind: "absent",
-        text: "libibverbs.so.1 is there, and it shows no RDMA device",
-        fix: "with an RDMA NIC, load its module and ib_uverbs, and pass in /dev/infiniband",
+        text: "libibverbs.so.1 is installed, but lists no RDMA device",
+        fix: "with an RDMA NIC, load its module and ib_uverbs, pass in /dev/infiniband",
       };
     case "memlock":
       return {
         kind: "broken",
-        text: "RDMA devices are here, and the memory that may be locked is too little for them",
+        text: "RDMA devices exist, but the limit of locked memory is too low",
         fix: "LimitMEMLOCK=infinity in the unit, ulimit -l unlimited, or --ulimit memlock=-1",
       };
     case "not_permitted":
       return {
         kind: "broken",
-        text: `RDMA devices are here, and may not be opened (errno ${errno})`,
+        text: `RDMA devices exist, but access to them is denied (errno ${errno})`,
         fix: "let the agent's user open /dev/infiniband/uverbs* (DeviceAllow=, group rdma)",
       };
     case "too_old":
       return {
         kind: "broken",
-        text: "libibverbs.so.1 lacks calls that are needed",
+        text: "libibverbs.so.1 lacks required functions",
         fix: "update rdma-core to release 32 or later",
       };
     case "failed":
       return {
         kind: "broken",
-        text: `RDMA devices are here, and cannot be opened (errno ${errno})`,
+        text: `RDMA devices exist, but cannot be opened (errno ${errno})`,
         fix: "see ibv_devinfo and dmesg",
       };
     default:
@@ -187,7 +187,7 @@ export function portName({ device, number }: Pick<RdmaPort, "device" | "number">
   return `${device}/${number}`;
 }
 
-/** One port, with what there is to do about it where it is not active. */
+/** State of one port, with a fix if it is not active. */
 export function portFinding(port: Named): Finding {
   const layer = port.linkLayer === "infiniband" ? "InfiniBand" : "Ethernet";
   const speed = port.speed === 0 ? "" : ` ${Math.round(port.speed / 1000)} Gb/s`;
@@ -204,7 +204,7 @@ export function portFinding(port: Named): Finding {
     case "no_address":
       return {
         kind: "broken",
-        text: `${name} has no address to be used by`,
+        text: `${name} has no usable address`,
         fix: "give its network device an IP address, or name an entry in rdma.gid_index",
       };
     case "fatal":
@@ -224,7 +224,7 @@ function portsText(ports: readonly Named[]): string {
   return `${counted(ports.length, "RDMA port")}, ${active} active: ${names}`;
 }
 
-/** Names of the RDMA devices that the kernel shows, without opening any; sorted. */
+/** Names of the RDMA devices that the kernel lists, sorted. Opens none of them. */
 export function kernelRdmaDevices(root = "/"): string[] {
   try {
     return readdirSync(join(root, "sys/class/infiniband")).sort();

@@ -13,21 +13,21 @@ import {
   Region,
 } from "../native/index.ts";
 
-/** What a look at the GPUs came to; plain enough for JSON, like the look at the ports. */
+/** Result of probing the GPUs, in a form suitable for JSON. */
 export interface GpuProbe {
-  /** Path that the configuration names, if it names one. */
+  /** Path in the configuration, or null. */
   readonly library: string | null;
   readonly info: GpusInfo;
   readonly devices: readonly Omit<GpuDevice, "uuid">[];
-  /** Whether memory could be registered; null where no GPU can be used. */
+  /** Whether memory could be registered. Null: no GPU can be used. */
   readonly registered: GpuOutcome | null;
 }
 
 const TRIED_BYTES = 2 * 2 ** 20;
-/** More than may be locked where nobody raised the limit: less would try nothing. */
+/** Above the default limit of lockable memory: a smaller amount would not test the limit. */
 const LOCKED_BYTES = 64 * 2 ** 20;
 
-/** Opens the GPUs, registers a little memory, and closes all of it again. */
+/** Opens the GPUs, registers some memory, and closes all of it again. */
 export async function probeGpus(native: Native, library: string | null): Promise<GpuProbe> {
   using region = Region.create(native, { bytes: TRIED_BYTES, hugePages: "off", lockMemory: "off" });
   await using gpus = openGpus(native, {
@@ -40,16 +40,16 @@ export async function probeGpus(native: Native, library: string | null): Promise
   return { library, info, devices, registered };
 }
 
-/** What a look at the RDMA devices came to. */
+/** Result of probing the RDMA devices. */
 export interface RdmaProbe {
-  /** Path that the configuration names, if it names one. */
+  /** Path in the configuration, or null. */
   readonly library: string | null;
   readonly state: RdmaState;
   readonly errno: number;
   readonly ports: readonly Omit<RdmaPort, "gid">[];
 }
 
-/** Opens the RDMA devices, and closes them again. */
+/** Opens the RDMA devices and closes them again. */
 export async function probeRdma(
   native: Native,
   choice: Pick<RdmaOptions, "library" | "devices" | "gidIndex">,
@@ -67,13 +67,13 @@ export async function probeRdma(
   return { library: choice.library, state: rdma.state, errno: rdma.errno, ports };
 }
 
-/** What was found where a device could be, in words for operators. */
+/** Result of looking for a device, as a message for operators. */
 export interface Finding {
-  /** `absent`: nothing of the kind is here. `broken`: it is here and cannot be used. */
+  /** `absent`: no such device. `broken`: the device exists and cannot be used. */
   readonly kind: "usable" | "absent" | "broken";
-  /** One line: what was found. */
+  /** One line: the result. */
   readonly text: string;
-  /** The one thing to do about it; null where there is nothing. */
+  /** The action to take. Null: none. */
   readonly fix: string | null;
 }
 
@@ -82,13 +82,13 @@ export function counted(count: number, one: string, many = `${one}s`): string {
   return `${count} ${count === 1 ? one : many}`;
 }
 
-/** Of a library that the configuration names and that is none. */
+/** The finding for a configured library that cannot be opened. */
 export function wrongPath(key: string, path: string): Finding {
   const fix = `name the library itself in ${key}, or leave it to the dynamic linker`;
   return { kind: "broken", text: `${key} ${path} cannot be opened`, fix };
 }
 
-/** NUMA nodes of this host that have memory; 1 where the kernel knows none. */
+/** NUMA nodes of this host that have memory. 1 if the kernel reports none. */
 export function hostMemoryNodes(root = "/"): number {
   try {
     const path = join(root, "sys/devices/system/node/has_memory");
@@ -99,7 +99,7 @@ export function hostMemoryNodes(root = "/"): number {
   }
 }
 
-/** Of a list as the kernel writes it: `0-1,4`. */
+/** Parses a list in the kernel's format: `0-1,4`. */
 export function nodesOf(list: string): ReadonlySet<number> {
   const nodes = new Set<number>();
   for (const range of list.split(",")) {

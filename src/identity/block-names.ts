@@ -22,10 +22,10 @@ import {
 } from "./engine-hashes.ts";
 import type { NamespaceManifest } from "./manifest.ts";
 
-/** A block's name in an engine: the whole digest, and the number its KV events carry. */
+/** Name of a block in an engine: the whole digest, and the number in its KV events. */
 export interface EngineName {
   readonly digest: Uint8Array;
-  /** vLLM: u64 of the last eight bytes. SGLang: i64 of the first eight. */
+  /** vLLM: the last eight bytes as u64. SGLang: the first eight bytes as i64. */
   readonly external: bigint;
 }
 
@@ -34,9 +34,7 @@ export interface BlockNames {
   /** Tokens from the start of the prompt to the end of the block. */
   readonly endToken: number;
   readonly digest: Digest;
-  /**
-   * Null where no chain was asked for, or where it does not reach this block (EAGLE's last token).
-   */
+  /** Null if the chain was not requested or does not reach this block (EAGLE's last token). */
   readonly vllm: EngineName | null;
   readonly sglang: EngineName | null;
 }
@@ -50,8 +48,8 @@ export interface NamesRequest {
 }
 
 /**
- * Tokens lead to engine hashes: one row for each full block, with its digest and what vLLM and
- * SGLang call it. A table of aliases built from these rows leads back.
+ * Computes, for each full block of a prompt, its digest and its names in vLLM and SGLang. An alias
+ * table built from these rows maps the names back to blocks.
  */
 export function namesOfPrompt(hashing: Hashing, request: NamesRequest): BlockNames[] {
   const { namespaceKey, tokens, blockTokens } = request;
@@ -80,18 +78,20 @@ function nameOf(
 }
 
 /**
- * How the chain keys of a namespace follow from tokens, as text that agents publish:
- * `vllm ALGORITHM FORMAT SEED` or `sglang`.
+ * Describes how the chain keys of a namespace are computed from tokens, in the text form that
+ * agents publish: `vllm ALGORITHM FORMAT SEED` or `sglang`.
  */
 export type BlockChain = string;
 
-/** The entry of a manifest's `extra` that says which chain keys name its blocks. */
+/** The entry of a manifest's `extra` that names the kind of chain keys. */
 const KEYS = "keys";
 const VLLM_KEYS = "vllm-chain";
 const SGLANG_KEYS = "sglang-pages";
 const VLLM_CHAIN = /^vllm (sha256|sha256_cbor|xxhash|xxhash_cbor) (tagged|untagged) (.{0,256})$/s;
 
-/** Null: blocks are named by digests of tokens, or by keys that do not follow from tokens. */
+/**
+ * Null: the blocks are named by digests of tokens, or by keys that cannot be computed from tokens.
+ */
 export function blockChainOf({ extra, layout }: NamespaceManifest): BlockChain | null {
   if (extra[KEYS] === SGLANG_KEYS) return "sglang";
   if (extra[KEYS] !== VLLM_KEYS) return null;
@@ -103,14 +103,16 @@ export function blockChainOf({ extra, layout }: NamespaceManifest): BlockChain |
   return at > 0 && VLLM_CHAIN.test(chain) ? chain : null;
 }
 
-/** Longer blocks and salts are not hashed: `encodePickle` takes no pickle of 64 KiB or more. */
+/**
+ * Longer blocks and salts are not hashed, because `encodePickle` rejects pickles of 64 KiB or more.
+ */
 const BLOCK_TOKENS_MAX = 8_192;
 const SALT_CHARACTERS_MAX = 4_096;
 
 interface ChainPrompt {
   readonly tokens: Uint32Array;
   readonly blockTokens: number;
-  /** Empty or left out: none. */
+  /** Empty or absent: no salt. */
   readonly cacheSalt?: string | undefined;
 }
 
@@ -121,8 +123,8 @@ interface ChainKeys {
 }
 
 /**
- * The digests of a prompt's full blocks in namespaces with chain keys. The keys are computed once
- * for all namespaces of the prompt. `chain` null or left out: digests of tokens.
+ * Digests of a prompt's full blocks in several namespaces. Chain keys are computed once and shared
+ * by all namespaces. Without a `chain` the digests are those of the tokens.
  */
 export class PromptDigests {
   readonly #hashing: Hashing;
@@ -133,7 +135,7 @@ export class PromptDigests {
     [this.#hashing, this.#prompt] = [hashing, prompt];
   }
 
-  /** Null: the chain is not known, or a salt is part of the namespace and not of the keys. */
+  /** Null if the chain is unknown, or if the salt is part of the namespace instead of the keys. */
   in(namespaceKey: Uint8Array, chain: BlockChain | null = null): PackedDigests | null {
     const { tokens, blockTokens, cacheSalt } = this.#prompt;
     if (chain === null) {

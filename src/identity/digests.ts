@@ -1,36 +1,37 @@
 import { assert, type BlockKey, DIGEST_BYTES, type Digest } from "../core/index.ts";
 
 /**
- * What identity needs of the native library. `loadNative()` gives an object with these calls; it
- * comes in as a parameter, so that nothing here opens a library.
+ * Hash functions of the native library. They are a parameter, so that this folder does not open the
+ * library.
  */
 export interface Hashing {
   /** BLAKE3-256: 32 bytes. */
   blake3(data: Uint8Array): Uint8Array;
-  /** BLAKE3-256 keyed with 32 bytes: 32 bytes. */
+  /** BLAKE3-256 with a 32-byte key: 32 bytes. */
   blake3Keyed(key: Uint8Array, data: Uint8Array): Uint8Array;
-  /** BLAKE3 in key derivation mode: 32 bytes. `context` is fixed in the program. */
+  /** BLAKE3 in key derivation mode: 32 bytes. `context` is a constant of the program. */
   blake3DeriveKey(context: string, material: Uint8Array): Uint8Array;
   /**
-   * Keyed BLAKE3 of each prefix that ends with a full block, over the tokens as u32 little endian:
-   * `floor(tokens / blockTokens)` times 32 bytes into `out`. Returns their number.
+   * Keyed BLAKE3 of each prefix that ends with a full block, over the tokens as u32 little-endian.
+   * Writes `floor(tokens / blockTokens)` digests of 32 bytes to `out` and returns their number.
    */
   prefixDigests(key: Uint8Array, tokens: Uint32Array, blockTokens: number, out: Uint8Array): number;
   /**
-   * Keyed BLAKE3 of each item of `itemBytes` alone: 32 bytes each into `out`. Returns their number.
+   * Keyed BLAKE3 of each item of `itemBytes` bytes on its own. Writes 32 bytes per item to `out`
+   * and returns the number of items.
    */
   chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number;
-  /** `BLAKE3(digest ‖ layer u32 LE)` for each 32 bytes of `digests`, into `out`. */
+  /** Writes `BLAKE3(digest ‖ layer u32 LE)` of each 32 bytes of `digests` to `out`. */
   blockKeys(digests: Uint8Array, layer: number, out: Uint8Array): void;
   /** XXH3-64, seed 0. */
   xxh3_64(data: Uint8Array): bigint;
-  /** XXH3-128, seed 0: 16 bytes, big endian. */
+  /** XXH3-128, seed 0: 16 bytes, big-endian. */
   xxh3_128(data: Uint8Array): Uint8Array;
 }
 
 /**
- * Many digests or keys lie one after another in one array, 32 bytes each: a prompt of 15,000 tokens
- * has hundreds of them, and they cross to native code and into frames as they are.
+ * Digests or keys in one array, 32 bytes each. A prompt of 15,000 tokens has hundreds of them, and
+ * native code and frames take them in this form.
  */
 export type PackedDigests = Uint8Array;
 
@@ -46,8 +47,8 @@ export function blockKeyAt(packed: Uint8Array, index: number): BlockKey {
 }
 
 /**
- * The digest of every full block of a prompt: keyed BLAKE3, with the namespace key, over all tokens
- * from the start of the prompt to the end of the block as u32 little endian. Tokens behind the last
+ * The digest of every full block of a prompt: BLAKE3, keyed with the namespace key, over all tokens
+ * from the start of the prompt to the end of the block as u32 little-endian. Tokens after the last
  * full block have no digest.
  */
 export function digestsOfPrompt(
@@ -63,15 +64,15 @@ export function digestsOfPrompt(
 }
 
 /**
- * Bytes of an engine's chain key: 32 of SHA-256 (SGLang, vLLM's SHA-256 kinds), 16 of XXH3-128
- * (vLLM's xxhash kinds), or a u64 hash as eight bytes, little endian.
+ * Length of an engine's chain key: 32 for SHA-256 (SGLang, vLLM's SHA-256 kinds), 16 for XXH3-128
+ * (vLLM's xxhash kinds), 8 for a u64 hash in little-endian.
  */
 export type ChainKeyBytes = 8 | 16 | 32;
 
 /**
- * Digests where the engine gives only its own chain keys (SGLang's storage calls): keyed BLAKE3 of
- * each key. A chain key stands for the whole prefix already, so nothing else goes in. In one
- * namespace these are other digests than those of the tokens.
+ * Digests for engines that provide only their own chain keys (SGLang's storage calls): keyed BLAKE3
+ * of each key. A chain key already covers the whole prefix. In the same namespace these digests
+ * differ from those of the tokens.
  */
 export function digestsOfChainKeys(
   hashing: Hashing,
@@ -85,7 +86,9 @@ export function digestsOfChainKeys(
   return packed;
 }
 
-/** The keys of blocks: `BLAKE3(digest ‖ layer u32 LE)` for each, what tables and files go by. */
+/**
+ * Keys of blocks, by which tables and files are addressed: `BLAKE3(digest ‖ layer u32 LE)` of each.
+ */
 export function blockKeys(hashing: Hashing, digests: PackedDigests, layer: number): Uint8Array {
   assert(digests.length % DIGEST_BYTES === 0, "whole digests");
   const packed = new Uint8Array(digests.length);

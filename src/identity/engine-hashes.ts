@@ -4,40 +4,42 @@ import { ByteWriter, encodeCbor, encodePickle, type HashInput } from "./hash-enc
 
 const encoder = new TextEncoder();
 
-/** SHA-256 of the parts, one after another: 32 bytes. */
+/** SHA-256 of the concatenated parts: 32 bytes. */
 function sha256(...parts: readonly Uint8Array[]): Uint8Array {
   const hasher = new Bun.CryptoHasher("sha256");
   for (const part of parts) hasher.update(part);
   return new Uint8Array(hasher.digest());
 }
 
-/** Values of vLLM's `--prefix-caching-hash-algo`; `sha256` is the default. */
+/** Values of vLLM's `--prefix-caching-hash-algo`. vLLM's default is `sha256`. */
 export type VllmHashAlgorithm = "sha256" | "sha256_cbor" | "xxhash" | "xxhash_cbor";
 
-/** The seed of NONE_HASH where PYTHONHASHSEED is not set (SHA-256 kinds, vLLM from 2026-08 on). */
+/** Seed of NONE_HASH if PYTHONHASHSEED is not set (SHA-256 kinds, vLLM from 2026-08 on). */
 export const VLLM_DEFAULT_SEED = "vllm-none-hash";
 
-/** One of a block's extra keys. vLLM's order: LoRA, multimodal items, cache salt, embeddings. */
+/** One extra key of a block. Order in vLLM: LoRA, multimodal items, cache salt, embeddings. */
 export type VllmExtraKey =
-  /** In every block. Untagged: the name alone. */
+  /** Present in every block. Untagged form: the name alone. */
   | { readonly kind: "lora"; readonly name: string; readonly path: string }
-  /** One per multimodal item in the block; `offset` counts from the start of the block. */
+  /**
+   * One per multimodal item in the block. `offset`: position relative to the start of the block.
+   */
   | { readonly kind: "mm"; readonly identifier: string; readonly offset: number }
-  /** In block 0 only. */
+  /** Present in block 0 only. */
   | { readonly kind: "cache_salt"; readonly salt: string }
   /** SHA-256 of the block's prompt embeddings. */
   | { readonly kind: "prompt_embeds"; readonly digest: Uint8Array };
 
 /**
- * How vLLM writes extra keys into a hash. `tagged`: `("cache_salt", "tenant-a")`, vLLM 0.32 and
- * later. `untagged`: `"tenant-a"`, earlier releases. KV events have the untagged form in both.
+ * Form of the extra keys in a hash. `tagged`: `("cache_salt", "tenant-a")`, vLLM 0.32 and later.
+ * `untagged`: `"tenant-a"`, earlier releases. KV events use the untagged form in both.
  */
 export type VllmKeyFormat = "tagged" | "untagged";
 
 /** The first release with tagged keys. */
 const TAGGED_SINCE = [0, 32] as const;
 
-/** The format of a version as the engine reports it: "0.32.0", "0.31.1rc2", "v0.33.0+cpu". */
+/** The format for a version as the engine reports it: "0.32.0", "0.31.1rc2", "v0.33.0+cpu". */
 export function vllmKeyFormatOf(version: string): VllmKeyFormat {
   const match = /^v?(\d+)\.(\d+)/.exec(version);
   if (match === null) return "tagged";
@@ -68,9 +70,8 @@ function hashWith(hashing: Hashing, algorithm: VllmHashAlgorithm, value: HashInp
 }
 
 /**
- * What stands where the first block has no parent: the hash of the seed, which is PYTHONHASHSEED as
- * text or `VLLM_DEFAULT_SEED`. Where vLLM draws random bytes instead, those are the NONE_HASH
- * themselves.
+ * Parent of the first block (NONE_HASH): the hash of the seed, which is PYTHONHASHSEED as text or
+ * `VLLM_DEFAULT_SEED`. If vLLM uses random bytes instead, those are the NONE_HASH.
  */
 export function vllmNoneHash(
   hashing: Hashing,
@@ -86,15 +87,13 @@ export interface VllmChain {
   readonly parent: Uint8Array;
   readonly tokens: Uint32Array;
   readonly blockTokens: number;
-  /**
-   * Extra keys of block `index`, counted from the first of `tokens`; null or an empty list: none.
-   */
+  /** Extra keys of block `index`, counted from the first of `tokens`. Null or empty: none. */
   readonly extraKeys?: (index: number) => readonly VllmExtraKey[] | null;
-  /** `tagged` if left out. */
+  /** Default: `tagged`. */
   readonly keyFormat?: VllmKeyFormat;
 }
 
-/** vLLM's tags are constants of its program: one object each, however often they occur. */
+/** vLLM's tags are constants of its program, so every occurrence is the same Python object. */
 function tag(name: VllmExtraKey["kind"]): HashInput {
   return { shared: name };
 }
@@ -116,8 +115,8 @@ function keyInput(key: VllmExtraKey, format: VllmKeyFormat): HashInput {
 }
 
 /**
- * The chain of vLLM's block hashes, one for each full block:
- * `hash[i] = H((hash[i-1], (t0, t1, …), extra_keys or None))`.
+ * vLLM's chain of block hashes, one per full block: `hash[i] = H((hash[i-1], (t0, t1, …),
+ * extra_keys or None))`.
  */
 export function vllmBlockHashes(hashing: Hashing, chain: VllmChain): Uint8Array[] {
   const { algorithm, tokens, blockTokens } = chain;
@@ -136,7 +135,7 @@ export function vllmBlockHashes(hashing: Hashing, chain: VllmChain): Uint8Array[
   return hashes;
 }
 
-/** The number vLLM prints in its KV events: the last eight bytes, big endian, unsigned. */
+/** The number in vLLM's KV events: the last eight bytes, big-endian, unsigned. */
 export function vllmExternalHash(digest: Uint8Array): bigint {
   return readU64BE(digest, digest.length - 8);
 }
@@ -145,26 +144,26 @@ export interface SglangChain {
   readonly tokens: Uint32Array;
   readonly pageTokens: number;
   /**
-   * Digest of the page before the first of `tokens`, or a seed; null: the pages start a plain
-   * prompt.
+   * Digest of the page before the first of `tokens`, or a seed. Null: the start of a prompt without
+   * a seed.
    */
   readonly prior: Uint8Array | null;
-  /**
-   * With EAGLE a position is a token and the one behind it, so the last token has none of its own.
-   */
+  /** With EAGLE a position is a token and its successor, so that the last token has no position. */
   readonly eagle?: boolean;
-  /** Whether the last page may be short, as in KV events; storage keys are of full pages only. */
+  /**
+   * Whether to include a partial last page, as KV events do. Storage keys cover full pages only.
+   */
   readonly partialLast?: boolean;
 }
 
 export interface SglangPage {
-  /** 32 bytes; as lower-case hex it is the page's storage key. */
+  /** 32 bytes. In lower-case hex it is the page's storage key. */
   readonly digest: Uint8Array;
-  /** Positions in the page: `pageTokens`, or fewer in a partial last one. */
+  /** Positions in the page: `pageTokens`, or fewer in a partial last page. */
   readonly positions: number;
 }
 
-/** Each token, or with EAGLE each pair, as u32 little endian. */
+/** Each token, or each pair with EAGLE, as u32 little-endian. */
 function positionBytes(tokens: Uint32Array, eagle: boolean): { bytes: Uint8Array; width: number } {
   if (!eagle) {
     const into = new ByteWriter();
@@ -176,7 +175,7 @@ function positionBytes(tokens: Uint32Array, eagle: boolean): { bytes: Uint8Array
   return { bytes: into.done(), width: 8 };
 }
 
-/** The chain of SGLang's page hashes: `SHA-256(prior digest if any ‖ each position)`. */
+/** SGLang's chain of page hashes: `SHA-256(prior digest, if any ‖ each position)`. */
 export function sglangPageHashes(chain: SglangChain): SglangPage[] {
   const { pageTokens, prior } = chain;
   assert(Number.isInteger(pageTokens) && pageTokens > 0, "a page of at least one token");
@@ -194,23 +193,21 @@ export function sglangPageHashes(chain: SglangChain): SglangPage[] {
   return pages;
 }
 
-/** The number SGLang prints in its KV events: the first eight bytes, big endian, signed. */
+/** The number in SGLang's KV events: the first eight bytes, big-endian, signed. */
 export function sglangExternalHash(digest: Uint8Array): bigint {
   return asI64(readU64BE(digest));
 }
 
 /**
- * Where the chain of KV events starts for a salted request (from 0.5.18 on); an empty salt is none.
+ * Start of the chain of KV events for a request with a salt (SGLang 0.5.18 and later). An empty
+ * salt counts as none.
  */
 export function sglangEventSeed(cacheSalt: string | null): Uint8Array | null {
   if (cacheSalt === null || cacheSalt === "") return null;
   return sha256(encoder.encode("sglang-cache-salt-v1\0"), encoder.encode(cacheSalt));
 }
 
-/**
- * Where the chain of storage keys starts; empty text is no text, and without any the chain is
- * plain.
- */
+/** Start of the chain of storage keys. Empty text counts as none. Null if both are absent. */
 export function sglangStorageSeed(
   extraKey: string | null,
   cacheSalt: string | null,

@@ -1,6 +1,6 @@
 import { assert, HearthError } from "../core/index.ts";
 
-/** Bytes one after another, in an array that grows. */
+/** A growing byte buffer. */
 export class ByteWriter {
   #bytes = new Uint8Array(1024);
   #view = new DataView(this.#bytes.buffer);
@@ -40,7 +40,7 @@ export class ByteWriter {
     return this;
   }
 
-  /** A copy of what was written. */
+  /** A copy of the bytes written. */
   done(): Uint8Array {
     return this.#bytes.slice(0, this.#length);
   }
@@ -56,16 +56,16 @@ export class ByteWriter {
 }
 
 /**
- * Text that is one Python object wherever it occurs, such as a constant of a program. Pickle writes
- * it once and refers to it afterwards.
+ * Text that is the same Python object at every occurrence, such as a constant. Pickle writes it
+ * once and refers to it afterwards.
  */
 interface SharedText {
   readonly shared: string;
 }
 
 /**
- * What vLLM puts into a block hash, in Python: None, int, str, bytes, and tuples of these. A
- * `Uint32Array` stands for a tuple of token ids.
+ * Python values that vLLM puts into a block hash: None, int, str, bytes, and tuples of these. A
+ * `Uint32Array` is a tuple of token ids.
  */
 export type HashInput =
   | null
@@ -77,7 +77,7 @@ export type HashInput =
   | Uint32Array
   | readonly HashInput[];
 
-/** Whole numbers of at most 64 bits, signed or not: what both encodings take. */
+/** An integer of at most 64 bits, signed or unsigned: the range of both encodings. */
 export function wholeNumber(value: number | bigint): bigint {
   assert(typeof value === "bigint" || Number.isSafeInteger(value), "a whole number");
   const whole = BigInt(value);
@@ -115,7 +115,7 @@ const Op = {
 } as const;
 
 const PROTOCOL = 5;
-/** CPython begins a new frame behind the object that reaches this size. */
+/** CPython begins a new frame after the object that reaches this size. */
 const FRAME_BYTES_MAX = 65_536;
 const FRAME_BYTES_MIN = 4;
 
@@ -163,7 +163,7 @@ function writeBytes(into: ByteWriter, value: Uint8Array): void {
   into.bytes(value);
 }
 
-/** Writes one value. Counts memoised objects, because a reference names an object by its count. */
+/** Writes one value. Counts memoised objects, because a reference is the number of an object. */
 class Pickler {
   readonly body = new ByteWriter();
   readonly #shared = new Map<string, number>();
@@ -222,17 +222,17 @@ class Pickler {
 }
 
 /**
- * The bytes of CPython's `pickle.dumps(value, protocol=5)`. CPython writes the second occurrence of
- * the *same* object as a reference. Only a `SharedText` is taken as the same object: for strings of
- * a request this is not visible from outside. Throws UNSUPPORTED from 64 KiB on, because CPython
- * splits longer pickles into frames.
+ * The bytes of CPython's `pickle.dumps(value, protocol=5)`. CPython writes later occurrences of the
+ * *same* object as references. Here only a `SharedText` counts as the same object; whether strings
+ * of a request are the same object is not visible from outside. Throws UNSUPPORTED from 64 KiB on,
+ * because CPython splits longer pickles into frames.
  */
 export function encodePickle(value: HashInput): Uint8Array {
   const pickler = new Pickler();
   pickler.write(value);
   const rest = pickler.body.u8(Op.STOP).done();
   if (rest.length >= FRAME_BYTES_MAX) {
-    const message = `only pickles below ${FRAME_BYTES_MAX} bytes are made, not of ${rest.length}`;
+    const message = `a pickle of ${rest.length} bytes, the limit is ${FRAME_BYTES_MAX - 1}`;
     throw new HearthError("UNSUPPORTED", message);
   }
   const whole = new ByteWriter().u8(Op.PROTO).u8(PROTOCOL);
@@ -243,7 +243,7 @@ export function encodePickle(value: HashInput): Uint8Array {
 const Major = { unsigned: 0x00, negative: 0x20, bytes: 0x40, text: 0x60, array: 0x80 } as const;
 const NULL = 0xf6;
 
-/** The shortest head: major type in the high three bits, then the argument. */
+/** Writes the shortest head: the major type in the high three bits, then the argument. */
 function writeHead(into: ByteWriter, major: number, argument: number): void {
   if (argument < 24) into.u8(major | argument);
   else if (argument < 0x100) into.u8(major | 24).u8(argument);
@@ -281,7 +281,7 @@ function write(into: ByteWriter, value: HashInput): void {
   }
 }
 
-/** Canonical CBOR (RFC 8949, 4.2.1): every head as short as it can be. */
+/** Canonical CBOR (RFC 8949, 4.2.1): every head has its shortest form. */
 export function encodeCbor(value: HashInput): Uint8Array {
   const into = new ByteWriter();
   write(into, value);

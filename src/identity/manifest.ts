@@ -2,43 +2,44 @@ import { assert } from "../core/index.ts";
 import type { Hashing } from "./digests.ts";
 
 /**
- * Everything that must match before bytes may be shared. Two engines share blocks exactly where
- * their manifests are equal in every field. Text is compared byte for byte and never empty: what
- * does not apply is `null`, so that "no salt" has one form only.
+ * All properties that must match before bytes may be shared. Two engines share blocks if and only
+ * if their manifests are equal in every field. Text is compared byte for byte and never empty; a
+ * property that does not apply is `null`, so that its absence has a single form.
  */
 export interface NamespaceManifest {
-  /** The model as the engine was told it, `"Qwen/Qwen3-32B"`. */
+  /** Model name as configured in the engine, for example `"Qwen/Qwen3-32B"`. */
   readonly model: string;
   /** Commit or digest of the weights. */
   readonly weightsRevision: string | null;
-  /** Type of the cached values, `"bfloat16"`, `"fp8_e4m3"`. */
+  /** Type of the cached values, for example `"bfloat16"` or `"fp8_e4m3"`. */
   readonly dtype: string;
-  /** How weights or cache were quantised, where that changes the cached values. */
+  /** Quantisation of weights or cache, if it changes the cached values. */
   readonly quantisation: string | null;
-  /**
-   * How the bytes of a block are arranged, engine included: `"vllm:NHD"`, `"sglang:page_first"`.
-   */
+  /** Arrangement of the bytes of a block, with the engine: `"vllm:NHD"`, `"sglang:page_first"`. */
   readonly layout: string;
-  /** Tokens in a block. */
+  /** Tokens per block. */
   readonly blockTokens: number;
   readonly tpSize: number;
   readonly tpRank: number;
   readonly ppSize: number;
   readonly ppRank: number;
-  /** 32 bytes over the adapter's weights. */
+  /** 32-byte digest of the adapter's weights. */
   readonly loraDigest: Uint8Array | null;
-  /** Separates tenants: nothing under one salt is visible under another, or under none. */
+  /** Separates tenants: blocks under one salt are invisible under another, and without one. */
   readonly tenantSalt: string | null;
-  /** Whatever else must match for this engine: context parallelism, cache group, attention kind. */
+  /**
+   * Other properties that must match for this engine: context parallelism, cache group, attention
+   * kind.
+   */
   readonly extra: Readonly<Record<string, string>>;
 }
 
-/**
- * The fields without which nothing can be shared; the rest has a value that says "does not apply".
- */
+/** Required fields. All others have a value for "does not apply". */
 type Needed = "model" | "dtype" | "layout" | "blockTokens";
 
-/** A manifest in which what is left out does not apply: null, the only shard, nothing extra. */
+/**
+ * Creates a manifest in which omitted fields do not apply: null, a single shard, no extra entries.
+ */
 export function manifestOf(
   fields: Pick<NamespaceManifest, Needed> & Partial<Omit<NamespaceManifest, Needed>>,
 ): NamespaceManifest {
@@ -68,7 +69,7 @@ function isU32(value: number): boolean {
   return Number.isInteger(value) && value >= 0 && value <= 0xffff_ffff;
 }
 
-/** What is wrong with one text, or null. */
+/** The problem of one text, or null. */
 function textProblem(name: string, text: string): string | null {
   if (!text.isWellFormed()) return `${name} is not well-formed Unicode`;
   if (text.length === 0) return `${name} is empty: leave it out instead`;
@@ -95,7 +96,7 @@ function extraProblem(extra: Readonly<Record<string, string>>): string | null {
   return null;
 }
 
-/** Bytes of the encoding: header, thirteen field headers, five numbers, and what varies. */
+/** Length of the encoding: header, thirteen field headers, five numbers, and the variable parts. */
 function encodedBytes(manifest: NamespaceManifest, texts: readonly (string | null)[]): number {
   const names = Object.entries(manifest.extra).flat();
   const bytesOf = (text: string | null) => (text === null ? 0 : encoder.encode(text).length);
@@ -103,7 +104,7 @@ function encodedBytes(manifest: NamespaceManifest, texts: readonly (string | nul
   return 6 + 13 * 6 + 5 * 4 + (manifest.loraDigest?.length ?? 0) + 4 * names.length + sum;
 }
 
-/** The first thing wrong with a manifest, in words, or null. */
+/** The first problem of a manifest as a message, or null. */
 export function manifestProblem(manifest: NamespaceManifest): string | null {
   const texts = {
     model: manifest.model,
@@ -159,7 +160,8 @@ interface Rule {
 }
 
 /**
- * No field without a tag: what is skipped could never differ. New fields come with a new version.
+ * Every field needs a tag: a field that is not encoded could not differ. New fields need a new
+ * version.
  */
 const RULES: Readonly<Record<keyof NamespaceManifest, Rule>> = {
   model: { tag: 1, kind: Kind.text, optional: false },
@@ -220,12 +222,12 @@ function encodeValue(value: NamespaceManifest[keyof NamespaceManifest]): Uint8Ar
 }
 
 /**
- * The canonical bytes of a manifest, at most `MANIFEST_BYTES_MAX`. The manifest must be sound:
- * check what comes from outside with `manifestProblem` first.
+ * The canonical encoding of a manifest, at most `MANIFEST_BYTES_MAX` bytes. The manifest must be
+ * valid: check external input with `manifestProblem` first.
  */
 export function encodeManifest(manifest: NamespaceManifest): Uint8Array {
   const problem = manifestProblem(manifest);
-  assert(problem === null, `a sound manifest: ${problem}`);
+  assert(problem === null, `a valid manifest: ${problem}`);
   const parts: Uint8Array[] = [MAGIC, Uint8Array.of(VERSION, FIELDS.length)];
   for (const { name, tag, kind } of FIELDS) {
     const value = manifest[name];
@@ -239,7 +241,7 @@ export type DecodedManifest =
   | { readonly ok: true; readonly manifest: NamespaceManifest }
   | { readonly ok: false; readonly why: string };
 
-/** Thrown inside the decoder only. */
+/** Used inside the decoder only. */
 class Refused extends Error {}
 
 function refuse(why: string): never {
@@ -282,14 +284,14 @@ function decodePairs(bytes: Uint8Array): Record<string, string> {
     if (pairs.length === MANIFEST_EXTRA_MAX) refuse(`extra has over ${MANIFEST_EXTRA_MAX} entries`);
     pairs.push([decodeText(name, "a name in extra"), decodeText(value, "a value in extra")]);
   }
-  // Made from entries, so that a name such as "__proto__" is a name and nothing else.
+  // Object.fromEntries treats names such as "__proto__" as plain names.
   return Object.fromEntries(pairs);
 }
 
 function decodeValue(field: Field, kind: number, bytes: Uint8Array): unknown {
   const { name } = field;
   if (kind === Kind.absent) {
-    if (!field.optional) refuse(`${name} must be there`);
+    if (!field.optional) refuse(`${name} is missing`);
     if (bytes.length > 0) refuse(`${name} is absent but has ${bytes.length} bytes`);
     return null;
   }
@@ -313,14 +315,14 @@ function decodeStrictly(bytes: Uint8Array): NamespaceManifest {
   }
   const cursor: Cursor = { bytes, at: 0 };
   const head = take(cursor, FIXED_BYTES, "its header");
-  if (Buffer.compare(head.subarray(0, 4), MAGIC) !== 0) refuse("these bytes are no manifest");
+  if (Buffer.compare(head.subarray(0, 4), MAGIC) !== 0) refuse("not a manifest");
   if (head[4] !== VERSION) refuse(`manifest version ${head[4]} is not ${VERSION}`);
   if (head[5] !== FIELDS.length) refuse(`the manifest has ${head[5]} fields, not ${FIELDS.length}`);
   const values: Record<string, unknown> = {};
   for (const field of FIELDS) {
     const header = take(cursor, HEADER_BYTES - 4, `the header of ${field.name}`);
     const [tag, kind] = [header[0]!, header[1]!];
-    if (tag !== field.tag) refuse(`tag ${tag} where ${field.tag} (${field.name}) belongs`);
+    if (tag !== field.tag) refuse(`tag ${tag} instead of ${field.tag} (${field.name})`);
     const length = takeU32(cursor, `the header of ${field.name}`);
     values[field.name] = decodeValue(field, kind, take(cursor, length, field.name));
   }
@@ -333,8 +335,8 @@ function decodeStrictly(bytes: Uint8Array): NamespaceManifest {
 }
 
 /**
- * Reads what `encodeManifest` writes and refuses everything else, in words. Keeps no view of
- * `bytes`.
+ * Decodes the output of `encodeManifest` and refuses all other input with a message. Keeps no view
+ * of `bytes`.
  */
 export function decodeManifest(bytes: Uint8Array): DecodedManifest {
   try {
@@ -345,21 +347,21 @@ export function decodeManifest(bytes: Uint8Array): DecodedManifest {
   }
 }
 
-/** Part of the format: another text makes other namespaces of the same manifests. */
+/** Part of the format: another text gives the same manifests other namespaces. */
 const NAMESPACE_CONTEXT = "hearth 2026-08 namespace key v1";
 
 /**
- * 32 bytes that name a namespace and key its digests: BLAKE3 derive-key over the canonical
+ * 32 bytes that identify a namespace and key its digests: BLAKE3 derive-key over the canonical
  * encoding.
  */
 export function namespaceKey(hashing: Hashing, manifest: NamespaceManifest): Uint8Array {
   return hashing.blake3DeriveKey(NAMESPACE_CONTEXT, encodeManifest(manifest));
 }
 
-/** Part of the formats: `zig/client/calls.zig` has the same texts. */
+/** Part of the formats. `zig/client/calls.zig` has the same texts. */
 const KEY_CONTEXT = "hearth 2026-11 block mac key v1";
 const ID_CONTEXT = "hearth 2026-11 block mac key id v1";
-/** The manifest's entry in `extra` that says that a namespace has a key, and which. */
+/** The entry in a manifest's `extra` with the identifier of the namespace's MAC key. */
 export const MAC_FIELD = "hearth.mac";
 const KEY_BYTES = 16;
 const ID = /^[0-9a-f]{32}$/;
@@ -367,33 +369,33 @@ const ID = /^[0-9a-f]{32}$/;
 export const SECRET_BYTES_MIN = 16;
 export const SECRET_BYTES_MAX = 4096;
 
-/** What follows from the secret of a namespace. */
+/** Values derived from the secret of a namespace. */
 export interface NamespaceSecret {
   /** 16 bytes, for `BlockMacs`. */
   readonly key: Uint8Array;
-  /** 32 hexadecimal digits that name the key and say nothing else of it. */
+  /** 32 hexadecimal digits that identify the key without revealing it. */
   readonly id: string;
 }
 
-/** Key and identifier of a secret of 16 to 4096 bytes. */
+/** Derives key and identifier from a secret of 16 to 4096 bytes. */
 export function namespaceSecret(hashing: Hashing, secret: Uint8Array): NamespaceSecret {
   const key = hashing.blake3DeriveKey(KEY_CONTEXT, secret).slice(0, KEY_BYTES);
   const id = hashing.blake3DeriveKey(ID_CONTEXT, secret).slice(0, KEY_BYTES).toHex();
   return { key, id };
 }
 
-/** The manifest of the namespace that has this key: another one than without it. */
+/** The manifest of the namespace with this key. It differs from the one without a key. */
 export function withMacKey(manifest: NamespaceManifest, id: string): NamespaceManifest {
   return { ...manifest, extra: { ...manifest.extra, [MAC_FIELD]: id } };
 }
 
-/** Identifier of the key of this namespace, whose blocks have MACs; null: it has none. */
+/** Identifier of the namespace's MAC key. Null: the blocks have no MAC. */
 export function macKeyIdOf({ extra }: NamespaceManifest): string | null {
   const id = extra[MAC_FIELD];
   return id === undefined ? null : id;
 }
 
-/** Whether a text is the identifier of a key. */
+/** Whether the text has the form of a key identifier. */
 export function isMacKeyId(text: string): boolean {
   return ID.test(text);
 }

@@ -44,7 +44,7 @@ describeNative("an agent's GPUs", () => {
 
   const CASES: [what: string, plan: string, library: string, level: string, says: string][] = [
     ["a path that is no library", "", "/nowhere/cuda.so", "warn", "/nowhere/cuda.so cannot be"],
-    ["a driver without a device", "init=100", cuda.path, "info", "the driver shows no GPU"],
+    ["a driver without a device", "init=100", cuda.path, "info", "the driver lists no GPU"],
     ["a driver that is not ready", "init=802", cuda.path, "warn", "system not ready"],
   ];
   test.each(CASES)(
@@ -70,7 +70,7 @@ describeNative("an agent's GPUs", () => {
     await using agent = await start("", {});
     const [line, ...others] = said(agent);
     expect([line?.level, others]).toEqual(["info", []]);
-    expect(line?.message).toContain("no NVIDIA driver is installed");
+    expect(line?.message).toContain("no NVIDIA driver installed");
     expect((await agent.status()).health).toEqual([]);
     await using engine = await agent.connect();
     expect(await engine.put("a")).toEqual(["ok"]);
@@ -123,7 +123,7 @@ describeNative("an agent's RDMA", () => {
   });
 
   const CASES: [what: string, plan: string, level: string, says: string, code: string | null][] = [
-    ["no device", "no-device", "info", "it shows no RDMA device", null],
+    ["no device", "no-device", "info", "lists no RDMA device", null],
     ["too little memory to lock", "memlock", "warn", "LimitMEMLOCK", "RDMA_MEMLOCK"],
     ["a device that may not be used", "reg=13", "warn", "errno 13", "RDMA_DEVICE"],
   ];

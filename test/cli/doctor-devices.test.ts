@@ -118,7 +118,7 @@ describe("the driver", () => {
       ...["warn", "shows none of them"],
     ],
     ["a driver that is not ready", {}, state("not_ready", 802), "warn", "system not ready"],
-    ["a driver that is too old", {}, state("too_old"), "warn", "lacks calls"],
+    ["a driver that is too old", {}, state("too_old"), "warn", "lacks required functions"],
     ["a driver that fails", {}, state("failed", 999), "warn", "CUDA error 999"],
     [
       ...["a path that is no library", {}, gpus({ ...none, library: "/x", info: NO_LIBRARY })],
@@ -193,7 +193,7 @@ describe("RDMA", () => {
     };
     const check = await find("RDMA", kernel, none);
     expect(check.status).toBe("warn");
-    expect(check.found).toContain("it shows no RDMA device");
+    expect(check.found).toContain("lists no RDMA device");
   });
 });
 

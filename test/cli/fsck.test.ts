@@ -133,7 +133,7 @@ describeNative("fsck", () => {
       expect(document.findings).toContainEqual({
         kind: "header",
         path: a!.path,
-        why: "the header is not what its checksum says",
+        why: "the header does not match its checksum",
         repair: null,
       });
       expect(listing(dir)).toEqual(before);

@@ -116,7 +116,7 @@ describe("waiting", () => {
     const wait = sleep(new ManualClock(), 1000, controller.signal);
     controller.abort();
     expect(wait).rejects.toMatchObject({ code: "ABORTED" });
-    expect(sleep(new ManualClock(), 1000, controller.signal)).rejects.toThrow("given up");
+    expect(sleep(new ManualClock(), 1000, controller.signal)).rejects.toThrow("aborted");
   });
 });
 

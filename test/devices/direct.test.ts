@@ -39,8 +39,14 @@ describeNative("a NIC that writes to a GPU's memory", () => {
   });
 
   const CASES: [what: string, gpus: string, nic: string, later: string, says: RegExp][] = [
-    ["a driver without dma-buf", "dma-buf=off", "", "", /the driver exports no memory/],
-    ["a NIC without dma-buf", "", "dmabuf=off", "", /standin0\/1 takes no memory of other devices/],
+    ["a driver without dma-buf", "dma-buf=off", "", "", /the driver cannot export GPU memory/],
+    [
+      "a NIC without dma-buf",
+      "",
+      "dmabuf=off",
+      "",
+      /standin0\/1 cannot register memory of other devices/,
+    ],
     ["no port that is active", "", "port=down", "", /no RDMA port is active/],
     ["a port that goes down", "", "", "port=down", /standin0\/1 is not active/],
     ["memory of GPUs that is refused", "", "", "ibv_reg_dmabuf_mr=22", /GPU's memory \(errno 22\)/],
@@ -48,7 +54,13 @@ describeNative("a NIC that writes to a GPU's memory", () => {
     ["a device that is not opened", "", "", "ibv_open_device=13", /cannot be opened \(errno 13\)/],
     ["no queue pair", "", "", "ibv_create_qp=12", /no connection within standin0\/1 \(errno 12\)/],
     ["a READ that fails", "", "read=10", "", /READ into the GPU failed \(status 10\)/],
-    ["bytes that do not arrive as they were", "", "flip", "", /what the NIC wrote did not arrive/],
+    [
+      "bytes that do not arrive as they were",
+      "",
+      "flip",
+      "",
+      /data written by the NIC did not arrive/,
+    ],
     ["no memory left", "cuMemCreate=2", "", "", /GPU memory: CUDA error 2/],
     ["a GPU lost before", "copy=700@1", "", "", /a copy: CUDA error 700 \(illegal address\)/],
     ["a GPU lost behind the READ", "copy=700@2", "", "", /a copy: CUDA error 700/],

@@ -51,7 +51,7 @@ describe("ports", () => {
     told.ports = [PORT];
     told.changed!();
     expect(health.isRaised("RDMA_PORT_DOWN")).toBe(false);
-    const changes = lines.filter(({ message }) => message === "an RDMA port changed");
+    const changes = lines.filter(({ message }) => message === "RDMA port state changed");
     expect(changes.map(({ fields }) => fields.state)).toEqual(["down", "active"]);
     await host[Symbol.asyncDispose]();
     expect(told.closed).toBe(true);

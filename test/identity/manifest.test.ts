@@ -154,14 +154,14 @@ function withNumber(tag: number, value: number): Uint8Array {
 describe("manifests that are refused", () => {
   const cases: [string, RegExp, Uint8Array][] = [
     ["nothing at all", /ends inside its header/, new Uint8Array(0)],
-    ["other bytes", /no manifest/, withBytes(0, 0x41)],
+    ["other bytes", /not a manifest/, withBytes(0, 0x41)],
     ["another version", /version 2 is not 1/, withBytes(4, 2)],
     ["another number of fields", /12 fields, not 13/, withBytes(5, 12)],
-    ["an unknown tag", /tag 99 where 1 \(model\)/, withBytes(6, 99)],
-    ["tags out of order", /tag 3 where 2/, withBytes(fieldAt(2), 3)],
+    ["an unknown tag", /tag 99 instead of 1 \(model\)/, withBytes(6, 99)],
+    ["tags out of order", /tag 3 instead of 2/, withBytes(fieldAt(2), 3)],
     ["an unknown kind", /model is of kind 9/, withBytes(7, 9)],
     ["a number where text belongs", /dtype is of kind 2/, withBytes(fieldAt(3) + 1, 2)],
-    ["model absent", /model must be there/, withBytes(7, 0)],
+    ["model absent", /model is missing/, withBytes(7, 0)],
     ["absent with bytes", /absent but has/, withBytes(fieldAt(2) + 1, 0)],
     ["bytes behind the end", /1 bytes follow/, Uint8Array.of(...EVERYTHING, 0)],
     ["a length beyond the end", /ends inside model/, withBytes(8, 255, 255, 255, 255)],

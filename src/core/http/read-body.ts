@@ -1,29 +1,29 @@
 import type { Clock } from "../index.ts";
 
-/** What the bodies of one server are held to. */
+/** Limits for the request bodies of one server. */
 export interface BodyLimits {
-  /** Bytes of one body. */
+  /** Maximum bytes per body. */
   readonly bytesMax: number;
-  /** From the head of a request to the last byte of its body. */
+  /** Time from the head of a request to the last byte of its body. */
   readonly timeoutMs: number;
   readonly budget: BodyBudget;
   readonly clock: Clock;
 }
 
 /**
- * Why there is no body: longer than allowed, no room for it among the other bodies, not there in
- * time, or its connection ended early.
+ * Reason why a body was not read: longer than allowed, no room among the other bodies, not complete
+ * in time, or the connection closed early.
  */
 export type BodyRefusal = "too_long" | "crowded" | "late" | "broken";
 
 type Body = Uint8Array<ArrayBuffer>;
 
-/** A body of up to so many announced bytes is read in one call, which is faster. */
+/** A body with at most this announced length is read in one call, which is faster. */
 const ONE_CALL_BYTES_MAX = 64 * 1024;
 
 /**
- * Reads a body piece by piece and stops at the first byte too many. Its bytes count against the
- * budget until the caller disposes `share`.
+ * Reads a body piece by piece and stops at the first byte beyond the limit. Its bytes count against
+ * the budget until the caller disposes `share`.
  */
 export async function readBody(
   request: Request,
@@ -58,11 +58,11 @@ class WholeReading {
 
   constructor(request: Request) {
     this.done = request.arrayBuffer().then((buffer) => new Uint8Array(buffer));
-    // The loser of the race must not reject unheard.
+    // Prevents an unhandled rejection if the other promise wins the race.
     this.done.catch(() => undefined);
   }
 
-  /** The runtime drops what arrives behind an answer. */
+  /** The runtime discards data that arrives after the response. */
   stop(): void {}
 }
 
@@ -92,7 +92,7 @@ class PieceReading {
     return joined(pieces, length);
   }
 
-  /** Drops what has been read and whatever still arrives. */
+  /** Discards the data read so far, and data that still arrives. */
   stop(): void {
     if (this.#isOver) return;
     this.#isOver = true;
@@ -111,33 +111,33 @@ function joined(pieces: readonly Uint8Array[], length: number): Body {
   return whole;
 }
 
-/** A body that brings fewer than `PACE_BYTES` in `STALL_MS` is slow. */
+/** A body that delivers fewer than `PACE_BYTES` in `STALL_MS` is slow. */
 const PACE_BYTES = 16 * 1024;
 const STALL_MS = 1_000;
-/** A usual piece of a body. */
+/** Typical size of a piece of a body. */
 const PIECE_BYTES = 64 * 1024;
 
-/** One body's part of a budget. Disposing it gives the bytes back. */
+/** Share of one body in the budget. Disposing it returns the bytes. */
 export interface BodyShare extends Disposable {
-  /** Called when the budget needs the bytes of this body while it is still arriving. */
+  /** Called if the budget reclaims the bytes of this body while it is still arriving. */
   onEvicted: (() => void) | null;
-  /** Whether the budget has room for the next piece: without it none need be read. */
+  /** Whether the budget has room for the next piece. If not, the piece need not be read. */
   hasRoom(): boolean;
-  /** Counts bytes that arrived; false where the budget has no room for them. */
+  /** Counts bytes that arrived. False if the budget has no room for them. */
   take(bytes: number): boolean;
-  /** The body has arrived as a whole: from now on only its owner gives the bytes back. */
+  /** Marks the body as complete. From now on only its owner returns the bytes. */
   whole(): void;
 }
 
 /**
- * Bytes of all request bodies of a server together. A body that finds no room ends the slow bodies
- * that are still arriving, oldest first. Without a slow one the new body is refused, since ending
- * bodies that make progress would only waste what they have sent.
+ * Limits the bytes of all request bodies of a server together. If a body does not fit, slow bodies
+ * that are still arriving are cancelled, oldest first. If none is slow the new body is refused,
+ * because cancelling a body that makes progress would waste the data sent so far.
  */
 export class BodyBudget {
   readonly bytesMax: number;
   readonly clock: Clock;
-  /** Bodies that are still arriving, in the order in which they began. */
+  /** Bodies still arriving, in the order of their start. */
   readonly #arriving = new Set<Share>();
   #bytes = 0;
 
@@ -190,7 +190,7 @@ class Share implements BodyShare {
   readonly #budget: BodyBudget;
   #isEvicted = false;
   #bytes = 0;
-  /** Bytes since the pace was last kept. */
+  /** Bytes since the last time the body kept the pace. */
   #unpaced = 0;
   #paceMs: number;
 

@@ -1,28 +1,34 @@
-/** Rows of blocks as columns; `count` of them are filled. All of one namespace and layer. */
+/**
+ * Rows of blocks as columns, of which `count` entries are filled. All rows have the same namespace
+ * and layer.
+ */
 export interface BlockRows {
   readonly count: number;
   readonly namespaceKey: Uint8Array;
-  /** 16 bytes that name the MAC key of the namespace; null: none was put with a block of it. */
+  /**
+   * Identifier of the namespace's MAC key, 16 bytes. Null: no block of the namespace was stored
+   * with one.
+   */
   readonly macKeyId: Uint8Array | null;
   readonly layer: number;
-  /** 32 bytes a row. */
+  /** 32 bytes per row. */
   readonly digests: Uint8Array;
-  /** 32 bytes a row; all zero: no parent. */
+  /** 32 bytes per row. All zero: no parent. */
   readonly parents: Uint8Array;
   readonly bytes: Uint32Array;
   /** XXH3-64 of the payload. */
   readonly checksums: BigUint64Array;
-  /** Which of several files with one short name: 0 as a rule. */
+  /** Distinguishes several files with the same short name. Usually 0. */
   readonly variants: Uint8Array;
-  /** Seconds since 1970 of the latest use, and how often it was used (stops at 65535). */
+  /** Time of the latest use, in seconds since 1970, and number of uses (saturates at 65,535). */
   readonly lastSeen: Uint32Array;
   readonly uses: Uint16Array;
 }
 
-/** One block that has come to lie on SSD. */
+/** One block on SSD. */
 export interface BlockRow {
   readonly namespaceKey: Uint8Array;
-  /** As in `BlockRows`; the index keeps the latest one of a namespace. */
+  /** See `BlockRows`. The index keeps the latest value per namespace. */
   readonly macKeyId?: Uint8Array | null;
   readonly layer: number;
   readonly digest: Uint8Array;
@@ -33,7 +39,10 @@ export interface BlockRow {
   readonly variant: number;
   readonly lastSeen: number;
   readonly uses: number;
-  /** Of this run of the agent, from 1, one for each block; 0 for a block found by recovery. */
+  /**
+   * Sequence number within this run of the agent, from 1, unique per block. 0: the block was found
+   * by recovery.
+   */
   readonly sequence: number;
 }
 
@@ -41,74 +50,82 @@ export interface AliasRow {
   readonly namespaceKey: Uint8Array;
   readonly layer: number;
   readonly digest: Uint8Array;
-  /** 8 bytes: an engine hash, little-endian; 32 bytes: a SHA-256 page key. */
+  /** 8 bytes: an engine hash, little-endian. 32 bytes: a SHA-256 page key. */
   readonly alias: Uint8Array;
 }
 
-/** What the index knows of the run before this one. */
+/** State of the previous run. */
 export interface PreviousRun {
-  /** Null: an index that no run has used, or one made anew; recovery reads all headers. */
+  /**
+   * Null: the index is new, or no run has used it. Recovery then reads the headers of all blocks.
+   */
   readonly incarnation: bigint | null;
-  /** Every block with a sequence up to this one had its row committed, or removed. */
+  /** The rows of all blocks up to this sequence number were committed or removed. */
   readonly flushedSequence: number;
-  /** It was closed after everything had been flushed. */
+  /** Whether the run closed the index after all changes were committed. */
   readonly clean: boolean;
 }
 
 export interface IndexState {
-  /** Null while it works; else what is wrong, in words. */
+  /** Reason why the index currently fails. Null: it works. */
   readonly failing: string | null;
-  /** Changes not yet committed, and changes that were dropped because there were too many. */
+  /** Changes not committed yet, and changes dropped because too many were pending. */
   readonly pending: number;
   readonly dropped: number;
   readonly rows: number;
-  /** Where the index that could not be used was set aside at this start, and why. */
+  /** Path and reason of an unusable index that was set aside at this start. */
   readonly setAside: { readonly path: string; readonly why: string } | null;
 }
 
 /**
- * The memory of what lies on SSD, for the next start. Promises:
+ * Persistent record of the blocks on SSD, for the next start. Guarantees:
  *
- * - No call blocks the event loop or throws for what the disk does: changes are collected and
- *   committed in the background, in order; while the index fails they wait, up to a bound, then are
- *   dropped and counted, and the index is tried again.
- * - Nothing but `load*` ever reads it: a failing index never stops reads of blocks.
- * - What `flush` answered true for is committed; with `durable`, it survives a loss of power.
+ * - No call blocks the event loop or throws because of the disk. Changes are collected and
+ *   committed in the background, in order. While the index fails they wait up to a limit; beyond it
+ *   they are dropped and counted. The index is retried.
+ * - Only `load*` reads the index, so that a failing index never stops reads of blocks.
+ * - Changes for which `flush` returned true are committed. With `durable` they survive a power
+ *   failure.
  */
 export interface BlockIndex extends AsyncDisposable {
   readonly previous: PreviousRun;
   readonly state: IndexState;
 
   /**
-   * Every row as it was when the index was opened, by namespace and layer, oldest use first within
-   * them; once, before `begin`. All were checked: rows that are not as they were written make an
-   * index that is set aside. Throws HearthError INDEX_FAILED where reading stops halfway.
+   * Every row as it was when the index was opened, by namespace and layer, oldest use first. Call
+   * it once, before `begin`. All rows were verified: an index with a damaged row is set aside.
+   * Throws INDEX_FAILED if reading fails midway.
    */
   loadBlocks(): AsyncIterable<BlockRows>;
   loadAliases(): AsyncIterable<readonly AliasRow[]>;
 
   /**
-   * Ends recovery, and commits what it changed: from here on the index is that of this run. To be
-   * called before the first block of the run is written; until then a crash leaves the index as the
-   * run before left it, so that the next start can recover again. False as from `flush`: then it
-   * counts from the first commit that works.
+   * Ends recovery and commits its changes. From now on the index describes this run. Call it before
+   * the first block of the run is written: until then a crash leaves the index as the previous run
+   * left it, so that the next start can recover again. False as in `flush`; the run then begins
+   * with the first commit that succeeds.
    */
   begin(): Promise<boolean>;
 
-  /** The write that was to have this sequence came to nothing: no row will come. */
+  /** Reports that the write with this sequence number failed, so that no row will come. */
   skip(sequence: number): void;
 
-  /** Adds or replaces the row of a block (its key: namespace is part of the digest; and layer). */
+  /**
+   * Adds or replaces the row of a block. The key is digest (which covers the namespace) and layer.
+   */
   put(row: BlockRow): void;
   remove(digest: Uint8Array, layer: number): void;
-  /** The block was used. */
+  /** Records a use of the block. */
   touch(digest: Uint8Array, layer: number, lastSeen: number, uses: number): void;
-  /** After the `put` of its block, with whose row it goes; without one it is not entered. */
+  /**
+   * Adds an alias. Call it after the `put` of its block. The alias is removed together with the row
+   * of its block, and ignored if there is none.
+   */
   putAlias(row: AliasRow): void;
 
-  /** Commits everything up to now; false where that failed, or changes had been dropped. */
+  /** Commits all changes so far. False if the commit failed or if changes were dropped. */
   flush(options?: { readonly durable?: boolean }): Promise<boolean>;
 
-  /** Flushes, marks the run as ended cleanly, closes. False where it could not, within `ms`. */
+  /** Flushes, marks the run as clean and closes. False if that failed or took longer than `ms`. */
   close(ms: number): Promise<boolean>;
 }

@@ -1,7 +1,7 @@
 import { assert } from "../../core/index.ts";
 import type { AliasRow, BlockRow } from "./block-index.ts";
 
-/** Most changes in one batch: one transaction, one message. */
+/** Maximum number of changes per batch, which is one transaction and one message. */
 export const BATCH_ROWS = 1000;
 
 export const CHANGE = { put: 0, remove: 1, touch: 2, alias: 3 } as const;
@@ -10,8 +10,8 @@ const BYTES_PER_ROW = 8 + 4 * 3 + 2 + 2 + 32 * 3 + 16;
 const BATCH_BYTES = BATCH_ROWS * BYTES_PER_ROW;
 
 /**
- * Changes as columns in one buffer, which goes to the worker and comes back without a copy. A
- * change fills the columns its kind needs; what lies in the others is of an earlier use.
+ * Changes as columns in one buffer, which is transferred to the worker and back without a copy. A
+ * change sets only the columns of its kind; the others contain values of earlier use.
  */
 export class ChangeBatch {
   readonly buffer: ArrayBuffer;
@@ -22,13 +22,13 @@ export class ChangeBatch {
   readonly lastSeen: Uint32Array;
   readonly uses: Uint16Array;
   readonly kinds: Uint8Array;
-  /** Of a put its variant, of an alias its length. */
+  /** Variant of a put; length of an alias. */
   readonly smalls: Uint8Array;
   readonly digests: Uint8Array;
   readonly namespaceKeys: Uint8Array;
-  /** Of a put its parent (zeros: none), of an alias its bytes. */
+  /** Parent of a put (all zero: none); bytes of an alias. */
   readonly links: Uint8Array;
-  /** Of a put the MAC key of its namespace, 16 bytes; zeros: none. */
+  /** MAC key identifier of the namespace of a put, 16 bytes. All zero: none. */
   readonly macKeyIds: Uint8Array;
 
   constructor(buffer: ArrayBuffer = new ArrayBuffer(BATCH_BYTES)) {
@@ -54,35 +54,36 @@ export class ChangeBatch {
   }
 }
 
-/** The 32 bytes of row `row` in a column of digests or keys, not copied. */
+/** The 32 bytes of `row` in a column of digests or keys. A view, not a copy. */
 export function key32(column: Uint8Array, row: number): Uint8Array {
   return column.subarray(row * 32, row * 32 + 32);
 }
 
-/** Changes that travel together. */
+/** Changes that are sent to the worker together. */
 export interface ChangeChunk {
   readonly number: number;
   batch: ChangeBatch;
   count: number;
-  /** By row: the key under which a later change finds it. */
+  /** Per row: the key by which a later change of the same block finds it. */
   readonly keys: string[];
-  /** Of the blocks whose rows, or whose removal, come with it. */
+  /** Sequence numbers of the blocks whose rows, or removals, are in the chunk. */
   readonly sequences: number[];
 }
 
-/** Buffers kept for reuse. */
+/** Number of buffers kept for reuse. */
 const SPARES = 4;
 const NO_KEY = new Uint8Array(32);
 const NO_MAC_KEY = new Uint8Array(16);
 
 /**
- * Changes waiting to be committed, as columns that are sent as they lie. A change of a block that
- * has one waiting takes its place: changes of different blocks commute. At most `rowsMax` wait.
+ * Pending changes, as columns in the layout in which they are sent. A change replaces a pending
+ * change of the same block; changes of different blocks commute. At most `rowsMax` changes are
+ * pending.
  */
 export class ChangeLog {
   readonly #rowsMax: number;
   readonly #chunks: ChangeChunk[] = [];
-  /** Chunk number times BATCH_ROWS plus row, of what waits. */
+  /** Per pending change: chunk number × BATCH_ROWS + row. */
   readonly #places = new Map<string, number>();
   readonly #spares: ArrayBuffer[] = [];
   readonly #keyBytes = Buffer.alloc(36 + 32);
@@ -93,7 +94,7 @@ export class ChangeLog {
     this.#rowsMax = rowsMax;
   }
 
-  /** Changes that wait. */
+  /** Pending changes. */
   get rows(): number {
     return this.#rows;
   }
@@ -102,12 +103,12 @@ export class ChangeLog {
     return this.#chunks[0]?.count === BATCH_ROWS;
   }
 
-  /** Number of the newest chunk that has changes; what is added later may still join it. */
+  /** Number of the newest chunk with changes. Later changes may still be added to it. */
   get newest(): number {
     return this.#chunksMade;
   }
 
-  /** The oldest chunk: when full, or when its number is at most `upTo`. */
+  /** Takes the oldest chunk if it is full or its number is at most `upTo`. */
   take(upTo: number): ChangeChunk | null {
     const chunk = this.#chunks[0];
     if (chunk === undefined) return null;
@@ -118,12 +119,12 @@ export class ChangeLog {
     return chunk;
   }
 
-  /** For the buffer of a chunk that has been committed. */
+  /** Reuses the buffer of a committed chunk. */
   recycle(buffer: ArrayBuffer): void {
     if (this.#spares.length < SPARES) this.#spares.push(buffer);
   }
 
-  /** The methods below answer false where there is no room. */
+  /** The methods below return false if the log is full. */
   put(row: BlockRow): boolean {
     const at = this.#place(this.#blockKey(row.digest, row.layer), this.#rowsMax);
     if (at === null) return false;
@@ -149,7 +150,9 @@ export class ChangeLog {
     return true;
   }
 
-  /** Finds no room when half of it is taken: a use that is not noted costs least. */
+  /**
+   * The log counts as full at half its size: of all changes, the record of a use is worth least.
+   */
   touch(digest: Uint8Array, layer: number, lastSeen: number, uses: number): boolean {
     const at = this.#place(this.#blockKey(digest, layer), this.#rowsMax / 2);
     if (at === null) return false;
@@ -187,7 +190,7 @@ export class ChangeLog {
     chunk.batch.digests.set(digest, row * 32);
   }
 
-  /** Where the change of `key` goes: its waiting one's place, else a new one at the end. */
+  /** The place of the pending change of `key`, or a new place at the end. Null: the log is full. */
   #place(key: string, rowsMax: number): { chunk: ChangeChunk; row: number; isNew: boolean } | null {
     const known = this.#places.get(key);
     if (known !== undefined) {

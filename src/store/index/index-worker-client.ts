@@ -3,17 +3,17 @@ import type { AliasRow, BlockRows } from "./block-index.ts";
 import type { LedgerContents } from "./retention/retention-ledger.ts";
 
 /**
- * Beside this file; in the executable, where this code lies at the root, it is an entry point of
- * its own at its path below `src`.
+ * In the sources the worker is beside this file. In the executable this module is at the root, and
+ * the worker is an entry point at its path below `src`.
  */
 const isInExecutable = import.meta.url.includes("/$bunfs/");
 const WORKER = isInExecutable ? "./store/index/index-worker.ts" : "./index-worker.ts";
 
 /**
- * The line to the worker: orders go out, answers come back in the same order. A worker that is gone
- * answers everything with `failed`.
+ * Connection to the worker thread. Answers arrive in the order of the requests. Once the worker is
+ * gone, every request is answered with `failed`.
  */
-export class IndexLine {
+export class IndexWorkerClient {
   readonly #worker: Worker;
   readonly #waiting: ((answer: Answer) => void)[] = [];
   #gone: string | null = null;
@@ -21,27 +21,27 @@ export class IndexLine {
   constructor() {
     this.#worker = new Worker(new URL(WORKER, import.meta.url).href);
     this.#worker.onmessage = ({ data }: MessageEvent<Answer>) => this.#waiting.shift()?.(data);
-    this.#worker.onerror = ({ message }) => this.#end(`its worker failed: ${message}`);
-    this.#worker.addEventListener("close", () => this.#end("its worker has ended"));
+    this.#worker.onerror = ({ message }) => this.#end(`index worker failed: ${message}`);
+    this.#worker.addEventListener("close", () => this.#end("index worker exited"));
   }
 
-  /** Null while the worker lives. */
+  /** Reason why the worker is gone. Null while it lives. */
   get gone(): string | null {
     return this.#gone;
   }
 
   ask(order: Order): Promise<Answer> {
     if (this.#gone !== null) return Promise.resolve(failed(this.#gone));
-    const travelling = "changes" in order && order.changes !== null ? [order.changes] : [];
+    const transfers = "changes" in order && order.changes !== null ? [order.changes] : [];
     return new Promise((resolve) => {
       this.#waiting.push(resolve);
-      this.#worker.postMessage(order, travelling);
+      this.#worker.postMessage(order, transfers);
     });
   }
 
-  /** Does not wait for a worker that hangs in the kernel. */
+  /** Terminates the worker, even if it hangs in a system call. */
   end(): void {
-    this.#end("it is closed");
+    this.#end("index closed");
     this.#worker.terminate();
   }
 
@@ -56,25 +56,25 @@ function failed(why: string): Answer {
 }
 
 /**
- * Starts a worker and has it open what the order says. `failed`: the disk does not even allow that.
- * Throws HearthError where the worker refuses, ABORTED once the signal fires.
+ * Starts a worker and sends it the open order. `failed`: the disk does not allow the open. Throws
+ * HearthError if the worker refuses, ABORTED if the signal fires.
  */
-export async function openLine<Kind extends "opened" | "ledgerOpened">(
+export async function openWorkerClient<Kind extends "opened" | "ledgerOpened">(
   order: OpenOrder | OpenLedgerOrder,
   kind: Kind,
   signal: AbortSignal | undefined,
-): Promise<{ line: IndexLine; answer: Extract<Answer, { kind: Kind | "failed" }> }> {
-  const line = new IndexLine();
+): Promise<{ line: IndexWorkerClient; answer: Extract<Answer, { kind: Kind | "failed" }> }> {
+  const line = new IndexWorkerClient();
   const onAbort = () => line.end();
   signal?.addEventListener("abort", onAbort, { once: true });
   try {
     const answer = await line.ask(order);
-    if (signal?.aborted) throw new HearthError("ABORTED", "opening the index was given up");
+    if (signal?.aborted) throw new HearthError("ABORTED", "opening the index was aborted");
     if (answer.kind === "refused") {
       throw new HearthError(answer.code, answer.message, { fix: answer.fix });
     }
     if (answer.kind !== kind && answer.kind !== "failed") {
-      throw new HearthError("INTERNAL", `the index's worker answered ${answer.kind}`);
+      throw new HearthError("INTERNAL", `unexpected answer of the index worker: ${answer.kind}`);
     }
     return { line, answer: answer as Extract<Answer, { kind: Kind | "failed" }> };
   } catch (thrown) {
@@ -85,20 +85,20 @@ export async function openLine<Kind extends "opened" | "ledgerOpened">(
   }
 }
 
-/** Whose index it is. */
+/** Owner of an index. */
 export interface IndexOwner {
   readonly worker: string;
   readonly machine: string;
-  /** Names the SSD folder it speaks of: another folder's index is of no use, and set aside. */
+  /** Identifies the SSD folder. An index of another folder is useless and is set aside. */
   readonly store: string;
 }
 
-/** How far a run of the agent has come; committed together with the rows. */
+/** Progress of a run, committed together with the rows. */
 export interface RunProgress {
   readonly incarnation: bigint | null;
   readonly flushedSequence: number;
   readonly clean: boolean;
-  /** It holds a row of every block that lay on SSD when recovery was over. */
+  /** Whether the index has a row of every block that was on SSD at the end of recovery. */
   readonly complete: boolean;
 }
 
@@ -111,11 +111,14 @@ export interface OpenOrder {
   readonly kind: "open";
   readonly folder: string;
   readonly owner: IndexOwner;
-  /** Milliseconds since 1970: the name of what is set aside. */
+  /** Milliseconds since 1970, for the name of a file that is set aside. */
   readonly wallMs: number;
-  /** How long a foreign process may keep the file locked before it is set aside. */
+  /** Time for which another process may keep the file locked before it is set aside. */
   readonly busyMs: number;
-  /** The caller was told long ago that there is nothing: what is found now is set aside. */
+  /**
+   * Whether this repeats an open that failed. The caller continued with an empty index, so a file
+   * found now is set aside.
+   */
   readonly isLate: boolean;
 }
 
@@ -135,15 +138,15 @@ export interface OpenLedgerOrder extends Omit<OpenOrder, "kind" | "owner"> {
 
 export interface CommitLedgerOrder {
   readonly kind: "commitLedger";
-  /** Records, of which `length` bytes count. */
+  /** Encoded records, `length` bytes of them. */
   readonly changes: ArrayBuffer | null;
   readonly length: number;
-  /** Null: as it was. */
+  /** Null: unchanged. */
   readonly lastSeen: LedgerContents["lastSeen"];
   readonly durable: boolean;
 }
 
-/** What the main thread asks of the worker; each is answered once, in order. */
+/** Requests from the main thread. Each is answered once, in order. */
 export type Order =
   | OpenOrder
   | { readonly kind: "nextBlocks" }
@@ -168,7 +171,7 @@ export type Answer =
     }
   | {
       readonly kind: "ledgerOpened";
-      /** Its rows as records, of which `length` bytes count. */
+      /** The rows as encoded records, `length` bytes of them. */
       readonly contents: ArrayBuffer;
       readonly length: number;
       readonly lastSeen: LedgerContents["lastSeen"];
@@ -178,5 +181,5 @@ export type Answer =
   | { readonly kind: "aliases"; readonly rows: readonly AliasRow[] | null }
   | { readonly kind: "committed"; readonly rows: number; readonly changes: ArrayBuffer | null }
   | { readonly kind: "closed" }
-  /** The disk does not do it, now; a commit hands its changes back. */
+  /** The disk refused for now. The answer to a commit returns its changes. */
   | { readonly kind: "failed"; readonly why: string; readonly changes: ArrayBuffer | null };

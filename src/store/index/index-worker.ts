@@ -1,12 +1,13 @@
 import { HearthError } from "../../core/index.ts";
 import type { Answer, Order } from "./index-worker-client.ts";
 import { type LedgerStore, openLedgerStore } from "./retention/ledger-store.ts";
-import { wordsOf } from "./store/open-database.ts";
+import { sqliteMessage } from "./store/open-database.ts";
 import { type OpenedStore, openStore } from "./store/open-store.ts";
 
 /**
- * The thread that waits for the disk: everything of SQLite happens here. It keeps no time and
- * decides nothing; each order is answered once, in order. One has the index, another the ledger.
+ * Worker thread that runs all SQLite calls, so that only this thread waits for the disk. It has no
+ * timers and makes no decisions: each order is answered once, in order. One worker has the index
+ * open, another the ledger.
  */
 
 declare const self: Worker;
@@ -27,7 +28,7 @@ function obey(order: Order): Answer {
     return { kind: "ledgerOpened", contents, length, lastSeen: store.lastSeen, setAside };
   }
   if (order.kind === "commitLedger") {
-    if (ledger === null) throw new HearthError("INTERNAL", "a commit before the ledger is open");
+    if (ledger === null) throw new HearthError("INTERNAL", "commit before the ledger is open");
     ledger.store.commit(order);
     return { kind: "committed", rows: ledger.store.rows, changes: order.changes };
   }
@@ -37,7 +38,7 @@ function obey(order: Order): Answer {
     [opened, ledger] = [null, null];
     return { kind: "closed" };
   }
-  if (opened === null) throw new HearthError("INTERNAL", `${order.kind} before open`);
+  if (opened === null) throw new HearthError("INTERNAL", `${order.kind} before the index is open`);
   const { store } = opened;
   switch (order.kind) {
     case "nextBlocks":
@@ -61,12 +62,12 @@ function answerTo(order: Order): Answer {
       return { kind: "refused", code, message, fix };
     }
     const changes = "changes" in order ? order.changes : null;
-    return { kind: "failed", why: wordsOf(thrown), changes };
+    return { kind: "failed", why: sqliteMessage(thrown), changes };
   }
 }
 
-/** Buffers that need not be copied on their way back. */
-function travelling(answer: Answer): ArrayBuffer[] {
+/** Buffers to transfer instead of copying. */
+function transfers(answer: Answer): ArrayBuffer[] {
   if (answer.kind === "committed" || answer.kind === "failed") {
     return answer.changes === null ? [] : [answer.changes];
   }
@@ -79,5 +80,5 @@ function travelling(answer: Answer): ArrayBuffer[] {
 
 self.onmessage = ({ data }: MessageEvent<Order>) => {
   const answer = answerTo(data);
-  self.postMessage(answer, travelling(answer));
+  self.postMessage(answer, transfers(answer));
 };

@@ -8,11 +8,11 @@ import { BATCH_ROWS, CHANGE, ChangeBatch } from "./change-log.ts";
 import type { IndexOwner } from "./index-worker-client.ts";
 import { IndexStore, NamespaceKeys, readRunRecord } from "./store/index-store.ts";
 import { AliasLoad, BlockLoad } from "./store/load-rows.ts";
-import { DamagedIndex, isAboutFile, openDatabase, wordsOf } from "./store/open-database.ts";
+import { DamagedIndex, isAboutFile, openDatabase, sqliteMessage } from "./store/open-database.ts";
 import { INDEX_FILE, lockFolder } from "./store/open-store.ts";
 import { u64Of } from "./store/seal.ts";
 
-/** What an index that no agent uses says, for tools. */
+/** State of an index that no agent uses, for tools. */
 export type IndexInspection =
   | { readonly kind: "none" }
   | { readonly kind: "damaged"; readonly why: string }
@@ -21,8 +21,8 @@ export type IndexInspection =
 const BUSY_MS = 2_000;
 
 /**
- * Reads the index in a folder without changing anything there: from a copy in a folder for
- * temporary files, because even reading makes SQLite write its log back.
+ * Reads the index of a folder without changing the folder. It reads a copy in a temporary folder,
+ * because even a read makes SQLite write its log back.
  */
 export function inspectIndex(folder: string): IndexInspection {
   const path = join(folder, INDEX_FILE);
@@ -44,7 +44,7 @@ export function inspectIndex(folder: string): IndexInspection {
     if (!isAboutFile(thrown)) throw thrown;
     return {
       kind: "damaged",
-      why: thrown instanceof DamagedIndex ? thrown.message : wordsOf(thrown),
+      why: thrown instanceof DamagedIndex ? thrown.message : sqliteMessage(thrown),
     };
   }
 }
@@ -66,7 +66,7 @@ const FIND = `SELECT ${COLUMNS} FROM blocks WHERE digest = ? AND layer = ?`;
 const ALL = `SELECT ${COLUMNS} FROM blocks ORDER BY id`;
 const NAME = "SELECT digest, layer FROM blocks WHERE id = ?";
 
-/** An index all of whose rows have been checked, as it was when it was copied. */
+/** A verified copy of an index. */
 export class InspectedIndex implements IndexedBlocks, Disposable {
   readonly #folder: string;
   readonly #copies: string;
@@ -74,7 +74,7 @@ export class InspectedIndex implements IndexedBlocks, Disposable {
   readonly #keys: NamespaceKeys;
   readonly #owner: IndexOwner;
 
-  /** Throws DamagedIndex, or what SQLite throws. */
+  /** Throws DamagedIndex or the error of SQLite. */
   constructor(folder: string, copies: string) {
     this.#folder = folder;
     this.#copies = copies;
@@ -85,11 +85,11 @@ export class InspectedIndex implements IndexedBlocks, Disposable {
         throw new DamagedIndex("the record of its last run is missing or damaged");
       const { incarnation, complete } = record.progress;
       if (!complete && (incarnation !== null || record.blocks.count > 0)) {
-        throw new DamagedIndex("the run that made it ended before it knew all blocks");
+        throw new DamagedIndex("its last run ended before recovery was complete");
       }
       this.#owner = record.owner;
       this.#keys = new NamespaceKeys(this.#db);
-      // Each checks all of its table.
+      // Each load verifies its whole table.
       new BlockLoad(this.#db, this.#keys, record.blocks);
       new AliasLoad(this.#db, this.#keys, record.aliases);
     } catch (thrown) {
@@ -110,11 +110,14 @@ export class InspectedIndex implements IndexedBlocks, Disposable {
   #block({ namespaceId, checksum, ...row }: Row): IndexedBlock {
     const namespaceKey = this.#keys.keyOf(namespaceId);
     const sum = u64Of(checksum);
-    assert(namespaceKey !== undefined && sum !== null, "a row that was checked");
+    assert(
+      namespaceKey !== undefined && sum !== null,
+      "a verified row has a namespace and a checksum",
+    );
     return { ...row, namespaceKey, checksum: sum };
   }
 
-  /** Removes rows from the index itself, with their aliases; the last run's record stays. */
+  /** Removes rows and their aliases from the index itself. The record of the last run stays. */
   drop(rowIds: readonly number[]): void {
     if (rowIds.length === 0) return;
     using lock = lockFolder(this.#folder);
@@ -138,7 +141,7 @@ export class InspectedIndex implements IndexedBlocks, Disposable {
     const batch = new ChangeBatch();
     for (const [at, rowId] of rowIds.entries()) {
       const row = this.#db.query<Pick<Row, "digest" | "layer">, [number]>(NAME).get(rowId);
-      assert(row !== null, "a row that was found");
+      assert(row !== null, "a found row exists");
       batch.kinds[at] = CHANGE.remove;
       batch.layers[at] = row.layer;
       batch.digests.set(row.digest, at * 32);

@@ -11,22 +11,22 @@ import { ChangeBatch, type ChangeChunk, ChangeLog } from "./change-log.ts";
 import {
   type Answer,
   type CommitOrder,
-  type IndexLine,
   type IndexOwner,
+  type IndexWorkerClient,
   type OpenOrder,
-  openLine,
+  openWorkerClient,
   type RunProgress,
   type SetAside,
 } from "./index-worker-client.ts";
 
-/** Changes that may wait: about 70 MB with their keys. */
+/** Maximum number of pending changes: about 70 MB with their keys. */
 const PENDING_MAX = 262_144;
 const COMMIT_EVERY_MS = 100;
 const RETRY_FIRST_MS = 100;
 const RETRY_MAX_MS = 5_000;
 const DISPOSE_MS = 5_000;
 
-/** Somebody waits until all up to a chunk is committed. */
+/** A caller that waits until the changes up to a chunk are committed. */
 interface Waiter {
   readonly upTo: number;
   readonly durable: boolean;
@@ -36,7 +36,7 @@ interface Waiter {
 export interface WriteBehindOptions {
   readonly clock: Clock;
   readonly incarnation: bigint;
-  /** What opened the index; asked again, as a late order, where that failed. */
+  /** The order that opened the index. If it failed it is repeated, as a late order. */
   readonly openOrder: OpenOrder;
   readonly pendingMax?: number;
 }
@@ -50,17 +50,19 @@ const NOTHING: RunProgress = {
   complete: false,
 };
 
-/** The index as the event loop sees it: collects changes, and keeps one batch on its way. */
+/**
+ * The event loop's side of the index: collects changes and keeps one batch in flight to the worker.
+ */
 export class WriteBehindIndex implements BlockIndex {
   readonly previous: PreviousRun;
-  readonly #line: IndexLine;
+  readonly #worker: IndexWorkerClient;
   readonly #clock: Clock;
   readonly #incarnation: bigint;
   readonly #openOrder: OpenOrder;
   readonly #log: ChangeLog;
   readonly #sequences = new SequenceWatermark();
   readonly #waiters: Waiter[] = [];
-  /** What is written while recovery goes on: as the run before left it. */
+  /** Progress to write during recovery, taken from the previous run. */
   readonly #inherited: RunProgress;
   #rows = 0;
   #setAside: SetAside | null = null;
@@ -69,22 +71,24 @@ export class WriteBehindIndex implements BlockIndex {
   #failures = 0;
   #dropped = 0;
   #droppedAtFlush = 0;
-  /** A block found by recovery has no row: the next start must look for all again. */
+  /**
+   * The row of a block found by recovery was dropped: the next start must read all headers again.
+   */
   #isIncomplete = false;
-  /** The chunk with which the run begins; null before `begin`. */
+  /** The chunk that begins the run. Null before `begin`. */
   #beginsAt: number | null = null;
-  /** On its way to the worker, or given back by it. */
-  #inHand: ChangeChunk | null = null;
+  /** The chunk that is in flight, or that the worker returned after a failure. */
+  #inFlight: ChangeChunk | null = null;
   #committed = 0;
-  /** Chunks up to this one are sent, full or not. */
+  /** Chunks up to this one are sent even if they are not full. */
   #dueUpTo = 0;
   #timer: Disposable | null = null;
   #isPumping = false;
   #isLoaded = false;
   #closing: Promise<boolean> | null = null;
 
-  constructor(line: IndexLine, opened: Opened, options: WriteBehindOptions) {
-    this.#line = line;
+  constructor(line: IndexWorkerClient, opened: Opened, options: WriteBehindOptions) {
+    this.#worker = line;
     this.#clock = options.clock;
     this.#incarnation = options.incarnation;
     this.#openOrder = options.openOrder;
@@ -95,14 +99,14 @@ export class WriteBehindIndex implements BlockIndex {
     this.#inherited = opened.kind === "opened" ? opened.previous : NOTHING;
     const { incarnation, flushedSequence, clean } = this.#inherited;
     this.previous = { incarnation, flushedSequence, clean };
-    // One that could not be opened is tried again, whether or not there is something to write.
+    // Retry a failed open even if there are no changes to write.
     if (!this.#isOpen) this.#retryLater();
   }
 
   get state(): IndexState {
     return {
       failing: this.#failing,
-      pending: this.#log.rows + (this.#inHand?.count ?? 0),
+      pending: this.#log.rows + (this.#inFlight?.count ?? 0),
       dropped: this.#dropped,
       rows: this.#rows,
       setAside: this.#setAside,
@@ -139,7 +143,7 @@ export class WriteBehindIndex implements BlockIndex {
   put(row: BlockRow): void {
     if (row.sequence > 0) this.#beginsAt ??= this.#log.newest;
     if (this.#noteChange(this.#log.put(row))) return;
-    // A dropped row of this run leaves a gap in the sequences, which the next start sees.
+    // A dropped row of this run leaves a gap in the sequence numbers, which the next start notices.
     if (row.sequence === 0) this.#isIncomplete = true;
   }
 
@@ -148,7 +152,8 @@ export class WriteBehindIndex implements BlockIndex {
   }
 
   touch(digest: Uint8Array, layer: number, lastSeen: number, uses: number): void {
-    // One that finds no room is no loss: what is counted as dropped is what a flush must not claim.
+    // A `touch` without room is not counted as dropped, because `flush` makes no promise about
+    // uses.
     if (this.#log.touch(digest, layer, lastSeen, uses)) this.#schedule();
   }
 
@@ -184,28 +189,31 @@ export class WriteBehindIndex implements BlockIndex {
     const isDone = await Promise.race([this.#finish(), late.promise]);
     timer[Symbol.dispose]();
     this.#timer?.[Symbol.dispose]();
-    this.#line.end();
+    this.#worker.end();
     for (const { resolve } of this.#waiters.splice(0)) resolve(false);
     return isDone;
   }
 
-  /** All is committed, then that all was. */
+  /** Commits everything, then marks the run as clean. */
   async #finish(): Promise<boolean> {
     this.#beginsAt ??= this.#log.newest;
     if (!(await this.flush()) || !this.#isOpen) return false;
     const clean = this.#dropped === 0 && this.state.pending === 0;
     const progress = { ...this.#progress(this.#committed), clean };
     const order = { kind: "commit", changes: null, count: 0, progress, durable: false } as const;
-    const answer = await this.#line.ask(order);
+    const answer = await this.#worker.ask(order);
     if (answer.kind !== "committed") return false;
-    return (await this.#line.ask({ kind: "close" })).kind === "closed";
+    return (await this.#worker.ask({ kind: "close" })).kind === "closed";
   }
 
-  /** Null where nothing was opened. A load that ended early would pass for a smaller index. */
+  /**
+   * Null if the index is not open. A failure throws, because a truncated load would look like a
+   * smaller index.
+   */
   async #askForRows(kind: "nextBlocks" | "nextAliases"): Promise<Answer | null> {
     assert(this.#beginsAt === null, "the index is loaded before recovery ends");
     if (!this.#isOpen) return null;
-    const answer = await this.#line.ask({ kind });
+    const answer = await this.#worker.ask({ kind });
     if (answer.kind === "failed") throw new HearthError("INDEX_FAILED", answer.why);
     return answer;
   }
@@ -216,7 +224,9 @@ export class WriteBehindIndex implements BlockIndex {
     return isTaken;
   }
 
-  /** Full chunks go at once, others within COMMIT_EVERY_MS; a failing index has its own timer. */
+  /**
+   * Full chunks are sent at once, others within COMMIT_EVERY_MS. A failing index has its own timer.
+   */
   #schedule(): void {
     if (this.#failing !== null || this.#isPumping || this.#closing !== null) return;
     if (this.#log.hasFull) void this.#pump();
@@ -230,15 +240,15 @@ export class WriteBehindIndex implements BlockIndex {
   }
 
   /**
-   * Sends what is due, one order after the other, until nothing is or the disk refuses. Between an
-   * answer and the end of the loop nothing is awaited: who comes in between would not be seen.
+   * Sends due changes, one order at a time, until none is left or the disk refuses. After an answer
+   * the loop must not await until it ends, or a caller that arrives in between would be missed.
    */
   async #pump(): Promise<void> {
     if (this.#isPumping) return;
     this.#isPumping = true;
     while (this.#takeWork()) {
       const order = this.#isOpen ? this.#commitOrder() : this.#lateOrder();
-      const answer = await this.#line.ask(order);
+      const answer = await this.#worker.ask(order);
       const isDone =
         order.kind === "commit" ? this.#noteCommit(order, answer) : this.#noteLate(answer);
       if (isDone) continue;
@@ -251,27 +261,27 @@ export class WriteBehindIndex implements BlockIndex {
     if (this.#failing === null && this.#log.rows > 0) this.#schedule();
   }
 
-  /** False where there is nothing to do. */
+  /** False if nothing is to be done. */
   #takeWork(): boolean {
-    if (this.#inHand === null) {
+    if (this.#inFlight === null) {
       const upTo = Math.max(this.#dueUpTo, ...this.#waiters.map((waiter) => waiter.upTo));
-      this.#inHand = this.#log.take(upTo);
-      for (const sequence of this.#inHand?.sequences ?? []) this.#sequences.add(sequence);
+      this.#inFlight = this.#log.take(upTo);
+      for (const sequence of this.#inFlight?.sequences ?? []) this.#sequences.add(sequence);
     }
-    return this.#inHand !== null || this.#waiters.length > 0 || !this.#isOpen;
+    return this.#inFlight !== null || this.#waiters.length > 0 || !this.#isOpen;
   }
 
-  /** The last chunk that is committed once what is in hand is. */
+  /** Number of the last chunk that is committed when the one in flight is. */
   get #through(): number {
-    return this.#inHand?.number ?? this.#committed;
+    return this.#inFlight?.number ?? this.#committed;
   }
 
   #commitOrder(): CommitOrder {
     const through = this.#through;
     return {
       kind: "commit",
-      changes: this.#inHand?.batch.buffer ?? null,
-      count: this.#inHand?.count ?? 0,
+      changes: this.#inFlight?.batch.buffer ?? null,
+      count: this.#inFlight?.count ?? 0,
       progress: this.#progress(through),
       durable: this.#waiters.some((waiter) => waiter.durable && waiter.upTo <= through),
     };
@@ -292,9 +302,10 @@ export class WriteBehindIndex implements BlockIndex {
 
   #noteCommit({ durable }: CommitOrder, answer: Answer): boolean {
     if (answer.kind !== "committed") {
-      // The buffer has come back; where the worker is gone it has not, and nothing is sent again.
-      if (answer.kind === "failed" && answer.changes !== null && this.#inHand !== null) {
-        this.#inHand.batch = new ChangeBatch(answer.changes);
+      // The worker returned the buffer. If the worker is gone the buffer is lost, but then nothing
+      // is sent again.
+      if (answer.kind === "failed" && answer.changes !== null && this.#inFlight !== null) {
+        this.#inFlight.batch = new ChangeBatch(answer.changes);
       }
       return false;
     }
@@ -302,7 +313,7 @@ export class WriteBehindIndex implements BlockIndex {
     this.#failures = 0;
     this.#rows = answer.rows;
     this.#committed = this.#through;
-    this.#inHand = null;
+    this.#inFlight = null;
     if (answer.changes !== null) this.#log.recycle(answer.changes);
     for (const waiter of this.#waiters.splice(0)) {
       const isDone = waiter.upTo <= this.#committed && (durable || !waiter.durable);
@@ -331,20 +342,24 @@ export class WriteBehindIndex implements BlockIndex {
   }
 
   #retryLater(): void {
-    if (this.#closing !== null || this.#line.gone !== null) return;
+    if (this.#closing !== null || this.#worker.gone !== null) return;
     const ms = Math.min(RETRY_MAX_MS, RETRY_FIRST_MS * 2 ** this.#failures++);
     this.#timer?.[Symbol.dispose]();
     this.#timer = this.#clock.after(ms, () => this.#onTimer());
   }
 }
 
-/** Some hundred blocks are in flight at once: this many out of order, and one never comes. */
+/**
+ * Maximum number of sequence numbers that are out of order. Some hundred blocks are in flight at
+ * once; more means that one of them never comes.
+ */
 const AHEAD_MAX = 65_536;
 
 /**
- * The highest sequence up to which every block's row has been handed on. Writes end out of order,
- * and a claim about a block still being written would let the next start take it for a deleted one.
- * A sequence that never comes (its row was dropped) holds it where it is.
+ * The highest sequence number up to which every block's row was handed over. Writes end out of
+ * order, and a claim about a block that is still being written would make the next start take it
+ * for a deleted one. If a sequence number never comes, because its row was dropped, the watermark
+ * stays below it.
  */
 class SequenceWatermark {
   readonly #ahead = new Set<number>();
@@ -366,35 +381,35 @@ class SequenceWatermark {
 }
 
 export interface BlockIndexOptions {
-  /** Made where it is missing. */
+  /** Created if it does not exist. */
   readonly folder: string;
-  /** Names this run of the agent; never used by another. */
+  /** Identifies this run of the agent. Never reused. */
   readonly incarnation: bigint;
   readonly owner: IndexOwner;
   readonly clock: Clock;
-  /** Gives up waiting for a disk that hangs. */
+  /** Aborts waiting for a disk that hangs. */
   readonly signal?: AbortSignal;
-  /** How long another program may keep the index locked before it is set aside. */
+  /** Time for which another program may keep the index locked before it is set aside. */
   readonly busyMs?: number;
-  /** Changes that may wait to be committed. */
+  /** Maximum number of pending changes. */
   readonly pendingMax?: number;
 }
 
 const BUSY_MS = 2_000;
 
 /**
- * Opens the index in a folder, or makes one. An index that cannot be used is set aside
- * (`state.setAside`) and the new one is empty; where the disk does not even allow that, the index
- * is `failing`, keeps changes waiting and opens as soon as it can: `previous.incarnation` is null
- * either way, and the caller reads the headers of all blocks. Throws HearthError INDEX_IN_USE where
- * another agent has it, INDEX_FOREIGN where it belongs to another worker or machine, ABORTED.
+ * Opens or creates the index of a folder. An unusable index is set aside (`state.setAside`) and
+ * replaced by an empty one. If the disk does not allow even that, the index is `failing`, keeps
+ * changes pending and opens as soon as it can. In both cases `previous.incarnation` is null and the
+ * caller reads the headers of all blocks. Throws INDEX_IN_USE if another agent uses the index,
+ * INDEX_FOREIGN if it belongs to another worker or machine, ABORTED.
  */
 export async function openBlockIndex(options: BlockIndexOptions): Promise<BlockIndex> {
   const { folder, incarnation, owner, clock, signal, pendingMax } = options;
   const busyMs = options.busyMs ?? BUSY_MS;
   const wallMs = clock.wallMs();
   const openOrder: OpenOrder = { kind: "open", folder, owner, wallMs, busyMs, isLate: false };
-  const { line, answer } = await openLine(openOrder, "opened", signal);
+  const { line, answer } = await openWorkerClient(openOrder, "opened", signal);
   const limits = pendingMax === undefined ? {} : { pendingMax };
   return new WriteBehindIndex(line, answer, { clock, incarnation, openOrder, ...limits });
 }

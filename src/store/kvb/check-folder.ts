@@ -33,82 +33,82 @@ import {
   verifyHeader,
 } from "./header.ts";
 
-/** How a repair deals with a finding; `next_start`: the agent does, when it starts. */
+/** Repair of a finding. `next_start`: the agent repairs it at its next start. */
 type Remedy = "quarantine" | "remove" | "drop_row" | "next_start" | "none";
 
 interface Kind {
   readonly meaning: string;
   readonly remedy: Remedy;
-  /** False: worth a line, and no reason to call the folder damaged. */
+  /** False: reported, but the folder does not count as damaged. */
   readonly isProblem: boolean;
 }
 
 const damaged = (meaning: string): Kind => ({ meaning, remedy: "quarantine", isProblem: true });
 
-/** What a check of an SSD folder can find; `docs/internals/on-disk-format.md` shows the same table. */
+/** Kinds of findings in an SSD folder. `docs/on-disk-format.md` has the same table. */
 export const FINDING_KINDS = {
   header: damaged("the header is damaged, or of an unknown version"),
   size: damaged("the file is longer or shorter than its header says"),
-  payload: damaged("the payload is not what its checksum says"),
-  padding: damaged("bytes behind the payload are not zero"),
+  payload: damaged("the payload does not match its checksum"),
+  padding: damaged("bytes after the payload are not zero"),
   unreadable: damaged("the system cannot read the file"),
-  misplaced: damaged("the block of this file belongs under another name"),
-  duplicate: damaged("another file holds the same block"),
-  row_differs: damaged("the index has the block with another length, checksum or namespace"),
+  misplaced: damaged("the file has the name of another block"),
+  duplicate: damaged("another file contains the same block"),
+  row_differs: damaged("the length, checksum or namespace in the index differs"),
   leftover: {
-    meaning: "a file that was being written when its writer died",
+    meaning: "an incomplete file of an interrupted write",
     remedy: "remove",
     isProblem: true,
   },
   no_row: {
-    meaning: "the index does not know the block: the next start keeps or removes it",
+    meaning: "the index has no row for the block: the next start keeps or removes it",
     remedy: "next_start",
     isProblem: true,
   },
   no_file: {
-    meaning: "the index knows a block whose file is not there",
+    meaning: "the index has a row for a missing file",
     remedy: "drop_row",
     isProblem: true,
   },
   row_of_damaged: {
-    meaning: "the index knows a block whose file is damaged",
+    meaning: "the index has a row for a damaged file",
     remedy: "drop_row",
     isProblem: false,
   },
   index: {
-    meaning: "the index cannot be read: the next start makes a new one from the headers",
+    meaning: "the index cannot be read: the next start rebuilds it from the headers",
     remedy: "next_start",
     isProblem: true,
   },
   owner: { meaning: "owner.json is damaged", remedy: "none", isProblem: true },
   no_owner: {
-    meaning: "there is no owner.json: the next start takes the folder for its own",
+    meaning: "owner.json is missing: the next start claims the folder",
     remedy: "next_start",
     isProblem: false,
   },
-  foreign: { meaning: "not of Hearth, left alone", remedy: "none", isProblem: false },
+  foreign: { meaning: "not a file of Hearth, left unchanged", remedy: "none", isProblem: false },
 } as const satisfies Record<string, Kind>;
 
 export type FindingKind = keyof typeof FINDING_KINDS;
 
 export interface Finding {
   readonly kind: FindingKind;
-  /** Below the SSD folder. */
+  /** Relative to the SSD folder. */
   readonly path: string;
-  /** What is wrong, so that "PATH: WHY" reads well. */
+  /** Description that completes "PATH: ...". */
   readonly why: string;
-  /** Of the index, where a row is to blame or goes with the file. */
+  /** Row of the index to drop with the finding, or null. */
   readonly rowId: number | null;
 }
 
-/** A row of the index, as far as files can be compared with it. */
+/** A row of the index, with the fields that a file is compared with. */
 export interface IndexedBlock extends ExpectedBlock {
-  /** A small whole number. */
+  /** Small integer. */
   readonly rowId: number;
   readonly variant: number;
 }
 
-/** The index beside the files, read-only. */
+/** Read access to the index of the folder. */
 export interface IndexedBlocks {
   find(digest: Uint8Array, layer: number): IndexedBlock | null;
   all(): Iterable<IndexedBlock>;
@@ -117,9 +117,9 @@ export interface IndexedBlocks {
 export interface FolderTally {
   files: number;
   fileBytes: number;
-  /** As the file system counts them. */
+  /** Disk usage as reported by the file system. */
   allocatedBytes: number;
-  /** Of sound blocks. */
+  /** Payload bytes of sound blocks. */
   payloadBytes: number;
   sound: number;
   rows: number;
@@ -129,11 +129,11 @@ export interface FolderTally {
 export interface FolderCheck {
   readonly dir: string;
   readonly native: Pick<Native, "blockKeys">;
-  /** Read the payloads too. */
+  /** Whether to verify the payloads too. */
   readonly deep: boolean;
-  /** Null: files alone are looked at. */
+  /** Null: check the files alone. */
   readonly index: IndexedBlocks | null;
-  /** Counts as the check goes on. */
+  /** Updated during the check. */
   readonly tally: FolderTally;
   readonly signal?: AbortSignal;
   /** Called every few files. */
@@ -152,10 +152,10 @@ export function emptyTally(): FolderTally {
   };
 }
 
-/** Files between two chances for everything else to run. */
+/** Files between two yields to the event loop. */
 const SLICE = 64;
 
-/** Everything that is wrong with an SSD folder, as it is found. Changes nothing. */
+/** Yields every problem of an SSD folder as it is found. Changes nothing. */
 export async function* checkFolder(check: FolderCheck): AsyncGenerator<Finding> {
   const walk = new Walk(check);
   yield* walk.root();
@@ -163,7 +163,7 @@ export async function* checkFolder(check: FolderCheck): AsyncGenerator<Finding> 
   yield* walk.rows();
 }
 
-/** A file that is sound by itself, until all files of its shard are known. */
+/** A file that is sound on its own, kept until all files of its shard are known. */
 interface SoundFile {
   readonly path: string;
   readonly name: BlockName;
@@ -201,13 +201,13 @@ class Walk {
   *root(): Generator<Finding> {
     const { dir, tally } = this.#check;
     const owner = readOwner(dir);
-    if (owner.kind === "none") yield this.#finding("no_owner", OWNER_FILE, "is not there");
+    if (owner.kind === "none") yield this.#finding("no_owner", OWNER_FILE, "is missing");
     if (owner.kind === "damaged") yield this.#finding("owner", OWNER_FILE, owner.why);
     for (const entry of readdirSync(dir, { withFileTypes: true })) {
       const { name } = entry;
       if (isLeftover(name)) yield this.#leftover(name);
       else if (entry.isDirectory() && isShard(name)) this.shards.push(name);
-      else if (!isKnown(entry)) yield this.#finding("foreign", name, "is not of Hearth");
+      else if (!isKnown(entry)) yield this.#finding("foreign", name, "is not a file of Hearth");
     }
     this.shards.sort();
     const hasQuarantine = existsSync(join(dir, QUARANTINE_FOLDER));
@@ -215,7 +215,7 @@ class Walk {
   }
 
   #leftover(path: string): Finding {
-    return this.#finding("leftover", path, "was not written to its end");
+    return this.#finding("leftover", path, "was not written completely");
   }
 
   async *shard(shard: string): AsyncGenerator<Finding> {
@@ -232,7 +232,7 @@ class Walk {
       const path = `${shard}/${entry.name}`;
       const name = entry.isFile() ? parseBlockName(entry.name) : null;
       if (entry.isFile() && isLeftover(entry.name)) yield this.#leftover(path);
-      else if (name === null) yield this.#finding("foreign", path, "is not of Hearth");
+      else if (name === null) yield this.#finding("foreign", path, "is not a file of Hearth");
       else yield* this.#file(shard, { path, name }, blocks);
     }
     for (const files of blocks.values()) yield* this.#block(files);
@@ -255,7 +255,7 @@ class Walk {
     const { header } = found;
     const right = this.#pathOf(header, name.variant);
     if (right !== path || shard !== shardOf(name.keyPrefix)) {
-      yield this.#finding("misplaced", path, `holds the block of ${right}`);
+      yield this.#finding("misplaced", path, `contains the block of ${right}`);
       return;
     }
     const block = `${header.layer} ${header.digest.toHex()}`;
@@ -269,7 +269,7 @@ class Walk {
     return blockPath(this.#key, layer, variant);
   }
 
-  /** All sound files of one block: one, as a rule. */
+  /** Compares all sound files of one block. Usually there is one. */
   *#block(files: SoundFile[]): Generator<Finding> {
     const { index, tally } = this.#check;
     const { digest, layer } = files[0]!.header;
@@ -278,7 +278,7 @@ class Walk {
     files.sort((a, b) => a.name.variant - b.name.variant);
     const kept = files.find((file) => fits(file, row)) ?? files[0]!;
     for (const file of files) {
-      if (file !== kept) yield this.#finding("duplicate", file.path, `as ${kept.path}`);
+      if (file !== kept) yield this.#finding("duplicate", file.path, `same block as ${kept.path}`);
     }
     if (index !== null && row === null) {
       yield this.#finding("no_row", kept.path, "is not in the index");
@@ -287,7 +287,7 @@ class Walk {
       yield this.#finding(
         "row_differs",
         kept.path,
-        `its ${field} is another in the index`,
+        `its ${field} differs from the index`,
         row.rowId,
       );
       return;
@@ -296,7 +296,7 @@ class Walk {
     tally.payloadBytes += kept.header.payloadBytes;
   }
 
-  /** Rows that no sound file answered to. */
+  /** Yields the rows without a sound file. */
   async *rows(): AsyncGenerator<Finding> {
     const { index, tally } = this.#check;
     if (index === null) return;
@@ -307,12 +307,12 @@ class Walk {
       const path = this.#pathOf(row, row.variant);
       yield this.#blamed.has(path)
         ? { kind: "row_of_damaged", path, why: "its file is damaged", rowId: row.rowId }
-        : { kind: "no_file", path, why: "its file is not there", rowId: row.rowId };
+        : { kind: "no_file", path, why: "its file is missing", rowId: row.rowId };
     }
   }
 }
 
-/** Whether the row speaks of this very file. */
+/** Whether the row describes this file. */
 function fits({ header, name }: SoundFile, row: IndexedBlock | null): boolean {
   return row !== null && row.variant === name.variant && verifyHeader(header, row) === null;
 }
@@ -324,12 +324,12 @@ function isKnown(entry: Dirent): boolean {
   return entry.isDirectory() ? KNOWN_FOLDERS.has(entry.name) : KNOWN_FILES.has(entry.name);
 }
 
-/** What can be wrong with a block file, whatever its name is. */
+/** Faults of a block file that do not depend on its name. */
 type FileFault = "unreadable" | "size" | "header" | "payload" | "padding";
 
 interface FileSize {
   readonly fileBytes: number;
-  /** As the file system counts them. */
+  /** Disk usage as reported by the file system. */
   readonly allocatedBytes: number;
 }
 
@@ -347,12 +347,12 @@ const SHRANK = wrong("size", "became shorter while it was read");
 
 const BUFFER_BYTES = 4 * 2 ** 20;
 
-/** Looks at block files one after the other; holds one buffer, as large as the largest payload. */
+/** Inspects block files one after the other, with one buffer that grows to the largest payload. */
 export class FileInspector {
   readonly #header = new Uint8Array(HEADER_BYTES);
   #buffer = new Uint8Array(BUFFER_BYTES);
 
-  /** Header and size; with `deep` also the payload's checksum and that the padding is zero. */
+  /** Checks header and size; with `deep` also the checksum of the payload and the padding. */
   inspect(path: string, deep: boolean): Inspection {
     let size: FileSize = { fileBytes: 0, allocatedBytes: 0 };
     let fd = -1;
@@ -370,7 +370,8 @@ export class FileInspector {
   }
 
   #judge(fd: number, fileBytes: number, deep: boolean): Verdict {
-    if (fileBytes < HEADER_BYTES) return wrong("size", `${fileBytes} bytes hold no header`);
+    if (fileBytes < HEADER_BYTES)
+      return wrong("size", `${fileBytes} bytes are too short for a header`);
     if (!readAll(fd, this.#header, 0)) return SHRANK;
     const decoded = decodeHeader(this.#header);
     if (!decoded.ok) return wrong("header", decoded.why);
@@ -382,10 +383,10 @@ export class FileInspector {
     if (!readAll(fd, content, HEADER_BYTES)) return SHRANK;
     const payload = content.subarray(0, header.payloadBytes);
     if (Bun.hash.xxHash3(payload) !== header.payloadChecksum) {
-      return wrong("payload", "the payload is not what its checksum says");
+      return wrong("payload", "the payload does not match its checksum");
     }
     const isPadded = content.subarray(header.payloadBytes).every((byte) => byte === 0);
-    if (!isPadded) return wrong("padding", "bytes behind the payload are not zero");
+    if (!isPadded) return wrong("padding", "bytes after the payload are not zero");
     return { ok: true, header };
   }
 
@@ -395,7 +396,7 @@ export class FileInspector {
   }
 }
 
-/** False where the file ends before the buffer is full. */
+/** False if the file ends before the buffer is full. */
 function readAll(fd: number, into: Uint8Array, position: number): boolean {
   let filled = 0;
   while (filled < into.length) {

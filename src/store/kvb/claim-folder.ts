@@ -35,25 +35,25 @@ export interface FolderClaim {
   readonly clock: Clock;
 }
 
-/** An SSD folder that is ours, and locked until disposed. */
+/** An SSD folder owned by this worker, locked until disposed. */
 export interface ClaimedFolder extends Disposable {
   readonly owner: FolderOwner;
 }
 
 const FOLDER_MODE = 0o700;
-/** What may lie in a folder that nobody owns yet: a file system's own, or parts of ours. */
+/** Entries allowed in a folder without an owner: those of the file system and of Hearth. */
 const OURS = new Set(["lost+found", LOCK_FILE, INDEX_FOLDER, QUARANTINE_FOLDER]);
 
 /**
- * Makes sure that the folder is there, belongs to this worker on this machine and is used by nobody
- * else, and makes the folders in it. Throws SSD_FOREIGN, SSD_IN_USE, or SSD_UNAVAILABLE for what
- * the system refuses. A folder that is refused is left as it is.
+ * Claims the folder for this worker on this machine, locks it, and creates it and its subfolders if
+ * necessary. Throws SSD_FOREIGN, SSD_IN_USE, or SSD_UNAVAILABLE for errors of the system. A refused
+ * folder is not changed.
  */
 export function claimFolder(claim: FolderClaim): ClaimedFolder {
   const { dir, native } = claim;
   try {
     const made = mkdirSync(dir, { recursive: true, mode: FOLDER_MODE });
-    // The mode of mkdir is for the last folder and its parents alike, less the umask.
+    // mkdir applies the mode to the parents too, and the umask to all of them.
     if (made !== undefined) chmodSync(dir, FOLDER_MODE);
     mayTake(claim, readOwner(dir));
     const lock = lockFolder(native, dir);
@@ -73,8 +73,8 @@ export function claimFolder(claim: FolderClaim): ClaimedFolder {
 }
 
 /**
- * Locks the folder against every other process. A lock file that is made belongs to the folder's
- * owner, also where root makes it. Throws SSD_IN_USE where another process has it.
+ * Locks the folder against all other processes. A new lock file gets the owner of the folder, even
+ * if root creates it. Throws SSD_IN_USE if another process has the lock.
  */
 export function lockFolder(native: Native, dir: string): FileLock {
   const path = join(dir, LOCK_FILE);
@@ -90,7 +90,7 @@ function isRoot(): boolean {
   return process.geteuid?.() === 0;
 }
 
-/** Under the lock: the owner as it is now, the file and the folders made where they are missing. */
+/** Under the lock: reads the owner again, creates missing folders and the owner file. */
 function takeOver(claim: FolderClaim): FolderOwner {
   const { dir, worker, machine, clock } = claim;
   const there = new Set(readdirSync(dir));
@@ -110,18 +110,18 @@ function foreign(message: string, fix: string): HearthError {
   return new HearthError("SSD_FOREIGN", message, { fix });
 }
 
-/** Throws where the folder is somebody else's, or might be. */
+/** Throws SSD_FOREIGN if the folder has another owner or may have one. */
 function mayTake({ dir, worker, machine }: FolderClaim, found: OwnerFile): void {
   const file = join(dir, OWNER_FILE);
   const takeOver = `to take it over with its blocks remove ${file}, else use another folder`;
   if (found.kind === "damaged") {
-    throw foreign(`whose ${dir} is cannot be told: ${file} ${found.why}`, takeOver);
+    throw foreign(`the owner of ${dir} is unknown: ${file} ${found.why}`, takeOver);
   }
   if (found.kind === "none") {
     const stranger = readdirSync(dir).find((name) => !isOurs(name));
     if (stranger === undefined) return;
     throw foreign(
-      `${dir} is no SSD folder of Hearth: it has no ${OWNER_FILE}, and holds ${stranger}`,
+      `${dir} is not an SSD folder of Hearth: it has no ${OWNER_FILE} and contains ${stranger}`,
       "use a folder that is empty or does not exist",
     );
   }
@@ -129,7 +129,7 @@ function mayTake({ dir, worker, machine }: FolderClaim, found: OwnerFile): void 
   if (owner.worker !== worker) {
     throw foreign(`${dir} belongs to worker ${owner.worker}, this is ${worker}`, takeOver);
   }
-  // A host without an id, as in some containers, is told by its worker's name alone.
+  // A host without a machine id, as in some containers, is identified by its worker name alone.
   if (owner.machine !== null && machine !== null && owner.machine !== machine) {
     throw foreign(
       `${dir} belongs to worker ${worker} of machine ${owner.machine}, this is ${machine}`,
@@ -142,12 +142,12 @@ function isOurs(name: string): boolean {
   return OURS.has(name) || isShard(name) || isLeftover(name);
 }
 
-/** Whose an SSD folder is, as its `owner.json` says. */
+/** Owner of an SSD folder, as recorded in `owner.json`. */
 export interface FolderOwner {
   readonly worker: string;
-  /** Of /etc/machine-id; null where the host had none. */
+  /** Content of /etc/machine-id. Null: the host had none. */
   readonly machine: string | null;
-  /** When the folder was first used: ISO 8601, UTC. */
+  /** Time of the first use, ISO 8601 in UTC. */
   readonly created: string;
 }
 
@@ -159,7 +159,7 @@ export type OwnerFile =
 const OWNER_FORMAT = 1;
 const MACHINE = /^[0-9a-f]{32}$/;
 
-/** The machine's id; null where it has none, or none yet. */
+/** Id of the machine. Null if it has none. */
 export function readMachineId(path = "/etc/machine-id"): string | null {
   try {
     const text = readFileSync(path, "latin1").trim();
@@ -175,18 +175,18 @@ function parseOwner(text: string): OwnerFile {
   try {
     found = JSON.parse(text);
   } catch {
-    return damaged("is no JSON");
+    return damaged("is not JSON");
   }
-  if (typeof found !== "object" || found === null) return damaged("is no JSON object");
+  if (typeof found !== "object" || found === null) return damaged("is not a JSON object");
   const { format, worker, machine, created } = found as Record<string, unknown>;
-  if (format !== OWNER_FORMAT) return damaged(`has format ${format}, this program knows 1`);
+  if (format !== OWNER_FORMAT) return damaged(`has format ${format}, this program supports 1`);
   if (typeof worker !== "string" || worker === "") return damaged("names no worker");
   if (machine !== null && typeof machine !== "string") return damaged("names no machine");
   if (typeof created !== "string") return damaged("has no time of creation");
   return { kind: "owned", owner: { worker, machine, created } };
 }
 
-/** Throws the system's error where the file is there and cannot be read. */
+/** Throws the error of the system if the file exists and cannot be read. */
 export function readOwner(dir: string): OwnerFile {
   try {
     return parseOwner(readFileSync(join(dir, OWNER_FILE), "utf8"));
@@ -196,12 +196,12 @@ export function readOwner(dir: string): OwnerFile {
   }
 }
 
-/** Whether Hearth has ever used the folder: it has an owner, or a shard. */
+/** Whether Hearth has used the folder: it has an owner file or a shard. */
 export function isSsdFolder(dir: string): boolean {
   return readOwner(dir).kind !== "none" || readdirSync(dir).some(isShard);
 }
 
-/** Writes the file so that a reader sees all of it or none, also after a loss of power. */
+/** Writes the file atomically and durably. */
 function writeOwner(dir: string, owner: FolderOwner): void {
   const path = join(dir, OWNER_FILE);
   const { worker, machine, created } = owner;
@@ -229,7 +229,7 @@ function withFile(path: string, flags: "r" | "w", use: (fd: number) => void): vo
 const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR } = constants;
 const LOCK_MODE = 0o600;
 
-/** Makes an empty file of the folder's owner where there is none. */
+/** Creates an empty file with the owner of the folder, unless it exists. */
 function createForOwner(dir: string, path: string): void {
   let fd: number;
   try {
@@ -241,14 +241,14 @@ function createForOwner(dir: string, path: string): void {
   give(dir, fd);
 }
 
-/** A folder that was just made within `dir` becomes that of its owner. */
+/** Gives a new folder within `dir` the owner of `dir`. */
 export function giveFolderToOwner(dir: string, path: string): void {
   give(dir, openSync(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
 }
 
 /**
- * What root makes in an agent's folder would keep the agent out. By descriptor, since the owner of
- * the folder may put something else under the name meanwhile. Closes `fd`.
+ * Sets the owner: a file that root leaves in an agent's folder would lock the agent out. Uses the
+ * descriptor, because the folder's owner may replace the file of that name meanwhile. Closes `fd`.
  */
 function give(dir: string, fd: number): void {
   try {

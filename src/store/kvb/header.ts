@@ -3,40 +3,40 @@ import { HEADER_BYTES } from "../../native/index.ts";
 
 export { HEADER_BYTES };
 
-/** What files are padded to. */
+/** Files are padded to a multiple of this. */
 const PAGE_BYTES = 4096;
 
-/** A block's length is a u32 on the wire and in the table. */
+/** The length of a block is a u32 in the protocol and in the table. */
 export const PAYLOAD_BYTES_MAX = 0xffff_ffff;
 
-/** Length of the file that holds a payload: header, payload, zeros up to a multiple of 4096. */
+/** Length of the file for a payload: header, payload, zeros up to a multiple of 4096. */
 export function fileBytesOf(payloadBytes: number): number {
   return HEADER_BYTES + Math.ceil(payloadBytes / PAGE_BYTES) * PAGE_BYTES;
 }
 
-/** What the first 4096 bytes of a `.kvb` file say of the payload behind them. */
+/** Content of the header, the first 4096 bytes of a `.kvb` file. The payload follows it. */
 export interface KvbHeader {
-  /** 32 bytes; with `layer` the block's full address. */
+  /** 32 bytes. Together with `layer` the full address of the block. */
   readonly digest: Uint8Array;
   readonly layer: number;
-  /** Digest of the block before this one in its prompt; null: it is the first. */
+  /** Digest of the previous block of the prompt. Null: this is the first block. */
   readonly parent: Uint8Array | null;
   /** 32 bytes. */
   readonly namespaceKey: Uint8Array;
-  /** 1 to 2^32 - 1; the file is padded beyond it. */
+  /** 1 to 2^32 - 1, without the padding of the file. */
   readonly payloadBytes: number;
-  /** XXH3-64 of the payload, padding excluded. */
+  /** XXH3-64 of the payload without padding. */
   readonly payloadChecksum: bigint;
-  /** 16 bytes under the key of the block's namespace; null: the block has none. */
+  /** 16 bytes, computed with the key of the block's namespace. Null: no MAC. */
   readonly mac: Uint8Array | null;
-  /** The run of the agent that wrote the file, and a count of the blocks it wrote so far. */
+  /** Incarnation of the run that wrote the file, and its number among the blocks of that run. */
   readonly incarnation: bigint;
   readonly sequence: number;
-  /** Milliseconds since 1970: how old the block is where nothing else is known of it. */
+  /** Milliseconds since 1970: the age of the block if nothing else is known. */
   readonly writtenMs: number;
 }
 
-/** The first thing that is wrong with a header, in the order in which it is looked at. */
+/** The first fault of a header, in the order of the checks. */
 export type HeaderFault =
   | "magic"
   | "version"
@@ -53,13 +53,13 @@ export type DecodedHeader =
 
 /** "HEARTHKV". */
 export const MAGIC = 0x564b_4854_5241_4548n;
-/** Of a block without a MAC, and of one that has one. Nothing else differs. */
+/** Version of blocks without a MAC, and of blocks with one. Nothing else differs. */
 export const FORMAT_VERSION = 1;
 export const MAC_FORMAT_VERSION = 2;
 const HAS_PARENT = 1;
 const HAS_MAC = 2;
 
-/** Where each field stands; `docs/internals/on-disk-format.md` shows the same table. */
+/** Offset of each field. `docs/on-disk-format.md` has the same table. */
 export const HEADER_FIELDS = {
   magic: { at: 0, bytes: 8 },
   version: { at: 8, bytes: 4 },
@@ -84,8 +84,8 @@ type Field = keyof typeof HEADER_FIELDS;
 const at = (field: Field) => HEADER_FIELDS[field].at;
 
 /**
- * One copy of a header in our own memory. A header is judged and read from a copy, never from
- * memory that somebody else may still write to; and there is one, so that a call costs no garbage.
+ * A private copy of a header. Headers are validated and read from a copy, never from memory that
+ * another process may write to. There is one instance, so that a call creates no garbage.
  */
 class Scratch {
   readonly bytes = new Uint8Array(HEADER_BYTES);
@@ -123,7 +123,7 @@ class Scratch {
     return this.view.getBigUint64(at(field), true);
   }
 
-  /** A u64 that numbers can hold, else -1. */
+  /** The value of a u64 field if it is at most 2^53 - 1, else -1. */
   safe(field: Field): number {
     const value = Number(this.u64(field));
     return Number.isSafeInteger(value) ? value : -1;
@@ -138,7 +138,7 @@ class Scratch {
 const encoding = new Scratch();
 const decoding = new Scratch();
 
-/** Writes the 4096 bytes of a header; `into` may be any memory of that length. */
+/** Writes the 4096 bytes of a header. `into` may be any memory of that length. */
 export function encodeHeader(header: KvbHeader, into: Uint8Array): void {
   assert(into.length === HEADER_BYTES, "a header has 4096 bytes");
   assert(header.digest.length === 32 && header.namespaceKey.length === 32, "32-byte names");
@@ -173,7 +173,7 @@ function refused(fault: HeaderFault, why: string): DecodedHeader {
   return { ok: false, fault, why };
 }
 
-/** What is wrong with the header in `decoding`, or null. */
+/** The fault of the header in `decoding`, or null. */
 function judge(): DecodedHeader | null {
   const it = decoding;
   if (it.u64("magic") !== MAGIC) return refused("magic", "does not begin with HEARTHKV");
@@ -182,7 +182,7 @@ function judge(): DecodedHeader | null {
     return refused("version", `is of format version ${version}, this program reads 1 and 2`);
   }
   if (it.u64("headerChecksum") !== it.checksum()) {
-    return refused("checksum", "the header is not what its checksum says");
+    return refused("checksum", "the header does not match its checksum");
   }
   if (it.u32("headerBytes") !== HEADER_BYTES) {
     return refused("header_length", `a header of ${it.u32("headerBytes")} bytes, not 4096`);
@@ -193,7 +193,7 @@ function judge(): DecodedHeader | null {
     return refused("flags", `flags 0x${flags.toString(16)} in format version ${version}`);
   }
   if ((flags & HAS_PARENT) === 0 && !it.isZero("parentDigest")) {
-    return refused("flags", "names a parent, and that it has none");
+    return refused("flags", "parent digest without the parent flag");
   }
   if (it.isZero("mac") !== (version === FORMAT_VERSION)) {
     return refused("flags", "a MAC is given in format version 2 alone, and is not zero there");
@@ -209,7 +209,7 @@ function judge(): DecodedHeader | null {
   return null;
 }
 
-/** Reads a header and says what is wrong with it. The result shares no memory with `from`. */
+/** Decodes and validates a header. The result shares no memory with `from`. */
 export function decodeHeader(from: Uint8Array): DecodedHeader {
   assert(from.length === HEADER_BYTES, "a header has 4096 bytes");
   const it = decoding;
@@ -231,18 +231,18 @@ export function decodeHeader(from: Uint8Array): DecodedHeader {
   return { ok: true, header };
 }
 
-/** What the table knows of a block whose file was read. */
+/** Fields of the block that the table expects in a file. */
 export interface ExpectedBlock {
   readonly digest: Uint8Array;
   readonly layer: number;
   readonly namespaceKey: Uint8Array;
-  /** Undefined: not known; null: it has none. */
+  /** Undefined: unknown. Null: the block has no parent. */
   readonly parent: Uint8Array | null | undefined;
   readonly bytes: number;
   readonly checksum: bigint;
 }
 
-/** Which field of a sound header is not that of the block asked for. */
+/** The field of a sound header that differs from the expected block. */
 export type HeaderMismatch = "digest" | "layer" | "namespace" | "parent" | "bytes" | "checksum";
 
 function sameParent(a: Uint8Array | null, b: Uint8Array | null): boolean {
@@ -250,8 +250,8 @@ function sameParent(a: Uint8Array | null, b: Uint8Array | null): boolean {
 }
 
 /**
- * Whether a sound header is that of the block asked for: the first field that differs, or null. A
- * file of another block, of an earlier payload of this block or of another namespace differs.
+ * Compares a sound header with the expected block. Returns the first field that differs, or null.
+ * Detects files of another block, of another namespace, and of an earlier payload of this block.
  */
 export function verifyHeader(header: KvbHeader, expected: ExpectedBlock): HeaderMismatch | null {
   if (!equalBytes(header.digest, expected.digest)) return "digest";

@@ -15,33 +15,33 @@ import { QUARANTINE_FOLDER, quarantinePath } from "./folder-layout.ts";
 
 export interface ReportOptions extends Omit<FolderCheck, "tally" | "onSlice"> {
   readonly clock: Clock;
-  /** Null: change nothing. Else repair, and drop these rows of the index. */
+  /** Null: change nothing. Otherwise repair, and drop these rows of the index. */
   readonly repair: { dropRow(rowId: number): void } | null;
-  /** What is known before the check begins. */
+  /** Findings made before the check begins. */
   readonly findings: readonly Finding[];
-  /** How many findings to keep; all are counted. */
+  /** Number of findings to keep. All are counted. */
   readonly keepMax: number;
   onProgress(tally: FolderTally, problems: number): void;
 }
 
 export interface ReportedFinding extends Finding {
-  /** Null: nothing was to be changed. */
+  /** Null: no repair was requested. */
   readonly repair: Repair | null;
 }
 
 export interface FolderReport {
   readonly tally: FolderTally;
-  /** How often each kind was found; only those that were. */
+  /** Number of findings per kind, for kinds that occurred. */
   readonly counts: Partial<Record<FindingKind, number>>;
-  /** How often each was done. */
+  /** Number of repairs per action. */
   readonly repairs: Partial<Record<Repair["action"], number>>;
   readonly problems: number;
-  /** Problems that neither this repair nor the next start of an agent ends. */
+  /** Problems that neither this repair nor the next start of the agent solves. */
   readonly unsolved: number;
   readonly first: readonly ReportedFinding[];
 }
 
-/** Checks a folder, repairs it where asked to, and adds up. */
+/** Checks a folder, repairs it if requested, and sums up. */
 export async function reportFolder(options: ReportOptions): Promise<FolderReport> {
   const { dir, clock, repair, keepMax, onProgress } = options;
   const tally = emptyTally();
@@ -77,8 +77,8 @@ export interface RepairTools {
 }
 
 /**
- * Deals with one finding as its kind says. What holds a block, or may hold one, is moved to the
- * quarantine and never removed. Throws nothing: what could not be done is `failed`.
+ * Repairs one finding as its kind prescribes. Files that contain or may contain a block are moved
+ * to quarantine and never removed. Does not throw: an error becomes `failed`.
  */
 export function repairFinding(tools: RepairTools, finding: Finding): Repair {
   try {
@@ -94,7 +94,7 @@ function repairFile({ dir, clock }: RepairTools, { kind, path }: Finding): Repai
   const { remedy } = FINDING_KINDS[kind];
   switch (remedy) {
     case "quarantine":
-      // A shard that cannot be read is a matter for the file system's own fsck.
+      // An unreadable shard needs the fsck of the file system.
       if (!path.includes("/")) return { action: "left" };
       return { action: "quarantined", to: moveAway(dir, path, clock.wallMs()) };
     case "remove":

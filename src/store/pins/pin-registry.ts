@@ -103,7 +103,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   /**
-   * Restores the pins from the ledger, or from `handed` if there is no ledger. Call it once, after
+   * Restores the pins from the ledger, or from `handed` without a ledger. Call it once, after
    * the blocks are restored and before the first request. `find` returns the node of a block that
    * is in RAM or on SSD. No budget applies. A pin keeps those of its blocks that are resident; a
    * pin without resident blocks ends. Missing blocks are reported as events, in the log and in the

@@ -141,7 +141,7 @@ export class Sessions {
     return "ok";
   }
 
-  /** Ends the session with the oldest last commit. False if there is no session. */
+  /** Ends the session with the oldest last commit. False if none exists. */
   endOldest(): boolean {
     const oldest = this.#last.entries().next();
     if (oldest.done) return false;

@@ -69,14 +69,14 @@ describe("set aside, and a new one made:", () => {
   test("a folder of that name", async () => {
     const folder = newFolder();
     mkdirSync(join(folder, INDEX_FILE, "x"), { recursive: true });
-    expect(await whySetAside(folder)).toBe("it is not a file");
+    expect(await whySetAside(folder)).toBe("not a regular file");
   });
 
   test("another program's database", async () => {
     const folder = newFolder();
     mkdirSync(folder);
     changeWith(folder, "CREATE TABLE mine (a)");
-    expect(await whySetAside(folder)).toContain("some other program");
+    expect(await whySetAside(folder)).toContain("database of another program");
   });
 
   test("a truncated one", async () => {
@@ -99,7 +99,7 @@ describe("set aside, and a new one made:", () => {
   test("one of a newer Hearth", async () => {
     const folder = await madeFolder();
     changeWith(folder, "PRAGMA user_version = 9000");
-    expect(await whySetAside(folder)).toContain("schema is version 9000");
+    expect(await whySetAside(folder)).toContain("schema version 9000");
   });
 
   test("one with a table changed, or a trigger in it", async () => {
@@ -111,7 +111,7 @@ describe("set aside, and a new one made:", () => {
     for (const change of changes) {
       const folder = await madeFolder();
       changeWith(folder, change);
-      expect(await whySetAside(folder)).toContain("tables are not as they were made");
+      expect(await whySetAside(folder)).toContain("schema differs from ours");
     }
   });
 
@@ -125,7 +125,7 @@ describe("set aside, and a new one made:", () => {
     const folder = await madeFolder();
     await using child = LineChild.ofFile("foreign.ts", join(folder, INDEX_FILE));
     expect(await child.line()).toBe("locked");
-    expect(await whySetAside(folder, { busyMs: 20 })).toContain("another program");
+    expect(await whySetAside(folder, { busyMs: 20 })).toContain("locked by another program");
   });
 
   const unsound: Record<string, string> = {
@@ -153,7 +153,7 @@ describe("set aside, and a new one made:", () => {
     test(what, async () => {
       const folder = await madeFolder();
       changeWith(folder, sql);
-      expect(await whySetAside(folder)).toMatch(/not as|missing|unknown|than known/);
+      expect(await whySetAside(folder)).toMatch(/damaged|missing|unknown|than recorded|not match/);
     });
   }
 

@@ -139,7 +139,7 @@ describeNative("claiming an SSD folder", () => {
         writeFileSync(join(dir, "owner.json"), text!);
         const error = refusal(() => claim(dir));
         expect(error.code).toBe("SSD_FOREIGN");
-        expect(error.text).toContain("cannot be told");
+        expect(error.text).toContain("the owner of");
         expect(readFileSync(join(dir, "owner.json"), "utf8")).toBe(text!);
       });
     });
@@ -151,7 +151,7 @@ describeNative("claiming an SSD folder", () => {
       writeFileSync(join(dir, "thesis.txt"), "x");
       const error = refusal(() => claim(dir));
       expect(error.code).toBe("SSD_FOREIGN");
-      expect(error.text).toContain("holds thesis.txt");
+      expect(error.text).toContain("contains thesis.txt");
       expect(readdirSync(dir).sort()).toEqual(["lost+found", "thesis.txt"]);
       rmSync(join(dir, "thesis.txt"));
       claim(dir)[Symbol.dispose]();

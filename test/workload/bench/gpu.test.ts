@@ -72,7 +72,7 @@ describeNative("bench gpu", () => {
     const empty = await benchGpu(...quick);
     expect(empty).toMatchObject({
       code: 4,
-      err: expect.stringContaining("the driver shows no GPU"),
+      err: expect.stringContaining("the driver lists no GPU"),
     });
     const long = await benchGpu("--library", cuda.path, "--bytes", "64GiB");
     expect(long).toMatchObject({ code: 4, err: empty.err });

@@ -72,6 +72,6 @@ describeNative("bench ttft", () => {
   test("no GPU is refused in words", async () => {
     const { code, err } = await benchTtft([...tiny, "--without-ssd"], "devices=0");
     expect(code).toBe(4);
-    expect(err).toContain("the driver shows no GPU");
+    expect(err).toContain("the driver lists no GPU");
   });
 });

@@ -2,9 +2,9 @@ import { assert } from "../../../core/index.ts";
 import type { CommandRow, HoldRow, IssuerRow, PartRow } from "./retention-ledger.ts";
 
 /**
- * Rows and changes of the ledger as bytes: how they travel between the threads, and over what a
- * row's seal is. A record is its length (u32), its kind, and its fields; numbers little-endian,
- * strings UTF-8 behind their length, what may be null behind a byte that says so.
+ * Binary encoding of the ledger's rows and changes. It is sent between the threads, and the seal of
+ * a row covers it. A record is its length (u32), its kind, and its fields: numbers in
+ * little-endian, strings in UTF-8 after their length, nullable fields after a presence byte.
  */
 
 type LedgerRecord =
@@ -25,7 +25,7 @@ export class RecordWriter {
   #view: DataView;
   #length = 0;
 
-  /** `buffer` is written over. */
+  /** Overwrites `buffer`. */
   constructor(buffer: ArrayBuffer = new ArrayBuffer(FIRST_BYTES)) {
     this.#bytes = Buffer.from(buffer);
     this.#view = new DataView(buffer);
@@ -35,25 +35,25 @@ export class RecordWriter {
     return this.#length;
   }
 
-  /** What was written lies from its start to `length`. */
+  /** The records are in the first `length` bytes. */
   get buffer(): ArrayBuffer {
     return this.#bytes.buffer;
   }
 
-  /** Takes back all beyond the first `length` bytes. */
+  /** Removes everything after the first `length` bytes. */
   truncate(length: number): void {
-    assert(length <= this.#length, "what was written can be taken back");
+    assert(length <= this.#length, "truncate does not extend");
     this.#length = length;
   }
 
-  /** Records as another writer wrote them. */
+  /** Appends records of another writer. */
   copy(records: Uint8Array): void {
     this.#room(records.length);
     this.#bytes.set(records, this.#length);
     this.#length += records.length;
   }
 
-  /** Each of these answers what a seal covers; good until the next call. */
+  /** Each of these returns the sealed bytes, valid until the next call. */
   hold(row: HoldRow): Uint8Array {
     const start = this.#begin(KIND.hold);
     this.#f64(row.id);
@@ -67,7 +67,7 @@ export class RecordWriter {
     this.#f64(row.createdWallMs);
     this.#u32(row.blocks.length);
     this.copy(row.blocks);
-    // Left out where it is false: so the seals of rows from before there was this member hold.
+    // Omitted if false, so that the seals of rows from older versions stay valid.
     if (row.purges) this.#u8(1);
     return this.#end(start);
   }
@@ -143,16 +143,16 @@ export class RecordWriter {
   }
 
   #u64(value: bigint): void {
-    assert(value >= 0n && value <= U64_MAX, "a number of 64 bits");
+    assert(value >= 0n && value <= U64_MAX, "a number fits into 64 bits");
     this.#room(8);
     this.#view.setBigUint64(this.#length, value, true);
     this.#length += 8;
   }
 
   #f64(value: number): void {
-    assert(Number.isFinite(value), "a number");
+    assert(Number.isFinite(value), "a number is finite");
     this.#room(8);
-    // Without the sign of a zero, which SQLite does not keep.
+    // Turns -0 into 0, because SQLite does not store the sign of zero.
     this.#view.setFloat64(this.#length, value + 0, true);
     this.#length += 8;
   }
@@ -170,7 +170,7 @@ export class RecordWriter {
   }
 }
 
-/** Reads what a `RecordWriter` wrote, in order; blocks are not copied. */
+/** Reads the output of a `RecordWriter`, in order. Blocks are views, not copies. */
 export class RecordReader {
   readonly #bytes: Buffer;
   readonly #view: DataView;
@@ -212,7 +212,7 @@ export class RecordReader {
     }
   }
 
-  /** What the seal of the record read last covers. */
+  /** The bytes that the seal of the last record covers. */
   get sealed(): Uint8Array {
     return this.#bytes.subarray(this.#start, this.#end);
   }
@@ -268,32 +268,32 @@ export class RecordReader {
   }
 }
 
-/** Changes that travel together. */
+/** Changes that are sent to the worker together. */
 export interface RecordBatch {
   buffer: ArrayBuffer;
   readonly length: number;
   readonly count: number;
-  /** Of all changes ever taken in, how many are in this batch or before it. */
+  /** Number of changes, of all changes ever added, up to the end of this batch. */
   readonly through: number;
 }
 
-/** A batch that is longer takes no further group. */
+/** A batch of this length takes no further group. */
 const BATCH_BYTES = 2 ** 20;
-/** What is longer is not kept for reuse. */
+/** Longer buffers are not kept for reuse. */
 const SPARE_BYTES_MAX = 4 * BATCH_BYTES;
-/** What removals may take beyond the bound, so that what was kept can still be let go. */
+/** Extra room for removals, so that pins can be removed even if the log is full. */
 const REMOVALS_BYTES = 4 * 2 ** 20;
 
 interface OpenBatch {
   readonly writer: RecordWriter;
   count: number;
-  /** As far as its groups have ended. */
+  /** Length and number of changes up to the end of the last complete group. */
   ended: { readonly length: number; readonly count: number };
 }
 
 /**
- * Changes waiting to be committed, in order and in groups: a group is taken whole or not at all,
- * and dropped whole where it finds no room in `bytesMax`.
+ * Pending changes, in order and in groups. A group is committed as a whole, or dropped as a whole
+ * if it does not fit into `bytesMax`.
  */
 export class RecordLog {
   readonly #bytesMax: number;
@@ -303,7 +303,7 @@ export class RecordLog {
   #count = 0;
   #bytes = 0;
   #dropped = 0;
-  /** The group at hand has found no room: what else belongs to it is dropped, too. */
+  /** The current group did not fit: its later changes are dropped too. */
   #isGroupLost = false;
   #group = 1;
   #hasChanges = false;
@@ -313,7 +313,7 @@ export class RecordLog {
     this.#bytesMax = bytesMax;
   }
 
-  /** Changes that wait. */
+  /** Pending changes. */
   get count(): number {
     return this.#count;
   }
@@ -322,28 +322,28 @@ export class RecordLog {
     return this.#dropped;
   }
 
-  /** Changes ever taken in. */
+  /** Number of changes ever added. */
   get added(): number {
     return this.#added;
   }
 
-  /** Of the groups, which rise from 1, the one at hand. */
+  /** Number of the current group, from 1. */
   get group(): number {
     return this.#group;
   }
 
-  /** The last group in which there were changes; 0: none. */
+  /** The last group with changes. 0: none. */
   get lastGroup(): number {
     return this.#hasChanges ? this.#group : this.#group - 1;
   }
 
-  /** The last group that was dropped; -1: none. */
+  /** The last group that was dropped. -1: none. */
   get lostGroup(): number {
     return this.#lostGroup;
   }
 
-  /** Adds to the group at hand what `write` writes, one record. `inHand`: bytes on their way. */
-  add(isRemoval: boolean, inHand: number, write: (writer: RecordWriter) => void): void {
+  /** Adds one record, which `write` writes, to the current group. `inFlight`: bytes in flight. */
+  add(isRemoval: boolean, inFlight: number, write: (writer: RecordWriter) => void): void {
     this.#hasChanges = true;
     if (this.#isGroupLost) {
       this.#dropped++;
@@ -362,10 +362,10 @@ export class RecordLog {
     this.#count++;
     batch.count++;
     const max = this.#bytesMax + (isRemoval ? REMOVALS_BYTES : 0);
-    if (this.#bytes + inHand > max) this.#loseGroup(batch);
+    if (this.#bytes + inFlight > max) this.#loseGroup(batch);
   }
 
-  /** What comes next begins a new group. */
+  /** Ends the current group. */
   endGroup(): void {
     if (this.#hasChanges) this.#group++;
     this.#hasChanges = false;
@@ -374,7 +374,7 @@ export class RecordLog {
     if (batch !== undefined) batch.ended = { length: batch.writer.length, count: batch.count };
   }
 
-  /** The oldest groups that have ended; null where none has. */
+  /** Takes the oldest complete groups. Null if there is none. */
   take(): RecordBatch | null {
     const batch = this.#batches[0];
     if (batch === undefined || batch.ended.count === 0) return null;
@@ -393,7 +393,7 @@ export class RecordLog {
     return { buffer, length: ended.length, count: ended.count, through };
   }
 
-  /** For the buffer of a batch that has been committed. */
+  /** Reuses the buffer of a committed batch. */
   recycle(buffer: ArrayBuffer): void {
     if (buffer.byteLength <= SPARE_BYTES_MAX) this.#spare = buffer;
   }
@@ -401,7 +401,7 @@ export class RecordLog {
   #newest(): OpenBatch {
     const newest = this.#batches.at(-1);
     const isFull = newest !== undefined && newest.ended.length >= BATCH_BYTES;
-    // A group lies in one batch: a new one begins only where the last group has ended.
+    // A group must be in one batch, so a new batch begins only after a complete group.
     if (newest !== undefined && !(isFull && newest.count === newest.ended.count)) return newest;
     const none = { length: 0, count: 0 };
     const batch = { writer: new RecordWriter(this.#takeSpare()), count: 0, ended: none };
@@ -410,7 +410,7 @@ export class RecordLog {
   }
 
   #loseGroup(batch: OpenBatch): void {
-    assert(batch === this.#batches.at(-1), "the group at hand is in the newest batch");
+    assert(batch === this.#batches.at(-1), "the current group is in the newest batch");
     const { length, count } = batch.ended;
     const lost = batch.count - count;
     this.#bytes -= batch.writer.length - length;

@@ -8,9 +8,9 @@ import type { CommitLedgerOrder, OpenLedgerOrder } from "../index-worker-client.
 import {
   DamagedIndex,
   type DatabaseKind,
-  mustBeOurs,
   type Owner,
   openDatabase,
+  requireOwner,
   syncFolder,
 } from "../store/open-database.ts";
 import { type OpenedStore, openLocked } from "../store/open-store.ts";
@@ -36,7 +36,7 @@ export function openLedgerStore(order: OpenLedgerOrder): OpenedStore<LedgerStore
   return openLocked({ ...order, lock: "holds.lock", file: LEDGER_FILE, what: "the ledger", open });
 }
 
-/** An open ledger all of whose rows have been checked. Lives in the worker. */
+/** An open ledger with all rows verified. Used by the worker. */
 export class LedgerStore {
   readonly lastSeen: LedgerContents["lastSeen"];
   readonly #path: string;
@@ -48,15 +48,15 @@ export class LedgerStore {
   #isFolderSynced = false;
 
   /**
-   * Throws DamagedIndex or what SQLite throws where the file cannot be used, HearthError
-   * INDEX_FOREIGN where it is somebody else's.
+   * Throws DamagedIndex or the error of SQLite if the file cannot be used, INDEX_FOREIGN if it has
+   * another owner.
    */
   constructor(path: string, { owner, incarnation, busyMs }: OpenLedgerOrder) {
     this.#path = path;
     this.#db = openDatabase(path, busyMs, LEDGER);
     try {
       const record = recordOf(this.#db, { owner, incarnation });
-      mustBeOurs(path, record.owner, owner);
+      requireOwner(path, record.owner, owner);
       this.lastSeen = record.lastSeen;
       this.#record = { ...record, incarnation };
       this.#rings = loadRows(this.#db, record.tallies, this.#contents!);
@@ -71,14 +71,16 @@ export class LedgerStore {
     return this.#record.tallies.holds.count;
   }
 
-  /** Every row as it was when the ledger was opened; once. */
+  /** All rows as they were when the ledger was opened. Can be called once. */
   takeContents(): { readonly buffer: ArrayBuffer; readonly length: number } {
     const { buffer, length } = this.#contents ?? new RecordWriter();
     this.#contents = null;
     return { buffer, length };
   }
 
-  /** All of it in one transaction, or nothing: throws what SQLite throws. */
+  /**
+   * Writes all changes in one transaction. Throws the error of SQLite, and then nothing is written.
+   */
   commit({ changes, length, lastSeen, durable }: CommitLedgerOrder): void {
     const { holds, commands, issuers } = this.#record.tallies;
     const tallies = { holds: holds.copy(), commands: commands.copy(), issuers: issuers.copy() };
@@ -100,13 +102,13 @@ export class LedgerStore {
       throw thrown;
     }
     [this.#record, this.#rings] = [record, rings];
-    // The log keeps its name until it is closed.
+    // The directory entry of the log does not change until it is closed, so one sync is enough.
     if (!durable || this.#isFolderSynced) return;
     syncFolder(dirname(this.#path));
     this.#isFolderSynced = true;
   }
 
-  /** Writes the log back into the file. */
+  /** Checkpoints the log into the file. */
   close(): void {
     crashPoint("ledger.before-close");
     this.#db.close(true);
@@ -114,7 +116,7 @@ export class LedgerStore {
   }
 }
 
-/** The record, made where the ledger is new. */
+/** The record of the file, created if the ledger is new. */
 function recordOf(db: Database, made: Pick<LedgerRecord, "owner" | "incarnation">): LedgerRecord {
   const found = readLedgerRecord(db);
   if (found !== null) return found;
@@ -123,7 +125,7 @@ function recordOf(db: Database, made: Pick<LedgerRecord, "owner" | "incarnation"
      UNION ALL SELECT 1 FROM commands LIMIT 1`,
   );
   if (hasRows.get() !== null) {
-    throw new DamagedIndex("the record of the run that wrote it is missing or damaged");
+    throw new DamagedIndex("the record of its last run is missing or damaged");
   }
   const { owner, incarnation } = made;
   const tallies = { holds: new Tally(), commands: new Tally(), issuers: new Tally() };
@@ -132,10 +134,10 @@ function recordOf(db: Database, made: Pick<LedgerRecord, "owner" | "incarnation"
   return record;
 }
 
-/** Commands that are remembered, and bytes of their receipts: then the oldest are forgotten. */
+/** Maximum number of commands, and of bytes of their receipts. Beyond it the oldest are removed. */
 const COMMANDS_MAX = 65_536;
 const RECEIPT_BYTES_MAX = 64 * 2 ** 20;
-/** Issuers that are remembered: then the one written longest ago is forgotten. */
+/** Maximum number of issuers. Beyond it the one written longest ago is removed. */
 const ISSUERS_MAX = 4_096;
 
 const FIND_HOLD = "SELECT seal FROM holds WHERE id = ?";
@@ -168,7 +170,7 @@ interface FoundIssuer extends Found {
 }
 type Value = string | number | Uint8Array | null;
 
-/** Writes records to the tables and keeps the tallies; the caller's transaction is around it. */
+/** Writes records to the tables and updates the tallies, within the transaction of the caller. */
 class RecordsApplier {
   readonly #db: Database;
   readonly #statements = new Map<string, Statement>();
@@ -177,7 +179,7 @@ class RecordsApplier {
     this.#db = db;
   }
 
-  /** Throws what SQLite throws; the tallies are then to be taken back, as are the rings. */
+  /** Throws the error of SQLite. The caller must then restore the tallies and the rings. */
   apply(records: RecordReader, tallies: LedgerTallies, rings: LedgerRings): LedgerRings {
     let { nextId, receiptBytes, nextUse } = rings;
     for (let next = records.next(); next !== null; next = records.next()) {
@@ -253,7 +255,7 @@ class RecordsApplier {
     issuers.add(seal);
     while (issuers.count > ISSUERS_MAX) {
       const oldest = this.#get<FoundIssuer>(OLDEST_ISSUER);
-      assert(oldest !== null, "what is counted is there");
+      assert(oldest !== null, "a counted row exists");
       this.#run(DELETE_ISSUER, oldest.issuer);
       issuers.remove(sealIn(oldest));
     }
@@ -266,7 +268,7 @@ class RecordsApplier {
     issuers.remove(sealIn(found));
   }
 
-  /** The bytes of its receipt. */
+  /** Returns the bytes of the receipt. */
   #putCommand(row: CommandRow, id: number, record: Uint8Array, tallies: LedgerTallies): number {
     const seal = sealInRing(record, id);
     this.#run(PUT_COMMAND, id, row.issuer, row.id, row.receipt, u64Bytes(seal));
@@ -274,12 +276,12 @@ class RecordsApplier {
     return Buffer.byteLength(row.receipt);
   }
 
-  /** The bytes of the receipts that went. */
+  /** Returns the bytes of the removed receipts. */
   #forget(receiptBytes: number, { commands }: LedgerTallies): number {
     let gone = 0;
     while (commands.count > COMMANDS_MAX || receiptBytes - gone > RECEIPT_BYTES_MAX) {
       const oldest = this.#get<FoundCommand>(OLDEST);
-      assert(oldest !== null, "what is counted is there");
+      assert(oldest !== null, "a counted row exists");
       this.#run(DELETE_COMMAND, oldest.id);
       commands.remove(sealIn(oldest));
       gone += oldest.bytes;
@@ -340,18 +342,18 @@ interface StoredIssuer extends Sealed {
   readonly used: number;
 }
 
-/** How far the rings of commands and of issuers have come. */
+/** Positions of the rings of commands and issuers. */
 interface LedgerRings {
-  /** Of the next command, and the bytes of the receipts that are there. */
+  /** Id of the next command, and total bytes of the stored receipts. */
   readonly nextId: number;
   readonly receiptBytes: number;
-  /** Of the next issuer that is written. */
+  /** Position of the next issuer. */
   readonly nextUse: number;
 }
 
 /**
- * Every row as records, each checked against its seal and all against the tallies. Throws
- * DamagedIndex where a row is not as it was written, or one is missing.
+ * Encodes every row, verified against its seal, and all rows against the tallies. Throws
+ * DamagedIndex if a row is damaged or missing.
  */
 function loadRows(db: Database, expected: LedgerTallies, into: RecordWriter): LedgerRings {
   const found = { holds: new Tally(), commands: new Tally(), issuers: new Tally() };
@@ -361,7 +363,7 @@ function loadRows(db: Database, expected: LedgerTallies, into: RecordWriter): Le
     count(found.holds, row, sealOfRecord(record), "a hold");
   }
   for (const row of db.query<StoredPart, []>(PARTS).iterate()) {
-    // Its seal takes 32 bits of it, the file holds up to 64.
+    // The seal covers 32 bits of it, but the column can contain 64.
     if (row.part !== row.part >>> 0) throw notAsWritten("a part of a hold");
     count(found.holds, row, sealOfRecord(into.part(row)), "a part of a hold");
   }
@@ -386,7 +388,7 @@ function loadRows(db: Database, expected: LedgerTallies, into: RecordWriter): Le
   }
   for (const table of ["holds", "commands", "issuers"] as const) {
     if (found[table].equals(expected[table])) continue;
-    throw new DamagedIndex(`${table} are missing, or of an earlier day`);
+    throw new DamagedIndex(`${table} are missing or outdated`);
   }
   return { nextId, receiptBytes, nextUse };
 }
@@ -397,7 +399,7 @@ function count(tally: Tally, { seal: stored }: Sealed, seal: bigint, what: strin
 }
 
 function notAsWritten(what: string): DamagedIndex {
-  return new DamagedIndex(`${what} is not as it was written`);
+  return new DamagedIndex(`damaged row: ${what}`);
 }
 
 interface LedgerTallies {
@@ -406,10 +408,10 @@ interface LedgerTallies {
   readonly issuers: Tally;
 }
 
-/** The one row of the table `ledger`. */
+/** The single row of the table `ledger`. */
 interface LedgerRecord {
   readonly owner: Owner;
-  /** Of the run that wrote it. */
+  /** Incarnation of the run that wrote it. */
   readonly incarnation: bigint;
   readonly lastSeen: LedgerContents["lastSeen"];
   readonly tallies: LedgerTallies;
@@ -449,7 +451,7 @@ function tallyOf(count: number, sum: Uint8Array): Tally | null {
   return value === null ? null : new Tally(count, value);
 }
 
-/** Null where there is none, or none that is as it was written. */
+/** Null if the record is missing or damaged. */
 function readLedgerRecord(db: Database): LedgerRecord | null {
   const row = drizzle(db).select().from(ledger).where(eq(ledger.id, ROW_ID)).get();
   if (row === undefined) return null;
@@ -475,7 +477,7 @@ function writeLedgerRecord(db: Database, record: LedgerRecord): void {
   drizzle(db).insert(ledger).values(values).onConflictDoUpdate({ target, set: values }).run();
 }
 
-/** "HRTL", and every file of `migrations/` in order. A released one is never changed. */
+/** "HRTL", and all files of `migrations/` in order. A released file never changes. */
 const LEDGER: DatabaseKind = {
   applicationId: 0x4852544c,
   migrations: [
@@ -486,12 +488,14 @@ const LEDGER: DatabaseKind = {
   ],
 };
 
-/** XXH3-64 over the record of a row: finds accidents, as the seals of the index of blocks do. */
+/** XXH3-64 over the encoded row. It detects accidents, like the seals of the block index. */
 function sealOfRecord(record: Uint8Array): bigint {
   return Bun.hash.xxHash3(record);
 }
 
-/** With its place in the ring, which no field of it says; at 0 as without one. */
+/**
+ * The seal of a row in a ring, which also covers its position. Position 0 is equal to no position.
+ */
 function sealInRing(record: Uint8Array, place: number): bigint {
   return Bun.hash.xxHash3(record, BigInt(place));
 }

@@ -1,43 +1,43 @@
-/** A pin, a soft pin or a lease as it is remembered. */
+/** A pin, soft pin or lease. */
 export interface HoldRow {
-  /** Unique in the ledger, never used again; the owner of the ledger gives them, from 1. */
+  /** Unique and never reused. The caller assigns ids from 1. */
   readonly id: number;
   readonly kind: "pin" | "retain" | "lease";
   readonly owner: string;
-  /** Of a lease; null otherwise. */
+  /** Name of a lease; null for other kinds. */
   readonly name: string | null;
-  /** When it ends, on the clock of the boot `bootId`; null: never. */
+  /** Deadline on the clock of the boot `bootId`. Null: none. */
   readonly deadlineBootMs: number | null;
   readonly bootId: string;
-  /** Of a soft pin: 0 to 99, and after how long without use it is worth half. */
+  /** Soft pins only: the priority, 0 to 99, and the time without use that halves it. */
   readonly priority: number | null;
   readonly idleMs: number | null;
   /** Milliseconds since 1970, for people. */
   readonly createdWallMs: number;
-  /** Of a lease: its end removes its blocks. Rows from before this was kept: false. */
+  /** Leases only: whether expiry removes the blocks. False in rows of older versions. */
   readonly purges: boolean;
-  /** 36 bytes a block: digest, layer as u32 little-endian. */
+  /** 36 bytes per block: digest, then the layer as u32 little-endian. */
   readonly blocks: Uint8Array;
 }
 
-/** More blocks of a hold: one of many lies in parts, so that a change rewrites one of them. */
+/** More blocks of a pin. Large pins are divided into parts, so that a change rewrites only one. */
 export interface PartRow {
   readonly hold: number;
-  /** From 1, each once. */
+  /** From 1, unique within the pin. */
   readonly part: number;
-  /** As in `HoldRow`; none: the part is gone. */
+  /** As in `HoldRow`. Empty: removes the part. */
   readonly blocks: Uint8Array;
 }
 
-/** A command that was carried out, so that its repetition after a restart changes nothing. */
+/** An executed command, so that a repetition after a restart has no effect. */
 export interface CommandRow {
   readonly issuer: string;
   readonly id: string;
-  /** The receipt as JSON, at most some KiB: what a repetition is answered with. */
+  /** The receipt as JSON, at most a few KiB. A repetition is answered with it. */
   readonly receipt: string;
 }
 
-/** How far an issuer has come: what is older is refused. */
+/** Latest epoch and sequence number of an issuer. Older commands are refused. */
 export interface IssuerRow {
   readonly issuer: string;
   readonly epoch: bigint;
@@ -46,18 +46,18 @@ export interface IssuerRow {
 
 export interface LedgerContents {
   readonly holds: readonly HoldRow[];
-  /** By hold, then by part. */
+  /** Ordered by pin, then by part. */
   readonly parts: readonly PartRow[];
-  /** The latest, oldest first. */
+  /** The latest commands, oldest first. */
   readonly commands: readonly CommandRow[];
-  /** The latest, in the order in which they were put last. */
+  /** The latest issuers, in the order of their last `putIssuer`. */
   readonly issuers: readonly IssuerRow[];
-  /** The last moment the run before this one wrote down, on its boot's clock. */
+  /** The last time that the previous run recorded, on the clock of its boot. */
   readonly lastSeen: { readonly bootId: string; readonly bootMs: number } | null;
 }
 
 export interface LedgerState {
-  /** Null while it works; else what is wrong, in words. */
+  /** Reason why the ledger currently fails. Null: it works. */
   readonly failing: string | null;
   readonly pending: number;
   readonly dropped: number;
@@ -66,52 +66,56 @@ export interface LedgerState {
 
 export interface CommitOptions {
   readonly durable?: boolean;
-  /** `mark`, as it was before the first change that the caller speaks of. */
+  /** The value of `mark` before the first change that matters to the caller. */
   readonly since?: number;
 }
 
 /**
- * Remembers holds and commands across restarts, beside the index of blocks and apart from it: an
- * index that has to be rebuilt loses no pin. Promises:
+ * Persists pins and commands across restarts. It is separate from the block index, so that a
+ * rebuild of the index loses no pin. Guarantees:
  *
- * - No call blocks the event loop or throws for what the disk does; changes are committed in the
- *   background, in order, many in one transaction. While the disk refuses they wait, up to a bound.
- * - What `commit` answered true for survives a crash of the process; with `durable` (the default)
- *   a loss of power, too. Any number of callers share one commit. One that answered false may still
- *   come about: its changes wait, unless there was no room for them (`state.dropped`).
- * - All changes of one turn of the event loop are in one transaction: all of them survive, or none;
- *   where one finds no room, all of them are dropped, and whoever commits any of them is told.
- * - Nobody waits for a disk that hangs: after five seconds `state.failing` says so, and until it
- *   answers every commit is false at once.
- * - A file that is damaged is set aside and said (`state.setAside`); the new one is empty. So is
- *   one that could not be opened at the start, as soon as it can be: this run knows nothing of it.
+ * - No call blocks the event loop or throws because of the disk. Changes are committed in the
+ *   background, in order, many per transaction. While the disk refuses they wait, up to a limit.
+ * - Changes for which `commit` resolved to true survive a crash of the process; with `durable` (the
+ *   default) also a power failure. Concurrent callers share one commit. After false the changes may
+ *   still be committed later: they stay pending unless there was no room for them
+ *   (`state.dropped`).
+ * - All changes of one turn of the event loop are in one transaction. If one of them does not fit,
+ *   all of them are dropped, and every `commit` that covers one of them resolves to false.
+ * - A disk that hangs blocks no caller: after five seconds `state.failing` reports it, and until
+ *   the disk answers every commit resolves to false immediately.
+ * - A damaged file is set aside and reported (`state.setAside`), and the new one is empty. The same
+ *   happens to a file that could not be opened at the start, once it can be, because this run
+ *   started without its contents.
  */
 export interface HoldLedger extends AsyncDisposable {
   readonly state: LedgerState;
-  /** What was there when it was opened. */
+  /** The rows as they were when the ledger was opened. */
   readonly contents: LedgerContents;
 
   putHold(row: HoldRow): void;
   putPart(row: PartRow): void;
-  /** With its parts. */
+  /** Removes the row and its parts. */
   removeHold(id: number): void;
-  /** Calls `write` once, at the end of this turn of the loop: what it puts is of this turn. */
+  /**
+   * Calls `write` once, at the end of this turn of the event loop. Its changes belong to this turn.
+   */
   beforeTurnEnds(write: () => void): void;
-  /** The oldest beyond 65,536, or beyond 64 MiB of receipts, are forgotten. */
+  /** Adds a command. Beyond 65,536 commands or 64 MiB of receipts the oldest are removed. */
   putCommand(row: CommandRow): void;
-  /** The one put longest ago, beyond 4,096, is forgotten. */
+  /** Adds or updates an issuer. Beyond 4,096 issuers the one put longest ago is removed. */
   putIssuer(row: IssuerRow): void;
   removeIssuer(issuer: string): void;
-  /** The boot clock as it is now; each commit carries the latest. */
+  /** Records the current time of the boot clock. Each commit writes the latest value. */
   seen(bootId: string, bootMs: number): void;
 
-  /** For `commit`: names the moment before the changes of this turn. */
+  /** For `commit`: the point before the changes of this turn. */
   readonly mark: number;
   /**
-   * Commits everything up to now; false where that failed, or changes were dropped since the mark.
-   * Without a mark those count that were made in the last turn in which any were.
+   * Commits all changes so far. False if the commit failed, or if changes after `since` were
+   * dropped. Without `since` only the last turn with changes counts.
    */
   commit(options?: CommitOptions): Promise<boolean>;
-  /** Commits and closes; false where it could not within `ms`. */
+  /** Commits and closes. False if that took longer than `ms`. */
   close(ms: number): Promise<boolean>;
 }

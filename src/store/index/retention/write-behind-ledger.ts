@@ -3,10 +3,10 @@ import { crashPoint } from "../../../native/index.ts";
 import {
   type Answer,
   type CommitLedgerOrder,
-  type IndexLine,
   type IndexOwner,
+  type IndexWorkerClient,
   type OpenLedgerOrder,
-  openLine,
+  openWorkerClient,
   type SetAside,
 } from "../index-worker-client.ts";
 import { type RecordBatch, RecordLog, RecordReader, type RecordWriter } from "./ledger-records.ts";
@@ -26,11 +26,11 @@ const COMMIT_EVERY_MS = 100;
 const RETRY_FIRST_MS = 100;
 const RETRY_MAX_MS = 5_000;
 const DISPOSE_MS = 5_000;
-/** An order that takes longer belongs to a disk that hangs. */
+/** A request that takes longer means that the disk hangs. */
 const HUNG_MS = 5_000;
 const HUNG = `the disk has not answered for ${HUNG_MS / 1_000} s`;
 
-/** Somebody waits until all changes up to a number are committed. */
+/** A caller that waits until the changes up to a number are committed. */
 interface Waiter {
   readonly upTo: number;
   readonly durable: boolean;
@@ -39,20 +39,26 @@ interface Waiter {
 
 export interface WriteBehindLedgerOptions {
   readonly clock: Clock;
-  /** What opened the ledger; asked again, as a late order, where that failed. */
+  /** The order that opened the ledger. If it failed it is repeated, as a late order. */
   readonly openOrder: OpenLedgerOrder;
   readonly contents: LedgerContents;
   readonly pendingBytesMax?: number;
 }
 
-/** The ledger as the event loop sees it: collects changes, and keeps one batch on its way. */
+/**
+ * The event loop's side of the ledger: collects changes and keeps one batch in flight to the
+ * worker.
+ */
 export class WriteBehindLedger implements HoldLedger {
   readonly contents: LedgerContents;
-  readonly #line: IndexLine;
+  readonly #worker: IndexWorkerClient;
   readonly #clock: Clock;
   readonly #openOrder: OpenLedgerOrder;
   readonly #log: RecordLog;
-  /** Who asked for a commit in this turn of the loop, once it is known how it ended. */
+  /**
+   * Callers of `commit` in this turn of the event loop. Their waiters are created when the turn
+   * ends.
+   */
   readonly #arriving: ((upTo: number) => Waiter | null)[] = [];
   readonly #waiters: Waiter[] = [];
   readonly #late: (() => void)[] = [];
@@ -61,8 +67,8 @@ export class WriteBehindLedger implements HoldLedger {
   #isOpen: boolean;
   #failing: string | null;
   #failures = 0;
-  /** On its way to the worker, or given back by it. */
-  #inHand: RecordBatch | null = null;
+  /** The batch that is in flight, or that the worker returned after a failure. */
+  #inFlight: RecordBatch | null = null;
   #committed = 0;
   #timer: Disposable | null = null;
   #isPumping = false;
@@ -71,11 +77,11 @@ export class WriteBehindLedger implements HoldLedger {
   #closing: Promise<boolean> | null = null;
 
   constructor(
-    line: IndexLine,
+    line: IndexWorkerClient,
     opened: Extract<Answer, { kind: "ledgerOpened" | "failed" }>,
     options: WriteBehindLedgerOptions,
   ) {
-    this.#line = line;
+    this.#worker = line;
     this.#clock = options.clock;
     this.#openOrder = options.openOrder;
     this.contents = options.contents;
@@ -83,14 +89,14 @@ export class WriteBehindLedger implements HoldLedger {
     this.#isOpen = opened.kind === "ledgerOpened";
     this.#setAside = opened.kind === "ledgerOpened" ? opened.setAside : null;
     this.#failing = opened.kind === "failed" ? opened.why : null;
-    // One that could not be opened is tried again, whether or not there is something to write.
+    // Retry a failed open even if there are no changes to write.
     if (!this.#isOpen) this.#retryLater();
   }
 
   get state(): LedgerState {
     return {
       failing: this.#failing,
-      pending: this.#log.count + (this.#inHand?.count ?? 0),
+      pending: this.#log.count + (this.#inFlight?.count ?? 0),
       dropped: this.#log.dropped,
       setAside: this.#setAside,
     };
@@ -163,14 +169,14 @@ export class WriteBehindLedger implements HoldLedger {
     const isDone = await Promise.race([this.#finish(), late.promise]);
     timer[Symbol.dispose]();
     this.#timer?.[Symbol.dispose]();
-    this.#line.end();
+    this.#worker.end();
     for (const { resolve } of this.#waiters.splice(0)) resolve(false);
     return isDone;
   }
 
   async #finish(): Promise<boolean> {
     if (!(await this.commit()) || !this.#isOpen) return false;
-    return (await this.#line.ask({ kind: "close" })).kind === "closed";
+    return (await this.#worker.ask({ kind: "close" })).kind === "closed";
   }
 
   #add(isRemoval: boolean, write: (records: RecordWriter) => void): void {
@@ -185,7 +191,10 @@ export class WriteBehindLedger implements HoldLedger {
     void yieldToLoop().then(() => this.#endTurn());
   }
 
-  /** What was changed in it is a group; those who commit in it share the first order. */
+  /**
+   * The changes of the turn become one group. Callers of `commit` in this turn share the next
+   * order.
+   */
   #endTurn(): void {
     this.#isTurnOpen = false;
     this.#endGroup();
@@ -200,10 +209,13 @@ export class WriteBehindLedger implements HoldLedger {
   }
 
   get #inHandBytes(): number {
-    return this.#inHand?.length ?? 0;
+    return this.#inFlight?.length ?? 0;
   }
 
-  /** What nobody waits for is committed within COMMIT_EVERY_MS; a failing one has its own timer. */
+  /**
+   * Changes that no caller waits for are committed within COMMIT_EVERY_MS. A failing ledger has its
+   * own timer.
+   */
   #schedule(): void {
     if (this.#failing !== null || this.#closing !== null) return;
     this.#timer ??= this.#clock.after(COMMIT_EVERY_MS, () => this.#onTimer());
@@ -216,8 +228,8 @@ export class WriteBehindLedger implements HoldLedger {
   }
 
   /**
-   * Sends what is due, one order after the other, until nothing is or the disk refuses. Between an
-   * answer and the end of the loop nothing is awaited: who comes in between would not be seen.
+   * Sends due changes, one order at a time, until none is left or the disk refuses. After an answer
+   * the loop must not await until it ends, or a caller that arrives in between would be missed.
    */
   async #pump(): Promise<void> {
     if (this.#isPumping) return;
@@ -244,24 +256,24 @@ export class WriteBehindLedger implements HoldLedger {
       for (const { resolve } of this.#waiters.splice(0)) resolve(false);
     });
     try {
-      return await this.#line.ask(order);
+      return await this.#worker.ask(order);
     } finally {
       timer[Symbol.dispose]();
       this.#isHung = false;
     }
   }
 
-  /** False where there is nothing to do. */
+  /** False if nothing is to be done. */
   #takeWork(): boolean {
-    this.#inHand ??= this.#log.take();
-    return this.#inHand !== null || this.#waiters.length > 0 || !this.#isOpen;
+    this.#inFlight ??= this.#log.take();
+    return this.#inFlight !== null || this.#waiters.length > 0 || !this.#isOpen;
   }
 
   #commitOrder(): CommitLedgerOrder {
-    const through = this.#inHand?.through ?? this.#committed;
+    const through = this.#inFlight?.through ?? this.#committed;
     return {
       kind: "commitLedger",
-      changes: this.#inHand?.buffer ?? null,
+      changes: this.#inFlight?.buffer ?? null,
       length: this.#inHandBytes,
       lastSeen: this.#lastSeen,
       durable: this.#waiters.some((waiter) => waiter.durable && waiter.upTo <= through),
@@ -274,17 +286,18 @@ export class WriteBehindLedger implements HoldLedger {
 
   #noteCommit({ durable }: CommitLedgerOrder, answer: Answer): boolean {
     if (answer.kind !== "committed") {
-      // The buffer has come back; where the worker is gone it has not, and nothing is sent again.
-      if (answer.kind === "failed" && answer.changes !== null && this.#inHand !== null) {
-        this.#inHand.buffer = answer.changes;
+      // The worker returned the buffer. If the worker is gone the buffer is lost, but then nothing
+      // is sent again.
+      if (answer.kind === "failed" && answer.changes !== null && this.#inFlight !== null) {
+        this.#inFlight.buffer = answer.changes;
       }
       return false;
     }
     crashPoint("ledger.acknowledged");
     this.#failing = null;
     this.#failures = 0;
-    this.#committed = this.#inHand?.through ?? this.#committed;
-    this.#inHand = null;
+    this.#committed = this.#inFlight?.through ?? this.#committed;
+    this.#inFlight = null;
     if (answer.changes !== null) this.#log.recycle(answer.changes);
     for (const waiter of this.#waiters.splice(0)) {
       const isDone = waiter.upTo <= this.#committed && (durable || !waiter.durable);
@@ -308,7 +321,7 @@ export class WriteBehindLedger implements HoldLedger {
   }
 
   #retryLater(): void {
-    if (this.#closing !== null || this.#line.gone !== null) return;
+    if (this.#closing !== null || this.#worker.gone !== null) return;
     const ms = Math.min(RETRY_MAX_MS, RETRY_FIRST_MS * 2 ** this.#failures++);
     this.#timer?.[Symbol.dispose]();
     this.#timer = this.#clock.after(ms, () => this.#onTimer());
@@ -316,30 +329,30 @@ export class WriteBehindLedger implements HoldLedger {
 }
 
 export interface HoldLedgerOptions {
-  /** That of the index of blocks; made where it is missing. */
+  /** The folder of the block index. Created if it does not exist. */
   readonly folder: string;
-  /** Names this run of the agent; never used by another. */
+  /** Identifies this run of the agent. Never reused. */
   readonly incarnation: bigint;
   readonly owner: Pick<IndexOwner, "worker" | "machine">;
   readonly clock: Clock;
-  /** Gives up waiting for a disk that hangs. */
+  /** Aborts waiting for a disk that hangs. */
   readonly signal?: AbortSignal;
-  /** How long another program may keep the file locked before it is set aside. */
+  /** Time for which another program may keep the file locked before it is set aside. */
   readonly busyMs?: number;
-  /** Bytes of changes that may wait to be committed. */
+  /** Maximum number of bytes of pending changes. */
   readonly pendingBytesMax?: number;
 }
 
 const BUSY_MS = 2_000;
-/** Rows read without letting others run. */
+/** Rows decoded before the event loop turns. */
 const SLICE_ROWS = 500;
 
 /**
- * Opens the ledger in a folder, or makes one. A ledger that cannot be used is set aside
- * (`state.setAside`) and the new one is empty; where the disk does not even allow that, the ledger
- * is `failing`, keeps changes waiting and opens as soon as it can; a file that it finds then is set
- * aside, because this run was told of none. Throws HearthError INDEX_IN_USE where another agent has
- * it, INDEX_FOREIGN where it belongs to another worker or machine, ABORTED.
+ * Opens or creates the ledger of a folder. An unusable ledger is set aside (`state.setAside`) and
+ * replaced by an empty one. If the disk does not allow even that, the ledger is `failing`, keeps
+ * changes pending and opens as soon as it can. A file found then is set aside, because this run
+ * started without its contents. Throws INDEX_IN_USE if another agent uses the ledger, INDEX_FOREIGN
+ * if it belongs to another worker or machine, ABORTED.
  */
 export async function openHoldLedger(options: HoldLedgerOptions): Promise<HoldLedger> {
   const { folder, incarnation, owner, clock, signal, pendingBytesMax } = options;
@@ -352,7 +365,7 @@ export async function openHoldLedger(options: HoldLedgerOptions): Promise<HoldLe
     busyMs: options.busyMs ?? BUSY_MS,
     isLate: false,
   };
-  const { line, answer } = await openLine(openOrder, "ledgerOpened", signal);
+  const { line, answer } = await openWorkerClient(openOrder, "ledgerOpened", signal);
   const contents = await contentsOf(answer);
   const limits = pendingBytesMax === undefined ? {} : { pendingBytesMax };
   return new WriteBehindLedger(line, answer, { clock, openOrder, contents, ...limits });
@@ -377,7 +390,7 @@ async function contentsOf(
   return { holds, parts, commands: [...commands.values()], issuers, lastSeen };
 }
 
-/** A command that was put again counts as it was put last. */
+/** A command that was put again takes the position of the last put. */
 function enter(commands: Map<string, CommandRow>, row: CommandRow): void {
   const key = JSON.stringify([row.issuer, row.id]);
   commands.delete(key);

@@ -1,25 +1,25 @@
 import { blob, integer, primaryKey, sqliteTable, text, unique } from "drizzle-orm/sqlite-core";
 
 /**
- * The tables as drizzle sees them; `store/migrations/` makes them, and a test holds both together.
- * Everything of 64 bits or more is a BLOB (numbers little-endian), never a number.
+ * The tables for drizzle. `store/migrations/` creates them, and a test compares both. Values of 64
+ * bits or more are BLOBs (numbers in little-endian), never numbers.
  */
 
 const bytes = (name: string) => blob(name, { mode: "buffer" });
 
-/** A small number for each namespace key, so that rows need not carry 32 bytes each. */
+/** A small number per namespace key, so that rows do not repeat the 32 bytes. */
 export const namespaces = sqliteTable("namespaces", {
   id: integer("id").primaryKey(),
   key: bytes("key").notNull(),
-  /** Null: it has none, or no block was put with it. */
+  /** Null: the namespace has no MAC key, or no block was stored with one. */
   macKeyId: bytes("mac_key_id"),
 });
 
 /**
- * One row for each block on SSD. The key is what a BlockKey is the hash of, digest and layer: just
- * as unique, and the digest is needed anyway, so that the hash would be 32 bytes a row more. Rows
- * lie in the order in which they came: the blocks of a prompt lie together and are touched together
- * (measured: four times the rate of a table clustered by digest).
+ * One row per block on SSD. The key is digest and layer, of which a BlockKey is the hash: just as
+ * unique, and the digest is needed anyway, so that the hash would add 32 bytes per row. Rows are in
+ * insertion order, so that the blocks of a prompt are adjacent and updated together (measured: four
+ * times the rate of a table clustered by digest).
  */
 export const blocks = sqliteTable(
   "blocks",
@@ -39,7 +39,7 @@ export const blocks = sqliteTable(
   (table) => [unique().on(table.digest, table.layer)],
 );
 
-/** Engine hashes and page keys that lead to a block; they go with its row. */
+/** Engine hashes and page keys of a block. They are removed with its row. */
 export const aliases = sqliteTable(
   "aliases",
   {
@@ -52,7 +52,7 @@ export const aliases = sqliteTable(
   (table) => [primaryKey({ columns: [table.digest, table.layer, table.alias] })],
 );
 
-/** One row: whose index this is, the run that wrote it last, and what the tables add up to. */
+/** One row: the owner of the index, the run that last wrote it, and the tallies of the tables. */
 export const run = sqliteTable("run", {
   id: integer("id").primaryKey(),
   worker: text("worker").notNull(),

@@ -9,7 +9,7 @@ import { CHANGE, ChangeBatch, key32 } from "../change-log.ts";
 import type { IndexOwner, RunProgress } from "../index-worker-client.ts";
 import { namespaces, run } from "../schema/index.ts";
 import { AliasLoad, BlockLoad } from "./load-rows.ts";
-import { DamagedIndex, mustBeOurs, openDatabase, syncFolder } from "./open-database.ts";
+import { DamagedIndex, openDatabase, requireOwner, syncFolder } from "./open-database.ts";
 import {
   isSeal,
   type SealedBlock,
@@ -28,7 +28,7 @@ const FIRST: RunProgress = {
   complete: false,
 };
 
-/** An open index file all of whose rows have been checked. Lives in the worker. */
+/** An open index file with all rows verified. Used by the worker. */
 export class IndexStore {
   readonly previous: RunProgress;
   readonly #path: string;
@@ -42,8 +42,8 @@ export class IndexStore {
   #aliasLoad: AliasLoad | null;
 
   /**
-   * Throws DamagedIndex or what SQLite throws where the file cannot be used, HearthError
-   * INDEX_FOREIGN where it is somebody else's.
+   * Throws DamagedIndex or the error of SQLite if the file cannot be used, INDEX_FOREIGN if it has
+   * another owner.
    */
   constructor(path: string, owner: IndexOwner, busyMs: number) {
     this.#path = path;
@@ -69,7 +69,7 @@ export class IndexStore {
     return this.#blocks.count;
   }
 
-  /** The rows as they were when the index was opened, in parts; null at the end. */
+  /** The rows as they were when the index was opened, in parts. Null at the end. */
   nextBlocks(): BlockRows | null {
     const rows = this.#load?.next() ?? null;
     if (rows === null) this.#load = null;
@@ -82,14 +82,16 @@ export class IndexStore {
     return rows;
   }
 
-  /** All of it in one transaction, or nothing: throws what SQLite throws. */
+  /**
+   * Writes all changes in one transaction. Throws the error of SQLite, and then nothing is written.
+   */
   commit(
     changes: ArrayBuffer | null,
     count: number,
     progress: RunProgress,
     durable: boolean,
   ): void {
-    // Recovery is over: what nobody has asked for is not kept.
+    // Recovery is over. Drop loaded rows that nothing requested.
     if (progress.incarnation !== this.previous.incarnation) this.#endLoads();
     const [blocks, aliases] = [this.#blocks.copy(), this.#aliases.copy()];
     if (durable) this.#db.run("PRAGMA synchronous = FULL");
@@ -113,7 +115,7 @@ export class IndexStore {
     if (durable) syncFolder(dirname(this.#path));
   }
 
-  /** Writes the log back into the file. */
+  /** Checkpoints the log into the file. */
   close(): void {
     this.#endLoads();
     crashPoint("index.before-close");
@@ -127,12 +129,12 @@ export class IndexStore {
   }
 }
 
-/** The record, made where the index is new. */
+/** The record of the file, created if the index is new. */
 function recordOf(db: Database, owner: IndexOwner): RunRecord {
   const isNew = db.query("SELECT 1 FROM run LIMIT 1").get() === null;
   if (isNew) {
     if (db.query("SELECT 1 FROM blocks LIMIT 1").get() !== null) {
-      throw new DamagedIndex("the record of the run that wrote it is missing");
+      throw new DamagedIndex("the record of its last run is missing");
     }
     const record = { owner, progress: FIRST, blocks: new Tally(), aliases: new Tally() };
     db.transaction(() => writeRunRecord(db, record)).immediate();
@@ -140,18 +142,18 @@ function recordOf(db: Database, owner: IndexOwner): RunRecord {
   }
   const record = readRunRecord(db);
   if (record !== null) return record;
-  throw new DamagedIndex("the record of the run that wrote it is not as it was written");
+  throw new DamagedIndex("the record of its last run is damaged");
 }
 
 function checkOwner(path: string, record: RunRecord, wanted: IndexOwner): void {
   const { owner, progress, blocks } = record;
-  mustBeOurs(path, owner, wanted);
-  if (owner.store !== wanted.store) throw new DamagedIndex("it speaks of another SSD folder");
+  requireOwner(path, owner, wanted);
+  if (owner.store !== wanted.store) throw new DamagedIndex("index of another SSD folder");
   if (progress.complete || (progress.incarnation === null && blocks.count === 0)) return;
-  throw new DamagedIndex("rows are missing: the run that made it ended before it knew all blocks");
+  throw new DamagedIndex("rows are missing: its last run ended before recovery was complete");
 }
 
-/** The one row of the table `run`. */
+/** The single row of the table `run`. */
 interface RunRecord {
   readonly owner: IndexOwner;
   readonly progress: RunProgress;
@@ -188,7 +190,7 @@ function sealOf(columns: Columns): Buffer {
   return Buffer.from(u64Bytes(sealOfRun(plain as (string | number | boolean | null)[])));
 }
 
-/** Null where there is none, or none that is as it was written. */
+/** Null if the record is missing or damaged. */
 export function readRunRecord(db: Database): RunRecord | null {
   const row = drizzle(db).select().from(run).where(eq(run.id, ROW_ID)).get();
   if (row === undefined) return null;
@@ -215,15 +217,15 @@ function writeRunRecord(db: Database, record: RunRecord): void {
 
 const MAC_KEY_ID_BYTES = 16;
 
-/** The table of namespaces in memory: a handful of rows, read once. */
+/** The table of namespaces, in memory. It has few rows and is read once. */
 export class NamespaceKeys {
   readonly #db: Database;
   readonly #keys = new Map<number, Uint8Array>();
   readonly #ids = new Map<string, number>();
-  /** Ids made since `settle`: their rows go when the transaction is undone. */
+  /** Ids created since `settle`. A rollback removes their rows. */
   readonly #unsettled: number[] = [];
   readonly #macKeyIds = new Map<number, Uint8Array>();
-  /** What was there before, of those changed since `settle`. */
+  /** Previous values of the entries changed since `settle`. */
   readonly #unsettledMacs = new Map<number, Uint8Array | null>();
   #nextId = 1;
 
@@ -233,13 +235,13 @@ export class NamespaceKeys {
       this.#enter(id, key);
       if (macKeyId === null) continue;
       if (macKeyId.length !== MAC_KEY_ID_BYTES) {
-        throw new DamagedIndex("the MAC key of a namespace has another length");
+        throw new DamagedIndex("MAC key identifier of invalid length");
       }
       this.#macKeyIds.set(id, Uint8Array.from(macKeyId));
     }
   }
 
-  /** What names the MAC key of a namespace; null: it has none, as far as is known. */
+  /** Identifier of the namespace's MAC key. Null: none is known. */
   macKeyIdOf(id: number): Uint8Array | null {
     return this.#macKeyIds.get(id) ?? null;
   }
@@ -252,12 +254,12 @@ export class NamespaceKeys {
     this.#macKeyIds.set(id, macKeyId.slice());
   }
 
-  /** Undefined where the table has no such row: a sign of damage. */
+  /** Undefined if the table has no such row, which means damage. */
   keyOf(id: number): Uint8Array | undefined {
     return this.#keys.get(id);
   }
 
-  /** The id of a key, which gets a row where it has none. */
+  /** The id of a key. Creates its row if necessary. */
   idOf(key: Uint8Array): number {
     assert(key.length === 32, "a namespace key of 32 bytes");
     const known = this.#ids.get(nameOf(key));
@@ -323,7 +325,7 @@ const INSERT_ALIAS = `INSERT INTO aliases (digest, layer, alias, namespace_id, s
 
 const isZero = (bytes: Uint8Array): boolean => bytes.every((byte) => byte === 0);
 
-/** Writes changes to the tables and keeps the tallies; the caller's transaction is around it. */
+/** Writes changes to the tables and updates the tallies, within the transaction of the caller. */
 class ChangeWriter {
   readonly #db: Database;
   readonly #keys: NamespaceKeys;
@@ -334,7 +336,7 @@ class ChangeWriter {
     this.#keys = keys;
   }
 
-  /** Throws what SQLite throws; tallies and namespaces are then to be taken back. */
+  /** Throws the error of SQLite. The caller must then restore the tallies and namespaces. */
   apply(batch: ChangeBatch, count: number, blocks: Tally, aliases: Tally): void {
     const checksums = new Uint8Array(batch.checksums.buffer, batch.checksums.byteOffset);
     for (let row = 0; row < count; row++) {
@@ -403,11 +405,11 @@ class ChangeWriter {
     if (found === null) return;
     const namespaceKey = this.#keys.keyOf(found.namespaceId);
     assert(namespaceKey !== undefined, "a block's namespace has a row");
-    // What has rotted since it was read must not get a new seal.
+    // Verify before resealing: a row that was damaged since it was read must not get a new seal.
     const before = { ...found, digest, layer };
     const sealBefore = checkedSeal(sealOfBlock(before, namespaceKey));
     if (!isSeal(found.seal, sealBefore)) {
-      throw new DamagedIndex("a block's row is not as it was written");
+      throw new DamagedIndex("damaged block row");
     }
     const seal = checkedSeal(sealOfBlock({ ...before, lastSeen, uses }, namespaceKey));
     this.#run(TOUCH, lastSeen, uses, u64Bytes(seal), found.id);
@@ -415,7 +417,7 @@ class ChangeWriter {
     blocks.add(seal);
   }
 
-  /** An alias lives and goes with the row of its block: without one it is not entered. */
+  /** An alias exists only with the row of its block, and is ignored without one. */
   #alias(batch: ChangeBatch, row: number, aliases: Tally): void {
     const digest = key32(batch.digests, row);
     const layer = batch.layers[row]!;
@@ -448,6 +450,6 @@ class ChangeWriter {
 }
 
 function checkedSeal(seal: bigint | null): bigint {
-  assert(seal !== null, "a row of the right shape");
+  assert(seal !== null, "a row can be sealed");
   return seal;
 }

@@ -6,7 +6,7 @@ import { hashOfEntry, isSeal, type SealedBlock, sealOfAlias, sealOfBlock, Tally 
 
 const BATCH_ROWS = 4096;
 
-/** As arrays, a page at a time: half the time of objects row by row. */
+/** Rows as arrays, in pages: half the time of objects row by row. */
 const PAGE_ROWS = 4096;
 const SCAN = `SELECT id, namespace_id, digest, layer, parent, bytes, checksum, variant, last_seen,
   uses, seal FROM blocks WHERE id > ? ORDER BY id LIMIT ${PAGE_ROWS}`;
@@ -24,7 +24,7 @@ type ScannedBlock = [
   seal: Uint8Array,
 ];
 
-/** Answered from the index of the table alone. */
+/** A query that the index of the table answers alone. */
 const SCAN_INDEX = `SELECT digest, layer, id FROM blocks INDEXED BY sqlite_autoindex_blocks_1
   WHERE (digest, layer) > (?, ?) ORDER BY digest, layer LIMIT ${PAGE_ROWS}`;
 type ScannedEntry = [digest: Uint8Array, layer: number, id: number];
@@ -38,9 +38,10 @@ interface Group {
 }
 
 /**
- * The table of blocks, read whole into columns (about 100 bytes a row, until it has been handed
- * out) and believed only when each row keeps its seal, all add up to the committed tally, and the
- * table's index says the same. Throws DamagedIndex otherwise.
+ * Reads and verifies the table of blocks. The rows are kept in columns (about 100 bytes per row)
+ * until they are handed out. The table is accepted only if every row matches its seal, the sum of
+ * the seals matches the committed tally, and the index of the table agrees. Throws DamagedIndex
+ * otherwise.
  */
 export class BlockLoad {
   readonly #count: number;
@@ -48,7 +49,7 @@ export class BlockLoad {
   readonly #digests: Uint8Array;
   readonly #parents: Uint8Array;
   readonly #bytes: Uint32Array;
-  /** Eight bytes a row, as they stand in the table. */
+  /** Eight bytes per row, as stored. */
   readonly #checksums: Uint8Array;
   readonly #variants: Uint8Array;
   readonly #lastSeen: Uint32Array;
@@ -73,7 +74,7 @@ export class BlockLoad {
     this.#order = this.#sorted();
   }
 
-  /** The next rows of one namespace and layer, oldest use first; null at the end. */
+  /** The next rows of one namespace and layer, oldest use first. Null at the end. */
   next(): BlockRows | null {
     const group = this.#groups[this.#group];
     if (group === undefined) return null;
@@ -89,7 +90,7 @@ export class BlockLoad {
     return rows;
   }
 
-  /** Fills the columns; returns what the index of the table must add up to. */
+  /** Fills the columns. Returns the tally that the index of the table must match. */
   #scan(db: Database, keys: NamespaceKeys, expected: Tally): Tally {
     const page = db.prepare<ScannedBlock, [number]>(SCAN);
     const numberOf = groupNumbers(this.#groups);
@@ -101,12 +102,12 @@ export class BlockLoad {
         const [id, namespaceId, digest, layer, parent, bytes, checksum, variant, seen, uses] = row;
         const block = { digest, layer, parent, bytes, checksum, variant, lastSeen: seen, uses };
         const namespaceKey = keys.keyOf(namespaceId);
-        if (namespaceKey === undefined) throw new DamagedIndex("a block of an unknown namespace");
+        if (namespaceKey === undefined) throw new DamagedIndex("block of an unknown namespace");
         const seal = sealOfBlock(block, namespaceKey);
         if (seal === null || !isSeal(row[10], seal)) {
-          throw new DamagedIndex("a block's row is not as it was written");
+          throw new DamagedIndex("damaged block row");
         }
-        if (tally.count === this.#count) throw new DamagedIndex("there are more blocks than known");
+        if (tally.count === this.#count) throw new DamagedIndex("more blocks than recorded");
         const group = numberOf(namespaceId, layer, namespaceKey, keys.macKeyIdOf(namespaceId));
         this.#groups[group]!.count++;
         this.#groupOf[tally.count] = group;
@@ -118,7 +119,7 @@ export class BlockLoad {
       if (rows.length < PAGE_ROWS) break;
     }
     page.finalize();
-    if (!tally.equals(expected)) throw new DamagedIndex("blocks are missing, or of an earlier day");
+    if (!tally.equals(expected)) throw new DamagedIndex("blocks are missing or outdated");
     return entries;
   }
 
@@ -133,8 +134,8 @@ export class BlockLoad {
   }
 
   /**
-   * A block that its table's index does not find would get a second row. SQLite's own check of an
-   * index takes 2.2 s for a million rows.
+   * A block that is missing in the index of its table would get a second row. SQLite's own check of
+   * an index takes 2.2 s for a million rows.
    */
   #compareIndex(db: Database, entries: Tally): void {
     const page = db.prepare<ScannedEntry, [Uint8Array, number]>(SCAN_INDEX);
@@ -151,10 +152,10 @@ export class BlockLoad {
     }
     page.finalize();
     if (tally.equals(entries)) return;
-    throw new DamagedIndex("the index of the blocks does not match them");
+    throw new DamagedIndex("the index of the blocks table does not match its rows");
   }
 
-  /** Positions by group, and within each by the time of the last use. */
+  /** Row positions by group, and within a group by the time of the last use. */
   #sorted(): Uint32Array {
     // Each word is lastSeen * 2^32 + position, written as two halves and sorted as one number.
     const words = new BigUint64Array(this.#count);
@@ -203,7 +204,7 @@ export class BlockLoad {
   }
 }
 
-/** The rows at `positions` of a column of `width` bytes. */
+/** The rows at `positions` of a column with `width` bytes per row. */
 function gathered(column: Uint8Array, width: number, positions: Uint32Array): Uint8Array {
   const rows = new Uint8Array(positions.length * width);
   let to = 0;
@@ -214,7 +215,7 @@ function gathered(column: Uint8Array, width: number, positions: Uint32Array): Ui
   return rows;
 }
 
-/** Gives each pair of namespace and layer a number, and `groups` an entry at it. */
+/** Numbers each pair of namespace and layer, and adds an entry with that index to `groups`. */
 function groupNumbers(groups: Group[]) {
   const numbers = new Map<string, number>();
   let last = { namespaceId: -1, layer: -1, number: -1 };
@@ -234,7 +235,7 @@ function groupNumbers(groups: Group[]) {
   };
 }
 
-/** Negative where `a` comes before `b`, as SQLite orders BLOBs. */
+/** Negative if `a` sorts before `b` in SQLite's order of BLOBs. */
 function order(a: Uint8Array, b: Uint8Array): number {
   const length = Math.min(a.length, b.length);
   for (let i = 0; i < length; i++) if (a[i] !== b[i]) return a[i]! - b[i]!;
@@ -254,9 +255,8 @@ type ScannedAlias = [
 const NONE = new Uint8Array(0);
 
 /**
- * The table of aliases, checked whole and then read again page by page. A wrong alias would lead
- * an engine to another prompt's bytes, so each row's seal is looked at both times. Throws
- * DamagedIndex.
+ * Verifies the table of aliases, then reads it again page by page. A wrong alias would give an
+ * engine the bytes of another prompt, so both passes check each row's seal. Throws DamagedIndex.
  */
 export class AliasLoad {
   readonly #db: Database;
@@ -270,7 +270,7 @@ export class AliasLoad {
     while (this.next() !== null);
     this.#last = null;
     if (this.#tally.equals(expected)) return;
-    throw new DamagedIndex("aliases are missing, or of an earlier day");
+    throw new DamagedIndex("aliases are missing or outdated");
   }
 
   /** Null at the end. */
@@ -290,7 +290,7 @@ export class AliasLoad {
     const row = { digest, layer, alias };
     const seal = namespaceKey === undefined ? null : sealOfAlias(row, namespaceKey);
     if (namespaceKey === undefined || seal === null || !isSeal(stored, seal)) {
-      throw new DamagedIndex("an alias is not as it was written");
+      throw new DamagedIndex("damaged alias row");
     }
     this.#tally.add(seal);
     return { ...row, namespaceKey };

@@ -7,19 +7,19 @@ import type { IndexOwner } from "../index-worker-client.ts";
 import blocks from "./migrations/0000-blocks.sql" with { type: "text" };
 import macKeys from "./migrations/0001-mac-keys.sql" with { type: "text" };
 
-/** One step of the schema; the version of an index is how many of them it has seen. */
+/** One step of the schema. The version of an index is the number of steps applied. */
 interface Migration {
   readonly name: string;
   readonly sql: string;
 }
 
-/** Every file of `migrations/`, in order. A released one is never changed. */
+/** All files of `migrations/`, in order. A released file never changes. */
 const MIGRATIONS: readonly Migration[] = [
   { name: "0000-blocks", sql: blocks },
   { name: "0001-mac-keys", sql: macKeys },
 ];
 
-/** What a file of ours is: the first migration writes the id into it. */
+/** Kind of a Hearth database. The first migration writes the application id. */
 export interface DatabaseKind {
   readonly applicationId: number;
   readonly migrations: readonly Migration[];
@@ -29,9 +29,9 @@ export interface DatabaseKind {
 const BLOCK_INDEX: DatabaseKind = { applicationId: 0x48525448, migrations: MIGRATIONS };
 
 /**
- * `EXCLUSIVE`: other programs are kept out, and the log's index lies in memory instead of in a
- * mapped file, which would end the process where its disk is full. The log is written back every
- * 32 MB instead of every 4: changes hit random pages, and most are hit again before that.
+ * `EXCLUSIVE` locks out other programs, and keeps the index of the log in memory instead of in a
+ * mapped file, which would end the process if the disk is full. The log is checkpointed every 32 MB
+ * instead of every 4: changes hit random pages, and most pages change again before that.
  */
 const PRAGMAS = [
   "locking_mode = EXCLUSIVE",
@@ -44,9 +44,9 @@ const PRAGMAS = [
 ];
 
 /**
- * Opens or makes the file, brings its schema up to date and checks it as far as SQLite can: the
- * schema is ours to the letter, pages and free list are sound (`quick_check`: 0.2 s for a million
- * rows). Throws DamagedIndex, or what SQLite throws.
+ * Opens or creates the file, migrates its schema and checks it as far as SQLite can: the schema is
+ * exactly ours, and pages and free list are valid (`quick_check`: 0.2 s for a million rows). Throws
+ * DamagedIndex or the error of SQLite.
  */
 export function openDatabase(path: string, busyMs: number, kind = BLOCK_INDEX): Database {
   const db = new Database(path, { create: true, readwrite: true });
@@ -70,10 +70,11 @@ function checkKind(db: Database, { applicationId, migrations }: DatabaseKind): v
   const id = db.query<Id, []>("PRAGMA application_id").get()!.application_id;
   const version = schemaVersion(db);
   if (id === 0 && version === 0 && schemaOf(db).length === 0) return;
-  if (id !== applicationId) throw new DamagedIndex("it is a database of some other program");
+  if (id !== applicationId) throw new DamagedIndex("database of another program");
   if (version <= migrations.length) return;
-  const known = `this one knows ${migrations.length}`;
-  throw new DamagedIndex(`a newer Hearth made it: its schema is version ${version}, ${known}`);
+  throw new DamagedIndex(
+    `written by a newer Hearth: schema version ${version}, this one supports ${migrations.length}`,
+  );
 }
 
 function schemaOf(db: Database): string[] {
@@ -87,20 +88,20 @@ function checkSchema(db: Database, kind: DatabaseKind): void {
   migrate(model, kind.migrations);
   const [found, wanted] = [schemaOf(db), schemaOf(model)];
   if (found.join("\n") === wanted.join("\n")) return;
-  throw new DamagedIndex("its tables are not as they were made");
+  throw new DamagedIndex("schema differs from ours");
 }
 
 function checkPages(db: Database): void {
   type Verdict = { quick_check: string };
   const verdict = db.query<Verdict, []>("PRAGMA quick_check(1)").get()!.quick_check;
-  if (verdict !== "ok") throw new DamagedIndex(`it is corrupt: ${verdict}`);
+  if (verdict !== "ok") throw new DamagedIndex(`corrupt: ${verdict}`);
 }
 
 function schemaVersion(db: Database): number {
   return db.query<{ user_version: number }, []>("PRAGMA user_version").get()!.user_version;
 }
 
-/** Brings the schema up to date, each step whole or not at all. Throws what SQLite throws. */
+/** Applies missing schema steps, each in its own transaction. Throws the error of SQLite. */
 function migrate(db: Database, migrations: readonly Migration[] = MIGRATIONS): void {
   for (let version = schemaVersion(db); version < migrations.length; version++) {
     const step = db.transaction(() => {
@@ -115,18 +116,18 @@ function migrate(db: Database, migrations: readonly Migration[] = MIGRATIONS): v
 
 export type Owner = Pick<IndexOwner, "worker" | "machine">;
 
-/** Throws INDEX_FOREIGN where a file is another worker's or machine's. */
-export function mustBeOurs(path: string, owner: Owner, wanted: Owner): void {
+/** Throws INDEX_FOREIGN if the file belongs to another worker or machine. */
+export function requireOwner(path: string, owner: Owner, wanted: Owner): void {
   const { worker, machine } = owner;
   if (worker === wanted.worker && machine === wanted.machine) return;
   const folder = dirname(path);
   const whose = `worker "${worker}" on machine "${machine}"`;
   throw new HearthError("INDEX_FOREIGN", `the index in ${folder} belongs to ${whose}`, {
-    fix: "name another index_dir, or remove that folder if its cache is no longer wanted",
+    fix: "name another index_dir, or remove that folder if its cache can be discarded",
   });
 }
 
-/** So that the names of the log and the database survive a loss of power, too. */
+/** Makes the directory entries of the log and the database durable. */
 export function syncFolder(folder: string): void {
   const fd = openSync(folder, "r");
   try {
@@ -136,14 +137,14 @@ export function syncFolder(folder: string): void {
   }
 }
 
-/** The file cannot be used and never will be: it is set aside, and a new one takes its place. */
+/** The file is permanently unusable. It is set aside and replaced by a new one. */
 export class DamagedIndex extends Error {
   override readonly name = "DamagedIndex";
 }
 
 /**
- * SQLite's codes for a disk that does not do it now and may do it later. All others that come up
- * while a file is opened speak of the file: not a database, corrupt, a bad sector, not our tables.
+ * SQLite codes for conditions of the disk that may pass. All other codes that occur while a file is
+ * opened mean damage to the file: not a database, corrupt, a bad sector, foreign tables.
  */
 const PASSING = [
   "SQLITE_FULL",
@@ -161,15 +162,15 @@ export function isBusy(thrown: unknown): boolean {
   return codeOf(thrown).startsWith("SQLITE_BUSY");
 }
 
-/** Whether what SQLite threw speaks of the file, not of the disk below it. */
+/** Whether an error of SQLite means damage to the file rather than a condition of the disk. */
 export function isAboutFile(thrown: unknown): boolean {
   if (thrown instanceof DamagedIndex) return true;
   const code = codeOf(thrown);
   return code.startsWith("SQLITE_") && !PASSING.some((passing) => code.startsWith(passing));
 }
 
-/** For people: SQLite's words with its code. */
-export function wordsOf(thrown: unknown): string {
+/** SQLite's message with its code, for people. */
+export function sqliteMessage(thrown: unknown): string {
   const code = codeOf(thrown);
   const message = thrown instanceof Error ? thrown.message : String(thrown);
   return code === "" ? message : `${message} (${code})`;

@@ -15,15 +15,17 @@ import { HearthError } from "../../../core/index.ts";
 import { crashPoint } from "../../../native/index.ts";
 import type { OpenOrder, SetAside } from "../index-worker-client.ts";
 import { IndexStore } from "./index-store.ts";
-import { DamagedIndex, isAboutFile, isBusy, wordsOf } from "./open-database.ts";
+import { DamagedIndex, isAboutFile, isBusy, sqliteMessage } from "./open-database.ts";
 
 export const INDEX_FILE = "hearth.sqlite";
-/** SQLite's smallest page: no database is shorter. */
+/** SQLite's smallest page. No database is shorter. */
 const PAGE_BYTES_MIN = 512;
-/** A database's first bytes; where its format versions are (sqlite.org/fileformat2, 1.3). */
+/**
+ * First bytes of a database, and the offset of its format versions (sqlite.org/fileformat2, 1.3).
+ */
 const MAGIC = "SQLite format 3\0";
 const FORMAT_VERSIONS_AT = 18;
-const LATE = "it could not be opened when this run of the agent began";
+const LATE = "could not be opened at the start of this run";
 
 interface Closable {
   close(): void;
@@ -34,29 +36,28 @@ export interface OpenedStore<Store extends Closable = IndexStore> extends Dispos
   readonly setAside: SetAside | null;
 }
 
-/** A file in the folder that one agent at a time has, and how it is opened or made. */
+/** A database file of a folder that one agent at a time may use, and how to open it. */
 export interface LockedFile<Store extends Closable> {
   readonly folder: string;
   readonly lock: string;
   readonly file: string;
-  /** What it is, in "another agent uses ...". */
+  /** Name of the file in the message "another agent uses ...". */
   readonly what: string;
   readonly wallMs: number;
   readonly isLate: boolean;
-  /** Throws DamagedIndex or what SQLite throws where the file cannot be used. */
+  /** Opens or creates the file. Throws DamagedIndex or the error of SQLite if it cannot be used. */
   open(path: string): Store;
 }
 
-/** Opens the index of blocks; as `openLocked`. */
+/** Opens the index of blocks. See `openLocked`. */
 export function openStore(order: OpenOrder): OpenedStore {
   const open = (path: string) => new IndexStore(path, order.owner, order.busyMs);
   return openLocked({ ...order, lock: "hearth.lock", file: INDEX_FILE, what: "the index", open });
 }
 
 /**
- * Locks the folder and opens the file in it; one that cannot be used is set aside and a new one
- * made. Throws HearthError where it may not be used (INDEX_IN_USE, INDEX_FOREIGN), and what the
- * system threw where the disk does not do it.
+ * Locks the folder and opens the file in it. An unusable file is set aside and replaced by a new
+ * one. Throws INDEX_IN_USE, INDEX_FOREIGN, or the error of the system if the disk refuses.
  */
 export function openLocked<Store extends Closable>(from: LockedFile<Store>): OpenedStore<Store> {
   const { folder, wallMs } = from;
@@ -92,7 +93,7 @@ function opened<Store extends Closable>(
   return { store, setAside, [Symbol.dispose]: dispose };
 }
 
-/** What lies at `path`, or what keeps it from being of use. */
+/** Opens the file at `path`, or returns the reason why it is unusable. */
 function whyUnusable<Store extends Closable>(
   path: string,
   from: LockedFile<Store>,
@@ -100,23 +101,23 @@ function whyUnusable<Store extends Closable>(
   if (!existsSync(path)) return made(path, from);
   if (from.isLate) return LATE;
   const found = lstatSync(path);
-  if (!found.isFile()) return "it is not a file";
-  // SQLite takes a file of one byte for a new one.
-  if (found.size > 0 && found.size < PAGE_BYTES_MIN) return "it was cut short";
-  if (found.size > 0 && !isWritable(path)) return "its header says that it may not be written";
+  if (!found.isFile()) return "not a regular file";
+  // SQLite would take a file of one byte for a new database.
+  if (found.size > 0 && found.size < PAGE_BYTES_MIN) return "file is truncated";
+  if (found.size > 0 && !isWritable(path)) return "header forbids writing";
   try {
     return from.open(path);
   } catch (thrown) {
-    if (isBusy(thrown)) return "another program kept it locked";
+    if (isBusy(thrown)) return "locked by another program";
     if (!isAboutFile(thrown)) throw thrown;
-    return thrown instanceof DamagedIndex ? thrown.message : wordsOf(thrown);
+    return thrown instanceof DamagedIndex ? thrown.message : sqliteMessage(thrown);
   }
 }
 
 /**
- * SQLite reads a file whose header names a later format for writing, and refuses to write it: bytes
- * 18 and 19 are 1 (rollback journal) or 2 (write-ahead log) in ours. What is no database at all is
- * for SQLite to say.
+ * SQLite opens a file whose header has a later write version for reading and refuses to write it.
+ * In our files bytes 18 and 19 are 1 (rollback journal) or 2 (write-ahead log). A file that is not
+ * a database is left to SQLite to report.
  */
 function isWritable(path: string): boolean {
   const header = new Uint8Array(FORMAT_VERSIONS_AT + 2);
@@ -131,7 +132,7 @@ function isWritable(path: string): boolean {
   return !isDatabase || versions.every((version) => version === 1 || version === 2);
 }
 
-/** A new file. What comes of a failed try is removed: it never held anything. */
+/** Creates the file. A failed attempt is removed, because it never contained data. */
 function made<Store extends Closable>(path: string, from: LockedFile<Store>): Store {
   for (const companion of COMPANIONS) rmSync(path + companion, { force: true });
   try {
@@ -143,10 +144,10 @@ function made<Store extends Closable>(path: string, from: LockedFile<Store>): St
 }
 
 /**
- * Keeps a second agent out of the folder, for as long as the process lives: an empty SQLite
- * database in an exclusive transaction. A file of its own, so that what locks the index itself is
- * known to be some other program, whose hold does not stop an agent. Null where an agent has it;
- * throws what SQLite throws where the file cannot be made.
+ * Locks the folder against other agents for the lifetime of the process: an empty SQLite database
+ * in an exclusive transaction. The lock has its own file, so that a lock on the index itself is
+ * known to come from another program, which does not stop an agent. Null if another agent has the
+ * lock. Throws the error of SQLite if the file cannot be created.
  */
 export function lockFolder(folder: string, name = "hearth.lock"): Disposable | null {
   const db = new Database(join(folder, name), { create: true, readwrite: true });
@@ -160,7 +161,7 @@ export function lockFolder(folder: string, name = "hearth.lock"): Disposable | n
   return { [Symbol.dispose]: () => db.close(true) };
 }
 
-/** SQLite's companions of a database file. */
+/** SQLite's companion files of a database. */
 const COMPANIONS = ["-wal", "-shm", "-journal"] as const;
 const KEPT = 3;
 const MARK = ".broken-";
@@ -171,15 +172,15 @@ function stamp(wallMs: number): string {
 }
 
 /**
- * Renames a database that cannot be used, with its companions, so that somebody may look at it; the
- * newest three are kept. Returns the new path. Throws where the folder cannot be changed.
+ * Renames an unusable database and its companions, so that it can be examined. The newest three are
+ * kept. Returns the new path. Throws if the folder cannot be changed.
  */
 function putAside(path: string, wallMs: number): string {
   const base = `${path}${MARK}${stamp(wallMs)}`;
   let target = base;
   for (let again = 1; existsSync(target); again++) target = `${base}-${again}`;
-  // The database first: a crash may come between, and a database without its log would be believed,
-  // while a log without its database is dropped.
+  // Rename the database first. After a crash in between, a log without a database is ignored, but a
+  // database without its log would be accepted.
   crashPoint("index.before-set-aside");
   renameSync(path, target);
   crashPoint("index.half-set-aside");

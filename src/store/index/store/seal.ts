@@ -1,7 +1,7 @@
 /**
- * Each row carries a seal: XXH3-64 over all that it says, its namespace's key included, so that
- * neither a flipped bit in a row nor one in the table of namespaces goes unseen. XXH3 finds
- * accidents, not attackers: who can write the index can write the blocks.
+ * Each row has a seal: XXH3-64 over all its columns and the key of its namespace, so that a flipped
+ * bit in the row or in the table of namespaces is detected. XXH3 detects accidents, not attacks: an
+ * attacker who can write the index can write the blocks too.
  */
 
 export interface SealedBlock {
@@ -21,7 +21,7 @@ export interface SealedAlias {
   readonly alias: Uint8Array;
 }
 
-/** What each kind of row begins with, so that none can be taken for another. */
+/** First byte of the sealed data, so that a row of one kind cannot pass for another. */
 const TAG = { block: 1, alias: 2, run: 3 } as const;
 
 const BLOCK_BYTES = 1 + 32 + 4 + 32 + 1 + 32 + 4 + 8 + 1 + 4 + 2;
@@ -32,8 +32,7 @@ const NO_PARENT = new Uint8Array(32);
 const isU32 = (value: number) => value === value >>> 0;
 
 /**
- * Null where a column has a length, or a number, that it cannot have: what is cut off on the way
- * into the seal would not be sealed.
+ * Null if a column has an invalid length or value: the part that does not fit would not be sealed.
  */
 export function sealOfBlock(row: SealedBlock, namespaceKey: Uint8Array): bigint | null {
   const { digest, parent, checksum } = row;
@@ -55,7 +54,7 @@ export function sealOfBlock(row: SealedBlock, namespaceKey: Uint8Array): bigint 
   return Bun.hash.xxHash3(scratch);
 }
 
-/** Null where a column has a length, or a number, that it cannot have. */
+/** Null if a column has an invalid length or value. */
 export function sealOfAlias(row: SealedAlias, namespaceKey: Uint8Array): bigint | null {
   const { digest, alias } = row;
   if (digest.length !== 32 || (alias.length !== 8 && alias.length !== 32)) return null;
@@ -73,7 +72,7 @@ const ENTRY_BYTES = 32 + 4 + 8;
 const entry = new Uint8Array(ENTRY_BYTES);
 const entryView = new DataView(entry.buffer);
 
-/** Of what the index of the blocks says: under this key lies this row. */
+/** Hash of one entry of the table's index: this key has this row id. */
 export function hashOfEntry(digest: Uint8Array, layer: number, id: number): bigint {
   entry.set(digest);
   entryView.setUint32(32, layer, true);
@@ -81,12 +80,12 @@ export function hashOfEntry(digest: Uint8Array, layer: number, id: number): bigi
   return Bun.hash.xxHash3(entry);
 }
 
-/** Over the run's record as JSON of its columns in their order. */
+/** Seal of the run's record: the hash of the JSON of its columns in order. */
 export function sealOfRun(columns: readonly (string | number | boolean | null)[]): bigint {
   return Bun.hash.xxHash3(`${TAG.run}${JSON.stringify(columns)}`);
 }
 
-/** Eight bytes, little-endian, as numbers of 64 bits stand in the tables. */
+/** Eight bytes, little-endian: the form of 64-bit numbers in the tables. */
 export function u64Bytes(value: bigint): Uint8Array {
   const bytes = new Uint8Array(8);
   new DataView(bytes.buffer).setBigUint64(0, value, true);
@@ -97,7 +96,8 @@ const word = new BigUint64Array(1);
 const wordBytes = new Uint8Array(word.buffer);
 
 /**
- * Whether a stored seal is this one. Byte by byte: a view of a BLOB costs a microsecond.
+ * Whether the stored seal has this value. Compares bytes, because a view of a BLOB costs a
+ * microsecond.
  */
 export function isSeal(stored: Uint8Array, seal: bigint): boolean {
   if (stored.length !== 8) return false;
@@ -106,15 +106,15 @@ export function isSeal(stored: Uint8Array, seal: bigint): boolean {
   return true;
 }
 
-/** Null where it is not eight bytes. */
+/** Null if the length is not eight bytes. */
 export function u64Of(bytes: Uint8Array): bigint | null {
   if (bytes.length !== 8) return null;
   return new DataView(bytes.buffer, bytes.byteOffset, 8).getBigUint64(0, true);
 }
 
 /**
- * What a table adds up to: its rows, and the sum of their seals modulo 2^64. Committed with every
- * change, so that a row that is lost, doubled or of an earlier day shows when the table is read.
+ * Checksum of a table: the number of rows, and the sum of their seals modulo 2^64. It is committed
+ * with every change, so that a lost, duplicated or outdated row is detected when the table is read.
  */
 export class Tally {
   count: number;

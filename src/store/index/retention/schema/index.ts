@@ -1,8 +1,8 @@
 import { blob, integer, real, sqliteTable, text } from "drizzle-orm/sqlite-core";
 
 /**
- * The ledger's tables as drizzle sees them; `../migrations/` makes them, and a test holds both
- * together. Numbers of 64 bits are BLOBs, little-endian.
+ * The ledger's tables for drizzle. `../migrations/` creates them, and a test compares both. Numbers
+ * of 64 bits are BLOBs, little-endian.
  */
 
 const bytes = (name: string) => blob(name, { mode: "buffer" });
@@ -23,7 +23,7 @@ export const holds = sqliteTable("holds", {
   purges: integer("purges").notNull().default(0),
 });
 
-/** Blocks of a hold beyond those in its row. */
+/** Blocks of a pin beyond those in its row. */
 export const parts = sqliteTable("parts", {
   id: integer("id").primaryKey(),
   hold: integer("hold").notNull(),
@@ -32,7 +32,10 @@ export const parts = sqliteTable("parts", {
   seal: bytes("seal").notNull(),
 });
 
-/** A ring: ids rise, and the lowest go. A command that came again stands in it twice. */
+/**
+ * A ring: ids ascend, and the rows with the lowest ids are removed. A repeated command has two
+ * rows.
+ */
 export const commands = sqliteTable("commands", {
   id: integer("id").primaryKey(),
   issuer: text("issuer").notNull(),
@@ -41,7 +44,7 @@ export const commands = sqliteTable("commands", {
   seal: bytes("seal").notNull(),
 });
 
-/** A ring as well, in the order of `used`. */
+/** A ring too, ordered by `used`. */
 export const issuers = sqliteTable("issuers", {
   issuer: text("issuer").primaryKey(),
   epoch: bytes("epoch").notNull(),
@@ -50,7 +53,7 @@ export const issuers = sqliteTable("issuers", {
   used: integer("used").notNull().default(0),
 });
 
-/** One row: whose ledger this is, when it was last written, and what the tables add up to. */
+/** One row: the owner of the ledger, the time of the last write, and the tallies of the tables. */
 export const ledger = sqliteTable("ledger", {
   id: integer("id").primaryKey(),
   worker: text("worker").notNull(),
