@@ -15,8 +15,8 @@ function lend(kit: ReturnType<typeof open>, name: string) {
   return { engine, handles, lent };
 }
 
-describe("a slot lent to a device that writes", () => {
-  test("is committed when the copy is over, not before", async () => {
+describe("a slot that a device copies to", () => {
+  test("is committed when the copy has ended, not before", async () => {
     await using kit = open();
     const { engine, handles, lent } = lend(kit, "a");
     expect(lent).toMatchObject({ offset: handles[0]!.offset, bytes: handles[0]!.bytes });
@@ -40,7 +40,7 @@ describe("a slot lent to a device that writes", () => {
     expect(engine.holder.held).toBe(0);
   });
 
-  test("waits for each of several copies, and one that fails is enough", async () => {
+  test("waits for all of several copies, and one failure makes it corrupt", async () => {
     await using kit = open();
     const { engine, handles, lent } = lend(kit, "a");
     const other = engine.holder.lendWritten(handleBatch(handles), 0)!;
@@ -52,7 +52,7 @@ describe("a slot lent to a device that writes", () => {
     kit.expectNothingLeft();
   });
 
-  test("aborted, is used again only when the copy is over", async () => {
+  test("is reused after an abort only when the copy has ended", async () => {
     await using kit = open();
     const { engine, handles, lent } = lend(kit, "a");
     expect(engine.abort(handles)).toEqual(["ok"]);
@@ -64,7 +64,7 @@ describe("a slot lent to a device that writes", () => {
     kit.expectNothingLeft();
   });
 
-  test("whose process dies is used again only when the copy is over", async () => {
+  test("is reused after its process has exited only when the copy has ended", async () => {
     await using kit = open();
     const { engine, lent } = lend(kit, "a");
     engine.die();
@@ -74,7 +74,7 @@ describe("a slot lent to a device that writes", () => {
     kit.expectNothingLeft();
   });
 
-  test("whose process dies while its commit waits is not stored", async () => {
+  test("is not published if its process exits while the commit waits", async () => {
     await using kit = open();
     const { engine, handles, lent } = lend(kit, "a");
     const batch = handleBatch(handles);
@@ -88,7 +88,7 @@ describe("a slot lent to a device that writes", () => {
     kit.expectNothingLeft();
   });
 
-  test("is not one that is committed, read or never handed out", async () => {
+  test("must be reserved: committed, acquired and unknown slots are refused", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put("a");
@@ -103,8 +103,8 @@ describe("a slot lent to a device that writes", () => {
   });
 });
 
-describe("a slot lent to a device that reads", () => {
-  test("stays, though its reader gave it back", async () => {
+describe("a slot that a device copies from", () => {
+  test("stays locked after its reader has released it", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put("a");

@@ -12,7 +12,7 @@ function names(prefix: string, count: number): BlockName[] {
 }
 
 describeNative("room in RAM", () => {
-  test.each([1, 2, 7, 100])("an arena of %i slots holds exactly so many blocks", async (slots) => {
+  test.each([1, 2, 7, 100])("an arena of %i slots stores exactly as many blocks", async (slots) => {
     await using kit = openStoreKit({ arenaBytes: slots * 2 * PAGE });
     const engine = kit.engine();
     const outcomes = engine.reserve(...names("x", slots + 3)).map(({ outcome }) => outcome);
@@ -23,7 +23,7 @@ describeNative("room in RAM", () => {
     expect(kit.snapshot().slotsUsed).toBe(0);
   });
 
-  test("the block used longest ago leaves first, of a chain the deepest first", async () => {
+  test("evicts the least recently used block first, and of a chain the deepest first", async () => {
     await using kit = openStoreKit({ arenaBytes: 6 * 2 * PAGE });
     const engine = kit.engine();
     await engine.put(...chain("a/b/c"));
@@ -44,7 +44,7 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("a use of a block keeps all before it; a write that found it is a use", async () => {
+  test("counts a use for all ancestors; a write that finds the block is a use", async () => {
     await using kit = openStoreKit({ arenaBytes: 5 * 2 * PAGE });
     const engine = kit.engine();
     await engine.put(...chain("a/b"));
@@ -56,7 +56,7 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("no block makes room for another of its own request", async () => {
+  test("never evicts a block for another one of the same request", async () => {
     await using kit = openStoreKit({ arenaBytes: 3 * 2 * PAGE });
     const engine = kit.engine();
     await engine.put("a", "b", "c");
@@ -69,7 +69,7 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("a prompt longer than RAM keeps its beginning", async () => {
+  test("keeps the beginning of a prompt that is longer than RAM", async () => {
     await using kit = openStoreKit({ arenaBytes: 4 * 2 * PAGE });
     const engine = kit.engine();
     const prompt = chain(Array.from({ length: 10 }, (_, i) => `p${i}`).join("/"));
@@ -80,7 +80,7 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("full is an answer, not a wait, when all that is there is held", async () => {
+  test("answers full without waiting if every block is locked", async () => {
     await using kit = openStoreKit({ arenaBytes: 3 * 2 * PAGE });
     const [reader, writer] = [kit.engine(), kit.engine()];
     await writer.put("a", "b");
@@ -94,7 +94,7 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("memory that holds blocks of one size passes to other sizes", async () => {
+  test("moves memory between block sizes", async () => {
     await using kit = openStoreKit({ arenaBytes: 256 * MIB, blocksMax: 8192 });
     const engine = kit.engine(1, 10_000);
     const of = (prefix: string, count: number, bytes: number) =>
@@ -117,7 +117,7 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("where no extent can pass to another size, the oldest block of that size goes", async () => {
+  test("evicts the oldest block of the right size if no extent can change its size", async () => {
     await using kit = openStoreKit({ arenaBytes: 128 * MIB, blocksMax: 1024 });
     const engine = kit.engine(1, 10_000);
     const of = (prefix: string, count: number, bytes: number) =>
@@ -135,7 +135,7 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("a table with no entry left gives up the oldest blocks", async () => {
+  test("evicts the oldest blocks of a full table", async () => {
     await using kit = openStoreKit({ arenaBytes: 200 * 2 * PAGE, blocksMax: 64 });
     const engine = kit.engine();
     for (let i = 0; i < 200; i++) expect(await engine.put(`x${i}`)).toEqual(["ok"]);
@@ -149,7 +149,7 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("above 512 GiB slots are longer, and the reclaim of room knows their length", () => {
+  test("has longer slots above 512 GiB, which reclaim takes into account", () => {
     const arenaBytes = 600 * 2 ** 30;
     const slots = createSlotAllocator({ arenaBytes, slotBytesMax: 2 ** 30 });
     slots.addReady(arenaBytes);

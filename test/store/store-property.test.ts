@@ -241,7 +241,7 @@ class Bench {
 }
 
 describeNative("the RAM store against a literal model", () => {
-  test("the same answers, evictions and holds after every step", async () => {
+  test("gives the same answers, evictions and references after every step", async () => {
     const seen = new Map<string, number>();
     await fc.assert(
       fc.asyncProperty(fc.array(steps, { maxLength: STEPS_MAX, size: "max" }), async (list) => {

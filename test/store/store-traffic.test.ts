@@ -113,7 +113,7 @@ class Traffic {
 
 describeNative("random traffic of several sizes", () => {
   test.each([1, 2, 3])(
-    "seed %i: what is held stays right, and nothing is lost",
+    "seed %i: acquired blocks stay correct, and no slot is lost",
     async (seed) => {
       // A table that is nearly always full, and a mirror that forgets.
       const small = { blocksMax: 64, gpuWindowBlocks: 24 };

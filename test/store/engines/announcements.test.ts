@@ -6,7 +6,7 @@ import { ManualClock } from "../../support/index.ts";
 const MAX = 65_536;
 const { ok, rejected } = BlockOutcome;
 
-test("announcements beyond the bound are rejected until one of the others has ended", () => {
+test("an announcement beyond the maximum is rejected until another one has expired", () => {
   const clock = new ManualClock();
   const engine = new Announcements(clock).open();
   const keys = new Uint32Array(8 * (MAX + 2));

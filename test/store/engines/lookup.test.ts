@@ -22,7 +22,7 @@ const isInRam = (kit: SsdKit, name: BlockName) =>
   kit.nodeOf(name) !== 0 && kit.store.table.isResident(kit.nodeOf(name), Tier.ram);
 
 describeSsd("a lookup", (it) => {
-  it("matches, and reserves the leading blocks in RAM until they are acquired", {
+  it("matches blocks, and reserves the leading ones in RAM until they are acquired", {
     slots: 16,
   }, async ({ kit }) => {
     const [scheduler, worker, writer] = [member(kit), member(kit), kit.engine(2)];
@@ -44,7 +44,7 @@ describeSsd("a lookup", (it) => {
     expect(PROMPT.some((name) => isInRam(kit, name))).toBe(false);
   });
 
-  it("reserves for as many acquisitions as it names", {}, async ({ kit }) => {
+  it("reserves for the requested number of acquisitions", {}, async ({ kit }) => {
     const [scheduler, worker] = [member(kit), member(kit)];
     await worker.put("a");
     lookUp(kit.store, scheduler.holder, ["a"], { hold: true, readers: 2 });
@@ -54,7 +54,7 @@ describeSsd("a lookup", (it) => {
     expect(kit.store.engines.book.stats.bytes).toBe(0);
   });
 
-  it("does not give its reservation to another engine", {}, async ({ kit }) => {
+  it("does not let another engine use its reservation", {}, async ({ kit }) => {
     const [scheduler, stranger] = [member(kit), kit.engine()];
     await stranger.put("a");
     lookUp(kit.store, scheduler.holder, ["a"], { hold: true });
@@ -63,7 +63,7 @@ describeSsd("a lookup", (it) => {
     scheduler.holder.engine.claims.endAll();
   });
 
-  it("has a reservation that ends with its time", {}, async ({ kit }) => {
+  it("has a reservation that expires", {}, async ({ kit }) => {
     const scheduler = member(kit);
     await scheduler.put("a");
     lookUp(kit.store, scheduler.holder, ["a"], { hold: true, holdMs: 500 });
@@ -73,7 +73,7 @@ describeSsd("a lookup", (it) => {
     expect(kit.store.engines.book.stats).toMatchObject({ bytes: 0, unusedBlocks: 1 });
   });
 
-  it("has a reservation that ends with the engine's last connection", {}, async ({ kit }) => {
+  it("has a reservation that ends with the last connection of the engine", {}, async ({ kit }) => {
     const [scheduler, worker] = [member(kit), member(kit)];
     await worker.put("a");
     lookUp(kit.store, scheduler.holder, ["a"], { hold: true });
@@ -84,7 +84,7 @@ describeSsd("a lookup", (it) => {
     expect(kit.store.engines.size).toBe(0);
   });
 
-  it("reserves within the budget of its engine, and says where it ended", {}, async ({ kit }) => {
+  it("reserves within its engine's limit, and reports where it ended", {}, async ({ kit }) => {
     const [scheduler, other] = [member(kit), kit.engine()];
     other.holder.engine.join("ff".repeat(16), 0);
     kit.store.engines.book.limits = { bytesMax: 2 * 8192, bytesMaxAll: 3 * 8192 };
@@ -104,7 +104,7 @@ describeSsd("a lookup", (it) => {
     other.die();
   });
 
-  it("answers for the rank that has least", { slots: 16 }, async ({ kit }) => {
+  it("answers for the rank with the fewest blocks", { slots: 16 }, async ({ kit }) => {
     const [scheduler, second] = [member(kit), kit.engine(2)];
     // The names of blocks differ between namespaces, as digests do.
     await scheduler.put("a", "b", "c");
@@ -116,7 +116,7 @@ describeSsd("a lookup", (it) => {
     scheduler.holder.engine.claims.endAll();
   });
 
-  it("brings blocks from SSD and says how far it is", { depth: 1, slots: 16 }, async ({
+  it("reads blocks from SSD and reports its progress", { depth: 1, slots: 16 }, async ({
     kit,
     faults,
   }) => {
@@ -144,7 +144,7 @@ describeSsd("a lookup", (it) => {
     expect(kit.store.engines.book.stats.bytes).toBe(0);
   });
 
-  it("says no longer that a disk which hangs is at work", { depth: 1 }, async ({ kit, faults }) => {
+  it("sends no more heartbeats while the disk hangs", { depth: 1 }, async ({ kit, faults }) => {
     const scheduler = member(kit);
     await scheduler.put("a");
     await kit.settled();
@@ -162,7 +162,7 @@ describeSsd("a lookup", (it) => {
     scheduler.die();
   });
 
-  it("answers with what there is at its deadline", { depth: 1 }, async ({ kit, faults }) => {
+  it("answers with the current state at its deadline", { depth: 1 }, async ({ kit, faults }) => {
     const scheduler = member(kit);
     await scheduler.put("a", "b");
     await kit.settled();
@@ -182,7 +182,7 @@ describeSsd("a lookup", (it) => {
     scheduler.die();
   });
 
-  it("ends where a block cannot be read", {}, async ({ kit, faults }) => {
+  it("ends before a block that cannot be read", {}, async ({ kit, faults }) => {
     const scheduler = member(kit);
     await scheduler.put("a", "b", "c");
     await kit.settled();
@@ -219,7 +219,7 @@ describeSsd("a lookup", (it) => {
     scheduler.die();
   });
 
-  it("stops waiting when the writer gives up", {}, async ({ kit }) => {
+  it("stops waiting if the writer aborts", {}, async ({ kit }) => {
     const [scheduler, writer] = [member(kit), kit.engine()];
     const handles = writer.reserve("a");
     const { lookup } = lookUp(kit.store, scheduler.holder, ["a"], { wait: true });
@@ -255,7 +255,7 @@ describeSsd("a lookup", (it) => {
     scheduler.die();
   });
 
-  it("stops waiting when the engine that announced is gone", {}, async ({ kit }) => {
+  it("stops waiting if the announcing engine has disconnected", {}, async ({ kit }) => {
     const [scheduler, producer] = [member(kit), kit.engine()];
     producer.holder.engine.join("ee".repeat(16), 0);
     const { keys } = rankOf(kit.store, ["a"]);
@@ -269,9 +269,9 @@ describeSsd("a lookup", (it) => {
     expect(lookup.state.leading).toBe(0);
   });
 
-  it("ends soon if its source is silent while other blocks come", { slots: 64 }, async ({
-    kit,
-  }) => {
+  it("ends soon if its source sends nothing while blocks arrive from elsewhere", {
+    slots: 64,
+  }, async ({ kit }) => {
     const [scheduler, other] = [member(kit), kit.engine(2)];
     kit.store.setPeers(new Neighbour(kit.store, kit.store));
     const wish = { fetch: true, wait: true, source: "elsewhere" };
@@ -356,7 +356,10 @@ describeSsd("a lookup", (it) => {
     writer.abort(handles);
   });
 
-  it("of a connection that goes leaves nothing behind", { depth: 1 }, async ({ kit, faults }) => {
+  it("leaves no locks or reservations when its connection closes", { depth: 1 }, async ({
+    kit,
+    faults,
+  }) => {
     const scheduler = member(kit);
     await scheduler.put("a", "b");
     await kit.settled();
@@ -373,7 +376,7 @@ describeSsd("a lookup", (it) => {
     await kit.settled();
   });
 
-  it("without a reservation brings blocks and keeps none", {}, async ({ kit }) => {
+  it("without a reservation reads blocks and locks none afterwards", {}, async ({ kit }) => {
     const engine = kit.engine();
     await engine.put("a", "b");
     await kit.settled();

@@ -40,7 +40,7 @@ test("a source that neither has nor computes the next block is silent after 100 
   expect(source.isSilent(0)).toBe(false);
 });
 
-test("an answer about later blocks says nothing of the one that is on its way", async () => {
+test("an answer about later blocks does not count against the block being fetched", async () => {
   const { source, ask } = sourceThat((count) =>
     count === BLOCKS ? ["here", "absent"] : ["absent"],
   );
@@ -49,7 +49,7 @@ test("an answer about later blocks says nothing of the one that is on its way", 
   expect(source.isSilent(0)).toBe(false);
 });
 
-test("a source that does not answer is believed for 500 ms", async () => {
+test("a source that does not answer is trusted for 500 ms", async () => {
   const { source, ask } = sourceThat(() => null);
   await ask(19);
   expect(source.isSilent(0)).toBe(false);

@@ -110,9 +110,9 @@ class Traffic {
   }
 }
 
-describeSsd("lookups at random", (it) => {
+describeSsd("random lookups", (it) => {
   for (const seed of [1, 2, 3]) {
-    it(`leave nothing behind and keep to their budget, seed ${seed}`, { slots: 16 }, async ({
+    it(`leave no locks and stay within their limits, seed ${seed}`, { slots: 16 }, async ({
       kit,
     }) => {
       const traffic = new Traffic(kit, seed);

@@ -21,10 +21,10 @@ async function onSsd(kit: SsdKit, ...names: string[]): Promise<void> {
 const tiersOf = (kit: SsdKit, name: string): number =>
   kit.store.peerBlocks.has(NAMESPACE, [{ digest: digestOf(name), layer: LAYER_ALL }])[0]!.tiers;
 
-describeNative("blocks that are lent to other hosts", () => {
+describeNative("blocks served to peers", () => {
   const it = useSsdKit();
 
-  it("from RAM at once, with all that is known of them", {}, async ({ kit }) => {
+  it("come from RAM immediately, with all their attributes", {}, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     await kit.engine().put("a", { name: "a/b", alias: 7n, transient: true }, "q/r");
     const loan = peer.lend("a/b");
@@ -45,7 +45,7 @@ describeNative("blocks that are lent to other hosts", () => {
     expect(kit.store.snapshot().stats).toMatchObject({ lentBlocks: 2, lentBytes: 10_000 });
   });
 
-  it("one damaged in RAM is found when it is lent, then comes from SSD", {}, async (t) => {
+  it("are checked after being served: a damaged one is found, then read from SSD", {}, async (t) => {
     const { kit } = t;
     const peer = new PeerHost(kit.store);
     const engine = kit.engine();
@@ -67,7 +67,7 @@ describeNative("blocks that are lent to other hosts", () => {
     expect(kit.health.raised.size).toBe(0);
   });
 
-  it("eight names go with a block, of those it has", {}, async ({ kit }) => {
+  it("have at most eight of their aliases", {}, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     const engine = kit.engine();
     await engine.put("a");
@@ -77,7 +77,7 @@ describeNative("blocks that are lent to other hosts", () => {
     loan.release();
   });
 
-  it("what is lent does not go, nor what is before it", { slots: 3 }, async ({ kit }) => {
+  it("are not evicted meanwhile, nor their ancestors", { slots: 3 }, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     const engine = kit.engine();
     await engine.put("a", "a/b");
@@ -94,7 +94,7 @@ describeNative("blocks that are lent to other hosts", () => {
     await kit.settled();
   });
 
-  it("a copy is known again until it is stored anew", {
+  it("keep their generation until they are stored anew", {
     writePolicy: "write_back",
   }, async (test) => {
     const { kit } = test;
@@ -113,7 +113,7 @@ describeNative("blocks that are lent to other hosts", () => {
     expect(table.residentBlocks(Tier.ram)).toBe(1);
   });
 
-  it("from SSD by way of RAM", {}, async ({ kit }) => {
+  it("are read from SSD into RAM", {}, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     await onSsd(kit, ...chain("a/b"));
     const { peerBlocks } = kit.store;
@@ -139,7 +139,7 @@ describeNative("blocks that are lent to other hosts", () => {
     expect(keys).toEqual([]);
   });
 
-  it("where RAM has no room for it, not now", { slots: 2 }, async ({ kit }) => {
+  it("are busy if RAM has no room", { slots: 2 }, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     await onSsd(kit, "a");
     const engine = kit.engine();
@@ -155,7 +155,7 @@ describeNative("blocks that are lent to other hosts", () => {
     loan.release();
   });
 
-  it("a disk that is slow is not waited for beyond the deadline", {}, async (test) => {
+  it("are busy after the deadline if the disk is slow", {}, async (test) => {
     const { kit, faults } = test;
     const peer = new PeerHost(kit.store);
     await onSsd(kit, "a");
@@ -171,7 +171,7 @@ describeNative("blocks that are lent to other hosts", () => {
     (await peer.borrow("a")).release();
   });
 
-  it("a disk that hangs serves nobody", {}, async ({ kit, faults }) => {
+  it("are busy if the disk hangs", {}, async ({ kit, faults }) => {
     const peer = new PeerHost(kit.store);
     await onSsd(kit, "a", "b");
     faults("load.read:1+:freeze");
@@ -185,7 +185,7 @@ describeNative("blocks that are lent to other hosts", () => {
     await kit.until(() => kit.ssd.readable);
   });
 
-  it("a damaged block is lent to nobody", {}, async ({ kit, faults }) => {
+  it("are never damaged", {}, async ({ kit, faults }) => {
     const peer = new PeerHost(kit.store);
     await onSsd(kit, "a");
     faults("load.read:1+:flip");
@@ -199,7 +199,7 @@ describeNative("blocks that are lent to other hosts", () => {
 describeNative("blocks from other hosts above an SSD tier", () => {
   const it = useSsdKit();
 
-  it("one request waits for SSD and other hosts, each as long as it may", {
+  it("one request waits for SSD and peers at the same time, each within its deadline", {
     readDeadlineMs: 100,
   }, async ({ kit, faults }) => {
     await using there = openStoreKit({ arenaBytes: 2 ** 16 });
@@ -237,7 +237,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     kit.store.setPeers(null);
   });
 
-  it("how long blocks are is known again after a restart", {}, async ({ kit, reopen }) => {
+  it("have known lengths after a restart", {}, async ({ kit, reopen }) => {
     await onSsd(kit, "a");
     const again = await reopen();
     const { peerBlocks } = again.store;
@@ -245,7 +245,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(peerBlocks.changesOf(NAMESPACE)).toBe(0);
   });
 
-  it("they are written to SSD as blocks of engines are", {}, async ({ kit }) => {
+  it("are written to SSD like blocks of engines", {}, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     peer.pull("a", "a/b");
     await kit.settled();
@@ -268,7 +268,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(kit.ssdHolds("d")).toBe(false);
   });
 
-  it("what SSD has and cannot read now comes from elsewhere, and stays", {}, async (test) => {
+  it("are fetched from a peer if SSD cannot read them now, and the file stays", {}, async (test) => {
     const { kit, faults } = test;
     const peer = new PeerHost(kit.store);
     await onSsd(kit, "a", "b");
@@ -286,7 +286,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(await kit.engine().load("a", "b")).toEqual(["ok", "ok"]);
   });
 
-  it("another host's bytes do not take the place of ours on SSD", {}, async ({ kit }) => {
+  it("do not replace a readable file on SSD", {}, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     const landing = peer.place("a");
     await onSsd(kit, "a");
@@ -295,7 +295,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(await kit.engine().load("a")).toEqual(["ok"]);
   });
 
-  it("a copy of ours that cannot be read, and is another, makes way", {}, async (test) => {
+  it("replace a file that is unreadable and differs", {}, async (test) => {
     const { kit, faults } = test;
     const peer = new PeerHost(kit.store);
     await onSsd(kit, "a", "b");

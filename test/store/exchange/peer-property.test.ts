@@ -271,8 +271,8 @@ function take<T>(list: T[], pick: number): T | null {
   return list.splice(pick % Math.max(1, list.length), 1)[0] ?? null;
 }
 
-describeNative("a store with other hosts, against a literal model", () => {
-  test("the same answers, evictions and locks after every step", async () => {
+describeNative("a store with peers, against a literal model", () => {
+  test("gives the same answers, evictions and locks after every step", async () => {
     const seen = new Map<string, number>();
     await fc.assert(
       fc.asyncProperty(fc.array(steps, { maxLength: STEPS_MAX, size: "max" }), async (list) => {

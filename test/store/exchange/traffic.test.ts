@@ -87,10 +87,10 @@ function step(host: Host, random: Random): Promise<unknown> {
   return Promise.resolve();
 }
 
-describeNative("two hosts that pull from each other", () => {
+describeNative("two hosts that fetch from each other", () => {
   const came = new Map<(typeof COUNTED)[number], number>();
   for (const seed of [1, 2, 3]) {
-    test(`no wrong byte and nothing left behind, whatever happens (${seed})`, async () => {
+    test(`deliver no wrong byte and leave no lock in random traffic (${seed})`, async () => {
       await withTempDir(async (dir) => {
         await using stack = new AsyncDisposableStack();
         const open = async (name: string) => {
@@ -122,7 +122,7 @@ describeNative("two hosts that pull from each other", () => {
     });
   }
 
-  test("it was worth while: each of these came to pass in one of them", () => {
+  test("have covered every kind of event in some run", () => {
     expect(COUNTED.filter((what) => (came.get(what) ?? 0) === 0)).toEqual([]);
   });
 });

@@ -35,7 +35,7 @@ function fill(store: TieredStore): void {
 }
 
 describeNative("a tree of a million blocks", () => {
-  test("is walked without keeping others waiting", async () => {
+  test("is walked in slices that do not block the event loop", async () => {
     await using kit = openStoreKit({ arenaBytes: 16 * PAGE });
     const { region, queue } = kit;
     const native = loadNative();

@@ -43,7 +43,7 @@ async function crowd({ kit, life }: LifeTest): Promise<string[]> {
   return outcomes(answers);
 }
 
-describeNative("over-pinning over a disk that fails", () => {
+describeNative("over-pinning on a failing disk", () => {
   const it = useLife();
 
   for (const fault of ["EIO", "ENOSPC"]) {
@@ -66,7 +66,7 @@ describeNative("over-pinning over a disk that fails", () => {
     });
   }
 
-  it("a disk that is well again takes what is still pinned, and nothing more need go", {
+  it("pinned blocks are written when the disk works again, and no more pins end", {
     slots: SLOTS,
     writePolicy: "write_back",
   }, async (test) => {

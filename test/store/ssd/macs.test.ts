@@ -66,7 +66,7 @@ describeNative("files of a namespace with a key", () => {
     ["without the key", new Map()],
     ["with the key", holder.keys],
   ] as const) {
-    test(`1,000 edited files with right checksums: 0 accepted of an agent ${who}`, async () => {
+    test(`1,000 edited files with correct checksums: 0 accepted of an agent ${who}`, async () => {
       await withTempDir(async (dir) => {
         await using host = new SsdHost();
         {
@@ -89,7 +89,7 @@ describeNative("files of a namespace with a key", () => {
     });
   }
 
-  test("which namespaces have a key is known after a restart, before any HELLO", async () => {
+  test("the namespaces with a key are known after a restart, before any HELLO", async () => {
     await withTempDir(async (dir) => {
       await using host = new SsdHost();
       {
@@ -104,7 +104,7 @@ describeNative("files of a namespace with a key", () => {
     });
   });
 
-  test("blocks with the right MAC are read after a restart, with the key and without", async () => {
+  test("blocks with a correct MAC are readable after a restart, with the key and without", async () => {
     await withTempDir(async (dir) => {
       await using host = new SsdHost();
       const some = names.slice(0, 20);

@@ -10,8 +10,8 @@ const parts = [
   { offset: HALF, bytes: HALF, node: 3 },
 ];
 
-describeSsd("SSD tier: what comes up", (it) => {
-  it("lies near the device of who reads it first", { slots: SLOTS, parts }, async ({ kit }) => {
+describeSsd("SSD tier: a block read into RAM", (it) => {
+  it("is placed near the device of its first reader", { slots: SLOTS, parts }, async ({ kit }) => {
     const engine = kit.engine();
     for (const name of ["a", "b", "c"]) expect(await engine.put(name)).toEqual(["ok"]);
     await kit.settled();

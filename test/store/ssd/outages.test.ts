@@ -11,7 +11,7 @@ async function put(kit: SsdKit, ...blocks: string[]): Promise<void> {
 }
 
 describeSsd("SSD tier: a disk that answers with errors", (it) => {
-  it("EIO once is a miss", {}, async ({ kit, faults }) => {
+  it("one EIO is a miss", {}, async ({ kit, faults }) => {
     await put(kit, "a", "b");
     kit.leaveRam();
     faults("load.read:1:EIO");
@@ -23,7 +23,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     expect(kit.health.raised.size).toBe(0);
   });
 
-  it("a read that the host had no memory for is a miss, and the block stays", {}, async (t) => {
+  it("a read without memory on the host is a miss, and the block stays", {}, async (t) => {
     await put(t.kit, "a");
     t.kit.leaveRam();
     t.faults("load.open:1:EMFILE");
@@ -31,7 +31,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     expect(await t.kit.engine().load("a")).toEqual(["ok"]);
   });
 
-  it("EIO again and again: reading stops, RAM goes on, a trial ends it", {
+  it("repeated EIO: reading stops, RAM still serves, and a trial resumes it", {
     slots: 16,
   }, async (t) => {
     const { kit, faults } = t;
@@ -70,7 +70,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     ["EMFILE", "no_descriptors", "FD_LIMIT"],
     ["ENFILE", "no_descriptors", "FD_LIMIT"],
   ] as const) {
-    it(`${errno}: nothing more is written, until it may be again`, { slots: 32 }, async (t) => {
+    it(`${errno}: writing is suspended until a trial succeeds`, { slots: 32 }, async (t) => {
       const { kit, faults } = t;
       const engine = kit.engine();
       await put(kit, "before");
@@ -99,7 +99,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     });
   }
 
-  it("no descriptor for reads, again and again, is not a fault of the drive", {
+  it("repeated reads without a file descriptor are not a fault of the drive", {
     slots: 16,
   }, async (t) => {
     const { kit, faults } = t;
@@ -113,7 +113,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     expect([...kit.health.raised]).toEqual(["FD_LIMIT"]);
   });
 
-  it("a folder that is another one takes nothing, is not tried, and promises nothing", {
+  it("a folder that was replaced is neither written nor tried, and promises nothing", {
     slots: 32,
   }, async ({ kit }) => {
     const engine = kit.engine();
@@ -137,7 +137,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     expect(await kit.ssd.makeDurable()).toBe(true);
   });
 
-  it("trials that fail are made less and less often", {}, async ({ kit, host, faults }) => {
+  it("failed trials are repeated at growing intervals", {}, async ({ kit, host, faults }) => {
     faults("store.write:1+:ENOSPC");
     await put(kit, "a");
     const trials: number[] = [];
@@ -150,7 +150,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     expect(trials[4]!).toBeGreaterThan(4 * trials[0]!);
   });
 
-  it("files that cannot be removed keep their bytes, and stop the eviction", {
+  it("files that cannot be removed count as used, and stop eviction", {
     slots: 4,
     capacityBytes: 8 * 12_288,
   }, async ({ kit, faults }) => {
@@ -174,8 +174,8 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
   });
 });
 
-describeSsd("SSD tier: a disk that hangs", (it) => {
-  it("KV_SSD_HUNG; RAM goes on, readers get a miss, writes are given up", {
+describeSsd("SSD tier: a hung disk", (it) => {
+  it("raises KV_SSD_HUNG; RAM still serves, readers get a miss, writes are cancelled", {
     slots: 16,
     depth: 4,
   }, async ({ kit, faults }) => {
@@ -208,7 +208,7 @@ describeSsd("SSD tier: a disk that hangs", (it) => {
     expect(kit.ssdHolds("after")).toBe(true);
   });
 
-  it("a sync that takes its time is no disk that hangs", {}, async ({ kit, faults }) => {
+  it("is not indicated by a long sync", {}, async ({ kit, faults }) => {
     await put(kit, "a");
     kit.leaveRam();
     faults("sync.sync:1:freeze");
@@ -223,7 +223,7 @@ describeSsd("SSD tier: a disk that hangs", (it) => {
     expect((await persisted).durable).toBe(true);
   });
 
-  it("who waits for a sync is told that it may not be safe", {}, async ({ kit, faults }) => {
+  it("makes waits for a sync report that durability is unknown", {}, async ({ kit, faults }) => {
     await put(kit, "a");
     kit.leaveRam();
     faults("sync.sync:1+:freeze;load.read:1+:freeze");
@@ -242,7 +242,7 @@ describeSsd("SSD tier: a disk that hangs", (it) => {
     expect(await kit.ssd.makeDurable()).toBe(true);
   });
 
-  it("a stop does not wait for it longer than a while", {}, async ({ kit, faults, reopen }) => {
+  it("delays shutdown by a bounded time", {}, async ({ kit, faults, reopen }) => {
     await put(kit, "a");
     kit.leaveRam();
     faults("load.read:1+:freeze");
@@ -261,8 +261,8 @@ describeSsd("SSD tier: a disk that hangs", (it) => {
   });
 });
 
-describeSsd("SSD tier: a disk that can do less", (it) => {
-  it("a file system without O_DIRECT is used all the same", {}, async ({ faults, reopen }) => {
+describeSsd("SSD tier: a disk with fewer features", (it) => {
+  it("works on a file system without O_DIRECT", {}, async ({ faults, reopen }) => {
     faults("open.probe:1:EINVAL");
     const kit = await reopen();
     faults("");

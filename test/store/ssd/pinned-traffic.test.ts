@@ -112,14 +112,14 @@ class Pins {
   }
 }
 
-describeNative("SSD tier: random traffic about pinned blocks", () => {
+describeNative("SSD tier: random traffic with pinned blocks", () => {
   const host = new SsdHost();
   afterEach(() => setFaults(host.native, ""));
   afterAll(() => host[Symbol.asyncDispose]());
 
   for (const seed of [21, 22, 23, 24, 25, 26]) {
     test(
-      `what is pinned never leaves the host (${seed})`,
+      `a pinned block never leaves the host (${seed})`,
       () =>
         withTempDir(async (dir) => {
           const random = seededRandom(seed);

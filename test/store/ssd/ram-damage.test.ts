@@ -29,7 +29,7 @@ async function damaged(kit: SsdKit, name: string) {
 const found = (kit: SsdKit) => kit.store.checks.stats.damaged;
 
 describeSsd("a block that is damaged in RAM", (it) => {
-  it("comes back from SSD after a report", {}, async ({ kit }) => {
+  it("is read from SSD after a report", {}, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     expect(await engine.report([block])).toEqual(["corrupt"]);
     expect(kit.store.slots.quarantinedSlots).toBe(0);
@@ -38,7 +38,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(kit.health.raised).not.toContain(BLAME);
   });
 
-  it("without a file is a miss, and can be stored again", WRITE_BACK, async ({ kit }) => {
+  it("is a miss without a file, and can be stored again", WRITE_BACK, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     expect(await engine.report([block])).toEqual(["corrupt"]);
     expect(await engine.load("a")).toEqual(["miss"]);
@@ -61,7 +61,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     engine.die();
   });
 
-  it("keeps its slot while a dead reader's process lives", WRITE_BACK, async ({ kit }) => {
+  it("keeps its slot while the process of a dead connection lives", WRITE_BACK, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     const other = kit.engine();
     other.acquire(["a"]);
@@ -83,7 +83,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(await engine.load("a")).toEqual(["miss"]);
   });
 
-  it("while it waits for the disk is not written", {
+  it("during its wait for the disk is not written", {
     ...WRITE_BACK,
     depth: 2,
   }, async ({ kit, faults }) => {
@@ -105,7 +105,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(found(kit)).toMatchObject({ write: 1 });
   });
 
-  it("while it is written leaves no file", WRITE_BACK, async ({ kit, faults }) => {
+  it("during its write leaves no file", WRITE_BACK, async ({ kit, faults }) => {
     const engine = kit.engine();
     await engine.put("a");
     const [block] = engine.acquire(["a"]);
@@ -123,7 +123,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(kit.health.raised).not.toContain(BLAME);
   });
 
-  it("when its file is found damaged, too: the drive is not blamed", SCRUB, async ({ kit }) => {
+  it("whose file is damaged too is not a fault of the drive", SCRUB, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     engine.release([block]);
     flipInFile(kit.fileOf("a"));
@@ -136,7 +136,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(await engine.put("a")).toEqual(["ok"]);
   });
 
-  it("and was written so, and then reported: the drive is not blamed", {}, async ({ kit }) => {
+  it("and was written and then reported is not a fault of the drive", {}, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     flipInFile(kit.fileOf("a"));
     expect(await engine.report([block])).toEqual(["corrupt"]);
@@ -146,7 +146,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(kit.store.ssdStats).toMatchObject({ ramDamagedFiles: 1, corruptBlocks: 0 });
   });
 
-  it("is not the one whose file alone is damaged: the drive is blamed", SCRUB, async ({ kit }) => {
+  it("is a fault of the drive if only its file is damaged", SCRUB, async ({ kit }) => {
     const engine = kit.engine();
     await engine.put("a");
     await kit.settled();
@@ -157,7 +157,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(engine.get("a")).toEqual(["ok"]);
   });
 
-  it("is found by the scrub of RAM, in the order of its bytes a second", {}, async ({ kit }) => {
+  it("is found by the RAM scrub at its configured rate", {}, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     engine.release([block]);
     await using scrub = new RamScrub(kit.store);
@@ -169,7 +169,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(scrubbedBytes).toBe(scrubbedBlocks * block.bytes);
   });
 
-  it("costs a connection that reports what is right its budget", {}, async ({ kit }) => {
+  it("uses up the budget of a connection that reports correct blocks", {}, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     engine.release([block]);
     const { checks, clock } = kit.store;
@@ -199,7 +199,7 @@ function stick(kit: SsdKit, isBad: (region: Region, at: number) => boolean): voi
   });
 }
 
-describeSsd("memory that changes what is read into it", (it) => {
+describeSsd("memory that corrupts data read into it", (it) => {
   /** The block is on SSD alone, and would be read to where it lay in RAM. */
   async function onSsd(kit: SsdKit): Promise<{ offset: number; slot: number }> {
     const engine = kit.engine();
@@ -212,7 +212,7 @@ describeSsd("memory that changes what is read into it", (it) => {
     return { offset: block!.offset, slot };
   }
 
-  it("costs one miss, is left alone then, and the drive is right", {}, async (t) => {
+  it("costs one miss, is not reused, and is not a fault of the drive", {}, async (t) => {
     const { kit } = t;
     const { offset: bad, slot } = await onSsd(kit);
     stick(kit, (region, at) => region === kit.store.region && at === bad);
@@ -229,7 +229,7 @@ describeSsd("memory that changes what is read into it", (it) => {
     kit.store.slots.bury(slot);
   });
 
-  it("of the scrub blames no file", SCRUB, async ({ kit }) => {
+  it("in the scrub's buffer condemns no file", SCRUB, async ({ kit }) => {
     await onSsd(kit);
     let bad: Region | null = null;
     stick(kit, (region) => {
@@ -244,7 +244,7 @@ describeSsd("memory that changes what is read into it", (it) => {
     expect(kit.ssdHolds("a")).toBe(true);
   });
 
-  it("only once, is no damage: the block is served", {}, async ({ kit }) => {
+  it("once is not damage: the block is served", {}, async ({ kit }) => {
     await onSsd(kit);
     let reads = 0;
     stick(kit, () => reads++ === 0);

@@ -34,7 +34,7 @@ describeNative("SSD tier: random traffic", () => {
 
   for (const seed of [1, 2, 3]) {
     test(
-      `nothing is lost where nothing fails (${seed})`,
+      `no block is lost without faults (${seed})`,
       () =>
         withTempDir(async (dir) => {
           const random = seededRandom(seed);
@@ -59,7 +59,7 @@ describeNative("SSD tier: random traffic", () => {
 
   for (const seed of [11, 12, 13, 14, 15, 16]) {
     test(
-      `what is answered is right, whatever fails (${seed})`,
+      `every answer is correct under any fault (${seed})`,
       () =>
         withTempDir(async (dir) => {
           const random = seededRandom(seed);
