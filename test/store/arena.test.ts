@@ -42,7 +42,7 @@ describeNative("the arena", () => {
     const free = Number(
       /HugePages_Free:\s+(\d+)/.exec(readFileSync("/proc/meminfo", "utf8"))?.[1] ?? 0,
     );
-    // More than the pool has, however large it is.
+    // More huge pages than the pool has.
     const bytes = (free + 64) * 2 * MIB;
     const huge = options(bytes, { hugePages: "require" });
     const fault = faultOf(() => createArena(loadNative(), huge));
@@ -75,7 +75,7 @@ describeNative("the arena", () => {
       const wanted = options(4 * MIB);
       const region = createArena(native, wanted);
       const growth = new ArenaGrowth(region, queue, wanted, (bytes) => {
-        // From here on the kernel has nothing to populate: the memory is gone.
+        // Unmap the memory, so that the next slice cannot be populated.
         if (bytes === 2 * MIB) region[Symbol.dispose]();
       });
       await growth.first();

@@ -3,23 +3,23 @@ import { LAYER_ALL } from "../../src/core/index.ts";
 import { BLOCK_BYTES, type BlockName, chain } from "./names.ts";
 import { type Handle, hexOf, type StoreEngine } from "./store-engine.ts";
 
-/** A store with room for `slots` blocks of `BLOCK_BYTES` in RAM, and ways to look at it. */
+/** A store with room for `slots` blocks of `BLOCK_BYTES` in RAM, and accessors for its state. */
 export interface ContractStore extends AsyncDisposable {
   readonly blockBytesMax: number;
   engine(namespace?: number, handlesMax?: number): StoreEngine;
-  /** Ends all engines, then throws where a slot or a hold is left over. */
+  /** Ends all engines, then throws if a slot or a reference is left. */
   expectNothingLeft(): void;
 }
 
 const RAM = 2;
 const SSD = 4;
 
-/** What every `BlockStore` promises, see block-store.ts. */
+/** The contract suite of `BlockStore`, see block-store.ts. */
 export function blockStoreContract(
   kind: string,
   open: (slots: number) => ContractStore | Promise<ContractStore>,
 ): void {
-  /** With two engines of one namespace and one of another. */
+  /** Runs a test with two engines of one namespace and one of another. */
   function it(
     name: string,
     run: (engines: Record<"writer" | "reader" | "stranger", StoreEngine>) => Promise<void>,
@@ -82,7 +82,7 @@ export function blockStoreContract(
       const sums = writer.checksumsOf(handles);
       const committed = writer.commit(handles, [sums[0]!, sums[1]! + 1n, sums[2]!]);
       expect(reader.match(["a"])).toEqual([0, 0]);
-      // While its bytes are read a slot is nobody's to change.
+      // While its bytes are hashed, no call may change a slot.
       expect(writer.abort(handles)).toEqual(["stale", "stale", "stale"]);
       expect(await writer.commit(handles)).toEqual(["stale", "stale", "stale"]);
       expect(await committed).toEqual(["ok", "corrupt", "ok"]);
@@ -115,7 +115,7 @@ export function blockStoreContract(
 
     it("needs neither a stored parent nor one that arrives later", async ({ writer, reader }) => {
       expect(await writer.put("a/b/c")).toEqual(["ok"]);
-      // What lies behind a gap cannot be used by its prefix, and counts as not there.
+      // A block after a gap cannot be found by its prefix and counts as absent.
       expect(reader.match(chain("a/b/c"))).toEqual([0, 0, 0, 0]);
       expect(reader.get("a/b/c")).toEqual(["ok"]);
       expect(await writer.put("a", "a/b")).toEqual(["ok", "ok"]);
@@ -140,7 +140,7 @@ export function blockStoreContract(
     });
 
     it("cannot be its own ancestor", async ({ writer }) => {
-      // The name of its own parent: the digest decides, not the path.
+      // The block names itself as parent: the digest decides, not the path.
       expect(await writer.put("a")).toEqual(["ok"]);
       expect(writer.reserveUnder("self", "self").outcome).toBe("rejected");
       expect(writer.reserveUnder("x", "y").outcome).toBe("ok");
@@ -157,7 +157,7 @@ export function blockStoreContract(
       const other = writer.acquire(["a/b"]);
       expect(second[0]).toMatchObject({ slot: first[0]!.slot, offset: first[0]!.offset });
       expect(reader.release(first)).toEqual(["ok"]);
-      // Six free slots, and two blocks that nothing may take while they are read.
+      // Six free slots, and two blocks that must not be evicted while they are read.
       const pressed = await writer.put(...Array.from({ length: 12 }, (_, i) => `x${i}`));
       expect(pressed.slice(0, 6)).toEqual(Array(6).fill("ok"));
       expect([...second, ...other].map((handle) => reader.proves(handle))).toEqual([true, true]);
@@ -187,7 +187,7 @@ export function blockStoreContract(
       expect(engine.holder.held).toBe(3);
       engine.release([twice[0]!]);
       expect(outcomesOf(engine.acquire(["b"]))).toEqual(["ok"]);
-      // What is there already takes no slot.
+      // A block that is present takes no slot.
       expect(outcomesOf(engine.reserve("c"))).toEqual(["present"]);
       store.expectNothingLeft();
     });
@@ -212,7 +212,7 @@ export function blockStoreContract(
       expect(await reader.commit(read)).toEqual(["stale"]);
       expect(reader.abort(read)).toEqual(["stale"]);
       expect(reader.release([{ ...read[0]!, generation: 0 }])).toEqual(["stale"]);
-      // One hold, given back twice in one frame: it is taken once.
+      // One reference, released twice in one frame: only the first release succeeds.
       expect(reader.release([...read, ...read]).toSorted()).toEqual(["ok", "stale"]);
     });
 
@@ -305,7 +305,7 @@ export function blockStoreContract(
       const read = writer.acquire(names);
       const [half] = writer.reserve("half") as [Handle];
       writer.abandon();
-      // Not in the tree any more, and its slot in nobody's hands.
+      // The block left the tree, and its slot is not free.
       expect(reader.get("half")).toEqual(["miss"]);
       const slots: number[] = [];
       for (let i = 0; i < 20; i++) slots.push(reader.reserve(`x${i}`)[0]!.slot);

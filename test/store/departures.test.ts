@@ -4,7 +4,7 @@ import { createBlockTable, Tier } from "../../src/store/blocks/index.ts";
 import { DEPARTURES, Departures, EVICTED } from "../../src/store/index.ts";
 import { must, SPACE } from "./blocks/blocks.ts";
 
-/** A key of which `place` alone says where it is remembered. */
+/** A key whose bucket is `place`. */
 function keyOf(place: number, other = 0): Uint32Array {
   return new Uint32Array([place, other, 3, 4, 5, 6, 7, 8]);
 }
@@ -38,7 +38,7 @@ describe("departures", () => {
       table.removeResidency(node, Tier.ram);
       const expected = { reason, tier, by, atSeconds: 1_000 + i } as const;
       expect(departures.find(keys, 0)).toEqual(expected);
-      // Anywhere in a batch of keys.
+      // At any offset in a batch of keys.
       expect(departures.find(new Uint32Array([...keyOf(99), ...keys]), 8)).toEqual(expected);
     }
   });
@@ -69,7 +69,7 @@ describe("departures", () => {
       departures.note(table, second, "ram", { reason: "purged", by: `other ${i}` });
     }
     expect(departures.find(keyOf(1, 1), 0)?.by).toBe("first");
-    // Of one command many blocks: one name.
+    // Many blocks of one command use one name.
     for (let i = 0; i < 2_000; i++) {
       departures.note(table, second, "ram", { reason: "purged", by: "other 1022" });
     }

@@ -23,7 +23,7 @@ describeNative("the background eviction", () => {
     await putOneByOne(engine, 6);
     expect(kit.snapshot()).toMatchObject({ ramBlocks: 6, stats: { evictionRuns: 0 } });
     expect(await engine.put("more")).toEqual(["ok"]);
-    // No time has passed: 7 of 8 are above the mark, 4 of 8 are not above the other.
+    // No time has passed: 7 of 8 slots are above the high mark, 4 of 8 are not above the low one.
     expect(kit.snapshot()).toMatchObject({ ramBlocks: 4, stats: { evictionRuns: 1 } });
     expect(engine.get("x0", "x1", "x2", "x3", "more")).toEqual([
       "miss",
@@ -42,7 +42,7 @@ describeNative("the background eviction", () => {
       await engine.put(`x${i}`);
       held.push(...engine.acquire([`x${i}`]));
     }
-    // All of it is being read: there is nothing that it may drop.
+    // Every block is being read: none can be evicted.
     await kit.clock.advanceAsync(EVERY_MS);
     expect(kit.snapshot().ramBlocks).toBe(8);
     engine.release(held);

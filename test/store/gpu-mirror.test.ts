@@ -18,7 +18,7 @@ describeNative("the mirror of engines' GPUs", () => {
     expect(engine.match(chain("a/b"))).toEqual([2, GPU, GPU]);
     expect(engine.match(chain("a/b"), RAM)).toEqual([0, 0, 0]);
     expect(engine.resolve(5n, LAYER_ALL)).toBe(hexOf("a"));
-    // There is nothing of it to read.
+    // The block cannot be read.
     expect(engine.get("a")).toEqual(["miss"]);
     expect(engine.gpuEvicted("a/b", "a/b", "nowhere")).toEqual(["ok", "miss", "miss"]);
     expect(engine.match(chain("a/b"))).toEqual([1, GPU, 0]);
@@ -32,7 +32,7 @@ describeNative("the mirror of engines' GPUs", () => {
     const [first, second] = [kit.engine(), kit.engine()];
     expect(first.gpuStored("a", "b", "c")).toEqual(["ok", "ok", "ok"]);
     expect(second.gpuStored("x", "y")).toEqual(["ok", "ok"]);
-    // The second engine's own oldest notice went; those of the first are not its to drop.
+    // The second engine's own oldest report was dropped, not one of the first engine.
     expect(first.match(["x"])[0]).toBe(0);
     expect(["a", "b", "c", "y"].map((name) => first.match([name])[0])).toEqual([1, 1, 1, 1]);
     expect(first.gpuStored("d")).toEqual(["ok"]);

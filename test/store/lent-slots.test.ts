@@ -6,7 +6,7 @@ import { openStoreKit, PAGE } from "./store-kit.ts";
 const SLOTS = 8;
 const open = () => openStoreKit({ arenaBytes: 4 * SLOTS * PAGE });
 
-/** A reserved slot with its bytes written, and lent to a device. */
+/** A reserved slot with its bytes written, and a device copy under way. */
 function lend(kit: ReturnType<typeof open>, name: string) {
   const engine = kit.engine();
   const handles = engine.reserve(name);
@@ -35,7 +35,7 @@ describe("a slot that a device copies to", () => {
     lent.end(how);
     expect(await engine.commit(handles)).toEqual(["corrupt"]);
     expect(await engine.get("a")).toEqual(["miss"]);
-    // What cannot be stopped keeps its slot for ever.
+    // A copy that cannot be stopped occupies its slot permanently.
     expect(kit.snapshot().slotsQuarantined).toBe(how === "leaked" ? 1 : 0);
     expect(engine.holder.held).toBe(0);
   });
@@ -111,7 +111,7 @@ describe("a slot that a device copies from", () => {
     const handles = engine.acquire(["a"]);
     const lent = engine.holder.lendRead(handleBatch(handles), 0)!;
     engine.release(handles);
-    // Every other block may go for these: the lent one may not.
+    // Every other block may be evicted for these, but not the source of the copy.
     const wanted = Array.from({ length: 2 * SLOTS }, (_, i) => `other${i}`);
     for (const name of wanted) await engine.put(name);
     expect(engine.match(["a"])[0]).toBe(1);

@@ -77,7 +77,7 @@ describeNative("PIN without an SSD tier", () => {
   });
 });
 
-/** Pins that end when they are asked to, those of each level in their order. */
+/** Pins that end on request, those of each level in order. */
 class Pins {
   readonly asked: string[] = [];
   readonly soft: NodeId[] = [];
@@ -115,7 +115,7 @@ describeNative("over-pinning", () => {
     const held: NodeId[] = [];
     for (let i = 0; i < SLOTS; i++) {
       expect(await engine.put(`new${i}`)).toEqual(["ok"]);
-      // So that it is not the next to go.
+      // Pin the new block, so that it is not evicted next.
       held.push(...pin(kit, `new${i}`));
       left.push(...all.filter((name) => nodeOf(kit, name) === NO_NODE && !left.includes(name)));
     }
@@ -163,7 +163,7 @@ describeNative("over-pinning", () => {
     const [node] = pin(kit, "a");
     const { table } = kit.store;
     expect(table.isProtected(node!, Tier.ram)).toBe(true);
-    // As after a copy: it may go now, and comes back protected when the copy is lost.
+    // Simulates a copy: the block becomes evictable, and protected again when the copy is lost.
     table.addResidency(node!, Tier.ssd);
     expect(table.isProtected(node!, Tier.ram)).toBe(false);
     expect(table.isProtected(node!, Tier.ssd)).toBe(true);

@@ -21,14 +21,14 @@ import { openStoreKit, PAGE, type StoreKit } from "./store-kit.ts";
 
 const NAMESPACE = new Uint8Array(32).fill(7);
 
-/** A store of 16 slots and the namespaces its engines greeted with. */
+/** A store of 16 slots and the namespaces of its engines. */
 function open() {
   const namespaces = new Namespaces();
   const kit = openStoreKit({ arenaBytes: 32 * PAGE });
   return { kit, namespaces, namespace: namespaces.indexOf(NAMESPACE)! };
 }
 
-/** Another store over the same memory, as the next process would make it. */
+/** A store of the next process over the same memory. */
 function successor({ region, queue, clock }: StoreKit, arenaBytes = region.bytes): TieredStore {
   const store = new TieredStore({
     native: loadNative(),
@@ -119,7 +119,7 @@ describeNative("RAM after a handover", () => {
     engine.die();
     const store = successor(kit);
     expect(adoptRam(store, new Namespaces(), recordOf(kit, namespaces))).toBe(true);
-    // Who wants it kept is for those to say who keep holds; the table starts without.
+    // Pins are restored from their own records; the table starts without protection.
     expect(store.table.keptBytes).toBe(0);
     store.table.pin(store.table.find(batch.keys, 0));
     expect(store.table.keptBytes).toBe(2 * 5_000);
@@ -143,7 +143,7 @@ describeNative("RAM after a handover", () => {
     engine.abort([slot!]);
     expect(describeRam(kit.store, namespaces, "arena-1")).not.toBeNull();
     engine.reserve("b");
-    // Half written, and its process may still write: the slot waits for its death.
+    // The process may still write to the slot, which is freed when the process exits.
     engine.holder.abandon();
     expect(describeRam(kit.store, namespaces, "arena-1")).toBeNull();
     engine.holder.buried();

@@ -30,7 +30,7 @@ describeNative("room in RAM", () => {
     await engine.put(...chain("d/e"));
     await engine.put("f");
     engine.get("d");
-    // From longest ago: a/b/c, a/b, a, d/e, f, d.
+    // Least recently used first: a/b/c, a/b, a, d/e, f, d.
     const left: BlockName[] = [];
     for (let i = 0; i < 6; i++) {
       expect(await engine.put(`new${i}`)).toEqual(["ok"]);
@@ -60,10 +60,10 @@ describeNative("room in RAM", () => {
     await using kit = openStoreKit({ arenaBytes: 3 * 2 * PAGE });
     const engine = kit.engine();
     await engine.put("a", "b", "c");
-    // The oldest is found first and must still be there when the answer says so.
+    // The oldest block is found first and must still be present when the answer says so.
     expect(await engine.put("a", "x", "y")).toEqual(["present", "ok", "ok"]);
     expect(engine.get("a", "b", "c", "x", "y")).toEqual(["ok", "miss", "miss", "ok", "ok"]);
-    // All that is left is its own: the rest has no room.
+    // Only blocks of the request itself are left: the rest is full.
     expect(await engine.put("a", "x", "y", "z")).toEqual(["present", "present", "present", "full"]);
     expect(engine.get("a", "x", "y", "z")).toEqual(["ok", "ok", "ok", "miss"]);
     kit.expectNothingLeft();
@@ -74,7 +74,7 @@ describeNative("room in RAM", () => {
     const engine = kit.engine();
     const prompt = chain(Array.from({ length: 10 }, (_, i) => `p${i}`).join("/"));
     expect(await engine.put(...prompt)).toEqual([...Array(4).fill("ok"), ...Array(6).fill("full")]);
-    // Behind the gap only free room is used, and there is none.
+    // After the gap only free room is used, and there is none.
     for (const name of prompt.slice(5)) expect(await engine.put(name)).toEqual(["full"]);
     expect(engine.match(prompt)[0]).toBe(4);
     kit.expectNothingLeft();
@@ -105,7 +105,7 @@ describeNative("room in RAM", () => {
         .classes.map(({ slotBytes }) => slotBytes)
         .toSorted((a, b) => a - b);
     expect(new Set(await engine.put(...of("quarter", 1024, 256 * KIB)))).toEqual(new Set(["ok"]));
-    // A reader somewhere in the middle holds up its own extent only.
+    // A reader in the middle keeps only its own extent.
     const read = engine.acquire(["quarter500"]);
     expect(new Set(await engine.put(...of("small", 100, 64 * KIB)))).toEqual(new Set(["ok"]));
     expect(sizes()).toEqual([64 * KIB, 256 * KIB]);
@@ -122,12 +122,12 @@ describeNative("room in RAM", () => {
     const engine = kit.engine(1, 10_000);
     const of = (prefix: string, count: number, bytes: number) =>
       names(prefix, count).map((name) => ({ name, bytes }));
-    // Two extents: one full of small blocks, among them one that is read, one of large ones.
+    // Two extents: one full of small blocks, one of them being read, and one of large blocks.
     await engine.put(...of("small", 256, 256 * KIB));
     await engine.put(...of("large", 64, MIB).toReversed());
     const read = engine.acquire(["small7"]);
     expect(await engine.put({ name: "more", bytes: MIB })).toEqual(["ok"]);
-    // All small blocks are older, but their memory cannot be had.
+    // All small blocks are older, but their extent cannot be freed.
     expect(engine.get("small0", "small255", "more")).toEqual(["ok", "ok", "ok"]);
     expect(engine.match(["large0"])[0]).toBe(0);
     expect(engine.match(["large1"])[0]).toBe(1);
@@ -141,7 +141,7 @@ describeNative("room in RAM", () => {
     for (let i = 0; i < 200; i++) expect(await engine.put(`x${i}`)).toEqual(["ok"]);
     expect(kit.snapshot().ramBlocks).toBe(64);
     expect(engine.get("x0", "x199", "x136")).toEqual(["miss", "ok", "ok"]);
-    // Nothing may go: then it is full, and the slot is not lost.
+    // If no block is evictable, the outcome is full, and the slot is not lost.
     const read = engine.acquire(names("x", 200).slice(136));
     expect(engine.reserve("y")[0]!.outcome).toBe("full");
     expect(kit.snapshot().slotsUsed).toBe(64);

@@ -9,7 +9,7 @@ function open(): StoreKit {
   return openStoreKit({ arenaBytes: SLOTS * 2 * PAGE });
 }
 
-/** More blocks than there is room for. */
+/** More blocks than RAM has room for. */
 const flood = (prefix: string) => Array.from({ length: 12 }, (_, i) => `${prefix}${i}`);
 
 async function press(kit: StoreKit, prefix: string): Promise<void> {
@@ -38,7 +38,7 @@ describeNative("sessions", () => {
     await engine.put(...chain("a/b"));
     engine.sessionCommit(1n, "a/b");
     expect(engine.sessionRelease(1n)).toBe("ok");
-    // Released, not freed: the blocks are found as long as nothing needs their room.
+    // Released blocks are found until their room is needed.
     expect(engine.get("a", "a/b")).toEqual(["ok", "ok"]);
     expect(engine.holder.sessionStatus(1n).known).toBe(false);
     expect(engine.sessionRelease(1n)).toBe("miss");
@@ -58,7 +58,7 @@ describeNative("sessions", () => {
       expect(engine.sessionCommit(1n, block)).toBe(engine.match([block])[0] === 1 ? "ok" : "miss");
       expect(engine.match(turns)[0]).toBeGreaterThanOrEqual(1);
     }
-    // A block that is not there leaves the session as it was.
+    // A missing block leaves the session unchanged.
     expect(engine.sessionCommit(1n, "elsewhere")).toBe("miss");
     await press(kit, "y");
     expect(engine.get("a")).toEqual(["ok"]);
@@ -89,7 +89,7 @@ describeNative("sessions", () => {
     const { stats, ...rest } = kit.snapshot();
     expect(rest).toEqual({ ...rest, tableNodes: before.tableNodes, slotsUsed: before.slotsUsed });
     expect(stats.matchBlocks).toBe(before.stats.matchBlocks + 10);
-    // Not even the order in which blocks leave: a/b was the oldest and goes first.
+    // The eviction order is unchanged too: a/b was the oldest and is evicted first.
     for (let i = 0; i < 6; i++) await engine.put(`x${i}`);
     expect(engine.match(chain("a/b"))[0]).toBe(1);
   });

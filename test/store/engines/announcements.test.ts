@@ -13,7 +13,7 @@ test("an announcement beyond the maximum is rejected until another one has expir
   for (let i = 0; i < MAX + 2; i++) keys[8 * i] = i;
   for (let i = 0; i < MAX; i++) expect(engine.add(keys, i, 60_000)).toBe(ok);
   expect(engine.add(keys, MAX, 100)).toBe(rejected);
-  // A renewal may be shorter than what it renews.
+  // A renewal may expire sooner than the announcement it renews.
   expect(engine.add(keys, 7, 100)).toBe(ok);
   clock.advance(99);
   expect(engine.add(keys, MAX, 100)).toBe(rejected);

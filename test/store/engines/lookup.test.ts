@@ -11,7 +11,7 @@ import { figuresOf, lookUp, RAM, rankOf, SSD } from "./lookup-kit.ts";
 const ID = "0123456789abcdef0123456789abcdef";
 const PROMPT = chain("a/b/c/d");
 
-/** A connection of the engine. */
+/** Opens a connection of the engine. */
 function member(kit: SsdKit, namespace = 1) {
   const engine = kit.engine(namespace);
   expect(engine.holder.engine.join(ID, 0)).toBeNumber();
@@ -34,7 +34,7 @@ describeSsd("a lookup", (it) => {
     expect([...lookup.state.best]).toEqual([RAM, RAM, RAM, RAM, 0]);
     expect(kit.store.engines.book.stats.bytes).toBe(4 * 8192);
     await kit.settled();
-    // Three times what RAM holds.
+    // Three times the size of RAM.
     for (let i = 0; i < 48; i++) await writer.put(`flood${i}`);
     expect(PROMPT.map((name) => isInRam(kit, name))).toEqual([true, true, true, true]);
     expect(worker.get(...PROMPT)).toEqual(["ok", "ok", "ok", "ok"]);
@@ -92,10 +92,10 @@ describeSsd("a lookup", (it) => {
     const { lookup } = lookUp(kit.store, scheduler.holder, PROMPT, { hold: true });
     expect(figuresOf(lookup.state)).toEqual([4, 2, 0]);
     expect(lookup.state.isBudgetReached).toBe(true);
-    // Blocks that are reserved already cost nothing more.
+    // Blocks that are reserved already do not count again.
     const again = lookUp(kit.store, scheduler.holder, PROMPT.slice(0, 2), { hold: true }).lookup;
     expect(again.state).toMatchObject({ ready: 2, isBudgetReached: false });
-    // The sum of all engines.
+    // The limit of all engines together.
     const late = lookUp(kit.store, other.holder, PROMPT.slice(0, 3), { hold: true }).lookup;
     expect(late.state).toMatchObject({ leading: 3, ready: 1, isBudgetReached: true });
     expect(scheduler.holder.engine.claims.endById(lookup.state.hold)).toBe(true);
@@ -106,7 +106,7 @@ describeSsd("a lookup", (it) => {
 
   it("answers for the rank with the fewest blocks", { slots: 16 }, async ({ kit }) => {
     const [scheduler, second] = [member(kit), kit.engine(2)];
-    // The names of blocks differ between namespaces, as digests do.
+    // Block names differ between namespaces, as digests do.
     await scheduler.put("a", "b", "c");
     await second.put("r", "s");
     const ranks = [rankOf(kit.store, ["a", "b", "c"]), rankOf(kit.store, ["r", "s", "t"], 2)];
@@ -250,7 +250,7 @@ describeSsd("a lookup", (it) => {
     kit.clock.advance(200);
     await lookup.done;
     expect(figuresOf(lookup.state)).toEqual([1, 1, 0]);
-    // Of a block that has come nothing is announced any more.
+    // The announcement of a stored block has been removed.
     expect(kit.store.engines.announcements.size).toBe(0);
     scheduler.die();
   });
@@ -293,7 +293,7 @@ describeSsd("a lookup", (it) => {
     const scheduler = member(kit);
     const peers: PeerTier = new Neighbour(kit.store, kit.store);
     kit.store.setPeers(peers);
-    // The first answer promises the block; the second never comes.
+    // The first answer promises the block; the second never arrives.
     const answers: Promise<SourceHas[] | null>[] = [Promise.resolve(["coming"])];
     peers.whatHas = () => answers.pop() ?? new Promise(() => undefined);
     const wish = { fetch: true, wait: true, source: "elsewhere" };
@@ -302,7 +302,7 @@ describeSsd("a lookup", (it) => {
     for (let tick = 1; tick < 20; tick++) {
       kit.clock.advance(25);
       await Bun.sleep(0);
-      // One for each tick: a client gives up after 100 ms without one.
+      // One heartbeat per tick: a client gives up after 100 ms without one.
       expect([tick, lookup.isOver, partial.length]).toEqual([tick, false, tick]);
     }
     kit.clock.advance(25);

@@ -4,7 +4,7 @@ import { ManualClock } from "../../support/index.ts";
 
 const BLOCKS = 2;
 
-/** A peer that answers at once, and a lookup that asks it every 25 ms. */
+/** A peer that answers immediately, and a lookup that queries it every 25 ms. */
 function sourceThat(answers: (count: number) => SourceHas[] | null) {
   const clock = new ManualClock();
   const peers = {
@@ -33,7 +33,7 @@ test("a source that neither has nor computes the next block is silent after 100 
   expect([source.isSilent(0), source.promises(0, 1)]).toEqual([false, false]);
   await ask(1);
   expect(source.isSilent(0)).toBe(true);
-  // A block that came since then is a sign of life.
+  // An arrival since then restarts the time.
   expect(source.isSilent(2_600)).toBe(false);
   said = ["coming", "absent"];
   await ask(1);

@@ -12,7 +12,7 @@ const STEPS = 400;
 const SLOT_BYTES = 8192;
 const PROMPTS: readonly BlockName[][] = ["a/b/c/d/e", "a/b/x/y", "p/q/r/s/t/u", "m/n"].map(chain);
 
-/** Connections of three engines that look up, acquire, write, announce and go, at random. */
+/** Connections of three engines that look up, acquire, write, announce and disconnect at random. */
 class Traffic {
   readonly #kit: SsdKit;
   readonly #random: Random;

@@ -16,7 +16,7 @@ interface Two extends AsyncDisposable {
   readonly engine: StoreEngine;
 }
 
-/** Two hosts; the second has the prompt. */
+/** Two hosts; the second one has the prompt. */
 async function open(options: { slots?: number; handles?: number } = {}): Promise<Two> {
   const { slots = 8, handles = 1_000 } = options;
   const here = openStoreKit({ arenaBytes: slots * 2 * PAGE });
@@ -77,7 +77,7 @@ describeNative("requests with peers below SSD", () => {
       ...Array(4).fill("skipped"),
     ]);
     expect(neighbour.fetched).toEqual([]);
-    // A request that wants whatever there is does not ask for ever.
+    // A request for any available block does not query the peers without end.
     const many = Array.from({ length: 40 }, (_, i) => `x${i}`);
     expect(new Set(outcomesOf(engine.acquire(many)))).toEqual(new Set(["miss"]));
     expect(neighbour.promised).toHaveLength(1 + 16);
@@ -95,7 +95,7 @@ describeNative("requests with peers below SSD", () => {
     engine.release(handles.slice(0, 2));
     expect(engine.holder.held).toBe(0);
     expect(here.snapshot().stats).toMatchObject({ acquireHitsPeer: 2, pulledBlocks: 3 });
-    // What came in vain may leave.
+    // Blocks fetched for nothing are evictable.
     expect(here.store.table.evictableBlocks(Tier.ram)).toBe(3);
     const whole = await engine.fetch(names);
     expect(outcomesOf(whole)).toEqual(["ok", "ok", "miss", "ok"]);
@@ -148,13 +148,13 @@ describeNative("requests with peers below SSD", () => {
     expect(neighbour.fetched[0]!.options.deadlineMs).toBe(500);
     here.clock.advance(1);
     const handles = await fetching;
-    // What has come by then is here.
+    // Blocks that arrived before the deadline are in RAM.
     expect(outcomesOf(handles)).toEqual(["ok", "late"]);
     engine.release(handles.slice(0, 1));
     expect(neighbour.fetched[0]!.options.signal.aborted).toBe(true);
     expect(engine.holder.held).toBe(0);
     stuck.resolve();
-    // What came after all is let go of.
+    // Blocks that arrive after the deadline are unlocked.
     await waitFor(() => here.store.table.evictableBlocks(Tier.ram) === 2);
     expect(engine.get("a", "a/b")).toEqual(["ok", "ok"]);
   });
@@ -242,7 +242,7 @@ describeNative("requests with peers below SSD", () => {
       engine.release(handles.slice(0, 1));
     }
     expect(here.snapshot().stats).toMatchObject({ acquireHits: 2, acquireHitsPeer: 0 });
-    // Only where RAM may answer.
+    // Only if RAM may answer.
     neighbour.before = () => here.engine().put("c");
     expect(outcomesOf(await engine.fetch(["c"], { tiers: Tier.peer }))).toEqual(["miss"]);
   });

@@ -10,7 +10,7 @@ import { Neighbour } from "./neighbour.ts";
 const PROMPT = chain("a/b/c/d/e");
 
 describeNative("the explanation of a miss with peers below SSD", () => {
-  /** The second host has the prompt up to "a/b/c/d"; ours begins with "a". */
+  /** The second host has the prompt up to "a/b/c/d"; the first one has "a". */
   async function open(pulls: PullInsight | null = null) {
     const here = openStoreKit({ arenaBytes: 16 * PAGE });
     const there = openStoreKit({ arenaBytes: 16 * PAGE });
@@ -41,7 +41,7 @@ describeNative("the explanation of a miss with peers below SSD", () => {
       peers: { promised: 3, whyNot: "no host that answers is known to have it" },
     });
     expect(told).toEqual([1]);
-    // Nothing was asked of anybody.
+    // An explanation fetches nothing.
     expect(it.neighbour.fetched).toEqual([]);
   });
 
@@ -73,7 +73,7 @@ describeNative("the explanation of a miss with peers below SSD", () => {
     const answer = await it.inspector.explain({ ...prompt, tokens: new Uint32Array(7) });
     expect(answer.blocks.map(({ tier }) => tier)).toEqual(["peer", "peer", null]);
     expect(answer.peers).toEqual({ promised: 2, whyNot: "computing is sooner" });
-    // A namespace that this process never met has no number to ask with.
+    // A namespace unknown to this process has no number to query peers with.
     const foreign = { ...prompt, namespace: namespaceKey(9), tokens: new Uint32Array(4) };
     expect((await it.inspector.explain(foreign)).peers).toBeUndefined();
   });

@@ -184,7 +184,7 @@ describeNative("blocks from other hosts", () => {
   });
 
   test("move to a slot of their size class if they are much shorter than announced", async () => {
-    // Two sizes need two extents.
+    // Two size classes need two extents.
     await using it = open((192 * 2 ** 20) / (2 * PAGE));
     const { kit, peer } = it;
     const landing = peer.place("a", { bytes: 5 * PAGE });
@@ -280,7 +280,7 @@ describeNative("blocks from other hosts", () => {
     expect(engine.get("a", "a/b")).toEqual(["ok", "ok"]);
     engine.release(held);
     expect(kit.snapshot()).toMatchObject({ ramBlocks: 0, slotsUsed: 0, tableNodes: 0 });
-    // Unused, it goes at once; with something behind it, it stays.
+    // An unused block is dropped immediately, unless a descendant is stored.
     peer.release(peer.bring("b", { keep: false }));
     expect(kit.snapshot().ramBlocks).toBe(0);
     const arrival = peer.bring("c", { keep: false });

@@ -36,7 +36,7 @@ describeNative("blocks served to peers", () => {
     );
     expect(loan.aliases).toEqual([new Uint8Array(Uint8Array.of(7, 0, 0, 0, 0, 0, 0, 0))]);
     loan.release();
-    // Its parent was named, and never seen.
+    // The parent is named but was never stored.
     const orphan = await peer.borrow("q/r");
     expect(orphan.parent).toEqual(new Uint8Array(32));
     orphan.release();
@@ -57,7 +57,7 @@ describeNative("blocks served to peers", () => {
     const loan = await peer.borrow("a");
     expect(peer.proves("a", loan)).toBe(false);
     await kit.until(() => kit.store.checks.stats.damaged.peer === 1, "the check");
-    // The client may still be receiving it.
+    // The client may still be receiving the block.
     expect(kit.store.slots.quarantinedSlots).toBe(1);
     loan.release();
     expect(kit.store.slots.quarantinedSlots).toBe(0);
@@ -128,7 +128,7 @@ describeNative("blocks served to peers", () => {
     }
     expect(kit.store.ssdStats).toMatchObject({ readBlocks: 1, sharedReads: 1 });
     expect(tiersOf(kit, "a/b")).toBe(Tier.ram | Tier.ssd);
-    // It is in the order, as something nobody here asked for.
+    // The block is in the eviction order as not yet requested.
     expect(kit.store.table.evictableBlocks(Tier.ram)).toBe(1);
     const keys: string[] = [];
     const signal = new AbortController().signal;
@@ -147,7 +147,7 @@ describeNative("blocks served to peers", () => {
     engine.sessionCommit(9n, "x/y");
     await kit.settled();
     expect(await peer.lend("a")).toBe("busy");
-    // Nobody's session ends for the sake of another host.
+    // No session ends for a peer's request.
     expect(kit.store.sessions.size).toBe(1);
     engine.sessionRelease(9n);
     const loan = await peer.borrow("a");
@@ -166,7 +166,7 @@ describeNative("blocks served to peers", () => {
     expect(await lent).toBe("busy");
     faults("");
     await kit.settled();
-    // The read went on, and nobody holds what came of it.
+    // The read has completed, and its block is unlocked.
     expect(kit.store.table.evictableBlocks(Tier.ram)).toBe(1);
     (await peer.borrow("a")).release();
   });
@@ -214,7 +214,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(handles.every((handle) => engine.proves(handle))).toBe(true);
     expect(kit.store.stats).toMatchObject({ acquireHitsSsd: 1, acquireHitsPeer: 2 });
     engine.release(handles);
-    // SSD is given up after its 100 ms; the other host has until the request's deadline.
+    // The SSD read is late after its 100 ms; the peer has until the request's deadline.
     await kit.settled();
     await purgeBlocks(
       kit.store,
@@ -256,7 +256,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     peer.release(peer.bring("d", { keep: false }));
     await kit.settled();
     expect(["c", "d"].map((name) => kit.ssdHolds(name))).toEqual([false, false]);
-    // Nor is it written because the request uses it: it is gone behind that.
+    // Its use does not write it to SSD either: it is dropped after the request.
     const engine = kit.engine();
     const arrival = peer.bring("d", { keep: false });
     const held = engine.acquire(["d"]);
@@ -276,7 +276,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(node).toBe(kit.nodeOf("a"));
     expect(kit.ssdHolds("a")).toBe(true);
     expect(await kit.engine().load("a")).toEqual(["ok"]);
-    // While "b" itself is being read, its place in RAM is the read's.
+    // While "b" is being read, the read owns its slot in RAM.
     const reading = peer.place("b");
     expect(peer.commit("b", reading)).toMatchObject({ kind: "unwanted" });
     faults("");
@@ -308,7 +308,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(kit.store.table.bytesOf(kit.nodeOf("a"))).toBe(4_999);
   });
 
-  /** Has the disk hang in a read of "b", and "a" come from elsewhere meanwhile. */
+  /** Makes the disk hang in a read of "b", while "a" arrives from a peer. */
   async function hang(kit: SsdKit, peer: PeerHost, faults: (text: string) => void, bytes = 5_000) {
     faults("load.read:1:freeze");
     const reading = kit.engine().fetch(["b"], { deadlineMs: 10 });

@@ -17,7 +17,7 @@ function openKit(macKeys: ReadonlyMap<string, Uint8Array> = new Map()) {
   return kit;
 }
 
-/** The MAC that belongs to a block's bytes, computed where the block is about to land. */
+/** The correct MAC of a block, computed over its slot. */
 function rightMac(kit: ReturnType<typeof openKit>, name: string, offset: number): Uint8Array {
   kit.region.fill(offset, BLOCK_BYTES, seedOf(name));
   return holder.macOf(kit.region, { name, offset, bytes: BLOCK_BYTES });

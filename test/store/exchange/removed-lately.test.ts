@@ -17,14 +17,14 @@ const purge = ({ store }: Pick<Life, "store">, ...names: string[]) =>
     names.map((name) => ({ digest: digestOf(name), layer: LAYER_ALL })),
   );
 
-/** Another host that has yet to do what was done here. */
+/** A peer that has not carried out the command yet. */
 async function hostWith(...names: string[]): Promise<StoreKit> {
   const there = openStoreKit({ arenaBytes: 32 * 2 * PAGE });
   await there.engine().put(...names);
   return there;
 }
 
-/** Nothing is on its way to SSD, so that a test may take a block out of RAM. */
+/** Settings under which no block is being written, so that a test can drop a block from RAM. */
 const RAM_ONLY = { writePolicy: "write_back" } as const;
 
 describeNative("a recently removed block is not accepted from a slower peer", () => {
@@ -98,7 +98,7 @@ describeNative("a recently removed block is not accepted from a slower peer", ()
     expect(outcomes((await life.prune("a")).results)).toEqual(["done"]);
     expect(await engine.load("a", "a/b")).toEqual(["ok", "miss"]);
     expect(await engine.load("a/b/c")).toEqual(["miss"]);
-    // What has nothing to do with it comes, from its root on.
+    // Unrelated blocks arrive, from their root on.
     expect(await engine.load("x", "x/y")).toEqual(["ok", "ok"]);
     kit.clock.advance(SECONDS_30);
     expect(await engine.load("a", "a/b", "a/b/c")).toEqual(["ok", "ok", "ok"]);

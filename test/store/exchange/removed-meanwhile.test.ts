@@ -30,7 +30,7 @@ describeNative("a block removed during its fetch is discarded", () => {
     expect(await purge(life, "a")).toEqual(["missing"]);
     expect(commit(peer, "a", first)).toEqual(REMOVED);
     expect(commit(peer, "b", other)).toBe("ok");
-    // What sets out after that is a new block.
+    // A fetch that starts afterwards delivers a new block.
     expect(commit(peer, "a", peer.place("a"))).toBe("ok");
     expect(await purge(life, "a")).toEqual(["done"]);
     expect(commit(peer, "a", second)).toEqual(REMOVED);
@@ -65,7 +65,7 @@ describeNative("a block removed during its fetch is discarded", () => {
     const incoming = names.map((name) => peer.place(name));
     expect(outcomes((await life.prune("a")).results)).toEqual(["done"]);
     const told = names.map((name, i) => commit(peer, name, incoming[i]!));
-    // Nobody here knows what stands before "q"; before "w", says its holder, there is nothing.
+    // The parent of "q" is unknown here; "w" has no parent, according to the peer.
     expect(told).toEqual([PRUNED, PRUNED, "ok", "ok", PRUNED]);
     expect(commit(peer, "q/r", peer.place("q/r"))).toBe("ok");
     expect(engine.get("a")).toEqual(["ok"]);

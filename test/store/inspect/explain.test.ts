@@ -14,7 +14,7 @@ const keyOf = (namespace: number) => new Uint8Array(32).fill(namespace);
 const promptOf = (count: number) =>
   Uint32Array.from({ length: count * BLOCK_TOKENS + 3 }, (_, at) => at * 7 + 1);
 
-/** Commits blocks of these digests, each behind the one before. */
+/** Commits blocks with these digests as a chain. */
 async function putDigests(kit: SsdKit, engine: StoreEngine, digests: Uint8Array) {
   const count = digests.length / 32;
   const batch = createAddressBatch(count);
@@ -85,7 +85,7 @@ describeSsd("an explanation", (it) => {
     const elsewhere = { kind: "other_namespace", namespace: "03".repeat(32) } as const;
     expect((await inspector.explain(prompt(1, 4))).miss).toEqual({ index: 1, why: elsewhere });
     expect((await inspector.explain(prompt(1, 5))).miss).toEqual({ index: 1, why: elsewhere });
-    // One that nobody has used here.
+    // A namespace without blocks on this host.
     expect((await inspector.explain(prompt(77, 2))).miss).toMatchObject({
       index: 0,
       why: { kind: "other_namespace" },

@@ -78,7 +78,7 @@ describeNative("the tree", () => {
     expect(await tree(byDigest("a"), 0)).toEqual(["a"]);
     expect((await tree(byHash(77))).sort()).toEqual(["a/b", "a/b/c", "x", "x/y"]);
     expect((await tree(byHash(77), 0)).sort()).toEqual(["a/b", "x"]);
-    // One below another is not listed twice.
+    // A block below another one is not listed twice.
     kit.engine().alias("a", 77n);
     expect((await tree(byHash(77))).sort()).toEqual([...names].sort());
     const unknown = { blocks: [], next: null, missing: true };
@@ -117,7 +117,7 @@ describeNative("the tree", () => {
         missing: true,
       });
     }
-    // A place below another root begins with the first root behind it.
+    // A cursor from below another root continues with the first root after it.
     const after = (await inspector.tree({ ...ALL, root: byDigest("a"), limit: 3 })).next;
     const elsewhere = await inspector.tree({ ...ALL, root: byDigest("e"), after });
     expect(namesOf(elsewhere.blocks, ["e", "e/f"])).toEqual(["e", "e/f"]);
@@ -144,7 +144,7 @@ describeNative("tree pages while blocks are stored and removed", () => {
         const engine = kit.engine();
         const resident = new Set<string>();
         const put = (name: string) => {
-          // With all its ancestors: a block that gets a parent later may be seen again.
+          // With all its ancestors: a block that gets a parent later may appear again.
           for (const one of chain(name)) {
             if (resident.has(one)) continue;
             engine.gpuStored(one);
@@ -182,7 +182,7 @@ describeNative("tree pages while blocks are stored and removed", () => {
         const below = [...stayed].filter((name) => root === null || /^a(\/|$)/.test(name));
         for (const name of below) expect(seen).toContain(name);
         expect(seen).not.toContain("?");
-        // What went and came back is another block.
+        // A block that was removed and stored again is another block.
         const steady = seen.filter((name) => stayed.has(name));
         expect(steady).toHaveLength(new Set(steady).size);
         for (const [at, name] of steady.entries()) {

@@ -27,7 +27,7 @@ describeNative("Flush flow", () => {
     expect(by.get(digestOf("a/pin").toHex())).toEqual([{ kind: "pin", owner: "o" }]);
     expect(by.get(digestOf("a/nap").toHex())).toEqual([{ kind: "lease", owner: "o", name: "nap" }]);
     expect(by.get(digestOf("a").toHex())).toEqual([{ kind: "descendants" }]);
-    // What is pinned stays as it was, in RAM too.
+    // Pinned blocks are unchanged, in RAM too.
     expect(where("a", "a/pin", "a/nap")).toEqual(["ram+ssd", "ram+ssd", "ssd"]);
     expect(kit.store.table.nodeCount).toBe(3);
     expect(kit.files()).toHaveLength(3);

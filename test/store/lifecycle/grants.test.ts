@@ -3,7 +3,7 @@ import type { Grant } from "../../../src/store/index.ts";
 import { describeNative } from "../../support/index.ts";
 import { GRANTED, type Life, named, ORIGIN, outcomes, useLife, whereIs } from "./lifecycle-kit.ts";
 
-/** Of a caller with the role `operate`. */
+/** The grant of a caller with the role `operate`. */
 const OPERATE: Grant = { mayPurge: false, fix: ", and nats.role gives operate: set it" };
 
 const pause = (life: Life, block: string, ttlMs: number, grant: Grant, owner = "o") =>

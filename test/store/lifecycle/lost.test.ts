@@ -26,7 +26,7 @@ const lost = (owner: string, why: string, name: string | null = null): HearthEve
   why,
 });
 
-/** Blocks that only SSD has. */
+/** Stores blocks on SSD only. */
 async function onSsd(kit: SsdKit, ...names: string[]) {
   const engine = kit.engine();
   await engine.put(...names);
@@ -48,7 +48,7 @@ describeNative("a retained block that is lost", () => {
     await kit.settled();
     expect(said(life)).toEqual([lost("router", DAMAGED), lost("o", DAMAGED, "night")]);
     expect(life.holds.counts().lost).toBe(2);
-    // It is held again as soon as somebody brings it back.
+    // The block is retained again as soon as it is stored again.
     expect(await engine.put("a")).toEqual(["ok"]);
     await kit.settled();
     expect(kit.store.table.isKept(kit.nodeOf("a"))).toBe(true);

@@ -73,7 +73,7 @@ describeNative("Pin flow", () => {
     expect(syncs()).toBe(0);
     expect((await life.pin("o", "n")).durable).toBe(true);
     expect(syncs()).toBe(1);
-    // The block is on SSD, its parent came back to RAM alone.
+    // The block is on SSD; its parent was stored again in RAM only.
     await kit.ssd.room.drop(kit.nodeOf("a"));
     expect(kit.ssdHolds("a")).toBe(false);
     expect((await life.pin("o", "a/b")).durable).toBe(true);
@@ -160,7 +160,7 @@ describeNative("Pin flow", () => {
     const pinned = life.pin("o", "a").finally(() => {
       isOver = true;
     });
-    // The write, and with it the wait for the disk, begins after the bytes were hashed.
+    // The write, and with it the hang, starts after the bytes were hashed.
     await waitFor(async () => {
       await kit.clock.advanceAsync(250, 250);
       return isOver;

@@ -207,7 +207,7 @@ describeNative("Prune flow", () => {
       const [pruned] = await Promise.all([life.prune("a"), engine.put(...rest)]);
       expect(["done", "already", "held"]).toContain(pruned!.results[0]!.outcome);
       for (const read of await engine.load(...names)) expect(["ok", "miss"]).toContain(read);
-      // Whatever is left can be found from the root.
+      // Every remaining block can be found from the root.
       for (const name of names) {
         if (kit.nodeOf(name) !== 0) expect(kit.nodeOf("a/b")).not.toBe(0);
       }
@@ -251,7 +251,7 @@ describeNative("Prune flow", () => {
   });
 });
 
-/** A tree of blocks in RAM, never written to: chains of 50 behind one root. */
+/** Stores chains of 50 blocks below one root in RAM, without contents. */
 function plant(store: TieredStore, blocks: number): void {
   const { table, slots, ram } = store;
   const batch = createAddressBatch(1);

@@ -11,7 +11,7 @@ import { hashed, Life, named, outcomes, useLife } from "./lifecycle-kit.ts";
 
 const many = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
 
-/** On SSD, and nowhere else. */
+/** Stores blocks on SSD only. */
 async function onSsd(kit: SsdKit, ...names: string[]): Promise<void> {
   await kit.engine().put(...names);
   await kit.settled();
@@ -72,7 +72,7 @@ describeNative("Warm flow", () => {
     const warmed = life.warm(...names).finally(() => {
       isWarm = true;
     });
-    // One seat is for warm reads, and the disk does not answer there.
+    // Warm reads have one I/O slot, in which the disk hangs.
     await waitFor(() => kit.ssd.reader.reading === 8);
     const engine = kit.engine();
     expect(await engine.load("wanted", "x7")).toEqual(["ok", "ok"]);
@@ -188,7 +188,7 @@ describeNative("Warm flow", () => {
           const name = theirs.find((one) => named(one).given === given);
           results.push({ outcome: name === undefined ? "missing" : "done" });
           if (name === undefined) continue;
-          // What makes room for it is on SSD by then.
+          // The evicted blocks are on SSD by then.
           await kit.settled();
           peer.pull(name);
         }
@@ -201,14 +201,14 @@ describeNative("Warm flow", () => {
     expect(report.counts).toMatchObject({ done: 4, missing: 600 });
     expect(report.bytes).toBe(20_000);
     expect(table.residentBlocks(Tier.ram)).toBe(4);
-    // Nobody answers: the rest is not asked for.
+    // No peer answers: the remaining blocks are not requested.
     asked.length = 0;
     answer = "late";
     const late = await life.warm(...many(600));
     expect(asked).toEqual([256]);
     expect(late.counts).toMatchObject({ deferred: 600 });
     expect(outcomes(late.results).at(-1)).toBe("deferred peers");
-    // No room beyond what a warm may take: that is told as it is for SSD.
+    // Beyond the share of RAM for warms, the outcome is the same as for SSD.
     asked.length = 0;
     answer = "done";
     const left = await life.warm(...theirs, ...many(256));

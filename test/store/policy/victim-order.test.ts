@@ -21,7 +21,7 @@ const ORDERS: Readonly<Record<string, CreateOrder>> = {
   hearth: createHearthOrder,
 };
 
-/** An order, and beside it the plain truth about what it was told. Ids are block numbers plus 1. */
+/** An order and a literal model of the calls it received. Ids are block numbers plus 1. */
 class Owner {
   readonly order: VictimOrder;
   readonly resident = new Set<number>();
@@ -48,7 +48,7 @@ class Owner {
     return path;
   }
 
-  /** Ids that may go, by the promise: resident, free, nothing resident below. */
+  /** Evictable ids by the contract: resident, unprotected, without resident descendants. */
   leaves(): number[] {
     const inner = new Set<number>();
     for (const id of this.resident)
@@ -57,7 +57,7 @@ class Owner {
     return [...this.resident].filter(isFree);
   }
 
-  /** As the agent does: leading blocks used in pieces, then room made and the rest stored. */
+  /** A request as the agent makes it: used blocks in pieces, then evictions, then stored blocks. */
   request(id: number, piece: number, capacity: number): void {
     const path = this.pathTo(id);
     const miss = path.findIndex((block) => !this.resident.has(block));
@@ -88,7 +88,7 @@ class Owner {
     this.order.removed(id as NodeId);
   }
 
-  /** Protects the block and all above it, as the table does. */
+  /** Protects the block and its ancestors, as the table does. */
   lock(id: number): void {
     for (const step of this.pathTo(id).reverse()) {
       const locks = this.locks.get(step) ?? 0;

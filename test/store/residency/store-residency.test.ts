@@ -24,7 +24,7 @@ function prompt(random: Random): BlockName[] {
   return chain(words.join("/"));
 }
 
-/** One step of engines over RAM and their GPUs. */
+/** One random step of engines with RAM and GPUs. */
 async function step(kit: StoreKit, random: Random): Promise<void> {
   const engine = kit.engine(1 + randomBelow(random, 2));
   const names = prompt(random);
@@ -34,7 +34,7 @@ async function step(kit: StoreKit, random: Random): Promise<void> {
   else if (dice < 9) engine.gpuEvicted(...names);
   else if (dice < 10) engine.abort(engine.reserve(...names));
   else engine.reserve(...names);
-  // Its GPU's blocks, and what it only reserved, go with it.
+  // The engine's GPU blocks and reserved slots are removed with it.
   if (randomBelow(random, 3) === 0) engine.die();
 }
 
@@ -177,7 +177,7 @@ test("beyond the bound are replaced by a restart that announces each block once,
   for (; residency.isAnnouncing; slices++) tell(residency.drain());
   expect(told.size).toBe(blocks);
   expect(slices).toBeGreaterThan(3);
-  // It goes on from there as always.
+  // Later changes are published normally.
   table.removeGpuHolder(nodes.at(-1)!);
   expect(residency.drain()).toHaveLength(1);
   expect(residency.digests[0]!.blocks).toBe(blocks - 1);

@@ -20,7 +20,7 @@ function patch(path: string, change: (bytes: Uint8Array) => void): void {
   writeFileSync(path, bytes);
 }
 
-/** What may have become of the file of block "a"; "b" is a sound one of the same length. */
+/** Kinds of damage to the file of block "a"; "b" is a valid file of the same length. */
 const DAMAGE: Record<string, (kit: SsdKit) => void> = {
   "a flipped bit in the payload": (kit) =>
     patch(kit.fileOf("a"), (bytes) => {
@@ -51,7 +51,7 @@ describeSsd("SSD tier: a damaged file", (it) => {
       faults("count");
       expect(await engine.load("a", "b")).toEqual(["miss", "ok"]);
       await kit.settled();
-      // Once more, before it is believed to be damaged; and "b".
+      // One more read before the file counts as damaged; and the read of "b".
       expect(faultCounts(host.native)["load.open"]).toBe(3);
       expect(kit.store.ssdStats.corruptBlocks).toBe(1);
       expect(kit.health.raised).toContain("KV_SSD_CSUM");
@@ -59,7 +59,7 @@ describeSsd("SSD tier: a damaged file", (it) => {
       expect(existsSync(kit.fileOf("a"))).toBe(false);
       expect(quarantined(kit)).toHaveLength(1);
       expect(engine.match(["a"])).toEqual([0, 0]);
-      // What is written again is served again, and the damage stays where people can look at it.
+      // The block can be written and served again, and the damaged file is kept for inspection.
       expect(await engine.put("a")).toEqual(["ok"]);
       await kit.settled();
       const next = await reopen();
@@ -174,7 +174,7 @@ describeSsd("SSD tier: the scrub", (it) => {
     faults([1, 2, 3, 4, 5, 6].map((n) => `load.read:${n}:EIO`).join(";"));
     await kit.until(() => kit.files().length === 1, "the scrub");
     expect(kit.store.ssdStats.readErrors).toBe(6);
-    // One rotten block after the other, and no word of the disk as a whole.
+    // Decayed blocks one after another do not affect the disk as a whole.
     expect(kit.ssd.readable).toBe(true);
     expect(kit.store.table.residentBlocks(Tier.ssd)).toBe(1);
     expect(quarantined(kit)).toEqual([]);
@@ -187,7 +187,7 @@ describeSsd("SSD tier: the scrub", (it) => {
     const startMs = kit.clock.monotonicMs();
     await kit.until(() => ssdStats.scrubbedBlocks >= 12, "two rounds");
     const seconds = (kit.clock.monotonicMs() - startMs) / 1_000;
-    // One block more than the rate gives: the first is read at once.
+    // One block above the rate: the first one is read immediately.
     expect(ssdStats.scrubbedBytes).toBeLessThanOrEqual(2_500 * seconds + 5_000);
   });
 
@@ -230,7 +230,7 @@ describeSsd("SSD tier: the scrub", (it) => {
       },
     });
     const kit = await reopen({ native, scrubBytesPerS: 20_000 });
-    // The tier's own memory is there before.
+    // The tier has allocated its own memory before.
     isShort = true;
     await kit.engine().put("a");
     await kit.settled();

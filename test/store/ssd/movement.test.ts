@@ -66,7 +66,7 @@ describeNative("SSD tier: writing", () => {
     engine.get("a", "b", "c", "d");
     await kit.settled();
     expect(kit.files()).toEqual([]);
-    // All four are sent down to make room: none is free before it is written.
+    // All four blocks are queued for writing; no slot is free before one is written.
     expect(engine.reserve("e")[0]!.outcome).toBe("full");
     await kit.settled();
     expect(kit.files()).toHaveLength(4);
@@ -135,7 +135,7 @@ describeNative("SSD tier: writing", () => {
     t.faults("");
     await kit.settled();
     expect(["a", "b", "c"].map((name) => kit.ssdHolds(name))).toEqual([true, true, false]);
-    // The next use asks again.
+    // The next use queues the block again.
     engine.get("c");
     await kit.settled();
     expect(kit.ssdHolds("c")).toBe(true);
@@ -163,7 +163,7 @@ describeNative("SSD tier: writing", () => {
 
   it("persist: does not wait for later blocks", { depth: 2 }, async ({ kit, faults }) => {
     const engine = kit.engine();
-    // There is one seat for writes: the second begins when the first is over.
+    // Writes have one I/O slot: the second begins when the first has ended.
     faults("store.write:1:delay=200;store.write:2+:freeze");
     await engine.put("a");
     const persisted = kit.ssd.persist();
@@ -197,7 +197,7 @@ describeNative("SSD tier: writing", () => {
   });
 });
 
-/** The next trial of a gate that is shut lets it open again. */
+/** Makes a trial due, which closes the circuit breaker. */
 async function reopenGate(kit: SsdKit): Promise<void> {
   await kit.clock.advanceAsync(2_000, 250);
   await kit.until(() => kit.ssd.takesBlocks);

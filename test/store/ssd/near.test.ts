@@ -2,7 +2,7 @@ import { expect } from "bun:test";
 import { SLOT_BYTES } from "./ssd-kit.ts";
 import { describeSsd } from "./use-kit.ts";
 
-/** An extent is 64 MiB, and a part has two. Pages that are not touched take no memory. */
+/** An extent has 64 MiB, and a part two extents. Untouched pages take no memory. */
 const HALF = 128 * 2 ** 20;
 const SLOTS = (2 * HALF) / SLOT_BYTES;
 const parts = [

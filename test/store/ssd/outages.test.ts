@@ -43,12 +43,12 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     for (const name of names(5)) expect(await engine.load(name)).toEqual(["miss"]);
     expect(kit.ssd.readable).toBe(false);
     expect(kit.ssd.snapshot().readsStopped).toBe("io_error");
-    // Nobody is promised what cannot be read, and nothing waits for the disk.
+    // Unreadable blocks are not promised, and no request waits for the disk.
     expect(engine.match(["x6"])).toEqual([0, 0]);
     expect(engine.get("x6", "ram")).toEqual(["miss", "ok"]);
     await kit.clock.advanceAsync(500, 250);
     expect(kit.health.raised).toContain("KV_SSD_ERRORS");
-    // Half open: one read is let through, and fails.
+    // Half open: one read is tried, and fails.
     await kit.clock.advanceAsync(600, 250);
     expect((await engine.load("x5", "x6")).toSorted()).toEqual(["miss", "miss"]);
     expect(kit.ssd.readable).toBe(false);
@@ -75,7 +75,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
       const engine = kit.engine();
       await put(kit, "before");
       faults(`store.*:1+:${errno}`);
-      // Many at once: the wait for the first trial is that of one failure.
+      // Many failures at once count as one for the delay of the first trial.
       expect(await engine.put(...names(16))).toEqual(Array(16).fill("ok"));
       await kit.settled();
       expect(kit.ssd.snapshot().writesStopped).toBe(status);
@@ -87,7 +87,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
       expect(await engine.put("during")).toEqual(["ok"]);
       expect(engine.get("during")).toEqual(["ok"]);
       faults("");
-      // Of itself, and at the first trial, a second later.
+      // Without further requests, at the first trial a second later.
       await kit.clock.advanceAsync(1_000, 250);
       await kit.until(() => kit.ssd.takesBlocks, "admission");
       expect(kit.clock.monotonicMs()).toBeLessThan(15_000);
@@ -126,7 +126,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     await kit.settled();
     expect(kit.ssdHolds("during")).toBe(false);
     expect(await kit.ssd.makeDurable()).toBe(false);
-    // The descriptor still leads to the former folder: what lies there is read and verified.
+    // The descriptor still refers to the former folder, whose files are read and verified.
     kit.leaveRam();
     expect(await engine.load("before")).toEqual(["ok"]);
     kit.ssd.setReplaced(null);
@@ -158,13 +158,13 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     faults("rename.rename:1+:EIO;remove.unlink:1+:EIO");
     for (const name of names(20, "y")) await put(kit, name);
     expect(kit.ssd.room.usedBytes).toBeLessThanOrEqual(8 * 12_288);
-    // Not every block was thrown out for room that did not come.
+    // Not every block was dropped for room that did not become free.
     const kept = names(8).filter((name) => kit.ssdHolds(name));
     expect(kept.length).toBeGreaterThan(4);
     await kit.pass(60_000);
     expect(kit.logged.length).toBeLessThan(100);
     faults("");
-    // Each use of a block that SSD did not take asks again.
+    // Each use of a block that is not on SSD queues it again.
     const asked = kit.engine();
     const isWritten = () => {
       asked.get("y19");
@@ -184,7 +184,7 @@ describeSsd("SSD tier: a hung disk", (it) => {
     await put(kit, "ram");
     const engine = kit.engine();
     faults("load.read:1+:freeze;store.write:1+:freeze");
-    // Four have their seat, four wait for one.
+    // Four reads have an I/O slot, four are waiting.
     const asked = engine.fetch(names(8), { deadlineMs: 60_000 });
     expect(await engine.put("new")).toEqual(["ok"]);
     await kit.clock.advanceAsync(5_500, 250);
@@ -233,7 +233,7 @@ describeSsd("SSD tier: a hung disk", (it) => {
     await kit.clock.advanceAsync(5_500, 250);
     expect(await Promise.all(synced)).toEqual([false, false]);
     expect((await persisted).durable).toBe(false);
-    // Known to hang by now.
+    // The disk counts as hung by now.
     expect(await kit.ssd.makeDurable()).toBe(false);
     faults("");
     await asked;

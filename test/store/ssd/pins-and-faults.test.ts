@@ -41,14 +41,14 @@ describeSsd("pinned blocks on a failing disk", (it) => {
     const pinned = blocks.map((name) => kit.nodeOf(name));
     for (const node of pinned) table.pin(node);
     const secured = kit.ssd.secure(pinned.slice(0, 1));
-    // The block is hashed before it is written: the write's deadline starts after that.
+    // The block is hashed before it is written: the deadline of the write starts after that.
     expect(await kit.clock.advanceUntil(secured, 250)).toEqual([false]);
     const asked: string[] = [];
     kit.store.setRelief((tier, why, level) => {
       asked.push(`${tier} ${level}`);
       expect(why).toContain("4 blocks in RAM are protected");
       if (level === "soft") return false;
-      // The second: the first is the kernel's as long as the disk hangs.
+      // The second pin: the kernel uses the first block's slot while the disk hangs.
       table.unpin(pinned.splice(1, 1)[0]!);
       return true;
     });
@@ -73,7 +73,7 @@ describeSsd("pinned blocks on a failing disk", (it) => {
       if (level === "soft") return false;
       expect(tier).toBe("ram");
       expect(why).toContain("4 blocks in RAM are protected");
-      // As a book of holds does: of those that only RAM has.
+      // Ends pins of RAM-only blocks, as the pin registry does.
       for (const [name, node] of pinned) {
         if (kit.ssdHolds(name)) continue;
         pinned.delete(name);
@@ -131,7 +131,7 @@ describeSsd("pinned blocks on a failing disk", (it) => {
       table.unpin(soft);
       return true;
     });
-    // Nobody holds anything softly: blocks come and go in RAM.
+    // Without soft pins, blocks come and go in RAM.
     await flood(kit, 12);
     expect(new Set(asked)).toEqual(new Set(["ssd soft"]));
     expect(["a", "b", "c"].map((name) => kit.ssdHolds(name))).toEqual([true, true, true]);

@@ -41,7 +41,7 @@ describeSsd("PIN behavior with tier transitions", (it) => {
       const path = chain("a/b/c/d");
       await engine.put(...path);
       await engine.put("a/other", "unpinned");
-      // The last block alone: what leads to it is of no use without it, nor it without that.
+      // Pins the last block only; its ancestors are needed to find it.
       using _pin = pin(kit, "a/b/c/d");
       // One tick is enough for the copies.
       await flood(kit, 4, "first");
@@ -81,7 +81,7 @@ describeSsd("PIN behavior with tier transitions", (it) => {
       false,
     ]);
     expect(kit.store.table.keptInRamAloneBytes).toBe(0);
-    // It may leave RAM now, and nothing else than a pin keeps it on SSD.
+    // The block may leave RAM now, and only the pin keeps it on SSD.
     expect(kit.store.table.isProtected(kit.nodeOf("a"), Tier.ram)).toBe(false);
     expect(kit.store.table.isProtected(kit.nodeOf("a"), Tier.ssd)).toBe(true);
     expect(kit.store.table.isKept(kit.nodeOf("c"))).toBe(false);

@@ -71,7 +71,7 @@ describeNative("SSD tier: a purged block does not return", () => {
     const second = purge(kit, "c");
     const purged = await kit.clock.advanceUntil(Promise.all([first, second]), 250);
     expect(purged).toEqual([["failed"], ["failed"]]);
-    // Known to hang by now; what is nowhere may still come back, as its removal waits.
+    // The disk counts as hung. An absent block may still return, since its removal waits.
     expect(await purge(kit, "b", "none")).toEqual(["failed", "failed"]);
     expect(kit.engine().get("a", "b")).toEqual(["miss", "miss"]);
     faults("");
@@ -103,7 +103,7 @@ describeNative("SSD tier: a purged block does not return", () => {
     expect(await purge(kit, "a")).toEqual(["failed"]);
     expect(await purge(kit, "a")).toEqual(["missing"]);
     faults("count");
-    // Nothing was removed since: there is nothing to wait for.
+    // Nothing was removed since: no sync is needed.
     expect(await purge(kit, "a")).toEqual(["missing"]);
     expect(faultCounts(host.native)["sync.sync"]).toBeUndefined();
   });

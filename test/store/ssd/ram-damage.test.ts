@@ -16,7 +16,7 @@ function flipInFile(path: string): void {
   writeFileSync(path, bytes);
 }
 
-/** A block that is damaged in RAM and nowhere else, or that has no other copy. */
+/** Stores a block and damages it in RAM. */
 async function damaged(kit: SsdKit, name: string) {
   const engine = kit.engine();
   expect(await engine.put(name)).toEqual(["ok"]);
@@ -54,7 +54,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(kit.store.slots.quarantinedSlots).toBe(1);
     expect(await engine.put("a", "b", "c")).toEqual(["ok", "ok", "ok"]);
     expect(engine.acquire(["a"])[0]!.offset).not.toBe(read!.offset);
-    // Its reader learns the same, though the block has been stored again.
+    // Its reader gets the same verdict, though the block has been stored again.
     expect(await other.report([read!])).toEqual(["corrupt"]);
     expect(kit.store.slots.quarantinedSlots).toBe(0);
     expect(found(kit)).toMatchObject({ report: 1 });
@@ -90,7 +90,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     const engine = kit.engine();
     await engine.put("a", "b");
     const [block] = engine.acquire(["b"]);
-    // One of the two seats is for writes.
+    // One of the two I/O slots is for writes.
     faults("store.write:1:freeze");
     const persisted = kit.ssd.persist();
     await kit.until(() => kit.disk.inFlight > 0, "the write of the other block");
@@ -177,14 +177,14 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(budget.take(2 ** 30)).toBe(true);
     expect(await checks.report(kit.nodeOf("a"), block, budget)).toBe("gone");
     expect(checks.stats).toMatchObject({ skippedReports: 1, falseReports: 0 });
-    // 768 MiB above what is allowed at once, and 16 MiB a second.
+    // 768 MiB above the burst, at 16 MiB per second.
     await kit.clock.advanceAsync(49_000, 7_000);
     expect(await checks.report(kit.nodeOf("a"), block, budget)).toBe("damaged");
     expect(budget.take(1)).toBe(true);
   });
 });
 
-/** A bit of memory that is set whatever is read into it, in each load that covers the byte. */
+/** Makes one bit of memory stick in every read that covers the byte. */
 function stick(kit: SsdKit, isBad: (region: Region, at: number) => boolean): void {
   const load = kit.disk.load.bind(kit.disk);
   const byte = nativeBuffer(1);
@@ -200,7 +200,7 @@ function stick(kit: SsdKit, isBad: (region: Region, at: number) => boolean): voi
 }
 
 describeSsd("memory that corrupts data read into it", (it) => {
-  /** The block is on SSD alone, and would be read to where it lay in RAM. */
+  /** Stores a block on SSD only; a read would use its former slot. */
   async function onSsd(kit: SsdKit): Promise<{ offset: number; slot: number }> {
     const engine = kit.engine();
     await engine.put("a");

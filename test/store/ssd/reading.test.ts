@@ -6,7 +6,7 @@ import { describeSsd } from "./use-kit.ts";
 const SSD = 4;
 const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
 
-/** Puts blocks and leaves them on SSD alone. */
+/** Stores blocks on SSD only. */
 async function onSsd(kit: SsdKit, engine: StoreEngine, ...blocks: string[]): Promise<void> {
   for (const block of blocks) {
     expect(await engine.put(block)).toEqual(["ok"]);
@@ -48,7 +48,7 @@ describeSsd("SSD tier: a reader's deadline", (it) => {
     faults("");
     expect(outcomes(await waited)).toEqual(["ok", "ok"]);
     await kit.settled();
-    // "a" had its seat; nobody waits for "b".
+    // "a" had an I/O slot; no reader waits for "b".
     expect(kit.store.ssdStats.readBlocks).toBe(3);
     expect(patient.match(["b"])).toEqual([1, SSD]);
     expect(patient.get("a", "c", "d")).toEqual(["ok", "ok", "ok"]);
@@ -72,7 +72,7 @@ describeSsd("SSD tier: a reader's deadline", (it) => {
     const asked = engine.fetch(["a"], { deadlineMs: 10 });
     await kit.until(() => kit.disk.inFlight === 1);
     expect(outcomes(await asked)).toEqual(["late"]);
-    // The engine may be gone, too.
+    // The engine's process may have exited, too.
     engine.die();
     const writer = kit.engine();
     const held = writer.reserve(...names(8));
@@ -142,7 +142,7 @@ describeSsd("SSD tier: a read of many blocks", (it) => {
     expect(outcomes(asked.slice(gap + 1))).toEqual(asked.slice(gap + 1).map(() => "skipped"));
     expect(engine.holder.held).toBe(gap);
     engine.release(asked.slice(0, gap));
-    // What was skipped is in RAM, and leaves it like any other.
+    // Skipped blocks are in RAM and evictable like any other.
     for (const name of names(8)) {
       expect(await engine.put(name)).toEqual(["ok"]);
       await kit.settled();
@@ -158,7 +158,7 @@ describeSsd("SSD tier: a read of many blocks", (it) => {
     expect(outcomes(asked)).toEqual([...Array(4).fill("ok"), ...Array(3).fill("full")]);
     expect(asked.slice(0, 4).map((handle) => engine.proves(handle))).toEqual(Array(4).fill(true));
     engine.release(asked.slice(0, 4));
-    // And so again, in the other order.
+    // The same in the opposite order.
     const back = await engine.fetch(names(7).reverse());
     expect(outcomes(back).filter((outcome) => outcome === "ok")).toHaveLength(4);
     engine.release(back.filter(({ outcome }) => outcome === "ok"));
@@ -167,7 +167,7 @@ describeSsd("SSD tier: a read of many blocks", (it) => {
   it("does not evict its own blocks in RAM for room", { slots: 2 }, async ({ kit, faults }) => {
     const engine = kit.engine();
     await onSsd(kit, engine, "a");
-    // RAM alone has these two.
+    // These two are in RAM only.
     faults("store.open:1+:ENOSPC");
     await engine.put("b", "c");
     await kit.settled();
@@ -203,7 +203,7 @@ describeSsd("SSD tier: a read of many blocks", (it) => {
         expect(gone.holder.held).toBe(0);
         await kit.settled();
         expect(other.get("a", "b", "r")).toEqual(["ok", "ok", "ok"]);
-        // All of them leave RAM like any other.
+        // All of them are evictable.
         for (const name of names(8)) {
           expect(await other.put(name)).toEqual(["ok"]);
           await kit.settled();
@@ -248,7 +248,7 @@ describeSsd("SSD tier: full tables and short queues", (it) => {
     await engine.put("a");
     await kit.settled();
     kit.leaveRam();
-    // Its file is on its way out when a new one is to take its name.
+    // The former file is being removed when a new one needs its name.
     const [longer] = engine.reserve({ name: "a", bytes: 6_000 });
     engine.write([longer!]);
     expect(await engine.commit([longer!])).toEqual(["ok"]);

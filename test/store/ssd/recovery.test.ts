@@ -58,7 +58,7 @@ describeNative("SSD tier: recovery", () => {
     const next = await reopen({ dir: image });
     expect(next.report).toMatchObject({ blocks: 4, adopted: 2, rowsDropped: 0, filesDropped: 0 });
     expect(await next.engine().load("a", "b", "c", "c/d")).toEqual(all(4, "ok") as "ok"[]);
-    // Once more: now they have rows.
+    // Again: now they have rows.
     expect((await reopen({ dir: image })).report).toMatchObject({ blocks: 4, adopted: 0 });
   });
 
@@ -94,7 +94,7 @@ describeNative("SSD tier: recovery", () => {
     kit,
     reopen,
   }) => {
-    // More than the disk has headers.
+    // More files than concurrent header reads.
     const blocks = names(40);
     for (const block of blocks) await put(kit, block);
     await put(kit, "p", "p/q");
@@ -266,7 +266,7 @@ describeNative("SSD tier: two keys with the same short name", () => {
   const it = useSsdKit();
 
   it("are written, read, restored and dropped separately", {}, async ({ kit, reopen }) => {
-    // The file of another block stands under the name of "a", as one whose key begins like its.
+    // The file of another block has the name of "a", like a key with the same prefix would.
     await put(kit, "other");
     const squatter = kit.fileOf("a");
     mkdirSync(join(squatter, ".."), { recursive: true });
@@ -277,7 +277,7 @@ describeNative("SSD tier: two keys with the same short name", () => {
     expect(await kit.engine().load("a", "other")).toEqual(["ok", "ok"]);
     const next = await reopen();
     await next.settled();
-    // Nobody knows the squatter: it is gone, and "a" has its own name still.
+    // The unknown file is removed, and "a" still has its own name.
     expect(next.report).toMatchObject({ blocks: 2, filesDropped: 1 });
     expect(existsSync(next.fileOf("a"))).toBe(false);
     expect(await next.engine().load("a", "other")).toEqual(["ok", "ok"]);
@@ -341,7 +341,7 @@ describeNative("SSD tier: time to live and capacity", () => {
       expect(await engine.load("a")).toEqual(["ok"]);
       expect(kit.allocatedBytes()).toBeLessThanOrEqual(6 * FILE_BYTES + 4096);
     }
-    // Its path was used all the time, what lies below it was not.
+    // The ancestors were used all the time, the descendants were not.
     expect(["a", "a/b", "a/b/c"].map((name) => kit.ssdHolds(name))).toEqual([true, false, false]);
     expect(kit.files()).toHaveLength(6);
     expect(kit.store.ssdStats.evictedBlocks).toBe(9);

@@ -8,7 +8,7 @@ import { describeSsd } from "./use-kit.ts";
 
 const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
 
-/** A tier that holds eight blocks. */
+/** A tier that stores eight blocks. */
 const SMALL = { slots: 4, capacityBytes: 8 * FILE_BYTES };
 
 async function put(kit: SsdKit, ...blocks: string[]) {
@@ -26,7 +26,7 @@ const leftovers = (kit: SsdKit) =>
     isLeftover(path.slice(path.lastIndexOf("/") + 1)),
   );
 
-/** Whatever has a name in the tier's folders, spare files too. */
+/** Bytes of all files in the tier's folders, including spare files. */
 function allocatedBytes(kit: SsdKit): number {
   const shards = readdirSync(kit.dir).filter((name) => /^[0-9a-f]{2}$/.test(name));
   const files = shards.flatMap((shard) =>
@@ -159,7 +159,7 @@ describeSsd("SSD tier: files of evicted blocks", (it) => {
 });
 
 describeSsd("SSD tier: spare files that are not used", (it) => {
-  /** A tier whose last write stands still with its spare file, others waiting as well. */
+  /** A tier whose last write hangs with its spare file, while others wait. */
   async function frozen(kit: SsdKit, faults: (plan: string) => void, plan: string) {
     await kit.engine().put(...names(8));
     await kit.settled();
