@@ -89,7 +89,7 @@ export interface Holder {
    * the engine. If `isOver` of the answer is true, the answer is final; otherwise `done` resolves
    * with it, and `onPartial` reports blocks that have arrived meanwhile.
    */
-  lookup(wish: LookupWish, onPartial: (state: LookupState) => void): Lookup;
+  lookup(query: LookupWish, onPartial: (state: LookupState) => void): Lookup;
 
   /** Answers all waiting lookups with their current state. */
   endLookups(): void;

@@ -55,10 +55,10 @@ export class StoreEngineSession implements Holder {
     return this.#slots.engine;
   }
 
-  lookup(wish: LookupWish, onPartial: (state: LookupState) => void): Lookup {
+  lookup(query: LookupWish, onPartial: (state: LookupState) => void): Lookup {
     const store = this.#store;
     const { engines } = store;
-    const lookup = new Lookup({ store, engines, member: this.engine, onPartial }, wish);
+    const lookup = new Lookup({ store, engines, member: this.engine, onPartial }, query);
     try {
       lookup.begin();
     } catch (error) {

@@ -23,10 +23,7 @@ const TIERS: readonly { readonly bit: Tier; readonly name: ResidencyTier }[] = [
   { bit: Tier.gpu, name: "device" },
 ];
 const ALL = Tier.gpu | Tier.ram | Tier.ssd;
-/**
- * Bits of `said`: the node was announced on the tier; shifted by this, the announcement is still
- * being collected.
- */
+/** Bits of `announced`: announced on the tier; shifted by GATHERED, still being collected. */
 const GATHERED = 4;
 
 export interface ResidencySlice {
@@ -48,7 +45,7 @@ export class StoreResidency {
   readonly #blocksMax: number;
   readonly #words = new Uint32Array(4);
   readonly #path = new Int32Array(PATH_MAX);
-  #said: Uint8Array | null = null;
+  #announced: Uint8Array | null = null;
   #stored: StoredNotes[] = [];
   #removed: RemovedNotes[] = [];
   readonly #digests = TIERS.map(() => new RunningDigest());
@@ -72,7 +69,7 @@ export class StoreResidency {
 
   /** `wake` is called once when there are changes to drain, and again only after `drain`. */
   start(wake: () => void): void {
-    this.#said = new Uint8Array(this.#table.nodesMax + 1);
+    this.#announced = new Uint8Array(this.#table.nodesMax + 1);
     this.#stored = TIERS.map(() => new StoredNotes(NOTES));
     this.#removed = TIERS.map(() => new RemovedNotes(NOTES));
     this.#marked = new Int32Array(NOTES * TIERS.length);
@@ -82,7 +79,7 @@ export class StoreResidency {
   }
 
   stop(): void {
-    this.#said = null;
+    this.#announced = null;
     this.#wake = () => undefined;
     this.#sealed = [];
     this.#announceFrom = null;
@@ -105,12 +102,12 @@ export class StoreResidency {
 
   /** Callback of the table: the node was stored on the tier or left it. Only reads the table. */
   readonly noted = (node: NodeId, tier: Tier, on: boolean): void => {
-    const said = this.#said;
-    if (said === null) return;
-    const known = said[node]!;
+    const announced = this.#announced;
+    if (announced === null) return;
+    const known = announced[node]!;
     if (((known & tier) !== 0) === on || (tier & ALL) === 0) return;
-    if (on) this.#store(said, node, tier);
-    else this.#remove(said, node, tier);
+    if (on) this.#store(announced, node, tier);
+    else this.#remove(announced, node, tier);
     if (!this.#isAwake) this.#stir();
   };
 
@@ -128,8 +125,8 @@ export class StoreResidency {
 
   /** Emits `cleared`, then all resident blocks. */
   restart(): void {
-    if (this.#said === null) return;
-    this.#said.fill(0);
+    if (this.#announced === null) return;
+    this.#announced.fill(0);
     this.#markedCount = 0;
     for (const notes of [...this.#stored, ...this.#removed]) notes.drop();
     for (const digest of this.#digests) digest.clear();
@@ -146,7 +143,7 @@ export class StoreResidency {
   slice(from: number, entries: number): ResidencySlice {
     const table = this.#table;
     const changes: ResidencyChange[] = [];
-    if (this.#said === null) return { changes, next: null };
+    if (this.#announced === null) return { changes, next: null };
     const first = table.nextOn((from - 1) as NodeId, ALL, from + LOOKS_A_SLICE);
     const isSparse = first === NO_NODE && from + LOOKS_A_SLICE <= table.nodesMax;
     if (first === NO_NODE) return { changes, next: isSparse ? from + LOOKS_A_SLICE : null };
@@ -168,12 +165,12 @@ export class StoreResidency {
 
   #isOpen(node: NodeId, tier: Tier, first: number, done: Uint8Array): boolean {
     const at = node - first;
-    return at >= 0 && at < done.length && done[at] === 0 && (this.#said![node]! & tier) !== 0;
+    return at >= 0 && at < done.length && done[at] === 0 && (this.#announced![node]! & tier) !== 0;
   }
 
   #announce(from: number): void {
     const table = this.#table;
-    const said = this.#said!;
+    const announced = this.#announced!;
     const restarts = this.#restarts;
     const end = from + LOOKS_A_SLICE;
     let told = 0;
@@ -189,9 +186,9 @@ export class StoreResidency {
         if ((there & bit) === 0) continue;
         const path = this.#collect(
           node,
-          (step) => (said[step]! & bit) === 0 && this.#isWhole(step, bit),
+          (step) => (announced[step]! & bit) === 0 && this.#isWhole(step, bit),
         );
-        for (const step of path) this.#store(said, step as NodeId, bit);
+        for (const step of path) this.#store(announced, step as NodeId, bit);
         if (this.#restarts !== restarts) return;
         told += path.length;
       }
@@ -215,28 +212,28 @@ export class StoreResidency {
     return path.subarray(at);
   }
 
-  #store(said: Uint8Array, node: NodeId, tier: Tier): void {
+  #store(announced: Uint8Array, node: NodeId, tier: Tier): void {
     if (this.#table.layerOf(node) !== LAYER_ALL) return;
     const notes = this.#stored[indexOf(tier)]!;
     if (notes.count === NOTES) this.#seal();
     this.#read(node);
     notes.add(this.#words);
     this.#digests[indexOf(tier)]!.count(this.#words[0]!, this.#words[1]!, 1);
-    if (said[node]! >> GATHERED === 0) this.#marked[this.#markedCount++] = node;
-    said[node] = said[node]! | tier | (tier << GATHERED);
+    if (announced[node]! >> GATHERED === 0) this.#marked[this.#markedCount++] = node;
+    announced[node] = announced[node]! | tier | (tier << GATHERED);
   }
 
-  #remove(said: Uint8Array, node: NodeId, tier: Tier): void {
+  #remove(announced: Uint8Array, node: NodeId, tier: Tier): void {
     const notes = this.#removed[indexOf(tier)]!;
     // Removals are emitted before blocks stored meanwhile, so they must not name the same block.
-    const isGathered = (said[node]! & (tier << GATHERED)) !== 0;
+    const isGathered = (announced[node]! & (tier << GATHERED)) !== 0;
     if (isGathered || notes.count === NOTES) this.#seal();
     // After a restart the block may not have been announced yet.
-    if ((said[node]! & tier) === 0) return;
+    if ((announced[node]! & tier) === 0) return;
     this.#table.readKeyStart(node, this.#words, 0);
     notes.add(this.#words);
     this.#digests[indexOf(tier)]!.count(this.#words[0]!, this.#words[1]!, -1);
-    said[node] = said[node]! & ~tier;
+    announced[node] = announced[node]! & ~tier;
   }
 
   /** Reads the node's hash and its parent's. */
@@ -250,8 +247,8 @@ export class StoreResidency {
 
   /** Turns the collected events into changes. */
   #seal(): void {
-    const said = this.#said;
-    if (said === null) return;
+    const announced = this.#announced;
+    if (announced === null) return;
     for (let i = 0; i < TIERS.length; i++) {
       const { name } = TIERS[i]!;
       this.#sealedBlocks += this.#removed[i]!.count + this.#stored[i]!.count;
@@ -260,7 +257,7 @@ export class StoreResidency {
     }
     for (let i = 0; i < this.#markedCount; i++) {
       const node = this.#marked[i]!;
-      said[node] = said[node]! & ((1 << GATHERED) - 1);
+      announced[node] = announced[node]! & ((1 << GATHERED) - 1);
     }
     this.#markedCount = 0;
     if (this.#sealedBlocks <= this.#blocksMax) return;

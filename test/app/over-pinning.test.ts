@@ -89,7 +89,7 @@ class Crowd implements AsyncDisposable {
     expect(await this.agent.metric("hearth_holds_ended_total", 'how="relieved"')).toBe(count);
     const lines = this.agent.log.filter(({ message }) => message.startsWith("a hold was ended"));
     expect(lines).toHaveLength(count);
-    for (const line of lines) expect(line.why).toContain("blocks in RAM are held");
+    for (const line of lines) expect(line.why).toContain("blocks in RAM are protected");
     const find = async () => {
       const { health } = await this.agent.status();
       return health.find(({ code }: { code: string }) => code === "KV_PINS_RELIEVED");

@@ -21,12 +21,12 @@ describe("the plan of an arena", () => {
     ]);
   });
 
-  test("is the whole of it where all devices are near one node", () => {
+  test("is one part if all devices are near one node", () => {
     const whole = [{ offset: 0, bytes: 5 * GIB, node: 1 }];
     expect(planArenaParts(5 * GIB, [1, 1], 2)).toEqual(whole);
   });
 
-  test("is none where there is nothing to choose", () => {
+  test("is empty if the host has no choice of nodes", () => {
     expect(planArenaParts(8 * GIB, [0, 0], 1)).toEqual([]);
     expect(planArenaParts(8 * GIB, [null], 2)).toEqual([]);
     expect(planArenaParts(8 * GIB, [], 2)).toEqual([]);
@@ -67,14 +67,14 @@ test("nodes with memory are counted as the kernel lists them", () =>
     }
   }));
 
-describeNative("a holder whose device is near a node", () => {
+describeNative("a session whose device is near a NUMA node", () => {
   const half = 128 * MIB;
   const parts = [
     { offset: 0, bytes: half, node: 0 },
     { offset: half, bytes: half, node: 3 },
   ];
 
-  test("writes there; one that is near none, or to an unknown node, anywhere", async () => {
+  test("gets slots in that node's part; without a known node, in any part", async () => {
     await using kit = openStoreKit({ arenaBytes: 2 * half, parts });
     const engine = kit.engine();
     const isThere = (...names: string[]) =>
@@ -90,7 +90,7 @@ describeNative("a holder whose device is near a node", () => {
     kit.expectNothingLeft();
   });
 
-  test("gets room elsewhere when there is none, or what leaves makes it", async () => {
+  test("uses the other part when its own is full, and evicts when both are", async () => {
     await using kit = openStoreKit({ arenaBytes: 2 * half, parts });
     const engine = kit.engine();
     engine.holder.near(3);
@@ -102,7 +102,7 @@ describeNative("a holder whose device is near a node", () => {
     kit.expectNothingLeft();
   });
 
-  test("has nothing to choose where all of it is near one node", async () => {
+  test("gets slots anywhere if all devices are near one node", async () => {
     const [whole] = parts;
     await using kit = openStoreKit({ arenaBytes: half, parts: [whole!] });
     const engine = kit.engine();

@@ -23,7 +23,7 @@ function faultOf(run: () => unknown): HearthError {
 }
 
 describeNative("the arena", () => {
-  test("is as long as it was asked to be, down to whole pages", () => {
+  test("has the requested size, rounded down to whole pages", () => {
     const arena = createArena(loadNative(), options(5 * MIB + 4095));
     expect(arena.bytes).toBe(5 * MIB);
     arena[Symbol.dispose]();
@@ -32,17 +32,17 @@ describeNative("the arena", () => {
     least[Symbol.dispose]();
   });
 
-  test("that the kernel refuses says what to do", () => {
+  test("refused by the kernel fails with a fix in the error", () => {
     const fault = faultOf(() => createArena(loadNative(), options(2 ** 52)));
     expect(fault.code).toBe("ARENA_UNAVAILABLE");
     expect(fault.text).toContain("lower kv.ram");
   });
 
-  test("without huge pages where they are required says how to get some", () => {
+  test("without the required huge pages fails with a fix in the error", () => {
     const free = Number(
       /HugePages_Free:\s+(\d+)/.exec(readFileSync("/proc/meminfo", "utf8"))?.[1] ?? 0,
     );
-    // More than the pool has, however large it is.
+    // More huge pages than the pool has.
     const bytes = (free + 64) * 2 * MIB;
     const huge = options(bytes, { hugePages: "require" });
     const fault = faultOf(() => createArena(loadNative(), huge));
@@ -51,7 +51,7 @@ describeNative("the arena", () => {
   });
 
   describe("grows", () => {
-    test("slice by slice: the first before anything is served, the rest behind it", async () => {
+    test("slice by slice: the first before the agent serves, the others afterwards", async () => {
       const native = loadNative();
       await using queue = new Queue(native, { entries: 16, threads: 1, watches: 1 });
       const wanted = options(3 * MIB + 2 * PAGE);
@@ -69,13 +69,13 @@ describeNative("the arena", () => {
       expect([growth.complete, region.state().populatedBytes]).toEqual([true, region.bytes]);
     });
 
-    test("ends where it is told to, or where memory ends, and says how far it came", async () => {
+    test("until it is stopped or memory runs out, and reports the bytes reached", async () => {
       const native = loadNative();
       await using queue = new Queue(native, { entries: 16, threads: 1, watches: 1 });
       const wanted = options(4 * MIB);
       const region = createArena(native, wanted);
       const growth = new ArenaGrowth(region, queue, wanted, (bytes) => {
-        // From here on the kernel has nothing to populate: the memory is gone.
+        // Unmap the memory, so that the next slice cannot be populated.
         if (bytes === 2 * MIB) region[Symbol.dispose]();
       });
       await growth.first();
@@ -92,7 +92,7 @@ describeNative("the arena", () => {
       });
     });
 
-    test("and blocks find room as it does", async () => {
+    test("while blocks are stored in the populated part", async () => {
       await using kit = openStoreKit({ arenaBytes: 192 * MIB, readyBytes: 64 * MIB });
       const engine = kit.engine();
       const reserved = (prefix: string) => {

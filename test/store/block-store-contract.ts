@@ -3,23 +3,23 @@ import { LAYER_ALL } from "../../src/core/index.ts";
 import { BLOCK_BYTES, type BlockName, chain } from "./names.ts";
 import { type Handle, hexOf, type StoreEngine } from "./store-engine.ts";
 
-/** A store with room for `slots` blocks of `BLOCK_BYTES` in RAM, and ways to look at it. */
+/** A store with room for `slots` blocks of `BLOCK_BYTES` in RAM, and accessors for its state. */
 export interface ContractStore extends AsyncDisposable {
   readonly blockBytesMax: number;
   engine(namespace?: number, handlesMax?: number): StoreEngine;
-  /** Ends all engines, then throws where a slot or a hold is left over. */
+  /** Ends all engines, then throws if a slot or a reference is left. */
   expectNothingLeft(): void;
 }
 
 const RAM = 2;
 const SSD = 4;
 
-/** What every `BlockStore` promises, see block-store.ts. */
+/** The contract suite of `BlockStore`, see block-store.ts. */
 export function blockStoreContract(
   kind: string,
   open: (slots: number) => ContractStore | Promise<ContractStore>,
 ): void {
-  /** With two engines of one namespace and one of another. */
+  /** Runs a test with two engines of one namespace and one of another. */
   function it(
     name: string,
     run: (engines: Record<"writer" | "reader" | "stranger", StoreEngine>) => Promise<void>,
@@ -32,8 +32,8 @@ export function blockStoreContract(
     });
   }
 
-  describe(`${kind}: what is written`, () => {
-    it("is seen by nobody before its commit, by all of the namespace after it", async ({
+  describe(`${kind}: a written block`, () => {
+    it("is invisible before its commit and visible to its namespace afterwards", async ({
       writer,
       reader,
     }) => {
@@ -62,10 +62,7 @@ export function blockStoreContract(
       expect(reader.release(read)).toEqual(["ok", "ok", "ok"]);
     });
 
-    it("is taken with the writer's checksum where that is right, else not", async ({
-      writer,
-      reader,
-    }) => {
+    it("is accepted only if the writer's checksum is correct", async ({ writer, reader }) => {
       const handles = writer.reserve("right", "wrong");
       writer.write(handles);
       const [right, other] = writer.checksumsOf(handles);
@@ -75,7 +72,7 @@ export function blockStoreContract(
       expect(await writer.put("wrong")).toEqual(["ok"]);
     });
 
-    it("large blocks are verified on other threads, each frame as a whole", async ({
+    it("is verified on another thread if it is large, each frame as a whole", async ({
       writer,
       reader,
     }) => {
@@ -85,14 +82,14 @@ export function blockStoreContract(
       const sums = writer.checksumsOf(handles);
       const committed = writer.commit(handles, [sums[0]!, sums[1]! + 1n, sums[2]!]);
       expect(reader.match(["a"])).toEqual([0, 0]);
-      // While its bytes are read a slot is nobody's to change.
+      // While its bytes are hashed, no call may change a slot.
       expect(writer.abort(handles)).toEqual(["stale", "stale", "stale"]);
       expect(await writer.commit(handles)).toEqual(["stale", "stale", "stale"]);
       expect(await committed).toEqual(["ok", "corrupt", "ok"]);
       expect(reader.get("a", "a/b", "a/b/c")).toEqual(["ok", "miss", "ok"]);
     }, 128);
 
-    it("twice is `present` once it is there and `pending` while it is written", async ({
+    it("is `present` if it is stored and `pending` while it is written", async ({
       writer,
       reader,
     }) => {
@@ -105,7 +102,7 @@ export function blockStoreContract(
       expect(reader.holder.held).toBe(0);
     });
 
-    it("and given back unwritten leaves nothing, not even the name", async ({ writer, reader }) => {
+    it("leaves no entry after an abort", async ({ writer, reader }) => {
       const handles = writer.reserve("a", "a/b");
       expect(writer.holder.held).toBe(2);
       expect(writer.abort(handles)).toEqual(["ok", "ok"]);
@@ -116,9 +113,9 @@ export function blockStoreContract(
       expect(await reader.put("a", "a/b")).toEqual(["ok", "ok"]);
     });
 
-    it("needs no parent that is stored, and none that comes later", async ({ writer, reader }) => {
+    it("needs neither a stored parent nor one that arrives later", async ({ writer, reader }) => {
       expect(await writer.put("a/b/c")).toEqual(["ok"]);
-      // What lies behind a gap cannot be used by its prefix, and counts as not there.
+      // A block after a gap cannot be found by its prefix and counts as absent.
       expect(reader.match(chain("a/b/c"))).toEqual([0, 0, 0, 0]);
       expect(reader.get("a/b/c")).toEqual(["ok"]);
       expect(await writer.put("a", "a/b")).toEqual(["ok", "ok"]);
@@ -142,8 +139,8 @@ export function blockStoreContract(
       store.expectNothingLeft();
     });
 
-    it("may not descend from itself", async ({ writer }) => {
-      // The name of its own parent: the digest decides, not the path.
+    it("cannot be its own ancestor", async ({ writer }) => {
+      // The block names itself as parent: the digest decides, not the path.
       expect(await writer.put("a")).toEqual(["ok"]);
       expect(writer.reserveUnder("self", "self").outcome).toBe("rejected");
       expect(writer.reserveUnder("x", "y").outcome).toBe("ok");
@@ -152,18 +149,15 @@ export function blockStoreContract(
     });
   });
 
-  describe(`${kind}: what is held`, () => {
-    it("stays, byte for byte and in its place, until the last release", async ({
-      writer,
-      reader,
-    }) => {
+  describe(`${kind}: an acquired block`, () => {
+    it("stays unchanged and in place until its last release", async ({ writer, reader }) => {
       expect(await writer.put("a", "a/b")).toEqual(["ok", "ok"]);
       const first = reader.acquire(["a/b"]);
       const second = reader.acquire(["a/b"]);
       const other = writer.acquire(["a/b"]);
       expect(second[0]).toMatchObject({ slot: first[0]!.slot, offset: first[0]!.offset });
       expect(reader.release(first)).toEqual(["ok"]);
-      // Six free slots, and two blocks that nothing may take while they are read.
+      // Six free slots, and two blocks that must not be evicted while they are read.
       const pressed = await writer.put(...Array.from({ length: 12 }, (_, i) => `x${i}`));
       expect(pressed.slice(0, 6)).toEqual(Array(6).fill("ok"));
       expect([...second, ...other].map((handle) => reader.proves(handle))).toEqual([true, true]);
@@ -173,10 +167,7 @@ export function blockStoreContract(
       expect(writer.release(other)).toEqual(["ok"]);
     });
 
-    it("keeps its ancestors, since without them it would not be found", async ({
-      writer,
-      reader,
-    }) => {
+    it("keeps its ancestors, which are needed to find it", async ({ writer, reader }) => {
       await writer.put("a", "a/b", "a/b/c", "z");
       const held = reader.acquire(["a/b"]);
       for (let i = 0; i < 20; i++) await writer.put(`x${i}`);
@@ -196,12 +187,12 @@ export function blockStoreContract(
       expect(engine.holder.held).toBe(3);
       engine.release([twice[0]!]);
       expect(outcomesOf(engine.acquire(["b"]))).toEqual(["ok"]);
-      // What is there already takes no slot.
+      // A block that is present takes no slot.
       expect(outcomesOf(engine.reserve("c"))).toEqual(["present"]);
       store.expectNothingLeft();
     });
 
-    it("is stale for others, in another generation and for what was never given out", async ({
+    it("has stale handles for other sessions, other generations and slots that were not granted", async ({
       writer,
       reader,
     }) => {
@@ -221,11 +212,11 @@ export function blockStoreContract(
       expect(await reader.commit(read)).toEqual(["stale"]);
       expect(reader.abort(read)).toEqual(["stale"]);
       expect(reader.release([{ ...read[0]!, generation: 0 }])).toEqual(["stale"]);
-      // One hold, given back twice in one frame: it is taken once.
+      // One reference, released twice in one frame: only the first release succeeds.
       expect(reader.release([...read, ...read]).toSorted()).toEqual(["ok", "stale"]);
     });
 
-    it("a slot used again has another generation: the old handle does nothing", async ({
+    it("has a new generation if its slot is reused: the old handle has no effect", async ({
       writer,
     }) => {
       const [old] = writer.reserve("a") as [Handle];
@@ -241,7 +232,10 @@ export function blockStoreContract(
   });
 
   describe(`${kind}: a read`, () => {
-    it("goes past misses, or stops at the first and skips the rest", async ({ writer, reader }) => {
+    it("continues past misses, or stops at the first and skips the rest", async ({
+      writer,
+      reader,
+    }) => {
       await writer.put("a", "c");
       const outcomes = (stopAtMiss: boolean) => {
         const handles = reader.acquire(["a", "b", "c"], { stopAtMiss });
@@ -253,7 +247,7 @@ export function blockStoreContract(
       expect(reader.holder.held).toBe(0);
     });
 
-    it("asks the tiers it names only", async ({ writer, reader }) => {
+    it("searches only the requested tiers", async ({ writer, reader }) => {
       await writer.put("a");
       expect(reader.acquire(["a"], { tiers: SSD })[0]!.outcome).toBe("miss");
       expect(reader.match(["a"], SSD)).toEqual([0, 0]);
@@ -262,7 +256,7 @@ export function blockStoreContract(
   });
 
   describe(`${kind}: another namespace`, () => {
-    it("has none of these blocks, whatever it asks", async ({ writer, stranger }) => {
+    it("finds no block of this namespace with any request", async ({ writer, stranger }) => {
       await writer.put({ name: "a", alias: 7n }, "a/b");
       expect(writer.sessionCommit(5n, "a/b")).toBe("ok");
       expect(stranger.match(["a", "a/b"])).toEqual([0, 0, 0]);
@@ -276,7 +270,7 @@ export function blockStoreContract(
       expect(writer.holder.sessionStatus(5n)).toMatchObject({ known: true, blocks: 2 });
     });
 
-    it("is told `full` for a key of this one, and no child of it is stored", async ({
+    it("gets `full` for a key of this namespace, and stores no child of it", async ({
       writer,
       stranger,
     }) => {
@@ -289,7 +283,7 @@ export function blockStoreContract(
   });
 
   describe(`${kind}: names`, () => {
-    it("an engine hash leads to the block that had it first, in its layer", async ({
+    it("an engine hash resolves to the first block with that hash in its layer", async ({
       writer,
       reader,
     }) => {
@@ -306,15 +300,12 @@ export function blockStoreContract(
   describe(`${kind}: the end of an engine`, () => {
     const names: BlockName[] = ["a", "a/b"];
 
-    it("frees nothing while its process lives, everything when it is dead", async ({
-      writer,
-      reader,
-    }) => {
+    it("releases slots only when its process has exited", async ({ writer, reader }) => {
       await reader.put(...names);
       const read = writer.acquire(names);
       const [half] = writer.reserve("half") as [Handle];
       writer.abandon();
-      // Not in the tree any more, and its slot in nobody's hands.
+      // The block left the tree, and its slot is not free.
       expect(reader.get("half")).toEqual(["miss"]);
       const slots: number[] = [];
       for (let i = 0; i < 20; i++) slots.push(reader.reserve(`x${i}`)[0]!.slot);
@@ -331,7 +322,7 @@ export function blockStoreContract(
       ]);
     });
 
-    it("another may write again what it left half written", async ({ writer, reader }) => {
+    it("lets another engine write its unfinished blocks again", async ({ writer, reader }) => {
       writer.reserve("a", "a/b");
       writer.abandon();
       expect(await reader.put("a", "a/b")).toEqual(["ok", "ok"]);
@@ -340,7 +331,7 @@ export function blockStoreContract(
     });
 
     for (const how of ["abandoned", "dead"]) {
-      it(`a commit at work goes its way, its engine ${how}`, async ({ writer, reader }) => {
+      it(`does not interrupt a commit under way, its engine ${how}`, async ({ writer, reader }) => {
         const specs = ["a", "a/b"].map((name) => ({ name, bytes: 200_000 }));
         const handles = writer.reserve(...specs);
         writer.write(handles);

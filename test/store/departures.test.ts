@@ -4,7 +4,7 @@ import { createBlockTable, Tier } from "../../src/store/blocks/index.ts";
 import { DEPARTURES, Departures, EVICTED } from "../../src/store/index.ts";
 import { must, SPACE } from "./blocks/blocks.ts";
 
-/** A key of which `place` alone says where it is remembered. */
+/** A key whose bucket is `place`. */
 function keyOf(place: number, other = 0): Uint32Array {
   return new Uint32Array([place, other, 3, 4, 5, 6, 7, 8]);
 }
@@ -27,7 +27,7 @@ function open() {
 }
 
 describe("departures", () => {
-  test("say when a block left which tier, why, and who asked for it", () => {
+  test("report when a block left which tier, why, and by which command", () => {
     const { table, departures, nodeOf } = open();
     for (const [i, reason] of DEPARTURES.entries()) {
       const tier = i % 2 === 0 ? "ram" : "ssd";
@@ -38,12 +38,12 @@ describe("departures", () => {
       table.removeResidency(node, Tier.ram);
       const expected = { reason, tier, by, atSeconds: 1_000 + i } as const;
       expect(departures.find(keys, 0)).toEqual(expected);
-      // Anywhere in a batch of keys.
+      // At any offset in a batch of keys.
       expect(departures.find(new Uint32Array([...keyOf(99), ...keys]), 8)).toEqual(expected);
     }
   });
 
-  test("what never left is not known, nor what only shares a place", () => {
+  test("are unknown for a block that never left, or that only shares a hash bucket", () => {
     const { table, departures, nodeOf } = open();
     expect(departures.find(keyOf(0), 0)).toBeNull();
     expect(departures.find(new Uint32Array(8), 0)).toBeNull();
@@ -52,7 +52,7 @@ describe("departures", () => {
     expect(departures.find(keyOf(5 + 2 ** 18, 1), 0)).not.toBeNull();
   });
 
-  test("the newer one takes the place of the older", () => {
+  test("are replaced by newer departures of the same block", () => {
     const { table, departures, nodeOf } = open();
     departures.note(table, nodeOf(keyOf(5, 1)), "ram", { reason: "purged", by: "a" });
     departures.note(table, nodeOf(keyOf(5, 2)), "ssd", EVICTED);
@@ -60,7 +60,7 @@ describe("departures", () => {
     expect(departures.find(keyOf(5, 2), 0)).toMatchObject({ reason: "evicted", by: null });
   });
 
-  test("a name that is forgotten is not given as another", () => {
+  test("have no name instead of a wrong one after it was forgotten", () => {
     const { table, departures, nodeOf } = open();
     const first = nodeOf(keyOf(1, 1));
     departures.note(table, first, "ram", { reason: "purged", by: "first" });
@@ -69,7 +69,7 @@ describe("departures", () => {
       departures.note(table, second, "ram", { reason: "purged", by: `other ${i}` });
     }
     expect(departures.find(keyOf(1, 1), 0)?.by).toBe("first");
-    // Of one command many blocks: one name.
+    // Many blocks of one command use one name.
     for (let i = 0; i < 2_000; i++) {
       departures.note(table, second, "ram", { reason: "purged", by: "other 1022" });
     }
@@ -79,7 +79,7 @@ describe("departures", () => {
     expect(departures.find(keyOf(2, 2), 0)?.by).toBe("one too many");
   });
 
-  test("are found by what other names the block had: two of each kind, no more", () => {
+  test("are found by at most two aliases of each kind", () => {
     const { table, departures, nodeOf } = open();
     const plain = nodeOf(keyOf(1, 1));
     departures.note(table, plain, "ram", EVICTED);

@@ -16,14 +16,14 @@ async function putOneByOne(engine: StoreEngine, count: number): Promise<void> {
   for (let i = 0; i < count; i++) expect(await engine.put(`x${i}`)).toEqual(["ok"]);
 }
 
-describeNative("the background walk", () => {
-  test("a writer that passes the high mark wakes it at once; it ends at the low one", async () => {
+describeNative("the background eviction", () => {
+  test("starts immediately when a writer passes the high-water mark, and stops at the low one", async () => {
     const { kit, engine } = open(8, 0.75, 0.5);
     await using _ = kit;
     await putOneByOne(engine, 6);
     expect(kit.snapshot()).toMatchObject({ ramBlocks: 6, stats: { evictionRuns: 0 } });
     expect(await engine.put("more")).toEqual(["ok"]);
-    // No time has passed: 7 of 8 are above the mark, 4 of 8 are not above the other.
+    // No time has passed: 7 of 8 slots are above the high mark, 4 of 8 are not above the low one.
     expect(kit.snapshot()).toMatchObject({ ramBlocks: 4, stats: { evictionRuns: 1 } });
     expect(engine.get("x0", "x1", "x2", "x3", "more")).toEqual([
       "miss",
@@ -34,7 +34,7 @@ describeNative("the background walk", () => {
     ]);
   });
 
-  test("without pressure it looks once in its interval", async () => {
+  test("checks the arena once per interval without pressure", async () => {
     const { kit, engine } = open(8, 0.75, 0.25);
     await using _ = kit;
     const held = [];
@@ -42,7 +42,7 @@ describeNative("the background walk", () => {
       await engine.put(`x${i}`);
       held.push(...engine.acquire([`x${i}`]));
     }
-    // All of it is being read: there is nothing that it may drop.
+    // Every block is being read: none can be evicted.
     await kit.clock.advanceAsync(EVERY_MS);
     expect(kit.snapshot().ramBlocks).toBe(8);
     engine.release(held);
@@ -52,7 +52,7 @@ describeNative("the background walk", () => {
     expect(kit.snapshot().ramBlocks).toBe(2);
   });
 
-  test("lower marks take effect when they are set", async () => {
+  test("applies new marks immediately", async () => {
     const { kit, engine } = open(8, 1, 1);
     await using _ = kit;
     await putOneByOne(engine, 8);
@@ -60,7 +60,7 @@ describeNative("the background walk", () => {
     expect(kit.snapshot().ramBlocks).toBe(2);
   });
 
-  test("a long walk lets others have their turn", async () => {
+  test("yields to other tasks during a long run", async () => {
     const { kit, engine } = open(400, 1, 1);
     await using _ = kit;
     await engine.put(...Array.from({ length: 400 }, (_, i) => `x${i}`));
@@ -72,7 +72,7 @@ describeNative("the background walk", () => {
     expect(kit.snapshot().stats.evictionRuns).toBe(1);
   });
 
-  test("memory that is still to come is no reason to drop anything", async () => {
+  test("does not start while the arena is still growing", async () => {
     const options = { arenaBytes: 8 * SLOT, marks: { high: 0.5, low: 0.25 } };
     await using kit = openStoreKit({ ...options, readyBytes: 0 });
     const engine = kit.engine();
@@ -82,7 +82,7 @@ describeNative("the background walk", () => {
     expect(kit.snapshot().stats.evictedBlocks).toBe(0);
   });
 
-  test("once no more memory will come, what there is counts as all", async () => {
+  test("counts the populated bytes as the whole arena when growth has ended", async () => {
     const options = { arenaBytes: 3 * 64 * 2 ** 20, marks: { high: 0.5, low: 0.25 } };
     await using kit = openStoreKit({ ...options, readyBytes: 64 * 2 ** 20 });
     const engine = kit.engine();
@@ -95,7 +95,7 @@ describeNative("the background walk", () => {
     expect(kit.snapshot().ramBlocks).toBe(16);
   });
 
-  test("leaves no timer behind, and a walk under way ends", async () => {
+  test("stops its timer and a run under way when it is disposed", async () => {
     const { kit, engine } = open(400, 1, 1);
     await engine.put(...Array.from({ length: 400 }, (_, i) => `x${i}`));
     kit.store.evictor.setMarks({ high: 0.5, low: 0 });

@@ -10,7 +10,7 @@ const RAM = 2;
 const ARENA = 8 * 2 * PAGE;
 
 describeNative("the mirror of engines' GPUs", () => {
-  test("says what engines hold, until they say otherwise", async () => {
+  test("has the reported blocks until their eviction is reported", async () => {
     await using kit = openStoreKit({ arenaBytes: ARENA, gpuWindowBlocks: 8 });
     const engine = kit.engine();
     expect(engine.gpuStored({ name: "a", alias: 5n }, "a/b")).toEqual(["ok", "ok"]);
@@ -18,7 +18,7 @@ describeNative("the mirror of engines' GPUs", () => {
     expect(engine.match(chain("a/b"))).toEqual([2, GPU, GPU]);
     expect(engine.match(chain("a/b"), RAM)).toEqual([0, 0, 0]);
     expect(engine.resolve(5n, LAYER_ALL)).toBe(hexOf("a"));
-    // There is nothing of it to read.
+    // The block cannot be read.
     expect(engine.get("a")).toEqual(["miss"]);
     expect(engine.gpuEvicted("a/b", "a/b", "nowhere")).toEqual(["ok", "miss", "miss"]);
     expect(engine.match(chain("a/b"))).toEqual([1, GPU, 0]);
@@ -27,12 +27,12 @@ describeNative("the mirror of engines' GPUs", () => {
     expect(kit.snapshot()).toMatchObject({ gpuBlocks: 0, tableNodes: 0 });
   });
 
-  test("keeps a window of the latest notices of an engine, within one cap for all", async () => {
+  test("keeps a window of each engine's latest reports, within one limit for all", async () => {
     await using kit = openStoreKit({ arenaBytes: ARENA, gpuWindowBlocks: 4 });
     const [first, second] = [kit.engine(), kit.engine()];
     expect(first.gpuStored("a", "b", "c")).toEqual(["ok", "ok", "ok"]);
     expect(second.gpuStored("x", "y")).toEqual(["ok", "ok"]);
-    // The second engine's own oldest notice went; those of the first are not its to drop.
+    // The second engine's own oldest report was dropped, not one of the first engine.
     expect(first.match(["x"])[0]).toBe(0);
     expect(["a", "b", "c", "y"].map((name) => first.match([name])[0])).toEqual([1, 1, 1, 1]);
     expect(first.gpuStored("d")).toEqual(["ok"]);
@@ -41,7 +41,7 @@ describeNative("the mirror of engines' GPUs", () => {
     expect(kit.snapshot().gpuBlocks).toBe(4);
   });
 
-  test("a block on two GPUs is there until both let go of it", async () => {
+  test("has a block of two GPUs until both have evicted it", async () => {
     await using kit = openStoreKit({ arenaBytes: ARENA, gpuWindowBlocks: 8 });
     const [first, second] = [kit.engine(), kit.engine()];
     first.gpuStored("a");
@@ -53,7 +53,7 @@ describeNative("the mirror of engines' GPUs", () => {
     expect(second.match(["a"])).toEqual([0, 0]);
   });
 
-  test("what an engine's GPU held goes with its connection", async () => {
+  test("forgets an engine's blocks when its connection closes", async () => {
     await using kit = openStoreKit({ arenaBytes: ARENA, gpuWindowBlocks: 4 });
     const [first, second] = [kit.engine(), kit.engine()];
     await first.put("a");
@@ -67,7 +67,7 @@ describeNative("the mirror of engines' GPUs", () => {
     kit.expectNothingLeft();
   });
 
-  test("a large window is forgotten in turns with other work, and entirely", async () => {
+  test("forgets a large window in slices, and completely", async () => {
     const notices = 10_000;
     const most = { gpuWindowBlocks: notices, blocksMax: notices };
     await using kit = openStoreKit({ arenaBytes: ARENA, ...most });
@@ -82,7 +82,7 @@ describeNative("the mirror of engines' GPUs", () => {
     expect(kit.snapshot().tableNodes).toBe(0);
   });
 
-  test("a length that a GPU notice tells is not that of what was written", async () => {
+  test("keeps a written block's length if a GPU report has another one", async () => {
     await using kit = openStoreKit({ arenaBytes: ARENA, gpuWindowBlocks: 4 });
     const [engine, reader] = [kit.engine(), kit.engine()];
     engine.gpuStored({ name: "long", bytes: 1_000_000 }, { name: "short", bytes: 1 });
@@ -96,7 +96,7 @@ describeNative("the mirror of engines' GPUs", () => {
     kit.expectNothingLeft();
   });
 
-  test("a mirror of no size takes every notice and keeps none", async () => {
+  test("accepts all reports and stores none if its size is 0", async () => {
     await using kit = openStoreKit({ arenaBytes: ARENA, gpuWindowBlocks: 0 });
     const engine = kit.engine();
     expect(engine.gpuStored("a")).toEqual(["ok"]);

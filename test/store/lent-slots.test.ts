@@ -6,7 +6,7 @@ import { openStoreKit, PAGE } from "./store-kit.ts";
 const SLOTS = 8;
 const open = () => openStoreKit({ arenaBytes: 4 * SLOTS * PAGE });
 
-/** A reserved slot with its bytes written, and lent to a device. */
+/** A reserved slot with its bytes written, and a device copy under way. */
 function lend(kit: ReturnType<typeof open>, name: string) {
   const engine = kit.engine();
   const handles = engine.reserve(name);
@@ -15,8 +15,8 @@ function lend(kit: ReturnType<typeof open>, name: string) {
   return { engine, handles, lent };
 }
 
-describe("a slot lent to a device that writes", () => {
-  test("is committed when the copy is over, not before", async () => {
+describe("a slot that a device copies to", () => {
+  test("is committed when the copy has ended, not before", async () => {
     await using kit = open();
     const { engine, handles, lent } = lend(kit, "a");
     expect(lent).toMatchObject({ offset: handles[0]!.offset, bytes: handles[0]!.bytes });
@@ -35,12 +35,12 @@ describe("a slot lent to a device that writes", () => {
     lent.end(how);
     expect(await engine.commit(handles)).toEqual(["corrupt"]);
     expect(await engine.get("a")).toEqual(["miss"]);
-    // What cannot be stopped keeps its slot for ever.
+    // A copy that cannot be stopped occupies its slot permanently.
     expect(kit.snapshot().slotsQuarantined).toBe(how === "leaked" ? 1 : 0);
     expect(engine.holder.held).toBe(0);
   });
 
-  test("waits for each of several copies, and one that fails is enough", async () => {
+  test("waits for all of several copies, and one failure makes it corrupt", async () => {
     await using kit = open();
     const { engine, handles, lent } = lend(kit, "a");
     const other = engine.holder.lendWritten(handleBatch(handles), 0)!;
@@ -52,7 +52,7 @@ describe("a slot lent to a device that writes", () => {
     kit.expectNothingLeft();
   });
 
-  test("aborted, is used again only when the copy is over", async () => {
+  test("is reused after an abort only when the copy has ended", async () => {
     await using kit = open();
     const { engine, handles, lent } = lend(kit, "a");
     expect(engine.abort(handles)).toEqual(["ok"]);
@@ -64,7 +64,7 @@ describe("a slot lent to a device that writes", () => {
     kit.expectNothingLeft();
   });
 
-  test("whose process dies is used again only when the copy is over", async () => {
+  test("is reused after its process has exited only when the copy has ended", async () => {
     await using kit = open();
     const { engine, lent } = lend(kit, "a");
     engine.die();
@@ -74,7 +74,7 @@ describe("a slot lent to a device that writes", () => {
     kit.expectNothingLeft();
   });
 
-  test("whose process dies while its commit waits is not stored", async () => {
+  test("is not published if its process exits while the commit waits", async () => {
     await using kit = open();
     const { engine, handles, lent } = lend(kit, "a");
     const batch = handleBatch(handles);
@@ -88,7 +88,7 @@ describe("a slot lent to a device that writes", () => {
     kit.expectNothingLeft();
   });
 
-  test("is not one that is committed, read or never handed out", async () => {
+  test("must be reserved: committed, acquired and unknown slots are refused", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put("a");
@@ -103,15 +103,15 @@ describe("a slot lent to a device that writes", () => {
   });
 });
 
-describe("a slot lent to a device that reads", () => {
-  test("stays, though its reader gave it back", async () => {
+describe("a slot that a device copies from", () => {
+  test("stays locked after its reader has released it", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put("a");
     const handles = engine.acquire(["a"]);
     const lent = engine.holder.lendRead(handleBatch(handles), 0)!;
     engine.release(handles);
-    // Every other block may go for these: the lent one may not.
+    // Every other block may be evicted for these, but not the source of the copy.
     const wanted = Array.from({ length: 2 * SLOTS }, (_, i) => `other${i}`);
     for (const name of wanted) await engine.put(name);
     expect(engine.match(["a"])[0]).toBe(1);

@@ -3,7 +3,7 @@ import { namespaceSecret } from "../../src/identity/index.ts";
 import { BlockMacs, loadNative, nativeBuffer, type Region } from "../../src/native/index.ts";
 import { digestOf } from "./names.ts";
 
-/** Where a block lies. */
+/** Position of a block in a region. */
 interface Placed {
   readonly name: string;
   readonly offset: number;
@@ -24,12 +24,12 @@ export class KeyHolder {
     this.#macs = new BlockMacs(native, key);
   }
 
-  /** For an agent that has the key. */
+  /** Keys for an agent that has them. */
   get keys(): ReadonlyMap<string, Uint8Array> {
     return new Map([[this.id, this.key]]);
   }
 
-  /** The MAC of the block that lies there. */
+  /** The MAC of the block at this position. */
   macOf(region: Region, block: Placed): Uint8Array {
     const copy = nativeBuffer(block.bytes);
     region.copyOut(block.offset, copy, block.bytes, false);

@@ -7,8 +7,8 @@ import {
 } from "../../src/store/index.ts";
 
 /**
- * Blocks as tests write them: "a/b/c" is the block "c" behind the prefix "a/b", its parent. Digest
- * and bytes follow from the whole name.
+ * Block names of tests: "a/b/c" is the block "c" after the prefix "a/b", which is its parent.
+ * Digest and bytes are derived from the whole name.
  */
 export type BlockName = string;
 
@@ -19,7 +19,7 @@ export interface BlockSpec {
   readonly transient?: boolean;
 }
 
-/** Not a whole number of pages, so that a length is not a capacity. */
+/** Not a multiple of the page size, so that length and capacity differ. */
 export const BLOCK_BYTES = 5_000;
 
 const digests = new Map<BlockName, Uint8Array>();
@@ -33,7 +33,7 @@ export function digestOf(name: BlockName): Uint8Array {
   return digest;
 }
 
-/** What the block's bytes are made from. */
+/** Seed of the block's bytes. */
 export function seedOf(name: BlockName): bigint {
   const { buffer, byteOffset } = digestOf(name);
   return new DataView(buffer, byteOffset).getBigUint64(0, true);

@@ -28,7 +28,7 @@ async function flood(kit: StoreKit, prefix: string): Promise<void> {
 }
 
 describeNative("PIN without an SSD tier", () => {
-  test("a pinned block and what leads to it stay in RAM under a flood", async () => {
+  test("a pinned block and its ancestors stay in RAM under a flood", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put(...chain("a/b/c"), "a/other", "d");
@@ -48,7 +48,7 @@ describeNative("PIN without an SSD tier", () => {
     kit.expectNothingLeft();
   });
 
-  test("twice pinned is twice to be unpinned", async () => {
+  test("a block pinned twice must be unpinned twice", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put("a");
@@ -62,7 +62,7 @@ describeNative("PIN without an SSD tier", () => {
     kit.expectNothingLeft();
   });
 
-  test("departures say what was evicted", async () => {
+  test("evicted blocks are listed among the departures", async () => {
     await using kit = open();
     await kit.engine().put("a");
     await flood(kit, "x");
@@ -77,7 +77,7 @@ describeNative("PIN without an SSD tier", () => {
   });
 });
 
-/** Pins that end when they are asked to, those of each level in their order. */
+/** Pins that end on request, those of each level in order. */
 class Pins {
   readonly asked: string[] = [];
   readonly soft: NodeId[] = [];
@@ -99,7 +99,7 @@ class Pins {
 }
 
 describeNative("over-pinning", () => {
-  test("soft pins go first, then sessions, then pins: admission is always possible", async () => {
+  test("soft pins end first, then sessions, then pins: admission is always possible", async () => {
     await using kit = open();
     const engine = kit.engine();
     const [soft, sessions, hard] = [names("soft", 2), names("session", 2), names("hard", 4)];
@@ -115,7 +115,7 @@ describeNative("over-pinning", () => {
     const held: NodeId[] = [];
     for (let i = 0; i < SLOTS; i++) {
       expect(await engine.put(`new${i}`)).toEqual(["ok"]);
-      // So that it is not the next to go.
+      // Pin the new block, so that it is not evicted next.
       held.push(...pin(kit, `new${i}`));
       left.push(...all.filter((name) => nodeOf(kit, name) === NO_NODE && !left.includes(name)));
     }
@@ -125,7 +125,7 @@ describeNative("over-pinning", () => {
     kit.expectNothingLeft();
   });
 
-  test("relief that frees nothing ends, and full is the answer", async () => {
+  test("pin eviction that frees no room stops, and the outcome is full", async () => {
     await using kit = open();
     const engine = kit.engine();
     const blocks = names("a", SLOTS);
@@ -142,7 +142,7 @@ describeNative("over-pinning", () => {
     kit.expectNothingLeft();
   });
 
-  test("no pin ends for room that it does not take", async () => {
+  test("no pin ends for room that needs none", async () => {
     await using kit = open();
     const engine = kit.engine();
     const blocks = names("a", SLOTS);
@@ -156,14 +156,14 @@ describeNative("over-pinning", () => {
     kit.expectNothingLeft();
   });
 
-  test("pinned blocks take part in the order again when they may leave RAM", async () => {
+  test("pinned blocks are evictable from RAM again when SSD has a copy", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put("a");
     const [node] = pin(kit, "a");
     const { table } = kit.store;
     expect(table.isProtected(node!, Tier.ram)).toBe(true);
-    // As after a copy: it may go now, and comes back protected when the copy is lost.
+    // Simulates a copy: the block becomes evictable, and protected again when the copy is lost.
     table.addResidency(node!, Tier.ssd);
     expect(table.isProtected(node!, Tier.ram)).toBe(false);
     expect(table.isProtected(node!, Tier.ssd)).toBe(true);

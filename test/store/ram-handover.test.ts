@@ -21,14 +21,14 @@ import { openStoreKit, PAGE, type StoreKit } from "./store-kit.ts";
 
 const NAMESPACE = new Uint8Array(32).fill(7);
 
-/** A store of 16 slots and the namespaces its engines greeted with. */
+/** A store of 16 slots and the namespaces of its engines. */
 function open() {
   const namespaces = new Namespaces();
   const kit = openStoreKit({ arenaBytes: 32 * PAGE });
   return { kit, namespaces, namespace: namespaces.indexOf(NAMESPACE)! };
 }
 
-/** Another store over the same memory, as the next process would make it. */
+/** A store of the next process over the same memory. */
 function successor({ region, queue, clock }: StoreKit, arenaBytes = region.bytes): TieredStore {
   const store = new TieredStore({
     native: loadNative(),
@@ -49,8 +49,8 @@ function recordOf(kit: StoreKit, namespaces: Namespaces): RamRecord {
   return decodeRamRecord(encodeRamRecord(describeRam(kit.store, namespaces, "arena-1")!))!;
 }
 
-describeNative("RAM handed over", () => {
-  test("is there byte for byte, with what was known of it", async () => {
+describeNative("RAM after a handover", () => {
+  test("has every block byte for byte, with its attributes", async () => {
     const { kit, namespaces, namespace } = open();
     await using _ = kit;
     const engine = kit.engine(namespace);
@@ -74,7 +74,7 @@ describeNative("RAM handed over", () => {
     await store[Symbol.asyncDispose]();
   });
 
-  test("says which namespaces have a MAC key, also if it holds no block", async () => {
+  test("has the namespaces with a MAC key, also those without blocks", async () => {
     const { kit, namespaces, namespace } = open();
     await using _ = kit;
     namespaces.indexOf(new Uint8Array(32).fill(8));
@@ -88,7 +88,7 @@ describeNative("RAM handed over", () => {
     await store[Symbol.asyncDispose]();
   });
 
-  test("leaves in the order in which it was used", async () => {
+  test("keeps the order of use", async () => {
     const { kit, namespaces, namespace } = open();
     await using _ = kit;
     const engine = kit.engine(namespace);
@@ -108,7 +108,7 @@ describeNative("RAM handed over", () => {
     await store[Symbol.asyncDispose]();
   });
 
-  test("what is pinned is handed over, too, and may be pinned again", async () => {
+  test("has the pinned blocks, which can be pinned again", async () => {
     const { kit, namespaces, namespace } = open();
     await using _ = kit;
     const engine = kit.engine(namespace);
@@ -119,7 +119,7 @@ describeNative("RAM handed over", () => {
     engine.die();
     const store = successor(kit);
     expect(adoptRam(store, new Namespaces(), recordOf(kit, namespaces))).toBe(true);
-    // Who wants it kept is for those to say who keep holds; the table starts without.
+    // Pins are restored from their own records; the table starts without protection.
     expect(store.table.keptBytes).toBe(0);
     store.table.pin(store.table.find(batch.keys, 0));
     expect(store.table.keptBytes).toBe(2 * 5_000);
@@ -133,7 +133,7 @@ describeNative("RAM handed over", () => {
     await store[Symbol.asyncDispose]();
   });
 
-  test("is not while a slot is somebody's, or memory is still to come", async () => {
+  test("is not handed over while a slot is in use or the arena is growing", async () => {
     const { kit, namespaces, namespace } = open();
     await using _ = kit;
     const engine = kit.engine(namespace);
@@ -143,13 +143,13 @@ describeNative("RAM handed over", () => {
     engine.abort([slot!]);
     expect(describeRam(kit.store, namespaces, "arena-1")).not.toBeNull();
     engine.reserve("b");
-    // Half written, and its process may still write: the slot waits for its death.
+    // The process may still write to the slot, which is freed when the process exits.
     engine.holder.abandon();
     expect(describeRam(kit.store, namespaces, "arena-1")).toBeNull();
     engine.holder.buried();
   });
 
-  test("is refused by an arena of another size, and as nonsense", async () => {
+  test("is refused by an arena of another size, and if the record is invalid", async () => {
     const { kit, namespaces, namespace } = open();
     await using _ = kit;
     await kit.engine(namespace).put(...chain("a/b"));
@@ -166,7 +166,7 @@ describeNative("RAM handed over", () => {
   });
 });
 
-describe("the record", () => {
+describe("the handover record", () => {
   const record = (count: number): RamRecord => ({
     arena: "boot/1:2",
     arenaBytes: 2 ** 40,
@@ -189,7 +189,7 @@ describe("the record", () => {
     holds: null,
   });
 
-  test("comes back as it was written", () => {
+  test("round-trips", () => {
     for (const count of [0, 1, 77]) {
       expect(decodeRamRecord(encodeRamRecord(record(count)))).toEqual(record(count));
     }
@@ -211,7 +211,7 @@ describe("the record", () => {
     lastSeen: { bootId: "boot", bootMs: 99_000.25 },
   };
 
-  test("has the holds, too", () => {
+  test("includes pins and leases", () => {
     for (const count of [0, 3]) {
       const written = { ...record(count), holds };
       expect(decodeRamRecord(encodeRamRecord(written))).toEqual(written);
@@ -220,7 +220,7 @@ describe("the record", () => {
     }
   });
 
-  test("of the first version is read: it had no holds and no MACs", () => {
+  test("of version 1 is readable: it had no holds and no MACs", () => {
     const text = readFileSync(join(import.meta.dir, "golden/ram-record-1.hex"), "utf8");
     const bytes = Uint8Array.fromHex(text.replaceAll("\n", ""));
     expect(decodeRamRecord(bytes)).toEqual({
@@ -238,7 +238,7 @@ describe("the record", () => {
     expect(decodeRamRecord(bytes)).toBeNull();
   });
 
-  test("is refused whole where one bit is wrong, or it ends too early", () => {
+  test("is refused as a whole if one bit differs or it is truncated", () => {
     const good = encodeRamRecord({ ...record(3), holds });
     fc.assert(
       fc.property(fc.integer({ min: 0, max: good.length * 8 - 1 }), (bit) => {

@@ -12,7 +12,7 @@ function names(prefix: string, count: number): BlockName[] {
 }
 
 describeNative("room in RAM", () => {
-  test.each([1, 2, 7, 100])("an arena of %i slots holds exactly so many blocks", async (slots) => {
+  test.each([1, 2, 7, 100])("an arena of %i slots stores exactly as many blocks", async (slots) => {
     await using kit = openStoreKit({ arenaBytes: slots * 2 * PAGE });
     const engine = kit.engine();
     const outcomes = engine.reserve(...names("x", slots + 3)).map(({ outcome }) => outcome);
@@ -23,14 +23,14 @@ describeNative("room in RAM", () => {
     expect(kit.snapshot().slotsUsed).toBe(0);
   });
 
-  test("the block used longest ago leaves first, of a chain the deepest first", async () => {
+  test("evicts the least recently used block first, and of a chain the deepest first", async () => {
     await using kit = openStoreKit({ arenaBytes: 6 * 2 * PAGE });
     const engine = kit.engine();
     await engine.put(...chain("a/b/c"));
     await engine.put(...chain("d/e"));
     await engine.put("f");
     engine.get("d");
-    // From longest ago: a/b/c, a/b, a, d/e, f, d.
+    // Least recently used first: a/b/c, a/b, a, d/e, f, d.
     const left: BlockName[] = [];
     for (let i = 0; i < 6; i++) {
       expect(await engine.put(`new${i}`)).toEqual(["ok"]);
@@ -44,7 +44,7 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("a use of a block keeps all before it; a write that found it is a use", async () => {
+  test("counts a use for all ancestors; a write that finds the block is a use", async () => {
     await using kit = openStoreKit({ arenaBytes: 5 * 2 * PAGE });
     const engine = kit.engine();
     await engine.put(...chain("a/b"));
@@ -56,31 +56,31 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("no block makes room for another of its own request", async () => {
+  test("never evicts a block for another one of the same request", async () => {
     await using kit = openStoreKit({ arenaBytes: 3 * 2 * PAGE });
     const engine = kit.engine();
     await engine.put("a", "b", "c");
-    // The oldest is found first and must still be there when the answer says so.
+    // The oldest block is found first and must still be present when the answer says so.
     expect(await engine.put("a", "x", "y")).toEqual(["present", "ok", "ok"]);
     expect(engine.get("a", "b", "c", "x", "y")).toEqual(["ok", "miss", "miss", "ok", "ok"]);
-    // All that is left is its own: the rest has no room.
+    // Only blocks of the request itself are left: the rest is full.
     expect(await engine.put("a", "x", "y", "z")).toEqual(["present", "present", "present", "full"]);
     expect(engine.get("a", "x", "y", "z")).toEqual(["ok", "ok", "ok", "miss"]);
     kit.expectNothingLeft();
   });
 
-  test("a prompt longer than RAM keeps its beginning", async () => {
+  test("keeps the beginning of a prompt that is longer than RAM", async () => {
     await using kit = openStoreKit({ arenaBytes: 4 * 2 * PAGE });
     const engine = kit.engine();
     const prompt = chain(Array.from({ length: 10 }, (_, i) => `p${i}`).join("/"));
     expect(await engine.put(...prompt)).toEqual([...Array(4).fill("ok"), ...Array(6).fill("full")]);
-    // Behind the gap only free room is used, and there is none.
+    // After the gap only free room is used, and there is none.
     for (const name of prompt.slice(5)) expect(await engine.put(name)).toEqual(["full"]);
     expect(engine.match(prompt)[0]).toBe(4);
     kit.expectNothingLeft();
   });
 
-  test("full is an answer, not a wait, when all that is there is held", async () => {
+  test("answers full without waiting if every block is locked", async () => {
     await using kit = openStoreKit({ arenaBytes: 3 * 2 * PAGE });
     const [reader, writer] = [kit.engine(), kit.engine()];
     await writer.put("a", "b");
@@ -94,7 +94,7 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("memory that holds blocks of one size passes to other sizes", async () => {
+  test("moves memory between block sizes", async () => {
     await using kit = openStoreKit({ arenaBytes: 256 * MIB, blocksMax: 8192 });
     const engine = kit.engine(1, 10_000);
     const of = (prefix: string, count: number, bytes: number) =>
@@ -105,7 +105,7 @@ describeNative("room in RAM", () => {
         .classes.map(({ slotBytes }) => slotBytes)
         .toSorted((a, b) => a - b);
     expect(new Set(await engine.put(...of("quarter", 1024, 256 * KIB)))).toEqual(new Set(["ok"]));
-    // A reader somewhere in the middle holds up its own extent only.
+    // A reader in the middle keeps only its own extent.
     const read = engine.acquire(["quarter500"]);
     expect(new Set(await engine.put(...of("small", 100, 64 * KIB)))).toEqual(new Set(["ok"]));
     expect(sizes()).toEqual([64 * KIB, 256 * KIB]);
@@ -117,17 +117,17 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("where no extent can pass to another size, the oldest block of that size goes", async () => {
+  test("evicts the oldest block of the right size if no extent can change its size", async () => {
     await using kit = openStoreKit({ arenaBytes: 128 * MIB, blocksMax: 1024 });
     const engine = kit.engine(1, 10_000);
     const of = (prefix: string, count: number, bytes: number) =>
       names(prefix, count).map((name) => ({ name, bytes }));
-    // Two extents: one full of small blocks, among them one that is read, one of large ones.
+    // Two extents: one full of small blocks, one of them being read, and one of large blocks.
     await engine.put(...of("small", 256, 256 * KIB));
     await engine.put(...of("large", 64, MIB).toReversed());
     const read = engine.acquire(["small7"]);
     expect(await engine.put({ name: "more", bytes: MIB })).toEqual(["ok"]);
-    // All small blocks are older, but their memory cannot be had.
+    // All small blocks are older, but their extent cannot be freed.
     expect(engine.get("small0", "small255", "more")).toEqual(["ok", "ok", "ok"]);
     expect(engine.match(["large0"])[0]).toBe(0);
     expect(engine.match(["large1"])[0]).toBe(1);
@@ -135,13 +135,13 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("a table with no entry left gives up the oldest blocks", async () => {
+  test("evicts the oldest blocks of a full table", async () => {
     await using kit = openStoreKit({ arenaBytes: 200 * 2 * PAGE, blocksMax: 64 });
     const engine = kit.engine();
     for (let i = 0; i < 200; i++) expect(await engine.put(`x${i}`)).toEqual(["ok"]);
     expect(kit.snapshot().ramBlocks).toBe(64);
     expect(engine.get("x0", "x199", "x136")).toEqual(["miss", "ok", "ok"]);
-    // Nothing may go: then it is full, and the slot is not lost.
+    // If no block is evictable, the outcome is full, and the slot is not lost.
     const read = engine.acquire(names("x", 200).slice(136));
     expect(engine.reserve("y")[0]!.outcome).toBe("full");
     expect(kit.snapshot().slotsUsed).toBe(64);
@@ -149,7 +149,7 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("above 512 GiB slots are longer, and the reclaim of room knows their length", () => {
+  test("has longer slots above 512 GiB, which reclaim takes into account", () => {
     const arenaBytes = 600 * 2 ** 30;
     const slots = createSlotAllocator({ arenaBytes, slotBytesMax: 2 ** 30 });
     slots.addReady(arenaBytes);

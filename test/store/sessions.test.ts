@@ -9,7 +9,7 @@ function open(): StoreKit {
   return openStoreKit({ arenaBytes: SLOTS * 2 * PAGE });
 }
 
-/** More blocks than there is room for. */
+/** More blocks than RAM has room for. */
 const flood = (prefix: string) => Array.from({ length: 12 }, (_, i) => `${prefix}${i}`);
 
 async function press(kit: StoreKit, prefix: string): Promise<void> {
@@ -18,7 +18,7 @@ async function press(kit: StoreKit, prefix: string): Promise<void> {
 }
 
 describeNative("sessions", () => {
-  test("hold their last block and all before it, and outlive the engine", async () => {
+  test("lock their last block and all its ancestors, and outlive the engine", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put(...chain("a/b/c"));
@@ -32,13 +32,13 @@ describeNative("sessions", () => {
     kit.expectNothingLeft();
   });
 
-  test("I1: after the release matching depends on the tree alone", async () => {
+  test("I1: after a release matching depends only on the tree", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put(...chain("a/b"));
     engine.sessionCommit(1n, "a/b");
     expect(engine.sessionRelease(1n)).toBe("ok");
-    // Released, not freed: the blocks are found as long as nothing needs their room.
+    // Released blocks are found until their room is needed.
     expect(engine.get("a", "a/b")).toEqual(["ok", "ok"]);
     expect(engine.holder.sessionStatus(1n).known).toBe(false);
     expect(engine.sessionRelease(1n)).toBe("miss");
@@ -46,7 +46,7 @@ describeNative("sessions", () => {
     expect(engine.get("a", "a/b")).toEqual(["miss", "miss"]);
   });
 
-  test("I2: a commit never takes from what the session had", async () => {
+  test("I2: a commit never reduces the blocks of the session", async () => {
     await using kit = open();
     const engine = kit.engine();
     const turns = chain("a/b/c/d");
@@ -58,13 +58,13 @@ describeNative("sessions", () => {
       expect(engine.sessionCommit(1n, block)).toBe(engine.match([block])[0] === 1 ? "ok" : "miss");
       expect(engine.match(turns)[0]).toBeGreaterThanOrEqual(1);
     }
-    // A block that is not there leaves the session as it was.
+    // A missing block leaves the session unchanged.
     expect(engine.sessionCommit(1n, "elsewhere")).toBe("miss");
     await press(kit, "y");
     expect(engine.get("a")).toEqual(["ok"]);
   });
 
-  test("I2: the lock moves on with each turn, and not back for one that is late", async () => {
+  test("I2: the lock moves forward with each turn, and not back for a late one", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put(...chain("a/b/c"));
@@ -79,7 +79,7 @@ describeNative("sessions", () => {
     expect(engine.match(chain("a/b/c"))[0]).toBe(3);
   });
 
-  test("I3: matching changes nothing, however often it is asked", async () => {
+  test("I3: matching changes nothing", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put(...chain("a/b"));
@@ -89,12 +89,12 @@ describeNative("sessions", () => {
     const { stats, ...rest } = kit.snapshot();
     expect(rest).toEqual({ ...rest, tableNodes: before.tableNodes, slotsUsed: before.slotsUsed });
     expect(stats.matchBlocks).toBe(before.stats.matchBlocks + 10);
-    // Not even the order in which blocks leave: a/b was the oldest and goes first.
+    // The eviction order is unchanged too: a/b was the oldest and is evicted first.
     for (let i = 0; i < 6; i++) await engine.put(`x${i}`);
     expect(engine.match(chain("a/b"))[0]).toBe(1);
   });
 
-  test("I4: engines without a session are as if there were none", async () => {
+  test("I4: engines without a session are unaffected", async () => {
     const outcomes: unknown[] = [];
     for (const withSession of [false, true]) {
       await using kit = open();
@@ -110,7 +110,7 @@ describeNative("sessions", () => {
     expect(outcomes[1]).toEqual(outcomes[0]);
   });
 
-  test("I5: every lock is given back, also where several sessions end in one block", async () => {
+  test("I5: every lock is released, also if several sessions end in one block", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put(...chain("a/b"));
@@ -125,7 +125,7 @@ describeNative("sessions", () => {
     expect(kit.snapshot().sessions).toBe(0);
   });
 
-  test("the one committed to longest ago ends when nothing else can give room", async () => {
+  test("end oldest first if nothing else can free room", async () => {
     await using kit = open();
     const engine = kit.engine();
     const names = flood("s").slice(0, SLOTS);
@@ -143,7 +143,7 @@ describeNative("sessions", () => {
     kit.expectNothingLeft();
   });
 
-  test("one that nobody committed to for an hour is over", async () => {
+  test("end an hour after the last commit", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put("a", "b");
@@ -157,7 +157,7 @@ describeNative("sessions", () => {
     kit.expectNothingLeft();
   });
 
-  test("0 is no session, and one number in two namespaces is two sessions", async () => {
+  test("have a non-zero number, which is local to the namespace", async () => {
     await using kit = open();
     const [mine, theirs] = [kit.engine(1), kit.engine(2)];
     await mine.put("a");

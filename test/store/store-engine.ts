@@ -20,18 +20,18 @@ import {
 
 type Blocks = readonly (BlockName | BlockSpec)[];
 
-/** A slot as it was handed out, for writing or for reading. */
+/** A granted slot, for writing or reading. */
 export interface Handle {
   readonly name: BlockName;
   readonly outcome: OutcomeName;
   readonly slot: number;
   readonly generation: number;
   readonly offset: number;
-  /** Length of the block; `capacity` is that of the slot, for writers. */
+  /** Length of the block; for writers, `capacity` is the length of the slot. */
   readonly bytes: number;
   readonly capacity: number;
   readonly checksum: bigint;
-  /** Of an acquired block; zeros: it has none. */
+  /** MAC of an acquired block; zeros if it has none. */
   readonly mac: Uint8Array;
 }
 
@@ -48,7 +48,8 @@ export interface Checked {
 }
 
 /**
- * An engine as the store sees it: a holder, with the bytes to go with it. Checks the store always.
+ * An engine as the store sees it: a session and the bytes of its blocks. Verifies the store's
+ * integrity after each call.
  */
 export class StoreEngine {
   readonly holder: Holder;
@@ -66,7 +67,7 @@ export class StoreEngine {
     return this.#reserve(blocks, batchOf(blocks));
   }
 
-  /** Reserves a block under a parent that its name does not tell. */
+  /** Reserves a block under a parent other than the one in its name. */
   reserveUnder(name: BlockName, parent: BlockName): Handle {
     const batch = batchOf([name]);
     batch.parents.set(digestOf(parent));
@@ -91,14 +92,14 @@ export class StoreEngine {
     }));
   }
 
-  /** Puts the bytes there that belong to the block's name. */
+  /** Writes the bytes that belong to the block's name. */
   write(handles: readonly Handle[]): void {
     for (const { name, outcome, offset, bytes } of handles) {
       if (outcome === "ok") this.#region.fill(offset, bytes, seedOf(name));
     }
   }
 
-  /** Without checksums unless they are given. */
+  /** Commits without checksums unless they are given. */
   async commit(
     handles: readonly Handle[],
     checksums?: bigint[],
@@ -130,7 +131,7 @@ export class StoreEngine {
     return outcomesOf(batch);
   }
 
-  /** Reserve, write and commit; what became of each block. */
+  /** Reserves, writes and commits. Returns the outcome of each block. */
   async put(...blocks: Blocks): Promise<OutcomeName[]> {
     const handles = this.reserve(...blocks);
     this.write(handles);
@@ -145,7 +146,7 @@ export class StoreEngine {
     return handlesOf(names, out);
   }
 
-  /** As `acquire`, of blocks that may have to be brought from a slower tier. */
+  /** As `acquire`, for blocks that may have to be read from a slower tier. */
   async fetch(names: readonly BlockName[], options: AcquireWish = {}): Promise<Handle[]> {
     const { out, later } = this.#acquire(names, options);
     const answer = (await later) ?? out;
@@ -163,7 +164,7 @@ export class StoreEngine {
     return { out, later };
   }
 
-  /** Whether the bytes behind an acquired handle are those of its block, all of them. */
+  /** Whether all bytes of an acquired slot are those of its block. */
   proves({ name, offset, bytes, checksum }: Handle): boolean {
     if (this.#region.firstWrong(offset, bytes, seedOf(name)) !== null) return false;
     return this.#region.checksum(offset, bytes) === checksum;
@@ -176,7 +177,7 @@ export class StoreEngine {
     return outcomesOf(batch);
   }
 
-  /** As a reader whose copies did not verify. */
+  /** Reports blocks as a reader whose copies did not verify. */
   async report(handles: readonly Handle[]): Promise<OutcomeName[]> {
     const batch = handleBatch(handles);
     const later = this.holder.report(batch);
@@ -186,7 +187,7 @@ export class StoreEngine {
     return outcomesOf(batch);
   }
 
-  /** Flips one bit of a block that lies in RAM. */
+  /** Flips one bit of a block in RAM. */
   flip({ offset }: Handle, at = 100): void {
     const byte = nativeBuffer(1);
     this.#region.copyOut(offset + at, byte, 1, false);
@@ -194,12 +195,12 @@ export class StoreEngine {
     this.#region.copyIn(offset + at, byte, 1, false);
   }
 
-  /** Reads blocks and gives them back: `ok` only where every byte is right. */
+  /** Reads blocks and releases them: `ok` only if every byte is correct. */
   get(...names: BlockName[]): Read[] {
     return this.#read(this.acquire(names));
   }
 
-  /** As `get`, of blocks that may have to be brought from a slower tier. */
+  /** As `get`, for blocks that may have to be read from a slower tier. */
   async load(...names: BlockName[]): Promise<Read[]> {
     return this.#read(await this.fetch(names));
   }
@@ -213,11 +214,11 @@ export class StoreEngine {
     return read;
   }
 
-  /** The leading run, then for each block the bit of its best tier. */
+  /** Length of the leading run, then the bit of each block's fastest tier. */
   match(names: readonly BlockName[], tiers = 0): number[] {
     const batch = batchOf(names);
     this.#store.deriveKeys(batch, false);
-    // As a server's scratch memory is, full of other answers.
+    // Stale contents, as in a server's scratch memory.
     const best = new Uint8Array(names.length).fill(0xff);
     return [this.holder.match(batch, tiers, best), ...best];
   }
@@ -244,7 +245,7 @@ export class StoreEngine {
     return outcome;
   }
 
-  /** Gives one block an engine hash. */
+  /** Adds an engine hash to one block. */
   alias(name: BlockName, hash: bigint): OutcomeName {
     const aliases = new Uint8Array(32);
     new DataView(aliases.buffer).setBigUint64(0, hash, true);
@@ -253,7 +254,7 @@ export class StoreEngine {
     )[0]!;
   }
 
-  /** The digest, in hex, that the engine hash leads to; null where it leads nowhere. */
+  /** The digest, in hex, that the engine hash resolves to; null for none. */
   resolve(hash: bigint, layer: number): string | null {
     const hashes = new Uint8Array(8);
     new DataView(hashes.buffer).setBigUint64(0, hash, true);
@@ -275,13 +276,13 @@ export class StoreEngine {
     return outcomesOf(out);
   }
 
-  /** The connection is over; the process lives. */
+  /** Closes the connection; the process lives. */
   abandon(): void {
     this.holder.abandon();
     this.#store.verifyIntegrity();
   }
 
-  /** The process is dead; may be told more than once. */
+  /** Ends the process. May be called more than once. */
   die(): void {
     if (this.#alive) this.abandon();
     this.#alive = false;

@@ -17,22 +17,22 @@ export interface StoreKitOptions {
   readonly gpuWindowBlocks?: number;
   readonly marks?: WaterMarks;
   readonly parts?: readonly ArenaPart[];
-  /** Bytes ready from the start; all by default. */
+  /** Bytes populated at the start; all by default. */
   readonly readyBytes?: number;
   /** MAC keys by identifier. */
   readonly macKeys?: ReadonlyMap<string, Uint8Array>;
 }
 
-/** A RAM store over real memory and real threads, on a clock that stands still. */
+/** A RAM store with real memory and real threads, on a manual clock. */
 export interface StoreKit extends AsyncDisposable {
   readonly store: TieredStore;
   readonly region: Region;
   readonly queue: Queue;
   readonly clock: ManualClock;
-  /** Another engine; with the same number, in the same namespace. */
+  /** Another engine; engines with the same number share a namespace. */
   engine(namespace?: number, handlesMax?: number): StoreEngine;
   snapshot(): StoreSnapshot;
-  /** Ends every engine and its process, then checks that nothing is held and no slot is lost. */
+  /** Ends every engine and its process, then checks that no slot is in use or lost. */
   expectNothingLeft(): void;
 }
 
@@ -60,7 +60,7 @@ export function openStoreKit(options: StoreKitOptions): StoreKit {
     random: seededRandom(7),
     blocksMax: options.blocksMax ?? 256,
     gpuWindowBlocks: options.gpuWindowBlocks ?? 0,
-    // Nothing leaves in the background unless a test asks for it.
+    // No background eviction unless a test asks for it.
     policy: "lru",
     marks: options.marks ?? { high: 1, low: 1 },
     parts: options.parts ?? [],

@@ -2,7 +2,7 @@ import { type BlockName, type OutcomeName, parentOf } from "./names.ts";
 
 interface Node {
   readonly namespace: number;
-  /** Whether its parent is known: not before it was inserted itself. */
+  /** Whether the parent is known: false until the parent was inserted. */
   linked: boolean;
   resident: boolean;
   writing: boolean;
@@ -14,28 +14,28 @@ interface Hold {
   reads: number;
 }
 
-/** A place that waits for a block of another host. */
+/** A slot that waits for a block of a peer. */
 export interface ModelLanding {
   readonly name: BlockName;
   removed: boolean;
 }
 
-/** One engine as the model sees it; holds in the order in which they began. */
+/** One engine in the model; references in the order in which they began. */
 export interface ModelEngine {
   readonly namespace: number;
   readonly holds: Map<BlockName, Hold>;
-  /** Half-written slots whose process is not dead yet. */
+  /** Unfinished slots whose process has not exited. */
   quarantined: number;
 }
 
 /**
- * The RAM store with one block size, as slowly and literally as it can be said. Commits are done at
- * once, nothing leaves in the background, the table never fills.
+ * The RAM store with one block size, as simple and literal as possible. Commits are synchronous,
+ * the table is never full, and no eviction runs in the background.
  */
 export class StoreModel {
   readonly nodes = new Map<BlockName, Node>();
   readonly sessions = new Map<string, BlockName>();
-  /** Unprotected blocks in RAM, the one to leave next first. */
+  /** Evictable blocks in RAM, the next victim first. */
   order: BlockName[] = [];
   free: number;
   readonly incoming = new Set<ModelLanding>();
@@ -84,7 +84,7 @@ export class StoreModel {
     this.order = this.order.filter((other) => !this.#path(name).includes(other));
   }
 
-  /** What nothing protects any more comes back as the newest, the deepest first. */
+  /** Blocks that become unprotected enter the order as the newest, the deepest first. */
   #unlock(name: BlockName): void {
     this.nodes.get(name)!.locks--;
     for (const step of this.#path(name)) {
@@ -94,7 +94,7 @@ export class StoreModel {
     this.#vanish(name);
   }
 
-  /** A node that nothing holds goes, and then what only it held. */
+  /** Removes an unreferenced node, and then ancestors that only it referenced. */
   #vanish(name: BlockName): void {
     const { resident, writing, locks } = this.nodes.get(name)!;
     if (resident || writing || locks > 0 || this.#children(name).length > 0) return;
@@ -112,7 +112,7 @@ export class StoreModel {
     }
   }
 
-  /** Whether there is a slot now; the block used longest ago makes room where that is allowed. */
+  /** Whether a slot is available, after evicting the oldest block if allowed. */
   #takeSlot(mayEvict: boolean, mayRelieve = true): boolean {
     if (this.free === 0 && mayEvict && mayRelieve) this.#relieve();
     if (this.free === 0 && mayEvict && this.order.length > 0) {
@@ -126,7 +126,7 @@ export class StoreModel {
     return true;
   }
 
-  /** Where nothing may go, the sessions committed to longest ago end, until something may. */
+  /** If no block is evictable, ends the oldest sessions until one is. */
   #relieve(): void {
     for (const [key, name] of [...this.sessions]) {
       if (this.order.length > 0) return;
@@ -169,7 +169,7 @@ export class StoreModel {
     return outcome;
   }
 
-  /** The node, linked to its parent. */
+  /** Inserts the node and links it to its parent. */
   #enter(namespace: number, name: BlockName): Node {
     const parent = parentOf(name);
     const ghost = { namespace, linked: false, resident: false, writing: false, locks: 0 };
@@ -187,7 +187,7 @@ export class StoreModel {
     return "ok";
   }
 
-  /** `right[i]`: whether the checksum given for the i-th block is that of its bytes. */
+  /** `right[i]`: whether the i-th given checksum matches its bytes. */
   commit(engine: ModelEngine, names: readonly BlockName[], right: boolean[]): OutcomeName[] {
     const stored: BlockName[] = [];
     const outcomes = names.map((name, i): OutcomeName => {
@@ -271,7 +271,7 @@ export class StoreModel {
     return "ok";
   }
 
-  /** Room for a block of namespace 1 that comes from another host. */
+  /** Reserves room for a block of namespace 1 from a peer. */
   land(name: BlockName): ModelLanding | "present" | "full" {
     const node = this.nodes.get(name);
     if (node !== undefined && node.namespace !== 1) return "full";
@@ -284,7 +284,7 @@ export class StoreModel {
     return landing;
   }
 
-  /** `right`: whether it is what was asked for. An `ok` locks the block until `unlock`. */
+  /** `right`: whether the received block is the requested one. An `ok` locks it until `unlock`. */
   commitLanding(landing: ModelLanding, right: boolean): "ok" | "corrupt" | "unwanted" {
     const { name, removed } = landing;
     this.incoming.delete(landing);
@@ -308,14 +308,14 @@ export class StoreModel {
     this.free++;
   }
 
-  /** For another host, until `unlock`. */
+  /** Locks a block for a peer until `unlock`. */
   lend(name: BlockName): boolean {
     if (!this.isResident(name, 1)) return false;
     this.#lock(name);
     return true;
   }
 
-  /** An arrival or a loan is released. */
+  /** Releases a received or served block. */
   unlock(name: BlockName): void {
     this.#unlock(name);
   }
@@ -331,7 +331,7 @@ export class StoreModel {
     return "done";
   }
 
-  /** The order's next victim goes. */
+  /** Drops the order's next victim. */
   dropOne(): boolean {
     const victim = this.order[0];
     if (victim !== undefined) this.#drop(victim);

@@ -15,7 +15,7 @@ const NAMES: BlockName[] = [
   ..."h h/i h/i/j k l m n".split(" "),
 ];
 
-/** How often each kind of step comes. */
+/** Weights of the kinds of steps. */
 const KINDS = {
   put: 8,
   reserve: 3,
@@ -57,17 +57,17 @@ const steps: fc.Arbitrary<Step> = fc.record({
 interface Pair {
   real: StoreEngine;
   model: ModelEngine;
-  /** What the real one was handed and has not given back, and what it has. */
+  /** Slots granted to the real engine and not released yet. */
   written: Handle[];
   read: Handle[];
   old: Handle[];
   over: boolean;
 }
 
-/** What the store answered, and what it should have. */
+/** The store's answers and the expected ones. */
 type Answers = [readonly string[], readonly string[]];
 
-/** The store and its model, side by side. Two engines share a namespace, a third has its own. */
+/** The store and its model. Two engines share a namespace, a third one has its own. */
 class Bench {
   readonly kit: StoreKit;
   readonly model = new StoreModel(SLOTS);
@@ -174,7 +174,7 @@ class Bench {
     return [[], []];
   }
 
-  /** Commits, aborts or releases some of what is held, now and then once more than it may be. */
+  /** Commits, aborts or releases some slots, occasionally more often than allowed. */
   async #giveBack({ real, model, written, read, old }: Pair, step: Step): Promise<Answers> {
     const { kind, pick } = step;
     const held = kind === "release" ? read : written;
@@ -201,7 +201,7 @@ class Bench {
     return [outcomes, [...this.model.commit(model, takenNames, right), ...stale]];
   }
 
-  /** What each namespace sees, what is held, and where every slot is. */
+  /** Compares the visible blocks of each namespace, the references and all slots. */
   compare(): void {
     for (const { real, model } of [this.pairs[0]!, this.pairs[2]!]) {
       const there = NAMES.filter((name) => real.match([name])[0] === 1);
@@ -224,7 +224,7 @@ class Bench {
     });
   }
 
-  /** Everybody dies: all that is left are whole blocks, each of them right. */
+  /** Ends all engines and checks that the remaining blocks are complete and correct. */
   end(): void {
     for (const { real, model } of this.pairs) {
       real.die();
@@ -241,7 +241,7 @@ class Bench {
 }
 
 describeNative("the RAM store against a literal model", () => {
-  test("the same answers, evictions and holds after every step", async () => {
+  test("gives the same answers, evictions and references after every step", async () => {
     const seen = new Map<string, number>();
     await fc.assert(
       fc.asyncProperty(fc.array(steps, { maxLength: STEPS_MAX, size: "max" }), async (list) => {
@@ -252,7 +252,7 @@ describeNative("the RAM store against a literal model", () => {
       }),
       { seed: SEED, numRuns: RUNS },
     );
-    // The steps reach every answer: without that, equal would mean little.
+    // The steps reach every answer; otherwise the comparison would prove little.
     for (const answer of [
       ...["reserve ok", "reserve full", "reserve present", "reserve pending", "corrupt corrupt"],
       ...["commit ok", "commit stale", "abort ok", "put full", "acquire ok", "acquire miss"],

@@ -6,7 +6,7 @@ import type { Handle, StoreEngine } from "./store-engine.ts";
 import { openStoreKit, type StoreKit } from "./store-kit.ts";
 
 const MIB = 2 ** 20;
-/** Four extents, so that sizes live side by side and memory passes between them. */
+/** Four extents, so that several block sizes coexist and exchange memory. */
 const ARENA_BYTES = 256 * MIB;
 const SIZES = [MIB, MIB, MIB, MIB, 3 * MIB, 3 * MIB, 9 * MIB, 33 * MIB];
 const STEPS = 600;
@@ -27,7 +27,7 @@ function prompt(random: Random): BlockName[] {
   return chain(words.join("/"));
 }
 
-/** Everything an engine may do, in any order, to a store that is too small in every way. */
+/** All engine operations in random order, on a store with small limits. */
 class Traffic {
   readonly seen = { proven: 0, stored: 0, refused: 0 };
   readonly #kit: StoreKit;
@@ -101,7 +101,7 @@ class Traffic {
     else real.alias(name, BigInt(randomBelow(this.#random, 5)));
   }
 
-  /** Whatever happened meanwhile, what is held is what it was. */
+  /** Checks that acquired blocks have not changed. */
   #proveAll(real: StoreEngine, held: readonly Handle[]): void {
     const some = held.length === 0 ? [] : [pick(this.#random, held)];
     for (const handle of some) {
@@ -113,9 +113,9 @@ class Traffic {
 
 describeNative("random traffic of several sizes", () => {
   test.each([1, 2, 3])(
-    "seed %i: what is held stays right, and nothing is lost",
+    "seed %i: acquired blocks stay correct, and no slot is lost",
     async (seed) => {
-      // A table that is nearly always full, and a mirror that forgets.
+      // A table that is nearly always full, and a small GPU mirror.
       const small = { blocksMax: 64, gpuWindowBlocks: 24 };
       await using kit = openStoreKit({ arenaBytes: ARENA_BYTES, ...small });
       const traffic = new Traffic(kit, seed);

@@ -29,7 +29,7 @@ const STALL_MS = 250;
 export class Lookup {
   readonly done: Promise<void>;
   readonly #parts: LookupParts;
-  readonly #wish: LookupWish;
+  readonly #query: LookupWish;
   readonly #blocks: RankBlocks;
   readonly #best: Uint8Array;
   readonly #claim: Claim | null;
@@ -57,18 +57,18 @@ export class Lookup {
   #partialMs = Number.NEGATIVE_INFINITY;
   #partialReady = 0;
 
-  constructor(parts: LookupParts, wish: LookupWish) {
+  constructor(parts: LookupParts, query: LookupWish) {
     this.#parts = parts;
-    this.#wish = wish;
-    this.#blocks = new RankBlocks(parts.store, wish);
-    this.#best = new Uint8Array(wish.count);
-    this.#stepBlocks = Math.max(1, Math.floor(STEP_NAMES / wish.ranks.length));
+    this.#query = query;
+    this.#blocks = new RankBlocks(parts.store, query);
+    this.#best = new Uint8Array(query.count);
+    this.#stepBlocks = Math.max(1, Math.floor(STEP_NAMES / query.ranks.length));
     this.#scratch = new Uint8Array(this.#stepBlocks);
-    this.#claim = wish.hold || wish.fetch ? parts.member.claims.open(wish.readers) : null;
-    this.#reads = wish.fetch ? this.#createReads(this.#claim!) : null;
-    const { source } = wish;
-    const mayAsk = source !== "" && wish.wait && wish.fetch && parts.store.peers !== null;
-    this.#source = mayAsk ? new LookupSource(parts.store, source, wish) : null;
+    this.#claim = query.hold || query.fetch ? parts.member.claims.open(query.readers) : null;
+    this.#reads = query.fetch ? this.#createReads(this.#claim!) : null;
+    const { source } = query;
+    const mayAsk = source !== "" && query.wait && query.fetch && parts.store.peers !== null;
+    this.#source = mayAsk ? new LookupSource(parts.store, source, query) : null;
     this.#beganMs = parts.store.clock.monotonicMs();
     this.#grewMs = this.#beganMs;
     this.done = new Promise((resolve, reject) => {
@@ -78,7 +78,7 @@ export class Lookup {
   }
 
   #createReads(claim: Claim): LookupReads {
-    const { ranks, layer } = this.#wish;
+    const { ranks, layer } = this.#query;
     return new LookupReads({
       store: this.#parts.store,
       ranks,
@@ -112,7 +112,7 @@ export class Lookup {
     return {
       leading: this.#leading,
       ready: this.#ready,
-      hold: this.#wish.hold && this.#claim !== null && this.#claim.size > 0 ? this.#claim.id : 0,
+      hold: this.#query.hold && this.#claim !== null && this.#claim.size > 0 ? this.#claim.id : 0,
       isBudgetReached: this.#limit !== Number.POSITIVE_INFINITY,
       announced: this.#announced(),
       best: this.#best,
@@ -122,7 +122,7 @@ export class Lookup {
   /** Runs the first step. Afterwards `isOver` is true if there is nothing to wait for. */
   begin(): void {
     const { store, engines } = this.#parts;
-    store.stats.matchBlocks += this.#wish.count;
+    store.stats.matchBlocks += this.#query.count;
     this.#extend();
     this.#advance();
     if (this.#isFinished()) {
@@ -130,7 +130,7 @@ export class Lookup {
       return;
     }
     this.#askSource();
-    this.#deadline = store.clock.after(this.#wish.deadlineMs, () => this.#finish());
+    this.#deadline = store.clock.after(this.#query.deadlineMs, () => this.#finish());
     engines.lookups.add(this);
   }
 
@@ -139,7 +139,7 @@ export class Lookup {
     if (this.#isOver) return;
     const before = this.#leading + this.#ready;
     try {
-      const mayGrow = this.#wish.wait && (isTick || this.#blocks.arePresent(this.#leading));
+      const mayGrow = this.#query.wait && (isTick || this.#blocks.arePresent(this.#leading));
       if (!this.#isEndFound || mayGrow) this.#extend();
       this.#advance();
       if (this.#leading + this.#ready > before)
@@ -147,7 +147,7 @@ export class Lookup {
       if (this.#isFinished()) this.#finish();
       else {
         if (isTick) this.#askSource();
-        if (!this.hasMore) this.#tell();
+        if (!this.hasMore) this.#report();
       }
     } catch (error) {
       this.#fail(error);
@@ -169,7 +169,7 @@ export class Lookup {
 
   /** Extends the leading run, within the bounds of one step. */
   #extend(): void {
-    const { ranks, count, tiers } = this.#wish;
+    const { ranks, count, tiers } = this.#query;
     const from = this.#leading;
     const wanted = Math.min(this.#stepBlocks, count - from);
     const scratch = this.#scratch;
@@ -190,7 +190,7 @@ export class Lookup {
 
   /** Reserves the blocks from `from` on that are in RAM, and reads or fetches the others. */
   #load(from: number, reads: LookupReads): void {
-    const { ranks } = this.#wish;
+    const { ranks } = this.#query;
     for (let i = from; i < this.#leading && i < this.#limit; i++) {
       for (const [at, rank] of ranks.entries()) {
         const node = this.#blocks.nodeOf(rank, i);
@@ -198,7 +198,7 @@ export class Lookup {
         if (tier !== Tier.peer) {
           const isKept = this.#keep(node, i, tier === Tier.ram ? 0 : tier);
           if (isKept && tier === Tier.ssd) reads.addRead(node);
-        } else if (this.#wish.tiers & Tier.peer) {
+        } else if (this.#query.tiers & Tier.peer) {
           reads.addFetch(at, i);
         }
       }
@@ -211,7 +211,7 @@ export class Lookup {
   #bestTierOf(node: NodeId): number {
     const { table, ssd } = this.#parts.store;
     if (table.isResident(node, Tier.ram)) return Tier.ram;
-    const mayRead = ssd?.readable === true && (this.#wish.tiers & Tier.ssd) !== 0;
+    const mayRead = ssd?.readable === true && (this.#query.tiers & Tier.ssd) !== 0;
     return mayRead && table.isResident(node, Tier.ssd) ? Tier.ssd : Tier.peer;
   }
 
@@ -224,7 +224,7 @@ export class Lookup {
   /** Asks the peer that computes the blocks for the missing ones. */
   #askSource(): void {
     const [source, reads] = [this.#source, this.#reads];
-    const { count, ranks } = this.#wish;
+    const { count, ranks } = this.#query;
     if (source === null || reads === null || this.#leading === count) return;
     const isWanted = (at: number, i: number) => {
       if (reads.isFetching(at, i)) return false;
@@ -236,7 +236,7 @@ export class Lookup {
       for (const [at, some] of places.entries()) {
         const wanted = some.filter((i) => isWanted(at, i));
         const failed = () => source.failed();
-        reads.fetch(at, wanted, this.#leftMs(), [this.#wish.source], failed);
+        reads.fetch(at, wanted, this.#leftMs(), [this.#query.source], failed);
       }
     };
     const asked = source.ask(this.#leading, Math.min(count, this.#limit), isWanted);
@@ -245,7 +245,7 @@ export class Lookup {
 
   #leftMs(): number {
     const { clock } = this.#parts.store;
-    return Math.max(0, this.#wish.deadlineMs - (clock.monotonicMs() - this.#beganMs));
+    return Math.max(0, this.#query.deadlineMs - (clock.monotonicMs() - this.#beganMs));
   }
 
   /** Rejects first, so that the `cancel` afterwards does not resolve the promise. */
@@ -256,7 +256,7 @@ export class Lookup {
 
   /** Counts and reserves the leading blocks that are in RAM, within the bounds of one step. */
   #advance(): void {
-    const { ranks } = this.#wish;
+    const { ranks } = this.#query;
     const end = Math.min(this.#leading, this.#limit, this.#ready + this.#stepBlocks);
     while (this.#ready < end && this.#ready < this.#limit) {
       const i = this.#ready;
@@ -272,7 +272,7 @@ export class Lookup {
   /** Whether the next block is being read or fetched. */
   #isComing(): boolean {
     const i = this.#ready;
-    return this.#wish.ranks.some((rank, at) => {
+    return this.#query.ranks.some((rank, at) => {
       if (this.#reads?.isFetching(at, i) === true) return true;
       const node = this.#blocks.nodeOf(rank, i);
       return node !== NO_NODE && !this.#isSsdLate && this.#reads?.isReading(node) === true;
@@ -281,7 +281,7 @@ export class Lookup {
 
   #isFinished(): boolean {
     const { store } = this.#parts;
-    const { wait, fetch, count } = this.#wish;
+    const { wait, fetch, count } = this.#query;
     if (this.#limit <= this.#ready) return true;
     if (this.hasMore) return false;
     if (fetch && this.#ready < this.#leading) {
@@ -311,7 +311,7 @@ export class Lookup {
   /** Whether block `i` is stored, being written or announced, for all ranks. */
   #isAwaited(i: number): boolean {
     const { announcements } = this.#parts.engines;
-    return this.#wish.ranks.every((rank, at) => {
+    return this.#query.ranks.every((rank, at) => {
       const node = this.#blocks.nodeOf(rank, i);
       if (node !== NO_NODE && this.#blocks.isHere(node)) return true;
       if (this.#reads?.isFetching(at, i) === true) return true;
@@ -322,14 +322,14 @@ export class Lookup {
 
   /** Number of announced blocks, within the bounds of one step. */
   #announced(): number {
-    const end = Math.min(this.#wish.count, this.#leading + this.#stepBlocks);
+    const end = Math.min(this.#query.count, this.#leading + this.#stepBlocks);
     let i = this.#leading;
     while (i < end && this.#isAwaited(i)) i++;
     return i - this.#leading;
   }
 
   /** Sends a partial answer, or a heartbeat if blocks are on their way. */
-  #tell(): void {
+  #report(): void {
     const { store, onPartial } = this.#parts;
     const now = store.clock.monotonicMs();
     const since = now - this.#partialMs;
@@ -346,8 +346,8 @@ export class Lookup {
   #isAnnounced(): boolean {
     const { announcements } = this.#parts.engines;
     const i = this.#leading;
-    if (i === this.#wish.count || this.#ready < i) return false;
-    return this.#wish.ranks.some(({ keys }) => announcements.has(keys, i));
+    if (i === this.#query.count || this.#ready < i) return false;
+    return this.#query.ranks.some(({ keys }) => announcements.has(keys, i));
   }
 
   #stop(): void {
@@ -361,7 +361,7 @@ export class Lookup {
   #finish(): void {
     if (this.#isOver) return;
     const { store } = this.#parts;
-    const { fetch, hold, holdMs } = this.#wish;
+    const { fetch, hold, holdMs } = this.#query;
     if (this.#reads?.areReads) store.ssd?.wasLate();
     this.#stop();
     if (fetch) this.#cutMissing();
@@ -373,7 +373,7 @@ export class Lookup {
 
   /** Ends the run before a block that was promised but is not available. */
   #cutMissing(): void {
-    const { ranks } = this.#wish;
+    const { ranks } = this.#query;
     const i = this.#ready;
     if (i >= this.#leading) return;
     const isThere = ranks.every((rank, at) => {
@@ -388,7 +388,7 @@ export class Lookup {
 
   /** Releases reserved blocks after the ready ones. */
   #release(): void {
-    const { ranks, count } = this.#wish;
+    const { ranks, count } = this.#query;
     if (this.#claim!.size <= this.#ready * ranks.length) return;
     for (let i = count - 1; i >= this.#ready; i--) {
       for (const rank of ranks) {
@@ -435,11 +435,11 @@ export function matchBlocks(
 /** The blocks of a lookup in the current table. */
 class RankBlocks {
   readonly #store: TieredStore;
-  readonly #wish: LookupWish;
+  readonly #query: LookupWish;
 
-  constructor(store: TieredStore, wish: LookupWish) {
+  constructor(store: TieredStore, query: LookupWish) {
     this.#store = store;
-    this.#wish = wish;
+    this.#query = query;
   }
 
   /** The node of block `i` in the rank's namespace, or NO_NODE. */
@@ -451,7 +451,7 @@ class RankBlocks {
 
   /** Whether the block is on a requested tier. */
   counts(node: NodeId): boolean {
-    return (this.#store.table.residencyOf(node) & this.#wish.tiers) !== 0;
+    return (this.#store.table.residencyOf(node) & this.#query.tiers) !== 0;
   }
 
   /** Whether the block is stored on this host or being written. */
@@ -461,7 +461,7 @@ class RankBlocks {
 
   /** Whether block `i` is on a requested tier, for all ranks. */
   arePresent(i: number): boolean {
-    return i < this.#wish.count && this.#areAll(i, (node) => this.counts(node));
+    return i < this.#query.count && this.#areAll(i, (node) => this.counts(node));
   }
 
   /** Whether block `i` is in RAM, for all ranks. */
@@ -471,7 +471,7 @@ class RankBlocks {
   }
 
   #areAll(i: number, is: (node: NodeId) => boolean): boolean {
-    return this.#wish.ranks.every((rank) => {
+    return this.#query.ranks.every((rank) => {
       const node = this.nodeOf(rank, i);
       return node !== NO_NODE && is(node);
     });

@@ -7,7 +7,7 @@ const BLOCKS_MAX = 256;
 /** Timeout of an answer. */
 const ANSWER_MS = 250;
 /** Validity of an answer: longer than the timeout of the next one. */
-const BELIEVED_MS = 2 * ANSWER_MS;
+const VALID_MS = 2 * ANSWER_MS;
 /** Time for which the peer may deny the next block before the lookup gives up on it. */
 const ABSENT_MS = 100;
 /** Delay after a block that the peer has did not arrive. */
@@ -28,7 +28,7 @@ export class LookupSource {
   /**
    * Monotonic ms at which the peer last answered that it has the next block, or is computing it.
    */
-  #saidMs = Number.NEGATIVE_INFINITY;
+  #promisedMs = Number.NEGATIVE_INFINITY;
   /** Monotonic ms of the first later answer that it neither has nor expects the block. */
   #deniedMs = Number.POSITIVE_INFINITY;
   #retryMs = Number.NEGATIVE_INFINITY;
@@ -36,13 +36,13 @@ export class LookupSource {
   constructor(
     store: TieredStore,
     worker: string,
-    wish: { readonly ranks: readonly LookupRank[]; readonly layer: number },
+    query: { readonly ranks: readonly LookupRank[]; readonly layer: number },
   ) {
     this.#store = store;
     this.#worker = worker;
-    this.#ranks = wish.ranks;
-    this.#layer = wish.layer;
-    this.#comingTo = wish.ranks.map(() => 0);
+    this.#ranks = query.ranks;
+    this.#layer = query.layer;
+    this.#comingTo = query.ranks.map(() => 0);
   }
 
   /**
@@ -52,14 +52,14 @@ export class LookupSource {
    */
   isSilent(grewMs: number): boolean {
     const now = this.#store.clock.monotonicMs();
-    if (now - Math.max(grewMs, this.#saidMs) >= BELIEVED_MS) return true;
+    if (now - Math.max(grewMs, this.#promisedMs) >= VALID_MS) return true;
     return now - Math.max(grewMs, this.#deniedMs) >= ABSENT_MS;
   }
 
   /** Whether the peer recently promised block `i`. */
   promises(rank: number, i: number): boolean {
     const now = this.#store.clock.monotonicMs();
-    return i < this.#comingTo[rank]! && now - this.#saidMs < BELIEVED_MS;
+    return i < this.#comingTo[rank]! && now - this.#promisedMs < VALID_MS;
   }
 
   /** Call when a block that the peer has did not arrive. */
@@ -118,7 +118,7 @@ export class LookupSource {
     if (comes < 0) comes = said.length;
     this.#comingTo[rank] = comes === 0 ? 0 : wanted[comes - 1]! + 1;
     const now = clock.monotonicMs();
-    if (comes > 0) [this.#saidMs, this.#deniedMs] = [now, Number.POSITIVE_INFINITY];
+    if (comes > 0) [this.#promisedMs, this.#deniedMs] = [now, Number.POSITIVE_INFINITY];
     // While the next block is being fetched, the answer is about later blocks.
     else if (wanted[0] === from) this.#deniedMs = Math.min(this.#deniedMs, now);
     return wanted.slice(0, has);

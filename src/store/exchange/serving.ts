@@ -79,7 +79,7 @@ export class BlockServing {
     slots.addReference(slot);
     stats.lentBlocks++;
     stats.lentBytes += table.bytesOf(node);
-    this.#checks.lent(node);
+    this.#checks.served(node);
     const digest = new Uint8Array(DIGEST_BYTES);
     table.readDigest(node, digest, 0);
     let isOver = false;
@@ -141,7 +141,7 @@ class ServedBlockChecks {
     this.#budget = new HashBudget(store.clock, BYTES_PER_S, BYTES_AT_ONCE);
   }
 
-  lent(node: NodeId): void {
+  served(node: NodeId): void {
     if (this.#waiting.size >= WAITING_MAX) return;
     this.#waiting.add(node);
     this.#running ??= this.#run();

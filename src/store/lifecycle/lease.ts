@@ -127,7 +127,7 @@ class Leaving {
     }
     this.isDurable = await this.#removal.end();
     crashPoint("lease.left");
-    return this.#told();
+    return this.#finalResults();
   }
 
   /** Removes the block, and then each parent that was waiting for it. */
@@ -165,7 +165,7 @@ class Leaving {
   }
 
   /** The results, after the file removals have ended. */
-  async #told(): Promise<HeldBlock[]> {
+  async #finalResults(): Promise<HeldBlock[]> {
     const { ssd } = this.#context.store;
     const stuck = new Set(this.#files.filter((file) => file !== null));
     for (const file of stuck) if ((await ssd!.orHung(file)) === true) stuck.delete(file);

@@ -129,7 +129,7 @@ export async function flush(
     await flushing.drain(Tier.ssd);
     await flushing.drain(Tier.ram);
     await flushing.lookAtTheRest(pass < PASSES);
-    if (!(await flushing.kept.cancelledAreOver())) break;
+    if (!(await flushing.remaining.cancelledAreOver())) break;
   }
   const report = await flushing.report();
   // Peers may take longer: count their time from the end.
@@ -138,13 +138,13 @@ export async function flush(
 }
 
 class Flushing {
-  readonly kept: RemainingBlocks;
+  readonly remaining: RemainingBlocks;
   readonly #context: LifecycleContext;
   readonly #removal: Removal;
   readonly #slices: Slices;
 
   constructor(context: LifecycleContext, removal: Removal) {
-    this.kept = new RemainingBlocks(context);
+    this.remaining = new RemainingBlocks(context);
     this.#context = context;
     this.#removal = removal;
     this.#slices = new Slices(context.clock);
@@ -171,12 +171,12 @@ class Flushing {
   /** Cancels writes that alone protect blocks, and records the protected blocks. */
   async lookAtTheRest(mayCancel: boolean): Promise<void> {
     const { table } = this.#context.store;
-    this.kept.begin(mayCancel);
+    this.remaining.begin(mayCancel);
     for (let from = 0; from <= table.nodesMax && !this.#mustEnd; from += IDS_AT_ONCE) {
       const end = from + IDS_AT_ONCE;
       const next = (node: number) => table.nextOn(node as NodeId, OUR_TIERS, end);
       for (let node = next(Math.max(0, from - 1)); node !== NO_NODE; node = next(node)) {
-        if (isHeld(this.#context, node)) this.kept.meet(node);
+        if (isHeld(this.#context, node)) this.remaining.meet(node);
         if (this.#slices.isOver()) await this.#slices.turn();
       }
       if (this.#slices.isOver()) await this.#slices.turn();
@@ -187,10 +187,15 @@ class Flushing {
     const removal = this.#removal;
     const isGone = await removal.end();
     const { blocks, bytes, stuck } = removal;
-    const counts = removal.counts(isGone, this.kept.count);
+    const counts = removal.counts(isGone, this.remaining.count);
     const durable = isGone && stuck === 0 && this.#context.store.ssd !== null;
-    this.#context.log("info", "flushed blocks", { blocks, bytes, held: this.kept.count });
-    return reportOf([this.#result(isGone)], { counts, held: this.kept.listed, bytes, durable });
+    this.#context.log("info", "flushed blocks", { blocks, bytes, held: this.remaining.count });
+    return reportOf([this.#result(isGone)], {
+      counts,
+      held: this.remaining.listed,
+      bytes,
+      durable,
+    });
   }
 
   #result(isGone: boolean): BlockResult {
@@ -204,7 +209,7 @@ class Flushing {
       };
     if (stuck > 0) return STUCK_ON_SSD;
     if (!isGone) return NOT_DURABLE;
-    if (this.kept.count > 0) return { outcome: "held", by: this.kept.firstHolders };
+    if (this.remaining.count > 0) return { outcome: "held", by: this.remaining.firstHolders };
     return blocks > 0 ? DONE : ALREADY;
   }
 }
@@ -234,12 +239,12 @@ export async function prune(
   const pruning = new Pruning(context, new Removal(context, causeOf("pruned", origin)), options);
   let stop: BlockResult | null = null;
   for (let pass = 1; stop === null && pass <= PASSES; pass++) {
-    pruning.kept.begin(pass < PASSES);
+    pruning.remaining.begin(pass < PASSES);
     for (const [i, anchor] of anchors.entries()) {
       if (!table.isLive(anchor, born[i]!)) continue;
       stop ??= await pruning.walk(anchor);
     }
-    if (!(await pruning.kept.cancelledAreOver())) break;
+    if (!(await pruning.remaining.cancelledAreOver())) break;
   }
   const report = await pruning.report(stop);
   // Peers may take longer: count their time from the end.
@@ -264,14 +269,14 @@ function namesOf({ store }: LifecycleContext, after: BlockName, anchors: readonl
 }
 
 class Pruning {
-  readonly kept: RemainingBlocks;
+  readonly remaining: RemainingBlocks;
   readonly #context: LifecycleContext;
   readonly #removal: Removal;
   readonly #options: NonNullable<PruneOptions>;
   readonly #slices: Slices;
 
   constructor(context: LifecycleContext, removal: Removal, options: NonNullable<PruneOptions>) {
-    this.kept = new RemainingBlocks(context);
+    this.remaining = new RemainingBlocks(context);
     this.#context = context;
     this.#removal = removal;
     this.#options = options;
@@ -296,7 +301,7 @@ class Pruning {
       if (this.#context.signal.aborted || this.#options.signal?.aborted) {
         return { outcome: "deferred", reason: "aborted: the remaining blocks were not processed" };
       }
-      if (this.#slices.isReportDue()) this.#tell();
+      if (this.#slices.isReportDue()) this.#report();
     }
     return null;
   }
@@ -315,13 +320,13 @@ class Pruning {
     const { table } = context.store;
     const there = table.residencyOf(node);
     if ((there & OUR_TIERS) === 0) {
-      if ((there & Tier.gpu) !== 0) this.kept.add(node, BY_GPU);
-      else if (table.isWriting(node)) this.kept.add(node, BY_ENGINE);
+      if ((there & Tier.gpu) !== 0) this.remaining.add(node, BY_GPU);
+      else if (table.isWriting(node)) this.remaining.add(node, BY_ENGINE);
     } else if (!isHeld(context, node)) {
       // A block stored below it meanwhile could not be found without it.
-      if (this.#hasNewChild(node)) this.kept.add(node, null);
+      if (this.#hasNewChild(node)) this.remaining.add(node, null);
       else void this.#removal.drop(node);
-    } else this.kept.meet(node);
+    } else this.remaining.meet(node);
   }
 
   /** Whether a child was stored since the walk: all earlier children were visited. */
@@ -335,7 +340,7 @@ class Pruning {
     return false;
   }
 
-  #tell(): void {
+  #report(): void {
     const { blocks, bytes } = this.#removal;
     this.#options.onProgress?.({ doneBlocks: blocks, doneBytes: bytes, totalBlocks: null });
   }
@@ -343,16 +348,16 @@ class Pruning {
   async report(stop: BlockResult | null): Promise<LifecycleReport> {
     const removal = this.#removal;
     const isDurable = await removal.end();
-    const counts = removal.counts(isDurable, this.kept.count);
+    const counts = removal.counts(isDurable, this.remaining.count);
     const { bytes, stuck } = removal;
     const isGone = isDurable && stuck === 0;
     const durable = isGone && this.#context.store.ssd !== null;
     const result = stop ?? (isGone ? this.#outcome() : stuck > 0 ? STUCK_ON_SSD : NOT_DURABLE);
-    return reportOf([result], { counts, held: this.kept.listed, bytes, durable });
+    return reportOf([result], { counts, held: this.remaining.listed, bytes, durable });
   }
 
   #outcome(): BlockResult {
-    if (this.kept.count > 0) return { outcome: "held", by: this.kept.firstHolders };
+    if (this.remaining.count > 0) return { outcome: "held", by: this.remaining.firstHolders };
     if (this.#removal.onGpu > 0) return doneExceptOnGpu(this.#removal.onGpu);
     return this.#removal.blocks > 0 ? DONE : ALREADY;
   }

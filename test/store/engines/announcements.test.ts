@@ -6,14 +6,14 @@ import { ManualClock } from "../../support/index.ts";
 const MAX = 65_536;
 const { ok, rejected } = BlockOutcome;
 
-test("announcements beyond the bound are rejected until one of the others has ended", () => {
+test("an announcement beyond the maximum is rejected until another one has expired", () => {
   const clock = new ManualClock();
   const engine = new Announcements(clock).open();
   const keys = new Uint32Array(8 * (MAX + 2));
   for (let i = 0; i < MAX + 2; i++) keys[8 * i] = i;
   for (let i = 0; i < MAX; i++) expect(engine.add(keys, i, 60_000)).toBe(ok);
   expect(engine.add(keys, MAX, 100)).toBe(rejected);
-  // A renewal may be shorter than what it renews.
+  // A renewal may expire sooner than the announcement it renews.
   expect(engine.add(keys, 7, 100)).toBe(ok);
   clock.advance(99);
   expect(engine.add(keys, MAX, 100)).toBe(rejected);

@@ -13,7 +13,7 @@ export const RAM = 2;
 export const SSD = 4;
 export const PEER = 8;
 
-/** The blocks of these names in one namespace. */
+/** The named blocks in one namespace. */
 export function rankOf(store: BlockStore, names: readonly BlockName[], namespace = 1): LookupRank {
   const batch = batchOf(names);
   store.deriveKeys(batch, false);
@@ -26,11 +26,11 @@ export function rankOf(store: BlockStore, names: readonly BlockName[], namespace
 
 export interface Asked {
   readonly lookup: Lookup;
-  /** What was said before the end. */
+  /** Partial answers. */
   readonly partial: LookupState[];
 }
 
-/** Looks up blocks of one rank. `wish` says what is reserved, brought and waited for. */
+/** Looks up blocks of one rank. `wish` overrides the defaults of the request. */
 export function lookUp(
   store: BlockStore,
   holder: Holder,
@@ -50,7 +50,7 @@ export function lookUp(
   return { lookup, partial };
 }
 
-/** Of a state what most tests look at. */
+/** The figures of a state that most tests check. */
 export function figuresOf({ leading, ready, announced }: LookupState): number[] {
   return [leading, ready, announced];
 }

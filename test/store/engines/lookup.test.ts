@@ -11,7 +11,7 @@ import { figuresOf, lookUp, RAM, rankOf, SSD } from "./lookup-kit.ts";
 const ID = "0123456789abcdef0123456789abcdef";
 const PROMPT = chain("a/b/c/d");
 
-/** A connection of the engine. */
+/** Opens a connection of the engine. */
 function member(kit: SsdKit, namespace = 1) {
   const engine = kit.engine(namespace);
   expect(engine.holder.engine.join(ID, 0)).toBeNumber();
@@ -22,7 +22,7 @@ const isInRam = (kit: SsdKit, name: BlockName) =>
   kit.nodeOf(name) !== 0 && kit.store.table.isResident(kit.nodeOf(name), Tier.ram);
 
 describeSsd("a lookup", (it) => {
-  it("matches, and reserves the leading blocks in RAM until they are acquired", {
+  it("matches blocks, and reserves the leading ones in RAM until they are acquired", {
     slots: 16,
   }, async ({ kit }) => {
     const [scheduler, worker, writer] = [member(kit), member(kit), kit.engine(2)];
@@ -34,7 +34,7 @@ describeSsd("a lookup", (it) => {
     expect([...lookup.state.best]).toEqual([RAM, RAM, RAM, RAM, 0]);
     expect(kit.store.engines.book.stats.bytes).toBe(4 * 8192);
     await kit.settled();
-    // Three times what RAM holds.
+    // Three times the size of RAM.
     for (let i = 0; i < 48; i++) await writer.put(`flood${i}`);
     expect(PROMPT.map((name) => isInRam(kit, name))).toEqual([true, true, true, true]);
     expect(worker.get(...PROMPT)).toEqual(["ok", "ok", "ok", "ok"]);
@@ -44,7 +44,7 @@ describeSsd("a lookup", (it) => {
     expect(PROMPT.some((name) => isInRam(kit, name))).toBe(false);
   });
 
-  it("reserves for as many acquisitions as it names", {}, async ({ kit }) => {
+  it("reserves for the requested number of acquisitions", {}, async ({ kit }) => {
     const [scheduler, worker] = [member(kit), member(kit)];
     await worker.put("a");
     lookUp(kit.store, scheduler.holder, ["a"], { hold: true, readers: 2 });
@@ -54,7 +54,7 @@ describeSsd("a lookup", (it) => {
     expect(kit.store.engines.book.stats.bytes).toBe(0);
   });
 
-  it("does not give its reservation to another engine", {}, async ({ kit }) => {
+  it("does not let another engine use its reservation", {}, async ({ kit }) => {
     const [scheduler, stranger] = [member(kit), kit.engine()];
     await stranger.put("a");
     lookUp(kit.store, scheduler.holder, ["a"], { hold: true });
@@ -63,7 +63,7 @@ describeSsd("a lookup", (it) => {
     scheduler.holder.engine.claims.endAll();
   });
 
-  it("has a reservation that ends with its time", {}, async ({ kit }) => {
+  it("has a reservation that expires", {}, async ({ kit }) => {
     const scheduler = member(kit);
     await scheduler.put("a");
     lookUp(kit.store, scheduler.holder, ["a"], { hold: true, holdMs: 500 });
@@ -73,7 +73,7 @@ describeSsd("a lookup", (it) => {
     expect(kit.store.engines.book.stats).toMatchObject({ bytes: 0, unusedBlocks: 1 });
   });
 
-  it("has a reservation that ends with the engine's last connection", {}, async ({ kit }) => {
+  it("has a reservation that ends with the last connection of the engine", {}, async ({ kit }) => {
     const [scheduler, worker] = [member(kit), member(kit)];
     await worker.put("a");
     lookUp(kit.store, scheduler.holder, ["a"], { hold: true });
@@ -84,7 +84,7 @@ describeSsd("a lookup", (it) => {
     expect(kit.store.engines.size).toBe(0);
   });
 
-  it("reserves within the budget of its engine, and says where it ended", {}, async ({ kit }) => {
+  it("reserves within its engine's limit, and reports where it ended", {}, async ({ kit }) => {
     const [scheduler, other] = [member(kit), kit.engine()];
     other.holder.engine.join("ff".repeat(16), 0);
     kit.store.engines.book.limits = { bytesMax: 2 * 8192, bytesMaxAll: 3 * 8192 };
@@ -92,10 +92,10 @@ describeSsd("a lookup", (it) => {
     const { lookup } = lookUp(kit.store, scheduler.holder, PROMPT, { hold: true });
     expect(figuresOf(lookup.state)).toEqual([4, 2, 0]);
     expect(lookup.state.isBudgetReached).toBe(true);
-    // Blocks that are reserved already cost nothing more.
+    // Blocks that are reserved already do not count again.
     const again = lookUp(kit.store, scheduler.holder, PROMPT.slice(0, 2), { hold: true }).lookup;
     expect(again.state).toMatchObject({ ready: 2, isBudgetReached: false });
-    // The sum of all engines.
+    // The limit of all engines together.
     const late = lookUp(kit.store, other.holder, PROMPT.slice(0, 3), { hold: true }).lookup;
     expect(late.state).toMatchObject({ leading: 3, ready: 1, isBudgetReached: true });
     expect(scheduler.holder.engine.claims.endById(lookup.state.hold)).toBe(true);
@@ -104,9 +104,9 @@ describeSsd("a lookup", (it) => {
     other.die();
   });
 
-  it("answers for the rank that has least", { slots: 16 }, async ({ kit }) => {
+  it("answers for the rank with the fewest blocks", { slots: 16 }, async ({ kit }) => {
     const [scheduler, second] = [member(kit), kit.engine(2)];
-    // The names of blocks differ between namespaces, as digests do.
+    // Block names differ between namespaces, as digests do.
     await scheduler.put("a", "b", "c");
     await second.put("r", "s");
     const ranks = [rankOf(kit.store, ["a", "b", "c"]), rankOf(kit.store, ["r", "s", "t"], 2)];
@@ -116,7 +116,7 @@ describeSsd("a lookup", (it) => {
     scheduler.holder.engine.claims.endAll();
   });
 
-  it("brings blocks from SSD and says how far it is", { depth: 1, slots: 16 }, async ({
+  it("reads blocks from SSD and reports its progress", { depth: 1, slots: 16 }, async ({
     kit,
     faults,
   }) => {
@@ -144,7 +144,7 @@ describeSsd("a lookup", (it) => {
     expect(kit.store.engines.book.stats.bytes).toBe(0);
   });
 
-  it("says no longer that a disk which hangs is at work", { depth: 1 }, async ({ kit, faults }) => {
+  it("sends no more heartbeats while the disk hangs", { depth: 1 }, async ({ kit, faults }) => {
     const scheduler = member(kit);
     await scheduler.put("a");
     await kit.settled();
@@ -162,7 +162,7 @@ describeSsd("a lookup", (it) => {
     scheduler.die();
   });
 
-  it("answers with what there is at its deadline", { depth: 1 }, async ({ kit, faults }) => {
+  it("answers with the current state at its deadline", { depth: 1 }, async ({ kit, faults }) => {
     const scheduler = member(kit);
     await scheduler.put("a", "b");
     await kit.settled();
@@ -182,7 +182,7 @@ describeSsd("a lookup", (it) => {
     scheduler.die();
   });
 
-  it("ends where a block cannot be read", {}, async ({ kit, faults }) => {
+  it("ends before a block that cannot be read", {}, async ({ kit, faults }) => {
     const scheduler = member(kit);
     await scheduler.put("a", "b", "c");
     await kit.settled();
@@ -219,7 +219,7 @@ describeSsd("a lookup", (it) => {
     scheduler.die();
   });
 
-  it("stops waiting when the writer gives up", {}, async ({ kit }) => {
+  it("stops waiting if the writer aborts", {}, async ({ kit }) => {
     const [scheduler, writer] = [member(kit), kit.engine()];
     const handles = writer.reserve("a");
     const { lookup } = lookUp(kit.store, scheduler.holder, ["a"], { wait: true });
@@ -250,12 +250,12 @@ describeSsd("a lookup", (it) => {
     kit.clock.advance(200);
     await lookup.done;
     expect(figuresOf(lookup.state)).toEqual([1, 1, 0]);
-    // Of a block that has come nothing is announced any more.
+    // The announcement of a stored block has been removed.
     expect(kit.store.engines.announcements.size).toBe(0);
     scheduler.die();
   });
 
-  it("stops waiting when the engine that announced is gone", {}, async ({ kit }) => {
+  it("stops waiting if the announcing engine has disconnected", {}, async ({ kit }) => {
     const [scheduler, producer] = [member(kit), kit.engine()];
     producer.holder.engine.join("ee".repeat(16), 0);
     const { keys } = rankOf(kit.store, ["a"]);
@@ -269,9 +269,9 @@ describeSsd("a lookup", (it) => {
     expect(lookup.state.leading).toBe(0);
   });
 
-  it("ends soon if its source is silent while other blocks come", { slots: 64 }, async ({
-    kit,
-  }) => {
+  it("ends soon if its source sends nothing while blocks arrive from elsewhere", {
+    slots: 64,
+  }, async ({ kit }) => {
     const [scheduler, other] = [member(kit), kit.engine(2)];
     kit.store.setPeers(new Neighbour(kit.store, kit.store));
     const wish = { fetch: true, wait: true, source: "elsewhere" };
@@ -293,7 +293,7 @@ describeSsd("a lookup", (it) => {
     const scheduler = member(kit);
     const peers: PeerTier = new Neighbour(kit.store, kit.store);
     kit.store.setPeers(peers);
-    // The first answer promises the block; the second never comes.
+    // The first answer promises the block; the second never arrives.
     const answers: Promise<SourceHas[] | null>[] = [Promise.resolve(["coming"])];
     peers.whatHas = () => answers.pop() ?? new Promise(() => undefined);
     const wish = { fetch: true, wait: true, source: "elsewhere" };
@@ -302,7 +302,7 @@ describeSsd("a lookup", (it) => {
     for (let tick = 1; tick < 20; tick++) {
       kit.clock.advance(25);
       await Bun.sleep(0);
-      // One for each tick: a client gives up after 100 ms without one.
+      // One heartbeat per tick: a client gives up after 100 ms without one.
       expect([tick, lookup.isOver, partial.length]).toEqual([tick, false, tick]);
     }
     kit.clock.advance(25);
@@ -356,7 +356,10 @@ describeSsd("a lookup", (it) => {
     writer.abort(handles);
   });
 
-  it("of a connection that goes leaves nothing behind", { depth: 1 }, async ({ kit, faults }) => {
+  it("leaves no locks or reservations when its connection closes", { depth: 1 }, async ({
+    kit,
+    faults,
+  }) => {
     const scheduler = member(kit);
     await scheduler.put("a", "b");
     await kit.settled();
@@ -373,7 +376,7 @@ describeSsd("a lookup", (it) => {
     await kit.settled();
   });
 
-  it("without a reservation brings blocks and keeps none", {}, async ({ kit }) => {
+  it("without a reservation reads blocks and locks none afterwards", {}, async ({ kit }) => {
     const engine = kit.engine();
     await engine.put("a", "b");
     await kit.settled();

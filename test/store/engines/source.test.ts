@@ -4,7 +4,7 @@ import { ManualClock } from "../../support/index.ts";
 
 const BLOCKS = 2;
 
-/** A peer that answers at once, and a lookup that asks it every 25 ms. */
+/** A peer that answers immediately, and a lookup that queries it every 25 ms. */
 function sourceThat(answers: (count: number) => SourceHas[] | null) {
   const clock = new ManualClock();
   const peers = {
@@ -33,14 +33,14 @@ test("a source that neither has nor computes the next block is silent after 100 
   expect([source.isSilent(0), source.promises(0, 1)]).toEqual([false, false]);
   await ask(1);
   expect(source.isSilent(0)).toBe(true);
-  // A block that came since then is a sign of life.
+  // An arrival since then restarts the time.
   expect(source.isSilent(2_600)).toBe(false);
   said = ["coming", "absent"];
   await ask(1);
   expect(source.isSilent(0)).toBe(false);
 });
 
-test("an answer about later blocks says nothing of the one that is on its way", async () => {
+test("an answer about later blocks does not count against the block being fetched", async () => {
   const { source, ask } = sourceThat((count) =>
     count === BLOCKS ? ["here", "absent"] : ["absent"],
   );
@@ -49,7 +49,7 @@ test("an answer about later blocks says nothing of the one that is on its way", 
   expect(source.isSilent(0)).toBe(false);
 });
 
-test("a source that does not answer is believed for 500 ms", async () => {
+test("a source that does not answer is trusted for 500 ms", async () => {
   const { source, ask } = sourceThat(() => null);
   await ask(19);
   expect(source.isSilent(0)).toBe(false);

@@ -12,7 +12,7 @@ const STEPS = 400;
 const SLOT_BYTES = 8192;
 const PROMPTS: readonly BlockName[][] = ["a/b/c/d/e", "a/b/x/y", "p/q/r/s/t/u", "m/n"].map(chain);
 
-/** Connections of three engines that look up, acquire, write, announce and go, at random. */
+/** Connections of three engines that look up, acquire, write, announce and disconnect at random. */
 class Traffic {
   readonly #kit: SsdKit;
   readonly #random: Random;
@@ -110,9 +110,9 @@ class Traffic {
   }
 }
 
-describeSsd("lookups at random", (it) => {
+describeSsd("random lookups", (it) => {
   for (const seed of [1, 2, 3]) {
-    it(`leave nothing behind and keep to their budget, seed ${seed}`, { slots: 16 }, async ({
+    it(`leave no locks and stay within their limits, seed ${seed}`, { slots: 16 }, async ({
       kit,
     }) => {
       const traffic = new Traffic(kit, seed);

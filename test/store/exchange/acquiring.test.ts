@@ -16,7 +16,7 @@ interface Two extends AsyncDisposable {
   readonly engine: StoreEngine;
 }
 
-/** Two hosts; the second has the prompt. */
+/** Two hosts; the second one has the prompt. */
 async function open(options: { slots?: number; handles?: number } = {}): Promise<Two> {
   const { slots = 8, handles = 1_000 } = options;
   const here = openStoreKit({ arenaBytes: slots * 2 * PAGE });
@@ -37,8 +37,8 @@ async function open(options: { slots?: number; handles?: number } = {}): Promise
 
 const outcomesOf = (handles: readonly Handle[]) => handles.map(({ outcome }) => outcome);
 
-describeNative("requests with other hosts below SSD", () => {
-  test("what another host has is a hit, and here from then on", async () => {
+describeNative("requests with peers below SSD", () => {
+  test("acquire a block of a peer, which is stored here afterwards", async () => {
     await using it = await open();
     const { here, neighbour, engine } = it;
     await engine.put("a", "a/b");
@@ -53,7 +53,7 @@ describeNative("requests with other hosts below SSD", () => {
     expect(neighbour.fetched).toHaveLength(1);
   });
 
-  test("nobody is asked where a request forbids it, or no other host is known", async () => {
+  test("ask no peer if the request forbids it, or no peer is known", async () => {
     await using it = await open();
     const { here, neighbour, engine } = it;
     for (const tiers of [Tier.ram, Tier.ram | Tier.ssd]) {
@@ -68,7 +68,7 @@ describeNative("requests with other hosts below SSD", () => {
     engine.release(handles);
   });
 
-  test("what is not promised is a miss at once", async () => {
+  test("miss immediately if no peer promises the block", async () => {
     await using it = await open();
     const { neighbour, engine } = it;
     neighbour.claims = 0;
@@ -77,13 +77,13 @@ describeNative("requests with other hosts below SSD", () => {
       ...Array(4).fill("skipped"),
     ]);
     expect(neighbour.fetched).toEqual([]);
-    // A request that wants whatever there is does not ask for ever.
+    // A request for any available block does not query the peers without end.
     const many = Array.from({ length: 40 }, (_, i) => `x${i}`);
     expect(new Set(outcomesOf(engine.acquire(many)))).toEqual(new Set(["miss"]));
     expect(neighbour.promised).toHaveLength(1 + 16);
   });
 
-  test("a promise that is not kept is a miss, and what is behind it is given back", async () => {
+  test("miss if a promise is not kept, and release the later blocks", async () => {
     await using it = await open();
     const { here, there, neighbour, engine } = it;
     const other = there.engine();
@@ -95,14 +95,14 @@ describeNative("requests with other hosts below SSD", () => {
     engine.release(handles.slice(0, 2));
     expect(engine.holder.held).toBe(0);
     expect(here.snapshot().stats).toMatchObject({ acquireHitsPeer: 2, pulledBlocks: 3 });
-    // What came in vain may leave.
+    // Blocks fetched for nothing are evictable.
     expect(here.store.table.evictableBlocks(Tier.ram)).toBe(3);
     const whole = await engine.fetch(names);
     expect(outcomesOf(whole)).toEqual(["ok", "ok", "miss", "ok"]);
     engine.release(whole.filter(({ outcome }) => outcome === "ok"));
   });
 
-  test("a run goes on behind what is here in between", async () => {
+  test("continue after local blocks in the middle of a run", async () => {
     await using it = await open();
     const { neighbour, engine } = it;
     await engine.put("a", "a/b", "a/b/c");
@@ -118,7 +118,7 @@ describeNative("requests with other hosts below SSD", () => {
     engine.release([...middle, ...handles]);
   });
 
-  test("a block that an engine is just writing is not asked for", async () => {
+  test("do not fetch a block that a local engine is writing", async () => {
     await using it = await open();
     const { neighbour, engine } = it;
     const handles = engine.reserve("a");
@@ -127,7 +127,7 @@ describeNative("requests with other hosts below SSD", () => {
     engine.abort(handles);
   });
 
-  test("another namespace's name is a miss, whoever has it", async () => {
+  test("miss a block of another namespace, on any host", async () => {
     await using it = await open();
     const { here, neighbour } = it;
     await here.engine(2).put("a");
@@ -136,7 +136,7 @@ describeNative("requests with other hosts below SSD", () => {
     expect(neighbour.promised).toEqual([]);
   });
 
-  test("what does not come in time is late, is called off, and leaves nothing behind", async () => {
+  test("are late and cancel the fetch at the deadline, and leave no locks", async () => {
     await using it = await open();
     const { here, neighbour, engine } = it;
     const stuck = Promise.withResolvers<void>();
@@ -148,18 +148,18 @@ describeNative("requests with other hosts below SSD", () => {
     expect(neighbour.fetched[0]!.options.deadlineMs).toBe(500);
     here.clock.advance(1);
     const handles = await fetching;
-    // What has come by then is here.
+    // Blocks that arrived before the deadline are in RAM.
     expect(outcomesOf(handles)).toEqual(["ok", "late"]);
     engine.release(handles.slice(0, 1));
     expect(neighbour.fetched[0]!.options.signal.aborted).toBe(true);
     expect(engine.holder.held).toBe(0);
     stuck.resolve();
-    // What came after all is let go of.
+    // Blocks that arrive after the deadline are unlocked.
     await waitFor(() => here.store.table.evictableBlocks(Tier.ram) === 2);
     expect(engine.get("a", "a/b")).toEqual(["ok", "ok"]);
   });
 
-  test("an engine that goes meanwhile calls it off", async () => {
+  test("cancel the fetch when the engine disconnects", async () => {
     await using it = await open();
     const { here, neighbour } = it;
     const engine = here.engine();
@@ -175,7 +175,7 @@ describeNative("requests with other hosts below SSD", () => {
     expect(engine.holder.held).toBe(0);
   });
 
-  test("an engine that goes when all has come leaves it unlocked", async () => {
+  test("leave no locks if the engine disconnects after all blocks have arrived", async () => {
     await using it = await open();
     const { here } = it;
     const engine = here.engine();
@@ -187,7 +187,7 @@ describeNative("requests with other hosts below SSD", () => {
     expect(here.store.table.evictableBlocks(Tier.ram)).toBe(2);
   });
 
-  test("a handle is counted from the moment it is asked for", async () => {
+  test("count a handle from the start of the fetch", async () => {
     await using it = await open({ handles: 3 });
     const { engine } = it;
     const fetching = engine.fetch(PROMPT);
@@ -198,7 +198,7 @@ describeNative("requests with other hosts below SSD", () => {
     engine.release(handles.slice(0, 3));
   });
 
-  test("where RAM has no room it is full, and what the request holds stays", async () => {
+  test("are full if RAM has no room, and keep their other blocks", async () => {
     await using it = await open({ slots: 2 });
     const { engine } = it;
     await engine.put("a", "a/b");
@@ -208,7 +208,7 @@ describeNative("requests with other hosts below SSD", () => {
     engine.release(handles.slice(0, 2));
   });
 
-  test("a fault on the way is a miss, and so is a block without an answer", async () => {
+  test("miss after a fault of the fetch, and for a block without an answer", async () => {
     await using it = await open();
     const { here, neighbour, engine } = it;
     neighbour.before = () => Promise.reject(new Error("the wire is cut"));
@@ -226,7 +226,7 @@ describeNative("requests with other hosts below SSD", () => {
     expect(await engine.load("a", "a/b")).toEqual(["miss", "miss"]);
   });
 
-  test("what an engine writes while others are asked for it is a hit like any other", async () => {
+  test("hit a block that an engine writes during the fetch", async () => {
     await using it = await open();
     const { here, neighbour, engine } = it;
     const asked = Promise.withResolvers<void>();
@@ -242,12 +242,12 @@ describeNative("requests with other hosts below SSD", () => {
       engine.release(handles.slice(0, 1));
     }
     expect(here.snapshot().stats).toMatchObject({ acquireHits: 2, acquireHitsPeer: 0 });
-    // Only where RAM may answer.
+    // Only if RAM may answer.
     neighbour.before = () => here.engine().put("c");
     expect(outcomesOf(await engine.fetch(["c"], { tiers: Tier.peer }))).toEqual(["miss"]);
   });
 
-  test("what a host says falsely of a block is a miss", async () => {
+  test("miss a block with false attributes", async () => {
     await using it = await open();
     const { here, neighbour, engine } = it;
     neighbour.lie = ({ checksum }) => ({ checksum: checksum ^ 1n });
@@ -256,7 +256,7 @@ describeNative("requests with other hosts below SSD", () => {
     expect(here.snapshot().slotsUsed).toBe(0);
   });
 
-  test("what is not to be kept leaves behind the request", async () => {
+  test("drop a block that is not to be kept after the request", async () => {
     await using it = await open();
     const { here, neighbour, engine } = it;
     neighbour.keep = false;
@@ -266,7 +266,7 @@ describeNative("requests with other hosts below SSD", () => {
     expect(here.snapshot().stats.acquireHitsPeer).toBe(6);
   });
 
-  test("a match counts other hosts only where they are named", async () => {
+  test("count blocks of peers in a match only if the peer tier is named", async () => {
     await using it = await open();
     const { neighbour, engine } = it;
     await engine.put("a", "a/b", "a/b/c", "x");

@@ -9,8 +9,8 @@ import { Neighbour } from "./neighbour.ts";
 
 const PROMPT = chain("a/b/c/d/e");
 
-describeNative("why a prompt is not here, with other hosts below SSD", () => {
-  /** The second host has the prompt up to "a/b/c/d"; ours begins with "a". */
+describeNative("the explanation of a miss with peers below SSD", () => {
+  /** The second host has the prompt up to "a/b/c/d"; the first one has "a". */
   async function open(pulls: PullInsight | null = null) {
     const here = openStoreKit({ arenaBytes: 16 * PAGE });
     const there = openStoreKit({ arenaBytes: 16 * PAGE });
@@ -25,7 +25,7 @@ describeNative("why a prompt is not here, with other hosts below SSD", () => {
     return { here, neighbour, inspector, [Symbol.asyncDispose]: () => stack.disposeAsync() };
   }
 
-  test("what they are believed to have is told, and why no more", async () => {
+  test("reports the blocks announced by peers, and why no more would be fetched", async () => {
     const told: number[] = [];
     const whyNot: PullInsight["whyNot"] = (_, blocks) => {
       told.push(blocks.length);
@@ -41,11 +41,11 @@ describeNative("why a prompt is not here, with other hosts below SSD", () => {
       peers: { promised: 3, whyNot: "no host that answers is known to have it" },
     });
     expect(told).toEqual([1]);
-    // Nothing was asked of anybody.
+    // An explanation fetches nothing.
     expect(it.neighbour.fetched).toEqual([]);
   });
 
-  test("what is here nearer is told as that, also behind the gap", async () => {
+  test("reports the local tier of blocks that peers have too, also after a gap", async () => {
     await using it = await open();
     await it.here.engine().put("a/b/c");
     const answer = await it.inspector.explain({ names: PROMPT.slice(0, 4).map(byDigest) });
@@ -53,7 +53,7 @@ describeNative("why a prompt is not here, with other hosts below SSD", () => {
     expect(answer.peers).toEqual({ promised: 3, whyNot: null });
   });
 
-  test("an engine's hash means nothing elsewhere, and a whole hit asks nobody", async () => {
+  test("asks no peer about an engine hash, or if all blocks hit", async () => {
     await using it = await open();
     const { inspector, neighbour, here } = it;
     const hashed = await inspector.explain({ names: [byDigest("a"), byHash(5)] });
@@ -66,14 +66,14 @@ describeNative("why a prompt is not here, with other hosts below SSD", () => {
     expect(alone.peers).toBeUndefined();
   });
 
-  test("a prompt by its tokens", async () => {
+  test("covers prompts given by tokens", async () => {
     await using it = await open({ whyNot: () => "computing is sooner" });
     it.neighbour.claims = 2;
     const prompt = { blockTokens: 2, layer: LAYER_ALL, namespace: namespaceKey(1) };
     const answer = await it.inspector.explain({ ...prompt, tokens: new Uint32Array(7) });
     expect(answer.blocks.map(({ tier }) => tier)).toEqual(["peer", "peer", null]);
     expect(answer.peers).toEqual({ promised: 2, whyNot: "computing is sooner" });
-    // A namespace that this process never met has no number to ask with.
+    // A namespace unknown to this process has no number to query peers with.
     const foreign = { ...prompt, namespace: namespaceKey(9), tokens: new Uint32Array(4) };
     expect((await it.inspector.explain(foreign)).peers).toBeUndefined();
   });

@@ -19,7 +19,7 @@ function open(slots = SLOTS): { kit: StoreKit; peer: PeerHost } & AsyncDisposabl
 }
 
 describeNative("blocks from other hosts", () => {
-  test("what came whole and right is read like any other block", async () => {
+  test("are readable like any other block after verification", async () => {
     await using it = open();
     const { kit, peer } = it;
     for (const name of ["a", "a/b", "a/b/c"]) peer.pull(name);
@@ -32,7 +32,7 @@ describeNative("blocks from other hosts", () => {
     kit.expectNothingLeft();
   });
 
-  test("nobody sees a block before it is committed, nor after it was abandoned", async () => {
+  test("are invisible before their commit and after an abandon", async () => {
     await using it = open();
     const { kit, peer } = it;
     const engine = kit.engine();
@@ -66,7 +66,7 @@ describeNative("blocks from other hosts", () => {
     ["nine names", { aliases: Array(9).fill(new Uint8Array(8)) }, "too many aliases"],
   ];
   for (const [what, lie, why] of lies) {
-    test(`${what} is not believed`, async () => {
+    test(`${what} is rejected`, async () => {
       await using it = open();
       const { kit, peer } = it;
       expect(peer.commit("a", peer.place("a"), lie)).toEqual({ kind: "corrupt", why });
@@ -77,7 +77,7 @@ describeNative("blocks from other hosts", () => {
     });
   }
 
-  test("a namespace that this process never met is nobody's", async () => {
+  test("are rejected for a namespace that is unknown to this process", async () => {
     await using it = open();
     const { kit, peer } = it;
     const landing = peer.place("a", { namespace: 9 });
@@ -86,7 +86,7 @@ describeNative("blocks from other hosts", () => {
     kit.expectNothingLeft();
   });
 
-  test("what it is called, and whether it is transient, comes with it", async () => {
+  test("arrive with their aliases and the transient flag", async () => {
     await using it = open();
     const { kit, peer } = it;
     const hash = new Uint8Array(8).fill(5);
@@ -111,7 +111,7 @@ describeNative("blocks from other hosts", () => {
     kit.expectNothingLeft();
   });
 
-  test("an arrival stays until it is released, once", async () => {
+  test("stay locked until their arrival is released, and one release has an effect", async () => {
     await using it = open(2);
     const { kit, peer } = it;
     const engine = kit.engine();
@@ -124,7 +124,7 @@ describeNative("blocks from other hosts", () => {
     kit.expectNothingLeft();
   });
 
-  test("the lock of one reader is not that of another, however often one lets go", async () => {
+  test("stay locked by one reader if another one releases twice", async () => {
     await using it = open(2);
     const { kit, peer } = it;
     const engine = kit.engine();
@@ -137,7 +137,7 @@ describeNative("blocks from other hosts", () => {
     kit.expectNothingLeft();
   });
 
-  test("room is made by what nobody holds; with none, it is full", async () => {
+  test("evict unlocked blocks, and are full if there are none", async () => {
     await using it = open(4);
     const { kit, peer } = it;
     const engine = kit.engine();
@@ -150,7 +150,7 @@ describeNative("blocks from other hosts", () => {
     engine.release(held);
   });
 
-  test("places that wait take half of the arena at most: engines can write meanwhile", async () => {
+  test("reserve at most half of the arena, so that engines can write meanwhile", async () => {
     await using it = open(4);
     const { kit, peer } = it;
     const engine = kit.engine();
@@ -161,7 +161,7 @@ describeNative("blocks from other hosts", () => {
     expect(typeof peer.land("c")).toBe("object");
   });
 
-  test("no session is ended for what comes from elsewhere", async () => {
+  test("end no session to get room", async () => {
     await using it = open(2);
     const { kit, peer } = it;
     const engine = kit.engine();
@@ -173,7 +173,7 @@ describeNative("blocks from other hosts", () => {
     expect(kit.snapshot().sessions).toBe(0);
   });
 
-  test("a length that no block has", async () => {
+  test("are refused with a length that no block can have", async () => {
     await using it = open();
     const { kit, peer } = it;
     const most = kit.store.blockBytesMax;
@@ -183,8 +183,8 @@ describeNative("blocks from other hosts", () => {
     expect(kit.snapshot().slotsUsed).toBe(0);
   });
 
-  test("a block much shorter than its place moves to one of its own size", async () => {
-    // Two sizes need two extents.
+  test("move to a slot of their size class if they are much shorter than announced", async () => {
+    // Two size classes need two extents.
     await using it = open((192 * 2 ** 20) / (2 * PAGE));
     const { kit, peer } = it;
     const landing = peer.place("a", { bytes: 5 * PAGE });
@@ -198,7 +198,7 @@ describeNative("blocks from other hosts", () => {
     kit.expectNothingLeft();
   });
 
-  test("what is here already needs no place; another namespace's name is not told", async () => {
+  test("need no slot if they are present, and do not reveal other namespaces' keys", async () => {
     await using it = open();
     const { kit, peer } = it;
     await kit.engine().put("a");
@@ -207,7 +207,7 @@ describeNative("blocks from other hosts", () => {
     expect(kit.snapshot().slotsUsed).toBe(1);
   });
 
-  test("an engine that writes the same block is not held up, and its block stays", async () => {
+  test("do not delay an engine that writes the same block, whose copy stays", async () => {
     await using it = open();
     const { kit, peer } = it;
     const engine = kit.engine();
@@ -227,7 +227,7 @@ describeNative("blocks from other hosts", () => {
     kit.expectNothingLeft();
   });
 
-  test("a parent that is unknown here becomes known when it comes", async () => {
+  test("link to an unknown parent when the parent arrives", async () => {
     await using it = open();
     const { kit, peer } = it;
     peer.pull("a/b/c");
@@ -238,7 +238,7 @@ describeNative("blocks from other hosts", () => {
     kit.expectNothingLeft();
   });
 
-  test("a parent that follows the block, or is another namespace's, is no fault", async () => {
+  test("are unwanted, not corrupt, if their parent link forms a cycle or crosses namespaces", async () => {
     await using it = open();
     const { kit, peer } = it;
     await kit.engine().put("a/b");
@@ -252,7 +252,7 @@ describeNative("blocks from other hosts", () => {
     kit.expectNothingLeft();
   });
 
-  test("a full table gives up what is old, and refuses what then still has no entry", async () => {
+  test("evict old entries of a full table, and are refused if no entry becomes free", async () => {
     await using kit = openStoreKit({ arenaBytes: SLOTS * 2 * PAGE, blocksMax: 3 });
     const peer = new PeerHost(kit.store);
     const engine = kit.engine();
@@ -269,7 +269,7 @@ describeNative("blocks from other hosts", () => {
     kit.expectNothingLeft();
   });
 
-  test("what is only passing leaves when the last who holds it lets it go", async () => {
+  test("leave with their last reader if they are not to be kept", async () => {
     await using it = open();
     const { kit, peer } = it;
     const engine = kit.engine();
@@ -280,7 +280,7 @@ describeNative("blocks from other hosts", () => {
     expect(engine.get("a", "a/b")).toEqual(["ok", "ok"]);
     engine.release(held);
     expect(kit.snapshot()).toMatchObject({ ramBlocks: 0, slotsUsed: 0, tableNodes: 0 });
-    // Unused, it goes at once; with something behind it, it stays.
+    // An unused block is dropped immediately, unless a descendant is stored.
     peer.release(peer.bring("b", { keep: false }));
     expect(kit.snapshot().ramBlocks).toBe(0);
     const arrival = peer.bring("c", { keep: false });
@@ -290,7 +290,7 @@ describeNative("blocks from other hosts", () => {
     kit.expectNothingLeft();
   });
 
-  test("a namespace's blocks are counted, listed and measured", async () => {
+  test("are counted, listed and measured by namespace", async () => {
     await using it = open();
     const { kit, peer } = it;
     const { peerBlocks } = kit.store;

@@ -21,10 +21,10 @@ async function onSsd(kit: SsdKit, ...names: string[]): Promise<void> {
 const tiersOf = (kit: SsdKit, name: string): number =>
   kit.store.peerBlocks.has(NAMESPACE, [{ digest: digestOf(name), layer: LAYER_ALL }])[0]!.tiers;
 
-describeNative("blocks that are lent to other hosts", () => {
+describeNative("blocks served to peers", () => {
   const it = useSsdKit();
 
-  it("from RAM at once, with all that is known of them", {}, async ({ kit }) => {
+  it("come from RAM immediately, with all their attributes", {}, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     await kit.engine().put("a", { name: "a/b", alias: 7n, transient: true }, "q/r");
     const loan = peer.lend("a/b");
@@ -36,7 +36,7 @@ describeNative("blocks that are lent to other hosts", () => {
     );
     expect(loan.aliases).toEqual([new Uint8Array(Uint8Array.of(7, 0, 0, 0, 0, 0, 0, 0))]);
     loan.release();
-    // Its parent was named, and never seen.
+    // The parent is named but was never stored.
     const orphan = await peer.borrow("q/r");
     expect(orphan.parent).toEqual(new Uint8Array(32));
     orphan.release();
@@ -45,7 +45,7 @@ describeNative("blocks that are lent to other hosts", () => {
     expect(kit.store.snapshot().stats).toMatchObject({ lentBlocks: 2, lentBytes: 10_000 });
   });
 
-  it("one damaged in RAM is found when it is lent, then comes from SSD", {}, async (t) => {
+  it("are checked after being served: a damaged one is found, then read from SSD", {}, async (t) => {
     const { kit } = t;
     const peer = new PeerHost(kit.store);
     const engine = kit.engine();
@@ -57,7 +57,7 @@ describeNative("blocks that are lent to other hosts", () => {
     const loan = await peer.borrow("a");
     expect(peer.proves("a", loan)).toBe(false);
     await kit.until(() => kit.store.checks.stats.damaged.peer === 1, "the check");
-    // The client may still be receiving it.
+    // The client may still be receiving the block.
     expect(kit.store.slots.quarantinedSlots).toBe(1);
     loan.release();
     expect(kit.store.slots.quarantinedSlots).toBe(0);
@@ -67,7 +67,7 @@ describeNative("blocks that are lent to other hosts", () => {
     expect(kit.health.raised.size).toBe(0);
   });
 
-  it("eight names go with a block, of those it has", {}, async ({ kit }) => {
+  it("have at most eight of their aliases", {}, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     const engine = kit.engine();
     await engine.put("a");
@@ -77,7 +77,7 @@ describeNative("blocks that are lent to other hosts", () => {
     loan.release();
   });
 
-  it("what is lent does not go, nor what is before it", { slots: 3 }, async ({ kit }) => {
+  it("are not evicted meanwhile, nor their ancestors", { slots: 3 }, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     const engine = kit.engine();
     await engine.put("a", "a/b");
@@ -94,7 +94,7 @@ describeNative("blocks that are lent to other hosts", () => {
     await kit.settled();
   });
 
-  it("a copy is known again until it is stored anew", {
+  it("keep their generation until they are stored anew", {
     writePolicy: "write_back",
   }, async (test) => {
     const { kit } = test;
@@ -113,7 +113,7 @@ describeNative("blocks that are lent to other hosts", () => {
     expect(table.residentBlocks(Tier.ram)).toBe(1);
   });
 
-  it("from SSD by way of RAM", {}, async ({ kit }) => {
+  it("are read from SSD into RAM", {}, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     await onSsd(kit, ...chain("a/b"));
     const { peerBlocks } = kit.store;
@@ -128,7 +128,7 @@ describeNative("blocks that are lent to other hosts", () => {
     }
     expect(kit.store.ssdStats).toMatchObject({ readBlocks: 1, sharedReads: 1 });
     expect(tiersOf(kit, "a/b")).toBe(Tier.ram | Tier.ssd);
-    // It is in the order, as something nobody here asked for.
+    // The block is in the eviction order as not yet requested.
     expect(kit.store.table.evictableBlocks(Tier.ram)).toBe(1);
     const keys: string[] = [];
     const signal = new AbortController().signal;
@@ -139,7 +139,7 @@ describeNative("blocks that are lent to other hosts", () => {
     expect(keys).toEqual([]);
   });
 
-  it("where RAM has no room for it, not now", { slots: 2 }, async ({ kit }) => {
+  it("are busy if RAM has no room", { slots: 2 }, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     await onSsd(kit, "a");
     const engine = kit.engine();
@@ -147,7 +147,7 @@ describeNative("blocks that are lent to other hosts", () => {
     engine.sessionCommit(9n, "x/y");
     await kit.settled();
     expect(await peer.lend("a")).toBe("busy");
-    // Nobody's session ends for the sake of another host.
+    // No session ends for a peer's request.
     expect(kit.store.sessions.size).toBe(1);
     engine.sessionRelease(9n);
     const loan = await peer.borrow("a");
@@ -155,7 +155,7 @@ describeNative("blocks that are lent to other hosts", () => {
     loan.release();
   });
 
-  it("a disk that is slow is not waited for beyond the deadline", {}, async (test) => {
+  it("are busy after the deadline if the disk is slow", {}, async (test) => {
     const { kit, faults } = test;
     const peer = new PeerHost(kit.store);
     await onSsd(kit, "a");
@@ -166,12 +166,12 @@ describeNative("blocks that are lent to other hosts", () => {
     expect(await lent).toBe("busy");
     faults("");
     await kit.settled();
-    // The read went on, and nobody holds what came of it.
+    // The read has completed, and its block is unlocked.
     expect(kit.store.table.evictableBlocks(Tier.ram)).toBe(1);
     (await peer.borrow("a")).release();
   });
 
-  it("a disk that hangs serves nobody", {}, async ({ kit, faults }) => {
+  it("are busy if the disk hangs", {}, async ({ kit, faults }) => {
     const peer = new PeerHost(kit.store);
     await onSsd(kit, "a", "b");
     faults("load.read:1+:freeze");
@@ -185,7 +185,7 @@ describeNative("blocks that are lent to other hosts", () => {
     await kit.until(() => kit.ssd.readable);
   });
 
-  it("a damaged block is lent to nobody", {}, async ({ kit, faults }) => {
+  it("are never damaged", {}, async ({ kit, faults }) => {
     const peer = new PeerHost(kit.store);
     await onSsd(kit, "a");
     faults("load.read:1+:flip");
@@ -199,7 +199,7 @@ describeNative("blocks that are lent to other hosts", () => {
 describeNative("blocks from other hosts above an SSD tier", () => {
   const it = useSsdKit();
 
-  it("one request waits for SSD and other hosts, each as long as it may", {
+  it("one request waits for SSD and peers at the same time, each within its deadline", {
     readDeadlineMs: 100,
   }, async ({ kit, faults }) => {
     await using there = openStoreKit({ arenaBytes: 2 ** 16 });
@@ -214,7 +214,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(handles.every((handle) => engine.proves(handle))).toBe(true);
     expect(kit.store.stats).toMatchObject({ acquireHitsSsd: 1, acquireHitsPeer: 2 });
     engine.release(handles);
-    // SSD is given up after its 100 ms; the other host has until the request's deadline.
+    // The SSD read is late after its 100 ms; the peer has until the request's deadline.
     await kit.settled();
     await purgeBlocks(
       kit.store,
@@ -237,7 +237,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     kit.store.setPeers(null);
   });
 
-  it("how long blocks are is known again after a restart", {}, async ({ kit, reopen }) => {
+  it("have known lengths after a restart", {}, async ({ kit, reopen }) => {
     await onSsd(kit, "a");
     const again = await reopen();
     const { peerBlocks } = again.store;
@@ -245,7 +245,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(peerBlocks.changesOf(NAMESPACE)).toBe(0);
   });
 
-  it("they are written to SSD as blocks of engines are", {}, async ({ kit }) => {
+  it("are written to SSD like blocks of engines", {}, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     peer.pull("a", "a/b");
     await kit.settled();
@@ -256,7 +256,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     peer.release(peer.bring("d", { keep: false }));
     await kit.settled();
     expect(["c", "d"].map((name) => kit.ssdHolds(name))).toEqual([false, false]);
-    // Nor is it written because the request uses it: it is gone behind that.
+    // Its use does not write it to SSD either: it is dropped after the request.
     const engine = kit.engine();
     const arrival = peer.bring("d", { keep: false });
     const held = engine.acquire(["d"]);
@@ -268,7 +268,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(kit.ssdHolds("d")).toBe(false);
   });
 
-  it("what SSD has and cannot read now comes from elsewhere, and stays", {}, async (test) => {
+  it("are fetched from a peer if SSD cannot read them now, and the file stays", {}, async (test) => {
     const { kit, faults } = test;
     const peer = new PeerHost(kit.store);
     await onSsd(kit, "a", "b");
@@ -276,7 +276,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(node).toBe(kit.nodeOf("a"));
     expect(kit.ssdHolds("a")).toBe(true);
     expect(await kit.engine().load("a")).toEqual(["ok"]);
-    // While "b" itself is being read, its place in RAM is the read's.
+    // While "b" is being read, the read owns its slot in RAM.
     const reading = peer.place("b");
     expect(peer.commit("b", reading)).toMatchObject({ kind: "unwanted" });
     faults("");
@@ -286,7 +286,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(await kit.engine().load("a", "b")).toEqual(["ok", "ok"]);
   });
 
-  it("another host's bytes do not take the place of ours on SSD", {}, async ({ kit }) => {
+  it("do not replace a readable file on SSD", {}, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     const landing = peer.place("a");
     await onSsd(kit, "a");
@@ -295,7 +295,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(await kit.engine().load("a")).toEqual(["ok"]);
   });
 
-  it("a copy of ours that cannot be read, and is another, makes way", {}, async (test) => {
+  it("replace a file that is unreadable and differs", {}, async (test) => {
     const { kit, faults } = test;
     const peer = new PeerHost(kit.store);
     await onSsd(kit, "a", "b");
@@ -308,7 +308,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(kit.store.table.bytesOf(kit.nodeOf("a"))).toBe(4_999);
   });
 
-  /** Has the disk hang in a read of "b", and "a" come from elsewhere meanwhile. */
+  /** Makes the disk hang in a read of "b", while "a" arrives from a peer. */
   async function hang(kit: SsdKit, peer: PeerHost, faults: (text: string) => void, bytes = 5_000) {
     faults("load.read:1:freeze");
     const reading = kit.engine().fetch(["b"], { deadlineMs: 10 });

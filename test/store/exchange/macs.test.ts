@@ -17,14 +17,14 @@ function openKit(macKeys: ReadonlyMap<string, Uint8Array> = new Map()) {
   return kit;
 }
 
-/** The MAC that belongs to a block's bytes, computed where the block is about to land. */
+/** The correct MAC of a block, computed over its slot. */
 function rightMac(kit: ReturnType<typeof openKit>, name: string, offset: number): Uint8Array {
   kit.region.fill(offset, BLOCK_BYTES, seedOf(name));
   return holder.macOf(kit.region, { name, offset, bytes: BLOCK_BYTES });
 }
 
 describeNative("a peer without the key of a namespace", () => {
-  test("plants none of 1,000 blocks at an agent that has the key", async () => {
+  test("cannot plant any of 1,000 blocks at an agent with the key", async () => {
     await using kit = openKit(holder.keys);
     const peer = new PeerHost(kit.store);
     const forged = crypto.getRandomValues(new Uint8Array(16));
@@ -36,7 +36,7 @@ describeNative("a peer without the key of a namespace", () => {
     expect(kit.snapshot().ramBlocks).toBe(0);
   });
 
-  test("plants none of 1,000 blocks at an agent without it: readers accept none", async () => {
+  test("cannot plant any of 1,000 blocks at an agent without the key: readers reject them", async () => {
     await using kit = openKit();
     const peer = new PeerHost(kit.store);
     const mac = crypto.getRandomValues(new Uint8Array(16));
@@ -50,7 +50,7 @@ describeNative("a peer without the key of a namespace", () => {
     kit.expectNothingLeft();
   });
 
-  test("brings no block without a MAC, if the agent knows that there is a key", async () => {
+  test("cannot deliver a block without a MAC to an agent that knows of the key", async () => {
     await using kit = openKit();
     const peer = new PeerHost(kit.store);
     const committed = peer.commit("a", peer.place("a"));
@@ -64,7 +64,7 @@ describeNative("a peer without the key of a namespace", () => {
 });
 
 describeNative("a block with the right MAC", () => {
-  test("lands, is handed out with it, and is lent with it", async () => {
+  test("is accepted, handed to engines with its MAC, and served with it", async () => {
     for (const keys of [holder.keys, new Map()]) {
       await using kit = openKit(keys);
       const peer = new PeerHost(kit.store);

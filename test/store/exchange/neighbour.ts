@@ -11,22 +11,22 @@ import type {
 type Wanted = Parameters<PeerTier["fetch"]>[1][number];
 
 /**
- * Another host, in this process: blocks are borrowed from its store and landed in ours, byte by
- * byte. It believes what it is told to: `claims` of a prompt's blocks, or what is really there.
+ * A peer in this process: its blocks are copied from its store into the store under test. It
+ * promises the first `claims` blocks of a prompt, or the blocks that it has.
  */
 export class Neighbour implements PeerTier {
   readonly #here: TieredStore;
   readonly #there: TieredStore;
-  /** What each `promising` and each `fetch` was asked. */
+  /** Arguments of each `promising` and each `fetch`. */
   readonly promised: { from: number; count: number }[] = [];
   readonly fetched: { count: number; options: FetchOptions }[] = [];
-  /** Length of the run that is believed to be there; null: what is. */
+  /** Length of the promised run; null for the actual one. */
   claims: number | null = null;
-  /** Awaited before each block goes out. */
+  /** Awaited before each block is sent. */
   before: (at: number, options: FetchOptions) => Promise<unknown> = () => Promise.resolve();
-  /** Whether what is pulled stays here. */
+  /** Whether fetched blocks are kept. */
   keep = true;
-  /** Changes what is said of a block. */
+  /** Changes the attributes of a block before it is sent. */
   lie: (loan: Loan) => Partial<Loan> = () => ({});
 
   constructor(here: TieredStore, there: TieredStore) {

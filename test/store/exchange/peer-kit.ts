@@ -19,7 +19,7 @@ export interface PullSpec {
   readonly keep?: boolean;
 }
 
-/** Another host as the store sees it: blocks that come, and blocks that it borrows. */
+/** A peer as the store sees it: it delivers blocks and reads blocks. */
 export class PeerHost {
   readonly #store: TieredStore;
 
@@ -35,14 +35,16 @@ export class PeerHost {
     return landed;
   }
 
-  /** As `land`, where there must be room. */
+  /** As `land`, but fails without room. */
   place(name: BlockName, spec: PullSpec = {}): Landing {
     const landed = this.land(name, spec);
     if (typeof landed === "string") throw new Error(`${name}: ${landed}`);
     return landed;
   }
 
-  /** Puts the block's bytes into its place and commits it, but for what `lies` say. */
+  /**
+   * Writes the block's bytes into its slot and commits it, with the attributes in `lies` replaced.
+   */
   commit(name: BlockName, landing: Landing, lies: Partial<PulledBlock> = {}): Committed {
     const said = lies.bytes ?? landing.bytes;
     const bytes = Math.max(1, Math.min(Math.floor(said), landing.bytes));
@@ -69,7 +71,7 @@ export class PeerHost {
     };
   }
 
-  /** A pull that succeeds. */
+  /** A successful fetch. */
   bring(name: BlockName, spec: PullSpec = {}, said: Partial<PulledBlock> = {}): Arrival {
     const namespace = namespaceKey(spec.namespace ?? 1);
     const layer = spec.layer ?? LAYER_ALL;
@@ -79,7 +81,7 @@ export class PeerHost {
     return committed.arrival;
   }
 
-  /** Pulls blocks that nobody waits for. */
+  /** Fetches blocks without a waiting request. */
   pull(...names: BlockName[]): void {
     for (const name of names) this.release(this.bring(name));
   }
@@ -99,7 +101,7 @@ export class PeerHost {
     return blocks.lend(namespace as NamespaceIndex, digest, LAYER_ALL, { deadlineMs, warm });
   }
 
-  /** A loan that is there. */
+  /** Serves a block, which must be available. */
   async borrow(name: BlockName): Promise<Loan> {
     const lent = await this.lend(name);
     if (typeof lent === "string") throw new Error(`${name}: ${lent}`);
@@ -107,7 +109,7 @@ export class PeerHost {
     return lent;
   }
 
-  /** Whether a loan's bytes are those of its block. */
+  /** Whether the served bytes are those of the block. */
   proves(name: BlockName, { offset, bytes, checksum }: Loan): boolean {
     const { region } = this.#store;
     if (region.firstWrong(offset, bytes, seedOf(name)) !== null) return false;

@@ -20,10 +20,10 @@ const SEED = 20_261_122;
 const RUNS = 60;
 const STEPS_MAX = 120;
 const NAMES: BlockName[] = "a a/b a/b/c a/b/d a/e f f/g f/g/h i j k".split(" ");
-/** Of another namespace. */
+/** Blocks of another namespace. */
 const FOREIGN: BlockName[] = ["x", "x/y"];
 
-/** How often each kind of step comes. */
+/** Weights of the kinds of steps. */
 const KINDS = {
   land: 8,
   arrive: 8,
@@ -63,7 +63,7 @@ const steps: fc.Arbitrary<Step> = fc.record({
   pick: fc.nat({ max: 1_000 }),
 });
 
-/** What a peer may say wrongly, or put there. */
+/** Wrong attributes that a peer may send. */
 const LIES: readonly Partial<PulledBlock>[] = [
   { digest: digestOf("nobody's") },
   { layer: 0 },
@@ -73,10 +73,10 @@ const LIES: readonly Partial<PulledBlock>[] = [
   { aliases: [new Uint8Array(3)] },
 ];
 
-/** What the store answered, and what it should have. */
+/** The store's answer and the expected one. */
 type Answers = readonly [unknown, unknown];
 
-/** The store and its model, side by side: one engine, another's namespace, and other hosts. */
+/** The store and its model: one engine, another namespace, and peers. */
 class Bench {
   readonly kit: StoreKit = openStoreKit({ arenaBytes: SLOTS * 2 * PAGE, blocksMax: 64 });
   readonly model = new StoreModel(SLOTS);
@@ -107,7 +107,7 @@ class Bench {
     this.#compare();
   }
 
-  /** Null: there was nothing to do it with. */
+  /** Null if the step is not applicable. */
   #run(step: Step): Answers | null | Promise<Answers | null> {
     switch (step.kind) {
       case "land":
@@ -176,7 +176,7 @@ class Bench {
     }
     const loan = take(this.#loans, pick);
     if (loan === null) return null;
-    // All the time until now its bytes were those of the block.
+    // The bytes have been those of the block until now.
     expect(this.#peer.proves(loan.name, loan.real)).toBe(true);
     loan.real.release();
     this.model.unlock(loan.name);
@@ -250,7 +250,7 @@ class Bench {
     expect(table.evictableBlocks(2)).toBe(this.model.order.length);
   }
 
-  /** All is let go of: what is left are whole blocks, each of them right. */
+  /** Releases all blocks and checks that the remaining ones are complete and correct. */
   end(): void {
     for (const { real } of this.#incoming) real.abandon();
     for (const { real } of this.#arrivals) real.release(false);
@@ -266,13 +266,13 @@ class Bench {
   }
 }
 
-/** Takes one out of the list. */
+/** Removes one element. */
 function take<T>(list: T[], pick: number): T | null {
   return list.splice(pick % Math.max(1, list.length), 1)[0] ?? null;
 }
 
-describeNative("a store with other hosts, against a literal model", () => {
-  test("the same answers, evictions and locks after every step", async () => {
+describeNative("a store with peers, against a literal model", () => {
+  test("gives the same answers, evictions and locks after every step", async () => {
     const seen = new Map<string, number>();
     await fc.assert(
       fc.asyncProperty(fc.array(steps, { maxLength: STEPS_MAX, size: "max" }), async (list) => {
@@ -283,7 +283,7 @@ describeNative("a store with other hosts, against a literal model", () => {
       }),
       { seed: SEED, numRuns: RUNS },
     );
-    // The steps reach every answer: without that, equal would mean little.
+    // The steps reach every answer; otherwise the comparison would prove little.
     for (const answer of [
       ...["land ok", "land full", "land present", "arrive ok", "arrive unwanted"],
       ...["lie corrupt", "abandon gone", "release released", "lend lent", "lend absent"],

@@ -17,17 +17,17 @@ const purge = ({ store }: Pick<Life, "store">, ...names: string[]) =>
     names.map((name) => ({ digest: digestOf(name), layer: LAYER_ALL })),
   );
 
-/** Another host that has yet to do what was done here. */
+/** A peer that has not carried out the command yet. */
 async function hostWith(...names: string[]): Promise<StoreKit> {
   const there = openStoreKit({ arenaBytes: 32 * 2 * PAGE });
   await there.engine().put(...names);
   return there;
 }
 
-/** Nothing is on its way to SSD, so that a test may take a block out of RAM. */
+/** Settings under which no block is being written, so that a test can drop a block from RAM. */
 const RAM_ONLY = { writePolicy: "write_back" } as const;
 
-describeNative("what was removed lately does not come from hosts that have yet to do so", () => {
+describeNative("a recently removed block is not accepted from a slower peer", () => {
   const it = useLife();
 
   const pull = (peer: PeerHost, name: string, said: Partial<PulledBlock> = {}) => {
@@ -39,7 +39,7 @@ describeNative("what was removed lately does not come from hosts that have yet t
     return "ok";
   };
 
-  it("a block that is purged by name, whether it is here or not", {}, async ({ kit, life }) => {
+  it("after a purge by name, whether or not it was resident", {}, async ({ kit, life }) => {
     await using there = await hostWith("a", "b", "c");
     kit.store.setPeers(new Neighbour(kit.store, there.store));
     const engine = kit.engine();
@@ -54,7 +54,7 @@ describeNative("what was removed lately does not come from hosts that have yet t
     kit.store.setPeers(null);
   });
 
-  it("a block that an engine wrote again since may come again", RAM_ONLY, async ({ kit, life }) => {
+  it("unless an engine has written it again", RAM_ONLY, async ({ kit, life }) => {
     await using there = await hostWith();
     kit.store.setPeers(new Neighbour(kit.store, there.store));
     const peer = new PeerHost(kit.store);
@@ -66,7 +66,7 @@ describeNative("what was removed lately does not come from hosts that have yet t
     kit.store.setPeers(null);
   });
 
-  it("anything, after a flush", {}, async ({ kit, life }) => {
+  it("after a flush, for any block", {}, async ({ kit, life }) => {
     await using there = await hostWith("a");
     kit.store.setPeers(new Neighbour(kit.store, there.store));
     const engine = kit.engine();
@@ -77,7 +77,7 @@ describeNative("what was removed lately does not come from hosts that have yet t
     kit.store.setPeers(null);
   });
 
-  it("a transient block, by whatever name it was purged", {}, async ({ kit, life }) => {
+  it("after a purge of transient blocks, under any name", {}, async ({ kit, life }) => {
     await using there = await hostWith();
     kit.store.setPeers(new Neighbour(kit.store, there.store));
     const peer = new PeerHost(kit.store);
@@ -90,7 +90,7 @@ describeNative("what was removed lately does not come from hosts that have yet t
     kit.store.setPeers(null);
   });
 
-  it("what follows a block below which all was pruned", { slots: 32 }, async ({ kit, life }) => {
+  it("after a prune of an ancestor", { slots: 32 }, async ({ kit, life }) => {
     await using there = await hostWith("a", "a/b", "a/b/c", "x", "x/y");
     kit.store.setPeers(new Neighbour(kit.store, there.store));
     const engine = kit.engine();
@@ -98,7 +98,7 @@ describeNative("what was removed lately does not come from hosts that have yet t
     expect(outcomes((await life.prune("a")).results)).toEqual(["done"]);
     expect(await engine.load("a", "a/b")).toEqual(["ok", "miss"]);
     expect(await engine.load("a/b/c")).toEqual(["miss"]);
-    // What has nothing to do with it comes, from its root on.
+    // Unrelated blocks arrive, from their root on.
     expect(await engine.load("x", "x/y")).toEqual(["ok", "ok"]);
     kit.clock.advance(SECONDS_30);
     expect(await engine.load("a", "a/b", "a/b/c")).toEqual(["ok", "ok", "ok"]);
@@ -106,7 +106,7 @@ describeNative("what was removed lately does not come from hosts that have yet t
   });
 
   for (const by of ["digest", "hash"] as const) {
-    it(`nor where that block is not here when its ${by} is told`, {}, async ({ kit, life }) => {
+    it(`after a ${by} of a block that was not resident`, {}, async ({ kit, life }) => {
       await using there = await hostWith("a", "a/b");
       there.engine().alias("a", 77n);
       kit.store.setPeers(new Neighbour(kit.store, there.store));
@@ -120,7 +120,7 @@ describeNative("what was removed lately does not come from hosts that have yet t
     });
   }
 
-  it("nor where its holder does not know what it follows", {}, async ({ kit, life }) => {
+  it("if its sender does not know its ancestors", {}, async ({ kit, life }) => {
     await using there = await hostWith("a/b", "w");
     kit.store.setPeers(new Neighbour(kit.store, there.store));
     const engine = kit.engine();
@@ -131,34 +131,36 @@ describeNative("what was removed lately does not come from hosts that have yet t
     kit.store.setPeers(null);
   });
 
-  it("nothing comes where more was removed than is told apart", RAM_ONLY, async ({ kit }) => {
-    await using there = await hostWith("x");
-    kit.store.setPeers(new Neighbour(kit.store, there.store));
-    const engine = kit.engine();
-    const { incoming } = kit.store;
-    const remove = (count: number) => {
-      const words = new Uint32Array(8);
-      for (words[0] = 0; words[0]! < count; words[0]!++) incoming.removed(words, 0);
-    };
-    remove(65_536);
-    remove(65_536);
-    expect(await engine.load("x")).toEqual(["ok"]);
-    kit.store.ram.drop(kit.nodeOf("x"), { reason: "evicted", by: null });
-    remove(65_537);
-    expect(await engine.load("x")).toEqual(["miss"]);
-    kit.clock.advance(SECONDS_30);
-    expect(await engine.load("x")).toEqual(["ok"]);
-    kit.store.ram.drop(kit.nodeOf("x"), { reason: "evicted", by: null });
-    for (let i = 0; i < 4_097; i++) incoming.prunedBelow(`${i}`);
-    expect(await engine.load("x")).toEqual(["miss"]);
-    kit.clock.advance(SECONDS_30);
-    expect(await engine.load("x")).toEqual(["ok"]);
-    kit.store.setPeers(null);
-  });
+  it(
+    "and no block is accepted if more were removed than are tracked",
+    RAM_ONLY,
+    async ({ kit }) => {
+      await using there = await hostWith("x");
+      kit.store.setPeers(new Neighbour(kit.store, there.store));
+      const engine = kit.engine();
+      const { incoming } = kit.store;
+      const remove = (count: number) => {
+        const words = new Uint32Array(8);
+        for (words[0] = 0; words[0]! < count; words[0]!++) incoming.removed(words, 0);
+      };
+      remove(65_536);
+      remove(65_536);
+      expect(await engine.load("x")).toEqual(["ok"]);
+      kit.store.ram.drop(kit.nodeOf("x"), { reason: "evicted", by: null });
+      remove(65_537);
+      expect(await engine.load("x")).toEqual(["miss"]);
+      kit.clock.advance(SECONDS_30);
+      expect(await engine.load("x")).toEqual(["ok"]);
+      kit.store.ram.drop(kit.nodeOf("x"), { reason: "evicted", by: null });
+      for (let i = 0; i < 4_097; i++) incoming.prunedBelow(`${i}`);
+      expect(await engine.load("x")).toEqual(["miss"]);
+      kit.clock.advance(SECONDS_30);
+      expect(await engine.load("x")).toEqual(["ok"]);
+      kit.store.setPeers(null);
+    },
+  );
 
-  it("prunes are forgotten when they are old, also while blocks are on their way", {}, async ({
-    kit,
-  }) => {
+  it("and prunes are forgotten after their time, also during fetches", {}, async ({ kit }) => {
     await using there = await hostWith();
     kit.store.setPeers(new Neighbour(kit.store, there.store));
     const peer = new PeerHost(kit.store);

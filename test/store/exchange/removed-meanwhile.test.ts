@@ -15,7 +15,7 @@ const purge = ({ store }: Life, ...names: string[]) =>
 const REMOVED = { kind: "unwanted", why: "it was removed here during the fetch" } as const;
 const PRUNED = { kind: "unwanted", why: "an ancestor was pruned during the fetch" } as const;
 
-describeNative("what is removed while it is on its way does not come back", () => {
+describeNative("a block removed during its fetch is discarded", () => {
   const it = useLife();
 
   const commit = (peer: PeerHost, name: string, at: Landing, said: Partial<PulledBlock> = {}) => {
@@ -24,13 +24,13 @@ describeNative("what is removed while it is on its way does not come back", () =
     return committed.kind === "ok" ? "ok" : committed;
   };
 
-  it("a block that is purged by name, though it is not here", {}, async ({ kit, life }) => {
+  it("after a purge by name, though it is not resident", {}, async ({ kit, life }) => {
     const peer = new PeerHost(kit.store);
     const [first, second, other] = [peer.place("a"), peer.place("a"), peer.place("b")];
     expect(await purge(life, "a")).toEqual(["missing"]);
     expect(commit(peer, "a", first)).toEqual(REMOVED);
     expect(commit(peer, "b", other)).toBe("ok");
-    // What sets out after that is a new block.
+    // A fetch that starts afterwards delivers a new block.
     expect(commit(peer, "a", peer.place("a"))).toBe("ok");
     expect(await purge(life, "a")).toEqual(["done"]);
     expect(commit(peer, "a", second)).toEqual(REMOVED);
@@ -38,7 +38,7 @@ describeNative("what is removed while it is on its way does not come back", () =
     expect(kit.store.incoming.areNone).toBe(true);
   });
 
-  it("a block that an engine wrote again since is that engine's", {}, async ({ kit, life }) => {
+  it("but an engine's copy written since the purge stays", {}, async ({ kit, life }) => {
     const peer = new PeerHost(kit.store);
     const landing = peer.place("a");
     await purge(life, "a");
@@ -47,7 +47,7 @@ describeNative("what is removed while it is on its way does not come back", () =
     expect(kit.store.snapshot().stats.pulledBlocks).toBe(0);
   });
 
-  it("everything that was on its way at a flush", {}, async ({ kit, life }) => {
+  it("after a flush, for every fetch under way", {}, async ({ kit, life }) => {
     const peer = new PeerHost(kit.store);
     const landing = peer.place("a");
     await life.own.flush(ORIGIN);
@@ -56,7 +56,7 @@ describeNative("what is removed while it is on its way does not come back", () =
     expect(commit(peer, "b", later)).toBe("ok");
   });
 
-  it("what follows a block below which all was pruned", { slots: 32 }, async (test) => {
+  it("after a prune of an ancestor", { slots: 32 }, async (test) => {
     const { kit, life } = test;
     const peer = new PeerHost(kit.store);
     const engine = kit.engine();
@@ -65,13 +65,13 @@ describeNative("what is removed while it is on its way does not come back", () =
     const incoming = names.map((name) => peer.place(name));
     expect(outcomes((await life.prune("a")).results)).toEqual(["done"]);
     const told = names.map((name, i) => commit(peer, name, incoming[i]!));
-    // Nobody here knows what stands before "q"; before "w", says its holder, there is nothing.
+    // The parent of "q" is unknown here; "w" has no parent, according to the peer.
     expect(told).toEqual([PRUNED, PRUNED, "ok", "ok", PRUNED]);
     expect(commit(peer, "q/r", peer.place("q/r"))).toBe("ok");
     expect(engine.get("a")).toEqual(["ok"]);
   });
 
-  it("too many prunes to tell apart stop all that was on its way", {}, async ({ kit }) => {
+  it("and every fetch under way is discarded after too many prunes", {}, async ({ kit }) => {
     const { incoming } = kit.store;
     const peer = new PeerHost(kit.store);
     await kit.engine().put("a", "x");
@@ -82,7 +82,7 @@ describeNative("what is removed while it is on its way does not come back", () =
     expect(commit(peer, "x/y", after)).toBe("ok");
   });
 
-  it("a transient block, by whatever name it was purged", {}, async ({ kit, life }) => {
+  it("after a purge of transient blocks, under any name", {}, async ({ kit, life }) => {
     const peer = new PeerHost(kit.store);
     const [first, second] = [peer.place("a"), peer.place("b")];
     const report = await life.own.purgeTransient([hashed(77n), named("zz")], ORIGIN);
@@ -94,7 +94,7 @@ describeNative("what is removed while it is on its way does not come back", () =
     expect(commit(peer, "b", second)).toBe("ok");
   });
 
-  it("a lease's blocks, when it is revoked", {}, async ({ kit, life }) => {
+  it("after the revocation of its lease", {}, async ({ kit, life }) => {
     const peer = new PeerHost(kit.store);
     const landing = peer.place("a");
     await kit.engine().put("a");

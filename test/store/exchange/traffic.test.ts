@@ -9,7 +9,7 @@ import { Neighbour } from "./neighbour.ts";
 
 const STEPS = 1_500;
 const AT_ONCE = 12;
-/** What random traffic is to come across. */
+/** Counters that the random traffic must increase. */
 const COUNTED = ["acquireHitsPeer", "acquireHitsSsd", "lentBlocks", "peerCorruptBlocks"] as const;
 const NAMES: readonly BlockName[] = [
   ..."a/b/c/d a/b/c/e a/b/f a/g h/i/j h/i/k l/m/n/o p q r/s t/u v/w/x".split(" "),
@@ -17,7 +17,7 @@ const NAMES: readonly BlockName[] = [
 
 const turn = () => new Promise((resolve) => setImmediate(resolve));
 
-/** One host with its engines, and what it knows of the other. */
+/** One host with its engines, and its view of the other one. */
 class Host {
   readonly kit: SsdKit;
   readonly neighbour: Neighbour;
@@ -38,14 +38,14 @@ class Host {
     const handles = await engine.fetch(names, { stopAtMiss, deadlineMs: 60_000 });
     const got = handles.filter(({ outcome }) => outcome === "ok");
     for (let i = 0; i < turns; i++) await turn();
-    // It may have died meanwhile, and its holds with it.
+    // The engine may have been replaced, and its references released.
     if (engine !== this.engine) return;
     this.hits += got.length;
     this.wrong += got.filter((handle) => !engine.proves(handle)).length;
     engine.release(got);
   }
 
-  /** Whole blocks that were written here or elsewhere, or nothing at all. */
+  /** Writes complete blocks of either host, or none. */
   async write(names: readonly BlockName[], breaks: boolean): Promise<void> {
     const { engine } = this;
     const handles = engine.reserve(...names).filter(({ outcome }) => outcome === "ok");
@@ -87,10 +87,10 @@ function step(host: Host, random: Random): Promise<unknown> {
   return Promise.resolve();
 }
 
-describeNative("two hosts that pull from each other", () => {
+describeNative("two hosts that fetch from each other", () => {
   const came = new Map<(typeof COUNTED)[number], number>();
   for (const seed of [1, 2, 3]) {
-    test(`no wrong byte and nothing left behind, whatever happens (${seed})`, async () => {
+    test(`deliver no wrong byte and leave no lock in random traffic (${seed})`, async () => {
       await withTempDir(async (dir) => {
         await using stack = new AsyncDisposableStack();
         const open = async (name: string) => {
@@ -122,7 +122,7 @@ describeNative("two hosts that pull from each other", () => {
     });
   }
 
-  test("it was worth while: each of these came to pass in one of them", () => {
+  test("have covered every kind of event in some run", () => {
     expect(COUNTED.filter((what) => (came.get(what) ?? 0) === 0)).toEqual([]);
   });
 });

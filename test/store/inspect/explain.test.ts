@@ -14,7 +14,7 @@ const keyOf = (namespace: number) => new Uint8Array(32).fill(namespace);
 const promptOf = (count: number) =>
   Uint32Array.from({ length: count * BLOCK_TOKENS + 3 }, (_, at) => at * 7 + 1);
 
-/** Commits blocks of these digests, each behind the one before. */
+/** Commits blocks with these digests as a chain. */
 async function putDigests(kit: SsdKit, engine: StoreEngine, digests: Uint8Array) {
   const count = digests.length / 32;
   const batch = createAddressBatch(count);
@@ -46,8 +46,10 @@ const prompt = (namespace: number, count: number) => ({
 
 const names = (...list: string[]) => ({ names: list.map(byDigest) });
 
-describeSsd("explain", (it) => {
-  it("a prompt: what hits where, and the tokens behind the last block", {}, async ({ kit }) => {
+describeSsd("an explanation", (it) => {
+  it("of a prompt lists the hits by tier, and the tokens after the last block", {}, async ({
+    kit,
+  }) => {
     const { inspector } = inspect(kit.store);
     const engine = kit.engine(2);
     const digests = digestsOf(2, 4);
@@ -66,7 +68,7 @@ describeSsd("explain", (it) => {
     expect(await inspector.explain({ ...prompt(2, 3), tokens: new Uint32Array(3) })).toEqual(none);
   });
 
-  it("a prompt of more blocks than are looked up at once", {}, async ({ kit }) => {
+  it("covers a prompt with more blocks than one batch", {}, async ({ kit }) => {
     const { inspector } = inspect(kit.store);
     const engine = kit.engine(1);
     await putDigests(kit, engine, digestsOf(1, 2));
@@ -76,14 +78,14 @@ describeSsd("explain", (it) => {
     expect(answer.blocks[999]!.name).toBe(digestsOf(1, 1_000).subarray(-32).toHex());
   });
 
-  it("the same prompt under another namespace", {}, async ({ kit }) => {
+  it("finds the same prompt in another namespace", {}, async ({ kit }) => {
     const { inspector } = inspect(kit.store);
     await putDigests(kit, kit.engine(3), digestsOf(3, 4));
     await putDigests(kit, kit.engine(1), digestsOf(1, 1));
     const elsewhere = { kind: "other_namespace", namespace: "03".repeat(32) } as const;
     expect((await inspector.explain(prompt(1, 4))).miss).toEqual({ index: 1, why: elsewhere });
     expect((await inspector.explain(prompt(1, 5))).miss).toEqual({ index: 1, why: elsewhere });
-    // One that nobody has used here.
+    // A namespace without blocks on this host.
     expect((await inspector.explain(prompt(77, 2))).miss).toMatchObject({
       index: 0,
       why: { kind: "other_namespace" },
@@ -91,7 +93,9 @@ describeSsd("explain", (it) => {
     expect((await inspector.explain(prompt(3, 5))).miss!.why).toEqual({ kind: "never_stored" });
   });
 
-  it("names of each kind; one that leads to several namespaces", {}, async ({ kit }) => {
+  it("accepts names of each kind, also one that resolves to several namespaces", {}, async ({
+    kit,
+  }) => {
     const { inspector } = inspect(kit.store);
     await kit.engine(1).put({ name: "a", alias: 11n }, { name: "a/b", alias: 12n });
     await kit.engine(2).put({ name: "x", alias: 11n }, { name: "x/y", alias: 13n });
@@ -116,7 +120,7 @@ describeSsd("explain", (it) => {
     });
   });
 
-  it("what is being written, and what only a GPU has", {}, async ({ kit }) => {
+  it("reports blocks being written, and blocks only on a GPU", {}, async ({ kit }) => {
     const { inspector } = inspect(kit.store);
     const engine = kit.engine();
     const handles = engine.reserve("a");
@@ -132,7 +136,9 @@ describeSsd("explain", (it) => {
     expect(await why("g/child")).toEqual({ kind: "never_stored" });
   });
 
-  it("what was evicted, and what somebody purged", { writePolicy: "write_back" }, async (t) => {
+  it("reports evicted blocks, and purged ones with the issuer", {
+    writePolicy: "write_back",
+  }, async (t) => {
     const { kit } = t;
     const { inspector } = inspect(kit.store);
     const engine = kit.engine();
@@ -153,7 +159,7 @@ describeSsd("explain", (it) => {
     expect(miss).toMatchObject({ why: { kind: "departed", departure: evicted } });
   });
 
-  it("by an engine hash or page key that has gone with its block", {}, async ({ kit }) => {
+  it("finds a removed block by its engine hash or page key", {}, async ({ kit }) => {
     const { inspector } = inspect(kit.store);
     const [small, large] = [444n, 2n ** 63n + 5n];
     await kit.engine().put({ name: "a", alias: small }, { name: "b", alias: large });
@@ -173,7 +179,7 @@ describeSsd("explain", (it) => {
     }
   });
 
-  it("what left although what builds upon it is still here", {}, async ({ kit }) => {
+  it("finds a block that was removed although a descendant is stored", {}, async ({ kit }) => {
     const { inspector } = inspect(kit.store);
     const engine = kit.engine();
     await engine.put("a", "a/b");
@@ -185,7 +191,7 @@ describeSsd("explain", (it) => {
     expect(miss).toMatchObject({ why: { kind: "departed", departure: { reason: "pruned" } } });
   });
 
-  it("a chain key of an engine whose block is gone", {}, async ({ kit }) => {
+  it("finds a removed block by an engine's chain key", {}, async ({ kit }) => {
     const { inspector } = inspect(kit.store);
     const pageKey = digestOf("page key");
     const hash = new Uint8Array(8);
@@ -207,7 +213,7 @@ describeSsd("explain", (it) => {
     }
   });
 
-  it("what was quarantined", {}, async ({ kit }) => {
+  it("reports a quarantined block", {}, async ({ kit }) => {
     const { inspector } = inspect(kit.store);
     expect(await kit.engine().put("a")).toEqual(["ok"]);
     await kit.settled();
@@ -223,7 +229,7 @@ describeSsd("explain", (it) => {
     });
   });
 
-  it("what lies on an SSD that does not answer", { slots: 16 }, async ({ kit, faults }) => {
+  it("reports a block on an SSD that does not respond", { slots: 16 }, async ({ kit, faults }) => {
     const { inspector } = inspect(kit.store);
     const list = Array.from({ length: 6 }, (_, i) => `x${i}`);
     const engine = kit.engine();

@@ -21,7 +21,7 @@ export const byHash = (given: number): BlockName => ({ kind: "hash", given, lo: 
 export interface InspectKit {
   readonly inspector: Inspector;
   readonly namespaces: Namespaces;
-  /** Nodes whose holders were asked for. */
+  /** Nodes whose owners were looked up. */
   readonly asked: NodeId[];
 }
 
@@ -65,7 +65,7 @@ export async function walkTree(
   }
 }
 
-/** Digests by the names that tests write. */
+/** Maps digests to the names that tests use. */
 export function namesOf(blocks: readonly TreeBlock[], all: readonly string[]): string[] {
   const names = new Map(all.map((name) => [digestOf(name).toHex(), name]));
   return blocks.map(({ digest }) => (digest === null ? "ghost" : (names.get(digest) ?? "?")));

@@ -9,7 +9,7 @@ import { openStoreKit, PAGE } from "../store-kit.ts";
 const NODES = 1_000_000;
 const BATCH = 10_000;
 
-/** Chains of a thousand below one block, and as many blocks that are alone. */
+/** Chains of a thousand blocks below one root, and as many single blocks. */
 function fill(store: TieredStore): void {
   const source = {
     layer: 0,
@@ -35,7 +35,7 @@ function fill(store: TieredStore): void {
 }
 
 describeNative("a tree of a million blocks", () => {
-  test("is walked without keeping others waiting", async () => {
+  test("is walked in slices that do not block the event loop", async () => {
     await using kit = openStoreKit({ arenaBytes: 16 * PAGE });
     const { region, queue } = kit;
     const native = loadNative();
@@ -50,7 +50,7 @@ describeNative("a tree of a million blocks", () => {
     fill(store);
     const parts = { namespaces: new Namespaces(), native, holdersOf: () => [] };
     const inspector = createInspector(store, parts);
-    // Of processor time, so that a busy machine tells no lies; of what comes between two beats.
+    // Processor time between two beats, so that other load on the host does not count.
     const stalls: number[] = [];
     const spentMs = () => {
       const { user, system } = process.threadCpuUsage();
@@ -73,7 +73,7 @@ describeNative("a tree of a million blocks", () => {
     expect(stalls.length).toBeGreaterThan(100);
     stalls.sort((a, b) => a - b);
     expect(stalls[Math.floor(stalls.length / 2)]!).toBeLessThan(4);
-    // All but a few, which are the collector's of garbage.
+    // All but a few beats, which the garbage collector delays.
     expect(stalls[Math.floor(stalls.length * 0.98)]!).toBeLessThan(10);
   });
 });

@@ -12,7 +12,7 @@ const kitOf = (gpuWindowBlocks = 0): StoreKit =>
   openStoreKit({ arenaBytes: 64 * 2 * PAGE, blocksMax: 512, gpuWindowBlocks });
 
 describeNative("the tree", () => {
-  test("says all of a block", async () => {
+  test("shows all attributes of a block", async () => {
     await using kit = kitOf(4);
     const { inspector } = inspect(kit.store);
     const engine = kit.engine(2);
@@ -46,7 +46,7 @@ describeNative("the tree", () => {
     expect(blocks[0]).toMatchObject({ parent: null, depth: 0, children: 2, tiers: ["ram"] });
   });
 
-  test("asks who holds only what is held", async () => {
+  test("looks up owners of protected blocks only", async () => {
     await using kit = kitOf();
     const holders = [{ kind: "engine" }] as const;
     const { inspector, asked } = inspect(kit.store, holders);
@@ -63,7 +63,7 @@ describeNative("the tree", () => {
     engine.release(read);
   });
 
-  test("of a block by digest, hash and page key; of all of its namespaces", async () => {
+  test("starts at a block given by digest, hash or page key, in all namespaces", async () => {
     await using kit = kitOf();
     const { inspector } = inspect(kit.store);
     const names = ["a", "a/b", "a/b/c", "a/d", "x", "x/y"];
@@ -78,7 +78,7 @@ describeNative("the tree", () => {
     expect(await tree(byDigest("a"), 0)).toEqual(["a"]);
     expect((await tree(byHash(77))).sort()).toEqual(["a/b", "a/b/c", "x", "x/y"]);
     expect((await tree(byHash(77), 0)).sort()).toEqual(["a/b", "x"]);
-    // One below another is not listed twice.
+    // A block below another one is not listed twice.
     kit.engine().alias("a", 77n);
     expect((await tree(byHash(77))).sort()).toEqual([...names].sort());
     const unknown = { blocks: [], next: null, missing: true };
@@ -86,7 +86,7 @@ describeNative("the tree", () => {
     expect(await inspector.tree({ ...ALL, root: byHash(78) })).toEqual(unknown);
   });
 
-  test("a block that is known only as a parent has no digest", async () => {
+  test("shows a block that is known only as a parent without a digest", async () => {
     await using kit = kitOf();
     const { inspector } = inspect(kit.store);
     await kit.engine().put("a/b", "a/c");
@@ -97,7 +97,7 @@ describeNative("the tree", () => {
     expect(await walkTree(inspector, { root: byDigest("a") })).toEqual(blocks);
   });
 
-  test("pages of any size say the same, and none of another run is taken", async () => {
+  test("is the same with pages of any size, and rejects cursors of another process", async () => {
     await using kit = kitOf();
     const { inspector } = inspect(kit.store);
     await kit.engine().put(...chain("a/b/c/d"), "a/b/x", "a/y", "e", "e/f", "g");
@@ -117,7 +117,7 @@ describeNative("the tree", () => {
         missing: true,
       });
     }
-    // A place below another root begins with the first root behind it.
+    // A cursor from below another root continues with the first root after it.
     const after = (await inspector.tree({ ...ALL, root: byDigest("a"), limit: 3 })).next;
     const elsewhere = await inspector.tree({ ...ALL, root: byDigest("e"), after });
     expect(namesOf(elsewhere.blocks, ["e", "e/f"])).toEqual(["e", "e/f"]);
@@ -132,8 +132,8 @@ const turn = fc.record({
   drops: fc.array(fc.nat(100), { maxLength: 4 }),
 });
 
-describeNative("pages while blocks come and go", () => {
-  test("show what stays once, and nothing twice", async () => {
+describeNative("tree pages while blocks are stored and removed", () => {
+  test("show every remaining block once, and none twice", async () => {
     const property = fc.asyncProperty(
       fc.array(path, { maxLength: 40 }),
       fc.array(turn, { minLength: 1, maxLength: 20 }),
@@ -144,7 +144,7 @@ describeNative("pages while blocks come and go", () => {
         const engine = kit.engine();
         const resident = new Set<string>();
         const put = (name: string) => {
-          // With all its ancestors: a block that gets a parent later may be seen again.
+          // With all its ancestors: a block that gets a parent later may appear again.
           for (const one of chain(name)) {
             if (resident.has(one)) continue;
             engine.gpuStored(one);
@@ -182,7 +182,7 @@ describeNative("pages while blocks come and go", () => {
         const below = [...stayed].filter((name) => root === null || /^a(\/|$)/.test(name));
         for (const name of below) expect(seen).toContain(name);
         expect(seen).not.toContain("?");
-        // What went and came back is another block.
+        // A block that was removed and stored again is another block.
         const steady = seen.filter((name) => stayed.has(name));
         expect(steady).toHaveLength(new Set(steady).size);
         for (const [at, name] of steady.entries()) {
@@ -196,7 +196,7 @@ describeNative("pages while blocks come and go", () => {
     await fc.assert(property, { numRuns: 150 });
   });
 
-  test("goes on above a whole subtree that went", async () => {
+  test("continue above a subtree that was removed", async () => {
     await using kit = kitOf(256);
     const { inspector } = inspect(kit.store);
     const engine = kit.engine();
@@ -211,7 +211,7 @@ describeNative("pages while blocks come and go", () => {
     expect(namesOf(seen, names)).toEqual([...deep.slice(0, 6), "a/last", "a/last/x"]);
   });
 
-  test("ends where the root went, and says so", async () => {
+  test("end if the root was removed, and report it as missing", async () => {
     await using kit = kitOf(256);
     const { inspector } = inspect(kit.store);
     const engine = kit.engine();

@@ -9,7 +9,7 @@ const many = (count: number, prefix = "x") => Array.from({ length: count }, (_, 
 describeNative("Flush flow", () => {
   const it = useLife();
 
-  it("everything goes that nothing holds; pins and leases are reported", {
+  it("removes all unprotected blocks, and reports pins and leases", {
     slots: 32,
   }, async (t) => {
     const { kit, life, where, restart } = t;
@@ -27,7 +27,7 @@ describeNative("Flush flow", () => {
     expect(by.get(digestOf("a/pin").toHex())).toEqual([{ kind: "pin", owner: "o" }]);
     expect(by.get(digestOf("a/nap").toHex())).toEqual([{ kind: "lease", owner: "o", name: "nap" }]);
     expect(by.get(digestOf("a").toHex())).toEqual([{ kind: "descendants" }]);
-    // What is pinned stays as it was, in RAM too.
+    // Pinned blocks are unchanged, in RAM too.
     expect(where("a", "a/pin", "a/nap")).toEqual(["ram+ssd", "ram+ssd", "ssd"]);
     expect(kit.store.table.nodeCount).toBe(3);
     expect(kit.files()).toHaveLength(3);
@@ -41,7 +41,7 @@ describeNative("Flush flow", () => {
     next.life.letGoAll();
   });
 
-  it("writes on their way are called off, transient blocks go, and reads stay", {
+  it("cancels writes, removes transient blocks, and keeps blocks being read", {
     writePolicy: "write_back",
   }, async ({ kit, life, where, faults }) => {
     const engine = kit.engine();
@@ -61,7 +61,7 @@ describeNative("Flush flow", () => {
     expect(kit.files()).toEqual([]);
   });
 
-  it("a disk that hangs is not waited for", {}, async ({ kit, life, faults }) => {
+  it("does not wait for a hung disk", {}, async ({ kit, life, faults }) => {
     await kit.engine().put("a", "b");
     await kit.settled();
     faults("remove.unlink:1+:freeze");
@@ -72,7 +72,7 @@ describeNative("Flush flow", () => {
     await kit.until(() => kit.files().length === 0);
   });
 
-  it("ends although engines go on storing", { slots: 64 }, async ({ kit, life }) => {
+  it("ends although engines keep storing blocks", { slots: 64 }, async ({ kit, life }) => {
     const engine = kit.engine();
     await engine.put(...many(32));
     let isOver = false;
@@ -86,7 +86,7 @@ describeNative("Flush flow", () => {
     await kit.settled();
   });
 
-  test("without an SSD tier", async () => {
+  test("works without an SSD tier", async () => {
     await using kit = openStoreKit({ arenaBytes: 2 ** 18 });
     await using life = new Life(kit.store, kit.clock, null);
     const engine = kit.engine();

@@ -3,16 +3,16 @@ import type { Grant } from "../../../src/store/index.ts";
 import { describeNative } from "../../support/index.ts";
 import { GRANTED, type Life, named, ORIGIN, outcomes, useLife, whereIs } from "./lifecycle-kit.ts";
 
-/** Of a caller with the role `operate`. */
+/** The grant of a caller with the role `operate`. */
 const OPERATE: Grant = { mayPurge: false, fix: ", and nats.role gives operate: set it" };
 
 const pause = (life: Life, block: string, ttlMs: number, grant: Grant, owner = "o") =>
   life.own.pause([named(block)], { lease: "nap", owner, ttlMs, grant });
 
-describeNative("deleting blocks needs a grant", () => {
+describeNative("deletion of blocks requires a grant", () => {
   const it = useLife();
 
-  it("the end of a lease that was made without the grant removes nothing", {}, async (t) => {
+  it("an expired lease made without the grant removes no block", {}, async (t) => {
     const { kit, life, where } = t;
     await kit.engine().put("a");
     expect(outcomes((await pause(life, "a", 1, OPERATE)).results)).toEqual(["done"]);
@@ -25,7 +25,7 @@ describeNative("deleting blocks needs a grant", () => {
     expect(life.holds.lease("nap")).toBeNull();
   });
 
-  it("nor after a restart, while a lease made with it removes its blocks", {}, async (t) => {
+  it("the grant of a lease survives a restart, and so does its absence", {}, async (t) => {
     const { kit, life, restart } = t;
     await kit.engine().put("a", "b");
     await kit.settled();
@@ -38,7 +38,7 @@ describeNative("deleting blocks needs a grant", () => {
     expect(["a", "b"].map((block) => whereIs(next.kit, block))).toEqual(["ssd", ""]);
   });
 
-  it("blocks paused without it into a granted lease stay, and its others", {}, async (t) => {
+  it("blocks paused without the grant stay when a granted lease expires, with its other blocks", {}, async (t) => {
     const { kit, life, where } = t;
     await kit.engine().put("a", "b");
     await pause(life, "a", 60_000, GRANTED);
@@ -48,7 +48,7 @@ describeNative("deleting blocks needs a grant", () => {
     expect(where("a", "b")).toEqual(["ssd", "ssd"]);
   });
 
-  it("without it another owner's lease gets more time, and never less", {}, async (t) => {
+  it("without the grant another owner's lease is extended, and never shortened", {}, async (t) => {
     const { kit, life, where } = t;
     await kit.engine().put("a");
     await pause(life, "a", 60_000, GRANTED);
@@ -70,7 +70,7 @@ describeNative("deleting blocks needs a grant", () => {
     expect(where("a")).toEqual([""]);
   });
 
-  it("without it an owner shortens its lease, which then removes nothing", {}, async (t) => {
+  it("without the grant an owner can shorten its own lease, which then removes no block", {}, async (t) => {
     const { kit, life, where } = t;
     await kit.engine().put("a");
     await pause(life, "a", 60_000, GRANTED);
@@ -81,7 +81,7 @@ describeNative("deleting blocks needs a grant", () => {
     expect(where("a")).toEqual(["ssd"]);
   });
 
-  it("a revocation that a crash cuts short removes all the same", {}, async (t) => {
+  it("a revocation that a crash interrupted is completed after the restart", {}, async (t) => {
     const { kit, life, restart, faults } = t;
     await kit.engine().put("a");
     await kit.settled();
@@ -93,7 +93,7 @@ describeNative("deleting blocks needs a grant", () => {
     await next.kit.until(() => next.kit.files().length === 0, "the removal");
   });
 
-  it("a mark removes no block whose only copy is on SSD", {}, async (t) => {
+  it("a mark without the grant removes no block whose only copy is on SSD", {}, async (t) => {
     const { kit, life, where } = t;
     await kit.engine().put("a", "b");
     await kit.settled();

@@ -23,7 +23,7 @@ import { batchOf, digestOf } from "../names.ts";
 import type { SsdKit } from "../ssd/ssd-kit.ts";
 import { type KitOptions, type KitTest, useSsdKit } from "../ssd/use-kit.ts";
 
-/** A block as a command names it: by the digest that follows from its name in the test. */
+/** A block as a command names it: by the digest derived from its name in the test. */
 export function named(name: string): BlockName {
   const bytes = digestOf(name);
   return { kind: "key", given: bytes.toHex(), bytes, layer: LAYER_ALL };
@@ -48,11 +48,11 @@ export const outcomes = (results: readonly BlockResult[]): string[] =>
 export interface LifeOptions extends Partial<LifecycleLimits> {
   readonly peers?: BlockSourcePort;
   readonly capacityBytes?: number;
-  /** Wraps what the lifecycle is given. */
+  /** Wraps the dependencies of the lifecycle. */
   readonly wrap?: (parts: LifecycleParts) => LifecycleParts;
 }
 
-/** Holds and lifecycle over a store, as the agent puts them together. */
+/** Pins, leases and lifecycle of a store, composed as in the agent. */
 export class Life implements AsyncDisposable {
   readonly own: OwnLifecycle;
   readonly holds: HoldRegistry;
@@ -135,7 +135,7 @@ export class Life implements AsyncDisposable {
     return this.own.warm(names.map(named), { target: "ram", sources: [] });
   }
 
-  /** Ends every hold. */
+  /** Ends all pins and leases. */
   letGoAll(): void {
     for (const level of ["soft", "hard"] as const) {
       while (this.holds.relieve("ssd", "the test is over", level));
@@ -155,9 +155,9 @@ export class Life implements AsyncDisposable {
 
 export interface LifeTest extends KitTest {
   readonly life: Life;
-  /** Where the block is: "ram", "ssd", "ram+ssd" or "". */
+  /** Tiers of each block: "ram", "ssd", "ram+ssd" or "". */
   where(...names: string[]): string[];
-  /** The same folder after a stop, with its holds. */
+  /** The same folder after a restart, with pins and leases. */
   restart(): Promise<{ kit: SsdKit; life: Life }>;
 }
 
@@ -175,7 +175,7 @@ export function whereIs(kit: SsdKit, name: string): string {
     .join("+");
 }
 
-/** Declares tests over a store with an SSD tier, a ledger and all commands. */
+/** Declares tests with an SSD tier, a ledger and all commands. */
 export function useLife() {
   const it = useSsdKit();
   return (

@@ -26,7 +26,7 @@ const lost = (owner: string, why: string, name: string | null = null): HearthEve
   why,
 });
 
-/** Blocks that only SSD has. */
+/** Stores blocks on SSD only. */
 async function onSsd(kit: SsdKit, ...names: string[]) {
   const engine = kit.engine();
   await engine.put(...names);
@@ -34,10 +34,10 @@ async function onSsd(kit: SsdKit, ...names: string[]) {
   return engine;
 }
 
-describeNative("a held block that is lost", () => {
+describeNative("a retained block that is lost", () => {
   const it = useLife();
 
-  it("flipped bits: the engine gets a miss, and who held it is named", {}, async (t) => {
+  it("to flipped bits on SSD: the engine gets a miss, and the owner is named", {}, async (t) => {
     const { kit, life } = t;
     const engine = await onSsd(kit, "a", "b");
     await life.pin("router", "a");
@@ -48,7 +48,7 @@ describeNative("a held block that is lost", () => {
     await kit.settled();
     expect(said(life)).toEqual([lost("router", DAMAGED), lost("o", DAMAGED, "night")]);
     expect(life.holds.counts().lost).toBe(2);
-    // It is held again as soon as somebody brings it back.
+    // The block is retained again as soon as it is stored again.
     expect(await engine.put("a")).toEqual(["ok"]);
     await kit.settled();
     expect(kit.store.table.isKept(kit.nodeOf("a"))).toBe(true);
@@ -57,7 +57,7 @@ describeNative("a held block that is lost", () => {
     expect(said(life)).toHaveLength(2);
   });
 
-  it("flipped bits in RAM: who held the block is named, where SSD has none", {}, async (t) => {
+  it("to flipped bits in RAM: the owner is named if SSD has no copy", {}, async (t) => {
     const { kit, life } = t;
     const engine = await onSsd(kit, "a", "b");
     await life.pin("router", "a");
@@ -74,7 +74,7 @@ describeNative("a held block that is lost", () => {
     expect(kit.store.table.isKept(kit.nodeOf("b"))).toBe(true);
   });
 
-  it("what leads to a held block counts: without it the rest is not found", {}, async (t) => {
+  it("is named also as an ancestor, without which its descendants cannot be found", {}, async (t) => {
     const { kit, life } = t;
     const engine = await onSsd(kit, ...chain("a/b/c"));
     await life.pin("router", "a/b/c");
@@ -86,7 +86,7 @@ describeNative("a held block that is lost", () => {
     expect(said(life)).toEqual([lost("other", GONE), lost("router", GONE)]);
   });
 
-  it("that the medium does not give back", {}, async ({ kit, life, faults }) => {
+  it("to a medium error is named", {}, async ({ kit, life, faults }) => {
     const engine = await onSsd(kit, "a");
     await life.pin("router", "a");
     kit.leaveRam();
@@ -97,7 +97,7 @@ describeNative("a held block that is lost", () => {
     expect(said(life)).toEqual([lost("router", GONE)]);
   });
 
-  it("found by the scrub, before anybody asks", { scrubBytesPerS: 50_000 }, async (t) => {
+  it("is found by the scrub before a reader requests it", { scrubBytesPerS: 50_000 }, async (t) => {
     const { kit, life } = t;
     await onSsd(kit, "a");
     await life.pin("router", "a");
@@ -108,7 +108,7 @@ describeNative("a held block that is lost", () => {
     await kit.settled();
   });
 
-  it("nothing is lost that nobody holds, or that RAM has, too", {}, async ({ kit, life }) => {
+  it("is not named if it has no owner, or a copy in RAM", {}, async ({ kit, life }) => {
     const engine = await onSsd(kit, "a", "b");
     await life.pin("router", "b");
     flipBits(kit.fileOf("a"));

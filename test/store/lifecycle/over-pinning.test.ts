@@ -7,7 +7,7 @@ const SLOTS = 8;
 const names = (prefix: string, count: number) =>
   Array.from({ length: count }, (_, i) => prefix + i);
 
-/** Stores a block, as soon as there is room for it, and holds it: no later one takes its place. */
+/** Stores a block when there is room for it, and acquires it, so that it is not evicted. */
 async function putAndHold(kit: SsdKit, name: string): Promise<void> {
   const engine = kit.engine();
   const put = async () => (await engine.put(name))[0];
@@ -20,7 +20,7 @@ async function putAndHold(kit: SsdKit, name: string): Promise<void> {
   expect(engine.acquire([name])[0]!.outcome).toBe("ok");
 }
 
-/** What was ended for room, in order. */
+/** Owners of pins that ended for room, in order. */
 const relieved = ({ life }: LifeTest): string[] =>
   life.events
     .page(0, 1_000)
@@ -29,8 +29,8 @@ const relieved = ({ life }: LifeTest): string[] =>
     );
 
 /**
- * RAM full of what may not leave it: a block under a session, one softly pinned, and others pinned;
- * and one that was to be paused. What the pause and the pins were answered.
+ * Fills RAM with protected blocks: one of a session, one with a soft pin, and pinned ones; then
+ * tries to pause one. Returns the outcomes of the pause and the pins.
  */
 async function crowd({ kit, life }: LifeTest): Promise<string[]> {
   const blocks = names("p", SLOTS);
@@ -43,7 +43,7 @@ async function crowd({ kit, life }: LifeTest): Promise<string[]> {
   return outcomes(answers);
 }
 
-describeNative("over-pinning over a disk that fails", () => {
+describeNative("over-pinning on a failing disk", () => {
   const it = useLife();
 
   for (const fault of ["EIO", "ENOSPC"]) {
@@ -66,7 +66,7 @@ describeNative("over-pinning over a disk that fails", () => {
     });
   }
 
-  it("a disk that is well again takes what is still pinned, and nothing more need go", {
+  it("pinned blocks are written when the disk works again, and no more pins end", {
     slots: SLOTS,
     writePolicy: "write_back",
   }, async (test) => {

@@ -9,7 +9,7 @@ const many = (count: number, prefix = "x") => Array.from({ length: count }, (_, 
 describeNative("Pause flow", () => {
   const it = useLife();
 
-  it("blocks go to SSD, out of RAM, under a lease that outlasts a restart", {
+  it("moves blocks from RAM to SSD under a lease that survives a restart", {
     writePolicy: "write_back",
   }, async ({ kit, life, where, restart }) => {
     const engine = kit.engine();
@@ -27,7 +27,7 @@ describeNative("Pause flow", () => {
     next.life.letGoAll();
   });
 
-  it("what leads to a paused block goes to SSD with it; a transient one is told", {
+  it("writes the ancestors of a paused block to SSD too; a transient ancestor is reported", {
     writePolicy: "write_back",
   }, async ({ kit, life, where }) => {
     const engine = kit.engine();
@@ -40,7 +40,7 @@ describeNative("Pause flow", () => {
     expect(where("x", "x/y")).toEqual(["ram", "ssd"]);
   });
 
-  it("a flood after the pause: restored from SSD", {
+  it("restores paused blocks from SSD after other traffic", {
     slots: 8,
     capacityBytes: 20 * 12_288,
   }, async ({ kit, life }) => {
@@ -54,7 +54,7 @@ describeNative("Pause flow", () => {
     expect(await engine.load(...chain("a/b/c"))).toEqual(["ok", "ok", "ok"]);
   });
 
-  it("named in any order, deepest first or last", {}, async ({ kit, life, where }) => {
+  it("accepts blocks in any order", {}, async ({ kit, life, where }) => {
     await kit.engine().put(...chain("a/b/c"), ...chain("x/y/z"));
     await life.pause("nap", ...chain("a/b/c").reverse());
     await life.pause("nap", "x/y", "x", "x/y/z", "x");
@@ -62,7 +62,7 @@ describeNative("Pause flow", () => {
     expect(life.holds.lease("nap")).toMatchObject({ blocks: 6 });
   });
 
-  it("a prefix that others have in RAM stays there, too", {}, async ({ kit, life, where }) => {
+  it("keeps a prefix in RAM that others use there", {}, async ({ kit, life, where }) => {
     const engine = kit.engine();
     await engine.put(...chain("a/b/c"), "a/d");
     const read = await engine.fetch(["a/b"]);
@@ -76,7 +76,7 @@ describeNative("Pause flow", () => {
     engine.release(read);
   });
 
-  it("what is missing, transient, or cannot be written is not under the lease", {
+  it("does not lease blocks that are missing, transient, or cannot be written", {
     writePolicy: "write_back",
   }, async ({ kit, life, where, faults }) => {
     await kit.engine().put("a");
@@ -98,7 +98,7 @@ describeNative("Pause flow", () => {
     expect(life.holds.lease("nap")).toMatchObject({ blocks: 2 });
   });
 
-  it("a disk that hangs is not waited for", { writePolicy: "write_back" }, async (t) => {
+  it("does not wait for a hung disk", { writePolicy: "write_back" }, async (t) => {
     const { kit, life, faults, where } = t;
     await kit.engine().put("a");
     faults("store.write:1+:freeze");
@@ -111,7 +111,7 @@ describeNative("Pause flow", () => {
     expect(where("a")).not.toEqual([""]);
   });
 
-  it("a sync that fails: on SSD under the lease, and still in RAM", {}, async (t) => {
+  it("keeps blocks in RAM if the sync fails, on SSD under the lease", {}, async (t) => {
     const { kit, life, faults, where } = t;
     await kit.engine().put("a");
     await kit.settled();
@@ -122,7 +122,7 @@ describeNative("Pause flow", () => {
     expect(where("a")).toEqual(["ssd"]);
   });
 
-  it("renewed, it lasts from then on; no longer than is allowed", {
+  it("a renewed lease lasts from the renewal, up to the maximum", {
     life: { leaseTtlMaxMs: 100_000 },
   }, async ({ kit, life }) => {
     await kit.engine().put("a");
@@ -146,7 +146,7 @@ describeNative("Pause flow", () => {
     ).toEqual(["missing"]);
   });
 
-  it("a revocation that the disk cut short is done after the next start", {}, async (t) => {
+  it("a revocation that a disk fault interrupted is completed after the restart", {}, async (t) => {
     const { kit, life, restart, faults } = t;
     await kit.engine().put(...chain("a/b"));
     await kit.settled();
@@ -162,7 +162,7 @@ describeNative("Pause flow", () => {
     expect(await next.kit.engine().load(...chain("a/b"))).toEqual(["miss", "miss"]);
   });
 
-  it("revoked: what nothing else holds or builds upon goes, the deepest first", {}, async (t) => {
+  it("a revocation removes blocks without other owners or descendants, deepest first", {}, async (t) => {
     const { kit, life, where } = t;
     const engine = kit.engine();
     await engine.put(...chain("a/b/c/d"), "a/b/other");
@@ -183,7 +183,7 @@ describeNative("Pause flow", () => {
     expect(outcomes((await life.own.revokeLease("nap", ORIGIN)).results)).toEqual(["missing"]);
   });
 
-  it("expired: purges what only the lease held, and no shared prefix", {}, async (t) => {
+  it("an expired lease removes only blocks without other owners, and no shared prefix", {}, async (t) => {
     const { kit, life, where } = t;
     const engine = kit.engine();
     await engine.put(...chain("sys/u1/t1"), ...chain("sys/u2"));
@@ -207,7 +207,7 @@ describeNative("Pause flow", () => {
     expect(kit.files()).toEqual([]);
   });
 
-  it("expired over a disk that removes nothing: remembered until it does", {}, async (t) => {
+  it("an expired lease is retried until the disk removes its files", {}, async (t) => {
     const { kit, life, faults } = t;
     await kit.engine().put("a");
     await kit.settled();
@@ -225,7 +225,10 @@ describeNative("Pause flow", () => {
     expect(kit.files()).toEqual([]);
   });
 
-  it("a lease of another owner is left as it was, its time included", {}, async ({ kit, life }) => {
+  it("does not change the lease of another owner, including its expiry", {}, async ({
+    kit,
+    life,
+  }) => {
     await kit.engine().put("a", "b");
     await life.pause("nap", "a");
     const options = { lease: "nap", owner: "another", ttlMs: 90_000, grant: GRANTED };
@@ -235,7 +238,7 @@ describeNative("Pause flow", () => {
     expect(life.holds.lease("nap")).toMatchObject({ owner: "o", blocks: 1, remainingMs: 60_000 });
   });
 
-  it("a lease of many blocks leaves room for others while it is purged", {
+  it("yields to other tasks while a lease of many blocks is purged", {
     slots: 256,
   }, async ({ kit, life }) => {
     const names = ["r", ...many(200, "r/")];
@@ -248,7 +251,7 @@ describeNative("Pause flow", () => {
     expect(kit.files()).toEqual([]);
   });
 
-  test("without an SSD tier there is nothing to pause to", async () => {
+  test("is refused without an SSD tier", async () => {
     await using kit = openStoreKit({ arenaBytes: 2 ** 16 });
     await using life = new Life(kit.store, kit.clock, null);
     await kit.engine().put("a");

@@ -10,7 +10,7 @@ const many = (count: number, prefix = "x") => Array.from({ length: count }, (_, 
 describeNative("Pin flow", () => {
   const it = useLife();
 
-  it("what RAM alone has is on SSD and safe when the pin is done", {
+  it("a RAM-only block is durable on SSD when the pin is done", {
     writePolicy: "write_back",
   }, async ({ kit, life, where, restart }) => {
     await kit.engine().put(...chain("a/b/c"));
@@ -43,7 +43,7 @@ describeNative("Pin flow", () => {
     expect(await engine.load("z", "z/y")).toEqual(["miss", "miss"]);
   });
 
-  it("a pin of what is on SSD costs no sync of the disk", {}, async ({
+  it("a pin of a durable block on SSD costs no sync of the disk", {}, async ({
     host,
     kit,
     life,
@@ -58,7 +58,7 @@ describeNative("Pin flow", () => {
     expect(faultCounts(host.native)["sync.sync"]).toBeUndefined();
   });
 
-  it("what was written since the last sync costs one, and what leads to a block counts", {
+  it("a pin of a block written since the last sync costs one sync, counting its ancestors", {
     writePolicy: "write_back",
   }, async ({ host, kit, life, faults }) => {
     const engine = kit.engine();
@@ -73,7 +73,7 @@ describeNative("Pin flow", () => {
     expect(syncs()).toBe(0);
     expect((await life.pin("o", "n")).durable).toBe(true);
     expect(syncs()).toBe(1);
-    // The block is on SSD, its parent came back to RAM alone.
+    // The block is on SSD; its parent was stored again in RAM only.
     await kit.ssd.room.drop(kit.nodeOf("a"));
     expect(kit.ssdHolds("a")).toBe(false);
     expect((await life.pin("o", "a/b")).durable).toBe(true);
@@ -81,7 +81,7 @@ describeNative("Pin flow", () => {
     expect(syncs()).toBe(2);
   });
 
-  it("many pins at once share the syncs that they need", {
+  it("concurrent pins share the syncs that they need", {
     writePolicy: "write_back",
   }, async (t) => {
     const { kit, life, host, faults } = t;
@@ -93,7 +93,7 @@ describeNative("Pin flow", () => {
     expect(faultCounts(host.native)["sync.sync"]!).toBeLessThanOrEqual(3);
   });
 
-  it("pinning the unknown is missing and changes nothing", {}, async ({ life }) => {
+  it("a pin of an unknown block is missing and changes nothing", {}, async ({ life }) => {
     let told = 0;
     const remember = () => told++;
     const report = await life.own.pin([named("a")], { owner: "o", ttlMs: null, remember });
@@ -102,7 +102,7 @@ describeNative("Pin flow", () => {
     expect(told).toBe(0);
   });
 
-  it("what is only on SSD can be pinned", {}, async ({ kit, life, where }) => {
+  it("a block that is only on SSD can be pinned", {}, async ({ kit, life, where }) => {
     await kit.engine().put("a");
     await kit.settled();
     kit.leaveRam();
@@ -110,7 +110,7 @@ describeNative("Pin flow", () => {
     expect(where("a")).toEqual(["ssd"]);
   });
 
-  it("counted, by owner; a block named twice in one command counts once", {}, async ({
+  it("pins are counted by owner, and a block named twice in one command counts once", {}, async ({
     kit,
     life,
   }) => {
@@ -125,7 +125,7 @@ describeNative("Pin flow", () => {
     expect(kit.store.table.isKept(kit.nodeOf("a"))).toBe(false);
   });
 
-  it("an unpinned block ages again", { slots: 4 }, async ({ kit, life }) => {
+  it("an unpinned block is evictable again", { slots: 4 }, async ({ kit, life }) => {
     const engine = kit.engine();
     await engine.put("a");
     await life.pin("o", "a");
@@ -137,7 +137,7 @@ describeNative("Pin flow", () => {
     expect(await engine.load("a")).toEqual(["miss"]);
   });
 
-  it("a full disk: the pin holds, and says that its copy is outstanding", {
+  it("on a full disk the pin is taken, and its copy is reported as outstanding", {
     writePolicy: "write_back",
   }, async ({ kit, life, faults, where }) => {
     await kit.engine().put("a");
@@ -152,7 +152,7 @@ describeNative("Pin flow", () => {
     expect(outcomes((await life.pin("o", "a")).results)).toEqual(["done"]);
   });
 
-  it("a disk that hangs is not waited for", { writePolicy: "write_back" }, async (t) => {
+  it("a pin does not wait for a hung disk", { writePolicy: "write_back" }, async (t) => {
     const { kit, life, faults } = t;
     await kit.engine().put("a");
     faults("store.write:1+:freeze");
@@ -160,7 +160,7 @@ describeNative("Pin flow", () => {
     const pinned = life.pin("o", "a").finally(() => {
       isOver = true;
     });
-    // The write, and with it the wait for the disk, begins after the bytes were hashed.
+    // The write, and with it the hang, starts after the bytes were hashed.
     await waitFor(async () => {
       await kit.clock.advanceAsync(250, 250);
       return isOver;
@@ -172,7 +172,7 @@ describeNative("Pin flow", () => {
     await kit.settled();
   });
 
-  it("a sync that fails: the pin is there, and not safe yet", {
+  it("a pin whose sync fails is taken, and reported as not durable", {
     writePolicy: "write_back",
   }, async (t) => {
     const { kit, life, faults } = t;
@@ -183,7 +183,11 @@ describeNative("Pin flow", () => {
     expect(outcomes((await life.pin("o", "a")).results)).toEqual(["done"]);
   });
 
-  it("a transient block is kept in RAM and never copied", {}, async ({ kit, life, where }) => {
+  it("a pinned transient block stays in RAM and is never copied", {}, async ({
+    kit,
+    life,
+    where,
+  }) => {
     await kit.engine().put({ name: "a", transient: true });
     expect(outcomes((await life.pin("o", "a")).results)).toEqual(["deferred transient"]);
     kit.leaveRam();
@@ -191,7 +195,7 @@ describeNative("Pin flow", () => {
     expect(where("a")).toEqual(["ram"]);
   });
 
-  it("is given up when the agent stops, with what holds so far", {
+  it("a pin is aborted at shutdown, and reports the pins taken so far", {
     writePolicy: "write_back",
   }, async ({ kit, life, faults }) => {
     await kit.engine().put("a");
@@ -203,7 +207,7 @@ describeNative("Pin flow", () => {
     await kit.settled();
   });
 
-  it("over the budget it is rejected with figures", {
+  it("a pin above the budget is rejected with figures", {
     life: { capacityBytes: 7_000 },
   }, async ({ kit, life }) => {
     await kit.engine().put("a", "b");
@@ -213,7 +217,9 @@ describeNative("Pin flow", () => {
     expect(report.figures).toMatchObject({ hostBudgetBytes: 7_000 });
   });
 
-  it("remembers before anything can be waited for", { writePolicy: "write_back" }, async (t) => {
+  it("the record is written before the pin waits for anything", {
+    writePolicy: "write_back",
+  }, async (t) => {
     const { kit, life } = t;
     await kit.engine().put("a", "b");
     await kit.ssd.persist();
@@ -230,7 +236,7 @@ describeNative("Pin flow", () => {
     await life.holds.commit();
   });
 
-  it("retain: one preference of an owner for a block, the last one", {}, async ({ kit, life }) => {
+  it("an owner has one soft pin per block, the last one set", {}, async ({ kit, life }) => {
     await kit.engine().put("a");
     await kit.settled();
     const retain = (priority: number) =>
@@ -244,7 +250,7 @@ describeNative("Pin flow", () => {
     expect(kit.store.table.isKept(kit.nodeOf("a"))).toBe(false);
   });
 
-  test("without an SSD tier a pin keeps its block in RAM", async () => {
+  test("without an SSD tier a pinned block stays in RAM", async () => {
     await using kit = openStoreKit({ arenaBytes: 4 * 2 * PAGE });
     await using life = new Life(kit.store, kit.clock, null);
     const engine = kit.engine();

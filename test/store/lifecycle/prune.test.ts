@@ -11,7 +11,11 @@ import { Life, named, ORIGIN, outcomes, useLife } from "./lifecycle-kit.ts";
 describeNative("Prune flow", () => {
   const it = useLife();
 
-  it("a block that an engine is writing stays, and is told", {}, async ({ kit, life, where }) => {
+  it("a block that an engine is writing stays, and is reported", {}, async ({
+    kit,
+    life,
+    where,
+  }) => {
     const engine = kit.engine();
     await engine.put("a");
     const writes = engine.reserve("a/b");
@@ -22,7 +26,7 @@ describeNative("Prune flow", () => {
     expect(where("a/b")).not.toEqual([""]);
   });
 
-  it("all that follows the block goes from RAM and SSD; the block stays", {}, async (t) => {
+  it("all descendants are removed from RAM and SSD, and the block stays", {}, async (t) => {
     const { kit, life, where, restart } = t;
     const engine = kit.engine();
     await engine.put(...chain("a/b/c"), "a/b/d", "a/e", "z");
@@ -51,7 +55,7 @@ describeNative("Prune flow", () => {
     ]);
   });
 
-  it("says who pruned what", {}, async ({ kit, life }) => {
+  it("the issuer of a prune is recorded", {}, async ({ kit, life }) => {
     await kit.engine().put("a", "a/b");
     await life.prune("a");
     const batch = createAddressBatch(1);
@@ -65,14 +69,14 @@ describeNative("Prune flow", () => {
     });
   });
 
-  it("an unknown block is missing; one that only its children know of is not", {}, async (t) => {
+  it("an unknown block is missing, unless it is known as a parent", {}, async (t) => {
     await t.kit.engine().put("a/b");
     expect(outcomes((await t.life.prune("x")).results)).toEqual(["missing"]);
     expect((await t.life.prune("a")).counts.done).toBe(1);
     expect(t.where("a/b")).toEqual([""]);
   });
 
-  it("in every namespace in which the hash has a block", {}, async ({ kit, life, where }) => {
+  it("a hash is resolved in every namespace", {}, async ({ kit, life, where }) => {
     await kit.engine(1).put({ name: "a", alias: 7n }, "a/b");
     await kit.engine(2).put({ name: "x", alias: 7n }, "x/y");
     const name = { kind: "hash", given: 7, lo: 7, hi: 0 } as const;
@@ -86,7 +90,9 @@ describeNative("Prune flow", () => {
     await kit.settled();
   });
 
-  it("what others hold stays, with the path to it, and is reported", { slots: 16 }, async (t) => {
+  it("protected descendants stay with their ancestors, and are reported", {
+    slots: 16,
+  }, async (t) => {
     const { kit, life, where } = t;
     const engine = kit.engine();
     await engine.put(...chain("a/pin/x/y"), ...chain("a/lease/l"), "a/session", "a/read", "a/go");
@@ -113,7 +119,7 @@ describeNative("Prune flow", () => {
     engine.sessionRelease(9n);
   });
 
-  it("blocks on a GPU alone are its engine's", {}, async ({ kit, life }) => {
+  it("blocks only on a GPU stay with their engine", {}, async ({ kit, life }) => {
     const engine = kit.engine();
     await engine.put("a");
     engine.gpuStored("a/b", "a/b/c");
@@ -124,7 +130,7 @@ describeNative("Prune flow", () => {
     expect(engine.match(["a/b"])).toEqual([1, Tier.gpu]);
   });
 
-  it("a receipt says that a GPU keeps copies of removed blocks", {}, async ({ kit, life }) => {
+  it("a receipt reports copies of removed blocks in GPU memory", {}, async ({ kit, life }) => {
     const engine = kit.engine();
     await engine.put(...chain("a/b/c"));
     engine.gpuStored("a/b", "a/b/c");
@@ -139,7 +145,7 @@ describeNative("Prune flow", () => {
     expect(engine.match(["a/b", "a/b/c"])).toEqual([2, Tier.gpu, Tier.gpu]);
   });
 
-  it("writes on their way to SSD are called off", { writePolicy: "write_back" }, async (t) => {
+  it("writes to SSD are cancelled", { writePolicy: "write_back" }, async (t) => {
     const { kit, life, where, faults } = t;
     await kit.engine().put(...chain("a/b/c"));
     faults("store.write:1+:delay=50");
@@ -152,7 +158,11 @@ describeNative("Prune flow", () => {
     expect(kit.files()).toHaveLength(1);
   });
 
-  it("a disk that hangs: it ends, and says that it has not", {}, async ({ kit, life, faults }) => {
+  it("on a hung disk the prune ends, and reports that it is incomplete", {}, async ({
+    kit,
+    life,
+    faults,
+  }) => {
     const engine = kit.engine();
     await engine.put("a", "a/b", "a/c");
     await kit.settled();
@@ -166,7 +176,7 @@ describeNative("Prune flow", () => {
     await kit.until(() => kit.files().length === 1, "the removals");
   });
 
-  it("a file that cannot be removed is told", {}, async ({ kit, life, faults }) => {
+  it("a file that cannot be removed is reported", {}, async ({ kit, life, faults }) => {
     await kit.engine().put("a", "a/b", "a/c");
     await kit.settled();
     faults("remove.unlink:1:EIO");
@@ -177,7 +187,7 @@ describeNative("Prune flow", () => {
     await kit.until(() => kit.files().length === 1);
   });
 
-  it("a sync that fails: gone, and perhaps not for good", {}, async ({ kit, life, faults }) => {
+  it("a prune whose sync fails is reported as not durable", {}, async ({ kit, life, faults }) => {
     await kit.engine().put("a", "a/b");
     await kit.settled();
     faults("sync.sync:1:EIO");
@@ -185,7 +195,7 @@ describeNative("Prune flow", () => {
     expect(outcomes((await life.prune("a")).results)).toEqual(["already"]);
   });
 
-  it("engines write into the subtree meanwhile: what they have is whole", {
+  it("blocks that engines write into the subtree meanwhile are complete", {
     slots: 64,
   }, async (t) => {
     const { kit, life } = t;
@@ -197,7 +207,7 @@ describeNative("Prune flow", () => {
       const [pruned] = await Promise.all([life.prune("a"), engine.put(...rest)]);
       expect(["done", "already", "held"]).toContain(pruned!.results[0]!.outcome);
       for (const read of await engine.load(...names)) expect(["ok", "miss"]).toContain(read);
-      // Whatever is left can be found from the root.
+      // Every remaining block can be found from the root.
       for (const name of names) {
         if (kit.nodeOf(name) !== 0) expect(kit.nodeOf("a/b")).not.toBe(0);
       }
@@ -208,14 +218,14 @@ describeNative("Prune flow", () => {
     expect(kit.store.table.nodeCount).toBe(1);
   });
 
-  it("is given up when the agent stops, or whoever asked goes", {}, async ({ kit, life }) => {
+  it("a prune ends at shutdown, and when its caller has gone", {}, async ({ kit, life }) => {
     await kit.engine().put("a", "a/b");
     const signal = AbortSignal.abort();
     const report = await life.own.prune(named("a"), ORIGIN, { signal });
     expect(outcomes(report.results)).toEqual(["deferred aborted"]);
   });
 
-  test("200,000 blocks in many turns of the loop", async () => {
+  test("a prune of 200,000 blocks yields to the event loop many times", async () => {
     const BLOCKS = 200_000;
     await using kit = openStoreKit({ arenaBytes: (BLOCKS + 512) * PAGE, blocksMax: BLOCKS + 9 });
     await using life = new Life(kit.store, kit.clock, null);
@@ -241,7 +251,7 @@ describeNative("Prune flow", () => {
   });
 });
 
-/** A tree of blocks in RAM, never written to: chains of 50 behind one root. */
+/** Stores chains of 50 blocks below one root in RAM, without contents. */
 function plant(store: TieredStore, blocks: number): void {
   const { table, slots, ram } = store;
   const batch = createAddressBatch(1);

@@ -25,7 +25,7 @@ const nodeOf = ({ store }: StoreKit, name: string): NodeId => {
 };
 
 describeNative("names of blocks", () => {
-  test("lead to nodes by engine hash, page key and digest", async () => {
+  test("resolve to nodes by engine hash, page key and digest", async () => {
     await using kit = openStoreKit({ arenaBytes: 2 ** 20 });
     const engine = kit.engine();
     await engine.put({ name: "a", alias: 7n }, "a/b", { name: "c", alias: 2n ** 64n - 1n });
@@ -49,7 +49,7 @@ describeNative("names of blocks", () => {
     expect(found).toEqual([[a!, d!], [], [b!], [c!], [c!], [], []]);
   });
 
-  test("a block that is only known as a parent counts where asked for", async () => {
+  test("resolve to a block that is known only as a parent on request", async () => {
     await using kit = openStoreKit({ arenaBytes: 2 ** 20 });
     await kit.engine().put("a/b");
     const resolver = new NameResolver(kit.store);
@@ -57,7 +57,7 @@ describeNative("names of blocks", () => {
     expect(resolver.resolveOne(key(digestOf("a")), true)).toEqual([nodeOf(kit, "a")]);
   });
 
-  test("as many as one likes, of layers in any order", async () => {
+  test("resolve in lists of any length, with layers in any order", async () => {
     await using kit = openStoreKit({ arenaBytes: 2 ** 20 });
     await kit.engine().put("a", "b", "c");
     const resolver = new NameResolver(kit.store);

@@ -23,7 +23,7 @@ describeNative("Think flow", () => {
     ).toEqual(["already"]);
   });
 
-  it("transient skip backup: a copy that is there is deleted, for good", {}, async (t) => {
+  it("transient skip backup: an existing copy is deleted durably", {}, async (t) => {
     const { kit, life, where, restart } = t;
     await kit.engine().put("a", "b");
     await kit.settled();
@@ -38,7 +38,7 @@ describeNative("Think flow", () => {
     expect(await (await restart()).kit.engine().load("a", "b")).toEqual(["miss", "ok"]);
   });
 
-  it("transient skip backup: a mark that comes while the write is queued, or under way", {
+  it("transient skip backup: a mark cancels a write that is queued or under way", {
     writePolicy: "write_back",
     depth: 2,
   }, async ({ kit, life, where, faults }) => {
@@ -56,7 +56,7 @@ describeNative("Think flow", () => {
     expect(kit.files()).toHaveLength(1);
   });
 
-  it("transient skip backup: a mark on a GPU's block outlasts its way to RAM", {}, async (t) => {
+  it("transient skip backup: a mark on a GPU's block remains when it is stored in RAM", {}, async (t) => {
     const { kit, life, where } = t;
     const engine = kit.engine();
     engine.gpuStored("a");
@@ -68,7 +68,7 @@ describeNative("Think flow", () => {
     expect(where("a")).toEqual(["ram"]);
   });
 
-  it("a pinned block keeps its copy on SSD, in RAM or not; others lose theirs", {}, async (t) => {
+  it("a pinned block keeps its copy on SSD, in RAM or not; other copies are deleted", {}, async (t) => {
     const { kit, life, where, restart } = t;
     await kit.engine().put("a", "b", "c");
     await kit.settled();
@@ -85,7 +85,7 @@ describeNative("Think flow", () => {
     next.life.letGoAll();
   });
 
-  it("a block on its way from an engine is marked before it is there", {}, async (t) => {
+  it("a block that an engine is writing is marked before its commit", {}, async (t) => {
     const { kit, life, where } = t;
     const engine = kit.engine();
     const writes = engine.reserve("a");
@@ -97,7 +97,7 @@ describeNative("Think flow", () => {
     expect(where("a")).toEqual(["ram"]);
   });
 
-  it("purge: those that are transient, from all tiers", {}, async ({
+  it("purge: transient blocks are removed from all tiers", {}, async ({
     kit,
     life,
     where,
@@ -113,7 +113,7 @@ describeNative("Think flow", () => {
     expect(await (await restart()).kit.engine().load(...chain("a/b"))).toEqual(["ok", "miss"]);
   });
 
-  it("purge: what somebody holds stays", {}, async ({ kit, life, where }) => {
+  it("purge: protected blocks stay", {}, async ({ kit, life, where }) => {
     const engine = kit.engine();
     await engine.put({ name: "a", transient: true }, { name: "b", transient: true });
     await life.pin("o", "a");
@@ -127,7 +127,7 @@ describeNative("Think flow", () => {
     engine.release(read);
   });
 
-  it("a disk that hangs is not waited for", {}, async ({ kit, life, faults }) => {
+  it("a mark does not wait for a hung disk", {}, async ({ kit, life, faults }) => {
     await kit.engine().put("a");
     await kit.settled();
     faults("remove.unlink:1+:freeze");

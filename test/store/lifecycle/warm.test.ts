@@ -11,7 +11,7 @@ import { hashed, Life, named, outcomes, useLife } from "./lifecycle-kit.ts";
 
 const many = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
 
-/** On SSD, and nowhere else. */
+/** Stores blocks on SSD only. */
 async function onSsd(kit: SsdKit, ...names: string[]): Promise<void> {
   await kit.engine().put(...names);
   await kit.settled();
@@ -21,7 +21,7 @@ async function onSsd(kit: SsdKit, ...names: string[]): Promise<void> {
 describeNative("Warm flow", () => {
   const it = useLife();
 
-  it("blocks come from SSD to RAM, byte for byte", {}, async ({ kit, life, where }) => {
+  it("blocks are read from SSD into RAM, byte for byte", {}, async ({ kit, life, where }) => {
     await onSsd(kit, ...chain("a/b/c"));
     await kit.engine().put("r");
     const report = await life.warm(...chain("a/b/c"), "r", "none");
@@ -31,7 +31,7 @@ describeNative("Warm flow", () => {
     expect(kit.engine().get(...chain("a/b/c"))).toEqual(["ok", "ok", "ok"]);
   });
 
-  it("no more reads or bytes at once than is allowed, all commands together", {
+  it("concurrent reads and bytes of all commands together stay within the limits", {
     slots: 32,
     depth: 16,
     life: { warmReads: 3, warmBytesMax: 11_000 },
@@ -60,7 +60,7 @@ describeNative("Warm flow", () => {
     expect(kit.engine().get(...names)).toEqual(names.map(() => "ok"));
   });
 
-  it("a request's reads go first, and take a block along that it wants, too", {
+  it("a request's reads go first, and include warm blocks that it also wants", {
     slots: 32,
     depth: 4,
     life: { warmReads: 8 },
@@ -72,7 +72,7 @@ describeNative("Warm flow", () => {
     const warmed = life.warm(...names).finally(() => {
       isWarm = true;
     });
-    // One seat is for warm reads, and the disk does not answer there.
+    // Warm reads have one I/O slot, in which the disk hangs.
     await waitFor(() => kit.ssd.reader.reading === 8);
     const engine = kit.engine();
     expect(await engine.load("wanted", "x7")).toEqual(["ok", "ok"]);
@@ -82,7 +82,7 @@ describeNative("Warm flow", () => {
     expect(outcomes((await warmed).results)).toEqual(names.map(() => "done"));
   });
 
-  it("stops where RAM has no room for it: what others use stays", {
+  it("a warm stops if RAM has no room without evicting blocks in use", {
     slots: 8,
   }, async ({ kit, life, where }) => {
     await onSsd(kit, ...many(8, "s"));
@@ -98,7 +98,7 @@ describeNative("Warm flow", () => {
     expect(left.length).toBe(5);
   });
 
-  it("a damaged block is not brought", {}, async ({ kit, life, faults, where }) => {
+  it("a damaged block is not loaded", {}, async ({ kit, life, faults, where }) => {
     await onSsd(kit, "a", "b");
     faults("load.read:1+:flip");
     const report = await life.warm("a");
@@ -107,7 +107,7 @@ describeNative("Warm flow", () => {
     faults("");
   });
 
-  it("a disk that hangs is not waited for", {}, async ({ kit, life, faults }) => {
+  it("a warm does not wait for a hung disk", {}, async ({ kit, life, faults }) => {
     await onSsd(kit, "a", "b");
     faults("load.read:1+:freeze");
     const warmed = life.warm("a", "b");
@@ -119,7 +119,7 @@ describeNative("Warm flow", () => {
     await kit.until(() => kit.ssd.readable);
   });
 
-  it("is given up when whoever asked goes, or the agent stops", {
+  it("a warm is aborted at shutdown, and when its caller has gone", {
     life: { warmReads: 1 },
   }, async ({ kit, life, faults }) => {
     await onSsd(kit, "a", "b", "c");
@@ -132,7 +132,7 @@ describeNative("Warm flow", () => {
     expect(outcomes(report.results)).toEqual(["done", "deferred aborted", "deferred aborted"]);
   });
 
-  it("tells how far it is, ten times a second at most", { slots: 64 }, async ({ kit, life }) => {
+  it("progress is reported at most ten times a second", { slots: 64 }, async ({ kit, life }) => {
     const names = many(40);
     await onSsd(kit, ...names);
     const told: number[] = [];
@@ -151,7 +151,7 @@ describeNative("Warm flow", () => {
     expect(told.length).toBeLessThan(20);
   });
 
-  it("what is not here comes from the peers that are said to have it", {
+  it("missing blocks are fetched from the named peers", {
     life: {
       peers: {
         pull: async (blocks, sources) =>
@@ -171,7 +171,7 @@ describeNative("Warm flow", () => {
     expect(outcomes(report.results)).toEqual(["done", "done", "missing"]);
   });
 
-  it("from peers some at a time, as long as they answer and there is room", {
+  it("blocks are fetched in batches while peers answer and there is room", {
     slots: 16,
   }, async ({ kit }) => {
     const { table } = kit.store;
@@ -188,7 +188,7 @@ describeNative("Warm flow", () => {
           const name = theirs.find((one) => named(one).given === given);
           results.push({ outcome: name === undefined ? "missing" : "done" });
           if (name === undefined) continue;
-          // What makes room for it is on SSD by then.
+          // The evicted blocks are on SSD by then.
           await kit.settled();
           peer.pull(name);
         }
@@ -201,14 +201,14 @@ describeNative("Warm flow", () => {
     expect(report.counts).toMatchObject({ done: 4, missing: 600 });
     expect(report.bytes).toBe(20_000);
     expect(table.residentBlocks(Tier.ram)).toBe(4);
-    // Nobody answers: the rest is not asked for.
+    // No peer answers: the remaining blocks are not requested.
     asked.length = 0;
     answer = "late";
     const late = await life.warm(...many(600));
     expect(asked).toEqual([256]);
     expect(late.counts).toMatchObject({ deferred: 600 });
     expect(outcomes(late.results).at(-1)).toBe("deferred peers");
-    // No room beyond what a warm may take: that is told as it is for SSD.
+    // Beyond the share of RAM for warms, the outcome is the same as for SSD.
     asked.length = 0;
     answer = "done";
     const left = await life.warm(...theirs, ...many(256));
@@ -217,7 +217,7 @@ describeNative("Warm flow", () => {
     expect(outcomes(left.results).at(-1)).toBe("rejected full");
   });
 
-  it("to a GPU: to RAM, then offered to the engine that takes it", {}, async ({
+  it("blocks for a GPU are loaded into RAM, then offered to an engine", {}, async ({
     kit,
     life,
     where,
@@ -259,7 +259,7 @@ describeNative("Warm flow", () => {
     expect(outcomes((await warm()).results)[0]).toBe("deferred gpu_sink");
   });
 
-  test("without an SSD tier only RAM has anything", async () => {
+  test("without an SSD tier only blocks in RAM are available", async () => {
     await using kit = openStoreKit({ arenaBytes: 2 ** 16 });
     await using life = new Life(kit.store, kit.clock, null);
     await kit.engine().put("a");

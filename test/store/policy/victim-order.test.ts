@@ -21,7 +21,7 @@ const ORDERS: Readonly<Record<string, CreateOrder>> = {
   hearth: createHearthOrder,
 };
 
-/** An order, and beside it the plain truth about what it was told. Ids are block numbers plus 1. */
+/** An order and a literal model of the calls it received. Ids are block numbers plus 1. */
 class Owner {
   readonly order: VictimOrder;
   readonly resident = new Set<number>();
@@ -48,7 +48,7 @@ class Owner {
     return path;
   }
 
-  /** Ids that may go, by the promise: resident, free, nothing resident below. */
+  /** Evictable ids by the contract: resident, unprotected, without resident descendants. */
   leaves(): number[] {
     const inner = new Set<number>();
     for (const id of this.resident)
@@ -57,7 +57,7 @@ class Owner {
     return [...this.resident].filter(isFree);
   }
 
-  /** As the agent does: leading blocks used in pieces, then room made and the rest stored. */
+  /** A request as the agent makes it: used blocks in pieces, then evictions, then stored blocks. */
   request(id: number, piece: number, capacity: number): void {
     const path = this.pathTo(id);
     const miss = path.findIndex((block) => !this.resident.has(block));
@@ -88,7 +88,7 @@ class Owner {
     this.order.removed(id as NodeId);
   }
 
-  /** Protects the block and all above it, as the table does. */
+  /** Protects the block and its ancestors, as the table does. */
   lock(id: number): void {
     for (const step of this.pathTo(id).reverse()) {
       const locks = this.locks.get(step) ?? 0;
@@ -135,7 +135,7 @@ function run(
 }
 
 describe.each(Object.keys(ORDERS))("%s", (name) => {
-  test("gives up a free leaf as long as there is one, and always the same until told more", () => {
+  test("returns an unprotected leaf while there is one, and the same until the next call", () => {
     fc.assert(
       fc.property(fc.array(step, { maxLength: 150 }), fc.nat(), (steps, seed) => {
         const owner = new Owner(ORDERS[name]!, seed);
@@ -153,7 +153,7 @@ describe.each(Object.keys(ORDERS))("%s", (name) => {
     );
   });
 
-  test("gives up everything in the end, each before its parent", () => {
+  test("returns every block in the end, each before its parent", () => {
     const owner = new Owner(ORDERS[name]!, 7);
     const random = seededRandom(3);
     for (let i = 0; i < 3_000; i++) owner.request(1 + randomBelow(random, BLOCKS), 5, 60);
@@ -164,7 +164,7 @@ describe.each(Object.keys(ORDERS))("%s", (name) => {
     expect(owner.order.victim()).toBe(NO_NODE);
   });
 
-  test("answers the same to the same calls, and takes no memory while it works", () => {
+  test("is deterministic, and allocates nothing after creation", () => {
     const victims = [1, 2].map(() => {
       const owner = new Owner(ORDERS[name]!, 11);
       const { bytes } = owner.order;
@@ -180,7 +180,7 @@ describe.each(Object.keys(ORDERS))("%s", (name) => {
     expect(victims[0]).toEqual(victims[1]!);
   });
 
-  test("many leave in an order of their own, before anybody wants a victim", () => {
+  test("tracks mass removals in any order without a victim being requested", () => {
     const PATHS = 20_000;
     const LENGTH = 50;
     const parentOf = (id: number) => (id % LENGTH === 1 ? NO_NODE : id - 1) as NodeId;
@@ -191,7 +191,7 @@ describe.each(Object.keys(ORDERS))("%s", (name) => {
     expect(order.victim()).toBe(1 as NodeId);
   });
 
-  test("needs at most 24 bytes a block, and a megabyte", () => {
+  test("needs at most 24 bytes per block plus a megabyte", () => {
     const view = { parentOf: () => NO_NODE, fingerprintOf: () => 0 };
     for (const blocks of [1_000, 100_000, 2 ** 20, 2 ** 20 - 1, 3_000_000]) {
       const { bytes } = ORDERS[name]!(view, blocks);

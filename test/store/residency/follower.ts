@@ -15,7 +15,7 @@ type Sets = Record<ResidencyTier, Set<bigint>>;
 
 const emptySets = (): Sets => ({ device: new Set(), host: new Set(), disk: new Set() });
 
-/** Applies changes one by one, as any consumer would. */
+/** Applies changes one by one, as any consumer does. */
 export function applyChange(sets: Sets, change: ResidencyChange): void {
   if (change.kind === "cleared") {
     for (const tier of RESIDENCY_TIERS) {
@@ -33,7 +33,7 @@ export function applyAll(sets: Sets, changes: readonly ResidencyChange[]): void 
   for (const change of changes) applyChange(sets, change);
 }
 
-/** What the store really has: a walk of its table. */
+/** Resident blocks by a walk of the table. */
 export function realSets({ table }: TieredStore): Sets {
   const sets = emptySets();
   const key = new Uint32Array(8);
@@ -50,7 +50,7 @@ export function realSets({ table }: TieredStore): Sets {
   }
 }
 
-/** Follows one store from what it tells alone. */
+/** Follows one store by its published changes alone. */
 export class Follower {
   readonly changes: ResidencyChange[] = [];
   readonly #store: TieredStore;
@@ -73,7 +73,7 @@ export class Follower {
     expect(this.#store.residency.digests).toEqual(digests);
   }
 
-  /** What was told is what is there; and so is what its slices say. */
+  /** Checks that the published set equals the table, and that the slices equal it too. */
   check(): void {
     do this.drain();
     while (this.#store.residency.isAnnouncing);

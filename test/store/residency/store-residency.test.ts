@@ -24,7 +24,7 @@ function prompt(random: Random): BlockName[] {
   return chain(words.join("/"));
 }
 
-/** One step of engines over RAM and their GPUs. */
+/** One random step of engines with RAM and GPUs. */
 async function step(kit: StoreKit, random: Random): Promise<void> {
   const engine = kit.engine(1 + randomBelow(random, 2));
   const names = prompt(random);
@@ -34,17 +34,17 @@ async function step(kit: StoreKit, random: Random): Promise<void> {
   else if (dice < 9) engine.gpuEvicted(...names);
   else if (dice < 10) engine.abort(engine.reserve(...names));
   else engine.reserve(...names);
-  // Its GPU's blocks, and what it only reserved, go with it.
+  // The engine's GPU blocks and reserved slots are removed with it.
   if (randomBelow(random, 3) === 0) engine.die();
 }
 
-describeNative("changes of residency", () => {
+describeNative("residency changes", () => {
   const host = new SsdHost();
   const seen = new Set<string>();
   afterEach(() => setFaults(host.native, ""));
   afterAll(() => host[Symbol.asyncDispose]());
 
-  test("a chain that is committed is one change; what is only reserved is none", async () => {
+  test("have one change per committed chain, and none for reserved blocks", async () => {
     await using kit = openStoreKit({ arenaBytes: 64 * PAGE });
     const follower = new Follower(kit.store);
     follower.check();
@@ -64,7 +64,7 @@ describeNative("changes of residency", () => {
     engine.die();
   });
 
-  test("blocks of single layers are not told", async () => {
+  test("omit blocks of single layers", async () => {
     await using kit = openStoreKit({ arenaBytes: 64 * PAGE, gpuWindowBlocks: 8 });
     const follower = new Follower(kit.store);
     const batch = batchOf(chain("a/b"), 3);
@@ -77,7 +77,7 @@ describeNative("changes of residency", () => {
   });
 
   for (const seed of [1, 2, 3, 4]) {
-    test(`RAM and GPU: what was told is what is there (${seed})`, async () => {
+    test(`RAM and GPU: the published set equals the table (${seed})`, async () => {
       const small = { blocksMax: 48, gpuWindowBlocks: 10 };
       await using kit = openStoreKit({ arenaBytes: 24 * PAGE, ...small });
       const random = seededRandom(seed);
@@ -92,7 +92,7 @@ describeNative("changes of residency", () => {
     });
   }
 
-  test("all of that happened", () => {
+  test("have covered every kind of event in some run", () => {
     expect([...seen].sort()).toEqual([
       ...["cleared null", "removed device", "removed host", "stored device", "stored host"],
     ]);
@@ -100,7 +100,7 @@ describeNative("changes of residency", () => {
 
   for (const seed of [21, 22, 23]) {
     test(
-      `SSD, with faults, restarts and purges: what was told is what is there (${seed})`,
+      `SSD, with faults, restarts and purges: the published set equals the table (${seed})`,
       () =>
         withTempDir(async (dir) => {
           const random = seededRandom(seed);
@@ -153,7 +153,7 @@ function longChain(blocks: number, blocksMax: number) {
   return { table, residency, store };
 }
 
-test("more than may wait is cleared and told anew, in slices and nothing twice", () => {
+test("beyond the bound are replaced by a restart that announces each block once, in slices", () => {
   const blocks = 20_000;
   const { table, residency, store } = longChain(blocks, 15_000);
   residency.start(() => undefined);
@@ -177,7 +177,7 @@ test("more than may wait is cleared and told anew, in slices and nothing twice",
   for (; residency.isAnnouncing; slices++) tell(residency.drain());
   expect(told.size).toBe(blocks);
   expect(slices).toBeGreaterThan(3);
-  // It goes on from there as always.
+  // Later changes are published normally.
   table.removeGpuHolder(nodes.at(-1)!);
   expect(residency.drain()).toHaveLength(1);
   expect(residency.digests[0]!.blocks).toBe(blocks - 1);

@@ -5,7 +5,7 @@ import { SLOT_BYTES, SsdHost, SsdKit, type SsdKitOptions } from "./ssd-kit.ts";
 
 const SLOTS_MAX = 128;
 
-/** SSD tiers that take no block: what engines are told must not depend on there being one. */
+/** SSD tiers that accept no block: engines must get the same answers as without one. */
 const TIERS: Record<string, Partial<SsdKitOptions>> = {
   "smaller than a block": { capacityBytes: 4096 },
   "whose queue has no room": { writeQueueBytes: 0, writePolicy: "write_back" },

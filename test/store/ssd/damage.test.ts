@@ -20,7 +20,7 @@ function patch(path: string, change: (bytes: Uint8Array) => void): void {
   writeFileSync(path, bytes);
 }
 
-/** What may have become of the file of block "a"; "b" is a sound one of the same length. */
+/** Kinds of damage to the file of block "a"; "b" is a valid file of the same length. */
 const DAMAGE: Record<string, (kit: SsdKit) => void> = {
   "a flipped bit in the payload": (kit) =>
     patch(kit.fileOf("a"), (bytes) => {
@@ -40,9 +40,9 @@ const DAMAGE: Record<string, (kit: SsdKit) => void> = {
 const quarantined = (kit: SsdKit) =>
   existsSync(join(kit.dir, "quarantine")) ? readdirSync(join(kit.dir, "quarantine")) : [];
 
-describeSsd("SSD tier: a file that is not what it should be", (it) => {
+describeSsd("SSD tier: a damaged file", (it) => {
   for (const [kind, damage] of Object.entries(DAMAGE)) {
-    it(`${kind}: never served`, {}, async ({ kit, host, faults, reopen }) => {
+    it(`${kind}: is never served`, {}, async ({ kit, host, faults, reopen }) => {
       const engine = kit.engine();
       await engine.put("a", "b");
       await kit.settled();
@@ -51,15 +51,15 @@ describeSsd("SSD tier: a file that is not what it should be", (it) => {
       faults("count");
       expect(await engine.load("a", "b")).toEqual(["miss", "ok"]);
       await kit.settled();
-      // Once more, before it is believed to be damaged; and "b".
+      // One more read before the file counts as damaged; and the read of "b".
       expect(faultCounts(host.native)["load.open"]).toBe(3);
       expect(kit.store.ssdStats.corruptBlocks).toBe(1);
       expect(kit.health.raised).toContain("KV_SSD_CSUM");
-      expect(kit.logged.some((line) => line.startsWith("error a block on SSD"))).toBe(true);
+      expect(kit.logged.some((line) => line.startsWith("error damaged block on SSD"))).toBe(true);
       expect(existsSync(kit.fileOf("a"))).toBe(false);
       expect(quarantined(kit)).toHaveLength(1);
       expect(engine.match(["a"])).toEqual([0, 0]);
-      // What is written again is served again, and the damage stays where people can look at it.
+      // The block can be written and served again, and the damaged file is kept for inspection.
       expect(await engine.put("a")).toEqual(["ok"]);
       await kit.settled();
       const next = await reopen();
@@ -69,7 +69,10 @@ describeSsd("SSD tier: a file that is not what it should be", (it) => {
     });
   }
 
-  it("wrong once, on its way: read again and served", {}, async ({ kit, faults }) => {
+  it("that was wrong only once, during the read, is read again and served", {}, async ({
+    kit,
+    faults,
+  }) => {
     const engine = kit.engine();
     await engine.put("a");
     await kit.settled();
@@ -80,7 +83,7 @@ describeSsd("SSD tier: a file that is not what it should be", (it) => {
     expect(quarantined(kit)).toEqual([]);
   });
 
-  it("of another generation, and sound: dropped without an alarm", {}, async ({ kit }) => {
+  it("of a stale generation, undamaged, is dropped without an alarm", {}, async ({ kit }) => {
     const engine = kit.engine();
     const [other] = engine.reserve("a");
     kit.store.region.fill(other!.offset, other!.bytes, 99n);
@@ -103,7 +106,7 @@ describeSsd("SSD tier: a file that is not what it should be", (it) => {
     expect(kit.ssdHolds("a")).toBe(false);
   });
 
-  it("gone: a miss, and no damage", {}, async ({ kit }) => {
+  it("that is missing is a miss, and no damage", {}, async ({ kit }) => {
     const engine = kit.engine();
     await engine.put("a");
     await kit.settled();
@@ -114,7 +117,10 @@ describeSsd("SSD tier: a file that is not what it should be", (it) => {
     expect(await engine.put("a")).toEqual(["ok"]);
   });
 
-  it("that cannot be moved away is removed, and counts no more", {}, async ({ kit, faults }) => {
+  it("that cannot be moved to quarantine is removed, and frees its space", {}, async ({
+    kit,
+    faults,
+  }) => {
     const engine = kit.engine();
     await engine.put("a");
     await kit.settled();
@@ -128,7 +134,7 @@ describeSsd("SSD tier: a file that is not what it should be", (it) => {
     expect(kit.ssd.room.quarantinedFiles).toBe(0);
   });
 
-  it("KV_SSD_CSUM ends an hour after the last", {}, async ({ kit }) => {
+  it("raises KV_SSD_CSUM for an hour after the last one", {}, async ({ kit }) => {
     const engine = kit.engine();
     await engine.put("a");
     await kit.settled();
@@ -145,7 +151,7 @@ describeSsd("SSD tier: a file that is not what it should be", (it) => {
 describeSsd("SSD tier: the scrub", (it) => {
   const names = Array.from({ length: 5 }, (_, i) => `x${i}`);
 
-  it("finds damage before anybody asks", { scrubBytesPerS: 5_000 }, async ({ kit }) => {
+  it("finds damage before a reader does", { scrubBytesPerS: 5_000 }, async ({ kit }) => {
     const engine = kit.engine();
     await engine.put(...names, "a", "b");
     await kit.settled();
@@ -160,7 +166,7 @@ describeSsd("SSD tier: the scrub", (it) => {
     expect(await engine.load(...names)).toEqual(Array(5).fill("ok"));
   });
 
-  it("finds what the medium does not give back", { scrubBytesPerS: 50_000 }, async (t) => {
+  it("finds medium errors", { scrubBytesPerS: 50_000 }, async (t) => {
     const { kit, faults } = t;
     await kit.engine().put(...names, "a", "b");
     await kit.settled();
@@ -168,24 +174,24 @@ describeSsd("SSD tier: the scrub", (it) => {
     faults([1, 2, 3, 4, 5, 6].map((n) => `load.read:${n}:EIO`).join(";"));
     await kit.until(() => kit.files().length === 1, "the scrub");
     expect(kit.store.ssdStats.readErrors).toBe(6);
-    // One rotten block after the other, and no word of the disk as a whole.
+    // Decayed blocks one after another do not affect the disk as a whole.
     expect(kit.ssd.readable).toBe(true);
     expect(kit.store.table.residentBlocks(Tier.ssd)).toBe(1);
     expect(quarantined(kit)).toEqual([]);
   });
 
-  it("reads no more than its rate, over and over", { scrubBytesPerS: 2_500 }, async ({ kit }) => {
+  it("keeps within its rate, in rounds", { scrubBytesPerS: 2_500 }, async ({ kit }) => {
     await kit.engine().put(...names);
     await kit.settled();
     const { ssdStats } = kit.store;
     const startMs = kit.clock.monotonicMs();
     await kit.until(() => ssdStats.scrubbedBlocks >= 12, "two rounds");
     const seconds = (kit.clock.monotonicMs() - startMs) / 1_000;
-    // One block more than the rate gives: the first is read at once.
+    // One block above the rate: the first one is read immediately.
     expect(ssdStats.scrubbedBytes).toBeLessThanOrEqual(2_500 * seconds + 5_000);
   });
 
-  it("is off at a rate of 0, and goes on when told", {}, async ({ kit }) => {
+  it("is off at a rate of 0, and resumes when the rate is raised", {}, async ({ kit }) => {
     await kit.engine().put(...names);
     await kit.settled();
     await kit.pass(20_000);
@@ -194,7 +200,7 @@ describeSsd("SSD tier: the scrub", (it) => {
     await kit.until(() => kit.store.ssdStats.scrubbedBlocks > 0);
   });
 
-  it("a block that goes while it is read is not judged", { scrubBytesPerS: 5_000 }, async (t) => {
+  it("ignores a block that is removed during its read", { scrubBytesPerS: 5_000 }, async (t) => {
     const { kit, faults } = t;
     const engine = kit.engine();
     await engine.put("a");
@@ -210,7 +216,7 @@ describeSsd("SSD tier: the scrub", (it) => {
     expect(kit.files()).toEqual([]);
   });
 
-  it("waits where the host has no memory for it", {}, async ({ host, reopen }) => {
+  it("waits if the host has no memory for it", {}, async ({ host, reopen }) => {
     let isShort = false;
     const native = new Proxy(host.native, {
       get(target, name) {
@@ -224,7 +230,7 @@ describeSsd("SSD tier: the scrub", (it) => {
       },
     });
     const kit = await reopen({ native, scrubBytesPerS: 20_000 });
-    // The tier's own memory is there before.
+    // The tier has allocated its own memory before.
     isShort = true;
     await kit.engine().put("a");
     await kit.settled();
@@ -234,7 +240,7 @@ describeSsd("SSD tier: the scrub", (it) => {
     await kit.until(() => kit.store.ssdStats.scrubbedBlocks > 0, "the scrub");
   });
 
-  it("takes no trial from readers while the disk is broken", {
+  it("leaves the trial reads of a broken disk to readers", {
     scrubBytesPerS: 5_000,
   }, async (t) => {
     const { kit, faults } = t;

@@ -39,7 +39,7 @@ async function store(kit: SsdKit, blocks: readonly string[]): Promise<void> {
   await kit.settled();
 }
 
-/** Rewrites a block's file; its checksums are right again. */
+/** Edits a block's file and corrects its checksums. */
 function edit(path: string, change: (header: KvbHeader, payload: Uint8Array) => KvbHeader): void {
   const file = new Uint8Array(readFileSync(path));
   const decoded = decodeHeader(file.subarray(0, HEADER_BYTES));
@@ -51,7 +51,7 @@ function edit(path: string, change: (header: KvbHeader, payload: Uint8Array) => 
   writeFileSync(path, file);
 }
 
-/** Reads blocks from SSD; those that a reader with the key accepts. */
+/** Reads blocks from SSD. Returns those that a reader with the key accepts. */
 async function accepted(kit: SsdKit, blocks: readonly string[]): Promise<string[]> {
   const engine = kit.engine(KEYED, 2_000);
   const handles = await engine.fetch(blocks, { deadlineMs: 60_000 });
@@ -66,7 +66,7 @@ describeNative("files of a namespace with a key", () => {
     ["without the key", new Map()],
     ["with the key", holder.keys],
   ] as const) {
-    test(`1,000 edited files with right checksums: 0 accepted of an agent ${who}`, async () => {
+    test(`1,000 edited files with correct checksums: 0 accepted of an agent ${who}`, async () => {
       await withTempDir(async (dir) => {
         await using host = new SsdHost();
         {
@@ -79,7 +79,8 @@ describeNative("files of a namespace with a key", () => {
             });
           }
         }
-        // Whoever edits files may take the index away, which is then made from the files.
+        // An attacker with access to files may delete the index, which is then rebuilt from the
+        // files.
         rmSync(join(dir, "index"), { recursive: true });
         await using kit = await open(host, dir, { macKeys });
         expect(kit.report.blocks).toBe(PLANTED);
@@ -89,7 +90,7 @@ describeNative("files of a namespace with a key", () => {
     });
   }
 
-  test("which namespaces have a key is known after a restart, before any HELLO", async () => {
+  test("the namespaces with a key are known after a restart, before any HELLO", async () => {
     await withTempDir(async (dir) => {
       await using host = new SsdHost();
       {
@@ -104,7 +105,7 @@ describeNative("files of a namespace with a key", () => {
     });
   });
 
-  test("blocks with the right MAC are read after a restart, with the key and without", async () => {
+  test("blocks with a correct MAC are readable after a restart, with the key and without", async () => {
     await withTempDir(async (dir) => {
       await using host = new SsdHost();
       const some = names.slice(0, 20);

@@ -10,10 +10,10 @@ const RAM = 2;
 const SSD = 4;
 const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
 
-describeNative("SSD tier: what goes down", () => {
+describeNative("SSD tier: writing", () => {
   const it = useSsdKit();
 
-  it("write_through: every block as soon as it is committed", {}, async ({ kit }) => {
+  it("write_through: every block is written after its commit", {}, async ({ kit }) => {
     const engine = kit.engine();
     expect(await engine.put(...chain("a/b/c"))).toEqual(["ok", "ok", "ok"]);
     await kit.settled();
@@ -27,7 +27,7 @@ describeNative("SSD tier: what goes down", () => {
     expect(engine.match(chain("a/b/c"))).toEqual([3, RAM, RAM, RAM]);
   });
 
-  it("a hit in RAM evicts nothing from an SSD that is full", {
+  it("a RAM hit evicts no block from a full SSD", {
     slots: 4,
     capacityBytes: 2 * FILE_BYTES,
   }, async ({ kit }) => {
@@ -43,7 +43,7 @@ describeNative("SSD tier: what goes down", () => {
     expect(engine.match(["c"], SSD)).toEqual([1, SSD]);
   });
 
-  it("write_through_selective: a block that was asked for a second time", {
+  it("write_through_selective: a block is written when it is requested a second time", {
     writePolicy: "write_through_selective",
   }, async ({ kit }) => {
     const engine = kit.engine();
@@ -57,7 +57,7 @@ describeNative("SSD tier: what goes down", () => {
     expect(await engine.load("a", "b")).toEqual(["ok", "miss"]);
   });
 
-  it("write_back: a block that leaves RAM, and not before", {
+  it("write_back: a block is written when it leaves RAM, and not before", {
     writePolicy: "write_back",
     slots: 4,
   }, async ({ kit }) => {
@@ -66,7 +66,7 @@ describeNative("SSD tier: what goes down", () => {
     engine.get("a", "b", "c", "d");
     await kit.settled();
     expect(kit.files()).toEqual([]);
-    // All four are sent down to make room: none is free before it is written.
+    // All four blocks are queued for writing; no slot is free before one is written.
     expect(engine.reserve("e")[0]!.outcome).toBe("full");
     await kit.settled();
     expect(kit.files()).toHaveLength(4);
@@ -74,7 +74,7 @@ describeNative("SSD tier: what goes down", () => {
     expect(await engine.load("a", "b", "c")).toEqual(["ok", "ok", "ok"]);
   });
 
-  it("many small blocks leave for a large one, a slice at a time", {
+  it("many small blocks are evicted for a large one, in slices", {
     slots: 512,
     capacityBytes: 300 * FILE_BYTES,
   }, async ({ kit }) => {
@@ -92,7 +92,7 @@ describeNative("SSD tier: what goes down", () => {
     expect(kit.store.ssdStats.evictedBlocks).toBe(299);
   });
 
-  it("write_back: a block used again on its way down stays in RAM", {
+  it("write_back: a block used again while it is written stays in RAM", {
     writePolicy: "write_back",
     slots: 4,
   }, async ({ kit, faults }) => {
@@ -109,7 +109,7 @@ describeNative("SSD tier: what goes down", () => {
   });
 
   for (const writePolicy of ["write_through", "write_through_selective", "write_back"] as const) {
-    it(`${writePolicy}: never a transient block`, { writePolicy }, async ({ kit }) => {
+    it(`${writePolicy}: a transient block is never written`, { writePolicy }, async ({ kit }) => {
       const engine = kit.engine();
       await engine.put({ name: "a", transient: true });
       engine.get("a");
@@ -123,7 +123,7 @@ describeNative("SSD tier: what goes down", () => {
     });
   }
 
-  it("what the queue has no room for stays in RAM alone", {
+  it("blocks beyond the queue's bound stay in RAM only", {
     writeQueueBytes: 10_000,
   }, async (t) => {
     const { kit } = t;
@@ -135,13 +135,16 @@ describeNative("SSD tier: what goes down", () => {
     t.faults("");
     await kit.settled();
     expect(["a", "b", "c"].map((name) => kit.ssdHolds(name))).toEqual([true, true, false]);
-    // The next use asks again.
+    // The next use queues the block again.
     engine.get("c");
     await kit.settled();
     expect(kit.ssdHolds("c")).toBe(true);
   });
 
-  it("persist: all of RAM, durable", { writePolicy: "write_back" }, async ({ kit, reopen }) => {
+  it("persist: all of RAM is durable on SSD", { writePolicy: "write_back" }, async ({
+    kit,
+    reopen,
+  }) => {
     const engine = kit.engine();
     await engine.put(...names(6));
     expect(await kit.ssd.persist()).toEqual({ written: 6, skipped: 0, durable: true });
@@ -150,7 +153,7 @@ describeNative("SSD tier: what goes down", () => {
     expect(await next.engine().load(...names(6))).toEqual(Array(6).fill("ok"));
   });
 
-  it("persist: more than the queue takes at once", {
+  it("persist: writes more blocks than the queue takes at once", {
     writePolicy: "write_back",
     writeQueueBytes: 10_000,
   }, async ({ kit }) => {
@@ -158,9 +161,9 @@ describeNative("SSD tier: what goes down", () => {
     expect(await kit.ssd.persist()).toEqual({ written: 8, skipped: 0, durable: true });
   });
 
-  it("persist: does not wait for what comes after it", { depth: 2 }, async ({ kit, faults }) => {
+  it("persist: does not wait for later blocks", { depth: 2 }, async ({ kit, faults }) => {
     const engine = kit.engine();
-    // There is one seat for writes: the second begins when the first is over.
+    // Writes have one I/O slot: the second begins when the first has ended.
     faults("store.write:1:delay=200;store.write:2+:freeze");
     await engine.put("a");
     const persisted = kit.ssd.persist();
@@ -170,7 +173,7 @@ describeNative("SSD tier: what goes down", () => {
     expect(kit.ssdHolds("b")).toBe(false);
   });
 
-  it("persist: says what could not be written, and that nothing is safe", {
+  it("persist: reports blocks that could not be written, and that they are not durable", {
     writePolicy: "write_back",
   }, async ({ kit, faults }) => {
     await kit.engine().put("a", "b");
@@ -183,7 +186,7 @@ describeNative("SSD tier: what goes down", () => {
     expect(await kit.ssd.persist()).toMatchObject({ written: 2, durable: true });
   });
 
-  it("the parent of a block goes into its header", {}, async ({ kit, reopen }) => {
+  it("a file's header contains the parent", {}, async ({ kit, reopen }) => {
     await kit.engine().put("a", "a/b");
     await kit.settled();
     const next = await reopen();
@@ -194,16 +197,16 @@ describeNative("SSD tier: what goes down", () => {
   });
 });
 
-/** The next trial of a gate that is shut lets it open again. */
+/** Makes a trial due, which closes the circuit breaker. */
 async function reopenGate(kit: SsdKit): Promise<void> {
   await kit.clock.advanceAsync(2_000, 250);
   await kit.until(() => kit.ssd.takesBlocks);
 }
 
-describeNative("SSD tier: what comes up", () => {
+describeNative("SSD tier: reading", () => {
   const it = useSsdKit();
 
-  it("many readers of one block are one read", {}, async ({ kit, host, faults }) => {
+  it("many readers of one block share one read", {}, async ({ kit, host, faults }) => {
     const engines = Array.from({ length: 12 }, () => kit.engine());
     await engines[0]!.put("a");
     await kit.settled();
@@ -216,7 +219,7 @@ describeNative("SSD tier: what comes up", () => {
     expect(kit.store.snapshot().slotsUsed).toBe(1);
   });
 
-  it("in one request twice, too", {}, async ({ kit }) => {
+  it("a block named twice in one request is read once", {}, async ({ kit }) => {
     const engine = kit.engine();
     await engine.put("a");
     await kit.settled();
@@ -225,7 +228,7 @@ describeNative("SSD tier: what comes up", () => {
     expect(kit.store.ssdStats.readBlocks).toBe(1);
   });
 
-  it("only where the tiers asked for allow it", {}, async ({ kit }) => {
+  it("SSD is read only if the requested tiers include it", {}, async ({ kit }) => {
     const engine = kit.engine();
     await engine.put("a");
     await kit.settled();
@@ -234,7 +237,7 @@ describeNative("SSD tier: what comes up", () => {
     expect((await engine.fetch(["a"], { tiers: SSD }))[0]!.outcome).toBe("ok");
   });
 
-  it("a block that came up leaves RAM again like any other", { slots: 4 }, async ({ kit }) => {
+  it("a block read from SSD is evicted from RAM like any other", { slots: 4 }, async ({ kit }) => {
     const engine = kit.engine();
     for (const name of names(12)) {
       expect(await engine.put(name)).toEqual(["ok"]);
@@ -246,7 +249,7 @@ describeNative("SSD tier: what comes up", () => {
     expect(await engine.put(...names(4, "y"))).toEqual(Array(4).fill("ok"));
   });
 
-  it("another namespace has none of it", {}, async ({ kit }) => {
+  it("another namespace finds no block", {}, async ({ kit }) => {
     await kit.engine(1).put("a");
     await kit.settled();
     kit.leaveRam();
@@ -257,7 +260,7 @@ describeNative("SSD tier: what comes up", () => {
     expect(await kit.engine(1).load("a")).toEqual(["ok"]);
   });
 
-  it("reserve of what only SSD has is `present`, and used by that", { slots: 2 }, async ({
+  it("reserve of a block on SSD is `present`, and counts as a use", { slots: 2 }, async ({
     kit,
   }) => {
     const engine = kit.engine();
@@ -272,7 +275,7 @@ describeNative("SSD tier: what comes up", () => {
     expect(table.usesOf(kit.nodeOf("a"))).toBe(2);
   });
 
-  it("commit of other bytes takes the place of what SSD had", {}, async ({ kit, reopen }) => {
+  it("commit of other bytes replaces the file on SSD", {}, async ({ kit, reopen }) => {
     const engine = kit.engine();
     await engine.put("a");
     await kit.settled();
@@ -293,7 +296,7 @@ describeNative("SSD tier: what comes up", () => {
     expect((await next.engine().fetch(["a"]))[0]).toMatchObject({ outcome: "ok", bytes: 7_000 });
   });
 
-  it("other names of a block come back with it", {}, async ({ kit, reopen }) => {
+  it("aliases of a block are restored with it", {}, async ({ kit, reopen }) => {
     const engine = kit.engine();
     await engine.put({ name: "a", alias: 7n }, "b");
     await kit.settled();

@@ -2,7 +2,7 @@ import { expect } from "bun:test";
 import { SLOT_BYTES } from "./ssd-kit.ts";
 import { describeSsd } from "./use-kit.ts";
 
-/** An extent is 64 MiB, and a part has two. Pages that are not touched take no memory. */
+/** An extent has 64 MiB, and a part two extents. Untouched pages take no memory. */
 const HALF = 128 * 2 ** 20;
 const SLOTS = (2 * HALF) / SLOT_BYTES;
 const parts = [
@@ -10,8 +10,8 @@ const parts = [
   { offset: HALF, bytes: HALF, node: 3 },
 ];
 
-describeSsd("SSD tier: what comes up", (it) => {
-  it("lies near the device of who reads it first", { slots: SLOTS, parts }, async ({ kit }) => {
+describeSsd("SSD tier: a block read into RAM", (it) => {
+  it("is placed near the device of its first reader", { slots: SLOTS, parts }, async ({ kit }) => {
     const engine = kit.engine();
     for (const name of ["a", "b", "c"]) expect(await engine.put(name)).toEqual(["ok"]);
     await kit.settled();

@@ -11,7 +11,7 @@ async function put(kit: SsdKit, ...blocks: string[]): Promise<void> {
 }
 
 describeSsd("SSD tier: a disk that answers with errors", (it) => {
-  it("EIO once is a miss", {}, async ({ kit, faults }) => {
+  it("one EIO is a miss", {}, async ({ kit, faults }) => {
     await put(kit, "a", "b");
     kit.leaveRam();
     faults("load.read:1:EIO");
@@ -23,7 +23,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     expect(kit.health.raised.size).toBe(0);
   });
 
-  it("a read that the host had no memory for is a miss, and the block stays", {}, async (t) => {
+  it("a read without memory on the host is a miss, and the block stays", {}, async (t) => {
     await put(t.kit, "a");
     t.kit.leaveRam();
     t.faults("load.open:1:EMFILE");
@@ -31,7 +31,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     expect(await t.kit.engine().load("a")).toEqual(["ok"]);
   });
 
-  it("EIO again and again: reading stops, RAM goes on, a trial ends it", {
+  it("repeated EIO: reading stops, RAM still serves, and a trial resumes it", {
     slots: 16,
   }, async (t) => {
     const { kit, faults } = t;
@@ -43,12 +43,12 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     for (const name of names(5)) expect(await engine.load(name)).toEqual(["miss"]);
     expect(kit.ssd.readable).toBe(false);
     expect(kit.ssd.snapshot().readsStopped).toBe("io_error");
-    // Nobody is promised what cannot be read, and nothing waits for the disk.
+    // Unreadable blocks are not promised, and no request waits for the disk.
     expect(engine.match(["x6"])).toEqual([0, 0]);
     expect(engine.get("x6", "ram")).toEqual(["miss", "ok"]);
     await kit.clock.advanceAsync(500, 250);
     expect(kit.health.raised).toContain("KV_SSD_ERRORS");
-    // Half open: one read is let through, and fails.
+    // Half open: one read is tried, and fails.
     await kit.clock.advanceAsync(600, 250);
     expect((await engine.load("x5", "x6")).toSorted()).toEqual(["miss", "miss"]);
     expect(kit.ssd.readable).toBe(false);
@@ -70,12 +70,12 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     ["EMFILE", "no_descriptors", "FD_LIMIT"],
     ["ENFILE", "no_descriptors", "FD_LIMIT"],
   ] as const) {
-    it(`${errno}: nothing more is written, until it may be again`, { slots: 32 }, async (t) => {
+    it(`${errno}: writing is suspended until a trial succeeds`, { slots: 32 }, async (t) => {
       const { kit, faults } = t;
       const engine = kit.engine();
       await put(kit, "before");
       faults(`store.*:1+:${errno}`);
-      // Many at once: the wait for the first trial is that of one failure.
+      // Many failures at once count as one for the delay of the first trial.
       expect(await engine.put(...names(16))).toEqual(Array(16).fill("ok"));
       await kit.settled();
       expect(kit.ssd.snapshot().writesStopped).toBe(status);
@@ -87,7 +87,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
       expect(await engine.put("during")).toEqual(["ok"]);
       expect(engine.get("during")).toEqual(["ok"]);
       faults("");
-      // Of itself, and at the first trial, a second later.
+      // Without further requests, at the first trial a second later.
       await kit.clock.advanceAsync(1_000, 250);
       await kit.until(() => kit.ssd.takesBlocks, "admission");
       expect(kit.clock.monotonicMs()).toBeLessThan(15_000);
@@ -99,7 +99,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     });
   }
 
-  it("no descriptor for reads, again and again, is not a fault of the drive", {
+  it("repeated reads without a file descriptor are not a fault of the drive", {
     slots: 16,
   }, async (t) => {
     const { kit, faults } = t;
@@ -113,7 +113,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     expect([...kit.health.raised]).toEqual(["FD_LIMIT"]);
   });
 
-  it("a folder that is another one takes nothing, is not tried, and promises nothing", {
+  it("a folder that was replaced is neither written nor tried, and promises nothing", {
     slots: 32,
   }, async ({ kit }) => {
     const engine = kit.engine();
@@ -126,7 +126,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     await kit.settled();
     expect(kit.ssdHolds("during")).toBe(false);
     expect(await kit.ssd.makeDurable()).toBe(false);
-    // The descriptor still leads to the former folder: what lies there is read and verified.
+    // The descriptor still refers to the former folder, whose files are read and verified.
     kit.leaveRam();
     expect(await engine.load("before")).toEqual(["ok"]);
     kit.ssd.setReplaced(null);
@@ -137,7 +137,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     expect(await kit.ssd.makeDurable()).toBe(true);
   });
 
-  it("trials that fail are made less and less often", {}, async ({ kit, host, faults }) => {
+  it("failed trials are repeated at growing intervals", {}, async ({ kit, host, faults }) => {
     faults("store.write:1+:ENOSPC");
     await put(kit, "a");
     const trials: number[] = [];
@@ -150,7 +150,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     expect(trials[4]!).toBeGreaterThan(4 * trials[0]!);
   });
 
-  it("files that cannot be removed keep their bytes, and stop the eviction", {
+  it("files that cannot be removed count as used, and stop eviction", {
     slots: 4,
     capacityBytes: 8 * 12_288,
   }, async ({ kit, faults }) => {
@@ -158,13 +158,13 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     faults("rename.rename:1+:EIO;remove.unlink:1+:EIO");
     for (const name of names(20, "y")) await put(kit, name);
     expect(kit.ssd.room.usedBytes).toBeLessThanOrEqual(8 * 12_288);
-    // Not every block was thrown out for room that did not come.
+    // Not every block was dropped for room that did not become free.
     const kept = names(8).filter((name) => kit.ssdHolds(name));
     expect(kept.length).toBeGreaterThan(4);
     await kit.pass(60_000);
     expect(kit.logged.length).toBeLessThan(100);
     faults("");
-    // Each use of a block that SSD did not take asks again.
+    // Each use of a block that is not on SSD queues it again.
     const asked = kit.engine();
     const isWritten = () => {
       asked.get("y19");
@@ -174,8 +174,8 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
   });
 });
 
-describeSsd("SSD tier: a disk that hangs", (it) => {
-  it("KV_SSD_HUNG; RAM goes on, readers get a miss, writes are given up", {
+describeSsd("SSD tier: a hung disk", (it) => {
+  it("raises KV_SSD_HUNG; RAM still serves, readers get a miss, writes are cancelled", {
     slots: 16,
     depth: 4,
   }, async ({ kit, faults }) => {
@@ -184,7 +184,7 @@ describeSsd("SSD tier: a disk that hangs", (it) => {
     await put(kit, "ram");
     const engine = kit.engine();
     faults("load.read:1+:freeze;store.write:1+:freeze");
-    // Four have their seat, four wait for one.
+    // Four reads have an I/O slot, four are waiting.
     const asked = engine.fetch(names(8), { deadlineMs: 60_000 });
     expect(await engine.put("new")).toEqual(["ok"]);
     await kit.clock.advanceAsync(5_500, 250);
@@ -208,7 +208,7 @@ describeSsd("SSD tier: a disk that hangs", (it) => {
     expect(kit.ssdHolds("after")).toBe(true);
   });
 
-  it("a sync that takes its time is no disk that hangs", {}, async ({ kit, faults }) => {
+  it("is not indicated by a long sync", {}, async ({ kit, faults }) => {
     await put(kit, "a");
     kit.leaveRam();
     faults("sync.sync:1:freeze");
@@ -223,7 +223,7 @@ describeSsd("SSD tier: a disk that hangs", (it) => {
     expect((await persisted).durable).toBe(true);
   });
 
-  it("who waits for a sync is told that it may not be safe", {}, async ({ kit, faults }) => {
+  it("makes waits for a sync report that durability is unknown", {}, async ({ kit, faults }) => {
     await put(kit, "a");
     kit.leaveRam();
     faults("sync.sync:1+:freeze;load.read:1+:freeze");
@@ -233,7 +233,7 @@ describeSsd("SSD tier: a disk that hangs", (it) => {
     await kit.clock.advanceAsync(5_500, 250);
     expect(await Promise.all(synced)).toEqual([false, false]);
     expect((await persisted).durable).toBe(false);
-    // Known to hang by now.
+    // The disk counts as hung by now.
     expect(await kit.ssd.makeDurable()).toBe(false);
     faults("");
     await asked;
@@ -242,7 +242,7 @@ describeSsd("SSD tier: a disk that hangs", (it) => {
     expect(await kit.ssd.makeDurable()).toBe(true);
   });
 
-  it("a stop does not wait for it longer than a while", {}, async ({ kit, faults, reopen }) => {
+  it("delays shutdown by a bounded time", {}, async ({ kit, faults, reopen }) => {
     await put(kit, "a");
     kit.leaveRam();
     faults("load.read:1+:freeze");
@@ -261,8 +261,8 @@ describeSsd("SSD tier: a disk that hangs", (it) => {
   });
 });
 
-describeSsd("SSD tier: a disk that can do less", (it) => {
-  it("a file system without O_DIRECT is used all the same", {}, async ({ faults, reopen }) => {
+describeSsd("SSD tier: a disk with fewer features", (it) => {
+  it("works on a file system without O_DIRECT", {}, async ({ faults, reopen }) => {
     faults("open.probe:1:EINVAL");
     const kit = await reopen();
     faults("");

@@ -8,7 +8,7 @@ export const SSD = 4;
 export const names = (count: number, prefix = "x") =>
   Array.from({ length: count }, (_, i) => prefix + i);
 
-/** Pins blocks for as long as the scope lasts. */
+/** Pins blocks until disposed. */
 export function pin(kit: SsdKit, ...blocks: BlockName[]): Disposable {
   const nodes = blocks.map((name) => kit.nodeOf(name));
   for (const node of nodes) expect(kit.store.table.pin(node)).toBe(true);
@@ -19,7 +19,7 @@ export function pin(kit: SsdKit, ...blocks: BlockName[]): Disposable {
   };
 }
 
-/** Stores so many blocks that nobody asks for again, one request each. */
+/** Stores `count` blocks that are not used again, one request each. */
 export async function flood(kit: SsdKit, count: number, prefix = "flood"): Promise<void> {
   const engine = kit.engine();
   for (const name of names(count, prefix)) {
@@ -33,7 +33,7 @@ export async function flood(kit: SsdKit, count: number, prefix = "flood"): Promi
   await kit.settled();
 }
 
-/** Reads blocks, each as soon as what has to leave for it is written. */
+/** Reads blocks one by one, each after the blocks it evicts are written. */
 export async function load(kit: SsdKit, ...blocks: BlockName[]): Promise<string[]> {
   const engine = kit.engine();
   const read: string[] = [];

@@ -18,7 +18,7 @@ const PINS_MAX = 2;
 const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
 const NAMES = [..."abcdefgh"].flatMap((root) => chain(`${root}/1/2`));
 
-/** Of a disk that writes badly. What it wrote can be read: else a pin is no help. */
+/** Faults of writes. Reads work, since a pin cannot help otherwise. */
 const PLANS = [
   "store.write:3+:ENOSPC",
   "store.open:2+:EROFS",
@@ -32,11 +32,11 @@ const PLANS = [
 
 interface Pin {
   readonly node: NodeId;
-  /** Blocks of its path, as far as the table knew that, which were there when it began. */
+  /** Known blocks of the path that were present when the pin began. */
   readonly there: readonly { readonly name: BlockName; readonly node: NodeId }[];
 }
 
-/** Pins that begin and end at random, and whether what they keep is there. */
+/** Pins that begin and end at random, with checks that the pinned blocks are present. */
 class Pins {
   readonly #traffic: Traffic;
   readonly #random: Random;
@@ -71,7 +71,7 @@ class Pins {
     this.begun++;
   }
 
-  /** All that is kept is on this host, under the id it had. */
+  /** Checks that all pinned blocks are on this host under the same node id. */
   expectThere(): void {
     for (const { there } of this.#pins) {
       for (const { name, node } of there) {
@@ -81,17 +81,17 @@ class Pins {
     }
   }
 
-  /** On a disk that is well it all comes to be on SSD, and can be read there. */
+  /** Checks that on a working disk all pinned blocks become readable on SSD. */
   async expectOnSsd(): Promise<void> {
     const { kit } = this.#traffic;
     while (this.#pins.length === 0) {
       await this.#traffic.step(false);
       this.step();
     }
-    await kit.until(() => kit.store.table.keptInRamAloneBytes === 0, "copies of what is pinned");
+    await kit.until(() => kit.store.table.keptInRamAloneBytes === 0, "copies of pinned blocks");
     await this.#traffic.settle();
     this.#traffic.releaseAll();
-    // So much time went by while it was waited for that the disk may pass for one that hangs.
+    // During the wait so much time has passed that the disk may count as hung.
     await kit.pass(250);
     kit.leaveRam();
     const engine = kit.engine();
@@ -112,14 +112,14 @@ class Pins {
   }
 }
 
-describeNative("SSD tier: random traffic about pinned blocks", () => {
+describeNative("SSD tier: random traffic with pinned blocks", () => {
   const host = new SsdHost();
   afterEach(() => setFaults(host.native, ""));
   afterAll(() => host[Symbol.asyncDispose]());
 
   for (const seed of [21, 22, 23, 24, 25, 26]) {
     test(
-      `what is pinned never leaves the host (${seed})`,
+      `a pinned block never leaves the host (${seed})`,
       () =>
         withTempDir(async (dir) => {
           const random = seededRandom(seed);

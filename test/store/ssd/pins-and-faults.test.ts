@@ -6,9 +6,9 @@ import { flood, load, names, pin, RAM, SSD, tiersOf } from "./pin-kit.ts";
 import { FILE_BYTES } from "./ssd-kit.ts";
 import { describeSsd } from "./use-kit.ts";
 
-describeSsd("pinned blocks and a disk that fails", (it) => {
+describeSsd("pinned blocks on a failing disk", (it) => {
   for (const fault of ["EIO", "ENOSPC"]) {
-    it(`${fault}: they stay in RAM, and get their copies when the disk is well`, {
+    it(`${fault}: stay in RAM, and are copied when the disk works again`, {
       slots: 4,
       writePolicy: "write_back",
     }, async ({ kit, faults }) => {
@@ -29,7 +29,7 @@ describeSsd("pinned blocks and a disk that fails", (it) => {
     });
   }
 
-  it("a disk that hangs is not waited for, and room comes from pins at last", {
+  it("on a hung disk do not delay requests, and pins end for room at last", {
     slots: 4,
     depth: 1,
     writePolicy: "write_back",
@@ -41,14 +41,14 @@ describeSsd("pinned blocks and a disk that fails", (it) => {
     const pinned = blocks.map((name) => kit.nodeOf(name));
     for (const node of pinned) table.pin(node);
     const secured = kit.ssd.secure(pinned.slice(0, 1));
-    // The block is hashed before it is written: the write's deadline starts after that.
+    // The block is hashed before it is written: the deadline of the write starts after that.
     expect(await kit.clock.advanceUntil(secured, 250)).toEqual([false]);
     const asked: string[] = [];
     kit.store.setRelief((tier, why, level) => {
       asked.push(`${tier} ${level}`);
       expect(why).toContain("4 blocks in RAM are protected");
       if (level === "soft") return false;
-      // The second: the first is the kernel's as long as the disk hangs.
+      // The second pin: the kernel uses the first block's slot while the disk hangs.
       table.unpin(pinned.splice(1, 1)[0]!);
       return true;
     });
@@ -60,7 +60,7 @@ describeSsd("pinned blocks and a disk that fails", (it) => {
     for (const node of pinned) table.unpin(node);
   });
 
-  it("more pins than RAM and SSD hold: admission stays possible", {
+  it("beyond the size of RAM and SSD: admission stays possible", {
     slots: 4,
     capacityBytes: 3 * FILE_BYTES,
     writePolicy: "write_back",
@@ -73,7 +73,7 @@ describeSsd("pinned blocks and a disk that fails", (it) => {
       if (level === "soft") return false;
       expect(tier).toBe("ram");
       expect(why).toContain("4 blocks in RAM are protected");
-      // As a book of holds does: of those that only RAM has.
+      // Ends pins of RAM-only blocks, as the pin registry does.
       for (const [name, node] of pinned) {
         if (kit.ssdHolds(name)) continue;
         pinned.delete(name);
@@ -100,7 +100,7 @@ describeSsd("pinned blocks and a disk that fails", (it) => {
     for (const node of pinned.values()) table.unpin(node);
   });
 
-  it("a copy that rots away is made anew as long as RAM has the block", {}, async ({ kit }) => {
+  it("are written again after their file has decayed, while RAM has them", {}, async ({ kit }) => {
     await kit.engine().put("a");
     using _pin = pin(kit, "a");
     await kit.settled();
@@ -111,7 +111,7 @@ describeSsd("pinned blocks and a disk that fails", (it) => {
     expect(await kit.engine().load("a")).toEqual(["ok"]);
   });
 
-  it("an SSD full of pins: other blocks live in RAM, soft pins make room", {
+  it("that fill the SSD: other blocks stay in RAM, and soft pins end for room", {
     slots: 4,
     capacityBytes: 3 * FILE_BYTES,
   }, async ({ kit }) => {
@@ -131,11 +131,11 @@ describeSsd("pinned blocks and a disk that fails", (it) => {
       table.unpin(soft);
       return true;
     });
-    // Nobody holds anything softly: blocks come and go in RAM.
+    // Without soft pins, blocks come and go in RAM.
     await flood(kit, 12);
     expect(new Set(asked)).toEqual(new Set(["ssd soft"]));
     expect(["a", "b", "c"].map((name) => kit.ssdHolds(name))).toEqual([true, true, true]);
-    expect(kit.logged.filter((line) => line.includes("may make room"))).toHaveLength(1);
+    expect(kit.logged.filter((line) => line.includes("can be evicted"))).toHaveLength(1);
     isThere = true;
     await flood(kit, 1, "last");
     expect(["a", "b", "c"].map((name) => kit.ssdHolds(name))).toEqual([true, true, false]);

@@ -11,7 +11,7 @@ import { describeSsd } from "./use-kit.ts";
 const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
 
 describeSsd("PIN behavior with tier transitions", (it) => {
-  it("GPU to RAM to SSD to RAM: a pinned block is there byte for byte", {
+  it("a pinned block moves from GPU to RAM to SSD to RAM, byte for byte", {
     slots: 4,
     capacityBytes: 8 * FILE_BYTES,
     writePolicy: "write_back",
@@ -32,7 +32,7 @@ describeSsd("PIN behavior with tier transitions", (it) => {
   });
 
   for (const writePolicy of WRITE_POLICIES) {
-    it(`${writePolicy}: a pinned path stays under a flood of three times all tiers`, {
+    it(`${writePolicy}: a pinned path survives a flood of three times all tiers`, {
       slots: 8,
       capacityBytes: 16 * FILE_BYTES,
       writePolicy,
@@ -41,7 +41,7 @@ describeSsd("PIN behavior with tier transitions", (it) => {
       const path = chain("a/b/c/d");
       await engine.put(...path);
       await engine.put("a/other", "unpinned");
-      // The last block alone: what leads to it is of no use without it, nor it without that.
+      // Pins the last block only; its ancestors are needed to find it.
       using _pin = pin(kit, "a/b/c/d");
       // One tick is enough for the copies.
       await flood(kit, 4, "first");
@@ -55,7 +55,7 @@ describeSsd("PIN behavior with tier transitions", (it) => {
     });
   }
 
-  it("an order that learns gives up no pinned block either", {
+  it("a learning eviction order keeps pinned blocks too", {
     slots: 8,
     capacityBytes: 16 * FILE_BYTES,
     policy: "hearth",
@@ -68,7 +68,7 @@ describeSsd("PIN behavior with tier transitions", (it) => {
     }
   });
 
-  it("a pinned block gets its copy in the background, whatever the policy", {
+  it("a pinned block is copied in the background under every policy", {
     writePolicy: "write_back",
   }, async ({ kit }) => {
     await kit.engine().put(...chain("a/b"), "c");
@@ -81,13 +81,13 @@ describeSsd("PIN behavior with tier transitions", (it) => {
       false,
     ]);
     expect(kit.store.table.keptInRamAloneBytes).toBe(0);
-    // It may leave RAM now, and nothing else than a pin keeps it on SSD.
+    // The block may leave RAM now, and only the pin keeps it on SSD.
     expect(kit.store.table.isProtected(kit.nodeOf("a"), Tier.ram)).toBe(false);
     expect(kit.store.table.isProtected(kit.nodeOf("a"), Tier.ssd)).toBe(true);
     expect(kit.store.table.isKept(kit.nodeOf("c"))).toBe(false);
   });
 
-  it("what is stored behind the pin of a block not there yet is written when it comes", {
+  it("a block pinned before it is stored in RAM is written to SSD when it arrives", {
     writePolicy: "write_back",
   }, async ({ kit }) => {
     const engine = kit.engine();
@@ -99,7 +99,7 @@ describeSsd("PIN behavior with tier transitions", (it) => {
     engine.gpuEvicted("a");
   });
 
-  it("pinning what is only on SSD keeps it there", {
+  it("a pin of a block that is only on SSD keeps it there", {
     slots: 4,
     capacityBytes: 8 * FILE_BYTES,
   }, async ({ kit }) => {
@@ -113,7 +113,7 @@ describeSsd("PIN behavior with tier transitions", (it) => {
     expect(await load(kit, "a")).toEqual(["ok"]);
   });
 
-  it("an unpinned block goes like any other", {
+  it("an unpinned block is evicted like any other", {
     slots: 4,
     capacityBytes: 8 * FILE_BYTES,
   }, async ({ kit }) => {
@@ -129,7 +129,7 @@ describeSsd("PIN behavior with tier transitions", (it) => {
     expect(departure).toMatchObject({ reason: "evicted", tier: "ssd", by: null });
   });
 
-  it("nobody's time to live ends a pin", { ttlMs: 60_000 }, async ({ kit }) => {
+  it("a time to live does not end a pin", { ttlMs: 60_000 }, async ({ kit }) => {
     await kit.engine().put("a", "b");
     await kit.settled();
     kit.leaveRam();
@@ -139,7 +139,7 @@ describeSsd("PIN behavior with tier transitions", (it) => {
     expect(kit.store.departures.find(keyOf(kit, "b"), 0)).toMatchObject({ reason: "expired" });
   });
 
-  it("a transient block that is pinned stays in RAM and is never written", {
+  it("a pinned transient block stays in RAM and is never written", {
     slots: 4,
   }, async ({ kit }) => {
     const engine = kit.engine();
@@ -153,7 +153,7 @@ describeSsd("PIN behavior with tier transitions", (it) => {
     expect(engine.get("a")).toEqual(["ok"]);
   });
 
-  it("a purge leaves what is pinned, and what leads to it", {}, async ({ kit }) => {
+  it("a purge keeps pinned blocks and their ancestors", {}, async ({ kit }) => {
     await kit.engine().put(...chain("a/b"));
     await kit.settled();
     const address = (name: BlockName) => ({ digest: digestOf(name), layer: LAYER_ALL });
@@ -170,8 +170,8 @@ describeSsd("PIN behavior with tier transitions", (it) => {
   });
 });
 
-describeSsd("blocks that are to be safe now", (it) => {
-  it("secure: on SSD when it answers, also what is there, through a queue of one", {
+describeSsd("blocks that a command makes durable", (it) => {
+  it("are on SSD when secure answers, also through a queue of one", {
     writePolicy: "write_back",
     writeQueueBytes: 5_000,
     slots: 16,
@@ -187,7 +187,7 @@ describeSsd("blocks that are to be safe now", (it) => {
     expect(await next.engine().load(...blocks)).toEqual(blocks.map(() => "ok"));
   });
 
-  it("secure: with a pinned block comes what leads to it", {
+  it("include the retained ancestors", {
     writePolicy: "write_back",
   }, async ({ kit }) => {
     await kit.engine().put(...chain("a/b/c"), "a/other");
@@ -198,7 +198,7 @@ describeSsd("blocks that are to be safe now", (it) => {
     expect(chain("a/b/c").map((name) => kit.ssdHolds(name))).toEqual([true, true, true]);
   });
 
-  it("secure: waits for the disk, not when it was told to stop", {
+  it("wait for the disk until the signal fires", {
     writePolicy: "write_back",
   }, async ({ kit, faults }) => {
     await kit.engine().put("a", "b");
@@ -214,7 +214,7 @@ describeSsd("blocks that are to be safe now", (it) => {
     expect(kit.ssdHolds("a")).toBe(true);
   });
 
-  it("secure: a block that vanishes meanwhile is not there", {
+  it("are reported as absent if they are removed meanwhile", {
     writePolicy: "write_back",
     writeQueueBytes: 5_000,
   }, async ({ kit, faults }) => {

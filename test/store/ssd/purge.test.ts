@@ -15,14 +15,18 @@ function purge({ store }: SsdKit, ...names: string[]) {
   );
 }
 
-describeNative("SSD tier: what is purged does not come back", () => {
+describeNative("SSD tier: a purged block does not return", () => {
   const it = useSsdKit();
 
   for (const [where, inRam] of [
     ["which is in RAM, too", true],
     ["which was on SSD alone", false],
   ] as const) {
-    it(`a block that is being evicted, ${where}`, {}, async ({ host, kit, faults }) => {
+    it(`a purge of a block being evicted waits for its file, ${where}`, {}, async ({
+      host,
+      kit,
+      faults,
+    }) => {
       await kit.engine().put("a");
       await kit.settled();
       if (!inRam) kit.leaveRam();
@@ -43,7 +47,7 @@ describeNative("SSD tier: what is purged does not come back", () => {
     });
   }
 
-  it("a file that cannot be removed is told", {}, async ({ kit, faults }) => {
+  it("a file that cannot be removed is reported", {}, async ({ kit, faults }) => {
     await kit.engine().put("a", "b");
     await kit.settled();
     kit.leaveRam();
@@ -56,7 +60,7 @@ describeNative("SSD tier: what is purged does not come back", () => {
     expect(await purge(kit, "a", "b")).toEqual(["missing", "missing"]);
   });
 
-  it("a disk that hangs is told, and not waited for", {}, async ({ kit, faults }) => {
+  it("a hung disk is reported, and not waited for", {}, async ({ kit, faults }) => {
     await kit.engine().put("a", "b");
     await kit.settled();
     kit.leaveRam();
@@ -67,7 +71,7 @@ describeNative("SSD tier: what is purged does not come back", () => {
     const second = purge(kit, "c");
     const purged = await kit.clock.advanceUntil(Promise.all([first, second]), 250);
     expect(purged).toEqual([["failed"], ["failed"]]);
-    // Known to hang by now; what is nowhere may still come back, as its removal waits.
+    // The disk counts as hung. An absent block may still return, since its removal waits.
     expect(await purge(kit, "b", "none")).toEqual(["failed", "failed"]);
     expect(kit.engine().get("a", "b")).toEqual(["miss", "miss"]);
     faults("");
@@ -78,7 +82,7 @@ describeNative("SSD tier: what is purged does not come back", () => {
     expect(await purge(kit, "a", "b", "c")).toEqual(["missing", "missing", "missing"]);
   });
 
-  it("a block in use keeps its way to SSD", {}, async ({ kit, faults }) => {
+  it("a block in use is still written to SSD", {}, async ({ kit, faults }) => {
     faults("store.write:1:freeze");
     const engine = kit.engine();
     await engine.put("a");
@@ -90,7 +94,7 @@ describeNative("SSD tier: what is purged does not come back", () => {
     expect(kit.ssdHolds("a")).toBe(true);
   });
 
-  it("a file that is gone, and not yet for good", {}, async ({ host, kit, faults }) => {
+  it("a removal without a sync is reported as not durable", {}, async ({ host, kit, faults }) => {
     await kit.engine().put("a", "b");
     await kit.settled();
     kit.leaveRam();
@@ -99,7 +103,7 @@ describeNative("SSD tier: what is purged does not come back", () => {
     expect(await purge(kit, "a")).toEqual(["failed"]);
     expect(await purge(kit, "a")).toEqual(["missing"]);
     faults("count");
-    // Nothing was removed since: there is nothing to wait for.
+    // Nothing was removed since: no sync is needed.
     expect(await purge(kit, "a")).toEqual(["missing"]);
     expect(faultCounts(host.native)["sync.sync"]).toBeUndefined();
   });

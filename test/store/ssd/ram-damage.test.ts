@@ -16,7 +16,7 @@ function flipInFile(path: string): void {
   writeFileSync(path, bytes);
 }
 
-/** A block that is damaged in RAM and nowhere else, or that has no other copy. */
+/** Stores a block and damages it in RAM. */
 async function damaged(kit: SsdKit, name: string) {
   const engine = kit.engine();
   expect(await engine.put(name)).toEqual(["ok"]);
@@ -29,7 +29,7 @@ async function damaged(kit: SsdKit, name: string) {
 const found = (kit: SsdKit) => kit.store.checks.stats.damaged;
 
 describeSsd("a block that is damaged in RAM", (it) => {
-  it("comes back from SSD after a report", {}, async ({ kit }) => {
+  it("is read from SSD after a report", {}, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     expect(await engine.report([block])).toEqual(["corrupt"]);
     expect(kit.store.slots.quarantinedSlots).toBe(0);
@@ -38,7 +38,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(kit.health.raised).not.toContain(BLAME);
   });
 
-  it("without a file is a miss, and can be stored again", WRITE_BACK, async ({ kit }) => {
+  it("is a miss without a file, and can be stored again", WRITE_BACK, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     expect(await engine.report([block])).toEqual(["corrupt"]);
     expect(await engine.load("a")).toEqual(["miss"]);
@@ -54,14 +54,14 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(kit.store.slots.quarantinedSlots).toBe(1);
     expect(await engine.put("a", "b", "c")).toEqual(["ok", "ok", "ok"]);
     expect(engine.acquire(["a"])[0]!.offset).not.toBe(read!.offset);
-    // Its reader learns the same, though the block has been stored again.
+    // Its reader gets the same verdict, though the block has been stored again.
     expect(await other.report([read!])).toEqual(["corrupt"]);
     expect(kit.store.slots.quarantinedSlots).toBe(0);
     expect(found(kit)).toMatchObject({ report: 1 });
     engine.die();
   });
 
-  it("keeps its slot while a dead reader's process lives", WRITE_BACK, async ({ kit }) => {
+  it("keeps its slot while the process of a dead connection lives", WRITE_BACK, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     const other = kit.engine();
     other.acquire(["a"]);
@@ -83,14 +83,14 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(await engine.load("a")).toEqual(["miss"]);
   });
 
-  it("while it waits for the disk is not written", {
+  it("during its wait for the disk is not written", {
     ...WRITE_BACK,
     depth: 2,
   }, async ({ kit, faults }) => {
     const engine = kit.engine();
     await engine.put("a", "b");
     const [block] = engine.acquire(["b"]);
-    // One of the two seats is for writes.
+    // One of the two I/O slots is for writes.
     faults("store.write:1:freeze");
     const persisted = kit.ssd.persist();
     await kit.until(() => kit.disk.inFlight > 0, "the write of the other block");
@@ -105,7 +105,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(found(kit)).toMatchObject({ write: 1 });
   });
 
-  it("while it is written leaves no file", WRITE_BACK, async ({ kit, faults }) => {
+  it("during its write leaves no file", WRITE_BACK, async ({ kit, faults }) => {
     const engine = kit.engine();
     await engine.put("a");
     const [block] = engine.acquire(["a"]);
@@ -123,7 +123,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(kit.health.raised).not.toContain(BLAME);
   });
 
-  it("when its file is found damaged, too: the drive is not blamed", SCRUB, async ({ kit }) => {
+  it("whose file is damaged too is not a fault of the drive", SCRUB, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     engine.release([block]);
     flipInFile(kit.fileOf("a"));
@@ -136,7 +136,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(await engine.put("a")).toEqual(["ok"]);
   });
 
-  it("and was written so, and then reported: the drive is not blamed", {}, async ({ kit }) => {
+  it("and was written and then reported is not a fault of the drive", {}, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     flipInFile(kit.fileOf("a"));
     expect(await engine.report([block])).toEqual(["corrupt"]);
@@ -146,7 +146,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(kit.store.ssdStats).toMatchObject({ ramDamagedFiles: 1, corruptBlocks: 0 });
   });
 
-  it("is not the one whose file alone is damaged: the drive is blamed", SCRUB, async ({ kit }) => {
+  it("is a fault of the drive if only its file is damaged", SCRUB, async ({ kit }) => {
     const engine = kit.engine();
     await engine.put("a");
     await kit.settled();
@@ -157,7 +157,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(engine.get("a")).toEqual(["ok"]);
   });
 
-  it("is found by the scrub of RAM, in the order of its bytes a second", {}, async ({ kit }) => {
+  it("is found by the RAM scrub at its configured rate", {}, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     engine.release([block]);
     await using scrub = new RamScrub(kit.store);
@@ -169,7 +169,7 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(scrubbedBytes).toBe(scrubbedBlocks * block.bytes);
   });
 
-  it("costs a connection that reports what is right its budget", {}, async ({ kit }) => {
+  it("uses up the budget of a connection that reports correct blocks", {}, async ({ kit }) => {
     const { engine, block } = await damaged(kit, "a");
     engine.release([block]);
     const { checks, clock } = kit.store;
@@ -177,14 +177,14 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(budget.take(2 ** 30)).toBe(true);
     expect(await checks.report(kit.nodeOf("a"), block, budget)).toBe("gone");
     expect(checks.stats).toMatchObject({ skippedReports: 1, falseReports: 0 });
-    // 768 MiB above what is allowed at once, and 16 MiB a second.
+    // 768 MiB above the burst, at 16 MiB per second.
     await kit.clock.advanceAsync(49_000, 7_000);
     expect(await checks.report(kit.nodeOf("a"), block, budget)).toBe("damaged");
     expect(budget.take(1)).toBe(true);
   });
 });
 
-/** A bit of memory that is set whatever is read into it, in each load that covers the byte. */
+/** Makes one bit of memory stick in every read that covers the byte. */
 function stick(kit: SsdKit, isBad: (region: Region, at: number) => boolean): void {
   const load = kit.disk.load.bind(kit.disk);
   const byte = nativeBuffer(1);
@@ -199,8 +199,8 @@ function stick(kit: SsdKit, isBad: (region: Region, at: number) => boolean): voi
   });
 }
 
-describeSsd("memory that changes what is read into it", (it) => {
-  /** The block is on SSD alone, and would be read to where it lay in RAM. */
+describeSsd("memory that corrupts data read into it", (it) => {
+  /** Stores a block on SSD only; a read would use its former slot. */
   async function onSsd(kit: SsdKit): Promise<{ offset: number; slot: number }> {
     const engine = kit.engine();
     await engine.put("a");
@@ -212,7 +212,7 @@ describeSsd("memory that changes what is read into it", (it) => {
     return { offset: block!.offset, slot };
   }
 
-  it("costs one miss, is left alone then, and the drive is right", {}, async (t) => {
+  it("costs one miss, is not reused, and is not a fault of the drive", {}, async (t) => {
     const { kit } = t;
     const { offset: bad, slot } = await onSsd(kit);
     stick(kit, (region, at) => region === kit.store.region && at === bad);
@@ -229,7 +229,7 @@ describeSsd("memory that changes what is read into it", (it) => {
     kit.store.slots.bury(slot);
   });
 
-  it("of the scrub blames no file", SCRUB, async ({ kit }) => {
+  it("in the scrub's buffer condemns no file", SCRUB, async ({ kit }) => {
     await onSsd(kit);
     let bad: Region | null = null;
     stick(kit, (region) => {
@@ -244,7 +244,7 @@ describeSsd("memory that changes what is read into it", (it) => {
     expect(kit.ssdHolds("a")).toBe(true);
   });
 
-  it("only once, is no damage: the block is served", {}, async ({ kit }) => {
+  it("once is not damage: the block is served", {}, async ({ kit }) => {
     await onSsd(kit);
     let reads = 0;
     stick(kit, () => reads++ === 0);

@@ -6,7 +6,7 @@ import { describeSsd } from "./use-kit.ts";
 const SSD = 4;
 const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
 
-/** Puts blocks and leaves them on SSD alone. */
+/** Stores blocks on SSD only. */
 async function onSsd(kit: SsdKit, engine: StoreEngine, ...blocks: string[]): Promise<void> {
   for (const block of blocks) {
     expect(await engine.put(block)).toEqual(["ok"]);
@@ -18,7 +18,7 @@ async function onSsd(kit: SsdKit, engine: StoreEngine, ...blocks: string[]): Pro
 const outcomes = (handles: readonly { outcome: string }[]) => handles.map((one) => one.outcome);
 
 describeSsd("SSD tier: a reader's deadline", (it) => {
-  it("passed: late, and the block arrives all the same", {}, async ({ kit, faults }) => {
+  it("passed: the outcome is late, and the block still arrives", {}, async ({ kit, faults }) => {
     const engine = kit.engine();
     await onSsd(kit, engine, "a", "b");
     await engine.put("b");
@@ -35,7 +35,7 @@ describeSsd("SSD tier: a reader's deadline", (it) => {
     expect(engine.get("a")).toEqual(["ok"]);
   });
 
-  it("passed for all who wait: not read at all, where it had no seat yet", {
+  it("passed for all readers: a waiting read is not started", {
     depth: 1,
   }, async ({ kit, faults }) => {
     const [hasty, patient] = [kit.engine(), kit.engine()];
@@ -48,14 +48,14 @@ describeSsd("SSD tier: a reader's deadline", (it) => {
     faults("");
     expect(outcomes(await waited)).toEqual(["ok", "ok"]);
     await kit.settled();
-    // "a" had its seat; nobody waits for "b".
+    // "a" had an I/O slot; no reader waits for "b".
     expect(kit.store.ssdStats.readBlocks).toBe(3);
     expect(patient.match(["b"])).toEqual([1, SSD]);
     expect(patient.get("a", "c", "d")).toEqual(["ok", "ok", "ok"]);
     patient.die();
   });
 
-  it("is never longer than the tier's own", { readDeadlineMs: 50 }, async ({ kit, faults }) => {
+  it("is at most the tier's own", { readDeadlineMs: 50 }, async ({ kit, faults }) => {
     const engine = kit.engine();
     await onSsd(kit, engine, "a");
     faults("load.read:1:freeze");
@@ -64,7 +64,7 @@ describeSsd("SSD tier: a reader's deadline", (it) => {
     expect(outcomes(await asked)).toEqual(["late"]);
   });
 
-  it("passed: its memory is nobody's until the disk is done", { slots: 4 }, async (t) => {
+  it("passed: the slot is not reused until the disk has finished", { slots: 4 }, async (t) => {
     const { kit, faults } = t;
     const engine = kit.engine();
     await onSsd(kit, engine, "a", "b");
@@ -72,7 +72,7 @@ describeSsd("SSD tier: a reader's deadline", (it) => {
     const asked = engine.fetch(["a"], { deadlineMs: 10 });
     await kit.until(() => kit.disk.inFlight === 1);
     expect(outcomes(await asked)).toEqual(["late"]);
-    // The engine may be gone, too.
+    // The engine's process may have exited, too.
     engine.die();
     const writer = kit.engine();
     const held = writer.reserve(...names(8));
@@ -88,7 +88,7 @@ describeSsd("SSD tier: a reader's deadline", (it) => {
     expect(used.has(writer.acquire(["a"])[0]!.slot)).toBe(false);
   });
 
-  it("passed for one reader is no reason for another", {}, async ({ kit, faults }) => {
+  it("passed for one reader does not affect another", {}, async ({ kit, faults }) => {
     const [hasty, patient] = [kit.engine(), kit.engine()];
     await onSsd(kit, hasty, "a");
     faults("load.read:1:freeze");
@@ -100,7 +100,10 @@ describeSsd("SSD tier: a reader's deadline", (it) => {
     expect(await waiting).toEqual(["ok"]);
   });
 
-  it("KV_SSD_SLOW ends when reads were in time for a minute", {}, async ({ kit, faults }) => {
+  it("raises KV_SSD_SLOW until all reads were in time for a minute", {}, async ({
+    kit,
+    faults,
+  }) => {
     const engine = kit.engine();
     await onSsd(kit, engine, "a");
     faults("load.read:1:freeze");
@@ -117,7 +120,7 @@ describeSsd("SSD tier: a reader's deadline", (it) => {
 });
 
 describeSsd("SSD tier: a read of many blocks", (it) => {
-  it("stops at the first that is not to be had; what came behind it stays", {}, async ({ kit }) => {
+  it("stops at the first miss, and later blocks stay in RAM", {}, async ({ kit }) => {
     const engine = kit.engine();
     await onSsd(kit, engine, "a", "c", "d");
     await engine.put("e");
@@ -127,7 +130,7 @@ describeSsd("SSD tier: a read of many blocks", (it) => {
     engine.release(asked.slice(0, 1));
   });
 
-  it("stops at a hole that only the disk knew of", { slots: 4 }, async ({ kit, faults }) => {
+  it("stops at a gap that only the disk reveals", { slots: 4 }, async ({ kit, faults }) => {
     const engine = kit.engine();
     await onSsd(kit, engine, "a", "b", "c");
     await engine.put("d");
@@ -139,30 +142,32 @@ describeSsd("SSD tier: a read of many blocks", (it) => {
     expect(outcomes(asked.slice(gap + 1))).toEqual(asked.slice(gap + 1).map(() => "skipped"));
     expect(engine.holder.held).toBe(gap);
     engine.release(asked.slice(0, gap));
-    // What was skipped is in RAM, and leaves it like any other.
+    // Skipped blocks are in RAM and evictable like any other.
     for (const name of names(8)) {
       expect(await engine.put(name)).toEqual(["ok"]);
       await kit.settled();
     }
   });
 
-  it("brings as much as RAM holds; the rest has no room", { slots: 4 }, async ({ kit }) => {
+  it("reads as many blocks as RAM has room for; the rest is full", { slots: 4 }, async ({
+    kit,
+  }) => {
     const engine = kit.engine();
     await onSsd(kit, engine, ...names(7));
     const asked = await engine.fetch(names(7));
     expect(outcomes(asked)).toEqual([...Array(4).fill("ok"), ...Array(3).fill("full")]);
     expect(asked.slice(0, 4).map((handle) => engine.proves(handle))).toEqual(Array(4).fill(true));
     engine.release(asked.slice(0, 4));
-    // And so again, in the other order.
+    // The same in the opposite order.
     const back = await engine.fetch(names(7).reverse());
     expect(outcomes(back).filter((outcome) => outcome === "ok")).toHaveLength(4);
     engine.release(back.filter(({ outcome }) => outcome === "ok"));
   });
 
-  it("makes no room with blocks of its own that RAM has", { slots: 2 }, async ({ kit, faults }) => {
+  it("does not evict its own blocks in RAM for room", { slots: 2 }, async ({ kit, faults }) => {
     const engine = kit.engine();
     await onSsd(kit, engine, "a");
-    // RAM alone has these two.
+    // These two are in RAM only.
     faults("store.open:1+:ENOSPC");
     await engine.put("b", "c");
     await kit.settled();
@@ -171,7 +176,7 @@ describeSsd("SSD tier: a read of many blocks", (it) => {
     engine.release(asked.slice(1));
   });
 
-  it("no more than an engine may hold, blocks on their way counted", {}, async ({ kit }) => {
+  it("stays within the engine's handles, counting reads under way", {}, async ({ kit }) => {
     const engine = kit.engine(1, 2);
     await onSsd(kit, kit.engine(), "a", "b", "c");
     const asked = engine.fetch(["a", "b", "c"]);
@@ -198,7 +203,7 @@ describeSsd("SSD tier: a read of many blocks", (it) => {
         expect(gone.holder.held).toBe(0);
         await kit.settled();
         expect(other.get("a", "b", "r")).toEqual(["ok", "ok", "ok"]);
-        // All of them leave RAM like any other.
+        // All of them are evictable.
         for (const name of names(8)) {
           expect(await other.put(name)).toEqual(["ok"]);
           await kit.settled();
@@ -209,7 +214,9 @@ describeSsd("SSD tier: a read of many blocks", (it) => {
 });
 
 describeSsd("SSD tier: full tables and short queues", (it) => {
-  it("a full table gives up what only SSD has", { slots: 4, blocksMax: 16 }, async ({ kit }) => {
+  it("a full table removes blocks that are only on SSD", { slots: 4, blocksMax: 16 }, async ({
+    kit,
+  }) => {
     const engine = kit.engine();
     for (const name of names(60)) {
       expect(await engine.put(name)).toEqual(["ok"]);
@@ -220,7 +227,7 @@ describeSsd("SSD tier: full tables and short queues", (it) => {
     expect(await engine.load("x59", "x58")).toEqual(["ok", "ok"]);
   });
 
-  it("a full table: the oldest is in RAM, too, and the next is not", {
+  it("a full table skips the oldest block if RAM has it too", {
     slots: 8,
     blocksMax: 8,
   }, async ({ kit }) => {
@@ -236,12 +243,12 @@ describeSsd("SSD tier: full tables and short queues", (it) => {
     expect(engine.get("old")).toEqual(["ok"]);
   });
 
-  it("one seat in front of the disk is enough", { depth: 1, slots: 4 }, async ({ kit }) => {
+  it("one I/O slot is sufficient", { depth: 1, slots: 4 }, async ({ kit }) => {
     const engine = kit.engine();
     await engine.put("a");
     await kit.settled();
     kit.leaveRam();
-    // Its file is on its way out when a new one is to take its name.
+    // The former file is being removed when a new one needs its name.
     const [longer] = engine.reserve({ name: "a", bytes: 6_000 });
     engine.write([longer!]);
     expect(await engine.commit([longer!])).toEqual(["ok"]);

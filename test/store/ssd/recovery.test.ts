@@ -23,10 +23,13 @@ async function put(kit: SsdKit, ...blocks: string[]): Promise<void> {
   await kit.settled();
 }
 
-describeNative("SSD tier: what a start finds", () => {
+describeNative("SSD tier: recovery", () => {
   const it = useSsdKit();
 
-  it("after a clean stop: everything, with its tree and its uses", {}, async ({ kit, reopen }) => {
+  it("after a clean stop restores all blocks, with their tree and uses", {}, async ({
+    kit,
+    reopen,
+  }) => {
     await put(kit, "a", "a/b", "a/b/c", "z");
     kit.engine().get("a", "a/b");
     const uses = kit.store.table.usesOf(kit.nodeOf("a/b"));
@@ -47,7 +50,7 @@ describeNative("SSD tier: what a start finds", () => {
     expect(await engine.load("a", "a/b", "a/b/c", "z")).toEqual(["ok", "ok", "ok", "ok"]);
   });
 
-  it("after a kill: blocks whose rows were lost are adopted", {}, async ({ kit, reopen }) => {
+  it("after a kill restores blocks whose rows were lost", {}, async ({ kit, reopen }) => {
     await put(kit, "a", "b");
     await kit.index.flush();
     await put(kit, "c", "c/d");
@@ -55,11 +58,14 @@ describeNative("SSD tier: what a start finds", () => {
     const next = await reopen({ dir: image });
     expect(next.report).toMatchObject({ blocks: 4, adopted: 2, rowsDropped: 0, filesDropped: 0 });
     expect(await next.engine().load("a", "b", "c", "c/d")).toEqual(all(4, "ok") as "ok"[]);
-    // Once more: now they have rows.
+    // Again: now they have rows.
     expect((await reopen({ dir: image })).report).toMatchObject({ blocks: 4, adopted: 0 });
   });
 
-  it("after a kill: a block dropped before it stays away", {}, async ({ kit, reopen }) => {
+  it("after a kill does not restore a block that was dropped before", {}, async ({
+    kit,
+    reopen,
+  }) => {
     await put(kit, "a", "b");
     await kit.index.flush();
     await kit.ssd.room.drop(kit.nodeOf("a"));
@@ -69,11 +75,7 @@ describeNative("SSD tier: what a start finds", () => {
     expect(await next.engine().load("a", "b")).toEqual(["miss", "ok"]);
   });
 
-  it("a file whose row was removed is deleted, not adopted", {}, async ({
-    kit,
-    reopen,
-    faults,
-  }) => {
+  it("deletes a file whose row was removed", {}, async ({ kit, reopen, faults }) => {
     await put(kit, "a", "b");
     const path = kit.fileOf("a");
     copyFileSync(path, `${kit.dir}/kept`);
@@ -88,8 +90,11 @@ describeNative("SSD tier: what a start finds", () => {
     expect(await next.engine().load("a", "b")).toEqual(["miss", "ok"]);
   });
 
-  it("without its index: all from the headers", { depth: 4 }, async ({ kit, reopen }) => {
-    // More than the disk has headers.
+  it("without an index restores all blocks from their headers", { depth: 4 }, async ({
+    kit,
+    reopen,
+  }) => {
+    // More files than concurrent header reads.
     const blocks = names(40);
     for (const block of blocks) await put(kit, block);
     await put(kit, "p", "p/q");
@@ -102,7 +107,7 @@ describeNative("SSD tier: what a start finds", () => {
     expect((await reopen()).report).toMatchObject({ blocks: 42, adopted: 0 });
   });
 
-  it("without its index: what is no block of that name goes", {}, async ({ kit, reopen }) => {
+  it("without an index removes files that are not the named block", {}, async ({ kit, reopen }) => {
     await put(kit, "a", "b", "c");
     await kit.close();
     rmSync(join(kit.dir, "index"), { recursive: true });
@@ -115,7 +120,7 @@ describeNative("SSD tier: what a start finds", () => {
     expect(await next.engine().load("a", "b", "c")).toEqual(["ok", "miss", "miss"]);
   });
 
-  it("rows without a file, and files of another length, go", {}, async ({ kit, reopen }) => {
+  it("removes rows without a file, and files of another length", {}, async ({ kit, reopen }) => {
     await put(kit, "a", "b", "c");
     await kit.close();
     rmSync(kit.fileOf("a"));
@@ -128,7 +133,10 @@ describeNative("SSD tier: what a start finds", () => {
     expect((await reopen()).report).toMatchObject({ blocks: 1, rowsDropped: 0, filesDropped: 0 });
   });
 
-  it("what RAM kept from the process before is not overruled", {}, async ({ kit, reopen }) => {
+  it("does not override the blocks that RAM kept from the previous process", {}, async ({
+    kit,
+    reopen,
+  }) => {
     await put(kit, "a", "b");
     const record = describeRam(kit.store, kit.namespaces, "arena")!;
     const { slots, table: before } = kit.store;
@@ -144,7 +152,7 @@ describeNative("SSD tier: what a start finds", () => {
     expect(next.engine().get("b")).toEqual(["ok"]);
   });
 
-  it("what is below in RAM alone makes no block newer, or older", {}, async ({ kit, reopen }) => {
+  it("ignores RAM-only descendants when it sorts by last use", {}, async ({ kit, reopen }) => {
     await kit.engine(1).put("old");
     await kit.settled();
     await kit.clock.advanceAsync(1_000);
@@ -157,7 +165,10 @@ describeNative("SSD tier: what a start finds", () => {
     expect(["old", "new"].map((name) => next.ssdHolds(name))).toEqual([false, true]);
   });
 
-  it("a table that is too small has the blocks used last", {}, async ({ kit, reopen }) => {
+  it("with a table that is too small restores the most recently used blocks", {}, async ({
+    kit,
+    reopen,
+  }) => {
     for (const name of names(20)) {
       await put(kit, name);
       await kit.clock.advanceAsync(1_000);
@@ -169,7 +180,7 @@ describeNative("SSD tier: what a start finds", () => {
     expect(names(20).filter((name) => next.ssdHolds(name))).toEqual(names(20).slice(12));
   });
 
-  it("more than a lower cap allows goes, the oldest first", {}, async ({ kit, reopen }) => {
+  it("with a lower capacity evicts the oldest blocks", {}, async ({ kit, reopen }) => {
     for (const name of names(10)) {
       await put(kit, name);
       await kit.clock.advanceAsync(1_000);
@@ -181,7 +192,7 @@ describeNative("SSD tier: what a start finds", () => {
     expect(names(10).filter((name) => next.ssdHolds(name))).toEqual(names(10).slice(6));
   });
 
-  it("what goes first follows from the last use, whatever its namespace", {}, async (t) => {
+  it("evicts by last use, regardless of the namespace", {}, async (t) => {
     for (const [namespace, name] of [
       [1, "a"],
       [2, "b"],
@@ -197,7 +208,7 @@ describeNative("SSD tier: what a start finds", () => {
     expect(["a", "b", "c", "d"].filter((name) => next.ssdHolds(name))).toEqual(["c", "d"]);
   });
 
-  it("and from the headers, where the index was lost", {}, async ({ kit, reopen }) => {
+  it("without an index evicts by the last use in the headers", {}, async ({ kit, reopen }) => {
     for (const name of names(10)) {
       await put(kit, name);
       await kit.clock.advanceAsync(1_000);
@@ -209,7 +220,7 @@ describeNative("SSD tier: what a start finds", () => {
     expect(names(10).filter((name) => next.ssdHolds(name))).toEqual(names(10).slice(6));
   });
 
-  it("leftovers of a killed run go, foreign files stay", {}, async ({ kit, reopen }) => {
+  it("removes leftovers of a killed run, and keeps foreign files", {}, async ({ kit, reopen }) => {
     await put(kit, "a");
     await kit.close();
     mkdirSync(join(kit.dir, "3f"), { recursive: true });
@@ -224,11 +235,7 @@ describeNative("SSD tier: what a start finds", () => {
     expect(await next.engine().load("a")).toEqual(["ok"]);
   });
 
-  it("a folder that cannot be listed: its rows are believed", {}, async ({
-    kit,
-    faults,
-    reopen,
-  }) => {
+  it("accepts the rows of a folder that cannot be listed", {}, async ({ kit, faults, reopen }) => {
     await put(kit, ...names(6));
     await kit.close();
     faults("list.open:1+:EIO");
@@ -239,7 +246,7 @@ describeNative("SSD tier: what a start finds", () => {
     expect(await next.engine().load(...names(6))).toEqual(["miss", ...(all(5, "ok") as "ok"[])]);
   });
 
-  it("a time to live goes on over the stop", { ttlMs: 60_000 }, async ({ kit, reopen }) => {
+  it("keeps a time to live running over a stop", { ttlMs: 60_000 }, async ({ kit, reopen }) => {
     await put(kit, "old");
     await kit.clock.advanceAsync(40_000, 10_000);
     await put(kit, "new");
@@ -255,11 +262,11 @@ describeNative("SSD tier: what a start finds", () => {
   });
 });
 
-describeNative("SSD tier: two keys with one short name", () => {
+describeNative("SSD tier: two keys with the same short name", () => {
   const it = useSsdKit();
 
-  it("both are written, read, found again and dropped", {}, async ({ kit, reopen }) => {
-    // The file of another block stands under the name of "a", as one whose key begins like its.
+  it("are written, read, restored and dropped separately", {}, async ({ kit, reopen }) => {
+    // The file of another block has the name of "a", like a key with the same prefix would.
     await put(kit, "other");
     const squatter = kit.fileOf("a");
     mkdirSync(join(squatter, ".."), { recursive: true });
@@ -270,7 +277,7 @@ describeNative("SSD tier: two keys with one short name", () => {
     expect(await kit.engine().load("a", "other")).toEqual(["ok", "ok"]);
     const next = await reopen();
     await next.settled();
-    // Nobody knows the squatter: it is gone, and "a" has its own name still.
+    // The unknown file is removed, and "a" still has its own name.
     expect(next.report).toMatchObject({ blocks: 2, filesDropped: 1 });
     expect(existsSync(next.fileOf("a"))).toBe(false);
     expect(await next.engine().load("a", "other")).toEqual(["ok", "ok"]);
@@ -278,7 +285,7 @@ describeNative("SSD tier: two keys with one short name", () => {
     expect(existsSync(next.fileOf("a", 1))).toBe(false);
   });
 
-  it("from the headers, too", {}, async ({ kit, reopen }) => {
+  it("are restored from headers too", {}, async ({ kit, reopen }) => {
     await put(kit, "other");
     const squatter = kit.fileOf("a");
     mkdirSync(join(squatter, ".."), { recursive: true });
@@ -297,9 +304,9 @@ describeNative("SSD tier: two keys with one short name", () => {
 describeNative("SSD tier: time to live and capacity", () => {
   const it = useSsdKit();
 
-  it("what nobody used for so long goes, what is used stays", { ttlMs: 10_000 }, async ({
-    kit,
-  }) => {
+  it("removes unused blocks after the time to live, and keeps used ones", {
+    ttlMs: 10_000,
+  }, async ({ kit }) => {
     const engine = kit.engine();
     await put(kit, "a", "b");
     kit.leaveRam();
@@ -316,14 +323,14 @@ describeNative("SSD tier: time to live and capacity", () => {
     expect(kit.store.ssdStats.expiredBlocks).toBe(2);
   });
 
-  it("a jump of the wall clock ages nothing", { ttlMs: 10_000 }, async ({ kit }) => {
+  it("ignores a jump of the wall clock", { ttlMs: 10_000 }, async ({ kit }) => {
     await put(kit, "a");
     kit.clock.jumpWall(1e9);
     await kit.clock.advanceAsync(2_000, 500);
     expect(kit.ssdHolds("a")).toBe(true);
   });
 
-  it("evicts the oldest leaves, and never goes above its cap", {
+  it("evicts the oldest leaves, and never exceeds the capacity", {
     slots: 32,
     capacityBytes: 6 * FILE_BYTES + 4096,
   }, async ({ kit }) => {
@@ -334,7 +341,7 @@ describeNative("SSD tier: time to live and capacity", () => {
       expect(await engine.load("a")).toEqual(["ok"]);
       expect(kit.allocatedBytes()).toBeLessThanOrEqual(6 * FILE_BYTES + 4096);
     }
-    // Its path was used all the time, what lies below it was not.
+    // The ancestors were used all the time, the descendants were not.
     expect(["a", "a/b", "a/b/c"].map((name) => kit.ssdHolds(name))).toEqual([true, false, false]);
     expect(kit.files()).toHaveLength(6);
     expect(kit.store.ssdStats.evictedBlocks).toBe(9);

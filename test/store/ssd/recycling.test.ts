@@ -8,7 +8,7 @@ import { describeSsd } from "./use-kit.ts";
 
 const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
 
-/** A tier that holds eight blocks. */
+/** A tier that stores eight blocks. */
 const SMALL = { slots: 4, capacityBytes: 8 * FILE_BYTES };
 
 async function put(kit: SsdKit, ...blocks: string[]) {
@@ -26,7 +26,7 @@ const leftovers = (kit: SsdKit) =>
     isLeftover(path.slice(path.lastIndexOf("/") + 1)),
   );
 
-/** Whatever has a name in the tier's folders, spare files too. */
+/** Bytes of all files in the tier's folders, including spare files. */
 function allocatedBytes(kit: SsdKit): number {
   const shards = readdirSync(kit.dir).filter((name) => /^[0-9a-f]{2}$/.test(name));
   const files = shards.flatMap((shard) =>
@@ -39,7 +39,7 @@ function allocatedBytes(kit: SsdKit): number {
 const hits = (native: Native) => faultCounts(native) as Record<string, number | undefined>;
 
 describeSsd("SSD tier: files of evicted blocks", (it) => {
-  it("are overwritten by the blocks that come", SMALL, async ({ kit, host, faults }) => {
+  it("are overwritten by new blocks", SMALL, async ({ kit, host, faults }) => {
     await put(kit, ...names(8));
     const before = inodesOf(kit);
     faults("count");
@@ -55,7 +55,7 @@ describeSsd("SSD tier: files of evicted blocks", (it) => {
     expect(kit.ssdHolds("x0")).toBe(false);
   });
 
-  it("serve many writes at once, and never take more than the cap", {
+  it("serve many concurrent writes within the capacity", {
     slots: 128,
     capacityBytes: 24 * FILE_BYTES,
   }, async ({ kit, host, faults }) => {
@@ -76,7 +76,7 @@ describeSsd("SSD tier: files of evicted blocks", (it) => {
     expect(leftovers(kit)).toEqual([]);
   });
 
-  it("of another length make room, and do not wait for ever", {
+  it("of another length are removed for room in bounded time", {
     slots: 16,
     capacityBytes: 8 * FILE_BYTES,
   }, async ({ kit }) => {
@@ -112,32 +112,40 @@ describeSsd("SSD tier: files of evicted blocks", (it) => {
   });
 
   for (const call of ["reuse", "measure"]) {
-    it(`that are gone when they are wanted: a new file (${call})`, SMALL, async (t) => {
-      await put(t.kit, ...names(8));
-      t.faults(`store.${call}:1+:ENOENT`);
-      await put(t.kit, ...names(4, "y"));
-      await t.kit.settled();
-      expect(names(4, "y").every((name) => t.kit.ssdHolds(name))).toBe(true);
-      expect(t.kit.ssd.room.usedBytes).toBe(8 * FILE_BYTES);
-      expect(allocatedBytes(t.kit)).toBe(8 * FILE_BYTES);
-    });
+    it(
+      `that are missing when they are needed: a new file is written (${call})`,
+      SMALL,
+      async (t) => {
+        await put(t.kit, ...names(8));
+        t.faults(`store.${call}:1+:ENOENT`);
+        await put(t.kit, ...names(4, "y"));
+        await t.kit.settled();
+        expect(names(4, "y").every((name) => t.kit.ssdHolds(name))).toBe(true);
+        expect(t.kit.ssd.room.usedBytes).toBe(8 * FILE_BYTES);
+        expect(allocatedBytes(t.kit)).toBe(8 * FILE_BYTES);
+      },
+    );
   }
 
   for (const call of ["reuse", "measure", "write", "stat", "rename"]) {
-    it(`an error under way costs the block alone (${call})`, SMALL, async ({ kit, faults }) => {
-      await put(kit, ...names(8));
-      faults(`store.${call}:1:EIO`);
-      await put(kit, "bad");
-      await kit.settled();
-      expect(kit.ssdHolds("bad")).toBe(false);
-      expect(leftovers(kit)).toEqual([]);
-      expect(kit.ssd.room.usedBytes).toBe(7 * FILE_BYTES);
-      expect(allocatedBytes(kit)).toBe(7 * FILE_BYTES);
-    });
+    it(
+      `whose overwrite fails: only that block is lost (${call})`,
+      SMALL,
+      async ({ kit, faults }) => {
+        await put(kit, ...names(8));
+        faults(`store.${call}:1:EIO`);
+        await put(kit, "bad");
+        await kit.settled();
+        expect(kit.ssdHolds("bad")).toBe(false);
+        expect(leftovers(kit)).toEqual([]);
+        expect(kit.ssd.room.usedBytes).toBe(7 * FILE_BYTES);
+        expect(allocatedBytes(kit)).toBe(7 * FILE_BYTES);
+      },
+    );
   }
 
   it(
-    "whose name is taken already: the block gets a variant of it",
+    "whose name is already in use: the block gets a variant of it",
     SMALL,
     async ({ kit, faults }) => {
       await put(kit, ...names(8));
@@ -150,8 +158,8 @@ describeSsd("SSD tier: files of evicted blocks", (it) => {
   );
 });
 
-describeSsd("SSD tier: spare files that nobody overwrites", (it) => {
-  /** A tier whose last write stands still with its spare file, others waiting as well. */
+describeSsd("SSD tier: spare files that are not used", (it) => {
+  /** A tier whose last write hangs with its spare file, while others wait. */
   async function frozen(kit: SsdKit, faults: (plan: string) => void, plan: string) {
     await kit.engine().put(...names(8));
     await kit.settled();
@@ -162,7 +170,7 @@ describeSsd("SSD tier: spare files that nobody overwrites", (it) => {
 
   const options = { slots: 16, capacityBytes: 8 * FILE_BYTES };
 
-  it("a crash before they are overwritten: gone, and nothing comes back", options, async (t) => {
+  it("are removed after a crash, and restore no block", options, async (t) => {
     await frozen(t.kit, t.faults, "store.write:1+:freeze");
     const gone = names(8).filter((name) => !t.kit.ssdHolds(name));
     expect(gone.length).toBeGreaterThan(0);
@@ -177,7 +185,7 @@ describeSsd("SSD tier: spare files that nobody overwrites", (it) => {
     expect(allocatedBytes(next)).toBe(next.ssd.room.usedBytes);
   });
 
-  it("go when nothing is written any more, and when somebody purges", options, async (t) => {
+  it("are removed when writing is suspended, and by a purge", options, async (t) => {
     const { kit } = t;
     await kit.engine().put(...names(8));
     await kit.settled();
@@ -196,7 +204,7 @@ describeSsd("SSD tier: spare files that nobody overwrites", (it) => {
     expect(room.usedBytes).toBe(2 * FILE_BYTES);
   });
 
-  it("are no leftovers of a clean stop", options, async ({ kit, reopen }) => {
+  it("are not left by a clean stop", options, async ({ kit, reopen }) => {
     await kit.engine().put(...names(8));
     await kit.settled();
     kit.ssd.room.reserve(8_192, 3);
@@ -208,7 +216,7 @@ describeSsd("SSD tier: spare files that nobody overwrites", (it) => {
     expect(next.report).toMatchObject({ blocks: 5, filesDropped: 0, rowsDropped: 0 });
   });
 
-  it("only eviction keeps files: what is purged or expires is unlinked", {
+  it("come from eviction only: purged and expired blocks are unlinked", {
     ...options,
     ttlMs: 60_000,
   }, async ({ kit, host, faults }) => {
@@ -227,7 +235,7 @@ describeSsd("SSD tier: spare files that nobody overwrites", (it) => {
 });
 
 describeSsd("SSD tier: the scrub beside evictions", (it) => {
-  it("a file overwritten while it is read is no damage", {
+  it("overwritten during a read are not reported as damage", {
     slots: 4,
     capacityBytes: 2 * FILE_BYTES,
     scrubBytesPerS: 100_000,
@@ -249,6 +257,6 @@ describeSsd("SSD tier: the scrub beside evictions", (it) => {
     await kit.until(() => ssdStats.scrubbedBlocks > 2, "the scrub going on");
     expect(ssdStats.corruptBlocks).toBe(0);
     expect(kit.health.raised.has("KV_SSD_CSUM")).toBe(false);
-    expect(kit.logged.filter((line) => line.includes("not what it should be"))).toEqual([]);
+    expect(kit.logged.filter((line) => line.includes("damaged block on SSD"))).toEqual([]);
   });
 });

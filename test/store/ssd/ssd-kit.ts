@@ -33,7 +33,7 @@ import { StoreEngine } from "../store-engine.ts";
 type SsdTier = NonNullable<TieredStore["ssd"]>;
 type RecoveryReport = Awaited<ReturnType<TieredStore["openSsd"]>>;
 
-/** Of a block of `BLOCK_BYTES`: its slot in RAM, and its file. */
+/** Size of a block of `BLOCK_BYTES`: its slot in RAM, and its file. */
 export const SLOT_BYTES = 8192;
 export const FILE_BYTES = 4096 + 8192;
 
@@ -43,7 +43,7 @@ export type Method = "threads" | "io_uring";
 
 export interface SsdKitOptions extends Partial<SsdSettings> {
   readonly dir: string;
-  /** Blocks of `BLOCK_BYTES` that fit in RAM. */
+  /** Number of blocks of `BLOCK_BYTES` that fit in RAM. */
   readonly slots?: number;
   readonly method?: Method;
   readonly depth?: number;
@@ -56,15 +56,15 @@ export interface SsdKitOptions extends Partial<SsdSettings> {
   /** MAC keys by identifier. */
   readonly macKeys?: ReadonlyMap<string, Uint8Array>;
   readonly clock?: ManualClock;
-  /** The library as the store is given it. */
+  /** The native library that the store uses. */
   readonly native?: Native;
   /** Fills RAM before the tier is opened. */
   readonly adopt?: (store: TieredStore, namespaces: Namespaces) => void;
-  /** Another index than SQLite's in the folder. */
+  /** Replaces the SQLite index in the folder. */
   readonly openIndex?: (dir: string, run: bigint, clock: Clock) => Promise<BlockIndex>;
 }
 
-/** Arena and threads, which stores use one after the other. */
+/** Arena and threads, used by one store after another. */
 export class SsdHost implements AsyncDisposable {
   readonly native: Native = loadNative();
   readonly queue = new Queue(this.native, { entries: 64, threads: 2, watches: 8 });
@@ -85,7 +85,7 @@ export class SsdHost implements AsyncDisposable {
   }
 }
 
-/** What a tier said of its health, and how often each condition began. */
+/** Health conditions raised by a tier, and how often each one was raised. */
 export class HealthRecord {
   readonly raised = new Set<SsdCondition>();
   readonly times = new Map<SsdCondition, number>();
@@ -145,7 +145,7 @@ function openStore(
   return store;
 }
 
-/** A store with real files below real memory, on a clock that stands still. */
+/** A store with real files and real memory, on a manual clock. */
 export class SsdKit implements AsyncDisposable {
   readonly store: TieredStore;
   readonly clock: ManualClock;
@@ -234,20 +234,20 @@ export class SsdKit implements AsyncDisposable {
     return engine;
   }
 
-  /** Resolves when nothing is on its way to or from SSD, and no scrub or trial under way. */
+  /** Resolves when no read, write, scrub or trial is under way. */
   async settled(): Promise<void> {
     const { writer, reader, room } = this.ssd;
     do {
       await writer.settled();
       await reader.settled();
       await room.settled();
-      // What waits for these goes on now.
+      // Let the waiting callbacks run.
       await new Promise((resolve) => setImmediate(resolve));
     } while (writer.queuedBlocks + reader.reading + this.disk.inFlight > 0);
     await new Promise((resolve) => setImmediate(resolve));
   }
 
-  /** Lets what is in RAM go that may, so that only SSD has it. */
+  /** Evicts all evictable blocks from RAM, so that they are on SSD only. */
   leaveRam(): void {
     const { table, ram } = this.store;
     for (let left = -1; left !== table.residentBlocks(Tier.ram); ) {
@@ -261,7 +261,7 @@ export class SsdKit implements AsyncDisposable {
     this.store.verifyIntegrity();
   }
 
-  /** The node of a block that the table knows. */
+  /** The node of a known block. */
   nodeOf(name: BlockName): NodeId {
     const batch = batchOf([name]);
     this.store.deriveKeys(batch, false);
@@ -281,8 +281,8 @@ export class SsdKit implements AsyncDisposable {
   }
 
   /**
-   * Lets time pass in ticks of the tier, and the disk do its work in between: without that, what
-   * takes it a moment would have taken it seconds.
+   * Advances time in ticks of the tier, and lets the disk work between them. Otherwise a moment of
+   * disk work would count as seconds.
    */
   async pass(ms: number): Promise<void> {
     for (let passed = 0; passed < ms; passed += TICK_MS) {
@@ -291,7 +291,7 @@ export class SsdKit implements AsyncDisposable {
     }
   }
 
-  /** Waits until it holds, letting time pass in ticks of the tier. */
+  /** Advances time in ticks of the tier until the condition is true. */
   until(condition: () => boolean, what?: string): Promise<unknown> {
     return waitFor(
       async () => {
@@ -308,18 +308,18 @@ export class SsdKit implements AsyncDisposable {
     return filesBelow(this.dir, folder);
   }
 
-  /** Bytes of block files, quarantined ones too, as the file system counts them. */
+  /** Bytes allocated for block files, including quarantined ones. */
   allocatedBytes(): number {
     return allocatedBelow(this.dir);
   }
 
-  /** The folder as a crash would leave it now, under another name. */
+  /** A copy of the folder as a crash would leave it now. */
   crashImage(to: string): string {
     cpSync(this.dir, to, { recursive: true });
     return to;
   }
 
-  /** Ends every engine and waits; then throws where anything is held, locked, or lost. */
+  /** Ends all engines and waits; then throws if a slot is in use, locked or lost. */
   async expectNothingLeft(): Promise<void> {
     for (const engine of this.#engines) engine.die();
     await this.settled();
@@ -332,7 +332,7 @@ export class SsdKit implements AsyncDisposable {
     if (problems.length > 0) throw new Error(problems.join("; "));
   }
 
-  /** What is left over although nothing is under way and no engine lives. */
+  /** Leaks: state that must be empty when no operation is under way and no engine is connected. */
   problems(): string[] {
     const { store, disk } = this;
     store.verifyIntegrity();
@@ -357,7 +357,7 @@ export class SsdKit implements AsyncDisposable {
     return problems;
   }
 
-  /** As an agent that stops; whether the index could say that the run ended cleanly. */
+  /** Shuts down like an agent. Returns whether the index recorded a clean end of the run. */
   close(): Promise<boolean> {
     this.#closing ??= this.#close();
     return this.#closing;
@@ -380,7 +380,7 @@ function claimable(disk: BlockDisk): number {
   return claimed.length;
 }
 
-/** Of a block, in quarantine too; the 8 KiB that the self-test writes for a moment are none. */
+/** Files of blocks, including quarantined ones, but not the probe file of the self-test. */
 const BLOCK_FILE = /(?:^|\/)[0-9a-f]{16}-[^/]*\.kvb(?:\.[0-9a-z]+)?$/;
 
 export function filesBelow(dir: string, folder = ""): string[] {

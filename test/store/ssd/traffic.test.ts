@@ -9,7 +9,7 @@ import { pick, Traffic } from "./traffic.ts";
 const STEPS = 150;
 const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
 
-/** What goes wrong for a while; an empty plan ends it. */
+/** Temporary faults; an empty plan ends them. */
 const PLANS = [
   "load.read:2+:EIO",
   "load.read:1:flip;load.read:4:flip",
@@ -34,7 +34,7 @@ describeNative("SSD tier: random traffic", () => {
 
   for (const seed of [1, 2, 3]) {
     test(
-      `nothing is lost where nothing fails (${seed})`,
+      `no block is lost without faults (${seed})`,
       () =>
         withTempDir(async (dir) => {
           const random = seededRandom(seed);
@@ -42,7 +42,7 @@ describeNative("SSD tier: random traffic", () => {
           await traffic.open();
           for (let i = 0; i < STEPS; i++) {
             await traffic.step(false);
-            // A write that finds its victim not yet on SSD is what may lose a block: none is here.
+            // A block is lost only if it is evicted before its write has finished: exclude that.
             await traffic.settle();
           }
           await traffic.restart(false);
@@ -59,7 +59,7 @@ describeNative("SSD tier: random traffic", () => {
 
   for (const seed of [11, 12, 13, 14, 15, 16]) {
     test(
-      `what is answered is right, whatever fails (${seed})`,
+      `every answer is correct under any fault (${seed})`,
       () =>
         withTempDir(async (dir) => {
           const random = seededRandom(seed);

@@ -16,9 +16,9 @@ export function pick<T>(random: Random, list: readonly T[]): T {
   return list[randomBelow(random, list.length)]!;
 }
 
-/** What the store may answer: the least that anybody can say of a cache. */
+/** A model of the allowed answers: the weakest contract of a cache. */
 class Model {
-  /** Committed, and not purged since. */
+  /** Committed and not purged since. */
   readonly there = new Set<BlockName>();
 
   judge(name: BlockName, outcome: string): void {
@@ -27,8 +27,8 @@ class Model {
 }
 
 /**
- * Engines that write, read, hold, purge and die at random, above a store that is stopped and killed
- * at random. Everything that is answered is checked against the model and the bytes themselves.
+ * Engines that write, read, lock, purge and disconnect at random, while the store is stopped and
+ * killed at random. Every answer is checked against the model and the bytes.
  */
 export class Traffic {
   readonly #host: SsdHost;
@@ -116,7 +116,7 @@ export class Traffic {
     this.#held.push({ engine, handles: asked.filter(({ outcome }) => outcome === "ok") });
   }
 
-  /** What was held has not changed meanwhile. */
+  /** Checks that acquired blocks have not changed, then releases them. */
   #release(): void {
     const held = this.#held.shift();
     if (held === undefined) return;
@@ -136,7 +136,7 @@ export class Traffic {
     });
   }
 
-  /** Nobody holds anything any more. */
+  /** Releases all blocks. */
   releaseAll(): void {
     while (this.#held.length > 0) this.#release();
   }
@@ -147,7 +147,7 @@ export class Traffic {
     this.#engines.push(this.#kit.engine());
   }
 
-  /** Nothing goes on any more, and the cap was kept. */
+  /** Waits until no operation is under way, and checks the capacity. */
   async settle(): Promise<void> {
     let isOver = false;
     const over = this.#kit.settled().then(() => {
@@ -182,7 +182,7 @@ export class Traffic {
     this.#note("restart", kill ? "kill" : "stop");
   }
 
-  /** Everything that must be there where nothing ever failed and SSD has room for all. */
+  /** Checks that all blocks are present; for runs without faults and with enough space on SSD. */
   async expectAllThere(): Promise<void> {
     await this.settle();
     for (const name of NAMES) {

@@ -8,9 +8,9 @@ export interface KitTest {
   readonly host: SsdHost;
   readonly kit: SsdKit;
   readonly dir: string;
-  /** Plans failures of system calls; an empty plan lets go what is frozen. */
+  /** Injects failures of system calls; an empty plan releases frozen calls. */
   faults(plan: string): void;
-  /** The same folder opened again, after a clean stop unless told that it is another folder. */
+  /** Opens the same folder again after a clean stop, or the folder given by the options. */
   reopen(options?: Partial<SsdKitOptions>): Promise<SsdKit>;
 }
 
@@ -32,14 +32,14 @@ async function methodsHere(): Promise<readonly Method[]> {
 
 const METHODS = await methodsHere();
 
-/** A suite of tests that `it` declares, for each way there is here to reach the disk. */
+/** Declares the suite once for each disk access method of this host. */
 export function describeSsd(name: string, suite: (it: DeclareTest) => void): void {
   for (const method of METHODS) {
     describeNative(`${name}, by ${method}`, () => suite(useSsdKit(method)));
   }
 }
 
-/** Declares tests that get a store on an empty folder, and fail where it leaves anything behind. */
+/** Declares tests with a store on an empty folder. They fail if the test leaves a leak. */
 export function useSsdKit(method: Method = "threads"): DeclareTest {
   const host = new SsdHost();
   afterEach(() => setFaults(host.native, ""));
