@@ -5,7 +5,7 @@ import { runFaults } from "./run.ts";
 
 const PULLS = 200;
 
-describeNative("pulls from hosts that die, lie, hang and flood, in short", () => {
+describeNative("pulls from hosts that die, send invalid data, hang and flood, briefly", () => {
   test.each(["stream", "quic", "rdma"] as const)(
     "over %s",
     async (transport) => {

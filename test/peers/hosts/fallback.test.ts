@@ -70,7 +70,7 @@ async function read(engine: StoreEngine, names: readonly string[]): Promise<stri
 }
 
 describeNative("a stream that", () => {
-  test("cannot be dialled: the same request goes by QUIC, and so do those after it", async () => {
+  test("cannot be dialled: the same request and later ones go over QUIC", async () => {
     await using world = await hosts();
     const { asker, cable } = world;
     cable[Symbol.dispose]();
@@ -84,7 +84,7 @@ describeNative("a stream that", () => {
     expect(asker.puller.peers()).toMatchObject([{ breaker: "closed", transport: "quic" }]);
   });
 
-  test("is cut in the middle: what did not come by it comes by QUIC, and is right", async () => {
+  test("is cut in the middle of a pull: the remaining blocks arrive intact over QUIC", async () => {
     // On a fast host all may have come before the cut: then it was none in the middle.
     let byQuic = 0;
     for (let attempt = 0; byQuic === 0 && attempt < 50; attempt++) byQuic = await cutInTheMiddle();

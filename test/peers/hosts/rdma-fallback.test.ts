@@ -51,7 +51,7 @@ async function isQuiet(world: Awaited<ReturnType<typeof hosts>>, engine: StoreEn
 describeStandIn("blocks of a host with RDMA", () => {
   afterAll(meetIn(tempDir()));
 
-  test("come by it, every byte right", async () => {
+  test("arrive intact over RDMA", async () => {
     await using world = await hosts("");
     const engine = world.asker.engine();
     expect(await read(engine, NAMES)).toEqual(ALL_OK);
@@ -80,7 +80,7 @@ describeStandIn("blocks of a host with RDMA", () => {
     });
   }
 
-  test("a flipped bit is no block: it is asked for again, and told", async () => {
+  test("with a flipped bit are fetched again, and the corruption is reported", async () => {
     await using world = await hosts("flip@3");
     const { asker } = world;
     const engine = asker.engine();
@@ -91,7 +91,7 @@ describeStandIn("blocks of a host with RDMA", () => {
     await isQuiet(world, engine);
   });
 
-  test("go by RDMA again when its port is back", async () => {
+  test("arrive over RDMA again when its port is back", async () => {
     await using world = await hosts("");
     const { asker } = world;
     const engine = asker.engine();

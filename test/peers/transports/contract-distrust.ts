@@ -34,7 +34,7 @@ export function distrustContract(maker: TransportMaker): void {
     return { holder, first, second, young: young.authority.certificate };
   };
 
-  test("an authority that is believed no more ends the links of whoever it signed", async () => {
+  test("removing an authority ends the connections of its certificates", async () => {
     const { holder, first, second, young } = await three();
     await using holds = holder.host;
     await using firstAsks = first.host;
@@ -61,7 +61,7 @@ export function distrustContract(maker: TransportMaker): void {
     await waitFor(() => holds.transport.inboundLinks === 0);
   });
 
-  test("a link ends with the certificate of either side", async () => {
+  test("a connection ends when the certificate of either side expires", async () => {
     const cluster = makeCluster();
     const { authority } = cluster;
     const lasting = (worker: string, index: number) => hostOf(cluster.host(worker), index).host;

@@ -43,7 +43,7 @@ export function endingsContract(maker: TransportMaker): void {
     }
   });
 
-  test("a pull that is aborted before it begins asks nothing", async () => {
+  test("a pull that is aborted before it begins sends no request", async () => {
     await using pair = await Pair.make(maker);
     const item = pair.holder.server.put(1, 1000);
     await using connection = await pair.connection();
@@ -56,7 +56,7 @@ export function endingsContract(maker: TransportMaker): void {
     expect(pair.holder.server.asked).toBe(0);
   });
 
-  test("a block that is lent when nobody wants it any more is given back", async () => {
+  test("the slot reference of a cancelled block is released", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = [1, 2].map((seed) => server.put(seed, 10_000));
@@ -76,7 +76,7 @@ export function endingsContract(maker: TransportMaker): void {
     await waitFor(() => server.serving === 0 && server.lent === 0);
   });
 
-  test("a sender that says nothing any more is given up, and the link is not", async () => {
+  test("a silent sender times out, and the connection stays open", async () => {
     await using pair = await Pair.make(maker, { progressMs: 300 });
     const { server } = pair.holder;
     const items = [1, 2].map((seed) => server.put(seed, 10_000));
@@ -99,7 +99,7 @@ export function endingsContract(maker: TransportMaker): void {
     expect(connection.fault).toBeNull();
   });
 
-  test("a pull ends with its deadline, on both sides", async () => {
+  test("a pull ends at its deadline, on both sides", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = Array.from({ length: 64 }, (_, index) => server.put(index + 1, 1_000));
@@ -117,7 +117,7 @@ export function endingsContract(maker: TransportMaker): void {
     expect(server.released).toBeLessThan(64);
   });
 
-  test("closing a link ends what is under way on both sides, and only that link", async () => {
+  test("closing a connection ends its requests, and no other connection", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = [1, 2].map((seed) => server.put(seed, 10_000));
@@ -144,7 +144,7 @@ export function endingsContract(maker: TransportMaker): void {
     await waitFor(() => pair.holder.transport.inboundLinks === 1);
   });
 
-  test("closing a transport ends its links of both directions and frees its port", async () => {
+  test("closing a transport ends all its connections and frees its port", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = [1, 2].map((seed) => server.put(seed, 10_000));

@@ -60,7 +60,7 @@ export function identityContract(maker: TransportMaker): void {
     await waitFor(() => pair.holder.log.some(({ level }) => level === "warn"));
   });
 
-  test("whoever is not the one that was dialled gets no request", async () => {
+  test("a peer other than the dialled worker gets no request", async () => {
     await using pair = await Pair.make(maker);
     const dialled = await tryDial(pair.asker, pair.holder.endpoint, "somebody-else");
     expect(dialled).toMatchObject({ ok: false, fault: { kind: "refused" } });
@@ -72,7 +72,7 @@ export function identityContract(maker: TransportMaker): void {
     expect([pair.holder.server.asked, foreign.server.asked]).toEqual([0, 0]);
   });
 
-  test("new certificates serve new links, and those that live go on", async () => {
+  test("new certificates apply to new connections, and open ones continue", async () => {
     await using pair = await Pair.make(maker);
     const { cluster } = pair;
     const renewed = ["asker", "holder"].map((name, index) => {

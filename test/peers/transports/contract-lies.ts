@@ -37,7 +37,7 @@ export function liesContract(maker: TransportMaker): void {
     });
   }
 
-  test("the same block twice, or one that was not asked for, is refused", async () => {
+  test("the same block twice, or one that was not requested, is refused", async () => {
     for (const wrong of [0, 2]) {
       await using pair = await Pair.make(maker);
       const { server } = pair.holder;
@@ -51,7 +51,7 @@ export function liesContract(maker: TransportMaker): void {
     }
   });
 
-  test("a server that leaves blocks out does not end a pull well", async () => {
+  test("a server that leaves blocks out makes the pull fail", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = [1, 2, 3].map((seed) => server.put(seed, 10_000));

@@ -14,7 +14,7 @@ import {
 
 /** Peers that are killed in the middle, and what is left of them here. */
 export function vanishingContract(maker: TransportMaker, path: string): void {
-  test("a holder that is killed in the middle of a pull is a fault", async () => {
+  test("a server that is killed in the middle of a pull is a fault", async () => {
     await using pair = await Pair.make(maker, { progressMs: 700 });
     await using child = new Child(path, pair, "holder", 0);
     const port = Number(await child.line());

@@ -28,8 +28,8 @@ function asked(credentials: Credentials, request: PeerRequest): Uint8Array {
   return Buffer.concat([encodePreface(proof, 0), withLength(encodeRequest(request))]);
 }
 
-describeNative("what a peer may make us keep by QUIC", () => {
-  test("answers that nobody takes are not written down, and come when they are", async () => {
+describeNative("memory that a QUIC peer can occupy", () => {
+  test("is one encoded answer until the peer reads", async () => {
     await using pair = await Pair.make(makerWith({}));
     const filter = new Uint8Array(FILTER_BYTES);
     let written = 0;
@@ -65,7 +65,7 @@ describeNative("what a peer may make us keep by QUIC", () => {
     expect(written).toBe(13 * looks);
   });
 
-  test("one that is given up in the middle lets the next have its turn", async () => {
+  test("is freed for the next request when one is cancelled in the middle", async () => {
     await using pair = await Pair.make(makerWith({}));
     const filter = new Uint8Array(FILTER_BYTES);
     const { server } = pair.holder;
@@ -86,7 +86,7 @@ describeNative("what a peer may make us keep by QUIC", () => {
     expect(last.length).toBeGreaterThan(FILTER_BYTES);
   });
 
-  test("one worker takes only so many links, and nobody takes them in another's name", async () => {
+  test("is bounded per worker, and nobody can use up another worker's connections", async () => {
     await using pair = await Pair.make(makerWith({ workerLinksMax: 2 }));
     const [own, other] = [pair.cluster.host("own"), pair.cluster.host("other")];
     const { port } = pair.holder.endpoint;

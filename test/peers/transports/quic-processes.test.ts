@@ -13,7 +13,7 @@ const MAKER = join(import.meta.dir, "quic-maker.ts");
 const STALL_MS_MAX = 1_500;
 
 describeNative("QUIC among processes", () => {
-  test("askers that are killed in the middle stall nobody else", async () => {
+  test("killed clients do not stall others", async () => {
     await using pair = await Pair.make(maker);
     const { server, endpoint } = pair.holder;
     for (let seed = 1; seed <= 3; seed++) server.put(seed, 16 * MIB);
@@ -41,7 +41,7 @@ describeNative("QUIC among processes", () => {
     expect(slowestMs).toBeLessThan(STALL_MS_MAX);
   });
 
-  test("a socket is tuned by its port, and no other", async () => {
+  test("a socket is tuned by its port, and no other is", async () => {
     const native = loadNative();
     const socket = await Bun.udpSocket({ hostname: "127.0.0.1", port: 0 });
     const { port } = socket;
@@ -52,7 +52,7 @@ describeNative("QUIC among processes", () => {
     expect(() => native.tuneUdp(65_536, 1)).toThrow(NativeError);
   });
 
-  test("nothing is printed that an operator need not know", async () => {
+  test("no warning about QUIC is printed", async () => {
     const peers = JSON.stringify(join(import.meta.dir, "../../../src/peers/index.ts"));
     const script = `
       const { loadQuic } = await import(${peers});
@@ -66,8 +66,8 @@ describeNative("QUIC among processes", () => {
   });
 });
 
-describeNative("the memory of QUIC", () => {
-  test("of a holder stays as it is over thousands of pulls", async () => {
+describeNative("memory of QUIC", () => {
+  test("stays constant at a server over thousands of pulls", async () => {
     await using pair = await Pair.make(maker);
     await using child = new Child(MAKER, pair, "holder", 0);
     const port = Number(await child.line());
@@ -88,7 +88,7 @@ describeNative("the memory of QUIC", () => {
     expect(after - before).toBeLessThan(130);
   });
 
-  test("is collected when too much of it is outstanding, and not before", () => {
+  test("is collected above a limit, and not before", () => {
     let collected = 0;
     const litter = new GcPressure(1_000_000, () => void collected++);
     const streams: object[] = [];

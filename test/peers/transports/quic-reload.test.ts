@@ -20,7 +20,7 @@ function makerWith(limits: { readonly reloadMs: number }): TransportMaker {
 }
 
 describeNative("new certificates by QUIC", () => {
-  test("wait for links that live, for a while, and for what is under way there", async () => {
+  test("apply after open connections and their requests have ended, or after a limit", async () => {
     const cluster = makeCluster();
     const maker = makerWith({ reloadMs: 300 });
     const trust = cluster.trust("holder");
@@ -56,7 +56,7 @@ describeNative("new certificates by QUIC", () => {
     expect(after.identity.fingerprint).not.toBe(before);
   });
 
-  test("of another authority are believed, and the one before is not any more", async () => {
+  test("of another authority are accepted, and those of the previous one no longer", async () => {
     const [old, young] = [makeCluster(), makeCluster()];
     const maker = makerWith({ reloadMs: 300 });
     const trust = old.trust("holder");
@@ -78,7 +78,7 @@ describeNative("new certificates by QUIC", () => {
     expect(await asked(old)).toBe(false);
   });
 
-  test("that come while others are taken up are taken up after them", async () => {
+  test("that arrive during a reload are loaded after it", async () => {
     const cluster = makeCluster();
     const maker = makerWith({ reloadMs: 300 });
     const own = cluster.trust("holder");
@@ -117,7 +117,7 @@ describeNative("new certificates by QUIC", () => {
     expect(connection.identity.fingerprint).toBe(fingerprint256.replaceAll(":", "").toLowerCase());
   });
 
-  test("that cannot be used leave those in use that were before", async () => {
+  test("that cannot be used leave the previous ones in use", async () => {
     const cluster = makeCluster();
     const trust = cluster.trust("holder");
     await using holder = new Host(makerWith({ reloadMs: 300 }), trust, regionOf(0), LIMITS);

@@ -102,8 +102,8 @@ const GOLDEN: readonly (readonly [RdmaControl, string])[] = [
   [{ kind: "bye", fault: "refused", why: "no" }, "04000000 0e 00 6e6f"],
 ];
 
-describe("messages of an RDMA link", () => {
-  test("are what the document says, byte by byte", () => {
+describe("messages of an RDMA control channel", () => {
+  test("are encoded byte for byte as documented", () => {
     for (const [said, hex] of GOLDEN) {
       expect(encodeControl(said).toHex()).toBe(hex.replaceAll(" ", ""));
       expect(decodeControl(withoutLength(encodeControl(said)))).toEqual(said);
@@ -121,7 +121,7 @@ describe("messages of an RDMA link", () => {
     expect(printed).toEqual(golden.map(([, hex]) => hex.replaceAll(" ", "")));
   });
 
-  test("come back as they were said", () => {
+  test("decode to what was encoded", () => {
     fc.assert(
       fc.property(message, (said) => {
         expect(decodeControl(withoutLength(encodeControl(said)))).toEqual(said);
@@ -130,7 +130,7 @@ describe("messages of an RDMA link", () => {
     );
   });
 
-  test("cut off, lengthened or made up: refused or something else, never an exception", () => {
+  test("that are cut off, extended or random never cause an exception", () => {
     fc.assert(
       fc.property(message, fc.nat(), fc.uint8Array({ maxLength: 90 }), (said, at, noise) => {
         const bytes = withoutLength(encodeControl(said));
@@ -147,7 +147,7 @@ describe("messages of an RDMA link", () => {
     expect(decodeControl(new Uint8Array(0))).toBeNull();
   });
 
-  test("what no device has is refused", () => {
+  test("with impossible device properties are refused", () => {
     const said = withoutLength(encodeControl({ kind: "join", addresses: [ADDRESS] }));
     const changed = (at: number, value: number) => {
       const bytes = said.slice();

@@ -198,7 +198,7 @@ describeStandIn("an RDMA transport, when", () => {
     await connection[Symbol.asyncDispose]();
   });
 
-  test("the port goes down: the link ends; without a port nobody is dialled", async () => {
+  test("the port goes down: the connection ends, and no dial succeeds without a port", async () => {
     await using pair = await RdmaPair.make("");
     const places = pair.places(2, 100_000);
     const connection = await pair.connection();
@@ -217,7 +217,7 @@ describeStandIn("an RDMA transport, when", () => {
     });
   });
 
-  test("there are two rails: a link has both, and ends with either of them", async () => {
+  test("there are two rails: a connection uses both, and ends with either of them", async () => {
     await using pair = await RdmaPair.make("devices=2", { rails: 2 }, { rails: 8 });
     const places = pair.places(6, 100_000);
     const connection = await pair.connection();
@@ -270,7 +270,7 @@ describeStandIn("an RDMA transport, when", () => {
     await waitFor(() => pair.holder.transport.inboundLinks === 1);
   });
 
-  test("there is no device: it says so, and fails nobody else", async () => {
+  test("there is no device: it reports why, and nothing else fails", async () => {
     planVerbs("no-device");
     const host = new RdmaHost(makeCluster().trust("holder"), 0, {});
     await using _ = host;

@@ -15,8 +15,8 @@ const scenario = fc.record({
   lentMax: fc.constantFrom(1, 2, 8),
 });
 
-describeNative("pulls of an RDMA link, whatever happens", () => {
-  test("each item is answered at most once, rightly, and nothing stays behind", async () => {
+describeNative("random pulls over RDMA", () => {
+  test("each item is answered at most once, correctly, and nothing is left behind", async () => {
     await fc.assert(
       fc.asyncProperty(scenario, async ({ pulls, fullLoans, fullReads, rails, lentMax }) => {
         await using pair = await PlainPair.make({ rails, limits: { lentMax } }, { rails });

@@ -13,8 +13,8 @@ const scenario = fc.record({
   lentMax: fc.constantFrom(1, 2, 8),
 });
 
-describeNative("pulls of a stream link, whatever happens", () => {
-  test("each item is answered at most once, rightly, and nothing stays behind", async () => {
+describeNative("random pulls over a stream transport", () => {
+  test("each item is answered at most once, correctly, and nothing is left behind", async () => {
     await fc.assert(
       fc.asyncProperty(scenario, async ({ pulls, full, announcedMax, lentMax }) => {
         await using pair = await StreamPair.make(

@@ -16,7 +16,7 @@ const message = fc.oneof(
   part.map((one) => encodePart(one)),
 );
 
-describe("what is written is read again", () => {
+describe("decoding what was encoded returns the same", () => {
   test("requests", () => {
     fc.assert(
       fc.property(request, (one) => {
@@ -44,7 +44,7 @@ describe("what is written is read again", () => {
     );
   });
 
-  test("and refers to nothing of the message", () => {
+  test("without a reference to the message", () => {
     fc.assert(
       fc.property(request, (one) => {
         const bytes = encodeRequest(one);
@@ -75,8 +75,8 @@ function authorize(bytes: Uint8Array): number {
   return read;
 }
 
-describe("bad messages", () => {
-  test("cut anywhere are refused", () => {
+describe("invalid messages", () => {
+  test("that are cut off anywhere are refused", () => {
     fc.assert(
       fc.property(message, fc.nat(), (bytes, cut) => {
         expect(authorize(bytes.subarray(0, cut % bytes.length))).toBe(0);
@@ -85,7 +85,7 @@ describe("bad messages", () => {
     );
   });
 
-  test("with something behind them are refused", () => {
+  test("with trailing bytes are refused", () => {
     fc.assert(
       fc.property(message, fc.uint8Array({ minLength: 1, maxLength: 40 }), (bytes, more) => {
         expect(authorize(new Uint8Array([...bytes, ...more]))).toBe(0);
@@ -94,7 +94,7 @@ describe("bad messages", () => {
     );
   });
 
-  test("with changed bytes are read or refused, and nothing is thrown", () => {
+  test("with changed bytes are decoded or refused without an exception", () => {
     const change = fc.tuple(fc.nat(), fc.nat(255));
     fc.assert(
       fc.property(message, fc.array(change, { minLength: 1, maxLength: 8 }), (bytes, changes) => {
@@ -106,7 +106,7 @@ describe("bad messages", () => {
     );
   });
 
-  test("of anything are refused", () => {
+  test("of random bytes are refused", () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 300 }), (bytes) => {
         expect(authorize(bytes)).toBeLessThanOrEqual(1);
