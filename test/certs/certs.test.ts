@@ -12,7 +12,7 @@ async function makerOf(name: string): Promise<TransportMaker> {
   return (await import(join(FOLDER, `${name}-maker.ts`))).maker;
 }
 
-/** The same transport with parts that are other than they should be. */
+/** The same transport with changed parts. */
 function spoilt(
   maker: TransportMaker,
   spoil: (parts: TransportParts) => TransportParts,

@@ -16,7 +16,7 @@ function locatorOn(bus: Bus, clock = systemClock) {
     locator.locate(NAMESPACE, keys, deadlineMs, signal);
 }
 
-/** A bus whose other end does what a test says, when it says so. */
+/** A bus whose other end answers as the test says. */
 function scriptedBus() {
   const waiting: ((outcome: unknown) => void)[] = [];
   const asked: number[] = [];
@@ -48,7 +48,7 @@ async function ends() {
   return {
     here,
     there,
-    /** Has any question answered with this. */
+    /** Answers every request with this text. */
     answer: (text: string) =>
       there.subscribe(LOCATE_SUBJECT, ({ reply }) => {
         there.publish(reply!, Buffer.from(text));
@@ -128,7 +128,7 @@ describe("the router locator", () => {
     it.clock.advance(30);
     it.answer("a");
     expect(await patient).toEqual([["a" as WorkerId]]);
-    // It takes 30 ms, which is known now: who has less time does not spend it.
+    // The measured latency is 30 ms, so a shorter deadline is not spent on the router.
     expect(await locate([keyOf(1)], 25)).toBeNull();
     expect(it.asked).toHaveLength(2);
     it.clock.advance(2_001);

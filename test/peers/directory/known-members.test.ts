@@ -64,14 +64,14 @@ describe("known peers", () => {
     expect(changes).toEqual(["came a", "restarted a"]);
     expect(lines).toEqual(["two hosts announce the same worker name; using the latest"]);
     expect(members.get(A)?.incarnation).toBe(2n);
-    // A restart is one still.
+    // A single restart is allowed.
     say(3n);
     say(2n);
     expect(changes).toEqual(["came a", "restarted a", "restarted a"]);
     members.left(announcementOf("a", { incarnation: 3n }));
     say(1n);
     expect(members.get(A)?.incarnation).toBe(1n);
-    // The same of a host that the configuration names.
+    // The same for a host in the configuration.
     members.setListed([{ worker: A, endpoints: PLACE }]);
     say(2n);
     say(1n);
@@ -141,7 +141,7 @@ describe("known peers", () => {
         const { clock, members } = membersOf(100);
         let listed = new Set<string>();
         const heard = new Map<string, { incarnation: bigint; untilMs: number }>();
-        /** Those that another came after; as long as one of the name is heard. */
+        /** Earlier incarnations, as long as one of the name is heard. */
         const formers = new Map<string, Set<bigint>>();
         for (const one of steps) {
           if (one.do === "heard") {

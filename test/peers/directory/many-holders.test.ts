@@ -10,7 +10,7 @@ import { announcementOf } from "./announcements.ts";
 const NAMESPACE = new Uint8Array(32).fill(0xab);
 const EVERY_MS = 1_000;
 
-/** 32 bytes of a block's number that look like a hash. */
+/** 32 bytes that look like a hash, from a block's number. */
 function keyOf(block: number): Uint8Array {
   return new Uint8Array(new Bun.CryptoHasher("sha256").update(`block ${block}`).digest());
 }
@@ -62,7 +62,7 @@ test("every named peer has the block; none is named only if none has it", async 
       const has = new Set((held[block] ?? []).map((one) => `w${one % hosts}`));
       expect(new Set(named).size).toBe(named.length);
       expect(named.length).toBeLessThanOrEqual(8);
-      // A filter may err, and then says too much.
+      // A filter may have false positives.
       if (has.size > 0) expect(named.length).toBeGreaterThan(0);
       if (named.length < 8 && hosts <= 32) for (const one of has) expect(named).toContain(one);
     }

@@ -15,7 +15,7 @@ const NAMESPACE = new Uint8Array(32).fill(0xab);
 const OTHER = new Uint8Array(32).fill(0xcd);
 const [A, B] = ["a", "b"] as WorkerId[] as [WorkerId, WorkerId];
 const EVERY_MS = 1_000;
-/** Of the smallest summary. */
+/** Size of the smallest summary. */
 const BYTES = new KeyFilterBuilder(1).done().bytes.length;
 
 /** Eight blocks whose keys differ in each byte. */

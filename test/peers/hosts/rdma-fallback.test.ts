@@ -9,10 +9,10 @@ import { MIB, RealHost } from "./real-host.ts";
 const NAMES = ["a", "b", "c", "d", "e", "f"];
 const ALL_OK = NAMES.map(() => "ok");
 
-/** Devices on which things go wrong on demand, which only the stand-in's do. */
+/** Only the stand-in's devices fail on demand. */
 const describeStandIn = process.env.HEARTH_TEST_VERBS === undefined ? describeNative : () => {};
 
-/** A host that has blocks and one that has none, both with RDMA and streams. */
+/** A host with blocks and one without, both with RDMA and streams. */
 async function hosts(plan: string) {
   planVerbs(plan);
   await using stack = new AsyncDisposableStack();
@@ -32,7 +32,7 @@ async function hosts(plan: string) {
   return { holder, asker, [Symbol.asyncDispose]: () => ended.disposeAsync() };
 }
 
-/** Reads blocks with patience: `ok` only where every byte is right. */
+/** Reads blocks with a long deadline: `ok` only if every byte is right. */
 async function read(engine: StoreEngine, names: readonly string[]): Promise<string[]> {
   const handles = await engine.fetch(names, { deadlineMs: 20_000 });
   const outcomes = handles.map((handle) =>

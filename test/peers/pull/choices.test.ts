@@ -158,7 +158,7 @@ test("slow small blocks do not make large ones unprofitable", async () => {
   expect(kit.puller.whyNot(SPACE, [block(50)])).toBeNull();
 });
 
-/** A peer whose first block takes long, as one that has just started; later ones come at once. */
+/** A peer whose first block is slow, as after a start; later ones arrive at once. */
 function slowAtFirst() {
   const kit = new PullKit({ tokensPerBlock: 16, limits: { ...LARGE, prefillTokensPerS: 1_000 } });
   const a = kit.host("a");
@@ -192,7 +192,7 @@ test("while fetching is unprofitable, one fetch per second probes the path", asy
   expect(kit.puller.promising(SPACE, keys, 0, 2)).toBe(0);
   expect(await kit.kinds(kit.pull([10, 11]))).toEqual(["miss", "miss"]);
   await kit.clock.advanceAsync(1_000);
-  // A run is tried with a part of it; who comes second finds that it does not pay.
+  // A probe fetches part of a run; the second caller finds it unprofitable.
   expect(kit.puller.promising(SPACE, keys, 0, 2)).toBe(1);
   const [first, second] = [kit.pull([12]), kit.pull([13])];
   expect([await kit.kinds(first), await kit.kinds(second)]).toEqual([["ok"], ["miss"]]);

@@ -340,7 +340,7 @@ test("a host that left and came back is asked again, beside the requests from be
   const a = kit.host("a");
   a.behave = () => ({ answer: "hang", afterMs: 0 });
   const record = kit.members.list()[0]!;
-  // As many requests as one host answers at a time, and one that waits behind them.
+  // As many requests as one host serves at a time, and one that waits behind them.
   const before: ReturnType<PullKit["pull"]>[] = [];
   for (let i = 0; i < 17; i++) {
     before.push(kit.pull([i]));

@@ -4,7 +4,7 @@ import { Summaries } from "../../../src/peers/directory/index.ts";
 import { PullKit } from "./pull-kit.ts";
 
 const HOSTS = 300;
-/** Links that stay open: those over which only questions went, and those that brought blocks. */
+/** Maximum idle connections that carried only short requests, and that delivered blocks. */
 const ASKED_MAX = 64;
 const PULLED_MAX = 128;
 const names = Array.from({ length: HOSTS }, (_, i) => `w${i}`);

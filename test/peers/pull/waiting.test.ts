@@ -42,7 +42,7 @@ test("the signal stops the sender, and the place is free only when it has stoppe
   expect(kit.puller.stats.outcomes.aborted).toBe(2);
 });
 
-test("a caller that leaves does not stop what others wait for", async () => {
+test("a caller that leaves does not stop the fetches of others", async () => {
   await using kit = new PullKit();
   kit.host("a").behave = SLOW(100);
   const stop = new AbortController();

@@ -13,7 +13,7 @@ async function taken(pull: Pull) {
   return served;
 }
 
-/** Whether a promise has settled once everything that is ready has run. */
+/** Whether the promise has settled once everything that is ready has run. */
 async function isSettled(promise: Promise<unknown>): Promise<boolean> {
   let settled = false;
   void promise.then(() => {
@@ -118,19 +118,19 @@ describe("the retry time", () => {
       const served = await pulling(server, [items[0]!], { worker: "other" }).next();
       return served?.kind === "busy" ? served.retryAfterMs : null;
     };
-    // Nothing has left yet: the longest.
+    // Nothing was sent yet: the maximum.
     expect(await retryAfter()).toBe(2_000);
     clock.advance(1_100);
     loans[0]!.release();
     loans[1]!.release();
-    // 500 MiB in the latest second, and 750 MiB are lent again.
+    // 500 MiB in the last second, and 750 MiB are referenced again.
     const more = pulling(server, [items[0]!], { worker: "third" });
     const third = await taken(more);
     server.configure({ ...SERVE_LIMITS, bytesMax: MIB });
     expect(await retryAfter()).toBe(1_500);
     clock.advance(1_000);
     expect(await retryAfter()).toBe(1_500);
-    // Nothing left in the two seconds before.
+    // Nothing was sent in the two seconds before.
     clock.advance(1_000);
     expect(await retryAfter()).toBe(2_000);
     for (const served of [loans[2]!, loans[3]!, third]) served.release();
@@ -241,7 +241,7 @@ describe("with any sequence of events", () => {
           expect(lentBytes).toBeLessThanOrEqual(5 * MIB);
           expect(shelf.lent).toBeLessThanOrEqual(server.stats.lentBlocks);
         }
-        // Everybody goes on until the end.
+        // All requests continue to the end.
         clock.advance(1_000);
         for (const served of out.splice(0)) served.release();
         await Promise.all(waiting);

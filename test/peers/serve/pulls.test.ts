@@ -21,7 +21,7 @@ function start(limits: Partial<ServeLimits> = {}): Shelf {
   return world.shelf;
 }
 
-/** Whatever a test did: nothing is lent, nothing is under way, no timer waits. */
+/** After every test: no slot reference, no running request, no timer. */
 afterEach(() => {
   const { peers, openPulls, lentBlocks, lentBytes, reads } = world.server.stats;
   const left = { peers, openPulls, lentBlocks, lentBytes, reads, lent: world.shelf.lent };

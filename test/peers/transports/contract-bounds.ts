@@ -11,7 +11,7 @@ import {
   tryDial,
 } from "./contract-kit.ts";
 
-/** Nothing that a peer does makes us hold more than we said. */
+/** Limits on the memory and requests that a peer can occupy. */
 export function boundsContract(maker: TransportMaker): void {
   test("no listener: the dial is unreachable in bounded time, and can be aborted", async () => {
     await using pair = await Pair.make(maker, { handshakeMs: 400 });

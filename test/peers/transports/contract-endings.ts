@@ -12,7 +12,7 @@ import {
   untouchedPlace,
 } from "./contract-kit.ts";
 
-/** Aborting, deadlines, hanging, closing. */
+/** Cancellation, deadlines, hangs, and closing. */
 export function endingsContract(maker: TransportMaker): void {
   test("a cancelled pull stops the sender, and nothing is written any more", async () => {
     await using pair = await Pair.make(maker);
@@ -35,7 +35,7 @@ export function endingsContract(maker: TransportMaker): void {
     await waitFor(() => server.lent === 0 && server.serving === 0);
     expect(server.signals[0]!.aborted).toBe(true);
     expect(server.released).toBeLessThan(24);
-    // A whole round trip later, whatever was still under way has arrived.
+    // After a complete round trip everything that was in flight has arrived.
     const again = await pullPlaces(connection, placesFor(items.slice(0, 1)));
     expect(again.fault).toBeNull();
     for (const place of places.slice(1)) {
@@ -103,7 +103,7 @@ export function endingsContract(maker: TransportMaker): void {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = Array.from({ length: 64 }, (_, index) => server.put(index + 1, 1_000));
-    // It moves all the time, and never ends.
+    // It makes progress all the time, and never ends.
     server.onServe = async (served) => {
       await Bun.sleep(20);
       return served;
@@ -162,7 +162,7 @@ export function endingsContract(maker: TransportMaker): void {
     expect(server.lent).toBe(0);
     expect(pair.holder.transport.inboundLinks).toBe(0);
     const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
-    // A ticket may still be tried: then the first request tells.
+    // If a ticket is used, only the first request shows the refusal.
     if (dialled.ok) {
       const called = await dialled.connection.call(
         { op: "find", names: [] },

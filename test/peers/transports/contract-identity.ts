@@ -16,9 +16,9 @@ import {
   tryDial,
 } from "./contract-kit.ts";
 
-/** Who may speak with whom. */
+/** Authorization of peers. */
 export function identityContract(maker: TransportMaker): void {
-  /** A host that believes the pair's cluster, whatever it shows itself. */
+  /** A host that trusts the pair's cluster, whatever certificate it presents. */
   const impostor = async (pair: Pair, shown: Pick<Credentials, "certificates" | "key">) => {
     const { credentials, authorize, onChange } = pair.cluster.trust("asker");
     const trust: Trust = { credentials: { ...credentials, ...shown }, authorize, onChange };
@@ -27,7 +27,7 @@ export function identityContract(maker: TransportMaker): void {
     return host;
   };
 
-  /** Whatever it tries comes to nothing, and the server never hears of it. */
+  /** No attempt succeeds, and the server sees no request. */
   const isRefused = async (pair: Pair, host: Host) => {
     const dialled = await tryDial(host, pair.holder.endpoint, "holder");
     if (dialled.ok) {
@@ -94,7 +94,7 @@ export function identityContract(maker: TransportMaker): void {
     }
     expect((await pullPlaces(before, places)).fault).toBeNull();
     await before[Symbol.asyncDispose]();
-    // A listener may need a moment to show them.
+    // A listener may need time to present them.
     await waitFor(async () => {
       await using after = await dial(asker, holder.endpoint, "holder");
       expect((await pullPlaces(after, places)).fault).toBeNull();

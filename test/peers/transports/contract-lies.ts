@@ -16,7 +16,7 @@ const LIES: Readonly<Record<string, Partial<FrameHeader>>> = {
   "more bytes than were asked for": { bytes: 400_001 },
 };
 
-/** A sender that says what is not so. */
+/** A sender of invalid data. */
 export function liesContract(maker: TransportMaker): void {
   for (const [what, lie] of Object.entries(LIES)) {
     test(`a frame with ${what} is refused before a byte of it is written`, async () => {

@@ -21,7 +21,7 @@ const HELLO: PeerHello = {
   hardware: { hasRdmaNic: false, rdmaDevices: [], cores: 2, hasAes: true },
 };
 
-/** Requests, answers, and blocks that come. */
+/** Requests, answers, and blocks. */
 export function pullsContract(maker: TransportMaker): void {
   test("calls are answered, and the server knows the client's identity", async () => {
     await using pair = await Pair.make(maker);

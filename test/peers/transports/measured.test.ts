@@ -16,7 +16,7 @@ import { transportContract } from "./contract.ts";
 import { Host, LIMITS, Pair, placesFor, pullPlaces, regionOf, tryDial } from "./contract-kit.ts";
 import { maker } from "./quic-maker.ts";
 
-// Whatever is promised of a transport is kept by a measured one.
+// A measured transport keeps the promises of a transport.
 await transportContract(join(import.meta.dir, "measured-maker.ts"));
 
 test("a pull that is cancelled while it waits for a block ends at once", async () => {

@@ -57,7 +57,7 @@ describeNative("memory that a QUIC peer can occupy", () => {
       writer.endSync();
     }
     await waitFor(() => pair.holder.server.asked === 13 && written > looks);
-    // What is short does not wait behind what is long.
+    // Short answers do not wait behind long ones.
     expect(await client.say(asked(own, HAS))).toBeInstanceOf(Uint8Array);
     expect(written).toBe(2 * looks);
     const answers = streams.map((stream) => client.exchange(stream, new Uint8Array(0), false));
@@ -86,11 +86,11 @@ describeNative("memory that a QUIC peer can occupy", () => {
     expect(last.length).toBeGreaterThan(FILTER_BYTES);
   });
 
-  test("is bounded per worker, and nobody can use up another worker's connections", async () => {
+  test("is bounded per worker, and no worker can use up another's connections", async () => {
     await using pair = await Pair.make(makerWith({ workerLinksMax: 2 }));
     const [own, other] = [pair.cluster.host("own"), pair.cluster.host("other")];
     const { port } = pair.holder.endpoint;
-    // Another's certificate shown behind the own one does not count for it.
+    // Another host's certificate behind its own does not count.
     const chain = { certificates: other.certificates + own.certificates };
     await using liar = await RawClient.connect(port, other, chain);
     await liar.session.opened;

@@ -11,7 +11,7 @@ import {
 } from "../../../src/peers/transports/quic/index.ts";
 import { makeCluster } from "../../support/cluster.ts";
 
-/** Feeds a reader with chunks that end at the given places; how much it took, until it was done. */
+/** Feeds a reader with chunks that end at these places; returns the number of bytes consumed. */
 function feed(reader: PrefaceReader, bytes: Uint8Array, cuts: readonly number[]): number {
   let taken = 0;
   const ends = [...cuts.map((cut) => cut % (bytes.length + 1)), bytes.length].sort((a, b) => a - b);

@@ -9,7 +9,7 @@ import { dial, MIB, Pair, placesFor, pullPlaces } from "./contract-kit.ts";
 import { maker } from "./quic-maker.ts";
 
 const MAKER = join(import.meta.dir, "quic-maker.ts");
-/** With the kernel's error queue on, the pulls of others stood still for 2 to 31 s. */
+/** With the kernel's error queue enabled, other pulls stalled for 2 to 31 s. */
 const STALL_MS_MAX = 1_500;
 
 describeNative("QUIC among processes", () => {
@@ -84,7 +84,7 @@ describeNative("memory of QUIC", () => {
     };
     const before = await pull(1_500);
     const after = await pull(4_500);
-    // Without collections of ours each pull leaves about 57 KiB.
+    // Without forced collections each pull leaves about 57 KiB.
     expect(after - before).toBeLessThan(130);
   });
 
@@ -101,7 +101,7 @@ describeNative("memory of QUIC", () => {
     expect(collected).toBe(0);
     add(100_000);
     expect(collected).toBe(1);
-    // Whatever could not be collected is not tried again at once.
+    // A failed collection is not repeated at once.
     for (let i = 0; i < 9; i++) add(100_000);
     expect(collected).toBe(1);
     add(100_000);

@@ -44,14 +44,14 @@ describeNative("new certificates by QUIC", () => {
     expect(connection.fault).toBeNull();
     const pulled = pullPlaces(connection, places);
     await waitFor(() => server.released === 2);
-    // When the time is over nothing new is taken, and the link ends with its last answer.
+    // After the limit no new request is accepted, and the connection ends with its last answer.
     const find = { op: "find", names: [] } as const;
     await waitFor(async () => !(await connection.call(find, { deadlineMs: 5_000 })).ok);
     gate.resolve();
     expect((await pulled).fault).toBeNull();
     expect((await connection.ended).kind).toBe("broken");
     await using after = await dial(asker, holder.endpoint, "holder");
-    // A ticket speaks for the certificate before, until the handshake is over.
+    // A ticket is bound to the previous certificate until the handshake is complete.
     expect((await pullPlaces(after, places)).fault).toBeNull();
     expect(after.identity.fingerprint).not.toBe(before);
   });
@@ -98,7 +98,8 @@ describeNative("new certificates by QUIC", () => {
     const last = cluster.host("holder");
     let reads = 0;
     onRead = () => {
-      // First they are tried at another port, then at the own one: that takes until later.
+      // The certificates are tested at another port, then bound at the real one: that takes a
+      // while.
       if (++reads !== 2) return;
       queueMicrotask(() => {
         own.change(last);
@@ -107,7 +108,7 @@ describeNative("new certificates by QUIC", () => {
     };
     own.change(cluster.host("holder"));
     await holder.transport.reload();
-    // Nobody's link has to end first.
+    // No connection has to end first.
     await waitFor(() => reads >= 4);
     await using connection = await waitFor(async () => {
       const dialled = await tryDial(asker, holder.endpoint, "holder");
@@ -125,7 +126,7 @@ describeNative("new certificates by QUIC", () => {
     const own = cluster.trust("asker");
     await using asker = new Host(makerWith({ reloadMs: 300 }), own, regionOf(1), LIMITS);
     await asker.transport.register(asker.region);
-    // The key is of another certificate.
+    // The key belongs to another certificate.
     trust.change({ ...trust.credentials, key: cluster.host("holder").key });
     await holder.transport.reload();
     expect(holder.log.map(({ level }) => level)).toEqual(["error"]);

@@ -10,7 +10,7 @@ import { maker } from "./quic-maker.ts";
 
 const FIND = { op: "find", names: [] } as const;
 
-/** Opens a link, pulls once and closes it: what follows may begin with its ticket. */
+/** Opens a connection, pulls once and closes it: the next connection can use its ticket. */
 async function speakOnce(pair: Pair): Promise<void> {
   await using connection = await pair.connection();
   const places = placesFor([pair.holder.server.put(1, 1_000)]);
@@ -109,13 +109,13 @@ describeNative("a second connection by QUIC", () => {
     };
     expect(await speak()).toBe(false);
     expect(await speak()).toBe(true);
-    // What was learned with other certificates of ours is forgotten.
+    // Tickets of other own certificates are discarded.
     trust.change(cluster.host("asker"));
     await asker.reload();
     expect(await speak()).toBe(false);
     expect(await speak(forgetful)).toBe(false);
     expect(await speak(forgetful)).toBe(false);
-    // Our trust is in another authority now: the ticket is not even tried.
+    // This side trusts another authority now, so the ticket is not used.
     trust.change({ ...trust.credentials, authorities: makeCluster().authority.certificate });
     const dialled = await asker.dial(target, new AbortController().signal);
     expect(dialled).toMatchObject({ ok: false, fault: { kind: "refused" } });

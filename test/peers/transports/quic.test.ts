@@ -54,7 +54,7 @@ describeNative("listening by QUIC", () => {
     expect(thrown.text).toContain(`127.0.0.1:${endpoint.port}`);
     expect(thrown.text).toContain("Bind failure");
     expect(thrown.text).toContain("listen_quic");
-    // Its port and its links are as they were.
+    // Its port and connections are unchanged.
     await using connection = await pair.connection();
     expect((await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
   });
@@ -85,7 +85,7 @@ describeNative("a QUIC client", () => {
     const answer = await client.say(bytes(prefaceOf(honest), FIND));
     expect(answer).toBeInstanceOf(Uint8Array);
     expect(pair.holder.server.asker).toBe("honest" as never);
-    // Proven once is proven for the connection.
+    // One proof is valid for the whole connection.
     expect(await client.say(bytes(encodePreface(new Uint8Array(0), 9), FIND))).toEqual(answer);
   });
 
@@ -155,7 +155,7 @@ describeNative("a QUIC client", () => {
     await using connection = await pair.connection();
     const places = placesFor([pair.holder.server.put(1, 100_000)]);
     for (let i = 0; i < 5; i++) expect((await pullPlaces(connection, places)).fault).toBeNull();
-    // There is room for 32 at once; the others get their turn when those have ended.
+    // 32 requests fit at once; the others run when those have ended.
     for (const code of await Promise.all(slow)) expect(code).toBe(STALLED);
     expect(pair.holder.server.asked).toBe(5);
   });

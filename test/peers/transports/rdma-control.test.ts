@@ -66,7 +66,7 @@ const MESSAGES: { [Name in Kind]: fc.Arbitrary<Extract<RdmaControl, { kind: Name
 };
 const message: fc.Arbitrary<RdmaControl> = fc.oneof(...Object.values(MESSAGES));
 
-/** What a message is without its length. */
+/** A message without its length prefix. */
 const withoutLength = (whole: Uint8Array) => {
   expect(new DataView(whole.buffer).getUint32(0, true)).toBe(whole.length - 4);
   return whole.subarray(4);
@@ -80,7 +80,7 @@ const ADDRESS: RdmaAddress = {
 };
 const ADDRESS_HEX = `${GID} 11000000 56341200 0300 0004 1000 0800`;
 
-/** Those of its own; the others are the stream transport's, byte by byte. */
+/** Messages of RDMA only; the others equal those of the stream transport. */
 const GOLDEN: readonly (readonly [RdmaControl, string])[] = [
   [{ kind: "hello", version: 1, wanted: 1, rails: [RAIL] }, `17000000 01 0100 01 01 ${GID} 01 01`],
   [
@@ -155,7 +155,7 @@ describe("messages of an RDMA control channel", () => {
       return decodeControl(bytes);
     };
     expect(changed(0, 15)).not.toBeNull();
-    // None, more than there are, a number of 25 bits, a sequence of 25 bits, an MTU between two.
+    // Zero, too many, a 25-bit number, a 25-bit sequence, an undefined MTU.
     for (const [at, value] of [
       [1, 0],
       [1, 2],

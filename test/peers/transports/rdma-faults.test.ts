@@ -25,7 +25,7 @@ import {
   verbsOptions,
 } from "./rdma-kit.ts";
 
-/** Devices on which things go wrong on demand, which only the stand-in's do. */
+/** Only the stand-in's devices fail on demand. */
 const describeStandIn = process.env.HEARTH_TEST_VERBS === undefined ? describeNative : () => {};
 
 interface Side {
@@ -71,7 +71,7 @@ class RdmaHost implements AsyncDisposable {
   }
 }
 
-/** A holder and an asker on one stand-in. Nothing is left open when it has ended. */
+/** A server and a client on one stand-in. Closes everything when it is disposed. */
 class RdmaPair implements AsyncDisposable {
   readonly holder: RdmaHost;
   readonly asker: RdmaHost;
@@ -102,7 +102,7 @@ class RdmaPair implements AsyncDisposable {
     return dialled.connection;
   }
 
-  /** Blocks of the holder and chalked places for them. */
+  /** Blocks of the server, and places filled with the canary. */
   places(count: number, bytes: number) {
     const items = Array.from({ length: count }, (_, at) => this.holder.server.put(at + 1, bytes));
     const places = placesFor(items);
@@ -191,7 +191,7 @@ describeStandIn("an RDMA transport, when", () => {
     const places = pair.places(1, 4 * MIB);
     const connection = await pair.connection();
     const { fault, results } = await pullPlaces(connection, places);
-    // Whichever is first: that it is lost was said, or its read failed.
+    // Either the loss was reported first, or the read failed first.
     if (fault === null) expect(results[0]).toMatchObject({ kind: "busy" });
     else expect(fault.kind).toBe("broken");
     expect(server.released).toBe(1);
@@ -264,7 +264,7 @@ describeStandIn("an RDMA transport, when", () => {
     const first = await pair.dial();
     expect(first).toMatchObject({ ok: false, fault: { kind: "refused" } });
     expect(pair.holder.log.some(({ text }) => text.includes("creating queue pairs"))).toBe(true);
-    // The other side's was made by then.
+    // The client's queue pair existed already.
     expect(await pair.dial()).toMatchObject({ ok: false, fault: { kind: "broken" } });
     expect((await pair.dial()).ok).toBe(true);
     await waitFor(() => pair.holder.transport.inboundLinks === 1);

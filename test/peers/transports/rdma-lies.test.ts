@@ -114,7 +114,7 @@ type Answer = (
   pair: PlainPair,
 ) => readonly RdmaControl[];
 
-/** Says welcome as a holder does. */
+/** Sends a server's welcome. */
 async function welcome(pair: PlainPair, connection: RawRdma): Promise<void> {
   await connection.hear("hello");
   const queuePair = pair.holder.rdma.link(0, {} as never);
@@ -123,7 +123,7 @@ async function welcome(pair: PlainPair, connection: RawRdma): Promise<void> {
   await connection.hear("join");
 }
 
-/** Dials a holder that behaves until a pull comes, which it answers with `answer`. */
+/** Dials a server that behaves well until a pull, which it answers with `answer`. */
 async function pullFrom(answer: Answer) {
   await using pair = await PlainPair.make({}, { limits: { stallMs: 600, progressMs: 100 } });
   const item = pair.holder.server.put(1, 10_000);

@@ -8,7 +8,7 @@ import { PlainPair } from "./rdma-plain-kit.ts";
 
 const scenario = fc.record({
   pulls: fc.array(anyPull, { minLength: 1, maxLength: 4 }),
-  /** So many loans, and reads, find no room. */
+  /** Number of exposures, and of reads, that are refused. */
   fullLoans: fc.nat({ max: 3 }),
   fullReads: fc.nat({ max: 3 }),
   rails: fc.constantFrom(1, 2),

@@ -215,12 +215,12 @@ describeNative("a stream server", () => {
       return socket;
     });
     await waitFor(() => open.size === 3);
-    // Those who can are not kept out by those who do not.
+    // Peers with a certificate are not kept out by connections in the handshake.
     await using fourth = await pair.connection();
     expect(fourth.fault).toBeNull();
     await waitFor(() => open.size === 0);
     for (const socket of sockets) socket.destroy();
-    // Those who did shake hands do not count.
+    // Connections that completed the handshake do not count.
     const connections = [
       await pair.connection(),
       await pair.connection(),

@@ -43,7 +43,7 @@ const MESSAGES: { [Kind in ControlKind]: fc.Arbitrary<Extract<ControlMessage, { 
 };
 const message: fc.Arbitrary<ControlMessage> = fc.oneof(...Object.values(MESSAGES));
 
-/** What a message is without its length. */
+/** A message without its length prefix. */
 const withoutLength = (whole: Uint8Array) => {
   expect(new DataView(whole.buffer).getUint32(0, true)).toBe(whole.length - 4);
   return whole.subarray(4);
@@ -107,7 +107,7 @@ describe("messages of a stream control channel", () => {
         for (let code = 0; code < 20; code++) {
           const made = decodeControl(Uint8Array.of(code, ...noise));
           if (made === null) continue;
-          // Whatever is understood is understood as it is written, but for ciphers not known here.
+          // Decoded messages encode to the same bytes, except for unknown ciphers.
           if (made.kind === "hello") continue;
           expect(withoutLength(encodeControl(made)).toHex()).toBe(
             Uint8Array.of(code, ...noise).toHex(),

@@ -16,7 +16,7 @@ const SESSION = {
   lanes: 1,
 } as const;
 
-/** Says welcome as a holder does, and lets the asker's lanes come up. */
+/** Sends a server's welcome, and accepts the client's lanes. */
 async function welcome(pair: StreamPair, connection: RawStream): Promise<void> {
   await connection.hear("hello");
   const lanes = pair.network.open(pair.holder.region);
@@ -25,7 +25,7 @@ async function welcome(pair: StreamPair, connection: RawStream): Promise<void> {
   connection.say({ kind: "welcome", version: 1, port, requests: 8, session: SESSION });
 }
 
-/** Dials a holder that behaves until a pull comes, which it answers with `answer`. */
+/** Dials a server that behaves well until a pull, which it answers with `answer`. */
 async function pullFrom(
   answer: (pull: Heard<"pull">, item: PullItem, pair: StreamPair) => readonly ControlMessage[],
 ) {

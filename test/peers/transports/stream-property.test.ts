@@ -7,7 +7,7 @@ import { StreamPair } from "./stream-kit.ts";
 
 const scenario = fc.record({
   pulls: fc.array(anyPull, { minLength: 1, maxLength: 4 }),
-  /** The lanes have no room for these, counted over all transfers. */
+  /** Transfers without a free place, counted over all transfers. */
   full: fc.nat({ max: 3 }),
   announcedMax: fc.constantFrom(1, 3, 64),
   lentMax: fc.constantFrom(1, 2, 8),

@@ -16,7 +16,7 @@ describeNative("pulls of a stream transport", () => {
     expect(pair.network.received).toBe(1);
     const { results } = await pullPlaces(connection, places.slice(1));
     expect(results[0]).toMatchObject({ kind: "came", header: { bytes: 5_000 } });
-    // Announced with what was expected, and again with what it is.
+    // Announced with the expected length, and again with the real one.
     expect(pair.network.received).toBe(3);
     expect(pair.asker.region.firstWrong(places[1]!.offset, 5_000, 2n)).toBeNull();
   });
@@ -39,7 +39,7 @@ describeNative("pulls of a stream transport", () => {
     ]);
     expect([one.fault, two.fault]).toEqual([null, null]);
     expect([...one.results, ...two.results].every((result) => result?.kind === "came")).toBe(true);
-    // What the holder lends of two pulls at a time, and what was announced ahead.
+    // Slot references of two concurrent pulls, and places announced ahead.
     expect(most).toBeLessThanOrEqual(8 + 2 * 16);
     expect(receiver.announced).toBe(0);
   });

@@ -114,7 +114,7 @@ test("a host's name has one canonical form", () => {
   }
 });
 
-/** The extension of names, with a value as given in hex. */
+/** The subjectAltName extension with a value in hex. */
 function names(hex: string): Uint8Array {
   const value = Uint8Array.fromHex(hex);
   const body = [0x06, 0x03, 0x55, 0x1d, 0x11, 0x04, value.length, ...value];

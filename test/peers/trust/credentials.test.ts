@@ -47,7 +47,7 @@ async function refusalOf(files: CertificateFiles): Promise<HearthError> {
   throw new Error("nothing was refused");
 }
 
-/** What nobody may find in a message or a log. */
+/** Text that must not appear in a message or a log. */
 function secretsOf(key: string): string[] {
   return key.split("\n").filter((line) => line.length > 20 && !line.startsWith("-----"));
 }

@@ -8,7 +8,7 @@ import {
 } from "../../../src/peers/wire/index.ts";
 import { key } from "./arbitrary.ts";
 
-/** The key of number `i`: as random as a hash. */
+/** A key from a number, as random as a hash. */
 function keyOf(i: number): Uint8Array {
   return new Uint8Array(new Bun.CryptoHasher("blake2b256").update(`${i}`).digest());
 }

@@ -53,7 +53,7 @@ describe("the message reader", () => {
     [0, "empty message"],
     [101, "message of 101 bytes, maximum 100"],
     [2 ** 32 - 1, "message of 4294967295 bytes, maximum 100"],
-  ])("refuses a length of %d for good", (length, why) => {
+  ])("refuses a length of %d permanently", (length, why) => {
     const reader = new MessageReader(100);
     const bytes = new Uint8Array(200);
     new DataView(bytes.buffer).setUint32(0, length, true);

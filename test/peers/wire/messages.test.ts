@@ -57,8 +57,8 @@ describe("decoding what was encoded returns the same", () => {
   });
 });
 
-/** Whatever the bytes are: read or refused, and what was read has this one encoding. */
-function authorize(bytes: Uint8Array): number {
+/** Any bytes are refused, or decode to a value with exactly this encoding. */
+function decoders(bytes: Uint8Array): number {
   let read = 0;
   for (const reader of Object.values(READERS)) {
     const decoded = reader(bytes);
@@ -67,7 +67,7 @@ function authorize(bytes: Uint8Array): number {
       continue;
     }
     read++;
-    // A newer sender may have said more than is read here.
+    // A newer sender may add fields that are ignored here.
     if (bytes[0] === 2 && bytes[1] === 0) {
       expect(decoded.encode()).toEqual(bytes.slice());
     }
@@ -79,7 +79,7 @@ describe("invalid messages", () => {
   test("that are cut off anywhere are refused", () => {
     fc.assert(
       fc.property(message, fc.nat(), (bytes, cut) => {
-        expect(authorize(bytes.subarray(0, cut % bytes.length))).toBe(0);
+        expect(decoders(bytes.subarray(0, cut % bytes.length))).toBe(0);
       }),
       RUNS,
     );
@@ -88,7 +88,7 @@ describe("invalid messages", () => {
   test("with trailing bytes are refused", () => {
     fc.assert(
       fc.property(message, fc.uint8Array({ minLength: 1, maxLength: 40 }), (bytes, more) => {
-        expect(authorize(new Uint8Array([...bytes, ...more]))).toBe(0);
+        expect(decoders(new Uint8Array([...bytes, ...more]))).toBe(0);
       }),
       RUNS,
     );
@@ -100,7 +100,7 @@ describe("invalid messages", () => {
       fc.property(message, fc.array(change, { minLength: 1, maxLength: 8 }), (bytes, changes) => {
         const changed = bytes.slice();
         for (const [at, value] of changes) changed[at % bytes.length] = value;
-        expect(authorize(changed)).toBeLessThanOrEqual(1);
+        expect(decoders(changed)).toBeLessThanOrEqual(1);
       }),
       { ...RUNS, numRuns: 2_000 },
     );
@@ -109,7 +109,7 @@ describe("invalid messages", () => {
   test("of random bytes are refused", () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 300 }), (bytes) => {
-        expect(authorize(bytes)).toBeLessThanOrEqual(1);
+        expect(decoders(bytes)).toBeLessThanOrEqual(1);
       }),
       RUNS,
     );

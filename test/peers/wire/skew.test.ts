@@ -3,7 +3,7 @@ import { decodePart, decodeRequest } from "../../../src/peers/wire/index.ts";
 import { READERS } from "./arbitrary.ts";
 import { CASES, FRAME, goldenBytes, HELLO, PLAIN_FRAME, PULL, sequence } from "./golden-cases.ts";
 
-/** Bytes put together by hand, as builds before and after this one write them. */
+/** Bytes as the previous and the next version write them. */
 const hex = (...parts: string[]) => Uint8Array.fromHex(parts.join("").replaceAll(" ", ""));
 const NAMESPACE = sequence(0xc0).toHex();
 const DIGEST = sequence(0x20).toHex();
