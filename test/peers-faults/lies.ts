@@ -29,7 +29,7 @@ export const LIES = [
   "stalls later",
   "ends early",
   "answers twice",
-  "answers what nobody asked",
+  "answers another request",
   "throws",
   "absent",
   "busy",
@@ -120,7 +120,7 @@ export class LyingServer implements PeerServer {
         yield served;
         yield { index, kind: "absent" };
         return true;
-      case "answers what nobody asked":
+      case "answers another request":
         yield instead({ index: index + 10_000, kind: "absent" });
         return true;
       case "slow":

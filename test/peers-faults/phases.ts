@@ -67,7 +67,7 @@ export async function hung(world: World, pulls: number, healthyP99Ms: number): P
   const result = withLeast(tally.result(world.transport, "one hung"), HEALTHY_MIN);
   if (result.p99Ms <= 2 * healthyP99Ms) return result;
   const times = (result.p99Ms / healthyP99Ms).toFixed(1);
-  return { ...result, problems: [...result.problems, `p99 is ${times} times that of healthy`] };
+  return { ...result, problems: [...result.problems, `p99 is ${times} times the healthy p99`] };
 }
 
 /** Each host answers one request in six with a fault. */
@@ -84,7 +84,8 @@ export async function lies(world: World, pulls: number): Promise<Result> {
   world.honest();
   tally.problems.push(...(await world.leftovers()));
   const untold = LIES.filter((lie) => !holders.some(({ server }) => server.told.has(lie)));
-  if (pulls >= 2_000 && untold.length > 0) tally.problems.push(`never told: ${untold.join(", ")}`);
+  if (pulls >= 2_000 && untold.length > 0)
+    tally.problems.push(`lies never used: ${untold.join(", ")}`);
   return withLeast(tally.result(world.transport, "lies"), LYING_MIN);
 }
 
