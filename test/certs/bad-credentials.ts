@@ -15,13 +15,13 @@ import { authorityOf, credentialsWith, type Forgery, forge, forged, goodNames } 
 
 const HOUR_MS = 3_600_000;
 
-/** Credentials with which nobody must get in. */
+/** Credentials that must never be accepted. */
 export interface BadCredential {
   readonly name: string;
-  /** `host`: bad only where it is called by name. */
+  /** `host`: invalid only for a server that is dialled by name. */
   readonly shownBy: "either" | "host";
   make(cluster: TestCluster, worker: string): Credentials;
-  /** What the judge says of the certificate alone; null: it sees nothing wrong with it. */
+  /** The authorizer's reason for the certificate alone; null: it accepts it. */
   readonly verdict: RegExp | null;
 }
 
@@ -48,7 +48,7 @@ function named(
 
 const NOT_A_NAME = /is not spiffe:\/\/<cluster>/;
 
-/** A good DNS name beside a URI that is not quite the right one. */
+/** A valid DNS name, and a URI that is almost valid. */
 function uri(name: string, value: (cluster: string, worker: string) => string): BadCredential {
   return named(name, NOT_A_NAME, (cluster, worker) => [
     { kind: "uri", value: value(cluster, worker) },
@@ -126,7 +126,7 @@ function belowIntermediate(
   return credentialsWith(cluster, worker, pair, isShown ? between.certificate : "");
 }
 
-/** A library that takes the second of a chain for the first would believe it. */
+/** A library that confuses the second certificate of a chain with the first would accept it. */
 function withAnothersBehind(name: string, verdict: RegExp, forgery: Forgery): BadCredential {
   return {
     name,

@@ -12,7 +12,7 @@ async function makerOf(name: string): Promise<TransportMaker> {
   return (await import(join(FOLDER, `${name}-maker.ts`))).maker;
 }
 
-/** The same transport with parts that are other than they should be. */
+/** The same transport with changed parts. */
 function spoilt(
   maker: TransportMaker,
   spoil: (parts: TransportParts) => TransportParts,
@@ -25,7 +25,7 @@ describeNative("bad credentials", () => {
     existsSync(join(FOLDER, `${name}-maker.ts`)),
   );
   test.each(names)(
-    "get nobody in over %s, and good ones do",
+    "certificates: at most %s bad ones are accepted, and all good ones are",
     async (name) => {
       const report = await runCerts({ makers: [await makerOf(name)], oneIn: 3 });
       expect(violationsOf(report)).toEqual([]);
@@ -34,7 +34,7 @@ describeNative("bad credentials", () => {
     60_000,
   );
 
-  test("are seen where a transport believes whatever it is shown", async () => {
+  test("the run reports a transport that accepts every certificate", async () => {
     const gullible = spoilt(await makerOf("stream"), (parts) => {
       const { trust } = parts;
       const authorize: Trust["authorize"] = () => ({
@@ -53,7 +53,7 @@ describeNative("bad credentials", () => {
     expect(violations).toContain("accepted: expired since, calling over stream");
   });
 
-  test("are seen where a transport logs keys, or says nothing", async () => {
+  test("the run reports a transport that logs keys, or gives no reason", async () => {
     const maker = await makerOf("stream");
     const chatty = spoilt(maker, (parts) => {
       const { trust, log } = parts;

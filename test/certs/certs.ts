@@ -6,7 +6,7 @@ import { authority, credentialsWith, forge, forged } from "./forge.ts";
 import { RAW_CASES, type RawCase } from "./raw.ts";
 import { type Attempt, BAD, DIRECTIONS, type Direction, Rig } from "./rig.ts";
 
-/** What came of one bad credential in one direction over one transport. */
+/** Result of one invalid credential in one direction over one transport. */
 export interface CaseResult extends Attempt {
   readonly name: string;
   readonly transport: string;
@@ -15,14 +15,17 @@ export interface CaseResult extends Attempt {
 
 export interface CertsReport {
   readonly results: readonly CaseResult[];
-  /** Good credentials that were let in, of those that were tried; all must be. */
+  /** Valid credentials tried and accepted; all must be accepted. */
   readonly good: { readonly tried: number; readonly accepted: number };
-  /** Secrets that were found in logs and faults. */
+  /** Secrets found in logs and faults. */
   readonly leaks: number;
   readonly seconds: number;
 }
 
-/** Bad ones that were accepted, or refused without a reason; good ones that were not let in. */
+/**
+ * Invalid credentials that were accepted, or refused without a reason; valid ones that were
+ * refused.
+ */
 export function violationsOf({ results, good, leaks }: CertsReport): string[] {
   const where = ({ name, transport, direction }: CaseResult) =>
     `${name}, ${direction === "caller" ? "calling" : "called"} over ${transport}`;
@@ -41,9 +44,9 @@ export function violationsOf({ results, good, leaks }: CertsReport): string[] {
 
 export interface CertsOptions {
   readonly makers: readonly TransportMaker[];
-  /** One in so many of the credentials. */
+  /** Tries one in this many of the credentials. */
   readonly oneIn: number;
-  /** How long a reason may take to be logged; 5 s unless said. */
+  /** Maximum wait for a logged reason; default 5 s. */
   readonly patienceMs?: number;
   onResult?(result: CaseResult): void;
 }
@@ -52,7 +55,10 @@ const PATIENCE_MS = 5_000;
 
 type Say = (name: string, direction: Direction, attempt: Attempt) => void;
 
-/** Shows bad credentials to a good host, and to it when it calls; counts who gets in. */
+/**
+ * Presents invalid credentials to a good host, as client and as server, and counts which are
+ * accepted.
+ */
 export async function runCerts(options: CertsOptions): Promise<CertsReport> {
   const { makers, oneIn, onResult, patienceMs = PATIENCE_MS } = options;
   const startMs = systemClock.monotonicMs();
@@ -85,7 +91,7 @@ export async function runCerts(options: CertsOptions): Promise<CertsReport> {
   return { results, good, leaks, seconds: Number(seconds.toFixed(1)) };
 }
 
-/** Without this, a host that lets nobody in would pass. */
+/** Without this, a host that refuses everything would pass. */
 async function tryGood(rig: Rig, good: { tried: number; accepted: number }): Promise<void> {
   for (const direction of DIRECTIONS) {
     const { accepted } = await rig.try(direction, rig.cluster.host(BAD));
@@ -94,7 +100,7 @@ async function tryGood(rig: Rig, good: { tried: number; accepted: number }): Pro
   }
 }
 
-/** Hosts below an authority that the root signed: shown with it, or listed by those who judge. */
+/** Hosts with an intermediate authority that is either presented or in the verifier's list. */
 async function tryBetween(
   make: () => Promise<Rig>,
   good: { tried: number; accepted: number },
@@ -132,7 +138,7 @@ async function tryRaw(rig: Rig, raw: RawCase): Promise<Attempt> {
   return { accepted: dialled.ok, reason: dialled.ok ? "" : dialled.fault.why };
 }
 
-/** Those who were let in before, and must not be any more, whatever tickets they have. */
+/** Peers that were accepted before and must not be any more, whatever session tickets they have. */
 async function tryLater(
   make: () => Promise<Rig>,
   say: Say,
@@ -161,7 +167,7 @@ async function revoke(rig: Rig): Promise<void> {
   const next = makeCluster(null, rig.cluster.name).host(rig.trust.credentials.worker);
   const { authority } = rig.cluster;
   rig.keep(next.key);
-  // What it shows is as before, so that the other side goes on believing it.
+  // Presents the same certificate as before, so that the peer still accepts it.
   const { certificates, key } = rig.cluster.host(rig.trust.credentials.worker);
   rig.keep(key);
   rig.trust.change({ ...next, certificates: certificates + authority.certificate, key });

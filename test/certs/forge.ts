@@ -20,7 +20,7 @@ import {
 } from "../../src/peers/index.ts";
 import { type TestCluster, validFor } from "../support/index.ts";
 
-/** What a certificate is made of, where it is to be other than a good host's. */
+/** The properties in which a certificate differs from a good host's. */
 export interface Forgery {
   readonly subject?: Uint8Array;
   readonly names?: readonly WrittenName[];
@@ -28,20 +28,20 @@ export interface Forgery {
   /** OIDs; null: no such extension. */
   readonly extendedKeyUsage?: readonly string[] | null;
   readonly extensions?: readonly Uint8Array[];
-  /** Instead of those that say that it signs nobody, and may be used for signatures. */
+  /** Replaces the extensions of a host's certificate (no authority, key usage). */
   readonly constraints?: readonly Uint8Array[];
-  /** Who signs; the cluster's authority unless said. `self`: its own key does. */
+  /** The signer; default: the cluster's authority. `self`: its own key. */
   readonly signer?: Signer | "self";
   readonly key?: string;
 }
 
 export interface Signer {
-  /** Its distinguished name. */
+  /** The signer's distinguished name. */
   readonly name: Uint8Array;
   readonly key: string;
 }
 
-/** The one whose signature the cluster believes. */
+/** The trusted signer of the cluster. */
 export function authorityOf({ name, authority }: TestCluster): Signer {
   return { name: commonName(`Hearth CA of ${name}`), key: authority.key };
 }
@@ -79,7 +79,7 @@ export function forge(cluster: TestCluster, worker: string, forgery: Forgery): K
   return { certificate: certificatePem(der), key };
 }
 
-/** What a host with this pair would show; `chain` stands behind its certificate. */
+/** Credentials of a host with this pair; `chain` follows its certificate. */
 export function credentialsWith(
   cluster: TestCluster,
   worker: string,
@@ -100,7 +100,7 @@ export function forged(cluster: TestCluster, worker: string, forgery: Forgery): 
   return credentialsWith(cluster, worker, forge(cluster, worker, forgery));
 }
 
-/** One that signs others, `pathLength` authorities below it at the most. */
+/** An authority with at most `pathLength` authorities below it. */
 export function authority(
   cluster: TestCluster,
   name: string,

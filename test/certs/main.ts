@@ -1,4 +1,4 @@
-/** `bun run test:certs`: bad certificates, shown to all transports in both directions. */
+/** `bun run test:certs`: presents invalid certificates to all transports in both directions. */
 import { scriptOptions } from "../../scripts/lib/arguments.ts";
 import { ensureHost, ensureStandIns } from "../../scripts/lib/native-build.ts";
 import type { TransportMaker } from "../peers/transports/contract-kit.ts";
@@ -34,7 +34,7 @@ function fail(text: string): never {
 }
 
 const oneIn = Number(options["one-in"]);
-if (!Number.isSafeInteger(oneIn) || oneIn < 1) fail(`--one-in ${oneIn} is no whole number`);
+if (!Number.isSafeInteger(oneIn) || oneIn < 1) fail(`--one-in ${oneIn} is not an integer`);
 const names = TRANSPORTS.filter(
   (name) => options.transport === undefined || options.transport === name,
 );

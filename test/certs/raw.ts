@@ -7,12 +7,12 @@ import { type TestCluster, withTempDir, writeCredentials } from "../support/inde
 import { BAD_CREDENTIALS } from "./bad-credentials.ts";
 import { BAD, type Direction, GOOD, type Rig } from "./rig.ts";
 
-/** A stranger who does not speak as a transport does. */
+/** A stranger that does not follow a transport's protocol. */
 export interface RawCase {
   readonly name: string;
   readonly transport: "stream" | "quic";
   readonly direction: Direction;
-  /** Resolves when it was shut out, or has an answer. For a host: when it listens. */
+  /** Resolves when it was refused or has an answer; for a server: when it listens. */
   run(rig: Rig): Promise<RawEnd>;
 }
 
@@ -22,10 +22,10 @@ export type RawEnd =
 
 const STREAM_ALPN = "hearth-stream/1";
 const PATIENCE_MS = 4_000;
-/** Looks like a request to those who read it. */
+/** Resembles a request. */
 const REQUEST = Buffer.from("0100000000000000", "hex");
 
-/** Sends something as soon as it can. Whoever is not shut out was let in. */
+/** Sends data as soon as possible. A stranger that is not disconnected counts as accepted. */
 function callEnds(socket: Socket, ready: "connect" | "secureConnect"): Promise<RawEnd> {
   return new Promise((resolve) => {
     const end = (gotAnswer: boolean) => {
@@ -56,7 +56,7 @@ function tlsCall(name: string, options: (good: Credentials) => object): RawCase 
 
 const shown = ({ certificates, key }: Credentials) => ({ cert: certificates, key });
 
-/** Shows what this runtime's own library would not: it looks at the certificate first. */
+/** Presents certificates that the runtime's own library would refuse to send. */
 function opensslCall(name: string): RawCase {
   return {
     name: `${name}, shown by openssl`,

@@ -16,30 +16,30 @@ import {
 } from "../peers/transports/contract-kit.ts";
 import { makeCluster, type TestCluster, waitFor } from "../support/index.ts";
 
-/** How an attempt ended. */
+/** Result of an attempt. */
 export interface Attempt {
-  /** A request was heard, or answered, or sent where it must not be. */
+  /** A request was received, answered, or sent to the stranger. */
   readonly accepted: boolean;
-  /** As the good host has it in its log, or as the dial's fault. */
+  /** The reason in the good host's log, or the dial's fault. */
   readonly reason: string;
 }
 
-/** Who called whom: the bad one the good one, or the other way round. */
+/** `caller`: the stranger dials the good host; `host`: the good host dials the stranger. */
 export const DIRECTIONS = ["caller", "host"] as const;
 export type Direction = (typeof DIRECTIONS)[number];
 
 export const GOOD = "good";
 export const BAD = "bad";
 
-/** A host of a cluster that does all as it should, and strangers who try it. */
+/** A good host of a cluster, and strangers that try to connect. */
 export class Rig implements AsyncDisposable {
   readonly maker: TransportMaker;
   readonly cluster: TestCluster;
   readonly trust: ChangeableTrust;
   readonly good: Host;
-  /** The good host's wall clock is ahead by so much. */
+  /** Offset of the good host's wall clock in milliseconds. */
   aheadMs = 0;
-  /** Everything that was said, for a look at whether secrets are in it. */
+  /** All log lines and faults, to be searched for secrets. */
   readonly said: string[] = [];
   readonly #keys = new Set<string>();
 
@@ -56,7 +56,7 @@ export class Rig implements AsyncDisposable {
     this.keep(this.cluster.authority.key);
   }
 
-  /** A reason is waited for so long. */
+  /** `patienceMs`: maximum wait for a reason. */
   static async make(maker: TransportMaker, patienceMs: number): Promise<Rig> {
     const rig = new Rig(maker, patienceMs);
     await rig.good.listen();
@@ -64,14 +64,14 @@ export class Rig implements AsyncDisposable {
     return rig;
   }
 
-  /** Nobody may ever say this key. */
+  /** This key must never appear in a log or fault. */
   keep(key: string): void {
     for (const line of key.split("\n")) {
       if (line.length > 20 && !line.startsWith("-----")) this.#keys.add(line);
     }
   }
 
-  /** Whoever shows these credentials believes anybody. */
+  /** A host with these credentials that accepts every peer. */
   stranger(credentials: Credentials): Host {
     this.keep(credentials.key);
     const identity = { worker: credentials.worker, cluster: "", fingerprint: "", notAfterMs: 0 };
@@ -83,7 +83,7 @@ export class Rig implements AsyncDisposable {
     return new Host(this.maker, trust, regionOf(1), LIMITS);
   }
 
-  /** Shows the credentials in one direction, and tries to get what a peer gets. */
+  /** Presents the credentials in one direction, and tries to get an answer or a request. */
   async try(direction: Direction, credentials: Credentials): Promise<Attempt> {
     let stranger: Host;
     try {
@@ -99,7 +99,7 @@ export class Rig implements AsyncDisposable {
     }
   }
 
-  /** A stranger calls the good host. */
+  /** A stranger dials the good host. */
   async callBy(stranger: Host): Promise<Attempt> {
     const mark = this.mark();
     const dialled = await tryDial(stranger, this.good.endpoint, GOOD);
@@ -107,7 +107,7 @@ export class Rig implements AsyncDisposable {
     return this.attempt(mark, gotAnswer);
   }
 
-  /** The good host calls a stranger. */
+  /** The good host dials a stranger. */
   async callTo(stranger: Host): Promise<Attempt> {
     const before = stranger.server.asked;
     const dialled = await tryDial(this.good, stranger.endpoint, BAD);
@@ -116,12 +116,12 @@ export class Rig implements AsyncDisposable {
     return this.#ended(accepted, dialled.ok ? "" : dialled.fault.why);
   }
 
-  /** Where the good host's log is now. */
+  /** The current position in the good host's log. */
   mark(): { readonly lines: number; readonly asked: number } {
     return { lines: this.good.log.length, asked: this.good.server.asked };
   }
 
-  /** What came of an attempt since the mark; its reason is waited for. */
+  /** The result of an attempt since the mark; waits for its reason. */
   async attempt(mark: ReturnType<Rig["mark"]>, gotAnswer: boolean): Promise<Attempt> {
     const { good } = this;
     const hasAsked = () => good.server.asked > mark.asked;
@@ -137,7 +137,7 @@ export class Rig implements AsyncDisposable {
     return this.#ended(accepted, reason());
   }
 
-  /** Secrets that somebody said. */
+  /** Secrets that appeared in a log or fault. */
   leaks(): string[] {
     const all = [...this.said, ...this.good.log.map((line) => JSON.stringify(line))].join("\n");
     const pem = /-----BEGIN|PRIVATE KEY/.test(all) ? ["PEM"] : [];
@@ -166,7 +166,7 @@ export class Rig implements AsyncDisposable {
   }
 }
 
-/** Asks for a block that nobody has; a peer is told so. */
+/** Requests a block that does not exist; only a peer gets an answer. */
 async function pullNothing(
   connection: PeerLink,
 ): Promise<{ answers: number; fault: LinkFault | null }> {

@@ -6,12 +6,12 @@ import type { World } from "./world.ts";
 
 const ITEMS = 8;
 const DEADLINE_MS = 5_000;
-/** Processes that are begun at once. */
+/** Number of concurrent processes. */
 const AT_ONCE = 4;
-/** Senders killed within a frame, for each one killed between two. */
+/** Maximum delay of a kill within a frame. */
 const MID_FRAME_MS_MAX = 3;
 const DEATH_MS = 500;
-/** Between two deaths in the list of all, which has no common divisor with it. */
+/** Step through the list of all deaths; shares no divisor with its length. */
 const STEP = 4;
 
 interface Death {
@@ -20,8 +20,8 @@ interface Death {
 }
 
 /**
- * Senders that are killed before each frame of a pull, behind the last, and within frames. What did
- * not come from them comes from a host that lives.
+ * Kills senders before each frame of a pull, after the last one, and within frames. The remaining
+ * blocks come from a live host.
  */
 export async function senderDeaths(world: World, count: number): Promise<Result> {
   const tally = new Tally();
@@ -38,7 +38,7 @@ export async function senderDeaths(world: World, count: number): Promise<Result>
   };
   await Promise.all(Array.from({ length: AT_ONCE }, work));
   tally.problems.push(...(await world.leftovers()));
-  // One that was slow was left before it came to its death.
+  // A slow sender may be abandoned before it is killed.
   if (killed < deaths.length / 2) tally.problems.push(`only ${killed} senders were killed`);
   const result = tally.result(world.transport, "sender killed");
   if (result.ok === result.blocks) return result;
@@ -46,7 +46,7 @@ export async function senderDeaths(world: World, count: number): Promise<Result>
   return { ...result, problems: [...result.problems, problem] };
 }
 
-/** Whether it died as it was to. */
+/** Whether it was killed as planned. */
 async function senderDeath(
   world: World,
   tally: Tally,
@@ -67,7 +67,7 @@ async function senderDeath(
   return killed === true;
 }
 
-/** Askers that are killed while they pull; the holders must get back all that they lent. */
+/** Kills clients while they pull; the servers must get all slot references back. */
 export async function askerDeaths(world: World, count: number): Promise<Result> {
   const tally = new Tally();
   const peers = world.holders.map(({ host }) => ({

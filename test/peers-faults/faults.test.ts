@@ -5,13 +5,13 @@ import { runFaults } from "./run.ts";
 
 const PULLS = 200;
 
-describeNative("pulls from hosts that die, lie, hang and flood, in short", () => {
+describeNative("pulls from hosts that die, send invalid data, hang and flood, briefly", () => {
   test.each(["stream", "quic", "rdma"] as const)(
     "over %s",
     async (transport) => {
       const options = { pulls: PULLS, seed: 1, transports: [transport], onPhase: () => undefined };
       const results = await runFaults(options);
-      // How fast it is depends here on who else uses the machine.
+      // Speed depends on the other load of this machine.
       const problems = results.flatMap((result) => result.problems);
       expect(problems.filter((problem) => !problem.startsWith("p99"))).toEqual([]);
       expect(results.map(({ phase }) => phase)).toHaveLength(7);

@@ -6,14 +6,14 @@ import { BLOCK_BYTES, type World } from "./world.ts";
 
 const LINKS = 8;
 const LINK_PULLS = 80;
-/** Between two rounds on one link: here everybody shares one processor. */
+/** Pause between two rounds on one connection, since all share one CPU. */
 const PAUSE_MS = 20;
 const DEADLINE_MS = 10_000;
 const CAME_MIN = 0.9;
 
 /**
- * A host with a good certificate asks for more than is given, on many links at once, again and
- * again; others must still get what they ask for.
+ * A host with a valid certificate sends more requests than allowed, on many connections at once;
+ * other hosts must still be served.
  */
 export async function floods(world: World, pulls: number): Promise<Result> {
   const tally = new Tally();
@@ -57,5 +57,8 @@ export async function floods(world: World, pulls: number): Promise<Result> {
   tally.problems.push(...(await world.leftovers()));
   const result = tally.result(world.transport, "flooded");
   if (result.ok >= result.blocks * CAME_MIN) return result;
-  return { ...result, problems: [...result.problems, "the flood kept others from what they want"] };
+  return {
+    ...result,
+    problems: [...result.problems, "the flood kept other clients from their blocks"],
+  };
 }

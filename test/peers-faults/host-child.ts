@@ -5,7 +5,7 @@ import { BLOCK_BYTES, type World } from "./world.ts";
 
 const PROGRAM = join(import.meta.dir, "host-process.ts");
 
-/** Another host of the world's cluster, in a process that may be killed. */
+/** Another host of the cluster, in a process that can be killed. */
 export class HostChild implements AsyncDisposable {
   readonly worker: RealHost["worker"];
   readonly endpoints: RealHost["endpoints"];

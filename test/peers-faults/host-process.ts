@@ -1,6 +1,6 @@
 /**
- * A host as a process of its own, which its parent kills or which kills itself. Reads what it is to
- * be from HOST_SPEC and prints a line of JSON once it listens.
+ * A host as a separate process that its parent kills, or that kills itself. Reads its configuration
+ * from HOST_SPEC, and prints a line of JSON when it listens.
  */
 import { systemClock } from "../../src/core/index.ts";
 import type {
@@ -19,11 +19,11 @@ export interface HostSpec {
   readonly transport: TransportName;
   readonly credentials: Parameters<typeof createTrust>[0];
   readonly arenaBytes: number;
-  /** Blocks it has. */
+  /** Names of its blocks. */
   readonly names: readonly string[];
-  /** It kills itself before it gives block number `at` of a pull, or so long after it did. */
+  /** Kills itself before block number `at` of a pull, or this long after it. */
   readonly killAt?: { readonly at: number; readonly afterMs: number | null };
-  /** Pulls `wanted` from these, again and again. */
+  /** Pulls `wanted` from these hosts repeatedly. */
   readonly peers?: readonly Pick<RealHost, "worker" | "endpoints">[];
   readonly wanted?: readonly string[];
 }

@@ -13,7 +13,7 @@ type Pull = Extract<PeerRequest, { op: "pull" }>;
 type Call = Exclude<PeerRequest, { op: "pull" }>;
 type Block = Extract<Served, { kind: "block" }>;
 
-/** What a host with a good certificate may do to those who ask it. */
+/** Faults of a host with a valid certificate. */
 export const LIES = [
   "longer",
   "shorter",
@@ -29,7 +29,7 @@ export const LIES = [
   "stalls later",
   "ends early",
   "answers twice",
-  "answers what nobody asked",
+  "answers another request",
   "throws",
   "absent",
   "busy",
@@ -41,13 +41,12 @@ export const LIES = [
 export type Lie = (typeof LIES)[number];
 
 /**
- * A host that speaks the real wire with a real certificate and lies as it is told: its transport is
- * the one that ships, and what it is given to send is not what it should be.
+ * A host that uses the real transport with a valid certificate, and sends invalid data on request.
  */
 export class LyingServer implements PeerServer {
-  /** Share of the requests that it lies to. */
+  /** Share of the requests with invalid answers. */
   lying = 0;
-  /** Hangs as a process that was stopped: no answer at all. */
+  /** Behaves like a stopped process: sends no answers. */
   hung = false;
   readonly told = new Map<Lie, number>();
   readonly #inner: PeerServer;
@@ -61,7 +60,7 @@ export class LyingServer implements PeerServer {
     this.#random = random;
   }
 
-  /** Places as long as its blocks, where it may put what it sends instead. */
+  /** Memory for manipulated payloads, as long as its blocks. */
   useScratch(offsets: readonly number[]): void {
     this.#places = [...offsets];
   }
@@ -86,7 +85,7 @@ export class LyingServer implements PeerServer {
     }
   }
 
-  /** False: nothing more is said. */
+  /** False: nothing more is sent. */
   async *#lied(lie: Lie, served: Served, signal: AbortSignal): AsyncGenerator<Served, boolean> {
     const { index } = served;
     const instead = (refusal: Served) => {
@@ -121,7 +120,7 @@ export class LyingServer implements PeerServer {
         yield served;
         yield { index, kind: "absent" };
         return true;
-      case "answers what nobody asked":
+      case "answers another request":
         yield instead({ index: index + 10_000, kind: "absent" });
         return true;
       case "slow":
@@ -134,7 +133,7 @@ export class LyingServer implements PeerServer {
     }
   }
 
-  /** The block with something about it that is not so. */
+  /** The block with a manipulated header. */
   #changed(lie: Lie, served: Block): Served {
     const { header } = served;
     const same = { index: (served as Served & { index: number }).index, kind: "block" as const };
@@ -169,7 +168,7 @@ export class LyingServer implements PeerServer {
     }
   }
 
-  /** The payload from a place where something else lies: another block, or a bit is turned. */
+  /** A payload from another place: another block, or one with a changed bit. */
   #elsewhere(served: Block, change: Partial<FrameHeader>, other: boolean): Served {
     const { header, offset } = served;
     const index = (served as Served & { index: number }).index;
@@ -190,7 +189,7 @@ export class LyingServer implements PeerServer {
     return { index, kind: "block", header: { ...header, ...change }, offset: at, release };
   }
 
-  /** What it does to this request; null: what is right. */
+  /** The fault to apply to this request; null: none. */
   #lie(op: "pull" | "has"): Lie | null {
     if (randomBelow(this.#random, 1_000) >= this.lying * 1_000) return null;
     const lie = op === "has" ? "length in has" : this.#oneOf(LIES);

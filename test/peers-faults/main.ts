@@ -1,4 +1,4 @@
-/** `bun run test:peers`: pulls from hosts that die, lie, hang and flood. */
+/** `bun run test:peers`: pulls from hosts that die, send invalid data, hang and flood. */
 import { scriptOptions } from "../../scripts/lib/arguments.ts";
 import { ensureHost, ensureStandIns } from "../../scripts/lib/native-build.ts";
 import { systemClock } from "../../src/core/index.ts";
@@ -39,7 +39,7 @@ function fail(text: string): never {
 function wholeNumber(name: "pulls" | "seed", min: number): number {
   const value = Number(options[name]);
   if (Number.isSafeInteger(value) && value >= min) return value;
-  return fail(`--${name} ${options[name]} is no whole number from ${min}`);
+  return fail(`--${name} ${options[name]} is not an integer from ${min}`);
 }
 
 const pulls = wholeNumber("pulls", 100);

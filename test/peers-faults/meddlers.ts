@@ -2,23 +2,23 @@ import { createSocket, type Socket as UdpSocket } from "node:dgram";
 import { connect, createServer, type Server, type Socket } from "node:net";
 import { type Random, randomBelow } from "../../src/core/index.ts";
 
-/** What a network may do to a connection, from some byte on. */
+/** Network faults that begin at some byte of a connection. */
 const TCP_FAULTS = ["cut", "stall", "drip", "flip", "drop"] as const;
 type TcpFault = (typeof TCP_FAULTS)[number];
 
 const FAULT_BYTES_MAX = 150_000;
 const DRIP_MS = 5;
 
-/** Stands between two hosts. `port` is where to dial instead. */
+/** A proxy between two hosts; `port` replaces the target's port. */
 export interface Meddler extends AsyncDisposable {
   readonly port: number;
-  /** Where what it carries goes; set before the first connection. */
+  /** The target port; set before the first connection. */
   target: number;
-  /** Connections, or packets, that came to harm. */
+  /** Number of damaged connections or packets. */
   readonly meddled: number;
 }
 
-/** Carries TCP and harms one connection in two, after some bytes, in one direction. */
+/** Forwards TCP and damages every second connection, after some bytes, in one direction. */
 export class TcpMeddler implements Meddler {
   target = 0;
   meddled = 0;
@@ -113,21 +113,21 @@ export class TcpMeddler implements Meddler {
   }
 }
 
-/** Carries UDP; loses, doubles, delays and changes packets, and now and then all of them. */
+/** Forwards UDP; drops, duplicates, delays and changes packets, and sometimes drops all of them. */
 export class UdpMeddler implements Meddler {
   target = 0;
   meddled = 0;
   readonly #random: Random;
   readonly #socket: UdpSocket;
   readonly #outer = new Map<number, UdpSocket>();
-  /** Packets that are still lost, once they all are. */
+  /** Number of packets still to be dropped. */
   #silence = 0;
   #closed = false;
 
   private constructor(random: Random) {
     this.#random = random;
     this.#socket = createSocket("udp4");
-    // A host that went says so to what still comes for it.
+    // A closed host answers late packets with an ICMP error.
     this.#socket.on("error", () => undefined);
     this.#socket.on("message", (packet, { port }) => {
       this.#meddle(packet, (some) => this.#outerOf(port).send(some, this.target, "127.0.0.1"));

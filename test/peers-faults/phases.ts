@@ -7,32 +7,32 @@ import type { World } from "./world.ts";
 const AT_ONCE = 8;
 const BLOCKS_MAX = 8;
 const PAUSE_MS = 10;
-/** What hosts usually do is known after so many. */
+/** Requests after which the usual behaviour of hosts is known. */
 const WARM_UP = 100;
-/** A peer that failed is left alone for as long as operators would have it. */
+/** Cooldowns as in production. */
 const STEADY = { cooldownMs: 500, cooldownMaxMs: 5_000, progressMs: 1_000 };
 const DEADLINE_MS = 5_000;
-/** Pulls of one asker who is lied to, before the next takes its place. */
+/** Pulls of one client before the next replaces it. */
 const ASKER_PULLS = 400;
-/** Blocks that an honest cluster of three must still give where one of its hosts lies. */
+/** Minimum share of blocks that a cluster of three must deliver if one host sends invalid data. */
 const HEALTHY_MIN = 0.999;
 const LYING_MIN = 0.5;
 const LYING = 1 / 6;
 
-/** So many requests of one asker, some at a time. */
+/** Sends this many requests of one client, some at a time. */
 async function ask(world: World, tally: Tally, engine: StoreEngine, pulls: number): Promise<void> {
   let left = pulls;
   const work = async () => {
     while (left-- > 0) {
       const ok = await tally.fetch(engine, world.some(BLOCKS_MAX), DEADLINE_MS);
-      // All hosts are left alone just now: an engine would compute meanwhile.
+      // All hosts are in cooldown: an engine would recompute now.
       if (ok === 0) await Bun.sleep(PAUSE_MS);
     }
   };
   await Promise.all(Array.from({ length: AT_ONCE }, work));
 }
 
-/** Whoever asked goes; what he leaves behind is a problem. */
+/** Ends the client; anything it leaves behind is a problem. */
 async function leave(tally: Tally, asker: RealHost, engine: StoreEngine): Promise<void> {
   engine.die();
   tally.corruptSeen += asker.puller.stats.corrupt;
@@ -41,7 +41,7 @@ async function leave(tally: Tally, asker: RealHost, engine: StoreEngine): Promis
   await asker[Symbol.asyncDispose]();
 }
 
-/** All hosts are honest: what the next is measured against. */
+/** All hosts behave well: the baseline for the other phases. */
 export async function healthy(world: World, pulls: number): Promise<Result> {
   const asker = await world.asker(STEADY);
   const engine = asker.engine();
@@ -53,7 +53,7 @@ export async function healthy(world: World, pulls: number): Promise<Result> {
   return withLeast(tally.result(world.transport, "healthy"), HEALTHY_MIN);
 }
 
-/** One of three hosts does not answer any more, and says nothing about it. */
+/** One of three hosts stops answering without closing its connections. */
 export async function hung(world: World, pulls: number, healthyP99Ms: number): Promise<Result> {
   const asker = await world.asker(STEADY);
   const engine = asker.engine();
@@ -67,10 +67,10 @@ export async function hung(world: World, pulls: number, healthyP99Ms: number): P
   const result = withLeast(tally.result(world.transport, "one hung"), HEALTHY_MIN);
   if (result.p99Ms <= 2 * healthyP99Ms) return result;
   const times = (result.p99Ms / healthyP99Ms).toFixed(1);
-  return { ...result, problems: [...result.problems, `p99 is ${times} times that of healthy`] };
+  return { ...result, problems: [...result.problems, `p99 is ${times} times the healthy p99`] };
 }
 
-/** Each host lies to one request in six, in one way or another. */
+/** Each host answers one request in six with a fault. */
 export async function lies(world: World, pulls: number): Promise<Result> {
   const tally = new Tally();
   const { holders } = world;
@@ -84,7 +84,8 @@ export async function lies(world: World, pulls: number): Promise<Result> {
   world.honest();
   tally.problems.push(...(await world.leftovers()));
   const untold = LIES.filter((lie) => !holders.some(({ server }) => server.told.has(lie)));
-  if (pulls >= 2_000 && untold.length > 0) tally.problems.push(`never told: ${untold.join(", ")}`);
+  if (pulls >= 2_000 && untold.length > 0)
+    tally.problems.push(`lies never used: ${untold.join(", ")}`);
   return withLeast(tally.result(world.transport, "lies"), LYING_MIN);
 }
 

@@ -14,7 +14,7 @@ const COLUMNS: readonly [string, (result: Result) => string][] = [
   ["p99 ms", ({ p99Ms }) => p99Ms.toFixed(1)],
 ];
 
-/** As people read it, with what is wrong below. */
+/** A table for people, followed by the problems. */
 export function tableOf(results: readonly Result[]): string {
   const rows = [COLUMNS.map(([name]) => name), ...results.map(rowOf)];
   const widths = COLUMNS.map((_, column) => Math.max(...rows.map((row) => row[column]!.length)));
@@ -31,7 +31,7 @@ function rowOf(result: Result): string[] {
   return COLUMNS.map(([, cell]) => cell(result));
 }
 
-/** The same for machines. */
+/** The results as JSON. */
 export function jsonOf(results: readonly Result[], seconds: number, seed: number): string {
   const sum = (of: (result: Result) => number) => results.reduce((all, one) => all + of(one), 0);
   return JSON.stringify({

@@ -13,16 +13,16 @@ export interface RunOptions {
   onPhase(result: Result): void;
 }
 
-/** Shares of the pulls of a transport; the rest are lied to. */
+/** Share of the pulls per phase; the rest get invalid data. */
 const HEALTHY = 0.15;
 const HUNG = 0.15;
 const WIRES = 0.1;
 const FLOODED = 0.02;
-/** One killed sender, and one killed asker, for so many pulls; 17 senders are all their deaths. */
+/** Pulls per killed sender and per killed client; 17 senders cover all deaths. */
 const PULLS_A_SENDER = 250;
 const PULLS_AN_ASKER = 1_000;
 
-/** Everything, for one transport after another; each phase begins where all is quiet. */
+/** Runs all phases for each transport; each phase begins when everything is idle. */
 export async function runFaults({ pulls, seed, transports, onPhase }: RunOptions) {
   const results: Result[] = [];
   const all = Math.floor(pulls / transports.length);

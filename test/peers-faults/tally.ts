@@ -1,7 +1,7 @@
 import type { OutcomeName } from "../store/names.ts";
 import type { StoreEngine } from "../store/store-engine.ts";
 
-/** What a phase of the run found. */
+/** Result of one phase. */
 export interface Result {
   readonly transport: string;
   readonly phase: string;
@@ -14,11 +14,11 @@ export interface Result {
   readonly corruptSeen: number;
   readonly p50Ms: number;
   readonly p99Ms: number;
-  /** Broken promises, in words. */
+  /** Violated promises, as messages. */
   readonly problems: readonly string[];
 }
 
-/** Counts the answers to one phase's requests, and proves every byte of them. */
+/** Counts the answers to a phase's requests, and verifies every byte. */
 export class Tally {
   readonly outcomes = new Map<OutcomeName, number>();
   readonly problems: string[] = [];
@@ -26,7 +26,7 @@ export class Tally {
   corruptSeen = 0;
   readonly #ms: number[] = [];
 
-  /** One request as an engine makes it; how many blocks came. */
+  /** One request of an engine; returns the number of blocks that arrived. */
   async fetch(engine: StoreEngine, names: readonly string[], deadlineMs: number): Promise<number> {
     const began = performance.now();
     const handles = await engine.fetch(names, { deadlineMs });

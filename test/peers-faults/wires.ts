@@ -8,10 +8,7 @@ const DEADLINE_MS = 5_000;
 const ASKER_PULLS = 25;
 const CAME_MIN = 0.9;
 
-/**
- * A network between two hosts that cuts, stalls, drips, loses, doubles and changes what it carries.
- * A third host is reached without it.
- */
+/** Two hosts are connected by a faulty network; a third host is reached directly. */
 export async function wires(world: World, pulls: number): Promise<Result> {
   const tally = new Tally();
   await using stack = new AsyncDisposableStack();

@@ -13,10 +13,10 @@ const BLOCKS = 1_024;
 const HOLDER_BYTES = 40 * MIB;
 const SCRATCH_BLOCKS = 64;
 const ASKER_BYTES = 16 * MIB;
-/** Hosts notice within so long that the other side is gone. */
+/** Maximum time until hosts notice that a peer is gone. */
 const QUIET_MS = 15_000;
 
-/** Short, so that a run has many failures and many recoveries. */
+/** Short, so that a run has many failures and recoveries. */
 export const LIMITS: Partial<PullLimits> = {
   bytesMax: 4 * MIB,
   peerBytesMax: 2 * MIB,
@@ -29,7 +29,7 @@ export const LIMITS: Partial<PullLimits> = {
   mirrorPulls: false,
 };
 
-/** What a transport asks for beside a certificate. */
+/** Transports that need more than a certificate. */
 export const MAKERS = { rdma };
 
 export interface Holder {
@@ -37,7 +37,7 @@ export interface Holder {
   readonly server: LyingServer;
 }
 
-/** Three hosts that all have the same blocks and lie on request, and room for one that asks. */
+/** Three hosts with the same blocks and faults on request, and any number of clients. */
 export class World implements AsyncDisposable {
   readonly transport: TransportName;
   readonly random: Random;
@@ -57,7 +57,7 @@ export class World implements AsyncDisposable {
     return world;
   }
 
-  /** A host that has all blocks; `lanesPort` says where others are to look for its lanes. */
+  /** A host that has all blocks; `lanesPort` maps the port of its lanes that others use. */
   async holder(worker: string, lanesPort?: (real: number) => number): Promise<Holder> {
     let server: LyingServer | undefined;
     const host = await new RealHost({
@@ -77,7 +77,7 @@ export class World implements AsyncDisposable {
     return { host, server: server! };
   }
 
-  /** A host that has nothing and knows these; the holders unless others are given. */
+  /** A host without blocks that knows these hosts; default: the holders. */
   async asker(
     limits: Partial<PullLimits> = {},
     others: readonly Pick<RealHost, "worker" | "endpoints">[] = this.holders.map(
@@ -99,7 +99,7 @@ export class World implements AsyncDisposable {
     return asker;
   }
 
-  /** Some names, each once. */
+  /** Random distinct names. */
   some(max: number): string[] {
     const count = 1 + randomBelow(this.random, max);
     const chosen = new Set<string>();
@@ -114,7 +114,7 @@ export class World implements AsyncDisposable {
     }
   }
 
-  /** What the holders should not have any more: nothing, if all is well. */
+  /** Anything the holders should not have any more; empty if all is well. */
   async leftovers(): Promise<string[]> {
     return (await Promise.all(this.holders.map(({ host }) => this.quiet(host)))).flat();
   }

@@ -7,7 +7,7 @@ import { tempDir } from "../support/index.ts";
 
 const dir = tempDir();
 
-test("what a host has is read off its files, and what it can use is told to it", () => {
+test("a hardware report has what the files say, and the usable devices", () => {
   const cpuInfo = join(dir, "cpuinfo");
   writeFileSync(cpuInfo, "processor\t: 0\nflags\t\t: fpu sse4_2 aes avx\n");
   expect(readHardware(["mlx5_1", "not a name", "mlx5_0"], cpuInfo)).toEqual({
@@ -18,7 +18,7 @@ test("what a host has is read off its files, and what it can use is told to it",
   });
 });
 
-test("what cannot be read is not there", () => {
+test("hardware that cannot be read counts as absent", () => {
   expect(readHardware([], join(dir, "none"))).toMatchObject({
     hasRdmaNic: false,
     rdmaDevices: [],
@@ -26,13 +26,13 @@ test("what cannot be read is not there", () => {
   });
 });
 
-test("no more devices are told of than others take", () => {
+test("a hardware report has no more devices than peers accept", () => {
   const many = Array.from({ length: 20 }, (_, index) => `rxe${10 + index}`);
   const { rdmaDevices } = withDevices(readHardware([]), many);
   expect(rdmaDevices).toEqual(many.slice(0, 16));
 });
 
-test("this host says what it is", () => {
+test("this host's hardware can be read", () => {
   const { cores, rdmaDevices, hasRdmaNic } = readHardware([]);
   expect(cores).toBeGreaterThan(0);
   expect(hasRdmaNic).toBe(rdmaDevices.length > 0);

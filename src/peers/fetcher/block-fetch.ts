@@ -389,7 +389,7 @@ class Trace {
     this.#bytes = bytes;
   }
 
-  list(): PullTrace {
+  snapshot(): PullTrace {
     return {
       ...this.#named,
       priority: this.priority,
@@ -426,7 +426,7 @@ export class Traces {
     const list: PullTrace[] = [];
     for (let i = 1; i <= this.#ring.length; i++) {
       const trace = this.#ring[(this.#next - i) % TRACES_MAX]!;
-      if (key === null || trace.key === key) list.push(trace.list());
+      if (key === null || trace.key === key) list.push(trace.snapshot());
     }
     return list;
   }

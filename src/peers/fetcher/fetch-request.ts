@@ -43,7 +43,7 @@ class ProgressMonitor {
   #bytes = 0;
   #dueMs = 0;
   #silent = true;
-  #list = false;
+  #slowReported = false;
   #answered = false;
 
   constructor(clock: Clock, watch: ProgressEvents) {
@@ -82,8 +82,8 @@ class ProgressMonitor {
     this.#bytes = 0;
     this.#answerMs = nowMs;
     this.#progressMs = nowMs;
-    if (this.#list) {
-      this.#list = false;
+    if (this.#slowReported) {
+      this.#slowReported = false;
       this.#timer?.[Symbol.dispose]();
       this.#arm();
     }
@@ -99,7 +99,7 @@ class ProgressMonitor {
   #arm(leastMs = 1): void {
     const nowMs = this.#clock.monotonicMs();
     const stallMs = this.#progressMs + this.#watch.timeoutMs() - nowMs;
-    const slowMs = this.#list ? stallMs : this.#answerMs + this.#slowMs() - nowMs;
+    const slowMs = this.#slowReported ? stallMs : this.#answerMs + this.#slowMs() - nowMs;
     const ms = Math.max(Math.min(stallMs, slowMs), leastMs);
     this.#dueMs = nowMs + ms;
     this.#timer = this.#clock.after(ms, () => this.#check());
@@ -118,8 +118,8 @@ class ProgressMonitor {
       this.#watch.stalled(nowMs - this.#progressMs);
       return;
     }
-    if (!this.#list && nowMs - this.#answerMs >= this.#slowMs()) {
-      this.#list = true;
+    if (!this.#slowReported && nowMs - this.#answerMs >= this.#slowMs()) {
+      this.#slowReported = true;
       this.#watch.slow(this.#silent, nowMs - this.#startMs);
     }
     this.#arm();

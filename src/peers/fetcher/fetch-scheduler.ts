@@ -274,7 +274,7 @@ export class FetchScheduler implements RequestEvents {
       case "ok":
         this.#parts.context.counters.came(path.transport.name, header.bytes);
         if (attempt.hedge) this.#parts.context.counters.hedgesWon++;
-        fetch.trace.step(attempt.hedge ? "received from the second peer first" : "came", where);
+        fetch.trace.step(attempt.hedge ? "received from the second peer first" : "received", where);
         this.settle(fetch, "ok", "", { arrival: committed.arrival, bytes: header.bytes });
         return;
       case "corrupt":
@@ -292,7 +292,7 @@ export class FetchScheduler implements RequestEvents {
     const { fetch, peer } = attempt;
     const { parts } = this.#parts.context;
     const where = { peer: peer.worker };
-    fetch.trace.step(wordsOf(how), where);
+    fetch.trace.step(refusalMessage(how), where);
     switch (how.kind) {
       case "absent":
         fetch.reason = "absent";
@@ -326,9 +326,9 @@ export class FetchScheduler implements RequestEvents {
       return;
     }
     if (why === "present" || why === "removed") {
-      const list =
+      const reason =
         why === "present" ? "the block is already here" : "the block was removed recently";
-      this.settle(fetch, "aborted", list);
+      this.settle(fetch, "aborted", reason);
       return;
     }
     this.#disbelieve(attempt, "block size exceeds the arena");
@@ -482,7 +482,7 @@ export class FetchScheduler implements RequestEvents {
   }
 }
 
-function wordsOf(how: ItemRefusal): string {
+function refusalMessage(how: ItemRefusal): string {
   switch (how.kind) {
     case "absent":
       return "absent";

@@ -103,7 +103,7 @@ interface SummariesParts {
  * Summaries (key filters) of this host's blocks by namespace. Builds one at a time, at most every
  * few seconds per namespace, normally in one walk over the blocks.
  */
-class Summaries {
+class ServedSummaries {
   readonly #parts: SummariesParts;
   readonly #latest = new Map<NamespaceIndex, Summary>();
   readonly #making = new Map<NamespaceIndex, Promise<Summary | null>>();
@@ -228,7 +228,7 @@ const CLOSED: PeerAnswer = { op: "refused", why: "the agent is shutting down" };
 export class BlockServer implements PeerServer, Disposable {
   readonly #parts: BlockServerParts;
   readonly #backlog: Backlog;
-  readonly #summaries: Summaries;
+  readonly #summaries: ServedSummaries;
   readonly #counts = noCounts();
   readonly #open = new Set<ServedPull>();
   #isClosed = false;
@@ -238,7 +238,7 @@ export class BlockServer implements PeerServer, Disposable {
     this.#backlog = new Backlog(parts.clock, parts.limits);
     const { blocks, clock, random, log } = parts;
     const onBuilt = () => void this.#counts.summariesBuilt++;
-    this.#summaries = new Summaries({ blocks, clock, random, log, onBuilt });
+    this.#summaries = new ServedSummaries({ blocks, clock, random, log, onBuilt });
   }
 
   get stats(): ServeStats {

@@ -272,7 +272,7 @@ export class ServedPull implements AsyncIterator<Served> {
     if (this.#state === "over") return;
     this.#state = "over";
     this.#reading.clear();
-    for (const { wanted, loan } of this.#ready.splice(0)) this.#letGo(wanted, loan);
+    for (const { wanted, loan } of this.#ready.splice(0)) this.#releaseBlock(wanted, loan);
     this.#cleanup.dispose();
     this.#wake();
   }
@@ -291,7 +291,7 @@ export class ServedPull implements AsyncIterator<Served> {
     signal.addEventListener("abort", abort, { once: true });
     this.#cleanup.defer(() => signal.removeEventListener("abort", abort));
     if (!backlog.enter(peer.worker)) {
-      for (const index of pull.items.keys()) this.#putOff(index);
+      for (const index of pull.items.keys()) this.#refuseBusy(index);
       return;
     }
     this.#cleanup.defer(() => backlog.leave(peer.worker));
@@ -321,7 +321,7 @@ export class ServedPull implements AsyncIterator<Served> {
 
   /** The next answer; null: none until something in progress changes. */
   #step(): Served | null {
-    if (this.#parts.clock.monotonicMs() >= this.#endsMs) this.#putOffAll();
+    if (this.#parts.clock.monotonicMs() >= this.#endsMs) this.#refuseAllBusy();
     this.#beginReads();
     if (this.#ready.length === 0 && this.#refusals.length === 0) this.#lendNext();
     const ready = this.#ready.shift();
@@ -341,7 +341,7 @@ export class ServedPull implements AsyncIterator<Served> {
     } else if (this.#reading.size === 0 && this.#lent === 0) {
       const shed = this.#inRam.pop() ?? this.#onSsd.pop();
       assert(shed !== undefined, "every unanswered item is queued");
-      this.#putOff(shed.index);
+      this.#refuseBusy(shed.index);
     }
   }
 
@@ -385,7 +385,7 @@ export class ServedPull implements AsyncIterator<Served> {
       (thrown: unknown) => ({ ok: false as const, thrown }),
     );
     const isWanted = this.#reading.delete(wanted.index);
-    if (!isWanted) this.#letGo(wanted, outcome.ok ? outcome.lent : "absent");
+    if (!isWanted) this.#releaseBlock(wanted, outcome.ok ? outcome.lent : "absent");
     else if (outcome.ok) this.#arrived(wanted, outcome.lent);
     else this.#failed(wanted, outcome.thrown);
     this.#parts.backlog.endRead();
@@ -394,14 +394,14 @@ export class ServedPull implements AsyncIterator<Served> {
   #arrived(wanted: Wanted, lent: Lent): void {
     const { index, item } = wanted;
     if (typeof lent === "string") {
-      this.#letGo(wanted, lent);
+      this.#releaseBlock(wanted, lent);
       if (lent === "absent") this.#refusals.push({ index, kind: "absent" });
-      else this.#putOff(index);
+      else this.#refuseBusy(index);
     } else if (isAnother(item, lent.generation)) {
-      this.#letGo(wanted, lent);
+      this.#releaseBlock(wanted, lent);
       this.#refusals.push({ index, kind: "absent" });
     } else if (lent.bytes > item.bytesMax) {
-      this.#letGo(wanted, lent);
+      this.#releaseBlock(wanted, lent);
       this.#refusals.push({ index, kind: "tooLong", bytes: lent.bytes });
     } else {
       this.#parts.backlog.correct(this.#parts.peer.worker, wanted.bytes, lent.bytes);
@@ -414,7 +414,7 @@ export class ServedPull implements AsyncIterator<Served> {
     const { log, peer } = this.#parts;
     const fields = { peer: peer.worker, digest: wanted.item.digest.toHex() };
     log("error", `taking a slot reference failed: ${messageOf(thrown)}`, fields);
-    this.#letGo(wanted, "absent");
+    this.#releaseBlock(wanted, "absent");
     const why = "the block could not be read";
     this.#refusals.push({ index: wanted.index, kind: "refused", why });
   }
@@ -438,12 +438,12 @@ export class ServedPull implements AsyncIterator<Served> {
   }
 
   /** Releases the block and its counted bytes. */
-  #letGo(wanted: Wanted, lent: Lent): void {
+  #releaseBlock(wanted: Wanted, lent: Lent): void {
     if (typeof lent !== "string") lent.release();
     this.#parts.backlog.give(this.#parts.peer.worker, wanted.bytes, false);
   }
 
-  #putOff(index: number): void {
+  #refuseBusy(index: number): void {
     const { retryAfterMs } = this.#parts.backlog;
     this.#refusals.push({ index, kind: "busy", retryAfterMs });
   }
@@ -452,14 +452,14 @@ export class ServedPull implements AsyncIterator<Served> {
    * The deadline passed: answers all remaining items with `busy`, so that the client does not wait
    * for them.
    */
-  #putOffAll(): void {
+  #refuseAllBusy(): void {
     for (const { wanted, loan } of this.#ready.splice(0)) {
-      this.#letGo(wanted, loan);
-      this.#putOff(wanted.index);
+      this.#releaseBlock(wanted, loan);
+      this.#refuseBusy(wanted.index);
     }
     const rest = [...this.#inRam.splice(0), ...this.#onSsd.splice(0), ...this.#reading.values()];
     this.#reading.clear();
-    for (const { index } of rest) this.#putOff(index);
+    for (const { index } of rest) this.#refuseBusy(index);
   }
 
   /** Waits for a finished read, freed capacity, the deadline, or the end of the pull. */

@@ -16,14 +16,14 @@ function refused(change: object): string {
 }
 
 describe("an announcement", () => {
-  test("comes back as it was said", () => {
+  test("an announcement decodes to what was encoded", () => {
     const said = announcementOf("gpu-02", { incarnation: 2n ** 64n - 1n, namespaces: [] });
     expect(readAnnouncement(encodeAnnouncement(said))).toEqual({ ok: true, announcement: said });
     const bye = announcementOf("gpu-02", { kind: "bye", endpoints: {} });
     expect(readAnnouncement(encodeAnnouncement(bye))).toEqual({ ok: true, announcement: bye });
   });
 
-  test("is this text", () => {
+  test("an announcement has exactly this text", () => {
     expect(Buffer.from(encodeAnnouncement(announcementOf("gpu-02"))).toString()).toBe(
       '{"version":1,"kind":"here","cluster":"hearth","worker_id":"gpu-02","incarnation":"1",' +
         '"every_ms":1000,"endpoints":{"stream":{"host":"10.0.0.2","port":7172},' +
@@ -32,7 +32,7 @@ describe("an announcement", () => {
     );
   });
 
-  test("with too many namespaces names none, and any may be there", () => {
+  test("an announcement with too many namespaces lists none, which means any", () => {
     const namespaces = Array.from({ length: ANNOUNCED_NAMESPACES_MAX + 1 }, (_, i) =>
       i.toString(16).padStart(64, "0"),
     );
@@ -44,13 +44,13 @@ describe("an announcement", () => {
     expect(readAnnouncement(full)).toMatchObject({ announcement: { namespaces: most } });
   });
 
-  test("of a later version is read as far as it is known", () => {
+  test("known members of a later version's announcement are read", () => {
     const later = { ...GOOD, version: 2, color: "red", endpoints: { ...GOOD.endpoints, warp: 1 } };
     const read = readAnnouncement(Buffer.from(JSON.stringify(later)));
     expect(read).toEqual({ ok: true, announcement: announcementOf("a") });
   });
 
-  test("that is none is refused in words", () => {
+  test("an invalid announcement is refused with a reason", () => {
     expect(refused({ kind: "hi" })).toContain("kind");
     expect(refused({ version: 0 })).toContain("version");
     expect(refused({ cluster: 7 })).toContain("cluster");
@@ -77,7 +77,7 @@ describe("an announcement", () => {
     expect(refused({ namespaces: Array(257).fill("ab".repeat(32)) })).toContain("too long");
   });
 
-  test("that is no JSON, too deep or too long is refused unread", () => {
+  test("an announcement that is not JSON, too deep or too long is refused before parsing", () => {
     expect(readAnnouncement(Buffer.from("{"))).toEqual({ ok: false, why: "invalid JSON" });
     expect(readAnnouncement(Buffer.from("[".repeat(2_000))).ok).toBe(false);
     expect(readAnnouncement(new Uint8Array([0xff, 0xfe])).ok).toBe(false);
@@ -85,7 +85,7 @@ describe("an announcement", () => {
     expect(readAnnouncement(long)).toEqual({ ok: false, why: "message too long" });
   });
 
-  test("goes to the subject of its cluster", () => {
+  test("the subject depends on the cluster", () => {
     expect(membersSubject("hearth")).toBe("kv-peers-hearth");
     expect(membersSubject("eu.prod")).toBe("kv-peers-eu_prod");
   });

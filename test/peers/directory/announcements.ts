@@ -1,7 +1,7 @@
 import type { WorkerId } from "../../../src/core/index.ts";
 import type { Announcement } from "../../../src/peers/directory/index.ts";
 
-/** What host `worker` says, as far as a test does not say otherwise. */
+/** An announcement of host `worker`, with overrides. */
 export function announcementOf(worker: string, over: Partial<Announcement> = {}): Announcement {
   return {
     kind: "here",

@@ -39,7 +39,7 @@ function host(bus: Bus, name: string, incarnation = 1n, cluster = "hearth") {
 
 function membersContract(name: string, open: () => Promise<{ bus(): Bus } & AsyncDisposable>) {
   describe(name, () => {
-    test("hosts find each other, at once with a new one, and say goodbye", async () => {
+    test("hosts find each other, a new host at once, and announce that they leave", async () => {
       await using world = await open();
       const [one, two] = [world.bus(), world.bus()];
       using a = host(one, "a");
@@ -52,7 +52,7 @@ function membersContract(name: string, open: () => Promise<{ bus(): Bus } & Asyn
       await Promise.all([one.close(1_000), two.close(1_000)]);
     });
 
-    test("one that ends without a word is forgotten, and its successor is another", async () => {
+    test("a silent host is removed, and its successor counts as another host", async () => {
       await using world = await open();
       const [one, two] = [world.bus(), world.bus()];
       using a = host(one, "a");

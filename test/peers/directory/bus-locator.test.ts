@@ -16,7 +16,7 @@ function locatorOn(bus: Bus, clock = systemClock) {
     locator.locate(NAMESPACE, keys, deadlineMs, signal);
 }
 
-/** A bus whose other end does what a test says, when it says so. */
+/** A bus whose other end answers as the test says. */
 function scriptedBus() {
   const waiting: ((outcome: unknown) => void)[] = [];
   const asked: number[] = [];
@@ -48,7 +48,7 @@ async function ends() {
   return {
     here,
     there,
-    /** Has any question answered with this. */
+    /** Answers every request with this text. */
     answer: (text: string) =>
       there.subscribe(LOCATE_SUBJECT, ({ reply }) => {
         there.publish(reply!, Buffer.from(text));
@@ -59,8 +59,8 @@ async function ends() {
   };
 }
 
-describe("the router's word", () => {
-  test("names for each block who has it, without this host", async () => {
+describe("the router locator", () => {
+  test("names the workers of each block, without this host", async () => {
     await using it = await ends();
     const questions: LocateQuestion[] = [];
     answerLocate(it.there, (key, question) => {
@@ -78,7 +78,7 @@ describe("the router's word", () => {
     });
   });
 
-  test("a long list is asked in parts", async () => {
+  test("splits a long list into several requests", async () => {
     await using it = await ends();
     let parts = 0;
     it.there.subscribe(LOCATE_SUBJECT, () => void parts++);
@@ -105,7 +105,7 @@ describe("the router's word", () => {
     expect(await locate([keyOf(1)])).toEqual([["a" as WorkerId]]);
   });
 
-  test("a router that says nothing costs the deadline, and a signal ends it", async () => {
+  test("an unresponsive router costs the deadline, and the signal ends the wait", async () => {
     await using it = await ends();
     it.there.subscribe(LOCATE_SUBJECT, () => undefined);
     expect(await locatorOn(it.here)([keyOf(1)], 50)).toBeNull();
@@ -116,7 +116,7 @@ describe("the router's word", () => {
     expect(await locatorOn(it.here)([keyOf(1)], 60_000, stop.signal)).toBeNull();
   });
 
-  test("an engine's little patience says nothing of a router: others ask it still", async () => {
+  test("an engine's short deadline does not stop others from asking the router", async () => {
     const it = scriptedBus();
     const locate = locatorOn(it.bus, it.clock);
     const hasty = locate([keyOf(1)], 25);
@@ -128,7 +128,7 @@ describe("the router's word", () => {
     it.clock.advance(30);
     it.answer("a");
     expect(await patient).toEqual([["a" as WorkerId]]);
-    // It takes 30 ms, which is known now: who has less time does not spend it.
+    // The measured latency is 30 ms, so a shorter deadline is not spent on the router.
     expect(await locate([keyOf(1)], 25)).toBeNull();
     expect(it.asked).toHaveLength(2);
     it.clock.advance(2_001);
@@ -138,7 +138,7 @@ describe("the router's word", () => {
     expect(it.asked).toHaveLength(3);
   });
 
-  test("a router that is silent to the hasty is awaited, and then left alone by all", async () => {
+  test("a router too slow for short deadlines is awaited, then paused", async () => {
     const it = scriptedBus();
     const locate = locatorOn(it.bus, it.clock);
     const hasty = locate([keyOf(1)], 25);
@@ -154,7 +154,7 @@ describe("the router's word", () => {
     expect(it.asked).toHaveLength(1);
   });
 
-  test("a bus that takes no question is one where nobody answers", async () => {
+  test("a bus that cannot send requests counts as one without a router", async () => {
     const it = scriptedBus();
     it.fault = new HearthError("BUS_CLOSED" as never, "it is closed");
     expect(await locatorOn(it.bus, it.clock)([keyOf(1)])).toBeNull();
@@ -181,7 +181,7 @@ describe("the router's word", () => {
   ];
 
   for (const text of NONSENSE) {
-    test(`an answer that is none counts as none: ${text.slice(0, 40)}`, async () => {
+    test(`an invalid answer counts as no answer: ${text.slice(0, 40)}`, async () => {
       await using it = await ends();
       it.answer(text);
       expect(await locatorOn(it.here)([keyOf(1)])).toBeNull();
@@ -189,8 +189,8 @@ describe("the router's word", () => {
   }
 });
 
-describeNats("the router's word over NATS", () => {
-  test("comes, and is missing while the broker is away", async () => {
+describeNats("the router locator over NATS", () => {
+  test("answers arrive, but not while the broker is away", async () => {
     await using server = await NatsServer.start();
     const open = () => openBus({ ...basics(), url: server.tcpUrl, name: "locate" });
     const [here, there] = [open(), open()];

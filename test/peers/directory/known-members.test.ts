@@ -18,8 +18,8 @@ function membersOf(announcedMax = 4) {
   return { clock, members, changes, lines };
 }
 
-describe("members", () => {
-  test("come with their first announcement, and go after three silent intervals", () => {
+describe("known peers", () => {
+  test("appear with their first announcement, and are removed after three silent intervals", () => {
     const { clock, members, changes } = membersOf();
     members.heard(announcementOf("a"));
     members.heard(announcementOf("a"));
@@ -34,7 +34,7 @@ describe("members", () => {
     expect(changes).toEqual(["came a", "went a"]);
   });
 
-  test("a stalled process forgets nobody whose message waits to be read", () => {
+  test("are not removed while their announcements wait to be read by a stalled process", () => {
     const { clock, members } = membersOf();
     members.heard(announcementOf("a"));
     clock.jumpWall(3_600_000);
@@ -44,7 +44,7 @@ describe("members", () => {
     expect(members.get(A)).toBeNull();
   });
 
-  test("a goodbye is that of one incarnation alone", () => {
+  test("are removed by a goodbye of the current incarnation only", () => {
     const { members, changes } = membersOf();
     members.heard(announcementOf("a", { incarnation: 1n }));
     members.heard(announcementOf("a", { incarnation: 2n }));
@@ -54,7 +54,7 @@ describe("members", () => {
     expect(changes).toEqual(["came a", "restarted a", "went a"]);
   });
 
-  test("two under one name: the last counts while it lives, and that is said once", () => {
+  test("with the same name: the latest counts, and one warning is logged", () => {
     const { clock, members, changes, lines } = membersOf();
     const say = (incarnation: bigint) => members.heard(announcementOf("a", { incarnation }));
     for (let i = 0; i < 20; i++) {
@@ -64,14 +64,14 @@ describe("members", () => {
     expect(changes).toEqual(["came a", "restarted a"]);
     expect(lines).toEqual(["two hosts announce the same worker name; using the latest"]);
     expect(members.get(A)?.incarnation).toBe(2n);
-    // A restart is one still.
+    // A single restart is allowed.
     say(3n);
     say(2n);
     expect(changes).toEqual(["came a", "restarted a", "restarted a"]);
     members.left(announcementOf("a", { incarnation: 3n }));
     say(1n);
     expect(members.get(A)?.incarnation).toBe(1n);
-    // The same of a host that the configuration names.
+    // The same for a host in the configuration.
     members.setListed([{ worker: A, endpoints: PLACE }]);
     say(2n);
     say(1n);
@@ -82,7 +82,7 @@ describe("members", () => {
     expect(lines).toHaveLength(2);
   });
 
-  test("of the configuration stay where it says, and learn what they are", () => {
+  test("from the configuration keep their address; the rest is announced", () => {
     const { clock, members, changes } = membersOf();
     members.setListed([{ worker: A, endpoints: PLACE }]);
     expect(members.get(A)).toEqual({
@@ -103,14 +103,14 @@ describe("members", () => {
     expect(changes).toEqual(["came a", "changed a", "changed a", "went a", "came b"]);
   });
 
-  test("nobody is its own peer", () => {
+  test("never include this host", () => {
     const { members } = membersOf();
     members.setListed([{ worker: SELF, endpoints: PLACE }]);
     members.heard(announcementOf("self", { incarnation: 9n }));
     expect(members.list()).toEqual([]);
   });
 
-  test("whoever was silent for longest makes room, and those of the configuration never do", () => {
+  test("that were silent for longest are removed first, static ones never", () => {
     const { clock, members, changes } = membersOf(2);
     members.setListed([{ worker: A, endpoints: PLACE }]);
     for (const name of ["x", "y", "z"]) {
@@ -128,7 +128,7 @@ describe("members", () => {
     expect(changes.filter((change) => change.startsWith("went"))).toEqual(["went x", "went z"]);
   });
 
-  test("whatever is said in whatever order, they are what a plain list would be", () => {
+  test("equal a plain list after any sequence of announcements", () => {
     const name = fc.constantFrom("a", "b", "c");
     const step = fc.oneof(
       fc.record({ do: fc.constant("heard" as const), name, incarnation: fc.bigInt(1n, 2n) }),
@@ -141,7 +141,7 @@ describe("members", () => {
         const { clock, members } = membersOf(100);
         let listed = new Set<string>();
         const heard = new Map<string, { incarnation: bigint; untilMs: number }>();
-        /** Those that another came after; as long as one of the name is heard. */
+        /** Earlier incarnations, as long as one of the name is heard. */
         const formers = new Map<string, Set<bigint>>();
         for (const one of steps) {
           if (one.do === "heard") {

@@ -10,7 +10,7 @@ import { announcementOf } from "./announcements.ts";
 const NAMESPACE = new Uint8Array(32).fill(0xab);
 const EVERY_MS = 1_000;
 
-/** 32 bytes of a block's number that look like a hash. */
+/** 32 bytes that look like a hash, from a block's number. */
 function keyOf(block: number): Uint8Array {
   return new Uint8Array(new Bun.CryptoHasher("sha256").update(`block ${block}`).digest());
 }
@@ -47,7 +47,7 @@ async function knowing(hosts: number, answer: (host: number, known: bigint) => P
 
 const BLOCKS = 24;
 
-test("whoever is named has it, each once; nobody is named only where nobody has it", async () => {
+test("every named peer has the block; none is named only if none has it", async () => {
   const world = fc.record({
     hosts: fc.integer({ min: 1, max: 90 }),
     held: fc.array(fc.array(fc.nat(89), { maxLength: 12 }), { minLength: 1, maxLength: BLOCKS }),
@@ -62,7 +62,7 @@ test("whoever is named has it, each once; nobody is named only where nobody has 
       const has = new Set((held[block] ?? []).map((one) => `w${one % hosts}`));
       expect(new Set(named).size).toBe(named.length);
       expect(named.length).toBeLessThanOrEqual(8);
-      // A filter may err, and then says too much.
+      // A filter may have false positives.
       if (has.size > 0) expect(named.length).toBeGreaterThan(0);
       if (named.length < 8 && hosts <= 32) for (const one of has) expect(named).toContain(one);
     }
@@ -70,14 +70,14 @@ test("whoever is named has it, each once; nobody is named only where nobody has 
   await fc.assert(property, { numRuns: 40 });
 });
 
-test("one that alone has a block is found among many, whatever was asked for before", async () => {
+test("the only holder of a block is found among many peers", async () => {
   await using it = await knowing(300, (host) => summaryOf([host]));
   for (const block of [299, 0, 150, 299, 7]) {
     expect(it.holders(block) as readonly string[]).toContain(`w${block}`);
   }
 });
 
-test("a second host of a run of blocks is found, too, wherever it stands", async () => {
+test("a second holder of a run of blocks is found at any position", async () => {
   const blocks = Array.from({ length: 64 }, (_, i) => i);
   const has = (host: number) => host === 3 || host === 250;
   await using it = await knowing(300, (host) => summaryOf(has(host) ? blocks : []));
@@ -86,7 +86,7 @@ test("a second host of a run of blocks is found, too, wherever it stands", async
   expect(it.holders(0)).toHaveLength(2);
 });
 
-test("a summary that was left out is not fetched again before it is another", async () => {
+test("a discarded summary is not fetched again until it changes", async () => {
   let version = 1n;
   await using it = await knowing(1, (_, known) =>
     known === version
@@ -101,7 +101,7 @@ test("a summary that was left out is not fetched again before it is another", as
   expect(it.lines).toHaveLength(2);
 });
 
-test("newcomers are asked first, and with many no more than a bound in one interval", async () => {
+test("new peers are asked first, and a bounded number per interval", async () => {
   await using it = await knowing(0, () => summaryOf([1]));
   const come = (from: number, count: number) => {
     for (let host = from; host < from + count; host++) {

@@ -9,7 +9,7 @@ export interface LocateQuestion {
   readonly keys: readonly string[];
 }
 
-/** Answers `kv-locate` as the router does; `holders`: of a key in hex, the best first. */
+/** Answers `kv-locate` like the router; `holders`: workers of a key in hex, best first. */
 export function answerLocate(
   bus: Bus,
   holders: (key: string, question: LocateQuestion) => readonly string[],

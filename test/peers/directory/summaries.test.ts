@@ -15,7 +15,7 @@ const NAMESPACE = new Uint8Array(32).fill(0xab);
 const OTHER = new Uint8Array(32).fill(0xcd);
 const [A, B] = ["a", "b"] as WorkerId[] as [WorkerId, WorkerId];
 const EVERY_MS = 1_000;
-/** Of the smallest summary. */
+/** Size of the smallest summary. */
 const BYTES = new KeyFilterBuilder(1).done().bytes.length;
 
 /** Eight blocks whose keys differ in each byte. */
@@ -60,8 +60,8 @@ function has(version: bigint, ...blocks: number[]): PeerAnswer {
 }
 const UNCHANGED: PeerAnswer = { op: "summary", version: 5n, filter: null };
 
-describe("whereabouts", () => {
-  test("name those whose summaries have the block, from the moment a peer is known", async () => {
+describe("peers' summaries", () => {
+  test("name the peers that have the block as soon as a peer is known", async () => {
     await using it = world((worker) => (worker === A ? has(5n, 1, 2) : has(7n, 2, 3)));
     expect(it.holders(1)).toEqual([]);
     it.announce("a");
@@ -78,7 +78,7 @@ describe("whereabouts", () => {
     });
   });
 
-  test("peers are asked for what is new only", async () => {
+  test("are only fetched if they have changed", async () => {
     let version = 5n;
     await using it = world((_, { known }) => (known === version ? UNCHANGED : has(version, 1)));
     it.announce("a");
@@ -91,7 +91,7 @@ describe("whereabouts", () => {
     expect(it.summaries.stats().fetched).toBe(2);
   });
 
-  test("who wants blocks of a namespace for the first time need not wait for a round", async () => {
+  test("are fetched at once for a namespace that is wanted for the first time", async () => {
     const namespaces: Uint8Array[] = [];
     await using it = world(() => has(5n, 1), { namespaces: () => namespaces });
     it.announce("a");
@@ -105,7 +105,7 @@ describe("whereabouts", () => {
     expect(it.asked).toHaveLength(1);
   });
 
-  test("a namespace that a peer says it has nothing of is not asked for", async () => {
+  test("are not fetched for a namespace that the peer does not announce", async () => {
     const both = { namespaces: () => [NAMESPACE, OTHER] };
     await using it = world(() => has(5n, 1), both);
     it.announce("a", [NAMESPACE.toHex()]);
@@ -128,7 +128,7 @@ describe("whereabouts", () => {
     expect(it.holders(1)).toEqual(["a"]);
   });
 
-  test("a new summary is believed again", async () => {
+  test("replace earlier false positives", async () => {
     let version = 5n;
     await using it = world(() => has(version, 1));
     it.announce("a");
@@ -139,7 +139,7 @@ describe("whereabouts", () => {
     expect(it.holders(1)).toEqual(["a"]);
   });
 
-  test("what a peer said is gone with it, and with its restart", async () => {
+  test("are discarded when the peer leaves or restarts", async () => {
     const answers = [has(5n, 1), has(5n, 2)];
     await using it = world(() => answers.shift() ?? null);
     it.announce("a");
@@ -154,7 +154,7 @@ describe("whereabouts", () => {
     expect(it.summaries.stats()).toMatchObject({ peers: 0, bytes: 0 });
   });
 
-  test("a peer that never answers is forgotten in the end, and known again at once", async () => {
+  test("are discarded after several failures, and known again with the first answer", async () => {
     let isDown = false;
     await using it = world(() => (isDown ? null : has(5n, 1)));
     it.announce("a");
@@ -169,7 +169,7 @@ describe("whereabouts", () => {
     expect(it.holders(1)).toEqual(["a"]);
   });
 
-  test("one that is left alone is not asked, which says nothing of it, and is after", async () => {
+  test("are not fetched while the breaker is open, and are fetched afterwards", async () => {
     let isOpen = false;
     await using it = world(() => has(5n, 1), { mayAsk: () => !isOpen });
     it.announce("a");
@@ -182,7 +182,7 @@ describe("whereabouts", () => {
     expect(it.asked).toHaveLength(2);
   });
 
-  test("a peer that refuses the namespace has none of it for us", async () => {
+  test("are empty for a namespace that the peer refuses", async () => {
     const answers: PeerAnswer[] = [has(5n, 1), { op: "refused", why: "not served" }];
     await using it = world(() => answers.shift() ?? null);
     it.announce("a");
@@ -191,7 +191,7 @@ describe("whereabouts", () => {
     expect(it.holders(1)).toEqual([]);
   });
 
-  test("nonsense and too much of it are left out, and said", async () => {
+  test("that are invalid or too large are discarded and logged", async () => {
     const nonsense: PeerAnswer = { op: "summary", version: 1n, filter: new Uint8Array() };
     await using it = world((worker) => (worker === A ? nonsense : has(1n, 1, 2, 3)), {
       bytesMax: BYTES - 1,
@@ -203,7 +203,7 @@ describe("whereabouts", () => {
     expect(it.lines).toHaveLength(2);
   });
 
-  test("of many holders some are named, and not the same first for each block", async () => {
+  test("name some of many holders, rotated from block to block", async () => {
     await using it = world(() => has(1n, 1, 2, 3, 4));
     for (let i = 0; i < 40; i++) it.announce(`w${i}`);
     await it.settle();
@@ -217,7 +217,7 @@ describe("whereabouts", () => {
     expect(new Set([...first, ...blocks]).size).toBe(8);
   });
 
-  test("an answer that comes after the peer's end is nobody's", async () => {
+  test("ignore an answer that arrives after the peer left", async () => {
     const answer = Promise.withResolvers<PeerAnswer | null>();
     await using it = world(() => null, { call: () => answer.promise });
     it.announce("b");

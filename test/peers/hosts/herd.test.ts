@@ -7,7 +7,7 @@ const HOSTS = 4;
 const CLIENTS = 32;
 const ACQUIRES = 1_000;
 
-describeNative("a herd", () => {
+describeNative("many hosts that fetch at once", () => {
   const title =
     "1,000 acquires of one block by 32 clients on 4 hosts: one transfer to each host, %s";
   test.each(["stream", "quic"] as const)(

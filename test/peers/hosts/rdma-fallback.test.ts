@@ -9,10 +9,10 @@ import { MIB, RealHost } from "./real-host.ts";
 const NAMES = ["a", "b", "c", "d", "e", "f"];
 const ALL_OK = NAMES.map(() => "ok");
 
-/** Devices on which things go wrong on demand, which only the stand-in's do. */
+/** Only the stand-in's devices fail on demand. */
 const describeStandIn = process.env.HEARTH_TEST_VERBS === undefined ? describeNative : () => {};
 
-/** A host that has blocks and one that has none, both with RDMA and streams. */
+/** A host with blocks and one without, both with RDMA and streams. */
 async function hosts(plan: string) {
   planVerbs(plan);
   await using stack = new AsyncDisposableStack();
@@ -32,7 +32,7 @@ async function hosts(plan: string) {
   return { holder, asker, [Symbol.asyncDispose]: () => ended.disposeAsync() };
 }
 
-/** Reads blocks with patience: `ok` only where every byte is right. */
+/** Reads blocks with a long deadline: `ok` only if every byte is right. */
 async function read(engine: StoreEngine, names: readonly string[]): Promise<string[]> {
   const handles = await engine.fetch(names, { deadlineMs: 20_000 });
   const outcomes = handles.map((handle) =>
@@ -51,7 +51,7 @@ async function isQuiet(world: Awaited<ReturnType<typeof hosts>>, engine: StoreEn
 describeStandIn("blocks of a host with RDMA", () => {
   afterAll(meetIn(tempDir()));
 
-  test("come by it, every byte right", async () => {
+  test("arrive intact over RDMA", async () => {
     await using world = await hosts("");
     const engine = world.asker.engine();
     expect(await read(engine, NAMES)).toEqual(ALL_OK);
@@ -80,7 +80,7 @@ describeStandIn("blocks of a host with RDMA", () => {
     });
   }
 
-  test("a flipped bit is no block: it is asked for again, and told", async () => {
+  test("with a flipped bit are fetched again, and the corruption is reported", async () => {
     await using world = await hosts("flip@3");
     const { asker } = world;
     const engine = asker.engine();
@@ -91,7 +91,7 @@ describeStandIn("blocks of a host with RDMA", () => {
     await isQuiet(world, engine);
   });
 
-  test("go by RDMA again when its port is back", async () => {
+  test("arrive over RDMA again when its port is back", async () => {
     await using world = await hosts("");
     const { asker } = world;
     const engine = asker.engine();

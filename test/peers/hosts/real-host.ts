@@ -51,17 +51,17 @@ export interface RealHostOptions {
   readonly arenaBytes: number;
   readonly transports: readonly TransportName[];
   readonly limits?: Partial<PullLimits>;
-  /** Stands before what the store serves. */
+  /** Wraps the server in front of the store. */
   readonly wrap?: (inner: PeerServer, region: Region) => PeerServer;
-  /** Where it listens, if not on this machine alone. */
+  /** Listening address; default: this machine only. */
   readonly listenAt?: string;
-  /** Makes transports that need more than a certificate, as for their contract suite. */
+  /** Makers of transports that need more than a certificate, as for the contract suite. */
   readonly makers?: Partial<Record<TransportName, TransportMaker>>;
-  /** Where lanes of this host are said to be taken, instead of where they are. */
+  /** Maps the announced port of this host's lanes. */
   readonly lanesPort?: (real: number) => number;
 }
 
-/** A whole host without an agent around it: store, transports, server and puller, all real. */
+/** A complete host without an agent: real store, transports, server and fetcher. */
 export class RealHost implements AsyncDisposable {
   readonly worker: WorkerId;
   readonly region: Region;
@@ -73,7 +73,7 @@ export class RealHost implements AsyncDisposable {
   readonly puller: Puller;
   readonly events: PullEvent[] = [];
   readonly endpoints: Partial<Record<TransportName, Endpoint>> = {};
-  /** Who is believed to have a block; all that are known. */
+  /** Supposed holders of a block; default: all known hosts. */
   holders: (key: Uint8Array) => readonly WorkerId[] = () =>
     this.members.list().map(({ worker }) => worker);
   readonly serving: BlockServer;
@@ -133,12 +133,12 @@ export class RealHost implements AsyncDisposable {
     return this;
   }
 
-  /** From now on it knows these. */
+  /** Adds these hosts to the known ones. */
   meet(hosts: readonly { worker: WorkerId; endpoints: RealHost["endpoints"] }[]): void {
     this.members.setListed(hosts);
   }
 
-  /** One that does not look through the whole store at every step, unless it is to. */
+  /** An engine that checks the complete store at every step only if `looks`. */
   engine(looks = false): StoreEngine {
     const holder = this.store.openHolder({ namespace: NAMESPACE, handlesMax: 10_000 });
     const { store } = this;
@@ -150,7 +150,7 @@ export class RealHost implements AsyncDisposable {
     return new StoreEngine(looks ? store : blind, this.region, holder);
   }
 
-  /** What should not be there once all is quiet: nothing, if all is well. */
+  /** Anything left over once all is idle; empty if all is well. */
   leftovers(): string[] {
     this.store.verifyIntegrity();
     const { inFlightBytes, waiting } = this.puller.stats;
@@ -177,7 +177,7 @@ export class RealHost implements AsyncDisposable {
   }
 }
 
-/** Of hosts that ended. A region that somebody may have a view of is never taken away. */
+/** Regions of ended hosts. Regions are never unmapped while views of them may exist. */
 const freeRegions: Region[] = [];
 
 function takeRegion(bytes: number): Region {
@@ -206,7 +206,7 @@ function makeTransport(name: TransportName, options: RealHostOptions): Transport
   });
 }
 
-/** Lanes that say they listen somewhere else. */
+/** Lanes that report another listening port. */
 function movedLanes(lanes: Lanes, lanesPort: (real: number) => number): Lanes {
   return new Proxy(lanes, {
     get(target, name) {

@@ -35,7 +35,7 @@ class Door {
   }
 }
 
-test("what fits goes at once; each limit holds back", () => {
+test("what fits is admitted at once; each limit holds blocks back", () => {
   const door = new Door();
   door.enter("first", 60);
   door.enter("same peer", 10);
@@ -49,7 +49,7 @@ test("what fits goes at once; each limit holds back", () => {
   expect(door.admission.waiting).toBe(0);
 });
 
-test("the urgent go first; among equals the namespace with the least under way", () => {
+test("urgent blocks go first, then those of the namespace with the fewest bytes in flight", () => {
   const door = new Door();
   door.enter("big", 60);
   door.enter("copy", 50, { peer: "b", namespace: 2, priority: "mirror" });
@@ -75,7 +75,7 @@ test("a large one is not starved by small ones behind it", () => {
   expect(door.order).toHaveLength(7);
 });
 
-test("who leaves the queue lets others pass, and does not leave twice", () => {
+test("a block that leaves the queue lets others pass, and leaves once", () => {
   const door = new Door();
   door.enter("first", 50);
   const ticket = door.enter("large", 60)!;
@@ -86,7 +86,7 @@ test("who leaves the queue lets others pass, and does not leave twice", () => {
   expect(door.admission.waiting).toBe(0);
 });
 
-test("what can never fit is refused, also when the limits shrink", () => {
+test("a block above a limit is refused, also after the limits were lowered", () => {
   const door = new Door();
   expect(door.enter("longer than a peer may send", 61)).toBeNull();
   door.enter("first", 60);
@@ -99,7 +99,7 @@ test("what can never fit is refused, also when the limits shrink", () => {
   expect(door.admission).toMatchObject({ inFlightBytes: 0, waiting: 0 });
 });
 
-test("a grant is handed back once", () => {
+test("a grant is released once", () => {
   const door = new Door();
   door.enter("one", 10);
   const grant = door.inside.get("one")!;
@@ -107,7 +107,7 @@ test("a grant is handed back once", () => {
   expect(() => grant.release()).toThrow("handed back once");
 });
 
-test("as many may wait as a table holds, and no more", () => {
+test("the number of waiting blocks is bounded", () => {
   const door = new Door();
   door.enter("first", 60);
   for (let i = 0; i < 65_536; i++) expect(door.enter("waits", 1)).not.toBeNull();

@@ -10,7 +10,7 @@ function make() {
   return { clock, breaker: new Breaker(clock, seededRandom(1), () => LIMITS) };
 }
 
-test("cooldowns double up to their maximum, a quarter less at most", () => {
+test("cooldowns double up to their maximum, shortened by at most a quarter", () => {
   const { clock, breaker } = make();
   const cooldowns: number[] = [];
   for (let i = 0; i < 6; i++) {
@@ -28,7 +28,7 @@ test("cooldowns double up to their maximum, a quarter less at most", () => {
   expect(new Set(cooldowns).size).toBeGreaterThan(4);
 });
 
-test("one tries after the cooldown; its success closes, and the next failure starts small", () => {
+test("after the cooldown one trial runs; its success resets the breaker", () => {
   const { clock, breaker } = make();
   breaker.failed();
   clock.advance(1_000);
@@ -41,14 +41,14 @@ test("one tries after the cooldown; its success closes, and the next failure sta
   expect(breaker.failed()).toBeLessThanOrEqual(1_000);
 });
 
-test("failures of what went before it opened do not make it longer", () => {
+test("failures of requests from before it opened do not prolong the cooldown", () => {
   const { breaker } = make();
   expect(breaker.failed()).not.toBeNull();
   expect(breaker.failed()).toBeNull();
   expect(breaker.failed()).toBeNull();
 });
 
-test("a trial that came to nothing leaves its turn to the next; one not heard of gives way", () => {
+test("a withdrawn trial lets the next one run, and a lost one expires", () => {
   const { clock, breaker } = make();
   breaker.failed();
   clock.advance(1_000);

@@ -14,19 +14,19 @@ async function usedBy(kit: PullKit): Promise<TransportName[]> {
   return [...kit.host("a").links].map(({ transport }) => transport);
 }
 
-test("without figures the order is stream, then quic; RDMA only where both have it", async () => {
+test("unmeasured, stream precedes quic; rdma needs both hosts", async () => {
   await using kit = new PullKit({ transports: ["quic", "rdma", "stream"] });
   kit.members.records.set(kit.host("a").worker, rdma(kit.members.list()[0]!, true));
   expect(await usedBy(kit)).toEqual(["stream"]);
 });
 
-test("both sides have RDMA: it goes first", async () => {
+test("rdma comes first if both hosts have it", async () => {
   await using kit = new PullKit({ transports: ["quic", "rdma", "stream"], hasRdmaNic: true });
   kit.members.records.set(kit.host("a").worker, rdma(kit.members.list()[0]!, true));
   expect(await usedBy(kit)).toEqual(["rdma"]);
 });
 
-test("a peer that said nothing of itself is asked by RDMA where the operator says so", async () => {
+test("rdma to a peer of unknown hardware is tried only if the operator lists it", async () => {
   const all = ["quic", "rdma", "stream"] as const;
   await using measured = new PullKit({ transports: all, hasRdmaNic: true });
   expect(await usedBy(measured)).toEqual(["stream"]);
@@ -40,7 +40,7 @@ test("a peer that said nothing of itself is asked by RDMA where the operator say
   expect(await usedBy(without)).toEqual(["quic"]);
 });
 
-test("the configuration's order counts, and what it leaves out is not used", async () => {
+test("the configured order applies, and transports not listed are not used", async () => {
   await using first = new PullKit({
     transports: ["stream", "quic"],
     limits: { transports: ["quic", "stream"] },
@@ -50,7 +50,7 @@ test("the configuration's order counts, and what it leaves out is not used", asy
   expect(await usedBy(only)).toEqual([]);
 });
 
-test("a way the peer does not offer is no way", async () => {
+test("a transport that the peer does not offer is not used", async () => {
   await using kit = new PullKit({ transports: ["stream", "quic"] });
   const record = kit.members.list()[0]!;
   const endpoints = { quic: { host: "127.0.0.1", port: 1 } };
@@ -58,7 +58,7 @@ test("a way the peer does not offer is no way", async () => {
   expect(await usedBy(kit)).toEqual(["quic"]);
 });
 
-test("the way that is clearly faster is taken, once it is known", async () => {
+test("a transport that is clearly faster is used once that is measured", async () => {
   await using kit = new PullKit({
     transports: ["stream", "quic"],
     limits: { ...LARGE, transports: "auto" },
@@ -101,7 +101,7 @@ test("what is computed sooner is not pulled, and that is said in words", async (
   expect(await kit.kinds(kit.pull([8]))).toEqual(["ok"]);
 });
 
-test("a long run pays where one block does not: the round trip is paid once", async () => {
+test("a long run is profitable where one block is not: the round trip is paid once", async () => {
   await using kit = new PullKit({
     tokensPerBlock: 16,
     limits: { ...LARGE, prefillTokensPerS: 14_000 },
@@ -116,7 +116,7 @@ test("a long run pays where one block does not: the round trip is paid once", as
   expect(kit.puller.whyNot(SPACE, run)).toBeNull();
 });
 
-test("the run that is promising ends where nobody is known", async () => {
+test("a promising run ends at the first block without a known holder", async () => {
   await using kit = new PullKit({ hosts: ["a", "b"] });
   kit.holders = (digest) => (digest[0]! < 5 ? ["b"] : []);
   const keys = new Uint32Array(8 * 10);
@@ -130,7 +130,7 @@ test("the run that is promising ends where nobody is known", async () => {
   expect(kit.puller.promising(SPACE, keys, 0, 10)).toBe(0);
 });
 
-test("of those that have it the one with less to do is asked", async () => {
+test("among holders the one with the least queued is asked", async () => {
   await using kit = new PullKit({ hosts: ["a", "b"], limits: LARGE });
   for (const host of kit.hosts.values()) {
     host.bytes = MIB;
@@ -144,7 +144,7 @@ test("of those that have it the one with less to do is asked", async () => {
   expect(kit.host("b").items).toBeGreaterThan(6);
 });
 
-test("small blocks say little of the way: large ones are not refused for them", async () => {
+test("slow small blocks do not make large ones unprofitable", async () => {
   await using kit = new PullKit({
     tokensPerBlock: 16,
     limits: { ...LARGE, prefillTokensPerS: 400 },
@@ -158,7 +158,7 @@ test("small blocks say little of the way: large ones are not refused for them", 
   expect(kit.puller.whyNot(SPACE, [block(50)])).toBeNull();
 });
 
-/** A peer whose first block takes long, as one that has just started; later ones come at once. */
+/** A peer whose first block is slow, as after a start; later ones arrive at once. */
 function slowAtFirst() {
   const kit = new PullKit({ tokensPerBlock: 16, limits: { ...LARGE, prefillTokensPerS: 1_000 } });
   const a = kit.host("a");
@@ -168,7 +168,7 @@ function slowAtFirst() {
   return kit;
 }
 
-test("one block that took long is not held against a peer", async () => {
+test("a single slow block does not make fetching unprofitable", async () => {
   await using kit = slowAtFirst();
   expect(await kit.kinds(kit.pull([1]))).toEqual(["ok"]);
   expect(kit.puller.whyNot(SPACE, [block(2)])).toBeNull();
@@ -176,7 +176,7 @@ test("one block that took long is not held against a peer", async () => {
   expect(kit.puller.promising(SPACE, new Uint32Array(block(3).digest.buffer), 0, 1)).toBe(1);
 });
 
-test("while pulls do not pay, one a second is tried, and a better way is noticed", async () => {
+test("while fetching is unprofitable, one fetch per second probes the path", async () => {
   await using kit = new PullKit({
     tokensPerBlock: 16,
     limits: { ...LARGE, prefillTokensPerS: 1_600 },
@@ -192,7 +192,7 @@ test("while pulls do not pay, one a second is tried, and a better way is noticed
   expect(kit.puller.promising(SPACE, keys, 0, 2)).toBe(0);
   expect(await kit.kinds(kit.pull([10, 11]))).toEqual(["miss", "miss"]);
   await kit.clock.advanceAsync(1_000);
-  // A run is tried with a part of it; who comes second finds that it does not pay.
+  // A probe fetches part of a run; the second caller finds it unprofitable.
   expect(kit.puller.promising(SPACE, keys, 0, 2)).toBe(1);
   const [first, second] = [kit.pull([12]), kit.pull([13])];
   expect([await kit.kinds(first), await kit.kinds(second)]).toEqual([["ok"], ["miss"]]);

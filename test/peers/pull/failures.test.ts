@@ -28,7 +28,7 @@ test("a transport that cannot be dialled: the same request goes over the next", 
   expect(a?.transportsDown).toMatchObject([{ name: "stream" }]);
 });
 
-test("a transport that broke in the middle: the same places are filled over the next", async () => {
+test("a transport that broke in the middle: the same slots are filled over the next", async () => {
   await using kit = new PullKit(BOTH_WAYS);
   let streams = 0;
   kit.host("a").behave = (_, transport) => ({
@@ -53,7 +53,7 @@ test("a transport that failed is tried again after its cooldown, and is used aga
   expect(kit.kindsOfEvents()).toEqual(["transport_down", "transport_up"]);
 });
 
-test("a dial that hangs ends after its time and is the transport's fault", async () => {
+test("a dial that hangs times out and counts as the transport's fault", async () => {
   await using kit = new PullKit(BOTH_WAYS);
   kit.host("a").dialHangs.add("stream");
   expect(await kit.kinds(kit.pull([1]))).toEqual(["ok"]);
@@ -62,7 +62,7 @@ test("a dial that hangs ends after its time and is the transport's fault", async
   expect(kit.puller.stats.fallbacks).toBe(1);
 });
 
-test("nobody is left: a miss, with the reason in the trace", async () => {
+test("no peer is left: a miss, with the reason in the trace", async () => {
   await using kit = new PullKit(TWO);
   kit.host("a").unreachable.add("stream");
   kit.host("b").behave = () => ({ answer: { refused: "not this namespace" }, afterMs: 1 });
@@ -109,7 +109,7 @@ test("a link that ended while nothing was asked is dialled anew; nobody is blame
 });
 
 for (const answer of ["corrupt", "otherDigest"] as const) {
-  test(`what was not asked for (${answer}) is seen by nobody, and another is asked`, async () => {
+  test(`invalid data (${answer}) is discarded, and another peer is asked`, async () => {
     await using kit = new PullKit(TWO);
     kit.host("a").behave = () => ({ answer, afterMs: 1 });
     expect(await kit.kinds(kit.pull([1]))).toEqual(["ok"]);
@@ -133,7 +133,7 @@ test("who is corrupt three times within a minute is left alone", async () => {
   ]);
 });
 
-test("what was right between does not excuse what was wrong", async () => {
+test("valid answers in between do not excuse corrupt ones", async () => {
   await using kit = new PullKit();
   let asked = 0;
   kit.host("a").behave = () => ({ answer: asked++ % 2 === 0 ? "corrupt" : "came", afterMs: 1 });
@@ -169,7 +169,7 @@ test("one that stalls is given up, and the other asked, before its place is free
   expect(await kit.kinds(pulling)).toEqual(["miss"]);
 });
 
-test("an old link that breaks when it is used is dialled anew; nobody is blamed", async () => {
+test("an old connection that breaks on use is dialled again without blame", async () => {
   await using kit = new PullKit();
   const a = kit.host("a");
   await kit.kinds(kit.pull([1]));
@@ -179,7 +179,7 @@ test("an old link that breaks when it is used is dialled anew; nobody is blamed"
   expect(kit.events).toEqual([]);
 });
 
-test("a trial that its caller gave up leaves its turn to the next", async () => {
+test("a trial that its caller cancelled lets the next one run", async () => {
   await using kit = new PullKit();
   const a = kit.host("a");
   a.unreachable.add("stream");
@@ -243,7 +243,7 @@ test("one that is busy is asked again when it said so, or another at once", asyn
   expect(kit.clock.monotonicMs() - second).toBeLessThan(50);
 });
 
-test("one that is busy again and again is waited for, and longer each time", async () => {
+test("a busy peer is waited for, longer each time", async () => {
   await using kit = new PullKit(TWO);
   let asked = 0;
   const answers = () => ({ answer: ++asked > 16 ? "came" : { busyMs: 1 }, afterMs: 1 }) as const;
@@ -254,7 +254,7 @@ test("one that is busy again and again is waited for, and longer each time", asy
   expect(asked).toBeLessThan(-70);
 });
 
-test("one that stays busy beyond the deadline is a miss without a wait", async () => {
+test("a peer that is busy beyond the deadline is a miss without a wait", async () => {
   await using kit = new PullKit();
   kit.host("a").behave = () => ({ answer: { busyMs: 9_000 }, afterMs: 1 });
   const began = kit.clock.monotonicMs();
@@ -263,7 +263,7 @@ test("one that stays busy beyond the deadline is a miss without a wait", async (
   expect(kit.puller.stats.outcomes.busy).toBe(1);
 });
 
-test("a block of unknown length is asked about first; a longer one once more", async () => {
+test("a block of unknown size is asked about first; a longer one again", async () => {
   await using kit = new PullKit();
   kit.blocks.usual = 0;
   expect(await kit.kinds(kit.pull([1, 2]))).toEqual(["ok", "ok"]);
@@ -295,7 +295,7 @@ test("without room in RAM nobody is asked", async () => {
   expect(await kit.kinds(kit.pull([3]))).toEqual(["miss"]);
 });
 
-test("for what was removed here lately nobody is asked", async () => {
+test("a block that was removed here recently is not requested", async () => {
   await using kit = new PullKit();
   kit.blocks.removed.add(block(1).digest.toHex());
   expect(await kit.kinds(kit.pull([1, 2]))).toEqual(["miss", "ok"]);
@@ -327,7 +327,7 @@ test("a host that went is forgotten, with its links", async () => {
   expect(kit.puller.peers()).toEqual([]);
 });
 
-test("a link that nobody uses is closed", async () => {
+test("an idle connection is closed", async () => {
   await using kit = new PullKit();
   await kit.kinds(kit.pull([1]));
   expect(kit.host("a").links.size).toBe(1);
@@ -335,12 +335,12 @@ test("a link that nobody uses is closed", async () => {
   expect(kit.host("a").links.size).toBe(0);
 });
 
-test("a host that went and came is asked anew, beside what waited for it before", async () => {
+test("a host that left and came back is asked again, beside the requests from before", async () => {
   await using kit = new PullKit();
   const a = kit.host("a");
   a.behave = () => ({ answer: "hang", afterMs: 0 });
   const record = kit.members.list()[0]!;
-  // As many requests as one host answers at a time, and one that waits behind them.
+  // As many requests as one host serves at a time, and one that waits behind them.
   const before: ReturnType<PullKit["pull"]>[] = [];
   for (let i = 0; i < 17; i++) {
     before.push(kit.pull([i]));

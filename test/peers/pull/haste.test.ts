@@ -17,7 +17,7 @@ test("who has less patience than a peer needs does not hold that against it", as
   expect(kit.kindsOfEvents()).toEqual(["transport_down", "breaker_opened"]);
 });
 
-test("a pull whose time is over ends here before its transport gives it up", async () => {
+test("a fetch ends here at its deadline, before its transport ends it", async () => {
   await using kit = new PullKit({ limits: { mirrorPulls: false } });
   kit.host("a").behave = () => ({ answer: "hang", afterMs: 0 });
   expect(await kit.kinds(kit.pull([1], { deadlineMs: 40 }))).toEqual(["late"]);
@@ -26,7 +26,7 @@ test("a pull whose time is over ends here before its transport gives it up", asy
   expect(kit.puller.peers()).toMatchObject([{ state: "linked", failures: 0 }]);
 });
 
-test("an engine that comes to a pull behind copies for later does not wait with it", async () => {
+test("an engine that joins a background copy raises its priority", async () => {
   await using kit = new PullKit({ limits: { itemsMax: 1 } });
   await kit.kinds(kit.pull([100]));
   kit.host("a").behave = () => ({ answer: "came", afterMs: 200 });

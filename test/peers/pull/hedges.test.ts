@@ -40,7 +40,7 @@ test("who was slow is asked last for a while; slow again and again, not at all",
   expect(kit.host("a").pulls).toBe(pulls);
 });
 
-test("the first one wins if it was quicker after all", async () => {
+test("the first peer wins if it is faster after all", async () => {
   await using kit = new PullKit({ hosts: ["a", "b"] });
   await train(kit);
   kit.host("a").behave = () => ({ answer: "came", afterMs: 20 });
@@ -51,7 +51,7 @@ test("the first one wins if it was quicker after all", async () => {
   expect(kit.blocks.commits).toBe(21);
 });
 
-test("second questions are few, however slow all are", async () => {
+test("hedges are bounded, however slow all peers are", async () => {
   await using kit = new PullKit({ hosts: ["a", "b"], limits: { itemsMax: 1 } });
   await train(kit);
   for (const host of kit.hosts.values()) host.behave = () => ({ answer: "came", afterMs: 40 });
@@ -77,7 +77,7 @@ test("one that does not say how long a block is is not waited for alone", async 
   expect(kit.clock.monotonicMs() - second).toBeLessThan(270);
 });
 
-test("without a second one the first is waited for", async () => {
+test("without a second peer the first is waited for", async () => {
   await using kit = new PullKit();
   kit.host("a").behave = () => ({ answer: "came", afterMs: 900 });
   expect(await kit.kinds(kit.pull([1]))).toEqual(["ok"]);
@@ -96,7 +96,7 @@ test("a process that stood still does not blame its peers for it", async () => {
   expect(kit.puller.stats.hedges).toBe(0);
 });
 
-test("where one source was named, a second one is found among the known", async () => {
+test("a hedge goes to a known holder if only one source was named", async () => {
   await using kit = new PullKit({ hosts: ["a", "b"] });
   kit.holders = () => ["b"];
   kit.host("a").behave = () => ({ answer: "hang", afterMs: 0 });

@@ -24,7 +24,7 @@ test("other answers do not excuse a liar; each time it is left alone for longer"
   }
 });
 
-test("one block that is damaged at a host leaves the host in use for others", async () => {
+test("one damaged block does not stop fetches of others from the same host", async () => {
   await using kit = new PullKit({ hosts: ["a"] });
   const bad = Buffer.from(block(7).digest);
   kit.host("a").behave = (digest) => ({
@@ -39,7 +39,7 @@ test("one block that is damaged at a host leaves the host in use for others", as
   expect(kit.kindsOfEvents().filter((kind) => kind === "peer_corrupt")).toHaveLength(1);
 });
 
-test("a liar that was good for long starts anew", async () => {
+test("a peer that was good for a long time starts again from the short cooldown", async () => {
   await using kit = new PullKit({ hosts: ["a", "b"] });
   kit.host("a").behave = () => ({ answer: "corrupt", afterMs: 1 });
   await kit.kinds(kit.pull(range(0, 3)));

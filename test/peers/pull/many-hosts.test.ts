@@ -4,7 +4,7 @@ import { Summaries } from "../../../src/peers/directory/index.ts";
 import { PullKit } from "./pull-kit.ts";
 
 const HOSTS = 300;
-/** Links that stay open: those over which only questions went, and those that brought blocks. */
+/** Maximum idle connections that carried only short requests, and that delivered blocks. */
 const ASKED_MAX = 64;
 const PULLED_MAX = 128;
 const names = Array.from({ length: HOSTS }, (_, i) => `w${i}`);
@@ -19,7 +19,7 @@ async function ask(kit: PullKit, name: string): Promise<void> {
   await kit.settle(kit.puller.ask(name as WorkerId, request, options));
 }
 
-test("links over which only questions went are few, and those used last", async () => {
+test("connections that carried only short requests are few, and the latest ones", async () => {
   await using kit = new PullKit({ hosts: names });
   for (const name of names) await ask(kit, name);
   expect(openLinks(kit)).toEqual(names.slice(-ASKED_MAX));
@@ -31,7 +31,7 @@ test("links over which only questions went are few, and those used last", async 
   expect(openLinks(kit)).toEqual([]);
 });
 
-test("a link that brought blocks does not give way to questions, and has its bound", async () => {
+test("connections that delivered blocks have their own bound", async () => {
   await using kit = new PullKit({ hosts: names, limits: { namespaceBytesMax: 1e9 } });
   const pull = (name: string, i: number) =>
     kit.kinds(kit.pull([i], { sources: [name as WorkerId] }));
@@ -42,7 +42,7 @@ test("a link that brought blocks does not give way to questions, and has its bou
   expect(openLinks(kit)).toEqual(names.slice(-PULLED_MAX));
 });
 
-test("a link that is used is never closed for others", async () => {
+test("a connection in use is never closed for others", async () => {
   await using kit = new PullKit({ hosts: names });
   kit.host("w0").behave = () => ({ answer: "came", afterMs: 1_900 });
   const slow = kit.pull([1], { sources: ["w0" as WorkerId] });
@@ -51,7 +51,7 @@ test("a link that is used is never closed for others", async () => {
   expect(kit.host("w0").dials).toBe(1);
 });
 
-test("summaries of many hosts: few questions and links at a time; all are asked", async () => {
+test("summaries of many hosts are fetched a few at a time, and all are", async () => {
   await using kit = new PullKit({ hosts: names });
   const asked = new Set<string>();
   let questions = 0;

@@ -10,7 +10,7 @@ function promises(): number {
   return heapStats().objectTypeCounts.Promise ?? 0;
 }
 
-test("pulls and questions leave nothing behind in memory", async () => {
+test("fetches and queries leave nothing behind in memory", async () => {
   await using kit = new PullKit({ hosts: ["a", "b"] });
   const signal = new AbortController().signal;
   const request = { op: "has" as const, namespace: new Uint8Array(32), blocks: [block(1)] };

@@ -63,11 +63,11 @@ export interface KitOptions {
   readonly locator?: Locator;
   readonly tokensPerBlock?: number | null;
   readonly stopMs?: number;
-  /** Of this host. */
+  /** Hardware of this host. */
   readonly hasRdmaNic?: boolean;
 }
 
-/** A puller with scripted hosts around it, on a clock that the test moves. */
+/** A fetcher with scripted hosts, on a manual clock. */
 export class PullKit implements AsyncDisposable {
   readonly clock = new ManualClock();
   readonly blocks = new ScriptedBlocks();
@@ -75,7 +75,7 @@ export class PullKit implements AsyncDisposable {
   readonly hosts = new Map<string, ScriptedHost>();
   readonly events: PullEvent[] = [];
   readonly wrong: string[] = [];
-  /** Who is believed to have a block; all hosts, unless a test says otherwise. */
+  /** Supposed holders of a block; default: all hosts. */
   holders: (digest: Uint8Array) => readonly string[] = () => [...this.hosts.keys()];
   readonly puller: Puller;
   readonly limits: PullLimits;
@@ -133,7 +133,7 @@ export class PullKit implements AsyncDisposable {
     });
   }
 
-  /** Lets time pass until the promise is settled. */
+  /** Advances the clock until the promise is settled. */
   async settle<T>(promise: Promise<T>, maxMs = 60_000): Promise<T> {
     let settled = false;
     const mark = () => {
@@ -145,7 +145,7 @@ export class PullKit implements AsyncDisposable {
     return await promise;
   }
 
-  /** The kinds of what came; what came is released. */
+  /** The kinds of the outcomes; releases the blocks that arrived. */
   async kinds(promise: Promise<FetchOutcome[]>): Promise<string[]> {
     const outcomes = await this.settle(promise);
     for (const outcome of outcomes) if (outcome.kind === "ok") outcome.arrival.release(true);
@@ -156,7 +156,7 @@ export class PullKit implements AsyncDisposable {
     return this.events.map(({ kind }) => kind);
   }
 
-  /** Ends the puller and says what it left behind: nothing, if all is well. */
+  /** Closes the fetcher and reports what it left behind; empty if all is well. */
   async leftovers(): Promise<string[]> {
     await this.settle(Promise.resolve(this.puller[Symbol.asyncDispose]()));
     const { inFlightBytes, waiting } = this.puller.stats;

@@ -64,7 +64,7 @@ const step = fc.oneof(
 );
 type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
 
-/** Runs steps and watches what must hold at every instant. */
+/** Runs steps and checks the invariants after each. */
 class Run {
   readonly kit: PullKit;
   readonly problems: string[] = [];

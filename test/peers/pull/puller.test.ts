@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { block, PullKit } from "./pull-kit.ts";
 
-test("blocks come in one request, each with its own arrival", async () => {
+test("blocks arrive in one request, each with its own arrival", async () => {
   await using kit = new PullKit();
   const kinds = await kit.kinds(kit.pull([1, 2, 3]));
   expect(kinds).toEqual(["ok", "ok", "ok"]);
@@ -10,7 +10,7 @@ test("blocks come in one request, each with its own arrival", async () => {
   expect(kit.puller.stats.outcomes.ok).toBe(3);
 });
 
-test("equal pulls are one, and everybody who waits gets the block", async () => {
+test("concurrent fetches of one block share one request", async () => {
   await using kit = new PullKit();
   const calls = Array.from({ length: 50 }, () => kit.pull([1]));
   const outcomes = await kit.settle(Promise.all(calls));
@@ -41,7 +41,7 @@ test("one whose peer does not have it goes to the next, and that is remembered",
   ]);
 });
 
-test("a long list is begun in slices that leave the loop to others", async () => {
+test("a long list is started in slices that yield to the event loop", async () => {
   await using kit = new PullKit();
   const pulling = kit.pull(Array.from({ length: 900 }, (_, i) => i));
   expect(kit.puller.stats.inFlightBytes).toBe(256_000);

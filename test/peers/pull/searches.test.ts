@@ -14,7 +14,7 @@ class ScriptedLocator implements Locator {
   }
 }
 
-test("sources first, then the router's word, then what is known", async () => {
+test("sources are asked first, then the router's answer, then summaries", async () => {
   const locator = new ScriptedLocator();
   await using kit = new PullKit({ hosts: ["a", "b", "c"], locator });
   kit.holders = () => ["b"];
@@ -38,7 +38,7 @@ test("a router that does not answer is left alone for a while", async () => {
   expect(locator.asked).toEqual([1, 1]);
 });
 
-test("that an engine had no time for the router keeps nobody from asking it", async () => {
+test("a router that an engine could not wait for is still asked by others", async () => {
   const locator = new ScriptedLocator();
   locator.answer = null;
   await using kit = new PullKit({ hosts: ["a", "c"], locator });
@@ -50,7 +50,7 @@ test("that an engine had no time for the router keeps nobody from asking it", as
   expect(locator.asked).toEqual([1, 1, 1]);
 });
 
-test("a command asks hosts of which nothing is known, in one round; engines do not", async () => {
+test("a command asks peers about unknown blocks, in one round; engines do not", async () => {
   await using kit = new PullKit({ hosts: ["a", "b", "c"] });
   kit.holders = () => [];
   kit.host("a").holds = () => false;
@@ -63,7 +63,7 @@ test("a command asks hosts of which nothing is known, in one round; engines do n
   expect(kit.host("c")).toMatchObject({ hasCalls: 1, items: 2 });
 });
 
-test("names are looked up at the sources, and elsewhere only where they do not know", async () => {
+test("names are resolved at the sources, and elsewhere only if they do not know", async () => {
   await using kit = new PullKit({ hosts: ["a", "b"] });
   kit.host("a").holds = (digest) => digest[0] === 1;
   const names = [1, 2].map((byte) => new Uint8Array(8).fill(byte));
@@ -72,7 +72,7 @@ test("names are looked up at the sources, and elsewhere only where they do not k
   expect(found.map((some) => some.map(({ worker }) => String(worker)))).toEqual([["a"], ["b"]]);
 });
 
-test("a short question goes over the puller's own link", async () => {
+test("a short query uses the fetcher's own connection", async () => {
   await using kit = new PullKit();
   const options = { deadlineMs: 1_000, signal: new AbortController().signal };
   const request = { op: "has" as const, namespace: new Uint8Array(32), blocks: [block(1)] };

@@ -12,7 +12,7 @@ async function afterCooldown(kit: PullKit): Promise<void> {
   await kit.clock.advanceAsync(1_001);
 }
 
-test("a trial that waited in vain for its turn leaves the peer to the next", async () => {
+test("a trial that waited in vain in the queue lets the next one run", async () => {
   await using kit = new PullKit({ hosts: ["a", "b"], limits: { bytesMax: 1_000 } });
   kit.holders = () => [];
   await afterCooldown(kit);
@@ -30,7 +30,7 @@ test("a trial that waited in vain for its turn leaves the peer to the next", asy
   expect(await kit.kinds(kit.pull([4], { sources: ["a" as WorkerId] }))).toEqual(["ok"]);
 });
 
-test("a transport's trial that its caller gave up leaves its turn to the next", async () => {
+test("a transport's trial that its caller cancelled lets the next one run", async () => {
   await using kit = new PullKit({ transports: ["stream", "quic"] });
   await afterCooldown(kit);
   kit.host("a").behave = HANG;

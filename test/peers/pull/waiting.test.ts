@@ -42,7 +42,7 @@ test("the signal stops the sender, and the place is free only when it has stoppe
   expect(kit.puller.stats.outcomes.aborted).toBe(2);
 });
 
-test("one who goes does not stop what others wait for", async () => {
+test("a caller that leaves does not stop the fetches of others", async () => {
   await using kit = new PullKit();
   kit.host("a").behave = SLOW(100);
   const stop = new AbortController();
@@ -54,7 +54,7 @@ test("one who goes does not stop what others wait for", async () => {
   expect(await kit.kinds(stays)).toEqual(["ok"]);
 });
 
-test("the first miss ends the worth of what is behind it", async () => {
+test("the first miss makes the blocks after it useless", async () => {
   await using kit = new PullKit();
   let item = 0;
   kit.host("a").behave = () => ({ answer: item++ === 1 ? "absent" : "came", afterMs: 10 });
@@ -65,7 +65,7 @@ test("the first miss ends the worth of what is behind it", async () => {
   expect(kit.host("a").items).toBe(3);
 });
 
-test("what came behind a miss is let go of", async () => {
+test("blocks that arrived after a miss are released", async () => {
   await using kit = new PullKit({ hosts: ["a", "b"] });
   kit.holders = (digest) => (digest[0] === 2 ? ["a"] : ["b"]);
   kit.host("a").behave = () => ({ answer: "absent", afterMs: 100 });
@@ -75,7 +75,7 @@ test("what came behind a miss is let go of", async () => {
   expect(kit.blocks.used).toBe(0);
 });
 
-test("a deadline before anything was asked leaves nothing behind", async () => {
+test("a deadline before anything was requested leaves nothing behind", async () => {
   await using kit = new PullKit();
   expect(await kit.kinds(kit.pull([1, 1, 2], { deadlineMs: 0 }))).toEqual(["late", "late", "late"]);
   expect(await kit.kinds(kit.pull([]))).toEqual([]);
@@ -83,7 +83,7 @@ test("a deadline before anything was asked leaves nothing behind", async () => {
   expect(await kit.kinds(kit.pull([1], { signal: gone }))).toEqual(["miss"]);
 });
 
-test("a namespace that is not known here is a miss", async () => {
+test("an unknown namespace is a miss", async () => {
   await using kit = new PullKit();
   expect(await kit.kinds(kit.pull([1], {}, 9 as typeof SPACE))).toEqual(["miss"]);
   expect(kit.puller.whyNot(9 as typeof SPACE, [])).toBe("the namespace is not known here");
@@ -100,7 +100,7 @@ test("the end of the puller ends all that waits", async () => {
   expect(await kit.kinds(kit.pull([3]))).toEqual(["miss"]);
 });
 
-test("an engine's wish makes a copy for later urgent", async () => {
+test("an engine's request makes a background copy urgent", async () => {
   await using kit = new PullKit({ limits: { bytesMax: 1_000 } });
   kit.host("a").behave = SLOW(50);
   const order: string[] = [];

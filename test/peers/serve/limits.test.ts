@@ -13,7 +13,7 @@ async function taken(pull: Pull) {
   return served;
 }
 
-/** Whether a promise has settled once everything that is ready has run. */
+/** Whether the promise has settled once everything that is ready has run. */
 async function isSettled(promise: Promise<unknown>): Promise<boolean> {
   let settled = false;
   void promise.then(() => {
@@ -23,7 +23,7 @@ async function isSettled(promise: Promise<unknown>): Promise<boolean> {
   return settled;
 }
 
-describe("bytes that are lent", () => {
+describe("bytes of slot references", () => {
   test("are bounded for a peer: its pull waits for its own blocks to come back", async () => {
     const { shelf, server } = startServer({ peerBytesMax: 2 * MIB });
     const pull = pulling(
@@ -42,7 +42,7 @@ describe("bytes that are lent", () => {
     expect(await pull.next()).toBeNull();
   });
 
-  test("are bounded in all: a pull that has none under way is put off", async () => {
+  test("are bounded in all: a pull without any in progress gets busy", async () => {
     const { shelf, server } = startServer({ bytesMax: 2 * MIB, peerBytesMax: 2 * MIB });
     const items = [1, 2, 3].map((i) => itemOf(shelf.put(i)));
     const greedy = pulling(server, items);
@@ -68,13 +68,13 @@ describe("bytes that are lent", () => {
     await greedy.iterator.return!();
   });
 
-  test("may be one block that is larger than the bound", async () => {
+  test("may be exceeded by a single block", async () => {
     const { shelf, server } = startServer({ bytesMax: MIB, peerBytesMax: MIB });
     const items = [1, 2].map((i) => itemOf(shelf.put(i, { bytes: 3 * MIB })));
     expect(await drain(pulling(server, items))).toEqual(["0 block", "1 block"]);
   });
 
-  test("count what is on its way up from SSD", async () => {
+  test("include blocks that are being read from SSD", async () => {
     const { shelf, server } = startServer({ peerBytesMax: 2 * MIB });
     const items = [1, 2, 3].map((i) => itemOf(shelf.put(i, { tier: "ssd" })));
     const seen = drain(pulling(server, items));
@@ -88,7 +88,7 @@ describe("bytes that are lent", () => {
     expect(server.stats.lentBytes).toBe(0);
   });
 
-  test("follow new limits", async () => {
+  test("follow changed limits", async () => {
     const { shelf, server } = startServer({ peerBytesMax: MIB });
     const pull = pulling(
       server,
@@ -103,8 +103,8 @@ describe("bytes that are lent", () => {
   });
 });
 
-describe("the time after which to try again", () => {
-  test("is that which what is lent takes to leave", async () => {
+describe("the retry time", () => {
+  test("is the time that the current bytes take to be sent", async () => {
     const { shelf, server, clock } = startServer({
       bytesMax: 1_000 * MIB,
       peerBytesMax: 1_000 * MIB,
@@ -118,19 +118,19 @@ describe("the time after which to try again", () => {
       const served = await pulling(server, [items[0]!], { worker: "other" }).next();
       return served?.kind === "busy" ? served.retryAfterMs : null;
     };
-    // Nothing has left yet: the longest.
+    // Nothing was sent yet: the maximum.
     expect(await retryAfter()).toBe(2_000);
     clock.advance(1_100);
     loans[0]!.release();
     loans[1]!.release();
-    // 500 MiB in the latest second, and 750 MiB are lent again.
+    // 500 MiB in the last second, and 750 MiB are referenced again.
     const more = pulling(server, [items[0]!], { worker: "third" });
     const third = await taken(more);
     server.configure({ ...SERVE_LIMITS, bytesMax: MIB });
     expect(await retryAfter()).toBe(1_500);
     clock.advance(1_000);
     expect(await retryAfter()).toBe(1_500);
-    // Nothing left in the two seconds before.
+    // Nothing was sent in the two seconds before.
     clock.advance(1_000);
     expect(await retryAfter()).toBe(2_000);
     for (const served of [loans[2]!, loans[3]!, third]) served.release();
@@ -140,8 +140,8 @@ describe("the time after which to try again", () => {
   });
 });
 
-describe("requests under way", () => {
-  test("of one peer are bounded, and every block of one too many is put off", async () => {
+describe("running requests", () => {
+  test("of one peer are bounded, and every block of a further one gets busy", async () => {
     const { shelf, server } = startServer({ peerRequestsMax: 2 });
     const items = [1, 2].map((i) => itemOf(shelf.put(i, { tier: "ssd" })));
     const pulls = [pulling(server, items), pulling(server, items)];
@@ -160,7 +160,7 @@ describe("requests under way", () => {
     expect(server.stats.openPulls).toBe(0);
   });
 
-  test("from SSD are bounded in all", async () => {
+  test("that read from SSD are bounded in all", async () => {
     const { shelf, server } = startServer({ readsMax: 2 });
     const items = [1, 2, 3].map((i) => itemOf(shelf.put(i, { tier: "ssd" })));
     const seen = drain(pulling(server, items));
@@ -174,7 +174,7 @@ describe("requests under way", () => {
   });
 });
 
-describe("whatever happens in whatever order", () => {
+describe("with any sequence of events", () => {
   const step = fc.oneof(
     fc.record({
       kind: fc.constant("pull" as const),
@@ -191,7 +191,7 @@ describe("whatever happens in whatever order", () => {
     fc.record({ kind: fc.constant("time" as const), ms: fc.nat(400) }),
   );
 
-  test("every item is answered once or the pull was ended, and every loan comes back", async () => {
+  test("every item is answered once, and every slot reference is released", async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(step, { maxLength: 60 }), async (steps) => {
         const limits = { bytesMax: 5 * MIB, peerBytesMax: 3 * MIB, peerRequestsMax: 3 };
@@ -241,7 +241,7 @@ describe("whatever happens in whatever order", () => {
           expect(lentBytes).toBeLessThanOrEqual(5 * MIB);
           expect(shelf.lent).toBeLessThanOrEqual(server.stats.lentBlocks);
         }
-        // Everybody goes on until the end.
+        // All requests continue to the end.
         clock.advance(1_000);
         for (const served of out.splice(0)) served.release();
         await Promise.all(waiting);

@@ -21,7 +21,7 @@ function start(limits: Partial<ServeLimits> = {}): Shelf {
   return world.shelf;
 }
 
-/** Whatever a test did: nothing is lent, nothing is under way, no timer waits. */
+/** After every test: no slot reference, no running request, no timer. */
 afterEach(() => {
   const { peers, openPulls, lentBlocks, lentBytes, reads } = world.server.stats;
   const left = { peers, openPulls, lentBlocks, lentBytes, reads, lent: world.shelf.lent };
@@ -36,7 +36,7 @@ function blockOf(served: Served | null) {
 }
 
 describe("a pull", () => {
-  test("gets what is not here at once, then what is in RAM, then what comes up", async () => {
+  test("gets absent blocks first, then those in RAM, then those read from SSD", async () => {
     const shelf = start();
     const [a, b] = [shelf.put(1, { tier: "ssd" }), shelf.put(2)];
     const pull = pulling(world.server, [
@@ -58,7 +58,7 @@ describe("a pull", () => {
     expect(world.server.stats).toMatchObject({ pulls: 1, blocks: 2, bytes: 2 * MIB, absent: 1 });
   });
 
-  test("says of a block what its holder has", async () => {
+  test("describes each block as its server has it", async () => {
     const shelf = start();
     const block = shelf.put(1, { layer: 7, generation: 9n });
     const served = blockOf(await pulling(world.server, [itemOf(block)]).next());
@@ -83,7 +83,7 @@ describe("a pull", () => {
     world.server[Symbol.dispose]();
   });
 
-  test("lends a block in RAM only when it is asked for", async () => {
+  test("takes a slot reference in RAM only when the transport asks for it", async () => {
     const shelf = start();
     const items = Array.from({ length: 5 }, (_, i) => itemOf(shelf.put(i)));
     const pull = pulling(world.server, items);
@@ -97,7 +97,7 @@ describe("a pull", () => {
     expect(shelf.lends).toBe(2);
   });
 
-  test("gives what comes up in the order in which it comes, a few at a time", async () => {
+  test("returns blocks from SSD in order of arrival, a few at a time", async () => {
     const shelf = start({ pullReadsMax: 3 });
     const blocks = Array.from({ length: 5 }, (_, i) => shelf.put(i, { tier: "ssd" }));
     const pull = pulling(
@@ -114,7 +114,7 @@ describe("a pull", () => {
     expect(await rest).toEqual(["2 block", "3 block", "0 block", "1 block", "4 block"]);
   });
 
-  test("brings up no more than a few that nobody has asked for yet", async () => {
+  test("reads only a few blocks ahead from SSD", async () => {
     const shelf = start({ pullReadsMax: 2 });
     const items = [1, 2, 3, 4].map((i) => itemOf(shelf.put(i, { tier: "ssd" })));
     const pull = pulling(world.server, items);
@@ -132,7 +132,7 @@ describe("a pull", () => {
     expect(shelf.reads.length).toBe(3);
   });
 
-  test("is told of a block that is longer than it takes, or of another generation", async () => {
+  test("refuses a block that is longer than requested, or of another generation", async () => {
     const shelf = start();
     const [a, b] = [shelf.put(1), shelf.put(2)];
     const items = [itemOf(a, { bytesMax: MIB - 1 }), itemOf(b, { generation: 4n })];
@@ -144,7 +144,7 @@ describe("a pull", () => {
     expect(shelf.lends).toBe(0);
   });
 
-  test("is not given what became another while it was lent", async () => {
+  test("does not get a block that changed while it was read", async () => {
     const shelf = start();
     const blocks = [1, 2, 3, 4].map((i) => shelf.put(i));
     shelf.surprises.push(shelf.loan({ ...blocks[0]!, bytes: 2 * MIB }));
@@ -155,7 +155,7 @@ describe("a pull", () => {
     expect(seen).toEqual(["0 tooLong", "1 absent", "2 busy", "3 block"]);
   });
 
-  test("of a block that is shorter than it was counts what is lent", async () => {
+  test("counts the actual bytes of a block that became shorter", async () => {
     const shelf = start();
     const block = shelf.put(1, { bytes: 3 * MIB });
     shelf.surprises.push(shelf.loan({ ...block, bytes: MIB }));
@@ -165,7 +165,7 @@ describe("a pull", () => {
     world.server[Symbol.dispose]();
   });
 
-  test("does not listen to its signal once it is over", async () => {
+  test("ignores its signal after its end", async () => {
     const shelf = start();
     const { signal } = new AbortController();
     const listeners = new Set<unknown>();
@@ -182,7 +182,7 @@ describe("a pull", () => {
     expect(listeners.size).toBe(0);
   });
 
-  test("has no block of a namespace that is not known, nor of one that is not served", async () => {
+  test("finds no block of a namespace that is unknown or not served", async () => {
     const shelf = start({ namespaces: new Set([NAMESPACE.toHex()]) });
     const block = shelf.put(1, { namespace: OTHER });
     for (const namespace of [OTHER, new Uint8Array(32).fill(9), NAMESPACE]) {
@@ -194,14 +194,14 @@ describe("a pull", () => {
     expect(await drain(pulling(world.server, [itemOf(shelf.put(1))]))).toEqual(["0 block"]);
   });
 
-  test("of nothing ends at once", async () => {
+  test("without items ends at once", async () => {
     start();
     expect(await drain(pulling(world.server, []))).toEqual([]);
   });
 });
 
-describe("a block that cannot be lent", () => {
-  test("is refused, and the others come", async () => {
+describe("a block that cannot be read", () => {
+  test("is refused, and the others are sent", async () => {
     const shelf = start();
     const [a, b] = [shelf.put(1, { tier: "ssd" }), shelf.put(2, { tier: "ssd" })];
     const seen = drain(pulling(world.server, [itemOf(a), itemOf(b)]));
@@ -212,7 +212,7 @@ describe("a block that cannot be lent", () => {
     expect(world.lines).toEqual(["error taking a slot reference failed: the disk is gone"]);
   });
 
-  test("is refused also where lending throws at once", async () => {
+  test("is refused also if the store throws synchronously", async () => {
     const shelf = start();
     shelf.throwOnLend = new Error("a bug");
     const items = [itemOf(shelf.put(1)), itemOf(shelf.put(2, { tier: "ssd" }))];
@@ -221,7 +221,7 @@ describe("a block that cannot be lent", () => {
 });
 
 describe("a pull that ends early", () => {
-  test("because of a bug leaves nothing behind", async () => {
+  test("by a bug leaves nothing behind", async () => {
     const shelf = start();
     shelf.throwOnHas = new Error("a bug");
     const pull = pulling(world.server, [itemOf(shelf.put(1))]);
@@ -229,7 +229,7 @@ describe("a pull that ends early", () => {
     expect(await pull.next()).toBeNull();
   });
 
-  test("by itself gives back what came up and was not taken, now and later", async () => {
+  test("by `return` releases blocks that were not taken, now and later", async () => {
     const shelf = start();
     const blocks = [1, 2, 3].map((i) => shelf.put(i, { tier: "ssd" }));
     const pull = pulling(
@@ -250,7 +250,7 @@ describe("a pull that ends early", () => {
     served.release();
   });
 
-  test("by its signal ends also while it waits, and the transport keeps what it got", async () => {
+  test("by its signal also ends while it waits, and the transport keeps its blocks", async () => {
     const shelf = start();
     const pull = pulling(world.server, [
       itemOf(shelf.put(1)),
@@ -276,7 +276,7 @@ describe("a pull that ends early", () => {
     expect([shelf.lends, world.server.stats.pulls]).toEqual([0, 0]);
   });
 
-  test("because the host stops", async () => {
+  test("by shutdown also ends while it waits, and releases blocks being read", async () => {
     const shelf = start();
     const pull = pulling(world.server, [itemOf(shelf.put(1, { tier: "ssd" }))]);
     const waiting = pull.next();
@@ -289,8 +289,8 @@ describe("a pull that ends early", () => {
   });
 });
 
-describe("a pull whose time is over", () => {
-  test("is told so of each block, and a late one is given back", async () => {
+describe("a pull past its deadline", () => {
+  test("gets busy for each block, and releases a late one", async () => {
     const shelf = start();
     const items = [1, 2].map((i) => itemOf(shelf.put(i, { tier: "ssd" })));
     const seen = drain(pulling(world.server, items, { deadlineMs: 300 }));
@@ -303,7 +303,7 @@ describe("a pull whose time is over", () => {
     await waitFor(() => world.server.stats.reads === 0);
   });
 
-  test("gives back what had come up but was not asked for in time", async () => {
+  test("releases blocks that were read but not taken in time", async () => {
     const shelf = start();
     const items = [1, 2, 3].map((i) => itemOf(shelf.put(i, { tier: "ssd" })));
     const pull = pulling(world.server, items, { deadlineMs: 300 });
@@ -317,7 +317,7 @@ describe("a pull whose time is over", () => {
     expect(await drain(pull)).toEqual(["2 busy", "1 busy"]);
   });
 
-  test("is over after the host's own longest time at the latest", async () => {
+  test("ends after the server's own maximum at the latest", async () => {
     const shelf = start({ deadlineMaxMs: 100 });
     const seen = drain(pulling(world.server, [itemOf(shelf.put(1, { tier: "ssd" }))]));
     await waitFor(() => shelf.reads.length === 1);

@@ -18,8 +18,8 @@ import {
 const UNKNOWN = new Uint8Array(32).fill(9);
 const NOTHING = { tiers: 0, bytes: 0, generation: 0n, checksum: 0n };
 
-describe("a question", () => {
-  test("who is there", async () => {
+describe("a short request", () => {
+  test("hello: returns this host's hello", async () => {
     const { server } = startServer();
     const hello = { ...HELLO, worker: peer("asker").worker };
     expect(await server.call(peer("asker"), { op: "hello", hello })).toEqual({
@@ -31,7 +31,7 @@ describe("a question", () => {
     });
   });
 
-  test("what of blocks is here, in this namespace", async () => {
+  test("has: describes the blocks of this namespace", async () => {
     const { shelf, server } = startServer({ namespaces: new Set([NAMESPACE.toHex()]) });
     const [a, b] = [shelf.put(1), shelf.put(2, { tier: "ssd", bytes: 5 })];
     const blocks = [a, { digest: digestOf(3), layer: 0 }, b];
@@ -49,7 +49,7 @@ describe("a question", () => {
     expect(server.stats.foreign).toBe(2);
   });
 
-  test("what engines' names lead to, in namespaces that are served", async () => {
+  test("find: resolves engines' names in namespaces that are served", async () => {
     const { shelf, server } = startServer({ namespaces: new Set([NAMESPACE.toHex()]) });
     const name = new Uint8Array(8).fill(7);
     const here = Array.from({ length: 70 }, (_, i) => shelf.put(i));
@@ -62,7 +62,7 @@ describe("a question", () => {
     expect(decodeAnswer(encodeAnswer(answer)).ok).toBe(true);
   });
 
-  test("is refused once the host stops", async () => {
+  test("is refused after shutdown", async () => {
     const { server } = startServer();
     server[Symbol.dispose]();
     const request = { op: "find", names: [] } as const;
@@ -86,7 +86,7 @@ describe("a summary", () => {
     return { version: answer.version, filter: read.filter };
   }
 
-  test("has every block of its namespace, and none of another", async () => {
+  test("contains every block of its namespace, and none of another", async () => {
     const { shelf, ask } = world();
     const blocks = Array.from({ length: 2_000 }, (_, i) => shelf.put(i));
     const foreign = shelf.put(5_000, { namespace: OTHER });
@@ -95,7 +95,7 @@ describe("a summary", () => {
     expect([filter.keys, filter.mayContain(keyOf(foreign))]).toEqual([2_000, false]);
   });
 
-  test("is told once, and again when blocks came, but not at once", async () => {
+  test("is sent once, and again after blocks were added, but not at once", async () => {
     const { shelf, clock, ask, server } = world();
     shelf.put(1);
     const first = opened(await ask());
@@ -113,7 +113,7 @@ describe("a summary", () => {
     expect(server.stats.summariesBuilt).toBe(2);
   });
 
-  test("is made anew after a while where blocks only left", async () => {
+  test("is rebuilt after a while if blocks only left", async () => {
     const { shelf, clock, ask } = world();
     const block = shelf.put(1);
     const first = opened(await ask());
@@ -125,7 +125,7 @@ describe("a summary", () => {
     expect(second.filter.mayContain(keyOf(block))).toBe(false);
   });
 
-  test("keeps its version where nothing differs", async () => {
+  test("keeps its version if nothing changed", async () => {
     const { shelf, clock, ask, server } = world();
     for (let i = 0; i < 700; i++) shelf.put(i);
     const { version } = opened(await ask());
@@ -135,7 +135,7 @@ describe("a summary", () => {
     expect([shelf.walks - walks, server.stats.summariesBuilt]).toEqual([1, 2]);
   });
 
-  test("is made once for all who ask at the same time", async () => {
+  test("is built once for concurrent requests", async () => {
     const { shelf, ask } = world();
     shelf.put(1);
     const answers = await Promise.all([ask(), ask(0n, NAMESPACE, "b"), ask(0n, NAMESPACE, "c")]);
@@ -143,7 +143,7 @@ describe("a summary", () => {
     expect(shelf.walks).toBe(1);
   });
 
-  test("of a namespace that is not served or not known has nothing", async () => {
+  test("of a namespace that is unknown or not served is empty", async () => {
     const { shelf, ask } = world({ namespaces: new Set([NAMESPACE.toHex()]) });
     const block = shelf.put(1, { namespace: OTHER });
     for (const namespace of [OTHER, UNKNOWN]) {
@@ -164,7 +164,7 @@ describe("a summary", () => {
     expect(after).not.toBe(before);
   });
 
-  test("that cannot be made is put off, and made when it can", async () => {
+  test("that cannot be built gets busy, and is built later", async () => {
     const { shelf, ask, lines, clock } = world();
     shelf.put(1);
     shelf.onWalk = () => Promise.reject(new Error("no"));
@@ -177,7 +177,7 @@ describe("a summary", () => {
     expect(opened(await ask()).version).toBe(version);
   });
 
-  test("is put off where the peer has too much under way", async () => {
+  test("gets busy if the peer has too many requests", async () => {
     const { shelf, ask, server } = world({ peerRequestsMax: 1 });
     const pull = pulling(server, [itemOf(shelf.put(1, { tier: "ssd" }))]);
     const waiting = pull.next();
@@ -190,7 +190,7 @@ describe("a summary", () => {
     expect(await ask()).toMatchObject({ op: "summary" });
   });
 
-  test("being made is given up when the host stops", async () => {
+  test("in progress is cancelled by shutdown", async () => {
     const { shelf, ask, server, lines } = world();
     shelf.put(1);
     const { promise, resolve } = Promise.withResolvers<void>();

@@ -32,7 +32,7 @@ const addressOf = (name: string) => ({ digest: digestOf(name), layer: LAYER_ALL 
 describeNative("a server over a real store", () => {
   const it = useSsdKit();
 
-  it("gives blocks from RAM and from SSD with the bytes they have", {}, async ({ kit }) => {
+  it("sends blocks from RAM and from SSD with their bytes", {}, async ({ kit }) => {
     const engine = kit.engine();
     await engine.put("a", "a/b");
     await kit.settled();
@@ -56,7 +56,9 @@ describeNative("a server over a real store", () => {
     kit.store.verifyIntegrity();
   });
 
-  it("finds by name what it may tell of, however much else has it", {}, async ({ kit }) => {
+  it("resolves a name in served namespaces only, however many others have it", {}, async ({
+    kit,
+  }) => {
     const hash = new Uint8Array(8).fill(7);
     const alias = 0x0707_0707_0707_0707n;
     const foreign = Array.from({ length: 5 }, (_, i) => ({ name: `x${i}`, alias }));
@@ -73,7 +75,7 @@ describeNative("a server over a real store", () => {
     expect(peerBlocks.find(hash, 1, isOurs)).toHaveLength(1);
   });
 
-  it("sums up what is in RAM and on SSD", {}, async ({ kit, host }) => {
+  it("summarizes RAM and SSD", {}, async ({ kit, host }) => {
     const names = ["a", "a/b", "c"];
     await kit.engine().put("a", "a/b");
     await kit.settled();

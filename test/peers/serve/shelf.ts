@@ -19,11 +19,11 @@ export interface ShelfBlock {
   readonly namespace: Uint8Array;
 }
 
-/** A read from SSD that a test ends when it likes. */
+/** An SSD read that a test completes. */
 export interface Read {
   readonly block: ShelfBlock;
   readonly deadlineMs: number;
-  /** Without a word: the block as it is. */
+  /** Without an argument: the unchanged block. */
   finish(lent?: Lent): void;
   fail(thrown: unknown): void;
 }
@@ -36,18 +36,18 @@ export function digestOf(i: number): Uint8Array {
   return digest;
 }
 
-/** Blocks of a host, which notices whatever is lent and not given back. */
+/** A host's blocks; reports slot references that were not released. */
 export class Shelf implements PeerBlocks {
   readonly reads: Read[] = [];
   readonly names = new Map<string, ShelfBlock[]>();
-  /** Loans that are out. */
+  /** Outstanding slot references. */
   lent = 0;
   lends = 0;
   walks = 0;
   changes = 0;
   throwOnLend: Error | null = null;
   throwOnHas: Error | null = null;
-  /** What the next lends from RAM answer instead. */
+  /** Results for the next `lend` calls, instead of blocks in RAM. */
   readonly surprises: (Lent | Promise<Lent>)[] = [];
   onWalk: () => Promise<void> = async () => {};
   readonly #blocks = new Map<string, ShelfBlock>();
@@ -200,7 +200,7 @@ export const HELLO = {
   hardware: { hasRdmaNic: false, rdmaDevices: [], cores: 4, hasAes: true },
 };
 
-/** An iteration under way, driven by hand. */
+/** A running iteration, advanced by the test. */
 export function pulling(
   server: BlockServer,
   items: readonly PullItem[],
@@ -214,7 +214,7 @@ export function pulling(
   return {
     iterator,
     abort: () => abort.abort(),
-    /** The next answer; null: there is none any more. */
+    /** The next answer; null: the end. */
     async next(): Promise<Served | null> {
       const { done, value } = await iterator.next();
       return done === true ? null : value;
@@ -222,7 +222,7 @@ export function pulling(
   };
 }
 
-/** All that come, each given back at once: index and kind. */
+/** All answers, each released at once: index and kind. */
 export async function drain(pull: ReturnType<typeof pulling>): Promise<string[]> {
   const seen: string[] = [];
   for (let served = await pull.next(); served !== null; served = await pull.next()) {

@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Pair } from "./contract-kit.ts";
 
-/** A peer in a process of its own, to be killed. */
+/** A peer in its own process, to be killed. */
 export class Child implements AsyncDisposable {
   readonly #process;
   readonly #lines: AsyncIterator<string>;
@@ -18,14 +18,14 @@ export class Child implements AsyncDisposable {
     this.#lines = linesOf(this.#process.stdout);
   }
 
-  /** The next line that it says. */
+  /** The next line of its output. */
   async line(): Promise<string> {
     const { value, done } = await this.#lines.next();
     if (done) throw new Error("the child ended without a word");
     return value;
   }
 
-  /** What it has in memory, in MiB. */
+  /** Its resident memory in MiB. */
   get residentMib(): number {
     const status = readFileSync(`/proc/${this.#process.pid}/status`, "utf8");
     return Number(/^VmRSS:\s+(\d+) kB$/m.exec(status)?.[1]) / 1024;

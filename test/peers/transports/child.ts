@@ -12,14 +12,14 @@ import {
   type TransportMaker,
 } from "./contract-kit.ts";
 
-/** A peer that tests kill: holds blocks 1 to 3 of 16 MiB, or asks for them without end. */
+/** A peer that tests kill: serves blocks 1 to 3 of 16 MiB, or pulls them in a loop. */
 const { path, role, port, credentials } = await Bun.stdin.json();
 const { maker } = (await import(path)) as { maker: TransportMaker };
 const host = new Host(maker, createTrust(credentials, systemClock), regionOf(0), LIMITS);
 if (role === "holder") {
   for (const seed of [1, 2, 3]) host.server.put(seed, 16 * MIB);
   host.server.put(4, 64 * 1024);
-  // However fast the others are, the last one never comes.
+  // The last block never arrives, so the pull is always running.
   host.server.onServe = (served, _, signal) => {
     if (served.index < 2) return served;
     return new Promise((resolve) => signal.addEventListener("abort", () => resolve(undefined)));

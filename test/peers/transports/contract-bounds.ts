@@ -11,9 +11,9 @@ import {
   tryDial,
 } from "./contract-kit.ts";
 
-/** Nothing that a peer does makes us hold more than we said. */
+/** Limits on the memory and requests that a peer can occupy. */
 export function boundsContract(maker: TransportMaker): void {
-  test("nobody at the other end: unreachable, within its time; and it can be aborted", async () => {
+  test("no listener: the dial is unreachable in bounded time, and can be aborted", async () => {
     await using pair = await Pair.make(maker, { handshakeMs: 400 });
     const free = await Bun.udpSocket({ hostname: "127.0.0.1", port: 0 });
     const nowhere = { host: "127.0.0.1", port: free.port };
@@ -26,7 +26,7 @@ export function boundsContract(maker: TransportMaker): void {
     expect(aborted).toMatchObject({ ok: false, fault: { kind: "aborted" } });
   });
 
-  test("links of others are bounded, and room that is freed is given away again", async () => {
+  test("inbound connections are bounded, and a freed place is given again", async () => {
     await using pair = await Pair.make(maker, { linksMax: 3 });
     const connections: PeerLink[] = [];
     const works = async (connection: PeerLink) =>
@@ -45,7 +45,7 @@ export function boundsContract(maker: TransportMaker): void {
     for (const connection of connections) await connection[Symbol.asyncDispose]();
   });
 
-  test("requests that are served at once are bounded, and all are answered", async () => {
+  test("concurrent requests are bounded, and all are answered", async () => {
     await using pair = await Pair.make(maker, { requestsMax: 4 });
     const { server } = pair.holder;
     const items = Array.from({ length: 24 }, (_, index) => server.put(index + 1, 20_000));
@@ -60,7 +60,7 @@ export function boundsContract(maker: TransportMaker): void {
     expect(outcomes.filter(({ results }) => results[0]!.kind === "came").length).toBeGreaterThan(3);
   });
 
-  test("little is lent at once, however much is asked for", async () => {
+  test("few slot references are held at once, however many blocks are requested", async () => {
     await using pair = await Pair.make(maker, { progressMs: LIMITS.progressMs * 4 });
     const { server } = pair.holder;
     const items = Array.from({ length: 48 }, (_, index) => server.put(index + 1, MIB));
@@ -71,7 +71,7 @@ export function boundsContract(maker: TransportMaker): void {
     expect(server.lentMost).toBeLessThanOrEqual(16);
   });
 
-  test("pulls that were cancelled leave nothing behind", async () => {
+  test("cancelled pulls leave nothing behind", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const item = server.put(1, 200_000);

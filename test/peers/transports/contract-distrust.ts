@@ -15,14 +15,14 @@ import {
   tryDial,
 } from "./contract-kit.ts";
 
-/** What becomes of links whose peer was believed when they were made, and is not any more. */
+/** Connections whose peer was accepted when they were made, and is not any more. */
 export function distrustContract(maker: TransportMaker): void {
   const hostOf = (credentials: Credentials, index: number) => {
     const trust = createTrust(credentials, systemClock);
     return { trust, host: new Host(maker, trust, regionOf(index), LIMITS) };
   };
 
-  /** One of each authority, and a holder of the first; all believe both. */
+  /** A client of each authority, and a server of the first; all accept both. */
   const three = async () => {
     const [old, young] = [makeCluster(), makeCluster()];
     const authorities = old.authority.certificate + young.authority.certificate;
@@ -34,7 +34,7 @@ export function distrustContract(maker: TransportMaker): void {
     return { holder, first, second, young: young.authority.certificate };
   };
 
-  test("an authority that is believed no more ends the links of whoever it signed", async () => {
+  test("removing an authority ends the connections of its certificates", async () => {
     const { holder, first, second, young } = await three();
     await using holds = holder.host;
     await using firstAsks = first.host;
@@ -54,14 +54,14 @@ export function distrustContract(maker: TransportMaker): void {
     await waitFor(() => holds.transport.inboundLinks === 1);
     expect((await pullPlaces(stays, places)).fault).toBeNull();
     expect(holds.log.some(({ fields }) => fields.peer === "first")).toBe(true);
-    // The other way round: whoever dialled looks at it, too.
+    // The dialling side also checks the expiry.
     second.trust.change({ ...second.trust.credentials, authorities: young });
     await secondAsks.transport.reload();
     expect(await stays.ended).toMatchObject({ kind: "refused" });
     await waitFor(() => holds.transport.inboundLinks === 0);
   });
 
-  test("a link ends with the certificate of either side", async () => {
+  test("a connection ends when the certificate of either side expires", async () => {
     const cluster = makeCluster();
     const { authority } = cluster;
     const lasting = (worker: string, index: number) => hostOf(cluster.host(worker), index).host;
@@ -85,7 +85,7 @@ export function distrustContract(maker: TransportMaker): void {
       await waitFor(() => connection.fault !== null, 6_000);
       expect(connection.fault).toMatchObject({ kind: "refused" });
       await waitFor(() => holds.transport.inboundLinks === 0);
-      // A link that begins with a ticket hears of it with its first request.
+      // A resumed connection learns of it with its first request.
       const { asked } = holds.server;
       const again = await tryDial(asks, holds.endpoint, "holder");
       if (again.ok) {

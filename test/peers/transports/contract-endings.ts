@@ -12,7 +12,7 @@ import {
   untouchedPlace,
 } from "./contract-kit.ts";
 
-/** Aborting, deadlines, hanging, closing. */
+/** Cancellation, deadlines, hangs, and closing. */
 export function endingsContract(maker: TransportMaker): void {
   test("a cancelled pull stops the sender, and nothing is written any more", async () => {
     await using pair = await Pair.make(maker);
@@ -35,7 +35,7 @@ export function endingsContract(maker: TransportMaker): void {
     await waitFor(() => server.lent === 0 && server.serving === 0);
     expect(server.signals[0]!.aborted).toBe(true);
     expect(server.released).toBeLessThan(24);
-    // A whole round trip later, whatever was still under way has arrived.
+    // After a complete round trip everything that was in flight has arrived.
     const again = await pullPlaces(connection, placesFor(items.slice(0, 1)));
     expect(again.fault).toBeNull();
     for (const place of places.slice(1)) {
@@ -43,7 +43,7 @@ export function endingsContract(maker: TransportMaker): void {
     }
   });
 
-  test("a pull that is aborted before it begins asks nothing", async () => {
+  test("a pull that is aborted before it begins sends no request", async () => {
     await using pair = await Pair.make(maker);
     const item = pair.holder.server.put(1, 1000);
     await using connection = await pair.connection();
@@ -56,7 +56,7 @@ export function endingsContract(maker: TransportMaker): void {
     expect(pair.holder.server.asked).toBe(0);
   });
 
-  test("a block that is lent when nobody wants it any more is given back", async () => {
+  test("the slot reference of a cancelled block is released", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = [1, 2].map((seed) => server.put(seed, 10_000));
@@ -76,7 +76,7 @@ export function endingsContract(maker: TransportMaker): void {
     await waitFor(() => server.serving === 0 && server.lent === 0);
   });
 
-  test("a sender that says nothing any more is given up, and the link is not", async () => {
+  test("a silent sender times out, and the connection stays open", async () => {
     await using pair = await Pair.make(maker, { progressMs: 300 });
     const { server } = pair.holder;
     const items = [1, 2].map((seed) => server.put(seed, 10_000));
@@ -99,11 +99,11 @@ export function endingsContract(maker: TransportMaker): void {
     expect(connection.fault).toBeNull();
   });
 
-  test("a pull ends with its deadline, on both sides", async () => {
+  test("a pull ends at its deadline, on both sides", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = Array.from({ length: 64 }, (_, index) => server.put(index + 1, 1_000));
-    // It moves all the time, and never ends.
+    // It makes progress all the time, and never ends.
     server.onServe = async (served) => {
       await Bun.sleep(20);
       return served;
@@ -117,7 +117,7 @@ export function endingsContract(maker: TransportMaker): void {
     expect(server.released).toBeLessThan(64);
   });
 
-  test("closing a link ends what is under way on both sides, and only that link", async () => {
+  test("closing a connection ends its requests, and no other connection", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = [1, 2].map((seed) => server.put(seed, 10_000));
@@ -144,7 +144,7 @@ export function endingsContract(maker: TransportMaker): void {
     await waitFor(() => pair.holder.transport.inboundLinks === 1);
   });
 
-  test("closing a transport ends its links of both directions and frees its port", async () => {
+  test("closing a transport ends all its connections and frees its port", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = [1, 2].map((seed) => server.put(seed, 10_000));
@@ -162,7 +162,7 @@ export function endingsContract(maker: TransportMaker): void {
     expect(server.lent).toBe(0);
     expect(pair.holder.transport.inboundLinks).toBe(0);
     const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
-    // A ticket may still be tried: then the first request tells.
+    // If a ticket is used, only the first request shows the refusal.
     if (dialled.ok) {
       const called = await dialled.connection.call(
         { op: "find", names: [] },

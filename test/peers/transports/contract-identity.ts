@@ -16,9 +16,9 @@ import {
   tryDial,
 } from "./contract-kit.ts";
 
-/** Who may speak with whom. */
+/** Authorization of peers. */
 export function identityContract(maker: TransportMaker): void {
-  /** A host that believes the pair's cluster, whatever it shows itself. */
+  /** A host that trusts the pair's cluster, whatever certificate it presents. */
   const impostor = async (pair: Pair, shown: Pick<Credentials, "certificates" | "key">) => {
     const { credentials, authorize, onChange } = pair.cluster.trust("asker");
     const trust: Trust = { credentials: { ...credentials, ...shown }, authorize, onChange };
@@ -27,7 +27,7 @@ export function identityContract(maker: TransportMaker): void {
     return host;
   };
 
-  /** Whatever it tries comes to nothing, and the server never hears of it. */
+  /** No attempt succeeds, and the server sees no request. */
   const isRefused = async (pair: Pair, host: Host) => {
     const dialled = await tryDial(host, pair.holder.endpoint, "holder");
     if (dialled.ok) {
@@ -60,7 +60,7 @@ export function identityContract(maker: TransportMaker): void {
     await waitFor(() => pair.holder.log.some(({ level }) => level === "warn"));
   });
 
-  test("whoever is not the one that was dialled gets no request", async () => {
+  test("a peer other than the dialled worker gets no request", async () => {
     await using pair = await Pair.make(maker);
     const dialled = await tryDial(pair.asker, pair.holder.endpoint, "somebody-else");
     expect(dialled).toMatchObject({ ok: false, fault: { kind: "refused" } });
@@ -72,7 +72,7 @@ export function identityContract(maker: TransportMaker): void {
     expect([pair.holder.server.asked, foreign.server.asked]).toEqual([0, 0]);
   });
 
-  test("new certificates serve new links, and those that live go on", async () => {
+  test("new certificates apply to new connections, and open ones continue", async () => {
     await using pair = await Pair.make(maker);
     const { cluster } = pair;
     const renewed = ["asker", "holder"].map((name, index) => {
@@ -94,7 +94,7 @@ export function identityContract(maker: TransportMaker): void {
     }
     expect((await pullPlaces(before, places)).fault).toBeNull();
     await before[Symbol.asyncDispose]();
-    // A listener may need a moment to show them.
+    // A listener may need time to present them.
     await waitFor(async () => {
       await using after = await dial(asker, holder.endpoint, "holder");
       expect((await pullPlaces(after, places)).fault).toBeNull();

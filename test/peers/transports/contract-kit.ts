@@ -16,15 +16,15 @@ import { makeCluster, type TestCluster } from "../../support/cluster.ts";
 import { PATIENCE } from "../../support/patience.ts";
 import { NAMESPACE, RegionServer, testRegion } from "../../support/region-server.ts";
 
-/** The bounds that every transport has, small enough to be met in a test. */
+/** Limits that every transport has, small enough for tests. */
 export interface ContractLimits {
-  /** Links of others to us. */
+  /** Maximum inbound connections. */
   readonly linksMax: number;
-  /** Requests of one peer that are served at once. */
+  /** Maximum concurrent requests of one peer. */
   readonly requestsMax: number;
-  /** Without a byte for so long, a request is given up. */
+  /** Time without data after which a request ends. */
   readonly progressMs: number;
-  /** A peer that has not answered for so long is not there. */
+  /** Handshake timeout. */
   readonly handshakeMs: number;
 }
 
@@ -37,7 +37,7 @@ export interface TransportParts {
   readonly limits: ContractLimits;
 }
 
-/** What a file that the contract is run for exports, under the name `maker`. */
+/** The export `maker` of a file for which the contract suite runs. */
 export interface TransportMaker {
   readonly name: string;
   make(parts: TransportParts): Transport;
@@ -52,7 +52,7 @@ export const LIMITS: ContractLimits = {
 
 export const MIB = 2 ** 20;
 export const REGION_BYTES = 64 * MIB;
-/** Written where nothing may be written. */
+/** Fills memory that must not be written. */
 const CANARY = 0xcafe_f00dn;
 
 export interface LogLine {
@@ -97,7 +97,7 @@ export class Host implements AsyncDisposable {
   }
 }
 
-/** Regions are made once: a mapping that somebody has a view of is never taken away. */
+/** Regions are reused: they are never unmapped while views of them may exist. */
 const regions: Region[] = [];
 export function regionOf(index: number): Region {
   regions[index] ??= testRegion(REGION_BYTES);
@@ -143,14 +143,14 @@ export function tryDial(host: Host, to: Endpoint, worker: string, signal?: Abort
   return host.transport.dial(target, signal ?? new AbortController().signal);
 }
 
-/** A link, or the test fails. */
+/** A connection; fails the test if there is none. */
 export async function dial(host: Host, to: Endpoint, worker: string): Promise<PeerLink> {
   const dialled = await tryDial(host, to, worker);
   if (!dialled.ok) throw new Error(`not dialled: ${dialled.fault.kind}: ${dialled.fault.why}`);
   return dialled.connection;
 }
 
-/** Places for items one after the other, each with a page of canary behind it. */
+/** Consecutive places for items, each followed by a page of canary. */
 export function placesFor(items: readonly PullItem[]): Landed[] {
   let at = 0;
   return items.map((item) => {
@@ -160,13 +160,13 @@ export function placesFor(items: readonly PullItem[]): Landed[] {
   });
 }
 
-/** Fills the places and what lies between them with the canary. */
+/** Fills the places and the gaps between them with the canary. */
 export function chalk(region: Region, places: readonly Landed[]): void {
   const last = places.at(-1)!;
   region.fill(0, last.offset + Math.ceil(last.bytesMax / 4096) * 4096 + 4096, CANARY);
 }
 
-/** Whether these bytes are still as `chalk` left them. */
+/** Whether these bytes are as `chalk` left them. */
 function untouched(region: Region, from: number, to: number): boolean {
   const view = region.view(to).bytes;
   const fresh = chalkBytes(to);
@@ -185,7 +185,7 @@ function chalkBytes(bytes: number): Uint8Array {
 export interface PullOutcome {
   readonly fault: LinkFault | null;
   readonly results: readonly (ItemResult | undefined)[];
-  /** Bytes that were told of per item. */
+  /** Reported bytes per item. */
   readonly told: readonly number[];
 }
 
@@ -196,7 +196,7 @@ export interface PullOptions {
   onBytes?(index: number, bytes: number): void;
 }
 
-/** Pulls, and fails the test where an item is answered twice or after the end. */
+/** Pulls, and fails the test if an item is answered twice or after the end. */
 export async function pullPlaces(
   connection: PeerLink,
   items: readonly Landed[],
@@ -225,7 +225,10 @@ export async function pullPlaces(
   return { fault, results, told };
 }
 
-/** Chalks the places, pulls into them, and proves each byte that came and those around. */
+/**
+ * Fills the places with the canary, pulls into them, and verifies each byte of the blocks and of
+ * the gaps.
+ */
 export async function pullAndProve(
   host: Host,
   connection: PeerLink,
@@ -252,7 +255,7 @@ export async function pullAndProve(
   return outcome;
 }
 
-/** Whether nothing of a place was written, nor around it. */
+/** Whether a place and its surroundings are unwritten. */
 export function untouchedPlace(region: Region, { offset, bytesMax }: Landed): boolean {
   return untouched(region, offset, offset + Math.ceil(bytesMax / 4096) * 4096 + 4096);
 }

@@ -16,7 +16,7 @@ const LIES: Readonly<Record<string, Partial<FrameHeader>>> = {
   "more bytes than were asked for": { bytes: 400_001 },
 };
 
-/** A sender that says what is not so. */
+/** A sender of invalid data. */
 export function liesContract(maker: TransportMaker): void {
   for (const [what, lie] of Object.entries(LIES)) {
     test(`a frame with ${what} is refused before a byte of it is written`, async () => {
@@ -37,7 +37,7 @@ export function liesContract(maker: TransportMaker): void {
     });
   }
 
-  test("the same block twice, or one that was not asked for, is refused", async () => {
+  test("the same block twice, or one that was not requested, is refused", async () => {
     for (const wrong of [0, 2]) {
       await using pair = await Pair.make(maker);
       const { server } = pair.holder;
@@ -51,7 +51,7 @@ export function liesContract(maker: TransportMaker): void {
     }
   });
 
-  test("a server that leaves blocks out does not end a pull well", async () => {
+  test("a server that leaves blocks out makes the pull fail", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = [1, 2, 3].map((seed) => server.put(seed, 10_000));

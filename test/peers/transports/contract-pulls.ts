@@ -21,9 +21,9 @@ const HELLO: PeerHello = {
   hardware: { hasRdmaNic: false, rdmaDevices: [], cores: 2, hasAes: true },
 };
 
-/** Requests, answers, and blocks that come. */
+/** Requests, answers, and blocks. */
 export function pullsContract(maker: TransportMaker): void {
-  test("calls are answered, and the other side knows who asks", async () => {
+  test("calls are answered, and the server knows the client's identity", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     await using connection = await pair.connection();
@@ -46,7 +46,7 @@ export function pullsContract(maker: TransportMaker): void {
     expect(connection.rttMs).toBeGreaterThan(0);
   });
 
-  test("busy and refused are answers, too, and a summary may be long", async () => {
+  test("busy and refused are answers, and a summary may be long", async () => {
     await using pair = await Pair.make(maker);
     await using connection = await pair.connection();
     const filter = crypto.getRandomValues(new Uint8Array(60_000));
@@ -67,7 +67,7 @@ export function pullsContract(maker: TransportMaker): void {
     }
   });
 
-  test("blocks of all sizes come whole, where they belong and nowhere else", async () => {
+  test("blocks of all sizes arrive complete, in their places and nowhere else", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const sizes = [1, 7, 4096, 65_535, 65_536, 65_537, 256 * 1024, MIB + 1, 5_000_000];
@@ -78,7 +78,7 @@ export function pullsContract(maker: TransportMaker): void {
     await waitFor(() => server.released === sizes.length);
   });
 
-  test("a block that was let go is not read any more", async () => {
+  test("a released block is not read any more", async () => {
     await using pair = await Pair.make(maker);
     const { server, region } = pair.holder;
     const sizes = [1, 4096, 65_536, 200_000, MIB + 1];
@@ -97,7 +97,7 @@ export function pullsContract(maker: TransportMaker): void {
     await waitFor(() => server.released === sizes.length);
   });
 
-  test("what the header has room for arrives as it was sent", async () => {
+  test("all header fields arrive as they were sent", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const more = {
@@ -111,7 +111,7 @@ export function pullsContract(maker: TransportMaker): void {
     await pullAndProve(pair.asker, connection, [1, 2], items, server);
   });
 
-  test("the checksum is of what lies in the arena, whatever the header says", async () => {
+  test("the checksum is computed over the arena, whatever the header says", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const item = server.put(1, 300_000, { checksum: 42n });
@@ -122,7 +122,7 @@ export function pullsContract(maker: TransportMaker): void {
     expect(results[0]).toMatchObject({ kind: "came", checksum, header: { checksum: 42n } });
   });
 
-  test("many small blocks, by several pulls at once on one link", async () => {
+  test("many small blocks arrive in concurrent pulls on one connection", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = Array.from({ length: 512 }, (_, index) => server.put(index + 1, 4_000 + index));
@@ -139,7 +139,7 @@ export function pullsContract(maker: TransportMaker): void {
     await waitFor(() => server.released === 512);
   });
 
-  test("a few big blocks, with progress on the way and little lent at once", async () => {
+  test("large blocks arrive with progress, and few slot references at once", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = [1, 2, 3].map((seed) => server.put(seed, 16 * MIB));
@@ -188,7 +188,7 @@ export function pullsContract(maker: TransportMaker): void {
     }
   });
 
-  test("blocks may come in another order than they were asked for", async () => {
+  test("blocks may arrive in another order than requested", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const items = [1, 2, 3].map((seed) => server.put(seed, 100_000 + seed));
@@ -203,7 +203,7 @@ export function pullsContract(maker: TransportMaker): void {
     expect(outcome.results).toHaveLength(3);
   });
 
-  test("both hosts may ask each other at once", async () => {
+  test("both hosts can pull from each other at once", async () => {
     await using pair = await Pair.make(maker);
     const there = pair.holder.server;
     const here = pair.asker.server;

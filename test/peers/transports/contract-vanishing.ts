@@ -12,9 +12,9 @@ import {
   untouchedPlace,
 } from "./contract-kit.ts";
 
-/** Peers that are killed in the middle, and what is left of them here. */
+/** Peers that are killed in the middle of a pull, and the state left on this side. */
 export function vanishingContract(maker: TransportMaker, path: string): void {
-  test("a holder that is killed in the middle of a pull is a fault", async () => {
+  test("a server that is killed in the middle of a pull is a fault", async () => {
     await using pair = await Pair.make(maker, { progressMs: 700 });
     await using child = new Child(path, pair, "holder", 0);
     const port = Number(await child.line());

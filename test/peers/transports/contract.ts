@@ -11,19 +11,18 @@ import { vanishingContract } from "./contract-vanishing.ts";
 
 /**
  * The promises of the Transport port, over real sockets, certificates and regions. `path`: a file
- * that exports a `maker`; peers that are killed load it in a process of their own.
+ * that exports a `maker`; peers that are killed load it in their own process.
  */
 export async function transportContract(path: string): Promise<void> {
   const { maker } = (await import(path)) as { maker: TransportMaker };
   describeNative(`the transport ${maker.name}`, () => {
-    // Whatever nobody catches would be a crash of the agent.
+    // An unhandled rejection would crash the agent.
     const unhandled: unknown[] = [];
     const note = (reason: unknown) => void unhandled.push(reason);
     beforeAll(() => void process.on("unhandledRejection", note));
     afterAll(() => {
       process.off("unhandledRejection", note);
-      if (unhandled.length > 0)
-        throw new Error("rejections that nobody caught", { cause: unhandled });
+      if (unhandled.length > 0) throw new Error("unhandled rejections", { cause: unhandled });
     });
     pullsContract(maker);
     liesContract(maker);

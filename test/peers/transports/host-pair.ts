@@ -6,7 +6,7 @@ interface PairedHost extends AsyncDisposable {
   readonly transport: Transport;
 }
 
-/** A holder and an asker of one cluster. */
+/** A server (`holder`) and a client (`asker`) of one cluster. */
 export abstract class HostPair<Host extends PairedHost> implements AsyncDisposable {
   readonly cluster: TestCluster = makeCluster();
   abstract readonly holder: Host;

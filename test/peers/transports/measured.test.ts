@@ -16,10 +16,10 @@ import { transportContract } from "./contract.ts";
 import { Host, LIMITS, Pair, placesFor, pullPlaces, regionOf, tryDial } from "./contract-kit.ts";
 import { maker } from "./quic-maker.ts";
 
-// Whatever is promised of a transport is kept by a measured one.
+// A measured transport keeps the promises of a transport.
 await transportContract(join(import.meta.dir, "measured-maker.ts"));
 
-test("a pull that is given up while it waits for a block ends at once", async () => {
+test("a pull that is cancelled while it waits for a block ends at once", async () => {
   let measuredServer: PeerServer | null = null;
   const inner = {
     name: "stream",
@@ -54,7 +54,7 @@ test("a pull that is given up while it waits for a block ends at once", async ()
 });
 
 describeNative("a measured transport", () => {
-  test("tells of each dial, call, pull, item and loan when it is over", async () => {
+  test("reports each dial, call, pull, item and slot reference when it is over", async () => {
     await using pair = await Pair.make(maker);
     const told: unknown[][] = [];
     const note =

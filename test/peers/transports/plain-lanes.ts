@@ -28,19 +28,19 @@ interface Expected {
 }
 
 /**
- * Lanes between regions of one process, without sockets: for tests of what goes wrong around them,
- * which real ones do not do on demand.
+ * Lanes between regions of one process, without sockets, for faults that real lanes do not have on
+ * demand.
  */
 export class PlainNetwork {
   readonly ports = new Map<number, PlainLanes>();
   readonly connections: PlainLink[] = [];
   /** Called before each slice that is sent. */
   onSlice: () => Promise<void> = () => new Promise((resolve) => setImmediate(resolve));
-  /** The next so many transfers find no room at their receiver. */
+  /** The next this many transfers find no free transfer at their receiver. */
   full = 0;
-  /** Transfers that were announced so far. */
+  /** Number of announced transfers so far. */
   received = 0;
-  /** Those that were dialled. */
+  /** Sessions that were dialled. */
   readonly sessions: LaneSession[] = [];
 
   open(region: Region): Lanes {
@@ -74,7 +74,7 @@ class PlainLanes implements Lanes {
     this.network.sessions.push(session);
     const there = this.network.ports.get(port);
     const expected = there?.expected.find((one) => equalBytes(one.session.id, session.id));
-    if (there === undefined || expected === undefined) throw new Error("nobody is there");
+    if (there === undefined || expected === undefined) throw new Error("no listener");
     if (!equalBytes(expected.session.secret, session.secret)) throw new Error("another secret");
     const [sender, receiver] = [new PlainLink(there), new PlainLink(this)];
     sender.other = receiver;
@@ -110,7 +110,7 @@ export class PlainLink implements LaneLink {
     });
   }
 
-  /** Transfers that are announced here and not over. */
+  /** Announced transfers that are not over. */
   get announced(): number {
     return this.#receives.size;
   }

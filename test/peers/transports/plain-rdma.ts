@@ -23,8 +23,8 @@ export const PORT: RdmaPort = {
 };
 
 /**
- * RDMA between regions of one process, without devices: for tests of what goes wrong around them,
- * which a device does not do on demand.
+ * RDMA between regions of one process, without devices, for faults that devices do not have on
+ * demand.
  */
 export class PlainFabric {
   /** By queue pair. */
@@ -32,10 +32,10 @@ export class PlainFabric {
   ports: readonly RdmaPort[] = [PORT];
   /** Called before each slice that is read. */
   onSlice: () => Promise<void> = () => new Promise((resolve) => setImmediate(resolve));
-  /** The next so many loans, and reads, find no room. */
+  /** The next this many exposures, and reads, are refused. */
   fullLoans = 0;
   fullReads = 0;
-  /** Reads and loans that were begun so far. */
+  /** Number of reads and exposures started so far. */
   reads = 0;
   loans = 0;
   nextPair = 1;
@@ -90,12 +90,12 @@ export class PlainRdmaLink implements RdmaLink {
     fabric.connections.set(queuePair, this);
   }
 
-  /** Spans that are lent now. */
+  /** Number of exposed spans. */
   get lent(): number {
     return this.#loans.size;
   }
 
-  /** Reads that are not over. */
+  /** Number of running reads. */
   get reading(): number {
     return this.#reads.size;
   }
@@ -126,7 +126,7 @@ export class PlainRdmaLink implements RdmaLink {
     this.#loans.delete(token);
   }
 
-  /** Where a span that was lent lies; null: nobody may read it. */
+  /** The offset of an exposed span; null: it cannot be read. */
   spanAt({ address, key }: RdmaWindow, bytes: number): number | null {
     const loan = [...this.#loans.values()].find((one) => one.key === key);
     const offset = Number(address - 0x7000_0000_0000n);
@@ -157,7 +157,7 @@ export class PlainRdmaLink implements RdmaLink {
       return { ok: false, fault: "full" };
     }
     for (let at = 0; at < bytes; at += SLICE_BYTES) {
-      // As a device does: it ends with its queue pair, whatever it waits for.
+      // Like a device: a read ends with its queue pair, whatever it waits for.
       await Promise.race([this.#fabric.onSlice(), this.ended]);
       if (this.fault !== null) return { ok: false, fault: this.fault };
       if (reading.isCancelled) return { ok: false, fault: "cancelled" };

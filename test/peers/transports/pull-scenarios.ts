@@ -2,12 +2,12 @@ import fc from "fast-check";
 import type { ItemResult } from "../../../src/peers/index.ts";
 import type { RegionServer } from "../../support/region-server.ts";
 
-/** What the holder says to one item. */
+/** The server's answer to one item. */
 type Answer = "block" | "absent" | "busy" | "nothing";
 
 interface Item {
   readonly bytes: number;
-  /** What its place has more than the block needs. */
+  /** Bytes of its place beyond the block. */
   readonly spare: number;
   readonly answer: Answer;
 }
@@ -15,7 +15,7 @@ interface Item {
 /** One request of a scenario. */
 interface Pull {
   readonly items: readonly Item[];
-  /** It is given up after so many answers; null: never. */
+  /** Cancelled after this many answers; null: never. */
   readonly cancelAfter: number | null;
 }
 
@@ -25,13 +25,13 @@ const item: fc.Arbitrary<Item> = fc.record({
   answer: fc.constantFrom<Answer>("block", "block", "block", "absent", "busy", "nothing"),
 });
 
-/** Pulls of all sorts. */
+/** Random pulls. */
 export const anyPull: fc.Arbitrary<Pull> = fc.record({
   items: fc.array(item, { minLength: 1, maxLength: 12 }),
   cancelAfter: fc.option(fc.nat({ max: 6 })),
 });
 
-/** Puts the pulls' blocks where they are asked for, and lets the holder answer as they say. */
+/** Puts the pulls' blocks on the server, which answers as the pulls say. */
 export function stock(server: RegionServer, pulls: readonly Pull[]) {
   const answers = new Map<string, Answer>();
   let seed = 0;
@@ -52,7 +52,7 @@ export function stock(server: RegionServer, pulls: readonly Pull[]) {
   return asked;
 }
 
-/** What a pull that nobody gives up comes to, item by item; the first that is left out ends it. */
+/** The expected results of a pull that is not cancelled; the first item left out ends it. */
 export function expected(items: readonly Item[]): (ItemResult["kind"] | undefined)[] {
   const end = items.findIndex(({ answer }) => answer === "nothing");
   return items.map(({ answer }, index) => {

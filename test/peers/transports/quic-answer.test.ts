@@ -4,7 +4,7 @@ import { encodeAnswer, withLength } from "../../../src/peers/wire/index.ts";
 
 const ANSWER = withLength(encodeAnswer({ op: "busy", retryAfterMs: 7 }));
 
-test("an answer by QUIC is the last thing on its stream", () => {
+test("an answer over QUIC is the last data on its stream", () => {
   const whole = new AnswerSink({ op: "find", names: [] });
   expect(whole.take(ANSWER.subarray(0, 3))).toBeNull();
   expect(whole.take(ANSWER.subarray(3))).toBeNull();

@@ -28,8 +28,8 @@ function asked(credentials: Credentials, request: PeerRequest): Uint8Array {
   return Buffer.concat([encodePreface(proof, 0), withLength(encodeRequest(request))]);
 }
 
-describeNative("what a peer may make us keep by QUIC", () => {
-  test("answers that nobody takes are not written down, and come when they are", async () => {
+describeNative("memory that a QUIC peer can occupy", () => {
+  test("is one encoded answer until the peer reads", async () => {
     await using pair = await Pair.make(makerWith({}));
     const filter = new Uint8Array(FILTER_BYTES);
     let written = 0;
@@ -57,7 +57,7 @@ describeNative("what a peer may make us keep by QUIC", () => {
       writer.endSync();
     }
     await waitFor(() => pair.holder.server.asked === 13 && written > looks);
-    // What is short does not wait behind what is long.
+    // Short answers do not wait behind long ones.
     expect(await client.say(asked(own, HAS))).toBeInstanceOf(Uint8Array);
     expect(written).toBe(2 * looks);
     const answers = streams.map((stream) => client.exchange(stream, new Uint8Array(0), false));
@@ -65,7 +65,7 @@ describeNative("what a peer may make us keep by QUIC", () => {
     expect(written).toBe(13 * looks);
   });
 
-  test("one that is given up in the middle lets the next have its turn", async () => {
+  test("is freed for the next request when one is cancelled in the middle", async () => {
     await using pair = await Pair.make(makerWith({}));
     const filter = new Uint8Array(FILTER_BYTES);
     const { server } = pair.holder;
@@ -86,11 +86,11 @@ describeNative("what a peer may make us keep by QUIC", () => {
     expect(last.length).toBeGreaterThan(FILTER_BYTES);
   });
 
-  test("one worker takes only so many links, and nobody takes them in another's name", async () => {
+  test("is bounded per worker, and no worker can use up another's connections", async () => {
     await using pair = await Pair.make(makerWith({ workerLinksMax: 2 }));
     const [own, other] = [pair.cluster.host("own"), pair.cluster.host("other")];
     const { port } = pair.holder.endpoint;
-    // Another's certificate shown behind the own one does not count for it.
+    // Another host's certificate behind its own does not count.
     const chain = { certificates: other.certificates + own.certificates };
     await using liar = await RawClient.connect(port, other, chain);
     await liar.session.opened;

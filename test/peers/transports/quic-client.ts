@@ -5,16 +5,16 @@ type Session = import("node:quic").QuicSession;
 type Stream = import("node:quic").QuicStream;
 
 export interface RawOptions {
-  /** PEM, instead of what the credentials have. */
+  /** PEM, instead of the credentials' certificates. */
   readonly certificates?: string;
   readonly ticket?: Uint8Array;
 }
 
-/** A peer that says what it likes: bytes on streams, with credentials of whatever kind. */
+/** A peer that sends arbitrary bytes on streams, with any credentials. */
 export class RawClient implements AsyncDisposable {
   readonly session: Session;
   ticket: Uint8Array | null = null;
-  /** Why the connection ended: the application's code, or null. */
+  /** Application code with which the connection ended, or null. */
   readonly ended: Promise<number | null>;
 
   private constructor(session: Session) {
@@ -48,7 +48,7 @@ export class RawClient implements AsyncDisposable {
     return new RawClient(session);
   }
 
-  /** Writes to a stream of its own, and gives what came back or the code of its reset. */
+  /** Writes to a new stream; returns the answer, or the code of the reset. */
   async say(
     bytes: Uint8Array,
     options: { readonly end?: boolean } = {},

@@ -11,7 +11,7 @@ import {
 } from "../../../src/peers/transports/quic/index.ts";
 import { makeCluster } from "../../support/cluster.ts";
 
-/** Feeds a reader with chunks that end at the given places; how much it took, until it was done. */
+/** Feeds a reader with chunks that end at these places; returns the number of bytes consumed. */
 function feed(reader: PrefaceReader, bytes: Uint8Array, cuts: readonly number[]): number {
   let taken = 0;
   const ends = [...cuts.map((cut) => cut % (bytes.length + 1)), bytes.length].sort((a, b) => a - b);
@@ -26,7 +26,7 @@ function feed(reader: PrefaceReader, bytes: Uint8Array, cuts: readonly number[])
   return taken;
 }
 
-test("a preface comes out of any chunks as it went in, and what follows is left", () => {
+test("a preface is decoded from any chunks, and the bytes after it are left", () => {
   fc.assert(
     fc.property(
       fc.uint8Array({ maxLength: PROOF_BYTES_MAX }),
@@ -45,7 +45,7 @@ test("a preface comes out of any chunks as it went in, and what follows is left"
   );
 });
 
-test("whatever comes, nothing is thrown and little is kept", () => {
+test("any input is handled without an exception, and little is kept", () => {
   fc.assert(
     fc.property(
       fc.uint8Array({ maxLength: 20_000 }),
@@ -59,7 +59,7 @@ test("whatever comes, nothing is thrown and little is kept", () => {
   );
 });
 
-test("a proof is of one key, for one asker and one holder of one cluster", () => {
+test("a proof is valid for one key, client, server and cluster", () => {
   const { certificates, key } = makeCluster().host("a");
   const certificate = new X509Certificate(certificates);
   const speakers = { cluster: "test", client: "a", server: "b" } as never as Parameters<
@@ -76,7 +76,7 @@ test("a proof is of one key, for one asker and one holder of one cluster", () =>
   expect(isProof(certificate, speakers, new Uint8Array(0))).toBe(false);
 });
 
-test("keys of every kind that certificates have prove", () => {
+test("keys of every type that certificates have can prove", () => {
   const speakers = { cluster: "c", client: "a", server: "b" } as never;
   for (const pair of [
     generateKeyPairSync("ec", { namedCurve: "P-256" }),

@@ -9,11 +9,11 @@ import { dial, MIB, Pair, placesFor, pullPlaces } from "./contract-kit.ts";
 import { maker } from "./quic-maker.ts";
 
 const MAKER = join(import.meta.dir, "quic-maker.ts");
-/** With the kernel's error queue on, the pulls of others stood still for 2 to 31 s. */
+/** With the kernel's error queue enabled, other pulls stalled for 2 to 31 s. */
 const STALL_MS_MAX = 1_500;
 
 describeNative("QUIC among processes", () => {
-  test("askers that are killed in the middle stall nobody else", async () => {
+  test("killed clients do not stall others", async () => {
     await using pair = await Pair.make(maker);
     const { server, endpoint } = pair.holder;
     for (let seed = 1; seed <= 3; seed++) server.put(seed, 16 * MIB);
@@ -41,7 +41,7 @@ describeNative("QUIC among processes", () => {
     expect(slowestMs).toBeLessThan(STALL_MS_MAX);
   });
 
-  test("a socket is tuned by its port, and no other", async () => {
+  test("a socket is tuned by its port, and no other is", async () => {
     const native = loadNative();
     const socket = await Bun.udpSocket({ hostname: "127.0.0.1", port: 0 });
     const { port } = socket;
@@ -52,7 +52,7 @@ describeNative("QUIC among processes", () => {
     expect(() => native.tuneUdp(65_536, 1)).toThrow(NativeError);
   });
 
-  test("nothing is printed that an operator need not know", async () => {
+  test("no warning about QUIC is printed", async () => {
     const peers = JSON.stringify(join(import.meta.dir, "../../../src/peers/index.ts"));
     const script = `
       const { loadQuic } = await import(${peers});
@@ -66,8 +66,8 @@ describeNative("QUIC among processes", () => {
   });
 });
 
-describeNative("the memory of QUIC", () => {
-  test("of a holder stays as it is over thousands of pulls", async () => {
+describeNative("memory of QUIC", () => {
+  test("stays constant at a server over thousands of pulls", async () => {
     await using pair = await Pair.make(maker);
     await using child = new Child(MAKER, pair, "holder", 0);
     const port = Number(await child.line());
@@ -84,11 +84,11 @@ describeNative("the memory of QUIC", () => {
     };
     const before = await pull(1_500);
     const after = await pull(4_500);
-    // Without collections of ours each pull leaves about 57 KiB.
+    // Without forced collections each pull leaves about 57 KiB.
     expect(after - before).toBeLessThan(130);
   });
 
-  test("is collected when too much of it is outstanding, and not before", () => {
+  test("is collected above a limit, and not before", () => {
     let collected = 0;
     const litter = new GcPressure(1_000_000, () => void collected++);
     const streams: object[] = [];
@@ -101,7 +101,7 @@ describeNative("the memory of QUIC", () => {
     expect(collected).toBe(0);
     add(100_000);
     expect(collected).toBe(1);
-    // Whatever could not be collected is not tried again at once.
+    // A failed collection is not repeated at once.
     for (let i = 0; i < 9; i++) add(100_000);
     expect(collected).toBe(1);
     add(100_000);

@@ -20,7 +20,7 @@ function makerWith(limits: { readonly reloadMs: number }): TransportMaker {
 }
 
 describeNative("new certificates by QUIC", () => {
-  test("wait for links that live, for a while, and for what is under way there", async () => {
+  test("apply after open connections and their requests have ended, or after a limit", async () => {
     const cluster = makeCluster();
     const maker = makerWith({ reloadMs: 300 });
     const trust = cluster.trust("holder");
@@ -44,19 +44,19 @@ describeNative("new certificates by QUIC", () => {
     expect(connection.fault).toBeNull();
     const pulled = pullPlaces(connection, places);
     await waitFor(() => server.released === 2);
-    // When the time is over nothing new is taken, and the link ends with its last answer.
+    // After the limit no new request is accepted, and the connection ends with its last answer.
     const find = { op: "find", names: [] } as const;
     await waitFor(async () => !(await connection.call(find, { deadlineMs: 5_000 })).ok);
     gate.resolve();
     expect((await pulled).fault).toBeNull();
     expect((await connection.ended).kind).toBe("broken");
     await using after = await dial(asker, holder.endpoint, "holder");
-    // A ticket speaks for the certificate before, until the handshake is over.
+    // A ticket is bound to the previous certificate until the handshake is complete.
     expect((await pullPlaces(after, places)).fault).toBeNull();
     expect(after.identity.fingerprint).not.toBe(before);
   });
 
-  test("of another authority are believed, and the one before is not any more", async () => {
+  test("of another authority are accepted, and those of the previous one no longer", async () => {
     const [old, young] = [makeCluster(), makeCluster()];
     const maker = makerWith({ reloadMs: 300 });
     const trust = old.trust("holder");
@@ -78,7 +78,7 @@ describeNative("new certificates by QUIC", () => {
     expect(await asked(old)).toBe(false);
   });
 
-  test("that come while others are taken up are taken up after them", async () => {
+  test("that arrive during a reload are loaded after it", async () => {
     const cluster = makeCluster();
     const maker = makerWith({ reloadMs: 300 });
     const own = cluster.trust("holder");
@@ -98,7 +98,8 @@ describeNative("new certificates by QUIC", () => {
     const last = cluster.host("holder");
     let reads = 0;
     onRead = () => {
-      // First they are tried at another port, then at the own one: that takes until later.
+      // The certificates are tested at another port, then bound at the real one: that takes a
+      // while.
       if (++reads !== 2) return;
       queueMicrotask(() => {
         own.change(last);
@@ -107,7 +108,7 @@ describeNative("new certificates by QUIC", () => {
     };
     own.change(cluster.host("holder"));
     await holder.transport.reload();
-    // Nobody's link has to end first.
+    // No connection has to end first.
     await waitFor(() => reads >= 4);
     await using connection = await waitFor(async () => {
       const dialled = await tryDial(asker, holder.endpoint, "holder");
@@ -117,7 +118,7 @@ describeNative("new certificates by QUIC", () => {
     expect(connection.identity.fingerprint).toBe(fingerprint256.replaceAll(":", "").toLowerCase());
   });
 
-  test("that cannot be used leave those in use that were before", async () => {
+  test("that cannot be used leave the previous ones in use", async () => {
     const cluster = makeCluster();
     const trust = cluster.trust("holder");
     await using holder = new Host(makerWith({ reloadMs: 300 }), trust, regionOf(0), LIMITS);
@@ -125,7 +126,7 @@ describeNative("new certificates by QUIC", () => {
     const own = cluster.trust("asker");
     await using asker = new Host(makerWith({ reloadMs: 300 }), own, regionOf(1), LIMITS);
     await asker.transport.register(asker.region);
-    // The key is of another certificate.
+    // The key belongs to another certificate.
     trust.change({ ...trust.credentials, key: cluster.host("holder").key });
     await holder.transport.reload();
     expect(holder.log.map(({ level }) => level)).toEqual(["error"]);

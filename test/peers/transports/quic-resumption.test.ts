@@ -10,7 +10,7 @@ import { maker } from "./quic-maker.ts";
 
 const FIND = { op: "find", names: [] } as const;
 
-/** Opens a link, pulls once and closes it: what follows may begin with its ticket. */
+/** Opens a connection, pulls once and closes it: the next connection can use its ticket. */
 async function speakOnce(pair: Pair): Promise<void> {
   await using connection = await pair.connection();
   const places = placesFor([pair.holder.server.put(1, 1_000)]);
@@ -29,7 +29,7 @@ describeNative("a second connection by QUIC", () => {
     expect(againMs).toBeLessThan(4 * delayMs);
   });
 
-  test("waits for the handshake with everything that is not a pull", async () => {
+  test("waits for the handshake with everything except pulls", async () => {
     await using pair = await Pair.make(maker);
     const { host, port } = pair.holder.endpoint;
     using relay = await UdpRelay.open({ port, delayMs: 40, clock: systemClock });
@@ -44,7 +44,7 @@ describeNative("a second connection by QUIC", () => {
     expect(performance.now() - startMs).toBeGreaterThan(160);
   });
 
-  test("many pulls of the first flight come whole", async () => {
+  test("receives many early pulls completely", async () => {
     await using pair = await Pair.make(maker);
     await speakOnce(pair);
     const { server } = pair.holder;
@@ -61,7 +61,7 @@ describeNative("a second connection by QUIC", () => {
     }
   });
 
-  test("to a holder that was started anew is made in full, and the pull asks again", async () => {
+  test("to a restarted server does a full handshake, and the pull is sent again", async () => {
     await using pair = await Pair.make(maker);
     await speakOnce(pair);
     const { endpoint } = pair.holder;
@@ -77,7 +77,7 @@ describeNative("a second connection by QUIC", () => {
     await waitFor(() => again.server.lent === 0 && again.server.serving === 0);
   });
 
-  test("to nobody is a fault of its first request", async () => {
+  test("to an unreachable server is a fault of its first request", async () => {
     await using pair = await Pair.make(maker, { handshakeMs: 400 });
     await speakOnce(pair);
     await pair.holder[Symbol.asyncDispose]();
@@ -88,7 +88,7 @@ describeNative("a second connection by QUIC", () => {
     expect((await connection.ended).kind).toBe(fault!.kind);
   });
 
-  test("begins with no ticket that is old, or of one who is not believed any more", async () => {
+  test("does not use a ticket that is old, or of a peer that is no longer accepted", async () => {
     const cluster = makeCluster();
     const options = { clock: systemClock, native: loadNative(), log: () => {} };
     await using holder = new Host(maker, cluster.trust("holder"), regionOf(0), LIMITS);
@@ -109,21 +109,21 @@ describeNative("a second connection by QUIC", () => {
     };
     expect(await speak()).toBe(false);
     expect(await speak()).toBe(true);
-    // What was learned with other certificates of ours is forgotten.
+    // Tickets of other own certificates are discarded.
     trust.change(cluster.host("asker"));
     await asker.reload();
     expect(await speak()).toBe(false);
     expect(await speak(forgetful)).toBe(false);
     expect(await speak(forgetful)).toBe(false);
-    // Our trust is in another authority now: the ticket is not even tried.
+    // This side trusts another authority now, so the ticket is not used.
     trust.change({ ...trust.credentials, authorities: makeCluster().authority.certificate });
     const dialled = await asker.dial(target, new AbortController().signal);
     expect(dialled).toMatchObject({ ok: false, fault: { kind: "refused" } });
   });
 });
 
-describeNative("a link by QUIC that nobody uses", () => {
-  test("is closed after a while, and one that is used is not", async () => {
+describeNative("an idle QUIC connection", () => {
+  test("is closed after a while, and one in use is not", async () => {
     const cluster = makeCluster();
     await using holder = new Host(maker, cluster.trust("holder"), regionOf(0), LIMITS);
     await holder.listen();

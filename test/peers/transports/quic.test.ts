@@ -43,7 +43,7 @@ function u32(value: number): Uint8Array {
 }
 
 describeNative("listening by QUIC", () => {
-  test("where somebody else listens is refused in words, with what to change", async () => {
+  test("at a port in use is refused with a message and the fix", async () => {
     await using pair = await Pair.make(maker);
     await using other = new Host(maker, pair.cluster.trust("other"), regionOf(2), LIMITS);
     await other.transport.register(other.region);
@@ -54,12 +54,12 @@ describeNative("listening by QUIC", () => {
     expect(thrown.text).toContain(`127.0.0.1:${endpoint.port}`);
     expect(thrown.text).toContain("Bind failure");
     expect(thrown.text).toContain("listen_quic");
-    // Its port and its links are as they were.
+    // Its port and connections are unchanged.
     await using connection = await pair.connection();
     expect((await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
   });
 
-  test("on addresses of both families reaches both", async () => {
+  test("on addresses of both families accepts both", async () => {
     const cluster = makeCluster();
     await using holder = new Host(maker, cluster.trust("holder"), regionOf(0), LIMITS);
     await using asker = new Host(maker, cluster.trust("asker"), regionOf(1), LIMITS);
@@ -74,22 +74,22 @@ describeNative("listening by QUIC", () => {
   });
 });
 
-describeNative("who asks by QUIC", () => {
+describeNative("a QUIC client", () => {
   const connect = (pair: Pair, credentials: Credentials, options: RawOptions = {}) =>
     RawClient.connect(pair.holder.endpoint.port, credentials, options);
 
-  test("is answered who proves to hold the key of its certificate", async () => {
+  test("is answered after it proved that it has its certificate's key", async () => {
     await using pair = await Pair.make(maker);
     const honest = pair.cluster.host("honest");
     await using client = await connect(pair, honest);
     const answer = await client.say(bytes(prefaceOf(honest), FIND));
     expect(answer).toBeInstanceOf(Uint8Array);
     expect(pair.holder.server.asker).toBe("honest" as never);
-    // Proven once is proven for the connection.
+    // One proof is valid for the whole connection.
     expect(await client.say(bytes(encodePreface(new Uint8Array(0), 9), FIND))).toEqual(answer);
   });
 
-  test("nobody is taken for the one whose certificate it shows behind its own", async () => {
+  test("is not taken for the host whose certificate it appends to its own", async () => {
     await using pair = await Pair.make(maker);
     const { server, log } = pair.holder;
     const own = pair.cluster.host("malicious");
@@ -106,7 +106,7 @@ describeNative("who asks by QUIC", () => {
     expect(whys).toContain("it does not prove that it is victim");
   });
 
-  test("a proof for another holder, or of another key, or none, is refused", async () => {
+  test("with a proof for another server, of another key, or none, is refused", async () => {
     await using pair = await Pair.make(maker);
     const own = pair.cluster.host("own");
     const other = { ...own, key: pair.cluster.host("own").key };
@@ -119,7 +119,7 @@ describeNative("who asks by QUIC", () => {
     expect(pair.holder.server.asked).toBe(0);
   });
 
-  test("what makes no sense ends its stream, and nothing else", async () => {
+  test("that sends an invalid message has its stream reset, and nothing else", async () => {
     await using pair = await Pair.make(maker);
     const own = pair.cluster.host("own");
     const preface = prefaceOf(own);
@@ -143,7 +143,7 @@ describeNative("who asks by QUIC", () => {
     expect(await client.say(bytes(preface, FIND))).toBeInstanceOf(Uint8Array);
   });
 
-  test("streams on which little is said end, and others are served meanwhile", async () => {
+  test("that sends little on a stream times out, and others are served meanwhile", async () => {
     await using pair = await Pair.make(maker, { progressMs: 400 });
     const own = pair.cluster.host("own");
     await using client = await connect(pair, own);
@@ -155,12 +155,12 @@ describeNative("who asks by QUIC", () => {
     await using connection = await pair.connection();
     const places = placesFor([pair.holder.server.put(1, 100_000)]);
     for (let i = 0; i < 5; i++) expect((await pullPlaces(connection, places)).fault).toBeNull();
-    // There is room for 32 at once; the others get their turn when those have ended.
+    // 32 requests fit at once; the others run when those have ended.
     for (const code of await Promise.all(slow)) expect(code).toBe(STALLED);
     expect(pair.holder.server.asked).toBe(5);
   });
 
-  test("more requests than the host takes from all are told to come again", async () => {
+  test("that exceeds the server's request limit gets busy", async () => {
     const make: TransportMaker["make"] = (parts) =>
       new QuicTransport({ ...parts, limits: { requestsMax: 1, retryAfterMs: 70 } });
     await using pair = await Pair.make({ name: "quic", make });
@@ -184,7 +184,7 @@ describeNative("who asks by QUIC", () => {
     expect((await pullPlaces(connection, places)).results[0]).toMatchObject({ kind: "came" });
   });
 
-  test("a request that waits for its turn is not taken for one that stands still", async () => {
+  test("that waits for a free stream does not count as stalled", async () => {
     await using pair = await Pair.make(maker, { requestsMax: 1, progressMs: 300 });
     const { server } = pair.holder;
     const places = placesFor(Array.from({ length: 12 }, (_, index) => server.put(index + 1, 100)));
@@ -201,7 +201,7 @@ describeNative("who asks by QUIC", () => {
     expect(server.servingMost).toBe(1);
   });
 
-  test("what is no pull is not answered in the first flight: it may be a copy", async () => {
+  test("sending anything but a pull early is refused: it may be a replay", async () => {
     await using pair = await Pair.make(maker);
     const { server } = pair.holder;
     const own = pair.cluster.host("own");

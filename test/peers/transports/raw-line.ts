@@ -9,14 +9,14 @@ import type { Credentials, Endpoint } from "../../../src/peers/index.ts";
 import { MessageReader } from "../../../src/peers/wire/index.ts";
 import { waitFor } from "../../support/index.ts";
 
-/** What is spoken over a line. */
+/** A protocol over a control channel. */
 export interface Spoken<Message extends { readonly kind: string }> {
   readonly protocol: string;
   encode(message: Message): Uint8Array;
   decode(bytes: Uint8Array): Message | null;
 }
 
-/** One end of a link's TLS connection that says whatever a test wants. */
+/** One end of a control channel that sends arbitrary messages. */
 export class RawLine<Message extends { readonly kind: string }> implements AsyncDisposable {
   readonly socket: TLSSocket;
   readonly heard: Message[] = [];
@@ -45,7 +45,7 @@ export class RawLine<Message extends { readonly kind: string }> implements Async
     for (const message of messages) this.socket.write(this.#spoken.encode(message));
   }
 
-  /** The first message of this kind, that has come or comes. */
+  /** The first message of this kind, received already or later. */
   async hear<Kind extends Message["kind"]>(
     kind: Kind,
   ): Promise<Extract<Message, { readonly kind: Kind }>> {
@@ -57,7 +57,7 @@ export class RawLine<Message extends { readonly kind: string }> implements Async
     return found as Extract<Message, { readonly kind: Kind }>;
   }
 
-  /** Nothing more comes. */
+  /** Resolves when the connection has ended. */
   async over(): Promise<void> {
     await waitFor(() => this.isClosed, 5_000, "the end of the connection");
   }
@@ -67,7 +67,7 @@ export class RawLine<Message extends { readonly kind: string }> implements Async
   }
 }
 
-/** An asker's connection; its certificate is what `credentials` say. */
+/** A client's connection with the certificate of `credentials`. */
 export async function connectRaw(
   to: Endpoint,
   credentials: Credentials,
@@ -89,7 +89,7 @@ export async function connectRaw(
   return socket;
 }
 
-/** A holder with a good certificate, whose links say whatever a test wants. */
+/** A server with a valid certificate whose connections send arbitrary messages. */
 export class RawListener implements AsyncDisposable {
   readonly port: number;
   readonly #server: Server;

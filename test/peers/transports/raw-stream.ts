@@ -9,13 +9,13 @@ import { connectRaw, RawLine, RawListener } from "./raw-line.ts";
 
 const SPOKEN = { protocol: "hearth-stream/1", encode: encodeControl, decode: decodeControl };
 
-/** One end of a stream link's TLS connection that says whatever a test wants. */
+/** One end of a stream control channel that sends arbitrary messages. */
 export class RawStream extends RawLine<ControlMessage> {
   constructor(socket: TLSSocket) {
     super(socket, SPOKEN);
   }
 
-  /** An asker whose certificate is good. */
+  /** A client with a valid certificate. */
   static async dial(
     to: Endpoint,
     credentials: Credentials,
@@ -25,7 +25,7 @@ export class RawStream extends RawLine<ControlMessage> {
   }
 }
 
-/** A holder with a good certificate that says whatever a test wants. */
+/** A server with a valid certificate that sends arbitrary messages. */
 export const RawHolder = {
   listen(
     credentials: Credentials,

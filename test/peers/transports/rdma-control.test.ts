@@ -66,7 +66,7 @@ const MESSAGES: { [Name in Kind]: fc.Arbitrary<Extract<RdmaControl, { kind: Name
 };
 const message: fc.Arbitrary<RdmaControl> = fc.oneof(...Object.values(MESSAGES));
 
-/** What a message is without its length. */
+/** A message without its length prefix. */
 const withoutLength = (whole: Uint8Array) => {
   expect(new DataView(whole.buffer).getUint32(0, true)).toBe(whole.length - 4);
   return whole.subarray(4);
@@ -80,7 +80,7 @@ const ADDRESS: RdmaAddress = {
 };
 const ADDRESS_HEX = `${GID} 11000000 56341200 0300 0004 1000 0800`;
 
-/** Those of its own; the others are the stream transport's, byte by byte. */
+/** Messages of RDMA only; the others equal those of the stream transport. */
 const GOLDEN: readonly (readonly [RdmaControl, string])[] = [
   [{ kind: "hello", version: 1, wanted: 1, rails: [RAIL] }, `17000000 01 0100 01 01 ${GID} 01 01`],
   [
@@ -102,8 +102,8 @@ const GOLDEN: readonly (readonly [RdmaControl, string])[] = [
   [{ kind: "bye", fault: "refused", why: "no" }, "04000000 0e 00 6e6f"],
 ];
 
-describe("messages of an RDMA link", () => {
-  test("are what the document says, byte by byte", () => {
+describe("messages of an RDMA control channel", () => {
+  test("are encoded byte for byte as documented", () => {
     for (const [said, hex] of GOLDEN) {
       expect(encodeControl(said).toHex()).toBe(hex.replaceAll(" ", ""));
       expect(decodeControl(withoutLength(encodeControl(said)))).toEqual(said);
@@ -124,7 +124,7 @@ describe("messages of an RDMA link", () => {
     expect(printed).toEqual(golden.map(([, hex]) => hex.replaceAll(" ", "")));
   });
 
-  test("come back as they were said", () => {
+  test("decode to what was encoded", () => {
     fc.assert(
       fc.property(message, (said) => {
         expect(decodeControl(withoutLength(encodeControl(said)))).toEqual(said);
@@ -133,7 +133,7 @@ describe("messages of an RDMA link", () => {
     );
   });
 
-  test("cut off, lengthened or made up: refused or something else, never an exception", () => {
+  test("that are cut off, extended or random never cause an exception", () => {
     fc.assert(
       fc.property(message, fc.nat(), fc.uint8Array({ maxLength: 90 }), (said, at, noise) => {
         const bytes = withoutLength(encodeControl(said));
@@ -150,7 +150,7 @@ describe("messages of an RDMA link", () => {
     expect(decodeControl(new Uint8Array(0))).toBeNull();
   });
 
-  test("what no device has is refused", () => {
+  test("with impossible device properties are refused", () => {
     const said = withoutLength(encodeControl({ kind: "join", addresses: [ADDRESS] }));
     const changed = (at: number, value: number) => {
       const bytes = said.slice();
@@ -158,7 +158,7 @@ describe("messages of an RDMA link", () => {
       return decodeControl(bytes);
     };
     expect(changed(0, 15)).not.toBeNull();
-    // None, more than there are, a number of 25 bits, a sequence of 25 bits, an MTU between two.
+    // Zero, too many, a 25-bit number, a 25-bit sequence, an undefined MTU.
     for (const [at, value] of [
       [1, 0],
       [1, 2],

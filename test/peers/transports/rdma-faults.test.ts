@@ -25,7 +25,7 @@ import {
   verbsOptions,
 } from "./rdma-kit.ts";
 
-/** Devices on which things go wrong on demand, which only the stand-in's do. */
+/** Only the stand-in's devices fail on demand. */
 const describeStandIn = process.env.HEARTH_TEST_VERBS === undefined ? describeNative : () => {};
 
 interface Side {
@@ -71,7 +71,7 @@ class RdmaHost implements AsyncDisposable {
   }
 }
 
-/** A holder and an asker on one stand-in. Nothing is left open when it has ended. */
+/** A server and a client on one stand-in. Closes everything when it is disposed. */
 class RdmaPair implements AsyncDisposable {
   readonly holder: RdmaHost;
   readonly asker: RdmaHost;
@@ -102,7 +102,7 @@ class RdmaPair implements AsyncDisposable {
     return dialled.connection;
   }
 
-  /** Blocks of the holder and chalked places for them. */
+  /** Blocks of the server, and places filled with the canary. */
   places(count: number, bytes: number) {
     const items = Array.from({ length: count }, (_, at) => this.holder.server.put(at + 1, bytes));
     const places = placesFor(items);
@@ -191,14 +191,14 @@ describeStandIn("an RDMA transport, when", () => {
     const places = pair.places(1, 4 * MIB);
     const connection = await pair.connection();
     const { fault, results } = await pullPlaces(connection, places);
-    // Whichever is first: that it is lost was said, or its read failed.
+    // Either the loss was reported first, or the read failed first.
     if (fault === null) expect(results[0]).toMatchObject({ kind: "busy" });
     else expect(fault.kind).toBe("broken");
     expect(server.released).toBe(1);
     await connection[Symbol.asyncDispose]();
   });
 
-  test("the port goes down: the link ends; without a port nobody is dialled", async () => {
+  test("the port goes down: the connection ends, and no dial succeeds without a port", async () => {
     await using pair = await RdmaPair.make("");
     const places = pair.places(2, 100_000);
     const connection = await pair.connection();
@@ -217,7 +217,7 @@ describeStandIn("an RDMA transport, when", () => {
     });
   });
 
-  test("there are two rails: a link has both, and ends with either of them", async () => {
+  test("there are two rails: a connection uses both, and ends with either of them", async () => {
     await using pair = await RdmaPair.make("devices=2", { rails: 2 }, { rails: 8 });
     const places = pair.places(6, 100_000);
     const connection = await pair.connection();
@@ -264,13 +264,13 @@ describeStandIn("an RDMA transport, when", () => {
     const first = await pair.dial();
     expect(first).toMatchObject({ ok: false, fault: { kind: "refused" } });
     expect(pair.holder.log.some(({ text }) => text.includes("creating queue pairs"))).toBe(true);
-    // The other side's was made by then.
+    // The client's queue pair existed already.
     expect(await pair.dial()).toMatchObject({ ok: false, fault: { kind: "broken" } });
     expect((await pair.dial()).ok).toBe(true);
     await waitFor(() => pair.holder.transport.inboundLinks === 1);
   });
 
-  test("there is no device: it says so, and fails nobody else", async () => {
+  test("there is no device: it reports why, and nothing else fails", async () => {
     planVerbs("no-device");
     const host = new RdmaHost(makeCluster().trust("holder"), 0, {});
     await using _ = host;

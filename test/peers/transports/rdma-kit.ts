@@ -8,14 +8,14 @@ export const LINK_SETTINGS: RdmaLinkSettings = {
   ...{ timeout: 14, retries: 6, trafficClass: 0, serviceLevel: 0, pieceBytes: 256 * 1024 },
 };
 
-/** Null where tests run on a host's own library and devices. */
+/** Null if tests use a host's own library and devices. */
 export function standInVerbs(): StandIn | null {
   return process.env.HEARTH_TEST_VERBS === undefined ? standIn("libibverbs.so.1") : null;
 }
 
 /**
- * This process and those it starts from now on meet in this folder, apart from others' tests.
- * Answers what ends that.
+ * This process and its children share devices in this folder, apart from other tests. Returns a
+ * function that ends it.
  */
 export function meetIn(folder: string): () => void {
   if (nativeVerdict().kind !== "ready") return () => undefined;
@@ -27,12 +27,12 @@ export function meetIn(folder: string): () => void {
   };
 }
 
-/** Begins anew with these devices and faults. */
+/** Resets the stand-in with these devices and faults. */
 export function planVerbs(plan: string): void {
   standInVerbs()?.configure(`${process.env.STANDIN_VERBS};${plan}`);
 }
 
-/** The library that tests open: that of a host with devices, where it is named, or the stand-in. */
+/** The library for tests: the one named by the environment, or the stand-in. */
 export function verbsLibrary(): string {
   return process.env.HEARTH_TEST_VERBS ?? standIn("libibverbs.so.1").path;
 }
@@ -46,7 +46,7 @@ export function verbsOptions(region: Region, more: Partial<RdmaOptions> = {}): R
   };
 }
 
-/** Those of the contract in the words of this transport. */
+/** The contract's limits as limits of this transport. */
 export function rdmaLimitsOf(limits: ContractLimits): Partial<RdmaLimits> {
   const { linksMax, requestsMax, progressMs, handshakeMs } = limits;
   return {

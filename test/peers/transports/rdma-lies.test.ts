@@ -14,8 +14,8 @@ const ADDRESS = { gid, lid, mtu, readsOut, readsIn, queuePair: 77, psn: 1 };
 const JOIN: RdmaControl = { kind: "join", addresses: [ADDRESS] };
 const WINDOW = { address: 0x7000_0000_0000n, key: 4_000 };
 
-describeNative("an RDMA transport and those who ask it", () => {
-  test("what makes no sense ends the link, and is said", async () => {
+describeNative("an RDMA server", () => {
+  test("ends a connection after an invalid message, and reports the reason", async () => {
     await using pair = await PlainPair.make();
     const item = pair.holder.server.put(1, 1_000);
     const pull: RdmaControl = { kind: "pull", id: 0, body: pullBody([item]) };
@@ -41,7 +41,7 @@ describeNative("an RDMA transport and those who ask it", () => {
     expect([...pair.fabric.connections.values()].every(({ lent }) => lent === 0)).toBe(true);
   });
 
-  test("ports that reach none of ours are refused in words", async () => {
+  test("refuses ports that reach none of its own with a reason", async () => {
     await using pair = await PlainPair.make();
     await using raw = await pair.raw();
     raw.say({ ...HELLO, rails: [{ ...PORT, linkLayer: "infiniband" }] });
@@ -50,7 +50,7 @@ describeNative("an RDMA transport and those who ask it", () => {
     expect(pair.fabric.connections.size).toBe(0);
   });
 
-  test("who never joins is not waited for", async () => {
+  test("times out a client that never joins", async () => {
     await using pair = await PlainPair.make({ limits: { setUpMs: 200 } });
     await using raw = await pair.raw();
     raw.say(HELLO);
@@ -60,7 +60,7 @@ describeNative("an RDMA transport and those who ask it", () => {
     await waitFor(() => [...pair.fabric.connections.values()].every(({ fault }) => fault !== null));
   });
 
-  test("a block that is never taken comes back in its time, and cannot be read then", async () => {
+  test("revokes a block that is never returned, which then cannot be read", async () => {
     await using pair = await PlainPair.make({ limits: { lentMs: 100 } });
     const { server } = pair.holder;
     const item = server.put(1, 1_000);
@@ -76,7 +76,7 @@ describeNative("an RDMA transport and those who ask it", () => {
     await raw.over();
   });
 
-  test("after a cancel the asker has a moment to let go", async () => {
+  test("gives a client a short time to return blocks after a cancellation", async () => {
     await using pair = await PlainPair.make({ limits: { graceMs: 100 } });
     const { server } = pair.holder;
     const items = [1, 2].map((seed) => server.put(seed, 1_000));
@@ -93,7 +93,7 @@ describeNative("an RDMA transport and those who ask it", () => {
     expect(await raw.hear("pong")).toEqual({ kind: "pong", nonce: 3 });
   });
 
-  test("a block is read through its own window alone", async () => {
+  test("lets a block be read through its own window only", async () => {
     await using pair = await PlainPair.make();
     const { server } = pair.holder;
     const item = server.put(1, 1_000);
@@ -114,7 +114,7 @@ type Answer = (
   pair: PlainPair,
 ) => readonly RdmaControl[];
 
-/** Says welcome as a holder does. */
+/** Sends a server's welcome. */
 async function welcome(pair: PlainPair, connection: RawRdma): Promise<void> {
   await connection.hear("hello");
   const queuePair = pair.holder.rdma.link(0, {} as never);
@@ -123,7 +123,7 @@ async function welcome(pair: PlainPair, connection: RawRdma): Promise<void> {
   await connection.hear("join");
 }
 
-/** Dials a holder that behaves until a pull comes, which it answers with `answer`. */
+/** Dials a server that behaves well until a pull, which it answers with `answer`. */
 async function pullFrom(answer: Answer) {
   await using pair = await PlainPair.make({}, { limits: { stallMs: 600, progressMs: 100 } });
   const item = pair.holder.server.put(1, 10_000);
@@ -142,8 +142,8 @@ async function pullFrom(answer: Answer) {
   return { outcome, fault: connection.fault, areUntouched, reads: pair.fabric.reads };
 }
 
-describeNative("an RDMA transport and those it asks", () => {
-  test("answers to a hello that make no sense end the dial", async () => {
+describeNative("an RDMA client", () => {
+  test("ends the dial after an invalid answer to its hello", async () => {
     await using pair = await PlainPair.make();
     const pairs = [{ rail: 0, address: ADDRESS }];
     const answers: Record<string, RdmaControl> = {
@@ -199,7 +199,7 @@ describeNative("an RDMA transport and those it asks", () => {
     "on a client connection": ({ id }) => [{ kind: "taken", id, index: 0 }],
   };
   for (const [words, lie] of Object.entries(LIES)) {
-    test(`${words}: the pull and its link end, and nothing is read`, async () => {
+    test(`ends pull and connection, and reads nothing, after: ${words}`, async () => {
       const { outcome, fault, areUntouched, reads } = await pullFrom(lie);
       expect(outcome.fault).toEqual(fault);
       expect(fault?.kind).toBe("protocol");
@@ -209,7 +209,7 @@ describeNative("an RDMA transport and those it asks", () => {
     });
   }
 
-  test("a window that opens nothing: the queue pair fails, and the link with it", async () => {
+  test("ends the connection if a window is invalid and the queue pair fails", async () => {
     const { outcome, fault, areUntouched } = await pullFrom(({ id }, _, pair) => [
       { kind: "lent", id, rail: 0, window: WINDOW, body: encodeFrame(0, header(pair)) },
     ]);
@@ -218,7 +218,7 @@ describeNative("an RDMA transport and those it asks", () => {
     expect(areUntouched).toBe(true);
   });
 
-  test("a block that is lent for a pull that is over goes back at once", async () => {
+  test("returns a block of a pull that is over at once", async () => {
     await using pair = await PlainPair.make();
     const item = pair.holder.server.put(1, 10_000);
     const { promise, resolve } = Promise.withResolvers<RawRdma>();

@@ -3,7 +3,7 @@ import { RdmaTransport } from "../../../src/peers/index.ts";
 import type { TransportMaker } from "./contract-kit.ts";
 import { LINK_SETTINGS, rdmaLimitsOf, verbsOptions } from "./rdma-kit.ts";
 
-/** Over the library of `HEARTH_TEST_VERBS` and this host's devices, or else over the stand-in. */
+/** Uses the library of `HEARTH_TEST_VERBS` and this host's devices, or the stand-in. */
 export const maker: TransportMaker = {
   name: "rdma",
   make({ trust, clock, log, limits, native }) {
@@ -16,7 +16,7 @@ export const maker: TransportMaker = {
       },
       limits: rdmaLimitsOf(limits),
     });
-    // Whoever opened the devices closes them, after those who use them.
+    // Devices are closed by their owner, after the transport.
     const close = transport[Symbol.asyncDispose].bind(transport);
     transport[Symbol.asyncDispose] = async () => {
       await close();

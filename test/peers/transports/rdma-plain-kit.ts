@@ -29,7 +29,7 @@ export interface PlainSide {
   readonly rails?: number;
 }
 
-/** An RDMA transport over plain memory, with what it serves and what it logged. */
+/** An RDMA transport over plain memory, with its server and log. */
 export class PlainHost implements AsyncDisposable {
   readonly transport: RdmaTransport;
   readonly region: Region;
@@ -61,10 +61,10 @@ export class PlainHost implements AsyncDisposable {
   }
 }
 
-/** One end of an RDMA link's TLS connection that says whatever a test wants. */
+/** One end of an RDMA control channel that sends arbitrary messages. */
 export type RawRdma = RawLine<RdmaControl>;
 
-/** A holder and an asker of one cluster over plain memory. */
+/** A server and a client of one cluster over plain memory. */
 export class PlainPair extends HostPair<PlainHost> {
   readonly fabric = new PlainFabric();
   readonly holder: PlainHost;
@@ -90,7 +90,7 @@ export class PlainPair extends HostPair<PlainHost> {
     return new RawLine<RdmaControl>(socket, SPOKEN);
   }
 
-  /** A raw asker that has joined, and its end of the queue pair. */
+  /** A raw client that has joined, and its queue pair. */
   async joined() {
     const raw = await this.raw();
     const [port] = this.asker.rdma.ports();
@@ -102,7 +102,7 @@ export class PlainPair extends HostPair<PlainHost> {
     return { raw, pair, [Symbol.asyncDispose]: () => raw[Symbol.asyncDispose]() };
   }
 
-  /** A holder that says whatever a test wants. */
+  /** A server that sends arbitrary messages. */
   rawHolder(onLink: (connection: RawRdma) => unknown): Promise<RawListener> {
     const take = (socket: TLSSocket) => onLink(new RawLine<RdmaControl>(socket, SPOKEN));
     return RawListener.listen(this.cluster.host("holder"), SPOKEN.protocol, take);

@@ -8,15 +8,15 @@ import { PlainPair } from "./rdma-plain-kit.ts";
 
 const scenario = fc.record({
   pulls: fc.array(anyPull, { minLength: 1, maxLength: 4 }),
-  /** So many loans, and reads, find no room. */
+  /** Number of exposures, and of reads, that are refused. */
   fullLoans: fc.nat({ max: 3 }),
   fullReads: fc.nat({ max: 3 }),
   rails: fc.constantFrom(1, 2),
   lentMax: fc.constantFrom(1, 2, 8),
 });
 
-describeNative("pulls of an RDMA link, whatever happens", () => {
-  test("each item is answered at most once, rightly, and nothing stays behind", async () => {
+describeNative("random pulls over RDMA", () => {
+  test("each item is answered at most once, correctly, and nothing is left behind", async () => {
     await fc.assert(
       fc.asyncProperty(scenario, async ({ pulls, fullLoans, fullReads, rails, lentMax }) => {
         await using pair = await PlainPair.make({ rails, limits: { lentMax } }, { rails });

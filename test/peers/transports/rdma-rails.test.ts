@@ -23,8 +23,8 @@ function pairs(theirs: readonly RdmaPort[], ours: readonly RdmaPort[], wanted: n
   return pairRails(theirs, ours, wanted).map(({ rail, port }) => `${rail}-${port.index}`);
 }
 
-describe("rails", () => {
-  test("of one network go together, whatever the order", () => {
+describe("RDMA rails", () => {
+  test("of one network are paired, whatever the order", () => {
     const theirs = [port(0, "10.2.0.1"), port(1, "10.1.0.1")];
     const ours = [port(0, "10.1.0.2"), port(1, "10.2.0.2"), port(2, "192.168.0.2")];
     expect(pairs(theirs, ours, 1)).toEqual(["0-1"]);
@@ -33,7 +33,7 @@ describe("rails", () => {
     expect(pairs([port(0, "10.9.0.9")], ours, 8)).toHaveLength(1);
   });
 
-  test("of which one cannot reach the other are none", () => {
+  test("that cannot reach each other are not paired", () => {
     const roce1 = port(0, "10.1.0.2", { isRoceV2: false });
     const six = { ...PORT, index: 0, gid: new Uint8Array(16).fill(0xfd) };
     const theirs = port(0, "10.1.0.1");
@@ -45,7 +45,7 @@ describe("rails", () => {
     expect(pairs([infiniband(0, 1, 1)], [infiniband(0, 1, 2)], 8)).toEqual(["0-0"]);
   });
 
-  test("that can be used are the active ones: with fewer links first, then the faster", () => {
+  test("that can be used are the active ones: fewest connections first, then fastest", () => {
     const ports = [
       port(0, "10.0.0.1", { state: "down" }),
       port(1, "10.0.0.2", { speed: 100 }),

@@ -14,7 +14,7 @@ afterAll(meetIn(tempDir()));
 await transportContract(join(import.meta.dir, "rdma-maker.ts"));
 
 describeNative("an RDMA transport", () => {
-  test("goes in the clear, and reads what was lent to it", async () => {
+  test("does not encrypt payload, and reads exposed memory", async () => {
     const parts = {
       clock: systemClock,
       random: systemRandom,

@@ -9,8 +9,8 @@ import { pullBody, StreamPair } from "./stream-kit.ts";
 const FIND = encodeRequest({ op: "find", names: [] });
 const HELLO: ControlMessage = { kind: "hello", version: 1, lanes: 1, ciphers: ["aegis-128l"] };
 
-describeNative("a stream transport and those who ask it", () => {
-  test("what makes no sense ends the link, and is said", async () => {
+describeNative("a stream server", () => {
+  test("ends a connection after an invalid message, and reports the reason", async () => {
     await using pair = await StreamPair.make();
     const item = pair.holder.server.put(1, 1_000);
     const nonsense: Record<string, readonly ControlMessage[]> = {
@@ -37,7 +37,7 @@ describeNative("a stream transport and those who ask it", () => {
     await waitFor(() => pair.holder.transport.inboundLinks === 0);
   });
 
-  test("numbers above 32 bits for transfers are no numbers", async () => {
+  test("refuses transfer numbers above 32 bits", async () => {
     await using pair = await StreamPair.make();
     const item = pair.holder.server.put(1, 1_000);
     await using raw = await pair.greeted();
@@ -50,14 +50,14 @@ describeNative("a stream transport and those who ask it", () => {
     expect((await raw.hear("bye")).why).toContain("invalid announcement");
   });
 
-  test("a message that is longer than any may be ends the link before it came", async () => {
+  test("ends a connection at the length of an oversized message, before it arrives", async () => {
     await using pair = await StreamPair.make();
     await using raw = await pair.greeted();
     raw.socket.write(Uint8Array.of(0xff, 0xff, 0xff, 0x7f, 3));
     expect((await raw.hear("bye")).fault).toBe("protocol");
   });
 
-  test("go for what was not said to wait ends the link", async () => {
+  test("ends a connection after go for a block that was not waiting", async () => {
     await using pair = await StreamPair.make();
     const { server } = pair.holder;
     const item = { ...server.put(1, 1_000), bytesMax: 2_000 };
@@ -75,7 +75,7 @@ describeNative("a stream transport and those who ask it", () => {
     await waitFor(() => server.serving === 0 && server.lent === 0);
   });
 
-  test("who never says go gets the block kept for his time, and not longer", async () => {
+  test("keeps a block without go until the deadline, and no longer", async () => {
     await using pair = await StreamPair.make();
     const { server } = pair.holder;
     const item = { ...server.put(1, 1_000), bytesMax: 2_000 };
@@ -88,7 +88,7 @@ describeNative("a stream transport and those who ask it", () => {
     expect(raw.heard.some(({ kind }) => kind === "bye")).toBe(false);
   });
 
-  test("cancel gives back what waits, and the link lives", async () => {
+  test("releases waiting blocks after a cancel, and keeps the connection", async () => {
     await using pair = await StreamPair.make();
     const { server } = pair.holder;
     const item = { ...server.put(1, 1_000), bytesMax: 2_000 };
@@ -129,7 +129,7 @@ describeNative("a stream transport and those who ask it", () => {
     await waitFor(() => server.serving === 0 && pair.holder.transport.inboundLinks === 0);
   });
 
-  test("who does not read his answers is read no more, and given up", async () => {
+  test("stops reading from a client that does not read, and gives it up", async () => {
     const limits = { unreadBytesMax: 100_000, pingMs: 50, silentMs: 600 };
     await using pair = await StreamPair.make({ limits });
     const { server } = pair.holder;
@@ -145,7 +145,7 @@ describeNative("a stream transport and those who ask it", () => {
     expect(pair.holder.log.some(({ fields }) => String(fields.why).includes("take"))).toBe(true);
   });
 
-  test("silence, half a message, lanes that do not come: each has its end", async () => {
+  test("times out silence, an incomplete message, and lanes that do not connect", async () => {
     const limits = { pingMs: 50, silentMs: 300, setUpMs: 400 };
     await using pair = await StreamPair.make({ limits });
     await using silent = await pair.greeted();
@@ -170,7 +170,7 @@ describeNative("a stream transport and those who ask it", () => {
     await waitFor(() => pair.holder.transport.inboundLinks === 0);
   });
 
-  test("answers that nobody takes are not written down", async () => {
+  test("does not encode answers that the client does not read", async () => {
     await using pair = await StreamPair.make();
     const filter = new Uint8Array(4 * 2 ** 20);
     let written = 0;
@@ -199,7 +199,7 @@ describeNative("a stream transport and those who ask it", () => {
     expect(written).toBe(33 * looks);
   });
 
-  test("those who do not shake hands are few, and soon gone", async () => {
+  test("bounds connections in the handshake, and times them out", async () => {
     const limits = { handshakesMax: 3, handshakeMs: 400 };
     await using pair = await StreamPair.make({ limits });
     const open = new Set<number>();
@@ -215,12 +215,12 @@ describeNative("a stream transport and those who ask it", () => {
       return socket;
     });
     await waitFor(() => open.size === 3);
-    // Those who can are not kept out by those who do not.
+    // Peers with a certificate are not kept out by connections in the handshake.
     await using fourth = await pair.connection();
     expect(fourth.fault).toBeNull();
     await waitFor(() => open.size === 0);
     for (const socket of sockets) socket.destroy();
-    // Those who did shake hands do not count.
+    // Connections that completed the handshake do not count.
     const connections = [
       await pair.connection(),
       await pair.connection(),
@@ -231,7 +231,7 @@ describeNative("a stream transport and those who ask it", () => {
     for (const connection of connections) await connection[Symbol.asyncDispose]();
   });
 
-  test("no ticket is given: every link shows its certificate anew", async () => {
+  test("gives no session ticket: every connection presents its certificate", async () => {
     await using pair = await StreamPair.make();
     const tickets: Buffer[] = [];
     await using first = await pair.raw();
@@ -248,7 +248,7 @@ describeNative("a stream transport and those who ask it", () => {
     await second.hear("welcome");
   });
 
-  test("other versions and other protocols of TLS are none of ours", async () => {
+  test("refuses other versions of TLS and other protocols", async () => {
     await using pair = await StreamPair.make();
     const credentials = pair.cluster.host("raw-asker");
     const old = { minVersion: "TLSv1.2", maxVersion: "TLSv1.2" } as const;
@@ -265,7 +265,7 @@ describeNative("a stream transport and those who ask it", () => {
     expect(pair.holder.log.filter(({ level }) => level === "warn")).toHaveLength(2);
   });
 
-  test("one worker takes only so many links", async () => {
+  test("bounds the connections of one worker", async () => {
     await using pair = await StreamPair.make({ limits: { workerLinksMax: 2 } });
     await using _first = await pair.raw();
     await using _second = await pair.raw();

@@ -43,7 +43,7 @@ const MESSAGES: { [Kind in ControlKind]: fc.Arbitrary<Extract<ControlMessage, { 
 };
 const message: fc.Arbitrary<ControlMessage> = fc.oneof(...Object.values(MESSAGES));
 
-/** What a message is without its length. */
+/** A message without its length prefix. */
 const withoutLength = (whole: Uint8Array) => {
   expect(new DataView(whole.buffer).getUint32(0, true)).toBe(whole.length - 4);
   return whole.subarray(4);
@@ -83,8 +83,8 @@ const GOLDEN: readonly (readonly [ControlMessage, string])[] = [
   [{ kind: "bye", fault: "refused", why: "no" }, "04000000 0e 00 6e6f"],
 ];
 
-describe("messages of a stream link", () => {
-  test("are what the document says, byte by byte", () => {
+describe("messages of a stream control channel", () => {
+  test("are encoded byte for byte as documented", () => {
     expect(GOLDEN.map(([said]) => said.kind)).toEqual(Object.keys(MESSAGES) as ControlKind[]);
     for (const [said, hex] of GOLDEN) {
       expect(encodeControl(said).toHex()).toBe(hex.replaceAll(" ", ""));
@@ -92,7 +92,7 @@ describe("messages of a stream link", () => {
     }
   });
 
-  test("come back as they were said", () => {
+  test("decode to what was encoded", () => {
     fc.assert(
       fc.property(message, (said) => {
         expect(decodeControl(withoutLength(encodeControl(said)))).toEqual(said);
@@ -101,13 +101,13 @@ describe("messages of a stream link", () => {
     );
   });
 
-  test("cut off, lengthened or made up: refused or something else, never an exception", () => {
+  test("that are cut off, extended or random never cause an exception", () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 80 }), (noise) => {
         for (let code = 0; code < 20; code++) {
           const made = decodeControl(Uint8Array.of(code, ...noise));
           if (made === null) continue;
-          // Whatever is understood is understood as it is written, but for ciphers not known here.
+          // Decoded messages encode to the same bytes, except for unknown ciphers.
           if (made.kind === "hello") continue;
           expect(withoutLength(encodeControl(made)).toHex()).toBe(
             Uint8Array.of(code, ...noise).toHex(),
@@ -119,7 +119,7 @@ describe("messages of a stream link", () => {
     expect(decodeControl(new Uint8Array(0))).toBeNull();
   });
 
-  test("fixed lengths are exact, and ciphers that are not known are passed over", () => {
+  test("have fixed lengths, and unknown ciphers are ignored", () => {
     for (const [said] of GOLDEN) {
       const bytes = withoutLength(encodeControl(said));
       const isFixed = ["welcome", "go", "lost", "busy", "cancel", "ping", "pong"].includes(
@@ -134,7 +134,7 @@ describe("messages of a stream link", () => {
     expect(decodeControl(Uint8Array.of(1, 0, 0, 4, 1))).toBeNull();
   });
 
-  test("words are cut to what a message holds, between two characters", () => {
+  test("truncate a reason between two characters", () => {
     const bytes = withoutLength(
       encodeControl({ kind: "bye", fault: "closed", why: "é".repeat(200) }),
     );

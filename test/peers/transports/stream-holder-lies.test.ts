@@ -16,7 +16,7 @@ const SESSION = {
   lanes: 1,
 } as const;
 
-/** Says welcome as a holder does, and lets the asker's lanes come up. */
+/** Sends a server's welcome, and accepts the client's lanes. */
 async function welcome(pair: StreamPair, connection: RawStream): Promise<void> {
   await connection.hear("hello");
   const lanes = pair.network.open(pair.holder.region);
@@ -25,7 +25,7 @@ async function welcome(pair: StreamPair, connection: RawStream): Promise<void> {
   connection.say({ kind: "welcome", version: 1, port, requests: 8, session: SESSION });
 }
 
-/** Dials a holder that behaves until a pull comes, which it answers with `answer`. */
+/** Dials a server that behaves well until a pull, which it answers with `answer`. */
 async function pullFrom(
   answer: (pull: Heard<"pull">, item: PullItem, pair: StreamPair) => readonly ControlMessage[],
 ) {
@@ -41,8 +41,8 @@ async function pullFrom(
   return { outcome, fault: connection.fault };
 }
 
-describeNative("a stream transport and those it asks", () => {
-  test("answers to a hello that make no sense end the dial", async () => {
+describeNative("a stream client", () => {
+  test("ends the dial after an invalid answer to its hello", async () => {
     await using pair = await StreamPair.make();
     const welcomeOf = (more: object): ControlMessage => {
       const session = { ...SESSION, ...more };
@@ -69,21 +69,27 @@ describeNative("a stream transport and those it asks", () => {
     }
   });
 
-  test.each(["aborted", "closed"] as const)("a holder cannot say for us: %s", async (fault) => {
-    await using pair = await StreamPair.make();
-    await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (connection) => {
-      await connection.hear("hello");
-      connection.say({ kind: "bye", fault, why: "of yours" });
-    });
-    expect(await pair.dial(holder.port)).toEqual({
-      ok: false,
-      fault: { kind: "broken", why: "peer reported: of yours" },
-    });
-    const { outcome } = await pullFrom(({ id }) => [{ kind: "end", id, fault, why: "of yours" }]);
-    expect(outcome.fault).toEqual({ kind: "broken", why: "peer reported: of yours" });
-  });
+  test.each(["aborted", "closed"] as const)(
+    "does not believe a server that reports a fault of the client: %s",
+    async (fault) => {
+      await using pair = await StreamPair.make();
+      await using holder = await RawHolder.listen(
+        pair.cluster.host("holder"),
+        async (connection) => {
+          await connection.hear("hello");
+          connection.say({ kind: "bye", fault, why: "of yours" });
+        },
+      );
+      expect(await pair.dial(holder.port)).toEqual({
+        ok: false,
+        fault: { kind: "broken", why: "peer reported: of yours" },
+      });
+      const { outcome } = await pullFrom(({ id }) => [{ kind: "end", id, fault, why: "of yours" }]);
+      expect(outcome.fault).toEqual({ kind: "broken", why: "peer reported: of yours" });
+    },
+  );
 
-  test("a holder that says nothing to a hello is left when the caller wants", async () => {
+  test("can abort a dial while the server does not answer the hello", async () => {
     await using pair = await StreamPair.make();
     await using holder = await RawHolder.listen(pair.cluster.host("holder"), () => {});
     const abort = new AbortController();
@@ -120,7 +126,7 @@ describeNative("a stream transport and those it asks", () => {
     ],
   };
   for (const [words, lie] of Object.entries(LIES)) {
-    test(`${words}: the pull and its link end, nothing came`, async () => {
+    test(`ends pull and connection, and receives nothing, after: ${words}`, async () => {
       const { outcome, fault } = await pullFrom(lie);
       expect(outcome.fault).toEqual(fault);
       expect(fault?.kind).toBe("protocol");
@@ -129,7 +135,7 @@ describeNative("a stream transport and those it asks", () => {
     });
   }
 
-  test("a header whose bytes never come: stalled, and the link lives", async () => {
+  test("stalls if a header's payload never arrives, and keeps the connection", async () => {
     const { outcome, fault } = await pullFrom(({ id }, _, pair) => [
       { kind: "part", id, sent: true, body: encodeFrame(0, header(pair)) },
     ]);
@@ -137,7 +143,7 @@ describeNative("a stream transport and those it asks", () => {
     expect(fault).toBeNull();
   });
 
-  test("a holder that falls silent: its link ends, and says so", async () => {
+  test("ends the connection of a silent server with a reason", async () => {
     await using pair = await StreamPair.make({}, { limits: { pingMs: 50, silentMs: 300 } });
     await using holder = await RawHolder.listen(pair.cluster.host("holder"), (connection) =>
       welcome(pair, connection),
@@ -150,7 +156,7 @@ describeNative("a stream transport and those it asks", () => {
     expect(called).toEqual({ ok: false, fault: ended });
   });
 
-  test("what comes for a pull that is over is no fault", async () => {
+  test("ignores messages for a pull that is over", async () => {
     await using pair = await StreamPair.make();
     const item = pair.holder.server.put(1, 10_000);
     const { promise, resolve } = Promise.withResolvers<RawStream>();

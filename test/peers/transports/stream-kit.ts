@@ -15,7 +15,7 @@ export interface StreamSide {
   readonly lanes?: number;
 }
 
-/** A stream transport over plain lanes, with what it serves and what it logged. */
+/** A stream transport over plain lanes, with its server and log. */
 export class StreamHost implements AsyncDisposable {
   readonly transport: StreamTransport;
   readonly region: Region;
@@ -48,7 +48,7 @@ export class StreamHost implements AsyncDisposable {
   }
 }
 
-/** A holder and an asker of one cluster over plain lanes. */
+/** A server and a client of one cluster over plain lanes. */
 export class StreamPair extends HostPair<StreamHost> {
   readonly network = new PlainNetwork();
   readonly holder: StreamHost;
@@ -72,7 +72,7 @@ export class StreamPair extends HostPair<StreamHost> {
     return RawStream.dial(this.holder.endpoint, this.cluster.host("raw-asker"));
   }
 
-  /** A raw asker whose lanes stand. */
+  /** A raw client with connected lanes. */
   async greeted(): Promise<RawStream> {
     const raw = await this.raw();
     raw.say({ kind: "hello", version: 1, lanes: 1, ciphers: ["aegis-128l"] });

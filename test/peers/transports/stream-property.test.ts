@@ -7,14 +7,14 @@ import { StreamPair } from "./stream-kit.ts";
 
 const scenario = fc.record({
   pulls: fc.array(anyPull, { minLength: 1, maxLength: 4 }),
-  /** The lanes have no room for these, counted over all transfers. */
+  /** Transfers without a free place, counted over all transfers. */
   full: fc.nat({ max: 3 }),
   announcedMax: fc.constantFrom(1, 3, 64),
   lentMax: fc.constantFrom(1, 2, 8),
 });
 
-describeNative("pulls of a stream link, whatever happens", () => {
-  test("each item is answered at most once, rightly, and nothing stays behind", async () => {
+describeNative("random pulls over a stream transport", () => {
+  test("each item is answered at most once, correctly, and nothing is left behind", async () => {
     await fc.assert(
       fc.asyncProperty(scenario, async ({ pulls, full, announcedMax, lentMax }) => {
         await using pair = await StreamPair.make(

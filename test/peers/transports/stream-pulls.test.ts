@@ -6,7 +6,7 @@ import type { PlainLink } from "./plain-lanes.ts";
 import { StreamPair } from "./stream-kit.ts";
 
 describeNative("pulls of a stream transport", () => {
-  test("a block of the expected length needs no second round trip, others one more", async () => {
+  test("a block of the expected length needs no second round trip", async () => {
     await using pair = await StreamPair.make();
     const { server } = pair.holder;
     const items = [server.put(1, 5_000), { ...server.put(2, 5_000), bytesMax: 6_000 }];
@@ -16,12 +16,12 @@ describeNative("pulls of a stream transport", () => {
     expect(pair.network.received).toBe(1);
     const { results } = await pullPlaces(connection, places.slice(1));
     expect(results[0]).toMatchObject({ kind: "came", header: { bytes: 5_000 } });
-    // Announced with what was expected, and again with what it is.
+    // Announced with the expected length, and again with the real one.
     expect(pair.network.received).toBe(3);
     expect(pair.asker.region.firstWrong(places[1]!.offset, 5_000, 2n)).toBeNull();
   });
 
-  test("more blocks than may be announced come, too, and no more are ever announced", async () => {
+  test("more blocks than can be announced arrive, and no more are announced at once", async () => {
     await using pair = await StreamPair.make({}, { limits: { announcedMax: 8 } });
     const { server } = pair.holder;
     const items = Array.from({ length: 60 }, (_, index) => server.put(index + 1, 3_000));
@@ -39,12 +39,12 @@ describeNative("pulls of a stream transport", () => {
     ]);
     expect([one.fault, two.fault]).toEqual([null, null]);
     expect([...one.results, ...two.results].every((result) => result?.kind === "came")).toBe(true);
-    // What the holder lends of two pulls at a time, and what was announced ahead.
+    // Slot references of two concurrent pulls, and places announced ahead.
     expect(most).toBeLessThanOrEqual(8 + 2 * 16);
     expect(receiver.announced).toBe(0);
   });
 
-  test("where the lanes are full the block is busy, and the link goes on", async () => {
+  test("without a free transfer the block is busy, and the connection stays", async () => {
     await using pair = await StreamPair.make();
     const { server } = pair.holder;
     const items = [1, 2, 3].map((seed) => server.put(seed, 5_000));
@@ -57,7 +57,7 @@ describeNative("pulls of a stream transport", () => {
     expect(again.results.every((result) => result?.kind === "came")).toBe(true);
   });
 
-  test("lanes that break end the link on both sides, and give back what was lent", async () => {
+  test("lanes that break end the connection and release slot references", async () => {
     await using pair = await StreamPair.make();
     const { server } = pair.holder;
     const items = [1, 2].map((seed) => server.put(seed, 500_000));
@@ -80,7 +80,7 @@ describeNative("pulls of a stream transport", () => {
     }
   });
 
-  test("the asker's first choice that both allow seals the lanes", async () => {
+  test("the client's first cipher that both sides allow encrypts the lanes", async () => {
     const choices = [
       [["aegis-128l", "aes-128-gcm"], ["aegis-128l", "aes-128-gcm"], "aegis-128l"],
       [["aegis-128l", "aes-128-gcm"], ["aes-128-gcm"], "aes-128-gcm"],
@@ -101,7 +101,7 @@ describeNative("pulls of a stream transport", () => {
     }
   });
 
-  test("a cipher that is policy is the only one; in the clear only on a trusted network", () => {
+  test("a required cipher is the only one; unencrypted payload needs a trusted network", () => {
     const sealed = { encrypt: true, cipher: "aegis-128l", trustedNetwork: false } as const;
     expect(acceptedCiphers(sealed)).toEqual(["aegis-128l", "aes-128-gcm"]);
     expect(acceptedCiphers({ ...sealed, cipher: "aes-128-gcm" })).toEqual(["aes-128-gcm"]);
@@ -111,7 +111,7 @@ describeNative("pulls of a stream transport", () => {
     expect(() => acceptedCiphers({ ...clear, trustedNetwork: false })).toThrow("trusted network");
   });
 
-  test("each link has a session and a secret of its own, and neither is logged", async () => {
+  test("each connection has its own session and secret, and neither is logged", async () => {
     await using pair = await StreamPair.make();
     await using _one = await pair.connection();
     await using _two = await pair.connection();
@@ -124,7 +124,7 @@ describeNative("pulls of a stream transport", () => {
     for (const { secret } of pair.network.sessions) expect(logs).not.toContain(secret.toHex());
   });
 
-  test("a link's requests wait for their turn, in order, and may give up waiting", async () => {
+  test("a connection's requests wait in order, and may give up waiting", async () => {
     const limits = { connectionRequestsMax: 4, waitingMax: 3 };
     await using pair = await StreamPair.make({ limits }, { limits });
     const { server } = pair.holder;

@@ -4,7 +4,7 @@ import { placesFor, pullPlaces } from "./contract-kit.ts";
 import { pullBody, StreamPair } from "./stream-kit.ts";
 
 describeNative("pulls that a stream transport serves", () => {
-  test("a block whose own header cannot be written ends its pull at once", async () => {
+  test("a block whose header cannot be encoded ends its pull at once", async () => {
     await using pair = await StreamPair.make();
     const { server } = pair.holder;
     const items = [server.put(1, 1_000), server.put(2, 1_000)];
@@ -21,7 +21,7 @@ describeNative("pulls that a stream transport serves", () => {
     expect(connection.fault).toBeNull();
   });
 
-  test("a transfer's number that is in use already ends the asker's link, in words", async () => {
+  test("a transfer number in use ends the client's connection, with a reason", async () => {
     await using pair = await StreamPair.make();
     const { server } = pair.holder;
     const items = [server.put(1, 1_000), server.put(2, 1_000)];

@@ -24,7 +24,7 @@ describeNative("a stream transport", () => {
   const target = { host: "127.0.0.1", port: 1, worker: "other" as never };
   const signal = new AbortController().signal;
 
-  test("is encrypted and direct, and pulls need a connection that stands", async () => {
+  test("encrypts, copies directly, and needs an open connection for pulls", async () => {
     const network = new PlainNetwork();
     await using one = new StreamTransport({ ...options, openLanes: (own) => network.open(own) });
     const own = { encrypted: true, direct: true, early: false, oneSided: false };
@@ -34,7 +34,7 @@ describeNative("a stream transport", () => {
     expect(one.inboundLinks).toBe(0);
   });
 
-  test("where there can be no lanes it says so, and fails nobody else", async () => {
+  test("without lanes reports why, and nothing else fails", async () => {
     const refuse = () => {
       throw new NativeError("hearth_lanes_create", STATUS.no_memory, 12);
     };
@@ -48,7 +48,7 @@ describeNative("a stream transport", () => {
     await listening.catch(() => {});
   });
 
-  test("listens and dials by name, and by addresses of both kinds", async () => {
+  test("listens and dials by name, and by addresses of both families", async () => {
     const cluster = makeCluster();
     const native = loadNative();
     const make = (worker: string) =>
@@ -70,7 +70,7 @@ describeNative("a stream transport", () => {
     }
   });
 
-  test("a port that is taken is refused in words, and a closed one dials nobody", async () => {
+  test("refuses a port in use with a message, and fails to dial a closed one", async () => {
     const network = new PlainNetwork();
     const make = () => new StreamTransport({ ...options, openLanes: (own) => network.open(own) });
     await using first = make();

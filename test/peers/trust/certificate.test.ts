@@ -36,8 +36,8 @@ function reading(der: Uint8Array) {
   return read.certificate;
 }
 
-describe("what is written is read", () => {
-  test("names, byte for byte", () => {
+describe("a certificate that was written", () => {
+  test("has the same names, byte for byte", () => {
     const kind = fc.constantFrom("uri", "dns", "email", "ip", "registered");
     const value = fc.uint8Array({ maxLength: 300 }).map((b) => Buffer.from(b).toString("latin1"));
     const names = fc.array(fc.record({ kind, value }), { minLength: 1, maxLength: 20 });
@@ -49,7 +49,7 @@ describe("what is written is read", () => {
     );
   });
 
-  test("dates, to the second, from 1950 to 9999", () => {
+  test("has the same dates, to the second, from 1950 to 9999", () => {
     const [least, most] = [Date.UTC(1950, 0), Date.UTC(9999, 11, 31)];
     const date = fc.integer({ min: least / 1_000, max: most / 1_000 }).map((s) => s * 1_000);
     fc.assert(
@@ -61,7 +61,7 @@ describe("what is written is read", () => {
     );
   });
 
-  test("what it may be used for", () => {
+  test("has the same usages", () => {
     const uses = fc.uniqueArray(fc.constantFrom(...(Object.keys(KEY_USAGE) as KeyUsage[])), {
       minLength: 1,
     });
@@ -86,7 +86,7 @@ describe("what is written is read", () => {
     );
   });
 
-  test("PEM, also with text around it and other lines' ends", () => {
+  test("is decoded from PEM with other text and other line ends", () => {
     fc.assert(
       fc.property(fc.uint8Array({ minLength: 1, maxLength: 200 }), (bytes) => {
         const pem = encodePem("CERTIFICATE", bytes);
@@ -98,7 +98,7 @@ describe("what is written is read", () => {
   });
 });
 
-test("a host's name has one form", () => {
+test("a host's name has one canonical form", () => {
   const fine = peerUri({ cluster: "a.b-c_d", worker: "Gpu_1-x" as never });
   expect(parsePeerUri(fine)).toEqual({ cluster: "a.b-c_d", worker: "Gpu_1-x" } as never);
   fc.assert(
@@ -114,14 +114,14 @@ test("a host's name has one form", () => {
   }
 });
 
-/** The extension of names, with a value as given in hex. */
+/** The subjectAltName extension with a value in hex. */
 function names(hex: string): Uint8Array {
   const value = Uint8Array.fromHex(hex);
   const body = [0x06, 0x03, 0x55, 0x1d, 0x11, 0x04, value.length, ...value];
   return Uint8Array.of(0x30, body.length, ...body);
 }
 
-describe("refused as no DER:", () => {
+describe("invalid DER is refused:", () => {
   test.each([
     ["a length in more bytes than it takes", "3081038601 61", "not minimal"],
     ["a length without an end", "3080860161 0000", "unsupported length"],

@@ -47,12 +47,12 @@ async function refusalOf(files: CertificateFiles): Promise<HearthError> {
   throw new Error("nothing was refused");
 }
 
-/** What nobody may find in a message or a log. */
+/** Text that must not appear in a message or a log. */
 function secretsOf(key: string): string[] {
   return key.split("\n").filter((line) => line.length > 20 && !line.startsWith("-----"));
 }
 
-describe("files of certificates", () => {
+describe("certificate files", () => {
   test("are read", async () => {
     const files = freshFiles();
     const { credentials, warnings } = await reading(files);
@@ -64,7 +64,7 @@ describe("files of certificates", () => {
     expect(warnings).toEqual([]);
   });
 
-  test("warn of a key that all may read, and of one that lies with the authorities", async () => {
+  test("cause a warning for a readable key, and for a key among the authorities", async () => {
     const files = freshFiles();
     chmodSync(files.keyFile, 0o644);
     writeFileSync(files.caFile, cluster.authority.certificate + cluster.authority.key);
@@ -139,7 +139,7 @@ describe("files of certificates", () => {
       /cannot read .*host.crt: it is longer than/,
     ],
   ];
-  test.each(WRONG)("are refused in words: %s", async (_what, spoil, words) => {
+  test.each(WRONG)("are refused with a reason: %s", async (_what, spoil, words) => {
     const files = freshFiles();
     const secrets = secretsOf(readFileSync(files.keyFile, "utf8"));
     spoil(files);
@@ -150,7 +150,7 @@ describe("files of certificates", () => {
     for (const secret of secrets) expect(text).not.toContain(secret);
   });
 
-  test("are refused where TLS has no use for such a key, however sound", async () => {
+  test("are refused if TLS does not support the key's type", async () => {
     const privateKeyEncoding = { type: "pkcs8", format: "pem" } as const;
     const publicKeyEncoding = { type: "spki", format: "pem" } as const;
     const { privateKey: key } = generateKeyPairSync("ec", {
@@ -164,7 +164,7 @@ describe("files of certificates", () => {
     for (const secret of secretsOf(key)) expect(text).not.toContain(secret);
   });
 
-  test("are refused where peers would refuse them, and the host hears why", async () => {
+  test("are refused for the same reasons that peers would give", async () => {
     const seen = BAD_CREDENTIALS.filter(({ verdict }) => verdict !== null);
     for (const bad of seen) {
       const files = writeCredentials(join(folder, "bad"), bad.make(cluster, A));
@@ -175,7 +175,7 @@ describe("files of certificates", () => {
   });
 });
 
-describe("certificates that are watched", () => {
+describe("watched certificates", () => {
   async function watched(files = freshFiles()) {
     const clock = new ManualClock(systemClock.wallMs());
     const news: TrustNews[] = [];
@@ -186,7 +186,7 @@ describe("certificates that are watched", () => {
     return { clock, news, trust, files, changes: () => changes };
   }
 
-  test("are used once they changed, and not before they stand still", async () => {
+  test("are used after they changed and settled", async () => {
     const { clock, news, trust, files, changes } = await watched();
     using _trust = trust;
     const [before, next] = [trust.credentials, cluster.host(A)];
@@ -202,7 +202,7 @@ describe("certificates that are watched", () => {
     expect(changes()).toBe(1);
   });
 
-  test("stay as they were where the new ones are bad, which is said once", async () => {
+  test("stay in use if the new ones are invalid, which is reported once", async () => {
     const { clock, news, trust, files, changes } = await watched();
     using _trust = trust;
     const before = trust.credentials;
@@ -221,7 +221,7 @@ describe("certificates that are watched", () => {
     expect(changes()).toBe(0);
   });
 
-  test("are read on demand, one reading after the other", async () => {
+  test("are reloaded on demand, one reload after the other", async () => {
     const { trust, files } = await watched();
     using _trust = trust;
     const next = cluster.host(A);
@@ -231,7 +231,7 @@ describe("certificates that are watched", () => {
     expect(results.map((result) => result.ok && result.isChanged)).toEqual([true, false]);
   });
 
-  test("an authority that was taken out is believed no more", async () => {
+  test("of a removed authority are no longer accepted", async () => {
     const { trust, files } = await watched();
     using _trust = trust;
     const later = makeCluster(folder);

@@ -15,10 +15,10 @@ function factsOf(pem: string) {
   return read.certificate;
 }
 
-describe("what is issued", () => {
+describe("an issued certificate", () => {
   const cluster = makeCluster(tempDir());
 
-  test("says what it should", () => {
+  test("has the expected contents", () => {
     const host = factsOf(cluster.host(A).certificates);
     const authority = factsOf(cluster.authority.certificate);
     expect(host.names).toEqual([
@@ -33,7 +33,7 @@ describe("what is issued", () => {
     expect(authority.unknownCritical).toEqual([]);
   });
 
-  test("is believed, and by its own cluster only", () => {
+  test("is accepted by its own cluster only", () => {
     const credentials = cluster.host(A);
     const der = derOf(credentials.certificates);
     const authorized = cluster.trust("b").authorize(der, A);
@@ -44,7 +44,7 @@ describe("what is issued", () => {
     });
   });
 
-  test("is good in the eyes of openssl", () => {
+  test("is valid for openssl", () => {
     if (Bun.which("openssl") === null) return noteSkip("openssl", "openssl is not installed");
     const { certFile, caFile, keyFile } = cluster.files(A);
     const run = (...words: string[]) => {

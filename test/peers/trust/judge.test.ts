@@ -48,7 +48,7 @@ describe("a certificate is refused:", () => {
     });
   }
 
-  test("bytes behind its end, bytes missing, nothing, and far too much", () => {
+  test("trailing bytes, missing bytes, empty, and far too long", () => {
     const der = derOf(cluster.host(A).certificates);
     expect(trust.authorize(der, A).ok).toBe(true);
     const inputs = [
@@ -60,7 +60,7 @@ describe("a certificate is refused:", () => {
     for (const input of inputs) expect(trust.authorize(input, A).ok).toBe(false);
   });
 
-  test("any byte of it changed", () => {
+  test("any byte changed", () => {
     const der = derOf(cluster.host(A).certificates);
     for (let at = 0; at < der.length; at++) {
       const copy = der.slice();
@@ -71,7 +71,7 @@ describe("a certificate is refused:", () => {
 });
 
 describe("time", () => {
-  test("passes: a good one expires, and its authority does", () => {
+  test("a valid certificate expires, and so does its authority", () => {
     const clock = new ManualClock(systemClock.wallMs());
     const authorize = createTrust(cluster.host("judge"), clock);
     const der = derOf(cluster.host(A).certificates);
@@ -90,14 +90,14 @@ describe("time", () => {
   });
 });
 
-describe("an authority between", () => {
+describe("an intermediate authority", () => {
   const root = authority(cluster, "root", 1, "self");
   const between = authority(cluster, "between", null, root);
   const rooted = { ...cluster, authority: root };
   const hostBelow = (signer: Signer, chain: string, worker: string) =>
     credentialsWith(rooted, worker, forge(cluster, worker, { signer }), chain);
 
-  test("is believed where our own chain has it, or our list", () => {
+  test("is accepted if it is in our own chain or list", () => {
     const der = derOf(hostBelow(between, "", A).certificates);
     const ours = hostBelow(between, between.certificate, "judge");
     expect(createTrust(ours, systemClock).authorize(der, A).ok).toBe(true);
@@ -107,7 +107,7 @@ describe("an authority between", () => {
     expect(createTrust(listed, systemClock).authorize(der, A).ok).toBe(true);
   });
 
-  test("may be bound to names, which the TLS library looks at", () => {
+  test("may have name constraints, which the TLS library verifies", () => {
     const constraints = [
       basicConstraints({ pathLength: 0 }),
       keyUsage("certSign"),
@@ -122,7 +122,7 @@ describe("an authority between", () => {
     expect(createTrust(ours, systemClock).authorize(der, A).ok).toBe(true);
   });
 
-  test("has no more below it than it and those above allow", () => {
+  test("has no more authorities below it than all above allow", () => {
     const third = authority(cluster, "third", null, between);
     const chain = third.certificate + between.certificate;
     const der = derOf(hostBelow(third, chain, A).certificates);
@@ -130,7 +130,7 @@ describe("an authority between", () => {
     expect(createTrust(ours, systemClock).authorize(der, A).ok).toBe(false);
   });
 
-  test("must be one", () => {
+  test("must be an authority", () => {
     const subject = commonName("h");
     const host = { name: subject, ...forge(cluster, "h", { subject, signer: root }) };
     const ours = hostBelow(host, host.certificate, "judge");
@@ -141,7 +141,7 @@ describe("an authority between", () => {
   });
 });
 
-test("a change of credentials is told and used", () => {
+test("a change of credentials is reported and used", () => {
   const other = makeCluster(null);
   const changing = cluster.trust("judge");
   let told = 0;

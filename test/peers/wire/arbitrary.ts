@@ -20,7 +20,7 @@ import {
   type Part,
 } from "../../../src/peers/wire/index.ts";
 
-/** Everything that can be said, in values that survive a round trip. */
+/** Arbitrary messages that survive a round trip. */
 
 const U64_MAX = 2n ** 64n - 1n;
 export const key = fc.uint8Array({ minLength: 32, maxLength: 32 });
@@ -31,7 +31,7 @@ const u32 = fc.oneof(fc.integer({ min: 0, max: 2 ** 32 - 1 }), fc.constant(2 ** 
 const length = fc.integer({ min: 0, max: PAYLOAD_BYTES_MAX });
 const payload = fc.integer({ min: 1, max: PAYLOAD_BYTES_MAX });
 
-/** One line of at most so many bytes. */
+/** One line of at most this many bytes. */
 function line(bytesMax: number, minLength = 0): fc.Arbitrary<string> {
   return fc
     .string({ unit: "binary", minLength, maxLength: bytesMax })
@@ -134,7 +134,7 @@ export type Decoded =
   | { readonly ok: true; readonly value: unknown; encode(): Uint8Array }
   | { readonly ok: false; readonly why: string };
 
-/** Every reader, each with the writer of what it read. */
+/** Every decoder with its encoder. */
 export const READERS: Readonly<Record<"request" | "answer" | "part", (b: Uint8Array) => Decoded>> =
   {
     request(bytes) {

@@ -36,7 +36,7 @@ function many(count: number, item: readonly number[]): number[] {
 
 const why = (decoded: { ok: boolean; why?: string }) => decoded.why ?? "read";
 
-describe("more than may be is refused by the reader and not written by the writer", () => {
+describe("limits are enforced by reader and writer", () => {
   const block = { digest: KEY, layer: 0 };
   const has = (count: number) => {
     const item = [...u16(36), ...KEY, ...u32(0)];
@@ -69,7 +69,7 @@ describe("more than may be is refused by the reader and not written by the write
     expect(why(decodeAnswer(lie))).toBe("block: more than 4096");
   });
 
-  test("names, and what they lead to", () => {
+  test("names, and blocks per name", () => {
     const find = (count: number) => {
       const item = [...u16(9), 8, ...sequence(0, 8)];
       return new Uint8Array([...head(4), ...u32(0), ...many(count, item)]);
@@ -89,7 +89,7 @@ describe("more than may be is refused by the reader and not written by the write
     expect(why(decodeAnswer(new Uint8Array(lie)))).toBe("found: more than 64");
   });
 
-  test("devices, aliases, and the bytes of a model's name", () => {
+  test("devices, aliases, and bytes of a model name", () => {
     const hello = (devices: number): PeerHello => {
       const rdmaDevices = Array.from({ length: devices }, (_, i) => `mlx${i % 10}`);
       return { ...HELLO, hardware: { ...HELLO.hardware, rdmaDevices } };
@@ -126,7 +126,7 @@ describe("lengths and numbers", () => {
     expect(why(decodePart(frame))).toBe(words);
   });
 
-  test("a length whose upper half is lost would be a right one, and is refused", () => {
+  test("a length whose lower 32 bits alone are valid is refused", () => {
     const frame = encodeFrame(0, PLAIN_FRAME);
     const view = new DataView(frame.buffer, frame.byteOffset);
     for (let bit = 32; bit < 64; bit++) {
@@ -135,7 +135,7 @@ describe("lengths and numbers", () => {
     }
   });
 
-  test("a count that the message cannot hold is refused before anything is read", () => {
+  test("a count that the message cannot hold is refused before its elements are read", () => {
     const lie = new Uint8Array([...head(3), ...u32(32), ...KEY, ...u32(4_096), ...u16(36)]);
     expect(why(decodeRequest(lie))).toBe("block: more than the message holds");
     const most = new Uint8Array([...head(3), ...u32(32), ...KEY, ...u32(U32_MAX)]);
@@ -157,7 +157,7 @@ describe("lengths and numbers", () => {
     expect(why(decodePart(frame))).toBe("alias: not 8 or 32 bytes");
   });
 
-  test("milliseconds are whole and fit, whatever is asked for", () => {
+  test("milliseconds are rounded up and clamped to 32 bits", () => {
     const asked: [number, number][] = [
       [0.2, 1],
       [-5, 0],
@@ -171,13 +171,13 @@ describe("lengths and numbers", () => {
     }
   });
 
-  test("an asker may take whatever there is", () => {
+  test("a client may accept any length", () => {
     const items = [{ ...PULL.items[0]!, bytesMax: 2 ** 40 }];
     const read = decodeRequest(encodeRequest({ ...PULL, items }));
     expect(read).toMatchObject({ ok: true, request: { items: [{ bytesMax: PAYLOAD_BYTES_MAX }] } });
   });
 
-  test("a message longer than its cap is refused unread", () => {
+  test("a message above the size limit is refused before decoding", () => {
     expect(why(decodeRequest(new Uint8Array(REQUEST_BYTES_MAX + 1)))).toBe("request: too long");
     expect(why(decodePart(new Uint8Array(PART_BYTES_MAX + 1)))).toBe("part: too long");
   });
@@ -189,7 +189,7 @@ describe("text", () => {
     return read.ok && read.answer.op === "refused" ? read.answer.why : "";
   }
 
-  test("a reason is one line, and cut where it is too long", () => {
+  test("a reason is one line, truncated if it is too long", () => {
     expect(reason("a\nb\u0000\u001b[31mc")).toBe("a b [31mc");
     expect(reason("\ud800x")).toBe("\ufffdx");
     for (const letter of ["x", "é", "漢", "😀"]) {
@@ -201,7 +201,7 @@ describe("text", () => {
     expect(decodePart(part)).toMatchObject({ part: { refusal: { why: "y".repeat(512) } } });
   });
 
-  test("with control characters or none at all is refused", () => {
+  test("control characters and invalid UTF-8 are refused", () => {
     const hello = encodeRequest({ op: "hello", hello: HELLO });
     const at = 8 + 4 + 1;
     const bad = hello.slice();

@@ -11,7 +11,7 @@ const frame = (index: number, changes: Partial<FrameHeader> = {}): Part => {
 const open = () => new OpenItems(PULL.namespace, PULL.items);
 
 describe("an answer to an item", () => {
-  test("is taken once", () => {
+  test("is accepted once", () => {
     const items = open();
     expect([items.size, items.has(0), items.has(2)]).toEqual([2, true, false]);
     expect(items.take(frame(0))).toBeNull();
@@ -35,7 +35,7 @@ describe("an answer to an item", () => {
     expect(items.size).toBe(2);
   });
 
-  test("may be of any generation where none was named", () => {
+  test("may be of any generation if none was requested", () => {
     const items = new OpenItems(PULL.namespace, [{ ...ITEM, generation: 0n }]);
     expect(items.take(frame(0, { generation: 99n }))).toBeNull();
   });
@@ -57,7 +57,7 @@ describe("an answer to a request", () => {
     expect(whyNoAnswer(request, answer) === null).toBe(fits);
   });
 
-  test("tells of each name that was asked for", () => {
+  test("has one entry per requested name", () => {
     const find = { op: "find", names: [sequence(0), sequence(1)] } as const;
     expect(whyNoAnswer(find, { op: "find", found: [[], []] })).toBeNull();
     expect(whyNoAnswer(find, { op: "find", found: [[]] })).toBe("expected 2 names, received 1");

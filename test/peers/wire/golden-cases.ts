@@ -5,7 +5,7 @@ import { encodeAnswer, encodeRequest, type Part } from "../../../src/peers/wire/
 import { encodePart, type READERS } from "./arbitrary.ts";
 
 export interface GoldenCase {
-  /** File in `golden/`, without its ending. */
+  /** File in `golden/`, without its extension. */
   readonly name: string;
   readonly reader: keyof typeof READERS;
   readonly value: unknown;
@@ -19,7 +19,7 @@ export function goldenNames(): string[] {
   return files.map((file) => file.replace(/\.hex$/, "")).sort();
 }
 
-/** The file as it is: hex with a comment for each field. */
+/** The file's text: hex with a comment for each field. */
 export function goldenText(name: string): string {
   return readFileSync(new URL(`${name}.hex`, FOLDER), "utf8");
 }
@@ -28,7 +28,7 @@ export function goldenBytes(name: string): Uint8Array {
   return Uint8Array.fromHex(goldenText(name).replace(/#.*$/gm, "").replace(/\s+/g, ""));
 }
 
-/** So many bytes, counting up. */
+/** This many bytes, counting up. */
 export function sequence(first: number, bytes = 32): Uint8Array {
   return Uint8Array.from({ length: bytes }, (_, i) => first + i);
 }
@@ -125,7 +125,7 @@ function casesOf<T>(
   });
 }
 
-/** One for each file. `bytes` is what we write for `value`. */
+/** One case per file; `bytes` is the encoding of `value`. */
 export const CASES: readonly GoldenCase[] = [
   ...casesOf("request", REQUESTS, encodeRequest),
   ...casesOf("answer", ANSWERS, encodeAnswer),

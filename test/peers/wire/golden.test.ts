@@ -8,21 +8,21 @@ import { CASES, FRAME, goldenBytes, goldenNames, goldenText } from "./golden-cas
 const DOCUMENT = join(import.meta.dir, "../../../docs/internals/wire-protocol.md");
 
 describe("golden messages", () => {
-  test("each file has a case and each case a file", () => {
+  test("each golden file has a case, and each case a file", () => {
     expect(CASES.map(({ name }) => name).sort()).toEqual(goldenNames());
   });
 
   for (const { name, reader, value, bytes } of CASES) {
-    test(`${name} is written byte for byte`, () => {
+    test(`${name} is encoded byte for byte`, () => {
       expect(bytes.toHex()).toBe(goldenBytes(name).toHex());
     });
 
-    test(`${name} is read`, () => {
+    test(`${name} is decoded`, () => {
       const read = READERS[reader](goldenBytes(name));
       expect(read.ok ? read.value : read.why).toEqual(value);
     });
 
-    test(`${name} is read by nothing else, and not with any bit changed into two things`, () => {
+    test(`${name} is decoded by no other reader, and changed bits in one way`, () => {
       const golden = goldenBytes(name);
       for (let bit = 0; bit < 8 * golden.length; bit++) {
         const changed = golden.slice();
@@ -44,7 +44,7 @@ describe("golden messages", () => {
   });
 });
 
-test("the fixed part of a frame is what bincode 1 makes of it with fixed-width integers", () => {
+test("a frame's fixed part equals the encoding of bincode 1 with fixed-width integers", () => {
   // struct Frame { address: (digest: [u8; 32], layer: u32), model: String, layer: u32, bytes: u64 }
   // An array has no length in front, a String its length as u64, all is little-endian, no padding.
   const byHand = [

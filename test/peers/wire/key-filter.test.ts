@@ -8,7 +8,7 @@ import {
 } from "../../../src/peers/wire/index.ts";
 import { key } from "./arbitrary.ts";
 
-/** The key of number `i`: as random as a hash. */
+/** A key from a number, as random as a hash. */
 function keyOf(i: number): Uint8Array {
   return new Uint8Array(new Bun.CryptoHasher("blake2b256").update(`${i}`).digest());
 }
@@ -25,8 +25,8 @@ function readBack(bytes: Uint8Array) {
   return read.filter;
 }
 
-describe("a filter of keys", () => {
-  test("never denies a key that is in it, whatever the keys are and however many came", () => {
+describe("a key filter", () => {
+  test("contains every key that was added, however many", () => {
     fc.assert(
       fc.property(fc.array(key, { maxLength: 400 }), fc.nat(400), (keys, expected) => {
         const filter = readBack(filterOf(keys, expected).bytes);
@@ -37,12 +37,12 @@ describe("a filter of keys", () => {
     );
   });
 
-  test("denies all keys while it is empty", () => {
+  test("contains no key while it is empty", () => {
     const filter = filterOf([]);
     for (let i = 0; i < 1_000; i++) expect(filter.mayContain(keyOf(i))).toBe(false);
   });
 
-  test("is wrong for less than one key in a hundred, in twelve to fifteen bits a key", () => {
+  test("has less than 1 % false positives at twelve to fifteen bits per key", () => {
     const keys = Array.from({ length: 100_000 }, (_, i) => keyOf(i));
     const filter = readBack(filterOf(keys).bytes);
     expect((filter.bytes.length * 8) / keys.length).toBeWithin(12, 15.1);
@@ -52,7 +52,7 @@ describe("a filter of keys", () => {
     expect(wrong / 100_000).toBeLessThan(0.01);
   });
 
-  test("is wrong for less than one key in a hundred where it is just full", () => {
+  test("has less than 1 % false positives at its capacity", () => {
     const { room } = new KeyFilterBuilder(20_000);
     const filter = filterOf(Array.from({ length: room }, (_, i) => keyOf(i)));
     let wrong = 0;
@@ -60,12 +60,12 @@ describe("a filter of keys", () => {
     expect(wrong / 50_000).toBeLessThan(0.01);
   });
 
-  test("has the same bytes for the same keys, in whatever order", () => {
+  test("has the same bytes for the same keys in any order", () => {
     const keys = Array.from({ length: 3_000 }, (_, i) => keyOf(i));
     expect(filterOf(keys).bytes).toEqual(filterOf(keys.toReversed()).bytes);
   });
 
-  test("says when a larger one would be better, and has an end", () => {
+  test("reports when a larger filter is needed, and has a maximum size", () => {
     const builder = new KeyFilterBuilder(0);
     for (let i = 0; i <= builder.room; i++) {
       expect(builder.overfull).toBe(false);
@@ -79,7 +79,7 @@ describe("a filter of keys", () => {
     expect(readKeyFilter(bytes).ok).toBe(true);
   });
 
-  test("reads a key from the middle of others", () => {
+  test("reads a key at an offset", () => {
     const filter = filterOf([keyOf(1)]);
     const many = new Uint8Array(96);
     many.set(keyOf(1), 32);
@@ -88,10 +88,10 @@ describe("a filter of keys", () => {
   });
 });
 
-describe("a filter from elsewhere", () => {
+describe("a received key filter", () => {
   const good = filterOf(Array.from({ length: 300 }, (_, i) => keyOf(i))).bytes;
 
-  test("is refused with any bit changed, cut, or with something behind it", () => {
+  test("is refused with a changed bit, cut off, or with trailing bytes", () => {
     for (let bit = 0; bit < 8 * good.length; bit += bit < 8 * 32 ? 1 : 37) {
       const bad = good.slice();
       bad[bit >> 3]! ^= 1 << (bit & 7);
@@ -103,7 +103,7 @@ describe("a filter from elsewhere", () => {
     expect(readKeyFilter(new Uint8Array([...good, 0])).ok).toBe(false);
   });
 
-  test("is read from a Buffer in the middle of others, as sockets give them", () => {
+  test("is read from a Buffer with an offset", () => {
     const { bytes } = filterOf([keyOf(1)]);
     const around = Buffer.concat([Buffer.alloc(13, 1), bytes, Buffer.alloc(5, 1)]);
     const filter = readBack(around.subarray(13, 13 + bytes.length));
@@ -112,7 +112,7 @@ describe("a filter from elsewhere", () => {
     expect(filter.mayContain(keyOf(1))).toBe(true);
   });
 
-  test("is a copy, also where it came unaligned", () => {
+  test("is copied, also if it is unaligned", () => {
     const carried = new Uint8Array(good.length + 1);
     carried.set(good, 1);
     const filter = readBack(carried.subarray(1));

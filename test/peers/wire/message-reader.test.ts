@@ -4,8 +4,8 @@ import { MessageReader, withLength } from "../../../src/peers/wire/index.ts";
 
 const messages = fc.array(fc.uint8Array({ minLength: 1, maxLength: 9_000 }), { maxLength: 6 });
 
-describe("a reader of messages", () => {
-  test("cuts the same messages wherever chunks begin and end", () => {
+describe("the message reader", () => {
+  test("returns the same messages for any chunks", () => {
     const strides = fc.array(fc.integer({ min: 1, max: 5_000 }), { minLength: 1, maxLength: 8 });
     fc.assert(
       fc.property(messages, strides, (sent, sizes) => {
@@ -29,14 +29,14 @@ describe("a reader of messages", () => {
     );
   });
 
-  test("leaves what follows a message alone", () => {
+  test("leaves the bytes after a message", () => {
     const reader = new MessageReader(100);
     const chunk = new Uint8Array([...withLength(new Uint8Array([1, 2, 3])), 9, 9, 9, 9, 9]);
     expect(reader.take(chunk, 0)).toBe(7);
     expect(reader.message).toEqual(new Uint8Array([1, 2, 3]));
   });
 
-  test("knows that a message is not complete", () => {
+  test("reports an incomplete message", () => {
     const reader = new MessageReader(100);
     const bytes = withLength(new Uint8Array(5));
     expect(reader.within).toBe(false);
@@ -53,7 +53,7 @@ describe("a reader of messages", () => {
     [0, "empty message"],
     [101, "message of 101 bytes, maximum 100"],
     [2 ** 32 - 1, "message of 4294967295 bytes, maximum 100"],
-  ])("refuses a length of %d for good", (length, why) => {
+  ])("refuses a length of %d permanently", (length, why) => {
     const reader = new MessageReader(100);
     const bytes = new Uint8Array(200);
     new DataView(bytes.buffer).setUint32(0, length, true);
@@ -63,7 +63,7 @@ describe("a reader of messages", () => {
     expect([reader.fault, reader.message]).toEqual([why, null]);
   });
 
-  test("makes no room for what was only promised", () => {
+  test("allocates nothing for a length alone", () => {
     const readers: MessageReader[] = [];
     Bun.gc(true);
     const before = process.memoryUsage().external;

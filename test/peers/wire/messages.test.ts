@@ -16,7 +16,7 @@ const message = fc.oneof(
   part.map((one) => encodePart(one)),
 );
 
-describe("what is written is read again", () => {
+describe("decoding what was encoded returns the same", () => {
   test("requests", () => {
     fc.assert(
       fc.property(request, (one) => {
@@ -44,7 +44,7 @@ describe("what is written is read again", () => {
     );
   });
 
-  test("and refers to nothing of the message", () => {
+  test("without a reference to the message", () => {
     fc.assert(
       fc.property(request, (one) => {
         const bytes = encodeRequest(one);
@@ -57,8 +57,8 @@ describe("what is written is read again", () => {
   });
 });
 
-/** Whatever the bytes are: read or refused, and what was read has this one encoding. */
-function authorize(bytes: Uint8Array): number {
+/** Any bytes are refused, or decode to a value with exactly this encoding. */
+function decoders(bytes: Uint8Array): number {
   let read = 0;
   for (const reader of Object.values(READERS)) {
     const decoded = reader(bytes);
@@ -67,7 +67,7 @@ function authorize(bytes: Uint8Array): number {
       continue;
     }
     read++;
-    // A newer sender may have said more than is read here.
+    // A newer sender may add fields that are ignored here.
     if (bytes[0] === 2 && bytes[1] === 0) {
       expect(decoded.encode()).toEqual(bytes.slice());
     }
@@ -75,41 +75,41 @@ function authorize(bytes: Uint8Array): number {
   return read;
 }
 
-describe("bad messages", () => {
-  test("cut anywhere are refused", () => {
+describe("invalid messages", () => {
+  test("that are cut off anywhere are refused", () => {
     fc.assert(
       fc.property(message, fc.nat(), (bytes, cut) => {
-        expect(authorize(bytes.subarray(0, cut % bytes.length))).toBe(0);
+        expect(decoders(bytes.subarray(0, cut % bytes.length))).toBe(0);
       }),
       RUNS,
     );
   });
 
-  test("with something behind them are refused", () => {
+  test("with trailing bytes are refused", () => {
     fc.assert(
       fc.property(message, fc.uint8Array({ minLength: 1, maxLength: 40 }), (bytes, more) => {
-        expect(authorize(new Uint8Array([...bytes, ...more]))).toBe(0);
+        expect(decoders(new Uint8Array([...bytes, ...more]))).toBe(0);
       }),
       RUNS,
     );
   });
 
-  test("with changed bytes are read or refused, and nothing is thrown", () => {
+  test("with changed bytes are decoded or refused without an exception", () => {
     const change = fc.tuple(fc.nat(), fc.nat(255));
     fc.assert(
       fc.property(message, fc.array(change, { minLength: 1, maxLength: 8 }), (bytes, changes) => {
         const changed = bytes.slice();
         for (const [at, value] of changes) changed[at % bytes.length] = value;
-        expect(authorize(changed)).toBeLessThanOrEqual(1);
+        expect(decoders(changed)).toBeLessThanOrEqual(1);
       }),
       { ...RUNS, numRuns: 2_000 },
     );
   });
 
-  test("of anything are refused", () => {
+  test("of random bytes are refused", () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 300 }), (bytes) => {
-        expect(authorize(bytes)).toBeLessThanOrEqual(1);
+        expect(decoders(bytes)).toBeLessThanOrEqual(1);
       }),
       RUNS,
     );

@@ -3,7 +3,7 @@ import { decodePart, decodeRequest } from "../../../src/peers/wire/index.ts";
 import { READERS } from "./arbitrary.ts";
 import { CASES, FRAME, goldenBytes, HELLO, PLAIN_FRAME, PULL, sequence } from "./golden-cases.ts";
 
-/** Bytes put together by hand, as builds before and after this one write them. */
+/** Bytes as the previous and the next version write them. */
 const hex = (...parts: string[]) => Uint8Array.fromHex(parts.join("").replaceAll(" ", ""));
 const NAMESPACE = sequence(0xc0).toHex();
 const DIGEST = sequence(0x20).toHex();
@@ -11,7 +11,7 @@ const PARENT = sequence(0x00).toHex();
 const FIXED = `${DIGEST} 02000000 0000000000000000 02000000 0000400000000000`;
 const KNOWN = `${NAMESPACE} 0700000000000000 1032547698badcfe`;
 
-describe("from the version before this one", () => {
+describe("messages of the previous version", () => {
   const frame = (flags: string, more: string, length: string) =>
     hex("0200 0102 00000000 00000000", FIXED, `0200 ${length}`, flags, KNOWN, more);
   const part = { kind: "frame" as const, index: 0, header: PLAIN_FRAME };
@@ -32,14 +32,14 @@ describe("from the version before this one", () => {
     expect(withMac).toEqual({ ok: false, why: "frame: a MAC in version 2" });
   });
 
-  test("has to be what that version was", () => {
+  test("may not contain later fields", () => {
     expect(decodePart(frame("00000000", "00", "3500")).ok).toBe(false);
     expect(decodePart(frame("00000000", "", "3300").subarray(0, -1)).ok).toBe(false);
   });
 });
 
-describe("from the version after this one", () => {
-  test("fields behind those that are known are passed over", () => {
+describe("messages of the next version", () => {
+  test("unknown trailing fields are ignored", () => {
     const hello =
       "21000000 06 6770752d3031 efcdab8967452301 03 4000 02 066d6c78355f30 066d6c78355f31";
     const longer = hello.replace("21000000", "24000000");
@@ -47,7 +47,7 @@ describe("from the version after this one", () => {
     expect(decodeRequest(bytes)).toEqual({ ok: true, request: { op: "hello", hello: HELLO } });
   });
 
-  test("items may be longer, too", () => {
+  test("items may be longer", () => {
     const bytes = hex(
       "0400 0200 00000000",
       `29000000 ${NAMESPACE} dc050000 03000000 ee`,
@@ -61,7 +61,7 @@ describe("from the version after this one", () => {
   const frame = (flags: string, more: string, length: string) =>
     hex("0400 0102 00000000 00000000", FIXED, `0400 ${length}`, flags, KNOWN, more);
 
-  test("a frame may have more fields and flags that need not be known", () => {
+  test("a frame may have unknown fields and optional flags", () => {
     const part = { kind: "frame" as const, index: 0, header: PLAIN_FRAME };
     expect(decodePart(frame("08000000", "aabb", "3600"))).toEqual({ ok: true, part });
     const withParent = decodePart(frame("09000000", `${PARENT} aabb`, "5600"));
@@ -69,7 +69,7 @@ describe("from the version after this one", () => {
     expect(withParent).toEqual({ ok: true, part: { ...part, header } });
   });
 
-  test("a flag that has to be understood refuses the frame", () => {
+  test("an unknown mandatory flag refuses the frame", () => {
     for (const flags of ["00000200", "00000080", "01000200"]) {
       expect(decodePart(frame(flags, PARENT, "5400"))).toEqual({
         ok: false,
@@ -83,7 +83,7 @@ describe("from the version after this one", () => {
     expect(decodeRequest(message).ok).toBe(true);
   });
 
-  test("a refusal of a new kind is a refusal", () => {
+  test("an unknown kind of refusal is a refusal", () => {
     expect(decodePart(hex("0400 0202 00000000 05000000", "0300 09 aabb"))).toEqual({
       ok: true,
       part: {
@@ -94,14 +94,14 @@ describe("from the version after this one", () => {
     });
   });
 
-  test("an operation that is not known is refused, and what stands behind a message", () => {
+  test("an unknown operation is refused, and so are trailing bytes", () => {
     const unknown = hex("0400 0900 00000000 00000000 00000000");
     expect(decodeRequest(unknown)).toEqual({ ok: false, why: "operation: unknown" });
     expect(decodePart(frame("00000000", "", "3400")).ok).toBe(true);
     expect(decodePart(new Uint8Array([...frame("00000000", "", "3400"), 0])).ok).toBe(false);
   });
 
-  test("what this version writes is what the next may write without anything new", () => {
+  test("a message of this version with the next version's number is read", () => {
     for (const { name, reader, value } of CASES) {
       const bytes = goldenBytes(name);
       bytes[0] = 4;
@@ -113,7 +113,7 @@ describe("from the version after this one", () => {
   });
 });
 
-test("from any other version all is refused", () => {
+test("messages of any other version are refused", () => {
   for (const { name, reader } of CASES) {
     for (const version of [0, 1, 5, 255]) {
       const bytes = goldenBytes(name);

@@ -34,11 +34,11 @@ interface RdmaServedPullOptions extends ServedItemsOptions {
 }
 
 /** A block whose span the client can read, or soon can. */
-interface Loan {
+interface Exposure {
   readonly connection: RdmaLink;
   readonly token: number;
   /** Its header and window were sent. */
-  isSaid: boolean;
+  isSent: boolean;
   isReturning: boolean;
   /** Timer of its revocation. */
   limit: Disposable | null;
@@ -55,7 +55,7 @@ const NO_WINDOW: RdmaWindow = { address: 0n, key: 0 };
 class RdmaServedPull implements RunningPull, Sender {
   readonly #options: RdmaServedPullOptions;
   readonly #items: ServedItems;
-  readonly #loans = new Map<number, Loan>();
+  readonly #exposures = new Map<number, Exposure>();
   #nextRail = 0;
 
   constructor(options: RdmaServedPullOptions) {
@@ -88,36 +88,42 @@ class RdmaServedPull implements RunningPull, Sender {
     const rail = this.#nextRail++ % connections.length;
     const connection = connections[rail]!;
     const { token, lent } = connection.lend(offset, header.bytes);
-    const loan: Loan = { connection, token, isSaid: false, isReturning: false, limit: null };
-    this.#loans.set(index, loan);
-    void lent.then((outcome) => this.#wasLent(index, loan, outcome, { rail, body }));
+    const exposure: Exposure = {
+      connection,
+      token,
+      isSent: false,
+      isReturning: false,
+      limit: null,
+    };
+    this.#exposures.set(index, exposure);
+    void lent.then((outcome) => this.#wasExposed(index, exposure, outcome, { rail, body }));
   }
 
-  #wasLent(
+  #wasExposed(
     index: number,
-    loan: Loan,
+    exposure: Exposure,
     outcome: Lent,
-    said: { readonly rail: number; readonly body: Uint8Array },
+    sent: { readonly rail: number; readonly body: Uint8Array },
   ): void {
     const { id, channel, clock, limits } = this.#options;
-    if (this.#loans.get(index) !== loan) return;
+    if (this.#exposures.get(index) !== exposure) return;
     if (!outcome.ok) {
-      this.#loans.delete(index);
-      this.#putOff(index, outcome.fault);
+      this.#exposures.delete(index);
+      this.#refuseBusy(index, outcome.fault);
       return;
     }
     if (this.#items.isGivenUp) {
-      this.#putOff(index, null);
-      void this.#takeBack(index, loan);
+      this.#refuseBusy(index, null);
+      void this.#takeBack(index, exposure);
       return;
     }
-    loan.isSaid = true;
-    loan.limit = clock.after(limits.lentMs, () => this.#revoke(index, loan));
-    channel.send({ kind: "lent", id, window: outcome.window, ...said });
+    exposure.isSent = true;
+    exposure.limit = clock.after(limits.lentMs, () => this.#revoke(index, exposure));
+    channel.send({ kind: "lent", id, window: outcome.window, ...sent });
   }
 
   /** Refuses the block as busy; the client can retry. */
-  #putOff(index: number, fault: string | null): void {
+  #refuseBusy(index: number, fault: string | null): void {
     const { limits, log, peer } = this.#options;
     if (fault === "unregistered") {
       log("error", "exposing a block to an RDMA device failed", { peer: peer.worker, why: fault });
@@ -129,10 +135,10 @@ class RdmaServedPull implements RunningPull, Sender {
 
   /** The client returned the block. False: it was not exposed. */
   taken(index: number): boolean {
-    const loan = this.#loans.get(index);
-    if (loan === undefined) return this.#items.isAnswered(index);
-    if (!loan.isSaid) return false;
-    void this.#takeBack(index, loan);
+    const exposure = this.#exposures.get(index);
+    if (exposure === undefined) return this.#items.isAnswered(index);
+    if (!exposure.isSent) return false;
+    void this.#takeBack(index, exposure);
     return true;
   }
 
@@ -140,39 +146,39 @@ class RdmaServedPull implements RunningPull, Sender {
   giveUp(indexes: readonly number[]): void {
     const { clock, limits } = this.#options;
     for (const index of indexes) {
-      const loan = this.#loans.get(index);
-      if (loan === undefined || !loan.isSaid || loan.isReturning) continue;
-      loan.limit?.[Symbol.dispose]();
-      loan.limit = clock.after(limits.graceMs, () => this.#revoke(index, loan));
+      const exposure = this.#exposures.get(index);
+      if (exposure === undefined || !exposure.isSent || exposure.isReturning) continue;
+      exposure.limit?.[Symbol.dispose]();
+      exposure.limit = clock.after(limits.graceMs, () => this.#revoke(index, exposure));
     }
   }
 
   /** Revokes the block. A running read fails, together with its queue pair. */
-  #revoke(index: number, loan: Loan): void {
+  #revoke(index: number, exposure: Exposure): void {
     const { id, channel } = this.#options;
     channel.send({ kind: "lost", id, index });
-    void this.#takeBack(index, loan);
+    void this.#takeBack(index, exposure);
   }
 
-  async #takeBack(index: number, loan: Loan): Promise<void> {
-    if (loan.isReturning) return;
-    loan.isReturning = true;
-    loan.limit?.[Symbol.dispose]();
-    await loan.connection.takeBack(loan.token);
-    this.#letGo(index, loan);
+  async #takeBack(index: number, exposure: Exposure): Promise<void> {
+    if (exposure.isReturning) return;
+    exposure.isReturning = true;
+    exposure.limit?.[Symbol.dispose]();
+    await exposure.connection.takeBack(exposure.token);
+    this.#releaseBlock(index, exposure);
   }
 
-  #letGo(index: number, loan: Loan): void {
-    if (this.#loans.get(index) !== loan) return;
-    this.#loans.delete(index);
+  #releaseBlock(index: number, exposure: Exposure): void {
+    if (this.#exposures.get(index) !== exposure) return;
+    this.#exposures.delete(index);
     this.#items.release(index);
   }
 
   /** The queue pairs are gone, so nothing reads any block. */
   linkEnded(): void {
-    for (const [index, loan] of [...this.#loans]) {
-      loan.limit?.[Symbol.dispose]();
-      this.#letGo(index, loan);
+    for (const [index, exposure] of [...this.#exposures]) {
+      exposure.limit?.[Symbol.dispose]();
+      this.#releaseBlock(index, exposure);
     }
   }
 }

@@ -35,7 +35,7 @@ interface ServedPullOptions extends ServedItemsOptions {
 }
 
 /** A block to send: its transfer number; null: it waits for the client's place. */
-interface Lent {
+interface PendingBlock {
   readonly block: ServedBlock;
   transfer: number | null;
 }
@@ -47,7 +47,7 @@ interface Lent {
 class ServedPull implements RunningPull, Sender {
   readonly #options: ServedPullOptions;
   readonly #items: ServedItems;
-  readonly #lent = new Map<number, Lent>();
+  readonly #lent = new Map<number, PendingBlock>();
   #lanes: LaneLink | null = null;
 
   constructor(options: ServedPullOptions) {
@@ -99,7 +99,7 @@ class ServedPull implements RunningPull, Sender {
     const { id, channel, request, announced, transfer } = this.#options;
     const { header } = block;
     const body = this.#items.frame(index, header);
-    const lent: Lent = { block, transfer: null };
+    const lent: PendingBlock = { block, transfer: null };
     this.#lent.set(index, lent);
     const isExact = header.bytes === request.items[index]!.bytesMax;
     const sent = isRequested && isExact && index < announced;
@@ -107,7 +107,7 @@ class ServedPull implements RunningPull, Sender {
     if (sent) this.#carry(index, lent, transfer + index);
   }
 
-  #carry(index: number, lent: Lent, transfer: number): void {
+  #carry(index: number, lent: PendingBlock, transfer: number): void {
     lent.transfer = transfer;
     const { offset, header } = lent.block;
     this.#lanes!.send(transfer, offset, header.bytes)
