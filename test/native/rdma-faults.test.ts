@@ -108,7 +108,7 @@ describeNative("RDMA with injected faults", () => {
       await using side = openSide(path, { devices: ["standin2", "mlx5_0"] });
       expect(side.rdma.ports().map(({ device }) => device)).toEqual(["standin2"]);
       await using none = openSide(path, { devices: ["mlx5_0"] });
-      expect(empty.rdma.state).toBe("no_device");
+      expect(none.rdma.state).toBe("no_device");
       await using empty = openSide(path, { devices: [] });
       expect(empty.rdma.state).toBe("no_device");
     });
