@@ -21,7 +21,7 @@ const LATE = deferred("in RAM; the engine did not answer the offer in time");
 const GONE = deferred("in RAM; the engine disconnected");
 const NO_ROOM = deferred("in RAM; the engine has no room");
 const NOT_TAKEN = deferred("in RAM; the engine did not load it");
-const ABORTED = deferred("in RAM; the agent is stopping");
+const ABORTED = deferred("in RAM; the offer was cancelled");
 
 /** Blocks of one namespace and layer to be offered to an engine. */
 interface Offer {
@@ -108,8 +108,8 @@ export class WarmDesk implements GpuSink {
     if (signal.aborted) return Promise.resolve(all(ABORTED));
     if (!this.#isServed(namespace)) return Promise.resolve(all(NO_ENGINE));
     return new Promise((resolve) => {
-      const abort = () => this.#giveUp(offer, ABORTED);
-      const timer = this.#options.clock.after(QUEUE_MS, () => this.#giveUp(offer, BUSY));
+      const abort = () => this.#cancel(offer, ABORTED);
+      const timer = this.#options.clock.after(QUEUE_MS, () => this.#cancel(offer, BUSY));
       const settle = (results: readonly BlockResult[]) => {
         signal.removeEventListener("abort", abort);
         resolve(results);
@@ -139,11 +139,11 @@ export class WarmDesk implements GpuSink {
     if (at < 0) return;
     const offer = this.#queue.splice(at, 1)[0]!;
     offer.timer[Symbol.dispose]();
-    offer.timer = this.#options.clock.after(ANSWER_MS, () => this.#giveUp(offer, LATE));
+    offer.timer = this.#options.clock.after(ANSWER_MS, () => this.#cancel(offer, LATE));
     engine.take(offer);
   }
 
-  #giveUp(offer: Offer, result: BlockResult): void {
+  #cancel(offer: Offer, result: BlockResult): void {
     const at = this.#queue.indexOf(offer);
     if (at >= 0) this.#queue.splice(at, 1);
     for (const engine of this.#engines) engine.forget(offer);
@@ -155,17 +155,17 @@ export class WarmDesk implements GpuSink {
     this.#engines.delete(engine);
     if (this.#isServed(engine.namespace)) return;
     const stranded = this.#queue.filter(({ namespace }) => namespace === engine.namespace);
-    for (const offer of stranded) this.#giveUp(offer, GONE);
+    for (const offer of stranded) this.#cancel(offer, GONE);
   }
 
   /** The agent is stopping: all offers and waits end. */
   stop(): void {
-    for (const offer of [...this.#queue]) this.#giveUp(offer, ABORTED);
+    for (const offer of [...this.#queue]) this.#cancel(offer, ABORTED);
     for (const engine of [...this.#engines]) engine.close();
   }
 }
 
-interface DeskSide {
+interface OfferQueue {
   comes(engine: WarmEngine): void;
   leaves(engine: WarmEngine): void;
   isFree(engine: WarmEngine): void;
@@ -178,17 +178,17 @@ interface DeskSide {
 export class WarmEngine {
   readonly namespace: NamespaceIndex;
   readonly #clock: Clock;
-  readonly #desk: DeskSide;
+  readonly #offers: OfferQueue;
   #send: SendOffer | null = null;
   #timer: Disposable | null = null;
-  #inHand: Offer | null = null;
+  #current: Offer | null = null;
   #backUntilMs = 0;
   #closed = false;
 
-  constructor(namespace: NamespaceIndex, clock: Clock, desk: DeskSide) {
+  constructor(namespace: NamespaceIndex, clock: Clock, offers: OfferQueue) {
     this.namespace = namespace;
     this.#clock = clock;
-    this.#desk = desk;
+    this.#offers = offers;
   }
 
   get waits(): boolean {
@@ -197,7 +197,7 @@ export class WarmEngine {
 
   /** Whether an offer would reach the engine. */
   get isThere(): boolean {
-    if (this.#send !== null || this.#inHand !== null) return true;
+    if (this.#send !== null || this.#current !== null) return true;
     return this.#clock.monotonicMs() < this.#backUntilMs;
   }
 
@@ -210,32 +210,32 @@ export class WarmEngine {
     this.#send = send;
     const ms = deadlineMs === 0 ? WAIT_MS : deadlineMs;
     this.#timer = this.#clock.after(ms, () => this.#sendNone());
-    this.#desk.comes(this);
-    this.#desk.isFree(this);
+    this.#offers.comes(this);
+    this.#offers.isFree(this);
   }
 
   #answered(offer: number, { count, outcome }: OutcomeItems): void {
-    const inHand = this.#inHand;
-    this.#inHand = null;
-    if (inHand === null) return;
-    inHand.timer[Symbol.dispose]();
-    const isMeant = inHand.id === offer;
+    const current = this.#current;
+    this.#current = null;
+    if (current === null) return;
+    current.timer[Symbol.dispose]();
+    const isMeant = current.id === offer;
     const resultOf = (i: number) => (isMeant && i < count ? resultOfOutcome(outcome[i]!) : LATE);
-    inHand.settle(inHand.blocks.map((_, i) => resultOf(i)));
+    current.settle(current.blocks.map((_, i) => resultOf(i)));
   }
 
   take(offer: Offer): void {
     const { blocks } = offer;
     const digests = new Uint8Array(blocks.length * DIGEST_BYTES);
     for (const [i, { digest }] of blocks.entries()) digests.set(digest, i * DIGEST_BYTES);
-    this.#inHand = offer;
+    this.#current = offer;
     this.#reply(offer.id, { count: blocks.length, layer: blocks[0]!.layer, digests });
   }
 
   /** A later answer to this offer is ignored. */
   forget(offer: Offer): void {
-    if (this.#inHand !== offer) return;
-    this.#inHand = null;
+    if (this.#current !== offer) return;
+    this.#current = null;
     this.#backUntilMs = this.#clock.monotonicMs() + BACK_MS;
   }
 
@@ -258,13 +258,13 @@ export class WarmEngine {
     this.#closed = true;
     if (this.#send !== null) this.#sendNone();
     this.#backUntilMs = 0;
-    const inHand = this.#inHand;
-    this.#inHand = null;
-    if (inHand !== null) {
-      inHand.timer[Symbol.dispose]();
-      inHand.settle(inHand.blocks.map(() => GONE));
+    const current = this.#current;
+    this.#current = null;
+    if (current !== null) {
+      current.timer[Symbol.dispose]();
+      current.settle(current.blocks.map(() => GONE));
     }
-    this.#desk.leaves(this);
+    this.#offers.leaves(this);
   }
 }
 

@@ -73,14 +73,14 @@ test("replies are sent only to allowed prefixes and received in the configured i
 test("discovery limits the rate of its answers and counts dropped requests", async () => {
   const hub = new LocalHub();
   const parts = { ...basics(), clock: new ManualClock() };
-  const [bus, asker] = [createLocalBus(hub, parts), createLocalBus(hub, basics())];
+  const [bus, client] = [createLocalBus(hub, parts), createLocalBus(hub, basics())];
   bus.serve({ name: "n", version: "1.0.0", description: "d", metadata: {}, endpoints: [] });
-  await Promise.all([bus.connected(5_000), asker.connected(5_000)]);
+  await Promise.all([bus.connected(5_000), client.connected(5_000)]);
   let answers = 0;
-  asker.subscribe("_INBOX.answers", () => void answers++);
+  client.subscribe("_INBOX.answers", () => void answers++);
   for (let i = 0; i < 5_000; i++)
-    asker.publish("$SRV.PING", bytes(""), { reply: "_INBOX.answers" });
+    client.publish("$SRV.PING", bytes(""), { reply: "_INBOX.answers" });
   await waitFor(() => answers + bus.state.ignoredMessages === 5_000);
   expect(answers).toBe(200);
-  await Promise.all([bus.close(0), asker.close(0)]);
+  await Promise.all([bus.close(0), client.close(0)]);
 });

@@ -131,9 +131,9 @@ describeNats("credentials", () => {
   });
 
   test("never appear in the log or the state", () => {
-    const told = JSON.stringify([lines, opened.map(({ state }) => state)]);
+    const reported = JSON.stringify([lines, opened.map(({ state }) => state)]);
     for (const secret of ["s3cret", "wrongtoken", "p@ss", "p%40ss", "wrongpass", "SUA", "eyJ"]) {
-      expect(told).not.toContain(secret);
+      expect(reported).not.toContain(secret);
     }
   });
 });

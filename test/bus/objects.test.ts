@@ -45,9 +45,9 @@ describeNats("objects in a broker", () => {
     describe(`over ${carrier}`, () => {
       test("are returned complete and unchanged, also after being replaced", async () => {
         await using server = await NatsServer.start({ jetStream: true });
-        await makeBucket(server, "pictures");
+        await makeBucket(server, "snapshots");
         const { durable } = await open(urlOf(server));
-        const objects = durable.objects("pictures");
+        const objects = durable.objects("snapshots");
         expect(await objects.list()).toEqual([]);
         expect(await objects.get("w1.0", MIB)).toEqual({ kind: "missing" });
         const first = large(3 * MIB + 17);
@@ -91,9 +91,9 @@ describeNats("objects in a broker", () => {
 
       test("a call ends when its connection ends", async () => {
         await using server = await NatsServer.start({ jetStream: true });
-        await makeBucket(server, "pictures");
+        await makeBucket(server, "snapshots");
         const { durable } = await open(urlOf(server));
-        const objects = durable.objects("pictures");
+        const objects = durable.objects("snapshots");
         await objects.put("a", large(MIB));
         await server.pause();
         const calls = [objects.get("a", MIB), objects.put("a", large(MIB))];

@@ -66,8 +66,8 @@ export function outagesContract(bench: Bench): void {
       await waitFor(() => messages.length === 100);
       expect(messages.map(text)).toEqual(Array.from({ length: 100 }, (_, at) => String(at)));
       expect(bus.state.droppedMessages).toBe(50);
-      const told = lines.filter(({ message }) => message.includes("were dropped"));
-      expect(told.map(({ fields }) => fields.messages)).toEqual([50]);
+      const reported = lines.filter(({ message }) => message.includes("were dropped"));
+      expect(reported.map(({ fields }) => fields.messages)).toEqual([50]);
       await waitFor(() => small.state.status === "connected");
     });
 

@@ -10,14 +10,14 @@ describeNative("slots of an engine", () => {
     ["1", 1],
     ["-1", null],
   ])("are near the GPU whose memory it registers: NUMA node %s", async (numa, node) => {
-    const told: (number | null)[] = [];
+    const reported: (number | null)[] = [];
     const wrapStore = (store: BlockStore) => {
       const open = store.openHolder.bind(store);
       store.openHolder = (options) => {
         const holder = open(options);
         const near = holder.near.bind(holder);
         holder.near = (wanted) => {
-          told.push(wanted);
+          reported.push(wanted);
           near(wanted);
         };
         return holder;
@@ -27,8 +27,8 @@ describeNative("slots of an engine", () => {
     await using agent = await openAgent({ gpuPlan: `numa=${numa}`, wrapStore });
     const { socketPath } = agent;
     await using engine = await EngineProcess.start(socketPath, "test", "gpu-engine-child.ts");
-    expect(told).toEqual([]);
+    expect(reported).toEqual([]);
     expect(await engine.ask("register", "ipc")).toMatchObject({ outcome: Outcome.ok });
-    expect(told).toEqual([node]);
+    expect(reported).toEqual([node]);
   });
 });

@@ -132,7 +132,7 @@ describeNative("blocks offered to waiting engines", () => {
     await taken;
     const second = desk.offer([block("b")], ending.signal);
     ending.abort();
-    const aborted = "gpu_sink: in RAM; the agent is stopping";
+    const aborted = "gpu_sink: in RAM; the offer was cancelled";
     expect(words([...(await first), ...(await second)])).toEqual([aborted, aborted]);
     const none = waitFor(engine);
     desk.stop();

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { type Cipher, LaneError } from "../../src/native/index.ts";
 import { describeNative } from "../support/native.ts";
 import { honest, type Meddler, type PassingRecord, RecordProxy } from "../support/record-proxy.ts";
-import { HOST, MIB, newSession, openPair, openSide, PATIENCE_MS } from "./lanes-kit.ts";
+import { HANG_MS, HOST, MIB, newSession, openPair, openSide } from "./lanes-kit.ts";
 
 const BYTES = MIB;
 const SEALED = ["aegis-128l", "aes-128-gcm"] as const;
@@ -129,8 +129,8 @@ describeNative("lanes through a tampering proxy", () => {
       const port = from.lanes.listen(HOST, 0);
       await using proxy = new RecordProxy(port, true, ({ bytes }) => [flipped(bytes, 30)]);
       const session = newSession(cipher, 1);
-      const expected = from.lanes.expect(session, PATIENCE_MS);
-      const dialled = to.lanes.dial(session, HOST, await proxy.listen(), PATIENCE_MS);
+      const expected = from.lanes.expect(session, HANG_MS);
+      const dialled = to.lanes.dial(session, HOST, await proxy.listen(), HANG_MS);
       const refused = await dialled.catch((error: unknown) => error);
       expect(refused).toBeInstanceOf(LaneError);
       expect((refused as LaneError).fault).toBe("forged");

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { CIPHERS, type Cipher } from "../../src/native/index.ts";
 import { describeNative } from "../support/native.ts";
 import { waitFor } from "../support/wait.ts";
-import { HOST, MIB, newSession, openSide, PATIENCE_MS } from "./lanes-kit.ts";
+import { HANG_MS, HOST, MIB, newSession, openSide } from "./lanes-kit.ts";
 
 const BYTES = 64 * MIB;
 
@@ -17,12 +17,12 @@ const OTHER_SIDE = `
     id: Uint8Array.fromHex(id), secret: Uint8Array.fromHex(secret), cipher, lanes: 2,
   };
   if (part === "sender") {
-    const expected = lanes.expect(session, ${PATIENCE_MS});
+    const expected = lanes.expect(session, ${HANG_MS});
     console.log(lanes.listen("${HOST}", 0));
     const link = await expected;
     for await (const _ of Bun.stdin.stream()) void link.send(1, 0, bytes);
   } else {
-    const link = await lanes.dial(session, "${HOST}", Number(port), ${PATIENCE_MS});
+    const link = await lanes.dial(session, "${HOST}", Number(port), ${HANG_MS});
     void link.receive(1, 0, bytes);
     console.log("announced");
   }
@@ -57,12 +57,12 @@ describeNative("lanes to a process that dies", () => {
       const { session, words } = wordsOf("sender", cipher);
       using other = otherSide(words);
       const port = Number(await other.line());
-      const receiver = await side.lanes.dial(session, HOST, port, PATIENCE_MS);
+      const receiver = await side.lanes.dial(session, HOST, port, HANG_MS);
       const received = receiver.receive(1, 0, BYTES);
       const never = receiver.receive(2, 0, BYTES);
       other.child.stdin.write("send");
       await other.child.stdin.flush();
-      await waitFor(() => receiver.arrived(1) > 0, PATIENCE_MS);
+      await waitFor(() => receiver.arrived(1) > 0, HANG_MS);
       other.child.kill("SIGKILL");
       expect(await received).toEqual({ ok: false, fault: "broken" });
       expect(await never).toEqual({ ok: false, fault: "broken" });
@@ -73,7 +73,7 @@ describeNative("lanes to a process that dies", () => {
       await using side = openSide({ bytes: BYTES });
       const port = side.lanes.listen(HOST, 0);
       const { session, words } = wordsOf("receiver", cipher);
-      const expected = side.lanes.expect(session, PATIENCE_MS);
+      const expected = side.lanes.expect(session, HANG_MS);
       using other = otherSide([...words, String(port)]);
       const sender = await expected;
       expect(await other.line()).toContain("announced");
@@ -90,7 +90,7 @@ describeNative("lanes to a process that dies", () => {
     await using side = openSide({ bytes: BYTES });
     const port = side.lanes.listen(HOST, 0);
     const { session, words } = wordsOf("receiver", "aegis-128l");
-    const expected = side.lanes.expect(session, PATIENCE_MS);
+    const expected = side.lanes.expect(session, HANG_MS);
     using other = otherSide([...words, String(port)]);
     const sender = await expected;
     expect(await other.line()).toContain("announced");
@@ -105,7 +105,7 @@ describeNative("lanes to a process that dies", () => {
     const { session, words } = wordsOf("sender", "none");
     using other = otherSide(words);
     const port = Number(await other.line());
-    const receiver = await side.lanes.dial(session, HOST, port, PATIENCE_MS);
+    const receiver = await side.lanes.dial(session, HOST, port, HANG_MS);
     other.child.kill("SIGSTOP");
     const received = receiver.receive(1, 0, BYTES);
     receiver.cancel(1);

@@ -15,7 +15,7 @@ export const MIB = 2 ** 20;
 export const HOST = "127.0.0.1";
 
 /** Long enough for a busy host. */
-export const PATIENCE_MS = 20_000;
+export const HANG_MS = 20_000;
 
 let sessions = 0;
 
@@ -70,8 +70,8 @@ export async function join(
   port: number,
   session: LaneSession,
 ): Promise<Ends> {
-  const expected = from.lanes.expect(session, PATIENCE_MS);
-  const dialled = to.lanes.dial(session, HOST, port, PATIENCE_MS);
+  const expected = from.lanes.expect(session, HANG_MS);
+  const dialled = to.lanes.dial(session, HOST, port, HANG_MS);
   const [sender, receiver] = await Promise.all([expected, dialled]);
   return { from, to, sender, receiver };
 }

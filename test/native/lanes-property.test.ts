@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { CIPHERS } from "../../src/native/index.ts";
 import { describeNative } from "../support/native.ts";
 import { waitFor } from "../support/wait.ts";
-import { type Ends, MIB, openPair, PATIENCE_MS } from "./lanes-kit.ts";
+import { type Ends, HANG_MS, MIB, openPair } from "./lanes-kit.ts";
 
 const SPAN_BYTES = 2 * MIB;
 const SPANS = 12;
@@ -48,7 +48,7 @@ async function live(ends: Ends, number: number, { bytes, sender, receiver }: Fat
     void Promise.race([received, sent]).then(() => {
       isOver = true;
     });
-    await waitFor(() => isOver || ends.receiver.arrived(number) > 0, PATIENCE_MS);
+    await waitFor(() => isOver || ends.receiver.arrived(number) > 0, HANG_MS);
     if (sender === "in the middle") ends.sender.cancel(number);
     if (receiver === "in the middle") ends.receiver.cancel(number);
   }

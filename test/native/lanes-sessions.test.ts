@@ -8,6 +8,7 @@ import { waitFor } from "../support/wait.ts";
 import { expectOpenFiles, openFiles } from "./disk-kit.ts";
 import {
   faultOf,
+  HANG_MS,
   HOST,
   join,
   MIB,
@@ -15,7 +16,6 @@ import {
   newSession,
   openPair,
   openSide,
-  PATIENCE_MS,
   withSides,
 } from "./lanes-kit.ts";
 
@@ -28,7 +28,7 @@ async function dialOther(
   await withSides(async (from, to, port) => {
     const session = newSession(cipher, 2);
     const expected = faultOf(from.lanes.expect(session, 300));
-    faults.push(await faultOf(to.lanes.dial(change(session), HOST, port, PATIENCE_MS)));
+    faults.push(await faultOf(to.lanes.dial(change(session), HOST, port, HANG_MS)));
     faults.push(await expected);
   });
   return faults;
@@ -58,9 +58,9 @@ describeNative("sessions of lanes", () => {
     await withSides(async (from, to, port) => {
       await from[Symbol.asyncDispose]();
       const session = newSession("aegis-128l", 2);
-      expect(await faultOf(to.lanes.dial(session, HOST, port, PATIENCE_MS))).toBe("unreachable");
+      expect(await faultOf(to.lanes.dial(session, HOST, port, HANG_MS))).toBe("unreachable");
       const nowhere = "host.that.is.not.there.invalid";
-      expect(await faultOf(to.lanes.dial(session, nowhere, 1, PATIENCE_MS))).toBe("unreachable");
+      expect(await faultOf(to.lanes.dial(session, nowhere, 1, HANG_MS))).toBe("unreachable");
     });
   });
 
@@ -87,7 +87,7 @@ describeNative("sessions of lanes", () => {
     await withSides(async (from, to, port) => {
       const session = newSession("aegis-128l", 1);
       const ends = await join(from, to, port, session);
-      expect(await faultOf(to.lanes.dial(session, HOST, port, PATIENCE_MS))).toBe("refused");
+      expect(await faultOf(to.lanes.dial(session, HOST, port, HANG_MS))).toBe("refused");
       await move(ends, 1, 0, MIB, 1n);
     });
   });
@@ -106,8 +106,8 @@ describeNative("sessions of lanes", () => {
       const ends = await join(from, to, port, newSession("aegis-128l", 4));
       await move(ends, 1, 0, MIB, 1n);
       // Connections beyond the limit close at once, the others at their timeout.
-      await waitFor(() => closed >= 136, PATIENCE_MS, "strangers turned away");
-      await waitFor(() => closed === 200, PATIENCE_MS, "strangers timed out");
+      await waitFor(() => closed >= 136, HANG_MS, "strangers turned away");
+      await waitFor(() => closed === 200, HANG_MS, "strangers timed out");
       expect(openFiles()).toBeLessThanOrEqual(before);
     });
   });
@@ -118,7 +118,7 @@ describeNative("sessions of lanes", () => {
       const { sender, receiver } = pair;
       const received = [0, 1, 2].map((i) => receiver.receive(i, i * 16 * MIB, 16 * MIB));
       void sender.send(0, 0, 16 * MIB);
-      await waitFor(() => receiver.arrived(0) > 0, PATIENCE_MS);
+      await waitFor(() => receiver.arrived(0) > 0, HANG_MS);
       await pair[ender][Symbol.asyncDispose]();
       expect(await pair[ender].ended).toBe("closed");
       const other = ender === "sender" ? receiver : sender;
@@ -166,7 +166,7 @@ describeNative("sessions of lanes", () => {
     const { sender, receiver } = await join(from, to, port, newSession("aegis-128l", 1));
     void receiver.receive(0, 0, 48 * MIB);
     void sender.send(0, 0, 48 * MIB);
-    await waitFor(() => proxy.isShut, PATIENCE_MS);
+    await waitFor(() => proxy.isShut, HANG_MS);
     // Begins and cancels transfers until none can be begun.
     let fault = "";
     for (let number = 1; fault !== "full"; number++) {
@@ -197,8 +197,8 @@ describeNative("sessions of lanes", () => {
       const address = host === "::1" ? host : (await lookup(host)).address;
       const port = from.lanes.listen(address, 0);
       const session = newSession("aegis-128l", 1);
-      const expected = from.lanes.expect(session, PATIENCE_MS);
-      expect(await faultOf(to.lanes.dial(session, host, port, PATIENCE_MS))).toBe("none");
+      const expected = from.lanes.expect(session, HANG_MS);
+      expect(await faultOf(to.lanes.dial(session, host, port, HANG_MS))).toBe("none");
       await expected;
     }
   });
@@ -208,7 +208,7 @@ describeNative("sessions of lanes", () => {
     const port = side.lanes.listen(HOST, 0);
     expect(() => side.lanes.listen(HOST, port)).toThrow(NativeError);
     expect(() => side.lanes.listen("no address", 0)).toThrow("bad request");
-    const expected = faultOf(side.lanes.expect(newSession("none", 1), PATIENCE_MS));
+    const expected = faultOf(side.lanes.expect(newSession("none", 1), HANG_MS));
     await side.lanes[Symbol.asyncDispose]();
     expect(await expected).toBe("closed");
     expect(await faultOf(side.lanes.expect(newSession("none", 1), 1))).toBe("closed");
@@ -225,6 +225,6 @@ describeNative("sessions of lanes", () => {
       }
       await expectOpenFiles(before, "sessions");
     },
-    PATIENCE_MS,
+    HANG_MS,
   );
 });

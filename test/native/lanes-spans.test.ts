@@ -3,7 +3,7 @@ import { CIPHERS, type Cipher } from "../../src/native/index.ts";
 import { GateProxy } from "../support/gate-proxy.ts";
 import { describeNative } from "../support/native.ts";
 import { waitFor } from "../support/wait.ts";
-import { MIB, move, openPair, PATIENCE_MS, type Pair } from "./lanes-kit.ts";
+import { HANG_MS, MIB, move, openPair, type Pair } from "./lanes-kit.ts";
 
 const BYTES = 48 * MIB;
 const BEHIND = 64 * MIB;
@@ -32,7 +32,7 @@ describeNative("the spans of lanes", () => {
         from.arena.fill(0, BYTES, 1n);
         const received = receiver.receive(1, 0, BYTES);
         const sent = sender.send(1, 0, BYTES);
-        await waitFor(() => gate.isShut && receiver.arrived(1) > 0, PATIENCE_MS);
+        await waitFor(() => gate.isShut && receiver.arrived(1) > 0, HANG_MS);
         sender.cancel(1);
         expect(await sent).toEqual({ ok: false, fault: "cancelled" });
         const arrived = receiver.arrived(1);
@@ -54,7 +54,7 @@ describeNative("the spans of lanes", () => {
         from.arena.fill(0, BYTES, 1n);
         const received = receiver.receive(1, 0, BYTES);
         const sent = sender.send(1, 0, BYTES);
-        await waitFor(() => gate.isShut && receiver.arrived(1) > 0, PATIENCE_MS);
+        await waitFor(() => gate.isShut && receiver.arrived(1) > 0, HANG_MS);
         receiver.cancel(1);
         expect(await received).toEqual({ ok: false, fault: "cancelled" });
         to.arena.fill(0, BYTES, 2n);
@@ -70,7 +70,7 @@ describeNative("the spans of lanes", () => {
         const { from, to, sender, receiver } = pair;
         const received = receiver.receive(1, 0, BYTES);
         const sent = sender.send(1, 0, BYTES);
-        await waitFor(() => gate.isShut && receiver.arrived(1) > 0, PATIENCE_MS);
+        await waitFor(() => gate.isShut && receiver.arrived(1) > 0, HANG_MS);
         await Promise.all([sender[Symbol.asyncDispose](), receiver[Symbol.asyncDispose]()]);
         expect(await received).toEqual({ ok: false, fault: "closed" });
         expect(await sent).toEqual({ ok: false, fault: "closed" });

@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { CIPHERS } from "../../src/native/index.ts";
 import { describeNative } from "../support/native.ts";
 import { waitFor } from "../support/wait.ts";
-import { MIB, move, openPair, PATIENCE_MS } from "./lanes-kit.ts";
+import { HANG_MS, MIB, move, openPair } from "./lanes-kit.ts";
 
 const RECORD_BYTES = 256 * 1024;
 
@@ -66,7 +66,7 @@ describeNative("lanes", () => {
       from.arena.fill(0, 64 * MIB, 5n);
       const received = receiver.receive(1, 0, 64 * MIB);
       const sent = sender.send(1, 0, 64 * MIB);
-      await waitFor(() => receiver.arrived(1) > 0, PATIENCE_MS);
+      await waitFor(() => receiver.arrived(1) > 0, HANG_MS);
       receiver.cancel(1);
       expect(await received).toEqual({ ok: false, fault: "cancelled" });
       expect(receiver.arrived(1)).toBe(0);
@@ -82,7 +82,7 @@ describeNative("lanes", () => {
       const { sender, receiver } = pair;
       const received = receiver.receive(1, 0, 64 * MIB);
       const sent = sender.send(1, 0, 64 * MIB);
-      await waitFor(() => receiver.arrived(1) > 0, PATIENCE_MS);
+      await waitFor(() => receiver.arrived(1) > 0, HANG_MS);
       sender.cancel(1);
       expect(await sent).toEqual({ ok: false, fault: "cancelled" });
       expect(await received).toEqual({ ok: false, fault: "cancelled" });

@@ -4,6 +4,7 @@ import { describeNative } from "../support/native.ts";
 import { waitFor } from "../support/wait.ts";
 import {
   fake,
+  HANG_MS,
   join,
   KIB,
   MIB,
@@ -11,7 +12,6 @@ import {
   openPair,
   openSide,
   openThings,
-  PATIENCE_MS,
   type Pair,
   portOf,
   SETTINGS,
@@ -109,8 +109,8 @@ describeNative("RDMA with injected faults", () => {
       expect(side.rdma.ports().map(({ device }) => device)).toEqual(["standin2"]);
       await using none = openSide(path, { devices: ["mlx5_0"] });
       expect(none.rdma.state).toBe("no_device");
-      await using nobody = openSide(path, { devices: [] });
-      expect(nobody.rdma.state).toBe("no_device");
+      await using empty = openSide(path, { devices: [] });
+      expect(empty.rdma.state).toBe("no_device");
     });
 
     test("are unusable with link-local addresses only", async () => {
@@ -143,7 +143,7 @@ describeNative("RDMA with injected faults", () => {
       "%s",
       async (plan) => {
         await using pair = openPair({ plan });
-        const port = portOf(pair.asker);
+        const port = portOf(pair.client);
         expect(port.hasRelaxedOrdering).toBe(plan !== "no-relaxed");
         expect(port.hasDmaBuf).toBe(plan !== "dmabuf=off");
         expect(port.readsOut).toBe(plan === "reads=1" ? 1 : 16);
@@ -158,9 +158,9 @@ describeNative("RDMA with injected faults", () => {
     async (status) => {
       const path = library(`read=${status}@3`);
       await using owner = openSide(path);
-      await using asker = openSide(path);
-      const pair = join(owner, asker, { pieceBytes: 64 * KIB });
-      const other = join(owner, asker);
+      await using client = openSide(path);
+      const pair = join(owner, client, { pieceBytes: 64 * KIB });
+      const other = join(owner, client);
       const window = await lend(pair, 0, MIB);
       const reads = [0, 1, 2].map((i) => pair.reader.read(window, i * MIB, MIB).done);
       for (const done of await Promise.all(reads)) {
@@ -179,12 +179,12 @@ describeNative("RDMA with injected faults", () => {
     const done = await pair.reader.read(window, 0, MIB).done;
     if (!done.ok) throw new Error(done.fault);
     expect(done.checksum).not.toBe(pair.owner.arena.checksum(0, MIB));
-    expect(done.checksum).toBe(pair.asker.arena.checksum(0, MIB));
+    expect(done.checksum).toBe(pair.client.arena.checksum(0, MIB));
   });
 
   test("a hung read ends with its queue pair and writes nothing later", async () => {
     await using pair = openPair({ plan: "hang@1" });
-    const { owner, asker, reader } = pair;
+    const { owner, client, reader } = pair;
     owner.arena.fill(0, MIB, 6n);
     const window = await lend(pair, 0, MIB);
     const { done, token } = reader.read(window, 0, MIB);
@@ -193,22 +193,22 @@ describeNative("RDMA with injected faults", () => {
     expect(reader.arrived(token)).toBe(0);
     await reader[Symbol.asyncDispose]();
     expect(await done).toEqual({ ok: false, fault: "cancelled" });
-    asker.arena.fill(0, MIB, 9n);
+    client.arena.fill(0, MIB, 9n);
     fake().configure("+release");
-    expect(asker.arena.firstWrong(0, MIB, 9n)).toBe(null);
+    expect(client.arena.firstWrong(0, MIB, 9n)).toBe(null);
   });
 
   test("a hung read that cannot be stopped ends when its queue pair is destroyed", async () => {
     // One state change to create each side, two to connect it, then the end of this one.
     await using pair = openPair({ plan: `hang@1;ibv_modify_qp=${EINVAL}@7` });
-    const { asker, reader } = pair;
+    const { client, reader } = pair;
     const { done } = reader.read(await lend(pair, 0, MIB), 0, MIB);
     await waitFor(() => fake().counters()["calls.ibv_post_send"] === 4);
     await reader[Symbol.asyncDispose]();
     expect(await done).toEqual({ ok: false, fault: "cancelled" });
-    asker.arena.fill(0, MIB, 9n);
+    client.arena.fill(0, MIB, 9n);
     fake().configure("+release");
-    expect(asker.arena.firstWrong(0, MIB, 9n)).toBe(null);
+    expect(client.arena.firstWrong(0, MIB, 9n)).toBe(null);
   });
 
   describe("memory that cannot be registered", () => {
@@ -267,7 +267,7 @@ describeNative("RDMA with injected faults", () => {
       fake().configure(`+ibv_poll_cq=${EIO}@1+`);
       const window = { address: 0n, key: 0 };
       expect(await pair.reader.read(window, 0, MIB).done).toEqual({ ok: false, fault: "port" });
-      expect(pair.asker.rdma.ports()[0]?.state).toBe("fatal");
+      expect(pair.client.rdma.ports()[0]?.state).toBe("fatal");
     });
   });
 
@@ -275,29 +275,30 @@ describeNative("RDMA with injected faults", () => {
     test("that goes down ends its queue pairs, and works again when it comes up", async () => {
       const path = library("devices=2");
       await using owner = openSide(path, { devices: ["standin0"] });
-      await using asker = openSide(path, { devices: ["standin0"] });
+      await using client = openSide(path, { devices: ["standin0"] });
       await using other = openSide(path, { devices: ["standin1"] });
-      const pair = join(owner, asker);
+      const pair = join(owner, client);
       await move(pair, 0, MIB, 1n);
       const window = await lend(pair, 0, MIB);
       fake().configure("+port=down/0");
       expect(await Promise.all([pair.reader.ended, pair.lender.ended])).toEqual(["port", "port"]);
       expect(await pair.reader.read(window, 0, 1).done).toEqual({ ok: false, fault: "port" });
-      await waitFor(() => asker.told.at(-1)?.state === "down");
-      expect(asker.rdma.ports()[0]?.state).toBe("down");
-      expect(() => asker.rdma.link(0, SETTINGS)).toThrow("device failed");
+      await waitFor(() => client.reported.at(-1)?.state === "down");
+      expect(client.rdma.ports()[0]?.state).toBe("down");
+      expect(() => client.rdma.link(0, SETTINGS)).toThrow("device failed");
       fake().configure("+port=up/0");
-      const isUp = () => [owner, asker].every(({ told }) => told.at(-1)?.state === "active");
-      await waitFor(isUp, PATIENCE_MS);
-      await move(join(owner, asker), 0, MIB, 2n);
-      expect(other.told).toEqual([]);
+      const isUp = () =>
+        [owner, client].every(({ reported }) => reported.at(-1)?.state === "active");
+      await waitFor(isUp, HANG_MS);
+      await move(join(owner, client), 0, MIB, 2n);
+      expect(other.reported).toEqual([]);
     });
 
     test("that goes down during a read ends it", async () => {
       await using pair = openPair({ plan: "port-down@3", settings: { pieceBytes: 64 * KIB } });
       expect(["port", "broken"]).toContain(await read(pair, 4 * MIB));
       expect(["port", "broken"]).toContain(await pair.reader.ended);
-      await waitFor(() => pair.asker.told.at(-1)?.state === "down");
+      await waitFor(() => pair.client.reported.at(-1)?.state === "down");
     });
 
     test("of a failed device stays unusable", async () => {
@@ -305,8 +306,8 @@ describeNative("RDMA with injected faults", () => {
       await move(pair, 0, MIB, 1n);
       fake().configure("+fatal");
       expect(await Promise.all([pair.reader.ended, pair.lender.ended])).toEqual(["port", "port"]);
-      await waitFor(() => pair.asker.told.at(-1)?.state === "fatal");
-      expect(() => pair.asker.rdma.link(0, SETTINGS)).toThrow("device failed");
+      await waitFor(() => pair.client.reported.at(-1)?.state === "fatal");
+      expect(() => pair.client.rdma.link(0, SETTINGS)).toThrow("device failed");
     });
   });
 
@@ -320,7 +321,7 @@ describeNative("RDMA with injected faults", () => {
       ok: true,
       checksum: pair.owner.arena.checksum(edge - MIB, 2 * MIB),
     });
-    expect(pair.asker.arena.firstWrong(edge - MIB, 2 * MIB, 8n)).toBe(null);
+    expect(pair.client.arena.firstWrong(edge - MIB, 2 * MIB, 8n)).toBe(null);
   });
 
   test("a registration ends with its lending", async () => {
@@ -333,7 +334,7 @@ describeNative("RDMA with injected faults", () => {
 
   test("an arena cannot go before what reads into it", async () => {
     await using pair = openPair();
-    const { arena } = pair.asker;
+    const { arena } = pair.client;
     expect(() => arena[Symbol.dispose]()).toThrow("busy");
   });
 });

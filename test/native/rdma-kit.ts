@@ -15,7 +15,7 @@ export const MIB = 2 ** 20;
 export const KIB = 2 ** 10;
 
 /** Long enough for a busy or an emulated host. */
-export const PATIENCE_MS = 30_000;
+export const HANG_MS = 30_000;
 
 /** Whether HEARTH_TEST_VERBS names a real library, with the devices of this host. */
 export const isReal = process.env.HEARTH_TEST_VERBS !== undefined;
@@ -48,7 +48,7 @@ export interface Side extends AsyncDisposable {
   readonly arena: Region;
   readonly rdma: Rdma;
   /** Ports passed to `onPort`. */
-  readonly told: RdmaPort[];
+  readonly reported: RdmaPort[];
 }
 
 export interface SideOptions extends Partial<RdmaOptions> {
@@ -60,7 +60,7 @@ export function openSide(library: string, options: SideOptions = {}): Side {
   const { bytes = 16 * MIB, ...rest } = options;
   const native = loadNative();
   const arena = Region.create(native, { bytes, hugePages: "off", lockMemory: "off" });
-  const told: RdmaPort[] = [];
+  const reported: RdmaPort[] = [];
   const rdma = openRdma(native, {
     region: arena,
     library,
@@ -70,7 +70,7 @@ export function openSide(library: string, options: SideOptions = {}): Side {
     windowSpans: 64,
     linksMax: 16,
     readsMax: 256,
-    onPort: (port) => told.push(port),
+    onPort: (port) => reported.push(port),
     ...rest,
   });
   let closing: Promise<void> | null = null;
@@ -81,7 +81,7 @@ export function openSide(library: string, options: SideOptions = {}): Side {
   return {
     arena,
     rdma,
-    told,
+    reported,
     [Symbol.asyncDispose]() {
       closing ??= close();
       return closing;
@@ -98,24 +98,24 @@ export function portOf(side: Side): RdmaPort {
 
 export interface Pair extends AsyncDisposable {
   readonly owner: Side;
-  readonly asker: Side;
+  readonly client: Side;
   readonly lender: RdmaLink;
   readonly reader: RdmaLink;
 }
 
 /** A pair of connected queue pairs in this process. */
-export function join(owner: Side, asker: Side, settings: Partial<RdmaLinkSettings> = {}): Pair {
+export function join(owner: Side, client: Side, settings: Partial<RdmaLinkSettings> = {}): Pair {
   const lender = owner.rdma.link(portOf(owner).index, { ...SETTINGS, ...settings });
-  const reader = asker.rdma.link(portOf(asker).index, { ...SETTINGS, ...settings });
+  const reader = client.rdma.link(portOf(client).index, { ...SETTINGS, ...settings });
   lender.connect(reader.address);
   reader.connect(lender.address);
   return {
     owner,
-    asker,
+    client,
     lender,
     reader,
     async [Symbol.asyncDispose]() {
-      await asker[Symbol.asyncDispose]();
+      await client[Symbol.asyncDispose]();
       await owner[Symbol.asyncDispose]();
     },
   };
@@ -133,14 +133,14 @@ export function openPair({ plan, settings, ...options }: PairOptions = {}): Pair
 
 /** Lends a block derived from `seed`, reads it, and takes it back. */
 export async function move(pair: Pair, at: number, bytes: number, seed: bigint): Promise<void> {
-  const { owner, asker, lender, reader } = pair;
+  const { owner, client, lender, reader } = pair;
   owner.arena.fill(at, bytes, seed);
   const loan = lender.lend(at, bytes);
   const lent = await loan.lent;
   if (!lent.ok) throw new Error(`nothing was lent: ${lent.fault}`);
   const { done } = reader.read(lent.window, at, bytes);
   expect(await done).toEqual({ ok: true, checksum: owner.arena.checksum(at, bytes) });
-  expect(asker.arena.firstWrong(at, bytes, seed)).toBe(null);
+  expect(client.arena.firstWrong(at, bytes, seed)).toBe(null);
   await lender.takeBack(loan.token);
 }
 

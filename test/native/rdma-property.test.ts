@@ -45,20 +45,20 @@ interface Lent {
 /** Queue pairs from the owner to the reader, with the lendings and reads of each. */
 class World {
   readonly #owner: Side;
-  readonly #asker: Side;
+  readonly #client: Side;
   readonly #links: { lender: RdmaLink; reader: RdmaLink; lent: Lent[]; tokens: number[] }[];
   readonly #over: PromiseLike<unknown>[] = [];
   /** While a read into a place is in progress, no other one begins there. */
   readonly #busy = new Set<number>();
 
-  constructor(owner: Side, asker: Side) {
+  constructor(owner: Side, client: Side) {
     this.#owner = owner;
-    this.#asker = asker;
+    this.#client = client;
     for (let i = 0; i < BLOCKS; i++) owner.arena.fill(i * BLOCK, BLOCK, BigInt(i));
     this.#links = Array.from({ length: LINKS }, () => {
       const settings = { ...SETTINGS, pieceBytes: 16 * KIB };
       const lender = owner.rdma.link(portOf(owner).index, settings);
-      const reader = asker.rdma.link(portOf(asker).index, settings);
+      const reader = client.rdma.link(portOf(client).index, settings);
       return { lender, reader, lent: [], tokens: [] };
     });
     for (const { lender, reader } of this.#links) {
@@ -102,7 +102,7 @@ class World {
   #judge(done: RdmaRead, { at }: Lent, to: number): void {
     this.#busy.delete(to);
     if (!done.ok) return;
-    expect(this.#asker.arena.firstWrong(to * BLOCK, BLOCK, BigInt(at))).toBe(null);
+    expect(this.#client.arena.firstWrong(to * BLOCK, BLOCK, BigInt(at))).toBe(null);
     expect(done.checksum).toBe(this.#owner.arena.checksum(at * BLOCK, BLOCK));
   }
 
@@ -127,8 +127,8 @@ describeNative("RDMA with operations in any order", () => {
         fake().configure(`retry=50;${faults}`);
         {
           await using owner = openSide(fake().path, { bytes: BLOCK * BLOCKS, windowSpans: 8 });
-          await using asker = openSide(fake().path, { bytes: BLOCK * BLOCKS, readsMax: 16 });
-          const world = new World(owner, asker);
+          await using client = openSide(fake().path, { bytes: BLOCK * BLOCKS, readsMax: 16 });
+          const world = new World(owner, client);
           for (const each of many) await world.do(each);
           await world.end();
         }

@@ -4,6 +4,7 @@ import { NativeError, type RdmaLinkSettings } from "../../src/native/index.ts";
 import { describeNative } from "../support/native.ts";
 import { waitFor } from "../support/wait.ts";
 import {
+  HANG_MS,
   isReal,
   join,
   KIB,
@@ -11,7 +12,6 @@ import {
   move,
   openPair,
   openSide,
-  PATIENCE_MS,
   portOf,
   SETTINGS,
   verbsLibrary,
@@ -102,7 +102,7 @@ describeNative("RDMA", () => {
       });
     });
     await Promise.all(reads);
-    expect(pair.asker.arena.firstWrong(0, bytes * count, 3n)).toBe(null);
+    expect(pair.client.arena.firstWrong(0, bytes * count, 3n)).toBe(null);
     // Several threads compute the checksums, so adjacent reads may change places, but no more. Some
     // software devices finish all at once.
     if (!isReal) expect(over.every((read, i) => Math.abs(read - i) < 16)).toBe(true);
@@ -111,8 +111,8 @@ describeNative("RDMA", () => {
   test("reads in both directions over one queue pair", async () => {
     await using pair = openPair();
     const back = {
-      owner: pair.asker,
-      asker: pair.owner,
+      owner: pair.client,
+      client: pair.owner,
       lender: pair.reader,
       reader: pair.lender,
       [Symbol.asyncDispose]: async () => {},
@@ -127,26 +127,26 @@ describeNative("RDMA", () => {
     ])("cannot be read: %s", async (_, by) => {
       await using pair = openPair({ plan: "retry=100" });
       pair.owner.arena.fill(0, MIB, 4n);
-      pair.asker.arena.fill(0, MIB, 9n);
+      pair.client.arena.fill(0, MIB, 9n);
       const lent = await pair.lender.lend(8192, 4096).lent;
       if (!lent.ok) throw new Error(lent.fault);
       const window = { ...lent.window, address: lent.window.address + BigInt(by) };
       const { done } = pair.reader.read(window, 8192, 4096);
       expect(await done).toEqual({ ok: false, fault: "broken" });
       expect(await pair.reader.ended).toBe("broken");
-      expect(pair.asker.arena.firstWrong(0, MIB, 9n)).toBe(null);
+      expect(pair.client.arena.firstWrong(0, MIB, 9n)).toBe(null);
     });
 
     test("cannot be read with an old window", async () => {
       await using pair = openPair({ plan: "retry=100" });
-      pair.asker.arena.fill(0, 4096, 9n);
+      pair.client.arena.fill(0, 4096, 9n);
       const { token, lent } = pair.lender.lend(0, 4096);
       const window = await lent;
       if (!window.ok) throw new Error(window.fault);
       await pair.lender.takeBack(token);
       const { done } = pair.reader.read(window.window, 0, 4096);
       expect(await done).toEqual({ ok: false, fault: "broken" });
-      expect(pair.asker.arena.firstWrong(0, 4096, 9n)).toBe(null);
+      expect(pair.client.arena.firstWrong(0, 4096, 9n)).toBe(null);
     });
   });
 
@@ -162,24 +162,24 @@ describeNative("RDMA", () => {
 
   test("issues no more of a cancelled read, and continues with others", async () => {
     await using pair = openPair({ plan: SLOW, bytes: 2 * SPAN, settings: { pieceBytes: 4096 } });
-    const { owner, asker, lender, reader } = pair;
+    const { owner, client, lender, reader } = pair;
     owner.arena.fill(0, SPAN, 5n);
     const lent = await lender.lend(0, SPAN).lent;
     if (!lent.ok) throw new Error(lent.fault);
     const { token, done } = reader.read(lent.window, 0, SPAN);
-    await waitFor(() => reader.arrived(token) > 0, PATIENCE_MS);
+    await waitFor(() => reader.arrived(token) > 0, HANG_MS);
     reader.cancel(token);
     expect(await done).toEqual({ ok: false, fault: "cancelled" });
     expect(reader.arrived(token)).toBe(0);
     // The span is not written any more.
-    asker.arena.fill(0, SPAN, 9n);
+    client.arena.fill(0, SPAN, 9n);
     await move(pair, SPAN, MIB, 7n);
-    expect(asker.arena.firstWrong(0, SPAN, 9n)).toBe(null);
+    expect(client.arena.firstWrong(0, SPAN, 9n)).toBe(null);
   });
 
   test("resolves everything in flight when its own side ends the queue pair", async () => {
     await using pair = openPair({ plan: SLOW, bytes: SPAN, settings: { pieceBytes: 4096 } });
-    const { asker, lender, reader } = pair;
+    const { client, lender, reader } = pair;
     const { token, lent } = lender.lend(0, SPAN);
     const outcome = await lent;
     if (!outcome.ok) throw new Error(outcome.fault);
@@ -187,16 +187,16 @@ describeNative("RDMA", () => {
     const order: string[] = [];
     void read.done.then(({ ok }) => order.push(`read ${ok}`));
     void reader.ended.then((fault) => order.push(fault));
-    await waitFor(() => reader.arrived(read.token) > 0, PATIENCE_MS);
+    await waitFor(() => reader.arrived(read.token) > 0, HANG_MS);
     await reader[Symbol.asyncDispose]();
     const done = await read.done;
     // Some software devices have read everything before the cancellation.
     if (!(isReal && done.ok)) expect(done).toEqual({ ok: false, fault: "cancelled" });
     expect(order).toEqual([`read ${done.ok}`, "cancelled"]);
-    asker.arena.fill(0, SPAN, 9n);
+    client.arena.fill(0, SPAN, 9n);
     await lender[Symbol.asyncDispose]();
     await lender.takeBack(token);
-    expect(asker.arena.firstWrong(0, SPAN, 9n)).toBe(null);
+    expect(client.arena.firstWrong(0, SPAN, 9n)).toBe(null);
     // A queue pair that has ended reports it for further requests.
     const late = reader.read(outcome.window, 0, 4096);
     expect(await late.done).toEqual({ ok: false, fault: "cancelled" });
@@ -210,7 +210,7 @@ describeNative("RDMA", () => {
     const lent = await lender.lend(0, SPAN).lent;
     if (!lent.ok) throw new Error(lent.fault);
     const { token, done } = reader.read(lent.window, 0, SPAN);
-    await waitFor(() => reader.arrived(token) > 0, PATIENCE_MS);
+    await waitFor(() => reader.arrived(token) > 0, HANG_MS);
     await lender[Symbol.asyncDispose]();
     expect(await done).toEqual({ ok: false, fault: "broken" });
     expect(await reader.ended).toBe("broken");
@@ -289,8 +289,8 @@ describeNative("RDMA", () => {
   test("keeps many queue pairs apart", async () => {
     const library = verbsLibrary();
     await using owner = openSide(library);
-    await using asker = openSide(library);
-    const pairs = Array.from({ length: 6 }, () => join(owner, asker));
+    await using client = openSide(library);
+    const pairs = Array.from({ length: 6 }, () => join(owner, client));
     await Promise.all(pairs.map((pair, i) => move(pair, i * MIB, MIB, BigInt(i))));
     // The end of one does not affect the others.
     await pairs[0]!.reader[Symbol.asyncDispose]();
