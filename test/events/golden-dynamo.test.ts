@@ -35,7 +35,7 @@ const CASES: readonly {
   readonly seed?: bigint;
   readonly isEagle?: boolean;
   readonly locals: readonly bigint[];
-  /** Behind the first, which is the first local one. */
+  /** After the first one, which is the first local hash. */
   readonly sequences: readonly bigint[];
 }[] = [
   {
@@ -118,7 +118,7 @@ describe("Dynamo's hashes", () => {
     expect(mediaHash("a picture")).toBe(xxh3(new TextEncoder().encode("a picture"), 0n));
   });
 
-  test("XXH3 under any seed is the runtime's own where that has the seed", () => {
+  test("XXH3 equals the runtime's for the seeds it supports", () => {
     const data = Uint8Array.from({ length: 3_000 }, (_, i) => (i * 31 + (i >> 3)) & 0xff);
     const lengths = [...Array(300).keys(), 1_023, 1_024, 1_025, 1_088, 2_048, 2_049, 3_000];
     for (const length of lengths) {
@@ -129,7 +129,7 @@ describe("Dynamo's hashes", () => {
     }
   });
 
-  test("a worker's number by its name", () => {
+  test("a worker's number is computed from its name", () => {
     expect(workerNumber("vllm-0")).toBe(1943803597606491n);
     expect(workerNumber("worker-0")).toBe(1186445869714687n);
   });
@@ -174,7 +174,7 @@ describe("Dynamo's messages", () => {
     expect(encodeRouterEvents([event])).toEqual(hex(CLEARED));
   });
 
-  test("a question to a worker's own index", () => {
+  test("a query to a worker's own index", () => {
     const query = { workerId: 42n, rank: 0, start: null, end: null, knowsDumpFailed: true };
     const bytes = hex(
       [
@@ -190,7 +190,7 @@ describe("Dynamo's messages", () => {
     expect(decodeWorkerQuery(status).ok).toBe(false);
   });
 
-  test("its answers, as others write them too", () => {
+  test("its answers, also as encoded by others", () => {
     const event: RouterEvent = { ...EVENT, eventId: 9n, data: { kind: "cleared" } };
     const events = [event];
     const answers: WorkerAnswer[] = [
@@ -213,7 +213,7 @@ describe("Dynamo's messages", () => {
     }
   });
 
-  test("the envelope around one", () => {
+  test("the envelope of a message", () => {
     const payload = hex(STORED);
     expect(payload.length).toBe(167);
     const head = [

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { decodeEngineBatch, type EngineEvent, encodeEngineBatch } from "../../src/events/index.ts";
 import { hex, pack } from "./examples.ts";
 
-/** The examples of vLLM's and SGLang's batches that the two engines' formats are held to. */
+/** Examples of vLLM's and SGLang's batches that define the supported formats. */
 
 const VLLM_POSITIONAL = [
   "93 cb41d954fc40200000",
@@ -35,7 +35,7 @@ const PLAIN_STORED = {
 const ALONE = { locality: null, ownership: null, group: null } as const;
 
 describe("golden batches of engines", () => {
-  test("vLLM, by place", () => {
+  test("vLLM, positional", () => {
     const read = decodeEngineBatch(hex(VLLM_POSITIONAL));
     const event: EngineEvent = {
       ...PLAIN_STORED,
@@ -48,7 +48,7 @@ describe("golden batches of engines", () => {
     });
   });
 
-  test("SGLang, by place: signed hashes", () => {
+  test("SGLang, positional, with signed hashes", () => {
     const read = decodeEngineBatch(hex(SGLANG_POSITIONAL));
     const hash = BigInt.asUintN(64, -3_488_128_144_981_237_669n);
     expect(hash).toBe(0xcf97adeedb59e05bn);
@@ -60,7 +60,7 @@ describe("golden batches of engines", () => {
     expect(read).toEqual({ ok: true, value: { seconds: 1_700_000_000.5, rank: 0, events } });
   });
 
-  test("vLLM, by name, both ways", () => {
+  test("vLLM, by name, decoded and encoded", () => {
     const hash = 8_866_452_693_264_111_234n;
     const bytes = pack([
       1_700_000_000.5,

@@ -14,7 +14,7 @@ const frame = fc.oneof(
   fc.integer({ min: 250, max: 70_000 }).map((length) => new Uint8Array(length).fill(length & 0xff)),
 );
 
-/** The same bytes in pieces, cut where `cuts` says. */
+/** The same bytes in pieces, split at `cuts`. */
 function pieces(bytes: Uint8Array, cuts: readonly number[]): Uint8Array[] {
   const places = [...new Set(cuts.map((cut) => cut % (bytes.length + 1)))].sort((a, b) => a - b);
   const ends = [...places, bytes.length];
@@ -32,7 +32,7 @@ function readAll(chunks: readonly Uint8Array[], bytesMax = 1 << 20) {
 }
 
 describe("frames", () => {
-  test("come out as they went in, wherever the stream is cut", () => {
+  test("survive a round trip, wherever the stream is split", () => {
     const messages = fc.array(fc.array(frame, { minLength: 1, maxLength: 4 }), { maxLength: 4 });
     const property = fc.property(messages, fc.array(fc.nat(), { maxLength: 12 }), (sent, cuts) => {
       const stream = Buffer.concat(sent.map((message) => encodeMessage(message)));
@@ -49,7 +49,7 @@ describe("frames", () => {
     fc.assert(property, { numRuns: 100 });
   });
 
-  test("are the receiver's own: what is read into next does not change them", () => {
+  test("are owned by the receiver: the next read does not change them", () => {
     const chunk = Buffer.from(encodeMessage([Uint8Array.of(1, 2, 3)]));
     const frames: ZmtpFrame[] = [];
     new FrameReader(10).push(chunk, (one) => frames.push(one) > 0);
@@ -57,7 +57,7 @@ describe("frames", () => {
     expect([...frames[0]!.body]).toEqual([1, 2, 3]);
   });
 
-  test("that are too long, or none, end the stream before they take memory", () => {
+  test("that are too long or invalid end the stream before they allocate memory", () => {
     const heads = ["02ffffffffffffffff", "020000000000000401", "08", "0500", "80", "ff"];
     for (const head of heads) {
       expect(readAll([Uint8Array.fromHex(head)], 1_024).why).not.toBeNull();
@@ -65,7 +65,7 @@ describe("frames", () => {
     expect(readAll([Uint8Array.fromHex("020000000000000400")], 1_024).why).toBeNull();
   });
 
-  test("behind one that nobody wants are not looked at", () => {
+  test("after an unwanted one are not parsed", () => {
     const frames: ZmtpFrame[] = [];
     const stream = Buffer.concat([encodeMessage([Uint8Array.of(1)]), Uint8Array.of(0xff)]);
     const why = new FrameReader(10).push(stream, (one) => frames.push(one) < 1);
@@ -74,7 +74,7 @@ describe("frames", () => {
 });
 
 describe("endpoints", () => {
-  test("are read as engines write them", () => {
+  test("are parsed in the engines' syntax", () => {
     const tcp = (host: string, port: number) => ({ kind: "tcp" as const, host, port });
     expect(parseEndpoint("tcp://*:5557")).toEqual(tcp("0.0.0.0", 5557));
     expect(parseEndpoint("tcp://127.0.0.1:*")).toEqual(tcp("127.0.0.1", 0));
@@ -90,7 +90,7 @@ describe("endpoints", () => {
     }
   });
 
-  test("say which end binds", () => {
+  test("determine which end binds", () => {
     expect(engineBinds("tcp://*:5557", "vllm")).toBe(true);
     expect(engineBinds("tcp://[::]:5557", "vllm")).toBe(true);
     expect(engineBinds("ipc:///run/kv", "sglang")).toBe(true);
