@@ -62,7 +62,6 @@ export const SLOW: readonly string[] = [
   "test/faults/sweep.test.ts",
   "test/events/publishing/bus-publisher.test.ts",
   "test/events/publishing/stream-publisher.test.ts",
-  "test/events/publishing/stream-publisher.test.ts",
   "test/fuzz/fuzz.test.ts",
   "test/store/index/block-index.test.ts",
   "test/store/index/damage.test.ts",

@@ -88,20 +88,6 @@ export interface SubscriberStats {
   readonly waiting: number;
 }
 
-/** Passes commands from a bus to the control plane, and receipts back. */
-export interface ControlSubscriber extends AsyncDisposable {
-  /** State of the command stream; null without one. */
-  readonly streamState: ConsumptionState | null;
-  stats(): SubscriberStats;
-  /**
-   * Subscribes to, or unsubscribes from, the issuers' own subjects
-   * `kv-control-{worker_id}.{issuer}` and `kv-control-broadcast.{issuer}`. Commands there are
-   * received as published, also with a command stream. The server may deny the subscription, so it
-   * is made only if needed.
-   */
-  setIssuerSubjects(areWanted: boolean): void;
-}
-
 const HEADERS: Readonly<Record<MediaType, Readonly<Record<string, string>>>> = {
   [JSON_TYPE]: { "Content-Type": JSON_TYPE },
   [MSGPACK_TYPE]: { "Content-Type": MSGPACK_TYPE },
@@ -128,10 +114,11 @@ const FLOOD_REASONS: ReadonlySet<string> = new Set<RefusalWord>([
 ]);
 
 export function createControlSubscriber(options: ControlSubscriberOptions): ControlSubscriber {
-  return new Subscriber(options);
+  return new ControlSubscriber(options);
 }
 
-class Subscriber implements ControlSubscriber {
+/** Passes commands from a bus to the control plane, and receipts back. */
+export class ControlSubscriber implements AsyncDisposable {
   readonly #options: ControlSubscriberOptions;
   readonly #listening: Disposable | null;
   readonly #kept: Consumption | null;
@@ -210,6 +197,12 @@ class Subscriber implements ControlSubscriber {
     };
   }
 
+  /**
+   * Subscribes to, or unsubscribes from, the issuers' own subjects
+   * `kv-control-{worker_id}.{issuer}` and `kv-control-broadcast.{issuer}`. Commands there are
+   * received as published, also with a command stream. The server may deny the subscription, so it
+   * is made only if needed.
+   */
   setIssuerSubjects(areWanted: boolean): void {
     const isSubscribed = this.#ofIssuers.length > 0;
     if (areWanted === isSubscribed || this.#isClosed) return;
@@ -230,6 +223,7 @@ class Subscriber implements ControlSubscriber {
     await this.#kept?.[Symbol.asyncDispose]();
   }
 
+  /** State of the command stream; null without one. */
   get streamState(): ConsumptionState | null {
     return this.#kept?.state ?? null;
   }

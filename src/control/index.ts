@@ -55,7 +55,7 @@ export {
   type SubmitOptions,
 } from "./control-plane.ts";
 export {
-  type ControlSubscriber,
+  ControlSubscriber,
   type ControlSubscriberOptions,
   createControlSubscriber,
   type SubscriberStats,

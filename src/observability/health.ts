@@ -28,23 +28,6 @@ export interface RaiseOptions {
   readonly forMs?: number;
 }
 
-/**
- * Current problems of this process, by code. Components raise and clear problems; each change is
- * logged and counted once.
- */
-export interface Health extends Disposable {
-  /** Raises a problem. If it is current already, only its details and its end change. */
-  raise(code: HealthCode, details: string, options?: RaiseOptions): void;
-  clear(code: HealthCode): void;
-  isRaised(code: HealthCode): boolean;
-  /** Errors first; within a severity the oldest first. */
-  list(): HealthProblem[];
-  /** Counts of all codes. */
-  counts(): HealthCount[];
-  /** Stops all timers. */
-  [Symbol.dispose](): void;
-}
-
 export interface HealthOptions {
   readonly clock: Clock;
   readonly log: Pick<Logger, "log">;
@@ -53,10 +36,14 @@ export interface HealthOptions {
 const SEVERITIES = ["error", "warn"];
 
 export function createHealth(options: HealthOptions): Health {
-  return new HealthRegister(options);
+  return new Health(options);
 }
 
-class HealthRegister implements Health {
+/**
+ * Current problems of this process, by code. Components raise and clear problems; each change is
+ * logged and counted once.
+ */
+export class Health implements Disposable {
   readonly #clock: Clock;
   readonly #log: Pick<Logger, "log">;
   readonly #problems = new Map<HealthCode, HealthProblem>();
@@ -68,6 +55,7 @@ class HealthRegister implements Health {
     this.#log = log;
   }
 
+  /** Raises a problem. If it is current already, only its details and its end change. */
   raise(code: HealthCode, details: string, { forMs }: RaiseOptions = {}): void {
     const spec = HEALTH_CODES[code];
     const known = this.#problems.get(code);
@@ -99,11 +87,13 @@ class HealthRegister implements Health {
     return this.#problems.has(code);
   }
 
+  /** Errors first; within a severity the oldest first. */
   list(): HealthProblem[] {
     const rank = ({ severity }: HealthProblem) => SEVERITIES.indexOf(severity);
     return [...this.#problems.values()].sort((a, b) => rank(a) - rank(b) || a.sinceMs - b.sinceMs);
   }
 
+  /** Counts of all codes. */
   counts(): HealthCount[] {
     return HEALTH_CODE_NAMES.map((code) => ({
       code,
@@ -112,6 +102,7 @@ class HealthRegister implements Health {
     }));
   }
 
+  /** Stops all timers. */
   [Symbol.dispose](): void {
     for (const code of this.#ends.keys()) this.#stopTimer(code);
   }

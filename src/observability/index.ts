@@ -33,7 +33,7 @@ export {
   createHealth,
   HEALTH_CODE_NAMES,
   HEALTH_CODES,
-  type Health,
+  Health,
   type HealthCode,
   type HealthCodeSpec,
   type HealthCount,

@@ -19,11 +19,7 @@ events and hashes. With --tokens instead: prompts of the proxy against token ids
 Exit codes: 0 no difference; 1 some; 2 wrong usage.
 `;
 
-const VECTORS = [
-  "test/events/golden-dynamo.test.ts",
-  "test/events/golden-events.test.ts",
-  "test/identity",
-];
+const VECTORS = ["test/events/golden-events.test.ts", "test/identity"];
 
 const options = scriptOptions(HELP, {
   steps: { type: "string", default: "1000000" },

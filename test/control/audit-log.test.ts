@@ -38,7 +38,7 @@ function numbersIn(path: string): number[] {
   return lines.map((line) => JSON.parse(line).n);
 }
 
-/** Each in a write of its own. */
+/** Each record is written separately. */
 async function writeSlowly(audit: AuditLog, path: string, from: number, to: number) {
   for (let n = from; n < to; n++) {
     audit.write({ n });
@@ -47,7 +47,7 @@ async function writeSlowly(audit: AuditLog, path: string, from: number, to: numb
 }
 
 describe("the audit log", () => {
-  test("has one line for each record, in order, for its owner and group alone", async () => {
+  test("writes one line per record, in order, readable by its owner and group only", async () => {
     await withTempDir(async (folder) => {
       const path = join(folder, "audit.jsonl");
       const { audit } = opened(path);
@@ -60,7 +60,7 @@ describe("the audit log", () => {
     });
   });
 
-  test("goes on with the file that is there, behind half a line too", async () => {
+  test("appends to an existing file, also after a partial line", async () => {
     await withTempDir(async (folder) => {
       const path = join(folder, "audit.jsonl");
       writeFileSync(path, '{"n":1}\n{"n":');
@@ -71,7 +71,7 @@ describe("the audit log", () => {
     });
   });
 
-  test("is set aside at its length; the oldest goes", async () => {
+  test("rotates at its maximum length and deletes the oldest file", async () => {
     await withTempDir(async (folder) => {
       const path = join(folder, "audit.jsonl");
       const { audit } = opened(path, { bytesMax: 30, filesMax: 2 });
@@ -88,7 +88,7 @@ describe("the audit log", () => {
     });
   });
 
-  test("begins a new file where somebody moved or removed it", async () => {
+  test("starts a new file if another process moved or removed it", async () => {
     await withTempDir(async (folder) => {
       const path = join(folder, "audit.jsonl");
       const { audit } = opened(path);
@@ -103,10 +103,10 @@ describe("the audit log", () => {
     });
   });
 
-  test("a disk that refuses is said once; its lines are counted, later ones written", async () => {
+  test("a failing disk is reported once; its lines are counted and later lines are written", async () => {
     await withTempDir(async (folder) => {
       const path = join(folder, "audit.jsonl");
-      // A folder of that name refuses to be opened for writing, for root too.
+      // A directory of that name cannot be opened for writing, even by root.
       mkdirSync(path);
       const { audit, said } = opened(path);
       for (let n = 0; n < 5; n++) {
@@ -122,7 +122,7 @@ describe("the audit log", () => {
     });
   });
 
-  test("cannot be opened: known before the first line, and until one is written", async () => {
+  test("reports an unusable path before the first line, until a line is written", async () => {
     await withTempDir(async (folder) => {
       const path = join(folder, "missing", "audit.jsonl");
       const { audit, said } = opened(path);
@@ -138,7 +138,7 @@ describe("the audit log", () => {
     });
   });
 
-  test("a full disk costs lines, never more", async () => {
+  test("a full disk loses lines and nothing else", async () => {
     const { audit, said } = opened("/dev/full");
     audit.write({ n: 1 });
     audit.write({ n: 2 });
@@ -148,7 +148,7 @@ describe("the audit log", () => {
     expect(said.join()).toContain("ENOSPC");
   });
 
-  test("a device is never set aside", async () => {
+  test("a device is never rotated", async () => {
     await withTempDir(async (folder) => {
       const path = join(folder, "null");
       symlinkSync("/dev/null", path);
@@ -163,7 +163,7 @@ describe("the audit log", () => {
     });
   });
 
-  test("a disk that does not answer holds up the end for seconds", async () => {
+  test("a hung disk delays closing by seconds at most", async () => {
     await withTempDir(async (folder) => {
       const path = join(folder, "pipe");
       expect(Bun.spawnSync(["mkfifo", path]).exitCode).toBe(0);
@@ -177,7 +177,7 @@ describe("the audit log", () => {
           throw thrown;
         }
       };
-      // More than a pipe takes that nobody empties.
+      // More than the buffer of a pipe that is never read.
       for (let n = 0; n < 6; n++) audit.write({ n, words: "x".repeat(100_000) });
       await waitFor(() => read(1) === 1);
       const ended = audit[Symbol.asyncDispose]();
@@ -186,7 +186,7 @@ describe("the audit log", () => {
       expect(audit.dropped).toBe(6);
       expect(audit.failure).toBe("the disk does not respond");
       expect(said.join()).toContain("lines=6");
-      // The thread that writes is let go.
+      // Releases the writing thread.
       let bytes = 0;
       await waitFor(() => {
         bytes += read(2 ** 16);
@@ -196,7 +196,7 @@ describe("the audit log", () => {
     });
   });
 
-  test("what waits is bounded", async () => {
+  test("the queue of waiting lines is bounded", async () => {
     await withTempDir(async (folder) => {
       const path = join(folder, "audit.jsonl");
       const { audit } = opened(path, { bytesMax: 2 ** 30 });

@@ -49,7 +49,7 @@ const receipt: fc.Arbitrary<Receipt> = fc.record({
   elapsed_ms: fc.double({ min: 0, max: 1e9, noNaN: true }),
 });
 
-/** The same number, whichever type it came as; minus zero is zero. */
+/** The same number in either type; minus zero is zero. */
 function plain(value: unknown): unknown {
   const text = JSON.stringify(value, (_key, item) =>
     typeof item === "bigint" || typeof item === "number" ? `#${Number(item)}` : item,
@@ -57,8 +57,8 @@ function plain(value: unknown): unknown {
   return JSON.parse(text);
 }
 
-describe("receipts as they travel", () => {
-  test.each([JSON_TYPE, MSGPACK_TYPE] as const)("%s: what was written is read", (type) => {
+describe("receipts on the wire", () => {
+  test.each([JSON_TYPE, MSGPACK_TYPE] as const)("%s: a receipt decodes to its original", (type) => {
     fc.assert(
       fc.property(receipt, (written) => {
         const read = decodeReceipt(encodeReceipt(written, type), type);
@@ -70,7 +70,7 @@ describe("receipts as they travel", () => {
     );
   });
 
-  test("as many blocks stay as fit", () => {
+  test("a receipt is trimmed to the blocks that fit", () => {
     const blocks = Array.from({ length: 5_000 }, (_, i) => ({ block: i, outcome: "done" }));
     const full: Receipt = {
       ...HEAD,
@@ -89,11 +89,11 @@ describe("receipts as they travel", () => {
     expect(decodeReceipt(encodeReceipt(full, JSON_TYPE), null)!.blocks_left_out).toBeUndefined();
   });
 
-  test.each(["{}", "[]", "null", "x", '{"status":"ok"}'])("%s is none", (text) => {
+  test.each(["{}", "[]", "null", "x", '{"status":"ok"}'])("%s is not a receipt", (text) => {
     expect(decodeReceipt(new TextEncoder().encode(text), null)).toBeNull();
   });
 
-  test("no two share their bytes", () => {
+  test("encoded receipts do not share bytes", () => {
     const one: Receipt = { ...HEAD, id: "1", type: "", status: "ok", counts: COUNTS, blocks: [] };
     const first = encodeReceipt(one, MSGPACK_TYPE);
     const before = first.slice();
@@ -110,13 +110,13 @@ function linesOf(file: string): string[] {
   return text.trimEnd().split("\n");
 }
 
-/** The text of the member `body`, as it stands in the file. */
+/** The text of the member `body`, as in the file. */
 function bodyOf(line: string): string {
   const start = line.indexOf('"body":') + '"body":'.length;
   return line.slice(start, line.indexOf(',"command":'));
 }
 
-/** A name as the golden files write it: as given, and what it means. */
+/** A name as in the golden files: as given, and its meaning. */
 function nameShown(name: BlockName): [string, string] {
   const { given } = name;
   if (name.kind === "key") return [given.toString(), `${name.bytes.toHex()}/${name.layer}`];
@@ -139,7 +139,7 @@ function wordOf(decoded: DecodedCommand): string {
   return decoded.ok ? "taken" : decoded.refusal.word;
 }
 
-describe("commands as they travel", () => {
+describe("commands on the wire", () => {
   const golden = linesOf("commands.jsonl").map((line) => {
     const { name, command, unnamed = [] } = JSON.parse(line);
     return [name, bodyOf(line), command, unnamed] as [string, string, object, string[]];
@@ -170,13 +170,13 @@ describe("commands as they travel", () => {
     expect(wordOf(decodeCommand(bytesOf(body), JSON_TYPE))).toBe(word);
   });
 
-  test("of a member that is there twice the last counts", () => {
+  test("the last of a repeated member counts", () => {
     const body = '{"type":"Flush","lease_id":"a","type":"RevokeLease","lease_id":"b"}';
     const decoded = decodeCommand(bytesOf(body), null);
     expect(decoded).toMatchObject({ ok: true, command: { type: "RevokeLease", leaseId: "b" } });
   });
 
-  test("a refusal says whose command it was, as far as that can be read", () => {
+  test("a refusal has the readable members of the command's head", () => {
     const body = '{"type":"Cache","id":"c-1","issuer":"router","block_hashes":[{}],"pin":true}';
     const head = { type: "Cache", id: "c-1", issuer: "router" };
     expect(decodeCommand(bytesOf(body), null)).toMatchObject({ ok: false, head });
@@ -188,7 +188,7 @@ describe("commands as they travel", () => {
     const hash = fc.bigInt(-(2n ** 63n), 2n ** 64n - 1n);
     fc.assert(
       fc.property(fc.array(hash, { maxLength: 40 }), fc.constantFrom(...TYPES), (hashes, type) => {
-        // As a client has them: small ones as numbers.
+        // As clients have them: small values as numbers.
         const given = hashes.map((value) =>
           BigInt(Number(value)) === value ? Number(value) : value,
         );
@@ -216,7 +216,7 @@ describe("limits", () => {
     pin: true,
   });
 
-  test.each(TYPES)("%s: as many blocks as may be, and one more", (type) => {
+  test.each(TYPES)("%s: the maximum number of blocks is accepted, one more is refused", (type) => {
     const { blocksMax } = COMMAND_LIMITS;
     const most = decodeCommand(encodeBody(withBlocks(blocksMax), type), type);
     expect(most).toMatchObject({ ok: true });
@@ -224,13 +224,13 @@ describe("limits", () => {
     expect(wordOf(more)).toBe("too_large");
   });
 
-  test("a body that is too long is not looked at", () => {
+  test("an oversized body is not parsed", () => {
     const body = new Uint8Array(COMMAND_LIMITS.bytesMax + 1).fill(0x5b);
     expect(wordOf(decodeCommand(body, null))).toBe("too_large");
     expect(wordOf(decodeCommand(body.subarray(1), null))).toBe("too_deep");
   });
 
-  test.each(TYPES)("%s: values in lists that no command has count, too", (type) => {
+  test.each(TYPES)("%s: values in unknown members count against the limit", (type) => {
     const lists = Array.from({ length: 5 }, () => new Array(COMMAND_LIMITS.blocksMax).fill(0));
     const refused = decodeCommand(encodeBody({ ...withBlocks(1), lists }, type), type);
     expect(refused).toMatchObject({ ok: false, refusal: { word: "too_large" } });
@@ -244,7 +244,7 @@ describe("limits", () => {
     expect(wordOf(pin("a".repeat(128)))).toBe("taken");
   });
 
-  test("text that is no UTF-8 is refused", () => {
+  test("invalid UTF-8 is refused", () => {
     const body = bytesOf('{"type":"RevokeLease","lease_id":"x"}');
     body[body.length - 3] = 0xff;
     expect(wordOf(decodeCommand(body, null))).toBe("malformed");
@@ -254,7 +254,7 @@ describe("limits", () => {
   });
 });
 
-describe("MessagePack from anybody", () => {
+describe("untrusted MessagePack", () => {
   const refused = (hex: string) =>
     wordOf(decodeCommand(Uint8Array.fromHex(hex.replaceAll(" ", "")), MSGPACK_TYPE));
 
@@ -274,14 +274,14 @@ describe("MessagePack from anybody", () => {
     ["the key __proto__", "81 a95f5f70726f746f5f5f 80", "malformed"],
   ])("%s", (_name, hex, word) => expect(refused(hex)).toBe(word));
 
-  test("lists in lists, each as long as may be, take no memory", () => {
-    // Each head promises 1,024 items; a decoder that believes it takes 8 KiB for each.
+  test("nested lists of maximum length allocate no memory", () => {
+    // Each head promises 1,024 items; a decoder that trusts it allocates 8 KiB for each.
     const heads = new Uint8Array(3 * 30_000);
     for (let at = 0; at < heads.length; at += 3) heads.set([0xdc, 0x04, 0x00], at);
     expect(wordOf(decodeCommand(heads, MSGPACK_TYPE))).toBe("too_deep");
   });
 
-  test("a key may be its 32 bytes; what is kept of it is a copy", () => {
+  test("a key may be 32 raw bytes, which are copied", () => {
     const key = Uint8Array.from({ length: 32 }, (_, i) => i);
     const body = encodeBody({ type: "Warm", block_keys: [key] }, MSGPACK_TYPE);
     const decoded = decodeCommand(body, "application/x-msgpack; charset=binary");
@@ -300,12 +300,12 @@ describe("MessagePack from anybody", () => {
   });
 });
 
-const page = readFileSync(join(import.meta.dir, "../../docs/reference/commands.md"), "utf8");
-/** What stands behind the row's name in the table of the page. */
+const page = readFileSync(join(import.meta.dir, "../../docs/commands.md"), "utf8");
+/** The text after the row's name in the table of the page. */
 const cellOf = (row: string) =>
   new RegExp(`^\\| ${row} \\| \`([^\`]+)\` \\|$`, "m").exec(page)![1]!;
 
-test("the vector of docs/reference/commands.md is what is signed, and its signature", () => {
+test("the vector of docs/commands.md has the signed bytes and their signature", () => {
   const seed = cellOf("seed");
   const body = new TextEncoder().encode(cellOf("body"));
   const user = userOfSeed(seed)!;
@@ -317,7 +317,7 @@ test("the vector of docs/reference/commands.md is what is signed, and its signat
   expect(publicUserKey(user.publicKey)!.verify(bytes, signature)).toBe(true);
 });
 
-test("the media type, the worker and the body are told apart", () => {
+test("media type, worker and body cannot be shifted into each other", () => {
   const body = new TextEncoder().encode("x");
   const all = [
     signedBytes("a", JSON_TYPE, body),

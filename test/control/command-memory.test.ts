@@ -58,7 +58,7 @@ describe("the memory of commands", () => {
     );
   });
 
-  test("knows 65,536 commands of as many blocks as are common, in its bytes, at any length", () => {
+  test("remembers 65,536 commands of common sizes within its memory limit", () => {
     const memory = new CommandMemory([]);
     const receipt = receiptOf("c", "nats", 64);
     for (let nth = 0; nth < 140_000; nth++) memory.put("nats", `c${nth}`, receipt);
@@ -69,13 +69,13 @@ describe("the memory of commands", () => {
       blocks_left_out: 56,
     });
     expect(memory.get("nats", `c${140_000 - 65_537}`)).toBeNull();
-    // Looking for what is not there does not walk over what is.
+    // Searching an absent id must not scan the present ones.
     let found = 0;
     for (let nth = 0; nth < 10_000; nth++) if (memory.find(`x${nth}`) !== null) found++;
     expect(found).toBe(0);
   });
 
-  test("is bounded by bytes where names and restored receipts are long", () => {
+  test("is bounded in bytes with long names and restored receipts", () => {
     const name = (nth: number) => `${nth}`.padStart(128, "x");
     const text = receiptText(receiptOf("c", "nats", 1)).padEnd(2_048);
     const rows = Array.from({ length: 65_536 }, (_, nth) => {
@@ -87,7 +87,7 @@ describe("the memory of commands", () => {
     expect(memory.get(name(0), name(0))).toBeNull();
     expect(memory.find(name(0))).toBeNull();
     expect(memory.find(name(65_535))).not.toBeNull();
-    // As many holders as blocks may have, of which one receipt takes more than there is.
+    // The maximum holders per block: one such receipt exceeds the memory.
     const by = Array.from({ length: 64 }, () => ({ kind: "pin", owner: "o" }) as const);
     const huge = receiptOf("h", "nats", 65_536);
     const blocks = huge.blocks.map((block) => ({ ...block, outcome: "held", by }));
@@ -97,7 +97,7 @@ describe("the memory of commands", () => {
   });
 });
 
-test("of commands at work with the same id the latest is found, then those before it", () => {
+test("finds the latest executing command of an id, then earlier ones", () => {
   const commands = new RunningCommands();
   const [a, b, c] = ["a", "b", "c"].map((issuer) => {
     const receipt = Promise.resolve(receiptOf("1", issuer, 1));

@@ -5,7 +5,7 @@ import { LIMITS, OPERATOR, PlaneKit } from "./plane-kit.ts";
 const PIN = { type: "Cache", block_hashes: [1, 2], pin: true };
 const UNPIN = { type: "Cache", block_hashes: [1, 2], pin: false };
 
-describe("what a command does", () => {
+describe("carrying out a command", () => {
   test.each([
     [PIN, "pin tester ttl=null"],
     [{ ...PIN, owner: "team", ttl_seconds: 5 }, "pin team ttl=5000"],
@@ -53,13 +53,13 @@ describe("what a command does", () => {
     expect(receipt.blocks[0]!.reason).toStartWith("name: ");
   });
 
-  test("what a pause was granted stands in its receipt", async () => {
+  test("the receipt of a pause has the granted time", async () => {
     const kit = new PlaneKit();
     const receipt = await kit.send({ type: "Pause", block_hashes: [1], lease_id: "l" });
     expect(receipt).toMatchObject({ lease_id: "l", ttl_seconds: 86_400, durable: true });
   });
 
-  test("a pause of nothing that is here names no lease", async () => {
+  test("a pause of absent blocks creates no lease", async () => {
     const kit = new PlaneKit();
     kit.lifecycle.missing.add("1");
     const receipt = await kit.send({ type: "Pause", block_hashes: [1], lease_id: "l" });
@@ -76,7 +76,7 @@ describe("what a command does", () => {
 });
 
 describe("who may", () => {
-  test("what an operator's commands may delete is what its role says, with the fix", async () => {
+  test("an operator's role limits deletions, and the receipt names the fix", async () => {
     const kit = new PlaneKit();
     const commands = [
       { type: "Think", block_hashes: [1], transient: true },
@@ -123,7 +123,7 @@ describe("who may", () => {
     expect(taken).toEqual([...may]);
   });
 
-  test("by broadcast only what the configuration allows", async () => {
+  test("only configured commands are accepted by broadcast", async () => {
     const kit = new PlaneKit();
     const think = { type: "Think", block_hashes: [1], transient: true };
     expect(await kit.word(think, { broadcast: true })).toBe("ok");
@@ -133,7 +133,7 @@ describe("who may", () => {
     expect(await kit.word(think, { broadcast: true })).toBe("broadcast_refused");
   });
 
-  test("a command that comes after its time is refused", async () => {
+  test("a command after its not_after is refused", async () => {
     const kit = new PlaneKit();
     const nowS = kit.clock.wallMs() / 1_000;
     expect(await kit.word({ ...PIN, not_after: nowS + 5 })).toBe("ok");
@@ -144,7 +144,7 @@ describe("who may", () => {
 });
 
 describe("how fast", () => {
-  test("an issuer has so many at once and then so many a second", async () => {
+  test("an issuer has a burst and a rate", async () => {
     const kit = new PlaneKit();
     kit.limits = { ...LIMITS, commandsPerSecond: 2, commandsBurst: 3 };
     const five = async (issuer: string) => {
@@ -159,7 +159,7 @@ describe("how fast", () => {
     expect((await five("a")).filter((word) => word === "ok")).toHaveLength(2);
   });
 
-  test("who shows a token has one rate, whatever issuers it claims", async () => {
+  test("a token has one rate, whatever issuers it claims", async () => {
     const kit = new PlaneKit();
     kit.limits = { ...LIMITS, commandsPerSecond: 1, commandsBurst: 2 };
     const http = { via: "http", account: "a" } as const;
@@ -170,14 +170,14 @@ describe("how fast", () => {
     };
     expect(await three(http)).toEqual(["ok", "ok", "rate_limited"]);
     expect(await three({ ...http, account: "b" })).toEqual(["ok", "ok", "rate_limited"]);
-    // Over NATS the issuer is all there is, also one whose name is a token's.
+    // Over NATS only the issuer is known, even if its name equals a token's.
     expect(await three({ via: "nats" })).toEqual(["ok", "ok", "ok"]);
     expect(await kit.word({ ...PIN, issuer: "a" }, { via: "nats" })).toBe("ok");
     const receipt = await kit.send({ ...PIN, issuer: "c" }, http);
     expect(receipt.reason).toBe("rate_limited: 1 commands a second for one token");
   });
 
-  test("names without end win nothing", async () => {
+  test("unlimited issuer names gain no rate", async () => {
     const kit = new PlaneKit();
     kit.limits = { ...LIMITS, commandsPerSecond: 1, commandsBurst: 1 };
     let taken = 0;
@@ -189,7 +189,7 @@ describe("how fast", () => {
     expect(await kit.word({ ...PIN, issuer: "new" })).toBe("ok");
   });
 
-  test("at most so many are at work, and one issuer leaves room for others", async () => {
+  test("concurrent commands are bounded, and one issuer leaves room for others", async () => {
     const kit = new PlaneKit();
     kit.limits = { ...LIMITS, commandsBurst: 100_000 };
     kit.lifecycle.isHolding = true;
@@ -210,8 +210,8 @@ describe("how fast", () => {
   });
 });
 
-describe("what is said of commands", () => {
-  test("one event and one line for each that was carried out", async () => {
+describe("reporting commands", () => {
+  test("each command carried out has one event and one audit line", async () => {
     const kit = new PlaneKit();
     await kit.send({ ...PIN, id: "c", epoch: 7, owner: "team" });
     expect(kit.events.page(0, 10).events.map(({ event }) => event)).toEqual([
@@ -234,7 +234,7 @@ describe("what is said of commands", () => {
     expect(kit.plane.stats()).toMatchObject({ commands: { "Cache/ok": 1 }, refused: {} });
   });
 
-  test("a line says which blocks, eight of many, and behind which a prune went", async () => {
+  test("a line names up to eight blocks, and the block of a prune", async () => {
     const kit = new PlaneKit();
     const digest = "ab".repeat(32);
     await kit.send({ type: "Prune", after_block_hash: -(2n ** 63n) });
@@ -246,7 +246,7 @@ describe("what is said of commands", () => {
     expect(kit.audited[2]).not.toHaveProperty("names");
   });
 
-  test("what is no command counts against the rate of the token that sends it", async () => {
+  test("an undecodable body counts against the rate of its token", async () => {
     const kit = new PlaneKit();
     kit.limits = { ...LIMITS, commandsPerSecond: 1, commandsBurst: 2 };
     const poison = async (account?: string) => {
@@ -265,7 +265,7 @@ describe("what is said of commands", () => {
     expect(await poison("ann")).toBe("malformed");
   });
 
-  test("poison is counted, answered and told, and no event", async () => {
+  test("an undecodable body is counted, answered and logged, without an event", async () => {
     const kit = new PlaneKit();
     const body = new Uint8Array([0xc1]);
     const receipt = await kit.plane.submit(body, MSGPACK_TYPE, OPERATOR);
@@ -275,7 +275,7 @@ describe("what is said of commands", () => {
     expect(kit.events.last).toBe(0);
   });
 
-  test("what was done by another way than a command has a line, too", async () => {
+  test("an action without a command has an audit line", async () => {
     const kit = new PlaneKit();
     const names = ["ab".repeat(32)];
     const about = { type: "Purge", blocks: 3, names } as const;
@@ -293,7 +293,7 @@ describe("what is said of commands", () => {
     expect(kit.events.last).toBe(0);
   });
 
-  test("a flood of refusals does not turn the audit log over", async () => {
+  test("a flood of refusals does not rotate the audit log", async () => {
     const kit = new PlaneKit();
     const poison = () => kit.plane.submit(new Uint8Array(1), null, OPERATOR);
     for (let i = 0; i < 1_000; i++) await poison();
@@ -304,7 +304,7 @@ describe("what is said of commands", () => {
     expect(kit.plane.stats().refused.malformed).toBe(1_001);
   });
 
-  test("every reason a receipt may begin with has its meaning", () => {
+  test("every reason code of a receipt is documented", () => {
     for (const { meaning } of Object.values(REFUSALS)) expect(meaning.length).toBeGreaterThan(10);
   });
 });

@@ -104,7 +104,7 @@ describe("commands over a bus", () => {
     },
   );
 
-  test("without a reply subject it is carried out all the same", async () => {
+  test("a command without a reply subject is carried out", async () => {
     const stage = await Stage.open();
     stage.send(encodeBody(PIN, JSON_TYPE), {}, SUBJECT, null);
     await waitFor(() => stage.subscriber.stats().unasked === 1);
@@ -124,13 +124,13 @@ describe("commands over a bus", () => {
     expect(receipts[0]!.reason).toStartWith("broadcast_refused: ");
   });
 
-  test("whoever publishes has the role that is configured, no more", async () => {
+  test("a publisher has the configured role", async () => {
     const stage = await Stage.open({ role: "operate" });
     stage.send(encodeBody({ type: "Flush" }, JSON_TYPE));
     expect((await stage.receipts(1))[0]!.reason).toStartWith("forbidden: ");
   });
 
-  test("poison is answered, counted and dropped; what follows is served", async () => {
+  test("an undecodable command is answered, counted and dropped; later commands are served", async () => {
     const stage = await Stage.open({}, 4 * 2 ** 20);
     const deep = `{"type":"Flush","x":${"[".repeat(20_000)}${"]".repeat(20_000)}}`;
     for (const poison of [
@@ -158,7 +158,7 @@ describe("commands over a bus", () => {
     expect(stage.agent.state.handlerFaults).toBe(0);
   });
 
-  test("a flood is bounded: what is beyond is refused at once", async () => {
+  test("a flood is bounded: commands beyond the limit are refused at once", async () => {
     const stage = await Stage.open();
     stage.kit.limits = { ...LIMITS, commandsBurst: 1_000_000 };
     stage.kit.lifecycle.isHolding = true;
@@ -172,7 +172,7 @@ describe("commands over a bus", () => {
     expect(stage.kit.lifecycle.pins.get("nats/1")).toBe(1);
   });
 
-  test("a flood on the shared subject leaves an issuer's own subject its room", async () => {
+  test("a flood on the shared subject does not affect an issuer's own subject", async () => {
     const stage = await Stage.open();
     stage.kit.limits = { ...LIMITS, commandsBurst: 1_000_000 };
     stage.kit.issuers = [{ name: "router-1", role: "purge", key: null }];
@@ -189,7 +189,7 @@ describe("commands over a bus", () => {
     stage.kit.lifecycle.held[0]!.finish();
   });
 
-  test("a subject has a rate before its bodies are read, unreadable ones included", async () => {
+  test("a subject's rate applies before bodies are decoded, also to invalid ones", async () => {
     const stage = await Stage.open();
     // 16 issuers may share the subject.
     stage.kit.limits = { ...LIMITS, commandsPerSecond: 0, commandsBurst: 2 };
@@ -202,7 +202,7 @@ describe("commands over a bus", () => {
     expect(stage.kit.plane.stats().refused).toEqual({ malformed: 32 });
   });
 
-  test("a receipt too large for a message leaves blocks out and says how many", async () => {
+  test("a receipt too large for a message omits blocks and says how many", async () => {
     const stage = await Stage.open({}, 16 * 1024);
     stage.send(encodeBody({ ...PIN, block_hashes: new Array(1_000).fill(7) }, JSON_TYPE));
     const [receipt] = await stage.receipts(1);
@@ -211,7 +211,7 @@ describe("commands over a bus", () => {
     expect(receipt!.blocks.length + receipt!.blocks_left_out!).toBe(1_000);
   });
 
-  test("long commands say on the reply subject how far they are", async () => {
+  test("long commands report progress on the reply subject", async () => {
     const stage = await Stage.open();
     stage.kit.lifecycle.isHolding = true;
     stage.send(encodeBody({ type: "Warm", block_keys: ["1"] }, JSON_TYPE));
@@ -223,7 +223,7 @@ describe("commands over a bus", () => {
     expect((await stage.receipts(2))[1]).toMatchObject({ status: "ok" });
   });
 
-  test("receipts and events go to their own subjects where that is wanted", async () => {
+  test("receipts and events are published to their own subjects if configured", async () => {
     const stage = await Stage.open({ publishReceipts: true, publishEvents: true });
     await stage.listen("kv-control-receipts-w1");
     await stage.listen("kv-control-events-w1");
@@ -239,7 +239,7 @@ describe("commands over a bus", () => {
     });
   });
 
-  test("copies, events and what is beyond a rate never take the room of answers", async () => {
+  test("copies, events and flood answers never displace other answers", async () => {
     const stage = await Stage.open({ publishReceipts: true, publishEvents: true });
     const published: [string, boolean | undefined][] = [];
     const { agent } = stage;
@@ -339,7 +339,7 @@ describe("commands over a bus", () => {
     });
   });
 
-  test("after it was closed it takes nothing more", async () => {
+  test("a closed subscriber accepts no commands", async () => {
     const stage = await Stage.open({ publishEvents: true });
     await stage.subscriber[Symbol.asyncDispose]();
     stage.send(encodeBody(PIN, JSON_TYPE));

@@ -7,7 +7,7 @@ import { FakeLedger, PlaneKit } from "./plane-kit.ts";
 const PIN = { type: "Cache", block_hashes: [1], pin: true };
 const FLUSH = { type: "Flush" };
 const NATS = { via: "nats", name: "nats", role: "operate", roleKey: "nats.role" } as const;
-/** As a server lets one user alone publish. */
+/** As a server lets only one user publish. */
 const ON_SUBJECT = { ...NATS, name: "router-1", subjectIssuer: "router-1" } as const;
 
 const newKey = () => userOfSeed(new TextDecoder().decode(nkeys.createUser().getSeed()))!;
@@ -22,7 +22,7 @@ const nowOf = ({ clock }: PlaneKit) => Math.floor(clock.wallMs() / 1_000);
 interface SignOptions {
   readonly worker?: string;
   readonly sender?: Partial<Sender>;
-  /** What is sent instead of what was signed. */
+  /** Replacements for the signed content. */
   readonly sent?: object;
   readonly spelled?: (signature: string) => string;
 }
@@ -88,8 +88,8 @@ describe("a command that removes blocks", () => {
   });
 });
 
-describe("an issuer that has to prove its name", () => {
-  test("is refused on a way that anybody may take, and fences nothing there", async () => {
+describe("an issuer that must prove its name", () => {
+  test("is refused on an unauthenticated subject, and fences nothing there", async () => {
     const kit = new PlaneKit();
     kit.issuers = [bound("router-1", "operate", null), bound("ops", "purge", newKey())];
     for (const issuer of ["router-1", "ops"]) {
@@ -97,18 +97,18 @@ describe("an issuer that has to prove its name", () => {
       expect(reason).toStartWith(`unproven: ${issuer} must prove its name (control.issuers)`);
     }
     expect(await kit.word({ ...PIN, epoch: 1 }, ON_SUBJECT)).toBe("ok");
-    // The engine plane and tokens have accounts of their own.
+    // The engine plane and tokens have their own accounts.
     const token = { ...NATS, via: "http", account: "grafana" } as const;
     expect(await kit.word({ ...PIN, issuer: "router-1", epoch: 99 }, token)).toBe("ok");
     expect(await kit.word({ ...PIN, epoch: 2 }, ON_SUBJECT)).toBe("ok");
   });
 
-  test("may not use another name on its subject", async () => {
+  test("cannot use another name on its subject", async () => {
     const kit = new PlaneKit();
     kit.issuers = [bound("router-1", "purge", null), bound("router-2", "purge", null)];
     expect(await kit.word({ ...FLUSH, issuer: "router-2" }, ON_SUBJECT)).toBe("unproven");
     expect((await kit.send({ ...PIN, issuer: "router-1" }, ON_SUBJECT)).issuer).toBe("router-1");
-    // A subject that is not listed proves nothing: the server may let anybody publish there.
+    // An unlisted subject proves nothing: the server may let every user publish there.
     const stranger = { ...NATS, name: "router-3", subjectIssuer: "router-3" };
     expect(await kit.word(FLUSH, stranger)).toBe("forbidden");
     expect(await kit.word(PIN, stranger)).toBe("ok");
@@ -122,7 +122,7 @@ describe("an issuer that has to prove its name", () => {
     const after = new PlaneKit(ledger.reopened());
     after.issuers = [bound("router-1", "operate", null)];
     expect(await after.word({ ...PIN, epoch: 4 }, ON_SUBJECT)).toBe("fenced");
-    // Also where the operator took it off the list.
+    // Also after the operator removed it from the list.
     after.issuers = [];
     const { reason } = await after.send({ ...PIN, issuer: "router-1" }, NATS);
     expect(reason).toContain("hearth ctl unfence router-1");
@@ -142,7 +142,7 @@ describe("an issuer that has to prove its name", () => {
     expect(await after.word({ ...PIN, issuer: "router-1" }, NATS)).toBe("unproven");
   });
 
-  test("is not pushed out by names that are only claimed", async () => {
+  test("is not evicted by claimed names", async () => {
     const ledger = new FakeLedger();
     const kit = new PlaneKit(ledger);
     kit.limits = { ...kit.limits, commandsPerSecond: 1e6, commandsBurst: 1e6 };
@@ -154,7 +154,7 @@ describe("an issuer that has to prove its name", () => {
       await kit.send({ ...PIN, issuer: `x${nth}`, epoch: 1 }, NATS);
     }
     expect(await kit.word({ ...PIN, epoch: 4 }, ON_SUBJECT)).toBe("fenced");
-    // The ledger on disk keeps the rows put last: this one was put again and again.
+    // The ledger on disk keeps the latest rows: this one was refreshed repeatedly.
     expect(ledger.committed.get(key)).toMatchObject({ epoch: 5n });
   });
 });
@@ -162,7 +162,7 @@ describe("an issuer that has to prove its name", () => {
 describe("an epoch or a number", () => {
   const year2026Ms = Date.UTC(2026, 5, 1);
 
-  test("that leaves no room for later ones is refused", async () => {
+  test("without room for later ones is refused", async () => {
     const kit = new PlaneKit();
     kit.clock.jumpWall(year2026Ms - kit.clock.wallMs());
     const refused = [9007199254740991n, 2n ** 64n - 1n, 2n ** 63n, 2n ** 41n, 9n * 10n ** 12n];
@@ -196,11 +196,11 @@ describe("a signed command", () => {
     return { kit, key, command };
   };
 
-  test("is carried out once, however often and however late it comes again", async () => {
+  test("is carried out once, however often and late it is repeated", async () => {
     const { kit, key, command } = stage();
     expect(await sendSigned(kit, key, command)).toMatchObject({ status: "ok", issuer: "ops" });
     expect(await sendSigned(kit, key, command)).toMatchObject({ duplicate: true });
-    // Others push its receipt out of the memory of commands.
+    // Other commands evict its receipt from the memory.
     kit.limits = { ...kit.limits, commandsPerSecond: 1e6, commandsBurst: 1e6 };
     for (let nth = 0; nth < 65_600; nth++) {
       await kit.send({ ...PIN, id: `n${nth}`, issuer: "x" }, { role: "operate" });
@@ -215,7 +215,7 @@ describe("a signed command", () => {
     ).toHaveLength(1);
   });
 
-  test("is refused if a byte of it, its worker, its kind or its key is another", async () => {
+  test("is refused if a byte, the worker, the media type or the key differs", async () => {
     const { kit, key, command } = stage();
     const refused: [string, Promise<Receipt>][] = [
       ["another body", sendSigned(kit, key, command, { sent: { ...command, id: "d" } })],
@@ -240,7 +240,7 @@ describe("a signed command", () => {
     expect(wordOf(await sendSigned(kit, key, command))).toBe("ok");
   });
 
-  test("needs an id, an issuer and an end that is not far ahead", async () => {
+  test("needs an id, an issuer and a near not_after", async () => {
     const { kit, key, command } = stage();
     for (const member of ["id", "issuer", "not_after"]) {
       const { [member]: _, ...without } = command as Record<string, unknown>;
@@ -250,14 +250,14 @@ describe("a signed command", () => {
     }
     const far = { ...command, not_after: nowOf(kit) + 700 };
     expect((await sendSigned(kit, key, far)).reason).toContain("compare the clocks");
-    // A clock that is behind by a minute is no reason.
+    // A clock one minute behind is tolerated.
     const near = { ...command, not_after: nowOf(kit) + 655 };
     expect(wordOf(await sendSigned(kit, key, near))).toBe("ok");
     const over = { ...command, id: "e", not_after: nowOf(kit) - 1 };
     expect(wordOf(await sendSigned(kit, key, over))).toBe("expired");
   });
 
-  test("by broadcast is signed for all workers, and limited as any broadcast", async () => {
+  test("by broadcast is signed for all workers, and restricted like any broadcast", async () => {
     const { kit, key, command } = stage();
     const sender = { broadcast: true };
     const prune = { ...command, type: "Prune", after_block_hash: 1 };
@@ -267,7 +267,7 @@ describe("a signed command", () => {
     expect(wordOf(receipt)).toBe("broadcast_refused");
   });
 
-  test("adds its role to that of its way here", async () => {
+  test("has the greater of its own role and the transport's", async () => {
     const { kit, key, command } = stage();
     kit.issuers = [bound("ops", "operate", key)];
     expect(wordOf(await sendSigned(kit, key, command))).toBe("forbidden");

@@ -17,7 +17,7 @@ const PIN = { type: "Cache", block_hashes: [1], pin: true };
 const SUBJECT = "kv-control-w1";
 const STREAM = "COMMANDS";
 
-/** An agent's control plane on a stream of a real broker, and a router beside it. */
+/** An agent's control plane on a stream of a real broker, with a router. */
 class KeptStage {
   readonly kit = new PlaneKit();
   readonly receipts: Receipt[] = [];
@@ -100,8 +100,8 @@ afterEach(async () => {
   for (const stage of stages.splice(0)) await stage.close();
 });
 
-describeNats("commands that a stream keeps", () => {
-  test("come again where they are refused for now, before those behind them", async () => {
+describeNats("commands in a stream", () => {
+  test("are redelivered after a temporary refusal, before later ones", async () => {
     const stage = await KeptStage.open();
     const { kit } = stage;
     kit.limits = { ...LIMITS, commandsPerSecond: 1, commandsBurst: 1 };
@@ -112,7 +112,7 @@ describeNats("commands that a stream keeps", () => {
       kit.clock.advance(1_000);
     }
     await waitFor(() => stage.receipts.length === 3, 15_000);
-    // The refusals in between are told to nobody.
+    // The refusals in between get no answer.
     expect(stage.receipts.map(({ id, status }) => `${id} ${status}`)).toEqual([
       ...["a ok", "b ok", "c ok"],
     ]);
@@ -120,7 +120,7 @@ describeNats("commands that a stream keeps", () => {
     expect(stage.state).toMatchObject({ handled: 3, givenUp: 0 });
   });
 
-  test("are told when they come for the last time", async () => {
+  test("are answered on their last delivery", async () => {
     const stage = await KeptStage.open();
     stage.kit.limits = { ...LIMITS, commandsPerSecond: 1, commandsBurst: 0 };
     await stage.publish({ ...PIN, id: "a" }, { type: "Nonsense", id: "b" });
@@ -140,14 +140,14 @@ describeNats("commands that a stream keeps", () => {
     expect(stage.lines.filter((line) => line.includes("given up"))).toHaveLength(1);
   });
 
-  test("count once without an id as well, also where the agent left in the middle", async () => {
+  test("are counted once, also without an id and if the agent stops in between", async () => {
     const stage = await KeptStage.open();
     const { kit } = stage;
     kit.lifecycle.isHolding = true;
     stage.listen();
     await stage.publish(PIN, PIN);
     await waitFor(() => kit.lifecycle.held.length === 1);
-    // It does not wait for what is at work.
+    // Closing does not wait for the command in progress.
     await stage.leave();
     kit.lifecycle.isHolding = false;
     kit.lifecycle.held[0]!.finish();

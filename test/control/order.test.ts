@@ -7,7 +7,7 @@ import { PlaneKit } from "./plane-kit.ts";
 const PIN = { type: "Cache", block_hashes: [1, 2], pin: true };
 const UNPIN = { type: "Cache", block_hashes: [1, 2], pin: false };
 
-/** As the fake lifecycle calls what it is asked for. */
+/** Calls recorded by the fake lifecycle. */
 function nameOf(command: { type: string; pin?: boolean; lease_id?: string }): string {
   const { type, pin, lease_id } = command;
   if (type === "Cache") return pin ? "pin tester ttl=null" : "unpin tester";
@@ -18,7 +18,7 @@ function nameOf(command: { type: string; pin?: boolean; lease_id?: string }): st
 }
 
 describe("order", () => {
-  test("a command waits until the one before it has changed its holds, no longer", async () => {
+  test("a command waits until the previous one has changed its pins, not longer", async () => {
     const kit = new PlaneKit();
     kit.lifecycle.isHolding = true;
     const pinned = kit.send(PIN);
@@ -85,7 +85,7 @@ describe("order", () => {
     for (const held of kit.lifecycle.held) held.finish();
   });
 
-  test("whatever comes, changes are in order where it matters, and all end", async () => {
+  test("any mix of commands changes pins in order where it matters, and all end", async () => {
     const COMMANDS = [PIN, UNPIN, PURGE, PAUSE, { ...PAUSE, lease_id: "m" }].concat([
       { type: "RenewLease", lease_id: "l", new_ttl_seconds: 3 },
       { type: "RevokeLease", lease_id: "m" },
@@ -106,7 +106,7 @@ describe("order", () => {
         const sent: { command: (typeof COMMANDS)[number]; calledAt: number; changedAt: number }[] =
           [];
         let time = 0;
-        /** Of those of one name the first that was not called: they stand in one lane. */
+        /** The first uncalled command of a name: they are in one lane. */
         const look = async () => {
           await yieldToLoop();
           for (const one of kit.lifecycle.held.slice(known)) {
@@ -146,7 +146,7 @@ describe("order", () => {
     );
   });
 
-  test("one that fails lets the next go", async () => {
+  test("a failed command releases the next", async () => {
     const kit = new PlaneKit();
     kit.lifecycle.isHolding = true;
     const [first, second] = [kit.send(PIN), kit.send(UNPIN)];
@@ -158,7 +158,7 @@ describe("order", () => {
     expect(kit.lines.join()).toContain("boom");
   });
 
-  test("long ones hold up nobody, and say how far they are", async () => {
+  test("long commands delay no others, and report progress", async () => {
     const kit = new PlaneKit();
     kit.lifecycle.isHolding = true;
     const told: Receipt[] = [];
@@ -181,7 +181,7 @@ describe("order", () => {
     expect(kit.plane.find("x", null)).toBeNull();
   });
 
-  test("a stop ends long ones, takes no more, and waits for what is at work", async () => {
+  test("a stop ends long commands, accepts no more, and waits for the executing ones", async () => {
     const kit = new PlaneKit();
     kit.lifecycle.isHolding = true;
     const warm = kit.send({ type: "Warm", block_keys: ["1"] });
@@ -198,7 +198,7 @@ describe("order", () => {
   });
 });
 
-test("a stop goes on without commands that do not end", async () => {
+test("a stop does not wait forever for hung commands", async () => {
   const kit = new PlaneKit();
   kit.lifecycle.isHolding = true;
   void kit.send({ type: "Pause", block_hashes: [1], lease_id: "l" });

@@ -79,7 +79,7 @@ export class PlaneKit {
     return this.plane.submit(body, null, { ...OPERATOR, ...sender }, options);
   }
 
-  /** The word of the refusal, or the status. */
+  /** The code of the refusal, or the status. */
   async word(command: object, sender: Partial<Sender> = {}): Promise<string> {
     const { status, reason } = await this.send(command, sender);
     return status === "rejected" ? reason!.split(":")[0]! : status;
@@ -89,8 +89,8 @@ export class PlaneKit {
 type Put = { readonly key: string; readonly row: unknown };
 
 /**
- * A ledger that tells what would survive: what was put in a turn lasts together once `commit` was
- * called and `disk` says so.
+ * A ledger that models persistence: writes of one turn survive together once `commit` was called
+ * and `disk` confirms it.
  */
 export class FakeLedger implements HoldLedger {
   readonly state = { failing: null, pending: 0, dropped: 0, setAside: null };
@@ -98,7 +98,7 @@ export class FakeLedger implements HoldLedger {
   readonly mark = 1;
   readonly committed = new Map<string, unknown>();
   readonly commits: { readonly durable: boolean }[] = [];
-  /** Commits are begun and never end. */
+  /** Commits start and never end. */
   isHanging = false;
   readonly #late: (() => void)[] = [];
   #pending: Put[] = [];
@@ -137,7 +137,7 @@ export class FakeLedger implements HoldLedger {
   }
   seen(): void {}
 
-  /** Rows that were put and are not committed. */
+  /** Rows that were written but not committed. */
   get pending(): readonly string[] {
     return this.#pending.map(({ key }) => key);
   }
@@ -158,7 +158,7 @@ export class FakeLedger implements HoldLedger {
   }
   async [Symbol.asyncDispose](): Promise<void> {}
 
-  /** As it is opened after the process died now. */
+  /** The state after a crash at this moment. */
   reopened(): FakeLedger {
     const rows = (kind: string) =>
       [...this.committed]
@@ -173,10 +173,10 @@ export class FakeLedger implements HoldLedger {
 
 type Step = "remember" | "done";
 
-/** One operation that waits until the test lets it go on. */
+/** An operation that waits until the test releases it. */
 interface Held {
   readonly name: string;
-  /** Changes holds, as far as it does that; the operation goes on. */
+  /** Changes pins and leases, then the operation continues. */
   apply(): void;
   finish(): void;
   fail(error: Error): void;
@@ -184,23 +184,23 @@ interface Held {
 }
 
 /**
- * Holds as they are counted: literally, by owner and block. Every block but those named in
- * `missing` is there. Operations end at once unless `isHolding`.
+ * A literal count of pins and leases by owner and block. Every block exists, except those in
+ * `missing`. Operations end at once unless `isHolding`.
  */
 class FakeLifecycle implements Lifecycle {
   readonly pins = new Map<string, number>();
   readonly calls: string[] = [];
   readonly held: Held[] = [];
   readonly missing = new Set<string>();
-  /** What the callers of `pause`, `renewLease` and `markTransient` might delete. */
+  /** The grants of the callers of `pause`, `renewLease` and `markTransient`. */
   readonly grants: Grant[] = [];
   isHolding = false;
-  /** Says with each change what its report will be; with `disappoints` another one comes. */
+  /** Announces the final report with each change; with `disappoints` a different one follows. */
   foresees = false;
   disappoints = false;
   /** Signals of long operations. */
   readonly signals: AbortSignal[] = [];
-  /** Sees each change of holds, before `remember`. */
+  /** Called at each change of pins and leases, before `remember`. */
   onChange: () => void = () => undefined;
 
   pin(

@@ -9,7 +9,7 @@ import { FakeLedger, LIMITS, PlaneKit } from "./plane-kit.ts";
 
 const PIN = { type: "Cache", block_hashes: [1, 2], pin: true };
 
-describe("a command that comes again", () => {
+describe("a repeated command", () => {
   test("changes nothing and gets the same receipt", async () => {
     const kit = new PlaneKit();
     const first = await kit.send({ ...PIN, id: "c" });
@@ -21,7 +21,7 @@ describe("a command that comes again", () => {
     expect(kit.lifecycle.pins.get("other/1")).toBe(1);
   });
 
-  test("must ask for the same: another command under a used id is refused", async () => {
+  test("must be the same: a different command with a used id is refused", async () => {
     const ledger = new FakeLedger();
     const kit = new PlaneKit(ledger);
     const own = { ...PIN, id: "c", owner: "team", ttl_seconds: 60 };
@@ -39,7 +39,7 @@ describe("a command that comes again", () => {
     ];
     const after = async (planes: PlaneKit) => {
       for (const other of others) expect(await planes.word(other)).toBe("id_reused");
-      // However it is written, whenever it is sent, and by a router that has started anew.
+      // In any encoding, at any time, and from a restarted router.
       const again = { ...own, block_hashes: ["1", 2n], epoch: 2, seq: 3, not_after: 2 ** 40 };
       expect(await planes.send(again)).toMatchObject({ status: "ok", duplicate: true });
     };
@@ -52,7 +52,7 @@ describe("a command that comes again", () => {
     expect(reopened.plane.find("c", "tester")).not.toHaveProperty("digest");
   });
 
-  test("must ask for the same, also while it is at work", async () => {
+  test("must be the same, also while the first one executes", async () => {
     const kit = new PlaneKit();
     kit.lifecycle.isHolding = true;
     const sent = kit.send({ ...PIN, id: "c" });
@@ -61,7 +61,7 @@ describe("a command that comes again", () => {
     expect(await sent).toMatchObject({ status: "ok" });
   });
 
-  test("is another one where another account sends it, whoever it says it is", async () => {
+  test("is a new command if another account sends it", async () => {
     const ledger = new FakeLedger();
     const kit = new PlaneKit(ledger);
     const [ann, eve] = [{ account: "ann" }, { account: "eve" }];
@@ -69,7 +69,7 @@ describe("a command that comes again", () => {
     expect(await kit.word({ ...pin, pin: false, epoch: 2n ** 40n }, eve)).toBe("ok");
     expect(await kit.send({ ...pin, epoch: 1 }, ann)).not.toHaveProperty("duplicate");
     expect(await kit.send({ ...pin, epoch: 1 }, ann)).toHaveProperty("duplicate");
-    // Over NATS nobody knows who it is: an issuer is one.
+    // Over NATS the sender is unknown: an issuer is one scope.
     expect(await kit.send({ ...pin, epoch: 1 })).not.toHaveProperty("duplicate");
     expect(await kit.word({ ...PIN, issuer: "router", epoch: 1 }, eve)).toBe("fenced");
     const after = new PlaneKit(ledger.reopened());
@@ -86,7 +86,7 @@ describe("a command that comes again", () => {
     }
   });
 
-  test("while it is at work waits for it", async () => {
+  test("waits while the first one executes", async () => {
     const kit = new PlaneKit();
     kit.lifecycle.isHolding = true;
     const sent = Array.from({ length: 5 }, () => kit.send({ ...PIN, id: "c" }));
@@ -100,7 +100,7 @@ describe("a command that comes again", () => {
     ]);
   });
 
-  test("after a refusal of the whole is carried out", async () => {
+  test("is carried out after a refusal", async () => {
     const kit = new PlaneKit();
     kit.limits = { ...LIMITS, commandsBurst: 1, commandsPerSecond: 1 };
     await kit.send({ ...PIN, id: "a" });
@@ -109,7 +109,7 @@ describe("a command that comes again", () => {
     expect(await kit.word({ ...PIN, id: "b", seq: 4 })).toBe("ok");
   });
 
-  test("after a failure before anything changed is carried out; after that it is not", async () => {
+  test("is carried out after a failure without a change, and not after one with a change", async () => {
     const kit = new PlaneKit();
     kit.lifecycle.isHolding = true;
     const failed = kit.send({ ...PIN, id: "a", seq: 1 });
@@ -124,7 +124,7 @@ describe("a command that comes again", () => {
     expect(kit.lifecycle.pins.get("tester/1")).toBe(1);
   });
 
-  test("long afterwards still knows its counts", async () => {
+  test("gets the counts long afterwards", async () => {
     const kit = new PlaneKit();
     const big = { type: "Cache", block_hashes: new Array(1_000).fill(1), pin: true };
     await kit.send({ ...big, id: "c0" });
@@ -138,7 +138,7 @@ describe("a command that comes again", () => {
 });
 
 describe("epoch and number", () => {
-  test("who was replaced is fenced, what comes late is stale", async () => {
+  test("a replaced router is fenced, a late command is stale", async () => {
     const kit = new PlaneKit();
     const word = (epoch: number | null, seq: number | null) => kit.word({ ...PIN, epoch, seq });
     expect(await word(1, 5)).toBe("ok");
@@ -185,7 +185,7 @@ describe("epoch and number", () => {
 });
 
 describe("across a restart", () => {
-  test("hold and command are put in one turn, before any commit", async () => {
+  test("pin and command are written in one turn, before any commit", async () => {
     const ledger = new FakeLedger();
     const kit = new PlaneKit(ledger);
     kit.lifecycle.isHolding = true;
@@ -199,7 +199,7 @@ describe("across a restart", () => {
     await sent;
   });
 
-  test("what comes as foreseen is written down once, with the change", async () => {
+  test("an expected result is written once, with the change", async () => {
     const ledger = new FakeLedger();
     const kit = new PlaneKit(ledger);
     kit.lifecycle.isHolding = true;
@@ -216,7 +216,7 @@ describe("across a restart", () => {
     expect({ ...again, elapsed_ms: 0 }).toEqual({ ...receipt, elapsed_ms: 0, duplicate: true });
   });
 
-  test("what comes otherwise than foreseen is written down as it came", async () => {
+  test("an unexpected result is written as it occurred", async () => {
     const ledger = new FakeLedger();
     const kit = new PlaneKit(ledger);
     kit.lifecycle.foresees = true;
@@ -227,7 +227,7 @@ describe("across a restart", () => {
     expect(again).toEqual({ ...receipt, duplicate: true });
   });
 
-  test("what was acknowledged is known, receipt and number", async () => {
+  test("an acknowledged command is known, with receipt and number", async () => {
     const ledger = new FakeLedger();
     const first = await new PlaneKit(ledger).send({ ...PIN, id: "c", epoch: 3, seq: 9 });
     const kit = new PlaneKit(ledger.reopened());
@@ -242,7 +242,7 @@ describe("across a restart", () => {
     expect(kit.lifecycle.calls).toHaveLength(1);
   });
 
-  test("what was cut off says so and is not done twice", async () => {
+  test("an interrupted command says so and is not carried out twice", async () => {
     const ledger = new FakeLedger();
     const before = new PlaneKit(ledger);
     before.lifecycle.isHolding = true;
@@ -273,12 +273,12 @@ describe("across a restart", () => {
     expect(again).toMatchObject({ status: "ok" });
     expect(again.duplicate).toBeUndefined();
     expect(await kit.send({ ...command, id: "c", seq: 5 })).toEqual({ ...again, duplicate: true });
-    // Its end is known over a restart, as that of any other.
+    // Its time is known after a restart, as for any lease.
     const later = new PlaneKit(next.reopened());
     expect((await later.send({ ...command, id: "c" })).duplicate).toBe(true);
   });
 
-  test("a ledger that hangs holds up an answer for seconds, and a stop too", async () => {
+  test("a hung ledger delays an answer and a stop by seconds at most", async () => {
     const ledger = new FakeLedger();
     const kit = new PlaneKit(ledger);
     ledger.isHanging = true;
@@ -290,11 +290,11 @@ describe("across a restart", () => {
     expect(receipt).toMatchObject({ status: "ok", durable: false, counts: { done: 2 } });
     expect(kit.plane.find("c", "tester")).toEqual(receipt);
     expect(kit.plane.stats().running).toBe(0);
-    // Without an id there is nothing to wait for.
+    // A command without an id has no pending write.
     expect(await kit.send(PIN)).toMatchObject({ status: "ok", durable: true });
   });
 
-  test("what left no trace may come again with its number", async () => {
+  test("a command without an effect may be repeated with its number", async () => {
     const ledger = new FakeLedger();
     const before = new PlaneKit(ledger);
     before.lifecycle.isHolding = true;
@@ -306,7 +306,7 @@ describe("across a restart", () => {
     expect(await kit.word({ ...PIN, id: "d", seq: 6 })).toBe("ok");
   });
 
-  test("a large receipt is kept short", async () => {
+  test("a large receipt is stored trimmed", async () => {
     const ledger = new FakeLedger();
     const block_hashes = new Array(1_000).fill(-1);
     await new PlaneKit(ledger).send({ ...PIN, block_hashes, id: "c" });
@@ -329,7 +329,7 @@ describe("across a restart", () => {
         let ledger = new FakeLedger();
         let kit = new PlaneKit(ledger);
         kit.lifecycle.isHolding = true;
-        /** Pins that outlive a crash: as many as hold rows were committed. */
+        /** Pins that survive a crash: one per committed row. */
         const put = () => ledger.putHold({ id: ++holds } as never);
         let holds = 0;
         let survived = 0;
@@ -381,7 +381,7 @@ describe("commands in a ledger on disk", () => {
       const before = await opened(folder, 1n);
       const kit = new PlaneKit(before);
       const first = await kit.send({ ...command, seq: 2n ** 40n - 1n });
-      // Committed when it was answered: nothing is left to be written at the end.
+      // Committed before the answer: nothing remains to be written at the end.
       expect(before.state.pending).toBe(0);
       await before[Symbol.asyncDispose]();
 
@@ -422,7 +422,7 @@ test("a revocation lists the blocks of the lease, the first 1,000", async () => 
       { block: `${"0".repeat(63)}2`, outcome: "done", layer: 2 },
     ]);
   }
-  // Of a lease that is not there no block is listed.
+  // For an unknown lease no block is listed.
   kit.lifecycle.revokeLease = async () => ({
     ...{ results: [{ outcome: "missing" }], counts: countOutcomes([{ outcome: "missing" }]) },
     ...{ held: [], bytes: 0, durable: false, figures: null, ttlMs: null },

@@ -5,7 +5,7 @@ import { describeNative, waitFor } from "../support/index.ts";
 import { chain, engine, follow, number, tokensOf } from "./scripted-engine.ts";
 
 describeNative("the events of an engine", () => {
-  test("that began before us are replayed, in either form of answers", async () => {
+  test("that began before the ingest are replayed, in both forms of answers", async () => {
     for (const isNewForm of [true, false]) {
       await using it = await engine(undefined, 100, isNewForm);
       it.add("stored", 1, null);
@@ -23,7 +23,7 @@ describeNative("the events of an engine", () => {
     }
   });
 
-  test("that were missed are asked for, and what comes meanwhile waits", async () => {
+  test("that were missed are requested, and live batches wait meanwhile", async () => {
     await using it = await engine();
     const replayEndpoint = it.router.endpoint;
     const { feed, held, state } = follow({ endpoint: it.publisher.endpoint, replayEndpoint });
@@ -39,7 +39,7 @@ describeNative("the events of an engine", () => {
     expect(feed.counts).toMatchObject({ gaps: 1, restarts: 0, lostBatches: 0 });
   });
 
-  test("of another run replace those of the one before", async () => {
+  test("of another run replace those of the previous run", async () => {
     await using it = await engine();
     const replayEndpoint = it.router.endpoint;
     const { feed, held, state } = follow({ endpoint: it.publisher.endpoint, replayEndpoint });
@@ -54,7 +54,7 @@ describeNative("the events of an engine", () => {
     expect(feed.counts.restarts).toBe(1);
   });
 
-  test("that was killed and counts further than before by now are not mixed up", async () => {
+  test("of a restarted engine that has counted further are not confused with the earlier run", async () => {
     const before = await engine();
     const endpoint = before.publisher.endpoint;
     const replayEndpoint = before.router.endpoint;
@@ -73,7 +73,7 @@ describeNative("the events of an engine", () => {
     await waitFor(() => held.size === 4);
   });
 
-  test("of a run that has published nothing yet are all known", async () => {
+  test("of a run that has published nothing yet are complete", async () => {
     const before = await engine();
     const endpoint = before.publisher.endpoint;
     const replayEndpoint = before.router.endpoint;
@@ -89,7 +89,7 @@ describeNative("the events of an engine", () => {
     expect(held.size).toBe(0);
   });
 
-  test("that a replay brought before they came live are no other run", async () => {
+  test("received by replay before they arrive live do not count as another run", async () => {
     await using it = await engine();
     const replayEndpoint = it.router.endpoint;
     const { feed, held, state } = follow({ endpoint: it.publisher.endpoint, replayEndpoint });
@@ -110,7 +110,7 @@ describeNative("the events of an engine", () => {
     expect(it.asked).toBe(asked);
   });
 
-  test("that its buffer has no more begin anew with what it has", async () => {
+  test("that the buffer no longer has restart the state from the buffered ones", async () => {
     await using it = await engine(undefined, 2);
     const replayEndpoint = it.router.endpoint;
     const { feed, held, state } = follow({ endpoint: it.publisher.endpoint, replayEndpoint });
@@ -122,13 +122,13 @@ describeNative("the events of an engine", () => {
     it.send(it.add("stored", 5, null));
     await waitFor(() => feed.isCurrent && held.size === 2);
     expect(held).toEqual(new Set([...chain(4), ...chain(5)]));
-    // Blocks of batches that nobody has any more may be there.
+    // Blocks of lost batches may exist.
     expect(state.isKnown).toBe(false);
     it.send(it.batch({ kind: "cleared", ownership: null }));
     await waitFor(() => state.isKnown && held.size === 0);
   });
 
-  test("without a replay endpoint begin anew behind a hole", async () => {
+  test("without a replay endpoint restart the state after a gap", async () => {
     await using it = await engine();
     const { feed, held, state } = follow({ endpoint: it.publisher.endpoint, replayEndpoint: null });
     await using _feed = feed;
@@ -142,7 +142,7 @@ describeNative("the events of an engine", () => {
     expect(it.asked).toBe(0);
   });
 
-  test("that cannot be read cost themselves alone", async () => {
+  test("that cannot be decoded are skipped alone", async () => {
     await using it = await engine();
     const { feed, held, state } = follow({ endpoint: it.publisher.endpoint, replayEndpoint: null });
     await using _feed = feed;
@@ -159,7 +159,7 @@ describeNative("the events of an engine", () => {
 
 const ELSEWHERE = { medium: "GPU", group: null, locality: null, ownership: null };
 
-/** Blocks that follow each other in one event; a block of the engine has `size` tokens. */
+/** Consecutive blocks in one event; a block of the engine has `size` tokens. */
 function stored(blocks: readonly number[], parent: number | null, size = 4): EngineEvent {
   const tokens = blocks.flatMap((block) => [...tokensOf(block)]);
   const count = tokens.length / size;
@@ -172,8 +172,8 @@ function stored(blocks: readonly number[], parent: number | null, size = 4): Eng
   };
 }
 
-describeNative("a feed that begins late", () => {
-  test("does not know all, and links children once their parents are announced", async () => {
+describeNative("an ingest that starts late", () => {
+  test("is incomplete, and links children once their parents are announced", async () => {
     await using it = await engine(undefined, 2);
     it.add("stored", 1, null);
     it.add("stored", 2, 1);
@@ -184,14 +184,14 @@ describeNative("a feed that begins late", () => {
     await using _feed = feed;
     await waitFor(() => feed.isCurrent && feed.orphanBlocks === 2);
     expect([held.size, state.isKnown]).toEqual([0, false]);
-    // What a request with `kv_cache_report_mode` "full" makes vLLM publish.
+    // The events of vLLM for a request with `kv_cache_report_mode` "full".
     it.send(it.batch(stored([1, 2], null)));
     await waitFor(() => held.size === 4);
     expect(held).toEqual(chain(1, 2, 3, 4));
     expect([feed.orphanBlocks, state.isKnown]).toEqual([0, false]);
   });
 
-  test("learns from a prompt what the engine calls blocks that it held before", async () => {
+  test("learns from a prompt the engine's names of earlier blocks", async () => {
     await using it = await engine(undefined, 2);
     for (const block of [1, 2, 3, 4]) it.add("stored", block, block === 1 ? null : block - 1);
     it.add("removed", 2, null);
@@ -205,11 +205,11 @@ describeNative("a feed that begins late", () => {
     feed.learn([1_001n, 1_002n, 1_003n], { tokens, cacheSalt: null });
     const [first, , third] = chain(1, 2, 3);
     const fifth = [...chain(1, 2, 3, 5)][3]!;
-    // The second was removed since.
+    // The second block was removed since.
     expect(held).toEqual(new Set([first!, third!, fifth]));
   });
 
-  test("without a replay endpoint knows nothing of an engine that does not speak", async () => {
+  test("without a replay endpoint is incomplete while the engine is silent", async () => {
     await using it = await engine();
     it.add("stored", 1, null);
     const { feed, held, state } = follow({ endpoint: it.publisher.endpoint, replayEndpoint: null });
@@ -221,7 +221,7 @@ describeNative("a feed that begins late", () => {
     expect([held.size, state.isKnown]).toEqual([0, false]);
   });
 
-  test("that asks for batches which the engine does not have takes them for lost", async () => {
+  test("counts requested batches that the engine does not have as lost", async () => {
     await using it = await engine();
     const replayEndpoint = it.router.endpoint;
     const { feed, held, state } = follow({ endpoint: it.publisher.endpoint, replayEndpoint });
@@ -236,7 +236,7 @@ describeNative("a feed that begins late", () => {
 });
 
 describeNative("the block size of an engine", () => {
-  test("is what its events say, if none is configured", async () => {
+  test("comes from its events if none is configured", async () => {
     await using it = await engine();
     it.batch(stored([1, 2], null, 8));
     const { endpoint } = it.publisher;
@@ -247,7 +247,7 @@ describeNative("the block size of an engine", () => {
     expect([state.sizes, feed.engineBlockTokens]).toEqual([[8], 8]);
   });
 
-  test("stands above a configured one, and what was left out comes again", async () => {
+  test("overrides a configured one, and skipped events are replayed", async () => {
     for (const configured of [2, 16]) {
       await using it = await engine();
       const replayEndpoint = it.router.endpoint;
@@ -264,7 +264,7 @@ describeNative("the block size of an engine", () => {
     }
   });
 
-  test("is not that of a last page with fewer tokens", async () => {
+  test("is not taken from a last page with fewer tokens", async () => {
     await using it = await engine();
     const { endpoint } = it.publisher;
     const { feed, held, state } = follow({ endpoint, replayEndpoint: it.router.endpoint });
@@ -282,7 +282,7 @@ describeNative("the block size of an engine", () => {
   });
 });
 
-describeNative("what a feed has saved", () => {
+describeNative("the saved state of an ingest", () => {
   const begin = async (it: Awaited<ReturnType<typeof engine>>) => {
     const places = { endpoint: it.publisher.endpoint, replayEndpoint: it.router.endpoint };
     const { feed, held, state } = follow(places);
@@ -296,7 +296,7 @@ describeNative("what a feed has saved", () => {
     return { places, saved };
   };
 
-  test("is believed once the engine shows its last batch again, with what came since", async () => {
+  test("is confirmed by a replay of its last batch, and later batches are applied", async () => {
     await using it = await engine(undefined, 2);
     const { places, saved } = await begin(it);
     it.add("removed", 2, null);
@@ -310,7 +310,7 @@ describeNative("what a feed has saved", () => {
     expect(feed.counts.restarts).toBe(0);
   });
 
-  test("is not believed where the engine's buffer does not lead back to it", async () => {
+  test("is discarded if the engine's buffer does not reach back to it", async () => {
     await using it = await engine(undefined, 2);
     const { places, saved } = await begin(it);
     for (const block of [5, 6, 7]) it.add("stored", block, null);
@@ -321,7 +321,7 @@ describeNative("what a feed has saved", () => {
     expect(state.isKnown).toBe(false);
   });
 
-  test("is not believed of another run, also if that counts further by now", async () => {
+  test("is discarded for another run, also if that run has counted further", async () => {
     for (const batches of [1, 3, 5]) {
       await using it = await engine();
       const { places, saved } = await begin(it);
@@ -335,7 +335,7 @@ describeNative("what a feed has saved", () => {
     }
   });
 
-  test("that is cut off or of another format is nothing", async () => {
+  test("is rejected if it is truncated or of another format", async () => {
     await using it = await engine();
     const places = { endpoint: it.publisher.endpoint, replayEndpoint: it.router.endpoint };
     const { feed, state } = follow(places);
@@ -356,7 +356,7 @@ describeNative("what a feed has saved", () => {
 const BLOCKS = 60_000;
 
 describeNative("a large batch of an engine", () => {
-  test("is applied whole, in many turns of the loop, and in order with what follows", async () => {
+  test("is applied completely, in many turns of the loop, and before later ones", async () => {
     await using it = await engine();
     const { feed, held } = follow({ endpoint: it.publisher.endpoint, replayEndpoint: null });
     await using _feed = feed;
@@ -380,12 +380,12 @@ describeNative("a large batch of an engine", () => {
     await waitFor(() => feed.counts.batches === 3, 60_000);
     expect(held.size).toBe(1);
     expect(feed.counts).toMatchObject({ gaps: 0, lostBatches: 0, stored: BLOCKS + 1 });
-    // All of it took one turn before.
+    // It used to take one turn.
     expect(loopTurns.stats.turns - turnsBefore).toBeGreaterThan(20);
     expect(sizes.size).toBeGreaterThan(10);
   });
 
-  test("that is no longer awaited is applied no further", async () => {
+  test("is abandoned when the ingest is closed", async () => {
     await using it = await engine();
     const { feed, held } = follow({ endpoint: it.publisher.endpoint, replayEndpoint: null });
     await waitFor(() => it.publisher.subscribers === 1);

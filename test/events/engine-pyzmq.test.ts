@@ -13,8 +13,8 @@ const BLOCKS = 400;
 const tokensOf = (block: number) => Uint32Array.from({ length: 4 }, (_, at) => block * 7 + at);
 
 /**
- * As vLLM's publisher works: PUB with topic, number and payload, a ROUTER with the batches it
- * keeps. Each line of its input is one payload in hex; `-` in front: it is kept, and not published.
+ * Works like vLLM's publisher: a PUB with topic, number and payload, and a ROUTER with the kept
+ * batches. Each input line is one payload in hex; a leading `-` keeps it without publishing it.
  */
 const ENGINE = `
 import threading
@@ -42,7 +42,7 @@ for line in sys.stdin:
     p.send_multipart([b"kv", seq.to_bytes(8, "big"), payload])
 `;
 
-/** One block behind the other, as an engine stores a long prompt. */
+/** Consecutive blocks, as an engine stores a long prompt. */
 function payloadOf(block: number): string {
   const event = {
     ...{ kind: "stored" as const, hashes: [BigInt(block + 1)], tokens: tokensOf(block) },
@@ -54,7 +54,7 @@ function payloadOf(block: number): string {
 }
 
 describePyzmq("an engine that publishes with libzmq", () => {
-  test("is followed from its beginning, over batches that never came", async () => {
+  test("is followed from its first batch, across lost ones", async () => {
     await using child = new PyzmqProcess(ENGINE);
     await waitFor(() => child.lines.length === 2, 20_000, "its endpoints");
     for (let block = 0; block < 50; block++) child.write(`-${payloadOf(block)}`);

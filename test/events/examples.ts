@@ -1,6 +1,6 @@
 import { Encoder } from "@msgpack/msgpack";
 
-/** One block of four tokens as vLLM 0.24 and later store it; others put their members over it. */
+/** One block of four tokens as stored by vLLM 0.24 and later; examples override its members. */
 export function storedMap(members: Readonly<Record<string, unknown>> = {}) {
   return {
     type: "BlockStored",
@@ -22,7 +22,7 @@ export function batchOf(events: readonly unknown[], rank: unknown = 0): Uint8Arr
 
 const DIGEST = new Uint8Array(32).fill(5);
 
-/** What the versions of both engines publish, and what goes wrong with it. */
+/** Batches of all versions of both engines, and malformed ones. */
 export function exampleBatches(): Uint8Array[] {
   const stored = ["BlockStored", [7n, 8n], null, [1, 2, 3, 4, 5, 6, 7, 8], 4, null];
   return [
@@ -56,7 +56,7 @@ export function exampleBatches(): Uint8Array[] {
   ];
 }
 
-/** Bytes of hex with blanks, and with text in single quotes where it stands for itself. */
+/** Bytes as hex with blanks; text in single quotes is literal. */
 export function hex(text: string): Uint8Array {
   const digits = text.replace(/'([^']*)'/g, (_, word: string) => Buffer.from(word).toString("hex"));
   return Uint8Array.fromHex(digits.replace(/\s+/g, ""));
@@ -64,7 +64,7 @@ export function hex(text: string): Uint8Array {
 
 const encoder = new Encoder({ useBigInt64: true });
 
-/** MessagePack by somebody else's encoder; a bigint is always eight bytes. */
+/** MessagePack by an independent encoder; a bigint always has eight bytes. */
 export function pack(value: unknown): Uint8Array {
   return encoder.encode(value);
 }

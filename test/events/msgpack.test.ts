@@ -11,7 +11,7 @@ const integer = fc.oneof(
   fc.nat({ max: 63 }).map((bits) => -(2n ** BigInt(bits))),
 );
 
-/** A value and how it is written and read. */
+/** A value with its writer and reader. */
 type Sample =
   | { readonly kind: "int"; readonly value: bigint }
   | { readonly kind: "str"; readonly value: string }
@@ -50,13 +50,13 @@ function read(reader: MsgpackReader): unknown {
 
 const theirs = new Decoder({ useBigInt64: true });
 
-/** As theirs come: a number where the encoding has 32 bits or fewer. */
+/** As returned by the other decoder: a number for encodings of at most 32 bits. */
 function same(ours: unknown, other: unknown): boolean {
   return typeof ours === "bigint" ? ours === BigInt(other as number) : Bun.deepEquals(ours, other);
 }
 
 describe("MessagePack", () => {
-  test("as it is written is read by us and by others", () => {
+  test("is decoded by our reader and by an independent one", () => {
     const property = fc.property(fc.array(sample, { maxLength: 30 }), (samples) => {
       const writer = new MsgpackWriter().array(samples.length);
       for (const one of samples) write(writer, one);
@@ -71,7 +71,7 @@ describe("MessagePack", () => {
     fc.assert(property, { numRuns: 200 });
   });
 
-  test("integers take the fewest bytes there are", () => {
+  test("integers have their shortest form", () => {
     const cases: [bigint, number][] = [
       ...([
         [0n, 1],
@@ -103,7 +103,7 @@ describe("MessagePack", () => {
     expect(new MsgpackWriter().int(2 ** 40).done()).toEqual(pack(2n ** 40n));
   });
 
-  test("lists of tokens in any widths", () => {
+  test("token lists of all integer widths are read", () => {
     const token = fc.oneof(fc.nat({ max: 300 }), fc.nat({ max: 2 ** 32 - 1 }));
     const property = fc.property(fc.array(fc.tuple(token, fc.boolean())), (tokens) => {
       const bytes = pack(tokens.map(([value, isLong]) => (isLong ? BigInt(value) : value)));
@@ -124,7 +124,7 @@ describe("MessagePack", () => {
     }
   });
 
-  test("whatever it is can be passed over; bytes of any kind throw Unreadable at most", () => {
+  test("any value can be skipped; arbitrary bytes throw only Unreadable", () => {
     const value = fc.jsonValue({ maxDepth: 6 });
     const known = fc.property(value, (one) => {
       const reader = new MsgpackReader(pack(one));

@@ -4,7 +4,7 @@ import { vllmBlockHashes, vllmExternalHash, vllmNoneHash } from "../../src/ident
 import { loadNative } from "../../src/native/index.ts";
 import { describeNative } from "../support/index.ts";
 
-/** What vLLM calls the two blocks of 16 tokens of the prompt 1 to 32, with its default seed. */
+/** vLLM's names of the two blocks of 16 tokens of the prompt 1 to 32, with its default seed. */
 const NUMBERS = [1403909460543360175n, 1643945449041937783n];
 const SECOND = "8e717becdc2054b7a3223b7b844f462c0db0ac86287b752b16d077ad0843c577";
 
@@ -16,7 +16,7 @@ const prompt = {
 describeNative("the names that vLLM gives to the blocks of a prompt", () => {
   const { signal } = new AbortController();
 
-  test("are numbers or digests, up to the last one that is wanted", async () => {
+  test("are numbers or digests, up to the last wanted one", async () => {
     const names = new PromptNames(loadNative());
     expect(await names.find(prompt, (name) => name === NUMBERS[1], signal)).toEqual(NUMBERS);
     expect(await names.find(prompt, (name) => name === NUMBERS[0], signal)).toEqual([NUMBERS[0]!]);
@@ -25,7 +25,7 @@ describeNative("the names that vLLM gives to the blocks of a prompt", () => {
     expect([found.length, found[1]]).toEqual([2, digest]);
   });
 
-  test("follow the engine's PYTHONHASHSEED: one that is configured, else 0 is tried", async () => {
+  test("use the configured PYTHONHASHSEED, otherwise try 0", async () => {
     const native = loadNative();
     const namesUnder = (seed: string) => {
       const chain = { algorithm: "sha256", parent: vllmNoneHash(native, "sha256", seed) } as const;
@@ -44,7 +44,7 @@ describeNative("the names that vLLM gives to the blocks of a prompt", () => {
     expect(await names.find(prompt, (name) => name === other, signal)).toEqual([]);
   });
 
-  test("are none if the engine used none of them", async () => {
+  test("are empty if the engine used none of them", async () => {
     const names = new PromptNames(loadNative());
     expect(await names.find(prompt, () => false, signal)).toEqual([]);
     const salted = { ...prompt, cacheSalt: "tenant" };

@@ -114,7 +114,7 @@ function bigRun(blocks: number): BigUint64Array {
 }
 
 describe("messages of a publisher", () => {
-  test("a batch comes back as it was", () => {
+  test("a batch survives a round trip", () => {
     const property = fc.property(batch, (sent) => {
       const read = decodeResidencyMessage(encodeBatch(sent, WALL_MS));
       expect(read).toEqual({
@@ -125,7 +125,7 @@ describe("messages of a publisher", () => {
     fc.assert(property, { numRuns: 300 });
   });
 
-  test("a heartbeat comes back as it was", () => {
+  test("a heartbeat survives a round trip", () => {
     const property = fc.property(heartbeat, (sent) => {
       const read = decodeResidencyMessage(encodeHeartbeat(sent, WALL_MS));
       expect(read).toEqual({
@@ -136,7 +136,7 @@ describe("messages of a publisher", () => {
     fc.assert(property, { numRuns: 300 });
   });
 
-  test("each truncation, and each byte changed, is read or refused in words", () => {
+  test("each truncation and each changed byte is decoded or refused with a reason", () => {
     const cleared: ResidencyChange = { kind: "cleared", tier: "host" };
     const hashes = bigRun(2);
     const stored: ResidencyChange = {
@@ -161,7 +161,7 @@ describe("messages of a publisher", () => {
     }
   });
 
-  test("numbers that do not follow, or other ranks, are refused", () => {
+  test("non-consecutive numbers and other ranks are refused", () => {
     const of = (rank: number, firstSequence: number) =>
       encodeBatch(
         { source: { ...SOURCE, rank }, firstSequence, changes: [{ kind: "cleared", tier: null }] },
@@ -224,8 +224,8 @@ const answer: fc.Arbitrary<ResidencyAnswer> = fc.oneof(
   fc.record({ kind: fc.constant("refused" as const), why: fc.string({ maxLength: 90 }) }),
 );
 
-describe("questions and answers", () => {
-  test("come back as they were", () => {
+describe("queries and answers", () => {
+  test("survive a round trip", () => {
     const asked = fc.property(question, (sent) => {
       expect(decodeQuestion(encodeQuestion(sent))).toEqual({ ok: true, value: sent });
     });
@@ -236,7 +236,7 @@ describe("questions and answers", () => {
     fc.assert(answered, { numRuns: 300 });
   });
 
-  test("lengths that lie take no memory", () => {
+  test("false lengths allocate no memory", () => {
     const lies = ["ddffffffff", "dfffffffff", "c6ffffffff", "81a4", "82a46b696e64a572616e6765"];
     for (const hex of lies) {
       const bytes = Uint8Array.fromHex(hex);
@@ -246,7 +246,7 @@ describe("questions and answers", () => {
   });
 });
 
-/** What a picture says after a change: the state of each block it names. */
+/** The state of each named block after a change. */
 function blocksOf(changes: readonly ResidencyChange[]): string[] {
   return changes.flatMap((one) =>
     one.kind === "cleared"
@@ -255,8 +255,8 @@ function blocksOf(changes: readonly ResidencyChange[]): string[] {
   );
 }
 
-describe("what is too large", () => {
-  test("is split into changes that say the same, each child of the one before", () => {
+describe("oversized content", () => {
+  test("is split into equivalent changes, each a child of the previous one", () => {
     const property = fc.property(change, fc.integer({ min: 1, max: 7 }), (whole, max) => {
       const parts = splitChange(whole, max);
       expect(blocksOf(parts)).toEqual(blocksOf([whole]));
@@ -271,7 +271,7 @@ describe("what is too large", () => {
     fc.assert(property, { numRuns: 200 });
   });
 
-  test("goes into batches below the broker's limit, with numbers that follow", () => {
+  test("is split into batches below the broker's limit, with consecutive numbers", () => {
     const hashes = bigRun(300);
     const big: ResidencyChange = {
       kind: "stored",
@@ -292,7 +292,7 @@ describe("what is too large", () => {
     expect(next).toBe(11 + changes.length);
   });
 
-  test("one change of as many blocks as are said to fit does fit", () => {
+  test("one change of liveBlocksMax blocks fits", () => {
     for (const bytesMax of [1_024, 65_536, 1_048_576]) {
       const hashes = bigRun(liveBlocksMax(bytesMax));
       expect(hashes.length).toBeGreaterThan(0);
@@ -309,7 +309,7 @@ describe("what is too large", () => {
     }
   });
 
-  test("a range is cut where the answer is full, and is never empty", () => {
+  test("a range ends when the answer is full, and is never empty", () => {
     const changes = Array.from({ length: 50 }, (): ResidencyChange => {
       return { kind: "removed", tier: "disk", hashes: bigRun(100) };
     });
@@ -321,7 +321,7 @@ describe("what is too large", () => {
     expect(bytes.length).toBeLessThanOrEqual(8_192);
   });
 
-  test("a million blocks go in parts below the limit and come out whole", () => {
+  test("a million blocks are split into parts below the limit and joined again", () => {
     const bytesMax = 1_048_576;
     const runs = [
       { tier: "device" as const, parent: null, hashes: bigRun(1_000_000) },
@@ -355,7 +355,7 @@ describe("what is too large", () => {
     expect([part, blocks]).toEqual([8, 1_015_000]);
   });
 
-  test("nothing held is one empty part", () => {
+  test("an empty state is one empty part", () => {
     expect([...snapshotParts([], 65_536)]).toEqual([[]]);
   });
 });
@@ -371,7 +371,7 @@ function partsOf(count: number): ResidencySnapshotPart[] {
   }));
 }
 
-test("a snapshot is one object, and comes back in its parts", async () => {
+test("a snapshot survives a round trip as one object", async () => {
   for (const count of [1, 2, 5]) {
     const parts = partsOf(count);
     const read = decodeStoredSnapshot(await encodeStoredSnapshot(parts));
@@ -379,7 +379,7 @@ test("a snapshot is one object, and comes back in its parts", async () => {
   }
 });
 
-test("what is no whole snapshot is refused, wherever it ends or differs", async () => {
+test("an incomplete or mixed snapshot is refused", async () => {
   const parts = partsOf(3);
   const bytes = await encodeStoredSnapshot(parts);
   for (let length = 0; length < bytes.length; length++) {

@@ -29,7 +29,7 @@ export function number(value: bigint): Uint8Array {
 export const tokensOf = (block: number) =>
   Uint32Array.from({ length: 4 }, (_, at) => block * 10 + at);
 
-/** An engine that publishes blocks, one a batch, and replays what its buffer has. */
+/** An engine that publishes blocks, one per batch, and replays its buffer. */
 export async function engine(
   { publish = ANY_PORT, replay = ANY_PORT } = {},
   buffer = 100,
@@ -74,7 +74,7 @@ export async function engine(
     },
     send: (payload: Uint8Array) =>
       publisher.publish([new Uint8Array(), number(BigInt(batches.indexOf(payload))), payload]),
-    /** Live alone, under another number: the buffer does not have it. */
+    /** Published live only, under another number: the buffer does not have it. */
     sendAs: (sequence: number, payload: Uint8Array) =>
       publisher.publish([new Uint8Array(), number(BigInt(sequence)), payload]),
     restart: () => {
@@ -87,7 +87,7 @@ export async function engine(
   };
 }
 
-/** What the changes come to: sequence hashes on the device. */
+/** The result of the changes: sequence hashes on the device. */
 export function follow(
   options: Pick<EngineIngestOptions, "endpoint" | "replayEndpoint"> & Partial<EngineIngestOptions>,
 ) {
@@ -122,7 +122,7 @@ export function follow(
   return { feed, held, state };
 }
 
-/** Sequence hashes of blocks that follow each other. */
+/** Sequence hashes of consecutive blocks. */
 export const chain = (...blocks: number[]) => {
   const tokens = Uint32Array.from(blocks.flatMap((block) => [...tokensOf(block)]));
   return new Set(sequenceHashes(localHashes(tokens, 4)));

@@ -18,7 +18,7 @@ import { batchOf, storedMap } from "./examples.ts";
 
 const BLOCK = 4;
 
-/** What is held, by tier, after all changes: sequence hashes. */
+/** Sequence hashes by tier after all changes. */
 class Picture {
   readonly held = new Map<ResidencyTier, Set<bigint>>();
 
@@ -74,13 +74,13 @@ const removed = (hashes: readonly unknown[], members: Readonly<Record<string, un
 interface LiteralBlock {
   readonly parent: number | null;
   readonly copies: [number, number, number];
-  /** Copies on the device that may be there. */
+  /** Possible copies on the device. */
   perhaps: number;
   /** All blocks before it were stored, too, at some time. */
   isPlaced: boolean;
 }
 
-/** What a translator holds, by names and without bounds. */
+/** A translator's state, literally: by names and without bounds. */
 class LiteralBook {
   readonly #blocks = new Map<number, LiteralBlock>();
   #isComplete = false;
@@ -156,7 +156,7 @@ class LiteralBook {
       .map(([name]) => name);
   }
 
-  /** One that waits, without copies and children, is of no use; its parent. */
+  /** A waiting block without copies and children is removed, then its parent. */
   #forget(name: number): number | null {
     const block = this.#blocks.get(name);
     const isNeeded = [...this.#blocks.values()].some(
@@ -171,8 +171,8 @@ class LiteralBook {
 
 const two = { block_hashes: [7n, 8n], token_ids: upTo(8) };
 
-describeNative("what engines tell, translated", () => {
-  test("every version of vLLM that lists its fields by place", () => {
+describeNative("translation of engine events", () => {
+  test("all versions of vLLM with positional fields", () => {
     const fields = [[7n, 8n], null, upTo(8), 4, null, "GPU", null, [null, null], 0];
     const rest = ["full_attention", null];
     for (let length = 5; length <= 11; length++) {
@@ -202,13 +202,13 @@ describeNative("what engines tell, translated", () => {
     expect(held()).toEqual([...chain(4), ...chain(4, saltSeed(null, "t"))]);
   });
 
-  test("pairs of EAGLE count by their first tokens", () => {
+  test("EAGLE pairs count by their first tokens", () => {
     const { tell, held } = rank();
     tell(storedMap({ token_ids: upTo(4).map((token) => [token, token + 1]) }));
     expect(held()).toEqual(chain(4));
   });
 
-  test("a salt goes on to children, a LoRA is named by each", () => {
+  test("a salt is inherited by children, a LoRA is named by each block", () => {
     for (const salt of ["tenant", "dynamo-cache-salt:tenant"]) {
       const { tell, held } = rank();
       tell(
@@ -226,7 +226,7 @@ describeNative("what engines tell, translated", () => {
     expect(dropped()).toEqual({ unnamed_lora: 1 });
   });
 
-  test("media change a block's own hash, and what is plain says so", () => {
+  test("media change a block's own hash, and plain blocks are marked", () => {
     const { tell, held } = rank();
     const changes = tell(storedMap({ ...two, extra_keys: [null, [["pic", 0]]] }));
     const first = chain(4)[0]!;
@@ -240,7 +240,7 @@ describeNative("what engines tell, translated", () => {
     ).toEqual([true]);
   });
 
-  test("media of storage become tiers; what is elsewhere is left out", () => {
+  test("storage media become tiers; external ones are skipped", () => {
     const tiers = { device: ["GPU", "DEVICE", null], host: ["CPU", "CPU_PINNED", "CPU_TIER1"] };
     const disk = ["CPU_TIER2", "DISK", "NVME", "STORAGE", "FS"];
     for (const [tier, media] of Object.entries({ ...tiers, disk })) {
@@ -257,7 +257,7 @@ describeNative("what engines tell, translated", () => {
     expect(dropped()).toEqual({ external: 7, unknown_medium: 1 });
   });
 
-  test("groups that do not hold every block are left out, their removals too", () => {
+  test("groups without every block are skipped, including their removals", () => {
     const { tell, held, dropped } = rank();
     const full = { group_idx: 0, kv_cache_spec_kind: "full_attention" };
     const sliding = { group_idx: 1, kv_cache_spec_kind: "sliding_window" };
@@ -269,7 +269,7 @@ describeNative("what engines tell, translated", () => {
     expect(held()).toEqual(chain(4));
   });
 
-  test("a block is there until its last copy goes", () => {
+  test("a block is resident until its last copy is removed", () => {
     const { tell, held, dropped } = rank();
     const again = { block_hashes: [8n], parent_block_hash: 7n, token_ids: [5, 6, 7, 8] };
     tell(storedMap(two), storedMap(again), removed([8n]));
@@ -280,7 +280,7 @@ describeNative("what engines tell, translated", () => {
     expect(dropped()).toEqual({ not_held: 1 });
   });
 
-  test("what cannot be placed is left out, and counted by its reason", () => {
+  test("events that cannot be applied are skipped and counted by reason", () => {
     const { tell, held, dropped } = rank();
     tell(
       storedMap({ parent_block_hash: 7n }),
@@ -296,17 +296,17 @@ describeNative("what engines tell, translated", () => {
     });
   });
 
-  test("a placeholder is what the device told of it, also where that went since", () => {
+  test("a placeholder is the known block of that name, also if it was removed since", () => {
     const { tell, held } = rank();
     const placeholder = { block_hashes: [8n], token_ids: [], block_size: 0, medium: "CPU" };
     tell(storedMap(two), removed([8n, 7n]), storedMap(placeholder));
     expect([held(), held("host")]).toEqual([[], chain(8).slice(1)]);
-    // A child may come after its parent seemed to go: the device still holds both.
+    // A child may arrive after its parent was removed: the device still has both.
     tell(storedMap({ block_hashes: [9n], parent_block_hash: 7n, token_ids: [5, 6, 7, 8] }));
     expect(held()).toEqual(chain(8));
   });
 
-  test("more blocks than may be known are left out; those that went make room", () => {
+  test("blocks above the limit are skipped; removed ones make room", () => {
     const { tell, held, dropped, translator } = rank({ knownBlocksMax: 2 });
     tell(storedMap({ block_hashes: [7n, 8n, 9n], token_ids: upTo(12) }));
     expect(held()).toEqual(chain(8));
@@ -316,14 +316,14 @@ describeNative("what engines tell, translated", () => {
     expect(translator.knownBlocks).toBe(2);
   });
 
-  test("digests name blocks as well as numbers do", () => {
+  test("digests name blocks like numbers do", () => {
     const [a, b] = [new Uint8Array(32).fill(1), new Uint8Array(32).fill(2)];
     const { tell, held } = rank();
     tell(storedMap({ block_hashes: [a, b], token_ids: upTo(8) }), removed([a.slice()]));
     expect(held()).toEqual(chain(8).slice(1));
   });
 
-  test("any history comes to what a literal model holds", () => {
+  test("any history results in the state of a literal model", () => {
     const media = ["GPU", "CPU", "STORAGE"] as const;
     // A tree: prompt `p` shares its first `p` blocks with all of larger numbers.
     const step = fc.record({

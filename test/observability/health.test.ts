@@ -59,7 +59,7 @@ describe("each code", () => {
 });
 
 describe("the register", () => {
-  test("logs and counts a change once, however often it is told", () => {
+  test("logs and counts a change once, however often it is raised", () => {
     const { clock, lines, health } = open();
     for (let i = 0; i < 1000; i++) {
       health.raise("KV_SSD_SLOW", `${i} reads`);
@@ -75,7 +75,7 @@ describe("the register", () => {
     expect(health.list()).toMatchObject([{ sinceMs: 1000 }]);
   });
 
-  test("clearing what is not raised says nothing", () => {
+  test("clearing a problem that is not raised logs nothing", () => {
     const { lines, health } = open();
     health.clear("KV_INDEX");
     expect(lines).toEqual([]);
@@ -91,7 +91,7 @@ describe("the register", () => {
     expect(codes).toEqual(["KV_SSD_ERRORS", "KV_SSD_CSUM", "KV_SSD_FULL", "KV_LIMITS"]);
   });
 
-  test("ends what was raised for a time, from the last time it was", () => {
+  test("ends a timed problem after its last raise", () => {
     const { clock, lines, health } = open();
     health.raise("KV_SSD_CSUM", "first", { forMs: 3_600_000 });
     clock.advance(3_000_000);
@@ -104,7 +104,7 @@ describe("the register", () => {
     expect(clock.pending).toBe(0);
   });
 
-  test("what is cleared early, or raised without an end, has no end of an earlier time", () => {
+  test("clearing early, or raising without an end, cancels an earlier end", () => {
     const { clock, health } = open();
     health.raise("KV_SSD_CSUM", "", { forMs: 1_000 });
     health.clear("KV_SSD_CSUM");
@@ -123,7 +123,7 @@ describe("the register", () => {
   });
 });
 
-test("the reference page has each code with what to do", () => {
+test("the reference page has each code with its fix", () => {
   const page = renderHealthReference();
   for (const [code, { severity, meaning, fix }] of Object.entries(HEALTH_CODES)) {
     expect(page).toContain(`| \`${code}\` | ${severity} | ${meaning} | ${fix} |\n`);

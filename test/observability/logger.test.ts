@@ -45,7 +45,7 @@ describe("a line", () => {
     );
   });
 
-  test("is written only from its level on, which can change", () => {
+  test("is written only from the current level on", () => {
     const { logger, lines } = record({ level: "warn" });
     logger.info("no");
     logger.warn("yes");
@@ -59,7 +59,7 @@ describe("a line", () => {
     ]);
   });
 
-  test.each(["text", "json"] as const)("stays one line in %s, whatever is in it", (format) => {
+  test.each(["text", "json"] as const)("stays one line in %s, whatever it contains", (format) => {
     const { logger, lines } = record({ format });
     logger.info("one\nmessage", { name: "x\n2026 error forged\u001b[31m\u2028\u009b\u007f" });
     expect(lines).toHaveLength(1);
@@ -68,7 +68,7 @@ describe("a line", () => {
     expect(lines[0]).toEndWith("\n");
   });
 
-  test("carries code and fix of a fault, and the place of a bug", () => {
+  test("has code and fix of a HearthError, and the position of other errors", () => {
     const { logger, lines } = record({ format: "json" });
     const cause = new Error("EPERM");
     const fix = "raise the limit";
@@ -83,7 +83,7 @@ describe("a line", () => {
     expect(JSON.parse(lines[1]!).stack).toContain("logger.test.ts");
   });
 
-  test("tells no secret", () => {
+  test("contains no secret", () => {
     const { logger, lines } = record();
     logger.info("connected", {
       apiToken: "s3cret",
@@ -116,7 +116,7 @@ describe("a line", () => {
 });
 
 describe("a flood", () => {
-  test("is capped for each message, and the next window says how much was left out", () => {
+  test("is capped for each message, and the next window reports the dropped lines", () => {
     const { logger, clock, lines } = record({ burst: 3, windowMs: 1_000 });
     for (let i = 0; i < 10; i++) logger.warn("client cut off", { i });
     logger.info("something else");
@@ -131,7 +131,7 @@ describe("a flood", () => {
     expect(clock.pending).toBe(0);
   });
 
-  test("that goes on is told of again and again", () => {
+  test("that continues is reported repeatedly", () => {
     const { logger, clock, lines } = record({ burst: 2, windowMs: 1_000 });
     for (let tick = 0; tick < 50; tick++) {
       for (let i = 0; i < 10; i++) logger.warn("again");
@@ -145,14 +145,14 @@ describe("a flood", () => {
     expect(lines.length).toBeLessThan(25);
   });
 
-  test("of ever new messages is capped too", () => {
+  test("of ever new messages is capped, too", () => {
     const { logger, lines } = record({ burst: 2 });
     for (let i = 0; i < 10_000; i++) logger.info(`message ${i}`);
     expect(lines.length).toBeLessThan(600);
     expect(logger.dropped + lines.length).toBe(10_000);
   });
 
-  test("is told of at the end, and no timer is left", () => {
+  test("is reported at the end, and no timer is left", () => {
     const { logger, clock, lines } = record({ burst: 1 });
     logger.warn("again");
     logger.warn("again");

@@ -28,7 +28,7 @@ const SPECS: readonly MetricSpec[] = Object.values(METRICS);
 const AGENT_SPECS: readonly MetricSpec[] = METRICS_OF.agent.map((name) => METRICS[name]);
 
 describe("the catalogue", () => {
-  test("has names of one family, each once, counters with their ending", () => {
+  test("has unique names of one family, and counters with their suffix", () => {
     expect(new Set(SPECS.map(({ name }) => name)).size).toBe(SPECS.length);
     for (const { name, type, help } of SPECS) {
       expect(name).toMatch(/^(cgn_kvcached|cgn_router|hearth)_[a-z0-9_]+[a-z]$/);
@@ -37,7 +37,7 @@ describe("the catalogue", () => {
     }
   });
 
-  test("keeps the names that users chart", () => {
+  test("keeps the names in users' dashboards", () => {
     const labels = new Map(SPECS.map(({ name, labels }) => [name, Object.keys(labels)]));
     expect(labels.get("cgn_kvcached_blocks")).toEqual(["tier"]);
     expect(labels.get("cgn_kvcached_bytes")).toEqual(["tier"]);
@@ -56,20 +56,20 @@ describe("the catalogue", () => {
     expect(series.reduce((sum, count) => sum + count, 0)).toBeLessThan(2_500);
   });
 
-  test("counts frames by the numbers that the engine protocol has", () => {
+  test("counts frames by the numbers of the engine protocol", () => {
     const names = (table: Readonly<Record<string, number>>) =>
       Object.entries(table).sort(([, a], [, b]) => a - b);
     expect(names(Op)).toEqual(FRAME_OPERATIONS.slice(1).map((name, at) => [name, at + 1]));
     expect(names(FrameStatus)).toEqual(FRAME_STATUSES.map((name, at) => [name, at]));
   });
 
-  test("counts commands and refusals by the words that the control plane has", () => {
+  test("counts commands and refusals by the codes of the control plane", () => {
     const { commands, commandsRefused } = METRICS;
     expect(new Set<string>(commands.labels.type)).toEqual(new Set(COMMAND_TYPES));
     expect(new Set<string>(commandsRefused.labels.reason)).toEqual(new Set(Object.keys(REFUSALS)));
   });
 
-  test("counts pulls by the outcomes, transports and states that they have", () => {
+  test("counts fetches by their outcomes, transports and states", () => {
     const { quicPulls, peerBlocks, peerBreakers, peers } = METRICS;
     expect(quicPulls.labels.outcome as readonly string[]).toEqual(PULL_OUTCOMES);
     const transports = [...TRANSPORTS];
@@ -79,7 +79,7 @@ describe("the catalogue", () => {
     expect([breakers.length, states.length]).toEqual([3, 4]);
   });
 
-  test("is the reference page", () => {
+  test("matches the reference page", () => {
     const page = renderMetricsReference();
     for (const { name, type, help } of SPECS) {
       expect(page).toContain(`| \`${name}\` | ${type} | ${help} |`);
@@ -178,7 +178,7 @@ describe("a scrape", () => {
   const clock = new ManualClock();
   const make = () => createMetrics({ clock, version: "1.2.3", commit: "abc" });
 
-  test("reads what the parts of the agent count themselves", async () => {
+  test("reads the counters of the agent's components", async () => {
     const metrics = make();
     let evicted = 7;
     metrics.observeStore(() => store(evicted));
@@ -234,7 +234,7 @@ describe("a scrape", () => {
     expect(again.get('hearth_health_raised_total{code="KV_SSD_SLOW"}')).toBe(1);
   });
 
-  test("has the lookups, in buckets", async () => {
+  test("has lookups in buckets", async () => {
     const metrics = make();
     metrics.lookedUp("ram", "hit", 15e-6);
     metrics.lookedUp("ram", "hit", 15e-6);
@@ -261,7 +261,7 @@ describe("a scrape", () => {
     expect(metrics.contentType).toStartWith("text/plain");
   });
 
-  test("refuses a series that the catalogue does not have", () => {
+  test("rejects a series that is not in the catalogue", () => {
     const metrics = make();
     metrics.observeEngine(() => ({
       ...engine(),
@@ -281,7 +281,7 @@ test("frames add up", () => {
 });
 
 describe("the event loop's lag", () => {
-  /** A clock whose timers fire late by `lateMs`, as they do behind a long computation. */
+  /** A clock whose timers fire late by `lateMs`, as after a long computation. */
   class LateClock extends ManualClock {
     lateMs = 0;
     override monotonicMs(): number {
@@ -303,7 +303,7 @@ describe("the event loop's lag", () => {
     expect(lag.longestSeconds()).toBe(0);
   });
 
-  test("counts a delay that is still going on", () => {
+  test("includes a delay in progress", () => {
     const clock = new LateClock();
     using lag = watchLoopLag(clock);
     clock.lateMs = 1_010;
@@ -343,7 +343,7 @@ describe("the event loop's lag", () => {
 });
 
 describe("the control plane in metrics", () => {
-  test("a command of no known type counts as unknown, and nothing is lost", async () => {
+  test("a command of an unknown type counts as unknown, and none is lost", async () => {
     const metrics = createMetrics({ clock: new ManualClock(), version: "1", commit: "c" });
     const none = { holds: 0, blocks: 0, bytes: 0 };
     metrics.observeControl(() => ({

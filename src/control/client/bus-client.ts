@@ -307,14 +307,6 @@ function isNobody({ headers, data }: BusMessage): boolean {
 const PREFIX_WORDS = 4;
 const WAITING_MESSAGES_MAX = 10_000;
 
-/** Answers to one command, in order of arrival. */
-interface Mailbox extends Disposable {
-  /** Reply subject of the command. */
-  readonly subject: string;
-  /** Returns the next answer, or null after `ms`. Rejects with ABORTED or ENGINE_CLOSED. */
-  next(ms: number, signal?: AbortSignal): Promise<BusMessage | null>;
-}
-
 /**
  * One subscription for the answers to all commands of a client. Answers to commands without a
  * mailbox are dropped.
@@ -323,7 +315,7 @@ class Inbox implements Disposable {
   readonly #clock: Clock;
   readonly #prefix: string;
   readonly #subscription: Subscription;
-  readonly #open = new Map<string, OpenMailbox>();
+  readonly #open = new Map<string, Mailbox>();
   #opened = 0;
   #isClosed = false;
 
@@ -338,7 +330,7 @@ class Inbox implements Disposable {
   open(): Mailbox {
     if (this.#isClosed) throw closed();
     const subject = `${this.#prefix}.${++this.#opened}`;
-    const mailbox = new OpenMailbox(subject, this.#clock, () => this.#open.delete(subject));
+    const mailbox = new Mailbox(subject, this.#clock, () => this.#open.delete(subject));
     this.#open.set(subject, mailbox);
     return mailbox;
   }
@@ -354,7 +346,9 @@ function closed(): HearthError {
   return new HearthError("ENGINE_CLOSED", "the control client was closed");
 }
 
-class OpenMailbox implements Mailbox {
+/** Answers to one command, in order of arrival. */
+class Mailbox implements Disposable {
+  /** Reply subject of the command. */
   readonly subject: string;
   readonly #clock: Clock;
   readonly #onClose: () => void;
@@ -379,6 +373,7 @@ class OpenMailbox implements Mailbox {
     this.#wake?.();
   }
 
+  /** Returns the next answer, or null after `ms`. Rejects with ABORTED or ENGINE_CLOSED. */
   async next(ms: number, signal?: AbortSignal): Promise<BusMessage | null> {
     if (this.#waiting.length === 0 && this.#fault === null && ms > 0 && !signal?.aborted) {
       await this.#wait(ms, signal);

@@ -425,25 +425,6 @@ interface AppliedChanges {
   blockTokens?(size: number): void;
 }
 
-/**
- * Queue of accepted batches, in order of their numbers. The ingest decides which batch is next and
- * which are missing; the sink decodes and applies each batch completely and in order, however late.
- */
-interface BatchSink extends Disposable {
-  /** `isFirst`: no batch came before. `isFromStart`: the engine's first batch. */
-  batch(payload: Uint8Array, isFirst: boolean, isFromStart: boolean): void;
-  /** Discards the state. `isComplete`: the engine's events come from the first on. */
-  reset(isComplete: boolean): void;
-  /** Reports all known blocks. */
-  announce(): void;
-  /** Calls `run` after all earlier batches. */
-  afterwards(run: () => void): void;
-  /** Whether all queued batches are applied. */
-  readonly isIdle: boolean;
-  /** Whether the sender should wait for `onRoom`. */
-  readonly isFull: boolean;
-}
-
 interface BatchApplierOptions {
   readonly rank: number;
   readonly translator: Translator;
@@ -455,8 +436,11 @@ interface BatchApplierOptions {
 
 type Work = () => Generator<void, void>;
 
-/** Decodes and applies batches on this thread, in slices of one source per ingest. */
-class BatchApplier implements BatchSink {
+/**
+ * Queue of accepted batches, in order of their numbers. The ingest decides which batch is next and
+ * which are missing; the applier decodes and applies each batch completely and in order, in slices of one source.
+ */
+class BatchApplier implements Disposable {
   readonly #options: BatchApplierOptions;
   readonly #queue: TurnQueue<Work>;
   /** The size reported to the listener; null if none. */
@@ -474,16 +458,19 @@ class BatchApplier implements BatchSink {
     });
   }
 
+  /** Whether all queued batches are applied. */
   get isIdle(): boolean {
     return this.#queue.isIdle;
   }
 
+  /** Whether the sender should wait for `onRoom`. */
   get isFull(): boolean {
     const isFull = this.#queue.length >= FULL_BATCHES || this.#queue.bytes >= FULL_BYTES;
     if (isFull) this.#wasFull = true;
     return isFull;
   }
 
+  /** `isFirst`: no batch came before. `isFromStart`: the engine's first batch. */
   batch(payload: Uint8Array, isFirst: boolean, isFromStart: boolean): void {
     const { translator } = this.#options;
     const work = function* (applier: BatchApplier): Generator<void, void> {
@@ -493,14 +480,17 @@ class BatchApplier implements BatchSink {
     this.#queue.push(() => work(this), payload.length);
   }
 
+  /** Discards the state. `isComplete`: the engine's events come from the first on. */
   reset(isComplete: boolean): void {
     this.#queue.push(() => this.#reported(this.#options.translator.resetSteps(isComplete)));
   }
 
+  /** Reports all known blocks. */
   announce(): void {
     this.#queue.push(() => this.#reported(this.#options.translator.announceSteps()));
   }
 
+  /** Calls `run` after all earlier batches. */
   afterwards(run: () => void): void {
     // biome-ignore lint/correctness/useYield: one step
     this.#queue.push(function* () {

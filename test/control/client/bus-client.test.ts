@@ -7,13 +7,13 @@ import { waitFor } from "../../support/index.ts";
 import { encode, FakeWorker, type Kit, kit, receiptOf } from "./kit.ts";
 
 describe("send", () => {
-  test("brings the receipt, 64-bit integers whole; the command gets id and issuer", async () => {
+  test("returns the receipt with exact 64-bit integers; the command gets an id and issuer", async () => {
     await using fleet = await kit("router-1");
     const worker = await fleet.worker("node-1");
     let contentType: string | undefined;
     worker.behave = ({ command, raw }, answer) => {
       contentType = raw.headers["Content-Type"];
-      // A stream answers the reply subject itself; the receipt goes where the header says.
+      // The stream uses the reply subject itself; the receipt goes to the subject in the header.
       expect(raw.headers["Hearth-Reply"]).toBe(raw.reply!);
       fleet.bus.publish(raw.reply!, encode({ stream: "COMMANDS", seq: 1 }));
       answer(worker.carryOut(command));
@@ -30,7 +30,7 @@ describe("send", () => {
     expect(result).toEqual({ kind: "receipt", receipt: receiptOf("node-1", worker.received[0]!) });
   });
 
-  test("leaves an id and an issuer that are there", async () => {
+  test("keeps an existing id and issuer", async () => {
     await using fleet = await kit("router-1");
     const worker = await fleet.worker("node-1");
     const command = pin([1], { id: "mine", issuer: "me" });
@@ -38,7 +38,7 @@ describe("send", () => {
     expect(worker.received[0]).toMatchObject({ id: "mine", issuer: "me" });
   });
 
-  test("an answer is lost: the same id again, and one effect", async () => {
+  test("a lost answer is retried with the same id and has one effect", async () => {
     await using fleet = await kit();
     const worker = await fleet.worker("node-1");
     worker.behave = ({ command, nth }, answer) => {
@@ -52,7 +52,7 @@ describe("send", () => {
     expect(worker.carriedOut).toHaveLength(1);
   });
 
-  test("the answer to an earlier try counts, and a second one disturbs nobody", async () => {
+  test("the answer to an earlier attempt counts, and a duplicate is ignored", async () => {
     await using fleet = await kit();
     const worker = await fleet.worker("node-1");
     const late: (() => void)[] = [];
@@ -60,7 +60,7 @@ describe("send", () => {
       const receipt = worker.carryOut(command);
       late.push(() => answer(receipt));
       if (late.length < 2) return;
-      // Both answers, the second one first, each of them twice.
+      // Both answers, the second one first, each twice.
       for (const send of [...late.reverse(), ...late]) send();
       late.length = 0;
     };
@@ -71,7 +71,7 @@ describe("send", () => {
     expect(worker.carriedOut).toEqual(["a", "b"]);
   });
 
-  test("progress is told, and does not end the wait or cause another try", async () => {
+  test("progress is reported, and neither ends the wait nor causes another attempt", async () => {
     await using fleet = await kit();
     const worker = await fleet.worker("node-1");
     const running = (done: number): Partial<Receipt> => ({
@@ -93,7 +93,7 @@ describe("send", () => {
     expect(worker.received).toHaveLength(1);
   });
 
-  test("a worker that fell silent at work is asked again", async () => {
+  test("a worker that falls silent gets the command again", async () => {
     await using fleet = await kit();
     const worker = await fleet.worker("node-1");
     worker.behave = ({ command, nth }, answer) => {
@@ -104,7 +104,7 @@ describe("send", () => {
     expect(worker.received).toHaveLength(2);
   });
 
-  test("nobody answers: at the deadline it says that it does not know", async () => {
+  test("without an answer the result is unanswered at the deadline", async () => {
     await using fleet = await kit();
     const worker = await fleet.worker("node-1");
     worker.behave = () => undefined;
@@ -114,13 +114,13 @@ describe("send", () => {
       tries: worker.received.length,
       why: "node-1 did not answer",
     });
-    // Waits of 1, 2, 4, 8, 10, 10 s, each up to a quarter more or less, in 30 s.
+    // Waits of 1, 2, 4, 8, 10, 10 s, each ±25 %, within 30 s.
     expect(worker.received.length).toBeGreaterThanOrEqual(5);
     expect(worker.received.length).toBeLessThanOrEqual(6);
     expect(fleet.clock.monotonicMs()).toBeWithin(30_000, 30_200);
   });
 
-  test("nobody listens: said at the deadline, or sooner where the caller likes", async () => {
+  test("without a subscriber the result is unreachable at the deadline, or at absentMs", async () => {
     await using fleet = await kit();
     const options = { absentMs: 2_000 };
     const result = await fleet.settle(fleet.client.send("node-9", pin([1]), options), 10);
@@ -136,10 +136,10 @@ describe("send", () => {
   });
 });
 
-describe("a worker that takes no more", () => {
+describe("a busy worker", () => {
   const busy: Partial<Receipt> = { status: "rejected", reason: "busy: 8192 commands are waiting" };
 
-  test("refuses the command, and the caller hears of it", async () => {
+  test("refuses the command, and the caller gets the refusal", async () => {
     await using fleet = await kit();
     const worker = await fleet.worker("node-1");
     worker.behave = ({ command }, answer) => answer(receiptOf("node-1", command, busy));
@@ -148,7 +148,7 @@ describe("a worker that takes no more", () => {
     expect(worker.received).toHaveLength(1);
   });
 
-  test("says nothing of a try before, whose answer was lost", async () => {
+  test("does not settle an earlier attempt whose answer was lost", async () => {
     await using fleet = await kit();
     const worker = await fleet.worker("node-1");
     worker.behave = ({ command, nth }, answer) => {
@@ -167,7 +167,7 @@ describe("a worker that takes no more", () => {
 });
 
 describe("without a broker", () => {
-  test("nothing is left behind that would be carried out later", async () => {
+  test("no message stays queued to be carried out later", async () => {
     await using fleet = await kit();
     const worker = await fleet.worker("node-1");
     fleet.hub.goDown();
@@ -203,8 +203,8 @@ describe("without a broker", () => {
   });
 });
 
-describe("what is not believed", () => {
-  test("answers that are no receipt, or another worker's", async () => {
+describe("rejected input", () => {
+  test("answers that are not a receipt, or another worker's", async () => {
     await using fleet = await kit();
     const worker = await fleet.worker("node-1");
     worker.behave = ({ command, raw }, answer) => {
@@ -235,7 +235,7 @@ describe("what is not believed", () => {
     expect(() => fleet.client.publish(name, pin([1]))).toThrow("is no worker's name");
   });
 
-  test("a command larger than the broker takes", async () => {
+  test("a command above the broker's maximum size", async () => {
     await using fleet = await kit();
     const owner = "ab".repeat(1_000_000);
     const sent = fleet.client.send("node-1", pin([1], { owner }));
@@ -290,7 +290,7 @@ async function three(fleet: Kit) {
 }
 
 describe("workers", () => {
-  test("are those that answer discovery, each once, by name", async () => {
+  test("are those that answer discovery, each once, sorted by name", async () => {
     await using fleet = await kit();
     const [worker] = await three(fleet);
     fleet.bus.subscribe("$SRV.PING.hearth-agent", ({ reply }) => {
@@ -310,7 +310,7 @@ describe("workers", () => {
     );
   });
 
-  test("none: said at once", async () => {
+  test("without workers the result is immediate", async () => {
     await using fleet = await kit();
     expect(await fleet.client.workers(60_000)).toEqual([]);
     expect(fleet.clock.monotonicMs()).toBe(0);
@@ -318,7 +318,7 @@ describe("workers", () => {
 });
 
 describe("broadcast", () => {
-  test("one message reaches all, and all answer", async () => {
+  test("one message reaches all workers, and all answer", async () => {
     await using fleet = await kit("router-1");
     const workers = await three(fleet);
     const result = await fleet.settle(fleet.client.broadcast(prune(5)));
@@ -331,15 +331,15 @@ describe("broadcast", () => {
     });
     expect(workers.map(({ received }) => received.length)).toEqual([1, 1, 1]);
     expect(new Set(workers.map(({ received }) => received[0]!.id)).size).toBe(1);
-    // The last of three answers ends it: nobody else is expected.
+    // The last of three answers ends the wait: no other is expected.
     expect(fleet.clock.monotonicMs()).toBeLessThanOrEqual(1_200);
   });
 
-  test("who is silent is asked again by name with the same id, one effect each", async () => {
+  test("a silent worker gets the command directly with the same id, with one effect each", async () => {
     await using fleet = await kit();
     const workers = await three(fleet);
     const [deaf, mute] = workers;
-    // One never got the broadcast; one did what it said and its answer was lost.
+    // One worker missed the broadcast; another carried it out and its answer was lost.
     deaf!.behave = ({ command, nth }, answer) => {
       if (nth > 1) answer(deaf!.carryOut(command));
     };
@@ -360,7 +360,7 @@ describe("broadcast", () => {
     expect(workers[2]!.received).toHaveLength(1);
   });
 
-  test("who stays silent is named at the deadline", async () => {
+  test("a worker that stays silent is named at the deadline", async () => {
     await using fleet = await kit();
     const workers = await three(fleet);
     workers[0]!.behave = () => undefined;
@@ -371,7 +371,7 @@ describe("broadcast", () => {
     expect(fleet.clock.monotonicMs()).toBeWithin(9_000, 9_200);
   });
 
-  test("who was not found but answers is there too", async () => {
+  test("a worker that was not discovered but answers is included", async () => {
     await using fleet = await kit();
     const workers = await three(fleet);
     workers[0]!.isFound = false;
@@ -387,7 +387,7 @@ describe("broadcast", () => {
     expect(again.receipts).toHaveLength(3);
   });
 
-  test("what workers take from no broadcast, nobody gets by name either", async () => {
+  test("a command refused by broadcast is not sent directly either", async () => {
     await using fleet = await kit();
     const workers = await three(fleet);
     workers[0]!.behave = () => undefined;
@@ -401,7 +401,7 @@ describe("broadcast", () => {
     expect(workers[0]!.received).toHaveLength(1);
   });
 
-  test("nobody there, and nobody to carry it: said why", async () => {
+  test("without workers or a connection the result says why", async () => {
     await using fleet = await kit();
     const alone = await fleet.settle(fleet.client.broadcast(pin([1])));
     expect(alone).toEqual({ receipts: [], silent: [], why: "no worker answered discovery" });
@@ -413,14 +413,14 @@ describe("broadcast", () => {
   });
 });
 
-/** What the network does to one message and its answer. */
+/** The network's effects on a message and its answer. */
 const fate = fc.record({
   isLost: fc.boolean(),
   answers: fc.integer({ min: 0, max: 2 }),
   delayMs: fc.integer({ min: 0, max: 3_000 }),
 });
 
-test("lost, doubled, late, out of order: one effect, and each its own answer", async () => {
+test("lost, duplicated, late and reordered messages: one effect, and each command gets its own answer", async () => {
   await fc.assert(
     fc.asyncProperty(
       fc.array(fate, { minLength: 1, maxLength: 20 }),

@@ -19,7 +19,7 @@ import { seededRandom, stringifyJson, systemClock } from "../../../src/core/inde
 import { waitFor } from "../../support/index.ts";
 import { LIMITS, PlaneKit } from "../plane-kit.ts";
 
-test("each command, in the members and the order of the wire", () => {
+test("each command has the members and order of the wire format", () => {
   const lines = [
     warm(["abc123", "def456"]),
     warm([1], { target: "GPU", sources: ["node-2"] }),
@@ -54,13 +54,13 @@ test("each command, in the members and the order of the wire", () => {
   ]);
 });
 
-describe("a number that names no block", () => {
+describe("a number that is not a block hash", () => {
   test.each([2 ** 53, 0.5, Number.NaN, 2n ** 64n, -(2n ** 63n) - 1n])("%p is refused", (block) => {
     expect(() => pin([block])).toThrow("is not a valid 64-bit block hash");
   });
 });
 
-test("ids are 128 bits of chance", () => {
+test("ids have 128 random bits", () => {
   const ids = new Set(Array.from({ length: 1_000 }, () => newCommandId()));
   expect(ids.size).toBe(1_000);
   for (const id of ids) expect(id).toMatch(/^[0-9a-f]{32}$/);
@@ -94,8 +94,8 @@ async function fleet() {
   };
 }
 
-describe("a command with more blocks than one may have", () => {
-  test("is sent as several and answered with one receipt, once", async () => {
+describe("a command above the maximum number of blocks", () => {
+  test("is sent in parts and answered with one receipt", async () => {
     await using stage = await fleet();
     const command = pin(blocks, { id: "big" });
     const result = await stage.client.send("w1", command);
@@ -110,7 +110,7 @@ describe("a command with more blocks than one may have", () => {
     expect(stage.kit.lifecycle.pins.get(`me/${BLOCKS}`)).toBe(1);
   });
 
-  test("is partial if a later part is rejected, and says which blocks that are", async () => {
+  test("is partial if a later part is rejected, and names its blocks", async () => {
     await using stage = await fleet();
     stage.kit.limits = { ...stage.kit.limits, commandsPerSecond: 0, commandsBurst: 2 };
     const result = await stage.client.send("w1", pin(blocks), { deadlineMs: 60_000 });
@@ -132,7 +132,7 @@ describe("a command with more blocks than one may have", () => {
     ]);
   });
 
-  test("cannot have a number of its own: each part would need one", async () => {
+  test("cannot have a seq: each part would need its own", async () => {
     await using stage = await fleet();
     const sent = stage.client.send("w1", pin(blocks, { epoch: 1, seq: 1 }));
     expect(sent).rejects.toMatchObject({ code: "LIMIT" });

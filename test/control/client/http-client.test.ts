@@ -8,14 +8,14 @@ import { makeCertificates, tempDir, waitFor } from "../../support/index.ts";
 const done = receipt([{ block: 1, outcome: "done" }]);
 
 describe("over HTTP", () => {
-  test("an answer is lost: the same id again, one effect", async () => {
+  test("a lost answer is retried with the same id and has one effect", async () => {
     const carriedOut = new Set<string>();
     let nth = 0;
     await using agent = new FakeAgent({
       "POST /v1/commands": ({ body }) => {
         carriedOut.add((body as { id: string }).id);
         if (++nth === 1) return problem(500, "an unexpected error");
-        // Refused without a look whether it is known: the first one may have been carried out.
+        // Refused before the id is looked up: the first attempt may have been carried out.
         const busy = receipt([], { status: "rejected", reason: "busy: 8192 commands wait" });
         return nth === 2 ? json(busy, 503) : { ...done, duplicate: true };
       },
@@ -27,7 +27,7 @@ describe("over HTTP", () => {
     expect(carriedOut.size).toBe(1);
   });
 
-  test("progress is asked for while the answer is outstanding", async () => {
+  test("progress is polled while the answer is outstanding", async () => {
     const gate = Promise.withResolvers<object>();
     const running = receipt([], {
       status: "running",
@@ -63,7 +63,7 @@ describe("over HTTP", () => {
     expect(agent.seen[0]?.contentType).toBe(MSGPACK_TYPE);
   });
 
-  test("another agent took the address meanwhile: its receipt is not this one's", async () => {
+  test("the receipt of another agent at the address is rejected", async () => {
     await using agent = new FakeAgent({
       "POST /v1/commands": () => ({ ...done, worker_id: "node-2" }),
     });
@@ -74,7 +74,7 @@ describe("over HTTP", () => {
     });
   });
 
-  test("a broadcast is for the one agent there, and so is discovery", async () => {
+  test("broadcast and discovery reach only the one agent", async () => {
     await using agent = new FakeAgent({ "POST /v1/commands": () => done });
     await using client = connectHttp({ url: agent.url });
     expect(await client.broadcast(pin([1]))).toEqual({
@@ -87,8 +87,8 @@ describe("over HTTP", () => {
     await waitFor(() => agent.commands.length === 2);
   });
 
-  test("discovery says why there is nobody", async () => {
-    const refuse = () => problem(401, "the bearer token is missing or invalid");
+  test("discovery says why no agent was found", async () => {
+    const refuse = () => problem(401, "the bearer token is missing or wrong");
     const agent = new FakeAgent({ "GET /v1/status": refuse });
     await using client = connectHttp({ url: agent.url });
     await expect(client.workers()).rejects.toMatchObject({ code: "ENGINE_REFUSED" });
@@ -123,7 +123,7 @@ describe("with a proxy in the environment", () => {
     }
   });
 
-  test.each([undefined, "example.com"])("NO_PROXY %p: the token goes to none", async (spared) => {
+  test.each([undefined, "example.com"])("NO_PROXY %p: no proxy gets the token", async (spared) => {
     await using proxy = new FakeAgent({});
     await using agent = new FakeAgent({ "POST /v1/commands": () => done });
     for (const name of names) process.env[name] = proxy.url;
@@ -131,7 +131,7 @@ describe("with a proxy in the environment", () => {
       if (spared === undefined) delete process.env[name];
       else process.env[name] = spared;
     }
-    // This runtime does use it: else the test would prove nothing.
+    // The runtime does use the proxy: otherwise the test would prove nothing.
     await (await fetch(`${agent.url}/v1/status`)).text();
     expect(proxy.seen).toHaveLength(1);
     await using client = connectHttp({ url: agent.url, token: "0123456789abcdef" });

@@ -11,11 +11,11 @@ export interface Kit extends AsyncDisposable {
   readonly client: ControlClient;
   /** A worker with a bus of its own. */
   worker(name: string): Promise<FakeWorker>;
-  /** Lets time pass until the promise settles; what it gave. */
+  /** Advances time until the promise settles, and returns its result. */
   settle<T>(promise: Promise<T>, stepMs?: number): Promise<T>;
 }
 
-/** A client and workers on one hub, on a clock that stands still until a test moves it. */
+/** A client and workers on one hub, with a clock that only the test advances. */
 export async function kit(issuer?: string): Promise<Kit> {
   const hub = new LocalHub();
   const clock = new ManualClock();
@@ -64,7 +64,7 @@ export async function kit(issuer?: string): Promise<Kit> {
 
 type Received = { readonly [name: string]: Json };
 
-/** A receipt in which everything went well; `with` replaces members. */
+/** A receipt in which everything succeeded; `with` replaces members. */
 export function receiptOf(worker: string, command: Received, members: Partial<Receipt> = {}) {
   return {
     id: typeof command.id === "string" ? command.id : null,
@@ -80,16 +80,13 @@ export function receiptOf(worker: string, command: Received, members: Partial<Re
   } satisfies Receipt;
 }
 
-/** What a test makes of each message; the standard is to answer at once. */
+/** The handling of each message; the default answers at once. */
 type Behave = (
   message: { readonly command: Received; readonly raw: BusMessage; readonly nth: number },
   answer: (receipt: Receipt) => void,
 ) => void;
 
-/**
- * The worker's side, as plainly as can be: a command with an id it has seen changes nothing and
- * gets the receipt of then.
- */
+/** A minimal worker: a command with a known id changes nothing and gets the earlier receipt. */
 export class FakeWorker {
   readonly name: string;
   readonly received: Received[] = [];

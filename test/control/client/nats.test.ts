@@ -25,7 +25,7 @@ async function hearth(...words: string[]) {
 
 describeNats("the client through NATS", () => {
   describe.each(["tcpUrl", "wsUrl"] as const)("%s", (carrier) => {
-    test("send, broadcast, discovery, and nobody there", async () => {
+    test("send, broadcast, discovery, and an absent worker", async () => {
       await using server = await NatsServer.start();
       const url = server[carrier];
       await using a = await workerAt(url, "node-a");
@@ -48,7 +48,7 @@ describeNats("the client through NATS", () => {
     });
   });
 
-  test("nobody there: also where the deadline comes just behind a try", async () => {
+  test("an absent worker, with a deadline just after an attempt", async () => {
     await using server = await NatsServer.start();
     await using client = connectControl({ nats: { url: server.tcpUrl } });
     const deadlines = Array.from({ length: 30 }, (_, i) => 800 + 10 * i);
@@ -58,7 +58,7 @@ describeNats("the client through NATS", () => {
     expect(new Set(results.map(({ kind }) => kind))).toEqual(new Set(["unreachable"]));
   });
 
-  test("the broker dies while an answer is waited for", async () => {
+  test("the broker dies during the wait for an answer", async () => {
     await using server = await NatsServer.start();
     await using a = await workerAt(server.tcpUrl, "node-a");
     await using client = connectControl({ nats: { url: server.tcpUrl } });
@@ -74,7 +74,7 @@ describeNats("the client through NATS", () => {
     expect(a.worker.carriedOut).toHaveLength(1);
   });
 
-  test("a broker that wants other credentials", async () => {
+  test("a broker that rejects the credentials", async () => {
     await using server = await NatsServer.start({ token: "right" });
     await using client = connectControl({ nats: { url: server.tcpUrl } });
     const result = await client.send("node-a", pin([1]), { deadlineMs: 1_500 });
@@ -108,9 +108,9 @@ describeNats("the client through NATS", () => {
     expect((await hearth("ctl", "status", ...at, "--worker", "w2")).code).toBe(8);
     const sent = await hearth("ctl", "unpin", "111", ...at, "--worker", "w1", "--json");
     expect(JSON.parse(sent.out)).toMatchObject({ type: "Cache", worker_id: "w1" });
-    // The configuration of this plane takes Think from a broadcast, and Cache not.
+    // The configuration of this plane allows Think by broadcast, but not Cache.
     const think = await hearth("ctl", "think", "4", ...at, "--broadcast");
-    // Outcomes that no worker has take no room.
+    // Outcomes that no worker reported are omitted.
     expect(think.out).toMatch(/^worker {2}status {2,}(done|already|missing) +reason$/m);
     const refused = await hearth("ctl", "pin", "4", ...at, "--broadcast", "--json");
     expect(refused.code).toBe(7);

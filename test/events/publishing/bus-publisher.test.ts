@@ -27,7 +27,7 @@ async function connected(bus: Bus): Promise<Bus> {
   return bus;
 }
 
-/** One host that speaks for its only rank. */
+/** One host that publishes its only rank. */
 async function host(open: Open, blocks: Blocks, options: Partial<HostResidencyOptions> = {}) {
   const bus = await open();
   const feeds = feedsOf(blocks, options);
@@ -47,15 +47,15 @@ async function host(open: Open, blocks: Blocks, options: Partial<HostResidencyOp
   };
 }
 
-/** What is there now has reached the consumer, and a heartbeat said so. */
+/** The current state has reached the consumer, confirmed by a heartbeat. */
 async function agreed(consumer: Consumer, feed: ResidencyFeed): Promise<void> {
   feed.flush();
   await waitFor(() => consumer.agreesWith(feed), 15_000);
 }
 
-/** What holds of a rank that speaks on whatever bus. */
+/** Properties of a publisher on any bus. */
 function contract(start: () => Promise<{ open: Open; end(): Promise<void> }>): void {
-  test("live changes make what is there, and the last heartbeat ends it", async () => {
+  test("live changes produce the state, and the last heartbeat ends it", async () => {
     const world = await start();
     const blocks = new Blocks();
     using consumer = new Consumer(await world.open(), CLUSTER, WORKER);
@@ -74,7 +74,7 @@ function contract(start: () => Promise<{ open: Open; end(): Promise<void> }>): v
     await world.end();
   });
 
-  test("who comes late takes a snapshot, and goes on from there", async () => {
+  test("a late consumer takes a snapshot and continues from there", async () => {
     const world = await start();
     const blocks = new Blocks(10_000);
     await using one = await host(world.open, blocks);
@@ -92,7 +92,7 @@ function contract(start: () => Promise<{ open: Open; end(): Promise<void> }>): v
     await world.end();
   });
 
-  test("what the ring no longer has is said to be gone", async () => {
+  test("a range that the ring no longer has is answered as evicted", async () => {
     const world = await start();
     const blocks = new Blocks();
     const ring = { changesMax: 20, blocksMax: 10_000 };
@@ -110,7 +110,7 @@ function contract(start: () => Promise<{ open: Open; end(): Promise<void> }>): v
     await world.end();
   });
 
-  test("questions that make no sense get their answer, and cost nothing", async () => {
+  test("invalid queries are answered without cost", async () => {
     const world = await start();
     const blocks = new Blocks();
     await using one = await host(world.open, blocks);
@@ -140,14 +140,14 @@ function contract(start: () => Promise<{ open: Open; end(): Promise<void> }>): v
     await world.end();
   });
 
-  test("a host that was killed comes back as another run of itself", async () => {
+  test("a killed host returns as another incarnation", async () => {
     const world = await start();
     using consumer = new Consumer(await world.open(), CLUSTER, WORKER);
     const blocks = new Blocks();
     const first = await host(world.open, blocks);
     blocks.churn(500);
     await agreed(consumer, first.feed);
-    // Killed: it says no last word, and its RAM is gone.
+    // Killed: no last heartbeat, and its RAM is lost.
     await first.bus.close(0);
     const again = new Blocks(4_096, 2);
     again.churn(100);
@@ -159,7 +159,7 @@ function contract(start: () => Promise<{ open: Open; end(): Promise<void> }>): v
     await world.end();
   });
 
-  test("ten times what fits in its ring, at once: nobody is told anything wrong", async () => {
+  test("ten times the ring's capacity at once leaves every consumer with the right state", async () => {
     const world = await start();
     const blocks = new Blocks(60_000);
     const ring = { changesMax: 500, blocksMax: 5_000 };
@@ -204,13 +204,13 @@ describeNats("a rank on NATS", () => {
     describe(`by ${carrier}`, () => {
       contract(nats);
 
-      test("a broker that is killed costs nobody the truth", async () => {
+      test("a killed broker leaves every consumer with the right state", async () => {
         const { server, open } = await nats();
         const blocks = new Blocks();
         await using one = await host(open, blocks);
         const bus = await open();
         using consumer = new Consumer(bus, CLUSTER, WORKER);
-        // The broker knows the subscription: what is published from here on arrives.
+        // The broker knows the subscription: later messages arrive.
         await waitFor(() => consumer.heartbeats.length > 0);
         blocks.churn(300);
         await agreed(consumer, one.feed);
@@ -232,7 +232,7 @@ describeNats("a rank on NATS", () => {
         await server[Symbol.asyncDispose]();
       });
 
-      test("a broker that stalls holds nothing up here", async () => {
+      test("a stalled broker delays nothing on this host", async () => {
         const { server, open } = await nats();
         const blocks = new Blocks(60_000);
         const small = { queueMessages: 50, queueBytes: 2 ** 20, windowBytes: 2 ** 18 };

@@ -21,7 +21,7 @@ const BLOCK = 4;
 const SPACE = { kind: "tokens", model: "m", blockTokens: BLOCK } as const;
 const NAMESPACE = 1 as NamespaceIndex;
 
-/** How blocks are named: by digests of tokens, or of an engine's chain keys. */
+/** Naming of blocks: by digests of tokens, or of an engine's chain keys. */
 type Chain = string | null;
 
 function open(chain: Chain = null) {
@@ -46,7 +46,7 @@ function open(chain: Chain = null) {
   return { kit, store, feeds, rank, device, feed: feeds.feeds[0]! };
 }
 
-/** Has the blocks of a prompt on SSD, as far as the table goes. */
+/** The blocks of a prompt on SSD, up to the table's capacity. */
 function keep(
   store: ReturnType<typeof open>["store"],
   tokens: Uint32Array,
@@ -83,7 +83,7 @@ function other(change: ResidencyChange): EngineChange {
 }
 
 describeNative("an engine's own events", () => {
-  test("mirror what its GPU has of blocks that are named by chain keys", async () => {
+  test("mirror GPU contents for blocks named by chain keys", async () => {
     const chain = "vllm sha256 tagged vllm-none-hash";
     const { kit, store, rank, device } = open(chain);
     await using _kit = kit;
@@ -92,7 +92,7 @@ describeNative("an engine's own events", () => {
     expect(device()).toBe(3);
   });
 
-  test("mirror what its GPU has of the blocks that are here, whichever came first", async () => {
+  test("mirror GPU contents for stored blocks, whichever came first", async () => {
     const { kit, store, rank, feeds, feed, device } = open();
     await using _kit = kit;
     keep(store, prompt.slice(0, 3 * BLOCK));
@@ -101,7 +101,7 @@ describeNative("an engine's own events", () => {
     keep(store, prompt);
     feed.flush();
     expect(device()).toBe(5);
-    // Both spaces: five by tokens, and five by keys.
+    // Both key spaces: five by tokens, and five by keys.
     expect(feed.heartbeat().digests.map(({ blocks }) => blocks)).toEqual([10, 0, 5]);
     rank.changed([other({ kind: "removed", tier: "device", hashes: hashes.slice(3) })]);
     expect(device()).toBe(3);
@@ -116,7 +116,7 @@ describeNative("an engine's own events", () => {
     store.verifyIntegrity();
   });
 
-  test("heard late leave the device unknown until all of it is heard", async () => {
+  test("received late leave the device unknown until all of it is known", async () => {
     await using it = await engine(undefined, 1);
     it.add("stored", 1, null);
     it.add("stored", 2, 1);
@@ -149,7 +149,7 @@ describeNative("an engine's own events", () => {
     feeds[Symbol.dispose]();
   });
 
-  test("of other tokens, or of prompts with no known start, mirror nothing", async () => {
+  test("with other tokens, or of prompts without a known start, mirror nothing", async () => {
     const { kit, store, rank, device, feed } = open();
     await using _kit = kit;
     keep(store, prompt);

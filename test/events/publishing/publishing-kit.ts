@@ -38,7 +38,7 @@ export const CLUSTER = "test.cluster";
 const BITS = { device: Tier.gpu, host: Tier.ram, disk: Tier.ssd } as const;
 const TIERS = ["device", "host", "disk"] as const;
 
-/** A table whose blocks come and go as a test wants, without bytes behind them. */
+/** A table whose blocks the test adds and removes, without data. */
 export class Blocks {
   readonly table: BlockTable;
   readonly residency: StoreResidency;
@@ -58,7 +58,7 @@ export class Blocks {
     this.#batch.layer = LAYER_ALL;
   }
 
-  /** Block `id` behind block `parent`, on a tier. */
+  /** Block `id` after block `parent`, on a tier. */
   store(id: number, parent: number | null, tier: ResidencyTier): void {
     const batch = this.#batch;
     batch.keys.set(keyOf(id));
@@ -89,13 +89,13 @@ export class Blocks {
     }
   }
 
-  /** A chain of so many blocks. */
+  /** A chain of `count` blocks. */
   chain(from: number, count: number, tier: ResidencyTier): void {
     for (let i = 0; i < count; i++) this.store(from + i, i === 0 ? null : from + i - 1, tier);
   }
 }
 
-/** Words of a block's key: no two start alike. */
+/** Words of a block's key, with unique beginnings. */
 function keyOf(id: number): Uint32Array {
   return Uint32Array.from({ length: 8 }, (_, i) => Math.imul(id, 0x9e3779b1 + 2 * i) >>> 0);
 }
@@ -144,7 +144,7 @@ export function digestsOf(sets: Sets): ResidencyDigest[] {
   }));
 }
 
-/** A consumer as plain as can be: live changes in order, and questions where one is missing. */
+/** A minimal consumer: applies live changes in order, and queries missing ones. */
 export class Consumer implements Disposable {
   readonly sets = emptySets();
   readonly heartbeats: ResidencyHeartbeat[] = [];
@@ -165,7 +165,7 @@ export class Consumer implements Disposable {
     this.#end = bus.subscribe(eventsSubject(cluster, this.#of), ({ data }) => this.take(data));
   }
 
-  /** Also what a stream has kept. */
+  /** Also reads the messages kept by a stream. */
   take(data: Uint8Array): void {
     const read = decodeResidencyMessage(data);
     if (!read.ok) this.refused.push(read.why);
@@ -203,7 +203,7 @@ export class Consumer implements Disposable {
     return read.value;
   }
 
-  /** All that is missing, by ranges; or all of it where they are not kept any more. */
+  /** Queries all missing changes as ranges; if they are no longer kept, the whole state. */
   async catchUp(): Promise<void> {
     while (true) {
       const question = { incarnation: null, from: this.sequence + 1, to: null };
@@ -215,7 +215,7 @@ export class Consumer implements Disposable {
     }
   }
 
-  /** All that is held, from its beginning. */
+  /** Queries the whole state from its beginning. */
   async snapshot(): Promise<ResidencySnapshotPart[]> {
     const parts: ResidencySnapshotPart[] = [];
     while (parts.at(-1)?.isLast !== true) {
@@ -237,7 +237,7 @@ export class Consumer implements Disposable {
     }
   }
 
-  /** Whether it has what a heartbeat from now on says. */
+  /** Whether it has the state of a later heartbeat. */
   agreesWith({ lastSequence }: { readonly lastSequence: number }): boolean {
     const latest = this.heartbeats.at(-1);
     const isThere = latest?.lastSequence === lastSequence && this.sequence === lastSequence;
@@ -248,7 +248,7 @@ export class Consumer implements Disposable {
     this.#end.unsubscribe();
   }
 
-  /** Another run begins with nothing. */
+  /** Another run starts with an empty state. */
   #meet(incarnation: bigint): void {
     if (incarnation === this.incarnation) return;
     this.incarnation = incarnation;

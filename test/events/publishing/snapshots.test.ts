@@ -79,7 +79,7 @@ for (const seed of [1, 2, 3]) {
       expect(snapshot!.parts.length).toBeGreaterThan(1);
       expect(all.length).toBeGreaterThan(snapshot!.sequence - 1);
     }
-    // What is said of the end is what the changes make.
+    // The reported end state equals the result of the changes.
     const beat = feed!.heartbeat();
     const final = emptySets();
     for (const change of all) applyChange(final, change);
@@ -88,7 +88,7 @@ for (const seed of [1, 2, 3]) {
   });
 }
 
-test("one snapshot serves all that ask as long as the ring leads on from it", async () => {
+test("one snapshot serves all queries while the ring has the changes after it", async () => {
   const clock = new ManualClock();
   const blocks = new Blocks();
   using feeds = feedsOf(blocks, { ring: { changesMax: 8, blocksMax: 1_000 } });
@@ -114,7 +114,7 @@ test("one snapshot serves all that ask as long as the ring leads on from it", as
   expect(snapshots.made).toBe(3);
 });
 
-test("an engine's blocks are bounded, and their end is named", () => {
+test("an engine's blocks are bounded, and evictions are published", () => {
   const chains = new HeldChains(10);
   const sets = emptySets();
   const told: string[] = [];
@@ -141,7 +141,7 @@ test("an engine's blocks are bounded, and their end is named", () => {
   ]);
 });
 
-test("where the store begins anew, what engines told of stays", async () => {
+test("blocks known from engines stay when the store starts over", async () => {
   const blocks = new Blocks();
   using feeds = feedsOf(blocks);
   const [feed] = feeds.feeds;
@@ -156,7 +156,7 @@ test("where the store begins anew, what engines told of stays", async () => {
   expect(digests).toEqual(digestsOf(sets));
 });
 
-test("ranks share RAM and SSD; each has its own engine's blocks", () => {
+test("ranks share RAM and SSD; each has the blocks of its own engine", () => {
   const blocks = new Blocks();
   using feeds = feedsOf(blocks, { ranks: [0, 1] });
   const all = feeds.feeds.map((feed) => {

@@ -78,7 +78,7 @@ async function host(url: string, blocks: Blocks, options: HostOptions = {}) {
   });
   return {
     ...{ bus, feeds, feed, publisher, stream },
-    /** Churns and has it told in many small messages. */
+    /** Changes the table and publishes in many small messages. */
     async churn(rounds: number, each = 20) {
       for (let i = 0; i < rounds; i++) {
         blocks.churn(each);
@@ -94,7 +94,7 @@ async function host(url: string, blocks: Blocks, options: HostOptions = {}) {
   };
 }
 
-/** Somebody who was never there: the stored snapshot, then the stream, and no question. */
+/** A consumer that joins late: the stored snapshot, then the stream, without a query. */
 async function readAll(server: NatsServer, url: string, name: string, until: number) {
   const bus = await open(url);
   const silent = await open(url);
@@ -122,7 +122,7 @@ describeNats("a rank in a stream", () => {
     };
 
     describe(`by ${carrier}`, () => {
-      test("snapshot and stream are what is there, for whoever comes later", async () => {
+      test("snapshot and stream give a late consumer the current state", async () => {
         const { server, url } = await start();
         await makeStream(server);
         await makeBucket(server);
@@ -136,18 +136,18 @@ describeNats("a rank in a stream", () => {
         expect(one.stream.state).toMatchObject({ status: "publishing", why: null, holes: 0 });
         await waitFor(() => live.agreesWith(one.feed));
         expect(live.heartbeats.at(-1)?.mode).toBe("stream");
-        // The host is gone for good; what it said is not.
+        // The host is gone permanently; its messages remain.
         const last = one.feed.lastSequence;
         await one[Symbol.asyncDispose]();
         using late = await readAll(server, url, "late", last);
         expect(late.sets).toEqual(blocks.sets);
-        // Heartbeats are not kept, but for the first one.
+        // Heartbeats are not kept, except for the first one.
         expect(live.heartbeats.length).toBeGreaterThan(2);
         expect(late.heartbeats.length).toBeLessThanOrEqual(1);
         await server[Symbol.asyncDispose]();
       });
 
-      test("a stored snapshot lets the stream forget what it covers", async () => {
+      test("a stored snapshot lets the stream delete the changes it covers", async () => {
         const { server, url } = await start();
         await makeStream(server);
         await makeBucket(server);
@@ -163,7 +163,7 @@ describeNats("a rank in a stream", () => {
         await server[Symbol.asyncDispose]();
       });
 
-      test("a broker that comes back gets what the ring has, or a snapshot", async () => {
+      test("a returning broker gets the changes in the ring, or a snapshot", async () => {
         const { server, url } = await start();
         await makeStream(server);
         await makeBucket(server);
@@ -182,7 +182,7 @@ describeNats("a rank in a stream", () => {
         expect(one.stream.state).toMatchObject({ holes: 0, storedSnapshots: 1 });
         using first = await readAll(server, url, "first", one.feed.lastSequence);
         expect(first.sets).toEqual(blocks.sets);
-        // Now more than the ring keeps.
+        // More changes than the ring keeps.
         await server.kill();
         for (let i = 0; i < 200; i++) {
           blocks.churn(50);
@@ -198,7 +198,7 @@ describeNats("a rank in a stream", () => {
         await server[Symbol.asyncDispose]();
       });
 
-      test("what the operator has not made is said, and used as soon as it is there", async () => {
+      test("a missing stream or bucket is reported, and used as soon as it exists", async () => {
         const { server, url } = await start();
         const blocks = new Blocks();
         await using one = await host(url, blocks);
@@ -214,7 +214,7 @@ describeNats("a rank in a stream", () => {
         await server[Symbol.asyncDispose]();
       });
 
-      test("it ends soon, though the broker stands still", async () => {
+      test("closing is quick while the broker is stopped", async () => {
         const { server, url } = await start();
         await makeStream(server);
         await makeBucket(server);
@@ -222,7 +222,7 @@ describeNats("a rank in a stream", () => {
         const one = await host(url, blocks, { snapshotMessages: 1 });
         await one.churn(3);
         await server.pause();
-        // It is asked for a message and a snapshot.
+        // The broker has been asked for a message and a snapshot.
         blocks.churn(50);
         one.feed.flush();
         const made = one.publisher.snapshots.made;
@@ -238,7 +238,7 @@ describeNats("a rank in a stream", () => {
         await server[Symbol.asyncDispose]();
       });
 
-      test("another run takes the place of the one before", async () => {
+      test("another run replaces the previous one", async () => {
         const { server, url } = await start();
         await makeStream(server);
         await makeBucket(server);
@@ -299,7 +299,7 @@ describeNats("under the permissions of docs/operating/operations.md", () => {
         blocks.churn(50);
         feed.flush();
         const before = stream.state.storedSnapshots;
-        // A snapshot that replaces another one, and a purge behind it.
+        // A snapshot that replaces another one, followed by a purge.
         await waitFor(() => stream.state.storedSnapshots > before, 15_000);
       }
       await waitFor(() => stream.state.behind === 0);

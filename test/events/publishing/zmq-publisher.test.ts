@@ -20,7 +20,7 @@ const LAYER_ALL = 0xffff_ffff;
 const tokensOf = (from: number, blocks: number) =>
   Uint32Array.from({ length: blocks * BLOCK }, (_, i) => from + i);
 
-/** What an engine says of a prompt, from block `skip` on. */
+/** An engine's events for a prompt, from block `skip` on. */
 function engineStored(tokens: Uint32Array, tier: ResidencyTier, skip = 0): EngineChange {
   const hashes = hashesOf(tokens);
   const change = {
@@ -42,7 +42,7 @@ const tokensOfBlocks = (tokens: Uint32Array) =>
 
 const localOf = (block: Uint32Array) => Bun.hash.xxHash3(new Uint8Array(block.buffer), 1337n);
 
-/** The first eight bytes of the keys under which this host keeps the blocks of a prompt. */
+/** The first eight bytes of the keys under which this host stores the blocks of a prompt. */
 function keysOf(tokens: Uint32Array): BigUint64Array {
   const native = loadNative();
   const digests = digestsOfPrompt(native, NAMESPACE, tokens, BLOCK);
@@ -70,7 +70,7 @@ function batches(blocksMax = 1_000) {
   return { told, engine };
 }
 
-/** What a consumer of engines' events has: by medium, how often each hash was stored. */
+/** The state of a consumer of engine events: by medium, the number of copies of each hash. */
 function apply(has: Map<string, number>, events: readonly EngineEvent[]): void {
   for (const event of events) {
     if (event.kind !== "stored" && event.kind !== "removed") continue;
@@ -83,8 +83,8 @@ function apply(has: Map<string, number>, events: readonly EngineEvent[]): void {
   }
 }
 
-describeNative("blocks in the words of engines", () => {
-  test("an engine's own pass with their tokens, and what is kept below is told by them", () => {
+describeNative("blocks as engine events", () => {
+  test("an engine's own events pass with their tokens, which also name the stored blocks", () => {
     const { told, engine } = batches();
     const prompt = tokensOf(1, 3);
     const [a, b, c] = hashesOf(prompt);
@@ -101,7 +101,7 @@ describeNative("blocks in the words of engines", () => {
     expect(gone).toMatchObject([{ kind: "removed", hashes: [b, c], medium: "CPU" }] as never);
   });
 
-  test("blocks are told once their tokens are known, and unknown ones never", () => {
+  test("blocks are published once their tokens are known, and never without", () => {
     const { told, engine } = batches();
     const prompt = tokensOf(1, 2);
     const other = tokensOf(1_000, 2);
@@ -112,7 +112,7 @@ describeNative("blocks in the words of engines", () => {
       ...["GPU", "STORAGE", "STORAGE"],
     ]);
     expect(told.unnamed).toBe(2);
-    // Salted ones have the tokens of others, but not their blocks.
+    // Salted blocks have the tokens of others, but are different blocks.
     const salted = { ...engineStored(other, "device"), isPlain: false };
     expect(engine([salted])).toEqual([]);
     const gone = told.store([{ kind: "cleared", tier: null }]);
@@ -120,7 +120,7 @@ describeNative("blocks in the words of engines", () => {
     expect(told.unnamed).toBe(0);
   });
 
-  test("whatever happens, every block is stored as often as it is there", () => {
+  test("every block is stored as often as it has copies, after any history", () => {
     const random = seededRandom(3);
     const { told, engine } = batches(60);
     const prompts = Array.from({ length: 8 }, (_, i) => tokensOf(i * 100, 10));
@@ -173,7 +173,7 @@ test("subscribers get topic, number and batch; the first one clears", async () =
   expect(Buffer.from(sub.messages[0]![0]!).toString()).toBe("kv");
   const first = decodeEngineBatch(sub.messages[0]![2]!);
   expect(first).toMatchObject({ ok: true, value: { rank: 3, events: [STORED(1)] } } as never);
-  // What was missed is asked for, as of vLLM.
+  // Missed messages are requested as in vLLM.
   dealer.send([new Uint8Array(0), new Uint8Array(8)]);
   await waitFor(() => dealer.messages.length === 7);
   expect(dealer.messages.map((frames) => numberIn(frames[2]!))).toEqual([
@@ -183,7 +183,7 @@ test("subscribers get topic, number and batch; the first one clears", async () =
   expect(cleared).toMatchObject({ ok: true, value: { events: [{ kind: "cleared" }] } } as never);
 });
 
-test("questions that make no sense are not answered, and far ones end at once", async () => {
+test("invalid requests get no answer, and those beyond the end get the end marker", async () => {
   await using publisher = await open();
   await using dealer = ask(publisher.state.replay!);
   await waitFor(() => dealer.state.status === "connected");
@@ -196,7 +196,7 @@ test("questions that make no sense are not answered, and far ones end at once", 
   expect(publisher.state.replays).toBe(1);
 });
 
-test("a flood stays within its bounds, and what is kept is replayed in order", async () => {
+test("a flood stays within the limits, and kept messages are replayed in order", async () => {
   await using publisher = await open();
   const events = Array.from({ length: 300 }, (_, n) => STORED(n));
   for (let i = 0; i < 12_000; i++) publisher.publish(events.slice(i % 299, (i % 299) + 1));
@@ -213,8 +213,8 @@ test("a flood stays within its bounds, and what is kept is replayed in order", a
 
 const isEnd = (frames: readonly Uint8Array[]) => numberIn(frames[2]!) === -1n;
 
-describePyzmq("a subscriber of another make", () => {
-  test("hears what is published, and gets what it missed", async () => {
+describePyzmq("a subscriber of another implementation", () => {
+  test("receives published messages and replays missed ones", async () => {
     await using publisher = await open();
     publisher.publish([STORED(1)]);
     const { endpoint, replay } = publisher.state;

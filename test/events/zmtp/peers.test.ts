@@ -1,11 +1,18 @@
 import { describe, expect, test } from "bun:test";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import fc from "fast-check";
 import { HearthError } from "../../../src/core/index.ts";
 import {
   bindPublisher,
   bindRouter,
   connectSubscriber,
+  encodeMessage,
+  engineBinds,
+  FrameReader,
+  formatEndpoint,
+  parseEndpoint,
+  type ZmtpFrame,
   type ZmtpMessage,
 } from "../../../src/events/zmtp/index.ts";
 import { ManualClock, waitFor, withTempDir } from "../../support/index.ts";
@@ -34,7 +41,7 @@ function message(body: Uint8Array): Uint8Array {
   return Buffer.concat([Uint8Array.of(0, body.length), body]);
 }
 
-/** What makes a socket that listens end the connection, whatever comes behind it. */
+/** Input that makes a listening socket close the connection, whatever follows. */
 const GARBAGE: Readonly<Record<string, readonly Uint8Array[]>> = {
   "another protocol": [bytes("GET / HTTP/1.1\r\nHost: a\r\n\r\n")],
   "an older ZMTP": [greeting(0, 1)],
@@ -58,7 +65,7 @@ const GARBAGE: Readonly<Record<string, readonly Uint8Array[]>> = {
   "a topic that is too long": [greeting(), ready("SUB"), command("SUBSCRIBE", new Uint8Array(99))],
 };
 
-describe("peers that are none", () => {
+describe("invalid peers", () => {
   for (const [name, parts] of Object.entries(GARBAGE)) {
     test(`${name} ends its connection, and no other`, async () => {
       const limits = { ...LIMITS, topicBytesMax: 50 };
@@ -77,7 +84,7 @@ describe("peers that are none", () => {
     });
   }
 
-  test("whoever says nothing is given up, and so are more than may come", async () => {
+  test("a silent connection is closed, and so are those above the limit", async () => {
     const manual = new ManualClock();
     const limits = { handshakeMs: 500, peersMax: 2 };
     await using pub = await bindPublisher({ ...ANY, clock: manual, limits });
@@ -94,7 +101,7 @@ describe("peers that are none", () => {
     expect(second.state.isClosed).toBe(false);
   });
 
-  test("a subscriber of ZMTP 3.0 is served, in pieces of one byte", async () => {
+  test("a subscriber of ZMTP 3.0 is served with input of one byte at a time", async () => {
     await using pub = await bindPublisher(ANY);
     using client = await rawClient(portOf(pub.endpoint));
     const wish = message(Buffer.concat([Uint8Array.of(1), bytes("kv")]));
@@ -111,7 +118,7 @@ describe("peers that are none", () => {
     await waitFor(() => client.heard.includes(command("PONG", Uint8Array.of(7, 7))));
   });
 
-  test("more subscriptions than may be end it; one that is given up makes room", async () => {
+  test("too many subscriptions close the connection; a cancelled one makes room", async () => {
     await using pub = await bindPublisher({ ...ANY, limits: { subscriptionsMax: 2 } });
     using client = await rawClient(portOf(pub.endpoint));
     const wish = (topic: string) => command("SUBSCRIBE", bytes(topic));
@@ -129,8 +136,8 @@ describe("peers that are none", () => {
   });
 });
 
-describe("a peer that is dialled", () => {
-  test("and is none is left, dialled again, and told of", async () => {
+describe("a dialed peer", () => {
+  test("that does not speak ZMTP is reported and redialed", async () => {
     let said: Uint8Array = bytes("220 mail.example ESMTP\r\n");
     using server = Bun.listen({
       hostname: "127.0.0.1",
@@ -150,7 +157,7 @@ describe("a peer that is dialled", () => {
     expect(sub.state).toMatchObject({ status: "connected", why: null, connections: 1 });
   });
 
-  test("floods with frames of one message, or messages of many bytes: it is left", async () => {
+  test("that floods with frames or large messages is disconnected", async () => {
     const more = Uint8Array.of(1, 1, 65);
     const floods = [Buffer.concat(Array.from({ length: 70 }, () => more)), encodeFlood(20, 100)];
     for (const flood of floods) {
@@ -167,7 +174,7 @@ describe("a peer that is dialled", () => {
     }
   });
 
-  test("waits grow, and a closed socket dials no more", async () => {
+  test("is redialed with growing waits, until the socket is closed", async () => {
     const manual = new ManualClock();
     const attempts: number[] = [];
     using server = Bun.listen({
@@ -188,13 +195,13 @@ describe("a peer that is dialled", () => {
     });
     for (let tries = 1; tries <= 7; tries++) {
       const wanted = tries;
-      // The end of a connection has to be seen before its wait begins.
+      // The end of a connection must be noticed before its wait begins.
       await waitFor(() => {
         manual.advance(attempts.length < wanted ? 10 : 0);
         return attempts.length >= wanted;
       });
     }
-    // 100, 200, 400, 800, 1,000 and 1,000, each less a quarter at most.
+    // 100, 200, 400, 800, 1,000 and 1,000, each 25 % less at most.
     expect(attempts[1]! - attempts[0]!).toBeGreaterThanOrEqual(75);
     expect(attempts.at(-1)! - attempts[0]!).toBeGreaterThanOrEqual(2_625);
     await sub[Symbol.asyncDispose]();
@@ -213,8 +220,8 @@ function encodeFlood(count: number, length: number): Uint8Array {
   return Buffer.concat(frames);
 }
 
-describe("sockets of ours with each other", () => {
-  test("large messages go whole through buffers that take them in parts", async () => {
+describe("Hearth's sockets with each other", () => {
+  test("large messages arrive whole through small buffers", async () => {
     const asked: ZmtpMessage[] = [];
     await using router = await bindRouter({
       ...ANY,
@@ -231,7 +238,7 @@ describe("sockets of ours with each other", () => {
     expect(fine).toBe(true);
   });
 
-  test("a question for which there is no room is not sent", async () => {
+  test("a request is not sent if the queue is full", async () => {
     const limits = { queueBytesMax: 100_000, queueMessagesMax: 4 };
     using server = Bun.listen({
       hostname: "127.0.0.1",
@@ -252,7 +259,7 @@ describe("sockets of ours with each other", () => {
     expect(dealer.state.status).toBe("connected");
   });
 
-  test("an endpoint that is none, taken or not to be had is refused in words", async () => {
+  test("an invalid, used or unavailable endpoint is refused with a reason", async () => {
     await using pub = await bindPublisher(ANY);
     const bind = (endpoint: string) => bindPublisher({ ...ANY, endpoint });
     for (const endpoint of ["tcp://nothing", pub.endpoint, "ipc:///nowhere/at/all"]) {
@@ -263,7 +270,7 @@ describe("sockets of ours with each other", () => {
     expect(() => collect("tcp://nothing")).toThrow(HearthError);
   });
 
-  test("a Unix socket is taken where nobody answers, left where somebody does", async () => {
+  test("a stale Unix socket is replaced, and a live one is left", async () => {
     await withTempDir(async (folder) => {
       const endpoint = `ipc://${join(folder, "kv")}`;
       const script = `Bun.listen({ unix: process.argv[1], socket: { data() {} } });
@@ -291,7 +298,7 @@ describe("sockets of ours with each other", () => {
 
 const MESSAGES = 20_000;
 
-test("a paused subscriber gets nothing, then everything in order", async () => {
+test("a paused subscriber gets nothing, and everything in order after resume", async () => {
   const endpoint = "tcp://127.0.0.1:0";
   await using publisher = await bindPublisher({ clock, random, endpoint });
   await using subscriber = collect(publisher.endpoint);
@@ -300,11 +307,102 @@ test("a paused subscriber gets nothing, then everything in order", async () => {
   for (let i = 0; i < MESSAGES; i++) publisher.publish([bytes("t"), bytes(String(i))]);
   for (let turn = 0; turn < 50; turn++) await new Promise((resolve) => setImmediate(resolve));
   const early = subscriber.messages.length;
-  // What was read before the pause may still come.
+  // Input received before the pause may still be delivered.
   expect(early).toBeLessThan(MESSAGES / 2);
   subscriber.resume();
   await waitFor(() => subscriber.messages.length === MESSAGES, 60_000);
   expect(subscriber.messages.map((message) => Number(texts(message)[1]))).toEqual(
     Array.from({ length: MESSAGES }, (_, i) => i),
   );
+});
+
+const frame = fc.oneof(
+  fc.uint8Array({ maxLength: 20 }),
+  fc.integer({ min: 250, max: 70_000 }).map((length) => new Uint8Array(length).fill(length & 0xff)),
+);
+
+/** The same bytes in pieces, split at `cuts`. */
+function pieces(bytes: Uint8Array, cuts: readonly number[]): Uint8Array[] {
+  const places = [...new Set(cuts.map((cut) => cut % (bytes.length + 1)))].sort((a, b) => a - b);
+  const ends = [...places, bytes.length];
+  return ends.map((end, i) => bytes.subarray(i === 0 ? 0 : ends[i - 1]!, end));
+}
+
+function readAll(chunks: readonly Uint8Array[], bytesMax = 1 << 20) {
+  const reader = new FrameReader(bytesMax);
+  const frames: ZmtpFrame[] = [];
+  for (const chunk of chunks) {
+    const why = reader.push(Buffer.from(chunk), (one) => frames.push(one) > 0);
+    if (why !== null) return { why, frames };
+  }
+  return { why: null, frames };
+}
+
+describe("frames", () => {
+  test("survive a round trip, wherever the stream is split", () => {
+    const messages = fc.array(fc.array(frame, { minLength: 1, maxLength: 4 }), { maxLength: 4 });
+    const property = fc.property(messages, fc.array(fc.nat(), { maxLength: 12 }), (sent, cuts) => {
+      const stream = Buffer.concat(sent.map((message) => encodeMessage(message)));
+      const { why, frames } = readAll(pieces(stream, cuts));
+      expect(why).toBeNull();
+      expect(frames.map(({ body }) => body.length)).toEqual(
+        sent.flat().map(({ length }) => length),
+      );
+      const equal = sent.flat().every((body, i) => Buffer.compare(body, frames[i]!.body) === 0);
+      expect(equal).toBe(true);
+      const ends = sent.flatMap((message) => message.map((_, i) => i < message.length - 1));
+      expect(frames.map(({ hasMore }) => hasMore)).toEqual(ends);
+    });
+    fc.assert(property, { numRuns: 100 });
+  });
+
+  test("are owned by the receiver: the next read does not change them", () => {
+    const chunk = Buffer.from(encodeMessage([Uint8Array.of(1, 2, 3)]));
+    const frames: ZmtpFrame[] = [];
+    new FrameReader(10).push(chunk, (one) => frames.push(one) > 0);
+    chunk.fill(9);
+    expect([...frames[0]!.body]).toEqual([1, 2, 3]);
+  });
+
+  test("that are too long or invalid end the stream before they allocate memory", () => {
+    const heads = ["02ffffffffffffffff", "020000000000000401", "08", "0500", "80", "ff"];
+    for (const head of heads) {
+      expect(readAll([Uint8Array.fromHex(head)], 1_024).why).not.toBeNull();
+    }
+    expect(readAll([Uint8Array.fromHex("020000000000000400")], 1_024).why).toBeNull();
+  });
+
+  test("after an unwanted one are not parsed", () => {
+    const frames: ZmtpFrame[] = [];
+    const stream = Buffer.concat([encodeMessage([Uint8Array.of(1)]), Uint8Array.of(0xff)]);
+    const why = new FrameReader(10).push(stream, (one) => frames.push(one) < 1);
+    expect([why, frames.length]).toEqual([null, 1]);
+  });
+});
+
+describe("endpoints", () => {
+  test("are parsed in the engines' syntax", () => {
+    const tcp = (host: string, port: number) => ({ kind: "tcp" as const, host, port });
+    expect(parseEndpoint("tcp://*:5557")).toEqual(tcp("0.0.0.0", 5557));
+    expect(parseEndpoint("tcp://127.0.0.1:*")).toEqual(tcp("127.0.0.1", 0));
+    expect(parseEndpoint("tcp://[::1]:80")).toEqual(tcp("::1", 80));
+    expect(parseEndpoint("tcp://:::80")).toEqual(tcp("::", 80));
+    expect(parseEndpoint("tcp://gpu-1.lan:5557")).toEqual(tcp("gpu-1.lan", 5557));
+    expect(parseEndpoint("ipc:///run/kv")).toEqual({ kind: "ipc", path: "/run/kv" });
+    const none = ["", "tcp://", "tcp://a", "tcp://a:b", "tcp://a:65536", "tcp://a b:1", "ipc://"];
+    const others = ["ipc://@abstract", `ipc://${"x".repeat(108)}`, "inproc://a", "http://a:1"];
+    for (const text of [...none, ...others]) expect(parseEndpoint(text)).toBeNull();
+    for (const text of ["tcp://[::1]:80", "tcp://a:1", "ipc:///run/kv"]) {
+      expect(formatEndpoint(parseEndpoint(text)!)).toBe(text);
+    }
+  });
+
+  test("determine which end binds", () => {
+    expect(engineBinds("tcp://*:5557", "vllm")).toBe(true);
+    expect(engineBinds("tcp://[::]:5557", "vllm")).toBe(true);
+    expect(engineBinds("ipc:///run/kv", "sglang")).toBe(true);
+    expect(engineBinds("tcp://10.0.0.1:5557", "vllm")).toBe(false);
+    expect(engineBinds("tcp://0.0.0.0:5557", "vllm")).toBe(false);
+    expect(engineBinds("tcp://0.0.0.0:5557", "sglang")).toBe(true);
+  });
 });

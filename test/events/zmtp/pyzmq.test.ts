@@ -4,7 +4,7 @@ import { bindPublisher, bindRouter, bindSubscriber } from "../../../src/events/z
 import { describePyzmq, PyzmqProcess, waitFor, withTempDir } from "../../support/index.ts";
 import { ask, bytes, clock, collect, LIMITS, random, texts } from "./support.ts";
 
-/** Publishes "t", a counter and a body again and again; says where. */
+/** Publishes "t", a counter and a body repeatedly; prints its endpoint. */
 function publisher(endpoint: string): string {
   return `
 p = c.socket(zmq.PUB)
@@ -24,8 +24,8 @@ async function line(child: PyzmqProcess, at = 0): Promise<string> {
   return child.lines[at]!;
 }
 
-describePyzmq("our sockets and libzmq's", () => {
-  test("SUB gets what a PUB publishes under its topics, byte for byte", async () => {
+describePyzmq("Hearth's sockets and libzmq's", () => {
+  test("SUB receives the messages of a PUB under its topics, byte for byte", async () => {
     await using child = new PyzmqProcess(publisher("tcp://127.0.0.1:*"));
     await using sub = collect(await line(child), ["t"]);
     await waitFor(() => sub.messages.length >= 150, 20_000, "150 messages");
@@ -40,7 +40,7 @@ describePyzmq("our sockets and libzmq's", () => {
     expect(sub.state).toMatchObject({ status: "connected", why: null, connections: 1, refused: 0 });
   });
 
-  test("SUB comes back to a PUB that was killed, over TCP and over a Unix socket", async () => {
+  test("SUB reconnects to a killed PUB, over TCP and over a Unix socket", async () => {
     await withTempDir(async (folder) => {
       for (const bound of ["tcp://127.0.0.1:*", `ipc://${join(folder, "pub")}`]) {
         const first = new PyzmqProcess(publisher(bound));
@@ -58,7 +58,7 @@ describePyzmq("our sockets and libzmq's", () => {
     });
   });
 
-  test("a SUB that binds gets what a PUB publishes that connects", async () => {
+  test("a binding SUB receives the messages of a connecting PUB", async () => {
     const messages: string[][] = [];
     await using bound = await bindSubscriber({
       endpoint: "tcp://127.0.0.1:*",
@@ -83,7 +83,7 @@ while True:
     await waitFor(() => bound.state.status === "connecting");
   });
 
-  test("DEALER asks a ROUTER, many answers each, across its restart", async () => {
+  test("DEALER gets many answers per request from a ROUTER, across its restart", async () => {
     const script = (endpoint: string) => `
 r = c.socket(zmq.ROUTER)
 r.bind("${endpoint}")
@@ -113,7 +113,7 @@ while True:
     expect(texts(dealer.messages[5]!)).toEqual(["", "q2", "2"]);
   });
 
-  test("a SUB of libzmq gets what our PUB publishes, and no more once it cancels", async () => {
+  test("a SUB of libzmq receives messages of our PUB until it unsubscribes", async () => {
     await using pub = await bindPublisher({ endpoint: "tcp://127.0.0.1:*", clock, random });
     await using child = new PyzmqProcess(`
 s = c.socket(zmq.SUB)
@@ -144,7 +144,7 @@ print("end")
     await waitFor(() => pub.subscribers === 0, 20_000, "its departure");
   });
 
-  test("libzmq's SUB comes back to our PUB, and its DEALER and REQ ask our ROUTER", async () => {
+  test("libzmq's SUB reconnects to our PUB, and its DEALER and REQ query our ROUTER", async () => {
     const onMessage: Parameters<typeof bindRouter>[0]["onMessage"] = (message, reply) => {
       reply([...message, bytes("1")]);
       reply([...message, bytes("2")]);
@@ -173,7 +173,7 @@ print(d.recv_multipart())
     expect(await line(child, 2)).toBe("[b'', b'again', b'1']");
   });
 
-  test("a SUB that reads nothing loses messages, counted, and holds up nobody", async () => {
+  test("a SUB that reads nothing loses messages, which are counted, and delays no other", async () => {
     const limits = { ...LIMITS, queueMessagesMax: 50, queueBytesMax: 8 * 1024 * 1024 };
     const options = { endpoint: "tcp://127.0.0.1:*", clock, random, limits };
     await using pub = await bindPublisher(options);
@@ -210,7 +210,7 @@ print(n)
     expect(Number(child.lines[1])).toBeLessThan(published);
   });
 
-  test("libzmq's heartbeats are answered, and ours by it", async () => {
+  test("each side answers the other's heartbeats", async () => {
     await using pub = await bindPublisher({ endpoint: "tcp://127.0.0.1:*", clock, random });
     await using child = new PyzmqProcess(`
 s = c.socket(zmq.SUB)
@@ -232,7 +232,7 @@ time.sleep(60)
     const since = clock.monotonicMs();
     await waitFor(() => clock.monotonicMs() - since > 300);
     expect(sub.state).toMatchObject({ status: "connected", connections: 1 });
-    // Stopped, it answers nothing, though its connection stands.
+    // Stopped with SIGSTOP, it answers nothing while its connection stays open.
     child.signal("SIGSTOP");
     await waitFor(() => /silent/.test(sub.state.why ?? ""), 20_000, "that it is missed");
     child.signal("SIGCONT");

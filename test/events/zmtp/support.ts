@@ -11,7 +11,7 @@ import {
 export const clock: Clock = systemClock;
 export const random: Random = seededRandom(7);
 
-/** Redials at once: tests wait for what happens, and not for waits. */
+/** Redials at once: tests wait for conditions, not for redials. */
 export const LIMITS: Partial<ZmtpLimits> = { redialFirstMs: 5, redialMaxMs: 40 };
 
 export function bytes(text: string): Uint8Array {
@@ -53,7 +53,7 @@ export function ask(endpoint: string, limits: Partial<ZmtpLimits> = {}): Collect
   return Object.assign(dealer, { messages });
 }
 
-/** A TCP client that says what it is told to, and keeps what it hears. */
+/** A scripted TCP client that records its input. */
 export async function rawClient(port: number) {
   const heard: Buffer[] = [];
   const state = { isClosed: false };
@@ -81,7 +81,7 @@ export function portOf(endpoint: string): number {
   return Number(endpoint.split(":").at(-1));
 }
 
-/** A whole greeting of ZMTP 3.`minor` with the mechanism NULL. */
+/** A whole greeting of ZMTP 3.`minor` with the NULL mechanism. */
 export function greeting(minor = 0, major = 3, mechanism = "NULL"): Uint8Array {
   const whole = new Uint8Array(64);
   whole.set([0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, major, minor]);
@@ -89,7 +89,7 @@ export function greeting(minor = 0, major = 3, mechanism = "NULL"): Uint8Array {
   return whole;
 }
 
-/** READY of a socket of this type, as libzmq sends it. */
+/** READY of a socket of this type, as sent by libzmq. */
 export function ready(type: string): Uint8Array {
   const body = Buffer.concat([
     bytes("\u0005READY\u000bSocket-Type"),

@@ -4,7 +4,7 @@ import { mixHash, RunningDigest } from "../../../src/observability/activity/inde
 
 const hash = fc.bigInt({ min: 0n, max: (1n << 64n) - 1n });
 
-test("the digest of a set is that of its mixed hashes, whatever came and went", () => {
+test("the running digest equals the digest of the remaining set, after any history", () => {
   fc.assert(
     fc.property(
       fc.array(hash, { maxLength: 20 }),
