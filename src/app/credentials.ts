@@ -47,9 +47,13 @@ export function readSigningSeed(path: string): string {
   }
   const seed = SEED.exec(text)?.[0];
   if (seed !== undefined && userOfSeed(seed) !== null) return seed;
-  throw new HearthError("CONFIG_INVALID", `${path} does not contain the seed of a user nkey (SU...)`, {
-    fix: "create one with `nk -gen user`",
-  });
+  throw new HearthError(
+    "CONFIG_INVALID",
+    `${path} does not contain the seed of a user nkey (SU...)`,
+    {
+      fix: "create one with `nk -gen user`",
+    },
+  );
 }
 
 /**

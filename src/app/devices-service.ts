@@ -35,7 +35,7 @@ const RDMA_BOUNDS = { windowSpans: 16_384, linksMax: 1_024, readsMax: 16_384 };
  */
 const OPENING_MS = 180_000;
 
-export interface DeviceRoomParts {
+export interface DevicesServiceParts {
   readonly config: Config;
   readonly native: Native;
   readonly clock: Clock;
@@ -46,13 +46,13 @@ export interface DeviceRoomParts {
 }
 
 /** Owns the GPUs and NICs of this host until none of them accesses the arena. */
-export class DeviceRoom implements AsyncDisposable {
-  readonly #parts: DeviceRoomParts;
+export class DevicesService implements AsyncDisposable {
+  readonly #parts: DevicesServiceParts;
   readonly #gpus: HostGpus | null;
   readonly #rdma: HostRdma | null;
   #direct: readonly DirectFinding[] = [];
 
-  private constructor(parts: DeviceRoomParts) {
+  private constructor(parts: DevicesServiceParts) {
     this.#parts = parts;
     parts.service.starting("opening devices", OPENING_MS);
     this.#gpus = openHostGpus(parts);
@@ -60,8 +60,8 @@ export class DeviceRoom implements AsyncDisposable {
   }
 
   /** Throws UNSUPPORTED if a GPU is required and none is usable. */
-  static open(parts: DeviceRoomParts): DeviceRoom {
-    return new DeviceRoom(parts);
+  static open(parts: DevicesServiceParts): DevicesService {
+    return new DevicesService(parts);
   }
 
   /** Null if disabled or unusable: engines then copy by themselves. */
@@ -130,7 +130,9 @@ export class DeviceRoom implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     const { clock, logger } = this.#parts;
     using _late = clock.after(DEVICES_STOP_MS, () =>
-      logger.warn("devices still use RAM, waiting before it is released", { seconds: DEVICES_STOP_MS / 1_000 }),
+      logger.warn("devices still use RAM, waiting before it is released", {
+        seconds: DEVICES_STOP_MS / 1_000,
+      }),
     );
     try {
       await this.#rdma?.[Symbol.asyncDispose]();
@@ -140,7 +142,7 @@ export class DeviceRoom implements AsyncDisposable {
   }
 }
 
-function openHostGpus({ config, native, region, health, logger }: DeviceRoomParts) {
+function openHostGpus({ config, native, region, health, logger }: DevicesServiceParts) {
   const { enabled, library, register: registers } = config.gpu;
   if (enabled === "off") return null;
   const open = (options: GpusOptions) => openGpus(native, options);
@@ -157,11 +159,11 @@ function openHostGpus({ config, native, region, health, logger }: DeviceRoomPart
 }
 
 /** Opens RDMA only if peers are configured and unencrypted transfer is allowed. */
-function openHostRdma(parts: DeviceRoomParts): HostRdma | null {
+function openHostRdma(parts: DevicesServiceParts): HostRdma | null {
   const { config, native, region, clock, health, logger } = parts;
   if (config.peers.certFile === null) return null;
   if (!mayUseRdma(config)) {
-    tellUnused(parts);
+    logUnused(parts);
     return null;
   }
   const { library, devices: named, gidIndex, windowBytes } = config.rdma;
@@ -177,12 +179,15 @@ function openHostRdma(parts: DeviceRoomParts): HostRdma | null {
 }
 
 /** Logs why an installed NIC is unused, unless it is switched off. */
-function tellUnused({ config, logger }: DeviceRoomParts): void {
+function logUnused({ config, logger }: DevicesServiceParts): void {
   const { peers, rdma } = config;
   const devices = kernelRdmaDevices();
   if (peers.trustedNetwork || rdma.enabled === "off" || devices.length === 0) return;
   const fix = "set peers.trusted_network if only these hosts are on their network";
-  logger.info("RDMA not used: its transfers are not encrypted", { devices: devices.join(" "), fix });
+  logger.info("RDMA not used: its transfers are not encrypted", {
+    devices: devices.join(" "),
+    fix,
+  });
 }
 
 /** Logs one finding. Faults are also reported as health codes. */
@@ -192,7 +197,7 @@ function tell(logger: Logger, what: string, { kind, text, fix }: Finding): void 
 }
 
 /** Status and metrics of GPUs and RDMA devices. */
-export function gpuStatus({ gpuReport: report }: DeviceRoom): StatusReport["gpu"] {
+export function gpuStatus({ gpuReport: report }: DevicesService): StatusReport["gpu"] {
   if (report === null) return null;
   const { finding, driverVersion, hasBatches, registeredBytes, gpus } = report;
   return {
@@ -218,7 +223,7 @@ export function gpuStatus({ gpuReport: report }: DeviceRoom): StatusReport["gpu"
 export function rdmaStatus({
   rdmaReport: report,
   direct,
-}: Pick<DeviceRoom, "rdmaReport" | "direct">): StatusReport["rdma"] {
+}: Pick<DevicesService, "rdmaReport" | "direct">): StatusReport["rdma"] {
   if (report === null) return null;
   const { finding, ports } = report;
   return {
@@ -241,7 +246,7 @@ export function rdmaStatus({
 }
 
 export function devicesSnapshot(
-  { gpuReport, rdmaReport }: DeviceRoom,
+  { gpuReport, rdmaReport }: DevicesService,
   copies: DevicesSnapshot["copies"],
 ): DevicesSnapshot {
   return { ...gpuCounts(gpuReport), copies, ports: portCounts(rdmaReport) };

@@ -151,8 +151,7 @@ export async function startRouterHttp(
   const api = createRouterApi(services, {
     ...{ version, clock, access, busyStatus },
     ...{ connectionsMax, bodyBudgetBytes, bodyTimeoutMs, native },
-    onFault: (path, thrown) =>
-      logger.error("API request failed", { path, reason: String(thrown) }),
+    onFault: (path, thrown) => logger.error("API request failed", { path, reason: String(thrown) }),
     onRefused: ({ code, address, count }) =>
       logger.warn("API callers rejected", { code, address, count }),
   });

@@ -1,7 +1,7 @@
 import type { WorkerId } from "../../core/index.ts";
-import type { Desk } from "./command-queue.ts";
+import type { CommandQueue } from "./command-queue.ts";
 import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
-import type { Line, Noted, Session, SessionBook } from "./session-table.ts";
+import type { Line, Noted, Session, SessionTable } from "./session-table.ts";
 import type { ContextRewriteSettings } from "./settings.ts";
 
 /** A branch that its session appears to have abandoned. */
@@ -21,16 +21,16 @@ interface Left {
  * skipped if a possibly active session was evicted from the session table.
  */
 export class ContextRewrite implements Policy {
-  readonly desk: Desk;
+  readonly queue: CommandQueue;
   readonly #settings: ContextRewriteSettings;
-  readonly #book: SessionBook;
+  readonly #sessions: SessionTable;
   /** In the order in which they were abandoned, oldest first. */
   readonly #left = new Map<Line, Left>();
 
-  constructor(desk: Desk, settings: ContextRewriteSettings, book: SessionBook) {
-    this.desk = desk;
+  constructor(queue: CommandQueue, settings: ContextRewriteSettings, sessions: SessionTable) {
+    this.queue = queue;
     this.#settings = settings;
-    this.#book = book;
+    this.#sessions = sessions;
   }
 
   get pending(): number {
@@ -39,10 +39,10 @@ export class ContextRewrite implements Policy {
 
   routed({ requestId }: RoutedPrompt, noted: Noted, { heardMs }: Moment): void {
     const { session, line, left } = noted;
-    if (this.#left.delete(line)) this.desk.decline("came_back");
+    if (this.#left.delete(line)) this.queue.decline("came_back");
     if (left === null || session.id === null) return;
     if (this.#left.size >= this.#settings.pendingMax) {
-      this.desk.decline("pending");
+      this.queue.decline("pending");
       return;
     }
     const dueMs = heardMs + this.#settings.settleMs;
@@ -71,7 +71,7 @@ export class ContextRewrite implements Policy {
   tick(at: Moment): void {
     for (const left of [...this.#left.values()]) {
       if (left.dueMs > at.heardMs) continue;
-      if (!this.desk.hasRoom) return;
+      if (!this.queue.hasRoom) return;
       this.#left.delete(left.line);
       this.#prune(left, at);
     }
@@ -79,23 +79,23 @@ export class ContextRewrite implements Policy {
 
   #prune({ session, line, requestId }: Left, { heardMs }: Moment): void {
     if (!session.lines.includes(line)) {
-      this.desk.decline("forgotten");
+      this.queue.decline("forgotten");
       return;
     }
-    if (!this.#book.isComplete(heardMs)) {
-      this.desk.decline("crowded");
+    if (!this.#sessions.isComplete(heardMs)) {
+      this.queue.decline("crowded");
       return;
     }
     const { chain, target } = line;
-    this.#book.dropLine(session, line);
-    const first = this.#book.firstFree(chain);
+    this.#sessions.dropLine(session, line);
+    const first = this.#sessions.firstFree(chain);
     const tokens = (chain.blocks - first - 1) * chain.blockTokens;
     if (tokens < this.#settings.tokensMin) {
-      this.desk.decline("short");
+      this.queue.decline("short");
       return;
     }
     for (const after of chain.names(first, first + 1)) {
-      this.desk.send({
+      this.queue.send({
         requestId,
         worker: target.worker,
         command: { type: "Prune", after_block_hash: after },

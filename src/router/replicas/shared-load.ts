@@ -1,17 +1,17 @@
 import type { ActiveLoad, ActiveRequest, LoadOutcome, TargetLoad } from "../active-load.ts";
 import type { TargetId, WorkerTable } from "../workers.ts";
 import type { RouterId } from "./announcement.ts";
-import type { LoadNews, NewsOf, OutputNews, SharedRequest } from "./load-codec.ts";
+import type { LoadEvent, NewsOf, OutputProgress, SharedRequest } from "./load-codec.ts";
 
 export interface SharedLoadOptions {
   readonly load: ActiveLoad;
   readonly table: WorkerTable;
-  readonly owners: OwnerBook;
+  readonly owners: OwnerTable;
   readonly self: RouterId;
   /** Receives this router's load events, in order. */
-  readonly tell: (news: LoadNews) => void;
+  readonly tell: (news: LoadEvent) => void;
   /** Receives output progress, at most once per output block. */
-  readonly tellOutput: (id: string, tokens: number) => void;
+  readonly publishOutput: (id: string, tokens: number) => void;
   readonly blockTokens: number;
 }
 
@@ -63,12 +63,12 @@ export class SharedLoad implements ActiveLoad {
 
   output(id: string, tokens: number): LoadOutcome {
     const outcome = this.#load.output(id, tokens);
-    const { owners, self, tellOutput } = this.#options;
+    const { owners, self, publishOutput } = this.#options;
     const outputBlocks = this.#blocksOf(tokens);
     const isMore = outputBlocks > owners.progressOf(id).outputBlocks;
     if (outcome === "done" && isMore) {
       owners.advance(id, self, { isPrefilling: false, outputBlocks });
-      tellOutput(id, tokens);
+      publishOutput(id, tokens);
     }
     return outcome;
   }
@@ -125,7 +125,7 @@ export class SharedLoad implements ActiveLoad {
   }
 
   /** Applies an event of `router`. */
-  hear(router: RouterId, news: LoadNews): void {
+  hear(router: RouterId, news: LoadEvent): void {
     switch (news.kind) {
       case "add":
         if (!this.#freedEarly.delete(news.request.id)) this.#hearAdd(router, news.request);
@@ -142,7 +142,7 @@ export class SharedLoad implements ActiveLoad {
     }
   }
 
-  hearOutput(router: RouterId, news: OutputNews): void {
+  hearOutput(router: RouterId, news: OutputProgress): void {
     for (const [id, tokens] of news) {
       this.#load.output(id, tokens);
       const outputBlocks = this.#blocksOf(tokens);
@@ -250,7 +250,7 @@ const BEGUN: Progress = { isPrefilling: true, outputBlocks: 0 };
  * Owner of each active request, and its progress. The router that last reported a request owns it.
  * Sums per router let two routers check that they count the same requests.
  */
-export class OwnerBook {
+export class OwnerTable {
   readonly #owners = new Map<string, Owned>();
   readonly #sums = new Map<RouterId, OwnedSum>();
   #numbers = 0;

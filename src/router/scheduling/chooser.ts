@@ -82,7 +82,7 @@ export class Chooser {
   }
 
   /** Commits a choice: advances the round robin and records the session's worker. */
-  settle(request: RouteRequest, pool: string, choice: Choice): void {
+  commit(request: RouteRequest, pool: string, choice: Choice): void {
     if (choice.decidedBy === "round_robin") {
       this.#turns.set(turnOf(request, pool), choice.target.id);
     }
