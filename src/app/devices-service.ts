@@ -147,7 +147,7 @@ function openHostGpus({ config, native, region, health, logger }: DevicesService
   if (enabled === "off") return null;
   const open = (options: GpusOptions) => openGpus(native, options);
   const gpus = new HostGpus({ region, library, registers, health, open });
-  tell(logger, "GPU", gpus.finding);
+  logFinding(logger, "GPU", gpus.finding);
   if (enabled === "require" && gpus.usable === null) {
     const { text, fix } = gpus.finding;
     const instead = 'or set gpu.enabled to "auto"';
@@ -174,7 +174,7 @@ function openHostRdma(parts: DevicesServiceParts): HostRdma | null {
     log: (level, text, fields) => logger.log(level, text, fields),
     open: (options: RdmaOptions) => openRdma(native, options),
   });
-  tell(logger, "RDMA", host.finding);
+  logFinding(logger, "RDMA", host.finding);
   return host;
 }
 
@@ -191,7 +191,7 @@ function logUnused({ config, logger }: DevicesServiceParts): void {
 }
 
 /** Logs one finding. Faults are also reported as health codes. */
-function tell(logger: Logger, what: string, { kind, text, fix }: Finding): void {
+function logFinding(logger: Logger, what: string, { kind, text, fix }: Finding): void {
   if (kind === "usable") logger.info(`${what}: ${text}`, {});
   if (kind === "absent") logger.info(`${what} not used: ${text}`, { fix });
 }

@@ -357,7 +357,7 @@ export class PeerReporter implements Disposable {
   }
 
   member(kind: "came" | "changed" | "restarted" | "went", { worker: peer }: PeerRecord): void {
-    if (kind === "came" || kind === "went") this.#tell({ kind: `peer_${kind}`, peer });
+    if (kind === "came" || kind === "went") this.#report({ kind: `peer_${kind}`, peer });
   }
 
   pull(event: PullEvent): void {
@@ -365,7 +365,7 @@ export class PeerReporter implements Disposable {
       this.#corruptAtMs = this.#parts.clock.monotonicMs();
       this.#parts.health.raise("PEERS_CORRUPT", `${event.worker}: ${event.why}`);
     }
-    this.#tell(eventOf(event));
+    this.#report(eventOf(event));
   }
 
   trust(news: TrustNews): void {
@@ -415,7 +415,7 @@ export class PeerReporter implements Disposable {
     if (sinceMs > CORRUPT_MS) health.clear("PEERS_CORRUPT");
   }
 
-  #tell(event: HearthEvent): void {
+  #report(event: HearthEvent): void {
     this.#parts.events.emit(event);
     const { kind, ...fields } = event;
     const isBad = kind === "peer_down" || kind === "peer_corrupt" || kind === "peer_transport_down";

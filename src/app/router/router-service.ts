@@ -306,7 +306,7 @@ class MeasuredRouter implements Router {
     this.#onPrompt(request);
     this.#metrics.waiting(++this.#waiting);
     try {
-      return this.#told(await this.#router.bestWorker(request, signal), startMs);
+      return this.#measured(await this.#router.bestWorker(request, signal), startMs);
     } catch (thrown) {
       this.#metrics.answered("aborted", this.#secondsSince(startMs));
       throw thrown;
@@ -318,7 +318,7 @@ class MeasuredRouter implements Router {
   bestWorkerNow(request: RouteRequest): RouteOutcome {
     const startMs = this.#clock.monotonicMs();
     this.#onPrompt(request);
-    return this.#told(this.#router.bestWorkerNow(request), startMs);
+    return this.#measured(this.#router.bestWorkerNow(request), startMs);
   }
 
   getPotentialLoads(request: RouteRequest) {
@@ -363,7 +363,7 @@ class MeasuredRouter implements Router {
     return this.#router.listen(observer);
   }
 
-  #told(outcome: RouteOutcome, startMs: number): RouteOutcome {
+  #measured(outcome: RouteOutcome, startMs: number): RouteOutcome {
     this.#metrics.answered(outcome.kind, this.#secondsSince(startMs));
     return outcome;
   }

@@ -91,7 +91,7 @@ export class Follower implements Recoverable, Disposable {
     this.#isDeviceKnown = isDeviceKnown;
     this.#latest = sequence;
     this.#hasSnapshot = true;
-    this.#tell();
+    this.#reportKnown();
   }
 
   batch(batch: ResidencyBatch): void {
@@ -116,7 +116,7 @@ export class Follower implements Recoverable, Disposable {
     if (!this.#isOurs(heartbeat.source.incarnation)) return;
     this.#heartbeat = heartbeat;
     this.#isDeviceKnown = heartbeat.isDeviceKnown;
-    this.#tell();
+    this.#reportKnown();
     this.#latest = Math.max(this.#latest, heartbeat.lastSequence);
     if (!this.#hasSnapshot && !this.#isReplacing && isEmpty(heartbeat)) {
       this.#begin(0);
@@ -153,7 +153,7 @@ export class Follower implements Recoverable, Disposable {
     this.#grace?.[Symbol.dispose]();
     this.#pending.clear();
     this.#hasSnapshot = false;
-    this.#tell();
+    this.#reportKnown();
   }
 
   /** Switches to a later incarnation. Returns false for an earlier one. */
@@ -177,7 +177,7 @@ export class Follower implements Recoverable, Disposable {
     this.#heartbeat = null;
     this.#pending.clear();
     this.#parts.index.drop(this.target);
-    this.#tell();
+    this.#reportKnown();
     this.#parts.queue.want(this);
   }
 
@@ -203,7 +203,7 @@ export class Follower implements Recoverable, Disposable {
     this.#grace = null;
     // A doubted state stays doubted. Otherwise the closed gap was the only fault.
     if (this.#isBroken && !this.#isDoubted) this.#isBroken = false;
-    this.#tell();
+    this.#reportKnown();
   }
 
   #hasHole(): boolean {
@@ -221,7 +221,7 @@ export class Follower implements Recoverable, Disposable {
       if (!this.#hasHole()) return;
       this.#parts.counts.gaps++;
       this.#isBroken = true;
-      this.#tell();
+      this.#reportKnown();
       queue.want(this);
     });
   }
@@ -245,7 +245,7 @@ export class Follower implements Recoverable, Disposable {
     this.#mismatches = Math.min(this.#mismatches + 1, MISMATCHES_MAX);
     this.#isDoubted = true;
     this.#isBroken = true;
-    this.#tell();
+    this.#reportKnown();
     this.#parts.queue.want(this, delayMs);
   }
 
@@ -312,7 +312,7 @@ export class Follower implements Recoverable, Disposable {
     const isPast = () => this.#isOver || this.#source.incarnation !== incarnation;
     this.#isReplacing = true;
     this.#hasSnapshot = false;
-    this.#tell();
+    this.#reportKnown();
     try {
       index.drop(this.target);
       let isFirst = true;
@@ -338,11 +338,11 @@ export class Follower implements Recoverable, Disposable {
     this.#latest = Math.max(this.#latest, sequence);
     this.#drain();
     if (this.#hasHole()) this.#waitForHole();
-    this.#tell();
+    this.#reportKnown();
     this.#compare();
   }
 
-  #tell(): void {
+  #reportKnown(): void {
     const isKnown = this.isKnown && this.#isDeviceKnown;
     if (isKnown === this.#wasKnown) return;
     this.#wasKnown = isKnown;

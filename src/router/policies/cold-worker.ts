@@ -132,8 +132,8 @@ export class ColdWorker implements Policy {
   #sessionsOf(worker: WorkerId): string[][] {
     const found: string[][] = [];
     let left = this.#settings.blocksMax;
-    for (const { lines } of [...this.#sessions.all()].reverse()) {
-      for (const { chain, target } of lines) {
+    for (const { branches } of [...this.#sessions.all()].reverse()) {
+      for (const { chain, target } of branches) {
         if (target.worker !== worker || left <= 0) continue;
         found.push(chain.names(0, Math.min(left, chain.blocks)));
         left -= chain.blocks;

@@ -1,13 +1,13 @@
 import type { WorkerId } from "../../core/index.ts";
 import type { CommandQueue } from "./command-queue.ts";
 import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
-import type { Line, Noted, Session, SessionTable } from "./session-table.ts";
+import type { Branch, Noted, Session, SessionTable } from "./session-table.ts";
 import type { ContextRewriteSettings } from "./settings.ts";
 
 /** A branch that its session appears to have abandoned. */
 interface Left {
   readonly session: Session;
-  readonly line: Line;
+  readonly branch: Branch;
   readonly requestId: string;
   dueMs: number;
 }
@@ -25,7 +25,7 @@ export class ContextRewrite implements Policy {
   readonly #settings: ContextRewriteSettings;
   readonly #sessions: SessionTable;
   /** In the order in which they were abandoned, oldest first. */
-  readonly #left = new Map<Line, Left>();
+  readonly #left = new Map<Branch, Left>();
 
   constructor(queue: CommandQueue, settings: ContextRewriteSettings, sessions: SessionTable) {
     this.queue = queue;
@@ -38,8 +38,8 @@ export class ContextRewrite implements Policy {
   }
 
   routed({ requestId }: RoutedPrompt, noted: Noted, { heardMs }: Moment): void {
-    const { session, line, left } = noted;
-    if (this.#left.delete(line)) this.queue.decline("came_back");
+    const { session, branch, left } = noted;
+    if (this.#left.delete(branch)) this.queue.decline("came_back");
     if (left === null || session.id === null) return;
     if (this.#left.size >= this.#settings.pendingMax) {
       this.queue.decline("pending");
@@ -47,7 +47,7 @@ export class ContextRewrite implements Policy {
     }
     const dueMs = heardMs + this.#settings.settleMs;
     this.#left.delete(left);
-    this.#left.set(left, { session, line: left, requestId, dueMs });
+    this.#left.set(left, { session, branch: left, requestId, dueMs });
   }
 
   rewritten({ requestId }: RoutedPrompt, { heardMs }: Moment): void {
@@ -58,13 +58,13 @@ export class ContextRewrite implements Policy {
 
   sessionDropped(session: Session): void {
     for (const left of [...this.#left.values()]) {
-      if (left.session === session) this.#left.delete(left.line);
+      if (left.session === session) this.#left.delete(left.branch);
     }
   }
 
   workerLeft(worker: WorkerId): void {
-    for (const { line } of [...this.#left.values()]) {
-      if (line.target.worker === worker) this.#left.delete(line);
+    for (const { branch } of [...this.#left.values()]) {
+      if (branch.target.worker === worker) this.#left.delete(branch);
     }
   }
 
@@ -72,13 +72,13 @@ export class ContextRewrite implements Policy {
     for (const left of [...this.#left.values()]) {
       if (left.dueMs > at.heardMs) continue;
       if (!this.queue.hasRoom) return;
-      this.#left.delete(left.line);
+      this.#left.delete(left.branch);
       this.#prune(left, at);
     }
   }
 
-  #prune({ session, line, requestId }: Left, { heardMs }: Moment): void {
-    if (!session.lines.includes(line)) {
+  #prune({ session, branch, requestId }: Left, { heardMs }: Moment): void {
+    if (!session.branches.includes(branch)) {
       this.queue.decline("forgotten");
       return;
     }
@@ -86,8 +86,8 @@ export class ContextRewrite implements Policy {
       this.queue.decline("crowded");
       return;
     }
-    const { chain, target } = line;
-    this.#sessions.dropLine(session, line);
+    const { chain, target } = branch;
+    this.#sessions.dropBranch(session, branch);
     const first = this.#sessions.firstFree(chain);
     const tokens = (chain.blocks - first - 1) * chain.blockTokens;
     if (tokens < this.#settings.tokensMin) {

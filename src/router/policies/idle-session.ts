@@ -157,11 +157,11 @@ export class IdleSession implements Policy {
   /** Blocks used only by this session, by worker. Omits parts below `tokensMin`. */
   #partsOf(session: Session): Map<WorkerId, Part[]> {
     const parts = new Map<WorkerId, Part[]>();
-    for (const line of session.lines) {
-      const { chain, target } = line;
+    for (const branch of session.branches) {
+      const { chain, target } = branch;
       const others = parts.get(target.worker) ?? [];
       const shared = others.map((other) => other.chain.common(chain));
-      const from = Math.max(this.#sessions.ownFrom(session, line), ...shared);
+      const from = Math.max(this.#sessions.ownFrom(session, branch), ...shared);
       if ((chain.blocks - from) * chain.blockTokens < this.#settings.tokensMin) continue;
       parts.set(target.worker, [...others, { chain, from }]);
     }

@@ -157,9 +157,9 @@ class OwnPolicies implements Policies {
     });
   }
 
-  #each(tell: (policy: Policy, at: Moment) => void): void {
+  #each(call: (policy: Policy, at: Moment) => void): void {
     const at = this.#now();
-    for (const policy of this.#policies.values()) tell(policy, at);
+    for (const policy of this.#policies.values()) call(policy, at);
   }
 
   #observer(): RouterObserver {
@@ -181,8 +181,8 @@ class OwnPolicies implements Policies {
     // The prefill worker computes and keeps the prompt's blocks.
     const holder = prefill ?? target;
     const chain = namer.chain(holder, request);
-    const { blocksMax, linesMax } = settings.sessions;
-    if (chain === null || chain.blocks === 0 || chain.blocks > blocksMax / linesMax) return;
+    const { blocksMax, branchesMax } = settings.sessions;
+    if (chain === null || chain.blocks === 0 || chain.blocks > blocksMax / branchesMax) return;
     this.#freed(requestId);
     const at = this.#now();
     const noted = this.#sessions.note(request, holder, chain, at.heardMs);
@@ -235,10 +235,10 @@ class OwnPolicies implements Policies {
   #createMarks(): PolicyMarks {
     const of = (
       requestId: string,
-      tell: (policy: Policy, prompt: RoutedPrompt, at: Moment) => void,
+      call: (policy: Policy, prompt: RoutedPrompt, at: Moment) => void,
     ) => {
       const live = this.#live.get(requestId);
-      if (live !== undefined) this.#each((policy, at) => tell(policy, live.prompt, at));
+      if (live !== undefined) this.#each((policy, at) => call(policy, live.prompt, at));
     };
     return {
       cacheControl: (requestId, owner, marks) =>

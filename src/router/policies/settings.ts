@@ -94,7 +94,7 @@ export interface SessionTableSettings {
   /** Time for which a request without a session counts as a user of its blocks. */
   readonly anonymousMs: number;
   /** Maximum branches per session: an agent and its sub-agents. */
-  readonly linesMax: number;
+  readonly branchesMax: number;
   /** A prompt that drops fewer tokens than this from the previous one continues its branch. */
   readonly slackTokens: number;
 }
@@ -121,7 +121,7 @@ export const POLICY_DEFAULTS: PolicySettings = {
     sessionsMax: 65_536,
     sessionMs: 7_200_000,
     anonymousMs: 600_000,
-    linesMax: 4,
+    branchesMax: 4,
     slackTokens: 1_024,
   },
   coldWorker: {

@@ -208,7 +208,9 @@ export class RequestLists implements Disposable {
   constructor(options: RequestListsOptions) {
     const { bus, subjects, self } = options;
     this.#options = options;
-    this.#subscription = bus.subscribe(subjects.requestsOf(self), (message) => this.#tell(message));
+    this.#subscription = bus.subscribe(subjects.requestsOf(self), (message) =>
+      this.#reply(message),
+    );
   }
 
   [Symbol.dispose](): void {
@@ -254,7 +256,7 @@ export class RequestLists implements Disposable {
     return { requests, next: outcome.message.headers[NEXT] ?? null };
   }
 
-  #tell({ data, reply }: BusMessage): void {
+  #reply({ data, reply }: BusMessage): void {
     const { bus, owners, load, self } = this.#options;
     const after = Number(Buffer.from(data.subarray(0, 20)).toString());
     if (reply === null || !Number.isSafeInteger(after)) return;

@@ -140,7 +140,7 @@ export class ReplicaGroup implements AsyncDisposable {
     this.#owners = new OwnerTable();
     this.load = new SharedLoad({
       ...{ load, table, owners: this.#owners, self, blockTokens },
-      tell: (news) => this.#tell(news),
+      publish: (news) => this.#publish(news),
       publishOutput: (id, tokens) => void this.#output.set(id, tokens),
     });
     const subjects = this.#subjects;
@@ -203,7 +203,7 @@ export class ReplicaGroup implements AsyncDisposable {
     this.#open.push({ [Symbol.dispose]: () => subscription.unsubscribe() });
   }
 
-  #tell(news: LoadEvent): void {
+  #publish(news: LoadEvent): void {
     if (news.kind === "free") this.#output.delete(news.id);
     this.#send(this.#subjects.load, encodeNews(this.#options.self, ++this.#numbers, [news]));
   }

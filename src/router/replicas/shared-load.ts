@@ -9,7 +9,7 @@ export interface SharedLoadOptions {
   readonly owners: OwnerTable;
   readonly self: RouterId;
   /** Receives this router's load events, in order. */
-  readonly tell: (news: LoadEvent) => void;
+  readonly publish: (news: LoadEvent) => void;
   /** Receives output progress, at most once per output block. */
   readonly publishOutput: (id: string, tokens: number) => void;
   readonly blockTokens: number;
@@ -42,21 +42,21 @@ export class SharedLoad implements ActiveLoad {
   }
 
   add(request: ActiveRequest): void {
-    const { owners, self, tell } = this.#options;
+    const { owners, self, publish } = this.#options;
     const { id } = request;
     this.#load.add(request);
     this.#ended.delete(id);
     owners.begin(id, self);
     const shared = this.share(id);
-    if (shared !== null) tell({ kind: "add", request: shared });
+    if (shared !== null) publish({ kind: "add", request: shared });
   }
 
   markPrefillComplete(id: string): LoadOutcome {
-    const { owners, self, tell } = this.#options;
+    const { owners, self, publish } = this.#options;
     const outcome = this.#load.markPrefillComplete(id);
     if (outcome === "done") {
       owners.advance(id, self, { isPrefilling: false });
-      tell({ kind: "prefill_complete", ...this.#newsOf(id) });
+      publish({ kind: "prefill_complete", ...this.#newsOf(id) });
     }
     return outcome;
   }
@@ -77,7 +77,7 @@ export class SharedLoad implements ActiveLoad {
     const of = this.#newsOf(id);
     const outcome = this.#load.free(id);
     this.#end(id);
-    if (outcome === "done") this.#options.tell({ kind: "free", ...of });
+    if (outcome === "done") this.#options.publish({ kind: "free", ...of });
     return outcome;
   }
 
@@ -156,7 +156,7 @@ export class SharedLoad implements ActiveLoad {
    */
   hearListed(router: RouterId, request: SharedRequest): void {
     const { id, worker, rank } = request;
-    if (this.#ended.has(id)) this.#options.tell({ kind: "free", id, worker, rank });
+    if (this.#ended.has(id)) this.#options.publish({ kind: "free", id, worker, rank });
     else if (this.#load.find(id) === null) this.#hearAdd(router, request);
     else this.#hearProgress(router, request);
   }

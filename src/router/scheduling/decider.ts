@@ -219,8 +219,8 @@ class Measures {
     const { load } = this.#parts;
     const inputs = new CostInputs(targets.length);
     const input = emptyInput();
-    for (let place = 0; place < targets.length; place++) {
-      const { id } = targets[place]!;
+    for (let at = 0; at < targets.length; at++) {
+      const { id } = targets[at]!;
       const { activePrefillTokens, activeBlocks, activeRequests } = load.of(id);
       // Clamp: a prompt may claim fewer tokens than its hashes cover.
       const device = Math.min(this.#held.deviceOf(id), this.#promptTokens);
@@ -232,7 +232,7 @@ class Measures {
       input.activeBlocks = activeBlocks;
       input.additionalBlocks = this.#additional[id]!;
       input.activeRequests = activeRequests;
-      inputs.set(place, input);
+      inputs.set(at, input);
     }
     return inputs;
   }

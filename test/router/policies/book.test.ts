@@ -65,7 +65,7 @@ test("what is a session's own, whatever was said before: as a literal model says
   const turn = fc.record({ session: fc.constantFrom("s", "t", "u", null), text: prompt });
   fc.assert(
     fc.property(fc.array(turn, { maxLength: 25 }), (turns) => {
-      const settings = { ...POLICY_DEFAULTS.sessions, slackTokens: 0, linesMax: 3 };
+      const settings = { ...POLICY_DEFAULTS.sessions, slackTokens: 0, branchesMax: 3 };
       const table = new SessionTable(settings, () => undefined);
       for (const [at, { session, text }] of turns.entries()) {
         const chain = chainOf(text);
@@ -74,12 +74,12 @@ test("what is a session's own, whatever was said before: as a literal model says
           const others = [...table.all()].filter((other) => other !== known);
           const unnamed = turns.slice(0, at + 1).filter((each) => each.session === null);
           const shared = [
-            ...others.flatMap(({ lines }) => lines.map((line) => line.chain)),
+            ...others.flatMap(({ branches }) => branches.map((branch) => branch.chain)),
             ...unnamed.map((each) => chainOf(each.text)),
           ];
-          for (const line of known.lines) {
-            const most = shared.map((other) => other.common(line.chain));
-            expect(table.ownFrom(known, line)).toBe(Math.max(0, ...most));
+          for (const branch of known.branches) {
+            const most = shared.map((other) => other.common(branch.chain));
+            expect(table.ownFrom(known, branch)).toBe(Math.max(0, ...most));
           }
         }
       }
