@@ -34,7 +34,7 @@ import { seconds, statusOf } from "./agent-status.ts";
 import { groupNumber } from "./credentials.ts";
 import { devicesSnapshot } from "./devices-service.ts";
 import { peerServices, peersSnapshot } from "./peer-reports.ts";
-import { feedSnapshot } from "./residency-publisher.ts";
+import { feedSnapshot } from "./publishing-service.ts";
 
 export interface AgentApiOptions {
   readonly native: Native;
@@ -115,7 +115,7 @@ function servicesOf(agent: Agent, options: AgentApiOptions): ApiServices {
     health: () => agent.health.list(),
     sessions: (after: number, limit: number) => sessionsOf(agent, after, limit),
     session: (id: bigint) => agent.store.sessions.find(id).map((info) => sessionOf(agent, info)),
-    ...operatorWork(agent, agent.control.plane, systemClock),
+    ...operatorActions(agent, agent.control.plane, systemClock),
     metricsText: () => agent.metrics.text(),
     metricsContentType: agent.metrics.contentType,
     control: controlOf(agent),
@@ -290,7 +290,7 @@ const NAMES_MAX = 8;
 type Came = Pick<Operation, "status" | "counts">;
 
 /** Operators' actions on blocks outside the command protocol. Each writes an audit log line. */
-export function operatorWork(
+export function operatorActions(
   agent: Pick<Agent, "purge" | "persist">,
   plane: Pick<ControlPlane, "note">,
   clock: Clock,

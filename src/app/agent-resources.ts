@@ -29,17 +29,17 @@ import {
   planArenaParts,
   TieredStore,
 } from "../store/index.ts";
-import { DeviceRoom, type DeviceRoomParts } from "./devices-service.ts";
+import { DevicesService, type DevicesServiceParts } from "./devices-service.ts";
 
-interface GroundParts extends Omit<DeviceRoomParts, "region"> {
+interface AgentResourcesParts extends Omit<DevicesServiceParts, "region"> {
   readonly random: Random;
   readonly namespaces: Namespaces;
 }
 
 /** Resources of an agent: the RAM arena, the devices that access it, and the store in it. */
-export interface Ground {
+export interface AgentResources {
   readonly region: Region;
-  readonly devices: DeviceRoom;
+  readonly devices: DevicesService;
   readonly queue: Queue;
   readonly store: TieredStore;
   /** No memory is populated yet. */
@@ -54,7 +54,10 @@ const WATCHES_MAX = 4096;
  * Creates the resources, in the previous process's RAM if it was inherited. Throws
  * ARENA_UNAVAILABLE, or UNSUPPORTED if a required device is unusable.
  */
-export function layGround(parts: GroundParts, inherited: Region | null): Ground {
+export function createAgentResources(
+  parts: AgentResourcesParts,
+  inherited: Region | null,
+): AgentResources {
   const { config, native, clock, random, namespaces } = parts;
   const { kv } = config;
   const arena = {
@@ -96,9 +99,9 @@ export function layGround(parts: GroundParts, inherited: Region | null): Ground 
   return { region, devices, queue, store, growth };
 }
 
-function devicesAt(parts: GroundParts, region: Region): DeviceRoom {
+function devicesAt(parts: AgentResourcesParts, region: Region): DevicesService {
   try {
-    return DeviceRoom.open({ ...parts, region });
+    return DevicesService.open({ ...parts, region });
   } catch (thrown) {
     region[Symbol.dispose]();
     throw thrown;

@@ -3,10 +3,10 @@ import { systemClock } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
 import type { SsdStats, StoreSnapshot, StoreStats } from "../store/index.ts";
 import type { Agent } from "./agent.ts";
-import type { ControlBus, ControlRoom } from "./control-service.ts";
+import type { ControlBus, ControlService } from "./control-service.ts";
 import { gpuStatus, rdmaStatus } from "./devices-service.ts";
 import { peersStatus } from "./peer-reports.ts";
-import { feedStatus } from "./residency-publisher.ts";
+import { feedStatus } from "./publishing-service.ts";
 
 interface About {
   readonly native: Native;
@@ -83,10 +83,10 @@ export function statusOf(agent: Agent, { native, version, commit }: About): Stat
   };
 }
 
-function controlOf(room: ControlRoom): StatusReport["control"] {
-  const { holds, keptBytes, keptBytesMax, running } = room.snapshot();
+function controlOf(service: ControlService): StatusReport["control"] {
+  const { holds, keptBytes, keptBytesMax, running } = service.snapshot();
   const { pin, retain, lease } = holds;
-  const ledger = room.ledgerState;
+  const ledger = service.ledgerState;
   return {
     pins: pin,
     retains: retain,

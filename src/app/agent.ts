@@ -35,22 +35,22 @@ import {
 } from "../store/index.ts";
 import type { RememberedHolds } from "../store/pins/index.ts";
 import {
+  type AgentResources,
   awaitMemory,
   claimLimitsOf,
-  type Ground,
-  layGround,
+  createAgentResources,
   limitsOf,
   watchArena,
 } from "./agent-resources.ts";
-import { ControlBus, ControlRoom, engineCommands } from "./control-service.ts";
+import { ControlBus, ControlService, engineCommands } from "./control-service.ts";
 import { groupNumber } from "./credentials.ts";
-import type { DeviceRoom } from "./devices-service.ts";
+import type { DevicesService } from "./devices-service.ts";
 import { PeerSource } from "./peer-source.ts";
-import { PeerRoom } from "./peers-service.ts";
+import { PeersService } from "./peers-service.ts";
 import { DEVICES_STOP_MS, DRAIN_MS, PURGES_MS, type ServiceManager } from "./process.ts";
+import { PublishingService } from "./publishing-service.ts";
 import { inheritRam, type ListenEnvironment, leaveRam, RamWatch } from "./ram-handover.ts";
-import { FeedRoom } from "./residency-publisher.ts";
-import { ColdTier, ssdSettings } from "./ssd-service.ts";
+import { SsdService, ssdSettings } from "./ssd-service.ts";
 
 export interface AgentParts {
   readonly config: Config;
@@ -87,13 +87,13 @@ export class Agent {
   readonly lag: LoopLag;
   readonly #ram: RamWatch;
   readonly #parts: AgentParts;
-  readonly #ground: Ground;
+  readonly #resources: AgentResources;
   #config: Config;
   #state: AgentState = "starting";
   #growing: Promise<void> = Promise.resolve();
   readonly #arenaWatch: Disposable;
-  #cold: ColdTier | null = null;
-  #control: ControlRoom | null = null;
+  #cold: SsdService | null = null;
+  #control: ControlService | null = null;
   /**
    * Pins and leases received from the previous process; after the control plane closed, those of
    * this one.
@@ -101,9 +101,9 @@ export class Agent {
   #handed: RememberedHolds | null = null;
   #bus: ControlBus | null = null;
   readonly #source = new PeerSource(this.namespaces);
-  #peers: PeerRoom | null = null;
-  #feed: FeedRoom | null = null;
-  readonly #purges = new UnderWay();
+  #peers: PeersService | null = null;
+  #feed: PublishingService | null = null;
+  readonly #purges = new TaskTracker();
 
   private constructor(parts: AgentParts, inherited: Region | null) {
     const { config, native, clock, random, logger } = parts;
@@ -113,9 +113,9 @@ export class Agent {
     this.health = createHealth({ clock, log: logger });
     this.incarnation = newIncarnation(clock, random);
     const own = { ...parts, health: this.health, namespaces: this.namespaces };
-    this.#ground = layGround(own, inherited);
-    this.store = this.#ground.store;
-    this.#arenaWatch = watchArena(this.#ground.region, clock, this.health);
+    this.#resources = createAgentResources(own, inherited);
+    this.store = this.#resources.store;
+    this.#arenaWatch = watchArena(this.#resources.region, clock, this.health);
     this.metrics = createMetrics({ clock, version: parts.version, commit: parts.commit });
     this.lag = watchLoopLag(clock);
     this.#ram = new RamWatch(this.store, this.health, logger);
@@ -128,7 +128,7 @@ export class Agent {
       namespaces: this.namespaces,
       native,
       hashing: native,
-      queue: this.#ground.queue,
+      queue: this.#resources.queue,
       gpus: this.devices.gpus,
       clock,
       incarnation: this.incarnation,
@@ -151,7 +151,7 @@ export class Agent {
     const agent = (await Agent.#withInheritedRam(parts)) ?? (await Agent.#withNewRam(parts));
     using _starting = parts.clock.every(STARTING_MS, () => parts.service.starting("recovering"));
     try {
-      if (!agent.#ground.growth.complete) await agent.#ground.growth.first();
+      if (!agent.#resources.growth.complete) await agent.#resources.growth.first();
       await agent.#openCold();
       crashPoint("start.recovered");
       await agent.devices.tryDirect();
@@ -182,7 +182,7 @@ export class Agent {
     if (inherited === null) return null;
     const { region, record } = inherited;
     const agent = new Agent(parts, region);
-    agent.#ground.growth.wasThere();
+    agent.#resources.growth.wasThere();
     agent.#handed = record.holds;
     if (config.kv.ramHandover && adoptRam(agent.store, agent.namespaces, record)) {
       logger.info("RAM of the previous process taken over", { blocks: record.count });
@@ -209,19 +209,19 @@ export class Agent {
   }
 
   /** GPUs and NICs. */
-  get devices(): DeviceRoom {
-    return this.#ground.devices;
+  get devices(): DevicesService {
+    return this.#resources.devices;
   }
 
   region() {
-    const { lockedBytes, lockRefused } = this.#ground.region.state();
-    return { pageBytes: this.#ground.region.pageBytes, lockedBytes, lockRefused };
+    const { lockedBytes, lockRefused } = this.#resources.region.state();
+    return { pageBytes: this.#resources.region.pageBytes, lockedBytes, lockRefused };
   }
 
   /** Dependencies shared by the services. */
   get #own() {
     const { health, store, namespaces, incarnation } = this;
-    const [region, { rdma }, source] = [this.#ground.region, this.devices, this.#source];
+    const [region, { rdma }, source] = [this.#resources.region, this.devices, this.#source];
     return { ...this.#parts, health, store, namespaces, incarnation, region, rdma, source };
   }
 
@@ -229,33 +229,33 @@ export class Agent {
     const own = this.#own;
     const openControl = async (ledger: HoldLedger | null) => {
       const all = { ...own, config: () => this.#config };
-      this.#control = await ControlRoom.open(all, ledger, this.#handed);
+      this.#control = await ControlService.open(all, ledger, this.#handed);
       this.#control.lifecycle.setGpuSink(this.engine.gpuSink);
     };
-    this.#cold = await ColdTier.open({ ...own, recovered: openControl });
+    this.#cold = await SsdService.open({ ...own, recovered: openControl });
     if (this.#cold === null) await openControl(null);
   }
 
   /** Null if residency events are not published. */
-  get feed(): FeedRoom | null {
+  get feed(): PublishingService | null {
     return this.#feed;
   }
 
   async #openBusAndPeers(): Promise<void> {
-    const [own, room, metrics] = [this.#own, this.control, this.metrics];
-    this.#bus = ControlBus.open({ ...own, room });
+    const [own, control, metrics] = [this.#own, this.control, this.metrics];
+    this.#bus = ControlBus.open({ ...own, control });
     const bus = this.#bus?.bus ?? null;
-    this.#peers = await PeerRoom.open({ ...own, events: room.events, metrics, bus });
-    this.#feed = await FeedRoom.open({ ...own, bus });
+    this.#peers = await PeersService.open({ ...own, events: control.events, metrics, bus });
+    this.#feed = await PublishingService.open({ ...own, bus });
   }
 
   /** Null without a certificate, and while the agent starts or stops. */
-  get peers(): PeerRoom | null {
+  get peers(): PeersService | null {
     return this.#peers;
   }
 
   /** Pins, leases and commands. Available once the agent serves. */
-  get control(): ControlRoom {
+  get control(): ControlService {
     assert(this.#control !== null, "a serving agent has a control service");
     return this.#control;
   }
@@ -267,17 +267,17 @@ export class Agent {
 
   async #grow(): Promise<void> {
     const { logger, service, config, clock } = this.#parts;
-    await this.#ground.growth.rest((short) => this.health.raise("KV_RAM_SHORT", short.text));
+    await this.#resources.growth.rest((short) => this.health.raise("KV_RAM_SHORT", short.text));
     this.store.evictor.growthIsOver();
     if (this.#state !== "ready") return;
-    const { lockedBytes, lockRefused } = this.#ground.region.state();
-    const ready = this.#ground.growth.readyBytes;
+    const { lockedBytes, lockRefused } = this.#resources.region.state();
+    const ready = this.#resources.growth.readyBytes;
     if (lockRefused && config.kv.lockMemory === "try") {
       const fix = 'set LimitMEMLOCK=infinity, or kv.lock_memory to "off"';
       this.health.raise("KV_LIMITS", `RAM is not locked and may be swapped: ${fix}`);
     }
     const seconds = Number(((clock.monotonicMs() - this.startedMs) / 1_000).toFixed(3));
-    const page = this.#ground.region.pageBytes;
+    const page = this.#resources.region.pageBytes;
     if (config.kv.hugePages === "try" && page === SMALL_PAGE) {
       logger.info("huge pages unavailable, see hearth doctor", { page });
     }
@@ -313,16 +313,16 @@ export class Agent {
    * Stops accepting work, waits up to 10 s (or until `hurry` fires) for clients, then closes all
    * parts.
    */
-  async stop(hurry: AbortSignal): Promise<void> {
+  async stop(forceStop: AbortSignal): Promise<void> {
     if (this.#state === "draining" || this.#state === "stopped") return;
     this.#state = "draining";
     await this.#feed?.[Symbol.asyncDispose]();
     await this.#bus?.stopTaking();
-    await this.engine.drain(DRAIN_MS, hurry);
+    await this.engine.drain(DRAIN_MS, forceStop);
     crashPoint("stop.drained");
     await this.#stopPeers();
     await this.#stopControl();
-    await this.#cold?.settle(this.store, hurry);
+    await this.#cold?.settle(this.store, forceStop);
     await this.#purges.over(this.#parts.clock, PURGES_MS);
     await this.#stopParts();
     this.#state = "stopped";
@@ -366,14 +366,14 @@ export class Agent {
   }
 
   async #stopParts(): Promise<void> {
-    this.#ground.growth.stop();
+    this.#resources.growth.stop();
     const { held, quarantined } = this.engine.held();
     await this.engine[Symbol.asyncDispose]();
     await this.#feed?.[Symbol.asyncDispose]();
     await this.#stopPeers();
     await this.#stopControl();
     // The wait exceeds the service manager's limit, so the service manager ends a copy that hangs.
-    const copying = new UnderWay();
+    const copying = new TaskTracker();
     const quiet = copying
       .run(Promise.resolve(this.devices[Symbol.asyncDispose]()))
       .catch((why) => this.#parts.logger.error(`closing devices failed: ${messageOf(why)}`));
@@ -381,7 +381,7 @@ export class Agent {
     if (this.#state === "draining" && this.#config.kv.ramHandover) {
       // Do not hand over slots that an engine still reads or a device still writes: the next
       // process does not know about either.
-      await leaveRam(this.#parts, this.#ground.region, (arena) =>
+      await leaveRam(this.#parts, this.#resources.region, (arena) =>
         held + quarantined + this.#purges.size + copying.size > 0
           ? null
           : describeRam(this.store, this.namespaces, arena, this.#handed),
@@ -397,9 +397,9 @@ export class Agent {
     this.#arenaWatch[Symbol.dispose]();
     this.lag[Symbol.dispose]();
     this.health[Symbol.dispose]();
-    await this.#ground.queue[Symbol.asyncDispose]();
+    await this.#resources.queue[Symbol.asyncDispose]();
     try {
-      this.#ground.region[Symbol.dispose]();
+      this.#resources.region[Symbol.dispose]();
     } catch (error) {
       if (!(error instanceof HearthError)) throw error;
       this.#parts.logger.error(`closing the arena failed: ${messageOf(error)}`);
@@ -408,7 +408,7 @@ export class Agent {
 }
 
 /** Tracks tasks that must end before their resources are released. */
-class UnderWay {
+class TaskTracker {
   readonly #all = new Set<Promise<unknown>>();
 
   get size(): number {

@@ -48,7 +48,7 @@ import { HoldRegistry, type RememberedHolds } from "../store/pins/index.ts";
 import { natsFilesOf } from "./credentials.ts";
 import type { PeerSource } from "./peer-source.ts";
 
-export interface ControlRoomParts {
+export interface ControlServiceParts {
   /** The current configuration; it changes on reload. */
   readonly config: () => Config;
   readonly native: Native;
@@ -69,20 +69,20 @@ const HANDED_BYTES_MAX = 64 * 2 ** 20;
 const RELIEVED_MS = 600_000;
 
 /** Owns pins and leases, their operations, and the control plane that executes commands. */
-export class ControlRoom implements AsyncDisposable {
+export class ControlService implements AsyncDisposable {
   readonly events: EventLog;
   readonly holds: HoldRegistry;
   readonly lifecycle: OwnLifecycle;
   readonly inspector: Inspector;
   readonly plane: ControlPlane;
-  readonly #parts: ControlRoomParts;
+  readonly #parts: ControlServiceParts;
   readonly #ledger: HoldLedger | null;
   readonly #stop = new AbortController();
   readonly #watch: Disposable;
   #relieved = 0;
   #relievedAtMs = 0;
 
-  private constructor(parts: ControlRoomParts, ledger: HoldLedger | null) {
+  private constructor(parts: ControlServiceParts, ledger: HoldLedger | null) {
     const { config, clock, logger, store, namespaces, native, incarnation } = parts;
     this.#parts = parts;
     this.#ledger = ledger;
@@ -142,16 +142,16 @@ export class ControlRoom implements AsyncDisposable {
    * RAM. The blocks must be restored before.
    */
   static async open(
-    parts: ControlRoomParts,
+    parts: ControlServiceParts,
     ledger: HoldLedger | null,
     handed: RememberedHolds | null,
-  ): Promise<ControlRoom> {
-    const room = new ControlRoom(parts, ledger);
+  ): Promise<ControlService> {
+    const service = new ControlService(parts, ledger);
     try {
-      await room.#restore(ledger, handed);
-      return room;
+      await service.#restore(ledger, handed);
+      return service;
     } catch (thrown) {
-      await room[Symbol.asyncDispose]();
+      await service[Symbol.asyncDispose]();
       throw thrown;
     }
   }
@@ -248,7 +248,7 @@ export class ControlRoom implements AsyncDisposable {
  * RAM available to pins: the configured size while the arena grows, then the size it actually
  * reached.
  */
-function ramBytesOf({ store: { slots }, health }: ControlRoomParts): number {
+function ramBytesOf({ store: { slots }, health }: ControlServiceParts): number {
   return health.isRaised("KV_RAM_SHORT") ? slots.readyBytes : slots.arenaBytes;
 }
 
@@ -269,7 +269,7 @@ function issuersOf(config: () => Config): () => readonly BoundIssuer[] {
   };
 }
 
-function auditOf({ config, logger, clock }: ControlRoomParts): AuditLog | null {
+function auditOf({ config, logger, clock }: ControlServiceParts): AuditLog | null {
   const { auditFile, auditBytesMax, auditFiles } = config().control;
   if (auditFile === null) return null;
   return createAuditLog({
@@ -287,7 +287,7 @@ export interface ControlBusParts {
   readonly random: Random;
   readonly logger: Logger;
   readonly health: Health;
-  readonly room: ControlRoom;
+  readonly control: ControlService;
   readonly incarnation: bigint;
   readonly version: string;
   /** Replaces the configured NATS. Owned by the caller. */
@@ -324,22 +324,22 @@ export class ControlBus implements AsyncDisposable {
     this.#health = health;
     this.#names = { stream: config.nats.commandStream, bucket: config.nats.workersBucket };
     this.#watches = [
-      bus.onStatus((state) => tellHealth(health, state)),
+      bus.onStatus((state) => reportHealth(health, state)),
       clock.every(WATCH_MS, () => this.#look()),
     ];
   }
 
   /** Returns without waiting for a connection. Null if no broker is configured. */
   static open(parts: ControlBusParts): ControlBus | null {
-    const { config, clock, logger, room, incarnation, version } = parts;
+    const { config, clock, logger, control, incarnation, version } = parts;
     const { nats, node } = config;
     const log: BusLog = (level, message, fields) => logger.log(level, message, fields);
     const bus = parts.bus ?? openNats(parts, log);
     if (bus === null) return null;
     const subscriber = createControlSubscriber({
       bus,
-      plane: room.plane,
-      events: room.events,
+      plane: control.plane,
+      events: control.events,
       workerId: node.id,
       incarnation,
       version,
@@ -438,7 +438,7 @@ function openNats({ config, clock, random }: ControlBusParts, log: BusLog): Bus 
   });
 }
 
-function tellHealth(health: Health, { status, why }: BusState): void {
+function reportHealth(health: Health, { status, why }: BusState): void {
   if (status === "connected" || status === "closed") health.clear("NATS_DOWN");
   else health.raise("NATS_DOWN", why ?? "not connected yet");
 }

@@ -35,7 +35,7 @@ const RDMA_BOUNDS = { windowSpans: 16_384, linksMax: 1_024, readsMax: 16_384 };
  */
 const OPENING_MS = 180_000;
 
-export interface DeviceRoomParts {
+export interface DevicesServiceParts {
   readonly config: Config;
   readonly native: Native;
   readonly clock: Clock;
@@ -46,13 +46,13 @@ export interface DeviceRoomParts {
 }
 
 /** Owns the GPUs and NICs of this host until none of them accesses the arena. */
-export class DeviceRoom implements AsyncDisposable {
-  readonly #parts: DeviceRoomParts;
+export class DevicesService implements AsyncDisposable {
+  readonly #parts: DevicesServiceParts;
   readonly #gpus: HostGpus | null;
   readonly #rdma: HostRdma | null;
   #direct: readonly DirectFinding[] = [];
 
-  private constructor(parts: DeviceRoomParts) {
+  private constructor(parts: DevicesServiceParts) {
     this.#parts = parts;
     parts.service.starting("opening devices", OPENING_MS);
     this.#gpus = openHostGpus(parts);
@@ -60,8 +60,8 @@ export class DeviceRoom implements AsyncDisposable {
   }
 
   /** Throws UNSUPPORTED if a GPU is required and none is usable. */
-  static open(parts: DeviceRoomParts): DeviceRoom {
-    return new DeviceRoom(parts);
+  static open(parts: DevicesServiceParts): DevicesService {
+    return new DevicesService(parts);
   }
 
   /** Null if disabled or unusable: engines then copy by themselves. */
@@ -142,12 +142,12 @@ export class DeviceRoom implements AsyncDisposable {
   }
 }
 
-function openHostGpus({ config, native, region, health, logger }: DeviceRoomParts) {
+function openHostGpus({ config, native, region, health, logger }: DevicesServiceParts) {
   const { enabled, library, register: registers } = config.gpu;
   if (enabled === "off") return null;
   const open = (options: GpusOptions) => openGpus(native, options);
   const gpus = new HostGpus({ region, library, registers, health, open });
-  tell(logger, "GPU", gpus.finding);
+  logFinding(logger, "GPU", gpus.finding);
   if (enabled === "require" && gpus.usable === null) {
     const { text, fix } = gpus.finding;
     const instead = 'or set gpu.enabled to "auto"';
@@ -159,11 +159,11 @@ function openHostGpus({ config, native, region, health, logger }: DeviceRoomPart
 }
 
 /** Opens RDMA only if peers are configured and unencrypted transfer is allowed. */
-function openHostRdma(parts: DeviceRoomParts): HostRdma | null {
+function openHostRdma(parts: DevicesServiceParts): HostRdma | null {
   const { config, native, region, clock, health, logger } = parts;
   if (config.peers.certFile === null) return null;
   if (!mayUseRdma(config)) {
-    tellUnused(parts);
+    logUnused(parts);
     return null;
   }
   const { library, devices: named, gidIndex, windowBytes } = config.rdma;
@@ -174,12 +174,12 @@ function openHostRdma(parts: DeviceRoomParts): HostRdma | null {
     log: (level, text, fields) => logger.log(level, text, fields),
     open: (options: RdmaOptions) => openRdma(native, options),
   });
-  tell(logger, "RDMA", host.finding);
+  logFinding(logger, "RDMA", host.finding);
   return host;
 }
 
 /** Logs why an installed NIC is unused, unless it is switched off. */
-function tellUnused({ config, logger }: DeviceRoomParts): void {
+function logUnused({ config, logger }: DevicesServiceParts): void {
   const { peers, rdma } = config;
   const devices = kernelRdmaDevices();
   if (peers.trustedNetwork || rdma.enabled === "off" || devices.length === 0) return;
@@ -191,13 +191,13 @@ function tellUnused({ config, logger }: DeviceRoomParts): void {
 }
 
 /** Logs one finding. Faults are also reported as health codes. */
-function tell(logger: Logger, what: string, { kind, text, fix }: Finding): void {
+function logFinding(logger: Logger, what: string, { kind, text, fix }: Finding): void {
   if (kind === "usable") logger.info(`${what}: ${text}`, {});
   if (kind === "absent") logger.info(`${what} not used: ${text}`, { fix });
 }
 
 /** Status and metrics of GPUs and RDMA devices. */
-export function gpuStatus({ gpuReport: report }: DeviceRoom): StatusReport["gpu"] {
+export function gpuStatus({ gpuReport: report }: DevicesService): StatusReport["gpu"] {
   if (report === null) return null;
   const { finding, driverVersion, hasBatches, registeredBytes, gpus } = report;
   return {
@@ -223,7 +223,7 @@ export function gpuStatus({ gpuReport: report }: DeviceRoom): StatusReport["gpu"
 export function rdmaStatus({
   rdmaReport: report,
   direct,
-}: Pick<DeviceRoom, "rdmaReport" | "direct">): StatusReport["rdma"] {
+}: Pick<DevicesService, "rdmaReport" | "direct">): StatusReport["rdma"] {
   if (report === null) return null;
   const { finding, ports } = report;
   return {
@@ -246,7 +246,7 @@ export function rdmaStatus({
 }
 
 export function devicesSnapshot(
-  { gpuReport, rdmaReport }: DeviceRoom,
+  { gpuReport, rdmaReport }: DevicesService,
   copies: DevicesSnapshot["copies"],
 ): DevicesSnapshot {
   return { ...gpuCounts(gpuReport), copies, ports: portCounts(rdmaReport) };

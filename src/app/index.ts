@@ -1,16 +1,16 @@
 export { Agent, type AgentParts, type AgentState } from "./agent.ts";
-export { operatorWork } from "./agent-api.ts";
+export { operatorActions } from "./agent-api.ts";
 export { type PlaceOptions, placeArena, readNamespaceKeys, watchArena } from "./agent-resources.ts";
 export {
   ControlBus,
   type ControlBusParts,
-  ControlRoom,
-  type ControlRoomParts,
+  ControlService,
+  type ControlServiceParts,
 } from "./control-service.ts";
 export { hostProblems, routerProblems } from "./host-problems.ts";
 export { PeerSource } from "./peer-source.ts";
-export { devicesInUse } from "./peer-transports.ts";
-export { PeerNews, type PeerNewsParts } from "./peers-service.ts";
+export { activeDevices } from "./peer-transports.ts";
+export { PeerReporter, type PeerReporterParts } from "./peers-service.ts";
 export { createServiceManager, type ServiceManager, STOP_MS_MAX } from "./process.ts";
 export {
   type CommanderOptions,
@@ -25,4 +25,4 @@ export {
   startRouterHttp,
 } from "./router/index.ts";
 export { type RunAgentOptions, readConfig, runAgent } from "./run-agent.ts";
-export { type FolderMark, folderMark, whyReplaced } from "./ssd-service.ts";
+export { type FolderIdentity, folderIdentity, replacementReason } from "./ssd-service.ts";

@@ -15,7 +15,7 @@ import {
 } from "../observability/index.ts";
 import type { PeerRecord, PeerStatus, PullTrace } from "../peers/index.ts";
 import type { TieredStore } from "../store/index.ts";
-import type { PeerRoom } from "./peers-service.ts";
+import type { PeersService } from "./peers-service.ts";
 
 const WITHOUT: PeersReport = {
   enabled: false,
@@ -32,17 +32,17 @@ const MEANT_MAX = 64;
 
 /** HTTP reports about peers. They outlive the peers service: `room` then returns null. */
 export function peerServices(
-  room: () => PeerRoom | null,
+  service: () => PeersService | null,
   store: TieredStore,
   clock: Clock,
 ): PeerServices {
   return {
     report: () => {
-      const open = room();
+      const open = service();
       return open === null ? WITHOUT : reportOf(open, clock);
     },
     pulls: (name, max) => {
-      const traces = room()?.puller.traces(null) ?? [];
+      const traces = service()?.puller.traces(null) ?? [];
       const wanted = name === null ? traces : traces.filter(isMeant(store, name));
       return { pulls: wanted.slice(0, max).map(pullOf) };
     },
@@ -50,10 +50,13 @@ export function peerServices(
 }
 
 /** Body of `/v1/status`, `peers`. */
-export function peersStatus(room: PeerRoom | null, store: TieredStore): StatusReport["peers"] {
-  if (room === null) return null;
+export function peersStatus(
+  service: PeersService | null,
+  store: TieredStore,
+): StatusReport["peers"] {
+  if (service === null) return null;
   const { pulledBlocks, pulledBytes, lentBlocks, lentBytes } = store.stats;
-  const peers = room.puller.peers();
+  const peers = service.puller.peers();
   return {
     known: peers.length,
     down: peers.filter(({ state }) => state === "down").length,
@@ -61,14 +64,19 @@ export function peersStatus(room: PeerRoom | null, store: TieredStore): StatusRe
     pulled_bytes: pulledBytes,
     served_blocks: lentBlocks,
     served_bytes: lentBytes,
-    in_flight_bytes: room.puller.stats.inFlightBytes,
+    in_flight_bytes: service.puller.stats.inFlightBytes,
   };
 }
 
 /** Values for metrics. */
-export function peersSnapshot({ puller, ground, summaries, announcer }: PeerRoom): PeersSnapshot {
+export function peersSnapshot({
+  puller,
+  prerequisites,
+  summaries,
+  announcer,
+}: PeersService): PeersSnapshot {
   const { stats } = puller;
-  const { server, transports, trust } = ground;
+  const { server, transports, trust } = prerequisites;
   const served = server.stats;
   const peers = puller.peers();
   const count = <Name extends string>(names: readonly Name[], is: (name: Name) => number) =>
@@ -103,17 +111,17 @@ export function peersSnapshot({ puller, ground, summaries, announcer }: PeerRoom
   };
 }
 
-function reportOf(room: PeerRoom, clock: Clock): PeersReport {
-  const { ground, puller, members } = room;
-  const { credentials } = ground.trust;
-  const links = TRANSPORT_LABELS.map((name) => ground.transports.inboundLinks(name));
+function reportOf(service: PeersService, clock: Clock): PeersReport {
+  const { prerequisites, puller, members } = service;
+  const { credentials } = prerequisites.trust;
+  const links = TRANSPORT_LABELS.map((name) => prerequisites.transports.inboundLinks(name));
   return {
     enabled: true,
     cluster: credentials.cluster,
     certificate_ends: dateOf(credentials.notAfterMs),
-    listening: { ...room.endpoints },
+    listening: { ...service.endpoints },
     inbound_links: links.reduce((sum, one) => sum + one, 0),
-    lent_bytes: ground.server.stats.lentBytes,
+    lent_bytes: prerequisites.server.stats.lentBytes,
     in_flight_bytes: puller.stats.inFlightBytes,
     peers: puller.peers().map((peer) => peerOf(peer, members.get(peer.worker), clock)),
   };

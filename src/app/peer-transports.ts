@@ -167,7 +167,7 @@ function linkSettingsOf(config: Config["rdma"]): RdmaLinkSettings {
 const LOOK_MS = 250;
 
 /** Names of devices with an active port. Null if there is none. */
-export function devicesInUse(
+export function activeDevices(
   rdma: Rdma | null,
   clock: Pick<Clock, "monotonicMs">,
 ): () => readonly string[] {

@@ -32,10 +32,10 @@ import {
 } from "../peers/index.ts";
 import { createAddressBatch, type Namespaces, type TieredStore } from "../store/index.ts";
 import type { PeerSource } from "./peer-source.ts";
-import { devicesInUse, PeerTransports } from "./peer-transports.ts";
+import { activeDevices, PeerTransports } from "./peer-transports.ts";
 import { PEERS_STOP_MS } from "./process.ts";
 
-interface PeerRoomParts {
+interface PeersServiceParts {
   readonly config: Config;
   readonly native: Native;
   readonly clock: Clock;
@@ -60,9 +60,9 @@ const DIGEST_BYTES = 32;
 const KEY_BYTES = 32;
 
 /** Prerequisites of the listeners. */
-interface Ground {
+interface Prerequisites {
   readonly trust: WatchedTrust;
-  readonly news: PeerNews;
+  readonly news: PeerReporter;
   readonly server: BlockServer;
   readonly transports: PeerTransports;
   /** Current state. */
@@ -70,20 +70,20 @@ interface Ground {
 }
 
 /** Fetches blocks from peers and serves blocks to them. */
-export class PeerRoom implements AsyncDisposable {
+export class PeersService implements AsyncDisposable {
   readonly members: KnownMembers;
   readonly puller: Puller;
   readonly summaries: Summaries | null;
   readonly announcer: Announcer | null;
-  readonly #parts: PeerRoomParts;
-  readonly #ground: Ground;
+  readonly #parts: PeersServiceParts;
+  readonly #prerequisites: Prerequisites;
   readonly #onTrust: Disposable;
 
-  private constructor(parts: PeerRoomParts, ground: Ground) {
+  private constructor(parts: PeersServiceParts, prerequisites: Prerequisites) {
     const { config, clock, store, source } = parts;
-    const { trust, transports, news } = ground;
+    const { trust, transports, news } = prerequisites;
     this.#parts = parts;
-    this.#ground = ground;
+    this.#prerequisites = prerequisites;
     this.members = new KnownMembers({ self: config.node.id, clock, log: logOf(parts) });
     this.members.setListed(listedOf(config));
     this.members.onChange(({ kind, peer }) => news.member(kind, peer));
@@ -100,7 +100,7 @@ export class PeerRoom implements AsyncDisposable {
    * Resolves when it accepts connections. Null without a certificate. Throws CONFIG_INVALID if the
    * files are invalid or an address cannot be listened on.
    */
-  static async open(parts: PeerRoomParts): Promise<PeerRoom | null> {
+  static async open(parts: PeersServiceParts): Promise<PeersService | null> {
     const { config, native, region, clock, logger, rdma } = parts;
     const { certFile, keyFile, caFile, cluster, peers } = config.peers;
     if (certFile === null || keyFile === null || caFile === null) {
@@ -108,12 +108,12 @@ export class PeerRoom implements AsyncDisposable {
       return null;
     }
     const log = logOf(parts);
-    const news = new PeerNews(parts);
+    const news = new PeerReporter(parts);
     const files = { certFile, keyFile, caFile };
-    const tell = (told: Parameters<PeerNews["trust"]>[0]) => news.trust(told);
+    const tell = (told: Parameters<PeerReporter["trust"]>[0]) => news.trust(told);
     const trust = await openTrust({ files, cluster, worker: config.node.id, clock, tell });
     const fixed = readHardware([]);
-    const devices = devicesInUse(mayUseRdma(config) ? rdma : null, clock);
+    const devices = activeDevices(mayUseRdma(config) ? rdma : null, clock);
     const hardware = () => withDevices(fixed, devices());
     const server = serverOf(parts, hardware);
     const { metrics } = parts;
@@ -121,7 +121,7 @@ export class PeerRoom implements AsyncDisposable {
     try {
       const transports = await PeerTransports.open({ ...own, config }, server);
       logger.info("listening for peers", { ...placesOf(transports) });
-      return new PeerRoom(parts, { trust, news, server, transports, hardware });
+      return new PeersService(parts, { trust, news, server, transports, hardware });
     } catch (thrown) {
       server[Symbol.dispose]();
       trust[Symbol.dispose]();
@@ -129,14 +129,14 @@ export class PeerRoom implements AsyncDisposable {
     }
   }
 
-  get ground(): Pick<Ground, "trust" | "server" | "transports"> {
-    return this.#ground;
+  get prerequisites(): Pick<Prerequisites, "trust" | "server" | "transports"> {
+    return this.#prerequisites;
   }
 
   /** Addresses announced to peers. */
   get endpoints(): Readonly<Partial<Record<TransportName, Endpoint>>> {
     const { advertise } = this.#parts.config.peers;
-    const places = Object.entries(this.#ground.transports.listening);
+    const places = Object.entries(this.#prerequisites.transports.listening);
     const named = places.map(([name, { host, port }]) => [name, { host: advertise ?? host, port }]);
     return Object.fromEntries(named);
   }
@@ -144,18 +144,18 @@ export class PeerRoom implements AsyncDisposable {
   /** Applies limits and peer addresses of a new configuration. Other settings need a restart. */
   configure(config: Config): void {
     this.puller.configure(pullLimitsOf(config));
-    this.#ground.server.configure(serveLimitsOf(config));
+    this.#prerequisites.server.configure(serveLimitsOf(config));
     this.members.setListed(listedOf(config));
   }
 
   /** Rereads the certificates. If they are invalid, the previous ones stay in use. */
   async reload(): Promise<void> {
-    await this.#ground.trust.reload();
+    await this.#prerequisites.trust.reload();
   }
 
   /** Stops fetching and serving. When it resolves, no peer accesses the arena. */
   async [Symbol.asyncDispose](): Promise<void> {
-    const { trust, server, transports, news } = this.#ground;
+    const { trust, server, transports, news } = this.#prerequisites;
     const { store, source, clock, logger } = this.#parts;
     // Memory that a peer may still write to is not released, however long that takes.
     using _late = clock.after(PEERS_STOP_MS, () =>
@@ -193,7 +193,7 @@ export class PeerRoom implements AsyncDisposable {
 
   #openPuller(): Puller {
     const { config, clock, random, store, namespaces, bus, incarnation } = this.#parts;
-    const { transports, news, hardware } = this.#ground;
+    const { transports, news, hardware } = this.#prerequisites;
     const { cluster } = config.peers;
     const self = config.node.id;
     return createPuller({
@@ -227,7 +227,7 @@ export class PeerRoom implements AsyncDisposable {
     const { cluster, announceMs: everyMs } = config.peers;
     if (bus === null || everyMs === 0) return null;
     const worker = config.node.id;
-    const { hardware, server } = this.#ground;
+    const { hardware, server } = this.#prerequisites;
     const self = { cluster, worker, incarnation, everyMs, endpoints: this.endpoints };
     return new Announcer({
       bus,
@@ -248,7 +248,7 @@ export class PeerRoom implements AsyncDisposable {
 /** Used if no summaries are exchanged. */
 const NOWHERE: Whereabouts = { holders: () => [], wasWrong: () => undefined };
 
-function logOf({ logger }: Pick<PeerRoomParts, "logger">): TransportLog {
+function logOf({ logger }: Pick<PeersServiceParts, "logger">): TransportLog {
   return (level, text, fields) => logger.log(level, text, fields);
 }
 
@@ -263,7 +263,7 @@ function listedOf({ peers: { peers } }: Config): ListedMember[] {
   }));
 }
 
-function serverOf(parts: PeerRoomParts, hardware: () => HardwareReport): BlockServer {
+function serverOf(parts: PeersServiceParts, hardware: () => HardwareReport): BlockServer {
   const { config, clock, random, store, namespaces, incarnation } = parts;
   const modelOf = (key: Uint8Array) => {
     const namespace = namespaces.find(key);
@@ -330,7 +330,7 @@ function serveLimitsOf({ peers, kv }: Config): ServeLimits {
   };
 }
 
-export interface PeerNewsParts {
+export interface PeerReporterParts {
   readonly clock: Clock;
   readonly logger: Logger;
   readonly health: Health;
@@ -342,12 +342,12 @@ const WATCH_MS = 1_000;
 const CORRUPT_MS = 600_000;
 
 /** Reports events of peers and certificates as activity, log lines and health codes. */
-export class PeerNews implements Disposable {
-  readonly #parts: PeerNewsParts;
+export class PeerReporter implements Disposable {
+  readonly #parts: PeerReporterParts;
   #watch: Disposable | null = null;
   #corruptAtMs: number | null = null;
 
-  constructor(parts: PeerNewsParts) {
+  constructor(parts: PeerReporterParts) {
     this.#parts = parts;
   }
 
@@ -357,7 +357,7 @@ export class PeerNews implements Disposable {
   }
 
   member(kind: "came" | "changed" | "restarted" | "went", { worker: peer }: PeerRecord): void {
-    if (kind === "came" || kind === "went") this.#tell({ kind: `peer_${kind}`, peer });
+    if (kind === "came" || kind === "went") this.#report({ kind: `peer_${kind}`, peer });
   }
 
   pull(event: PullEvent): void {
@@ -365,7 +365,7 @@ export class PeerNews implements Disposable {
       this.#corruptAtMs = this.#parts.clock.monotonicMs();
       this.#parts.health.raise("PEERS_CORRUPT", `${event.worker}: ${event.why}`);
     }
-    this.#tell(eventOf(event));
+    this.#report(eventOf(event));
   }
 
   trust(news: TrustNews): void {
@@ -415,7 +415,7 @@ export class PeerNews implements Disposable {
     if (sinceMs > CORRUPT_MS) health.clear("PEERS_CORRUPT");
   }
 
-  #tell(event: HearthEvent): void {
+  #report(event: HearthEvent): void {
     this.#parts.events.emit(event);
     const { kind, ...fields } = event;
     const isBad = kind === "peer_down" || kind === "peer_corrupt" || kind === "peer_transport_down";

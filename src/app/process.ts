@@ -13,11 +13,11 @@ export function stopSignals(alsoInputEnd: boolean): {
   readonly first: Promise<string>;
   readonly second: AbortSignal;
 } {
-  const hurry = new AbortController();
+  const forceStop = new AbortController();
   let asked: string | null = null;
   const first = new Promise<string>((resolve) => {
     const ask = (name: string) => {
-      if (asked !== null && name !== END_OF_INPUT) hurry.abort();
+      if (asked !== null && name !== END_OF_INPUT) forceStop.abort();
       asked = name;
       resolve(name);
     };
@@ -28,7 +28,7 @@ export function stopSignals(alsoInputEnd: boolean): {
     process.stdin.on("close", () => ask(END_OF_INPUT));
     process.stdin.resume();
   });
-  return { first, second: hurry.signal };
+  return { first, second: forceStop.signal };
 }
 
 /**

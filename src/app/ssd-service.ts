@@ -19,7 +19,7 @@ import {
 } from "../store/kvb/index.ts";
 import { INDEX_CLOSE_MS, SETTLE_MS } from "./process.ts";
 
-interface ColdTierParts {
+interface SsdServiceParts {
   readonly config: Config;
   readonly native: Native;
   readonly clock: Clock;
@@ -37,7 +37,7 @@ interface ColdTierParts {
 const WATCH_MS = 1_000;
 
 /** Owns folder, disk and index of the SSD tier. */
-export class ColdTier {
+export class SsdService {
   readonly index: BlockIndex;
   readonly ledger: HoldLedger;
   readonly disk: BlockDisk;
@@ -48,7 +48,7 @@ export class ColdTier {
   #isLooking = false;
 
   private constructor(
-    parts: ColdTierParts,
+    parts: SsdServiceParts,
     folder: ClaimedFolder,
     opened: { readonly index: BlockIndex; readonly ledger: HoldLedger; readonly disk: BlockDisk },
   ) {
@@ -64,14 +64,14 @@ export class ColdTier {
    * Opens the configured SSD tier and attaches it to the store. Null if none is configured. Throws
    * SSD_FOREIGN, SSD_IN_USE, SSD_UNAVAILABLE, INDEX_IN_USE or INDEX_FOREIGN.
    */
-  static async open(parts: ColdTierParts): Promise<ColdTier | null> {
+  static async open(parts: SsdServiceParts): Promise<SsdService | null> {
     const { config, native, clock } = parts;
     const { ssdDir } = config.kv;
     if (ssdDir === null) return null;
     const worker = config.node.id as WorkerId;
     const machine = readMachineId();
     const folder = claimFolder({ native, dir: ssdDir, worker, machine, clock });
-    const mark = folderMark(ssdDir);
+    const mark = folderIdentity(ssdDir);
     const indexOpens = openIndex(parts, folder.owner);
     const ledgerOpens = openLedger(parts, folder.owner);
     const diskOpens = openFolder(parts, ssdDir);
@@ -79,7 +79,7 @@ export class ColdTier {
       // Wait for all, so that everything opened can be closed if one fails.
       await Promise.allSettled([indexOpens, ledgerOpens, diskOpens]);
       const [index, ledger, disk] = [await indexOpens, await ledgerOpens, await diskOpens];
-      const cold = new ColdTier(parts, folder, { index, ledger, disk });
+      const cold = new SsdService(parts, folder, { index, ledger, disk });
       await cold.#attach(parts, { path: ssdDir, mark });
       return cold;
     } catch (error) {
@@ -91,7 +91,7 @@ export class ColdTier {
     }
   }
 
-  async #attach(parts: ColdTierParts, folder: OpenedFolder): Promise<void> {
+  async #attach(parts: SsdServiceParts, folder: OpenedFolder): Promise<void> {
     const { config, clock, logger, health, store, namespaces, incarnation } = parts;
     const { kv } = config;
     const startMs = clock.monotonicMs();
@@ -148,20 +148,20 @@ export class ColdTier {
     // On a hung file system, keep only one check running.
     if (this.#isLooking) return;
     this.#isLooking = true;
-    store.ssd?.setReplaced(await whyReplaced(path, mark));
+    store.ssd?.setReplaced(await replacementReason(path, mark));
     this.#isLooking = false;
   }
 
   /** Writes blocks that exist only in RAM to SSD, until the time is up or `hurry` fires. */
-  async settle(store: TieredStore, hurry: AbortSignal): Promise<void> {
+  async settle(store: TieredStore, forceStop: AbortSignal): Promise<void> {
     const { ssd } = store;
-    if (ssd === null || hurry.aborted) return;
+    if (ssd === null || forceStop.aborted) return;
     if (ssd.snapshot().writesStopped !== null) {
       this.#logger.warn("RAM not written to SSD: the SSD tier accepts no writes", {});
       return;
     }
     const stop = new AbortController();
-    const ended = AbortSignal.any([stop.signal, hurry]);
+    const ended = AbortSignal.any([stop.signal, forceStop]);
     const giveUp = sleep(this.#clock, SETTLE_MS, ended).catch(() => undefined);
     const report = await Promise.race([ssd.persist(), giveUp]);
     stop.abort();
@@ -185,14 +185,14 @@ export class ColdTier {
 /** The folder of the SSD tier, as it was when claimed. */
 interface OpenedFolder {
   readonly path: string;
-  readonly mark: FolderMark;
+  readonly mark: FolderIdentity;
 }
 
 /**
  * Throws SSD_UNAVAILABLE if the folder was replaced between its claim and the opening of the disk.
  */
 async function mustBeThere({ path, mark }: OpenedFolder): Promise<void> {
-  const why = await whyReplaced(path, mark);
+  const why = await replacementReason(path, mark);
   if (why === null) return;
   throw new HearthError("SSD_UNAVAILABLE", `ssd_dir was replaced while it was opened: ${why}`, {
     fix: "start the agent again once the file system is mounted",
@@ -208,39 +208,39 @@ export function ssdSettings({ kv }: Config): SsdSettings {
   };
 }
 
-function openIndex(parts: ColdTierParts, folder: FolderOwner): Promise<BlockIndex> {
+function openIndex(parts: SsdServiceParts, folder: FolderOwner): Promise<BlockIndex> {
   const { config, clock, incarnation } = parts;
   const { worker, machine, created } = folder;
   const owner = { worker, machine: machine ?? "", store: String(created) };
   return openBlockIndex({ folder: config.kv.indexDir!, incarnation, owner, clock });
 }
 
-function openLedger(parts: ColdTierParts, folder: FolderOwner): Promise<HoldLedger> {
+function openLedger(parts: SsdServiceParts, folder: FolderOwner): Promise<HoldLedger> {
   const { config, clock, incarnation } = parts;
   const { worker, machine } = folder;
   const owner = { worker, machine: machine ?? "" };
   return openHoldLedger({ folder: config.kv.indexDir!, incarnation, owner, clock });
 }
 
-function openFolder({ config, native, region, clock }: ColdTierParts, folder: string) {
+function openFolder({ config, native, region, clock }: SsdServiceParts, folder: string) {
   const { ssdIo: method, ssdDepth: depth } = config.kv;
   return openDisk(native, { folder, arena: region, depth, method, clock });
 }
 
 /** Identifies a folder independently of its path. */
-export interface FolderMark {
+export interface FolderIdentity {
   readonly device: bigint;
   readonly inode: bigint;
 }
 
 const GONE = new Set(["ENOENT", "ENOTDIR"]);
 
-function markOf({ dev, ino }: BigIntStats): FolderMark {
+function markOf({ dev, ino }: BigIntStats): FolderIdentity {
   return { device: dev, inode: ino };
 }
 
 /** Throws if the path does not exist. Blocks as long as the file system does. */
-export function folderMark(path: string): FolderMark {
+export function folderIdentity(path: string): FolderIdentity {
   return markOf(statSync(path, { bigint: true }));
 }
 
@@ -248,7 +248,10 @@ export function folderMark(path: string): FolderMark {
  * Explains what happened to the marked folder. Null if the path still leads to it, or if the file
  * system gives an error: disk faults are reported separately.
  */
-export async function whyReplaced(path: string, mark: FolderMark): Promise<string | null> {
+export async function replacementReason(
+  path: string,
+  mark: FolderIdentity,
+): Promise<string | null> {
   try {
     const now = markOf(await stat(path, { bigint: true }));
     if (now.device !== mark.device) return `another file system is mounted at ${path}`;

@@ -4,33 +4,33 @@ import type { ResidencySource } from "../observability/activity/index.ts";
 import type { MetricRegistry } from "../observability/index.ts";
 import type { ActiveLoad } from "./active-load.ts";
 import {
-  askedAt,
   BusArchive,
   BusListening,
   EngineTarget,
   FirstArchive,
   forgetStream,
-  type IntakeSettings,
+  type IngestSettings,
   type ResidencyArchive,
   ResidencyIntake,
-  StoredPictures,
+  requestSubject,
+  StoredSnapshots,
   StreamListening,
 } from "./ingest/index.ts";
 import { LocateService, type LocateStats } from "./locate.ts";
 import type { PrefixIndex } from "./prefix-index.ts";
 import {
-  Members,
   newRouterId,
   ReplicaGroup,
   type ReplicaSettings,
   type ReplicaStats,
+  ReplicaTable,
   replicaSubjects,
 } from "./replicas/index.ts";
 import type { BusyThresholds } from "./route.ts";
-import { type KeeperStats, PictureKeeper, type RestoreOutcome } from "./snapshot-store.ts";
+import { type RestoreOutcome, SnapshotStore, type SnapshotStoreStats } from "./snapshot-store.ts";
 import type { WorkerTable } from "./workers.ts";
 
-export interface UpkeepOptions {
+export interface IndexSyncOptions {
   /** Owned by the caller. */
   readonly bus: Bus;
   readonly clock: Clock;
@@ -42,7 +42,7 @@ export interface UpkeepOptions {
   /** Load of this router's own requests. */
   readonly load: ActiveLoad;
   readonly blockTokens: number;
-  readonly intake: IntakeSettings;
+  readonly ingest: IngestSettings;
   readonly isConfigured: (worker: WorkerId, rank: number) => boolean;
   /** Null: this router exchanges no state with replicas. */
   readonly replicas: ReplicaSettings | null;
@@ -68,37 +68,37 @@ export interface UpkeepOptions {
  * snapshots. Use its `load` for routing. It subscribes to nothing before `begin`.
  */
 export class RouterUpkeep implements AsyncDisposable {
-  readonly intake: ResidencyIntake;
+  readonly ingest: ResidencyIntake;
   readonly load: ActiveLoad;
   readonly group: ReplicaGroup | null;
-  readonly keeper: PictureKeeper | null;
+  readonly snapshots: SnapshotStore | null;
   readonly fromReplicas: FirstArchive;
   readonly fromStore: FirstArchive;
-  readonly #options: UpkeepOptions;
+  readonly #options: IndexSyncOptions;
   #listening: BusListening | null = null;
   #stream: StreamListening | null = null;
   #locate: LocateService | null = null;
 
-  constructor(options: UpkeepOptions) {
+  constructor(options: IndexSyncOptions) {
     const { bus, clock, random, log, cluster, index, table, load } = options;
     this.#options = options;
-    const members = new Members();
-    const { answerMs, pictureBlocksMax } = options.intake;
+    const members = new ReplicaTable();
+    const { answerMs, snapshotBlocksMax } = options.ingest;
     const archiveAt = (subjectOf: (source: ResidencySource) => string): ResidencyArchive =>
-      new BusArchive({ bus, subjectOf, answerMs, pictureBlocksMax });
+      new BusArchive({ bus, subjectOf, answerMs, snapshotBlocksMax });
     const { durable } = bus;
     const isDurable = durable !== null && options.streamConsumer !== null;
-    const stored = isDurable ? new StoredPictures(durable, cluster, pictureBlocksMax) : null;
-    this.fromStore = new FirstArchive(() => stored, archiveAt(askedAt(cluster)));
-    const { pictureOf } = replicaSubjects(cluster);
+    const stored = isDurable ? new StoredSnapshots(durable, cluster, snapshotBlocksMax) : null;
+    this.fromStore = new FirstArchive(() => stored, archiveAt(requestSubject(cluster)));
+    const { snapshotOf } = replicaSubjects(cluster);
     this.fromReplicas = new FirstArchive((source) => {
       const router = members.holderOf(source);
       if (router === null) return null;
-      return archiveAt(({ worker, rank }) => pictureOf(router, worker, rank));
+      return archiveAt(({ worker, rank }) => snapshotOf(router, worker, rank));
     }, this.fromStore);
-    this.intake = new ResidencyIntake({
+    this.ingest = new ResidencyIntake({
       ...{ clock, random, log, index, table, archive: this.fromReplicas },
-      settings: options.intake,
+      settings: options.ingest,
       isHearing: () => bus.state.status === "connected",
       isConfigured: options.isConfigured,
     });
@@ -107,15 +107,15 @@ export class RouterUpkeep implements AsyncDisposable {
         ? null
         : new ReplicaGroup({
             ...{ bus, clock, random, log, cluster, index, table, load, members },
-            ...{ intake: this.intake, self: newRouterId(random), settings: options.replicas },
+            ...{ ingest: this.ingest, self: newRouterId(random), settings: options.replicas },
             blockTokens: options.blockTokens,
             applyThresholds: options.applyThresholds,
           });
     this.load = this.group?.load ?? load;
-    const { intake } = this;
+    const { ingest } = this;
     const { keep } = options;
-    this.keeper =
-      keep === null ? null : new PictureKeeper({ ...keep, clock, log, index, table, intake });
+    this.snapshots =
+      keep === null ? null : new SnapshotStore({ ...keep, clock, log, index, table, ingest });
   }
 
   /** Restores the snapshot into an empty table and index, then subscribes. */
@@ -123,13 +123,13 @@ export class RouterUpkeep implements AsyncDisposable {
     const { bus, cluster, clock, index, table, streamConsumer, resetStates } = this.#options;
     if (resetStates) await this.#reset();
     const nothing: RestoreOutcome = { kind: "none", why: "snapshots are disabled" };
-    const outcome = (await this.keeper?.restore()) ?? nothing;
-    const { intake, load } = this;
-    const onRefused = () => void intake.counts.refused++;
-    this.#listening = new BusListening(bus, cluster, intake, onRefused);
+    const outcome = (await this.snapshots?.restore()) ?? nothing;
+    const { ingest, load } = this;
+    const onRefused = () => void ingest.counts.refused++;
+    this.#listening = new BusListening(bus, cluster, ingest, onRefused);
     if (bus.durable !== null && streamConsumer !== null) {
       const { durable } = bus;
-      this.#stream = new StreamListening(durable, cluster, streamConsumer, intake, onRefused);
+      this.#stream = new StreamListening(durable, cluster, streamConsumer, ingest, onRefused);
     }
     this.#locate = new LocateService({ bus, clock, cluster, index, table, load });
     return outcome;
@@ -144,10 +144,10 @@ export class RouterUpkeep implements AsyncDisposable {
 
   /** Writes counters since start to the registry, for a scrape. */
   write(registry: Pick<MetricRegistry, "set">): void {
-    const { group, keeper, locate } = this;
+    const { group, snapshots, locate } = this;
     if (group !== null) writeReplicas(registry, group.stats, this.fromReplicas.taken);
     if (locate !== null) writeLocate(registry, locate.stats());
-    if (keeper !== null) writeSaves(registry, keeper.stats);
+    if (snapshots !== null) writeSaves(registry, snapshots.stats);
   }
 
   /**
@@ -156,12 +156,12 @@ export class RouterUpkeep implements AsyncDisposable {
    */
   engine(worker: WorkerId, rank: number): EngineTarget {
     const { table, index } = this.#options;
-    return new EngineTarget({ worker, rank, table, index, intake: this.intake });
+    return new EngineTarget({ worker, rank, table, index, ingest: this.ingest });
   }
 
   /** Publishes thresholds that were set at this router to its replicas. */
-  tellThresholds(model: string, thresholds: BusyThresholds): void {
-    this.group?.tellThresholds(model, thresholds);
+  publishThresholds(model: string, thresholds: BusyThresholds): void {
+    this.group?.publishThresholds(model, thresholds);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -169,13 +169,13 @@ export class RouterUpkeep implements AsyncDisposable {
     this.#locate?.[Symbol.dispose]();
     await this.#stream?.[Symbol.asyncDispose]();
     await this.group?.[Symbol.asyncDispose]();
-    await this.keeper?.[Symbol.asyncDispose]();
-    await this.intake[Symbol.asyncDispose]();
+    await this.snapshots?.[Symbol.asyncDispose]();
+    await this.ingest[Symbol.asyncDispose]();
   }
 
   async #reset(): Promise<void> {
     const { bus, cluster, streamConsumer, log } = this.#options;
-    this.keeper?.reset();
+    this.snapshots?.reset();
     if (bus.durable === null || streamConsumer === null) return;
     const isDone = await forgetStream(bus.durable, cluster);
     if (!isDone) log("warn", "event stream reset failed", { cluster });
@@ -194,7 +194,7 @@ function writeReplicas(registry: Registry, stats: ReplicaStats, taken: number): 
     list: stats.lists,
     orphan_ended: stats.orphansEnded,
     unknown_worker: stats.unknownWorkers,
-    picture_given: stats.picturesServed,
+    picture_given: stats.snapshotsServed,
     picture_taken: taken,
   };
   for (const [kind, value] of Object.entries(news)) {
@@ -208,7 +208,7 @@ function writeLocate(registry: Registry, stats: LocateStats): void {
   }
 }
 
-function writeSaves(registry: Registry, { saves, failures }: KeeperStats): void {
+function writeSaves(registry: Registry, { saves, failures }: SnapshotStoreStats): void {
   registry.set("routerSaves", saves, { outcome: "saved" });
   registry.set("routerSaves", failures, { outcome: "failed" });
 }

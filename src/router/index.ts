@@ -1,17 +1,17 @@
 export * from "./active-load.ts";
-export { RouterUpkeep, type UpkeepOptions } from "./index-sync.ts";
+export { type IndexSyncOptions, RouterUpkeep } from "./index-sync.ts";
 export {
-  askedAt,
   BusArchive,
   type BusArchiveOptions,
   BusListening,
   EngineTarget,
   type FollowedSource,
   INTAKE_DEFAULTS,
-  type IntakeOptions,
-  type IntakeSettings,
-  type IntakeStats,
+  type IngestOptions,
+  type IngestSettings,
+  type IngestStats,
   ResidencyIntake,
+  requestSubject,
 } from "./ingest/index.ts";
 export {
   LOCATE_KEYS_MAX,
@@ -57,9 +57,9 @@ export {
 export * from "./settings.ts";
 export {
   encodeState,
-  type KeeperStats,
   type RestoreOutcome,
   readState,
   type SavedState,
+  type SnapshotStoreStats,
 } from "./snapshot-store.ts";
 export * from "./workers.ts";

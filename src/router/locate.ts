@@ -108,13 +108,13 @@ export class LocateService implements Disposable {
     this.#options.bus.publish(reply, Buffer.from(JSON.stringify(this.#answer(question))));
   }
 
-  #answer({ hashes, asker, namespace }: LocateQuestion): object {
+  #answer({ hashes, client, namespace }: LocateQuestion): object {
     const places = new Map<WorkerId, number>();
     const lenders = new Map<TargetId, Omit<Ranked, "isOnDisk"> | null>();
     const lenderOf = (id: TargetId) => {
       let lender = lenders.get(id);
       if (lender === undefined) {
-        lender = this.#lender(id, asker, namespace);
+        lender = this.#lender(id, client, namespace);
         lenders.set(id, lender);
       }
       return lender;
@@ -133,10 +133,11 @@ export class LocateService implements Disposable {
   }
 
   /** Returns null if the worker serves no blocks of that namespace. */
-  #lender(id: TargetId, asker: WorkerId, namespace: string): Omit<Ranked, "isOnDisk"> | null {
+  #lender(id: TargetId, client: WorkerId, namespace: string): Omit<Ranked, "isOnDisk"> | null {
     const { table, load } = this.#options;
     const target = table.get(id);
-    if (target === null || target.worker === asker || !hasNamespace(target, namespace)) return null;
+    if (target === null || target.worker === client || !hasNamespace(target, namespace))
+      return null;
     const isDoubtful = target.state === "stale" || !target.isKnown;
     return { worker: target.worker, isDoubtful, busy: load.of(id).activeBlocks };
   }
@@ -169,7 +170,7 @@ function hasNamespace({ spaces }: Target, namespace: string): boolean {
 /** A host's query: which workers hold these blocks of one namespace? */
 interface LocateQuestion {
   readonly cluster: string;
-  readonly asker: WorkerId;
+  readonly client: WorkerId;
   /** Hexadecimal. */
   readonly namespace: string;
   /** The first eight bytes of each `BlockKey`, little-endian. */
@@ -187,11 +188,11 @@ export function readQuestion(data: Uint8Array): LocateQuestion | null {
   if (data.length > QUESTION_BYTES_MAX) return null;
   const fields = objectIn(data);
   if (fields === null || fields.version !== 1) return null;
-  const { cluster, worker_id: asker, namespace, keys } = fields;
+  const { cluster, worker_id: client, namespace, keys } = fields;
   const isSound =
     typeof cluster === "string" &&
-    typeof asker === "string" &&
-    isWorkerId(asker) &&
+    typeof client === "string" &&
+    isWorkerId(client) &&
     typeof namespace === "string" &&
     KEY.test(namespace) &&
     Array.isArray(keys) &&
@@ -203,7 +204,7 @@ export function readQuestion(data: Uint8Array): LocateQuestion | null {
     if (typeof key !== "string" || !KEY.test(key)) return null;
     bytes.subarray(at * 8, at * 8 + 8).setFromHex(key.slice(0, 16));
   }
-  return { cluster, asker, namespace, hashes };
+  return { cluster, client, namespace, hashes };
 }
 
 function objectIn(data: Uint8Array): { readonly [name: string]: Json | undefined } | null {

@@ -15,20 +15,20 @@ import type { FollowedSource, ResidencyIntake } from "./ingest/index.ts";
 import type { PrefixIndex } from "./prefix-index.ts";
 import type { TargetId, WorkerRole, WorkerSpec, WorkerTable } from "./workers.ts";
 
-interface KeeperOptions {
+interface SnapshotStoreOptions {
   /** Directory used by this router only. Created if missing. */
   readonly folder: string;
   readonly clock: Clock;
   readonly log: BusLog;
   readonly index: PrefixIndex;
   readonly table: WorkerTable;
-  readonly intake: ResidencyIntake;
+  readonly ingest: ResidencyIntake;
   readonly everyMs: number;
   /** Number of changes that triggers a save before the interval has passed. */
   readonly snapshotThreshold: number;
 }
 
-export interface KeeperStats {
+export interface SnapshotStoreStats {
   readonly saves: number;
   readonly failures: number;
   readonly restoredSources: number;
@@ -49,8 +49,8 @@ const LOOK_MS = 1_000;
  * restarted router restores it and requests only what is missing. Files are replaced atomically; a
  * failed save leaves the previous snapshot in place.
  */
-export class PictureKeeper implements AsyncDisposable {
-  readonly #options: KeeperOptions;
+export class SnapshotStore implements AsyncDisposable {
+  readonly #options: SnapshotStoreOptions;
   readonly #watch: Disposable;
   #saving: Promise<boolean> | null = null;
   #savedMs: number;
@@ -61,7 +61,7 @@ export class PictureKeeper implements AsyncDisposable {
   #restoredSources = 0;
   #isOver = false;
 
-  constructor(options: KeeperOptions) {
+  constructor(options: SnapshotStoreOptions) {
     this.#options = options;
     mkdirSync(options.folder, { recursive: true, mode: 0o750 });
     this.#generation = this.#generations().reduce((most, one) => Math.max(most, one), 0);
@@ -69,7 +69,7 @@ export class PictureKeeper implements AsyncDisposable {
     this.#watch = options.clock.every(Math.min(LOOK_MS, options.everyMs), () => this.#look());
   }
 
-  get stats(): KeeperStats {
+  get stats(): SnapshotStoreStats {
     const [saves, failures] = [this.#saves, this.#failures];
     return { saves, failures, restoredSources: this.#restoredSources };
   }
@@ -121,7 +121,7 @@ export class PictureKeeper implements AsyncDisposable {
    * then unusable.
    */
   #restoreOne(saved: SavedSource): boolean {
-    const { table, intake } = this.#options;
+    const { table, ingest } = this.#options;
     const { worker, rank } = saved.source;
     const before = table.get(saved.target) ?? table.find(worker, rank);
     const isOther = before !== null && (before.worker !== worker || before.rank !== rank);
@@ -131,21 +131,21 @@ export class PictureKeeper implements AsyncDisposable {
     } catch {
       return false;
     }
-    intake.restore(saved);
+    ingest.restore(saved);
     return true;
   }
 
   #look(): void {
-    const { clock, everyMs, snapshotThreshold, intake } = this.#options;
+    const { clock, everyMs, snapshotThreshold, ingest } = this.#options;
     const isTime = clock.monotonicMs() - this.#savedMs >= everyMs;
-    const changes = intake.counts.changes - this.#savedChanges;
+    const changes = ingest.counts.changes - this.#savedChanges;
     if (isTime || changes >= snapshotThreshold) void this.save();
   }
 
   async #save(): Promise<boolean> {
-    const { folder, index, clock, intake, log } = this.#options;
+    const { folder, index, clock, ingest, log } = this.#options;
     this.#savedMs = clock.monotonicMs();
-    this.#savedChanges = intake.counts.changes;
+    this.#savedChanges = ingest.counts.changes;
     const indexFile = `index-${++this.#generation}`;
     // Read the sequence numbers first: changes applied to the index during the save are then
     // applied a second time after a restore, in order, which is harmless.
@@ -165,9 +165,9 @@ export class PictureKeeper implements AsyncDisposable {
   }
 
   #stateOf(indexFile: string): SavedState {
-    const { table, intake, clock } = this.#options;
+    const { table, ingest, clock } = this.#options;
     const sources: SavedSource[] = [];
-    for (const { isKnown, ...followed } of intake.sources()) {
+    for (const { isKnown, ...followed } of ingest.sources()) {
       const spec = table.get(followed.target);
       if (isKnown && spec !== null) sources.push({ ...followed, spec });
     }

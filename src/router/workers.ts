@@ -108,13 +108,13 @@ class Table implements WorkerTable {
       const id = this.#takeId(wanted);
       const target = targetOf(spec, id, "live", false);
       this.#set(target);
-      this.#tell({ kind: "joined", target });
+      this.#notify({ kind: "joined", target });
       return target;
     }
     if (isSame(spec, known)) return known;
     const target = targetOf(spec, known.id, known.state, known.isKnown);
     this.#set(target);
-    this.#tell({ kind: "changed", target });
+    this.#notify({ kind: "changed", target });
     return target;
   }
 
@@ -123,7 +123,7 @@ class Table implements WorkerTable {
     if (before === null || before.state === state) return;
     const target = Object.freeze({ ...before, state });
     this.#set(target);
-    this.#tell({ kind: "state", target, before: before.state });
+    this.#notify({ kind: "state", target, before: before.state });
   }
 
   setKnown(id: TargetId, isKnown: boolean): void {
@@ -131,7 +131,7 @@ class Table implements WorkerTable {
     if (before === null || before.isKnown === isKnown) return;
     const target = Object.freeze({ ...before, isKnown });
     this.#set(target);
-    this.#tell({ kind: "changed", target });
+    this.#notify({ kind: "changed", target });
   }
 
   remove(id: TargetId): void {
@@ -140,7 +140,7 @@ class Table implements WorkerTable {
     this.#byId[id] = null;
     this.#byName.delete(nameOf(target.worker, target.rank));
     this.#targets = null;
-    this.#tell({ kind: "left", target: Object.freeze({ ...target, state: "gone" as const }) });
+    this.#notify({ kind: "left", target: Object.freeze({ ...target, state: "gone" as const }) });
     this.#freeIds.push(id);
   }
 
@@ -170,7 +170,7 @@ class Table implements WorkerTable {
     this.#targets = null;
   }
 
-  #tell(news: WorkerNews): void {
+  #notify(news: WorkerNews): void {
     for (const listener of this.#listeners) listener(news);
   }
 }

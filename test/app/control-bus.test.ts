@@ -32,7 +32,7 @@ describeNats("commands that nobody can read in time", () => {
       await using bus = ControlBus.open({
         ...{ clock: systemClock, random: systemRandom, incarnation: 1n, version: "1.2.3" },
         ...{ logger: { log: nothing }, health: { clear: nothing, raise: nothing } },
-        ...{ room: { plane, events: {} } },
+        ...{ control: { plane, events: {} } },
         config: {
           ...{ node: { id: "w" }, control: { issuers: [] } },
           nats: { ...NATS, url: server.tcpUrl },

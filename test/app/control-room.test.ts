@@ -1,5 +1,5 @@
 import { expect } from "bun:test";
-import { ControlRoom, PeerSource } from "../../src/app/index.ts";
+import { ControlService, PeerSource } from "../../src/app/index.ts";
 import { createHealth, createLogger, type Health } from "../../src/observability/index.ts";
 import type { HoldLedger } from "../../src/store/index/index.ts";
 import { Namespaces } from "../../src/store/index.ts";
@@ -16,7 +16,7 @@ function openOver(
   { host, kit }: KitTest,
   ledger: HoldLedger | null,
   given?: Health,
-): Promise<ControlRoom> {
+): Promise<ControlService> {
   const { clock, store, incarnation } = kit;
   const logger = createLogger({ level: "error", format: "text", write: () => undefined, clock });
   const health = given ?? createHealth({ clock, log: logger });
@@ -24,7 +24,7 @@ function openOver(
   const namespaces = new Namespaces();
   const source = new PeerSource(namespaces);
   const parts = { config: () => CONFIG, namespaces, source, ...own };
-  return ControlRoom.open(parts, ledger, null);
+  return ControlService.open(parts, ledger, null);
 }
 
 describeNative("the room of the control plane", () => {
@@ -32,13 +32,13 @@ describeNative("the room of the control plane", () => {
 
   it("the tree says who keeps a block, as receipts do", {}, async (test) => {
     const { kit } = test;
-    const room = await openOver(test, null);
+    const service = await openOver(test, null);
     const engine = kit.engine();
     await engine.put(...chain("a/b/c"));
     await kit.settled();
     engine.sessionCommit(5n, "a/b/c");
-    await room.lifecycle.pin([named("a/b")], { owner: "o", ttlMs: null });
-    const page = await room.inspector.tree({
+    await service.lifecycle.pin([named("a/b")], { owner: "o", ttlMs: null });
+    const page = await service.inspector.tree({
       ...{ root: named("a"), depthMax: 9, limit: 9, after: null },
     });
     if (page.missing) throw new Error("the root is missing");
@@ -49,25 +49,25 @@ describeNative("the room of the control plane", () => {
       [{ kind: "session", name: "5" }],
     ]);
     engine.sessionRelease(5n);
-    await room.lifecycle.unpin([named("a/b")], { owner: "o" });
-    await room[Symbol.asyncDispose]();
+    await service.lifecycle.unpin([named("a/b")], { owner: "o" });
+    await service[Symbol.asyncDispose]();
   });
 
   it("pins keep a share of the memory that is there, not of what was asked", {}, async (t) => {
     const { slots } = t.kit.store;
     const health = createHealth({ clock: t.kit.clock, log: { log: () => undefined } });
-    const room = await openOver(t, null, health);
+    const service = await openOver(t, null, health);
     const ssdBytes = CONFIG.kv.ssdBytes ?? 0;
-    expect(room.holds.figures(null).capacityBytes).toBe(slots.arenaBytes + ssdBytes);
+    expect(service.holds.figures(null).capacityBytes).toBe(slots.arenaBytes + ssdBytes);
     // As while it grows: what is still to come counts.
     const asIs = Object.getOwnPropertyDescriptor(slots, "readyBytes");
     Object.defineProperty(slots, "readyBytes", { value: 4_096, configurable: true });
-    expect(room.holds.figures(null).capacityBytes).toBe(slots.arenaBytes + ssdBytes);
+    expect(service.holds.figures(null).capacityBytes).toBe(slots.arenaBytes + ssdBytes);
     health.raise("KV_RAM_SHORT", "4KiB of it");
-    expect(room.holds.figures(null).capacityBytes).toBe(4_096 + ssdBytes);
+    expect(service.holds.figures(null).capacityBytes).toBe(4_096 + ssdBytes);
     if (asIs === undefined) Reflect.deleteProperty(slots, "readyBytes");
     else Object.defineProperty(slots, "readyBytes", asIs);
-    await room[Symbol.asyncDispose]();
+    await service[Symbol.asyncDispose]();
   });
 
   it("leaves no timer behind where the holds cannot be restored", {}, async (test) => {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { operatorWork } from "../../src/app/index.ts";
+import { operatorActions } from "../../src/app/index.ts";
 import type { Operation, Sender } from "../../src/control/index.ts";
 import { HearthError, LAYER_ALL } from "../../src/core/index.ts";
 import type { PurgeAddress, PurgeOutcome } from "../../src/store/index.ts";
@@ -26,7 +26,7 @@ function kit(answer: () => Promise<PurgeOutcome[]>, durable = true) {
     expect(sender).toBe(SENDER);
     noted.push(operation);
   };
-  return { work: operatorWork(agent, { note }, clock), noted, asked };
+  return { work: operatorActions(agent, { note }, clock), noted, asked };
 }
 
 describe("what operators do with blocks is in the audit log", () => {

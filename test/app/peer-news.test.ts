@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { PeerNews } from "../../src/app/index.ts";
+import { PeerReporter } from "../../src/app/index.ts";
 import type { WorkerId } from "../../src/core/index.ts";
 import { EventLog } from "../../src/observability/activity/index.ts";
 import { createHealth, createLogger } from "../../src/observability/index.ts";
@@ -19,7 +19,7 @@ function open() {
   });
   const health = createHealth({ clock, log: logger });
   const events = new EventLog(clock);
-  const news = new PeerNews({ clock, logger, health, events });
+  const news = new PeerReporter({ clock, logger, health, events });
   const codes = () => health.list().map(({ code }) => code as string);
   const told = () => events.page(0, 100).events.map(({ event }) => event);
   return { clock, lines, health, news, codes, told };

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { devicesInUse } from "../../src/app/index.ts";
+import { activeDevices } from "../../src/app/index.ts";
 import type { Rdma, RdmaPort } from "../../src/native/index.ts";
 import { ManualClock } from "../support/index.ts";
 
@@ -14,12 +14,12 @@ test("devices in use are those with an active port, as of a moment ago", () => {
       return ports;
     },
   } as unknown as Rdma;
-  const devices = devicesInUse(rdma, clock);
+  const devices = activeDevices(rdma, clock);
   expect(devices()).toEqual(["a", "c"]);
   ports = [port("a", "fatal"), port("b", "active")];
   expect(devices()).toEqual(["a", "c"]);
   expect(looks).toBe(1);
   clock.advance(250);
   expect(devices()).toEqual(["b"]);
-  expect(devicesInUse(null, clock)()).toEqual([]);
+  expect(activeDevices(null, clock)()).toEqual([]);
 });

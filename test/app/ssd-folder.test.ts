@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { mkdirSync, renameSync, rmSync } from "node:fs";
 import { join } from "node:path";
-import { folderMark, whyReplaced } from "../../src/app/index.ts";
+import { folderIdentity, replacementReason } from "../../src/app/index.ts";
 import { describeNative, tempDir, waitFor, withTempDir } from "../support/index.ts";
 import { AgentProcess } from "./agent-process.ts";
 
@@ -52,14 +52,16 @@ describeNative("an agent whose ssd_dir is replaced while it runs", () => {
 
 test("another file system at the path is told from another folder", async () => {
   await withTempDir(async (dir) => {
-    const mark = folderMark(dir);
-    expect(await whyReplaced(dir, mark)).toBeNull();
-    expect(await whyReplaced("/proc", mark)).toBe("another file system is mounted at /proc");
+    const mark = folderIdentity(dir);
+    expect(await replacementReason(dir, mark)).toBeNull();
+    expect(await replacementReason("/proc", mark)).toBe("another file system is mounted at /proc");
     const inner = join(dir, "inner");
     mkdirSync(inner);
-    expect(await whyReplaced(inner, mark)).toBe(`${inner} is another folder, made later`);
-    expect(await whyReplaced(join(inner, "none"), mark)).toBe(`${join(inner, "none")} is gone`);
+    expect(await replacementReason(inner, mark)).toBe(`${inner} is another folder, made later`);
+    expect(await replacementReason(join(inner, "none"), mark)).toBe(
+      `${join(inner, "none")} is gone`,
+    );
     // A path that cannot be looked at says nothing of the folder.
-    expect(await whyReplaced(join(dir, "x".repeat(300)), mark)).toBeNull();
+    expect(await replacementReason(join(dir, "x".repeat(300)), mark)).toBeNull();
   });
 });

@@ -40,8 +40,8 @@ export function jsonOf(
 
 export function tableOf(rounds: readonly Round[], withinMs: number): string {
   const lines = rounds.map(({ number, fault, agreedMs, rssBytes, indexBlocks, counts }) => {
-    const { gaps, ranges, pictures, lists } = counts;
-    const sums = `${gaps} gaps, ${ranges} ranges, ${pictures} pictures, ${lists} lists`;
+    const { gaps, ranges, snapshots, lists } = counts;
+    const sums = `${gaps} gaps, ${ranges} ranges, ${snapshots} snapshots, ${lists} lists`;
     const after = agreedMs === null ? "never" : `${agreedMs} ms`;
     return [
       `${String(number).padStart(4)}  ${after.padStart(8)}  ${`${mib(rssBytes)}`.padStart(5)} MiB`,

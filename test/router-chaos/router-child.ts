@@ -32,7 +32,7 @@ const upkeep = new RouterUpkeep({
   },
   load: createActiveLoad({ clock: systemClock, blockTokens: 16, requestExpiryMs: 300_000 }),
   blockTokens: 16,
-  intake: {
+  ingest: {
     ...INTAKE_DEFAULTS,
     answerMs: 400,
     recovery: { atOnceMax: 8, retryMinMs: 50, retryMaxMs: 400 },
@@ -89,7 +89,7 @@ function route(): void {
 }
 
 function report(id: number, full: boolean): RouterReport {
-  const intake = upkeep.intake.stats();
+  const ingest = upkeep.ingest.stats();
   const loads: Record<string, readonly [number, number, number]> = {};
   const targets = table.targets.map(({ id: target, worker, isKnown }) => {
     const { activeRequests, activeBlocks, activePrefillTokens } = upkeep.load.of(target);
@@ -107,9 +107,9 @@ function report(id: number, full: boolean): RouterReport {
     ...{ id, targets, loads, own: counted },
     replicas: upkeep.group?.stats.replicas ?? 0,
     indexBlocks: index.stats.heldBlocks,
-    pendingHashes: intake.pendingHashes,
+    pendingHashes: ingest.pendingHashes,
     requests: upkeep.load.requests,
     rssBytes: process.memoryUsage.rss(),
-    counts: { ...intake, ...upkeep.group?.stats, ...upkeep.keeper?.stats },
+    counts: { ...ingest, ...upkeep.group?.stats, ...upkeep.snapshots?.stats },
   };
 }

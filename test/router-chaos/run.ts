@@ -85,7 +85,7 @@ async function agreement(
   };
 }
 
-const COUNTED = ["gaps", "ranges", "pictures", "mismatches", "duplicates", "early", "lists"];
+const COUNTED = ["gaps", "ranges", "snapshots", "mismatches", "duplicates", "early", "lists"];
 
 function sumsOf(reports: readonly RouterReport[]): Record<string, number> {
   const sum = (name: string) =>

@@ -9,17 +9,17 @@ import type { Health, Logger } from "../../observability/index.ts";
 import type { RouteRequest, RouterUpkeep } from "../../router/index.ts";
 import type { EngineFacts } from "./engine-discovery.ts";
 import { EngineLink, type EngineReport } from "./engine-link.ts";
-import type { EngineListening } from "./worker-book.ts";
+import type { EngineListening } from "./worker-registry.ts";
 
-interface EngineRoomParts {
+interface EnginesServiceParts {
   readonly native: Native;
   readonly clock: Clock;
   readonly random: Random;
   readonly logger: Logger;
   readonly health: Health;
-  readonly upkeep: Pick<RouterUpkeep, "engine">;
+  readonly sync: Pick<RouterUpkeep, "engine">;
   /** Null: no state is kept across restarts. */
-  readonly saves: FeedSaves | null;
+  readonly saves: EngineStateStore | null;
   /** Query the engine's settings again: it left, returned or restarted. */
   readonly onChanged: (worker: WorkerId) => void;
   /** Workers whose API was not reached within `ms` milliseconds, one line each. */
@@ -37,14 +37,14 @@ interface Followed {
 }
 
 /** Follows the engines of workers without an agent, one connection per rank. */
-export class EngineRoom implements EngineListening, AsyncDisposable {
-  readonly #parts: EngineRoomParts;
+export class EnginesService implements EngineListening, AsyncDisposable {
+  readonly #parts: EnginesServiceParts;
   readonly #followed = new Map<WorkerId, Followed>();
   /** Followers being closed. */
   readonly #ending = new Set<Promise<void>>();
   readonly #watches: readonly Disposable[];
 
-  constructor(parts: EngineRoomParts) {
+  constructor(parts: EnginesServiceParts) {
     const { clock, saves } = parts;
     this.#parts = parts;
     this.#watches = [
@@ -132,9 +132,9 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
     rank: number,
     targets: DisposableStack,
   ): EngineLink {
-    const { native, clock, random, logger, upkeep, saves, onChanged } = this.#parts;
+    const { native, clock, random, logger, sync, saves, onChanged } = this.#parts;
     const worker = listed.name as WorkerId;
-    const target = targets.use(upkeep.engine(worker, rank));
+    const target = targets.use(sync.engine(worker, rank));
     const { blockTokens, replay, hashSeed } = listed;
     return new EngineLink({
       ...{ native, clock, random, logger, worker, rank, model: listed.model!, blockTokens, target },
@@ -187,7 +187,7 @@ function mismatchOf(report: EngineReport): string {
   return `${name}: block_tokens is ${configured}, its engine's blocks have ${blockTokens}`;
 }
 
-interface FeedSavesOptions {
+interface EngineStateStoreOptions {
   /** Directory used by this router only. Created if missing. */
   readonly folder: string;
   readonly everyMs: number;
@@ -202,12 +202,12 @@ const CHECK_BYTES = 8;
  * Saved state of followed engines, one file per rank: pages with their lengths (u32 LE), then XXH3
  * (u64 LE) over all of them. Files are replaced atomically.
  */
-export class FeedSaves {
+export class EngineStateStore {
   readonly everyMs: number;
-  readonly #options: FeedSavesOptions;
+  readonly #options: EngineStateStoreOptions;
   #failures = 0;
 
-  constructor(options: FeedSavesOptions) {
+  constructor(options: EngineStateStoreOptions) {
     this.#options = options;
     this.everyMs = options.everyMs;
     mkdirSync(options.folder, { recursive: true, mode: 0o750 });

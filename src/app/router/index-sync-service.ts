@@ -13,7 +13,7 @@ import {
 } from "../../router/index.ts";
 import { natsFilesOf } from "../credentials.ts";
 
-interface UpkeepRoomParts {
+interface IndexSyncServiceParts {
   readonly config: RouterConfig;
   readonly clock: Clock;
   readonly random: Random;
@@ -34,26 +34,26 @@ const HEARD_MS = 2_000;
 const CLOSE_MS = 1_000;
 
 /** Owns the bus and the index sync over it: table, index and load. */
-export class UpkeepRoom implements AsyncDisposable {
+export class IndexSyncService implements AsyncDisposable {
   readonly bus: Bus;
-  readonly upkeep: RouterUpkeep;
-  readonly #parts: UpkeepRoomParts;
+  readonly sync: RouterUpkeep;
+  readonly #parts: IndexSyncServiceParts;
   readonly #status: Disposable;
   #connectedMs: number | null = null;
 
   /** Returns without waiting for a connection. */
-  constructor(parts: UpkeepRoomParts) {
+  constructor(parts: IndexSyncServiceParts) {
     const { config, clock, random, table, index, load } = parts;
     const { router, events, replicas } = config;
     this.#parts = parts;
     const log: BusLog = (level, message, fields) => parts.logger.log(level, message, fields);
     this.bus = parts.bus ?? openRouterBus(parts, log);
     const { workersMax: targetsMax, staleBeats, goneBeats } = events;
-    this.upkeep = new RouterUpkeep({
+    this.sync = new RouterUpkeep({
       ...{ bus: this.bus, clock, random, log, table, index, load },
       cluster: events.cluster,
       blockTokens: router.blockTokens,
-      intake: { ...INTAKE_DEFAULTS, targetsMax, staleBeats, goneBeats },
+      ingest: { ...INTAKE_DEFAULTS, targetsMax, staleBeats, goneBeats },
       isConfigured: parts.isConfigured,
       replicas: replicas.sync ? { ...REPLICA_DEFAULTS, everyMs: replicas.announceMs } : null,
       applyThresholds: parts.applyThresholds,
@@ -75,7 +75,7 @@ export class UpkeepRoom implements AsyncDisposable {
   /** Must run before other workers are added to the table, so that saved workers keep their ids. */
   async begin(): Promise<void> {
     const { logger } = this.#parts;
-    const outcome = await this.upkeep.begin();
+    const outcome = await this.sync.begin();
     if (outcome.kind === "none") return;
     const { sources, ageMs } = outcome;
     logger.info("restored index snapshot", { agents: sources, age_ms: ageMs });
@@ -87,11 +87,11 @@ export class UpkeepRoom implements AsyncDisposable {
     const waitMs = config.nats.url === null || !config.router.kvEvents ? 0 : HEARD_MS;
     const sinceMs = this.#connectedMs;
     if (sinceMs === null || clock.monotonicMs() - sinceMs < waitMs) return false;
-    return this.upkeep.intake.stats().stalled === 0;
+    return this.sync.ingest.stats().stalled === 0;
   }
 
   snapshot(): NonNullable<RouterSnapshot["events"]> {
-    const stats = this.upkeep.intake.stats();
+    const stats = this.sync.ingest.stats();
     return {
       kinds: {
         batch: stats.batches,
@@ -109,8 +109,8 @@ export class UpkeepRoom implements AsyncDisposable {
         gap: stats.gaps,
         incarnation: stats.incarnations,
         range: stats.ranges,
-        picture: stats.pictures,
-        picture_failed: stats.picturesFailed,
+        picture: stats.snapshots,
+        picture_failed: stats.snapshotsFailed,
         mismatch: stats.mismatches,
         doubt: stats.doubts,
       },
@@ -127,7 +127,7 @@ export class UpkeepRoom implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#status[Symbol.dispose]();
-    await this.upkeep[Symbol.asyncDispose]();
+    await this.sync[Symbol.asyncDispose]();
     if (this.#parts.bus === undefined) await this.bus.close(CLOSE_MS);
   }
 }
@@ -135,7 +135,7 @@ export class UpkeepRoom implements AsyncDisposable {
 /**
  * Without a NATS server, creates an in-process bus: engine events and predictions need no broker.
  */
-function openRouterBus({ config, clock, random }: UpkeepRoomParts, log: BusLog): Bus {
+function openRouterBus({ config, clock, random }: IndexSyncServiceParts, log: BusLog): Bus {
   const { nats, router } = config;
   const limits = { queueMessages: nats.queueMessages, queueBytes: nats.queueBytes };
   const basics = { clock, random, log, limits };

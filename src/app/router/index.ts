@@ -1,5 +1,5 @@
 export { type CommanderOptions, createCommander } from "./policies-service.ts";
-export { proxyModels, proxySettings, tellPolicies } from "./proxy-service.ts";
+export { createPolicyObserver, proxyModels, proxySettings } from "./proxy-service.ts";
 export { RouterService, type RouterServiceParts } from "./router-service.ts";
 export {
   type RouterHttp,

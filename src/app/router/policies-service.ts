@@ -18,7 +18,7 @@ import {
 } from "../../router/index.ts";
 import { readSigningSeed } from "../credentials.ts";
 
-interface PolicyRoomParts {
+interface PoliciesServiceParts {
   readonly config: RouterConfig;
   readonly native: Native;
   readonly clock: Clock;
@@ -30,11 +30,11 @@ interface PolicyRoomParts {
 }
 
 /** Runs the cache policies and sends their commands over the bus. */
-export class PolicyRoom implements AsyncDisposable {
+export class PoliciesService implements AsyncDisposable {
   readonly policies: Policies;
   readonly #client: ControlClient;
 
-  constructor({ config, native, clock, random, router, table, bus }: PolicyRoomParts) {
+  constructor({ config, native, clock, random, router, table, bus }: PoliciesServiceParts) {
     const issuer = `router-${config.router.id}`;
     const { commandProof, signNkeyFile } = config.nats;
     this.#client = connectControl({

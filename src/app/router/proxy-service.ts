@@ -20,7 +20,7 @@ import {
   type ProxySettings,
 } from "../../router/proxy/index.ts";
 
-interface ProxyRoomParts {
+interface ProxyServiceParts {
   readonly config: RouterConfig;
   readonly native: Native;
   readonly clock: Clock;
@@ -36,7 +36,7 @@ interface ProxyRoomParts {
 }
 
 /** Owns the proxy and its HTTP server. */
-export class ProxyRoom {
+export class ProxyService {
   readonly proxy: OpenAiProxy;
   readonly #server: ApiServer;
   readonly #readTokens: () => Promise<readonly string[]>;
@@ -55,7 +55,7 @@ export class ProxyRoom {
    * Null if no address is configured. Throws if a tokenizer cannot be loaded or the address cannot
    * be listened on.
    */
-  static async open(parts: ProxyRoomParts): Promise<ProxyRoom | null> {
+  static async open(parts: ProxyServiceParts): Promise<ProxyService | null> {
     const { config, native, clock, random, logger, router, table, policies } = parts;
     const { listen, drainMs, connectionsMax, corsOrigins } = config.proxy;
     if (listen === "off") return null;
@@ -77,8 +77,8 @@ export class ProxyRoom {
       });
       const server = api.listen({ host: listen.host, port: listen.port });
       logger.info("proxy listening", { address: server.url });
-      tellPolicies(proxy, policies);
-      return new ProxyRoom(proxy, server, reload);
+      createPolicyObserver(proxy, policies);
+      return new ProxyService(proxy, server, reload);
     } catch (error) {
       await proxy[Symbol.asyncDispose]();
       throw error;
@@ -99,20 +99,20 @@ export class ProxyRoom {
    * Stops accepting requests. Streams may finish within the configured time, or until `hurry`
    * fires.
    */
-  async stop(hurry: AbortSignal): Promise<void> {
+  async stop(forceStop: AbortSignal): Promise<void> {
     this.proxy.drain();
     const isClosed = this.#server[Symbol.asyncDispose]();
     const cut = () => void this.proxy[Symbol.asyncDispose]();
-    if (hurry.aborted) cut();
-    hurry.addEventListener("abort", cut, { once: true });
+    if (forceStop.aborted) cut();
+    forceStop.addEventListener("abort", cut, { once: true });
     await isClosed;
-    hurry.removeEventListener("abort", cut);
+    forceStop.removeEventListener("abort", cut);
     await this.proxy[Symbol.asyncDispose]();
   }
 }
 
 /** Logs when a worker is excluded or used again, and raises a health code while one is excluded. */
-function workerNotes({ logger, health, onBack }: ProxyRoomParts) {
+function workerNotes({ logger, health, onBack }: ProxyServiceParts) {
   const out = new Map<WorkerId, string>();
   return (worker: WorkerId, why: string | null) => {
     if (why === null) {
@@ -139,7 +139,7 @@ function tokenReports({
   clock,
   logger,
   health,
-}: ProxyRoomParts): NonNullable<ProxyOptions["onTokens"]> {
+}: ProxyServiceParts): NonNullable<ProxyOptions["onTokens"]> {
   const loggedMs = new Map<string, number>();
   const differences = new Map<string, { readonly line: string; readonly atMs: number }>();
   return {
@@ -251,7 +251,7 @@ const OWNER = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 /**
  * Forwards what the proxy observes to the policies: marks, reasoning, answers, ends of sessions.
  */
-export function tellPolicies(
+export function createPolicyObserver(
   proxy: Pick<OpenAiProxy, "listen">,
   policies: Pick<Policies, "marks" | "counts">,
 ): Disposable {

@@ -34,9 +34,9 @@ import {
 } from "../../router/index.ts";
 import { PROXY_OUTCOMES, type ProxySnapshot } from "../../router/proxy/index.ts";
 import type { EngineReport } from "./engine-link.ts";
-import { UpkeepRoom } from "./index-sync-service.ts";
-import { PolicyRoom } from "./policies-service.ts";
-import { engineAuthorization, ProxyRoom } from "./proxy-service.ts";
+import { IndexSyncService } from "./index-sync-service.ts";
+import { PoliciesService } from "./policies-service.ts";
+import { engineAuthorization, ProxyService } from "./proxy-service.ts";
 import { routerSettings } from "./router-settings.ts";
 import { WorkersService } from "./workers-service.ts";
 
@@ -70,12 +70,12 @@ export class RouterService {
   readonly #parts: RouterServiceParts;
   readonly #core: Router & Disposable;
   readonly #workers: WorkersService;
-  readonly #room: UpkeepRoom;
-  readonly #policies: PolicyRoom;
+  readonly #indexSync: IndexSyncService;
+  readonly #policies: PoliciesService;
   readonly #watch: Disposable;
   readonly #startedMs: number;
   #config: RouterConfig;
-  #proxy: ProxyRoom | null = null;
+  #proxy: ProxyService | null = null;
   #state: RouterServiceState = "starting";
   #isComplete = false;
 
@@ -92,26 +92,27 @@ export class RouterService {
     this.index = createPrefixIndex({ native, random, bytesMax: config.events.indexBytes });
     const { blockTokens, requestExpiryMs } = settings;
     const { table, index, health } = this;
-    this.#room = new UpkeepRoom({
+    this.#indexSync = new IndexSyncService({
       ...{ ...parts, table, index, health },
       load: createActiveLoad({ clock, blockTokens, requestExpiryMs, seed: random.u32() }),
-      isConfigured: (worker, rank) => this.#workers.book.has(worker, rank),
+      isConfigured: (worker, rank) => this.#workers.registry.has(worker, rank),
       applyThresholds: (model, thresholds) => this.#core.setThresholds(model, thresholds),
     });
-    const { load } = this.#room.upkeep;
+    const { load } = this.#indexSync.sync;
     this.load = load;
     this.#core = createRouter({ clock, random, native, settings, table, index, load });
     this.router = new MeasuredRouter(this.#core, {
       ...{ metrics: this.metrics, clock, blockTokens },
-      onThresholds: (model, thresholds) => this.#room.upkeep.tellThresholds(model, thresholds),
+      onThresholds: (model, thresholds) =>
+        this.#indexSync.sync.publishThresholds(model, thresholds),
       onPrompt: (request) => this.#workers.engines.prompted(request),
     });
-    const { upkeep } = this.#room;
+    const { sync } = this.#indexSync;
     this.#workers = new WorkersService({
-      ...{ ...parts, table, index, health, upkeep, authorization },
+      ...{ ...parts, table, index, health, sync, authorization },
     });
     const { router } = this;
-    this.#policies = new PolicyRoom({ ...parts, router, table, bus: this.#room.bus });
+    this.#policies = new PoliciesService({ ...parts, router, table, bus: this.#indexSync.bus });
     this.#observe();
     this.#watch = clock.every(LOOK_MS, () => this.#look());
   }
@@ -120,13 +121,13 @@ export class RouterService {
   static async start(parts: RouterServiceParts): Promise<RouterService> {
     const service = new RouterService(parts, engineAuthorization(parts.config.proxy));
     try {
-      await service.#room.begin();
-      service.#workers.book.replaceListed(parts.config.workers);
+      await service.#indexSync.begin();
+      service.#workers.registry.replaceListed(parts.config.workers);
       const { router, table, health } = service;
       const { policies } = service.#policies;
-      service.#proxy = await ProxyRoom.open({
+      service.#proxy = await ProxyService.open({
         ...{ ...parts, health, router, table, policies },
-        onBack: (worker) => service.#workers.book.askAgain(worker),
+        onBack: (worker) => service.#workers.registry.askAgain(worker),
       });
     } catch (error) {
       await service.#stopParts();
@@ -176,15 +177,15 @@ export class RouterService {
 
   /** Workers without a known model, because their API has not answered. */
   get pendingWorkers(): readonly ListedWorker[] {
-    return this.#workers.book.pending;
+    return this.#workers.registry.pending;
   }
 
   register(worker: ListedWorker): Target[] {
-    return this.#workers.book.register(worker);
+    return this.#workers.registry.register(worker);
   }
 
   unregister(worker: WorkerId): number {
-    return this.#workers.book.unregister(worker);
+    return this.#workers.registry.unregister(worker);
   }
 
   /** Applies the reloadable parts of a new configuration and reports those that need a restart. */
@@ -195,7 +196,7 @@ export class RouterService {
       logger.warn("configuration key needs a restart, keeping its old value", { key, from, to });
     }
     this.#config = effective;
-    this.#workers.book.replaceListed(effective.workers);
+    this.#workers.registry.replaceListed(effective.workers);
     this.#policies.configure(effective);
     await this.#proxy?.reload(effective);
     logger.setLevel(effective.log.level);
@@ -207,10 +208,10 @@ export class RouterService {
    * Announces the shutdown, waits for requests in progress (or until `hurry` fires), then closes
    * all parts.
    */
-  async stop(hurry: AbortSignal): Promise<void> {
+  async stop(forceStop: AbortSignal): Promise<void> {
     if (this.#state === "draining" || this.#state === "stopped") return;
     this.#state = "draining";
-    await this.#proxy?.stop(hurry);
+    await this.#proxy?.stop(forceStop);
     this.#proxy = null;
     await this.#stopParts();
     this.#state = "stopped";
@@ -220,7 +221,7 @@ export class RouterService {
     const { config, clock } = this.#parts;
     const hasWaited = clock.monotonicMs() - this.#startedMs >= config.events.completeWithinMs;
     // Latched: a worker that joins later must not make the router unready.
-    this.#isComplete ||= hasWaited || (this.#room.isComplete && this.#workers.isSettled);
+    this.#isComplete ||= hasWaited || (this.#indexSync.isComplete && this.#workers.isSettled);
     if (!this.#isComplete) return;
     if (this.table.targets.length > 0) this.health.clear("ROUTER_NO_WORKERS");
     else
@@ -238,11 +239,11 @@ export class RouterService {
         known: targets.filter(({ isKnown }) => isKnown).length,
         activeRequests: load.requests,
         index: index.stats,
-        events: this.#room.snapshot(),
+        events: this.#indexSync.snapshot(),
       };
     });
     metrics.observe((registry) => {
-      this.#room.upkeep.write(registry);
+      this.#indexSync.sync.write(registry);
       this.#workers.write(registry);
       writePolicies(registry, this.#policies.policies.counts);
       if (this.#proxy !== null) writeProxy(registry, this.#proxy.proxy.snapshot());
@@ -259,7 +260,7 @@ export class RouterService {
     await this.#proxy?.stop(AbortSignal.abort());
     await this.#policies[Symbol.asyncDispose]();
     await this.#workers[Symbol.asyncDispose]();
-    await this.#room[Symbol.asyncDispose]();
+    await this.#indexSync[Symbol.asyncDispose]();
     this.#core[Symbol.dispose]();
     this.index[Symbol.dispose]();
     this.lag[Symbol.dispose]();
@@ -305,7 +306,7 @@ class MeasuredRouter implements Router {
     this.#onPrompt(request);
     this.#metrics.waiting(++this.#waiting);
     try {
-      return this.#told(await this.#router.bestWorker(request, signal), startMs);
+      return this.#measured(await this.#router.bestWorker(request, signal), startMs);
     } catch (thrown) {
       this.#metrics.answered("aborted", this.#secondsSince(startMs));
       throw thrown;
@@ -317,7 +318,7 @@ class MeasuredRouter implements Router {
   bestWorkerNow(request: RouteRequest): RouteOutcome {
     const startMs = this.#clock.monotonicMs();
     this.#onPrompt(request);
-    return this.#told(this.#router.bestWorkerNow(request), startMs);
+    return this.#measured(this.#router.bestWorkerNow(request), startMs);
   }
 
   getPotentialLoads(request: RouteRequest) {
@@ -362,7 +363,7 @@ class MeasuredRouter implements Router {
     return this.#router.listen(observer);
   }
 
-  #told(outcome: RouteOutcome, startMs: number): RouteOutcome {
+  #measured(outcome: RouteOutcome, startMs: number): RouteOutcome {
     this.#metrics.answered(outcome.kind, this.#secondsSince(startMs));
     return outcome;
   }

@@ -13,8 +13,8 @@ import {
 import type { PrefixIndex, RouterUpkeep, Target, WorkerTable } from "../../router/index.ts";
 import { EngineDiscovery } from "./engine-discovery.ts";
 import type { EngineReport } from "./engine-link.ts";
-import { EngineRoom, FeedSaves } from "./engines-service.ts";
-import { WorkerBook } from "./worker-book.ts";
+import { EngineStateStore, EnginesService } from "./engines-service.ts";
+import { WorkerRegistry } from "./worker-registry.ts";
 
 export interface WorkersParts {
   readonly config: RouterConfig;
@@ -25,7 +25,7 @@ export interface WorkersParts {
   readonly health: Health;
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
-  readonly upkeep: Pick<RouterUpkeep, "engine">;
+  readonly sync: Pick<RouterUpkeep, "engine">;
   /** The `Authorization` header for engines. Null: none. */
   readonly authorization: string | null;
 }
@@ -35,8 +35,8 @@ const SAVES_FOLDER = "engines";
 
 /** Workers known to the router, and the engines it follows without an agent. */
 export class WorkersService implements AsyncDisposable {
-  readonly book: WorkerBook;
-  readonly engines: EngineRoom;
+  readonly registry: WorkerRegistry;
+  readonly engines: EnginesService;
   readonly #discovery: EngineDiscovery;
   readonly #parts: WorkersParts;
 
@@ -45,24 +45,24 @@ export class WorkersService implements AsyncDisposable {
     this.#parts = parts;
     const saves = savesOf(parts);
     if (config.replicas.resetStates) saves?.reset();
-    this.engines = new EngineRoom({
+    this.engines = new EnginesService({
       ...{ ...parts, saves },
-      onChanged: (worker) => this.book.askAgain(worker),
+      onChanged: (worker) => this.registry.askAgain(worker),
       lostApis: (ms) => this.#lostApis(ms),
     });
     this.#discovery = new EngineDiscovery({
       ...{ clock, logger, authorization: parts.authorization },
-      isSettled: (worker) => this.book.isKnown(worker) && this.engines.isHeard(worker),
+      isSettled: (worker) => this.registry.isKnown(worker) && this.engines.isHeard(worker),
       onFacts: (worker, facts) => {
-        if (!this.book.found(worker, facts)) return false;
+        if (!this.registry.found(worker, facts)) return false;
         const { model, events, replay, ranks, blockTokens } = facts;
         const fields = { worker, model, events, replay, ranks, block_tokens: blockTokens };
         logger.info("worker API reported its settings", fields);
         return true;
       },
-      onRefused: (worker, status) => this.book.refused(worker, status),
+      onRefused: (worker, status) => this.registry.refused(worker, status),
     });
-    this.book = new WorkerBook({
+    this.registry = new WorkerRegistry({
       ...{ table, clock, engines: this.engines, asking: this.#discovery },
       // With NATS, a worker may have an agent, whose events are more complete than its engine's.
       followsFound: config.nats.url === null && config.router.kvEvents,
@@ -75,7 +75,7 @@ export class WorkersService implements AsyncDisposable {
       .filter(({ wasReached }) => !wasReached)
       .map(({ worker, rank, endpoint }) => `worker ${worker} rank ${rank}: ${endpoint}`);
     return [
-      ...this.book.unreached.map(
+      ...this.registry.unreached.map(
         ({ listed, why }) => `worker ${listed.name}: ${listed.url} ${why}`,
       ),
       ...engines.map((line) => `${line} was never reached`),
@@ -89,14 +89,14 @@ export class WorkersService implements AsyncDisposable {
       const engine = this.engines.find(worker, rank);
       if (engine !== null) return !engine.wasReached;
       // An agent with that name may send heartbeats.
-      return state === "stale" && !this.book.isReached(worker);
+      return state === "stale" && !this.registry.isReached(worker);
     };
     return this.unreached.length > 0 && targets.every(isUnreached);
   }
 
   /** True if each worker was reached and has reported what it can. */
   get isSettled(): boolean {
-    return this.book.unreached.length === 0 && this.engines.isSettled;
+    return this.registry.unreached.length === 0 && this.engines.isSettled;
   }
 
   write(registry: MetricRegistry): void {
@@ -104,14 +104,14 @@ export class WorkersService implements AsyncDisposable {
     writeHeldBlocks(registry, table, index);
     writeEngines(registry, this.engines.reports);
     registry.clear("routerWorkerReached");
-    for (const { worker, isReached } of this.book.reached) {
+    for (const { worker, isReached } of this.registry.reached) {
       registry.set("routerWorkerReached", isReached ? 1 : 0, { worker });
     }
   }
 
   #lostApis(ms: number): string[] {
     const latestMs = this.#parts.clock.monotonicMs() - ms;
-    return this.book.unreached
+    return this.registry.unreached
       .filter(({ sinceMs }) => sinceMs <= latestMs)
       .map(({ listed, why }) => `${listed.name}: ${listed.url} ${why}`);
   }
@@ -122,10 +122,10 @@ export class WorkersService implements AsyncDisposable {
   }
 }
 
-function savesOf({ config, logger }: WorkersParts): FeedSaves | null {
+function savesOf({ config, logger }: WorkersParts): EngineStateStore | null {
   const { stateDir, stateEveryMs: everyMs } = config.events;
   if (stateDir === null) return null;
-  return new FeedSaves({ folder: join(stateDir, SAVES_FOLDER), everyMs, logger });
+  return new EngineStateStore({ folder: join(stateDir, SAVES_FOLDER), everyMs, logger });
 }
 
 /** Writes the number of blocks per worker. Series of removed workers are deleted. */

@@ -31,7 +31,7 @@ import type {
 import { lastOf } from "./pending.ts";
 
 /** Snapshot of one source at `sequence`. Parents precede their children. */
-export interface Picture {
+export interface SourceSnapshot {
   readonly source: ResidencySource;
   readonly sequence: number;
   /** True if, according to the source, the snapshot includes everything its device holds. */
@@ -49,8 +49,8 @@ export type RangeAnswer =
   | { readonly kind: "failed"; readonly why: string };
 
 /** `failed`: no reply in time, an incomplete reply, or inconsistent parts. */
-export type PictureAnswer =
-  | { readonly kind: "picture"; readonly picture: Picture }
+export type SnapshotAnswer =
+  | { readonly kind: "snapshot"; readonly snapshot: SourceSnapshot }
   | { readonly kind: "failed"; readonly why: string };
 
 /** Source of missed changes. Both methods reject only with ABORTED, when the signal fires. */
@@ -63,7 +63,7 @@ export interface ResidencyArchive {
     signal: AbortSignal,
   ): Promise<RangeAnswer>;
   /** Returns a snapshot of this or a later incarnation. */
-  picture(source: ResidencySource, signal: AbortSignal): Promise<PictureAnswer>;
+  snapshot(source: ResidencySource, signal: AbortSignal): Promise<SnapshotAnswer>;
 }
 
 /** Receives messages of sources in order of arrival. */
@@ -80,7 +80,7 @@ export function sameDigests(a: readonly ResidencyDigest[], b: readonly Residency
 }
 
 /** Provides snapshots only. */
-export type PictureGiver = Pick<ResidencyArchive, "picture">;
+export type SnapshotProvider = Pick<ResidencyArchive, "snapshot">;
 
 /** Maximum source runs remembered as already requested. */
 const ASKED_MAX = 65_536;
@@ -90,13 +90,13 @@ const ASKED_MAX = 65_536;
  * else from `rest`. A snapshot that was wrong or too old is therefore not taken from there again.
  */
 export class FirstArchive implements ResidencyArchive {
-  readonly #first: (source: ResidencySource) => PictureGiver | null;
+  readonly #first: (source: ResidencySource) => SnapshotProvider | null;
   readonly #rest: ResidencyArchive;
   readonly #asked = new Set<string>();
   /** Snapshots taken from the first provider. */
   taken = 0;
 
-  constructor(first: (source: ResidencySource) => PictureGiver | null, rest: ResidencyArchive) {
+  constructor(first: (source: ResidencySource) => SnapshotProvider | null, rest: ResidencyArchive) {
     this.#first = first;
     this.#rest = rest;
   }
@@ -110,16 +110,16 @@ export class FirstArchive implements ResidencyArchive {
     return this.#rest.range(source, from, to, signal);
   }
 
-  async picture(source: ResidencySource, signal: AbortSignal): Promise<PictureAnswer> {
-    const answer = await this.#giverOnce(source)?.picture(source, signal);
+  async snapshot(source: ResidencySource, signal: AbortSignal): Promise<SnapshotAnswer> {
+    const answer = await this.#giverOnce(source)?.snapshot(source, signal);
     const isOfRun =
-      answer?.kind === "picture" && answer.picture.source.incarnation === source.incarnation;
-    if (!isOfRun) return this.#rest.picture(source, signal);
+      answer?.kind === "snapshot" && answer.snapshot.source.incarnation === source.incarnation;
+    if (!isOfRun) return this.#rest.snapshot(source, signal);
     this.taken++;
     return answer;
   }
 
-  #giverOnce(source: ResidencySource): PictureGiver | null {
+  #giverOnce(source: ResidencySource): SnapshotProvider | null {
     const name = `${source.worker}/${source.rank}/${source.incarnation}`;
     if (this.#asked.has(name)) return null;
     const giver = this.#first(source);
@@ -134,18 +134,18 @@ export class FirstArchive implements ResidencyArchive {
 const BYTES_PER_BLOCK = 16;
 
 /** Snapshots that publishers store in the broker next to the event stream. */
-export class StoredPictures implements PictureGiver {
+export class StoredSnapshots implements SnapshotProvider {
   readonly #durable: DurableBus;
   readonly #bucket: string;
   readonly #blocksMax: number;
 
-  constructor(durable: DurableBus, cluster: string, pictureBlocksMax: number) {
+  constructor(durable: DurableBus, cluster: string, snapshotBlocksMax: number) {
     this.#durable = durable;
     this.#bucket = snapshotBucket(cluster);
-    this.#blocksMax = pictureBlocksMax;
+    this.#blocksMax = snapshotBlocksMax;
   }
 
-  async picture(source: ResidencySource): Promise<PictureAnswer> {
+  async snapshot(source: ResidencySource): Promise<SnapshotAnswer> {
     const name = snapshotObject(source);
     const objects = this.#durable.objects(this.#bucket);
     const read = await objects.get(name, this.#blocksMax * BYTES_PER_BLOCK);
@@ -159,7 +159,7 @@ export class StoredPictures implements PictureGiver {
     }
     const runs = [...first.runs, ...rest.flatMap((part) => part.runs)];
     const { sequence, isDeviceKnown } = first;
-    return { kind: "picture", picture: { source: first.source, sequence, isDeviceKnown, runs } };
+    return { kind: "snapshot", snapshot: { source: first.source, sequence, isDeviceKnown, runs } };
   }
 }
 
@@ -169,7 +169,7 @@ export interface BusArchiveOptions {
   /** Request subject of a source. */
   readonly subjectOf: (source: ResidencySource) => string;
   readonly answerMs: number;
-  readonly pictureBlocksMax: number;
+  readonly snapshotBlocksMax: number;
 }
 
 /** Maximum reply messages for one range or snapshot. A longer reply is treated as invalid. */
@@ -214,7 +214,7 @@ export class BusArchive implements ResidencyArchive {
     return { kind: "changes", batches };
   }
 
-  async picture(source: ResidencySource, signal: AbortSignal): Promise<PictureAnswer> {
+  async snapshot(source: ResidencySource, signal: AbortSignal): Promise<SnapshotAnswer> {
     const runs: ResidencyRun[] = [];
     let first: ResidencySnapshotPart | null = null;
     let blocks = 0;
@@ -233,10 +233,13 @@ export class BusArchive implements ResidencyArchive {
         blocks += run.hashes.length;
         runs.push(run);
       }
-      if (blocks > this.#options.pictureBlocksMax) return failed("the snapshot is too large");
+      if (blocks > this.#options.snapshotBlocksMax) return failed("the snapshot is too large");
       if (!answer.isLast) continue;
       const { sequence, isDeviceKnown } = first;
-      return { kind: "picture", picture: { source: first.source, sequence, isDeviceKnown, runs } };
+      return {
+        kind: "snapshot",
+        snapshot: { source: first.source, sequence, isDeviceKnown, runs },
+      };
     }
     return failed("the snapshot is incomplete");
   }
@@ -264,7 +267,7 @@ function isOurs(answer: ResidencyAnswer, { worker, rank }: ResidencySource): boo
 }
 
 /** Request subjects of a cluster's publishers. */
-export function askedAt(cluster: string): (source: ResidencySource) => string {
+export function requestSubject(cluster: string): (source: ResidencySource) => string {
   return ({ worker, rank }) => questionsSubject(cluster, { worker, rank });
 }
 

@@ -9,7 +9,7 @@ export interface EngineTargetOptions {
   readonly rank: number;
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
-  readonly intake: ResidencyIntake;
+  readonly ingest: ResidencyIntake;
 }
 
 /**
@@ -23,16 +23,16 @@ export class EngineTarget implements Disposable {
 
   constructor(options: EngineTargetOptions) {
     this.#options = options;
-    options.intake.claim(options.worker, options.rank);
+    options.ingest.claim(options.worker, options.rank);
   }
 
   apply(changes: readonly ResidencyChange[]): void {
     const target = this.#target;
     if (target === null) return;
-    const { index, intake } = this.#options;
+    const { index, ingest } = this.#options;
     index.apply(changes.map((change) => ({ target: target.id, change })));
-    intake.counts.batches++;
-    intake.counts.changes += changes.length;
+    ingest.counts.batches++;
+    ingest.counts.changes += changes.length;
   }
 
   /** The engine restarted: drop the blocks of the previous run. */
@@ -41,7 +41,7 @@ export class EngineTarget implements Disposable {
     if (target === null) return;
     this.#options.index.drop(target.id);
     this.setKnown(false);
-    this.#options.intake.counts.incarnations++;
+    this.#options.ingest.counts.incarnations++;
   }
 
   /** Sets the engine's block size. Must precede the first changes with blocks of that size. */
@@ -71,11 +71,11 @@ export class EngineTarget implements Disposable {
   [Symbol.dispose](): void {
     if (this.#isOver) return;
     const target = this.#target;
-    const { index, intake, worker, rank } = this.#options;
+    const { index, ingest, worker, rank } = this.#options;
     if (target !== null) index.drop(target.id);
     this.setKnown(false);
     this.#isOver = true;
-    intake.release(worker, rank);
+    ingest.release(worker, rank);
   }
 
   get #target(): Target | null {

@@ -7,9 +7,9 @@ import type {
 } from "../../observability/activity/index.ts";
 import type { IndexChange, PrefixIndex } from "../prefix-index.ts";
 import type { TargetId } from "../workers.ts";
-import { type Picture, type ResidencyArchive, sameDigests } from "./archive.ts";
-import type { IntakeCounts } from "./ingest-settings.ts";
-import { lastOf, PendingBatches, type PendingRoom } from "./pending.ts";
+import { type ResidencyArchive, type SourceSnapshot, sameDigests } from "./archive.ts";
+import type { IngestCounts } from "./ingest-settings.ts";
+import { lastOf, PendingBatches, type PendingBudget } from "./pending.ts";
 import type { Recoverable, RecoveryQueue } from "./recovery-queue.ts";
 
 /** Shared by all followers. */
@@ -18,8 +18,8 @@ export interface FollowerParts {
   readonly index: PrefixIndex;
   readonly archive: ResidencyArchive;
   readonly queue: RecoveryQueue;
-  readonly room: PendingRoom;
-  readonly counts: IntakeCounts;
+  readonly budget: PendingBudget;
+  readonly counts: IngestCounts;
   /** Time allowed for a gap to close: reordered messages arrive late. */
   readonly reorderMs: number;
   /** Called when a target becomes completely known, or stops being so. */
@@ -48,7 +48,7 @@ export class Follower implements Recoverable, Disposable {
   /** The highest number announced by any message. */
   #latest = 0;
   /** The index contains a complete snapshot as of `#sequence`. */
-  #hasPicture = false;
+  #hasSnapshot = false;
   /** A snapshot is being applied; no other changes may be applied. */
   #isReplacing = false;
   /** A gap did not close in time, or digests differ. */
@@ -67,7 +67,7 @@ export class Follower implements Recoverable, Disposable {
     this.#parts = parts;
     this.#source = source;
     this.target = target;
-    this.#pending = new PendingBatches(parts.room);
+    this.#pending = new PendingBatches(parts.budget);
   }
 
   get source(): ResidencySource {
@@ -78,7 +78,7 @@ export class Follower implements Recoverable, Disposable {
   }
   /** True if nothing is known to be missing. */
   get isKnown(): boolean {
-    return this.#hasPicture && !this.#isBroken;
+    return this.#hasSnapshot && !this.#isBroken;
   }
   /** True if the latest heartbeat says that the source reports everything its device holds. */
   get isDeviceKnown(): boolean {
@@ -90,8 +90,8 @@ export class Follower implements Recoverable, Disposable {
     this.#sequence = sequence;
     this.#isDeviceKnown = isDeviceKnown;
     this.#latest = sequence;
-    this.#hasPicture = true;
-    this.#tell();
+    this.#hasSnapshot = true;
+    this.#reportKnown();
   }
 
   batch(batch: ResidencyBatch): void {
@@ -100,7 +100,7 @@ export class Follower implements Recoverable, Disposable {
     this.#latest = Math.max(this.#latest, lastOf(batch));
     if (lastOf(batch) <= this.#sequence) {
       counts.duplicates++;
-    } else if (!this.#hasPicture) {
+    } else if (!this.#hasSnapshot) {
       this.#pending.add(batch);
     } else if (batch.firstSequence <= this.#sequence + 1) {
       this.#apply(batch);
@@ -116,11 +116,11 @@ export class Follower implements Recoverable, Disposable {
     if (!this.#isOurs(heartbeat.source.incarnation)) return;
     this.#heartbeat = heartbeat;
     this.#isDeviceKnown = heartbeat.isDeviceKnown;
-    this.#tell();
+    this.#reportKnown();
     this.#latest = Math.max(this.#latest, heartbeat.lastSequence);
-    if (!this.#hasPicture && !this.#isReplacing && isEmpty(heartbeat)) {
+    if (!this.#hasSnapshot && !this.#isReplacing && isEmpty(heartbeat)) {
       this.#begin(0);
-    } else if (!this.#hasPicture) {
+    } else if (!this.#hasSnapshot) {
       this.#parts.queue.want(this);
     } else if (heartbeat.lastSequence > this.#sequence) {
       this.#waitForHole();
@@ -142,7 +142,7 @@ export class Follower implements Recoverable, Disposable {
 
   async recover(signal: AbortSignal): Promise<boolean> {
     if (this.#isOver || this.isKnown) return true;
-    const healed = this.#hasPicture && this.#hasHole() && (await this.#byRange(signal));
+    const healed = this.#hasSnapshot && this.#hasHole() && (await this.#byRange(signal));
     if (this.#isOver || healed === true) return true;
     return healed === "failed" ? false : this.#byPicture(signal);
   }
@@ -152,8 +152,8 @@ export class Follower implements Recoverable, Disposable {
     this.#parts.queue.forget(this);
     this.#grace?.[Symbol.dispose]();
     this.#pending.clear();
-    this.#hasPicture = false;
-    this.#tell();
+    this.#hasSnapshot = false;
+    this.#reportKnown();
   }
 
   /** Switches to a later incarnation. Returns false for an earlier one. */
@@ -168,7 +168,7 @@ export class Follower implements Recoverable, Disposable {
   }
 
   #forget(): void {
-    this.#hasPicture = false;
+    this.#hasSnapshot = false;
     this.#isBroken = false;
     this.#isDoubted = false;
     this.#mismatches = 0;
@@ -177,7 +177,7 @@ export class Follower implements Recoverable, Disposable {
     this.#heartbeat = null;
     this.#pending.clear();
     this.#parts.index.drop(this.target);
-    this.#tell();
+    this.#reportKnown();
     this.#parts.queue.want(this);
   }
 
@@ -203,7 +203,7 @@ export class Follower implements Recoverable, Disposable {
     this.#grace = null;
     // A doubted state stays doubted. Otherwise the closed gap was the only fault.
     if (this.#isBroken && !this.#isDoubted) this.#isBroken = false;
-    this.#tell();
+    this.#reportKnown();
   }
 
   #hasHole(): boolean {
@@ -221,7 +221,7 @@ export class Follower implements Recoverable, Disposable {
       if (!this.#hasHole()) return;
       this.#parts.counts.gaps++;
       this.#isBroken = true;
-      this.#tell();
+      this.#reportKnown();
       queue.want(this);
     });
   }
@@ -245,7 +245,7 @@ export class Follower implements Recoverable, Disposable {
     this.#mismatches = Math.min(this.#mismatches + 1, MISMATCHES_MAX);
     this.#isDoubted = true;
     this.#isBroken = true;
-    this.#tell();
+    this.#reportKnown();
     this.#parts.queue.want(this, delayMs);
   }
 
@@ -253,7 +253,7 @@ export class Follower implements Recoverable, Disposable {
   async #byRange(signal: AbortSignal): Promise<boolean | "failed"> {
     const { archive, counts } = this.#parts;
     for (let round = 0; round < RANGES_MAX; round++) {
-      if (this.#isOver || this.#isDoubted || !this.#hasPicture) return false;
+      if (this.#isOver || this.#isDoubted || !this.#hasSnapshot) return false;
       if (!this.#hasHole()) return true;
       const source = this.#source;
       const before = this.#sequence;
@@ -262,7 +262,7 @@ export class Follower implements Recoverable, Disposable {
       const answer = await archive.range(source, before + 1, to, signal);
       if (this.#source !== source || this.#isOver) return false;
       if (answer.kind === "failed") return "failed";
-      if (answer.kind === "too_old") return !this.#hasHole() && this.#hasPicture;
+      if (answer.kind === "too_old") return !this.#hasHole() && this.#hasSnapshot;
       for (const batch of answer.batches) this.#fromRange(batch);
       // The source has no further changes: the announced number was wrong.
       if (answer.batches.length === 0)
@@ -282,41 +282,41 @@ export class Follower implements Recoverable, Disposable {
   async #byPicture(signal: AbortSignal): Promise<boolean> {
     const { archive, counts } = this.#parts;
     const source = this.#source;
-    counts.pictures++;
-    const answer = await archive.picture(source, signal);
+    counts.snapshots++;
+    const answer = await archive.snapshot(source, signal);
     if (this.#isOver) return true;
     if (answer.kind === "failed") {
-      counts.picturesFailed++;
+      counts.snapshotsFailed++;
       return false;
     }
-    const { picture } = answer;
-    const isOld = picture.source.incarnation < this.#source.incarnation;
-    const isBehind = this.#hasPicture && !this.#isDoubted && picture.sequence < this.#sequence;
+    const { snapshot } = answer;
+    const isOld = snapshot.source.incarnation < this.#source.incarnation;
+    const isBehind = this.#hasSnapshot && !this.#isDoubted && snapshot.sequence < this.#sequence;
     if (isOld || isBehind) return this.isKnown;
-    if (picture.source.incarnation > this.#source.incarnation) {
-      this.#source = { ...this.#source, incarnation: picture.source.incarnation };
+    if (snapshot.source.incarnation > this.#source.incarnation) {
+      this.#source = { ...this.#source, incarnation: snapshot.source.incarnation };
       this.#pending.clear();
       this.#latest = 0;
       this.#heartbeat = null;
     }
     // A snapshot may be older than the latest heartbeat.
-    if (this.#heartbeat === null) this.#isDeviceKnown = picture.isDeviceKnown;
-    await this.#replace(picture);
-    return this.isKnown || !this.#hasPicture;
+    if (this.#heartbeat === null) this.#isDeviceKnown = snapshot.isDeviceKnown;
+    await this.#replace(snapshot);
+    return this.isKnown || !this.#hasSnapshot;
   }
 
   /** Replaces the indexed state with a snapshot, then applies the buffered changes. */
-  async #replace(picture: Picture): Promise<void> {
+  async #replace(snapshot: SourceSnapshot): Promise<void> {
     const { index } = this.#parts;
     const { incarnation } = this.#source;
     const isPast = () => this.#isOver || this.#source.incarnation !== incarnation;
     this.#isReplacing = true;
-    this.#hasPicture = false;
-    this.#tell();
+    this.#hasSnapshot = false;
+    this.#reportKnown();
     try {
       index.drop(this.target);
       let isFirst = true;
-      for (const slice of slicesOf(picture, this.target)) {
+      for (const slice of slicesOf(snapshot, this.target)) {
         if (!isFirst) await yieldToLoop();
         if (isPast()) break;
         index.apply(slice);
@@ -327,22 +327,22 @@ export class Follower implements Recoverable, Disposable {
       // A later incarnation began in the meantime: this snapshot is invalid.
       if (isPast()) index.drop(this.target);
     }
-    if (!isPast()) this.#begin(picture.sequence);
+    if (!isPast()) this.#begin(snapshot.sequence);
   }
 
   #begin(sequence: number): void {
-    this.#hasPicture = true;
+    this.#hasSnapshot = true;
     this.#isBroken = false;
     this.#isDoubted = false;
     this.#sequence = sequence;
     this.#latest = Math.max(this.#latest, sequence);
     this.#drain();
     if (this.#hasHole()) this.#waitForHole();
-    this.#tell();
+    this.#reportKnown();
     this.#compare();
   }
 
-  #tell(): void {
+  #reportKnown(): void {
     const isKnown = this.isKnown && this.#isDeviceKnown;
     if (isKnown === this.#wasKnown) return;
     this.#wasKnown = isKnown;
@@ -355,7 +355,7 @@ function isEmpty({ lastSequence, digests }: ResidencyHeartbeat): boolean {
 }
 
 /** Splits a snapshot into slices of about SLICE_BLOCKS changes. */
-function* slicesOf({ runs }: Picture, target: TargetId): Generator<readonly IndexChange[]> {
+function* slicesOf({ runs }: SourceSnapshot, target: TargetId): Generator<readonly IndexChange[]> {
   let slice: IndexChange[] = [];
   let blocks = 0;
   for (const { tier, parent, hashes } of runs) {

@@ -1,17 +1,17 @@
 export {
-  askedAt,
   BusArchive,
   type BusArchiveOptions,
   BusListening,
   FirstArchive,
   forgetStream,
-  type Picture,
-  type PictureAnswer,
-  type PictureGiver,
   type RangeAnswer,
   type ResidencyArchive,
   type ResidencyListener,
-  StoredPictures,
+  requestSubject,
+  type SnapshotAnswer,
+  type SnapshotProvider,
+  type SourceSnapshot,
+  StoredSnapshots,
   StreamListening,
   sameDigests,
   takeResidency,
@@ -19,8 +19,8 @@ export {
 export { EngineTarget, type EngineTargetOptions } from "./engine-target.ts";
 export {
   INTAKE_DEFAULTS,
-  type IntakeCounts,
-  type IntakeSettings,
-  type IntakeStats,
+  type IngestCounts,
+  type IngestSettings,
+  type IngestStats,
 } from "./ingest-settings.ts";
-export { type FollowedSource, type IntakeOptions, ResidencyIntake } from "./residency-ingest.ts";
+export { type FollowedSource, type IngestOptions, ResidencyIntake } from "./residency-ingest.ts";

@@ -1,7 +1,7 @@
 import type { PendingLimits } from "./pending.ts";
 import type { RecoveryLimits } from "./recovery-queue.ts";
 
-export interface IntakeSettings {
+export interface IngestSettings {
   /** Maximum sources followed. Messages of further sources are counted (`overfull`) and dropped. */
   readonly targetsMax: number;
   /** Missed heartbeats after which a source is stale (`staleBeats`) or gone (`goneBeats`). */
@@ -14,10 +14,10 @@ export interface IntakeSettings {
   /** Timeout of one request to a source. */
   readonly answerMs: number;
   /** Maximum blocks in a snapshot. A larger snapshot is rejected. */
-  readonly pictureBlocksMax: number;
+  readonly snapshotBlocksMax: number;
 }
 
-export const INTAKE_DEFAULTS: IntakeSettings = {
+export const INTAKE_DEFAULTS: IngestSettings = {
   targetsMax: 4_096,
   staleBeats: 3,
   goneBeats: 15,
@@ -25,11 +25,11 @@ export const INTAKE_DEFAULTS: IntakeSettings = {
   pending: { hashesMax: 4 * 2 ** 20, batchesPerSourceMax: 1_024 },
   recovery: { atOnceMax: 8, retryMinMs: 200, retryMaxMs: 30_000 },
   answerMs: 2_000,
-  pictureBlocksMax: 2 ** 25,
+  snapshotBlocksMax: 2 ** 25,
 };
 
 /** Counters since start, for metrics. */
-export interface IntakeCounts {
+export interface IngestCounts {
   batches: number;
   changes: number;
   heartbeats: number;
@@ -44,8 +44,8 @@ export interface IntakeCounts {
   incarnations: number;
   gaps: number;
   ranges: number;
-  pictures: number;
-  picturesFailed: number;
+  snapshots: number;
+  snapshotsFailed: number;
   /** Digests that differed from the source's. */
   mismatches: number;
   /** Digests that differed from another router's. */
@@ -56,15 +56,15 @@ export interface IntakeCounts {
   overfull: number;
 }
 
-export function noCounts(): IntakeCounts {
+export function noCounts(): IngestCounts {
   return {
     ...{ batches: 0, changes: 0, heartbeats: 0, duplicates: 0, early: 0, stale: 0 },
-    ...{ unannounced: 0, incarnations: 0, gaps: 0, ranges: 0, pictures: 0, picturesFailed: 0 },
+    ...{ unannounced: 0, incarnations: 0, gaps: 0, ranges: 0, snapshots: 0, snapshotsFailed: 0 },
     ...{ mismatches: 0, doubts: 0, refused: 0, overfull: 0 },
   };
 }
 
-export interface IntakeStats extends IntakeCounts {
+export interface IngestStats extends IngestCounts {
   readonly sources: number;
   readonly known: number;
   readonly stalled: number;

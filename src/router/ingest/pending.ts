@@ -7,7 +7,7 @@ export interface PendingLimits {
 }
 
 /** Buffer space for out-of-order batches, shared by all sources. */
-export class PendingRoom {
+export class PendingBudget {
   readonly limits: PendingLimits;
   hashes = 0;
   /** Batches dropped for lack of space. They are requested again later. */
@@ -20,12 +20,12 @@ export class PendingRoom {
 
 /** Out-of-order batches of one source, by sequence number. */
 export class PendingBatches {
-  readonly #room: PendingRoom;
+  readonly #budget: PendingBudget;
   #batches: ResidencyBatch[] = [];
   #hashes = 0;
 
-  constructor(room: PendingRoom) {
-    this.#room = room;
+  constructor(budget: PendingBudget) {
+    this.#budget = budget;
   }
 
   get size(): number {
@@ -46,12 +46,12 @@ export class PendingBatches {
   /** Returns false if the batch is already buffered or there is no space. */
   add(batch: ResidencyBatch): boolean {
     const hashes = hashesIn(batch);
-    const { limits } = this.#room;
+    const { limits } = this.#budget;
     const isFull =
       this.#batches.length >= limits.batchesPerSourceMax ||
-      this.#room.hashes + hashes > limits.hashesMax;
+      this.#budget.hashes + hashes > limits.hashesMax;
     if (isFull) {
-      this.#room.dropped++;
+      this.#budget.dropped++;
       return false;
     }
     let at = this.#batches.length;
@@ -83,7 +83,7 @@ export class PendingBatches {
 
   #count(hashes: number): void {
     this.#hashes += hashes;
-    this.#room.hashes += hashes;
+    this.#budget.hashes += hashes;
   }
 }
 

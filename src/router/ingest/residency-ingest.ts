@@ -12,22 +12,22 @@ import type { Target, TargetId, WorkerSpec, WorkerTable } from "../workers.ts";
 import type { ResidencyArchive, ResidencyListener } from "./archive.ts";
 import { Follower, type FollowerParts } from "./follower.ts";
 import {
-  type IntakeCounts,
-  type IntakeSettings,
-  type IntakeStats,
+  type IngestCounts,
+  type IngestSettings,
+  type IngestStats,
   noCounts,
 } from "./ingest-settings.ts";
-import { hashesIn, PendingRoom } from "./pending.ts";
+import { hashesIn, PendingBudget } from "./pending.ts";
 import { RecoveryQueue } from "./recovery-queue.ts";
 
-export interface IntakeOptions {
+export interface IngestOptions {
   readonly clock: Clock;
   readonly random: Random;
   readonly log: BusLog;
   readonly index: PrefixIndex;
   readonly table: WorkerTable;
   readonly archive: ResidencyArchive;
-  readonly settings: IntakeSettings;
+  readonly settings: IngestSettings;
   /** True while messages can be received. Silence of a source counts only during that time. */
   readonly isHearing: () => boolean;
   /** True for workers of the configuration, which stay in the table when they fall silent. */
@@ -66,29 +66,29 @@ const RESTORED_EVERY_MS = 2_000;
  * heartbeat becomes a worker; a silent one becomes stale, then gone.
  */
 export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
-  readonly #options: IntakeOptions;
+  readonly #options: IngestOptions;
   readonly #sources = new Map<string, Followed>();
   /** Incarnations of closed sources. */
   readonly #ended = new Map<string, bigint>();
   readonly #engines = new Set<string>();
   readonly #early = new EarlyBatches();
-  readonly #counts: IntakeCounts = noCounts();
-  readonly #room: PendingRoom;
+  readonly #counts: IngestCounts = noCounts();
+  readonly #budget: PendingBudget;
   readonly #queue: RecoveryQueue;
   readonly #parts: FollowerParts;
   readonly #watches: readonly Disposable[];
   #wasHearing: boolean;
   #lookedMs: number;
 
-  constructor(options: IntakeOptions) {
+  constructor(options: IngestOptions) {
     const { clock, random, settings, index, archive } = options;
     this.#options = options;
     this.#wasHearing = options.isHearing();
     this.#lookedMs = clock.monotonicMs();
-    this.#room = new PendingRoom(settings.pending);
+    this.#budget = new PendingBudget(settings.pending);
     this.#queue = new RecoveryQueue(clock, random, settings.recovery);
     this.#parts = {
-      ...{ clock, index, archive, queue: this.#queue, room: this.#room, counts: this.#counts },
+      ...{ clock, index, archive, queue: this.#queue, budget: this.#budget, counts: this.#counts },
       reorderMs: settings.reorderMs,
       onKnown: ({ target, isKnown, isDeviceKnown }) =>
         options.table.setKnown(target, isKnown && isDeviceKnown),
@@ -101,11 +101,11 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     ];
   }
 
-  get counts(): IntakeCounts {
+  get counts(): IngestCounts {
     return this.#counts;
   }
 
-  stats(): IntakeStats {
+  stats(): IngestStats {
     let [known, stalled] = [0, 0];
     for (const { follower } of this.#sources.values()) {
       if (follower.isKnown) known++;
@@ -115,8 +115,8 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
       ...this.#counts,
       sources: this.#sources.size,
       ...{ known, stalled },
-      pendingDropped: this.#room.dropped,
-      pendingHashes: this.#room.hashes + this.#early.hashes,
+      pendingDropped: this.#budget.dropped,
+      pendingHashes: this.#budget.hashes + this.#early.hashes,
       recoveriesRunning: this.#queue.running,
       recoveriesWaiting: this.#queue.waiting,
     };

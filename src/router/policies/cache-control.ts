@@ -1,5 +1,11 @@
 import type { WorkerId } from "../../core/index.ts";
-import { type Desk, type DeskOutcome, isAllMissing, isSomeDone, Later } from "./command-queue.ts";
+import {
+  type CommandQueue,
+  DelayQueue,
+  isAllMissing,
+  isSomeDone,
+  type OrderOutcome,
+} from "./command-queue.ts";
 import type { CacheMark, Moment, Policy, RoutedPrompt } from "./policies.ts";
 import { BlockUses, type PromptChain } from "./prompt-chain.ts";
 import type { CacheControlSettings } from "./settings.ts";
@@ -35,17 +41,17 @@ interface Account {
  * a mark beyond the limit is declined and no command is sent.
  */
 export class CacheControl implements Policy {
-  readonly desk: Desk;
+  readonly queue: CommandQueue;
   readonly #settings: CacheControlSettings;
   readonly #waiting = new Map<string, Waiting>();
   readonly #accounts = new Map<string, Account>();
   readonly #pins = new Map<string, Pin>();
-  readonly #later: Later;
+  readonly #later: DelayQueue;
 
-  constructor(desk: Desk, settings: CacheControlSettings) {
-    this.desk = desk;
+  constructor(queue: CommandQueue, settings: CacheControlSettings) {
+    this.queue = queue;
     this.#settings = settings;
-    this.#later = new Later(settings.pinsMax);
+    this.#later = new DelayQueue(settings.pinsMax);
   }
 
   get pins(): number {
@@ -60,7 +66,7 @@ export class CacheControl implements Policy {
   cacheControl(prompt: RoutedPrompt, owner: string, marks: readonly CacheMark[]): void {
     const { marksMax, pinsMax } = this.#settings;
     if (this.#waiting.size >= pinsMax) {
-      this.desk.decline("waiting");
+      this.queue.decline("waiting");
       return;
     }
     // The last marks count, as in the API that defines them.
@@ -95,7 +101,7 @@ export class CacheControl implements Policy {
     const { chain, target } = prompt;
     const blocks = Math.min(chain.blocks, Math.floor(mark.promptTokens / chain.blockTokens));
     if (blocks === 0 || blocks * chain.blockTokens < tokensMin) {
-      this.desk.decline("short");
+      this.queue.decline("short");
       return;
     }
     const wantedMs = Math.min(mark.ttlMs ?? ttlMs, ttlMaxMs);
@@ -120,7 +126,7 @@ export class CacheControl implements Policy {
 
   #pin(prompt: RoutedPrompt, pin: Pin, tries: number, at: Moment): void {
     const { account, chain, blocks, ttlMs } = pin;
-    const isSent = this.desk.send({
+    const isSent = this.queue.send({
       requestId: prompt.requestId,
       worker: account.worker,
       command: {
@@ -135,7 +141,7 @@ export class CacheControl implements Policy {
     if (!isSent && pin.untilMs === at.nowMs + ttlMs) this.#release(pin);
   }
 
-  #settled(prompt: RoutedPrompt, pin: Pin, tries: number, outcome: DeskOutcome, at: Moment): void {
+  #settled(prompt: RoutedPrompt, pin: Pin, tries: number, outcome: OrderOutcome, at: Moment): void {
     const { triesMax, retryMs } = this.#settings;
     if (isSomeDone(outcome)) {
       pin.untilMs = Math.max(pin.untilMs, at.nowMs + pin.ttlMs);
@@ -200,7 +206,7 @@ export class CacheControl implements Policy {
   }
 
   #decline({ requestId, target: { worker } }: RoutedPrompt, reason: string): void {
-    this.desk.declineFor({ requestId, worker, command: { type: "Cache" } }, reason);
+    this.queue.declineFor({ requestId, worker, command: { type: "Cache" } }, reason);
   }
 }
 

@@ -1,9 +1,9 @@
 import type { WorkerId } from "../../core/index.ts";
 import type { Target } from "../workers.ts";
-import { type Desk, type DeskOutcome, isSomeDone } from "./command-queue.ts";
+import { type CommandQueue, isSomeDone, type OrderOutcome } from "./command-queue.ts";
 import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
 import type { BlockNamer } from "./prompt-chain.ts";
-import { type Noted, RecentPrefixes, type SessionBook } from "./session-table.ts";
+import { type Noted, RecentPrefixes, type SessionTable } from "./session-table.ts";
 import type { ColdWorkerSettings } from "./settings.ts";
 
 const SOURCES_MAX = 4;
@@ -40,19 +40,24 @@ interface Phase {
  * at a time, within a rate and a total of bytes, until the phase ends or commands have no effect.
  */
 export class ColdWorker implements Policy {
-  readonly desk: Desk;
+  readonly queue: CommandQueue;
   readonly #settings: ColdWorkerSettings;
   readonly #namer: BlockNamer;
-  readonly #book: SessionBook;
+  readonly #sessions: SessionTable;
   readonly #prefixes = new Map<string, RecentPrefixes>();
   readonly #phases = new Map<WorkerId, Phase>();
   readonly #waiting = new Map<WorkerId, Target>();
 
-  constructor(desk: Desk, settings: ColdWorkerSettings, namer: BlockNamer, book: SessionBook) {
-    this.desk = desk;
+  constructor(
+    queue: CommandQueue,
+    settings: ColdWorkerSettings,
+    namer: BlockNamer,
+    sessions: SessionTable,
+  ) {
+    this.queue = queue;
     this.#settings = settings;
     this.#namer = namer;
-    this.#book = book;
+    this.#sessions = sessions;
   }
 
   /** Number of workers being warmed. */
@@ -64,7 +69,7 @@ export class ColdWorker implements Policy {
     let prefixes = this.#prefixes.get(chain.group);
     if (prefixes === undefined) {
       if (this.#prefixes.size >= GROUPS_MAX) {
-        this.desk.decline("groups");
+        this.queue.decline("groups");
         return;
       }
       prefixes = new RecentPrefixes(this.#settings.prefixBlocksMax);
@@ -75,7 +80,7 @@ export class ColdWorker implements Policy {
 
   workerCold(target: Target, at: Moment): void {
     if (this.#namer.group(target) === null) {
-      this.desk.decline("no_names");
+      this.queue.decline("no_names");
       return;
     }
     const known = this.#phases.get(target.worker);
@@ -85,7 +90,7 @@ export class ColdWorker implements Policy {
     this.#waiting.delete(target.worker);
     if (this.#phases.size < this.#settings.workersMax) this.#begin(target, at);
     else if (this.#waiting.size < WAITING_MAX) this.#waiting.set(target.worker, target);
-    else this.desk.decline("workers");
+    else this.queue.decline("workers");
   }
 
   workerLeft(worker: WorkerId): void {
@@ -127,8 +132,8 @@ export class ColdWorker implements Policy {
   #sessionsOf(worker: WorkerId): string[][] {
     const found: string[][] = [];
     let left = this.#settings.blocksMax;
-    for (const { lines } of [...this.#book.all()].reverse()) {
-      for (const { chain, target } of lines) {
+    for (const { branches } of [...this.#sessions.all()].reverse()) {
+      for (const { chain, target } of branches) {
         if (target.worker !== worker || left <= 0) continue;
         found.push(chain.names(0, Math.min(left, chain.blocks)));
         left -= chain.blocks;
@@ -149,7 +154,7 @@ export class ColdWorker implements Policy {
     if (names.length === 0) return;
     const hint = sources.length === 0 ? {} : { sources };
     phase.isWaiting = true;
-    const isSent = this.desk.send({
+    const isSent = this.queue.send({
       requestId: null,
       worker: target.worker,
       command: { type: "Warm", block_keys: names, target_tier: "CPU_TIER1", ...hint },
@@ -190,7 +195,7 @@ export class ColdWorker implements Policy {
     return { names, sources: sources.map(([worker]) => worker) };
   }
 
-  #settled(phase: Phase, outcome: DeskOutcome, sentMs: number): void {
+  #settled(phase: Phase, outcome: OrderOutcome, sentMs: number): void {
     phase.isWaiting = false;
     phase.nextMs = sentMs + 1;
     if (outcome.kind === "receipt") {
@@ -212,12 +217,12 @@ export class ColdWorker implements Policy {
     const { worker } = phase.target;
     if (this.#phases.get(worker) !== phase) return;
     this.#phases.delete(worker);
-    this.desk.decline(why);
+    this.queue.decline(why);
   }
 }
 
 /** True if all named blocks are already in RAM. */
-function isAllThere(outcome: DeskOutcome): boolean {
+function isAllThere(outcome: OrderOutcome): boolean {
   if (outcome.kind !== "receipt") return false;
   const { already = 0, ...others } = outcome.counts;
   return already > 0 && Object.values(others).every((count) => count === 0);

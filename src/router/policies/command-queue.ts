@@ -12,7 +12,7 @@ export const POLICY_NAMES = [
 export type PolicyName = (typeof POLICY_NAMES)[number];
 
 /** Outcome of an order. `dry_run`: the command was not sent. */
-export type DeskOutcome = CommandOutcome | { readonly kind: "dry_run" };
+export type OrderOutcome = CommandOutcome | { readonly kind: "dry_run" };
 
 interface Order {
   /** The request that caused it. Null: a timer. */
@@ -20,7 +20,7 @@ interface Order {
   readonly worker: WorkerId;
   readonly command: PolicyCommand;
   /** Called once with the outcome. */
-  readonly settled?: (outcome: DeskOutcome) => void;
+  readonly settled?: (outcome: OrderOutcome) => void;
 }
 
 /** Counters of one policy since start. */
@@ -40,7 +40,7 @@ export interface PolicyCounts {
   readonly declined: Readonly<Record<string, number>>;
 }
 
-interface DeskOptions {
+interface CommandQueueOptions {
   readonly policy: PolicyName;
   readonly mode: PolicyMode;
   readonly inFlightMax: number;
@@ -57,15 +57,15 @@ interface WritableAction extends PolicyAction {
  * Queue of one policy's commands: applies its mode and the limit in flight, and records counters
  * and explanations.
  */
-export class Desk {
+export class CommandQueue {
   readonly policy: PolicyName;
-  readonly #options: DeskOptions;
+  readonly #options: CommandQueueOptions;
   #mode: PolicyMode;
   readonly #blocks = new Map<string, number>();
   readonly #declined = new Map<string, number>();
   readonly #counts = { commands: 0, receipts: 0, refused: 0, noAnswer: 0, inFlight: 0, bytes: 0 };
 
-  constructor(options: DeskOptions) {
+  constructor(options: CommandQueueOptions) {
     this.policy = options.policy;
     this.#options = options;
     this.#mode = options.mode;
@@ -157,14 +157,14 @@ function wordsOf(outcome: CommandOutcome): string {
 }
 
 /** True if all blocks of the command are absent. */
-export function isAllMissing(outcome: DeskOutcome): boolean {
+export function isAllMissing(outcome: OrderOutcome): boolean {
   if (outcome.kind !== "receipt") return false;
   const { missing = 0, ...others } = outcome.counts;
   return missing > 0 && Object.values(others).every((count) => count === 0);
 }
 
 /** True if the agent acted on at least one block, or would have in a dry run. */
-export function isSomeDone(outcome: DeskOutcome): boolean {
+export function isSomeDone(outcome: OrderOutcome): boolean {
   if (outcome.kind === "dry_run") return true;
   if (outcome.kind !== "receipt") return false;
   const { done = 0, already = 0, deferred = 0 } = outcome.counts;
@@ -197,7 +197,7 @@ export interface Commander {
 }
 
 /** Bounded queue of delayed actions, ordered by time. */
-export class Later {
+export class DelayQueue {
   readonly #max: number;
   readonly #tasks: { readonly dueMs: number; readonly run: () => void }[] = [];
 

@@ -1,13 +1,13 @@
 import type { WorkerId } from "../../core/index.ts";
-import type { Desk } from "./command-queue.ts";
+import type { CommandQueue } from "./command-queue.ts";
 import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
-import type { Line, Noted, Session, SessionBook } from "./session-table.ts";
+import type { Branch, Noted, Session, SessionTable } from "./session-table.ts";
 import type { ContextRewriteSettings } from "./settings.ts";
 
 /** A branch that its session appears to have abandoned. */
 interface Left {
   readonly session: Session;
-  readonly line: Line;
+  readonly branch: Branch;
   readonly requestId: string;
   dueMs: number;
 }
@@ -21,16 +21,16 @@ interface Left {
  * skipped if a possibly active session was evicted from the session table.
  */
 export class ContextRewrite implements Policy {
-  readonly desk: Desk;
+  readonly queue: CommandQueue;
   readonly #settings: ContextRewriteSettings;
-  readonly #book: SessionBook;
+  readonly #sessions: SessionTable;
   /** In the order in which they were abandoned, oldest first. */
-  readonly #left = new Map<Line, Left>();
+  readonly #left = new Map<Branch, Left>();
 
-  constructor(desk: Desk, settings: ContextRewriteSettings, book: SessionBook) {
-    this.desk = desk;
+  constructor(queue: CommandQueue, settings: ContextRewriteSettings, sessions: SessionTable) {
+    this.queue = queue;
     this.#settings = settings;
-    this.#book = book;
+    this.#sessions = sessions;
   }
 
   get pending(): number {
@@ -38,16 +38,16 @@ export class ContextRewrite implements Policy {
   }
 
   routed({ requestId }: RoutedPrompt, noted: Noted, { heardMs }: Moment): void {
-    const { session, line, left } = noted;
-    if (this.#left.delete(line)) this.desk.decline("came_back");
+    const { session, branch, left } = noted;
+    if (this.#left.delete(branch)) this.queue.decline("came_back");
     if (left === null || session.id === null) return;
     if (this.#left.size >= this.#settings.pendingMax) {
-      this.desk.decline("pending");
+      this.queue.decline("pending");
       return;
     }
     const dueMs = heardMs + this.#settings.settleMs;
     this.#left.delete(left);
-    this.#left.set(left, { session, line: left, requestId, dueMs });
+    this.#left.set(left, { session, branch: left, requestId, dueMs });
   }
 
   rewritten({ requestId }: RoutedPrompt, { heardMs }: Moment): void {
@@ -58,44 +58,44 @@ export class ContextRewrite implements Policy {
 
   sessionDropped(session: Session): void {
     for (const left of [...this.#left.values()]) {
-      if (left.session === session) this.#left.delete(left.line);
+      if (left.session === session) this.#left.delete(left.branch);
     }
   }
 
   workerLeft(worker: WorkerId): void {
-    for (const { line } of [...this.#left.values()]) {
-      if (line.target.worker === worker) this.#left.delete(line);
+    for (const { branch } of [...this.#left.values()]) {
+      if (branch.target.worker === worker) this.#left.delete(branch);
     }
   }
 
   tick(at: Moment): void {
     for (const left of [...this.#left.values()]) {
       if (left.dueMs > at.heardMs) continue;
-      if (!this.desk.hasRoom) return;
-      this.#left.delete(left.line);
+      if (!this.queue.hasRoom) return;
+      this.#left.delete(left.branch);
       this.#prune(left, at);
     }
   }
 
-  #prune({ session, line, requestId }: Left, { heardMs }: Moment): void {
-    if (!session.lines.includes(line)) {
-      this.desk.decline("forgotten");
+  #prune({ session, branch, requestId }: Left, { heardMs }: Moment): void {
+    if (!session.branches.includes(branch)) {
+      this.queue.decline("forgotten");
       return;
     }
-    if (!this.#book.isComplete(heardMs)) {
-      this.desk.decline("crowded");
+    if (!this.#sessions.isComplete(heardMs)) {
+      this.queue.decline("crowded");
       return;
     }
-    const { chain, target } = line;
-    this.#book.dropLine(session, line);
-    const first = this.#book.firstFree(chain);
+    const { chain, target } = branch;
+    this.#sessions.dropBranch(session, branch);
+    const first = this.#sessions.firstFree(chain);
     const tokens = (chain.blocks - first - 1) * chain.blockTokens;
     if (tokens < this.#settings.tokensMin) {
-      this.desk.decline("short");
+      this.queue.decline("short");
       return;
     }
     for (const after of chain.names(first, first + 1)) {
-      this.desk.send({
+      this.queue.send({
         requestId,
         worker: target.worker,
         command: { type: "Prune", after_block_hash: after },

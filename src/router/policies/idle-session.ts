@@ -1,8 +1,8 @@
 import type { WorkerId } from "../../core/index.ts";
-import { type Desk, type DeskOutcome, isAllMissing, isSomeDone } from "./command-queue.ts";
+import { type CommandQueue, isAllMissing, isSomeDone, type OrderOutcome } from "./command-queue.ts";
 import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
 import type { PromptChain } from "./prompt-chain.ts";
-import type { Noted, Session, SessionBook } from "./session-table.ts";
+import type { Noted, Session, SessionTable } from "./session-table.ts";
 import type { IdleSessionSettings } from "./settings.ts";
 
 /** Session ids that may be part of a lease id. */
@@ -42,9 +42,9 @@ interface Watched {
  * blocks. Blocks that the session no longer uses expire with the lease.
  */
 export class IdleSession implements Policy {
-  readonly desk: Desk;
+  readonly queue: CommandQueue;
   readonly #settings: IdleSessionSettings;
-  readonly #book: SessionBook;
+  readonly #sessions: SessionTable;
   /** By session id, least recently active first. */
   readonly #awake = new Map<string, Watched>();
   readonly #asleep = new Map<string, Watched>();
@@ -52,10 +52,10 @@ export class IdleSession implements Policy {
   readonly #refusing = new Map<WorkerId, number>();
   #leases = 0;
 
-  constructor(desk: Desk, settings: IdleSessionSettings, book: SessionBook) {
-    this.desk = desk;
+  constructor(queue: CommandQueue, settings: IdleSessionSettings, sessions: SessionTable) {
+    this.queue = queue;
     this.#settings = settings;
-    this.#book = book;
+    this.#sessions = sessions;
   }
 
   get leases(): number {
@@ -93,7 +93,7 @@ export class IdleSession implements Policy {
   sessionEnded(sessionId: string): void {
     const watched = this.#asleep.get(sessionId) ?? this.#awake.get(sessionId);
     for (const { id, worker } of watched?.leases ?? []) {
-      this.desk.send({ requestId: null, worker, command: { type: "RevokeLease", lease_id: id } });
+      this.queue.send({ requestId: null, worker, command: { type: "RevokeLease", lease_id: id } });
     }
     this.#forget(sessionId);
   }
@@ -116,7 +116,7 @@ export class IdleSession implements Policy {
     for (const [id, watched] of this.#awake) {
       const { session } = watched;
       if (at.heardMs - session.heardMs < this.#settings.idleMs) break;
-      if (pauses <= 0 || !this.desk.hasRoom) break;
+      if (pauses <= 0 || !this.queue.hasRoom) break;
       if (session.live > 0) continue;
       this.#awake.delete(id);
       this.#asleep.set(id, watched);
@@ -139,12 +139,12 @@ export class IdleSession implements Policy {
     const parts = this.#partsOf(watched.session);
     for (const [worker, own] of parts) {
       if (this.#refusing.has(worker)) {
-        this.desk.decline("worker_refuses");
+        this.queue.decline("worker_refuses");
         continue;
       }
       const known = watched.leases.find((lease) => lease.worker === worker);
       if (known === undefined && this.#leases >= this.#settings.leasesMax) {
-        this.desk.decline("leases");
+        this.queue.decline("leases");
         continue;
       }
       const lease = known ?? this.#open(id, watched, worker);
@@ -157,11 +157,11 @@ export class IdleSession implements Policy {
   /** Blocks used only by this session, by worker. Omits parts below `tokensMin`. */
   #partsOf(session: Session): Map<WorkerId, Part[]> {
     const parts = new Map<WorkerId, Part[]>();
-    for (const line of session.lines) {
-      const { chain, target } = line;
+    for (const branch of session.branches) {
+      const { chain, target } = branch;
       const others = parts.get(target.worker) ?? [];
       const shared = others.map((other) => other.chain.common(chain));
-      const from = Math.max(this.#book.ownFrom(session, line), ...shared);
+      const from = Math.max(this.#sessions.ownFrom(session, branch), ...shared);
       if ((chain.blocks - from) * chain.blockTokens < this.#settings.tokensMin) continue;
       parts.set(target.worker, [...others, { chain, from }]);
     }
@@ -180,7 +180,7 @@ export class IdleSession implements Policy {
     const { ttlMs } = this.#settings;
     lease.untilMs = at.nowMs + ttlMs;
     lease.isPending = true;
-    const isSent = this.desk.send({
+    const isSent = this.queue.send({
       requestId: null,
       worker: lease.worker,
       command: {
@@ -194,7 +194,7 @@ export class IdleSession implements Policy {
     if (!isSent) this.#keep(watched, (other) => other !== lease);
   }
 
-  #paused(watched: Watched, lease: Lease, outcome: DeskOutcome, at: Moment): void {
+  #paused(watched: Watched, lease: Lease, outcome: OrderOutcome, at: Moment): void {
     lease.isPending = false;
     if (outcome.kind === "receipt" && outcome.ttlSeconds !== null) {
       lease.untilMs = at.nowMs + outcome.ttlSeconds * 1_000;
@@ -244,7 +244,7 @@ export class IdleSession implements Policy {
   ): void {
     const hint = worker === source ? {} : { sources: [source] };
     const block_keys = chain.names(from, to);
-    this.desk.send({
+    this.queue.send({
       requestId,
       worker,
       command: { type: "Warm", block_keys, target_tier: "CPU_TIER1", ...hint },
@@ -254,7 +254,7 @@ export class IdleSession implements Policy {
   #renew(lease: Lease, requestId: string | null, at: Moment): void {
     const new_ttl_seconds = this.#settings.ttlMs / 1_000;
     lease.isPending = true;
-    const isSent = this.desk.send({
+    const isSent = this.queue.send({
       requestId,
       worker: lease.worker,
       command: { type: "RenewLease", lease_id: lease.id, new_ttl_seconds },

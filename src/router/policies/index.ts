@@ -14,5 +14,5 @@ export {
   type PolicyMarks,
 } from "./policies.ts";
 export { type BlockNamer, BlockUses, createDigestNamer, PromptChain } from "./prompt-chain.ts";
-export { RecentPrefixes, SessionBook } from "./session-table.ts";
+export { RecentPrefixes, SessionTable } from "./session-table.ts";
 export * from "./settings.ts";

@@ -5,7 +5,7 @@ import { CacheControl } from "./cache-control.ts";
 import { ColdWorker } from "./cold-worker.ts";
 import {
   type Commander,
-  Desk,
+  CommandQueue,
   POLICY_NAMES,
   type PolicyCounts,
   type PolicyName,
@@ -14,7 +14,7 @@ import { ContextRewrite } from "./context-rewrite.ts";
 import { IdleSession } from "./idle-session.ts";
 import type { BlockNamer, PromptChain } from "./prompt-chain.ts";
 import { Reasoning } from "./reasoning.ts";
-import { type Noted, type Session, SessionBook } from "./session-table.ts";
+import { type Noted, type Session, SessionTable } from "./session-table.ts";
 import type { PolicyMode, PolicySettings, ReasoningTokens } from "./settings.ts";
 
 /** Maximum models with reasoning boundaries reported by a proxy. */
@@ -62,7 +62,7 @@ class OwnPolicies implements Policies {
   readonly #reasoning: Map<string, ReasoningTokens>;
   /** Last reported state of each target. Bounded by the worker table. */
   readonly #seen = new Map<TargetId, { readonly hasNames: boolean; readonly isKnown: boolean }>();
-  #book: SessionBook;
+  #sessions: SessionTable;
   #listening: readonly Disposable[] = [];
   #heardMs = 0;
   #lastMs: number;
@@ -71,18 +71,18 @@ class OwnPolicies implements Policies {
     const { clock, settings } = options;
     this.#options = options;
     this.#lastMs = clock.monotonicMs();
-    this.#book = this.#newBook();
+    this.#sessions = this.#newSessions();
     this.#reasoning = new Map(Object.entries(settings.reasoning.models));
     this.marks = this.#createMarks();
     for (const policy of POLICY_NAMES) this.setMode(policy, settingsOf(policy, settings).mode);
   }
 
   get counts(): readonly PolicyCounts[] {
-    return [...this.#policies.values()].map(({ desk }) => desk.counts);
+    return [...this.#policies.values()].map(({ queue }) => queue.counts);
   }
 
   get sessions(): number {
-    return this.#book.sessions;
+    return this.#sessions.sessions;
   }
 
   get liveRequests(): number {
@@ -92,7 +92,7 @@ class OwnPolicies implements Policies {
   setMode(policy: PolicyName, mode: PolicyMode): void {
     const known = this.#policies.get(policy);
     if (mode === "off") this.#policies.delete(policy);
-    else if (known !== undefined) known.desk.setMode(mode);
+    else if (known !== undefined) known.queue.setMode(mode);
     else this.#policies.set(policy, this.#create(policy, mode));
     if (this.#policies.size === 0) this.#stop();
     else if (this.#listening.length === 0) this.#start();
@@ -109,22 +109,22 @@ class OwnPolicies implements Policies {
 
   #create(name: PolicyName, mode: PolicyMode): Policy {
     const { commander, router, settings, namer } = this.#options;
-    const note: ConstructorParameters<typeof Desk>[0]["note"] = (requestId, action) => {
+    const note: ConstructorParameters<typeof CommandQueue>[0]["note"] = (requestId, action) => {
       router.noteAction(requestId, action);
     };
     const { inFlightMax } = settingsOf(name, settings);
-    const desk = new Desk({ policy: name, mode, inFlightMax, commander, note });
+    const queue = new CommandQueue({ policy: name, mode, inFlightMax, commander, note });
     switch (name) {
       case "cold_worker":
-        return new ColdWorker(desk, settings.coldWorker, namer, this.#book);
+        return new ColdWorker(queue, settings.coldWorker, namer, this.#sessions);
       case "idle_session":
-        return new IdleSession(desk, settings.idleSession, this.#book);
+        return new IdleSession(queue, settings.idleSession, this.#sessions);
       case "cache_control":
-        return new CacheControl(desk, settings.cacheControl);
+        return new CacheControl(queue, settings.cacheControl);
       case "reasoning":
-        return new Reasoning(desk, settings.reasoning, namer, this.#reasoning);
+        return new Reasoning(queue, settings.reasoning, namer, this.#reasoning);
       case "context_rewrite":
-        return new ContextRewrite(desk, settings.contextRewrite, this.#book);
+        return new ContextRewrite(queue, settings.contextRewrite, this.#sessions);
       default:
         return name satisfies never;
     }
@@ -148,18 +148,18 @@ class OwnPolicies implements Policies {
     this.#listening = [];
     this.#live.clear();
     this.#seen.clear();
-    this.#book = this.#newBook();
+    this.#sessions = this.#newSessions();
   }
 
-  #newBook(): SessionBook {
-    return new SessionBook(this.#options.settings.book, (session) => {
+  #newSessions(): SessionTable {
+    return new SessionTable(this.#options.settings.sessions, (session) => {
       for (const policy of this.#policies.values()) policy.sessionDropped?.(session);
     });
   }
 
-  #each(tell: (policy: Policy, at: Moment) => void): void {
+  #each(call: (policy: Policy, at: Moment) => void): void {
     const at = this.#now();
-    for (const policy of this.#policies.values()) tell(policy, at);
+    for (const policy of this.#policies.values()) call(policy, at);
   }
 
   #observer(): RouterObserver {
@@ -181,11 +181,11 @@ class OwnPolicies implements Policies {
     // The prefill worker computes and keeps the prompt's blocks.
     const holder = prefill ?? target;
     const chain = namer.chain(holder, request);
-    const { blocksMax, linesMax } = settings.book;
-    if (chain === null || chain.blocks === 0 || chain.blocks > blocksMax / linesMax) return;
+    const { blocksMax, branchesMax } = settings.sessions;
+    if (chain === null || chain.blocks === 0 || chain.blocks > blocksMax / branchesMax) return;
     this.#freed(requestId);
     const at = this.#now();
-    const noted = this.#book.note(request, holder, chain, at.heardMs);
+    const noted = this.#sessions.note(request, holder, chain, at.heardMs);
     const prompt = { requestId, request, target: holder, chain };
     noted.session.live++;
     this.#live.set(requestId, { prompt, session: noted.session });
@@ -219,7 +219,7 @@ class OwnPolicies implements Policies {
   }
 
   #tick(): void {
-    this.#book.expire(this.#now().heardMs);
+    this.#sessions.expire(this.#now().heardMs);
     this.#each((policy, at) => policy.tick?.(at));
   }
 
@@ -235,10 +235,10 @@ class OwnPolicies implements Policies {
   #createMarks(): PolicyMarks {
     const of = (
       requestId: string,
-      tell: (policy: Policy, prompt: RoutedPrompt, at: Moment) => void,
+      call: (policy: Policy, prompt: RoutedPrompt, at: Moment) => void,
     ) => {
       const live = this.#live.get(requestId);
-      if (live !== undefined) this.#each((policy, at) => tell(policy, live.prompt, at));
+      if (live !== undefined) this.#each((policy, at) => call(policy, live.prompt, at));
     };
     return {
       cacheControl: (requestId, owner, marks) =>
@@ -250,7 +250,7 @@ class OwnPolicies implements Policies {
       returning: (sessionId) => this.#each((policy, at) => policy.returning?.(sessionId, at)),
       sessionEnded: (sessionId) => {
         this.#each((policy, at) => policy.sessionEnded?.(sessionId, at));
-        this.#book.drop(sessionId);
+        this.#sessions.drop(sessionId);
       },
       reasoningTokens: (model, tokens) => {
         if (this.#options.settings.reasoning.models[model] !== undefined) return;
@@ -301,7 +301,7 @@ export interface Moment {
  * for which its queue has no room.
  */
 export interface Policy {
-  readonly desk: Desk;
+  readonly queue: CommandQueue;
   routed?(prompt: RoutedPrompt, noted: Noted, at: Moment): void;
   prefillComplete?(prompt: RoutedPrompt, at: Moment): void;
   /** All output tokens. Called before `freed`. */

@@ -1,4 +1,4 @@
-import { type Desk, type DeskOutcome, isAllMissing, Later } from "./command-queue.ts";
+import { type CommandQueue, DelayQueue, isAllMissing, type OrderOutcome } from "./command-queue.ts";
 import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
 import type { BlockNamer } from "./prompt-chain.ts";
 import type { ReasoningSettings, ReasoningTokens } from "./settings.ts";
@@ -9,23 +9,23 @@ import type { ReasoningSettings, ReasoningTokens } from "./settings.ts";
  * reasoning in the prompt.
  */
 export class Reasoning implements Policy {
-  readonly desk: Desk;
+  readonly queue: CommandQueue;
   readonly #settings: ReasoningSettings;
   readonly #namer: BlockNamer;
   readonly #models: ReadonlyMap<string, ReasoningTokens>;
-  readonly #later: Later;
+  readonly #later: DelayQueue;
 
   constructor(
-    desk: Desk,
+    queue: CommandQueue,
     settings: ReasoningSettings,
     namer: BlockNamer,
     models: ReadonlyMap<string, ReasoningTokens>,
   ) {
-    this.desk = desk;
+    this.queue = queue;
     this.#settings = settings;
     this.#namer = namer;
     this.#models = models;
-    this.#later = new Later(settings.pendingMax);
+    this.#later = new DelayQueue(settings.pendingMax);
   }
 
   answered(prompt: RoutedPrompt, output: Uint32Array, at: Moment): void {
@@ -50,7 +50,7 @@ export class Reasoning implements Policy {
   }
 
   #mark(prompt: RoutedPrompt, names: readonly string[], tries: number, at: Moment): void {
-    this.desk.send({
+    this.queue.send({
       requestId: prompt.requestId,
       worker: prompt.target.worker,
       command: { type: "Think", block_hashes: names, transient: true },
@@ -63,18 +63,18 @@ export class Reasoning implements Policy {
     prompt: RoutedPrompt,
     names: readonly string[],
     tries: number,
-    outcome: DeskOutcome,
+    outcome: OrderOutcome,
     at: Moment,
   ): void {
     const { triesMax, retryMs } = this.#settings;
     if (!isAllMissing(outcome)) return;
     if (tries >= triesMax) {
-      this.desk.decline("never_there");
+      this.queue.decline("never_there");
       return;
     }
     const dueMs = at.nowMs + retryMs * tries;
     const again = () => this.#mark(prompt, names, tries + 1, { ...at, nowMs: dueMs });
-    if (!this.#later.add(dueMs, again)) this.desk.decline("pending");
+    if (!this.#later.add(dueMs, again)) this.queue.decline("pending");
   }
 }
 

@@ -2,10 +2,10 @@ import type { WorkerId } from "../../core/index.ts";
 import type { RouteRequest } from "../route.ts";
 import type { Target } from "../workers.ts";
 import { BlockUses, type PromptChain } from "./prompt-chain.ts";
-import type { SessionBookSettings } from "./settings.ts";
+import type { SessionTableSettings } from "./settings.ts";
 
 /** One branch of a session: the prompts of an agent or of one of its sub-agents. */
-export interface Line {
+export interface Branch {
   chain: PromptChain;
   target: Target;
   usedMs: number;
@@ -14,7 +14,7 @@ export interface Line {
 export interface Session {
   /** Null: the request has no session id. */
   readonly id: string | null;
-  readonly lines: Line[];
+  readonly branches: Branch[];
   /** Requests in progress. */
   live: number;
   /** Time of the last activity, on the clock of `Moment.heardMs`. */
@@ -24,13 +24,13 @@ export interface Session {
 /** Result of recording a request. */
 export interface Noted {
   readonly session: Session;
-  readonly line: Line;
+  readonly branch: Branch;
   /** The branch's previous prompt. Null: the branch is new. */
   readonly before: PromptChain | null;
   /**
    * The branch that the request diverged from, if it has blocks that the request does not share.
    */
-  readonly left: Line | null;
+  readonly left: Branch | null;
   /** Leading blocks that a branch of the session already had. */
   readonly kept: number;
 }
@@ -39,8 +39,8 @@ export interface Noted {
  * Latest prompts of active sessions, the workers that served them, and which blocks sessions share.
  * At its limits, the longest idle sessions are evicted.
  */
-export class SessionBook {
-  readonly #settings: SessionBookSettings;
+export class SessionTable {
+  readonly #settings: SessionTableSettings;
   readonly #sessions = new Map<string, Session>();
   /** Requests without a session id, each kept as a session with one prompt. */
   readonly #anonymous = new Map<string, Session>();
@@ -50,7 +50,7 @@ export class SessionBook {
   /** Time of the last eviction at a limit. */
   #crowdedMs = Number.NEGATIVE_INFINITY;
 
-  constructor(settings: SessionBookSettings, dropped: (session: Session) => void) {
+  constructor(settings: SessionTableSettings, dropped: (session: Session) => void) {
     this.#settings = settings;
     this.#dropped = dropped;
   }
@@ -81,12 +81,12 @@ export class SessionBook {
   note(request: RouteRequest, target: Target, chain: PromptChain, heardMs: number): Noted {
     const session = this.#open(request, heardMs);
     const nearest = nearestOf(session, chain);
-    const { line, kept } = nearest;
-    const lost = line === null ? 0 : (line.chain.blocks - kept) * line.chain.blockTokens;
+    const { branch, kept } = nearest;
+    const lost = branch === null ? 0 : (branch.chain.blocks - kept) * branch.chain.blockTokens;
     const noted =
-      line !== null && lost <= this.#settings.slackTokens
-        ? this.#goOn(session, line, chain, target, kept, heardMs)
-        : this.#fork(session, line, chain, target, kept, heardMs);
+      branch !== null && lost <= this.#settings.slackTokens
+        ? this.#goOn(session, branch, chain, target, kept, heardMs)
+        : this.#fork(session, branch, chain, target, kept, heardMs);
     while (this.#isOver() && this.#forgetOldest(session)) this.#crowdedMs = heardMs;
     return noted;
   }
@@ -95,7 +95,7 @@ export class SessionBook {
     const map = sessionId === undefined ? this.#anonymous : this.#sessions;
     const key = sessionId ?? requestId;
     const known = map.get(key);
-    const session = known ?? { id: sessionId ?? null, lines: [], live: 0, heardMs };
+    const session = known ?? { id: sessionId ?? null, branches: [], live: 0, heardMs };
     session.heardMs = heardMs;
     map.delete(key);
     map.set(key, session);
@@ -104,60 +104,60 @@ export class SessionBook {
 
   #goOn(
     session: Session,
-    line: Line,
+    branch: Branch,
     chain: PromptChain,
     target: Target,
     kept: number,
     heardMs: number,
   ): Noted {
-    const before = line.chain;
+    const before = branch.chain;
     this.#uses.add(chain, kept, chain.blocks);
     this.#uses.remove(before, kept, before.blocks);
     this.#blocks += chain.blocks - before.blocks;
-    line.chain = chain;
-    line.target = target;
-    line.usedMs = heardMs;
-    return { session, line, before, left: null, kept };
+    branch.chain = chain;
+    branch.target = target;
+    branch.usedMs = heardMs;
+    return { session, branch, before, left: null, kept };
   }
 
   #fork(
     session: Session,
-    left: Line | null,
+    left: Branch | null,
     chain: PromptChain,
     target: Target,
     kept: number,
     heardMs: number,
   ): Noted {
-    if (session.lines.length >= this.#settings.linesMax) {
-      const others = session.lines.filter((line) => line !== left);
+    if (session.branches.length >= this.#settings.branchesMax) {
+      const others = session.branches.filter((branch) => branch !== left);
       const oldest = others.reduce((a, b) => (b.usedMs < a.usedMs ? b : a), others[0] ?? left!);
-      this.dropLine(session, oldest);
+      this.dropBranch(session, oldest);
     }
-    const line = { chain, target, usedMs: heardMs };
-    session.lines.push(line);
+    const branch = { chain, target, usedMs: heardMs };
+    session.branches.push(branch);
     this.#uses.add(chain, 0, chain.blocks);
     this.#blocks += chain.blocks;
-    const isKnown = left !== null && session.lines.includes(left);
-    return { session, line, before: null, left: isKnown ? left : null, kept };
+    const isKnown = left !== null && session.branches.includes(left);
+    return { session, branch, before: null, left: isKnown ? left : null, kept };
   }
 
   /** Removes a branch that will not be continued. */
-  dropLine(session: Session, line: Line): void {
-    const at = session.lines.indexOf(line);
+  dropBranch(session: Session, branch: Branch): void {
+    const at = session.branches.indexOf(branch);
     if (at < 0) return;
-    session.lines.splice(at, 1);
-    this.#uses.remove(line.chain, 0, line.chain.blocks);
-    this.#blocks -= line.chain.blocks;
+    session.branches.splice(at, 1);
+    this.#uses.remove(branch.chain, 0, branch.chain.blocks);
+    this.#blocks -= branch.chain.blocks;
   }
 
   /**
    * Index of the branch's first block that no other session uses. The blocks after it are unshared
    * as well.
    */
-  ownFrom(session: Session, line: Line): number {
-    const { chain } = line;
-    const shared = session.lines.map((other) =>
-      other === line ? chain.blocks : other.chain.common(chain),
+  ownFrom(session: Session, branch: Branch): number {
+    const { chain } = branch;
+    const shared = session.branches.map((other) =>
+      other === branch ? chain.blocks : other.chain.common(chain),
     );
     let [from, to] = [0, chain.blocks];
     while (from < to) {
@@ -213,23 +213,23 @@ export class SessionBook {
 
   #forget(map: Map<string, Session>, key: string, session: Session): void {
     map.delete(key);
-    for (const line of [...session.lines]) this.dropLine(session, line);
+    for (const branch of [...session.branches]) this.dropBranch(session, branch);
     if (session.id !== null) this.#dropped(session);
   }
 }
 
 /** The branch with the longest common prefix; the latest among equals. */
-function nearestOf(session: Session, chain: PromptChain): { line: Line | null; kept: number } {
-  let line: Line | null = null;
+function nearestOf(session: Session, chain: PromptChain): { branch: Branch | null; kept: number } {
+  let branch: Branch | null = null;
   let kept = 0;
-  for (const other of session.lines) {
+  for (const other of session.branches) {
     const common = other.chain.common(chain);
-    const isBetter = common > kept || (common === kept && other.usedMs >= (line?.usedMs ?? 0));
+    const isBetter = common > kept || (common === kept && other.usedMs >= (branch?.usedMs ?? 0));
     if (common === 0 || !isBetter) continue;
-    line = other;
+    branch = other;
     kept = common;
   }
-  return { line, kept };
+  return { branch, kept };
 }
 
 interface PrefixBlock {

@@ -86,7 +86,7 @@ export interface ContextRewriteSettings extends SwitchSettings {
 }
 
 /** Limits of the session table shared by all policies. */
-export interface SessionBookSettings {
+export interface SessionTableSettings {
   readonly blocksMax: number;
   readonly sessionsMax: number;
   /** Idle time after which a session is removed. */
@@ -94,7 +94,7 @@ export interface SessionBookSettings {
   /** Time for which a request without a session counts as a user of its blocks. */
   readonly anonymousMs: number;
   /** Maximum branches per session: an agent and its sub-agents. */
-  readonly linesMax: number;
+  readonly branchesMax: number;
   /** A prompt that drops fewer tokens than this from the previous one continues its branch. */
   readonly slackTokens: number;
 }
@@ -103,7 +103,7 @@ export interface PolicySettings {
   readonly tickMs: number;
   /** Maximum active requests whose prompts are kept for policies. */
   readonly requestsMax: number;
-  readonly book: SessionBookSettings;
+  readonly sessions: SessionTableSettings;
   readonly coldWorker: ColdWorkerSettings;
   readonly idleSession: IdleSessionSettings;
   readonly cacheControl: CacheControlSettings;
@@ -116,12 +116,12 @@ const OFF = { mode: "off", inFlightMax: 64 } as const;
 export const POLICY_DEFAULTS: PolicySettings = {
   tickMs: 1_000,
   requestsMax: 65_536,
-  book: {
+  sessions: {
     blocksMax: 2 ** 20,
     sessionsMax: 65_536,
     sessionMs: 7_200_000,
     anonymousMs: 600_000,
-    linesMax: 4,
+    branchesMax: 4,
     slackTokens: 1_024,
   },
   coldWorker: {

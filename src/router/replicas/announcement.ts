@@ -26,12 +26,12 @@ export interface Announcement {
   /** Active requests it owns. All their events were sent earlier. */
   readonly requests: OwnedSum;
   /** Some of the followed sources; later announcements carry the others. */
-  readonly pictures: readonly SeenPicture[];
+  readonly snapshots: readonly SeenSnapshot[];
   /** Thresholds that were set at run time. */
   readonly thresholds: readonly SetThresholds[];
 }
 
-export interface SeenPicture {
+export interface SeenSnapshot {
   readonly source: ResidencySource;
   readonly sequence: number;
   readonly digests: readonly ResidencyDigest[];
@@ -58,7 +58,7 @@ const RANK_MAX = 65_535;
 const DEPTH_MAX = 8;
 
 export function encodeAnnouncement(announcement: Announcement, cluster: string): Uint8Array {
-  const { kind, router, everyMs, requests, pictures, thresholds } = announcement;
+  const { kind, router, everyMs, requests, snapshots, thresholds } = announcement;
   const message = {
     version: VERSION,
     kind,
@@ -66,7 +66,7 @@ export function encodeAnnouncement(announcement: Announcement, cluster: string):
     router,
     every_ms: everyMs,
     requests: [requests.requests, requests.mix],
-    pictures: pictures.map(({ source, sequence, digests }) => [
+    pictures: snapshots.map(({ source, sequence, digests }) => [
       ...[source.worker, source.rank, source.incarnation, sequence],
       ...digests.flatMap(({ blocks, mix }) => [blocks, mix]),
     ]),
@@ -110,12 +110,12 @@ function announcementIn(fields: Fields, cluster: string): Announcement {
   must(isWhole(count, 0, Number.MAX_SAFE_INTEGER));
   return {
     ...{ kind, router, everyMs, requests: { requests: count, mix: u64Of(mix) } },
-    pictures: listOf(pictures, PICTURES_MAX).map(pictureIn),
+    snapshots: listOf(pictures, PICTURES_MAX).map(snapshotIn),
     thresholds: listOf(thresholds, THRESHOLDS_MAX).map(thresholdsIn),
   };
 }
 
-function pictureIn(value: Json): SeenPicture {
+function snapshotIn(value: Json): SeenSnapshot {
   must(Array.isArray(value) && value.length === 4 + 2 * RESIDENCY_TIERS.length);
   const [worker, rank, incarnation, sequence, ...sums] = value;
   must(typeof worker === "string" && isWorkerId(worker) && isWhole(rank, 0, RANK_MAX));
@@ -194,7 +194,7 @@ export function isRouterId(text: unknown): text is RouterId {
 }
 
 /** A replica, as last announced. */
-export interface Member {
+export interface Replica {
   readonly router: RouterId;
   everyMs: number;
   heardMs: number;
@@ -206,25 +206,25 @@ export interface Member {
    * Differing announcements to tolerate before its request list is fetched. Doubles each time the
    * list did not help.
    */
-  patience: number;
+  tolerance: number;
   isAsked: boolean;
-  readonly pictures: Map<string, SeenPicture>;
+  readonly snapshots: Map<string, SeenSnapshot>;
 }
 
 /** Maximum routers of a cluster. Messages of further routers are ignored. */
-const MEMBERS_MAX = 64;
+const REPLICAS_MAX = 64;
 /** Initial tolerance: announcements may differ while events are in flight. */
 export const DIFFERS_MIN = 2;
 const KNOWN_SNAPSHOTS_MAX = 65_536;
 
-export class Members {
-  readonly #members = new Map<RouterId, Member>();
+export class ReplicaTable {
+  readonly #members = new Map<RouterId, Replica>();
 
-  get all(): readonly Member[] {
+  get all(): readonly Replica[] {
     return [...this.#members.values()];
   }
 
-  get(router: RouterId): Member | null {
+  get(router: RouterId): Replica | null {
     return this.#members.get(router) ?? null;
   }
 
@@ -232,16 +232,16 @@ export class Members {
    * Records a message. Returns null at the limit of routers. `everyMs` applies until the router
    * announces its own interval.
    */
-  heard(router: RouterId, everyMs: number, nowMs: number): Member | null {
+  heard(router: RouterId, everyMs: number, nowMs: number): Replica | null {
     const known = this.#members.get(router);
     if (known !== undefined) {
       known.heardMs = nowMs;
       return known;
     }
-    if (this.#members.size >= MEMBERS_MAX) return null;
+    if (this.#members.size >= REPLICAS_MAX) return null;
     const of = { router, everyMs, heardMs: nowMs, isNew: true, differs: 0, isAsked: false };
-    const patience = DIFFERS_MIN;
-    const member = { ...of, patience, pictures: new Map<string, SeenPicture>() };
+    const tolerance = DIFFERS_MIN;
+    const member = { ...of, tolerance, snapshots: new Map<string, SeenSnapshot>() };
     this.#members.set(router, member);
     return member;
   }
@@ -250,17 +250,17 @@ export class Members {
     this.#members.delete(router);
   }
 
-  seen({ pictures }: Member, seen: readonly SeenPicture[]): void {
+  seen({ snapshots }: Replica, seen: readonly SeenSnapshot[]): void {
     for (const one of seen) {
-      if (pictures.size < KNOWN_SNAPSHOTS_MAX) pictures.set(nameOf(one.source), one);
+      if (snapshots.size < KNOWN_SNAPSHOTS_MAX) snapshots.set(nameOf(one.source), one);
     }
   }
 
   /** Returns the router with the latest snapshot of this source run. */
   holderOf(source: ResidencySource): RouterId | null {
     let best: { router: RouterId; sequence: number } | null = null;
-    for (const { router, pictures } of this.#members.values()) {
-      const seen = pictures.get(nameOf(source));
+    for (const { router, snapshots } of this.#members.values()) {
+      const seen = snapshots.get(nameOf(source));
       if (seen?.source.incarnation !== source.incarnation) continue;
       if (best === null || seen.sequence > best.sequence) best = { router, ...seen };
     }
@@ -273,7 +273,7 @@ function nameOf({ worker, rank }: ResidencySource): string {
 }
 
 /** Latest thresholds per model that were set at run time, at any router. */
-export class ThresholdBook {
+export class ThresholdTable {
   readonly #latest = new Map<string, SetThresholds>();
 
   get all(): readonly SetThresholds[] {

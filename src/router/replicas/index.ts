@@ -2,8 +2,8 @@ export {
   type Announcement,
   encodeAnnouncement,
   isRouterId,
-  Members,
   newRouterId,
+  ReplicaTable,
   type RouterId,
   readAnnouncement,
 } from "./announcement.ts";

@@ -18,16 +18,16 @@ import {
   workerNumber,
 } from "../../events/index.ts";
 import { isRouterId, type RouterId } from "./announcement.ts";
-import type { OwnerBook, SharedLoad } from "./shared-load.ts";
+import type { OwnerTable, SharedLoad } from "./shared-load.ts";
 
 const BYTES_MAX = 2 ** 20;
 const DEPTH_MAX = 8;
 
-export function encodeOutput(router: RouterId, news: OutputNews): Uint8Array {
+export function encodeOutput(router: RouterId, news: OutputProgress): Uint8Array {
   return Buffer.from(stringifyJson({ router, output: news }));
 }
 
-export function readOutput(data: Uint8Array): { router: RouterId; news: OutputNews } | null {
+export function readOutput(data: Uint8Array): { router: RouterId; news: OutputProgress } | null {
   const fields = objectIn(data);
   if (fields === null || !isRouterId(fields.router) || !Array.isArray(fields.output)) return null;
   const news: [string, number][] = [];
@@ -43,7 +43,7 @@ export function readOutput(data: Uint8Array): { router: RouterId; news: OutputNe
 export function encodeNews(
   router: RouterId,
   number: number,
-  news: readonly LoadNews[],
+  news: readonly LoadEvent[],
 ): Uint8Array {
   const routerId = BigInt(router);
   return encodeEnvelope({
@@ -55,7 +55,7 @@ export function encodeNews(
   });
 }
 
-function eventOf(news: LoadNews, routerId: bigint): ActiveSequenceEvent {
+function eventOf(news: LoadEvent, routerId: bigint): ActiveSequenceEvent {
   const { id, worker, rank } = news.kind === "add" ? news.request : news;
   return {
     requestId: id,
@@ -85,7 +85,7 @@ export interface NewsContext {
 export function readNews(
   data: Uint8Array,
   context: NewsContext,
-): { router: RouterId; news: LoadNews[] } | null {
+): { router: RouterId; news: LoadEvent[] } | null {
   if (data.length > BYTES_MAX) return null;
   const envelope = decodeEnvelope(data);
   if (!envelope.ok || envelope.value.topic !== ACTIVE_SEQUENCES_TOPIC) return null;
@@ -98,7 +98,10 @@ export function readNews(
 }
 
 /** Returns null if the worker is unknown. */
-function newsOf(event: ActiveSequenceEvent, { nameOf, blockTokens }: NewsContext): LoadNews | null {
+function newsOf(
+  event: ActiveSequenceEvent,
+  { nameOf, blockTokens }: NewsContext,
+): LoadEvent | null {
   const { requestId: id, rank, data } = event;
   if (data.kind !== "add") return { kind: data.kind, id, worker: null, rank };
   const { hearth, tracksPrefill: isPrefilling, expectedOutputTokens } = data;
@@ -140,7 +143,7 @@ export interface SharedRequest {
 }
 
 /** One load event of a router. */
-export type LoadNews =
+export type LoadEvent =
   | { readonly kind: "add"; readonly request: SharedRequest }
   | ({ readonly kind: "prefill_complete" } & NewsOf)
   | ({ readonly kind: "free" } & NewsOf);
@@ -153,7 +156,7 @@ export interface NewsOf {
 }
 
 /** Cumulative output tokens per request. Only the latest number of a request counts. */
-export type OutputNews = readonly (readonly [id: string, tokens: number])[];
+export type OutputProgress = readonly (readonly [id: string, tokens: number])[];
 
 /** NATS subjects between the routers of a cluster. */
 interface ReplicaSubjects {
@@ -162,7 +165,7 @@ interface ReplicaSubjects {
   readonly load: string;
   readonly output: string;
   readonly requestsOf: (router: RouterId) => string;
-  readonly pictureOf: (router: RouterId, worker: WorkerId | "*", rank: number | "*") => string;
+  readonly snapshotOf: (router: RouterId, worker: WorkerId | "*", rank: number | "*") => string;
 }
 
 export function replicaSubjects(cluster: string): ReplicaSubjects {
@@ -173,7 +176,7 @@ export function replicaSubjects(cluster: string): ReplicaSubjects {
     load: `${said}.${ACTIVE_SEQUENCES_TOPIC}`,
     output: `${said}.output`,
     requestsOf: (router) => `${asked}.${router}.requests`,
-    pictureOf: (router, worker, rank) => `${asked}.${router}.picture.${worker}.${rank}`,
+    snapshotOf: (router, worker, rank) => `${asked}.${router}.picture.${worker}.${rank}`,
   };
 }
 
@@ -181,7 +184,7 @@ interface RequestListsOptions {
   readonly bus: Bus;
   readonly subjects: ReplicaSubjects;
   readonly self: RouterId;
-  readonly owners: OwnerBook;
+  readonly owners: OwnerTable;
   readonly load: SharedLoad;
   readonly answerMs: number;
   readonly context: NewsContext;
@@ -205,7 +208,9 @@ export class RequestLists implements Disposable {
   constructor(options: RequestListsOptions) {
     const { bus, subjects, self } = options;
     this.#options = options;
-    this.#subscription = bus.subscribe(subjects.requestsOf(self), (message) => this.#tell(message));
+    this.#subscription = bus.subscribe(subjects.requestsOf(self), (message) =>
+      this.#reply(message),
+    );
   }
 
   [Symbol.dispose](): void {
@@ -251,11 +256,11 @@ export class RequestLists implements Disposable {
     return { requests, next: outcome.message.headers[NEXT] ?? null };
   }
 
-  #tell({ data, reply }: BusMessage): void {
+  #reply({ data, reply }: BusMessage): void {
     const { bus, owners, load, self } = this.#options;
     const after = Number(Buffer.from(data.subarray(0, 20)).toString());
     if (reply === null || !Number.isSafeInteger(after)) return;
-    const news: LoadNews[] = [];
+    const news: LoadEvent[] = [];
     let bytes = 0;
     let next: number | null = null;
     for (const [id, number] of owners.idsOf(self, after)) {

@@ -25,25 +25,25 @@ import {
   type Announcement,
   DIFFERS_MIN,
   encodeAnnouncement,
-  type Member,
-  type Members,
   PICTURES_MAX,
+  type Replica,
+  type ReplicaTable,
   type RouterId,
   readAnnouncement,
-  type SeenPicture,
-  ThresholdBook,
+  type SeenSnapshot,
+  ThresholdTable,
 } from "./announcement.ts";
 import {
   encodeNews,
   encodeOutput,
-  type LoadNews,
+  type LoadEvent,
   type NewsContext,
   RequestLists,
   readNews,
   readOutput,
   replicaSubjects,
 } from "./load-codec.ts";
-import { OwnerBook, SharedLoad } from "./shared-load.ts";
+import { OwnerTable, SharedLoad } from "./shared-load.ts";
 
 export interface ReplicaSettings {
   /** Announcement interval. */
@@ -75,10 +75,10 @@ export interface ReplicaGroupOptions {
   readonly log: BusLog;
   readonly cluster: string;
   readonly self: RouterId;
-  readonly members: Members;
+  readonly members: ReplicaTable;
   readonly index: PrefixIndex;
   readonly table: WorkerTable;
-  readonly intake: ResidencyIntake;
+  readonly ingest: ResidencyIntake;
   /** Load of this router's own requests. */
   readonly load: ActiveLoad;
   readonly blockTokens: number;
@@ -100,7 +100,7 @@ export interface ReplicaStats {
   /** Request lists fetched because sums differed or a router was new. */
   readonly lists: number;
   readonly orphansEnded: number;
-  readonly picturesServed: number;
+  readonly snapshotsServed: number;
   readonly unknownWorkers: number;
 }
 
@@ -114,10 +114,10 @@ export class ReplicaGroup implements AsyncDisposable {
   readonly load: SharedLoad;
   readonly #options: ReplicaGroupOptions;
   readonly #subjects: ReturnType<typeof replicaSubjects>;
-  readonly #owners: OwnerBook;
+  readonly #owners: OwnerTable;
   readonly #lists: RequestLists;
-  readonly #pictures: PictureServer;
-  readonly #thresholds = new ThresholdBook();
+  readonly #snapshots: SnapshotServer;
+  readonly #thresholds = new ThresholdTable();
   readonly #output = new Map<string, number>();
   readonly #orphans = new Map<RouterId, Disposable>();
   readonly #open: Disposable[] = [];
@@ -137,11 +137,11 @@ export class ReplicaGroup implements AsyncDisposable {
     this.#options = options;
     this.#subjects = replicaSubjects(cluster);
     this.#beatMs = clock.monotonicMs();
-    this.#owners = new OwnerBook();
+    this.#owners = new OwnerTable();
     this.load = new SharedLoad({
       ...{ load, table, owners: this.#owners, self, blockTokens },
-      tell: (news) => this.#tell(news),
-      tellOutput: (id, tokens) => void this.#output.set(id, tokens),
+      publish: (news) => this.#publish(news),
+      publishOutput: (id, tokens) => void this.#output.set(id, tokens),
     });
     const subjects = this.#subjects;
     const { answerMs } = settings;
@@ -149,14 +149,14 @@ export class ReplicaGroup implements AsyncDisposable {
     this.#context = context;
     const lists = { bus, subjects, self, owners: this.#owners, load: this.load, answerMs, context };
     this.#lists = new RequestLists(lists);
-    const subject = subjects.pictureOf(self, "*", "*");
-    this.#pictures = new PictureServer({ ...options, subject });
+    const subject = subjects.snapshotOf(self, "*", "*");
+    this.#snapshots = new SnapshotServer({ ...options, subject });
     this.#subscribe(subjects.state, (message) => this.#hearState(message));
     this.#subscribe(subjects.load, (message) => this.#hearLoad(message));
     this.#subscribe(subjects.output, (message) => this.#hearOutput(message));
     this.#open.push(
       clock.every(settings.everyMs, () => this.#beat()),
-      clock.every(settings.outputMs, () => this.#tellOutput()),
+      clock.every(settings.outputMs, () => this.#publishOutput()),
       bus.onStatus(({ status }) => {
         if (status === "connected") this.#announce("hello");
       }),
@@ -173,13 +173,13 @@ export class ReplicaGroup implements AsyncDisposable {
     return {
       ...this.#counts,
       replicas: this.#options.members.all.length,
-      picturesServed: this.#pictures.served,
+      snapshotsServed: this.#snapshots.served,
       unknownWorkers: this.load.unknownWorkers,
     };
   }
 
   /** Publishes thresholds that were set at this router. */
-  tellThresholds(model: string, thresholds: BusyThresholds): void {
+  publishThresholds(model: string, thresholds: BusyThresholds): void {
     const { clock, self } = this.#options;
     this.#thresholds.take({ model, thresholds, wallMs: Math.trunc(clock.wallMs()), router: self });
     this.#announce("here");
@@ -193,7 +193,7 @@ export class ReplicaGroup implements AsyncDisposable {
     for (const timer of this.#orphans.values()) timer[Symbol.dispose]();
     this.#answer?.[Symbol.dispose]();
     this.#lists[Symbol.dispose]();
-    this.#pictures[Symbol.dispose]();
+    this.#snapshots[Symbol.dispose]();
     this.#announce("bye");
     await Promise.all(this.#running);
   }
@@ -203,12 +203,12 @@ export class ReplicaGroup implements AsyncDisposable {
     this.#open.push({ [Symbol.dispose]: () => subscription.unsubscribe() });
   }
 
-  #tell(news: LoadNews): void {
+  #publish(news: LoadEvent): void {
     if (news.kind === "free") this.#output.delete(news.id);
     this.#send(this.#subjects.load, encodeNews(this.#options.self, ++this.#numbers, [news]));
   }
 
-  #tellOutput(): void {
+  #publishOutput(): void {
     const news = [...this.#output];
     this.#output.clear();
     for (let at = 0; at < news.length; at += OUTPUT_MAX) {
@@ -227,20 +227,20 @@ export class ReplicaGroup implements AsyncDisposable {
     // Do not queue announcements while disconnected: they would be outdated on delivery.
     if (bus.state.status !== "connected") return;
     // Send pending output first, so that the announced sums match the events received before.
-    this.#tellOutput();
+    this.#publishOutput();
     const announcement = {
       ...{ kind, router: self, everyMs: settings.everyMs },
       requests: this.#owners.sumOf(self),
-      pictures: this.#somePictures(),
+      snapshots: this.#someSnapshots(),
       thresholds: this.#thresholds.all,
     };
     bus.publish(this.#subjects.state, encodeAnnouncement(announcement, cluster), { isSpare: true });
   }
 
   /** The next sources in rotation. */
-  #somePictures(): SeenPicture[] {
-    const { intake, index } = this.#options;
-    const known = intake.sources().filter(({ isKnown }) => isKnown);
+  #someSnapshots(): SeenSnapshot[] {
+    const { ingest, index } = this.#options;
+    const known = ingest.sources().filter(({ isKnown }) => isKnown);
     if (this.#page * PICTURES_MAX >= known.length) this.#page = 0;
     const from = this.#page++ * PICTURES_MAX;
     return known.slice(from, from + PICTURES_MAX).flatMap(({ source, sequence, target }) => {
@@ -264,7 +264,7 @@ export class ReplicaGroup implements AsyncDisposable {
   }
 
   #hearState({ data }: BusMessage): void {
-    const { cluster, self, members, intake } = this.#options;
+    const { cluster, self, members, ingest } = this.#options;
     const said = readAnnouncement(data, cluster);
     if (said === null) this.#counts.refused++;
     if (said === null || said.router === self) return;
@@ -275,9 +275,9 @@ export class ReplicaGroup implements AsyncDisposable {
     const member = this.#heard(said.router);
     if (member === null) return;
     member.everyMs = said.everyMs;
-    members.seen(member, said.pictures);
-    for (const { source, sequence, digests } of said.pictures) {
-      intake.compare(source, sequence, digests);
+    members.seen(member, said.snapshots);
+    for (const { source, sequence, digests } of said.snapshots) {
+      ingest.compare(source, sequence, digests);
     }
     for (const set of said.thresholds) {
       if (this.#thresholds.take(set)) this.#applyThresholds(set.model);
@@ -287,25 +287,25 @@ export class ReplicaGroup implements AsyncDisposable {
   }
 
   /** Returns null at the limit of routers. */
-  #heard(router: RouterId): Member | null {
+  #heard(router: RouterId): Replica | null {
     const { members, clock, settings } = this.#options;
     this.#counts.received++;
     this.#keepOrphans(router);
     return members.heard(router, settings.everyMs, clock.monotonicMs());
   }
 
-  #compareRequests(member: Member, said: Announcement["requests"]): void {
+  #compareRequests(member: Replica, said: Announcement["requests"]): void {
     const counted = this.#owners.sumOf(member.router);
     const isSame = counted.requests === said.requests && counted.mix === said.mix;
     member.differs = isSame ? 0 : member.differs + 1;
-    if (isSame) member.patience = DIFFERS_MIN;
+    if (isSame) member.tolerance = DIFFERS_MIN;
     const { isNew } = member;
     member.isNew = false;
-    if (member.isAsked || isSame || (!isNew && member.differs < member.patience)) return;
+    if (member.isAsked || isSame || (!isNew && member.differs < member.tolerance)) return;
     member.isAsked = true;
     member.differs = 0;
     // Requests on workers unknown here never match, so fetch the list less often.
-    if (!isNew) member.patience = Math.min(member.patience * 2, DIFFERS_MAX);
+    if (!isNew) member.tolerance = Math.min(member.tolerance * 2, DIFFERS_MAX);
     this.#counts.lists++;
     const taking = this.#lists.take(member.router, this.#stopping.signal).catch(() => false);
     const run = taking.then(() => {
@@ -361,7 +361,7 @@ export class ReplicaGroup implements AsyncDisposable {
 
   #join({ worker, model }: Target): void {
     this.#names.set(workerNumber(worker), worker);
-    for (const member of this.#options.members.all) member.patience = DIFFERS_MIN;
+    for (const member of this.#options.members.all) member.tolerance = DIFFERS_MIN;
     this.#applyThresholds(model);
   }
 
@@ -376,12 +376,12 @@ export class ReplicaGroup implements AsyncDisposable {
   }
 }
 
-interface PictureServerOptions {
+interface SnapshotServerOptions {
   readonly bus: Bus;
   readonly clock: Clock;
   readonly random: Random;
   readonly index: PrefixIndex;
-  readonly intake: ResidencyIntake;
+  readonly ingest: ResidencyIntake;
   /** Contains `*` for worker and rank. */
   readonly subject: string;
 }
@@ -405,13 +405,13 @@ const PART_BYTES_MAX = 512 * 1024;
  * Serves snapshots of workers to other routers in the format of publishers, so that a router that
  * joins late does not have to query each worker.
  */
-class PictureServer implements Disposable {
-  readonly #options: PictureServerOptions;
+class SnapshotServer implements Disposable {
+  readonly #options: SnapshotServerOptions;
   readonly #subscription: Subscription;
   readonly #kept = new Map<bigint, Kept>();
   served = 0;
 
-  constructor(options: PictureServerOptions) {
+  constructor(options: SnapshotServerOptions) {
     this.#options = options;
     this.#subscription = options.bus.subscribe(options.subject, (message) => this.#take(message));
   }
@@ -426,7 +426,7 @@ class PictureServer implements Disposable {
     const [rank, worker] = subject.split(".").reverse();
     const question = decodeQuestion(data);
     if (!question.ok || worker === undefined || !isWorkerId(worker)) return;
-    const followed = this.#options.intake.find(worker, Number(rank));
+    const followed = this.#options.ingest.find(worker, Number(rank));
     const answer = this.#answer(question.value, followed);
     this.#options.bus.publish(reply, encodeAnswer(answer));
   }

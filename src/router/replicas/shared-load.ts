@@ -1,17 +1,17 @@
 import type { ActiveLoad, ActiveRequest, LoadOutcome, TargetLoad } from "../active-load.ts";
 import type { TargetId, WorkerTable } from "../workers.ts";
 import type { RouterId } from "./announcement.ts";
-import type { LoadNews, NewsOf, OutputNews, SharedRequest } from "./load-codec.ts";
+import type { LoadEvent, NewsOf, OutputProgress, SharedRequest } from "./load-codec.ts";
 
 export interface SharedLoadOptions {
   readonly load: ActiveLoad;
   readonly table: WorkerTable;
-  readonly owners: OwnerBook;
+  readonly owners: OwnerTable;
   readonly self: RouterId;
   /** Receives this router's load events, in order. */
-  readonly tell: (news: LoadNews) => void;
+  readonly publish: (news: LoadEvent) => void;
   /** Receives output progress, at most once per output block. */
-  readonly tellOutput: (id: string, tokens: number) => void;
+  readonly publishOutput: (id: string, tokens: number) => void;
   readonly blockTokens: number;
 }
 
@@ -42,33 +42,33 @@ export class SharedLoad implements ActiveLoad {
   }
 
   add(request: ActiveRequest): void {
-    const { owners, self, tell } = this.#options;
+    const { owners, self, publish } = this.#options;
     const { id } = request;
     this.#load.add(request);
     this.#ended.delete(id);
     owners.begin(id, self);
     const shared = this.share(id);
-    if (shared !== null) tell({ kind: "add", request: shared });
+    if (shared !== null) publish({ kind: "add", request: shared });
   }
 
   markPrefillComplete(id: string): LoadOutcome {
-    const { owners, self, tell } = this.#options;
+    const { owners, self, publish } = this.#options;
     const outcome = this.#load.markPrefillComplete(id);
     if (outcome === "done") {
       owners.advance(id, self, { isPrefilling: false });
-      tell({ kind: "prefill_complete", ...this.#newsOf(id) });
+      publish({ kind: "prefill_complete", ...this.#newsOf(id) });
     }
     return outcome;
   }
 
   output(id: string, tokens: number): LoadOutcome {
     const outcome = this.#load.output(id, tokens);
-    const { owners, self, tellOutput } = this.#options;
+    const { owners, self, publishOutput } = this.#options;
     const outputBlocks = this.#blocksOf(tokens);
     const isMore = outputBlocks > owners.progressOf(id).outputBlocks;
     if (outcome === "done" && isMore) {
       owners.advance(id, self, { isPrefilling: false, outputBlocks });
-      tellOutput(id, tokens);
+      publishOutput(id, tokens);
     }
     return outcome;
   }
@@ -77,7 +77,7 @@ export class SharedLoad implements ActiveLoad {
     const of = this.#newsOf(id);
     const outcome = this.#load.free(id);
     this.#end(id);
-    if (outcome === "done") this.#options.tell({ kind: "free", ...of });
+    if (outcome === "done") this.#options.publish({ kind: "free", ...of });
     return outcome;
   }
 
@@ -125,7 +125,7 @@ export class SharedLoad implements ActiveLoad {
   }
 
   /** Applies an event of `router`. */
-  hear(router: RouterId, news: LoadNews): void {
+  hear(router: RouterId, news: LoadEvent): void {
     switch (news.kind) {
       case "add":
         if (!this.#freedEarly.delete(news.request.id)) this.#hearAdd(router, news.request);
@@ -142,7 +142,7 @@ export class SharedLoad implements ActiveLoad {
     }
   }
 
-  hearOutput(router: RouterId, news: OutputNews): void {
+  hearOutput(router: RouterId, news: OutputProgress): void {
     for (const [id, tokens] of news) {
       this.#load.output(id, tokens);
       const outputBlocks = this.#blocksOf(tokens);
@@ -156,7 +156,7 @@ export class SharedLoad implements ActiveLoad {
    */
   hearListed(router: RouterId, request: SharedRequest): void {
     const { id, worker, rank } = request;
-    if (this.#ended.has(id)) this.#options.tell({ kind: "free", id, worker, rank });
+    if (this.#ended.has(id)) this.#options.publish({ kind: "free", id, worker, rank });
     else if (this.#load.find(id) === null) this.#hearAdd(router, request);
     else this.#hearProgress(router, request);
   }
@@ -250,7 +250,7 @@ const BEGUN: Progress = { isPrefilling: true, outputBlocks: 0 };
  * Owner of each active request, and its progress. The router that last reported a request owns it.
  * Sums per router let two routers check that they count the same requests.
  */
-export class OwnerBook {
+export class OwnerTable {
   readonly #owners = new Map<string, Owned>();
   readonly #sums = new Map<RouterId, OwnedSum>();
   #numbers = 0;

@@ -31,7 +31,7 @@ interface Field {
 }
 
 interface Decided {
-  readonly place: number;
+  readonly candidateIndex: number;
   readonly draw: number | null;
   readonly decidedBy: DecidedBy;
 }
@@ -75,14 +75,23 @@ export class Chooser {
       ...{ mode, temperature, candidates, costs, inputs },
       draw: () => random.u32() / 2 ** 32,
     };
-    const { place, decidedBy, draw } =
+    const { candidateIndex, decidedBy, draw } =
       this.#stay(this.#sessionOf(request, pool), field) ?? this.#pick(field, turnOf(request, pool));
-    const terms = costOf(inputs.at(place), rules);
-    return { target: candidates[place]!, terms, mode, temperature, decidedBy, draw, rules, inputs };
+    const terms = costOf(inputs.at(candidateIndex), rules);
+    return {
+      target: candidates[candidateIndex]!,
+      terms,
+      mode,
+      temperature,
+      decidedBy,
+      draw,
+      rules,
+      inputs,
+    };
   }
 
   /** Commits a choice: advances the round robin and records the session's worker. */
-  settle(request: RouteRequest, pool: string, choice: Choice): void {
+  commit(request: RouteRequest, pool: string, choice: Choice): void {
     if (choice.decidedBy === "round_robin") {
       this.#turns.set(turnOf(request, pool), choice.target.id);
     }
@@ -99,8 +108,8 @@ export class Chooser {
     inputs: CostInputs,
   ): CostRules {
     let minPrefillTokens = Number.POSITIVE_INFINITY;
-    for (let place = 0; place < inputs.count; place++) {
-      minPrefillTokens = Math.min(minPrefillTokens, inputs.prefillTokensAt(place));
+    for (let candidateIndex = 0; candidateIndex < inputs.count; candidateIndex++) {
+      minPrefillTokens = Math.min(minPrefillTokens, inputs.prefillTokensAt(candidateIndex));
     }
     return {
       cost: withOverlapWeight(this.#settings.cost, overrides?.overlapScoreWeight),
@@ -121,13 +130,13 @@ export class Chooser {
   #stay(session: string | null, { candidates, costs }: Field): Decided | null {
     const home = session === null ? null : this.#affinity.find(session);
     if (home === null) return null;
-    const place = candidates.findIndex(({ worker, rank }) => {
+    const candidateIndex = candidates.findIndex(({ worker, rank }) => {
       return worker === home.worker && rank === home.rank;
     });
-    if (place === -1) return null;
-    const extra = costs[place]! - costs.reduce((least, cost) => Math.min(least, cost));
+    if (candidateIndex === -1) return null;
+    const extra = costs[candidateIndex]! - costs.reduce((least, cost) => Math.min(least, cost));
     if (extra > this.#settings.affinity.extraCostMax) return null;
-    return { place, draw: null, decidedBy: "affinity" };
+    return { candidateIndex, draw: null, decidedBy: "affinity" };
   }
 
   #pick({ mode, temperature, candidates, costs, inputs, draw }: Field, turn: string): Decided {
@@ -135,21 +144,23 @@ export class Chooser {
       case "round-robin": {
         const last = this.#turns.get(turn) ?? -1;
         const next = candidates.findIndex(({ id }) => id > last);
-        return { place: Math.max(next, 0), draw: null, decidedBy: "round_robin" };
+        return { candidateIndex: Math.max(next, 0), draw: null, decidedBy: "round_robin" };
       }
       case "random": {
         const drawn = draw();
-        const place = Math.floor(drawn * candidates.length);
-        return { place, draw: drawn, decidedBy: "random" };
+        const candidateIndex = Math.floor(drawn * candidates.length);
+        return { candidateIndex, draw: drawn, decidedBy: "random" };
       }
       case "least-loaded": {
-        const requests = candidates.map((_, place) => inputs.activeRequestsAt(place));
+        const requests = candidates.map((_, candidateIndex) =>
+          inputs.activeRequestsAt(candidateIndex),
+        );
         return { ...pickLowest(requests, draw), decidedBy: "least_loaded" };
       }
       default: {
         if (candidates.length === 1) {
           const decidedBy = mode === "direct" ? "direct" : "only_one";
-          return { place: 0, draw: null, decidedBy };
+          return { candidateIndex: 0, draw: null, decidedBy };
         }
         const isSoft = temperature > 0;
         const picked = isSoft ? pickSoftmax(costs, temperature, draw) : pickLowest(costs, draw);

@@ -32,9 +32,9 @@ export class CostInputs {
     this.#words = new Uint32Array(count * WORDS);
   }
 
-  set(place: number, input: CostInput): void {
+  set(candidateIndex: number, input: CostInput): void {
     const words = this.#words;
-    const from = place * WORDS;
+    const from = candidateIndex * WORDS;
     words[from] = input.deviceTokens;
     words[from + 1] = input.hostTokens;
     words[from + 2] = input.diskTokens;
@@ -45,9 +45,9 @@ export class CostInputs {
   }
 
   /** Writes to `into`, if given, and returns it. */
-  at(place: number, into: Filled<CostInput> = emptyInput()): Filled<CostInput> {
+  at(candidateIndex: number, into: Filled<CostInput> = emptyInput()): Filled<CostInput> {
     const words = this.#words;
-    const from = place * WORDS;
+    const from = candidateIndex * WORDS;
     into.deviceTokens = words[from]!;
     into.hostTokens = words[from + 1]!;
     into.diskTokens = words[from + 2]!;
@@ -58,12 +58,12 @@ export class CostInputs {
     return into;
   }
 
-  prefillTokensAt(place: number): number {
-    return this.#words[place * WORDS + 3]!;
+  prefillTokensAt(candidateIndex: number): number {
+    return this.#words[candidateIndex * WORDS + 3]!;
   }
 
-  activeRequestsAt(place: number): number {
-    return this.#words[place * WORDS + 6]!;
+  activeRequestsAt(candidateIndex: number): number {
+    return this.#words[candidateIndex * WORDS + 6]!;
   }
 }
 
@@ -109,8 +109,8 @@ export function costOf(input: CostInput, rules: CostRules): CostTerms {
 export function costsOf(inputs: CostInputs, rules: CostRules): number[] {
   const [input, terms] = [inputs.at(0), emptyTerms()];
   const costs = new Array<number>(inputs.count);
-  for (let place = 0; place < costs.length; place++) {
-    costs[place] = fillTerms(terms, inputs.at(place, input), rules).cost;
+  for (let candidateIndex = 0; candidateIndex < costs.length; candidateIndex++) {
+    costs[candidateIndex] = fillTerms(terms, inputs.at(candidateIndex, input), rules).cost;
   }
   return costs;
 }

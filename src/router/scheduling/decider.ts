@@ -9,12 +9,12 @@ import { type Choice, Chooser, type Tracking } from "./chooser.ts";
 import { CostInputs, costOf, emptyInput, HeldTokens, uncachedTokens } from "./cost.ts";
 import type { Prompt } from "./prompt.ts";
 import {
+  constraintsOf,
   DECODE_ROLES,
   PREFILL_ROLES,
   type Selection,
   Selector,
   type Thresholds,
-  wishOf,
 } from "./selection.ts";
 
 /** A request waiting for its decision. */
@@ -24,7 +24,7 @@ export interface Pending {
 }
 
 /** Result of a decision before it is committed. */
-type Verdict =
+type DecisionResult =
   | {
       readonly kind: "chosen";
       readonly selection: Selection;
@@ -68,7 +68,7 @@ export class Decider {
     this.#chooser = new Chooser(parts.clock, parts.random, parts.settings);
   }
 
-  decide(pending: Pending): Verdict {
+  decide(pending: Pending): DecisionResult {
     const { request } = pending;
     const pool = poolOf(request);
     const selection = this.select(request, pool);
@@ -84,16 +84,16 @@ export class Decider {
     return { kind: "chosen", selection, choice, prefill, exactTokens };
   }
 
-  settle(request: RouteRequest, pool: Pool, choice: Choice): void {
-    this.#chooser.settle(request, pool, choice);
+  commit(request: RouteRequest, pool: Pool, choice: Choice): void {
+    this.#chooser.commit(request, pool, choice);
   }
 
   select(request: RouteRequest, pool: Pool): Selection {
     const { table, load, thresholds, settings } = this.#parts;
     const isDirect = (request.overrides?.mode ?? settings.mode) === "direct";
-    const wish = wishOf(request.model, ROLES[pool], request.overrides, isDirect);
+    const constraints = constraintsOf(request.model, ROLES[pool], request.overrides, isDirect);
     const loadOf = ({ id }: Target) => load.of(id);
-    return this.#selector.select(table.targets, wish, thresholds.of(request.model), loadOf);
+    return this.#selector.select(table.targets, constraints, thresholds.of(request.model), loadOf);
   }
 
   potentialLoads({ request, prompt }: Pending): readonly PotentialLoad[] {
@@ -219,8 +219,8 @@ class Measures {
     const { load } = this.#parts;
     const inputs = new CostInputs(targets.length);
     const input = emptyInput();
-    for (let place = 0; place < targets.length; place++) {
-      const { id } = targets[place]!;
+    for (let at = 0; at < targets.length; at++) {
+      const { id } = targets[at]!;
       const { activePrefillTokens, activeBlocks, activeRequests } = load.of(id);
       // Clamp: a prompt may claim fewer tokens than its hashes cover.
       const device = Math.min(this.#held.deviceOf(id), this.#promptTokens);
@@ -232,7 +232,7 @@ class Measures {
       input.activeBlocks = activeBlocks;
       input.additionalBlocks = this.#additional[id]!;
       input.activeRequests = activeRequests;
-      inputs.set(place, input);
+      inputs.set(at, input);
     }
     return inputs;
   }

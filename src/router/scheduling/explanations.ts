@@ -92,7 +92,9 @@ function explanationOf({ record, actions }: Kept): Explanation {
 }
 
 function candidatesOf(choice: Choice, targets: readonly Target[]): Candidate[] {
-  const terms = targets.map((_, place) => costOf(choice.inputs.at(place), choice.rules));
+  const terms = targets.map((_, candidateIndex) =>
+    costOf(choice.inputs.at(candidateIndex), choice.rules),
+  );
   const chances = chancesOf(choice, targets, terms);
   return targets.map((target, at) => ({ target, terms: terms[at]!, probability: chances[at]! }));
 }

@@ -13,11 +13,11 @@ export { Affinity, pickLowest, pickSoftmax, sharedByLowest, softmax } from "./pi
 export { createPromptHasher, type PromptHasher, tokenSalt } from "./prompt.ts";
 export { createRouter, prefillId, type RouterParts } from "./router.ts";
 export {
+  constraintsOf,
   DECODE_ROLES,
+  type RouteConstraints,
   type Selection,
   Selector,
   Thresholds,
-  type Wish,
-  wishOf,
 } from "./selection.ts";
 export { type Waiting, WaitQueue } from "./wait-queue.ts";

@@ -3,7 +3,7 @@ import type { AffinitySettings } from "../settings.ts";
 
 /** Index of the chosen candidate. `draw` is the random number in [0, 1), null if none was drawn. */
 export interface Picked {
-  readonly place: number;
+  readonly candidateIndex: number;
   readonly draw: number | null;
   /** Number of candidates with the same cost. */
   readonly equals: number;
@@ -14,25 +14,25 @@ export interface Picked {
  * single draw, in which the k-th equal candidate replaces the current one with probability 1/k.
  */
 export function pickLowest(costs: readonly number[], draw: () => number): Picked {
-  let [place, equals] = [0, 1];
+  let [candidateIndex, equals] = [0, 1];
   let drawn: number | null = null;
   let left = 0;
   for (let at = 1; at < costs.length; at++) {
-    if (costs[at]! < costs[place]!) [place, equals] = [at, 1];
-    else if (costs[at] === costs[place]) equals++;
+    if (costs[at]! < costs[candidateIndex]!) [candidateIndex, equals] = [at, 1];
+    else if (costs[at] === costs[candidateIndex]) equals++;
   }
-  const lowest = costs[place]!;
-  if (equals === 1) return { place, draw: null, equals };
+  const lowest = costs[candidateIndex]!;
+  if (equals === 1) return { candidateIndex, draw: null, equals };
   drawn = draw();
   left = drawn;
-  for (let at = place + 1, seen = 1; at < costs.length; at++) {
+  for (let at = candidateIndex + 1, seen = 1; at < costs.length; at++) {
     if (costs[at] !== lowest) continue;
     seen++;
     // The remainder of the draw is uniform again in either case.
-    if (left * seen < 1) [place, left] = [at, left * seen];
+    if (left * seen < 1) [candidateIndex, left] = [at, left * seen];
     else left = (left * seen - 1) / (seen - 1);
   }
-  return { place, draw: drawn, equals };
+  return { candidateIndex, draw: drawn, equals };
 }
 
 /** Softmax probabilities: p ∝ exp(−(cost − min) / ((max − min) · temperature)). */
@@ -52,9 +52,10 @@ export function pickSoftmax(
 ): Picked {
   const chances = softmax(costs, temperature);
   const drawn = draw();
-  let [place, reached] = [0, chances[0]!];
-  while (reached <= drawn && place < chances.length - 1) reached += chances[++place]!;
-  return { place, draw: drawn, equals: 1 };
+  let [candidateIndex, reached] = [0, chances[0]!];
+  while (reached <= drawn && candidateIndex < chances.length - 1)
+    reached += chances[++candidateIndex]!;
+  return { candidateIndex, draw: drawn, equals: 1 };
 }
 
 /** Probabilities at temperature 0: shared equally by the lowest costs. */
@@ -73,7 +74,7 @@ function extremes(costs: readonly number[]): [number, number] {
   return [min, max];
 }
 
-interface Place {
+interface SessionWorker {
   readonly worker: WorkerId;
   readonly rank: number;
   readonly untilMs: number;
@@ -86,7 +87,7 @@ const NAME_MAX = 512;
 export class Affinity {
   readonly #clock: Clock;
   readonly #settings: AffinitySettings;
-  readonly #places = new Map<string, Place>();
+  readonly #workers = new Map<string, SessionWorker>();
 
   constructor(clock: Clock, settings: AffinitySettings) {
     this.#clock = clock;
@@ -94,22 +95,22 @@ export class Affinity {
   }
 
   get sessions(): number {
-    return this.#places.size;
+    return this.#workers.size;
   }
 
-  find(session: string): Place | null {
-    const place = this.#places.get(session);
-    if (place === undefined) return null;
-    if (place.untilMs > this.#clock.monotonicMs()) return place;
-    this.#places.delete(session);
+  find(session: string): SessionWorker | null {
+    const known = this.#workers.get(session);
+    if (known === undefined) return null;
+    if (known.untilMs > this.#clock.monotonicMs()) return known;
+    this.#workers.delete(session);
     return null;
   }
 
   remember(session: string, worker: WorkerId, rank: number): void {
     const { ttlMs, sessionsMax } = this.#settings;
     if (ttlMs <= 0 || sessionsMax <= 0 || session.length > NAME_MAX) return;
-    this.#places.delete(session);
-    if (this.#places.size >= sessionsMax) this.#places.delete(this.#places.keys().next().value!);
-    this.#places.set(session, { worker, rank, untilMs: this.#clock.monotonicMs() + ttlMs });
+    this.#workers.delete(session);
+    if (this.#workers.size >= sessionsMax) this.#workers.delete(this.#workers.keys().next().value!);
+    this.#workers.set(session, { worker, rank, untilMs: this.#clock.monotonicMs() + ttlMs });
   }
 }

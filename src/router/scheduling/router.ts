@@ -134,7 +134,7 @@ class CoreRouter implements Router, Disposable {
     const { load } = this.#parts;
     load.free(prefillId(requestId));
     if (load.free(requestId) === "unknown") return false;
-    this.#tellFreed([requestId], "free");
+    this.#reportFreed([requestId], "free");
     this.#serveQueue();
     return true;
   }
@@ -229,7 +229,7 @@ class CoreRouter implements Router, Disposable {
       expectedOutputTokens: request.expectedOutputTokens ?? null,
     });
     this.#predicted?.routed(prompt.own.hashes, target.id);
-    this.#decider.settle(request, pool, choice);
+    this.#decider.commit(request, pool, choice);
   }
 
   #keep(
@@ -295,7 +295,7 @@ class CoreRouter implements Router, Disposable {
   #expire(): void {
     const ended = this.#parts.load.expire();
     if (ended.length === 0) return;
-    this.#tellFreed(ended, "expired");
+    this.#reportFreed(ended, "expired");
     this.#serveQueue();
   }
 
@@ -310,11 +310,11 @@ class CoreRouter implements Router, Disposable {
     index.drop(id);
     this.#predicted?.dropTarget(id);
     if (!table.targets.some((target) => target.model === model)) this.#thresholds.forget(model);
-    this.#tellFreed(ended, "worker_left");
+    this.#reportFreed(ended, "worker_left");
   }
 
   /** Prefill entries are reported as part of their request. */
-  #tellFreed(ids: readonly string[], why: EndReason): void {
+  #reportFreed(ids: readonly string[], why: EndReason): void {
     for (const id of ids) {
       if (id.endsWith(prefillId(""))) continue;
       for (const observer of this.#observers) observer.freed?.(id, why);

@@ -4,7 +4,7 @@ import type { BusyThresholds, FilterReason, RouteOverrides } from "../route.ts";
 import type { Target, WorkerRole } from "../workers.ts";
 
 /** Constraints on the workers of a request. */
-export interface Wish {
+export interface RouteConstraints {
   readonly model: string;
   readonly roles: readonly WorkerRole[];
   readonly worker: WorkerId | undefined;
@@ -28,12 +28,12 @@ export interface Selection {
 export const PREFILL_ROLES: readonly WorkerRole[] = ["prefill"];
 export const DECODE_ROLES: readonly WorkerRole[] = ["decode", "both"];
 
-export function wishOf(
+export function constraintsOf(
   model: string,
   roles: readonly WorkerRole[],
   overrides: RouteOverrides | undefined,
   isDirect: boolean,
-): Wish {
+): RouteConstraints {
   const { worker, rank, allowed, excluded } = overrides ?? {};
   return { model, roles, worker, rank, allowed, excluded, isDirect };
 }
@@ -49,12 +49,14 @@ export class Selector {
 
   select(
     targets: readonly Target[],
-    wish: Wish,
+    constraints: RouteConstraints,
     thresholds: BusyThresholds,
     loadOf: (target: Target) => TargetLoad,
   ): Selection {
-    const served = isForAll(wish) ? this.#forAll(targets, wish) : servedBy(targets, wish);
-    if (wish.isDirect || isOff(thresholds)) return served;
+    const served = isForAll(constraints)
+      ? this.#forAll(targets, constraints)
+      : servedBy(targets, constraints);
+    if (constraints.isDirect || isOff(thresholds)) return served;
     const busy = busyTargets(served.candidates, thresholds, loadOf);
     if (busy.size === 0) return served;
     return {
@@ -65,27 +67,27 @@ export class Selector {
     };
   }
 
-  #forAll(targets: readonly Target[], wish: Wish): Selection {
+  #forAll(targets: readonly Target[], constraints: RouteConstraints): Selection {
     if (targets !== this.#targets) {
       this.#kept.clear();
       this.#targets = targets;
     }
-    const name = `${wish.roles[0]} ${wish.model}`;
+    const name = `${constraints.roles[0]} ${constraints.model}`;
     const kept = this.#kept.get(name);
     if (kept !== undefined) return kept;
-    const served = servedBy(targets, wish);
+    const served = servedBy(targets, constraints);
     if (served.candidates.length > 0) this.#kept.set(name, served);
     return served;
   }
 }
 
-function isForAll({ worker, rank, allowed, excluded }: Wish): boolean {
+function isForAll({ worker, rank, allowed, excluded }: RouteConstraints): boolean {
   return [worker, rank, allowed, excluded].every((each) => each === undefined);
 }
 
 /** Targets that can serve the request, regardless of load. */
-function servedBy(targets: readonly Target[], wish: Wish): Selection {
-  const reasons = targets.map((target) => staticReason(target, wish));
+function servedBy(targets: readonly Target[], constraints: RouteConstraints): Selection {
+  const reasons = targets.map((target) => staticReason(target, constraints));
   const served = targets.filter((_, at) => reasons[at] === null);
   const live = served.filter(({ state }) => state === "live");
   // Stale targets are eligible only if no live one is left.
@@ -96,14 +98,16 @@ function servedBy(targets: readonly Target[], wish: Wish): Selection {
   return { targets, reasons, candidates: live, isBusy: false };
 }
 
-function staticReason(target: Target, wish: Wish): FilterReason | null {
-  if (target.model !== wish.model) return "other_model";
-  if (!wish.roles.includes(target.role)) return "other_role";
+function staticReason(target: Target, constraints: RouteConstraints): FilterReason | null {
+  if (target.model !== constraints.model) return "other_model";
+  if (!constraints.roles.includes(target.role)) return "other_role";
   if (target.state === "draining" || target.state === "gone") return "draining";
-  if (wish.worker !== undefined && target.worker !== wish.worker) return "not_allowed";
-  if (wish.rank !== undefined && target.rank !== wish.rank) return "not_allowed";
-  if (wish.allowed !== undefined && !wish.allowed.includes(target.worker)) return "not_allowed";
-  if (wish.excluded?.includes(target.worker)) return "excluded";
+  if (constraints.worker !== undefined && target.worker !== constraints.worker)
+    return "not_allowed";
+  if (constraints.rank !== undefined && target.rank !== constraints.rank) return "not_allowed";
+  if (constraints.allowed !== undefined && !constraints.allowed.includes(target.worker))
+    return "not_allowed";
+  if (constraints.excluded?.includes(target.worker)) return "excluded";
   return null;
 }
 

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { tellPolicies } from "../../../src/app/router/index.ts";
+import { createPolicyObserver } from "../../../src/app/router/index.ts";
 import type { PolicyCounts, PolicyMarks } from "../../../src/router/index.ts";
 import type { PromptSeen, ProxyObserver } from "../../../src/router/proxy/index.ts";
 
@@ -27,7 +27,7 @@ test("what the proxy sees reaches policies in their words", () => {
     observers.push(observer);
     return { [Symbol.dispose]: () => undefined };
   };
-  tellPolicies({ listen }, { marks, counts: counts as PolicyCounts[] });
+  createPolicyObserver({ listen }, { marks, counts: counts as PolicyCounts[] });
   const [observer] = observers;
   // Answers are read only for a policy that looks at them.
   expect(observer!.answered).toBeUndefined();

@@ -45,7 +45,7 @@ function announcement(kind: "here" | "bye" = "here"): Uint8Array {
   };
   const said = {
     ...{ kind, router: SELF, everyMs: 1_000, requests: { requests: 2, mix: 1n << 63n } },
-    pictures: [{ source, sequence: 9, digests: DIGESTS }],
+    snapshots: [{ source, sequence: 9, digests: DIGESTS }],
     thresholds: [{ model: "m", thresholds, wallMs: 1_700_000_000_000, router: SELF }],
   };
   return encodeAnnouncement(said, "c");
@@ -101,7 +101,7 @@ export function routerNews(): Target {
     run(input, saw) {
       const said = readAnnouncement(input, "c");
       if (said !== null) {
-        saw(`announcement ${said.kind} ${said.pictures.length}`);
+        saw(`announcement ${said.kind} ${said.snapshots.length}`);
         const again = readAnnouncement(encodeAnnouncement(said, "c"), "c");
         must(Bun.deepEquals(again, said), "it reads back");
       }
@@ -132,7 +132,7 @@ export function residencyMessages(): Target {
   const failed = async () => ({ kind: "failed" as const, why: "nobody is asked" });
   const intake = new ResidencyIntake({
     ...{ clock, index, table, random: seededRandom(1), log: () => undefined },
-    archive: { range: failed, picture: failed },
+    archive: { range: failed, snapshot: failed },
     settings: { ...INTAKE_DEFAULTS, targetsMax: SOURCES_MAX, pending },
     isHearing: () => true,
   });

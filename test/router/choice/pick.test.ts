@@ -36,9 +36,9 @@ describe("the lowest", () => {
         costs,
         fc.double({ min: 0, max: 1, noNaN: true, maxExcluded: true }),
         (list, u) => {
-          const { place, equals, draw } = pickLowest(list, () => u);
+          const { candidateIndex, equals, draw } = pickLowest(list, () => u);
           const lowest = Math.min(...list);
-          expect(list[place]).toBe(lowest);
+          expect(list[candidateIndex]).toBe(lowest);
           expect(equals).toBe(list.filter((cost) => cost === lowest).length);
           expect(draw).toBe(equals === 1 ? null : u);
         },
@@ -49,7 +49,7 @@ describe("the lowest", () => {
   test("each of five equals as often as the others", () => {
     const list = [7, 3, 9, 3, 3, 8, 3, 3];
     const draw = drawsOf(42);
-    const seen = countPicks(list.length, 20_000, () => pickLowest(list, draw).place);
+    const seen = countPicks(list.length, 20_000, () => pickLowest(list, draw).candidateIndex);
     // 99.9 % of chi-square with four degrees of freedom.
     expect(chiSquare(seen, sharedByLowest(list), 20_000)).toBeLessThan(18.5);
   });
@@ -57,7 +57,7 @@ describe("the lowest", () => {
   test("the same seed makes the same choices", () => {
     const run = () => {
       const draw = drawsOf(5);
-      return Array.from({ length: 50 }, () => pickLowest([1, 1, 1], draw).place);
+      return Array.from({ length: 50 }, () => pickLowest([1, 1, 1], draw).candidateIndex);
     };
     expect(run()).toEqual(run());
   });
@@ -92,12 +92,12 @@ describe("softmax", () => {
   test("picks as often as it says", () => {
     const list = [1, 2, 5, 2];
     const draw = drawsOf(9);
-    const seen = countPicks(list.length, 20_000, () => pickSoftmax(list, 0.7, draw).place);
+    const seen = countPicks(list.length, 20_000, () => pickSoftmax(list, 0.7, draw).candidateIndex);
     // 99.9 % with three degrees of freedom.
     expect(chiSquare(seen, softmax(list, 0.7), 20_000)).toBeLessThan(16.3);
   });
 
   test("the largest draw there is picks the last", () => {
-    expect(pickSoftmax([1, 2], 1, () => 1 - 2 ** -32).place).toBe(1);
+    expect(pickSoftmax([1, 2], 1, () => 1 - 2 ** -32).candidateIndex).toBe(1);
   });
 });

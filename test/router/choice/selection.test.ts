@@ -6,7 +6,11 @@ import {
   type Target,
   type TargetLoad,
 } from "../../../src/router/index.ts";
-import { DECODE_ROLES, Selector, type Wish } from "../../../src/router/scheduling/index.ts";
+import {
+  DECODE_ROLES,
+  type RouteConstraints,
+  Selector,
+} from "../../../src/router/scheduling/index.ts";
 import { specOf } from "../specs.ts";
 
 const OFF: BusyThresholds = {
@@ -14,7 +18,7 @@ const OFF: BusyThresholds = {
   activePrefillTokensThreshold: null,
 };
 const IDLE: TargetLoad = { activeBlocks: 0, activePrefillTokens: 0, activeRequests: 0 };
-const WISH: Wish = {
+const WISH: RouteConstraints = {
   model: "m",
   roles: DECODE_ROLES,
   worker: undefined,
@@ -33,11 +37,11 @@ function targetsOf(...specs: Parameters<typeof specOf>[]): readonly Target[] {
 /** Numbers of the candidates, and the reasons of all. */
 function select(
   targets: readonly Target[],
-  wish: Wish,
+  constraints: RouteConstraints,
   thresholds: BusyThresholds,
   loadOf: (target: Target) => TargetLoad,
 ) {
-  const selection = new Selector().select(targets, wish, thresholds, loadOf);
+  const selection = new Selector().select(targets, constraints, thresholds, loadOf);
   return { ...selection, candidates: selection.candidates.map(({ id }) => Number(id)) };
 }
 
@@ -49,8 +53,8 @@ describe("who may be chosen", () => {
     table.put(specOf("pre", { role: "prefill" }));
     table.setState(table.find("b" as WorkerId, 0)!.id, "stale");
     table.setState(table.find("c" as WorkerId, 0)!.id, "draining");
-    const wish = { ...WISH, excluded: ["d" as WorkerId] };
-    const { reasons, candidates } = select(table.targets, wish, OFF, () => IDLE);
+    const constraints = { ...WISH, excluded: ["d" as WorkerId] };
+    const { reasons, candidates } = select(table.targets, constraints, OFF, () => IDLE);
     expect(candidates).toEqual([0]);
     const expected = [null, "stale", "draining", "excluded", "other_model", "other_role"] as const;
     expect(reasons).toEqual([...expected]);
@@ -103,8 +107,8 @@ describe("who is busy", () => {
 
   test("a worker that was named is taken all the same", () => {
     const targets = targetsOf(["a", { totalBlocks: 100 }]);
-    const wish = { ...WISH, worker: "a" as WorkerId, isDirect: true };
-    expect(select(targets, wish, blocks, loads(100)).candidates).toEqual([0]);
+    const constraints = { ...WISH, worker: "a" as WorkerId, isDirect: true };
+    expect(select(targets, constraints, blocks, loads(100)).candidates).toEqual([0]);
   });
 });
 

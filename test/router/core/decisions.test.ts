@@ -66,8 +66,8 @@ test("costs are those of the formula, and the lowest one wins", () => {
         const { candidates, chosen } = router.explain("asked")!;
         const seen = candidates.map(({ terms }) => terms.cost);
         for (const [at, cost] of costs.entries()) expect(seen[at]).toBeCloseTo(cost, 9);
-        const place = workers.findIndex((_, at) => `w${at}` === workerOf(outcome));
-        expect(seen[place]).toBe(Math.min(...seen));
+        const candidateIndex = workers.findIndex((_, at) => `w${at}` === workerOf(outcome));
+        expect(seen[candidateIndex]).toBe(Math.min(...seen));
         expect(chosen?.worker as string).toBe(workerOf(outcome));
       },
     ),

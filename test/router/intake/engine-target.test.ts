@@ -9,7 +9,7 @@ const WORKER = "e" as WorkerId;
 
 test("an engine's own events fill its target; an agent's of that name do not", async () => {
   await using room = await new IntakeRoom({}, { isConfigured: () => true }).ready();
-  const { table, index, intake } = room;
+  const { table, index, ingest } = room;
   const { id } = table.put({
     ...{ worker: WORKER, rank: 0, model: "m", role: "both", spaces: [SPACE] },
     ...{ url: null, totalBlocks: null, batchTokensMax: null },
@@ -18,7 +18,7 @@ test("an engine's own events fill its target; an agent's of that name do not", a
   agent.beat();
   agent.send(agent.store("disk", 9n));
   await waitFor(() => room.agrees(agent));
-  const engine = new EngineTarget({ worker: WORKER, rank: 0, table, index, intake });
+  const engine = new EngineTarget({ worker: WORKER, rank: 0, table, index, ingest });
   expect(room.target("e")?.isKnown).toBe(false);
   expect(index.stats.blocks).toBe(0);
   engine.apply([stored("device", 1n, 2n)]);

@@ -5,10 +5,10 @@ import type { ResidencyTier } from "../../../src/observability/activity/index.ts
 import { createWorkerTable } from "../../../src/router/index.ts";
 import {
   INTAKE_DEFAULTS,
-  type PictureAnswer,
   type RangeAnswer,
   type ResidencyArchive,
   ResidencyIntake,
+  type SnapshotAnswer,
   sameDigests,
 } from "../../../src/router/ingest/index.ts";
 import { ManualClock } from "../../support/index.ts";
@@ -56,12 +56,12 @@ class LiteralArchive implements ResidencyArchive {
     await Promise.resolve();
     return this.#of(source.worker).range(source.incarnation, from);
   }
-  async picture(...[source]: Parameters<ResidencyArchive["picture"]>): Promise<PictureAnswer> {
+  async snapshot(...[source]: Parameters<ResidencyArchive["snapshot"]>): Promise<SnapshotAnswer> {
     await Promise.resolve();
-    const picture = this.#of(source.worker).picture();
+    const snapshot = this.#of(source.worker).snapshot();
     // Between its making and its arrival more may happen.
     await Promise.resolve();
-    return { kind: "picture", picture };
+    return { kind: "snapshot", snapshot };
   }
   #of(worker: string): LiteralWorker {
     return this.#workers.find(({ source }) => source.worker === worker)!;
@@ -72,7 +72,7 @@ async function carryOut(script: readonly (readonly [number, Step])[]): Promise<v
   const clock = new ManualClock();
   const workers = ["a", "b"].map((name) => new LiteralWorker(name));
   const [index, table] = [new ReferenceIndex(), createWorkerTable()];
-  const intake = new ResidencyIntake({
+  const ingest = new ResidencyIntake({
     ...{ clock, index, table, random: seededRandom(1), log: () => undefined },
     archive: new LiteralArchive(workers),
     settings: { ...INTAKE_DEFAULTS, goneBeats: 1e9 },
@@ -84,16 +84,16 @@ async function carryOut(script: readonly (readonly [number, Step])[]): Promise<v
     if (kind === "store" || kind === "remove" || kind === "clear") worker.change({ kind, ...of });
     else if (kind === "shuffle") worker.wire.sort(() => random.u32() - 2 ** 31);
     else if (kind === "wait") await clock.advanceAsync("ms" in of ? of.ms : 0, 10);
-    else if (kind === "beat") intake.heartbeat(worker.heartbeat());
+    else if (kind === "beat") ingest.heartbeat(worker.heartbeat());
     else if (kind === "restart") worker.restart();
-    else worker.carry(kind, (batch) => intake.batch(batch));
+    else worker.carry(kind, (batch) => ingest.batch(batch));
   }
   for (const worker of workers) {
-    while (worker.wire.length > 0) worker.carry("send", (batch) => intake.batch(batch));
+    while (worker.wire.length > 0) worker.carry("send", (batch) => ingest.batch(batch));
   }
   // The last heartbeats come, and nothing more; what failed is tried again.
   for (let beats = 0; beats < 4; beats++) {
-    for (const worker of workers) intake.heartbeat(worker.heartbeat());
+    for (const worker of workers) ingest.heartbeat(worker.heartbeat());
     await clock.advanceAsync(500, 20);
   }
   for (const worker of workers) {
@@ -101,8 +101,8 @@ async function carryOut(script: readonly (readonly [number, Step])[]): Promise<v
     expect(target.isKnown).toBe(true);
     expect(sameDigests(index.digests(target.id), worker.heartbeat().digests)).toBe(true);
   }
-  expect(intake.stats().pendingHashes).toBe(0);
-  await intake[Symbol.asyncDispose]();
+  expect(ingest.stats().pendingHashes).toBe(0);
+  await ingest[Symbol.asyncDispose]();
 }
 
 test("whatever is lost, doubled, overtaken or restarted: the index ends right", async () => {

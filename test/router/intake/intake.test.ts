@@ -23,7 +23,12 @@ test("what a worker had before is asked for, and what comes meanwhile is kept", 
   };
   worker.beat();
   await waitFor(() => room.agrees(worker));
-  expect(room.intake.stats()).toMatchObject({ known: 1, pictures: 1, ranges: 0, pendingHashes: 0 });
+  expect(room.ingest.stats()).toMatchObject({
+    known: 1,
+    snapshots: 1,
+    ranges: 0,
+    pendingHashes: 0,
+  });
 });
 
 test("a lost batch is asked for; a doubled and an overtaken one are not", async () => {
@@ -34,11 +39,11 @@ test("a lost batch is asked for; a doubled and an overtaken one are not", async 
   const [first, second, third] = [1n, 2n, 3n].map((hash) => worker.store("device", hash));
   for (const batch of [first!, third!, second!, second!]) worker.send(batch);
   await waitFor(() => room.agrees(worker));
-  expect(room.intake.stats()).toMatchObject({ gaps: 0, ranges: 0, duplicates: 1, early: 1 });
+  expect(room.ingest.stats()).toMatchObject({ gaps: 0, ranges: 0, duplicates: 1, early: 1 });
   worker.store("device", 4n);
   worker.send(worker.remove("device", 1n));
   await waitFor(() => room.agrees(worker));
-  expect(room.intake.stats()).toMatchObject({ gaps: 1, ranges: 1, pictures: 0 });
+  expect(room.ingest.stats()).toMatchObject({ gaps: 1, ranges: 1, snapshots: 0 });
 });
 
 test("a lost last batch is noticed by the heartbeat", async () => {
@@ -49,7 +54,7 @@ test("a lost last batch is noticed by the heartbeat", async () => {
   worker.store("device", 4n);
   worker.beat();
   await waitFor(() => room.agrees(worker));
-  expect(room.intake.stats()).toMatchObject({ gaps: 1, ranges: 1, pictures: 0 });
+  expect(room.ingest.stats()).toMatchObject({ gaps: 1, ranges: 1, snapshots: 0 });
 });
 
 test("a target is not known while something of it is missing", async () => {
@@ -73,7 +78,7 @@ test("what the ring does not have any more comes as a picture", async () => {
   for (let hash = 1n; hash < 10n; hash++) worker.store("host", hash);
   worker.send(worker.store("host", 10n));
   await waitFor(() => room.agrees(worker));
-  expect(room.intake.stats()).toMatchObject({ ranges: 1, pictures: 1 });
+  expect(room.ingest.stats()).toMatchObject({ ranges: 1, snapshots: 1 });
 });
 
 test("a later run replaces the one before; what is left of that is passed over", async () => {
@@ -93,7 +98,7 @@ test("a later run replaces the one before; what is left of that is passed over",
   worker.beat(late);
   worker.send(worker.store("device", 3n));
   await waitFor(() => room.agrees(worker));
-  expect(room.intake.stats()).toMatchObject({ incarnations: 1, stale: 2 });
+  expect(room.ingest.stats()).toMatchObject({ incarnations: 1, stale: 2 });
 });
 
 test("a picture that differs from the source's digests is replaced", async () => {
@@ -105,7 +110,7 @@ test("a picture that differs from the source's digests is replaced", async () =>
   worker.content.get("device")!.add(99n);
   worker.beat();
   await waitFor(() => room.agrees(worker));
-  expect(room.intake.stats()).toMatchObject({ mismatches: 1, pictures: 1 });
+  expect(room.ingest.stats()).toMatchObject({ mismatches: 1, snapshots: 1 });
 });
 
 test("parts of different pictures are none: what was there stays until one is whole", async () => {
@@ -139,14 +144,14 @@ test("a worker is known once it says that all on its device is told", async () =
   worker.isDeviceKnown = false;
   worker.beat();
   worker.send(worker.store("device", 1n));
-  const isApplied = () => room.intake.sources()[0]?.sequence === worker.sequence;
+  const isApplied = () => room.ingest.sources()[0]?.sequence === worker.sequence;
   await waitFor(isApplied);
-  const report = () => [room.target("a")!.isKnown, room.intake.stats().known];
+  const report = () => [room.target("a")!.isKnown, room.ingest.stats().known];
   expect(report()).toEqual([false, 1]);
   // Its digests are still compared.
   worker.content.get("device")!.add(99n);
   worker.beat();
-  await waitFor(() => room.intake.stats().pictures === 1 && room.intake.stats().known === 1);
+  await waitFor(() => room.ingest.stats().snapshots === 1 && room.ingest.stats().known === 1);
   expect(report()).toEqual([false, 1]);
   worker.isDeviceKnown = true;
   worker.beat();
@@ -173,7 +178,7 @@ test("a closing heartbeat takes the worker out; a late one does not bring it bac
 test("no more sources are followed than may be", async () => {
   await using room = await new IntakeRoom({ targetsMax: 2 }).ready();
   for (const name of ["a", "b", "c", "d"]) room.worker({ worker: name }).beat();
-  await waitFor(() => room.intake.stats().overfull === 2);
+  await waitFor(() => room.ingest.stats().overfull === 2);
   expect(room.table.targets.map(({ worker }) => String(worker))).toEqual(["a", "b"]);
 });
 
@@ -184,6 +189,6 @@ test("garbage, and what is said of another worker, is counted and passed over", 
   await waitFor(() => room.agrees(worker));
   room.workerBus.publish("kv-events-test.a.0", Uint8Array.of(1, 2, 3));
   worker.beat({ source: { ...worker.source, worker: "b" as never } });
-  await waitFor(() => room.intake.stats().refused === 2);
-  expect(room.intake.stats().sources).toBe(1);
+  await waitFor(() => room.ingest.stats().refused === 2);
+  expect(room.ingest.stats().sources).toBe(1);
 });

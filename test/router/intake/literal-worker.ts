@@ -8,7 +8,7 @@ import {
   type ResidencySource,
   type ResidencyTier,
 } from "../../../src/observability/activity/index.ts";
-import type { Picture, RangeAnswer } from "../../../src/router/ingest/index.ts";
+import type { RangeAnswer, SourceSnapshot } from "../../../src/router/ingest/index.ts";
 import { SPACE } from "./scripted-worker.ts";
 
 export type LiteralChange =
@@ -78,7 +78,7 @@ export class LiteralWorker {
     };
   }
 
-  picture(): Picture {
+  snapshot(): SourceSnapshot {
     const runs = this.#sets.map((set, at) => {
       return { tier: RESIDENCY_TIERS[at]!, parent: null, hashes: BigUint64Array.from(set) };
     });

@@ -3,10 +3,10 @@ import { seededRandom, type WorkerId } from "../../../src/core/index.ts";
 import { createWorkerTable } from "../../../src/router/index.ts";
 import {
   INTAKE_DEFAULTS,
-  type IntakeOptions,
-  type IntakeSettings,
-  type PictureAnswer,
+  type IngestOptions,
+  type IngestSettings,
   ResidencyIntake,
+  type SnapshotAnswer,
 } from "../../../src/router/ingest/index.ts";
 import { ManualClock } from "../../support/index.ts";
 import { ReferenceIndex } from "../reference-index.ts";
@@ -14,23 +14,23 @@ import { LiteralWorker } from "./literal-worker.ts";
 import { SPACE } from "./scripted-worker.ts";
 
 /** An intake on a clock that stands still, with workers that are called directly. */
-function room(settings: Partial<IntakeSettings> = {}, options: Partial<IntakeOptions> = {}) {
+function room(settings: Partial<IngestSettings> = {}, options: Partial<IngestOptions> = {}) {
   const clock = new ManualClock();
   const [index, table] = [new ReferenceIndex(), createWorkerTable()];
   const asked: string[] = [];
-  const state = { isHearing: true, answer: null as PictureAnswer | null };
+  const state = { isHearing: true, answer: null as SnapshotAnswer | null };
   const workers = new Map<string, LiteralWorker>();
-  const intake = new ResidencyIntake({
+  const ingest = new ResidencyIntake({
     ...{ clock, index, table, random: seededRandom(1), log: () => undefined },
     archive: {
       range: async ({ worker, incarnation }, from) => {
         asked.push(`range ${worker}`);
         return workers.get(worker)!.range(incarnation, from);
       },
-      picture: async ({ worker }) => {
+      snapshot: async ({ worker }) => {
         asked.push(`picture ${worker}`);
-        const picture = workers.get(worker)!.picture();
-        return state.answer ?? { kind: "picture", picture };
+        const snapshot = workers.get(worker)!.snapshot();
+        return state.answer ?? { kind: "snapshot", snapshot };
       },
     },
     settings: { ...INTAKE_DEFAULTS, ...settings },
@@ -43,32 +43,32 @@ function room(settings: Partial<IntakeSettings> = {}, options: Partial<IntakeOpt
     return literal;
   };
   const target = (name: string) => table.find(name as WorkerId, 0);
-  return { clock, index, table, intake, asked, state, worker, target };
+  return { clock, index, table, ingest, asked, state, worker, target };
 }
 
 test("who is silent becomes stale, then gone, and is live again with a word", () => {
-  const { clock, index, intake, table, worker, target } = room();
+  const { clock, index, ingest, table, worker, target } = room();
   const a = worker("a");
-  intake.heartbeat(a.heartbeat());
+  ingest.heartbeat(a.heartbeat());
   a.change({ kind: "store", tier: "host", hash: 1 });
-  a.carry("send", (batch) => intake.batch(batch));
+  a.carry("send", (batch) => ingest.batch(batch));
   clock.advance(2_900);
   expect(target("a")?.state).toBe("live");
   clock.advance(400);
   expect(target("a")?.state).toBe("stale");
-  intake.heartbeat(a.heartbeat());
+  ingest.heartbeat(a.heartbeat());
   expect(target("a")?.state).toBe("live");
   clock.advance(15_500);
   expect(table.targets).toEqual([]);
   expect(index.stats.blocks).toBe(0);
-  expect(intake.stats().sources).toBe(0);
-  intake.heartbeat(a.heartbeat());
+  expect(ingest.stats().sources).toBe(0);
+  ingest.heartbeat(a.heartbeat());
   expect(target("a")?.state).toBe("live");
 });
 
 test("while nothing can be heard nobody is silent", () => {
-  const { clock, intake, state, worker, target } = room();
-  intake.heartbeat(worker("a").heartbeat());
+  const { clock, ingest, state, worker, target } = room();
+  ingest.heartbeat(worker("a").heartbeat());
   clock.advance(1_000);
   state.isHearing = false;
   clock.advance(3_600_000);
@@ -81,8 +81,8 @@ test("while nothing can be heard nobody is silent", () => {
 });
 
 test("who stood still does not take all others for silent", () => {
-  const { clock, intake, worker, target } = room();
-  intake.heartbeat(worker("a").heartbeat());
+  const { clock, ingest, worker, target } = room();
+  ingest.heartbeat(worker("a").heartbeat());
   clock.advance(1_000);
   clock.stall(60_000);
   clock.advance(2_000);
@@ -90,7 +90,7 @@ test("who stood still does not take all others for silent", () => {
 });
 
 test("what the configuration says of a worker stands beside what it says itself", () => {
-  const { intake, table, worker, target } = room({}, { isConfigured: () => true });
+  const { ingest, table, worker, target } = room({}, { isConfigured: () => true });
   const a = worker("a");
   const listed = { kind: "tokens", model: "served", blockTokens: 32 } as const;
   const spec = {
@@ -98,64 +98,64 @@ test("what the configuration says of a worker stands beside what it says itself"
     ...{ url: "http://a", totalBlocks: 9, batchTokensMax: null, spaces: [listed] },
   };
   table.put(spec);
-  intake.heartbeat(a.heartbeat());
+  ingest.heartbeat(a.heartbeat());
   const both = { model: "served", role: "decode", url: "http://a", spaces: [listed, SPACE] };
   expect(target("a")).toMatchObject(both);
   table.put(spec);
-  intake.heartbeat(a.heartbeat());
+  ingest.heartbeat(a.heartbeat());
   expect(target("a")).toMatchObject(both);
   const other = { ...SPACE, blockTokens: 64 };
-  intake.heartbeat({ ...a.heartbeat(), spaces: [other] });
+  ingest.heartbeat({ ...a.heartbeat(), spaces: [other] });
   expect(target("a")?.spaces).toEqual([listed, other]);
 });
 
 test("a worker of the configuration stays in the table, and is not known", () => {
-  const { clock, intake, index, worker, target } = room({}, { isConfigured: () => true });
+  const { clock, ingest, index, worker, target } = room({}, { isConfigured: () => true });
   const a = worker("a");
-  intake.heartbeat(a.heartbeat());
+  ingest.heartbeat(a.heartbeat());
   a.change({ kind: "store", tier: "host", hash: 1 });
-  a.carry("send", (batch) => intake.batch(batch));
+  a.carry("send", (batch) => ingest.batch(batch));
   clock.advance(20_000);
   expect(target("a")).toMatchObject({ state: "stale", isKnown: false });
   expect(index.stats.blocks).toBe(0);
 });
 
 test("a worker that is taken out of the table is not followed any more", () => {
-  const { intake, table, worker, target } = room();
-  intake.heartbeat(worker("a").heartbeat());
+  const { ingest, table, worker, target } = room();
+  ingest.heartbeat(worker("a").heartbeat());
   table.remove(target("a")!.id);
-  expect(intake.stats().sources).toBe(0);
+  expect(ingest.stats().sources).toBe(0);
 });
 
 test("workers that are new at once are asked a few at a time", async () => {
-  const { clock, intake, asked, worker } = room({
+  const { clock, ingest, asked, worker } = room({
     recovery: { ...INTAKE_DEFAULTS.recovery, atOnceMax: 3 },
   });
   for (let at = 0; at < 20; at++) {
     const one = worker(`w${at}`);
     one.change({ kind: "store", tier: "host", hash: at });
-    intake.heartbeat(one.heartbeat());
+    ingest.heartbeat(one.heartbeat());
   }
-  expect(intake.stats().recoveriesRunning).toBe(3);
+  expect(ingest.stats().recoveriesRunning).toBe(3);
   expect(asked.length).toBe(3);
   for (let turn = 0; turn < 100; turn++) {
-    expect(intake.stats().recoveriesRunning).toBeLessThanOrEqual(3);
+    expect(ingest.stats().recoveriesRunning).toBeLessThanOrEqual(3);
     await Promise.resolve();
   }
   await clock.advanceAsync(10);
-  expect(intake.stats()).toMatchObject({ known: 20, recoveriesWaiting: 0 });
+  expect(ingest.stats()).toMatchObject({ known: 20, recoveriesWaiting: 0 });
   expect(asked.length).toBe(20);
 });
 
 test("one that does not answer is asked less and less often", async () => {
-  const { clock, intake, asked, state, worker } = room();
+  const { clock, ingest, asked, state, worker } = room();
   state.answer = { kind: "failed", why: "timeout" };
   const a = worker("a");
   a.change({ kind: "store", tier: "host", hash: 1 });
   const beats = async (seconds: number) => {
     const before = asked.length;
     for (let second = 0; second < seconds; second++) {
-      intake.heartbeat(a.heartbeat());
+      ingest.heartbeat(a.heartbeat());
       await clock.advanceAsync(1_000, 100);
     }
     return asked.length - before;
@@ -164,50 +164,50 @@ test("one that does not answer is asked less and less often", async () => {
   expect(await beats(60)).toBeLessThan(5);
   state.answer = null;
   await beats(31);
-  expect(intake.stats().known).toBe(1);
+  expect(ingest.stats().known).toBe(1);
 });
 
 test("one whose pictures never agree with its digests is asked less and less often", async () => {
-  const { clock, intake, asked, worker, target } = room();
+  const { clock, ingest, asked, worker, target } = room();
   const a = worker("a");
   a.change({ kind: "store", tier: "host", hash: 1 });
   const lie = [0, 1, 2].map(() => ({ blocks: 7, mix: 7n }));
   for (let second = 0; second < 120; second++) {
-    intake.heartbeat({ ...a.heartbeat(), digests: lie });
+    ingest.heartbeat({ ...a.heartbeat(), digests: lie });
     await clock.advanceAsync(1_000, 100);
   }
   expect(asked.length).toBeLessThan(20);
   for (let second = 0; second < 70; second++) {
-    intake.heartbeat(a.heartbeat());
+    ingest.heartbeat(a.heartbeat());
     await clock.advanceAsync(1_000, 100);
   }
   expect(target("a")?.isKnown).toBe(true);
 });
 
 test("a router that speaks of what never happened is believed once, and no more", async () => {
-  const { clock, intake, asked, worker, target } = room();
+  const { clock, ingest, asked, worker, target } = room();
   const a = worker("a");
-  intake.heartbeat(a.heartbeat());
+  ingest.heartbeat(a.heartbeat());
   const { digests } = a.heartbeat();
   for (let second = 0; second < 10; second++) {
-    intake.compare(a.source, 1_000_000, digests);
+    ingest.compare(a.source, 1_000_000, digests);
     await clock.advanceAsync(1_000, 50);
     expect(target("a")?.isKnown).toBe(true);
-    intake.heartbeat(a.heartbeat());
+    ingest.heartbeat(a.heartbeat());
   }
   expect(asked.length).toBe(10);
 });
 
 test("what waits for a hole to close is bounded, and what found no room is asked for", async () => {
   const pending = { hashesMax: 10, batchesPerSourceMax: 100 };
-  const { clock, index, intake, worker, target } = room({ pending });
+  const { clock, index, ingest, worker, target } = room({ pending });
   const a = worker("a");
-  intake.heartbeat(a.heartbeat());
+  ingest.heartbeat(a.heartbeat());
   for (let hash = 1; hash < 40; hash++) a.change({ kind: "store", tier: "host", hash });
   a.carry("lose", () => undefined);
-  while (a.wire.length > 0) a.carry("send", (batch) => intake.batch(batch));
-  expect(intake.stats().pendingHashes).toBeLessThanOrEqual(10);
-  expect(intake.stats().pendingDropped).toBeGreaterThan(0);
+  while (a.wire.length > 0) a.carry("send", (batch) => ingest.batch(batch));
+  expect(ingest.stats().pendingHashes).toBeLessThanOrEqual(10);
+  expect(ingest.stats().pendingDropped).toBeGreaterThan(0);
   await clock.advanceAsync(1_000, 100);
   expect(target("a")?.isKnown).toBe(true);
   expect(index.stats.blocks).toBe(39);

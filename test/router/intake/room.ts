@@ -2,19 +2,19 @@ import { createLocalBus, LocalHub } from "../../../src/bus/index.ts";
 import { seededRandom, systemClock, type WorkerId } from "../../../src/core/index.ts";
 import { createWorkerTable, type PrefixIndex, type Target } from "../../../src/router/index.ts";
 import {
-  askedAt,
   BusArchive,
   BusListening,
   INTAKE_DEFAULTS,
-  type IntakeOptions,
-  type IntakeSettings,
+  type IngestOptions,
+  type IngestSettings,
   ResidencyIntake,
+  requestSubject,
   sameDigests,
 } from "../../../src/router/ingest/index.ts";
 import { ReferenceIndex } from "../reference-index.ts";
 import { CLUSTER, type ScriptedOptions, ScriptedWorker } from "./scripted-worker.ts";
 
-export const QUICK: IntakeSettings = {
+export const QUICK: IngestSettings = {
   ...INTAKE_DEFAULTS,
   reorderMs: 5,
   answerMs: 300,
@@ -30,23 +30,28 @@ export class IntakeRoom implements AsyncDisposable {
   readonly index: PrefixIndex = new ReferenceIndex();
   readonly table = createWorkerTable();
   readonly logged: string[] = [];
-  readonly intake: ResidencyIntake;
+  readonly ingest: ResidencyIntake;
   readonly #listening: BusListening;
   readonly #workers: ScriptedWorker[] = [];
 
-  constructor(settings: Partial<IntakeSettings> = {}, options: Partial<IntakeOptions> = {}) {
+  constructor(settings: Partial<IngestSettings> = {}, options: Partial<IngestOptions> = {}) {
     const all = { ...QUICK, ...settings };
-    const { answerMs, pictureBlocksMax } = all;
+    const { answerMs, snapshotBlocksMax } = all;
     const { bus, index, table } = this;
-    this.intake = new ResidencyIntake({
+    this.ingest = new ResidencyIntake({
       ...{ index, table, settings: all, ...this.#basics },
       log: (_level, message) => void this.logged.push(message),
-      archive: new BusArchive({ bus, subjectOf: askedAt(CLUSTER), answerMs, pictureBlocksMax }),
+      archive: new BusArchive({
+        bus,
+        subjectOf: requestSubject(CLUSTER),
+        answerMs,
+        snapshotBlocksMax,
+      }),
       isHearing: () => bus.state.status === "connected",
       ...options,
     });
-    const refused = () => void this.intake.counts.refused++;
-    this.#listening = new BusListening(bus, CLUSTER, this.intake, refused);
+    const refused = () => void this.ingest.counts.refused++;
+    this.#listening = new BusListening(bus, CLUSTER, this.ingest, refused);
   }
 
   async ready(): Promise<this> {
@@ -81,7 +86,7 @@ export class IntakeRoom implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#listening[Symbol.dispose]();
-    await this.intake[Symbol.asyncDispose]();
+    await this.ingest[Symbol.asyncDispose]();
     for (const worker of this.#workers) worker[Symbol.dispose]();
     await this.bus.close(100);
     await this.workerBus.close(100);

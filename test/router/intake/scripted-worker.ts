@@ -47,7 +47,7 @@ export class ScriptedWorker implements Disposable {
   readonly #bus: Bus;
   readonly #options: ScriptedOptions;
   readonly #subscription: Subscription;
-  readonly #pictures = new Map<bigint, ResidencyAnswer[]>();
+  readonly #snapshots = new Map<bigint, ResidencyAnswer[]>();
   #changes: ResidencyChange[] = [];
   incarnation: bigint;
   isDeviceKnown = true;
@@ -126,7 +126,7 @@ export class ScriptedWorker implements Disposable {
   restart(): void {
     this.incarnation++;
     this.#changes = [];
-    this.#pictures.clear();
+    this.#snapshots.clear();
     for (const tier of ["device", "host"] as const) this.content.get(tier)!.clear();
   }
 
@@ -167,9 +167,9 @@ export class ScriptedWorker implements Disposable {
   }
 
   #part({ snapshot, part }: ResidencyQuestion & { kind: "snapshot" }): ResidencyAnswer {
-    const number = snapshot ?? BigInt(this.#pictures.size + 1);
-    if (snapshot === null) this.#pictures.set(number, this.#parts(number));
-    return this.#pictures.get(number)?.[part] ?? { kind: "no_snapshot", source: this.source };
+    const number = snapshot ?? BigInt(this.#snapshots.size + 1);
+    if (snapshot === null) this.#snapshots.set(number, this.#parts(number));
+    return this.#snapshots.get(number)?.[part] ?? { kind: "no_snapshot", source: this.source };
   }
 
   #parts(snapshot: bigint): ResidencyAnswer[] {

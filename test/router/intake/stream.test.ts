@@ -79,22 +79,22 @@ async function muteWorker(server: NatsServer, snapshotMessages = 1_000_000) {
 async function router(server: NatsServer, name: string, resetStates = false) {
   const bus = await open(server);
   const [index, table] = [new ReferenceIndex(), createWorkerTable()];
-  const upkeep = new RouterUpkeep({
+  const sync = new RouterUpkeep({
     ...{ bus, index, table, clock: systemClock, random: systemRandom, cluster: CLUSTER },
     log: () => undefined,
     load: createActiveLoad({ clock: systemClock, blockTokens: 16, requestExpiryMs: 300_000 }),
-    ...{ blockTokens: 16, intake: QUICK, isConfigured: () => false, replicas: null, keep: null },
+    ...{ blockTokens: 16, ingest: QUICK, isConfigured: () => false, replicas: null, keep: null },
     applyThresholds: () => true,
     ...{ streamConsumer: name, resetStates },
   });
-  ends.push(() => upkeep[Symbol.asyncDispose]());
-  await upkeep.begin();
+  ends.push(() => sync[Symbol.asyncDispose]());
+  await sync.begin();
   const agrees = (held: HeldChains) => {
     const target = table.find("mute" as WorkerId, 0);
     if (target?.isKnown !== true) return false;
     return sameDigests(index.digests(target.id)!, held.digests);
   };
-  return { upkeep, agrees, table };
+  return { sync, agrees, table };
 }
 
 describeNats("a stream of events", () => {
@@ -106,10 +106,10 @@ describeNats("a stream of events", () => {
     worker.change({ kind: "removed", tier: "device", hashes: BigUint64Array.of(3n, 4n) });
     const first = await router(server, "router-1");
     await waitFor(() => first.agrees(worker.held), 15_000);
-    expect(first.upkeep.fromStore.taken).toBe(1);
+    expect(first.sync.fromStore.taken).toBe(1);
     worker.change(stored("host", 100n, 101n));
     await waitFor(() => first.agrees(worker.held), 10_000);
-    expect(first.upkeep.stream!.state.status).toBe("consuming");
+    expect(first.sync.stream!.state.status).toBe("consuming");
   });
 
   test("is thrown away by a router that begins anew", async () => {

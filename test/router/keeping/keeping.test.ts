@@ -6,9 +6,9 @@ import { systemClock, systemRandom, type WorkerId } from "../../../src/core/inde
 import {
   createActiveLoad,
   createWorkerTable,
+  type IndexSyncOptions,
   type PrefixIndex,
   RouterUpkeep,
-  type UpkeepOptions,
 } from "../../../src/router/index.ts";
 import { sameDigests } from "../../../src/router/ingest/index.ts";
 import { tempDir, waitFor } from "../../support/index.ts";
@@ -26,17 +26,17 @@ class Life implements AsyncDisposable {
   readonly index: PrefixIndex = new ReferenceIndex();
   readonly table = createWorkerTable();
   readonly bus: ReturnType<typeof createLocalBus>;
-  readonly upkeep: RouterUpkeep;
+  readonly sync: RouterUpkeep;
   readonly logged: string[] = [];
 
-  constructor(hub: LocalHub, folder: string, changed: Partial<UpkeepOptions> = {}) {
+  constructor(hub: LocalHub, folder: string, changed: Partial<IndexSyncOptions> = {}) {
     this.bus = createLocalBus(hub, basics);
     const { bus, index, table } = this;
-    this.upkeep = new RouterUpkeep({
+    this.sync = new RouterUpkeep({
       ...{ bus, index, table, clock: systemClock, random: systemRandom, cluster: CLUSTER },
       log: (_level, message) => void this.logged.push(message),
       load: createActiveLoad({ clock: systemClock, blockTokens: 16, requestExpiryMs: HOUR_MS }),
-      ...{ blockTokens: 16, intake: QUICK, isConfigured: () => false, replicas: null },
+      ...{ blockTokens: 16, ingest: QUICK, isConfigured: () => false, replicas: null },
       applyThresholds: () => true,
       keep: { folder, everyMs: HOUR_MS, snapshotThreshold: 1_000_000 },
       ...{ streamConsumer: null, resetStates: false },
@@ -46,7 +46,7 @@ class Life implements AsyncDisposable {
 
   async begin() {
     await this.bus.connected(1_000);
-    return await this.upkeep.begin();
+    return await this.sync.begin();
   }
 
   agrees(worker: ScriptedWorker): boolean {
@@ -56,7 +56,7 @@ class Life implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.upkeep[Symbol.asyncDispose]();
+    await this.sync[Symbol.asyncDispose]();
     await this.bus.close(0);
   }
 }
@@ -79,7 +79,7 @@ async function firstLife(hub: LocalHub, folder: string, workers: readonly Script
     worker.send(worker.store("disk", 5n));
   }
   await waitFor(() => workers.every((worker) => life.agrees(worker)));
-  expect(await life.upkeep.keeper!.save()).toBe(true);
+  expect(await life.sync.snapshots!.save()).toBe(true);
   return life;
 }
 
@@ -104,7 +104,7 @@ describe("a restart", () => {
     expect(c!.questions).toEqual([]);
     expect(a!.questions.map(({ kind }) => kind)).toEqual(["range"]);
     expect(b!.questions.map(({ kind }) => kind)).toContain("snapshot");
-    await before.upkeep.keeper![Symbol.asyncDispose]();
+    await before.sync.snapshots![Symbol.asyncDispose]();
     await bus.close(0);
   });
 
@@ -140,8 +140,8 @@ describe("a restart", () => {
   test("a worker that was not there any more is forgotten", async () => {
     const { hub, folder, bus, workers } = room();
     await (await firstLife(hub, folder, workers))[Symbol.asyncDispose]();
-    const intake = { ...QUICK, goneBeats: 0.1, staleBeats: 0.05 };
-    await using life = new Life(hub, folder, { intake });
+    const ingest = { ...QUICK, goneBeats: 0.1, staleBeats: 0.05 };
+    await using life = new Life(hub, folder, { ingest });
     await life.begin();
     await waitFor(() => life.table.targets.length === 0);
     expect(life.index.stats.blocks).toBe(0);
@@ -163,7 +163,7 @@ describe("what was saved", () => {
       expect((await life.begin()).kind).toBe("none");
       expect(life.table.targets).toEqual([]);
       // Its end would save anew.
-      Object.assign(life.upkeep, { keeper: null });
+      Object.assign(life.sync, { snapshots: null });
     }
     writeFileSync(state, sound);
     await using life = new Life(hub, folder);
@@ -178,11 +178,11 @@ describe("what was saved", () => {
     const before = files();
     expect(before.length).toBe(2);
     Object.assign(life.index, { save: () => Promise.reject(new Error("no space left")) });
-    expect(await life.upkeep.keeper!.save()).toBe(false);
+    expect(await life.sync.snapshots!.save()).toBe(false);
     expect(files()).toEqual(before);
     expect(life.logged).toContain("saving the index snapshot failed");
     Reflect.deleteProperty(life.index, "save");
-    expect(await life.upkeep.keeper!.save()).toBe(true);
+    expect(await life.sync.snapshots!.save()).toBe(true);
     expect(files().length).toBe(2);
     expect(files()).not.toEqual(before);
     await life[Symbol.asyncDispose]();

@@ -5,7 +5,7 @@ import {
   BlockUses,
   type PromptChain,
   RecentPrefixes,
-  SessionBook,
+  SessionTable,
 } from "../../../src/router/policies/index.ts";
 import { MODEL, namer, targetOf, tokensOf } from "./kit.ts";
 
@@ -65,21 +65,21 @@ test("what is a session's own, whatever was said before: as a literal model says
   const turn = fc.record({ session: fc.constantFrom("s", "t", "u", null), text: prompt });
   fc.assert(
     fc.property(fc.array(turn, { maxLength: 25 }), (turns) => {
-      const settings = { ...POLICY_DEFAULTS.book, slackTokens: 0, linesMax: 3 };
-      const book = new SessionBook(settings, () => undefined);
+      const settings = { ...POLICY_DEFAULTS.sessions, slackTokens: 0, branchesMax: 3 };
+      const table = new SessionTable(settings, () => undefined);
       for (const [at, { session, text }] of turns.entries()) {
         const chain = chainOf(text);
-        book.note(requestOf(text, session ?? undefined, `r${at}`), TARGET, chain, at);
-        for (const known of book.all()) {
-          const others = [...book.all()].filter((other) => other !== known);
+        table.note(requestOf(text, session ?? undefined, `r${at}`), TARGET, chain, at);
+        for (const known of table.all()) {
+          const others = [...table.all()].filter((other) => other !== known);
           const unnamed = turns.slice(0, at + 1).filter((each) => each.session === null);
           const shared = [
-            ...others.flatMap(({ lines }) => lines.map((line) => line.chain)),
+            ...others.flatMap(({ branches }) => branches.map((branch) => branch.chain)),
             ...unnamed.map((each) => chainOf(each.text)),
           ];
-          for (const line of known.lines) {
-            const most = shared.map((other) => other.common(line.chain));
-            expect(book.ownFrom(known, line)).toBe(Math.max(0, ...most));
+          for (const branch of known.branches) {
+            const most = shared.map((other) => other.common(branch.chain));
+            expect(table.ownFrom(known, branch)).toBe(Math.max(0, ...most));
           }
         }
       }
@@ -90,21 +90,21 @@ test("what is a session's own, whatever was said before: as a literal model says
 
 test("a book is bounded, whatever comes; who is forgotten leaves nothing behind", () => {
   const dropped: (string | null)[] = [];
-  const settings = { ...POLICY_DEFAULTS.book, blocksMax: 60, sessionsMax: 8, sessionMs: 1_000 };
-  const book = new SessionBook(settings, ({ id }) => dropped.push(id));
+  const settings = { ...POLICY_DEFAULTS.sessions, blocksMax: 60, sessionsMax: 8, sessionMs: 1_000 };
+  const table = new SessionTable(settings, ({ id }) => dropped.push(id));
   for (let i = 0; i < 200; i++) {
     const session = i % 3 === 0 ? undefined : `s${i}`;
     const text = `sys w${i} x y z`;
-    book.note(requestOf(text, session, `r${i}`), TARGET, chainOf(text), i);
-    expect(book.sessions).toBeLessThanOrEqual(8);
-    expect(book.blocks).toBeLessThanOrEqual(60);
+    table.note(requestOf(text, session, `r${i}`), TARGET, chainOf(text), i);
+    expect(table.sessions).toBeLessThanOrEqual(8);
+    expect(table.blocks).toBeLessThanOrEqual(60);
   }
   expect(dropped.length).toBeGreaterThan(100);
-  expect(book.isComplete(200)).toBe(false);
-  book.expire(1e9);
-  expect([book.sessions, book.blocks]).toEqual([0, 0]);
-  expect(book.firstFree(chainOf("sys w199"))).toBe(0);
-  expect(book.isComplete(1e9)).toBe(true);
+  expect(table.isComplete(200)).toBe(false);
+  table.expire(1e9);
+  expect([table.sessions, table.blocks]).toEqual([0, 0]);
+  expect(table.firstFree(chainOf("sys w199"))).toBe(0);
+  expect(table.isComplete(1e9)).toBe(true);
 });
 
 test("recent prefixes are bounded, fade, and forget no shared one for a flood of others", () => {

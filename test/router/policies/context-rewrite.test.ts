@@ -86,8 +86,8 @@ describe("a prompt that was rewritten", () => {
   });
 
   test("nothing is pruned while somebody who may be live was forgotten", async () => {
-    const book = { blocksMax: 40, sessionMs: 600_000 };
-    using kit = new PolicyKit({ ...ON, book });
+    const sessions = { blocksMax: 40, sessionMs: 600_000 };
+    using kit = new PolicyKit({ ...ON, sessions });
     await kit.ask("crowd", "p q r s t u v w");
     for (let i = 0; i < 5; i++) await kit.ask(`other${i}`, `x${i} y z u v w p q`);
     await kit.ask("s", "sys a b c");

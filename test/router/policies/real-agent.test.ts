@@ -1,5 +1,5 @@
 import { expect } from "bun:test";
-import { ControlRoom, createCommander, PeerSource } from "../../../src/app/index.ts";
+import { ControlService, createCommander, PeerSource } from "../../../src/app/index.ts";
 import { type Bus, createLocalBus, LocalHub } from "../../../src/bus/index.ts";
 import { connectControl } from "../../../src/control/client/index.ts";
 import { createControlSubscriber } from "../../../src/control/index.ts";
@@ -44,12 +44,12 @@ function namerOf(texts: readonly string[]): BlockNamer {
 /** The control plane of an agent over a real store, commanded over a bus. */
 class AgentUnderPolicies implements AsyncDisposable {
   readonly #stack = new AsyncDisposableStack();
-  readonly room: ControlRoom;
+  readonly room: ControlService;
   readonly policies: PolicyKit;
 
   readonly #disk: KitTest["kit"];
 
-  private constructor(disk: KitTest["kit"], room: ControlRoom, policies: PolicyKit) {
+  private constructor(disk: KitTest["kit"], room: ControlService, policies: PolicyKit) {
     this.#disk = disk;
     this.room = room;
     this.policies = policies;
@@ -68,7 +68,7 @@ class AgentUnderPolicies implements AsyncDisposable {
     const namespaces = new Namespaces();
     const own = { clock, store, incarnation, logger, health, native: host.native };
     const source = new PeerSource(namespaces);
-    const room = await ControlRoom.open(
+    const room = await ControlService.open(
       { config: () => CONFIG, namespaces, source, ...own },
       null,
       null,

@@ -125,7 +125,7 @@ test("thresholds set at one router hold at all, also at one whose workers come l
     activePrefillTokensThreshold: 1_000,
     activePrefillTokensThresholdFrac: 2.5,
   };
-  a.group.tellThresholds("m", set);
+  a.group.publishThresholds("m", set);
   await waitFor(() => b.thresholds.get("m")?.activePrefillTokensThreshold === 1_000);
   expect(b.thresholds.get("m")).toEqual(set);
   await using c = await new TestRouter(hub).ready();
@@ -133,7 +133,7 @@ test("thresholds set at one router hold at all, also at one whose workers come l
   expect(c.thresholds.size).toBe(0);
   c.put("w");
   await waitFor(() => c.thresholds.get("m")?.activeDecodeBlocksThreshold === 0.85);
-  b.group.tellThresholds("m", { ...set, activePrefillTokensThreshold: null });
+  b.group.publishThresholds("m", { ...set, activePrefillTokensThreshold: null });
   await waitFor(() => a.thresholds.get("m")?.activePrefillTokensThreshold === null);
 });
 
@@ -147,7 +147,7 @@ test("a late router takes pictures from a replica, and what is wrong from the wo
   worker.send(worker.store("host", 9n));
   await waitFor(() => a.agrees(worker));
   await using b = await new TestRouter(hub).ready();
-  await waitFor(() => b.members.all.some(({ pictures }) => pictures.size === 1));
+  await waitFor(() => b.members.all.some(({ snapshots }) => snapshots.size === 1));
   worker.questions.length = 0;
   worker.beat();
   await waitFor(() => b.agrees(worker));
@@ -158,7 +158,7 @@ test("a late router takes pictures from a replica, and what is wrong from the wo
   b.index.apply([{ target: id, change: { kind: "removed", tier: "device", hashes } }]);
   await waitFor(() => b.agrees(worker));
   expect(worker.questions.some(({ kind }) => kind === "snapshot")).toBe(true);
-  expect(a.intake.stats().doubts + b.intake.stats().doubts).toBeGreaterThan(0);
+  expect(a.ingest.stats().doubts + b.ingest.stats().doubts).toBeGreaterThan(0);
   await waitFor(() => a.agrees(worker));
   expect(CLUSTER).toBe("test");
   await workers.close(0);

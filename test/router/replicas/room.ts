@@ -8,19 +8,19 @@ import {
   type PrefixIndex,
 } from "../../../src/router/index.ts";
 import {
-  askedAt,
   BusArchive,
   BusListening,
   FirstArchive,
   ResidencyIntake,
+  requestSubject,
   sameDigests,
 } from "../../../src/router/ingest/index.ts";
 import {
-  Members,
   newRouterId,
   REPLICA_DEFAULTS,
   ReplicaGroup,
   type ReplicaSettings,
+  ReplicaTable,
   replicaSubjects,
 } from "../../../src/router/replicas/index.ts";
 import { QUICK } from "../intake/room.ts";
@@ -41,8 +41,8 @@ export class TestRouter implements AsyncDisposable {
   readonly bus: Bus;
   readonly index: PrefixIndex = new ReferenceIndex();
   readonly table = createWorkerTable();
-  readonly members = new Members();
-  readonly intake: ResidencyIntake;
+  readonly members = new ReplicaTable();
+  readonly ingest: ResidencyIntake;
   readonly group: ReplicaGroup;
   readonly archive: FirstArchive;
   readonly thresholds = new Map<string, BusyThresholds>();
@@ -52,27 +52,27 @@ export class TestRouter implements AsyncDisposable {
     this.bus = createLocalBus(hub, { ...basics, limits: { retryMinMs: 5, retryMaxMs: 20 } });
     const { bus, table, index, members } = this;
     const archiveAt = (subjectOf: (source: ResidencySource) => string) =>
-      new BusArchive({ bus, subjectOf, answerMs: 500, pictureBlocksMax: 1e6 });
-    const { pictureOf } = replicaSubjects(CLUSTER);
+      new BusArchive({ bus, subjectOf, answerMs: 500, snapshotBlocksMax: 1e6 });
+    const { snapshotOf } = replicaSubjects(CLUSTER);
     this.archive = new FirstArchive(
       (source) => {
         const router = members.holderOf(source);
-        return router && archiveAt(({ worker, rank }) => pictureOf(router, worker, rank));
+        return router && archiveAt(({ worker, rank }) => snapshotOf(router, worker, rank));
       },
-      archiveAt(askedAt(CLUSTER)),
+      archiveAt(requestSubject(CLUSTER)),
     );
-    this.intake = new ResidencyIntake({
+    this.ingest = new ResidencyIntake({
       ...{ ...basics, index, table, archive: this.archive, settings: QUICK },
       log: () => undefined,
       isHearing: () => bus.state.status === "connected",
     });
-    this.#listening = new BusListening(bus, CLUSTER, this.intake, () => undefined);
+    this.#listening = new BusListening(bus, CLUSTER, this.ingest, () => undefined);
     const load = createActiveLoad({
       ...{ clock: systemClock, blockTokens: 16, requestExpiryMs: 300_000 },
     });
     this.group = new ReplicaGroup({
       ...{ bus, ...basics, cluster: CLUSTER, index, table, members, load, blockTokens: 16 },
-      ...{ intake: this.intake, self: newRouterId(systemRandom), log: () => undefined },
+      ...{ ingest: this.ingest, self: newRouterId(systemRandom), log: () => undefined },
       settings: { ...SOON, ...settings },
       applyThresholds: (model, thresholds) => {
         const isKnown = table.targets.some((target) => target.model === model);
@@ -118,13 +118,13 @@ export class TestRouter implements AsyncDisposable {
     this.#listening[Symbol.dispose]();
     await this.bus.close(0);
     await this.group[Symbol.asyncDispose]();
-    await this.intake[Symbol.asyncDispose]();
+    await this.ingest[Symbol.asyncDispose]();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#listening[Symbol.dispose]();
     await this.group[Symbol.asyncDispose]();
-    await this.intake[Symbol.asyncDispose]();
+    await this.ingest[Symbol.asyncDispose]();
     await this.bus.close(100);
   }
 }

@@ -13,34 +13,34 @@ const FOLDER = tempDir();
 
 async function upkeepOn(hub: LocalHub, folder: string) {
   const bus = createLocalBus(hub, basics);
-  const upkeep = new RouterUpkeep({
+  const sync = new RouterUpkeep({
     ...{ bus, clock: systemClock, random: systemRandom, cluster: CLUSTER },
     ...{ index: new ReferenceIndex(), table: createWorkerTable(), log: () => undefined },
     load: createActiveLoad({ clock: systemClock, blockTokens: 16, requestExpiryMs: 300_000 }),
-    ...{ blockTokens: 16, intake: QUICK, isConfigured: () => false, replicas: SOON },
+    ...{ blockTokens: 16, ingest: QUICK, isConfigured: () => false, replicas: SOON },
     applyThresholds: () => true,
     keep: { folder, everyMs: 3_600_000, snapshotThreshold: 1_000_000 },
     ...{ streamConsumer: null, resetStates: false },
   });
   await bus.connected(1_000);
-  await upkeep.begin();
-  return { bus, upkeep };
+  await sync.begin();
+  return { bus, sync };
 }
 
 test("replicas, questions about blocks and saves can be scraped", async () => {
   const hub = new LocalHub();
   const [a, b] = [await upkeepOn(hub, `${FOLDER}/a`), await upkeepOn(hub, `${FOLDER}/b`)];
-  await using _a = a.upkeep;
-  await using _b = b.upkeep;
-  await waitFor(() => a.upkeep.group!.stats.replicas === 1);
-  expect(await a.upkeep.keeper!.save()).toBe(true);
+  await using _a = a.sync;
+  await using _b = b.sync;
+  await waitFor(() => a.sync.group!.stats.replicas === 1);
+  expect(await a.sync.snapshots!.save()).toBe(true);
   b.bus.publish("kv-locate", Uint8Array.of(1), { reply: "nowhere" });
   await waitFor(() => {
-    const { refused } = a.upkeep.locate!.stats();
-    return refused + b.upkeep.locate!.stats().refused === 1;
+    const { refused } = a.sync.locate!.stats();
+    return refused + b.sync.locate!.stats().refused === 1;
   });
   const metrics = createRouterMetrics({ clock: systemClock, version: "0", commit: "0" });
-  metrics.observe((registry) => a.upkeep.write(registry));
+  metrics.observe((registry) => a.sync.write(registry));
   const text = await metrics.text();
   expect(text).toContain("hearth_router_replicas 1");
   expect(text).toContain('hearth_router_saves_total{outcome="saved"} 1');

@@ -29,7 +29,7 @@ function upkeepOn(bus: Bus): RouterUpkeep {
     ...{ bus, clock: systemClock, random: systemRandom, cluster: CLUSTER },
     ...{ index: new ReferenceIndex(), table: createWorkerTable(), log: () => undefined },
     load: createActiveLoad({ clock: systemClock, blockTokens: 16, requestExpiryMs: 300_000 }),
-    ...{ blockTokens: 16, intake: QUICK, isConfigured: () => false, replicas: SOON },
+    ...{ blockTokens: 16, ingest: QUICK, isConfigured: () => false, replicas: SOON },
     ...{ applyThresholds: () => true, keep: null, streamConsumer: null, resetStates: false },
   });
 }
@@ -60,9 +60,9 @@ describeNats("under the permissions of docs/operating/operations.md", () => {
     const upkeeps = routerBuses.map(upkeepOn);
     const { publisher } = agentOn(agentBus);
     try {
-      for (const upkeep of upkeeps) await upkeep.begin();
+      for (const sync of upkeeps) await sync.begin();
       for (const bus of [agentBus, ...routerBuses]) expect(await bus.connected(5_000)).toBe(true);
-      await waitFor(() => upkeeps.every(({ intake }) => intake.stats().known === 1), 10_000);
+      await waitFor(() => upkeeps.every(({ ingest }) => ingest.stats().known === 1), 10_000);
       await waitFor(() => upkeeps.every(({ group }) => group!.stats.replicas === 1), 10_000);
       const self = "gpu-02" as WorkerId;
       const locator = new BusLocator({ bus: agentBus, clock: systemClock, cluster: CLUSTER, self });
@@ -74,7 +74,7 @@ describeNats("under the permissions of docs/operating/operations.md", () => {
       for (const bus of routerBuses) expect(bus.state.refusedSubjects).toEqual([]);
     } finally {
       await publisher[Symbol.asyncDispose]();
-      for (const upkeep of upkeeps) await upkeep[Symbol.asyncDispose]();
+      for (const sync of upkeeps) await sync[Symbol.asyncDispose]();
       for (const bus of [agentBus, ...routerBuses]) await bus.close(100);
       await server[Symbol.asyncDispose]();
     }

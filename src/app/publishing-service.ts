@@ -21,7 +21,7 @@ import type { KeySpace } from "../observability/activity/index.ts";
 import type { FeedSnapshot, Health, Logger } from "../observability/index.ts";
 import type { Namespaces, TieredStore } from "../store/index.ts";
 
-interface FeedRoomParts {
+interface PublishingServiceParts {
   readonly config: Config;
   readonly native: Native;
   readonly clock: Clock;
@@ -51,17 +51,17 @@ interface SpokenRank {
 const WATCH_MS = 1_000;
 
 /** Publishes which blocks this host holds. */
-export class FeedRoom implements AsyncDisposable {
+export class PublishingService implements AsyncDisposable {
   readonly mode: "ring" | "stream";
   readonly feeds: HostFeeds;
-  readonly #parts: FeedRoomParts;
+  readonly #parts: PublishingServiceParts;
   readonly #publishers: readonly BusPublisher[];
   readonly #streams: readonly StreamPublisher[];
   readonly #engines: readonly EngineRank[];
   readonly #watch: Disposable;
 
   private constructor(
-    parts: FeedRoomParts,
+    parts: PublishingServiceParts,
     mode: "ring" | "stream",
     zmq: readonly (ZmqPublisher | null)[],
   ) {
@@ -90,11 +90,11 @@ export class FeedRoom implements AsyncDisposable {
   /**
    * Null if nothing is published. Throws ZMTP_UNAVAILABLE if a ZMQ address cannot be listened on.
    */
-  static async open(parts: FeedRoomParts): Promise<FeedRoom | null> {
+  static async open(parts: PublishingServiceParts): Promise<PublishingService | null> {
     const { events, engine } = parts.config;
     const isAlone = parts.bus === null && events.zmq === null && engine.kvEvents === null;
     if (events.mode === "off" || isAlone) return null;
-    return new FeedRoom(parts, events.mode, await openZmq(parts));
+    return new PublishingService(parts, events.mode, await openZmq(parts));
   }
 
   get ranks(): readonly SpokenRank[] {
@@ -216,7 +216,7 @@ function spacesOf(namespaces: Namespaces): KeySpace[] {
 }
 
 /** One publisher per rank. Null without ZMQ. */
-async function openZmq(parts: FeedRoomParts): Promise<(ZmqPublisher | null)[]> {
+async function openZmq(parts: PublishingServiceParts): Promise<(ZmqPublisher | null)[]> {
   const { config, clock, random, logger } = parts;
   const { zmq, zmqReplay, zmqTopic: topic } = config.events;
   const opened: (ZmqPublisher | null)[] = [];
@@ -240,16 +240,16 @@ async function openZmq(parts: FeedRoomParts): Promise<(ZmqPublisher | null)[]> {
 }
 
 /** Status and metrics of publishing. */
-export function feedStatus(room: FeedRoom | null): StatusReport["feed"] {
-  if (room === null) return null;
-  const snapshot = feedSnapshot(room);
-  const [device, host, disk] = room.heldBlocks;
-  const streams = room.ranks.flatMap(({ stream }) => (stream === null ? [] : [stream]));
+export function feedStatus(service: PublishingService | null): StatusReport["feed"] {
+  if (service === null) return null;
+  const snapshot = feedSnapshot(service);
+  const [device, host, disk] = service.heldBlocks;
+  const streams = service.ranks.flatMap(({ stream }) => (stream === null ? [] : [stream]));
   const worst = streams.find(({ status }) => status !== "publishing") ?? streams[0] ?? null;
   return {
-    mode: room.mode,
-    cluster: room.cluster,
-    ranks: room.ranks.length,
+    mode: service.mode,
+    cluster: service.cluster,
+    ranks: service.ranks.length,
     changes: snapshot.changes,
     device_blocks: device,
     host_blocks: host,
@@ -258,7 +258,7 @@ export function feedStatus(room: FeedRoom | null): StatusReport["feed"] {
     sent: snapshot.messages.sent,
     unsent: snapshot.messages.unsent,
     snapshots: snapshot.snapshots,
-    engine: engineOf(room),
+    engine: engineOf(service),
     stream:
       worst === null
         ? null
@@ -273,7 +273,7 @@ export function feedStatus(room: FeedRoom | null): StatusReport["feed"] {
 
 type EngineStatus = NonNullable<StatusReport["feed"]>["engine"];
 
-function engineOf({ ranks, feeds }: FeedRoom): EngineStatus {
+function engineOf({ ranks, feeds }: PublishingService): EngineStatus {
   const states = ranks.flatMap(({ engine }) => (engine === null ? [] : [engine]));
   if (states.length === 0) return null;
   const dropped = states.flatMap(({ counts }) => Object.values(counts.dropped));
@@ -297,8 +297,8 @@ function droppedBy(all: readonly FeedCounts[]): Record<string, number> {
   return Object.fromEntries(sums.filter(([, sum]) => sum > 0));
 }
 
-export function feedSnapshot(room: FeedRoom): FeedSnapshot {
-  const { ranks } = room;
+export function feedSnapshot(service: PublishingService): FeedSnapshot {
+  const { ranks } = service;
   const sum = (pick: (rank: (typeof ranks)[number]) => number | undefined) =>
     ranks.reduce((total, rank) => total + (pick(rank) ?? 0), 0);
   return {
@@ -317,9 +317,9 @@ export function feedSnapshot(room: FeedRoom): FeedSnapshot {
     },
     snapshots: sum(({ bus }) => bus?.snapshots),
     storedSnapshots: sum(({ stream }) => stream?.storedSnapshots),
-    restarts: room.restarts,
+    restarts: service.restarts,
     ringBlocks: sum(({ feed }) => feed.ring.blocks),
-    engineBlocks: room.feeds.engineBlocks.blocks,
+    engineBlocks: service.feeds.engineBlocks.blocks,
     streamBehind: sum(({ stream }) => stream?.behind),
     streamHoles: sum(({ stream }) => stream?.holes),
     zmqSubscribers: sum(({ zmq }) => zmq?.subscribers),

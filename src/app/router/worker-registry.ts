@@ -20,7 +20,7 @@ export interface EngineAsking {
   stop(worker: WorkerId): void;
 }
 
-export interface WorkerBookParts {
+export interface WorkerRegistryParts {
   readonly table: WorkerTable;
   readonly engines: EngineListening;
   readonly asking: EngineAsking;
@@ -45,8 +45,8 @@ const SERVER_ERROR = 500;
  * Configured and registered workers. They stay in the table while silent. A worker whose `url` has
  * never answered is `stale`.
  */
-export class WorkerBook {
-  readonly #parts: WorkerBookParts;
+export class WorkerRegistry {
+  readonly #parts: WorkerRegistryParts;
   readonly #listed = new Map<WorkerId, ListedWorker>();
   readonly #registered = new Map<WorkerId, ListedWorker>();
   readonly #facts = new Map<WorkerId, EngineFacts>();
@@ -54,7 +54,7 @@ export class WorkerBook {
   readonly #refusals = new Map<WorkerId, number>();
   readonly #sinceMs = new Map<WorkerId, number>();
 
-  constructor(parts: WorkerBookParts) {
+  constructor(parts: WorkerRegistryParts) {
     this.#parts = parts;
   }
 
