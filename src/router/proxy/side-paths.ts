@@ -71,8 +71,8 @@ export class SidePaths {
     signal: AbortSignal,
   ): Promise<Response> {
     const { upstream, settings } = this.#parts;
-    const { connectMs, idleMs, tellsWorker } = settings;
-    const waits = { connectMs, firstByteMs: settings.firstByteMs, idleMs };
+    const { connectMs, firstByteMs, idleMs, tellsWorker } = settings;
+    const waits = { connectMs, firstByteMs, idleMs };
     const body = method === "POST" ? new Uint8Array(0) : null;
     const order = { method, url: addressAt(url!, path), headers, body, ...waits };
     const answer = await upstream.open(order, signal);

@@ -183,7 +183,7 @@ interface TokenBackend {
  * the root, and the worker is an entry point at its path below `src`.
  */
 const isInExecutable = import.meta.url.includes("/$bunfs/");
-const WORKER = isInExecutable ? "./proxy/tokens/token-worker.ts" : "./token-worker.ts";
+const WORKER = isInExecutable ? "./router/proxy/tokens/token-worker.ts" : "./token-worker.ts";
 
 function createThreadBackend(): TokenBackend {
   const worker = new Worker(new URL(WORKER, import.meta.url).href);
