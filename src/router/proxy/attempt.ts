@@ -156,14 +156,14 @@ function orderTo(
   { path, headers, tracker }: ProxyRequest,
   target: Target,
 ): Omit<UpstreamOrder, "body"> {
-  const { connectMs, idleMs } = settings;
+  const { connectMs, firstByteMs, idleMs } = settings;
   const sent = towardsWorker(headers, settings.authorization);
   if (!sent.has("x-request-id")) sent.set("x-request-id", tracker.id);
   // One server may serve several ranks. vLLM and SGLang both read the rank from this header.
   const isOneOfMany = table.targets.filter(({ worker }) => worker === target.worker).length > 1;
   if (isOneOfMany) sent.set("x-data-parallel-rank", String(target.rank));
   const url = addressAt(target.url!, path);
-  const waits = { connectMs, firstByteMs: firstByteMs(settings), idleMs };
+  const waits = { connectMs, firstByteMs, idleMs };
   return { method: "POST", url, headers: sent, ...waits };
 }
 
@@ -275,13 +275,4 @@ function meetingOf(
 
 function isObject(value: Json): value is { [key: string]: Json } {
   return typeof value === "object" && value !== null && !Array.isArray(value);
-}
-
-/**
- * Time from the last byte of a request to the first byte of the worker's answer, in milliseconds.
- * The same for all requests: it only ends requests that would hang for ever. It says nothing about
- * the worker's health, since a long prompt behind others may take minutes.
- */
-export function firstByteMs({ firstByteMs: fixed }: ProxySettings): number {
-  return fixed;
 }

@@ -12,7 +12,11 @@ export interface ProxySettings {
   /** Maximum requests in flight. Beyond it, requests are answered busy. */
   readonly streamsMax: number;
   readonly connectMs: number;
-  /** Time from the last byte of a request to the first byte of the answer's body. */
+  /**
+   * Time from the last byte of a request to the first byte of the answer's body. The same for all
+   * requests: it only ends requests that would hang for ever. It says nothing about the worker's
+   * health, since a long prompt behind others may take minutes.
+   */
   readonly firstByteMs: number;
   /** Time between two pieces of an answer. */
   readonly idleMs: number;

@@ -1,7 +1,6 @@
 import type { WorkerId } from "../../core/index.ts";
 import type { Target, WorkerTable } from "../index.ts";
 import { refuse, unavailable, workerFailed } from "./answers.ts";
-import { firstByteMs } from "./attempt.ts";
 import type { Endpoint, ErrorShape } from "./endpoint.ts";
 import { ownHeaders, towardsWorker } from "./headers.ts";
 import { clientHeaders, passOn } from "./relay.ts";
@@ -72,8 +71,8 @@ export class SidePaths {
     signal: AbortSignal,
   ): Promise<Response> {
     const { upstream, settings } = this.#parts;
-    const { connectMs, idleMs, tellsWorker } = settings;
-    const waits = { connectMs, firstByteMs: firstByteMs(settings), idleMs };
+    const { connectMs, firstByteMs, idleMs, tellsWorker } = settings;
+    const waits = { connectMs, firstByteMs, idleMs };
     const body = method === "POST" ? new Uint8Array(0) : null;
     const order = { method, url: addressAt(url!, path), headers, body, ...waits };
     const answer = await upstream.open(order, signal);

@@ -9,6 +9,60 @@ import { type Clock, messageOf } from "../../core/index.ts";
 import { isShortOfDescriptors } from "../../observability/index.ts";
 import type { HeaderPairs } from "./headers.ts";
 
+/** One request to a worker. */
+export interface UpstreamOrder {
+  readonly method: "GET" | "POST";
+  /** `http:` or `https:` URL with path. */
+  readonly url: string;
+  readonly headers: ReadonlyMap<string, string>;
+  readonly body: Uint8Array | null;
+  readonly connectMs: number;
+  /** Time from the last byte of the request to the first byte of the body. */
+  readonly firstByteMs: number;
+  /** Time between two pieces of the body while a reader waits. */
+  readonly idleMs: number;
+}
+
+/**
+ * Stage at which a request failed.
+ * `unsendable`: the request cannot be made, or this process has no descriptor; no worker was tried.
+ * `connect`: nothing was sent. `sent`: the worker had the request and disconnected. `garbled`: the
+ * answer is not HTTP that the parser accepts. `late`: no data within the timeout. `closed`: the
+ * proxy closed the connection.
+ */
+export type FailureStage = "unsendable" | "connect" | "sent" | "garbled" | "late" | "closed";
+
+export interface UpstreamFailure {
+  readonly kind: "failed";
+  readonly stage: FailureStage;
+  readonly why: string;
+}
+
+export type UpstreamPiece =
+  | { readonly kind: "bytes"; readonly bytes: Uint8Array<ArrayBuffer> }
+  | { readonly kind: "end" }
+  | UpstreamFailure;
+
+export interface UpstreamAnswer {
+  readonly kind: "answer";
+  readonly status: number;
+  readonly headers: HeaderPairs;
+  /**
+   * Reads the next piece. One caller at a time. After `end` or `failed`, returns the same again.
+   */
+  read(): Promise<UpstreamPiece>;
+  /** Closes the connection immediately. */
+  close(): void;
+}
+
+/** Sends requests to workers. Bodies are passed as sent, not decompressed. */
+export interface Upstream extends Disposable {
+  /**
+   * Sends a request. Never rejects. The signal closes the connection, also while the body arrives.
+   */
+  open(order: UpstreamOrder, signal: AbortSignal): Promise<UpstreamAnswer | UpstreamFailure>;
+}
+
 /** Maximum idle connections kept per worker. */
 const IDLE_SOCKETS_MAX = 64;
 /** A connection that was closed while idle breaks within this time of its next use. */
@@ -175,60 +229,6 @@ function pairsOf(raw: readonly string[]): HeaderPairs {
 
 function failed(stage: FailureStage, why: string): UpstreamFailure {
   return { kind: "failed", stage, why };
-}
-
-/** One request to a worker. */
-export interface UpstreamOrder {
-  readonly method: "GET" | "POST";
-  /** `http:` or `https:` URL with path. */
-  readonly url: string;
-  readonly headers: ReadonlyMap<string, string>;
-  readonly body: Uint8Array | null;
-  readonly connectMs: number;
-  /** Time from the last byte of the request to the first byte of the body. */
-  readonly firstByteMs: number;
-  /** Time between two pieces of the body while a reader waits. */
-  readonly idleMs: number;
-}
-
-/**
- * Stage at which a request failed.
- * `unsendable`: the request cannot be made, or this process has no descriptor; no worker was tried.
- * `connect`: nothing was sent. `sent`: the worker had the request and disconnected. `garbled`: the
- * answer is not HTTP that the parser accepts. `late`: no data within the timeout. `closed`: the
- * proxy closed the connection.
- */
-export type FailureStage = "unsendable" | "connect" | "sent" | "garbled" | "late" | "closed";
-
-export interface UpstreamFailure {
-  readonly kind: "failed";
-  readonly stage: FailureStage;
-  readonly why: string;
-}
-
-export type UpstreamPiece =
-  | { readonly kind: "bytes"; readonly bytes: Uint8Array<ArrayBuffer> }
-  | { readonly kind: "end" }
-  | UpstreamFailure;
-
-export interface UpstreamAnswer {
-  readonly kind: "answer";
-  readonly status: number;
-  readonly headers: HeaderPairs;
-  /**
-   * Reads the next piece. One caller at a time. After `end` or `failed`, returns the same again.
-   */
-  read(): Promise<UpstreamPiece>;
-  /** Closes the connection immediately. */
-  close(): void;
-}
-
-/** Sends requests to workers. Bodies are passed as sent, not decompressed. */
-export interface Upstream extends Disposable {
-  /**
-   * Sends a request. Never rejects. The signal closes the connection, also while the body arrives.
-   */
-  open(order: UpstreamOrder, signal: AbortSignal): Promise<UpstreamAnswer | UpstreamFailure>;
 }
 
 /**
