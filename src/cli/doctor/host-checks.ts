@@ -359,11 +359,11 @@ function targetOf(url: string): Target | null {
   const whole = url.includes("://") ? url : `nats://${url}`;
   if (!URL.canParse(whole)) return null;
   const { protocol, hostname, port } = new URL(whole);
-  const standard = DEFAULT_PORTS[protocol];
-  if (standard === undefined || hostname === "") return null;
+  const defaultPort = DEFAULT_PORTS[protocol];
+  if (defaultPort === undefined || hostname === "") return null;
   return {
     host: hostname.replace(/^\[|\]$/g, ""),
-    port: port === "" ? standard : Number(port),
+    port: port === "" ? defaultPort : Number(port),
     greets: protocol === "nats:" || protocol === "tls:",
   };
 }

@@ -121,18 +121,18 @@ export async function benchPolicies(options: PoliciesBenchOptions): Promise<Poli
 
 /** The defaults, with all that is bounded by an agent's RAM in a measure to it. */
 function settingsOf(on: Switches, ramTokens: number): PolicySettings {
-  const standard = POLICY_DEFAULTS;
+  const defaults = POLICY_DEFAULTS;
   const mode = (policy: PolicyName) => ({ mode: on[policy] ? ("on" as const) : ("off" as const) });
   return {
-    ...standard,
-    coldWorker: { ...standard.coldWorker, ...mode("cold_worker"), bytesMax: 2 ** 40 },
-    idleSession: { ...standard.idleSession, ...mode("idle_session") },
+    ...defaults,
+    coldWorker: { ...defaults.coldWorker, ...mode("cold_worker"), bytesMax: 2 ** 40 },
+    idleSession: { ...defaults.idleSession, ...mode("idle_session") },
     cacheControl: {
-      ...{ ...standard.cacheControl, ...mode("cache_control") },
+      ...{ ...defaults.cacheControl, ...mode("cache_control") },
       workerTokensMax: ramTokens,
     },
-    reasoning: { ...standard.reasoning, ...mode("reasoning"), models: SIM_REASONING },
-    contextRewrite: { ...standard.contextRewrite, ...mode("context_rewrite") },
+    reasoning: { ...defaults.reasoning, ...mode("reasoning"), models: SIM_REASONING },
+    contextRewrite: { ...defaults.contextRewrite, ...mode("context_rewrite") },
   };
 }
 
