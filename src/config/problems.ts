@@ -7,9 +7,9 @@ export interface ConfigProblem {
   readonly column: number;
   /** Dotted, as in `kv.ram_gib`; a section alone, as in `kv`; empty where no key is involved. */
   readonly key: string;
-  /** What is wrong. */
+  /** The problem. */
   readonly what: string;
-  /** What to write instead. */
+  /** The suggested correction. */
   readonly instead: string;
 }
 

@@ -105,7 +105,7 @@ export const caIssueCommand = defineCommand({
   arguments: { dir: requiredArgument(text("DIR"), "the authority's folder") },
   flags: {
     worker: required(workerKind, "id of the worker"),
-    out: required(text("DIR"), "where the files go; folder of the authority; created if missing"),
+    out: required(text("DIR"), "folder for the files; created if missing"),
     days: withDefault(integer({ min: 1, max: DAYS_MAX }), 365, "validity in days"),
     renew: toggle("issue a new certificate for the existing key"),
     json: jsonFlag,

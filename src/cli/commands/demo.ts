@@ -192,7 +192,7 @@ interface ClusterDemoOptions {
   /** Of each worker. */
   readonly ramBlocks: number;
   readonly blockBytes: number;
-  /** Requests under way at a time. */
+  /** Maximum concurrent requests. */
   readonly clients: number;
   readonly json: boolean;
   /** Use the in-process bus even if there is a nats-server. */

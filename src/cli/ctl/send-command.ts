@@ -113,8 +113,8 @@ function report({ name, flags, io }: CtlContext, result: SendResult, id: string)
       return "noAnswer";
     case "unanswered":
       fail(
-        `${result.why} within ${formatDuration(flags.deadline)}; it may have been carried out: ` +
-          `with --id ${id} the same command again finds out`,
+        `${result.why} within ${formatDuration(flags.deadline)}; it may have been executed: ` +
+          `send the same command with --id ${id} to find out`,
       );
       return "noAnswer";
     default:

@@ -7,11 +7,11 @@ export type CheckStatus = "ok" | "warn" | "fail" | "absent";
 export interface Check {
   readonly name: string;
   readonly status: CheckStatus;
-  /** What was found, in one line. */
+  /** The finding, in one line. */
   readonly found: string;
   /** For a device: the resulting path of blocks. */
   readonly path?: string;
-  /** What to do about it. Always there for `warn` and `fail`. */
+  /** The suggested fix. Always set for `warn` and `fail`. */
   readonly advice?: string;
 }
 
