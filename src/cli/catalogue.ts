@@ -1,6 +1,6 @@
 import type { Command } from "./command.ts";
 
-/** One subcommand. Its module is imported when it is run or its help is asked for, never before. */
+/** One subcommand. Its module is imported only when it runs or its help is printed. */
 export interface Entry {
   /** One word, or two: `bench index`. */
   readonly name: string;
@@ -18,52 +18,52 @@ export const CATALOGUE: readonly Entry[] = [
   },
   {
     name: "router",
-    summary: "choose the worker for each request, by what workers hold",
+    summary: "route each request to a worker, by the blocks that workers hold",
     load: async () => (await import("./commands/agent-and-router.ts")).routerCommand,
   },
   {
     name: "demo",
-    summary: "watch real traffic flow through an agent of its own",
+    summary: "run a demo: replay real traffic through a temporary agent",
     load: async () => (await import("./commands/demo.ts")).command,
   },
   {
     name: "replay",
-    summary: "play an engine: send a trace through an agent",
+    summary: "replay a trace against an agent, in place of an engine",
     load: async () => (await import("./commands/replay.ts")).command,
   },
   {
     name: "check",
-    summary: "tell whether a configuration file would be accepted",
+    summary: "check a configuration file",
     load: async () => (await import("./commands/check.ts")).command,
   },
   {
     name: "doctor",
-    summary: "tell what this host offers, and what to do about the rest",
+    summary: "check the host and suggest fixes",
     load: async () => (await import("./commands/doctor.ts")).command,
   },
   {
     name: "ctl pin",
-    summary: "keep blocks on the host",
+    summary: "pin blocks",
     load: async () => (await import("./commands/ctl-commands.ts")).ctlPinCommand,
   },
   {
     name: "ctl unpin",
-    summary: "take one owner's pins back",
+    summary: "remove an owner's pins",
     load: async () => (await import("./commands/ctl-commands.ts")).ctlUnpinCommand,
   },
   {
     name: "ctl retain",
-    summary: "prefer blocks, without a promise",
+    summary: "soft-pin blocks",
     load: async () => (await import("./commands/ctl-commands.ts")).ctlRetainCommand,
   },
   {
     name: "ctl prune",
-    summary: "drop what builds upon a block",
+    summary: "remove the descendants of a block",
     load: async () => (await import("./commands/ctl-commands.ts")).ctlPruneCommand,
   },
   {
     name: "ctl think",
-    summary: "mark blocks as transient, or purge those that are",
+    summary: "mark blocks as transient, or purge transient blocks",
     load: async () => (await import("./commands/ctl-commands.ts")).ctlThinkCommand,
   },
   {
@@ -73,112 +73,112 @@ export const CATALOGUE: readonly Entry[] = [
   },
   {
     name: "ctl renew",
-    summary: "let a lease run on",
+    summary: "renew a lease",
     load: async () => (await import("./commands/ctl-commands.ts")).ctlRenewCommand,
   },
   {
     name: "ctl revoke",
-    summary: "end a lease and purge what only it held",
+    summary: "end a lease and purge its unprotected blocks",
     load: async () => (await import("./commands/ctl-commands.ts")).ctlRevokeCommand,
   },
   {
     name: "ctl warm",
-    summary: "bring blocks up to RAM before they are asked for",
+    summary: "prefetch blocks into RAM",
     load: async () => (await import("./commands/ctl-commands.ts")).ctlWarmCommand,
   },
   {
     name: "ctl flush",
-    summary: "empty the tiers of all that nothing holds",
+    summary: "remove all unprotected blocks from RAM and SSD",
     load: async () => (await import("./commands/ctl-commands.ts")).ctlFlushCommand,
   },
   {
     name: "ctl unfence",
-    summary: "let an issuer start over, whatever epoch it had shown",
+    summary: "reset the epoch and sequence of an issuer",
     load: async () => (await import("./commands/ctl-commands.ts")).ctlUnfenceCommand,
   },
   {
     name: "ctl send",
-    summary: "send a command as it stands in a file",
+    summary: "send a command from a file",
     load: async () => (await import("./commands/ctl-commands.ts")).ctlSendCommand,
   },
   {
     name: "ctl tree",
-    summary: "show blocks, their tiers and who holds them",
+    summary: "show the block tree with tiers and holders",
     load: async () => (await import("./commands/ctl-blocks.ts")).ctlTreeCommand,
   },
   {
     name: "ctl explain",
-    summary: "tell what of a prompt hits, and why the rest does not",
+    summary: "explain which blocks of a prompt hit, and why others miss",
     load: async () => (await import("./commands/ctl-blocks.ts")).ctlExplainCommand,
   },
   {
     name: "ctl pins",
-    summary: "list pins and the room for more",
+    summary: "list pins and the pin budget",
     load: async () => (await import("./commands/ctl-blocks.ts")).ctlPinsCommand,
   },
   {
     name: "ctl leases",
-    summary: "list leases of what was paused",
+    summary: "list leases of paused blocks",
     load: async () => (await import("./commands/ctl-blocks.ts")).ctlLeasesCommand,
   },
   {
     name: "ctl peers",
-    summary: "list other hosts, and how blocks come from them",
+    summary: "list peers and the state of their connections",
     load: async () => (await import("./commands/ctl-agent.ts")).ctlPeersCommand,
   },
   {
     name: "ctl trace-pull",
-    summary: "show how a block came from another host, or did not",
+    summary: "trace a block's transfer from a peer",
     load: async () => (await import("./commands/ctl-agent.ts")).ctlTracePullCommand,
   },
   {
     name: "ctl events",
-    summary: "print what happened to holds, peers and commands",
+    summary: "print events of pins, leases, peers and commands",
     load: async () => (await import("./commands/ctl-agent.ts")).ctlEventsCommand,
   },
   {
     name: "ctl status",
-    summary: "tell what an agent is and holds",
+    summary: "show the status of an agent",
     load: async () => (await import("./commands/ctl-agent.ts")).ctlStatusCommand,
   },
   {
     name: "ctl workers",
-    summary: "list the workers that a NATS server reaches",
+    summary: "list the workers reachable through a NATS server",
     load: async () => (await import("./commands/ctl-agent.ts")).ctlWorkersCommand,
   },
   {
     name: "ctl loads",
-    summary: "list the workers of a router, and what they are at work on",
+    summary: "list the workers of a router and their load",
     load: async () => (await import("./commands/ctl-router.ts")).ctlLoadsCommand,
   },
   {
     name: "ctl route",
-    summary: "ask a router which worker it would choose",
+    summary: "query which worker a router would choose",
     load: async () => (await import("./commands/ctl-router.ts")).ctlRouteCommand,
   },
   {
     name: "ctl explain-route",
-    summary: "tell how a router came to a decision",
+    summary: "explain a decision of a router",
     load: async () => (await import("./commands/ctl-router.ts")).ctlExplainRouteCommand,
   },
   {
     name: "fsck",
-    summary: "check the block files of an SSD folder, and repair it",
+    summary: "check and repair the block files of an SSD folder",
     load: async () => (await import("./commands/fsck.ts")).command,
   },
   {
     name: "ca init",
-    summary: "make an authority for the certificates of a cluster",
+    summary: "create a certificate authority for a cluster",
     load: async () => (await import("./commands/ca.ts")).caInitCommand,
   },
   {
     name: "ca issue",
-    summary: "make the certificate and the key of a host",
+    summary: "issue the certificate and key of a host",
     load: async () => (await import("./commands/ca.ts")).caIssueCommand,
   },
   {
     name: "ca show",
-    summary: "tell what is in a certificate, and who would believe it",
+    summary: "show and verify a certificate",
     load: async () => (await import("./commands/ca.ts")).caShowCommand,
   },
   {
@@ -198,22 +198,22 @@ export const CATALOGUE: readonly Entry[] = [
   },
   {
     name: "bench ssd",
-    summary: "measure the SSD tier beside fio, or with many files",
+    summary: "measure the SSD tier against fio, or with many files",
     load: async () => (await import("./commands/bench-node.ts")).benchSsdCommand,
   },
   {
     name: "bench gpu",
-    summary: "measure copies between the arena and a GPU beside a plain loop",
+    summary: "measure copies between RAM and a GPU against a plain loop",
     load: async () => (await import("./commands/bench-gpu.ts")).benchGpuCommand,
   },
   {
     name: "bench ttft",
-    summary: "measure the first token of prompts computed and restored to a GPU",
+    summary: "measure time to first token: recomputed against restored prompts",
     load: async () => (await import("./commands/bench-gpu.ts")).benchTtftCommand,
   },
   {
     name: "bench peer",
-    summary: "measure pulls between two hosts beside bare programs",
+    summary: "measure transfers between peers against bare programs",
     load: async () => (await import("./commands/bench-network.ts")).benchPeerCommand,
   },
   {
@@ -223,17 +223,17 @@ export const CATALOGUE: readonly Entry[] = [
   },
   {
     name: "bench pin",
-    summary: "what pins keep under a flood, and how fast it comes back",
+    summary: "measure pinned blocks under memory pressure",
     load: async () => (await import("./commands/bench-policies.ts")).benchPinCommand,
   },
   {
     name: "bench policy",
-    summary: "hit ratios of eviction policies on traces",
+    summary: "compare hit ratios of eviction policies on traces",
     load: async () => (await import("./commands/bench-policies.ts")).benchPolicyCommand,
   },
   {
     name: "bench prefix",
-    summary: "measure the router's index of who holds what",
+    summary: "measure the router's prefix index",
     load: async () => (await import("./commands/bench-router.ts")).benchPrefixCommand,
   },
   {
@@ -243,12 +243,12 @@ export const CATALOGUE: readonly Entry[] = [
   },
   {
     name: "bench route",
-    summary: "hit ratios and spread of routing policies on traces",
+    summary: "compare hit ratios and balance of routing policies on traces",
     load: async () => (await import("./commands/bench-router.ts")).benchRouteCommand,
   },
   {
     name: "bench policies",
-    summary: "what the router's policies do to agents, on a trace of conversations",
+    summary: "compare the router's lifecycle policies on a trace of conversations",
     load: async () => (await import("./commands/bench-policies.ts")).benchPoliciesCommand,
   },
   {

@@ -17,18 +17,18 @@ import {
 } from "../workload/replay/index.ts";
 import { openOwnAgent, tableSize } from "./commands/replay.ts";
 
-/** A router that answers over HTTP. */
+/** A router with an HTTP API. */
 export interface ClusterRouter extends AsyncDisposable {
   get<T>(path: string): Promise<T>;
-  /** Throws ENGINE_REFUSED where it answers with an error. */
+  /** Throws ENGINE_REFUSED if the router answers with an error. */
   post<T>(path: string, body: string): Promise<T>;
 }
 
-/** Agents and, as wanted, a router, all of them ours. Disposing leaves nothing behind. */
+/** Temporary agents and an optional router. Disposing removes them and their files. */
 export interface ClusterHosts extends AsyncDisposable {
-  /** How they speak to each other. */
+  /** The bus between agents and router. */
   readonly over: "nats" | "in-process";
-  /** Sockets of the agents by worker. */
+  /** Engine sockets of the agents, by worker id. */
   readonly sockets: ReadonlyMap<string, string>;
   /** Empties every agent. */
   flush(): Promise<void>;
@@ -44,19 +44,19 @@ export interface HostsOptions {
   readonly signal: AbortSignal;
 }
 
-/** Keys of an agent's file that a cluster wants otherwise. */
+/** Keys of an agent's configuration that differ from the defaults. */
 export const EVENTS_SETTINGS = { heartbeat: '"200ms"' };
 
 /**
- * Keys of the router's file. Mock engines read a block from RAM as fast as from anywhere, and write
- * no answers: what is cached counts in full, and for more than what others are at work on.
+ * Keys of the router's configuration. Mock engines read blocks from all tiers at the same speed and
+ * generate no tokens, so cached blocks get full credit, above load.
  */
 export function routerSettings(mode: string, blockTokens: number) {
   const cost = { prefill_load_scale: "8", host_credit: "1" };
   return { id: '"demo"', mode: JSON.stringify(mode), block_tokens: String(blockTokens), ...cost };
 }
 
-/** Asks a router over HTTP, as whoever sends prompts would. */
+/** Queries a router over HTTP, as a client does. */
 export function dispatcherOf(router: ClusterRouter): Dispatcher {
   return {
     async route({ requestId, model, hashes, blockTokens, promptTokens }: RoutedPrompt) {
@@ -76,7 +76,10 @@ export function dispatcherOf(router: ClusterRouter): Dispatcher {
 const PAGE = 4096;
 const BUS_CLOSE_MS = 100;
 
-/** All of them in this process, over a bus inside it: for hosts without a nats-server. */
+/**
+ * Starts all agents and the router in this process, over an in-process bus: for hosts without a
+ * nats-server.
+ */
 export async function openLocalHosts(options: HostsOptions): Promise<ClusterHosts> {
   const { workers, blockTokens } = options;
   await using opening = new AsyncDisposableStack();
@@ -173,7 +176,7 @@ async function openLocalRouter(
     async post(path, body) {
       const answer = await ask(path, { method: "POST", body });
       if (answer.code === undefined) return answer;
-      throw new HearthError("ENGINE_REFUSED", `the router answers: ${answer.detail}`);
+      throw new HearthError("ENGINE_REFUSED", `the router answered: ${answer.detail}`);
     },
     async [Symbol.asyncDispose]() {
       await http[Symbol.asyncDispose]();
@@ -182,7 +185,7 @@ async function openLocalRouter(
   };
 }
 
-/** Each agent and the router in a process of its own, over a nats-server of their own. */
+/** Starts each agent and the router in a separate process, over a private nats-server. */
 export async function openProcessHosts(
   natsServer: string,
   options: HostsOptions,
@@ -198,7 +201,7 @@ export async function openProcessHosts(
     const own = { ramBlocks, ssdBlocks: 0, blockBytes, policy: "hearth", settings };
     agents.set(worker, opening.use(await openOwnAgent(own, signal)));
   });
-  // All of them, so that those that started are stopped where another did not.
+  // Wait for all, so that started processes are stopped if another one failed.
   const failed = (await Promise.allSettled(opened)).find(({ status }) => status === "rejected");
   if (failed?.status === "rejected") throw failed.reason;
   const all = opening.move();
@@ -217,7 +220,7 @@ export async function openProcessHosts(
   };
 }
 
-/** With a nats-server where this host has one, else all in this process. */
+/** Uses a nats-server if this host has one, else an in-process bus. */
 export function openHosts(options: HostsOptions, isLocal: boolean): Promise<ClusterHosts> {
   const natsServer = isLocal ? null : PrivateBroker.find();
   return natsServer === null ? openLocalHosts(options) : openProcessHosts(natsServer, options);

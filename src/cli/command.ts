@@ -4,7 +4,7 @@ import type { BuildInfo } from "./run.ts";
 import type { Io } from "./terminal.ts";
 
 export interface Example {
-  /** What stands behind `hearth `. */
+  /** The command line after `hearth `. */
   readonly words: string;
   readonly what: string;
 }
@@ -16,14 +16,13 @@ export interface CommandContext<Flags, Arguments> {
   readonly clock: Clock;
   readonly build: BuildInfo;
   /**
-   * Fires on the first SIGINT, SIGTERM or SIGHUP; a second one ends the process at once. Before the
-   * first call signals do what they do by default, so only commands with something to clean up ask
-   * for it.
+   * Fires on the first SIGINT, SIGTERM or SIGHUP; a second signal ends the process at once. Before
+   * the first call, signals have their default effect, so only commands that clean up call this.
    */
   interrupt(): AbortSignal;
 }
 
-/** What one file of `commands/` exports as `command`. */
+/** One subcommand, exported by a file of `commands/`. */
 export interface Command<
   Flags extends FlagTable = FlagTable,
   Arguments extends ArgumentTable = ArgumentTable,
@@ -33,9 +32,9 @@ export interface Command<
   readonly flags: Flags;
   readonly arguments: Arguments;
   readonly examples: readonly Example[];
-  /** Ways to end beside `ok`, `failed` and `usage`. */
+  /** Exits in addition to `ok`, `failed` and `usage`. */
   readonly exits: readonly ExitName[];
-  /** Does the work. A HearthError it throws is printed and decides the exit code. */
+  /** Runs the command. A HearthError is printed and determines the exit code. */
   run(context: CommandContext<Flags, Arguments>): Promise<ExitName>;
 }
 
@@ -47,27 +46,27 @@ export function defineCommand<const Flags extends FlagTable, const Arguments ext
 }
 
 /**
- * What a command takes under one name. Flags are declared in camelCase and written in kebab-case:
- * `blockBytes` is `--block-bytes`.
+ * A flag of a command. Flags are declared in camelCase and written in kebab-case: `blockBytes` is
+ * `--block-bytes`.
  */
 export interface Flag<T> {
   readonly help: string;
   /** Null: a switch, which takes no value. */
   readonly kind: Kind<unknown> | null;
-  /** What the command gets where the flag is not given; absent: the flag must be given. */
-  readonly standard: { readonly value: T } | null;
-  /** Shown in help; null where there is nothing to show. */
-  readonly standardText: string | null;
+  /** Value if the flag is not given; null: the flag is required. */
+  readonly defaultValue: { readonly value: T } | null;
+  /** The default as text for the help; null if it is not shown. */
+  readonly defaultText: string | null;
   /** May be given several times; the value is a list. */
   readonly repeated: boolean;
 }
 
-/** An argument without a name, by its place. */
+/** A positional argument. */
 export interface Argument<T> {
   readonly help: string;
   readonly kind: Kind<unknown>;
   readonly presence: "required" | "optional" | "rest";
-  /** Never there at run time: carries the type. */
+  /** Carries the type; never set at run time. */
   readonly type?: T;
 }
 
@@ -81,27 +80,27 @@ export type ArgumentValues<Table> = {
   readonly [Name in keyof Table]: Table[Name] extends Argument<infer T> ? T : never;
 };
 
-/** Null where it is not given. */
+/** A flag whose value is null if it is not given. */
 export function optional<T>(kind: Kind<T>, help: string): Flag<T | null> {
-  return { help, kind, standard: { value: null }, standardText: null, repeated: false };
+  return { help, kind, defaultValue: { value: null }, defaultText: null, repeated: false };
 }
 
 export function withDefault<T>(kind: Kind<T>, value: T, help: string): Flag<T> {
-  return { help, kind, standard: { value }, standardText: kind.show(value), repeated: false };
+  return { help, kind, defaultValue: { value }, defaultText: kind.show(value), repeated: false };
 }
 
 export function required<T>(kind: Kind<T>, help: string): Flag<T> {
-  return { help, kind, standard: null, standardText: null, repeated: false };
+  return { help, kind, defaultValue: null, defaultText: null, repeated: false };
 }
 
-/** May be given several times; an empty list where it is not. */
+/** A flag that may be given several times. The value is a list. */
 export function repeated<T>(kind: Kind<T>, help: string): Flag<readonly T[]> {
-  return { help, kind, standard: { value: [] }, standardText: null, repeated: true };
+  return { help, kind, defaultValue: { value: [] }, defaultText: null, repeated: true };
 }
 
-/** On or off, off unless given. */
+/** A switch: true if given. */
 export function toggle(help: string): Flag<boolean> {
-  return { help, kind: null, standard: { value: false }, standardText: null, repeated: false };
+  return { help, kind: null, defaultValue: { value: false }, defaultText: null, repeated: false };
 }
 
 export const jsonFlag = toggle("print results as JSON, one document a line");
@@ -114,7 +113,7 @@ export function optionalArgument<T>(kind: Kind<T>, help: string): Argument<T | n
   return { help, kind, presence: "optional" };
 }
 
-/** All arguments that are left; the last one of a command. */
+/** All remaining arguments. Must be the last argument of a command. */
 export function restArguments<T>(kind: Kind<T>, help: string): Argument<readonly T[]> {
   return { help, kind, presence: "rest" };
 }
@@ -130,17 +129,17 @@ export const EXIT_CODES = {
   failed: { code: 1, meaning: "failed; standard error says why" },
   usage: { code: 2, meaning: "the command line was refused" },
   configRefused: { code: 3, meaning: "the configuration was refused" },
-  hostCannot: { code: 4, meaning: "this host cannot: native library, memory, kernel" },
+  hostCannot: { code: 4, meaning: "the host lacks a requirement: native library, memory, kernel" },
   wrongBytes: { code: 5, meaning: "bytes read were not the bytes written" },
   partly: { code: 6, meaning: "done in part: blocks are missing, held, deferred or refused" },
   refused: { code: 7, meaning: "the agent refused the command; nothing changed" },
-  noAnswer: { code: 8, meaning: "no answer: nobody is there, or the deadline passed" },
+  noAnswer: { code: 8, meaning: "no answer: nothing listens, or the deadline passed" },
   interrupted: { code: 130, meaning: "interrupted by SIGINT, SIGTERM or SIGHUP" },
 } as const satisfies Record<string, { code: number; meaning: string }>;
 
 export type ExitName = keyof typeof EXIT_CODES;
 
-/** Which way out a fault takes. */
+/** Exit of each error code. */
 export const EXIT_OF_ERROR = {
   CONFIG_INVALID: "configRefused",
   USAGE: "usage",

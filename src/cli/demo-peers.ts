@@ -37,9 +37,9 @@ export interface PeersDemo {
   readonly hits_ssd: number;
   readonly hits_peer: number;
   readonly transport: string | null;
-  /** Bytes a second of the second agent's latest pulls; null where none was measured. */
+  /** Bytes per second of the second agent's latest pulls; null if none was measured. */
   readonly goodput: number | null;
-  /** With the first agent killed in the middle of the second half. */
+  /** Results with the first agent killed in the middle of the second half. */
   readonly requests_around_kill: number;
   readonly hits_peer_before_kill: number;
   readonly hit_ratio_around_kill: number;
@@ -50,7 +50,7 @@ export interface PeersDemo {
 
 const CLUSTER = "demo";
 const DAYS_MS = 86_400_000;
-/** Peers tell each other what is new so often. */
+/** Interval of residency summaries between peers. */
 const SUMMARIES = '"200ms"';
 const KNOWN_MS = 30_000;
 const LOOK_MS = 20;
@@ -134,7 +134,7 @@ function summaryOf({ single, before, after, killed }: Runs) {
   };
 }
 
-/** What is printed for people. */
+/** The summary as text. */
 export function peersDemoText(demo: PeersDemo): string {
   const percent = (ratio: number) => `${(100 * ratio).toFixed(2)} %`;
   const goodput = demo.goodput === null ? "" : `, ${formatBytes(demo.goodput)}/s`;
@@ -152,7 +152,7 @@ export function peersDemoText(demo: PeersDemo): string {
   ].join("\n");
 }
 
-/** Certificates of a cluster, in a folder that goes with it. */
+/** Certificates of a temporary cluster, in a folder that is removed with it. */
 class DemoAuthority implements Disposable {
   readonly #folder = mkdtempSync(join(tmpdir(), "hearth-ca-"));
   readonly #authority: AuthorityFolder;
@@ -166,7 +166,7 @@ class DemoAuthority implements Disposable {
     this.#authority = openAuthority(dir);
   }
 
-  /** Of an agent with a certificate of its own, on free ports of this machine. */
+  /** Settings of an agent with its own certificate, on free ports. */
   settings(worker: string, peers: Readonly<Record<string, string>>) {
     const options = { worker: worker as WorkerId, validity: this.#validity, renew: false };
     const issued = issueInto(join(this.#folder, worker), this.#authority, options);
@@ -219,7 +219,7 @@ interface PeersShown {
   }[];
 }
 
-/** As another agent's configuration names it. */
+/** The agent's entry in another agent's `peers.list`. */
 async function placeOf(agent: PrivateAgent): Promise<string> {
   const { listening } = await agent.get<PeersShown>("/v1/peers");
   const { stream, quic } = listening;
@@ -236,7 +236,7 @@ async function peerOf(agent: PrivateAgent) {
   return { transport, goodput: goodput === null ? null : Math.round(goodput) };
 }
 
-/** An engine greets the agent, which then learns what its peer has; it would in a moment anyway. */
+/** An engine connects, which makes the agent fetch its peer's summary at once. */
 async function knowsBlocks(
   agent: PrivateAgent,
   { trace, blockBytes }: RunReplayOptions,
@@ -249,7 +249,7 @@ async function knowsBlocks(
   const untilMs = clock.monotonicMs() + KNOWN_MS;
   while (!/^hearth_peer_summary_bytes [1-9]/m.test(await agent.metrics())) {
     if (clock.monotonicMs() > untilMs) {
-      throw new HearthError("DEADLINE", "the agent did not learn what its peer has");
+      throw new HearthError("DEADLINE", "the agent did not receive its peer's summary");
     }
     await sleep(clock, LOOK_MS, signal);
   }

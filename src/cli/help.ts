@@ -72,7 +72,7 @@ export function generalHelp(
   return `${lines.join("\n")}\n`;
 }
 
-/** `hearth bench --help`: the commands behind a first word. */
+/** `hearth bench --help`: the commands of a group. */
 export function groupHelp(group: string, entries: readonly Entry[], columns: number): string {
   const lines = [
     `usage: hearth ${group} COMMAND [flags] [arguments]`,
@@ -88,8 +88,8 @@ export function groupHelp(group: string, entries: readonly Entry[], columns: num
 
 function usageLine(name: string, command: Command): string {
   const parts = [`usage: hearth ${name}`];
-  for (const [flag, { kind, standard }] of Object.entries(command.flags)) {
-    if (standard === null) parts.push(`${flagName(flag)} ${kind?.placeholder}`);
+  for (const [flag, { kind, defaultValue }] of Object.entries(command.flags)) {
+    if (defaultValue === null) parts.push(`${flagName(flag)} ${kind?.placeholder}`);
   }
   parts.push("[flags]");
   for (const { kind, presence } of Object.values(command.arguments)) {
@@ -102,11 +102,11 @@ function usageLine(name: string, command: Command): string {
 
 function flagRows(command: Command): [string, string][] {
   const rows = Object.entries(command.flags).map(([name, flag]): [string, string] => {
-    const { kind, help, standard, standardText } = flag;
+    const { kind, help, defaultValue, defaultText } = flag;
     const value = kind === null ? "" : ` ${kind.placeholder}`;
     const notes = [
-      ...(standard === null ? ["required"] : []),
-      ...(standardText === null ? [] : [`default ${standardText}`]),
+      ...(defaultValue === null ? ["required"] : []),
+      ...(defaultText === null ? [] : [`default ${defaultText}`]),
       ...(flag.repeated ? ["may be repeated"] : []),
     ];
     const note = notes.length === 0 ? "" : ` (${notes.join(", ")})`;

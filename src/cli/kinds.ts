@@ -10,11 +10,11 @@ export type Read<T> =
   | { readonly ok: true; readonly value: T }
   | { readonly ok: false; readonly why: string };
 
-/** How a value on the command line is read, and shown in help. */
+/** A kind of command line value: how it is parsed, and shown in help. */
 export interface Kind<T> {
-  /** What stands for the value in usage lines: `BYTES`. */
+  /** Placeholder of the value in usage lines: `BYTES`. */
   readonly placeholder: string;
-  /** `why` completes a sentence about the flag: "wants a whole number". */
+  /** `why` completes a sentence about the flag: "must be a whole number". */
   read(text: string): Read<T>;
   show(value: T): string;
 }
@@ -33,7 +33,7 @@ export function text(placeholder: string): Kind<string> {
     read(given) {
       if (given === "") return { ok: false, why: "is empty" };
       if (given.length > TEXT_CHARACTERS_MAX || given.includes("\0")) {
-        return { ok: false, why: `is no text of at most ${TEXT_CHARACTERS_MAX} characters` };
+        return { ok: false, why: `is not a text of at most ${TEXT_CHARACTERS_MAX} characters` };
       }
       return { ok: true, value: given };
     },
@@ -48,7 +48,7 @@ export function choice<const Name extends string>(names: readonly Name[]): Kind<
     read(given) {
       const value = find(given);
       if (value !== undefined) return { ok: true, value };
-      return { ok: false, why: `is none of ${names.join(", ")}` };
+      return { ok: false, why: `is not one of ${names.join(", ")}` };
     },
     show: (value) => value,
   };
@@ -87,12 +87,12 @@ export function duration(range: Range = {}): Kind<number> {
   return unitKind("DURATION", range, parseDuration, formatDuration);
 }
 
-/** A whole number, 0 or more unless the range says otherwise. */
+/** A whole number, by default 0 or more. */
 export function integer(range: Range = { min: 0 }): Kind<number> {
   const parse = (given: string): Parsed => {
     const value = Number(given);
     const isWhole = /^-?[0-9]+$/.test(given) && Number.isSafeInteger(value);
-    return isWhole ? { ok: true, value } : { ok: false, why: "wants a whole number, as in 1000" };
+    return isWhole ? { ok: true, value } : { ok: false, why: "must be a whole number, as in 1000" };
   };
   return unitKind("N", range, parse, String);
 }
@@ -102,7 +102,7 @@ export function decimal(range: Range = {}): Kind<number> {
   const parse = (given: string): Parsed => {
     const isNumber = /^-?[0-9]+(\.[0-9]+)?$/.test(given);
     if (isNumber) return { ok: true, value: Number(given) };
-    return { ok: false, why: "wants a number, as in 0.5" };
+    return { ok: false, why: "must be a number, as in 0.5" };
   };
   return unitKind("X", range, parse, String);
 }
@@ -111,7 +111,7 @@ export function decimal(range: Range = {}): Kind<number> {
 export function fraction(range: Range = {}): Kind<number> {
   const parse = (given: string): Parsed => {
     const match = /^([0-9]+(?:\.[0-9]+)?)(?:\/([1-9][0-9]*))?$/.exec(given);
-    if (match === null) return { ok: false, why: "wants a fraction, as in 1/64" };
+    if (match === null) return { ok: false, why: "must be a fraction, as in 1/64" };
     return { ok: true, value: Number(match[1]) / Number(match[2] ?? 1) };
   };
   return unitKind("FRACTION", range, parse, showFraction);
@@ -124,7 +124,7 @@ function showFraction(value: number): string {
 
 const LIST_ITEMS_MAX = 1000;
 
-/** Several values with commas between them: `1000,3000`. At least one. */
+/** Values separated by commas: `1000,3000`. At least one. */
 export function list<T>(kind: Kind<T>): Kind<readonly T[]> {
   return {
     placeholder: `${kind.placeholder},…`,

@@ -14,15 +14,14 @@ export type ParsedWords =
       readonly arguments: Readonly<Record<string, unknown>>;
     };
 
-/** Flags as they were given: each text in order, or true for a switch. */
+/** Given flags: each text in order, or true for a switch. */
 type Given = Map<string, (string | true)[]>;
 
 const WORDS_MAX = 4096;
 
 /**
- * Reads the words behind a command's name: `--flag value`, `--flag=value`, switches, arguments in
- * any place, and `--`, behind which all are arguments. Throws USAGE, which names what was probably
- * meant.
+ * Parses the words after a command's name: `--flag value`, `--flag=value`, switches, arguments in
+ * any position, and `--`, after which all words are arguments. Throws USAGE with a suggestion.
  */
 export function parseWords(words: readonly string[], takes: Takes): ParsedWords {
   if (words.length > WORDS_MAX) throw new HearthError("USAGE", `more than ${WORDS_MAX} words`);
@@ -49,7 +48,7 @@ export function parseWords(words: readonly string[], takes: Takes): ParsedWords 
   };
 }
 
-/** Notes the flag at `at`; how many words beyond it belong to it. */
+/** Records the flag at `at`. Returns the number of further words that it consumes. */
 function takeFlag(
   words: readonly string[],
   at: number,
@@ -73,7 +72,7 @@ function takeFlag(
   }
   const value = equals < 0 ? words[at + 1] : word.slice(equals + 1);
   if (value === undefined || (equals < 0 && value.startsWith("--"))) {
-    throw new HearthError("USAGE", `${shown} wants a value: ${shown} ${kind.placeholder}`);
+    throw new HearthError("USAGE", `${shown} needs a value: ${shown} ${kind.placeholder}`);
   }
   before.push(value);
   return equals < 0 ? 1 : 0;
@@ -92,7 +91,7 @@ function flagValues(flags: FlagTable, given: Given): Record<string, unknown> {
     const texts = given.get(name) ?? [];
     const shown = flagName(name);
     if (texts.length > 0) values[name] = readFlag(shown, flag, texts);
-    else if (flag.standard !== null) values[name] = flag.standard.value;
+    else if (flag.defaultValue !== null) values[name] = flag.defaultValue.value;
     else throw new HearthError("USAGE", `${shown} ${flag.kind?.placeholder} is missing`);
   }
   return values;
@@ -150,7 +149,7 @@ function editDistance(a: string, b: string): number {
 
 const WORD_CHARACTERS_MAX = 40;
 
-/** The one of `known` that was probably meant: a single one that begins so, else the nearest. */
+/** The most likely word of `known`: the only one with the prefix `word`, else the most similar. */
 export function nearest(word: string, known: readonly string[]): string | null {
   if (word === "" || word.length > WORD_CHARACTERS_MAX) return null;
   const beginning = known.filter((candidate) => candidate.startsWith(word));

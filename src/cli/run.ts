@@ -9,7 +9,8 @@ import { nearest, parseWords } from "./parse.ts";
 import type { Io } from "./terminal.ts";
 
 /**
- * Runs the command that `words` (without the program's name) ask for. Never throws; the exit code.
+ * Runs the command that `words` name (without the program's name). Returns the exit code; never
+ * throws.
  */
 export async function runCli(
   words: readonly string[],
@@ -53,7 +54,7 @@ function findEntry(words: readonly string[], catalogue: readonly Entry[]): Entry
   return catalogue.find(({ name }) => name === two || name === words[0]) ?? null;
 }
 
-/** The words name no command: the list of a group (`bench`), or what was probably meant. */
+/** Handles words that name no command: prints the list of a group (`bench`), or a suggestion. */
 function explainGroup(words: readonly string[], io: Io, catalogue: readonly Entry[]): ExitName {
   const [first = "", second] = words;
   const inGroup = catalogue.filter(({ name }) => name.startsWith(`${first} `));
@@ -82,7 +83,7 @@ async function runEntry(entry: Entry, words: readonly string[], io: Io): Promise
       return "ok";
     }
     let signal: AbortSignal | undefined;
-    // The names are the command's own and each value was read by its flag's kind.
+    // The parser has checked the names, and each value was parsed by the kind of its flag.
     const context = {
       flags: parsed.flags,
       arguments: parsed.arguments,
@@ -100,7 +101,7 @@ async function runEntry(entry: Entry, words: readonly string[], io: Io): Promise
   }
 }
 
-/** Says what went wrong: one line where the fault is known, all there is where it is a bug. */
+/** Prints an error: one line for a known error, the stack trace for a bug. */
 function report(io: Io, name: string, thrown: unknown): ExitName {
   if (isSystemError(thrown)) {
     io.err.write(`${name}: ${thrown.message}\n`);
@@ -117,16 +118,18 @@ function report(io: Io, name: string, thrown: unknown): ExitName {
   return exitOf(thrown);
 }
 
-/** The kernel said no (no space, no such file): the message has all there is to know. */
+/**
+ * Whether the error comes from a system call (no space, no such file): its message is sufficient.
+ */
 function isSystemError(thrown: unknown): thrown is NodeJS.ErrnoException {
   return thrown instanceof Error && "syscall" in thrown && "errno" in thrown;
 }
 
-/** What runs here. */
+/** Version of the running executable. */
 export interface BuildInfo {
   readonly version: string;
   /**
-   * Twelve hex digits, with `-dirty` where the sources differed; `checkout` where it is not built.
+   * Twelve hex digits, with `-dirty` if the sources had changes; `checkout` if run from sources.
    */
   readonly commit: string;
   readonly runtime: string;
@@ -156,12 +159,15 @@ function versionLine(build: BuildInfo): string {
 
 const SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
 
-/** A terminal signals its whole group, and wrappers pass on what they got: both are one wish. */
+/**
+ * A terminal signals its whole process group, and wrappers forward signals. Signals within this
+ * time count as one.
+ */
 const SAME_WISH_MS = 500;
 
 /**
- * A signal that fires with ABORTED when somebody wants this process to end. The second wish is
- * granted at once: whoever presses Ctrl-C twice does not wait for a cleanup.
+ * A signal that aborts with ABORTED on SIGINT, SIGTERM or SIGHUP. A second signal ends the process
+ * at once, without cleanup.
  */
 function interruptSignal(): AbortSignal {
   const controller = new AbortController();

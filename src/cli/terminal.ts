@@ -4,7 +4,7 @@ import { assert, type Clock, stringifyJson } from "../core/index.ts";
 
 /** One of the process's two outputs. */
 export interface Sink {
-  /** Returns when the text has left the process; throws the system's error where it cannot. */
+  /** Returns when the text is written; throws the system's error if it cannot be. */
   write(text: string): void;
   readonly isTerminal: boolean;
   /** Characters in a line. */
@@ -24,7 +24,7 @@ function codeOf(thrown: unknown): string | undefined {
   return (thrown as NodeJS.ErrnoException).code;
 }
 
-/** Blocks for a moment. Only for a pipe that somebody else made non-blocking, while it is full. */
+/** Blocks for a moment. Only for a full pipe that another process made non-blocking. */
 function waitABit(): void {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, BUSY_WAIT_MS);
 }
@@ -41,9 +41,7 @@ function writeAll(fd: number, bytes: Uint8Array): void {
   }
 }
 
-/**
- * Written at once, not queued: the runtime's own streams lose what is queued when the process ends.
- */
+/** Writes synchronously: the runtime's own streams lose queued text when the process ends. */
 function sinkOf(fd: 1 | 2): Sink {
   const encoder = new TextEncoder();
   const isTerminal = isatty(fd);
@@ -54,7 +52,7 @@ function sinkOf(fd: 1 | 2): Sink {
       try {
         writeAll(fd, encoder.encode(text));
       } catch (thrown) {
-        // A reader that has seen enough (`| head`) is no failure: the rest is not written.
+        // A reader that closes the pipe early (`| head`) is not an error; the rest is discarded.
         if (codeOf(thrown) !== "EPIPE") throw thrown;
         gone = true;
       }
@@ -87,12 +85,12 @@ export function printJson(io: Io, document: unknown): void {
   io.out.write(`${stringifyJson(document)}\n`);
 }
 
-/** The line, or on a terminal as much of it as stands in one row there. */
+/** The line, truncated to one row on a terminal. */
 export function fitted({ isTerminal, columns }: Sink, line: string): string {
   return isTerminal && line.length > columns ? `${line.slice(0, columns - 1)}…` : line;
 }
 
-/** The rows without those of these columns that are zero in all of them. */
+/** The rows without those of `columns` that are zero in every row. */
 export function withoutZeros(rows: readonly Row[], columns: readonly string[]): Row[] {
   const idle = columns.filter((name) => rows.every((row) => row[name] === 0));
   return rows.map((row) =>
@@ -102,7 +100,7 @@ export function withoutZeros(rows: readonly Row[], columns: readonly string[]): 
 
 /**
  * A table with the columns of the first row, numbers to the right; with `json` a document for each
- * row. Words in the last column are cut where a terminal ends.
+ * row. Text in the last column is truncated at the width of the terminal.
  */
 export function printRows(io: Io, rows: readonly Row[], json: boolean): void {
   if (json) {
@@ -151,11 +149,11 @@ export function printRecord(io: Io, record: Row, json: boolean): void {
 
 const REDRAW_MS = 100;
 
-/** A few lines on a terminal that are drawn over again and again. */
+/** A few lines on a terminal that are redrawn in place. */
 interface LiveView {
-  /** Draws the lines where a redraw is due; `make` is called only then. */
+  /** Draws the lines if a redraw is due; `make` is called only then. */
   draw(make: () => readonly string[]): void;
-  /** Takes the lines away. */
+  /** Removes the lines. */
   clear(): void;
 }
 
@@ -173,7 +171,7 @@ export function createLiveView(sink: Sink, clock: Clock): LiveView {
       drawnMs = nowMs;
       const lines = make();
       erase();
-      // A line that wraps could not be taken back.
+      // A line that wraps cannot be erased.
       for (const line of lines) sink.write(`${line.slice(0, sink.columns - 1)}\n`);
       drawn = lines.length;
     },
@@ -187,11 +185,11 @@ export function bar(share: number, width: number): string {
   return `[${"#".repeat(filled)}${".".repeat(width - filled)}]`;
 }
 
-/** Tells on standard error how far a long command is. */
+/** Progress of a long command on standard error. */
 export interface Progress {
-  /** What is going on now, in one line. Cheap to call often: most calls print nothing. */
+  /** Sets the progress line. Cheap to call often: most calls print nothing. */
   update(text: string): void;
-  /** Ends the updating line; `text`, where given, stays on the screen. */
+  /** Ends the updating line; `text`, if given, stays on the screen. */
   end(text?: string): void;
 }
 
@@ -201,7 +199,7 @@ const CLEAR_LINE = "\r\x1b[2K";
 interface ProgressOptions {
   readonly io: Io;
   readonly clock: Clock;
-  /** Results are wanted as JSON: silent, unless somebody is watching. */
+  /** Results are printed as JSON: no progress unless standard error is a terminal. */
   readonly json: boolean;
 }
 
@@ -219,7 +217,7 @@ function redrawn(err: Io["err"], clock: Clock): Progress {
       const nowMs = clock.monotonicMs();
       if (nowMs - drawnMs < REDRAW_MS) return;
       drawnMs = nowMs;
-      // A line that wraps could not be taken back.
+      // A line that wraps cannot be erased.
       err.write(`${CLEAR_LINE}${text.slice(0, err.columns - 1)}`);
     },
     end(text) {

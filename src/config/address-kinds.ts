@@ -2,11 +2,11 @@ import { isIP, isIPv4 } from "node:net";
 import { type Kind, patternKind, type Read, typeName } from "./kinds.ts";
 import { quoteText } from "./problems.ts";
 
-/** Where a server listens. */
+/** Listen address of a server. */
 export interface ListenAddress {
   /** An IP address or a host name, without brackets. */
   readonly host: string;
-  /** 0: whatever port is free. */
+  /** 0 picks a free port. */
   readonly port: number;
   /** Whether only this machine can reach it. */
   readonly loopback: boolean;
@@ -15,25 +15,25 @@ export interface ListenAddress {
 const HOST_NAME = /^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$/;
 const PORT_MAX = 65_535;
 
-/** Digits and points alone are an address, or a mistake in one. */
+/** Text of digits and dots only is an IPv4 address or a malformed one, never a host name. */
 export function isHostName(text: string): boolean {
   return HOST_NAME.test(text) && !/^[0-9.]+$/.test(text);
 }
 
-/** What to write where an address is link-local. */
+/** Advice for link-local addresses. */
 export const LINK_LOCAL_INSTEAD =
   'use an address that hosts of all networks know it by, as in "10.0.0.1" or "fd00::1"';
 const LINK_LOCAL = /^fe[89ab][0-9a-f]:/i;
 
 /**
- * Whether it is good within one network alone (`fe80::/10`), or names a network card (`%eth0`):
- * each host calls its own differently.
+ * Whether the address is link-local (`fe80::/10`) or has a zone (`%eth0`). Zone names differ
+ * between hosts.
  */
 export function isLinkLocal(host: string): boolean {
   return LINK_LOCAL.test(host) || (host.includes(":") && host.includes("%"));
 }
 
-/** Whether only the machine itself is meant. */
+/** Whether `host` is a loopback address or name. */
 export function hostIsLoopback(host: string): boolean {
   if (isIPv4(host)) return host.startsWith("127.");
   return host === "::1" || host.toLowerCase() === "localhost";
@@ -51,16 +51,17 @@ function readListen(raw: unknown): Read<ListenAddress> {
   const refuse = (what: string) => ({ ok: false as const, what, instead });
   if (typeof raw !== "string") return refuse(`is ${typeName(raw)}, not an address`);
   const match = /^(?:\[([0-9A-Fa-f:.]+)\]|([^[\]:]*)):([0-9]{1,5})$/.exec(raw);
-  if (match === null) return refuse(`is ${quoteText(raw)}, which is no address with a port`);
+  if (match === null) return refuse(`is ${quoteText(raw)}, which is not an address with a port`);
   const [, bracketed, plain, digits] = match;
   const host = bracketed ?? plain ?? "";
   const port = Number(digits);
   if (host === "") return refuse(`is ${quoteText(raw)}, which names no address`);
   if (port > PORT_MAX) return refuse(`names port ${port}; ports end at ${PORT_MAX}`);
   if (bracketed !== undefined && isIP(host) !== 6)
-    return refuse(`holds no IPv6 address: ${quoteText(host)}`);
+    return refuse(`holds an invalid IPv6 address: ${quoteText(host)}`);
   if (bracketed === undefined && !isIPv4(host)) {
-    if (!isHostName(host)) return refuse(`holds no address or host name: ${quoteText(host)}`);
+    if (!isHostName(host))
+      return refuse(`holds an invalid address or host name: ${quoteText(host)}`);
   }
   return { ok: true, value: Object.freeze({ host, port, loopback: hostIsLoopback(host) }) };
 }
@@ -73,29 +74,29 @@ export const listenKind: Kind<ListenAddress> = {
 };
 
 const SERVERS_MAX = 32;
-/** Credentials may stand before the host, a port behind it. */
+/** Optional credentials, a host, an optional port. */
 const PLACE = String.raw`(?:[^\s,@/]+@)?(?:\[[0-9A-Fa-f:.]+\]|[^\s,@/:[\]]+)(?::[0-9]{1,5})?`;
 const NATS_TCP = new RegExp(`^(?:nats|tls)://${PLACE}/?$`);
 const WEBSOCKET = new RegExp(`^wss?://${PLACE}(?:/[^\\s,@]*)?$`);
-/** What of a URL the broker's address is read from, behind a scheme that `URL` knows. */
+/** Scheme of a URL, replaced by one that `URL` can parse. */
 const AS_HTTP = /^[a-z]+:/;
 const CREDENTIALS = /\/\/[^\s,/]+@/g;
-const NATS_URL_FORM = 'write it as in "nats://127.0.0.1:4222", several with commas between them';
+const NATS_URL_FORM = 'write it as in "nats://127.0.0.1:4222", several separated by commas';
 
-/** Addresses of NATS servers. What stands before an `@` is never shown. */
+/** Addresses of NATS servers. Credentials (the part before `@`) are never shown. */
 export const natsUrlKind: Kind<string> = {
   name: "NATS URL",
-  range: "nats://, tls://, ws:// or wss:// and a host; several with commas between them",
+  range: "nats://, tls://, ws:// or wss:// and a host; several separated by commas",
   read(raw) {
     const refuse = (what: string) => ({ ok: false, what, instead: NATS_URL_FORM }) as const;
     if (typeof raw !== "string") return refuse("is not a string");
     const urls = raw.split(",").map((url) => url.trim());
     if (urls.length > SERVERS_MAX) return refuse(`names more than ${SERVERS_MAX} servers`);
     if (!urls.every((url) => NATS_TCP.test(url) || WEBSOCKET.test(url)))
-      return refuse("is no NATS URL");
-    // The connection reads them with URL, which knows what no port and no IPv6 address is.
+      return refuse("is not a NATS URL");
+    // The connection parses the address with URL, which rejects invalid ports and IPv6 addresses.
     const read = urls.map((url) => URL.parse(url.replace(AS_HTTP, "http:")));
-    if (read.includes(null)) return refuse("names no port or address that there can be");
+    if (read.includes(null)) return refuse("names an invalid port or address");
     const logins = read.map((url) => `${url?.username}:${url?.password}`);
     const known = new Set(logins.filter((login) => login !== ":"));
     if (known.size > 1) return refuse("holds different credentials");
@@ -111,7 +112,7 @@ export const natsUrlKind: Kind<string> = {
 const SOCKET_PATH_BYTES_MAX = 107;
 const ZMQ_TCP = /^tcp:\/\/(?:\[([^\]]+)\]|([^[\]:/]+)):([0-9]{1,5})$/;
 
-/** `tcp://host:port` or `ipc:///path`; `*` as a host only where one may listen on all addresses. */
+/** `tcp://host:port` or `ipc:///path`. `*` as a host is accepted only for listening. */
 export function zmqKind({
   mayListen,
   example,
@@ -131,24 +132,24 @@ export function zmqKind({
         const path = raw.slice("ipc://".length);
         const bytes = Buffer.byteLength(path);
         const fits = path.startsWith("/") && !path.includes("\0") && bytes <= SOCKET_PATH_BYTES_MAX;
-        return fits ? { ok: true, value: raw } : refuse(`${is}, which names no socket`);
+        return fits ? { ok: true, value: raw } : refuse(`${is}, which does not name a socket`);
       }
       const match = ZMQ_TCP.exec(raw);
-      if (match === null) return refuse(`${is}, which is no ZMQ endpoint`);
+      if (match === null) return refuse(`${is}, which is not a ZMQ endpoint`);
       const [, bracketed, plain = "", digits] = match;
       const port = Number(digits);
       if (port < 1 || port > PORT_MAX) return refuse(`${is}; ports go from 1 to ${PORT_MAX}`);
-      if (plain === "*" && !mayListen) return refuse(`${is}: an engine is at one address`);
+      if (plain === "*" && !mayListen) return refuse(`${is}: an engine has one address`);
       const isPlain = plain === "*" || isIPv4(plain) || isHostName(plain);
       if (bracketed === undefined ? !isPlain : isIP(bracketed) !== 6)
-        return refuse(`${is}, which holds no address or host name`);
+        return refuse(`${is}, which holds an invalid address or host name`);
       return { ok: true, value: raw };
     },
     write: (endpoint) => endpoint,
   };
 }
 
-/** The same endpoint of another rank: engines count the port up, and know no ranks of a socket. */
+/** The endpoint of another rank: the port plus the rank. Sockets do not support ranks. */
 export function zmqOfRank(endpoint: string, rank: number): string {
   if (rank === 0) return endpoint;
   const [, before, port] = /^(.*:)([0-9]+)$/.exec(endpoint)!;
@@ -156,10 +157,9 @@ export function zmqOfRank(endpoint: string, rank: number): string {
 }
 
 const ORIGINS_MAX = 256;
-const ORIGINS_FORM =
-  'write origins with commas between them, as in "https://chat.example.org", or "*"';
+const ORIGINS_FORM = 'write origins separated by commas, as in "https://chat.example.org", or "*"';
 
-/** Origins of web pages, or `*` for all of them; an empty text is none. */
+/** Origins of web pages, or `*` for all of them; an empty string allows none. */
 export const originsKind: Kind<readonly string[]> = {
   name: "list of origins",
   range: 'http:// or https:// with a host and maybe a port, with commas between them; or "*"',
@@ -175,7 +175,7 @@ export const originsKind: Kind<readonly string[]> = {
     if (wrong !== undefined) {
       return {
         ok: false,
-        what: `names ${quoteText(wrong)}, which is no origin`,
+        what: `names ${quoteText(wrong)}, which is not an origin`,
         instead: ORIGINS_FORM,
       };
     }
@@ -184,7 +184,7 @@ export const originsKind: Kind<readonly string[]> = {
   write: (origins) => origins.join(","),
 };
 
-/** Exactly as browsers send it: no path, no default port, lower case. */
+/** Whether `text` is an origin as browsers send it: no path, no default port, lower case. */
 function isOrigin(text: string): boolean {
   const url = URL.parse(text);
   return url !== null && /^https?:$/.test(url.protocol) && url.origin === text;
@@ -192,17 +192,17 @@ function isOrigin(text: string): boolean {
 
 const EXAMPLE = "http://10.0.0.2:8000";
 
-/** A query or a fragment would put the paths of requests elsewhere. */
+/** A query or a fragment would break the paths of requests. */
 const shape = patternKind<string>({
   name: "URL",
   pattern: /^https?:\/\/[A-Za-z0-9.[\]:_-]{1,255}(?:\/[!"$->@-~]{0,1024})?$/,
-  words: "http:// or https://, a host, a port and maybe a path, without ? and #",
+  words: "http:// or https://, a host, an optional port and an optional path, without ? and #",
   example: EXAMPLE,
 });
 
 /**
- * Addresses of one link alone, as `URL` writes them: cloud hosts serve their credentials there.
- * 169.254.0.0/16 also as IPv4 in IPv6, and fe80::/10.
+ * Link-local addresses as `URL` writes them: 169.254.0.0/16, also as IPv4 in IPv6, and fe80::/10.
+ * Cloud hosts serve their credentials there.
  */
 const LINK_LOCAL_HOST = /^(?:169\.254\.|\[::ffff:a9fe:|\[fe[89ab][0-9a-f]:)/;
 
@@ -215,8 +215,8 @@ export const workerUrlKind: Kind<string> = {
     const host = URL.parse(read.value)?.hostname;
     if (host !== undefined && !LINK_LOCAL_HOST.test(host)) return read;
     const what = `is ${quoteText(read.value)}, `;
-    const instead = `write an address that other hosts route to, as in "${EXAMPLE}"`;
-    if (host === undefined) return { ok: false, what: `${what}which is no URL`, instead };
+    const instead = `write a routable address, as in "${EXAMPLE}"`;
+    if (host === undefined) return { ok: false, what: `${what}which is not a URL`, instead };
     return { ok: false, what: `${what}a link-local address`, instead };
   },
 };

@@ -12,28 +12,28 @@ import { listensOnLoopback } from "./sections/peers.ts";
 interface Finding {
   readonly what: string;
   readonly instead: string;
-  /** The table or key in the file that is wrong; left out: the first of the check's keys. */
+  /** The table or key in the file that is wrong; defaults to the first of the check's keys. */
   readonly at?: readonly string[];
 }
 
-/** A rule over several keys, or over a key and the machine. */
+/** A constraint over several keys, or over a key and the machine. */
 export interface SumCheck<C = Config> {
-  /** Dotted names; the finding is placed at the first one that the file sets. */
+  /** Dotted names. The finding is reported at the first one that the file sets. */
   readonly keys: readonly string[];
   find(config: C, facts: MachineFacts): Finding | null;
 }
 
-/** Null where the rule holds. */
+/** Null if the rule holds, else the finding. */
 export function unless(holds: boolean, what: string, instead: string): Finding | null {
   return holds ? null : { what, instead };
 }
 
-/** The parts of a request to reserve blocks: frame header, request header, one block. */
+/** Bytes of the parts of a RESERVE request: frame header, request header, one block. */
 const RESERVE_HEADER_BYTES = 32;
 
 const RESERVE_ITEM_BYTES = 80;
 
-/** What one entry of the block table costs at most, all its columns included. */
+/** Maximum bytes of one entry of the block table, all columns included. */
 const TABLE_ENTRY_BYTES = 220;
 
 /** A path, relative to `ssd_dir`, in one of the 256 folders that hold block files. */
@@ -44,14 +44,14 @@ type Nats = Pick<
   "certFile" | "keyFile" | "credsFile" | "nkeyFile" | "tokenFile" | "userFile"
 >;
 
-/** Rules of [nats], whoever connects. */
+/** Rules of [nats], for agents and routers. */
 export const NATS_CHECKS: readonly SumCheck<{ readonly nats: Nats }>[] = [
   {
     keys: ["nats.cert_file", "nats.key_file"],
     find: ({ nats }) =>
       unless(
         (nats.certFile === null) === (nats.keyFile === null),
-        "cert_file and key_file belong together",
+        "cert_file and key_file must be set together",
         "set both or none",
       ),
   },
@@ -61,20 +61,20 @@ export const NATS_CHECKS: readonly SumCheck<{ readonly nats: Nats }>[] = [
       const set = [nats.credsFile, nats.nkeyFile, nats.tokenFile, nats.userFile];
       return unless(
         set.filter((path) => path !== null).length <= 1,
-        "several ways to say who this is",
+        "several kinds of credentials are set",
         "keep one of creds_file, nkey_file, token_file and user_file",
       );
     },
   },
 ];
 
-/** What agents and routers have alike. */
+/** Keys of [api] that agents and routers share. */
 export type AccessConfig = Omit<
   Config["api"],
   "socket" | "socketGroup" | "socketRole" | "flushByGet"
 >;
 
-/** Rules of [api], whoever serves. */
+/** Rules of [api], for agents and routers. */
 export const API_CHECKS: readonly SumCheck<{ readonly api: AccessConfig }>[] = [
   {
     keys: ["api.listen", "api.token_file"],
@@ -90,7 +90,7 @@ export const API_CHECKS: readonly SumCheck<{ readonly api: AccessConfig }>[] = [
     find: ({ api }) =>
       unless(
         (api.tlsCertFile === null) === (api.tlsKeyFile === null),
-        "a certificate and its key need each other, and one of the two is not set",
+        "a certificate and its key must be set together, and one of the two is not set",
         "set both tls_cert_file and tls_key_file, or neither",
       ),
   },
@@ -99,7 +99,7 @@ export const API_CHECKS: readonly SumCheck<{ readonly api: AccessConfig }>[] = [
     find: ({ api }) =>
       unless(
         api.tlsClientCaFile === null || api.tlsCertFile !== null,
-        "certificates of callers are seen on HTTPS only, and tls_cert_file is not set",
+        "client certificates need HTTPS, and tls_cert_file is not set",
         "set tls_cert_file and tls_key_file",
       ),
   },
@@ -107,14 +107,14 @@ export const API_CHECKS: readonly SumCheck<{ readonly api: AccessConfig }>[] = [
 
 const PORT_MAX = 65_535;
 
-/** Rules of [events], and of the engine's own. */
+/** Rules of [events], and of the events of engines. */
 const EVENT_CHECKS: readonly SumCheck[] = [
   {
     keys: ["events.mode", "nats.url"],
     find: ({ events, nats }) =>
       unless(
         events.mode !== "stream" || nats.url !== null,
-        "a stream is on a NATS server, and nats.url is not set",
+        "a stream needs a NATS server, and nats.url is not set",
         'write url below [nats], or use mode = "ring"',
       ),
   },
@@ -141,7 +141,7 @@ const EVENT_CHECKS: readonly SumCheck[] = [
     find: ({ events, engine }) =>
       unless(
         events.zmq === null || engine.kvEvents !== null,
-        "blocks are told with their tokens there, which the engine's own events alone say",
+        "events over ZMQ carry tokens, which only the engine's own events contain",
         "set kv_events below [engine], or remove it",
       ),
   },
@@ -154,7 +154,7 @@ const EVENT_CHECKS: readonly SumCheck[] = [
     find: ({ engine }) =>
       unless(
         engine.kvEvents === null || engine.kvModel !== null,
-        "events of an engine say nothing of its model, and kv_events_model is not set",
+        "events of an engine do not name its model, and kv_events_model is not set",
         "write kv_events_model below [engine], as requests name it",
       ),
   },
@@ -178,7 +178,7 @@ const EVENT_CHECKS: readonly SumCheck[] = [
   },
 ];
 
-/** Each rank has a port of its own, and sockets on disk know no ranks. */
+/** Each rank needs its own port; Unix sockets do not support ranks. */
 function ranksFit(key: string, pick: (config: Config) => string | null): SumCheck {
   return {
     keys: [key, "engine.kv_events_ranks"],
@@ -188,7 +188,7 @@ function ranksFit(key: string, pick: (config: Config) => string | null): SumChec
       if (endpoint === null || kvRanks === 1) return null;
       const port = /:([0-9]+)$/.exec(endpoint)?.[1];
       const fits = port !== undefined && Number(port) + kvRanks - 1 <= PORT_MAX;
-      const what = `there is no port for each of ${kvRanks} ranks`;
+      const what = `there are not enough ports for ${kvRanks} ranks`;
       return unless(fits, what, "use tcp:// with a lower port, or fewer kv_events_ranks");
     },
   };
@@ -196,7 +196,7 @@ function ranksFit(key: string, pick: (config: Config) => string | null): SumChec
 
 type Peers = Config["peers"];
 
-/** What says whether RDMA is used. */
+/** Keys that decide whether RDMA is used. */
 const RDMA_KEYS = ["peers.transport", "peers.trusted_network", "rdma.enabled"];
 
 /** Rules of [peers]. */
@@ -207,8 +207,8 @@ const PEER_CHECKS: readonly SumCheck[] = [
       const set = [peers.certFile, peers.keyFile, peers.caFile].filter((path) => path !== null);
       return unless(
         set.length === 0 || set.length === 3,
-        "cert_file, key_file and ca_file belong together",
-        "set all three (hearth ca makes them), or none",
+        "cert_file, key_file and ca_file must be set together",
+        "set all three (hearth ca creates them), or none",
       );
     },
   },
@@ -217,8 +217,8 @@ const PEER_CHECKS: readonly SumCheck[] = [
     find: ({ peers }) =>
       unless(
         peers.encrypt || peers.trustedNetwork,
-        "blocks would go over the network in the clear, and trusted_network is not set",
-        "set trusted_network = true where nobody else is on it, or leave encrypt on",
+        "blocks would be sent unencrypted, and trusted_network is not set",
+        "set trusted_network = true if the network is private, or leave encrypt on",
       ),
   },
   {
@@ -227,13 +227,13 @@ const PEER_CHECKS: readonly SumCheck[] = [
       if (peers.transports === "auto" || !peers.transports.includes("rdma")) return null;
       if (rdma.enabled === "off")
         return {
-          what: "rdma is asked for, and rdma.enabled is off",
+          what: "transport names rdma, and rdma.enabled is off",
           instead: 'leave rdma out, or set enabled = "auto" below [rdma]',
         };
       return unless(
         peers.trustedNetwork,
-        "rdma carries blocks in the clear, and trusted_network is not set",
-        "set trusted_network = true where nobody else is on it, or leave rdma out",
+        "rdma does not encrypt blocks, and trusted_network is not set",
+        "set trusted_network = true if the network is private, or leave rdma out",
       );
     },
   },
@@ -242,7 +242,7 @@ const PEER_CHECKS: readonly SumCheck[] = [
     find({ peers: { listenStream: stream, listenQuic: quic } }) {
       return unless(
         stream === "off" || quic === "off" || stream.loopback === quic.loopback,
-        "one transport is for this machine alone, and the other for all",
+        "one transport listens on loopback only, and the other does not",
         "listen on loopback with both or with none, or turn one off",
       );
     },
@@ -260,7 +260,7 @@ const PEER_CHECKS: readonly SumCheck[] = [
     keys: ["peers.listen_rdma", "peers.lanes_port", "peers.listen_stream", ...RDMA_KEYS],
     find(config) {
       const { listenRdma, listenStream, lanesPort } = config.peers;
-      // Its standard must be in nobody's way who has no use for it.
+      // The default port must not conflict if RDMA is unused.
       if (!mayUseRdma(config)) return null;
       if (listenRdma === "off" || listenRdma.port === 0 || listenStream === "off") return null;
       return unless(
@@ -279,11 +279,11 @@ const PEER_CHECKS: readonly SumCheck[] = [
       if (isHere === loopback) return null;
       return isHere
         ? {
-            what: `${advertise} means the other host itself wherever it is read elsewhere`,
+            what: `${advertise} is a loopback address, which does not lead here from other hosts`,
             instead: "write the address or name that leads here from the other hosts",
           }
         : {
-            what: `nobody reaches ${advertise} here: this host listens on loopback alone`,
+            what: `other hosts cannot reach ${advertise}: this host listens on loopback only`,
             instead: 'listen on that address or on "0.0.0.0", or leave advertise out',
           };
     },
@@ -293,7 +293,7 @@ const PEER_CHECKS: readonly SumCheck[] = [
     find: ({ peers, nats }) =>
       unless(
         !isAnnounced(peers, nats.url) || peers.advertise !== null,
-        "is missing, and this machine's name is none that others could look up",
+        "is missing, and other hosts cannot resolve this machine's name",
         'write advertise = "10.0.0.1" below [peers], or announce = "off"',
       ),
   },
@@ -331,7 +331,9 @@ function notAbove(key: string, pick: (peers: Peers) => number): SumCheck {
   };
 }
 
-/** All of them. A rule's keys are all reloadable or none is, so that no reload can break a rule. */
+/**
+ * All rules. The keys of a rule are all reloadable or none is, so that no reload can break a rule.
+ */
 export const SUM_CHECKS: readonly SumCheck[] = [
   {
     keys: ["kv.low_water", "kv.high_water"],
@@ -348,7 +350,7 @@ export const SUM_CHECKS: readonly SumCheck[] = [
       unless(
         control.pinShareOwner <= control.pinShare,
         `pin_share_owner ${control.pinShareOwner} is above pin_share ${control.pinShare}`,
-        "give one owner at most what all of them have",
+        "set pin_share_owner to at most pin_share",
       ),
   },
   ...NATS_CHECKS,
@@ -409,7 +411,7 @@ export const SUM_CHECKS: readonly SumCheck[] = [
     find: ({ engine: { gpuWindowBlocks }, kv: { blocksMax } }) =>
       unless(
         gpuWindowBlocks < blocksMax,
-        `a mirror of ${gpuWindowBlocks} blocks leaves no room in a table of ${blocksMax}`,
+        `a mirror of ${gpuWindowBlocks} blocks fills the table of ${blocksMax}`,
         `set kv.blocks_max above ${gpuWindowBlocks} or lower engine.gpu_window_blocks`,
       ),
   },
@@ -500,7 +502,7 @@ function needsNatsUrl(key: string, pick: (config: Config) => string | null): Sum
   };
 }
 
-/** What is written as it is anyway promises nothing. */
+/** A value equal to the default has no effect and is accepted. */
 function needsAuditFile(key: string, isOther: (config: Config) => boolean): SumCheck {
   return {
     keys: [`control.${key}`, "control.audit_file"],
@@ -526,7 +528,7 @@ function wholeKiB(bytes: number): string {
   return exactBytes(Math.ceil(bytes / 1024) * 1024);
 }
 
-/** Whether blocks may go between hosts in the clear, which is how RDMA carries them. */
+/** Whether the configuration allows RDMA, which transfers blocks unencrypted. */
 export function mayUseRdma({ peers, rdma }: Pick<Config, "peers" | "rdma">): boolean {
   const { transports, trustedNetwork } = peers;
   const isWanted = transports === "auto" || transports.includes("rdma");

@@ -7,29 +7,29 @@ import {
 } from "../core/index.ts";
 import { quoteText } from "./problems.ts";
 
-/** What a key may be written as in TOML: a string, a number or a boolean. */
+/** A TOML value of a key: a string, a number or a boolean. */
 export type TomlLiteral = string | number | boolean;
 
 export type Read<Value> =
   | { readonly ok: true; readonly value: Value }
   | { readonly ok: false; readonly what: string; readonly instead: string };
 
-/** One kind of value: how it is read from TOML, written back, and named in the reference. */
+/** A kind of value: how it is read from TOML, written back, and described in the reference. */
 export interface Kind<Value> {
-  /** As the reference names it: "size", "duration". */
+  /** Name in the reference: "size", "duration". */
   readonly name: string;
-  /** What is allowed, in words. */
+  /** Description of the allowed values. */
   readonly range: string;
   /** Never throws, whatever TOML held. */
   read(raw: unknown): Read<Value>;
   /** Exact: `read(write(value))` gives the same value. */
   write(value: Value): TomlLiteral;
-  /** As `write`, for logs; left out where a value holds no secret. */
+  /** As `write`, for logs; only for values that may hold a secret. */
   show?(value: Value): TomlLiteral;
 }
 
 const GIB = 2 ** 30;
-/** The RAM arena is counted in pages of this many bytes. */
+/** Bytes of a page of the RAM arena. */
 export const PAGE_BYTES = 4096;
 
 function refuse(what: string, instead: string): { ok: false; what: string; instead: string } {
@@ -50,7 +50,7 @@ export function typeName(raw: unknown): string {
 interface Limits {
   readonly min: number;
   readonly max: number;
-  /** Only whole multiples of this are allowed. */
+  /** Only multiples of this are allowed. */
   readonly multiple?: number;
 }
 
@@ -81,7 +81,9 @@ function withUnit(raw: unknown, parse: (text: string) => Parsed, example: string
   return refuse(`is ${quoteText(raw)}: ${parsed.why}`, instead);
 }
 
-/** Bytes as text in the largest unit that divides them, so that it parses back to the same. */
+/**
+ * Bytes as text in the largest unit that divides them, so that the text parses to the same value.
+ */
 export function exactBytes(bytes: number): string {
   for (const [unit, size] of [
     ["TiB", 2 ** 40],
@@ -107,13 +109,13 @@ export function sizeKind(limits: Limits & { example: string }): Kind<number> {
   };
 }
 
-/** What is allowed, in words. */
+/** Description of the allowed values. */
 function span(limits: Limits, print: (n: number) => string): string {
   const step = limits.multiple === undefined ? "" : `, a multiple of ${print(limits.multiple)}`;
   return `${print(limits.min)} to ${print(limits.max)}${step}`;
 }
 
-/** A size that is rounded down to whole pages instead of being refused for an odd byte. */
+/** A size that is rounded down to whole pages. */
 export function pagesKind(limits: Limits & { example: string }): Kind<number> {
   const size = sizeKind(limits);
   return {
@@ -215,7 +217,7 @@ export function orOff(kind: Kind<number>): Kind<number> {
   };
 }
 
-/** One of a few words. */
+/** One of `words`. */
 export function choiceKind<const Word extends string>(words: readonly Word[]): Kind<Word> {
   const list = words.map((word) => `"${word}"`).join(", ");
   return {
@@ -233,12 +235,12 @@ export function choiceKind<const Word extends string>(words: readonly Word[]): K
   };
 }
 
-/** Some of a few words, with commas between them, or `none`; each once, in the order given. */
+/** Some of `words`, separated by commas, or `none`; each once, in the given order. */
 export function namesKind(words: readonly string[]): Kind<readonly string[]> {
-  const instead = `use some of ${words.join(", ")} with commas between them, or "none"`;
+  const instead = `use some of ${words.join(", ")} separated by commas, or "none"`;
   return {
     name: "list of words",
-    range: `${words.join(", ")} with commas between them, or none`,
+    range: `${words.join(", ")} separated by commas, or none`,
     read(raw) {
       if (typeof raw !== "string") return refuse(`is ${typeName(raw)}, not a string`, instead);
       if (raw.trim() === "none") return { ok: true, value: [] };
@@ -251,7 +253,7 @@ export function namesKind(words: readonly string[]): Kind<readonly string[]> {
   };
 }
 
-/** A string that a pattern describes. */
+/** A string that matches a pattern. */
 export function patternKind<Value extends string>(options: {
   readonly name: string;
   readonly pattern: RegExp;
@@ -265,7 +267,7 @@ export function patternKind<Value extends string>(options: {
       const instead = `write ${options.words}, as in "${options.example}"`;
       if (typeof raw !== "string") return refuse(`is ${typeName(raw)}, not a string`, instead);
       if (options.pattern.test(raw)) return { ok: true, value: raw as Value };
-      return refuse(`is ${quoteText(raw)}, which is no ${options.name}`, instead);
+      return refuse(`is ${quoteText(raw)}, which is not a valid ${options.name}`, instead);
     },
     write: (value) => value,
   };
@@ -275,7 +277,7 @@ function hasControlCharacter(text: string): boolean {
   return [...text].some((character) => character < " " || character === "\x7f");
 }
 
-/** An absolute path: a service has no current directory worth the name. */
+/** An absolute path, because the current directory of a service is not meaningful. */
 export function pathKind(options: {
   readonly bytesMax: number;
   readonly example: string;

@@ -21,12 +21,18 @@ import {
 } from "./spec.ts";
 import { positionsOf } from "./toml-positions.ts";
 
-/** Reads and validates the file at `path`. Never throws: an unreadable file is a problem too. */
+/**
+ * Reads and validates the file at `path`. Never throws: an unreadable file is reported as a
+ * problem.
+ */
 export function loadConfig(path: string, facts: MachineFacts): Promise<ConfigResult> {
   return loadBook<Config>(AGENT_BOOK, path, facts);
 }
 
-/** The same for any kind of file. `C` is what the book describes. */
+/**
+ * Like the function for agents, for any kind of file. `C` is the configuration that `book`
+ * describes.
+ */
 export async function loadBook<C>(
   book: ConfigBook,
   path: string,
@@ -56,10 +62,12 @@ function refused(
 
 type Bounded = { ok: true; bytes: Uint8Array } | { ok: false; what: string };
 
-/** At most the allowed size, and from regular files only: a device or pipe need never end. */
+/**
+ * Reads at most the allowed size, and regular files only: reading a device or pipe may never end.
+ */
 async function readBounded(path: string): Promise<Bounded> {
   try {
-    // Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+    // Without O_NONBLOCK, opening a pipe without a writer would block forever.
     await using file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK);
     const stat = await file.stat();
     if (!stat.isFile()) return { ok: false, what: "is not a regular file" };
@@ -76,7 +84,7 @@ async function readBounded(path: string): Promise<Bounded> {
   }
 }
 
-/** Offset in `text` of the first character that stands for bytes which were not UTF-8. */
+/** Offset in `text` of the first character that replaces invalid UTF-8. */
 function firstBadByte(bytes: Uint8Array, text: string): number | null {
   try {
     new TextDecoder("utf-8", { fatal: true }).decode(bytes);
@@ -86,14 +94,17 @@ function firstBadByte(bytes: Uint8Array, text: string): number | null {
   }
 }
 
-/** What validation needs to know of the machine. Null: not known, and then not checked. */
+/** Facts about the machine that validation uses. Null: unknown, and not checked. */
 export interface MachineFacts {
   readonly hostname: string | null;
-  /** What the process may use at most: the machine's memory or its control group's limit. */
+  /**
+   * Memory limit of the process: the machine's memory or its control group's limit, whichever is
+   * lower.
+   */
   readonly memoryBytes: number | null;
   /**
-   * Size of the file system that `path`, or the nearest folder above it that exists, lies on; null
-   * where it cannot be told. Left out: not asked.
+   * Size in bytes of the file system of `path`, or of its nearest existing parent folder; null if
+   * unknown. If left out, the size is not checked.
    */
   fileSystemBytes?(path: string): number | null;
 }
@@ -101,11 +112,11 @@ export interface MachineFacts {
 export interface MemoryFacts {
   readonly totalBytes: number | null;
   readonly availableBytes: number | null;
-  /** The lowest limit on the way up from the process's control group; null without one. */
+  /** Lowest limit of the process's control group and its ancestors; null if there is none. */
   readonly cgroupBytes: number | null;
 }
 
-/** The text of a file of /proc, /sys or /etc, or null where it cannot be read. */
+/** The text of a file of /proc, /sys or /etc, or null if it cannot be read. */
 function readText(path: string): string | null {
   try {
     return readFileSync(path, "utf8");
@@ -114,13 +125,13 @@ function readText(path: string): string | null {
   }
 }
 
-/** A line of /proc/meminfo in bytes. */
+/** One value of /proc/meminfo, in bytes. */
 function meminfoBytes(text: string | null, name: string): number | null {
   const match = new RegExp(`^${name}:\\s+([0-9]+) kB$`, "m").exec(text ?? "");
   return match === null ? null : Number(match[1]) * 1024;
 }
 
-/** The limit in one file; null where it says "max" or version 1's huge number for none. */
+/** The limit in one file; null for "max" and for version 1's huge number, which mean no limit. */
 function limitIn(path: string): number | null {
   const text = readText(path)?.trim() ?? "max";
   const value = /^[0-9]+$/.test(text) ? Number(text) : Number.POSITIVE_INFINITY;
@@ -175,7 +186,7 @@ function fileSystemBytes(path: string): number | null {
   }
 }
 
-/** The facts of the machine this runs on. */
+/** Reads the facts about this machine. */
 export function readMachineFacts(root = "/"): MachineFacts {
   const memory = readMemoryFacts(root);
   const limits = [memory.totalBytes, memory.cgroupBytes].filter((bytes) => bytes !== null);
@@ -186,7 +197,7 @@ export function readMachineFacts(root = "/"): MachineFacts {
   };
 }
 
-/** One key whose value differs, with both values as the file would write them. */
+/** One key whose value differs, with both values in TOML notation. */
 export interface KeyChange {
   /** Dotted, as in `kv.high_water`. */
   readonly key: string;
@@ -195,15 +206,15 @@ export interface KeyChange {
 }
 
 export interface ReloadDiff<C = Config> {
-  /** Takes effect now. */
+  /** Changes that take effect at once. */
   readonly changed: readonly KeyChange[];
-  /** Waits for a restart; until then the old value holds. */
+  /** Changes that need a restart; until then the old values apply. */
   readonly needsRestart: readonly KeyChange[];
-  /** `old` with what takes effect now: the configuration to go on with. */
+  /** `old` with the changes that take effect at once. */
   readonly effective: C;
 }
 
-/** A value of a key as TOML, without secrets; "unset" where it has none. */
+/** The value of a key as TOML, without secrets; "unset" if it has none. */
 function literalOf({ spec: { kind } }: SchemaKey, value: unknown): string {
   return value === null ? "unset" : JSON.stringify((kind.show ?? kind.write)(value));
 }
@@ -212,12 +223,15 @@ function isSame({ spec: { kind } }: SchemaKey, a: unknown, b: unknown): boolean 
   return a === null || b === null ? a === b : kind.write(a) === kind.write(b);
 }
 
-/** What SIGHUP changes of an agent, and what it cannot. */
+/**
+ * Compares two configurations of an agent: changes that SIGHUP applies, and those that need a
+ * restart.
+ */
 export function diffReload(old: Config, next: Config): ReloadDiff {
   return diffBook(AGENT_BOOK, old, next);
 }
 
-/** The same for any kind of file. Tables with names of their own take effect at once. */
+/** Like `diffReload`, for any kind of file. Named tables take effect at once. */
 export function diffBook<C extends object>(book: ConfigBook, old: C, next: C): ReloadDiff<C> {
   const changed: KeyChange[] = [];
   const needsRestart: KeyChange[] = [];

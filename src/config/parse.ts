@@ -11,7 +11,7 @@ export type ConfigResult<C = Config> =
   | { readonly ok: true; readonly config: C }
   | { readonly ok: false; readonly problems: readonly ConfigProblem[] };
 
-/** Values by dotted name that stand above what the file says, as from the command line. */
+/** Values by dotted name that override the file, as from the command line. */
 export type Overrides = Readonly<Record<string, TomlLiteral>>;
 
 /**
@@ -22,7 +22,7 @@ export const CONFIG_BYTES_MAX = 64 * 1024;
 
 export const TOO_LARGE = "is larger than 64 KiB";
 
-/** So many problems are reported at once; a file with more is not a configuration. */
+/** Maximum problems to report for one file. */
 const PROBLEMS_MAX = 100;
 
 type Table = Readonly<Record<string, unknown>>;
@@ -31,31 +31,34 @@ type Report = (path: readonly string[], at: "key" | "value", what: string, inste
 
 interface Reading {
   readonly book: ConfigBook;
-  /** The book's own, then those of the tables with names of their own. */
+  /** Keys of the book, then those of its named tables. */
   readonly keys: readonly SchemaKey[];
   readonly text: ParsedText;
   readonly root: Table;
   readonly facts: MachineFacts;
   readonly report: Report;
-  /** Whether so much is wrong that nothing more is reported. */
+  /** Whether the maximum number of problems is reached. */
   isFull(): boolean;
   /** Values by dotted name. */
   readonly values: Map<string, unknown>;
   /** The names under which the file gave a value, by dotted name of the schema key. */
   readonly given: Map<string, string>;
-  /** Dotted names that were meant but came out wrong: they are not called missing as well. */
+  /** Dotted names with an invalid value, which are not reported as missing. */
   readonly excused: Set<string>;
 }
 
 /**
- * Reads an agent's configuration. All problems are reported at once, in the order of the file.
- * Never throws and reads nothing but its arguments; `file` is only named in problems.
+ * Reads an agent's configuration. Reports all problems together, in the order of the file. Never
+ * throws and does no I/O; `file` is the name used in problems.
  */
 export function parseConfig(source: string, file: string, facts: MachineFacts): ConfigResult {
   return parseBook<Config>(AGENT_BOOK, source, file, facts);
 }
 
-/** The same for any kind of file. `C` is what the book describes. */
+/**
+ * Like the function for agents, for any kind of file. `C` is the configuration that `book`
+ * describes.
+ */
 export function parseBook<C>(
   book: ConfigBook,
   source: string,
@@ -96,8 +99,8 @@ export function parseBook<C>(
   const { keys } = reading;
   for (const key of keys) readGiven(reading, key);
   for (const key of keys) override(reading, key, overrides[key.name]);
-  for (const key of keys) if (key.spec.standard.is !== "derived") fillIn(reading, key);
-  for (const key of keys) if (key.spec.standard.is === "derived") fillIn(reading, key);
+  for (const key of keys) if (key.spec.defaultValue.is !== "derived") fillIn(reading, key);
+  for (const key of keys) if (key.spec.defaultValue.is === "derived") fillIn(reading, key);
   const config = freezeConfig(reading);
   runSumChecks(reading, config);
   return problems.length > 0 ? failed(problems) : { ok: true, config: config as C };
@@ -107,7 +110,7 @@ function failed(problems: readonly ConfigProblem[]): ConfigResult<never> {
   return { ok: false, problems: sortProblems(problems) };
 }
 
-/** Keys of the tables that have names of their own, as far as they are there. */
+/** Keys of the named tables in `root`. */
 function namedKeys(book: ConfigBook, root: Table): SchemaKey[] {
   return Object.entries(book.named).flatMap(([section, named]) => {
     const tables = own(root, section);
@@ -120,7 +123,7 @@ function namedKeys(book: ConfigBook, root: Table): SchemaKey[] {
   });
 }
 
-/** Takes note that the file meant to give this key, under either of its names, or this section. */
+/** Records that the file gives this key, under either of its names, or this section. */
 function excuse({ excused, keys }: Reading, dotted: string): void {
   for (const { path, section, name, spec } of keys) {
     const table = path.join(".");
@@ -128,7 +131,7 @@ function excuse({ excused, keys }: Reading, dotted: string): void {
   }
 }
 
-/** The place of a key, else of the nearest table above it in the file, else the first line. */
+/** The position of a key, else of the nearest table above it in the file, else the first line. */
 function placeOf(text: ParsedText, path: readonly string[], at: "key" | "value") {
   for (let depth = path.length; depth > 0; depth--) {
     const place = text.keys.locate(path.slice(0, depth));
@@ -147,7 +150,7 @@ function own(table: Table, name: string): unknown {
   return Object.hasOwn(table, name) ? table[name] : undefined;
 }
 
-/** Refuses every name that is not in the schema. */
+/** Reports every name that is not in the schema. */
 function checkNames(reading: Reading): void {
   const { sectionNames, named } = reading.book;
   for (const [name, value] of Object.entries(reading.root)) {
@@ -168,7 +171,7 @@ function checkNamed(reading: Reading, section: string, value: unknown): void {
   const header = `[${section}.${nameExample}]`;
   if (!isTable(value)) {
     const what = Array.isArray(value) ? "is a list of tables" : `is ${typeName(value)}`;
-    reading.report([section], "key", `${what}, no tables with names`, `write ${header}`);
+    reading.report([section], "key", `${what}, not named tables`, `write ${header}`);
     return;
   }
   const tables = Object.entries(value);
@@ -179,7 +182,7 @@ function checkNamed(reading: Reading, section: string, value: unknown): void {
     const read = nameKind.read(name);
     if (!read.ok) reading.report([section, name], "key", read.what, `write ${header}`);
     else if (!isTable(table) && !Array.isArray(table)) {
-      reading.report([section, name], "key", "stands in no table", `write it below ${header}`);
+      reading.report([section, name], "key", "is outside a table", `write it below ${header}`);
     } else checkSection(reading, [section, name], table);
   }
 }
@@ -235,7 +238,7 @@ function readGiven(reading: Reading, key: SchemaKey): void {
     reading.given.set(name, spec.key);
     const [path, other] = laterOf(reading.text, place, spec.key, also.key);
     const same = formatKey([...place, other]);
-    reading.report(path, "key", `says the same as ${same}`, "keep one of the two");
+    reading.report(path, "key", `duplicates ${same}`, "keep one of the two");
     return;
   }
   if (first !== undefined) readOne(reading, key, spec.key, spec.kind, first);
@@ -280,19 +283,19 @@ function override(reading: Reading, key: SchemaKey, raw: TomlLiteral | undefined
   else reading.report([], "key", `${key.name} ${read.what}`, read.instead);
 }
 
-/** Puts the default where the file is silent. */
+/** Fills in the default if the file does not set the key. */
 function fillIn(reading: Reading, { spec, path, name }: SchemaKey): void {
   const { values, given } = reading;
   if (given.has(name) || reading.excused.has(name)) return;
-  const { standard } = spec;
+  const { defaultValue } = spec;
   const missing = (what: string) => {
     const line = `${spec.key} = ${JSON.stringify(spec.example)}`;
     const instead = `write ${line} below [${formatKey(path)}]`;
     reading.report([...path, spec.key], "key", what, instead);
   };
-  switch (standard.is) {
+  switch (defaultValue.is) {
     case "literal": {
-      const read = spec.kind.read(standard.literal);
+      const read = spec.kind.read(defaultValue.literal);
       assert(read.ok, `the default of ${name} is allowed`);
       values.set(name, read.value);
       return;
@@ -304,15 +307,15 @@ function fillIn(reading: Reading, { spec, path, name }: SchemaKey): void {
       missing("is missing");
       return;
     case "derived": {
-      if (standard.needs.some((other) => !values.has(other))) return;
+      if (defaultValue.needs.some((other) => !values.has(other))) return;
       const known = <Value>(other: string) => values.get(other) as Value;
-      const value = standard.from({ facts: reading.facts, value: known });
-      if (value === undefined) missing("is missing and cannot be worked out here");
+      const value = defaultValue.from({ facts: reading.facts, value: known });
+      if (value === undefined) missing("is missing and has no default on this machine");
       else values.set(name, value);
       return;
     }
     default:
-      standard satisfies never;
+      defaultValue satisfies never;
   }
 }
 
@@ -335,7 +338,7 @@ function freezeConfig({ book, keys, values }: Reading): object {
   return Object.freeze(config);
 }
 
-/** The rules over several keys, each where all of its keys are right in themselves. */
+/** Applies each rule over several keys if all of its keys are valid. */
 function runSumChecks({ book, values, given, facts, report }: Reading, config: object): void {
   for (const check of book.checks as readonly SumCheck<object>[]) {
     if (!check.keys.every((name) => values.has(name))) continue;

@@ -10,20 +10,20 @@ import {
 import { choiceKind, type Kind, namesKind, type Read, typeName } from "./kinds.ts";
 import { quoteText } from "./problems.ts";
 
-/** Ways to move blocks that this version has, the one that is tried first in front. */
+/** Transports of this version, in the order to try them. */
 const TRANSPORT_NAMES = ["rdma", "stream", "quic"] as const;
 export type TransportWord = (typeof TRANSPORT_NAMES)[number];
 
 const list = namesKind(TRANSPORT_NAMES);
 
-/** `auto`, or some of the names in the order in which they are tried. */
+/** `auto`, or some of the transports in the order to try them. */
 export const transportsKind: Kind<readonly TransportWord[] | "auto"> = {
   name: "auto or list of words",
-  range: `"auto", or ${TRANSPORT_NAMES.join(", ")} with commas between them`,
+  range: `"auto", or ${TRANSPORT_NAMES.join(", ")} separated by commas`,
   read(raw) {
     if (raw === "auto") return { ok: true, value: raw };
     const read = list.read(raw);
-    const instead = `use "auto", or some of ${TRANSPORT_NAMES.join(", ")} with commas between`;
+    const instead = `use "auto", or some of ${TRANSPORT_NAMES.join(", ")} separated by commas`;
     if (!read.ok) return { ...read, instead };
     if (read.value.length === 0) return { ok: false, what: "names no transport", instead };
     return { ok: true, value: read.value as readonly TransportWord[] };
@@ -32,7 +32,7 @@ export const transportsKind: Kind<readonly TransportWord[] | "auto"> = {
 };
 
 function refuseLinkLocal(host: string): { ok: false; what: string; instead: string } {
-  const what = `is ${quoteText(host)}, an address that means something within one network alone`;
+  const what = `is ${quoteText(host)}, a link-local address`;
   return { ok: false, what, instead: LINK_LOCAL_INSTEAD };
 }
 
@@ -61,7 +61,7 @@ export const hostKind: Kind<string> = {
     }
     if (isIP(raw) !== 0 && isLinkLocal(raw)) return refuseLinkLocal(raw);
     if (isIP(raw) !== 0 || isHostName(raw)) return { ok: true, value: raw };
-    return { ok: false, what: `is ${quoteText(raw)}, which is no host`, instead };
+    return { ok: false, what: `is ${quoteText(raw)}, which is not a host`, instead };
   },
   write: (host) => host,
 };
@@ -69,10 +69,10 @@ export const hostKind: Kind<string> = {
 const NAMESPACES_MAX = 256;
 const NAMESPACE = /^[0-9a-f]{64}$/;
 
-/** Namespace keys in hex with commas between them, or the word `any`. */
+/** Namespace keys in hex, separated by commas, or the word `any`. */
 export const namespacesKind: Kind<readonly string[] | "any"> = {
   name: "any or list of namespaces",
-  range: `"any", or up to ${NAMESPACES_MAX} namespace keys of 64 hex digits with commas between`,
+  range: `"any", or up to ${NAMESPACES_MAX} namespace keys of 64 hex digits, separated by commas`,
   read(raw) {
     const instead = 'use "any", or keys as `hearth ctl status` shows them, with commas between';
     if (typeof raw !== "string") {
@@ -82,7 +82,11 @@ export const namespacesKind: Kind<readonly string[] | "any"> = {
     const keys = raw.split(",").map((key) => key.trim().toLowerCase());
     const wrong = keys.find((key) => !NAMESPACE.test(key));
     if (wrong !== undefined) {
-      return { ok: false, what: `names ${quoteText(wrong)}, no namespace key`, instead };
+      return {
+        ok: false,
+        what: `names ${quoteText(wrong)}, which is not a namespace key`,
+        instead,
+      };
     }
     if (keys.length > NAMESPACES_MAX) {
       return { ok: false, what: `names more than ${NAMESPACES_MAX} namespaces`, instead };
@@ -95,10 +99,10 @@ export const namespacesKind: Kind<readonly string[] | "any"> = {
 const RDMA_DEVICES_MAX = 16;
 const RDMA_DEVICE = /^[A-Za-z0-9_.-]{1,63}$/;
 
-/** Names of devices with commas between them, or the word `any`. */
+/** Names of devices, separated by commas, or the word `any`. */
 export const rdmaDevicesKind: Kind<readonly string[] | "any"> = {
   name: "any or list of devices",
-  range: `"any", or up to ${RDMA_DEVICES_MAX} names of devices with commas between them`,
+  range: `"any", or up to ${RDMA_DEVICES_MAX} names of devices, separated by commas`,
   read(raw) {
     const instead = 'use "any", or names as in "mlx5_0,mlx5_1"';
     if (typeof raw !== "string") {
@@ -108,7 +112,7 @@ export const rdmaDevicesKind: Kind<readonly string[] | "any"> = {
     const names = [...new Set(raw.split(",").map((name) => name.trim()))];
     const wrong = names.find((name) => !RDMA_DEVICE.test(name));
     if (wrong !== undefined) {
-      return { ok: false, what: `names ${quoteText(wrong)}, no device`, instead };
+      return { ok: false, what: `names ${quoteText(wrong)}, which is not a device`, instead };
     }
     if (names.length > RDMA_DEVICES_MAX) {
       return { ok: false, what: `names more than ${RDMA_DEVICES_MAX} devices`, instead };
@@ -118,10 +122,10 @@ export const rdmaDevicesKind: Kind<readonly string[] | "any"> = {
   write: (names) => (names === "any" ? names : names.join(",")),
 };
 
-/** How payload on plain TCP is sealed. */
+/** Ciphers of block data on TCP. */
 export const cipherKind = choiceKind(["aegis-128l", "aes-128-gcm"]);
 
-/** A host named in the configuration; a transport that it does not offer has port null. */
+/** A peer listed in the configuration. The port of a transport that it does not offer is null. */
 export interface ListedPeer {
   readonly worker: WorkerId;
   /** An IP address or a host name, without brackets. */
@@ -143,26 +147,27 @@ const badPeer: Refuse = (what) => ({ ok: false, what, instead: PEER_FORM });
 
 function readPeer(text: string): Read<ListedPeer> {
   const match = PEER.exec(text);
-  if (match === null) return badPeer(`names ${quoteText(text)}, which is no peer`);
+  if (match === null) return badPeer(`names ${quoteText(text)}, which is not a peer`);
   const [, worker = "", bracketed, plain, ...digits] = match;
   if (!isWorkerId(worker)) return badPeer(`names ${quoteText(text)} without a worker id`);
   const host = bracketed ?? plain ?? "";
   if (bracketed !== undefined && isLinkLocal(bracketed)) {
-    const what = `names ${quoteText(text)}, whose address means something within one network alone`;
+    const what = `names ${quoteText(text)}, which has a link-local address`;
     return { ok: false, what, instead: LINK_LOCAL_INSTEAD };
   }
   const isHost = bracketed === undefined ? isIPv4(host) || isHostName(host) : isIP(host) === 6;
-  if (!isHost) return badPeer(`holds no address or host name: ${quoteText(host)}`);
+  if (!isHost) return badPeer(`holds an invalid address or host name: ${quoteText(host)}`);
   const ports = digits.map(portOf);
   if (ports.includes(undefined)) {
     return badPeer(`names ${quoteText(text)}; ports go from 1 to ${PORT_MAX}`);
   }
   const [streamPort = null, quicPort = null, rdmaPort = null] = ports;
-  if (ports.every((port) => port === null)) return badPeer(`names ${quoteText(text)}, no port`);
+  if (ports.every((port) => port === null))
+    return badPeer(`names ${quoteText(text)} without a port`);
   return { ok: true, value: Object.freeze({ worker, host, streamPort, quicPort, rdmaPort }) };
 }
 
-/** Null: none is given. Undefined: it is none. */
+/** Null: no port is given. Undefined: the port is invalid. */
 function portOf(digits: string | undefined): number | null | undefined {
   if (digits === undefined || digits === "") return null;
   const port = Number(digits);
@@ -180,9 +185,7 @@ function formatPeer({ worker, host, ...ports }: ListedPeer): string {
 /** `gpu-02@10.0.0.2:7172/7173/7175,gpu-03@[fd00::3]:7172`. */
 export const peerListKind: Kind<readonly ListedPeer[]> = {
   name: "list of peers",
-  range:
-    "worker@host:stream/quic/rdma with commas between them; ports of others than one may be left " +
-    "out",
+  range: "worker@host:stream/quic/rdma, separated by commas; at least one port",
   read(raw) {
     if (typeof raw !== "string") return badPeer(`is ${typeName(raw)}, not a string`);
     const texts = raw.split(",").map((text) => text.trim());
@@ -199,11 +202,11 @@ export const peerListKind: Kind<readonly ListedPeer[]> = {
   write: (peers) => peers.map(formatPeer).join(","),
 };
 
-/** An issuer of commands that has to prove its name. */
+/** An issuer of commands that must prove its name. */
 export interface ListedIssuer {
   readonly name: string;
   readonly role: "operate" | "purge";
-  /** Its public nkey, `U...`; null: it publishes on a subject of its own. */
+  /** Public nkey (`U...`); null: the issuer publishes on its own subject. */
   readonly key: string | null;
 }
 
@@ -237,8 +240,8 @@ function readIssuer(text: string): Read<ListedIssuer> {
 export const issuerListKind: Kind<readonly ListedIssuer[]> = {
   name: "list of issuers",
   range:
-    "NAME ROLE PROOF with commas between them, or none; ROLE is operate or purge, PROOF is " +
-    "subject or a public nkey (U...)",
+    "NAME ROLE PROOF, separated by commas, or none; ROLE is operate or purge, PROOF is subject " +
+    "or a public nkey (U...)",
   read(raw) {
     if (typeof raw !== "string") return badIssuer(`is ${typeName(raw)}, not a string`);
     if (raw.trim() === "none") return { ok: true, value: Object.freeze([]) };

@@ -1,23 +1,23 @@
-/** One thing wrong with a configuration file, at its place. */
+/** A problem in a configuration file, with its position. */
 export interface ConfigProblem {
   readonly file: string;
-  /** From 1; 0 where the file as a whole is meant (it cannot be read). */
+  /** From 1; 0 for a problem of the whole file (it cannot be read). */
   readonly line: number;
-  /** From 1, in characters; 0 where the file as a whole is meant. */
+  /** From 1, in characters; 0 for a problem of the whole file. */
   readonly column: number;
   /** Dotted, as in `kv.ram_gib`; a section alone, as in `kv`; empty where no key is involved. */
   readonly key: string;
-  /** What is wrong. */
+  /** The problem. */
   readonly what: string;
-  /** What to write instead. */
+  /** The suggested correction. */
   readonly instead: string;
 }
 
 const TEXT_MAX = 60;
 
 /**
- * `text` in quotes, cut and escaped so that what a file holds can neither forge a line nor steer a
- * terminal.
+ * `text` in quotes, truncated and escaped, so that the contents of a file cannot forge a line or
+ * control a terminal.
  */
 export function quoteText(text: string): string {
   const cut = text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)}...` : text;
@@ -27,7 +27,7 @@ export function quoteText(text: string): string {
   );
 }
 
-/** `["kv", "ram_gib"]` → `kv.ram_gib`; segments that are no bare keys are quoted. */
+/** `["kv", "ram_gib"]` → `kv.ram_gib`; segments that are not bare keys are quoted. */
 export function formatKey(path: readonly string[]): string {
   const shown = path
     .slice(0, 8)
@@ -69,7 +69,7 @@ function editDistance(a: string, b: string): number {
   return above[b.length]!;
 }
 
-/** The word of `known` that was probably meant, or null where nothing is near. */
+/** The most similar word of `known`, or null if none is similar. */
 export function nearestWord(word: string, known: readonly string[]): string | null {
   if (word.length > LENGTH_MAX) return null;
   const plain = word.toLowerCase().replaceAll("-", "_");

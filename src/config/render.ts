@@ -1,16 +1,16 @@
 import type { TomlLiteral } from "./kinds.ts";
 import { AGENT_BOOK, type Config } from "./schema.ts";
-import type { Standard } from "./spec.ts";
+import type { DefaultValue } from "./spec.ts";
 import { type ConfigBook, keysOf, type SchemaKey, tablesOf, valueAt } from "./spec.ts";
 
 const LINE_CHARACTERS_MAX = 98;
 
-/** `config` as a file that says every key it can say; parsing it gives the same configuration. */
+/** `config` as a file with every key; parsing it gives the same configuration. */
 export function renderConfig(config: Config): string {
   return renderBook(AGENT_BOOK, config);
 }
 
-/** The same for any kind of file. */
+/** Like `renderConfig`, for any kind of file. */
 export function renderBook(book: ConfigBook, config: object): string {
   const lines: string[] = [];
   for (const section of Object.keys(book.sections)) {
@@ -34,7 +34,7 @@ function written({ spec }: SchemaKey, value: unknown): string[] {
   return value === null ? [] : [assignment(spec.key, spec.kind.write(value))];
 }
 
-/** The commented sample file: every key, its default, and what it is for. */
+/** The commented sample file: every key with its default and description. */
 export function renderSampleConfig(book = AGENT_BOOK): string {
   const lines = [
     `# ${book.words.sample}`,
@@ -57,11 +57,11 @@ export function renderSampleConfig(book = AGENT_BOOK): string {
 
 function sampleKey({ spec }: SchemaKey, before = ""): string[] {
   const note = spec.reload ? " [reload]" : "";
-  const isSet = spec.standard.is === "required" && before === "";
+  const isSet = spec.defaultValue.is === "required" && before === "";
   const lines = [
     "",
     ...comment(`${spec.doc}${note}`),
-    ...comment(`Default: ${defaultWords(spec.standard)}. Allowed: ${spec.kind.range}.`),
+    ...comment(`Default: ${defaultWords(spec.defaultValue)}. Allowed: ${spec.kind.range}.`),
     `${isSet ? "" : "#"}${assignment(spec.key, spec.example)}`,
   ];
   if (spec.also !== undefined) {
@@ -78,7 +78,8 @@ export function renderConfigReference(book = AGENT_BOOK): string {
     `One TOML file, named by \`${book.words.usage}\`. The environment is not read. Sizes and`,
     'durations carry their unit: `"64GiB"`, `"30s"`. What is unknown, out of range or impossible',
     "together refuses the start with `file:line:column key: what is wrong; what to write instead`;",
-    "all problems of a file are told at once. On SIGHUP the file is read again: keys marked with a",
+    "all problems of a file are reported together. On SIGHUP the file is read again: keys " +
+      "marked with a",
     "reload take effect at once, for the others the log says that they wait for a restart.",
   ];
   for (const [name, section] of Object.entries(book.sections)) {
@@ -96,7 +97,7 @@ function referenceKey({ name, spec }: SchemaKey): string[] {
   const lines = referenceEntry(name, {
     type: spec.kind.name,
     allowed: spec.kind.range,
-    standard: defaultWords(spec.standard, "`"),
+    defaultValue: defaultWords(spec.defaultValue, "`"),
     reload: spec.reload,
     doc: spec.doc,
     example: assignment(spec.key, spec.example),
@@ -106,7 +107,7 @@ function referenceKey({ name, spec }: SchemaKey): string[] {
   const other = referenceEntry(`${name.slice(0, name.lastIndexOf("."))}.${key}`, {
     type: kind.name,
     allowed: kind.range,
-    standard: `that of \`${spec.key}\``,
+    defaultValue: `that of \`${spec.key}\``,
     reload: spec.reload,
     doc,
     example: assignment(key, example),
@@ -117,7 +118,7 @@ function referenceKey({ name, spec }: SchemaKey): string[] {
 interface Entry {
   readonly type: string;
   readonly allowed: string;
-  readonly standard: string;
+  readonly defaultValue: string;
   readonly reload: boolean;
   readonly doc: string;
   readonly example: string;
@@ -131,7 +132,7 @@ function referenceEntry(name: string, entry: Entry): string[] {
     "",
     "| type | default | allowed | on SIGHUP |",
     "|---|---|---|---|",
-    `| ${entry.type} | ${entry.standard} | ${entry.allowed} | ${sighup} |`,
+    `| ${entry.type} | ${entry.defaultValue} | ${entry.allowed} | ${sighup} |`,
     "",
     entry.doc,
     "",
@@ -141,18 +142,18 @@ function referenceEntry(name: string, entry: Entry): string[] {
   ];
 }
 
-function defaultWords(standard: Standard<unknown>, quote = ""): string {
-  switch (standard.is) {
+function defaultWords(defaultValue: DefaultValue<unknown>, quote = ""): string {
+  switch (defaultValue.is) {
     case "literal":
-      return `${quote}${JSON.stringify(standard.literal)}${quote}`;
+      return `${quote}${JSON.stringify(defaultValue.literal)}${quote}`;
     case "derived":
-      return standard.words;
+      return defaultValue.words;
     case "unset":
       return "unset";
     case "required":
       return "none, it must be set";
     default:
-      return standard satisfies never;
+      return defaultValue satisfies never;
   }
 }
 

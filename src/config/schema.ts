@@ -11,8 +11,8 @@ import type { KeySpec } from "./spec.ts";
 import { createBook, type SchemaKey } from "./spec.ts";
 
 /**
- * The one description of the configuration. The parser, the `Config` type, the reference page, the
- * sample file and the reload diff all come from here.
+ * The description of the configuration. The parser, the `Config` type, the reference page, the
+ * sample file and the reload diff are derived from it.
  */
 export const SCHEMA = {
   node: nodeSection,
@@ -39,7 +39,7 @@ export type Config = {
   };
 };
 
-/** The agent's file. */
+/** The agent's configuration file. */
 export const AGENT_BOOK = createBook({
   sections: SCHEMA,
   checks: SUM_CHECKS,

@@ -2,9 +2,9 @@ import type { SumCheck } from "./checks.ts";
 import type { Kind, TomlLiteral } from "./kinds.ts";
 import type { MachineFacts } from "./load.ts";
 
-/** One key of a schema with the place it has in file and config. */
+/** One key of a schema, with its location in the file and in the configuration. */
 export interface SchemaKey {
-  /** The table it stands in: one part, two in tables that have names of their own. */
+  /** Path of its table: one part, or two in named tables. */
   readonly path: readonly string[];
   readonly section: string;
   readonly field: string;
@@ -18,29 +18,29 @@ interface AnySection {
   readonly keys: Readonly<Record<string, KeySpec<unknown>>>;
 }
 
-/** Tables of one shape, each with a name of its own: `[workers.gpu-01]`. */
+/** Named tables of one shape: `[workers.gpu-01]`. */
 export interface NamedSection extends AnySection {
   readonly nameKind: Kind<string>;
   readonly nameExample: string;
-  /** So many tables at most. */
+  /** Maximum number of tables. */
   readonly most: number;
 }
 
-/** One kind of configuration file: all that parser, reference page and reload need to know. */
+/** One kind of configuration file, as the parser, the reference page and the reload use it. */
 export interface ConfigBook {
   readonly sections: Readonly<Record<string, AnySection>>;
-  /** In the config they are lists of what the tables hold, each with its `name`. */
+  /** Named tables. The configuration holds each as a list of objects with a `name`. */
   readonly named: Readonly<Record<string, NamedSection>>;
   /** Every key of `sections` in the order of the sample file. */
   readonly keys: readonly SchemaKey[];
   readonly sectionNames: readonly string[];
   readonly checks: readonly SumCheck<never>[];
   readonly words: {
-    /** Of the reference page. */
+    /** Title of the reference page. */
     readonly title: string;
     /** First line of the sample file. */
     readonly sample: string;
-    /** How the file is named on the command line. */
+    /** Command line that uses the file. */
     readonly usage: string;
     readonly check: string;
   };
@@ -72,7 +72,7 @@ export function createBook(
   };
 }
 
-/** The names a file may use inside a section, second ways to write a key among them. */
+/** The key names that a file may use inside a section, including alternative names. */
 export function keyNamesOf({ sections, named }: ConfigBook, section: string): string[] {
   const keys = sections[section]?.keys ?? named[section]?.keys ?? {};
   return Object.values(keys).flatMap((spec) =>
@@ -80,53 +80,53 @@ export function keyNamesOf({ sections, named }: ConfigBook, section: string): st
   );
 }
 
-/** What a config holds for a key of its book. */
+/** The value of a key in a configuration. */
 export function valueAt(config: object, key: SchemaKey): unknown {
   return (config as Readonly<Record<string, Readonly<Record<string, unknown>>>>)[key.section]![
     key.field
   ];
 }
 
-/** One table of a named section, as a config holds it. */
+/** One named table in a configuration. */
 export type NamedTable = Readonly<Record<string, unknown>> & { readonly name: string };
 
 export function tablesOf(config: object, section: string): readonly NamedTable[] {
   return (config as Readonly<Record<string, readonly NamedTable[]>>)[section] ?? [];
 }
 
-/** What a default may be worked out from. */
+/** Inputs of a derived default. */
 export interface DeriveContext {
   readonly facts: MachineFacts;
-  /** The value of a key that `needs` names; of an optional one that is unset, null. */
+  /** The value of a key that `needs` names; null if it is optional and unset. */
   value<Value>(key: string): Value;
 }
 
-/** What holds where the file does not say. */
-export type Standard<Value> =
+/** The value of a key that the file does not set. */
+export type DefaultValue<Value> =
   | { readonly is: "literal"; readonly literal: TomlLiteral }
   | {
       readonly is: "derived";
       readonly words: string;
-      /** Dotted names of keys whose values `from` asks for. */
+      /** Dotted names of the keys that `from` reads. */
       readonly needs: readonly string[];
-      /** Undefined where it cannot be worked out; null, of an optional key: it stays unset. */
+      /** Undefined if there is no value; null leaves an optional key unset. */
       from(context: DeriveContext): Value | undefined;
     }
   | { readonly is: "unset" }
   | { readonly is: "required" };
 
-/** One key: all that parser, types, reference page, sample file and reload need to know of it. */
+/** One key, as the parser, types, reference page, sample file and reload use it. */
 export interface KeySpec<Value> {
-  /** Its name in the file. */
+  /** Name in the file. */
   readonly key: string;
   readonly kind: Kind<Value>;
-  readonly standard: Standard<Value>;
-  /** Whether SIGHUP may change it; everything else waits for a restart. */
+  readonly defaultValue: DefaultValue<Value>;
+  /** Whether SIGHUP applies a change; other keys need a restart. */
   readonly reload: boolean;
-  /** One paragraph: what it does and when to change it. */
+  /** One paragraph: the effect of the key, and when to change it. */
   readonly doc: string;
   readonly example: TomlLiteral;
-  /** A second way to write the same value; a file uses one of the two. */
+  /** Alternative key for the same value; a file uses one of the two. */
   readonly also?: {
     readonly key: string;
     readonly kind: Kind<Value>;
@@ -142,27 +142,27 @@ export interface SectionSpec<Keys> {
 
 type AnyKeys = Readonly<Record<string, KeySpec<unknown>>>;
 
-/** Gives a section its exact type while holding it to the shape of one. */
+/** Infers the exact type of a section. */
 export function section<const Keys extends AnyKeys>(doc: string, keys: Keys): SectionSpec<Keys> {
   return { doc, keys };
 }
 
 type Words = Pick<KeySpec<unknown>, "key" | "doc" | "reload">;
 
-/** A key with a default that is written in the file's own words. */
+/** A key with a default in TOML notation. */
 export function withDefault<Value>(
-  spec: Words & { kind: Kind<Value>; standard: TomlLiteral; example?: TomlLiteral },
+  spec: Words & { kind: Kind<Value>; defaultValue: TomlLiteral; example?: TomlLiteral },
 ): KeySpec<Value> {
   return {
     ...spec,
-    standard: { is: "literal", literal: spec.standard },
-    example: spec.example ?? spec.standard,
+    defaultValue: { is: "literal", literal: spec.defaultValue },
+    example: spec.example ?? spec.defaultValue,
   };
 }
 
-/** A key that may stay unset; its value is then null. */
+/** A key without a default; its value is null if it is unset. */
 export function optional<Value>(
   spec: Words & { kind: Kind<Value>; example: TomlLiteral },
 ): KeySpec<Value | null> {
-  return { ...spec, kind: spec.kind as Kind<Value | null>, standard: { is: "unset" } };
+  return { ...spec, kind: spec.kind as Kind<Value | null>, defaultValue: { is: "unset" } };
 }

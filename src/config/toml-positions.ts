@@ -1,16 +1,16 @@
 /**
- * Where each key stands in a TOML text. smol-toml gives positions for syntax errors only, so this
- * walks the raw text beside it: tolerant, never throwing, and right wherever the text is valid
- * TOML. Values are skipped, not understood.
+ * Positions of the keys in a TOML text. smol-toml reports positions only for syntax errors, so this
+ * scanner walks the raw text separately. It never throws, and is exact for valid TOML. Values are
+ * skipped, not parsed.
  */
 import { parse, TomlError, type TomlTable } from "smol-toml";
 import { messageOf } from "../core/index.ts";
 import { type ConfigProblem, formatKey } from "./problems.ts";
 
-/** One thing at the top level of a file: a table header or a `key = value`. */
+/** One top-level statement of a file: a table header or a `key = value`. */
 export interface Statement {
   readonly kind: "table" | "array-table" | "pair" | "broken";
-  /** Full path, the table's included; cut after 5 parts. */
+  /** Full path, including the table's; truncated after 5 parts. */
   readonly path: readonly string[];
   /** Offsets: of the first character, of the value (of a header: its key), and after the last. */
   readonly start: number;
@@ -26,7 +26,7 @@ export interface KeyPlace {
 
 export interface KeyMap {
   readonly statements: readonly Statement[];
-  /** First place of a path, at most 4 deep; what stands inside an array has no path. */
+  /** First position of a path of at most 4 parts. Elements of arrays have no path. */
   locate(path: readonly string[]): KeyPlace | null;
 }
 
@@ -41,7 +41,7 @@ interface Scanner {
   readonly places: Map<string, KeyPlace>;
 }
 
-/** Deeper keys are passed over but not told apart: no key of ours is deeper than two. */
+/** Deeper keys are skipped without a position: the schema has no key deeper than two. */
 const PLACE_DEPTH_MAX = 4;
 const PATH_PARTS_MAX = PLACE_DEPTH_MAX + 1;
 const NESTING_MAX = 64;
@@ -94,7 +94,7 @@ function remember(scanner: Scanner, path: readonly string[], place: KeyPlace): v
   if (!scanner.places.has(id)) scanner.places.set(id, place);
 }
 
-/** Remembers every table that a dotted key opens on its way, then the key itself. */
+/** Records every table that a dotted key opens, then the key itself. */
 function rememberParts(
   scanner: Scanner,
   base: readonly string[],
@@ -113,7 +113,7 @@ function pathOf(base: readonly string[], parts: readonly KeyPart[]): string[] {
   return [...base, ...parts.map((part) => part.name)].slice(0, PATH_PARTS_MAX);
 }
 
-/** Moves over what the sticky `pattern` matches; it matches the empty string too. */
+/** Advances over the match of the sticky `pattern`, which may match the empty string. */
 function pass(scanner: Scanner, pattern: RegExp): void {
   pattern.lastIndex = scanner.at;
   pattern.test(scanner.text);
@@ -160,7 +160,7 @@ function brokenAt(
   return { kind: "broken", path, start, valueStart: start, end: scanner.at };
 }
 
-/** A dotted key (its first parts), up to whatever follows it; empty where none stands here. */
+/** Scans a dotted key and returns its first parts; empty if there is no key. */
 function scanKey(scanner: Scanner): KeyPart[] {
   const parts: KeyPart[] = [];
   const keep = (name: string, start: number) => {
@@ -184,7 +184,7 @@ function scanKey(scanner: Scanner): KeyPart[] {
   }
 }
 
-/** A quoted key without its quotes. Escapes are left to the TOML parser, so that both agree. */
+/** A quoted key without its quotes. The TOML parser decodes escapes, so that both agree. */
 function unquoteKey(quoted: string): string {
   const inside = quoted.slice(1, -1);
   if (quoted.startsWith("'") || !inside.includes("\\")) return inside;
@@ -199,13 +199,13 @@ function skipBlanks(scanner: Scanner): void {
   pass(scanner, BLANKS);
 }
 
-/** To the line feed that ends this line, or the end. */
+/** Advances to the line feed that ends this line, or to the end of the text. */
 function skipLine(scanner: Scanner): void {
   const feed = scanner.text.indexOf("\n", scanner.at);
   scanner.at = feed === -1 ? scanner.text.length : feed;
 }
 
-/** Blanks, line ends and comments. */
+/** Skips blanks, line ends and comments. */
 function skipVoid(scanner: Scanner): void {
   for (;;) {
     const next = scanner.text[scanner.at];
@@ -215,7 +215,7 @@ function skipVoid(scanner: Scanner): void {
   }
 }
 
-/** A string of any of the four forms. A one-line string that is not closed ends with its line. */
+/** Skips a string of any of the four forms. An unclosed one-line string ends with its line. */
 function skipString(scanner: Scanner): void {
   const { text } = scanner;
   const quote = text[scanner.at]!;
@@ -227,7 +227,7 @@ function skipString(scanner: Scanner): void {
     else if (!isLong && next === "\n") return;
     else if (next === quote && (!isLong || text.startsWith(quote.repeat(3), scanner.at))) {
       scanner.at += isLong ? 3 : 1;
-      // Up to two quotes may stand directly before the closing three.
+      // Up to two quotes may precede the closing three.
       for (let extra = 0; isLong && extra < 2 && text[scanner.at] === quote; extra++) scanner.at++;
       return;
     }
@@ -235,7 +235,7 @@ function skipString(scanner: Scanner): void {
   scanner.at = text.length;
 }
 
-/** `path` is null inside arrays, where nothing is remembered. */
+/** `path` is null inside arrays, where no position is recorded. */
 function skipValue(scanner: Scanner, path: readonly string[] | null, nesting: number): void {
   const first = scanner.text[scanner.at];
   if (first === '"' || first === "'") skipString(scanner);
@@ -279,19 +279,22 @@ function skipInlineTable(scanner: Scanner, path: readonly string[] | null, nesti
   }
 }
 
-/** After an element: over a comma if one is there. False where nothing moved: no loop stands. */
+/**
+ * Skips a comma after an element. False if the scanner has not advanced since `start`, which ends
+ * the caller's loop.
+ */
 function skipComma(scanner: Scanner, start: number): boolean {
   skipVoid(scanner);
   if (scanner.text[scanner.at] === ",") scanner.at++;
   return scanner.at > start;
 }
 
-/** A TOML text, parsed as far as its syntax allows. */
+/** A TOML text, parsed as far as its syntax is valid. */
 export interface ParsedText {
-  /** Null where no part of the file can be trusted to mean what it says. */
+  /** Null if no part of the file could be parsed reliably. */
   readonly root: TomlTable | null;
   readonly problems: readonly ConfigProblem[];
-  /** Dotted names of keys whose lines were left out as broken. */
+  /** Dotted names of keys whose lines were skipped as invalid. */
   readonly leftOut: ReadonlySet<string>;
   readonly keys: KeyMap;
   readonly positionAt: (offset: number) => { line: number; column: number };
@@ -299,17 +302,17 @@ export interface ParsedText {
 
 /** Inline tables and arrays deeper than this are refused. */
 const REPAIR_NESTING_MAX = 32;
-/** After so many lines broken or given twice, the rest is left for the next run. */
+/** Maximum invalid or duplicate lines to skip; later ones are reported in the next run. */
 const REPAIRS_MAX = 20;
-/** In larger files the first syntax error ends the reading: parsing again would take too long. */
+/** In larger files the first syntax error ends parsing, because parsing again takes too long. */
 const RETRY_CHARACTERS_MAX = 16 * 1024;
 /** Values people forget to quote: `64GiB`, `30s`, `lru`, `/run/x.sock`, `127.0.0.1:7171`. */
 const UNQUOTED = /^[A-Za-z0-9_./:-]+$/;
 
 /**
- * Parses `text`. A broken `key = value` line is reported and left out, so that whatever else is
- * wrong is found in the same run; a broken header or an unclosed string ends the reading, for what
- * follows would be reported under the wrong table.
+ * Parses `text`. An invalid `key = value` line is reported and skipped, so that other problems are
+ * found in the same run. An invalid header or an unclosed string ends parsing, because later keys
+ * would be reported under the wrong table.
  */
 export function parseText(text: string, file: string): ParsedText {
   const keys = mapKeys(text);
@@ -340,7 +343,7 @@ export function parseText(text: string, file: string): ParsedText {
     if (outcome.ok) return ended(outcome.root);
     const offset = Math.min(offsetOf(left, outcome), text.length);
     const statement = statementAt(keys.statements, offset);
-    // What is not closed is noticed at the end of the file; it is to be mended where it begins.
+    // The parser reports an unclosed string at the end of the file; report it where it begins.
     const atEnd = statement?.kind === "pair" && offset >= endOfText;
     const key = statement === null ? "" : formatKey(statement.path);
     report(atEnd ? statement.valueStart : offset, key, outcome.what, adviceFor(text, statement));
@@ -348,7 +351,7 @@ export function parseText(text: string, file: string): ParsedText {
       statement !== null &&
       problems.length < REPAIRS_MAX &&
       text.length <= RETRY_CHARACTERS_MAX &&
-      // Outside any section, a line without an equals sign says that this is no TOML at all.
+      // A line without an equals sign outside any section means that the file is not TOML.
       (statement.kind === "pair" || statement.path.length > 1) &&
       isOneLinePair(text, statement);
     const rest = canGoOn ? blank(left, lineOf(text, statement)) : left;
@@ -375,7 +378,7 @@ function tryParse(text: string): Outcome {
     const sentence = thrown.message.split("\n")[0]!.replace(/^Invalid TOML document: /, "");
     return {
       ok: false,
-      what: `no valid TOML: ${sentence}`,
+      what: `invalid TOML: ${sentence}`,
       line: thrown.line,
       column: thrown.column,
     };
@@ -388,7 +391,7 @@ function offsetOf(text: string, place: { line: number; column: number }): number
   return start + place.column - 1;
 }
 
-/** The first `most` keys and tables that come a second time. */
+/** The first `most` duplicate keys and tables. */
 function findDuplicates(
   statements: readonly Statement[],
   most: number,
@@ -396,7 +399,7 @@ function findDuplicates(
   const seen = new Map<string, Statement>();
   const found: { statement: Statement; first: Statement }[] = [];
   for (const statement of statements) {
-    // Deeper paths may have been cut, and below an array of tables the same key is a new one.
+    // Deeper paths may be truncated, and each element of an array of tables has its own keys.
     if (statement.kind === "array-table") break;
     if (statement.kind === "broken" || statement.path.length > 2) continue;
     const id = `${statement.kind} ${JSON.stringify(statement.path)}`;
@@ -421,7 +424,7 @@ function lineOf(text: string, statement: Statement): { start: number; end: numbe
   return { start: statement.start, end: feed === -1 ? text.length : feed };
 }
 
-/** Whether leaving out the line of `statement` leaves the rest as it was meant. */
+/** Whether skipping the line of `statement` leaves the meaning of the rest unchanged. */
 function isOneLinePair(text: string, statement: Statement): boolean {
   const { start, end } = lineOf(text, statement);
   const line = text.slice(start, end);
@@ -431,7 +434,7 @@ function isOneLinePair(text: string, statement: Statement): boolean {
   return opened === closed && statement.end <= end;
 }
 
-/** `text` with one stretch turned to spaces: line and column of everything else stay. */
+/** `text` with one range replaced by spaces, so that all other positions stay the same. */
 function blank(text: string, { start, end }: { start: number; end: number }): string {
   return text.slice(0, start) + text.slice(start, end).replace(/[^\r\n]/g, " ") + text.slice(end);
 }

@@ -22,8 +22,8 @@ describe("docs/operating/devices.md", () => {
     expect(named.filter((name) => !known.has(name))).toEqual([]);
     for (const { name, spec } of ours) {
       const row = page.split("\n").find((line) => line.startsWith("| `") && line.includes(name));
-      const { standard } = spec;
-      if (standard.is === "literal") expect(row).toContain(String(standard.literal));
+      const { defaultValue } = spec;
+      if (defaultValue.is === "literal") expect(row).toContain(String(defaultValue.literal));
     }
   });
 

@@ -142,7 +142,7 @@ describe("config/hearth.toml", () => {
       expect(text).toMatch(new RegExp(`^#?${spec.key} = `, "m"));
       if (spec.also !== undefined) expect(text).toMatch(new RegExp(`^#?${spec.also.key} = `, "m"));
     }
-    const examples = SCHEMA_KEYS.filter(({ spec }) => spec.standard.is !== "literal");
+    const examples = SCHEMA_KEYS.filter(({ spec }) => spec.defaultValue.is !== "literal");
     const others = ["ram", "ssd", ...examples.map(({ spec }) => spec.key)].join("|");
     const uncommented = text.replace(new RegExp(`^#(?!(?:${others}) )([a-z_]+ = )`, "gm"), "$1");
     expect(uncommented).toContain('\npolicy = "hearth"');

@@ -6,22 +6,22 @@ import { choice, decimal, duration, integer, text } from "../kinds.ts";
 export const agentCommand = defineCommand({
   description: [
     "Runs the agent of this host in the foreground: takes the RAM tier's memory, listens for " +
-      "engines on a Unix socket and for people and monitoring over HTTP.",
-    "SIGTERM and SIGINT drain for up to 10 s: nothing new is handed out, what engines hold " +
-      "may end. SIGHUP reads the configuration again and takes what may change while it runs. " +
-      "Under systemd it reports readiness, reloads and its watchdog.",
+      "engines on a Unix socket and serves the HTTP API.",
+    "SIGTERM and SIGINT drain for up to 10 s: the agent serves no new requests, and engines may " +
+      "release their blocks. SIGHUP reloads the configuration and applies the keys that may " +
+      "change at run time. Under systemd the agent reports readiness, reloads and its watchdog.",
   ],
   arguments: {},
   flags: {
     config: required(text("FILE"), "configuration, as config/hearth.toml"),
     private: optional(
       text("FOLDER"),
-      "end with standard input, then remove FOLDER (how demo and replay start their own agent)",
+      "exit at the end of standard input, then remove FOLDER (used by demo and replay)",
     ),
   },
   examples: [
     { words: "agent --config /etc/hearth/hearth.toml", what: "as the systemd unit starts it" },
-    { words: "check /etc/hearth/hearth.toml", what: "would this configuration be accepted?" },
+    { words: "check /etc/hearth/hearth.toml", what: "check the configuration" },
   ],
   exits: ["configRefused", "hostCannot"],
   async run({ flags, io, build }) {
@@ -40,41 +40,41 @@ const share = decimal({ min: 0, max: 1 });
 
 const flags = {
   config: optional(text("FILE"), "configuration, as config/router.toml; without it the defaults"),
-  listen: optional(text("ADDRESS"), "where the HTTP API listens: api.listen"),
+  listen: optional(text("ADDRESS"), "listen address of the HTTP API: api.listen"),
   nats: optional(text("URL"), "the NATS server: nats.url"),
   mode: optional(
     choice(["kv", "round-robin", "random", "direct", "least-loaded"]),
-    "how a worker is chosen: router.mode",
+    "how to choose a worker: router.mode",
   ),
   temperature: optional(decimal({ min: 0 }), "0: the lowest cost; above: softmax"),
   cost: optional(choice(["credits", "classic"]), "the formula of kv: router.cost"),
   overlapScoreWeight: optional(decimal({ min: 0 }), "of prefill blocks, with --cost classic"),
   blockTokens: optional(integer({ min: 1 }), "tokens in a block of the cost formula"),
-  noKvEvents: toggle("predict what workers hold from where requests went"),
+  noKvEvents: toggle("predict the blocks of workers from routed requests"),
   noTrackActiveBlocks: toggle("do not count blocks of live requests"),
-  noTrackPrefillTokens: toggle("do not count prompt tokens that are not computed yet"),
+  noTrackPrefillTokens: toggle("do not count prompt tokens waiting for prefill"),
   activeDecodeBlocksThreshold: optional(share, "share of KV blocks above which a worker is busy"),
   activePrefillTokensThreshold: optional(integer(), "waiting tokens above which a worker is busy"),
   ttl: optional(duration({ min: 1 }), "of predicted blocks, with --no-kv-events"),
   maxTreeSize: optional(integer({ min: 1 }), "predicted blocks, with --no-kv-events"),
-  pruneTargetRatio: optional(share, "down to which they are then forgotten"),
+  pruneTargetRatio: optional(share, "share of --max-tree-size at which pruning stops"),
   sessionAffinityTtl: optional(duration({ min: 1_000 }), "how long a session stays with a worker"),
   replicaSync: toggle("share load with other routers over NATS"),
-  resetStates: toggle("begin with an empty picture; for the first router of a fleet alone"),
+  resetStates: toggle("start with an empty index; only for the first router of a fleet"),
   snapshotThreshold: optional(integer({ min: 1 }), "messages in the stream before a snapshot"),
   private: optional(
     text("FOLDER"),
-    "end with standard input, then remove FOLDER (how the demo starts its own router)",
+    "exit at the end of standard input, then remove FOLDER (used by demo)",
   ),
 };
 
 export const routerCommand = defineCommand({
   description: [
-    "Runs a router in the foreground: hears what workers hold, and answers over HTTP which of " +
-      "them should serve a prompt.",
-    "Flags stand above the file. SIGTERM and SIGINT let streams that are under way finish for a " +
-      "while. SIGHUP reads the file again and takes what may change while it runs, workers above " +
-      "all. Under systemd it reports readiness, reloads and its watchdog.",
+    "Runs a router in the foreground: follows the events of workers, and answers over HTTP " +
+      "which worker should serve a prompt.",
+    "Flags override the file. On SIGTERM and SIGINT, running streams may finish for a while. " +
+      "SIGHUP reloads the file and applies the keys that may change at run time, such as workers. " +
+      "Under systemd the router reports readiness, reloads and its watchdog.",
   ],
   arguments: {},
   flags,
@@ -82,7 +82,7 @@ export const routerCommand = defineCommand({
     { words: "router --config /etc/hearth/router.toml", what: "as the systemd unit starts it" },
     { words: "router --nats nats://127.0.0.1:4222", what: "with the defaults, on 127.0.0.1:7181" },
     { words: "router --no-kv-events --mode kv", what: "without events from workers" },
-    { words: "check --router router.toml", what: "would this configuration be accepted?" },
+    { words: "check --router router.toml", what: "check the configuration" },
   ],
   exits: ["configRefused", "hostCannot"],
   async run({ flags: given, io, build }) {
@@ -98,7 +98,7 @@ export const routerCommand = defineCommand({
   },
 });
 
-/** What the command line says, by the names of the file. */
+/** The flags by the names of configuration keys. */
 function overridesOf(given: FlagValues<typeof flags>): Overrides {
   const milliseconds = (ms: number | null) => (ms === null ? null : `${ms}ms`);
   const off = (isOff: boolean) => (isOff ? false : null);

@@ -19,16 +19,15 @@ const UNIT = 16 * MIB;
 
 export const benchGpuCommand = defineCommand({
   description: [
-    "Copies an arena like an agent's to memory of a GPU and back, in jobs of 64 MiB as engines " +
-      "ask for them, and compares every byte that comes back. In the same rounds a plain loop " +
-      "over the driver copies pinned memory of its own.",
+    "Copies an arena like an agent's to GPU memory and back, in jobs of 64 MiB as engines " +
+      "request them, and compares every byte. In the same rounds a plain loop over the driver " +
+      "copies pinned memory of its own.",
     "h2d is to the GPU, d2h from it; 10^9 bytes a second, medians of the rounds. h2d_gbps: " +
       "pieces of 16 MiB. h2d_1mib_gbps: of 1 MiB. scatter_gbps, gather_gbps: of 64 KiB, to the " +
-      "GPU and from it; no two pieces are neighbours on both sides. bare_h2d_gbps: the plain " +
-      "loop, 16 MiB a call. bare_64kib_h2d_gbps: the same, 64 KiB a call. NAME_of_bare: over the " +
-      "plain loop of 16 MiB. pageable: copies that blocked a thread. wrong: round trips after " +
-      "which a byte was another. stand_in: the library is the tests' own, and the rates say " +
-      "nothing of a GPU.",
+      "GPU and from it; no two pieces are adjacent on both sides. bare_h2d_gbps: the plain loop, " +
+      "16 MiB a call. bare_64kib_h2d_gbps: the same, 64 KiB a call. NAME_of_bare: over the plain " +
+      "loop of 16 MiB. pageable: copies that blocked a thread. wrong: round trips with a wrong " +
+      "byte. stand_in: the library is a test double, and the rates are meaningless.",
   ],
   arguments: {},
   flags: {
@@ -45,7 +44,8 @@ export const benchGpuCommand = defineCommand({
   exits: ["hostCannot", "interrupted"],
   async run({ flags, io, clock, interrupt }) {
     const { json, ...own } = flags;
-    if (own.bytes % UNIT !== 0) throw new HearthError("USAGE", "--bytes wants a multiple of 16MiB");
+    if (own.bytes % UNIT !== 0)
+      throw new HearthError("USAGE", "--bytes must be a multiple of 16MiB");
     const progress = createProgress({ io, clock, json });
     const onProgress = (what: string) => progress.update(what);
     const result = await benchGpu(loadNative(), { ...own, signal: interrupt(), onProgress });
@@ -86,17 +86,17 @@ const SHAPE_NAMES = Object.keys(TTFT_SHAPES) as [TtftShape, ...TtftShape[]];
 
 export const benchTtftCommand = defineCommand({
   description: [
-    "Time to the first token: of a prompt that is computed as a whole, and of one whose keys and " +
-      "values come back from an agent of the benchmark's own, layer by layer into a paged cache " +
-      "on the GPU while the layers before are computed; then only the last tokens are. A Python " +
-      "process with PyTorch is the engine, with a transformer of these shapes and random weights.",
+    "Measures the time to first token of a prompt that is computed as a whole, and of one whose " +
+      "KV is restored from a temporary agent: layer by layer into a paged cache on the GPU while " +
+      "earlier layers are computed, so that only the last tokens are computed. A Python process " +
+      "with PyTorch is the engine, with a transformer of these shapes and random weights.",
     "prefill_ms: all tokens computed. ram_ms: restored from RAM, computed_tokens computed. " +
-      "ratio: the one over the other. ram_gbps: 10^9 bytes a second from the first request to " +
-      "the last layer. bare_gbps: a plain copy of pinned memory, in the same run. identical: the " +
-      "logits are those of the cache that never left the GPU, bit by bit. ssd_: the same after a " +
-      "restart of the agent, so that SSD alone has them. Medians of the rounds. pageable: " +
-      "copies that blocked a thread of the agent. stand_in: the " +
-      "driver's library is the tests' own, and the times say nothing of a GPU.",
+      "ratio: the first divided by the second. ram_gbps: 10^9 bytes a second from the first " +
+      "request to the last layer. bare_gbps: a plain copy of pinned memory, in the same run. " +
+      "identical: the logits are those of the cache that never left the GPU, bit by bit. ssd_: " +
+      "the same after a restart of the agent, so that SSD alone has them. Medians of the rounds. " +
+      "pageable: copies that blocked a thread of the agent. stand_in: the driver's library is a " +
+      "test double, and the times are meaningless.",
   ],
   arguments: {},
   flags: {
@@ -110,7 +110,7 @@ export const benchTtftCommand = defineCommand({
     dir: optional(text("DIR"), "a folder on the drive to measure; by default TMPDIR or /var/tmp"),
     withoutSsd: toggle("do not measure from SSD"),
     python: withDefault(text("FILE"), "python3", "an interpreter that has PyTorch"),
-    driver: optional(text("DIR"), "the folder of hearth_bench, where this is no checkout"),
+    driver: optional(text("DIR"), "the folder of hearth_bench, if this is not a checkout"),
     library: optional(text("FILE"), "the driver's library; libcuda.so.1 by default"),
     json: jsonFlag,
   },
@@ -160,5 +160,5 @@ export const benchTtftCommand = defineCommand({
 /** Python files are no part of the executable. */
 function packagesOfCheckout(): string {
   if (!compiled) return join(import.meta.dir, "../../../python");
-  throw new HearthError("USAGE", "--driver is wanted: the folder python/ of a checkout");
+  throw new HearthError("USAGE", "--driver is required: the folder python/ of a checkout");
 }

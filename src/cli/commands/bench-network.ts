@@ -14,23 +14,21 @@ import { createProgress, printRecord, printRows } from "../terminal.ts";
 
 const KIB = 2 ** 10;
 const MIB = 2 ** 20;
-/** What is pulled many times. */
+/** Parameters of the repeated pulls. */
 const PULLED = { blockBytes: MIB, inFlight: 8 };
-/** What is pulled by a connection that was just made, over a wire of that length. */
+/** Parameters of the pull over a new connection, with a simulated network delay. */
 const RESUMED = { blockBytes: 64 * KIB, delayMs: 20 };
 
 export const benchPeerCommand = defineCommand({
   description: [
-    "Pulls blocks from one process of its own to another over the loopback, with certificates " +
-      "of a cluster that lives as long as the benchmark, each block a request of its own, each " +
-      "byte checked after it has arrived. Round after round the same is done by programs that " +
-      "do nothing else, and check nothing.",
-    "stream comes sealed and not sealed, rdma never sealed. gbps: 10^9 bytes of payload a " +
-      "second. p50_ms, p99_ms: of a block, from its request to its last byte. cpu_s_per_gb: " +
-      "processor time of both ends. bare_gbps: bare node:quic for quic, blocking sockets for " +
-      "the others. tcp_gbps: blocking sockets, the better of one connection and several. " +
-      "iperf3_gbps: where iperf3 is installed. wrong: blocks that did not come as they were. " +
-      "Medians of the rounds.",
+    "Pulls blocks between two temporary processes over loopback, with temporary certificates, " +
+      "one request per block, and verifies every byte. In each round, bare programs transfer the " +
+      "same amount without verification.",
+    "stream is measured with and without encryption, rdma without. gbps: 10^9 bytes of payload " +
+      "a second. p50_ms, p99_ms: of a block, from its request to its last byte. cpu_s_per_gb: " +
+      "processor time of both ends. bare_gbps: bare node:quic for quic, blocking sockets for the " +
+      "others. tcp_gbps: blocking sockets, the better of one connection and several. iperf3_gbps: " +
+      "if iperf3 is installed. wrong: damaged blocks. Medians of the rounds.",
     "Then each transport pulls --pulls blocks of 1 MiB over one link, 8 at a time: the longest " +
       "of them, and what both processes have in memory, after a fifth of the pulls and at most " +
       "from then on, an arena of 64 MiB included.",
@@ -43,7 +41,7 @@ export const benchPeerCommand = defineCommand({
     transport: withDefault(
       list(choice(BENCH_TRANSPORTS)),
       ["quic", "stream"],
-      "which to measure; rdma needs a device whose ports reach each other",
+      "transports to measure; rdma needs a device whose ports reach each other",
     ),
     library: optional(text("FILE"), "the verbs' library for rdma; libibverbs.so.1 by default"),
     blockBytes: withDefault(
@@ -70,7 +68,7 @@ export const benchPeerCommand = defineCommand({
       "connections by quic that are made twice; 0: none",
     ),
     withoutIperf: toggle("do not compare with iperf3"),
-    serve: toggle("be one of the two processes (started by the benchmark itself)"),
+    serve: toggle("run as a child process (used by the benchmark)"),
     json: jsonFlag,
   },
   examples: [
@@ -114,18 +112,18 @@ export const benchPeerCommand = defineCommand({
 
 export const benchControlCommand = defineCommand({
   description: [
-    "Sends pins and unpins over NATS to an agent of its own, with an SSD tier and a ledger, so " +
-      "that each is on disk when its receipt comes; awaits and checks every receipt, and " +
-      "compares the agent's list of pins at the end. Then it stores a tree in RAM and prunes it " +
-      "by command. It starts a nats-server of its own and leaves nothing behind.",
+    "Sends pins and unpins over NATS to a temporary agent with an SSD tier and a ledger, so " +
+      "that each is durable when its receipt arrives; checks every receipt, and compares the " +
+      "agent's list of pins at the end. Then it stores a tree in RAM and prunes it by command. It " +
+      "starts a private nats-server and removes everything at the end.",
     "commands_per_s, p50_us, p99_us: of commands, from sending to the receipt, with --in-flight " +
       "under way; medians of the rounds. prune_blocks_per_s: by the receipt's own time, median. " +
-      "loop_stall_ms_max: the longest answer of the agent to a hit in RAM, asked for all the " +
-      "time while it prunes, over all rounds; loop_busy_ms_max: how long the agent's loop was on " +
-      "a processor during such an answer; loop_stall_ms_idle: the longest answer in as long with " +
-      "nothing going on, which is what the host adds. agent_cpu_us, agent_loop_us: processor " +
-      "time of the agent for each command, of all its threads and of its event loop; " +
-      "prune_loop_ns: of the loop for each block pruned.",
+      "loop_stall_ms_max: the longest response to a RAM hit during the prune, over all rounds; " +
+      "loop_busy_ms_max: processor time of the agent's event loop during such a response; " +
+      "loop_stall_ms_idle: the longest response in an equally long idle period, which is the " +
+      "host's contribution. agent_cpu_us, agent_loop_us: processor time of the agent for each " +
+      "command, of all its threads and of its event loop; prune_loop_ns: of the loop for each " +
+      "block pruned.",
   ],
   arguments: {},
   flags: {

@@ -23,8 +23,8 @@ const MIB = 2 ** 20;
 
 export const benchEngineCommand = defineCommand({
   description: [
-    "Measures the engine plane between two processes: this one is the client, another one of " +
-      "its own is the agent. Each rate stands beside what limits it, taken in the same run: a " +
+    "Measures the engine plane between two processes: this process is the client, a child " +
+      "process is the agent. Each rate is printed next to its limit, measured in the same run: a " +
       "bare echo over a socket, and a copy between private buffers.",
     "echo_rtt_us: 64 bytes there and back. acquire_1m_p50_us: acquire and release of one " +
       "block. acquire_64_*: of 64 blocks in one call. memcpy_gbps: private copy. copy_out_gbps: " +
@@ -32,11 +32,11 @@ export const benchEngineCommand = defineCommand({
       "reserve, copy with checksum, commit verified by the agent. ops_per_s: acquires of one " +
       "block, 32 under way. With --mac also copy_out_mac_gbps and put_mac_gbps: each copy with " +
       "its MAC; mac_ratio: the first over copy_out_verified_gbps. Medians.",
-    "--client python measures the Python client instead, each rate beside its rival in the same " +
-      "run: put and verified get of one large call against the TypeScript client, and 64 blocks " +
-      "of 64 KiB in one call against a pipeline of SET and MGET of Redis over a Unix socket with " +
-      "hiredis. A ratio is Python over its rival. Redis is left out, with a line that says why, " +
-      "if redis-server or its Python client cannot be had.",
+    "--client python measures the Python client instead, each rate next to its reference in the " +
+      "same run: put and verified get of one large call against the TypeScript client, and 64 " +
+      "blocks of 64 KiB in one call against a pipeline of SET and MGET of Redis over a Unix " +
+      "socket with hiredis. A ratio is Python divided by its reference. Redis is skipped with a " +
+      "message if redis-server or its Python client is not available.",
   ],
   arguments: {},
   flags: {
@@ -44,10 +44,10 @@ export const benchEngineCommand = defineCommand({
     rounds: withDefault(integer({ min: 1, max: 1000 }), 15, "passes over each rate"),
     samples: withDefault(integer({ min: 10, max: 1_000_000 }), 3000, "round trips of each latency"),
     mac: toggle("also measure a namespace with a key: each copy is verified by its MAC"),
-    client: withDefault(choice(["typescript", "python"]), "typescript", "whose speed to measure"),
+    client: withDefault(choice(["typescript", "python"]), "typescript", "client to measure"),
     python: optional(text("FILE"), "an interpreter with redis and hiredis; by default made once"),
     driver: optional(text("DIR"), "the folder of hearth_bench; by default that of the checkout"),
-    serve: optional(text("FOLDER"), "be the other process (started by the benchmark itself)"),
+    serve: optional(text("FOLDER"), "run as the child process (used by the benchmark)"),
     json: jsonFlag,
   },
   examples: [
@@ -107,7 +107,7 @@ function packagesOfCheckout(): string {
   const root = compiled ? join(dirname(process.execPath), "..") : join(import.meta.dir, "../../..");
   const packages = join(root, "python");
   if (existsSync(join(packages, "hearth_bench"))) return packages;
-  throw new HearthError("USAGE", `no hearth_bench in ${packages}`, {
+  throw new HearthError("USAGE", `${packages} has no hearth_bench`, {
     fix: "give --driver the folder python/ of a checkout",
   });
 }
@@ -117,8 +117,8 @@ export const benchHashCommand = defineCommand({
     "Times the digests of all blocks of one prompt, made in one pass, against one plain " +
       "BLAKE3 over the same bytes in the same run. Figures are medians.",
     "blake3_gbps: plain BLAKE3, GB/s on one core. prompt_15k_us: all digests of the prompt, in " +
-      "microseconds. blocks: how many digests that are. plain_us: the plain hash. ratio: the one " +
-      "over the other.",
+      "microseconds. blocks: how many digests that are. plain_us: the plain hash. ratio: the " +
+      "first divided by the second.",
   ],
   arguments: {},
   flags: {
@@ -146,8 +146,8 @@ export const benchHashCommand = defineCommand({
 
 export const benchIndexCommand = defineCommand({
   description: [
-    "Fills a block table with chains of blocks that share prefixes and measures it: on one core, " +
-      "without an engine, without bytes of blocks. The memory is what the process grows by.",
+    "Fills a block table with chains of blocks that share prefixes and measures it on one core, " +
+      "without engine and payload. Memory is the growth of the process.",
     "bytes_per_block: table, indexes, aliases and slots. match_64_p50_us: one lookup of 64 " +
       "keys, all present. insert_per_s: a block reserved, named and committed. churn_per_s: the " +
       "same with an eviction before each. evict_per_s: evictions alone.",
@@ -177,18 +177,18 @@ const METHODS = ["auto", "io_uring", "threads"] as const;
 export const benchSsdCommand = defineCommand({
   description: [
     "Writes and reads blocks as an agent does, checksums on: reserve, commit, the SSD tier's " +
-      "writer; acquire, its reader. The same amount is written and read by fio in turn, in one " +
-      "large file, with the same size and depth, on the same file system. It leaves nothing " +
-      "behind.",
-    "read_gbps, write_gbps: 10^9 bytes of payload a second, written to new files, as fio writes " +
-      "a new file. overwrite_gbps: written into a tier that is full, as fio overwrites its file. " +
-      "read_p50_ms, read_p99_ms: one block acquired at a time. The ratios are Hearth's figure " +
-      "over fio's. Medians of the rounds.",
-    "With --files it creates so many blocks in another process of its own, stops that, starts it " +
-      "again, kills it at work and starts it once more. last_over_first: the rate of the last " +
-      "tenth over that of the first. open_ready_s: from the start of the process until it has " +
-      "recovered. lookup_p99_us: the key of one block, and whether it is there. rss_mb: memory " +
-      "of the process when it is ready.",
+      "writer; acquire, its reader. fio alternately writes and reads the same amount, in one " +
+      "large file, with the same size and depth, on the same file system. All files are removed " +
+      "at the end.",
+    "read_gbps, write_gbps: 10^9 bytes of payload a second, written to new files, like fio. " +
+      "overwrite_gbps: written into a full tier, as fio overwrites its file. read_p50_ms, " +
+      "read_p99_ms: one block acquired at a time. The ratios are Hearth's figure divided by " +
+      "fio's. Medians of the rounds.",
+    "With --files a child process creates this many blocks, is stopped, started again, killed " +
+      "under load and started once more. last_over_first: the rate of the last tenth over that of " +
+      "the first. open_ready_s: from the start of the process until it has recovered. " +
+      "lookup_p99_us: the key of one block, and whether it is there. rss_mb: memory of the " +
+      "process when it is ready.",
   ],
   arguments: {},
   flags: {
@@ -205,13 +205,13 @@ export const benchSsdCommand = defineCommand({
       "operations under way at once, on both sides",
     ),
     rounds: withDefault(integer({ min: 1, max: 1000 }), 5, "passes over each figure"),
-    method: withDefault(choice(METHODS), "auto", "what moves the bytes"),
+    method: withDefault(choice(METHODS), "auto", "I/O method"),
     withoutFio: toggle("do not compare with fio"),
     files: optional(
       integer({ min: 160, max: 2 ** 26 }),
-      "measure so many files instead of speed; wants one --block-bytes",
+      "measure this many files instead of speed; needs one --block-bytes",
     ),
-    serve: optional(text("FOLDER"), "be the other process (started by the benchmark itself)"),
+    serve: optional(text("FOLDER"), "run as the child process (used by the benchmark)"),
     json: jsonFlag,
   },
   examples: [
@@ -237,7 +237,7 @@ export const benchSsdCommand = defineCommand({
     const common = { dir, depth, method, signal, onProgress };
     if (files !== null) {
       if (flags.blockBytes.length > 1) {
-        throw new HearthError("USAGE", "--files wants one --block-bytes");
+        throw new HearthError("USAGE", "--files needs one --block-bytes");
       }
       const result = await benchSsdFiles({ ...common, files, blockBytes });
       progress.end();

@@ -26,11 +26,10 @@ import { createProgress, printJson, printRows, type Row } from "../terminal.ts";
 export const benchPolicyCommand = defineCommand({
   description: [
     "Runs traces through simulated caches, each from empty: no agent, no bytes. The hit ratio " +
-      "is the share of all blocks asked for that were there, counted up to the first miss of " +
-      "each request.",
+      "is the share of requested blocks that were cached, counted up to the first miss of each " +
+      "request.",
     `Policies: ${POLICY_NAMES.join(", ")}. best knows the future: no policy can do better.`,
-    "With lru and best among them, score says how much of what lies between them a policy wins: " +
-      "0 is lru, 1 is best.",
+    "If both lru and best are run, score places a policy between them: 0 is lru, 1 is best.",
   ],
   arguments: {},
   flags: {
@@ -40,11 +39,7 @@ export const benchPolicyCommand = defineCommand({
       text("FILE"),
       "sessions that a composed trace was made from: simulate their own, smaller blocks",
     ),
-    policy: withDefault(
-      list(choice(POLICY_NAMES)),
-      ["lru"],
-      "what leaves the cache when it is full",
-    ),
+    policy: withDefault(list(choice(POLICY_NAMES)), ["lru"], "eviction policies to run"),
     json: jsonFlag,
   },
   examples: [
@@ -54,7 +49,7 @@ export const benchPolicyCommand = defineCommand({
     },
     {
       words: "bench policy --trace conversation.jsonl.gz --capacity 10000 --policy lru,hearth,best",
-      what: "how much of what LRU leaves the agent's own policy wins",
+      what: "the agent's policy between LRU and the optimum",
     },
     {
       words: "bench policy --trace a.jsonl --trace b.jsonl --capacity 10000 --json",
@@ -92,12 +87,12 @@ function percent(done: number, total: number): string {
 
 export const benchPoliciesCommand = defineCommand({
   description: [
-    "Runs a trace of conversations through simulated agents in simulated time: without policies, " +
-      "with each of the router's alone, and with all. Agents have RAM and SSD, least recently " +
-      "used first, and carry commands out as docs/reference/commands.md says; no bytes.",
-    "In the middle one worker is replaced by an empty one, later another loses its RAM. Without " +
-      "--ram, RAM holds a twentieth of the trace's distinct blocks, all workers together, and " +
-      "SSD four times that.",
+    "Runs a trace of conversations through simulated agents in simulated time: without " +
+      "policies, with each of the router's alone, and with all. Agents have RAM and SSD with LRU " +
+      "eviction, and execute commands as docs/commands.md describes; blocks have no payload.",
+    "In the middle of the trace one worker is replaced by an empty one; later another worker " +
+      "loses its RAM. Without --ram, the RAM of all workers together holds a twentieth of the " +
+      "trace's distinct blocks, and SSD four times as many.",
   ],
   arguments: {},
   flags: {
@@ -112,7 +107,7 @@ export const benchPoliciesCommand = defineCommand({
     leadMs: withDefault(
       integer({ min: 0, max: 600_000 }),
       5_000,
-      "how long before its request a user is known to return, where that is told",
+      "how long before its request a user's return is announced",
     ),
     json: jsonFlag,
   },
@@ -155,16 +150,16 @@ const POLICIES = ["hearth", "lru"] as const;
 
 export const benchPinCommand = defineCommand({
   description: [
-    "Stores two conversations of 3,158 to 15,002 tokens in an agent of its own whose RAM holds " +
-      "42,816 tokens, the older one pinned by engine hash over the command plane, floods it with " +
-      "three times as many others, and asks for both again. Blocks have 64 tokens of 160 KiB, " +
-      "times --scale.",
+    "Stores two conversations of 3,158 to 15,002 tokens in a temporary agent whose RAM holds " +
+      "42,816 tokens, pins the older one by engine hash over the command plane, floods the agent " +
+      "with three times as many tokens, and requests both again. Blocks have 64 tokens of 160 " +
+      "KiB, times --scale.",
     "tier ram: without SSD, pinned blocks stay in RAM. ssd: with an SSD tier half as large " +
-      "again; the flood is three times both, and the pinned blocks are on SSD alone when they " +
-      "are asked for. cached_share_*: full blocks that were there. restore_gbps: acquire and " +
-      "copy out of all of them. limit_gbps: the same copy-out from RAM as in `bench engine`, or " +
-      "fio reading with the same length and depth in the same folder. Medians; a flood that " +
-      "leaves unpinned blocks where they were is an error.",
+      "again; the flood is three times both, and the pinned blocks are only on SSD when they are " +
+      "requested. cached_share_*: share of full blocks that were cached. restore_gbps: acquire " +
+      "and copy out of all of them. limit_gbps: the same copy-out from RAM as in `bench engine`, " +
+      "or fio reading with the same length and depth in the same folder. Medians; a flood that " +
+      "does not evict the unpinned blocks is an error.",
   ],
   arguments: {},
   flags: {

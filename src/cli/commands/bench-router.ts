@@ -18,19 +18,19 @@ const ROUTE_INDEX_BYTES = 2 ** 30;
 
 export const benchRouteCommand = defineCommand({
   description: [
-    "Sends a trace through simulated workers, each a leaf-first LRU cache, once for each policy: " +
-      "the share of blocks that were there, and how evenly prompt tokens were spread.",
+    "Routes a trace to simulated workers, each with a leaf-first LRU cache, once for each " +
+      "policy. Reports the share of cached blocks, and the balance of prompt tokens.",
     `Policies: ${ROUTE_POLICIES.join(", ")}. The first four are the router as it ships, fed by ` +
       "the workers' events; kv-defaults has its default costs, kv those of the flags. " +
       "longest-prefix knows every cache and takes the deepest prefix within a band of load; " +
       "pooled is one cache with the room of all.",
-    "A request is active until its answer is out. Without --prefill-tokens-per-second prompts " +
-      "take no time, as in the traces' own figures; with it a worker computes one prompt after " +
-      "the other, and the router trades hits for shorter queues.",
+    "A request is active until its answer is complete. Without --prefill-tokens-per-second " +
+      "prompts take no time, as in the traces' own figures; with it, a worker computes one prompt " +
+      "after the other, and the router trades hits for shorter queues.",
   ],
   arguments: {},
   flags: {
-    trace: optional(text("FILE"), "a trace; the bundled one where left out"),
+    trace: optional(text("FILE"), "a trace; defaults to the bundled trace"),
     workers: withDefault(integer({ min: 1, max: 1024 }), 10, "how many workers"),
     capacity: withDefault(
       integer({ min: 1, max: 2 ** 24 }),
@@ -92,10 +92,10 @@ export const benchRouteCommand = defineCommand({
 
 export const benchPrefixCommand = defineCommand({
   description: [
-    "Fills the router's prefix index with what workers hold that serve the prompts of a trace, " +
-      "for as many users as it takes, each block of the trace cut into four. Then prompts are " +
-      "looked up, one by one and many in a call, and at last everything is removed, from the " +
-      "ends of prompts. One thread; what is timed are calls of the index from TypeScript.",
+    "Fills the router's prefix index with the blocks of workers that serve the prompts of a " +
+      "trace, for as many users as needed, each block of the trace split into four. Then looks " +
+      "prompts up, one by one and in batches, and finally removes all blocks, from the ends of " +
+      "prompts. Measures calls of the index from TypeScript on one thread.",
     "bytes_per_holder_block: memory in use, for each pair of a block and a worker. " +
       "lookup_p50_ns, lookup_p99_ns: of single lookups. batch_lookup_ns: of each in a batch, " +
       "median. targets_per_lookup: how many workers the answer names. store_blocks_per_s, " +
@@ -103,7 +103,7 @@ export const benchPrefixCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    trace: optional(text("FILE"), "whose prompts; by default the bundled one"),
+    trace: optional(text("FILE"), "the trace; defaults to the bundled trace"),
     workers: withDefault(integer({ min: 1, max: 65_536 }), 128, "how many workers"),
     heldBlocks: withDefault(
       integer({ min: 1, max: 10 ** 9 }),
@@ -151,8 +151,8 @@ const DECIDE_INDEX_BYTES = 2 ** 32;
 export const benchDecideCommand = defineCommand({
   description: [
     "Measures decisions of the router in this process, from a prompt's tokens to the worker: " +
-      "hashing, the look-up of what each worker holds, costs, the choice, and remembering it.",
-    "Then a router in a process of its own is asked over HTTP, as fast as it answers.",
+      "hashing, prefix lookup for each worker, costs, the choice, and recording it.",
+    "Then queries a router in a separate process over HTTP, as fast as it answers.",
   ],
   arguments: {},
   flags: {
@@ -225,8 +225,8 @@ const WARM_UP_MS = 1_000;
 const VOCABULARY = 128_000;
 
 /**
- * Measures `POST /v1/route` of a router in a process of its own, which has one thread. Each request
- * counts as load until its id comes again. What workers hold is what was predicted from routing.
+ * Measures `POST /v1/route` of a router in a separate process with one thread. Each request counts
+ * as load until its id is reused. The blocks of workers are predicted from routing.
  */
 async function routeOverHttp(options: RouteOverHttpOptions): Promise<RouteOverHttp> {
   const { clock, workers, promptTokens, ms, signal } = options;

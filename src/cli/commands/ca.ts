@@ -35,7 +35,7 @@ import { type Io, printJson, printRecord } from "../terminal.ts";
 
 const DAY_MS = 86_400_000;
 
-/** Clocks of other hosts may be behind by so much. */
+/** Maximum clock skew of other hosts. */
 const SKEW_MS = 3_600_000;
 
 export const DAYS_MAX = 36_500;
@@ -44,7 +44,7 @@ export const clusterKind: Kind<string> = {
   placeholder: "NAME",
   read(given) {
     if (isClusterName(given)) return { ok: true, value: given };
-    const why = "wants 1 to 63 small letters, digits, . - and _, the first a letter or digit";
+    const why = "must be 1 to 63 small letters, digits, . - and _, the first a letter or digit";
     return { ok: false, why };
   },
   show: (value) => value,
@@ -54,7 +54,7 @@ export const workerKind: Kind<WorkerId> = {
   placeholder: "ID",
   read(given) {
     if (isWorkerId(given)) return { ok: true, value: given };
-    const why = "wants 1 to 64 letters, digits, - and _, the first a letter or digit";
+    const why = "must be 1 to 64 letters, digits, - and _, the first a letter or digit";
     return { ok: false, why };
   },
   show: (value) => value,
@@ -62,17 +62,17 @@ export const workerKind: Kind<WorkerId> = {
 
 export const caInitCommand = defineCommand({
   description: [
-    "Makes the authority that signs the certificates of a cluster's hosts: DIR/ca.crt, which " +
-      "every host gets, and DIR/ca.key, which no host gets. Keep the folder where few can read " +
-      "it, on no host of the cluster; `hearth ca issue` needs it for each new host.",
-    "It is a small authority for those who have none. Where there is one already, let it sign: " +
-      "a host's certificate has the URI name spiffe://CLUSTER/hearth/WORKER and the DNS name " +
-      "WORKER, and is for servers and for clients.",
+    "Creates the authority that signs the certificates of a cluster's hosts: DIR/ca.crt, which " +
+      "every host needs, and DIR/ca.key, which no host may have. Keep the folder private and off " +
+      "the hosts of the cluster; `hearth ca issue` needs it for each new host.",
+    "If you already have an authority, use that one: a host's certificate needs the URI name " +
+      "spiffe://CLUSTER/hearth/WORKER, the DNS name WORKER, and the extended key usages for " +
+      "servers and clients.",
   ],
-  arguments: { dir: requiredArgument(text("DIR"), "made where it is not there") },
+  arguments: { dir: requiredArgument(text("DIR"), "folder of the authority; created if missing") },
   flags: {
     cluster: withDefault(clusterKind, "hearth", "`peers.cluster` of all hosts"),
-    days: withDefault(integer({ min: 1, max: DAYS_MAX }), 3_650, "how long it is good for"),
+    days: withDefault(integer({ min: 1, max: DAYS_MAX }), 3_650, "validity in days"),
     json: jsonFlag,
   },
   examples: [
@@ -96,18 +96,18 @@ export const caInitCommand = defineCommand({
 
 export const caIssueCommand = defineCommand({
   description: [
-    "Makes a host's certificate and key with the authority that `hearth ca init` made in DIR. " +
-      "Writes WORKER.crt, WORKER.key and ca.crt into --out: the files of `peers.cert_file`, " +
+    "Issues a host's certificate and key with the authority that `hearth ca init` created in " +
+      "DIR. Writes WORKER.crt, WORKER.key and ca.crt into --out: the files of `peers.cert_file`, " +
       "`peers.key_file` and `peers.ca_file`. The id is the `node.id` of the host.",
-    "A key is never written over. With --renew the key that is there gets a new certificate; an " +
-      "agent takes it up by itself, or at once on SIGHUP.",
+    "A key is never overwritten. With --renew, the existing key gets a new certificate; an " +
+      "agent reloads it automatically, or at once on SIGHUP.",
   ],
   arguments: { dir: requiredArgument(text("DIR"), "the authority's folder") },
   flags: {
-    worker: required(workerKind, "whose certificate it is"),
-    out: required(text("DIR"), "where the files go; made where it is not there"),
-    days: withDefault(integer({ min: 1, max: DAYS_MAX }), 365, "how long it is good for"),
-    renew: toggle("make a new certificate for the key that is there"),
+    worker: required(workerKind, "id of the worker"),
+    out: required(text("DIR"), "folder for the files; created if missing"),
+    days: withDefault(integer({ min: 1, max: DAYS_MAX }), 365, "validity in days"),
+    renew: toggle("issue a new certificate for the existing key"),
     json: jsonFlag,
   },
   examples: [
@@ -139,7 +139,7 @@ export const caIssueCommand = defineCommand({
   },
 });
 
-/** From a little ago to so many days from now. */
+/** A validity from slightly in the past to `days` from now. */
 export function validityOf(clock: Clock, days: number): Validity {
   const nowMs = clock.wallMs();
   return { notBeforeMs: nowMs - SKEW_MS, notAfterMs: nowMs + days * DAY_MS };
@@ -147,13 +147,13 @@ export function validityOf(clock: Clock, days: number): Validity {
 
 export const caShowCommand = defineCommand({
   description: [
-    "Shows the certificates of a file: whose they are, what they may do, and until when. " +
-      "With --ca it tells of the first whether hosts that have those authorities let it in, in " +
-      "the words they would log; it ends with 1 where they do not.",
+    "Shows the certificates in a file: names, usages and validity. With --ca it verifies the " +
+      "first certificate against those authorities, as a host does, and prints the message that " +
+      "the host would log; the exit code is 1 if it is refused.",
   ],
   arguments: { file: requiredArgument(text("FILE"), "certificates in PEM") },
   flags: {
-    ca: optional(text("FILE"), "the `peers.ca_file` of the hosts that would judge it"),
+    ca: optional(text("FILE"), "the `peers.ca_file` of the hosts that verify it"),
     json: jsonFlag,
   },
   examples: [
@@ -175,7 +175,7 @@ export const caShowCommand = defineCommand({
   },
 });
 
-/** By hosts of the cluster that it says it is of. */
+/** Verifies the certificate as a host of the cluster that it names. */
 function judged(
   { der, cluster }: DescribedCertificate,
   pem: string,
@@ -233,7 +233,7 @@ const USES: Readonly<Record<string, string>> = {
   [OID.clientAuth]: "client",
 };
 
-/** All certificates of a PEM text, in its order. Throws USAGE where there are none. */
+/** All certificates of a PEM text, in order. Throws USAGE if there are none. */
 export function describeCertificates(
   path: string,
   pem: string,
@@ -273,7 +273,7 @@ function describe(where: string, der: Uint8Array, wallMs: number): DescribedCert
   };
 }
 
-/** What a stranger wrote must not move the cursor. */
+/** Text of a certificate is untrusted and must not control the terminal. */
 function plain(text: string): string {
   return text.replace(/[^ -~]/g, "?");
 }

@@ -14,18 +14,18 @@ import { printJson } from "../terminal.ts";
 
 export const command = defineCommand({
   description: [
-    "Reads the file as the agent would and names everything that is wrong with file, line and " +
-      "key. Sums are checked against this machine's memory; groups and files it names must be " +
-      "there. Nothing is started.",
+    "Reads the file like the agent and reports every problem with file, line and key. Checks " +
+      "sizes against this machine's memory, and that the groups and files in it exist. Nothing is " +
+      "started.",
   ],
   arguments: { file: requiredArgument(text("FILE"), "the configuration to check") },
   flags: {
-    router: toggle("it is the file of a router, not of an agent"),
+    router: toggle("check a router's file instead of an agent's"),
     show: toggle("print the configuration with every default filled in"),
     json: jsonFlag,
   },
   examples: [
-    { words: "check /etc/hearth/hearth.toml", what: "says ok, or what to change" },
+    { words: "check /etc/hearth/hearth.toml", what: "prints ok, or what to change" },
     { words: "check --show hearth.toml", what: "the same file with all defaults written out" },
     { words: "check --router /etc/hearth/router.toml", what: "a router's file" },
     { words: "check --json hearth.toml", what: "problems as JSON, for editors and pipelines" },
@@ -48,7 +48,7 @@ export const command = defineCommand({
 interface ReadFile {
   readonly problems: readonly (ConfigProblem | string)[];
   readonly config: object | null;
-  /** With every default filled in. */
+  /** The configuration with all defaults filled in. */
   readonly text: string;
 }
 

@@ -36,8 +36,8 @@ import { fitted, type Io, printJson, printRecord, printRows, type Row } from "..
 
 export const ctlStatusCommand = defineCommand({
   description: [
-    "Tells what an agent is and holds, and what is the matter with it. Through NATS only who it " +
-      "is: version and incarnation, as discovery has them.",
+    "Shows the identity, contents and health problems of an agent. Through NATS only its " +
+      "version and incarnation are known, from discovery.",
   ],
   arguments: {},
   flags: connectionFlags,
@@ -47,7 +47,10 @@ export const ctlStatusCommand = defineCommand({
       words: "ctl status --api https://node-1:7171 --ca ca.pem --token-file token",
       what: "one on another host",
     },
-    { words: "ctl status --nats nats://127.0.0.1:4222 --worker node-1", what: "whether it lives" },
+    {
+      words: "ctl status --nats nats://127.0.0.1:4222 --worker node-1",
+      what: "whether it is running",
+    },
   ],
   exits: READ_EXITS,
   async run({ flags, ...rest }) {
@@ -83,7 +86,7 @@ interface DiscoveryContext {
   interrupt(): AbortSignal;
 }
 
-/** What NATS tells of a worker. */
+/** Shows the worker's entry in discovery. */
 async function discovered(
   { flags, io, clock, interrupt }: DiscoveryContext,
   nats: string,
@@ -112,7 +115,7 @@ async function discovered(
 function printStatus(io: Io, document: Json): void {
   const { health, namespaces, build: _build, ...members } = membersOf(document);
   printRecord(io, readable(members), false);
-  // Whole: `hearth ctl explain --tokens` wants one.
+  // In full, because `hearth ctl explain --tokens` needs one.
   const keys = Array.isArray(namespaces) ? namespaces : [];
   for (const key of keys) io.out.write(`namespace ${textOf(key)}\n`);
   for (const { name, pci, lost } of listOf(members.gpu, "devices")) {
@@ -133,7 +136,7 @@ function heldText({ holds, blocks, bytes }: Readonly<Record<string, unknown>>): 
   return `${textOf(holds)} holds, ${textOf(blocks)} blocks, ${bytesOf(bytes)}`;
 }
 
-/** Members of members under one name (`ram.blocks`), sizes and times as people read them. */
+/** Nested members under dotted names (`ram.blocks`), with readable sizes and times. */
 function readable(members: Readonly<Record<string, unknown>>, prefix = "", depth = 1): Row {
   const row: Record<string, string> = {};
   for (const [name, value] of Object.entries(members)) {
@@ -158,7 +161,7 @@ export const ctlWorkersCommand = defineCommand({
   flags: {
     ...natsFlags,
     nats: required(text("URL"), "the NATS server"),
-    wait: withDefault(duration({ min: 10, max: 60_000 }), 1_000, "how long answers are taken"),
+    wait: withDefault(duration({ min: 10, max: 60_000 }), 1_000, "how long to wait for answers"),
     json: jsonFlag,
   },
   examples: [
@@ -188,19 +191,19 @@ const PAGE = 1_000;
 
 const POLL_MS = 1_000;
 
-/** Members that have a place of their own in a line. */
+/** Members with a fixed position in a line. */
 const PLACED = new Set(["sequence", "time", "kind"]);
 
 export const ctlEventsCommand = defineCommand({
   description: [
-    "Prints what happened to pins, leases, peers and commands since the agent's start, as far as " +
-      "it is kept: pins that went for room, leases that expired, holds whose blocks were lost, " +
-      "hosts that came, went, failed or sent what they were not asked for.",
+    "Prints events of pins, leases, peers and commands since the agent's start, as far as the " +
+      "log keeps them: evicted pins, expired leases, retentions whose blocks were lost, and peers " +
+      "that joined, left, failed or sent unrequested data.",
   ],
   arguments: {},
   flags: {
-    after: withDefault(integer({ min: 0 }), 0, "only those behind this number"),
-    follow: toggle("go on until interrupted"),
+    after: withDefault(integer({ min: 0 }), 0, "only events after this sequence number"),
+    follow: toggle("continue until interrupted"),
     ...readFlags,
   },
   examples: [
@@ -239,8 +242,8 @@ function lineOf(event: Members): string {
 
 export const ctlPeersCommand = defineCommand({
   description: [
-    "Lists the hosts that an agent pulls blocks from: how it stands with each, over which " +
-      "transport, at how many bytes a second, and how long their certificates are good.",
+    "Lists the peers of an agent: state, transport, bytes per second, and remaining validity of " +
+      "the certificate.",
   ],
   arguments: {},
   flags: readFlags,
@@ -263,7 +266,7 @@ export const ctlPeersCommand = defineCommand({
 function printPeers(io: Io, document: Json, nowMs: number): void {
   const { enabled, cluster, certificate_ends: ends, listening } = membersOf(document);
   if (enabled !== true) {
-    io.out.write("this agent pulls from nobody: peers.cert_file is not set\n");
+    io.out.write("this agent has no peers: peers.cert_file is not set\n");
     return;
   }
   printRows(
@@ -294,7 +297,7 @@ function peerRow(peer: Members, nowMs: number) {
   };
 }
 
-/** `29.5d`; of what is over `over`. */
+/** Remaining time: `29.5d`; `over` if it has passed. */
 function leftOf(time: unknown, nowMs: number): string {
   const ms = typeof time === "string" ? Date.parse(time) - nowMs : Number.NaN;
   if (Number.isNaN(ms)) return "-";
@@ -308,11 +311,10 @@ function placeOf({ host, port }: Members): string {
 
 export const ctlTracePullCommand = defineCommand({
   description: [
-    "Shows step by step what happened when a block was last pulled from another host: who was " +
-      "believed to have it, who was asked over what, what came and when. With --now the block is " +
-      "warmed first, from wherever it is.",
-    "An agent remembers what became of the latest 4,096 blocks that it pulled, or tried to. A " +
-      "block that is in RAM is not pulled.",
+    "Shows the steps of the last pull of a block: the candidate peers, the requests and their " +
+      "transports, and the answers with their times. With --now the block is warmed first, from " +
+      "any tier or peer.",
+    "An agent keeps the traces of the latest 4,096 pulls. A block in RAM is not pulled.",
   ],
   arguments: { block: requiredArgument(blockName, "an engine's hash, a page key or a digest") },
   flags: {
@@ -354,7 +356,7 @@ function outcomeOf(receipt: Json): string {
   const [block] = listOf(receipt, "blocks");
   const { outcome, reason } = membersOf(block ?? receipt);
   const why = typeof reason === "string" ? `, ${textOf(reason)}` : "";
-  const here = outcome === "already" ? " (it is here: nothing had to be pulled)" : "";
+  const here = outcome === "already" ? " (the block is resident: no pull was needed)" : "";
   return `the block was warmed: ${textOf(outcome)}${why}${here}`;
 }
 

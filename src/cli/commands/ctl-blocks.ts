@@ -36,15 +36,15 @@ const LIMIT_MAX = 10_000_000;
 
 export const ctlTreeCommand = defineCommand({
   description: [
-    "Shows blocks below a root, parents before their children: where each is, who holds it, how " +
-      "often and when it was used last. Without a root all blocks without a parent are roots.",
+    "Shows the blocks below a root, parents before their children: tiers, holders, uses and " +
+      "idle time. Without a root, it starts at all blocks without a parent.",
   ],
-  arguments: { root: optionalArgument(blockName, "the block to begin with") },
+  arguments: { root: optionalArgument(blockName, "the root block") },
   flags: {
     depth: withDefault(integer({ min: 0, max: 1_000_000 }), 16, "levels below the root"),
     limit: withDefault(integer({ min: 1, max: LIMIT_MAX }), 100, "blocks at most"),
-    after: optional(text("TEXT"), "go on behind the page that said so"),
-    fields: optional(text("NAME,…"), "these members of each block alone"),
+    after: optional(text("TEXT"), "continue after the page that printed this"),
+    fields: optional(text("NAME,…"), "only these members of each block"),
     ...readFlags,
   },
   examples: [
@@ -82,7 +82,7 @@ function blockRow(block: Members): Row {
   const isWhole = layer === undefined || layer === 0xffff_ffff;
   return {
     depth: Number(depth ?? 0),
-    // Whoever asks knows the engine's hash; it does not tell one layer from another.
+    // The alias is the engine's hash, which users know; it does not identify a layer.
     block: isWhole ? nameOf(alias ?? digest) : `${nameOf(digest)}/${textOf(layer)}`,
     tiers: textOf(tiers),
     bytes: bytesOf(bytes),
@@ -112,19 +112,19 @@ const NAMESPACE = /^[0-9a-f]{1,64}$/;
 
 export const ctlExplainCommand = defineCommand({
   description: [
-    "Tells what of a prompt is here and on which tier, and of the first block that is not why: " +
-      "never stored, evicted when and by what, purged by whom, under another namespace, damaged. " +
-      "The prompt is a list of blocks, or of tokens with the namespace that they are in.",
+    "Shows which blocks of a prompt are resident and on which tier, and why the first missing " +
+      "block is missing: never stored, evicted, purged, in another namespace, or damaged. The " +
+      "prompt is a list of blocks, or of tokens with their namespace.",
   ],
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: {
-    tokens: optional(text("FILE"), "the prompt's tokens, numbers with blanks or commas between"),
+    tokens: optional(text("FILE"), "the prompt's tokens, numbers separated by blanks or commas"),
     namespace: optional(
       text("HEX"),
-      "with --tokens: key of their namespace in hex, or how it begins (see `hearth ctl status`)",
+      "with --tokens: key of the namespace in hex, or a prefix of it (see `hearth ctl status`)",
     ),
     blockTokens: optional(integer({ min: 1, max: 65_536 }), "with --tokens: tokens of a block"),
-    layer: optional(integer({ min: 0, max: TOKEN_MAX }), "with --tokens: this layer alone"),
+    layer: optional(integer({ min: 0, max: TOKEN_MAX }), "with --tokens: only this layer"),
     ...readFlags,
   },
   examples: [
@@ -164,7 +164,8 @@ async function bodyOf(flags: Prompt, blocks: readonly (number | bigint | string)
     throw new HearthError("USAGE", "--tokens needs --namespace and --block-tokens");
   }
   const key = namespace.toLowerCase();
-  if (!NAMESPACE.test(key)) throw new HearthError("USAGE", "--namespace wants up to 64 hex digits");
+  if (!NAMESPACE.test(key))
+    throw new HearthError("USAGE", "--namespace must be up to 64 hex digits");
   const tokens = await tokensIn(file);
   return {
     tokens,
@@ -174,7 +175,7 @@ async function bodyOf(flags: Prompt, blocks: readonly (number | bigint | string)
   };
 }
 
-/** With the whole key where only its beginning was given. Throws USAGE where several begin so. */
+/** Completes a prefix of a namespace key. Throws USAGE if several keys begin with it. */
 async function withNamespace(asking: Asking, body: Json): Promise<Answer> {
   const { namespace: start } = membersOf(body);
   const isWhole = typeof start !== "string" || start.length === KEY_DIGITS;
@@ -204,11 +205,11 @@ async function tokensIn(file: string): Promise<number[]> {
   return words.map((word) => {
     const token = Number(word);
     if (/^[0-9]{1,10}$/.test(word) && token <= TOKEN_MAX) return token;
-    throw new HearthError("USAGE", `${file} holds "${word.slice(0, 40)}", which is no token`);
+    throw new HearthError("USAGE", `${file} holds "${word.slice(0, 40)}", which is not a token`);
   });
 }
 
-/** The first blocks, those about the miss, and the miss in words. */
+/** Prints the first blocks, and the first miss with its reason. */
 function printExplanation(io: Io, document: Json): void {
   const { leading, miss, peers } = membersOf(document);
   const blocks = listOf(document, "blocks");
@@ -230,20 +231,20 @@ function printExplanation(io: Io, document: Json): void {
   io.out.write(`block ${textOf(index)}${name}: ${textOf(kind)}: ${textOf(words)}\n`);
   if (peers === null || peers === undefined) return;
   const { promised, why_not } = membersOf(peers);
-  io.out.write(`other hosts are believed to have ${textOf(promised)} from there on`);
+  io.out.write(`peers are expected to have ${textOf(promised)} blocks from there on`);
   io.out.write(why_not === null ? "\n" : `: ${textOf(why_not)}\n`);
 }
 
 export const holdFlags = {
-  owner: optional(text("NAME"), "those of this owner alone"),
+  owner: optional(text("NAME"), "only those of this owner"),
   limit: withDefault(integer({ min: 1, max: 10_000_000 }), 1_000, "entries at most"),
-  after: optional(integer({ min: 0 }), "go on behind this id"),
+  after: optional(integer({ min: 0 }), "continue after this id"),
 };
 
 export const ctlPinsCommand = defineCommand({
   description: [
-    "Lists the pins of the host, who has them and how long they last, and what room there is for " +
-      "more. With --soft those that only prefer (see `hearth ctl retain`).",
+    "Lists the pins of the host with their owners and remaining time, and the pin budget. With " +
+      "--soft it lists soft pins (see `hearth ctl retain`).",
   ],
   arguments: {},
   flags: { soft: toggle("soft pins instead of hard ones"), ...holdFlags, ...readFlags },
@@ -259,9 +260,7 @@ export const ctlPinsCommand = defineCommand({
 });
 
 export const ctlLeasesCommand = defineCommand({
-  description: [
-    "Lists the leases of what was paused: by whom, how many blocks, and how long they have left.",
-  ],
+  description: ["Lists the leases of paused blocks: owner, number of blocks, and remaining time."],
   arguments: {},
   flags: { ...holdFlags, ...readFlags },
   examples: [
@@ -288,7 +287,10 @@ interface HoldList {
   readonly kind: string | null;
 }
 
-/** A row for each hold, then the budget; with `--json` what the agent answered, a line a page. */
+/**
+ * Prints a row for each pin or lease, then the budget; with `--json` the agent's answers, one page
+ * per line.
+ */
 export async function printHolds(
   context: AskContext & { readonly flags: HoldFlags },
   { path, list, kind }: HoldList,
@@ -336,14 +338,14 @@ function holdRow(hold: Members): Row {
   };
 }
 
-/** `12.5`: a priority that fades has many digits, and none of them matters. */
+/** `12.5`: a decayed priority has many irrelevant digits. */
 function decimalOf(value: unknown): string {
   return typeof value === "number" ? String(Number(value.toFixed(1))) : textOf(value);
 }
 
 function budgetLines(budget: Members): string {
   const line = (who: string, used: unknown, all: unknown) =>
-    `${who.padEnd(6)} ${bytesOf(used)} of ${bytesOf(all)} that pins and leases may keep\n`;
+    `${who.padEnd(6)} ${bytesOf(used)} of ${bytesOf(all)} of the pin and lease budget\n`;
   const { host_used_bytes, host_budget_bytes, owner_used_bytes, owner_budget_bytes } = budget;
   if (host_budget_bytes === undefined) return "";
   const owner =

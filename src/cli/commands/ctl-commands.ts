@@ -29,22 +29,22 @@ import { printJson } from "../terminal.ts";
 
 export const ctlPinCommand = defineCommand({
   description: [
-    "Keeps blocks, and all that they build upon, on the host until the pin is taken back or its " +
-      "time is over, also across restarts. RAM may be given up for SSD. Pins are counted: what " +
+    "Keeps blocks and their ancestors on the host until the pin is removed or expires, also " +
+      "across restarts. A pinned block may move from RAM to SSD. Pins are counted: a block that " +
       "one owner pinned twice must be unpinned twice.",
-    "A block that is on neither RAM nor SSD is missing, and nothing changes. Pins have a budget; " +
-      "beyond it they are rejected with its figures.",
+    "A block that is neither in RAM nor on SSD is `missing`, and nothing changes. Pins above " +
+      "the budget are rejected with its figures.",
   ],
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: {
-    ttl: optional(seconds, "how long; without it until it is unpinned"),
+    ttl: optional(seconds, "time to live; without it the pin never expires"),
     ...ownedFlags,
   },
   examples: [
     { words: "ctl pin 1234567890 -42", what: "two blocks by the engine's hashes" },
     {
       words: "ctl pin --ttl 1h --owner team-a -",
-      what: "those on standard input, for an hour",
+      what: "blocks on standard input, for an hour",
     },
     {
       words: "ctl pin --nats nats://127.0.0.1:4222 --worker node-1 --json 111",
@@ -61,14 +61,14 @@ export const ctlPinCommand = defineCommand({
 
 export const ctlUnpinCommand = defineCommand({
   description: [
-    "Takes one of an owner's pins from each block. Another owner's pins stay; without a pin of " +
-      "this owner the block is as it should be already. Nothing is evicted by it: the blocks age " +
+    "Removes one of an owner's pins from each block. Pins of other owners stay; a block without " +
+      "a pin of this owner is `already` done. The command evicts nothing: the blocks age normally " +
       "again.",
   ],
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: ownedFlags,
   examples: [
-    { words: "ctl unpin 1234567890", what: "the pin of whoever the agent takes the caller for" },
+    { words: "ctl unpin 1234567890", what: "the pin of the caller" },
     { words: "ctl unpin --owner team-a -", what: "team-a's pins of the blocks on standard input" },
   ],
   exits: CTL_EXITS,
@@ -80,18 +80,18 @@ export const ctlUnpinCommand = defineCommand({
 
 export const ctlRetainCommand = defineCommand({
   description: [
-    "Prefers blocks over others without a promise: they stay while there is room that nobody " +
-      "needs more. The priority is halved with each idle period; where room is short, the lowest " +
-      "go first. It counts against no budget.",
+    "Soft-pins blocks: they are evicted after other blocks, without a guarantee. The priority " +
+      "is halved with each idle period; under memory pressure the lowest priority is evicted " +
+      "first. Soft pins do not count against a budget.",
   ],
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: {
-    priority: required(integer({ min: 0, max: 99 }), "1 to 99, or 0: take the preference back"),
-    idle: optional(seconds, "the idle period; the agent's own unless given"),
+    priority: required(integer({ min: 0, max: 99 }), "1 to 99, or 0 to remove the soft pin"),
+    idle: optional(seconds, "the idle period; defaults to the agent's configuration"),
     ...ownedFlags,
   },
   examples: [
-    { words: "ctl retain --priority 50 1234567890", what: "a block that is likely to come again" },
+    { words: "ctl retain --priority 50 1234567890", what: "a block that is likely to be reused" },
     {
       words: "ctl retain --priority 99 --idle 10m -",
       what: "blocks on standard input, for a while",
@@ -108,14 +108,14 @@ export const ctlRetainCommand = defineCommand({
 
 export const ctlPruneCommand = defineCommand({
   description: [
-    "Drops from all tiers what builds upon a block; the block itself stays. What pins, leases, " +
-      "sessions or engines hold stays too, with what it builds upon: it is listed with its " +
-      "holder.",
+    "Removes the descendants of a block from all tiers; the block itself stays. Blocks that " +
+      "pins, leases, sessions or engines protect stay too, with their ancestors, and are listed " +
+      "with their holders.",
   ],
   arguments: { after: requiredArgument(blockName, "the last block that stays") },
   flags: commandFlags,
   examples: [
-    { words: "ctl prune 1234567890", what: "forget what follows this block" },
+    { words: "ctl prune 1234567890", what: "remove all blocks after this one" },
     { words: "ctl prune --deadline 10m 1234567890", what: "with time for millions of blocks" },
   ],
   exits: CTL_EXITS,
@@ -126,14 +126,14 @@ export const ctlPruneCommand = defineCommand({
 
 export const ctlThinkCommand = defineCommand({
   description: [
-    "Marks blocks as transient: they are never written to SSD, and a copy there is deleted. With " +
-      "--purge those that are marked go at once; what is not marked is rejected and stays.",
+    "Marks blocks as transient: they are never written to SSD, and a copy there is deleted. " +
+      "With --purge, marked blocks are removed at once; unmarked blocks are rejected and stay.",
   ],
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: { purge: toggle("drop the marked ones now"), ...commandFlags },
   examples: [
-    { words: "ctl think 444 555", what: "reasoning tokens, which nobody will ask for again" },
-    { words: "ctl think --purge 444 555", what: "and now they may go" },
+    { words: "ctl think 444 555", what: "reasoning tokens, which will not be reused" },
+    { words: "ctl think --purge 444 555", what: "remove them" },
   ],
   exits: CTL_EXITS,
   async run({ flags, arguments: { blocks }, ...rest }) {
@@ -145,14 +145,15 @@ export const ctlThinkCommand = defineCommand({
 export const ctlPauseCommand = defineCommand({
   description: [
     "Moves blocks from RAM to SSD at once and keeps them there under a lease. When the lease " +
-      "ends, what nothing else holds is purged. `done` means that they are on disk.",
+      "ends, blocks without other protection are purged. `done` means that the blocks are on " +
+      "disk.",
   ],
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: {
     lease: required(text("LEASE"), "name of the lease, to renew or revoke it by"),
-    ttl: optional(seconds, "how long; as long as the agent allows unless given"),
+    ttl: optional(seconds, "time to live; defaults to the maximum of the agent"),
     ...ownedFlags,
-    owner: optional(text("NAME"), "whose lease; the issuer's unless given"),
+    owner: optional(text("NAME"), "owner of the lease; defaults to the issuer"),
   },
   examples: [
     {
@@ -170,9 +171,9 @@ export const ctlPauseCommand = defineCommand({
 });
 
 export const ctlRenewCommand = defineCommand({
-  description: ["Lets a lease run for so long from now, whatever it had left."],
+  description: ["Sets the remaining time of a lease."],
   arguments: { lease: requiredArgument(text("LEASE"), "name of the lease") },
-  flags: { ttl: required(seconds, "how long from now"), ...commandFlags },
+  flags: { ttl: required(seconds, "remaining time from now"), ...commandFlags },
   examples: [{ words: "ctl renew --ttl 2h session-abc", what: "two hours more" }],
   exits: CTL_EXITS,
   async run({ flags, arguments: { lease }, ...rest }) {
@@ -181,7 +182,7 @@ export const ctlRenewCommand = defineCommand({
 });
 
 export const ctlRevokeCommand = defineCommand({
-  description: ["Ends a lease now. Its blocks are purged, except those that something else holds."],
+  description: ["Ends a lease now. Its blocks are purged, except those with other protection."],
   arguments: { lease: requiredArgument(text("LEASE"), "name of the lease") },
   flags: commandFlags,
   examples: [{ words: "ctl revoke session-abc", what: "the conversation is over" }],
@@ -193,14 +194,14 @@ export const ctlRevokeCommand = defineCommand({
 
 export const ctlWarmCommand = defineCommand({
   description: [
-    "Brings blocks from SSD, or from other hosts, up to RAM before anybody asks for them, with " +
-      "the lowest priority. With --gpu they are then offered to the engine; deferred means that " +
-      "it has not taken them.",
+    "Brings blocks from SSD or from peers to RAM in advance, with the lowest priority. With " +
+      "--gpu they are then offered to the engine; `deferred` means that the engine has not taken " +
+      "them.",
   ],
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: {
-    gpu: toggle("on to the GPU, where the engine takes them"),
-    source: repeated(text("WORKER"), "a worker that may have them, asked before others"),
+    gpu: toggle("offer the blocks to the engine's GPU"),
+    source: repeated(text("WORKER"), "a worker that may have the blocks, tried first"),
     ...commandFlags,
   },
   examples: [
@@ -218,8 +219,8 @@ export const ctlWarmCommand = defineCommand({
 
 export const ctlFlushCommand = defineCommand({
   description: [
-    "Empties RAM and SSD of everything that nothing holds. Pinned, leased and used blocks stay, " +
-      "with what they build upon; the answer says how many and who holds them.",
+    "Removes all unprotected blocks from RAM and SSD. Pinned, leased and used blocks stay, with " +
+      "their ancestors; the receipt lists their number and holders.",
   ],
   arguments: {},
   flags: commandFlags,
@@ -235,29 +236,26 @@ export const ctlFlushCommand = defineCommand({
 
 export const ctlUnfenceCommand = defineCommand({
   description: [
-    "Forgets the highest epoch and number that an issuer has shown, and that it proved its name. " +
-      "Its next command is taken, whatever its epoch. Needs the role purge.",
+    "Resets the highest epoch and sequence number of an issuer, and its proven name. The next " +
+      "command of the issuer is accepted with any epoch. Needs the role purge.",
   ],
   arguments: { issuer: requiredArgument(text("ISSUER"), "name of the issuer") },
   flags: readFlags,
-  examples: [
-    { words: "ctl unfence router-1", what: "after a command with an epoch that nobody meant" },
-  ],
+  examples: [{ words: "ctl unfence router-1", what: "after a command with a wrong epoch" }],
   exits: READ_EXITS,
   async run({ flags, arguments: { issuer }, ...rest }) {
     await using asking = await Asking.open({ name: "ctl unfence", flags, ...rest });
     const answer = await asking.post("/v1/unfence", { issuer });
     if (!answer.ok) return answer.exit;
     if (flags.json) printJson(rest.io, answer.document);
-    else rest.io.out.write(`${membersOf(answer.document).scopes} scopes forgotten\n`);
+    else rest.io.out.write(`${membersOf(answer.document).scopes} scopes reset\n`);
     return "ok";
   },
 });
 
 export const ctlSendCommand = defineCommand({
   description: [
-    "Sends a command as it stands in a file, JSON with integers of 64 bits, and gives it an id " +
-      "unless it has one.",
+    "Sends a command from a JSON file, with 64-bit integers, and adds an id if it has none.",
   ],
   arguments: { file: requiredArgument(text("FILE"), "the command; - reads standard input") },
   flags: commandFlags,

@@ -8,13 +8,13 @@ import { type Io, printJson, printRecord, printRows } from "../terminal.ts";
 
 export const ctlLoadsCommand = defineCommand({
   description: [
-    "Lists the workers that a router knows: whether their engines are reached, how many blocks " +
-      "they are known to hold, and what the router counts them to be at work on.",
-    "known: whether all that the worker holds is known. gpu, ram, ssd: blocks that it holds. " +
-      "Lines below the table name what is wrong with the events of an engine.",
+    "Lists the workers of a router: state of the connection to their engines, number of known " +
+      "blocks, and load.",
+    "known: whether the router knows all blocks of the worker. gpu, ram, ssd: blocks on each " +
+      "tier. Lines below the table report problems with the events of an engine.",
   ],
   arguments: {},
-  flags: { ...routerFlags, model: optional(text("NAME"), "workers of this model alone") },
+  flags: { ...routerFlags, model: optional(text("NAME"), "only workers of this model") },
   examples: [
     { words: "ctl loads", what: "the router of this host" },
     { words: "ctl loads --api http://10.0.0.10:7181 --token-file token", what: "another one" },
@@ -62,7 +62,7 @@ function problemsOf(worker: Members): string[] {
   const name = `${textOf(worker.worker)}/${textOf(worker.rank)}`;
   const problems: string[] = [];
   if (worker.model === null) {
-    problems.push(`${name}: its API at ${textOf(worker.url)} has not said which model it serves`);
+    problems.push(`${name}: its API at ${textOf(worker.url)} has not reported its model`);
   }
   const { block_tokens: engine, configured_block_tokens: configured } = events;
   if (typeof engine === "number" && typeof configured === "number" && engine !== configured) {
@@ -71,13 +71,13 @@ function problemsOf(worker: Members): string[] {
     );
   }
   if (events.reached === false) {
-    const since = events.ever_reached === true ? "is not reached now" : "was never reached";
+    const since = events.ever_reached === true ? "is unreachable" : "was never reached";
     problems.push(`${name}: the engine's events at ${textOf(events.endpoint)}: it ${since}`);
   }
   const dropped = Object.entries(membersOf(events.dropped)).map(
     ([reason, count]) => `${reason} ${textOf(count)}`,
   );
-  if (dropped.length > 0) problems.push(`${name}: events left out: ${dropped.join(", ")}`);
+  if (dropped.length > 0) problems.push(`${name}: dropped events: ${dropped.join(", ")}`);
   return problems;
 }
 
@@ -85,8 +85,8 @@ const TOKEN_MAX = 0xffff_ffff;
 
 export const ctlRouteCommand = defineCommand({
   description: [
-    "Asks a router which worker it would choose for a prompt now, and why that one is cheap. " +
-      "Nothing is counted: it is a question.",
+    "Queries which worker a router would choose for a prompt now, with the terms of its cost. " +
+      "The query does not count as load.",
   ],
   arguments: {},
   flags: {
@@ -94,8 +94,8 @@ export const ctlRouteCommand = defineCommand({
     model: required(text("NAME"), "the model"),
     tokens: optional(list(integer({ min: 0, max: TOKEN_MAX })), "the prompt as token ids"),
     hashes: optional(list(text("HASH")), "or as sequence hashes, in decimal or as 0x..."),
-    session: optional(text("ID"), "as a request of this session"),
-    mode: optional(text("MODE"), "by this mode instead of the router's own"),
+    session: optional(text("ID"), "session of the request"),
+    mode: optional(text("MODE"), "mode instead of the router's"),
   },
   examples: [
     { words: "ctl route --model m --tokens 1,2,3,4", what: "a prompt of four tokens" },
@@ -130,10 +130,10 @@ export const ctlRouteCommand = defineCommand({
 
 export const ctlExplainRouteCommand = defineCommand({
   description: [
-    "Tells how a router came to a decision: every candidate with the terms of its cost, the " +
-      "cheapest first, those that were none with the reason, the draw, and what policies did.",
+    "Explains a decision of a router: every candidate with the terms of its cost, the cheapest " +
+      "first, excluded workers with the reason, the random draw, and the actions of policies.",
   ],
-  arguments: { request: requiredArgument(text("ID"), "the request id that was routed") },
+  arguments: { request: requiredArgument(text("ID"), "id of a routed request") },
   flags: routerFlags,
   examples: [
     { words: "ctl explain-route req-1", what: "one of the latest decisions of this host's router" },

@@ -28,26 +28,24 @@ import {
 
 const KIB = 1024;
 const REQUESTS = 1000;
-/** Requests under way at a time in a cluster. */
+/** Maximum concurrent requests in a cluster. */
 const CLUSTER_CLIENTS = 8;
 
 export const command = defineCommand({
   description: [
-    "Starts an agent in a temporary folder and sends it a trace of real traffic: 1,000 " +
-      "requests of Kimi users, recorded by Mooncake, in blocks of 512 tokens. An engine in " +
-      "another process writes and reads the blocks through shared memory and proves every byte " +
-      "it reads.",
-    "RAM holds some of the blocks, SSD all of them. Then the agent is stopped, started again and " +
-      "sent the same requests; then it is killed and started again. Nothing is left behind.",
-    "With --peers, two agents with certificates of their own get half of the requests each, and " +
-      "the second pulls from the first what that has; then another one does so while the first " +
-      "is killed.",
-    "With --cluster, a router sends each request to one of four agents: at random, in turn, and " +
-      "by what the agents hold. They speak over a nats-server " +
-      "where this host has one, else inside this process. One agent with the memory of all four " +
-      "shows what could be had at best.",
-    "It takes --ram-blocks times --block-bytes of memory, and as much of the temporary folder " +
-      "as the blocks on SSD need (850 MB unless told otherwise).",
+    "Starts an agent in a temporary folder and sends it a trace of real traffic: 1,000 requests " +
+      "of Kimi users, recorded by Mooncake, in blocks of 512 tokens. An engine in another process " +
+      "writes and reads the blocks through shared memory and verifies every byte.",
+    "RAM holds some of the blocks, SSD all of them. Then the agent is stopped, started again " +
+      "and sent the same requests; then it is killed and started again. All files are removed at " +
+      "the end.",
+    "With --peers, two agents with certificates get half of the requests each, and the second " +
+      "pulls blocks from the first; then a third agent does the same while the first is killed.",
+    "With --cluster, a router sends each request to one of four agents: at random, round-robin, " +
+      "and by the blocks of the agents. They use a nats-server if this host has one, else an " +
+      "in-process bus. One agent with the memory of all four shows the upper bound.",
+    "It takes --ram-blocks times --block-bytes of memory, and space in the temporary folder for " +
+      "the blocks on SSD (850 MB by default).",
   ],
   arguments: {},
   flags: {
@@ -67,7 +65,7 @@ export const command = defineCommand({
     peers: toggle("two agents that pull from each other, and one that is killed meanwhile"),
     cluster: toggle("four agents and a router that chooses among them"),
     workers: withDefault(integer({ min: 1, max: 16 }), 4, "agents of --cluster"),
-    inProcess: toggle("with --cluster: do without a nats-server where there is one"),
+    inProcess: toggle("with --cluster: do not use a nats-server"),
     json: jsonFlag,
   },
   examples: [
@@ -134,7 +132,7 @@ export const command = defineCommand({
 interface Passes {
   readonly hit_ratio_after_restart: number;
   readonly hit_ratio_after_kill: number;
-  /** Milliseconds from the start of the process until it served. */
+  /** Milliseconds from the start of the process until it is ready. */
   readonly restart_ms: number;
   readonly restart_after_kill_ms: number;
   readonly wrong_bytes: number;
@@ -148,7 +146,7 @@ interface RestartContext {
   say(text: string): void;
 }
 
-/** The same requests again after the agent was stopped, and again after it was killed. */
+/** Repeats the requests after a stop and after a kill of the agent. */
 async function restarts(context: RestartContext, options: RunReplayOptions): Promise<Passes> {
   const { agent, signal, say } = context;
   say("stopping the agent (SIGTERM) and starting it again");
@@ -194,10 +192,10 @@ interface ClusterDemoOptions {
   /** Of each worker. */
   readonly ramBlocks: number;
   readonly blockBytes: number;
-  /** Requests under way at a time. */
+  /** Maximum concurrent requests. */
   readonly clients: number;
   readonly json: boolean;
-  /** Without a nats-server, whether there is one or not. */
+  /** Use the in-process bus even if there is a nats-server. */
   readonly isLocal: boolean;
 }
 
@@ -212,12 +210,12 @@ interface ClusterDemo {
   readonly over: "nats" | "in-process";
   /** Blocks hit / blocks asked, over all workers. */
   readonly hit_ratio: Readonly<Record<Mode, number>>;
-  /** Of one agent with the RAM of all of them, that got all requests. */
+  /** Hit ratio of one agent with the RAM of all, which got all requests. */
   readonly pooled_hit_ratio: number;
   readonly kv_of_pooled: number;
   /** Prompt tokens of the worker that got the most / of the average one. */
   readonly load_spread: Readonly<Record<Mode, number>>;
-  /** From the question over HTTP to the answer, in kv mode, with everything else on this host. */
+  /** Latency of a routing request over HTTP in kv mode, with all processes on this host. */
   readonly route_p50_us: number;
   readonly route_p99_us: number;
   /** Of everything. */
@@ -228,7 +226,7 @@ interface ClusterDemo {
 const KNOWN_MS = 60_000;
 const LOOK_MS = 20;
 
-/** The same requests over the same agents by three ways to choose, and over one large cache. */
+/** Sends the same requests to the same agents by three routing modes, and to one large cache. */
 async function demoCluster(
   context: ClusterDemoContext,
   options: ClusterDemoOptions,
@@ -298,7 +296,7 @@ interface WorkersShown {
   readonly workers: readonly { readonly known: boolean }[];
 }
 
-/** The router has heard of every agent, and knows what it holds: nothing. */
+/** Waits until the router knows every agent and its (empty) residency. */
 async function untilKnown(
   router: ClusterRouter,
   workers: number,
@@ -309,7 +307,7 @@ async function untilKnown(
     const shown = await router.get<WorkersShown>("/v1/workers");
     if (shown.workers.filter(({ known }) => known).length === workers) return;
     if (clock.monotonicMs() > untilMs) {
-      throw new HearthError("DEADLINE", "the router did not hear of all agents");
+      throw new HearthError("DEADLINE", "the router did not discover all agents");
     }
     await sleep(clock, LOOK_MS, signal);
   }
@@ -325,7 +323,7 @@ function spreadOf({ tokens_by_worker }: ClusterSummary): number {
   return mean === 0 ? 0 : rounded(Math.max(...tokens) / mean);
 }
 
-/** What is printed for people. */
+/** The summary as text. */
 function clusterDemoText(demo: ClusterDemo): string {
   const percent = (ratio: number) => `${(100 * ratio).toFixed(2)} %`;
   const line = (mode: Mode) =>

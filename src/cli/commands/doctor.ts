@@ -20,35 +20,32 @@ import { formatDoctor, LOOK_MS, lookInChild, type Probe, runDoctor } from "../do
 import { bytes, choice, text } from "../kinds.ts";
 import { printJson } from "../terminal.ts";
 
-/** Where the agent listens unless a configuration says otherwise. */
+/** Default engine socket. */
 const ENGINE_SOCKET = "/run/hearth/engine.sock";
 
 export const command = defineCommand({
   description: [
-    "Looks at what this host offers and says what to do about what is missing: native " +
-      "library, memory and its limits, huge pages, io_uring, O_DIRECT, NUMA, CUDA, RDMA, NATS, " +
-      "the engine socket. Changes nothing; where O_DIRECT is tried, a small file exists for a " +
-      "moment. GPUs and RDMA devices are opened and closed again.",
-    "ok: as it should be. warn: works, but worse than it could. fail: the agent cannot run " +
-      "like this. absent: not there, and not needed.",
+    "Checks this host and suggests fixes: native library, memory and its limits, huge pages, " +
+      "io_uring, O_DIRECT, NUMA, CUDA, RDMA, NATS, the engine socket. Changes nothing, except " +
+      "that a small file exists for a moment while O_DIRECT is tried. GPUs and RDMA devices are " +
+      "opened and closed again.",
+    "ok: nothing to do. warn: works, but not at its best. fail: the agent cannot run. absent: " +
+      "not present, and not needed.",
   ],
   arguments: {},
   flags: {
     config: optional(text("FILE"), "take the memory and the engine socket from this configuration"),
-    ram: optional(
-      bytes({ min: 1 }),
-      "memory the RAM tier shall have, instead of the configuration's",
-    ),
+    ram: optional(bytes({ min: 1 }), "size of the RAM tier, instead of the configuration's"),
     path: repeated(text("FOLDER"), "try O_DIRECT in this folder"),
     nats: optional(text("URL"), "NATS server to reach"),
     look: optional(
       choice(["gpus", "rdma", "direct"]),
-      "print what one library says (started by the doctor itself)",
+      "print the result of probing one library (used by the doctor)",
     ),
     json: jsonFlag,
   },
   examples: [
-    { words: "doctor", what: "what there is, and what to do about the rest" },
+    { words: "doctor", what: "check the host and suggest fixes" },
     {
       words: "doctor --config /etc/hearth/hearth.toml --path /var/lib/hearth",
       what: "whether this configuration can run here",
@@ -85,7 +82,7 @@ export const command = defineCommand({
   },
 });
 
-/** What the libraries of devices say in this process. */
+/** Probes the libraries of devices in this process. */
 async function lookHere(
   what: "gpus" | "rdma" | "direct",
   config: Config | null,

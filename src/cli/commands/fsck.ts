@@ -31,19 +31,19 @@ export const command = defineCommand({
   description: [
     "Walks an SSD folder (`ssd_dir`) and compares names, headers, sizes and the index with each " +
       "other; with --deep it reads every payload and compares its checksum. Nothing is changed " +
-      "without --repair. No agent may use the folder meanwhile, and none can start on it.",
-    "--repair moves files that are damaged, misplaced or of another generation than the index " +
-      "says to DIR/quarantine, removes leftovers of interrupted writes and drops rows without a " +
-      "file. It never removes a file that holds a block, and leaves alone what is not Hearth's.",
-    "Ends with 0 where nothing is wrong, or where all that was wrong was repaired or is settled " +
-      "by the next start of an agent; else with 1. After a crash rows and files may differ and " +
-      "leftovers lie about: that is no damage, and the next start settles it.",
+      "without --repair. No agent may use the folder, and none can start on it meanwhile.",
+    "--repair moves files that are damaged, misplaced or of a generation that differs from the " +
+      "index to DIR/quarantine, removes leftovers of interrupted writes and drops rows without a " +
+      "file. It never removes a file that holds a block, and ignores foreign files.",
+    "The exit code is 0 if there are no problems, or if all problems were repaired or will be " +
+      "resolved by the next start of an agent; else 1. After a crash, rows and files may differ " +
+      "and leftovers may exist. This is not damage: the next start resolves it.",
   ],
   arguments: { dir: requiredArgument(text("DIR"), "the ssd_dir of an agent") },
   flags: {
     deep: toggle("read payloads too, and compare their checksums"),
     repair: toggle("repair what can be repaired"),
-    index: optional(text("DIR"), "the index_dir of the agent, where it is not DIR/index"),
+    index: optional(text("DIR"), "the index_dir of the agent, if it is not DIR/index"),
     show: withDefault(integer({ min: 0, max: 1_000_000 }), 20, "problems to list; all are counted"),
     json: jsonFlag,
   },
@@ -92,7 +92,7 @@ interface Shown {
   readonly dir: string;
   readonly owner: OwnerFile;
   readonly deep: boolean;
-  /** Rows were compared with files. */
+  /** Whether rows were compared with files. */
   readonly indexed: boolean;
   readonly seconds: number;
   readonly report: FolderReport;
@@ -100,14 +100,14 @@ interface Shown {
 
 function requireSsdFolder(dir: string): void {
   if (existsSync(dir) && isSsdFolder(dir)) return;
-  throw new HearthError("USAGE", `${dir} is no SSD folder of Hearth`, {
+  throw new HearthError("USAGE", `${dir} is not an SSD folder of Hearth`, {
     fix: "give the ssd_dir of its configuration",
   });
 }
 
 /**
- * Keeps agents away while files and rows are compared. A folder that is only looked at is not
- * written to: without a lock file no agent has it, and on a read-only file system none can.
+ * Locks the folder against agents while files and rows are compared. A check without repair does
+ * not write: without a lock file no agent uses the folder, and on a read-only file system none can.
  */
 function lockForCheck(native: Native, dir: string, repair: boolean): Disposable {
   const none = { [Symbol.dispose]: () => undefined };
@@ -153,7 +153,7 @@ function printReport(io: Io, shown: Shown): void {
   lines.push(
     `files       ${tally.files}, ${formatBytes(tally.allocatedBytes)} on disk`,
     `sound       ${tally.sound} blocks, ${formatBytes(tally.payloadBytes)}`,
-    `rows        ${indexed ? tally.rows : "no index was read: files alone were looked at"}`,
+    `rows        ${indexed ? tally.rows : "no index was read: only files were checked"}`,
     `findings    ${counted(counts)}`,
   );
   if (tally.quarantined > 0) lines.push(`quarantine  ${tally.quarantined} files from before`);
@@ -194,7 +194,7 @@ function jsonOf({ dir, owner, deep, indexed, seconds, report }: Shown): object {
   };
 }
 
-/** The index as far as it can be read, and the rows to drop from it. */
+/** The readable part of the index, and the rows to drop from it. */
 class CheckedIndex implements Disposable {
   readonly rows: InspectedIndex | null;
   readonly findings: readonly Finding[];
@@ -211,7 +211,7 @@ class CheckedIndex implements Disposable {
     this.#dropped.add(rowId);
   }
 
-  /** Drops the rows in the index itself, after it has been read to its end. */
+  /** Drops the rows from the index, after it is read to its end. */
   finish(): void {
     this.rows?.drop([...this.#dropped]);
   }

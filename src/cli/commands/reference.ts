@@ -17,18 +17,18 @@ const PAGES = {
 const TOPICS = Object.keys(PAGES) as (keyof typeof PAGES)[];
 
 export const command = defineCommand({
-  description: ["The pages are made from the tables that the program itself uses."],
+  description: ["Prints a reference page, generated from the tables of the program."],
   arguments: {
     topic: requiredArgument(
       choice(TOPICS),
-      "words in receipts, keys of an agent's or a router's file, error and exit codes, health " +
+      "reasons in receipts, keys of an agent's or a router's file, error and exit codes, health " +
         "codes, or metrics",
     ),
   },
   flags: {},
   examples: [
     { words: "reference config", what: "every key of the configuration file" },
-    { words: "reference health", what: "what can be the matter with an agent, and what to do" },
+    { words: "reference health", what: "health problems of an agent, and their fixes" },
     { words: "reference metrics", what: "every metric, its type and its labels" },
   ],
   exits: [],
@@ -39,17 +39,17 @@ export const command = defineCommand({
   },
 });
 
-/** The reference page of what receipts of commands may say, in Markdown. */
+/** The reference page of the reasons in receipts, in Markdown. */
 function renderCommandReference(): string {
   const lines = [
     "# Receipts of commands",
     "",
-    "`reason` begins with one of these words, a colon behind it. They are stable.",
+    "`reason` begins with one of these words and a colon. They are stable.",
     "",
     "## Why a command is refused",
     "",
-    "Where `status` is `rejected`: nothing changed. *Again* says whether the same command may be",
-    "taken a moment later.",
+    "If `status` is `rejected`, nothing changed. *Again* states whether the same command may be",
+    "accepted later.",
     "",
     "| word | when | again |",
     "|---|---|---|",
@@ -59,7 +59,7 @@ function renderCommandReference(): string {
     "",
     "## Why a block is not done",
     "",
-    "Also of a receipt itself, where its command names no block.",
+    "Also the reason of a receipt whose command names no block.",
     "",
     "| word | outcome | when |",
     "|---|---|---|",

@@ -35,13 +35,13 @@ const KIB = 1024;
 
 export const command = defineCommand({
   description: [
-    "Plays an engine: for each request of a trace it reads from the agent what is there of " +
-      "the prompt and writes the rest. A block's bytes are a function of its name, so that each " +
-      "byte read is proven right or counted as wrong.",
+    "Acts as an engine: for each request of a trace it reads the cached blocks of the prompt " +
+      "from the agent and writes the others. A block's bytes are a function of its name, so that " +
+      "every byte read is verified.",
     "Traces: Mooncake (JSON lines with hash_ids), Claude Code sessions and the composed file, " +
-      "RAGPulse, agent logs, Dynamo request traces, Azure CSV; plain, gzip or Zstandard, told " +
-      "by their content.",
-    "Without --socket it starts an agent of its own in a temporary folder and stops it at the end.",
+      "RAGPulse, agent logs, Dynamo request traces, Azure CSV; plain, gzip or Zstandard, detected " +
+      "by content.",
+    "Without --socket it starts a temporary agent and stops it at the end.",
     "hit_ratio is blocks hit / blocks asked, where a request hits the longest run of leading " +
       "blocks. Rates are GB/s of one client, with checksums; acquire is the round trip for up " +
       "to 64 blocks.",
@@ -49,9 +49,17 @@ export const command = defineCommand({
   arguments: { trace: requiredArgument(text("TRACE"), "the trace file, or a RAGPulse folder") },
   flags: {
     socket: optional(text("PATH"), "engine socket of a running agent"),
-    ramBlocks: withDefault(integer({ min: 1, max: 2 ** 26 }), 3000, "room of the agent of its own"),
-    ssdBlocks: withDefault(integer({ min: 0, max: 2 ** 26 }), 0, "its room on SSD; 0: none"),
-    policy: withDefault(choice(POLICIES), "hearth", "what leaves its RAM first"),
+    ramBlocks: withDefault(
+      integer({ min: 1, max: 2 ** 26 }),
+      3000,
+      "blocks in RAM of the temporary agent",
+    ),
+    ssdBlocks: withDefault(
+      integer({ min: 0, max: 2 ** 26 }),
+      0,
+      "blocks on SSD of the temporary agent; 0: no SSD tier",
+    ),
+    policy: withDefault(choice(POLICIES), "hearth", "eviction policy of its RAM"),
     blockBytes: withDefault(bytes({ min: 1, max: 2 ** 32 - 4096 }), 256 * KIB, "length of a block"),
     clients: withDefault(integer({ min: 1, max: 256 }), 1, "engines at the same time"),
     speed: withDefault(
@@ -59,17 +67,17 @@ export const command = defineCommand({
       0,
       "multiple of the trace's pace; 0 = as fast as possible",
     ),
-    requests: optional(integer({ min: 1 }), "stop after so many requests"),
+    requests: optional(integer({ min: 1 }), "maximum number of requests"),
     prefillRate: withDefault(
       integer({ min: 1 }),
       PREFILL_TOKENS_PER_S,
-      "tokens/s a GPU prefills, to tell what was saved",
+      "prefill speed of a GPU in tokens/s, to estimate the saved time",
     ),
     dryRun: toggle("only read the trace and count"),
     json: jsonFlag,
   },
   examples: [
-    { words: "replay trace.jsonl.gz", what: "against an agent of its own" },
+    { words: "replay trace.jsonl.gz", what: "against a temporary agent" },
     {
       words: "replay trace.jsonl --socket /run/hearth/engine.sock --clients 8 --json",
       what: "eight engines against the running agent",
@@ -149,7 +157,7 @@ export interface RunReplayOptions {
   readonly onProgress?: (tally: ReplayTally) => void;
 }
 
-/** With an agent of our own, which tier the hits came from. */
+/** A summary with the hits of each tier, which is known for a temporary agent. */
 export type TieredSummary = ReplaySummary & {
   readonly hits_ram?: number;
   readonly hits_ssd?: number;
@@ -158,10 +166,10 @@ export type TieredSummary = ReplaySummary & {
 
 const PAGE = 4096;
 const STATUS_MS = 250;
-/** An SSD of 50 MB/s has written a block of a megabyte by then a hundred times over. */
+/** Timeout for the last writes to SSD; a 1 MB block at 50 MB/s takes 20 ms. */
 const PATIENCE_MS = 10_000;
 
-/** Starts an agent with room for so many blocks, in a temporary folder. */
+/** Starts a temporary agent with the given capacity. */
 export function openOwnAgent(options: OwnAgentOptions, signal: AbortSignal): Promise<PrivateAgent> {
   const { ramBlocks, ssdBlocks, blockBytes, policy } = options;
   const ramBytes = ramBlocks * Math.ceil(blockBytes / PAGE) * PAGE;
@@ -176,7 +184,9 @@ export function openOwnAgent(options: OwnAgentOptions, signal: AbortSignal): Pro
   });
 }
 
-/** Replays a trace against an agent, ours or that of a socket, with a view on standard error. */
+/**
+ * Replays a trace against a temporary or a running agent, with a progress view on standard error.
+ */
 export async function runReplay(
   context: ReplayContext,
   target: PrivateAgent | string,
@@ -188,7 +198,7 @@ export async function runReplay(
   const before = status?.counters;
   using _poll = own === null ? null : clock.every(STATUS_MS, () => void poll(own));
   const poll = async (agent: PrivateAgent) => {
-    // The view is for show: a status that does not come is simply not shown.
+    // The view is optional: if the status is unavailable, it is not shown.
     status = await agent.status().catch(() => status);
   };
   const ram = () => ({ used: status?.ram.bytes ?? 0, bytes: status?.arena.bytes ?? 0 });
@@ -217,7 +227,7 @@ export async function runReplay(
     const hits_ram = since("acquire_hits") - hits_ssd - hits_peer;
     return { ...summary, hits_ram, hits_ssd, hits_peer };
   } catch (error) {
-    // The line broke because the agent did: that is what its owner wants to hear.
+    // The connection closed because the agent failed: report the agent's error instead.
     throw (await own?.ended()) ?? error;
   } finally {
     view.end();
@@ -240,13 +250,13 @@ interface ReplayViewOptions {
   readonly io: Io;
   readonly clock: Clock;
   readonly json: boolean;
-  /** Requests of the whole trace, where that is known. */
+  /** Requests in the whole trace; null if unknown. */
   readonly requests: number | null;
-  /** Bytes of blocks in the agent's RAM, and how many fit; null where the agent is not ours. */
+  /** Bytes of blocks in the agent's RAM, and its capacity; null for a running agent. */
   readonly ram: (() => { readonly used: number; readonly bytes: number }) | null;
 }
 
-/** Shows a replay while it runs: a live table on a terminal, a line now and then elsewhere. */
+/** Progress view of a replay: a live table on a terminal, else a line from time to time. */
 interface ReplayView {
   update(tally: ReplayTally): void;
   end(): void;

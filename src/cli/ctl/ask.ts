@@ -21,7 +21,7 @@ export interface AskFlags {
 }
 
 export interface AskContext {
-  /** As it was called: `ctl tree`. */
+  /** Name of the command: `ctl tree`. */
   readonly name: string;
   readonly flags: AskFlags;
   readonly io: Io;
@@ -31,12 +31,12 @@ export interface AskContext {
 
 type Query = Readonly<Record<string, string | number | null>>;
 
-/** `exit`: there was none, which has been said; how to end. */
+/** `exit`: there is no answer; the error is printed, and this is the exit of the command. */
 export type Answer =
   | { readonly ok: true; readonly document: Json }
   | { readonly ok: false; readonly exit: ExitName };
 
-/** Asks one agent over HTTP and says on standard error why it has no answer. */
+/** Queries one agent or router over HTTP; prints errors to standard error. */
 export class Asking implements AsyncDisposable {
   readonly #context: AskContext;
   readonly #http: HttpControlClient;
@@ -48,7 +48,7 @@ export class Asking implements AsyncDisposable {
     this.#signal = context.interrupt();
   }
 
-  /** Throws USAGE where NATS was named, which carries commands alone. */
+  /** Throws USAGE if --nats is given: NATS carries commands only. */
   static async open(context: AskContext): Promise<Asking> {
     const { name, flags, clock } = context;
     if (flags.nats === null) return new Asking(context, await openHttp(flags, clock));
@@ -86,9 +86,9 @@ const PAGE_MAX = 1_000;
 export interface PagesQuery {
   readonly path: string;
   readonly query: Query;
-  /** `next` of a page before; null from the start. */
+  /** `next` of the previous page; null for the first page. */
   readonly after: string | number | null;
-  /** Entries at most, all pages together. */
+  /** Maximum entries of all pages together. */
   readonly limit: number;
   /** Name of the list in a page. */
   readonly list: string;
@@ -98,7 +98,7 @@ export type Pages =
   | { readonly ok: true; readonly next: string | number | null }
   | { readonly ok: false; readonly exit: ExitName };
 
-/** Asks for page after page. `next`: where to go on; null where that was all. */
+/** Reads pages until `limit`. `next` continues after the last page; null at the end. */
 export async function readPages(
   asking: Asking,
   { path, query, after, limit, list }: PagesQuery,
@@ -119,7 +119,7 @@ export async function readPages(
       return { ok: true, next: null };
     }
     next = page.next;
-    // A page may be short, or empty where all was passed over.
+    // A page may be short, or empty if all of its entries were filtered out.
     left -= Array.isArray(entries) ? Math.max(1, entries.length) : left;
   }
   return { ok: true, next };

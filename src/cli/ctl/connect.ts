@@ -37,11 +37,11 @@ export interface Speaking {
   readonly encoding?: Encoding;
   /** File with the seed that signs. */
   readonly sign?: string | null;
-  /** Whether it goes to the issuer's own subject. */
+  /** Whether to publish on the issuer's own subject. */
   readonly ownSubject?: boolean;
 }
 
-/** Over HTTP where no NATS server is named. Throws USAGE for flags that contradict each other. */
+/** Connects over HTTP unless --nats is given. Throws USAGE for contradicting flags. */
 export async function openControl(
   flags: ConnectionFlags,
   clock: Clock,
@@ -51,7 +51,7 @@ export async function openControl(
   const { sign = null } = speaking;
   const signingSeed = sign === null ? null : await firstLine(sign);
   if (nats === null) {
-    if (speaking.ownSubject === true) throw new HearthError("USAGE", "--own-subject wants --nats");
+    if (speaking.ownSubject === true) throw new HearthError("USAGE", "--own-subject needs --nats");
     return openHttp(flags, clock, { ...speaking, signingSeed });
   }
   if (flags.socket !== null) {
@@ -66,7 +66,7 @@ export async function openControl(
   return openNats(flags, nats, clock, { ...speaking, signingSeed });
 }
 
-/** With what `sign` names. */
+/** The options with the seed that `sign` names. */
 interface SpeakingSigned extends Omit<Speaking, "sign"> {
   readonly signingSeed?: string | null;
 }
@@ -76,7 +76,7 @@ type NatsFlags = Pick<
   "ca" | "cert" | "key" | "natsCreds" | "natsNkey" | "natsToken" | "natsUser" | "natsInbox"
 >;
 
-/** Throws USAGE for a URL that is none, or has a secret in it. */
+/** Throws USAGE for an invalid URL, or one with credentials. */
 export function openNats(
   flags: NatsFlags,
   url: string,
@@ -95,7 +95,7 @@ export function openNats(
   }
 }
 
-/** The server, and the files that the flags name. Throws USAGE for a URL with a secret in it. */
+/** The server and the files that the flags name. Throws USAGE for a URL with credentials. */
 export function natsAccess(flags: NatsFlags, url: string): NatsAccess {
   if (url.includes("@")) {
     throw new HearthError("USAGE", "the NATS URL holds credentials, which others could see", {
@@ -118,7 +118,7 @@ export function natsAccess(flags: NatsFlags, url: string): NatsAccess {
 }
 
 type HttpFlags = Pick<ConnectionFlags, "api" | "tokenFile" | "ca" | "cert" | "key"> & {
-  /** Left out: a router is asked, which has none. */
+  /** Left out for routers, which have no socket. */
   readonly socket?: string | null;
 };
 
@@ -141,7 +141,7 @@ export async function openHttp(
   });
 }
 
-/** The socket to ask over; null: HTTP. Throws USAGE for flags that contradict each other. */
+/** The Unix socket to use; null: TCP. Throws USAGE for contradicting flags. */
 function socketOf({ socket, api, tokenFile }: HttpFlags): string | null {
   if (socket === undefined) return null;
   const isElsewhere = api !== null || tokenFile !== null;
@@ -150,7 +150,7 @@ function socketOf({ socket, api, tokenFile }: HttpFlags): string | null {
   throw new HearthError("USAGE", "--socket excludes --api and --token-file");
 }
 
-/** Whether it is there and this user may connect to it. */
+/** Whether the socket exists and this user may connect to it. */
 function isUsable(path: string): boolean {
   try {
     accessSync(path, constants.R_OK | constants.W_OK);
@@ -171,7 +171,7 @@ async function tlsOf(flags: Pick<ConnectionFlags, "ca" | "cert" | "key">): Promi
 
 function mustPair({ cert, key }: Pick<ConnectionFlags, "cert" | "key">): void {
   if ((cert === null) === (key === null)) return;
-  throw new HearthError("USAGE", "--cert and --key belong together");
+  throw new HearthError("USAGE", "--cert and --key must be given together");
 }
 
 async function fileText(path: string): Promise<string> {
@@ -184,45 +184,45 @@ async function fileText(path: string): Promise<string> {
 
 async function firstLine(path: string): Promise<string> {
   const line = (await fileText(path)).split("\n", 1)[0]!.trim();
-  // It goes into a header, and is never shown.
+  // The token goes into a header, and is never printed.
   if (/^[\x21-\x7e]{1,4096}$/.test(line)) return line;
-  throw new HearthError("USAGE", `the first line of ${path} is empty, or no printable text`);
+  throw new HearthError("USAGE", `the first line of ${path} is empty or not printable`);
 }
 
 export const API_URL = "http://127.0.0.1:7171";
-/** The agent's own, where its configuration names no other. */
+/** Default API socket of the agent. */
 const API_SOCKET = "/run/hearth/api.sock";
 const DAY_MS = 86_400_000;
 const deadlineKind = duration({ min: 1, max: DAY_MS });
 
-/** How a NATS server is spoken to. */
+/** TLS files and credentials of a NATS connection. */
 export const natsFlags = {
-  ca: optional(text("FILE"), "certificates to believe, PEM"),
-  cert: optional(text("FILE"), "certificate to show, PEM"),
+  ca: optional(text("FILE"), "CA certificates to trust, PEM"),
+  cert: optional(text("FILE"), "client certificate, PEM"),
   key: optional(text("FILE"), "its private key, PEM"),
   natsCreds: optional(text("FILE"), "credentials file for NATS"),
   natsNkey: optional(text("FILE"), "file with the NKey seed for NATS"),
   natsToken: optional(text("FILE"), "file with the token for NATS"),
   natsUser: optional(text("FILE"), "file with user and password for NATS, on two lines"),
-  natsInbox: optional(text("PREFIX"), "how subjects of answers begin (default _INBOX)"),
+  natsInbox: optional(text("PREFIX"), "prefix of reply subjects (default _INBOX)"),
 };
 
-/** Where the agent is and how it is spoken to: flags of every `hearth ctl` command. */
+/** How to connect to the agent: flags of every `hearth ctl` command. */
 export const connectionFlags = {
   socket: optional(
     text("PATH"),
     `Unix socket of the agent (default ${API_SOCKET}, if it is there)`,
   ),
-  api: optional(text("URL"), `HTTP address of the agent, instead (default ${API_URL})`),
+  api: optional(text("URL"), `HTTP address of the agent, instead of --socket (default ${API_URL})`),
   tokenFile: optional(text("FILE"), "file with the bearer token for --api"),
-  nats: optional(text("URL"), "NATS server to send it through, instead of --api"),
+  nats: optional(text("URL"), "NATS server to send the command through, instead of --api"),
   ...natsFlags,
-  worker: optional(text("ID"), "the worker to speak to; with --nats needed, else checked"),
+  worker: optional(text("ID"), "id of the worker; required with --nats, else verified"),
   deadline: withDefault(deadlineKind, 30_000, "how long to wait for an answer"),
   json: jsonFlag,
 };
 
-/** Of those that read and send no command. */
+/** Flags of commands that only read. */
 export const readFlags = {
   socket: connectionFlags.socket,
   api: connectionFlags.api,
@@ -230,7 +230,7 @@ export const readFlags = {
   ca: connectionFlags.ca,
   cert: connectionFlags.cert,
   key: connectionFlags.key,
-  nats: optional(text("URL"), "not here: NATS carries commands, this is asked over HTTP alone"),
+  nats: optional(text("URL"), "not supported here: this query needs HTTP"),
   deadline: connectionFlags.deadline,
   json: jsonFlag,
 };
@@ -239,30 +239,33 @@ const ROUTER_URL = "http://127.0.0.1:7181";
 
 const { socket: _, ...httpFlags } = readFlags;
 
-/** Of those that ask a router. */
+/** Flags of commands that query a router. */
 export const routerFlags = {
   ...httpFlags,
   api: withDefault(text("URL"), ROUTER_URL, "HTTP address of the router"),
 };
 
-/** Of those that send a command. */
+/** Flags of commands that send a control command. */
 export const commandFlags = {
   ...connectionFlags,
-  broadcast: toggle("send it to all workers; only with --nats"),
-  issuer: optional(text("NAME"), "who sends it, instead of the token's name"),
-  id: optional(text("TEXT"), "id of the command; the same one again changes nothing twice"),
-  sign: optional(text("FILE"), "file with the NKey seed that signs it; wants --issuer"),
-  ownSubject: toggle("publish it on the subject of --issuer alone; only with --nats"),
-  encoding: withDefault(choice(ENCODINGS), "json", "how it travels"),
+  broadcast: toggle("send the command to all workers; only with --nats"),
+  issuer: optional(text("NAME"), "issuer of the command; defaults to the token's name"),
+  id: optional(
+    text("TEXT"),
+    "id of the command; repeating a command with the same id has no further effect",
+  ),
+  sign: optional(text("FILE"), "file with the NKey seed that signs the command; needs --issuer"),
+  ownSubject: toggle("publish on the subject of --issuer; only with --nats"),
+  encoding: withDefault(choice(ENCODINGS), "json", "encoding of the command"),
 };
 
-/** Of those that send a command about somebody's pins. */
+/** Flags of commands about pins and leases of an owner. */
 export const ownedFlags = {
   ...commandFlags,
-  owner: optional(text("NAME"), "whose pins; the issuer's unless given"),
+  owner: optional(text("NAME"), "owner of the pins; defaults to the issuer"),
 };
 
-/** The member `owner`, where one is named. */
+/** The member `owner`, if one is given. */
 export function ownerOf({ owner }: { readonly owner: string | null }): { owner?: string } {
   return owner === null ? {} : { owner };
 }
@@ -273,13 +276,13 @@ export const seconds: Kind<number> = {
   read(given) {
     const read = duration({ min: 1_000, max: Number.MAX_SAFE_INTEGER }).read(given);
     if (!read.ok) return read;
-    if (read.value % 1_000 !== 0) return { ok: false, why: "wants whole seconds" };
+    if (read.value % 1_000 !== 0) return { ok: false, why: "must be whole seconds" };
     return { ok: true, value: read.value / 1_000 };
   },
   show: (value) => `${value}s`,
 };
 
-/** Who answers discovery within `ms`; null where nobody could be asked, which has been said. */
+/** Workers that answer discovery within `ms`; null if NATS is unreachable, which is printed. */
 export async function discover(
   client: ControlClient,
   { name, io }: { readonly name: string; readonly io: Io },
@@ -297,7 +300,7 @@ export async function discover(
 
 const UNAUTHORIZED = 401;
 
-/** What an agent refused over HTTP; of a missing token what is to be done here, not there. */
+/** The message of a refusal over HTTP. For a missing token it names the flag to use. */
 export function refusalText(
   { tokenFile }: { readonly tokenFile: string | null },
   status: number | null,
@@ -305,6 +308,6 @@ export function refusalText(
 ): string {
   if (status !== UNAUTHORIZED) return plain(why, Infinity);
   return tokenFile === null
-    ? "the agent wants a bearer token: give --token-file FILE"
-    : `the agent does not take the token in ${tokenFile}: give --token-file with another`;
+    ? "the agent needs a bearer token: give --token-file FILE"
+    : `the agent refused the token in ${tokenFile}: give --token-file with another`;
 }

@@ -1,6 +1,6 @@
 import { formatBytes } from "../../core/index.ts";
 
-/** What an agent answered, taken apart without trust in its shape. */
+/** Members of an object in an answer, whose shape is not trusted. */
 export type Members = Readonly<Record<string, unknown>>;
 
 export function membersOf(value: unknown): Members {
@@ -8,7 +8,7 @@ export function membersOf(value: unknown): Members {
   return isObject ? (value as Members) : {};
 }
 
-/** The objects in the list of this name; none where there is no list. */
+/** The objects in the list of this name; empty if there is no list. */
 export function listOf(document: unknown, name: string): Members[] {
   const list = membersOf(document)[name];
   return Array.isArray(list) ? list.map(membersOf) : [];
@@ -36,7 +36,7 @@ const UNITS = [
   ["m", 60],
 ] as const;
 
-/** Seconds in the unit people would take: `59.1m`, `3s`. */
+/** Seconds in a readable unit: `59.1m`, `3s`. */
 export function secondsOf(value: unknown): string {
   const seconds = numberOf(value);
   if (seconds === null) return "-";
@@ -48,7 +48,7 @@ export function secondsOf(value: unknown): string {
 
 const NAME_CHARACTERS = 20;
 
-/** A block's name: numbers whole, hex by both of its ends, so that a row fits a line. */
+/** A block's name for tables: numbers in full, long hex abbreviated to both ends. */
 export function nameOf(value: unknown): string {
   const name = textOf(value);
   const [hex = "", layer] = name.split("/");
@@ -69,10 +69,13 @@ export function holdersOf(holders: unknown): string {
 }
 
 const CHARACTERS_MAX = 120;
-/** What steers a terminal: control characters of all kinds, and those that turn text around. */
+/**
+ * Characters that control a terminal: control and format characters, including bidirectional
+ * overrides.
+ */
 const STEERING = /[\p{Cc}\p{Cf}\p{Cs}\u2028\u2029]+/gu;
 
-/** Text from elsewhere on one line, without what steers terminals. */
+/** Untrusted text on one line, without control characters. */
 export function plain(text: string, max = CHARACTERS_MAX): string {
   const clean = text.replace(STEERING, " ");
   return clean.length > max ? `${clean.slice(0, max - 1)}…` : clean;

@@ -4,9 +4,9 @@ import { HearthError, messageOf, parseJson, readBlockName } from "../../core/ind
 import type { Kind } from "../kinds.ts";
 import { plain } from "./documents.ts";
 
-/** More than a host is likely to hold of one conversation; the client sends several commands. */
+/** Maximum blocks of one invocation; the client splits them into several commands. */
 const NAMES_MAX = 65_536;
-const WHY = "is no block: give a 64-bit hash in decimal, 64 hex digits, or those with /LAYER";
+const WHY = "is not a block: give a 64-bit hash in decimal, 64 hex digits, or those with /LAYER";
 
 export const BLOCKS_HELP =
   "blocks: engine hash in decimal (also negative), page key or digest in hex, digest/layer; " +
@@ -22,7 +22,7 @@ function tooMany(): HearthError {
   });
 }
 
-/** What the command sends for a word that names a block; null where it names none. */
+/** The block reference for a word; null if the word does not name a block. */
 function refOf(word: string): BlockRef | null {
   if (readBlockName(word) === null) return null;
   if (!/^-?[0-9]{1,20}$/.test(word)) return word;
@@ -40,13 +40,13 @@ export const blockName: Kind<BlockRef> = {
   show: String,
 };
 
-/** The same, or `-`. */
+/** A block name, or `-` for standard input. */
 export const blockNameOrInput: Kind<BlockRef> = {
   ...blockName,
   read: (given) => (given === "-" ? { ok: true, value: "-" } : blockName.read(given)),
 };
 
-/** The blocks that the words name. Throws USAGE where there are none, or too many for a command. */
+/** The blocks that the words name. Throws USAGE if there are none, or too many. */
 export async function readBlocks(words: readonly BlockRef[]): Promise<readonly BlockRef[]> {
   const inputs = words.filter((word) => word === "-").length;
   if (inputs > 1) throw new HearthError("USAGE", "standard input can be read only once");
@@ -74,7 +74,10 @@ function* blocksOf(input: string): Generator<BlockRef> {
   }
 }
 
-/** The command in a file, or on standard input (`-`). Throws USAGE where it is no JSON object. */
+/**
+ * Reads a command from a file, or from standard input (`-`). Throws USAGE if it is not a JSON
+ * object.
+ */
 export async function readCommand(file: string): Promise<WireCommand> {
   const text = file === "-" ? await standardInput() : await textOf(file);
   const command = parsed(text, file);
@@ -82,7 +85,7 @@ export async function readCommand(file: string): Promise<WireCommand> {
   if (isObject && "type" in command && typeof command.type === "string") {
     return { ...command, type: command.type };
   }
-  throw new HearthError("USAGE", `${file} holds no JSON object with a type`);
+  throw new HearthError("USAGE", `${file} does not hold a JSON object with a type`);
 }
 
 async function textOf(file: string): Promise<string> {
@@ -97,13 +100,13 @@ function parsed(text: string, file: string): unknown {
   try {
     return parseJson(text);
   } catch (cause) {
-    throw new HearthError("USAGE", `${file} is no JSON: ${messageOf(cause)}`, { cause });
+    throw new HearthError("USAGE", `${file} is not valid JSON: ${messageOf(cause)}`, { cause });
   }
 }
 
 const BYTES_MAX = 64 * 1024 * 1024;
 
-/** All of standard input as text. Throws USAGE where it is no UTF-8, or longer than 64 MiB. */
+/** All of standard input as text. Throws USAGE if it is not UTF-8, or longer than 64 MiB. */
 async function standardInput(): Promise<string> {
   const decoder = new TextDecoder("utf-8", { fatal: true });
   const parts: string[] = [];
@@ -117,7 +120,7 @@ async function standardInput(): Promise<string> {
     parts.push(decoder.decode());
   } catch (thrown) {
     if (!(thrown instanceof TypeError)) throw thrown;
-    throw new HearthError("USAGE", "standard input is no UTF-8", { cause: thrown });
+    throw new HearthError("USAGE", "standard input is not valid UTF-8", { cause: thrown });
   }
   return parts.join("");
 }

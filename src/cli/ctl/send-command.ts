@@ -36,7 +36,7 @@ export interface CommandFlags extends ConnectionFlags {
 }
 
 export interface CtlContext {
-  /** As it was called: `ctl pin`. */
+  /** Name of the command: `ctl pin`. */
   readonly name: string;
   readonly flags: CommandFlags;
   readonly io: Io;
@@ -44,10 +44,10 @@ export interface CtlContext {
   interrupt(): AbortSignal;
 }
 
-/** How long somebody who is not there at all is waited for: a person sits in front of it. */
+/** Timeout for connecting to an agent that does not respond at all. */
 const ABSENT_MS = 3_000;
 
-/** Sends one command, prints what became of it, and says how to end. */
+/** Sends one command, prints its receipt, and returns the exit. */
 export async function sendCommand(context: CtlContext, given: WireCommand): Promise<ExitName> {
   const { flags, io, clock, interrupt } = context;
   const target = targetOf(flags);
@@ -71,11 +71,11 @@ export async function sendCommand(context: CtlContext, given: WireCommand): Prom
   }
 }
 
-/** The worker's name; empty for whoever is at the address; null for all. */
+/** The worker's id; empty for the worker at the address; null for all workers. */
 function targetOf({ nats, worker, broadcast }: CommandFlags): string | null {
   if (nats === null) {
     if (!broadcast) return worker ?? "";
-    throw new HearthError("USAGE", "--broadcast goes through NATS", { fix: "give --nats URL" });
+    throw new HearthError("USAGE", "--broadcast needs NATS", { fix: "give --nats URL" });
   }
   if (broadcast && worker === null) return null;
   if (broadcast) throw new HearthError("USAGE", "--broadcast and --worker exclude each other");
@@ -113,8 +113,8 @@ function report({ name, flags, io }: CtlContext, result: SendResult, id: string)
       return "noAnswer";
     case "unanswered":
       fail(
-        `${result.why} within ${formatDuration(flags.deadline)}; it may have been carried out: ` +
-          `with --id ${id} the same command again finds out`,
+        `${result.why} within ${formatDuration(flags.deadline)}; it may have been executed: ` +
+          `send the same command with --id ${id} to find out`,
       );
       return "noAnswer";
     default:
@@ -144,10 +144,10 @@ function progressText({ type, worker_id, progress }: Receipt): string {
   return `${start}: ${done_blocks}${of} blocks, ${formatBytes(bytes)}`;
 }
 
-/** More blocks than these are summed up: of them only those are shown that went wrong. */
+/** Above this many blocks only those that failed are listed. */
 const BLOCKS_SHOWN_MAX = 20;
 
-/** The receipt on one line, or for people its blocks, and a line on the whole. */
+/** Prints a receipt: as JSON on one line, or its blocks as a table and a summary. */
 function printReceipt(io: Io, receipt: Receipt, json: boolean): void {
   if (json) {
     printJson(io, receipt);
@@ -159,7 +159,7 @@ function printReceipt(io: Io, receipt: Receipt, json: boolean): void {
   for (const line of detailsOf(receipt)) io.out.write(`  ${line}\n`);
 }
 
-/** A row for each worker; with `json` the receipts, then who was silent. */
+/** Prints a row for each worker; with `json` the receipts, then the silent workers. */
 function printBroadcast(io: Io, result: BroadcastResult, json: boolean): void {
   if (json) {
     for (const receipt of result.receipts) printJson(io, receipt);
@@ -185,7 +185,7 @@ function printBroadcast(io: Io, result: BroadcastResult, json: boolean): void {
   );
 }
 
-/** `leftOut`: so many more the worker did not list. */
+/** `leftOut`: number of blocks that the receipt does not list. */
 function printBlocks(
   io: Io,
   blocks: readonly ReceiptBlock[],

@@ -1,17 +1,17 @@
 import { readdirSync, readFileSync, type Stats, statSync } from "node:fs";
 import { join } from "node:path";
 
-/** How one aspect of the host is. `absent`: not there and not needed, or not asked about. */
+/** Result of one check. `absent`: not present and not needed, or not checked. */
 export type CheckStatus = "ok" | "warn" | "fail" | "absent";
 
 export interface Check {
   readonly name: string;
   readonly status: CheckStatus;
-  /** What was found, in one line. */
+  /** The finding, in one line. */
   readonly found: string;
-  /** Of a device: the way that blocks take because of it. */
+  /** For a device: the resulting path of blocks. */
   readonly path?: string;
-  /** What to do about it. Always there for `warn` and `fail`. */
+  /** The suggested fix. Always set for `warn` and `fail`. */
   readonly advice?: string;
 }
 
@@ -41,12 +41,12 @@ export function absent(name: string, found: string, advice?: string): Check {
     : { name, status: "absent", found, advice };
 }
 
-/** The same check of a device, with the way that blocks take. */
+/** The check of a device with the resulting path of blocks. */
 export function withPath(check: Check, path: string): Check {
   return { ...check, path };
 }
 
-/** Line breaks and control characters of what a host says would break the table. */
+/** Replaces line breaks and control characters, which would break the table. */
 function oneLine(text: string): string {
   return text.replace(/[^\x20-\x7e]+/g, " ").trim();
 }
@@ -65,21 +65,21 @@ export function formatDoctor(report: DoctorReport): string {
   }
   const count = (status: CheckStatus) =>
     report.checks.filter((check) => check.status === status).length;
-  const verdict = report.ok ? "Nothing stands in the way" : "Something must be mended first";
+  const verdict = report.ok ? "The host is ready" : "The host is not ready";
   lines.push("", `${verdict}: ${count("fail")} failed, ${count("warn")} to look at.`);
   return `${lines.join("\n")}\n`;
 }
 
 /**
- * The host's own files, read below a root folder, so that a test can put a whole machine into a
- * temporary one. What cannot be read is null: most of these files are missing on some host.
+ * The host's files, read below a root folder, so that a test can simulate a host in a temporary
+ * folder. Unreadable files are null, because many of these files exist only on some hosts.
  */
 export interface HostFiles {
   /** The real path of a path of the host. */
   at(path: string): string;
   /** The file's text without its last line feed. */
   text(path: string): string | null;
-  /** Names in a folder, sorted; empty where there is none. */
+  /** Names in a folder, sorted; empty if there is no folder. */
   list(path: string): string[];
   stat(path: string): Stats | null;
 }
@@ -102,7 +102,9 @@ export function hostFiles(root: string): HostFiles {
   };
 }
 
-/** The chosen word of a file such as `always [madvise] never`; all of it where none is marked. */
+/**
+ * The selected word of a file such as `always [madvise] never`; the whole text if none is marked.
+ */
 export function chosenWord(text: string | null): string | null {
   if (text === null) return null;
   return /\[([^\]]+)\]/.exec(text)?.[1] ?? text.trim();

@@ -15,12 +15,12 @@ import { absent, type Check, type HostFiles, hasLibrary, ok, warn, withPath } fr
 import type { Looked } from "./doctor.ts";
 
 const CUDA = "CUDA";
-/** cuMemcpyBatchAsync came with it. */
+/** First CUDA version with cuMemcpyBatchAsync. */
 const BATCHES_SINCE = "12.8";
 
-/** What the GPUs' checks go by beside files. */
+/** Inputs of the GPU checks besides files. */
 export interface GpuGrounds {
-  /** Null: nobody looked. */
+  /** Null: not probed. */
   readonly looked: Looked<GpuProbe> | null;
   /** Whether the arena gets huge pages here. */
   readonly hasHugePages: boolean;
@@ -34,7 +34,7 @@ type Gpu = GpuProbe["devices"][number];
 export function checkGpus(files: HostFiles, grounds: GpuGrounds): Check[] {
   const { looked } = grounds;
   if (looked?.ok === false) {
-    const advice = "see dmesg (Xid) and nvidia-smi: the agent would not come through its start";
+    const advice = "see dmesg (Xid) and nvidia-smi: the agent would hang at start";
     return [warn(CUDA, `the driver ${looked.why}`, advice)];
   }
   const probe = looked?.found ?? null;
@@ -97,14 +97,14 @@ function checkGpu(files: HostFiles, device: Gpu, probe: GpuProbe, grounds: GpuGr
   return withPath(ok(check, text, bus?.advice ?? gpuAdvice(device, probe, grounds)), path);
 }
 
-/** How copies go. */
+/** How the driver performs copies. */
 function pathOf({ info, registered }: GpuProbe): string {
   const memory = registered?.ok === true ? "registered RAM" : "RAM that is not registered";
   const calls = info.hasBatches ? "many pieces a call" : "a call for each piece";
   return `DMA between GPU and ${memory}, ${calls}`;
 }
 
-/** The one thing, where anything is left. */
+/** The most useful improvement, if there is one. */
 function gpuAdvice(
   { hasDmaBuf }: Gpu,
   { info }: GpuProbe,
@@ -120,18 +120,19 @@ function gpuAdvice(
 
 const RDMA = "RDMA";
 const NOT_ALLOWED =
-  "peers.trusted_network, where nobody else is on it, and rdma.enabled: what is read is not sealed";
+  "set peers.trusted_network, if the network is private, and rdma.enabled: RDMA data is not " +
+  "encrypted";
 const OTHER_WAYS = "TLS over TCP, and QUIC";
-/** The longest path MTU that there is, in bytes; a network device needs 4200 for it. */
+/** Maximum path MTU in bytes; the network device needs an MTU of 4200 for it. */
 const MTU_WANTED = 4096;
 
-/** What the ports' checks go by beside files. */
+/** Inputs of the RDMA port checks besides files. */
 interface RdmaGrounds {
-  /** Null: nobody looked. */
+  /** Null: not probed. */
   readonly looked: Looked<RdmaProbe> | null;
   /** Whether the arena gets huge pages here. */
   readonly hasHugePages: boolean;
-  /** Whether the configuration lets RDMA be used between hosts. */
+  /** Whether the configuration allows RDMA between hosts. */
   readonly isAllowed: boolean;
 }
 
@@ -141,7 +142,7 @@ type Port = RdmaProbe["ports"][number];
 export function checkRdma(files: HostFiles, grounds: RdmaGrounds): Check[] {
   const { looked } = grounds;
   if (looked?.ok === false) {
-    const advice = "see dmesg and ibv_devinfo: the agent would not come through its start";
+    const advice = "see dmesg and ibv_devinfo: the agent would hang at start";
     return [warn(RDMA, `libibverbs ${looked.why}`, advice)];
   }
   const probe = looked?.found ?? null;
@@ -178,7 +179,7 @@ function kernelPorts(files: HostFiles, device: string): KernelPort[] {
   });
 }
 
-/** Without a word of the verbs: what the kernel shows, and whether they can be opened. */
+/** Devices that the kernel shows, and whether they can be opened, without the verbs library. */
 function checkHost(files: HostFiles): Check {
   const devices = files.list("/sys/class/infiniband");
   if (devices.length === 0) return absent(RDMA, "no device");
@@ -218,7 +219,7 @@ function addressWords({ linkLayer, isRoceV2, gidIndex, lid, mtu }: Port): string
   return `RoCE v${isRoceV2 ? 2 : 1} by GID ${gidIndex}, MTU ${mtu}`;
 }
 
-/** The one thing, where anything is left. */
+/** The most useful improvement, if there is one. */
 function portAdvice(port: Port, hasHugePages: boolean): string | undefined {
   if (port.mtu < MTU_WANTED) {
     return port.linkLayer === "ethernet"
@@ -235,7 +236,7 @@ function portAdvice(port: Port, hasHugePages: boolean): string | undefined {
 const GPU_DIRECT = "GPUDirect";
 const PATH_WITHOUT_DIRECT = "RAM, where each byte is verified, and from there to the GPU";
 
-/** Whether NICs reach the memory of GPUs; no check where there are not both. */
+/** Whether NICs can reach GPU memory; no check unless the host has both. */
 export function checkDirect(
   files: HostFiles,
   looked: Looked<readonly DirectFinding[]> | null,
@@ -253,15 +254,17 @@ export function checkDirect(
   return [withPath(ok(GPU_DIRECT, text, other.fix ?? undefined), PATH_WITHOUT_DIRECT)];
 }
 
-/** The older way takes addresses of the process that calls; a GPU's memory is an engine's. */
+/**
+ * nvidia_peermem registers addresses of the calling process, but GPU memory belongs to an engine.
+ */
 function peermemWords(files: HostFiles): string {
   if (files.stat("/sys/module/nvidia_peermem") === null) return "";
-  return "; nvidia_peermem is loaded, and of use to the engine's own process alone";
+  return "; nvidia_peermem is loaded, but only the engine's own process can use it";
 }
 
-/** What the kernel says of a device on the bus. */
+/** Facts about a PCI device from the kernel. */
 interface PciFacts {
-  /** Lanes in use and lanes there could be; null: unknown. */
+  /** Lanes in use and maximum lanes; null: unknown. */
   readonly lanes: { readonly now: number; readonly most: number } | null;
   /** Memory node it is near; null: unknown, or the host has one. */
   readonly node: number | null;
@@ -282,7 +285,7 @@ function pciFacts(files: HostFiles, folder: string): PciFacts {
   };
 }
 
-/** Whether the device could have more lanes. 0xff stands for a width that is not known. */
+/** Whether the device could use more lanes. 0xff means an unknown width. */
 function isNarrow({ lanes }: PciFacts): boolean {
   return lanes !== null && lanes.now < lanes.most && lanes.most < 0xff;
 }
@@ -305,7 +308,7 @@ function nodesAllowed(files: HostFiles): ReadonlySet<number> | null {
   return list === undefined ? null : nodesOf(list);
 }
 
-/** What is in the way of a device on the bus, the worst first; null: nothing. */
+/** The worst problem of a PCI device; null if there is none. */
 function pciAdvice(
   facts: PciFacts,
   allowed: ReadonlySet<number> | null,

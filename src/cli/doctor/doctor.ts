@@ -65,7 +65,7 @@ function tried(probe: (() => Probe) | undefined): Probe | null {
   }
 }
 
-/** What there is of devices, by the library that opens them where there is one. */
+/** Checks devices, with their libraries if those are installed. */
 async function checkDevices(
   files: HostFiles,
   options: Pick<DoctorOptions, "lookAtGpus" | "lookAtRdma" | "lookAtDirect" | "mayUseRdma">,
@@ -83,7 +83,7 @@ async function checkDevices(
   ];
 }
 
-/** Looks at everything the agent needs or could use. Changes nothing and never rejects. */
+/** Checks everything that the agent needs or can use. Changes nothing and never rejects. */
 export async function runDoctor(options: DoctorOptions): Promise<DoctorReport> {
   const root = options.root ?? "/";
   const files = hostFiles(root);
@@ -119,7 +119,7 @@ export async function runDoctor(options: DoctorOptions): Promise<DoctorReport> {
   return { ok: checks.every(({ status }) => status !== "fail"), checks };
 }
 
-/** What another process found, or why it found nothing. */
+/** The result of a probe in another process, or its error. */
 export type Looked<Found> =
   | { readonly ok: true; readonly found: Found }
   | { readonly ok: false; readonly why: string };
@@ -128,8 +128,9 @@ export type Looked<Found> =
 export const LOOK_MS = 30_000;
 
 /**
- * What a process prints as JSON. Libraries of devices run in one of their own: a driver that hangs
- * or crashes ends that look alone. Never rejects; a process that cannot be killed is left behind.
+ * Runs a command and parses its output as JSON. Device libraries are probed in a child process, so
+ * that a driver that hangs or crashes affects only the probe. Never rejects; a process that cannot
+ * be killed is abandoned.
  */
 export async function lookInChild<Found>(
   command: readonly string[],
@@ -154,6 +155,6 @@ export async function lookInChild<Found>(
   try {
     return { ok: true, found: JSON.parse(text) };
   } catch (thrown) {
-    return { ok: false, why: `said something else than JSON: ${messageOf(thrown)}` };
+    return { ok: false, why: `printed invalid JSON: ${messageOf(thrown)}` };
   }
 }

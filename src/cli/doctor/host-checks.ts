@@ -17,15 +17,15 @@ import { type Clock, formatBytes, messageOf } from "../../core/index.ts";
 import { CPU_FLAGS, cpuFlags } from "../../native/index.ts";
 import { absent, type Check, chosenWord, fail, type HostFiles, ok, warn } from "./check.ts";
 
-/** What an injected probe of the native library says. */
+/** Result of a probe of the native library. */
 export interface Probe {
   readonly ok: boolean;
-  /** What was found, or what went wrong. */
+  /** The finding, or the error. */
   readonly detail?: string;
   readonly errno?: number;
 }
 
-/** pidfd_open, by which the death of an engine is seen, came with 5.3; SO_PEERPIDFD with 6.5. */
+/** Linux 5.3 added pidfd_open, which detects the death of an engine; 6.5 added SO_PEERPIDFD. */
 const KERNEL_NEEDED = [5, 3] as const;
 const KERNEL_PEER_PIDFD = [6, 5] as const;
 
@@ -41,11 +41,15 @@ export function checkKernel(files: HostFiles): Check {
     return fail(
       "kernel",
       release,
-      "use Linux 5.3 or later: engines that die cannot be seen before",
+      "use Linux 5.3 or later: older kernels cannot detect the death of an engine",
     );
   }
   if (isAtLeast(KERNEL_PEER_PIDFD)) return ok("kernel", release);
-  return ok("kernel", release, "Linux 6.5 or later tells an engine from a reused process id");
+  return ok(
+    "kernel",
+    release,
+    "Linux 6.5 or later distinguishes an engine from a reused process id",
+  );
 }
 
 export function checkCpu(files: HostFiles, arch: string): Check {
@@ -55,7 +59,7 @@ export function checkCpu(files: HostFiles, arch: string): Check {
   }
   const info = files.text("/proc/cpuinfo") ?? "";
   const flags = cpuFlags(info);
-  if (flags === null) return warn("cpu", arch, "mount /proc so that the CPU can be looked at");
+  if (flags === null) return warn("cpu", arch, "mount /proc so that the CPU can be checked");
   const missing = needed.filter((flag) => !flags.includes(flag));
   const model = /^model name\s*:\s*(.*)$/m.exec(info)?.[1] ?? arch;
   if (missing.length === 0) return ok("cpu", `${model}, has ${needed.slice(-3).join(" ")}`);
@@ -109,7 +113,7 @@ const SYSCTL_ADVICE = "sysctl -w kernel.io_uring_disabled=0";
 
 export function checkSystemd(files: HostFiles, notifySocket: string | undefined): Check {
   const name = "systemd";
-  if (notifySocket !== undefined) return ok(name, `readiness is told to ${notifySocket}`);
+  if (notifySocket !== undefined) return ok(name, `readiness is reported to ${notifySocket}`);
   if (files.stat("/run/systemd/system") === null) {
     return absent(name, "this host was not started by systemd; readiness is on /readyz");
   }
@@ -121,10 +125,10 @@ const CAP_IPC_LOCK = 14n;
 const HUGE_PAGE_BYTES = 2 * 2 ** 20;
 const SHMEM_ENABLED = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 const SHMEM_ENABLED_2MIB = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/shmem_enabled";
-/** Two for each of 256 engines, and what the process itself has open. */
+/** Two for each of 256 engines, plus the files of the process itself. */
 const OPEN_FILES_WANTED = 1024;
 
-/** Memory and control group limit, against the RAM tier that is wished for. */
+/** Checks memory and the control group limit against the configured RAM tier. */
 export function checkMemory(root: string, ramBytes: number | null): Check {
   const { totalBytes, availableBytes, cgroupBytes } = readMemoryFacts(root);
   if (totalBytes === null)
@@ -249,7 +253,8 @@ export function checkNuma(files: HostFiles): Check {
   return ok(
     "NUMA",
     `${nodes.length} memory nodes (${cpus.join("; ")})`,
-    "let the agent have memory of each node with a GPU or NIC: it puts blocks near them by itself",
+    "let the agent use memory of each node with a GPU or NIC: it places blocks near them " +
+      "automatically",
   );
 }
 
@@ -282,11 +287,11 @@ export function checkDirectIo(folder: string): Check {
   return ok(name, "a page was written and read back");
 }
 
-/** Throws where the page does not come back as it went. */
+/** Throws if the page read differs from the page written. */
 function tryPage(scratch: string): void {
   const source = join(scratch, "source");
   writeFileSync(source, new Uint8Array(PAGE_BYTES).fill(0xa5));
-  // A private mapping is the one buffer here whose address is sure to be a multiple of a page.
+  // Only a private mapping is guaranteed to be page-aligned.
   const page = Bun.mmap(source, { shared: false });
   const flags = constants.O_RDWR | constants.O_CREAT | constants.O_EXCL | constants.O_DIRECT;
   const file = openSync(join(scratch, "target"), flags, 0o600);
@@ -306,7 +311,7 @@ const ANSWER_MS = 1_000;
 const OTHERS_MASK = 0o007;
 const GROUP_WRITE = 0o020;
 
-/** Whether somebody accepts connections on the socket. Never rejects. */
+/** Whether a process accepts connections on the socket. Never rejects. */
 function answers(path: string, clock: Clock): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect({ path });
@@ -321,7 +326,10 @@ function answers(path: string, clock: Clock): Promise<boolean> {
   });
 }
 
-/** The folder of the socket: the agent's own and closed to others; and whether an agent runs. */
+/**
+ * Checks that the socket's folder belongs to the agent and is closed to others, and whether an
+ * agent runs.
+ */
 export async function checkEngineSocket(
   files: HostFiles,
   socketPath: string,
@@ -359,11 +367,11 @@ function targetOf(url: string): Target | null {
   const whole = url.includes("://") ? url : `nats://${url}`;
   if (!URL.canParse(whole)) return null;
   const { protocol, hostname, port } = new URL(whole);
-  const standard = DEFAULT_PORTS[protocol];
-  if (standard === undefined || hostname === "") return null;
+  const defaultPort = DEFAULT_PORTS[protocol];
+  if (defaultPort === undefined || hostname === "") return null;
   return {
     host: hostname.replace(/^\[|\]$/g, ""),
-    port: port === "" ? standard : Number(port),
+    port: port === "" ? defaultPort : Number(port),
     greets: protocol === "nats:" || protocol === "tls:",
   };
 }

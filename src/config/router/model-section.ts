@@ -8,12 +8,12 @@ const MODEL = /^[\x21-\x2b\x2d-\x7e]{1,256}$/;
 const MODEL_WORDS = "1 to 256 printable characters without blanks and commas";
 const MODEL_EXAMPLE = "meta-llama/Llama-3.1-8B-Instruct";
 
-/** Any names, with commas between them. */
+/** Names separated by commas. */
 function listKind(what: string, pattern: RegExp, words: string): Kind<readonly string[]> {
-  const instead = `write ${what} with commas between them, or ""`;
+  const instead = `write ${what} separated by commas, or ""`;
   return {
     name: `list of ${what}`,
-    range: `${what} with commas between them: ${words}`,
+    range: `${what} separated by commas: ${words}`,
     read(raw) {
       if (typeof raw !== "string") return { ok: false, what: `is ${typeName(raw)}`, instead };
       const names = raw.split(",").map((name) => name.trim());
@@ -53,9 +53,9 @@ const model: KeySpec<string> = {
     words: MODEL_WORDS,
     example: MODEL_EXAMPLE,
   }),
-  standard: { is: "required" },
+  defaultValue: { is: "required" },
   reload: true,
-  doc: "The model, as clients and workers name it.",
+  doc: "The name of the model, as clients and workers use it.",
   example: MODEL_EXAMPLE,
 };
 
@@ -63,7 +63,7 @@ const path = (example: string) => pathKind({ bytesMax: 4_000, example });
 
 const TEMPLATE_KWARGS = '{"enable_thinking": false}';
 
-/** The text as it stands: numbers in it must reach templates digit for digit. */
+/** JSON kept as text, so that numbers reach templates unchanged. */
 const jsonObjectKind: Kind<string> = {
   name: "JSON object",
   range: "the text of a JSON object",
@@ -92,8 +92,9 @@ const tokenizerKeys = {
     kind: path("/var/lib/hearth/models/llama"),
     reload: true,
     doc:
-      "The folder with the model's `tokenizer.json`, `tokenizer_config.json` and, where it has " +
-      "one, `chat_template.jinja`: as its repository has them. Unset: `fallback`.",
+      "The folder with the model's `tokenizer.json`, `tokenizer_config.json` and, if it has " +
+      "one, `chat_template.jinja`, as in the model's repository. If unset, prompts are routed " +
+      "by `fallback`.",
     example: "/var/lib/hearth/models/llama",
   }),
   chatTemplate: optional({
@@ -108,18 +109,19 @@ const tokenizerKeys = {
     kind: jsonObjectKind,
     reload: true,
     doc:
-      "What the engine gives every chat template, as JSON: the value of vLLM's " +
+      "Arguments of every chat template, as JSON: the value of vLLM's " +
       "`--default-chat-template-kwargs`.",
     example: TEMPLATE_KWARGS,
   }),
   fallback: withDefault({
     key: "fallback",
     kind: choiceKind(["bytes", "load"]),
-    standard: "bytes",
+    defaultValue: "bytes",
     reload: true,
     doc:
-      "How prompts are routed that are not known in tokens. `bytes`: four bytes of text count as " +
-      "a token, which finds what was predicted, and nothing that engines report. `load`: by load.",
+      "How to route prompts whose tokens are unknown. `bytes`: four bytes of text count as a " +
+      "token, which matches predicted blocks but not blocks that engines report. `load`: by " +
+      "load only.",
   }),
 };
 
@@ -136,41 +138,43 @@ const modelKeys = {
   engine: withDefault({
     key: "engine",
     kind: choiceKind(["vllm", "sglang"]),
-    standard: "vllm",
+    defaultValue: "vllm",
     reload: true,
-    doc: "What serves it: they join texts, and hand KV from prefill to decode, in different ways.",
+    doc:
+      "The engine that serves the model. Engines differ in how they join texts and how they " +
+      "transfer KV from prefill to decode.",
   }),
   loras: withDefault({
     key: "loras",
     kind: listKind("names", MODEL, MODEL_WORDS),
-    standard: "",
+    defaultValue: "",
     reload: true,
-    doc: "Adapters that its workers serve under names of their own (vLLM's `--lora-modules`).",
+    doc: "Adapters that the workers serve under their own names (vLLM's `--lora-modules`).",
     example: "sql-adapter,legal-adapter",
   }),
   stripFields: withDefault({
     key: "strip_fields",
     kind: listKind("members", /^[A-Za-z_][A-Za-z0-9_.-]{0,63}$/, "letters, digits and _"),
-    standard: "",
+    defaultValue: "",
     reload: true,
     doc:
-      "Members that are taken out of requests, at whatever depth, before workers see them: for " +
-      "engines that refuse what they do not know. vLLM and SGLang do not.",
+      "Members to remove from requests, at any depth, before they are sent to workers: for " +
+      "engines that refuse unknown members. vLLM and SGLang accept them.",
     example: "cache_control,nvext",
   }),
   bootstrapPort: withDefault({
     key: "bootstrap_port",
     kind: integerKind({ min: 1, max: 65_535 }),
-    standard: 8_998,
+    defaultValue: 8_998,
     reload: true,
     doc:
-      "Where SGLang's prefill workers meet those that decode " +
+      "Port where SGLang's decode workers connect to prefill workers " +
       "(`--disaggregation-bootstrap-port`).",
   }),
   kvHints: withDefault({
     key: "kv_hints",
     kind: choiceKind(KV_HINTS_CARRIERS),
-    standard: "auto",
+    defaultValue: "auto",
     reload: true,
     doc:
       "The member of a request that carries KV hints to its worker (docs/reference/kv-hints.md). " +
@@ -180,17 +184,19 @@ const modelKeys = {
   kvHintActions: withDefault({
     key: "kv_hint_actions",
     kind: actionsKind,
-    standard: "share,prefetch,pin,retain,demote",
+    defaultValue: "share,prefetch,pin,retain,demote",
     reload: true,
     doc:
-      "The KV hints that the proxy sends. `transient` marks reasoning as not to be kept: use it " +
-      "only if the chat template drops reasoning from the next prompt.",
+      "The KV hints that the proxy sends. `transient` marks reasoning so that it is not kept: " +
+      "use it only if the chat template drops reasoning from the next prompt.",
   }),
   reasoningStart: optional({
     key: "reasoning_start",
     kind: reasoningKind,
     reload: true,
-    doc: "The token that opens reasoning. Unset: what vocabulary and template have.",
+    doc:
+      "The token that opens reasoning. If unset, it is derived from the vocabulary and the " +
+      "template.",
     example: "<think>",
   }),
   reasoningEnd: optional({
@@ -204,8 +210,8 @@ const modelKeys = {
 
 export const modelTables = {
   doc:
-    "What the proxy knows of a model, under any name. Models without a table are routed by " +
-    "`fallback`. All keys take effect on SIGHUP.",
+    "A model, as the proxy tokenizes and routes it. The table may have any name. Models without " +
+    "a table are routed by `fallback`. All keys take effect on SIGHUP.",
   nameKind: patternKind<string>({
     name: "name",
     pattern: /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/,

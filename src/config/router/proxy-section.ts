@@ -12,106 +12,110 @@ import { optional, section, withDefault } from "../spec.ts";
 
 const HOUR_MS = 3_600_000;
 
-function duration(key: string, standard: string, doc: string) {
-  const kind = durationKind({ min: 10, max: 24 * HOUR_MS, example: standard });
-  return withDefault({ key, kind, standard, reload: false, doc });
+function duration(key: string, defaultValue: string, doc: string) {
+  const kind = durationKind({ min: 10, max: 24 * HOUR_MS, example: defaultValue });
+  return withDefault({ key, kind, defaultValue, reload: false, doc });
 }
 
-function count(key: string, standard: number, min: number, max: number, doc: string) {
-  return withDefault({ key, kind: integerKind({ min, max }), standard, reload: false, doc });
+function count(key: string, defaultValue: number, min: number, max: number, doc: string) {
+  return withDefault({ key, kind: integerKind({ min, max }), defaultValue, reload: false, doc });
 }
 
-function toggle(key: string, standard: boolean, doc: string) {
-  return withDefault({ key, kind: booleanKind, standard, reload: false, doc });
+function toggle(key: string, defaultValue: boolean, doc: string) {
+  return withDefault({ key, kind: booleanKind, defaultValue, reload: false, doc });
 }
 
 const limits = {
   bodyBytesMax: withDefault({
     key: "body_limit",
     kind: sizeKind({ min: 1024, max: 2 ** 30, example: "32MiB" }),
-    standard: "32MiB",
+    defaultValue: "32MiB",
     reload: false,
-    doc: "Requests with a longer body are answered 413: pictures travel in bodies.",
+    doc:
+      "Maximum bytes of a request body; a longer one is answered 413. Images are part of the " +
+      "body.",
   }),
   bodyBudgetBytes: withDefault({
     key: "body_budget",
     kind: sizeKind({ min: 2 ** 20, max: 2 ** 40, example: "512MiB" }),
-    standard: "512MiB",
+    defaultValue: "512MiB",
     reload: false,
     doc:
-      "Bytes of all request bodies together, from the first byte until a worker answers. A body " +
-      "without room is answered as where all workers are busy; slow ones are ended first. At " +
-      "least `body_limit`.",
+      "Maximum bytes of all request bodies together, from the first byte until a worker " +
+      "answers. A request above the limit is answered as if all workers were busy; the slowest " +
+      "bodies are aborted first. At least `body_limit`.",
   }),
   bodyTimeoutMs: duration(
     "body_timeout",
     "1m",
-    "How long a body may take to arrive; a slower one is answered 408 and its connection closed.",
+    "Timeout for receiving a body; a slower request is answered 408 and its connection is closed.",
   ),
   connectionsMax: count(
     "connections_max",
     16_384,
     8,
     1_000_000,
-    "Connections of clients. Beyond it idle ones are closed, and requests that would need more " +
-      "are answered 503. Each takes a file descriptor.",
+    "Maximum connections of clients. At the limit, idle connections are closed and further " +
+      "requests are answered 503. Each connection needs a file descriptor.",
   ),
   streamsMax: count(
     "streams_max",
     4_096,
     1,
     1_000_000,
-    "Requests that may be under way at once. More are answered as where all workers are busy.",
+    "Maximum concurrent requests. Further requests are answered as if all workers were busy.",
   ),
   heldBytesMax: withDefault({
     key: "held_answer",
     kind: sizeKind({ min: 1, max: 2 ** 30, example: "4MiB" }),
-    standard: "4MiB",
+    defaultValue: "4MiB",
     reload: false,
     doc:
-      "An answer that is no stream is held back up to so many bytes, so that it comes whole or " +
-      "is an error. What is longer is passed on as it comes.",
+      "Maximum bytes of an answer to buffer if it is not a stream, so that the client gets a " +
+      "whole answer or an error. A longer answer is passed on as it arrives.",
   }),
 };
 
 const waits = {
-  connectMs: duration("connect_timeout", "2s", "How long a worker may take to be connected to."),
+  connectMs: duration("connect_timeout", "2s", "Timeout of connecting to a worker."),
   firstByteMs: duration(
     "first_byte_timeout",
     "10m",
-    "How long a worker may compute before the first byte of its answer.",
+    "Timeout until the first byte of a worker's answer.",
   ),
-  idleMs: duration("idle_timeout", "2m", "How long an answer may pause once it has begun."),
+  idleMs: duration("idle_timeout", "2m", "Timeout between two parts of an answer."),
   retries: count(
     "retries",
     2,
     0,
     16,
-    "Other workers that are tried if one cannot be connected to, or answers 503.",
+    "Maximum other workers to try if a worker cannot be reached or answers 503.",
   ),
   resend: toggle(
     "resend",
     true,
-    "Whether a request that a worker had already taken is sent to one other if the first dies, " +
-      "or stops answering health checks, before its first byte. Off: only workers that could not " +
-      "be connected to are replaced.",
+    "Whether a request is sent to another worker if the first worker accepted it and then dies, " +
+      "or fails its health check, before the first byte. Off: a request is retried only if the " +
+      "connection failed.",
   ),
   healthCheck: toggle(
     "health_check",
     true,
-    "Whether each worker's `GET /health` is asked for, and the process behind it pinged where it " +
-      "publishes KV events. A worker that does not answer is left out while others are there.",
+    "Whether to check each worker's `GET /health`, and to ping the process that publishes its " +
+      "KV events. A worker that does not answer gets no requests while other workers are " +
+      "available.",
   ),
-  healthEveryMs: duration("health_every", "1s", "Time between two health checks of a worker."),
+  healthEveryMs: duration("health_every", "1s", "Interval of health checks of a worker."),
   healthTimeoutMs: duration(
     "health_timeout",
     "3s",
-    "How long a health check may take. With `health_every`, a dead engine is out within 4 s.",
+    "Timeout of a health check. With the default of `health_every`, a dead engine is detected " +
+      "within 4 s.",
   ),
   retryAfterMs: duration(
     "retry_after",
     "1s",
-    "What `Retry-After` says where all workers are busy, in whole seconds.",
+    "Value of `Retry-After` if all workers are busy, in whole seconds.",
   ),
 };
 
@@ -119,27 +123,27 @@ const whoMay = {
   corsOrigins: withDefault({
     key: "cors_origins",
     kind: originsKind,
-    standard: "",
+    defaultValue: "",
     reload: false,
     doc:
-      "Origins whose pages may use the proxy from a browser (CORS), with commas between them; " +
+      "Origins whose pages may use the proxy from a browser (CORS), separated by commas; " +
       '`"*"`: all. Unset: a page of another origin is answered 403 `origin_refused`.',
     example: "https://chat.example.org",
   }),
   authorization: withDefault({
     key: "authorization",
     kind: choiceKind(["auto", "pass", "drop"]),
-    standard: "auto",
+    defaultValue: "auto",
     reload: false,
     doc:
-      "Whether workers see the client's `Authorization`. `auto`: unless this router asks for " +
-      "tokens itself, which are none of the workers' business.",
+      "Whether the client's `Authorization` is passed to workers. `auto`: pass it unless this " +
+      "router itself requires tokens.",
   }),
   engineTokenFile: optional({
     key: "engine_token_file",
     kind: pathKind({ bytesMax: 4_000, example: "/etc/hearth/engine.token" }),
     reload: false,
-    doc: "Its first line is sent to workers as a bearer token instead (`--api-key`).",
+    doc: "A file whose first line is sent to workers as a bearer token instead (`--api-key`).",
     example: "/etc/hearth/engine.token",
   }),
   clientRouting: toggle(
@@ -151,8 +155,8 @@ const whoMay = {
   answerHeaders: toggle(
     "answer_headers",
     true,
-    "Whether answers say who gave them, in `x-hearth-worker` and `x-hearth-request-id`; the " +
-      "latter is what `/v1/explain/{id}` knows.",
+    "Whether answers name the worker and the request in `x-hearth-worker` and " +
+      "`x-hearth-request-id`; `/v1/explain/{id}` takes the latter.",
   ),
 };
 
@@ -162,20 +166,20 @@ const tokens = {
     1,
     0,
     64,
-    "Threads that turn prompts into tokens; 0: none, everything else waits meanwhile.",
+    "Threads that tokenize prompts; 0: tokenize on the event loop, which blocks it.",
   ),
   tokenTimeoutMs: duration(
     "token_timeout",
     "2s",
-    "A prompt that is not in tokens by then is routed without them.",
+    "Timeout of tokenization; after it the prompt is routed without tokens.",
   ),
   tokenCache: count(
     "token_cache",
     4 * 2 ** 20,
     0,
     2 ** 30,
-    "Tokens that each of those threads remembers, so that of a conversation that goes on only " +
-      "what is new is turned into tokens.",
+    "Maximum tokens that each thread caches, so that only the new part of a conversation is " +
+      "tokenized.",
   ),
 };
 
@@ -185,16 +189,18 @@ export const proxySection = section(
     listen: withDefault({
       key: "listen",
       kind: listenOrOffKind,
-      standard: "off",
+      defaultValue: "off",
       reload: false,
-      doc: "Where `/v1/chat/completions` and the like are served; `off`: nowhere.",
+      doc:
+        "Listen address of `/v1/chat/completions` and the other inference APIs; `off`: not " +
+        "served.",
     }),
     drainMs: withDefault({
       key: "drain",
       kind: durationKind({ min: 100, max: HOUR_MS, example: "30s" }),
-      standard: "30s",
+      defaultValue: "30s",
       reload: false,
-      doc: "How long streams that are under way may go on after SIGTERM.",
+      doc: "Timeout for running streams after SIGTERM.",
     }),
     ...limits,
     ...waits,

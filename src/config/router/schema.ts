@@ -20,19 +20,19 @@ const url = optional({
   kind: natsUrlKind,
   reload: false,
   doc:
-    "The NATS server over which agents tell what they hold and take commands, and replicas of " +
-    "this router agree; several with commas between them, all TCP or all WebSocket. Unset: " +
-    "engines' ZMQ events and predictions alone.",
+    "NATS server for events of agents, commands to agents, and synchronisation of replicas of " +
+    "this router; several servers are separated by commas, all TCP or all WebSocket. If unset, " +
+    "the router uses only ZMQ events of engines and predictions.",
   example: "nats://127.0.0.1:4222",
 });
 
 const commandProof = withDefault({
   key: "command_proof",
   kind: choiceKind(["none", "subject", "signature"]),
-  standard: "none",
+  defaultValue: "none",
   reload: false,
   doc:
-    "How this router proves to agents that a command is its own, where their `control.issuers` " +
+    "How this router proves to agents that it issued a command, if their `control.issuers` " +
     "lists `router-` and its id. `subject`: it publishes on `kv-control-{worker}.{issuer}`. " +
     "`signature`: it signs with `sign_nkey_file`.",
 });
@@ -42,8 +42,8 @@ const signNkeyFile = optional({
   kind: pathKind({ bytesMax: PATH_BYTES_MAX, example: "/etc/hearth/router-sign.nk" }),
   reload: false,
   doc:
-    "A file that holds the seed of the nkey (SU...) that signs commands. Agents have its public " +
-    "half. Keep it readable for the router alone.",
+    "A file that holds the seed of the nkey (SU...) that signs commands. Agents have the public " +
+    "key. Only the router should be able to read the file.",
   example: "/etc/hearth/router-sign.nk",
 });
 
@@ -56,19 +56,19 @@ const natsSection = section("Agents and replicas over NATS.", {
   signNkeyFile,
 });
 
-const apiSection = section("The HTTP server for those who ask, and for monitoring.", {
+const apiSection = section("HTTP API: decisions, workers, health and metrics.", {
   listen: apiListen(7181, "decisions, workers, health, metrics"),
   ...apiAccessKeys(
-    "`read` shows and asks, `operate` also routes, registers workers and sets thresholds, " +
-      "`purge` does the same",
+    "`read` queries, `operate` also routes, registers workers and sets thresholds, `purge` does " +
+      "the same",
   ),
   ...apiLimitKeys("256MiB"),
   busyStatus: withDefault({
     key: "busy_status",
     kind: integerKind({ min: 400, max: 599 }),
-    standard: 529,
+    defaultValue: 529,
     reload: false,
-    doc: "What a request is answered with where all workers are busy; other routers use 503.",
+    doc: "HTTP status of a request if all workers are busy; other routers use 503.",
   }),
 });
 
@@ -76,34 +76,34 @@ const replicasSection = section("Several routers of one fleet.", {
   sync: withDefault({
     key: "sync",
     kind: booleanKind,
-    standard: false,
+    defaultValue: false,
     reload: false,
-    doc: "Whether this router tells its replicas over NATS what it routed, and hears them.",
+    doc: "Whether this router exchanges its routed requests with replicas over NATS.",
   }),
   resetStates: withDefault({
     key: "reset_states",
     kind: booleanKind,
-    standard: false,
+    defaultValue: false,
     reload: false,
     doc:
-      "Start with an empty picture: streams and snapshots of before are thrown away. For the " +
-      "first router of a fleet alone: others would disagree afterwards.",
+      "Start with an empty index: discard earlier streams and snapshots. Use it only on the " +
+      "first router of a fleet, because other routers would disagree afterwards.",
   }),
   snapshotThreshold: withDefault({
     key: "snapshot_threshold",
     kind: integerKind({ min: 1, max: Number.MAX_SAFE_INTEGER }),
-    standard: 1_000_000,
+    defaultValue: 1_000_000,
     reload: false,
-    doc: "Changes after which the picture is written to `events.state_dir` before its time.",
+    doc: "Number of changes after which the index is written to `events.state_dir` early.",
   }),
   announceMs: withDefault({
     key: "announce",
     kind: durationKind({ min: 100, max: 600_000, example: "1s" }),
-    standard: "1s",
+    defaultValue: "1s",
     reload: false,
     doc:
-      "How often this router says that it is there and what it counts, so that replicas find out " +
-      "where they differ. One that missed five is gone.",
+      "Interval of this router's heartbeats, which carry its counts so that replicas detect " +
+      "differences. A replica is removed after five missed heartbeats.",
   }),
 });
 
@@ -125,7 +125,7 @@ const ROUTER_CHECKS: readonly SumCheck<RouterConfig>[] = [
     find: ({ replicas, nats }) =>
       unless(
         !replicas.sync || nats.url !== null,
-        "replicas speak over NATS, and nats.url is not set",
+        "replicas need NATS, and nats.url is not set",
         "write url below [nats], or remove it",
       ),
   },
@@ -134,7 +134,7 @@ const ROUTER_CHECKS: readonly SumCheck<RouterConfig>[] = [
     find: ({ workers }) => {
       const unnamed = workers.find(({ model, url }) => model === null && url === null);
       if (unnamed === undefined) return null;
-      const instead = "name its model, or the url of an engine that says it";
+      const instead = "set its model, or the url of an engine that reports it";
       return { what: "has neither model nor url", instead, at: ["workers", unnamed.name] };
     },
   },
@@ -143,7 +143,7 @@ const ROUTER_CHECKS: readonly SumCheck<RouterConfig>[] = [
     find: ({ proxy: { bodyBytesMax, bodyBudgetBytes } }) =>
       unless(
         bodyBytesMax <= bodyBudgetBytes,
-        `one body of ${bodyBytesMax} bytes is more than body_budget has for all of them`,
+        `body_limit ${bodyBytesMax} is above body_budget`,
         "lower body_limit, or raise body_budget",
       ),
   },
@@ -152,7 +152,7 @@ const ROUTER_CHECKS: readonly SumCheck<RouterConfig>[] = [
     find: ({ nats: { commandProof, signNkeyFile } }) =>
       unless(
         commandProof !== "signature" || signNkeyFile !== null,
-        "commands are to be signed, and sign_nkey_file is not set",
+        "command_proof is signature, and sign_nkey_file is not set",
         'write sign_nkey_file below [nats], or use command_proof = "none"',
       ),
   },
@@ -163,7 +163,7 @@ const ROUTER_CHECKS: readonly SumCheck<RouterConfig>[] = [
         proxy.listen === "off" ||
           proxy.listen.port === 0 ||
           formatListen(proxy.listen) !== formatListen(api.listen),
-        `${formatListen(api.listen)} is where api.listen is, too`,
+        `${formatListen(api.listen)} is also the address of api.listen`,
         "give the proxy a port of its own",
       ),
   },
@@ -192,10 +192,10 @@ type Sections = {
   >;
 };
 
-/** A worker of the file; `name` is its worker id. */
+/** A worker in the file; `name` is its worker id. */
 export type ListedWorker = { readonly name: string } & ValuesOf<typeof workerTables.keys>;
 
-/** What the file says of a model; `name` is that of its table. */
+/** A model in the file; `name` is the name of its table. */
 export type ListedModel = { readonly name: string } & ValuesOf<typeof modelTables.keys>;
 
 /** A router's configuration, validated and frozen. Sizes in bytes, durations in milliseconds. */
@@ -204,7 +204,7 @@ export type RouterConfig = Sections & {
   readonly models: readonly ListedModel[];
 };
 
-/** The router's file. */
+/** The router's configuration file. */
 export const ROUTER_BOOK = createBook({
   sections: ROUTER_SCHEMA,
   named: { workers: workerTables, models: modelTables },
@@ -217,7 +217,7 @@ export const ROUTER_BOOK = createBook({
   },
 });
 
-/** As `parseConfig`, of a router's file. */
+/** Like `parseConfig`, for a router's file. */
 export function parseRouterConfig(
   source: string,
   file: string,
@@ -227,7 +227,7 @@ export function parseRouterConfig(
   return parseBook<RouterConfig>(ROUTER_BOOK, source, file, facts, overrides);
 }
 
-/** As `loadConfig`, of a router's file. */
+/** Like `loadConfig`, for a router's file. */
 export function loadRouterConfig(
   path: string,
   facts: MachineFacts,

@@ -27,8 +27,8 @@ const model = optional({
   }),
   reload: true,
   doc:
-    "The model this worker serves, as requests name it. Unset, with a `url`: the one that its " +
-    "`/v1/models` lists.",
+    "The model that this worker serves, by the name that requests use. If unset and `url` is " +
+    "set, the model that its `/v1/models` lists.",
   example: "meta-llama/Llama-3.1-8B-Instruct",
 });
 
@@ -37,15 +37,18 @@ const url = optional({
   kind: workerUrlKind,
   reload: true,
   doc:
-    "Where its OpenAI-compatible API listens: needed for requests through the proxy. The router " +
-    "also asks a vLLM there for its model, its block size and, without NATS, where it publishes " +
+    "URL of its OpenAI-compatible API, required for requests through the proxy. The router also " +
+    "queries a vLLM there for its model, its block size and, without NATS, the endpoint of its " +
     "KV events.",
   example: "http://10.0.0.2:8000",
 });
 
 const anyZmqKind = zmqKind({ mayListen: false, example: "tcp://10.0.0.2:5557" });
 
-/** Of an engine on another host: a socket of this one leads nowhere, and has no port for ranks. */
+/**
+ * Endpoint of an engine on another host. Unix sockets are refused: they are local and have no port
+ * for ranks.
+ */
 const engineKind: Kind<string> = {
   ...anyZmqKind,
   range: "tcp://, a host and a port",
@@ -53,7 +56,7 @@ const engineKind: Kind<string> = {
     const read = anyZmqKind.read(raw);
     if (!read.ok || read.value.startsWith("tcp:")) return read;
     const instead = 'write it as in "tcp://10.0.0.2:5557"';
-    return { ok: false, what: "is a socket, which has no ports for ranks", instead };
+    return { ok: false, what: "is a Unix socket, which has no ports for ranks", instead };
   },
 };
 
@@ -62,7 +65,7 @@ const workerKeys = {
   role: withDefault({
     key: "role",
     kind: choiceKind(["both", "prefill", "decode"]),
-    standard: "both",
+    defaultValue: "both",
     reload: true,
     doc: "`both` serves whole requests; `prefill` and `decode` are the pools of split serving.",
   }),
@@ -70,22 +73,24 @@ const workerKeys = {
   ranks: withDefault({
     key: "ranks",
     kind: integerKind({ min: 1, max: 256 }),
-    standard: 1,
+    defaultValue: 1,
     reload: true,
-    doc: "Data parallel ranks of this worker; each is chosen, and counted, by itself.",
+    doc: "Data parallel ranks of this worker; each is chosen and counted separately.",
   }),
   totalBlocks: optional({
     key: "total_blocks",
     kind: integerKind({ min: 1, max: 2 ** 40 }),
     reload: true,
-    doc: "KV blocks that one rank's GPU holds. Unset: the worker is never busy by blocks.",
+    doc:
+      "KV blocks that the GPU of one rank can hold. If unset, blocks never make the worker " +
+      "busy.",
     example: 12_000,
   }),
   batchTokensMax: optional({
     key: "batch_tokens_max",
     kind: integerKind({ min: 1, max: 2 ** 40 }),
     reload: true,
-    doc: "Tokens of one step of its engine at most (`--max-num-batched-tokens`).",
+    doc: "Maximum tokens in one step of its engine (`--max-num-batched-tokens`).",
     example: 8_192,
   }),
   blockTokens: optional({
@@ -93,9 +98,9 @@ const workerKeys = {
     kind: integerKind({ min: 1, max: 65_536 }),
     reload: true,
     doc:
-      "Tokens in a block of its engine (`--block-size`, `--page-size`). Unset: what the engine's " +
-      "events or its API say, 16 until then. If the events say otherwise, their size is used and " +
-      "`ROUTER_BLOCK_TOKENS` names both.",
+      "Tokens per block of its engine (`--block-size`, `--page-size`). If unset, the size in " +
+      "the engine's events or API is used, and 16 until then. If the events differ, their size " +
+      "is used and `ROUTER_BLOCK_TOKENS` names both.",
     example: 16,
   }),
   namespace: optional({
@@ -108,8 +113,8 @@ const workerKeys = {
     }),
     reload: true,
     doc:
-      "Key of the namespace whose blocks its agent keeps, as `hearth ctl status` shows it. An " +
-      "agent whose events arrive says so itself.",
+      "Key of the namespace whose blocks its agent stores, as `hearth ctl status` shows it. " +
+      "Agents that publish events report it themselves.",
     example: "ab".repeat(32),
   }),
   events: optional({
@@ -117,16 +122,16 @@ const workerKeys = {
     kind: engineKind,
     reload: true,
     doc:
-      "Where its engine publishes KV events over ZMQ, for workers without an agent; rank N at " +
-      "the port N above it. A vLLM listens there if its own `endpoint` is `tcp://*:PORT`. Unset, " +
-      "with a `url` and without NATS: where the engine says.",
+      "ZMQ endpoint where its engine publishes KV events, for workers without an agent; rank N " +
+      "uses this port plus N. A vLLM listens there if its own `endpoint` is `tcp://*:PORT`. If " +
+      "unset, and with `url` but without NATS, the endpoint that the engine reports is used.",
     example: "tcp://10.0.0.2:5557",
   }),
   replay: optional({
     key: "replay",
     kind: engineKind,
     reload: true,
-    doc: "Where its engine replays events that were missed (`replay_endpoint`).",
+    doc: "ZMQ endpoint where its engine replays missed events (`replay_endpoint`).",
     example: "tcp://10.0.0.2:5558",
   }),
   hashSeed: optional({
@@ -139,8 +144,8 @@ const workerKeys = {
     }),
     reload: true,
     doc:
-      "PYTHONHASHSEED of its vLLM. With it a router that starts late names the blocks that the " +
-      "engine held before. Unset: vLLM's own seed and 0 are tried.",
+      "PYTHONHASHSEED of its vLLM. With it, a router that starts later can identify blocks that " +
+      "the engine stored before. If unset, vLLM's default seed and 0 are tried.",
     example: "42",
   }),
 };
@@ -148,7 +153,8 @@ const workerKeys = {
 export const workerTables = {
   doc:
     "A worker that is known from the start, under its worker id. Workers whose agents publish " +
-    "events, or who are registered over HTTP, need not stand here. All keys take effect on SIGHUP.",
+    "events, and workers registered over HTTP, need not be listed. All keys take effect on " +
+    "SIGHUP.",
   nameKind: workerIdKind,
   nameExample: "gpu-01",
   most: 4_096,
@@ -158,8 +164,8 @@ export const workerTables = {
 const KEYS: Readonly<Record<string, KeySpec<unknown>>> = workerTables.keys;
 
 /**
- * A worker as an object has it, by the names and rules of a file: `worker` is its id, null is as
- * good as absent.
+ * Reads a worker from an object, with the names and rules of the file. `worker` is its id; null
+ * counts as absent.
  */
 export function readListedWorker(members: Readonly<Record<string, unknown>>): Read<ListedWorker> {
   const known = ["worker", ...Object.values(KEYS).map(({ key }) => key)];
@@ -173,16 +179,20 @@ export function readListedWorker(members: Readonly<Record<string, unknown>>): Re
   const fields: [string, string, Kind<unknown>, unknown][] = [
     ["name", "worker", workerTables.nameKind, undefined],
     ...Object.entries(KEYS).map(
-      ([field, { key, kind, standard }]): [string, string, Kind<unknown>, unknown] => [
+      ([field, { key, kind, defaultValue }]): [string, string, Kind<unknown>, unknown] => [
         field,
         key,
         kind,
-        standard.is === "literal" ? standard.literal : standard.is === "unset" ? null : undefined,
+        defaultValue.is === "literal"
+          ? defaultValue.literal
+          : defaultValue.is === "unset"
+            ? null
+            : undefined,
       ],
     ),
   ];
-  for (const [field, key, kind, standard] of fields) {
-    const raw = members[key] ?? standard;
+  for (const [field, key, kind, defaultValue] of fields) {
+    const raw = members[key] ?? defaultValue;
     if (raw === undefined) return { ok: false, what: `${key} is missing`, instead: "give it" };
     if (raw === null) worker[field] = null;
     else {
@@ -199,13 +209,13 @@ export function readListedWorker(members: Readonly<Record<string, unknown>>): Re
 
 const DAY_MS = 86_400_000;
 
-/** Heartbeats that may be missing. */
-function beats(key: string, standard: number, doc: string) {
+/** A number of missed heartbeats. */
+function beats(key: string, defaultValue: number, doc: string) {
   const kind = integerKind({ min: 2, max: 10_000 });
-  return withDefault({ key, kind, standard, reload: false, doc });
+  return withDefault({ key, kind, defaultValue, reload: false, doc });
 }
 
-export const eventsSection = section("Where what workers hold is known from.", {
+export const eventsSection = section("Sources of the blocks that workers hold.", {
   cluster: withDefault({
     key: "cluster",
     kind: patternKind<string>({
@@ -214,46 +224,52 @@ export const eventsSection = section("Where what workers hold is known from.", {
       words: "1 to 64 small letters, digits, . - and _, the first a letter or digit",
       example: "hearth",
     }),
-    standard: "hearth",
+    defaultValue: "hearth",
     reload: false,
-    doc: "The name that agents and routers of one cluster share; it is in the subjects they use.",
+    doc:
+      "The name that agents and routers of one cluster share. It is part of their NATS " +
+      "subjects.",
   }),
   indexBytes: withDefault({
     key: "index_bytes",
     kind: sizeKind({ min: 2 ** 20, max: 2 ** 40, example: "4GiB" }),
-    standard: "1GiB",
+    defaultValue: "1GiB",
     reload: false,
     doc:
-      "Memory of the picture of who holds what. Beyond it, what nobody asked for the longest is " +
-      "forgotten, and answers say up to where they are exact.",
+      "Maximum memory of the prefix index. Above it, the least recently requested blocks are " +
+      "dropped, and answers state how far they are exact.",
   }),
   workersMax: withDefault({
     key: "workers_max",
     kind: integerKind({ min: 1, max: 65_535 }),
-    standard: 4_096,
+    defaultValue: 4_096,
     reload: false,
-    doc: "Workers, each data parallel rank for itself, that are known at a time.",
+    doc: "Maximum workers in the index; each data parallel rank counts as one.",
   }),
   staleBeats: beats(
     "stale_beats",
     3,
-    "A worker whose heartbeats are missing so often is chosen only where nothing else is left. " +
-      "It says itself how far apart they are.",
+    "Missed heartbeats after which a worker is chosen only if no other worker is left. The " +
+      "worker announces its heartbeat interval.",
   ),
-  goneBeats: beats("gone_beats", 15, "After so many it is forgotten with all it held."),
+  goneBeats: beats(
+    "gone_beats",
+    15,
+    "Missed heartbeats after which a worker and its blocks are removed from the index.",
+  ),
   completeWithinMs: withDefault({
     key: "complete_within",
     kind: durationKind({ min: 50, max: DAY_MS, example: "10s" }),
-    standard: "10s",
+    defaultValue: "10s",
     reload: false,
     doc:
-      "`/readyz` says yes once all workers that are heard of have told what they hold, and after " +
-      "so long in any case.",
+      "`/readyz` reports ready when all known workers have sent their residency, and after this " +
+      "time at the latest.",
   }),
   stream: withDefault({
     key: "stream",
     kind: booleanKind,
-    standard: false,
+    defaultValue: false,
     reload: false,
     doc:
       "Whether events are also read from the JetStream stream that agents with " +
@@ -265,15 +281,15 @@ export const eventsSection = section("Where what workers hold is known from.", {
     kind: pathKind({ bytesMax: 4_000, example: "/var/lib/hearth/router" }),
     reload: false,
     doc:
-      "A folder of this router alone in which the picture is kept over a restart. Unset: it is " +
-      "asked for from replicas and workers again.",
+      "A folder, used by this router only, that stores the index across restarts. If unset, the " +
+      "router requests the index from replicas and workers again.",
     example: "/var/lib/hearth/router",
   }),
   stateEveryMs: withDefault({
     key: "state_every",
     kind: durationKind({ min: 100, max: DAY_MS, example: "30s" }),
-    standard: "30s",
+    defaultValue: "30s",
     reload: false,
-    doc: "How often it is written there, and once more at the end.",
+    doc: "Interval at which the index is written there; it is also written at shutdown.",
   }),
 });

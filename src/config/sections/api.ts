@@ -11,13 +11,13 @@ import {
 import { type KeySpec, optional, section, withDefault } from "../spec.ts";
 import { groupKind } from "./engine.ts";
 
-/** PATH_MAX of Linux with the NUL at its end left out. */
+/** Linux PATH_MAX without the terminating NUL. */
 const PATH_BYTES_MAX = 4095;
 
-/** What a caller may do; each contains those before it. */
+/** Roles of a client; each role includes the roles before it. */
 const roleKind = choiceKind(["read", "operate", "purge"]);
 
-/** A file that is read at the start. */
+/** A file that is read once, at start. */
 function file(key: string, example: string, doc: string) {
   const kind = pathKind({ bytesMax: PATH_BYTES_MAX, example });
   return optional({ key, kind, reload: false, doc, example });
@@ -26,45 +26,45 @@ function file(key: string, example: string, doc: string) {
 const tokenFile = file(
   "token_file",
   "/etc/hearth/token",
-  "A file whose first line is a bearer token that may do everything. With it every request needs " +
-    "a token, apart from `/healthz` and `/readyz`. Keep it readable for this process alone. " +
-    "SIGHUP reads it again.",
+  "A file whose first line is a bearer token with the role `purge`. If set, every request " +
+    "except `/healthz` and `/readyz` needs a token. Only this process should be able to read the " +
+    "file. SIGHUP reloads it.",
 );
 
 const tokensFile = file(
   "tokens_file",
   "/etc/hearth/tokens",
-  "A file of bearer tokens for several callers: lines of a name, a role (`read`, `operate` or " +
-    "`purge`) and a token; lines that begin with # are notes. The name goes into the audit log. " +
-    "SIGHUP reads it again.",
+  "A file of bearer tokens for several clients. Each line holds a name, a role (`read`, " +
+    "`operate` or `purge`) and a token; lines that begin with # are comments. The audit log " +
+    "records the name. SIGHUP reloads the file.",
 );
 
 const tlsCertFile = file(
   "tls_cert_file",
   "/etc/hearth/tls.pem",
-  "The server's certificate with those that signed it, in PEM: with it the server speaks HTTPS.",
+  "The server's certificate chain in PEM. If set, the server uses HTTPS.",
 );
 
 const tlsKeyFile = file(
   "tls_key_file",
   "/etc/hearth/tls.key",
-  "The private key of `tls_cert_file`, in PEM. Keep it readable for this process alone.",
+  "The private key of `tls_cert_file` in PEM. Only this process should be able to read it.",
 );
 
 const tlsClientCaFile = file(
   "tls_client_ca_file",
   "/etc/hearth/clients.pem",
-  "Certificates, in PEM, of those who sign certificates for callers: with it a caller without " +
-    "one is not let in, not even for `/healthz`. A caller may send a token as well and has its " +
-    "role then.",
+  "CA certificates in PEM that sign client certificates. If set, a client without a valid " +
+    "certificate is refused, even for `/healthz`. A client that also sends a token gets the role " +
+    "of the token.",
 );
 
 const tlsClientRole = withDefault({
   key: "tls_client_role",
   kind: roleKind,
-  standard: "read",
+  defaultValue: "read",
   reload: false,
-  doc: "What callers may do who show a certificate and no token; see `tls_client_ca_file`.",
+  doc: "Role of clients that present a certificate and no token; see `tls_client_ca_file`.",
 });
 
 /** `sun_path` holds 108 bytes with the NUL at its end (unix(7)). */
@@ -72,7 +72,7 @@ const SOCKET_PATH_BYTES_MAX = 107;
 const SOCKET_EXAMPLE = "/run/hearth/api.sock";
 const socketPath = pathKind({ bytesMax: SOCKET_PATH_BYTES_MAX, example: SOCKET_EXAMPLE });
 
-/** A path, or `off`: null. */
+/** A path, or null for `off`. */
 const socketKind: Kind<string | null> = {
   name: "path or off",
   range: `"off", or ${socketPath.range}`,
@@ -87,9 +87,11 @@ const socketKind: Kind<string | null> = {
 const socket: KeySpec<string | null> = {
   key: "socket",
   kind: socketKind,
-  standard: {
+  defaultValue: {
     is: "derived",
-    words: "`api.sock` beside an `engine.socket` of the name `engine.sock`, else `off`",
+    words:
+      "`api.sock` in the folder of `engine.socket` if that socket is named `engine.sock`, else " +
+      "`off`",
     needs: ["engine.socket"],
     from({ value }) {
       const engine = value<string>("engine.socket");
@@ -98,9 +100,9 @@ const socket: KeySpec<string | null> = {
   },
   reload: false,
   doc:
-    "The Unix socket of the same HTTP API, on which the kernel says who calls: root and the " +
-    "agent's user may do everything, members of `socket_group` what `socket_role` says. `hearth " +
-    "ctl` uses it. It gets mode 0660.",
+    "The Unix socket of the same HTTP API. The kernel reports the user of each client: root and " +
+    "the agent's user have the role `purge`, members of `socket_group` have the role " +
+    "`socket_role`. `hearth ctl` uses this socket. Its mode is 0660.",
   example: SOCKET_EXAMPLE,
 };
 
@@ -109,43 +111,43 @@ const socketGroup = optional({
   kind: groupKind,
   reload: false,
   doc:
-    "The group that owns `socket`. Unset: that of the engine socket, `engine.socket_group`, or " +
-    "the group the agent runs under.",
+    "The group that owns `socket`. If unset: `engine.socket_group`, or the group of the agent's " +
+    "process.",
   example: "hearth-ops",
 });
 
 const socketRole = withDefault({
   key: "socket_role",
   kind: roleKind,
-  standard: "operate",
+  defaultValue: "operate",
   reload: false,
-  doc: "What callers on `socket` may do who are neither root nor the agent's user.",
+  doc: "Role of clients on `socket` that are neither root nor the agent's user.",
 });
 
-/** Where the server listens; each process of Hearth has a port of its own. */
+/** Listen address of the server; each Hearth process has its own port. */
 export function apiListen(port: number, what: string) {
   return withDefault({
     key: "listen",
     kind: listenKind,
-    standard: `127.0.0.1:${port}`,
+    defaultValue: `127.0.0.1:${port}`,
     reload: false,
     doc:
-      `Where the HTTP server (${what}) listens. Any address other than ` +
-      "loopback needs `token_file`, `tokens_file` or `tls_client_ca_file`. Port 0 takes a free " +
-      "one and says which in the log.",
+      `Listen address of the HTTP server (${what}). An address other than loopback needs ` +
+      "`token_file`, `tokens_file` or `tls_client_ca_file`. Port 0 picks a free port; the log " +
+      "names it.",
   });
 }
 
-/** Who may speak to the server. `roles`: what each of them may do. */
+/** Access control of a server. `roles` describes what each role may do. */
 export function apiAccessKeys(roles: string) {
   const loopbackRole = withDefault({
     key: "loopback_role",
     kind: roleKind,
-    standard: "operate",
+    defaultValue: "operate",
     reload: false,
     doc:
-      "What callers without credentials may do while none are asked for, which is on loopback " +
-      `alone: ${roles}.`,
+      "Role of clients without credentials if none are required, which is possible on loopback " +
+      `only: ${roles}.`,
   });
   return {
     loopbackRole,
@@ -158,40 +160,40 @@ export function apiAccessKeys(roles: string) {
   };
 }
 
-/** How much one server takes at a time. */
+/** Limits of one server. */
 export function apiLimitKeys(budget: string) {
   return {
     connectionsMax: withDefault({
       key: "connections_max",
       kind: integerKind({ min: 8, max: 1_000_000 }),
-      standard: 1_024,
+      defaultValue: 1_024,
       reload: false,
       doc:
-        "Connections to this server. Beyond it idle ones are closed, and requests that would " +
-        "need more are answered 503. Each takes a file descriptor.",
+        "Maximum connections to this server. At the limit, idle connections are closed and " +
+        "further requests are answered 503. Each connection needs a file descriptor.",
     }),
     bodyBudgetBytes: withDefault({
       key: "body_budget",
       kind: sizeKind({ min: 2 ** 20, max: 2 ** 40, example: budget }),
-      standard: budget,
+      defaultValue: budget,
       reload: false,
       doc:
-        "Bytes of all request bodies together. A body without room is answered 503 with " +
-        "`Retry-After`; slow ones that are still arriving are ended first.",
+        "Maximum bytes of all request bodies together. A body above the limit is answered 503 " +
+        "with `Retry-After`; the slowest bodies are aborted first.",
     }),
     bodyTimeoutMs: withDefault({
       key: "body_timeout",
       kind: durationKind({ min: 100, max: 3_600_000, example: "10s" }),
-      standard: "10s",
+      defaultValue: "10s",
       reload: false,
       doc:
-        "How long a request body may take to arrive. A slower one is answered 408, and its " +
+        "Timeout for receiving a request body. A slower request is answered 408 and its " +
         "connection is closed.",
     }),
   };
 }
 
-export const apiSection = section("The HTTP server for people and monitoring.", {
+export const apiSection = section("HTTP API: health, metrics, status and commands.", {
   listen: apiListen(7171, "health, metrics, status, commands"),
   socket,
   socketGroup,
@@ -203,10 +205,10 @@ export const apiSection = section("The HTTP server for people and monitoring.", 
   flushByGet: withDefault({
     key: "flush_by_get",
     kind: booleanKind,
-    standard: false,
+    defaultValue: false,
     reload: false,
     doc:
-      "Whether `GET /flush_cache` empties the cache as SGLang's server does. A browser sends a " +
-      "GET for an image of any page: leave it off unless a program needs it, and use POST.",
+      "Whether `GET /flush_cache` empties the cache, as in SGLang's server. Any web page can " +
+      "make a browser send a GET, so leave this off unless a program needs it, and use POST.",
   }),
 });

@@ -14,15 +14,16 @@ const KIB = 2 ** 10;
 
 const MIB = 2 ** 20;
 
-/** Keys of [engine] on the engine's own KV events. */
+/** Keys of [engine] about the engine's own KV events. */
 const engineEventKeys = {
   kvEvents: optional({
     key: "kv_events",
     kind: zmqKind({ mayListen: false, example: "tcp://127.0.0.1:5557" }),
     reload: false,
     doc:
-      "Where the engine on this host publishes KV events over ZMQ (`--kv-events-config`), rank N " +
-      "at the port N above it. What they say of the GPU is mirrored and passed on.",
+      "ZMQ endpoint where the engine on this host publishes KV events (`--kv-events-config`); " +
+      "rank N uses this port plus N. The agent mirrors the state of the GPU from these events " +
+      "and publishes it.",
     example: "tcp://127.0.0.1:5557",
   }),
   kvReplay: optional({
@@ -30,8 +31,8 @@ const engineEventKeys = {
     kind: zmqKind({ mayListen: false, example: "tcp://127.0.0.1:5558" }),
     reload: false,
     doc:
-      "Its `replay_endpoint`. Without one, what was missed is known to be missing, and what the " +
-      "engine held before is not known.",
+      "The engine's `replay_endpoint`. Without it the agent detects missed events but cannot " +
+      "recover them, and blocks that the engine stored before the agent started are unknown.",
     example: "tcp://127.0.0.1:5558",
   }),
   kvModel: optional({
@@ -43,7 +44,9 @@ const engineEventKeys = {
       example: "meta-llama/Llama-3.1-8B-Instruct",
     }),
     reload: false,
-    doc: "The model the engine serves, as requests name it. Needed with `kv_events`.",
+    doc:
+      "The model that the engine serves, by the name that requests use. Required with " +
+      "`kv_events`.",
     example: "meta-llama/Llama-3.1-8B-Instruct",
   }),
   kvBlockTokens: optional({
@@ -51,18 +54,19 @@ const engineEventKeys = {
     kind: integerKind({ min: 1, max: 65_536 }),
     reload: false,
     doc:
-      "Tokens in a block of the engine (`--block-size`, `--page-size`). Unset: what its events " +
-      "say. If they say otherwise, their size is used and `FEED_BLOCK_TOKENS` names both.",
+      "Tokens per block of the engine (`--block-size`, `--page-size`). If unset, the size in " +
+      "its events is used. If the events differ, their size is used and `FEED_BLOCK_TOKENS` " +
+      "names both.",
     example: 16,
   }),
   kvRanks: withDefault({
     key: "kv_events_ranks",
     kind: integerKind({ min: 1, max: 256 }),
-    standard: 1,
+    defaultValue: 1,
     reload: false,
     doc:
-      "Data parallel ranks of the engine on this host. Each is told of by itself; RAM and SSD of " +
-      "the host count for all of them.",
+      "Data parallel ranks of the engine on this host. Events are published for each rank; RAM " +
+      "and SSD of the host count for all ranks.",
   }),
 } as const;
 
@@ -76,28 +80,28 @@ const DAY_MS = 24 * 60 * MINUTE_MS;
 const socket = withDefault({
   key: "socket",
   kind: pathKind({ bytesMax: SOCKET_PATH_BYTES_MAX, example: "/run/hearth/engine.sock" }),
-  standard: "/run/hearth/engine.sock",
+  defaultValue: "/run/hearth/engine.sock",
   reload: false,
   doc:
-    "The Unix socket engines connect to. It gets mode 0660; its folder should be 0750 and " +
-    "belong to the agent. The path is limited to 107 bytes by the kernel.",
+    "The Unix socket that engines connect to. Its mode is 0660; its folder should belong to the " +
+    "agent with mode 0750. The kernel limits the path to 107 bytes.",
 });
 
 export const groupKind = patternKind<string>({
   name: "group name",
   pattern: /^(?:[a-z_][a-z0-9_-]{0,30}\$?|[0-9]{1,10})$/,
-  words: "the name or number of a group",
+  words: "a group name or number",
   example: "hearth",
 });
 
 const commandRole = withDefault({
   key: "command_role",
   kind: choiceKind(["read", "operate", "purge"]),
-  standard: "operate",
+  defaultValue: "operate",
   reload: true,
   doc:
-    "What commands may do that engines send over their own connections (COMMAND): `operate` " +
-    "pins, pauses and warms, `purge` also removes blocks, which LMCache's deletes need.",
+    "Role of commands that engines send over their connections (COMMAND): `operate` pins, " +
+    "pauses and warms; `purge` also removes blocks, which deletes of LMCache need.",
 });
 
 const socketGroup = optional({
@@ -105,151 +109,154 @@ const socketGroup = optional({
   kind: groupKind,
   reload: false,
   doc:
-    "The group that owns the socket, so that engines of other users in that group can connect. " +
-    "Unset: the group the agent runs under.",
+    "The group that owns the socket. Engines of other users in that group can connect. If " +
+    "unset: the group of the agent's process.",
   example: "hearth",
 });
 
 const clientsMax = withDefault({
   key: "clients_max",
   kind: integerKind({ min: 1, max: 4096 }),
-  standard: 256,
+  defaultValue: 256,
   reload: true,
   doc:
-    "How many engine processes may be connected at once; the next one is refused in words. Each " +
-    "takes two file descriptors.",
+    "Maximum connected engine processes. Further connections are refused with a message. Each " +
+    "connection needs two file descriptors.",
 });
 
 const clientsPerProcess = withDefault({
   key: "clients_per_process",
   kind: integerKind({ min: 1, max: 4096 }),
-  standard: 32,
+  defaultValue: 32,
   reload: true,
   doc:
-    "How many of these connections one process may have. The last eighth of `clients_max` is " +
-    "kept for processes that have none.",
+    "Maximum connections of one process. The last eighth of `clients_max` is reserved for " +
+    "processes without a connection.",
 });
 
 const heldShare = withDefault({
   key: "held_share",
   kind: ratioKind({ min: 0.05, max: 1 }),
-  standard: 0.5,
+  defaultValue: 0.5,
   reload: true,
   doc:
-    "Share of RAM whose slots one engine may hold, reserved or acquired, while other engines are " +
-    "connected; beyond it a block is answered `full`. All connections that joined as one engine " +
-    "count together. An engine that is alone may hold seven eighths. 1: no limit.",
+    "Maximum share of RAM that one engine may have reserved or acquired while other engines are " +
+    "connected. Blocks above it are answered `full`. All connections that joined as one engine " +
+    "count together. A single engine may use seven eighths. 1: no limit.",
 });
 
 const frameBytesMax = withDefault({
   key: "frame_max",
   kind: sizeKind({ min: 4 * KIB, max: 64 * MIB, multiple: 8, example: "1MiB" }),
-  standard: "1MiB",
+  defaultValue: "1MiB",
   reload: false,
   doc:
-    "The largest frame either side may send. It must hold a reservation of `items_max` blocks: " +
-    "32 bytes and 80 for each. Engines learn it when they connect.",
+    "Maximum frame size in either direction. A frame must hold a reservation of `items_max` " +
+    "blocks: 32 bytes and 80 for each block. Engines receive this limit when they connect.",
 });
 
 const itemsMax = withDefault({
   key: "items_max",
   kind: integerKind({ min: 16, max: 65_536 }),
-  standard: 4096,
+  defaultValue: 4096,
   reload: false,
   doc:
-    "How many blocks one request may name. Engines learn it when they connect and split longer " +
-    "prompts. Larger values let one request hold the agent's loop for longer.",
+    "Maximum blocks in one request. Engines receive this limit when they connect and split " +
+    "longer prompts. Larger values let one request occupy the agent's event loop for longer.",
 });
 
 const handlesMax = withDefault({
   key: "handles_max",
   kind: integerKind({ min: 16, max: 2 ** 20 }),
-  standard: 65_536,
+  defaultValue: 65_536,
   reload: false,
   doc:
-    "How many blocks one connection may hold reserved or acquired at a time; beyond it a block " +
-    "is answered `rejected`. At least `items_max`.",
+    "Maximum blocks that one connection may have reserved or acquired. Blocks above it are " +
+    "answered `rejected`. At least `items_max`.",
 });
 
 const leaseMs = withDefault({
   key: "lease",
   kind: durationKind({ min: 1_000, max: 60 * MINUTE_MS, example: "30s" }),
-  standard: "30s",
+  defaultValue: "30s",
   reload: false,
   doc:
-    "How long a connection that holds blocks may stay silent before it is cut off. What it held " +
-    "is not reused while its process lives. Clients send a ping within this time.",
+    "Maximum silence of a connection that has blocks reserved or acquired; after it the " +
+    "connection is closed. Its slots are not reused while its process lives. Clients send a " +
+    "ping within this time.",
 });
 
 const unreadBytesMax = withDefault({
   key: "unread_max",
   kind: sizeKind({ min: 64 * KIB, max: 256 * MIB, example: "4MiB" }),
-  standard: "4MiB",
+  defaultValue: "4MiB",
   reload: false,
   doc:
-    "How many bytes of answers may wait for one client that does not read, before the agent " +
-    "stops reading from it. At least `frame_max`.",
+    "Maximum bytes of unread answers for one client; above it the agent stops reading from that " +
+    "client. At least `frame_max`.",
 });
 
 const drainStallMs = withDefault({
   key: "drain_stall",
   kind: durationKind({ min: 100, max: 5 * MINUTE_MS, example: "5s" }),
-  standard: "5s",
+  defaultValue: "5s",
   reload: true,
   doc:
-    "How long a client whose answers wait at `unread_max` may go on not reading before its " +
-    "connection is closed.",
+    "Timeout of a client that stays at `unread_max` without reading; after it its connection is " +
+    "closed.",
 });
 
 const acquireDeadlineMs = withDefault({
   key: "acquire_deadline",
   kind: durationKind({ min: 1, max: MINUTE_MS, example: "2s" }),
-  standard: "2s",
+  defaultValue: "2s",
   reload: false,
   doc:
-    "How long an acquire may wait for blocks when the engine names no deadline itself. Blocks " +
-    "that are not there by then are answered `late`. Shorter than `lease`.",
+    "Default deadline of an acquire that names none. Blocks that have not arrived by the " +
+    "deadline are answered `late`. Shorter than `lease`.",
 });
 
 const gpuWindowBlocks = withDefault({
   key: "gpu_window_blocks",
   kind: integerKind({ min: 0, max: 2 ** 26 }),
-  standard: 262_144,
+  defaultValue: 262_144,
   reload: false,
   doc:
-    "How many blocks of the engines' GPU memory the agent mirrors, all engines together; beyond " +
-    "it the oldest notices are forgotten. 0 keeps no mirror. Counts towards `kv.blocks_max`.",
+    "Maximum blocks of GPU memory that the agent mirrors, for all engines together. At the " +
+    "limit the oldest entries are dropped. 0 turns the mirror off. Counts towards " +
+    "`kv.blocks_max`.",
 });
 
 const sessionIdleMs = withDefault({
   key: "session_idle",
   kind: durationKind({ min: 1_000, max: 30 * DAY_MS, example: "1h" }),
-  standard: "1h",
+  defaultValue: "1h",
   reload: true,
   doc:
-    "How long a session may stay without a commit before it ends by itself. Until then its last " +
-    "block and all before it stay in RAM; from then on they age like any other block.",
+    "Idle timeout of a session without a commit. Until the session ends, its last block and the " +
+    "ancestors of that block stay in RAM; afterwards they age like any other block.",
 });
 
 const reservedShare = withDefault({
   key: "reserved_share",
   kind: ratioKind({ min: 0, max: 0.95 }),
-  standard: 0.4,
+  defaultValue: 0.4,
   reload: true,
   doc:
-    "Share of RAM that the reservations of one engine may keep from being evicted: blocks that " +
-    "its scheduler looked up and its workers have not acquired yet. 0 reserves nothing.",
+    "Maximum share of RAM that the reservations of one engine protect from eviction: blocks " +
+    "that its scheduler looked up and its workers have not acquired yet. 0 turns this " +
+    "protection off.",
 });
 
 const reservedShareAll = withDefault({
   key: "reserved_share_all",
   kind: ratioKind({ min: 0, max: 0.95 }),
-  standard: 0.6,
+  defaultValue: 0.6,
   reload: true,
-  doc: "The same for the reservations of all engines on this host together.",
+  doc: "Maximum share of RAM that the reservations of all engines on this host protect together.",
 });
 
-export const engineSection = section("The socket that engines on this host speak to.", {
+export const engineSection = section("The socket for engines on this host.", {
   socket,
   socketGroup,
   commandRole,

@@ -9,12 +9,13 @@ const DAY_MS = 24 * 60 * MINUTE_MS;
 const mode = withDefault({
   key: "mode",
   kind: choiceKind(["off", "ring", "stream"]),
-  standard: "ring",
+  defaultValue: "ring",
   reload: false,
   doc:
-    "How changes of residency are published over `nats.url`. `ring`: on NATS core, with the " +
-    "latest ones kept here for whoever missed some, and snapshots on demand. `stream`: into a " +
-    "JetStream stream, with snapshots in an object store. `off`: neither there nor over ZMQ.",
+    "How residency changes are published over `nats.url`. `ring`: on NATS core; the agent keeps " +
+    "the latest changes for subscribers that missed some, and sends snapshots on demand. " +
+    "`stream`: to a JetStream stream, with snapshots in an object store. `off`: neither over " +
+    "NATS nor over ZMQ.",
 });
 
 const cluster: KeySpec<string> = {
@@ -25,65 +26,65 @@ const cluster: KeySpec<string> = {
     words: "1 to 64 small letters, digits, . - and _, the first a letter or digit",
     example: "hearth",
   }),
-  standard: {
+  defaultValue: {
     is: "derived",
     words: "`peers.cluster`",
     needs: ["peers.cluster"],
     from: ({ value }) => value<string>("peers.cluster"),
   },
   reload: false,
-  doc: "The name that agents and routers of one cluster share; it is in the subjects they use.",
+  doc: "The name that agents and routers of one cluster share. It is part of their NATS subjects.",
   example: "hearth",
 };
 
 const heartbeatMs = withDefault({
   key: "heartbeat",
   kind: durationKind({ min: 50, max: 5 * MINUTE_MS, example: "1s" }),
-  standard: "1s",
+  defaultValue: "1s",
   reload: false,
   doc:
-    "How often each rank says that it is there, how many changes there were, and what all of it " +
-    "comes to. Who hears nothing for three times as long counts it as stale.",
+    "Interval of the heartbeat of each rank, which carries the number of changes and a checksum " +
+    "of the state. Subscribers count a rank as stale after three missed heartbeats.",
 });
 
 const ringChanges = withDefault({
   key: "ring_changes",
   kind: integerKind({ min: 64, max: 10_000_000 }),
-  standard: 16_384,
+  defaultValue: 16_384,
   reload: false,
   doc:
-    "Changes that are kept for those who missed some, each of up to 1,024 blocks. Who missed " +
-    "more takes a snapshot.",
+    "Number of changes to keep for subscribers that missed some, each of up to 1,024 blocks. A " +
+    "subscriber that missed more requests a snapshot.",
 });
 
 const ringBlocks = withDefault({
   key: "ring_blocks",
   kind: integerKind({ min: 4_096, max: 100_000_000 }),
-  standard: 1_048_576,
+  defaultValue: 1_048_576,
   reload: false,
-  doc: "Blocks in those changes, at most: 8 bytes each.",
+  doc: "Maximum blocks in the kept changes, 8 bytes each.",
 });
 
 const engineBlocks = withDefault({
   key: "engine_blocks",
   kind: integerKind({ min: 1_024, max: 10_000_000 }),
-  standard: 262_144,
+  defaultValue: 262_144,
   reload: false,
   doc:
-    "Blocks that are remembered of what one rank's engine publishes (`engine.kv_events`), about " +
-    "200 bytes each. Beyond it the oldest are told to be gone.",
+    "Maximum blocks to remember of one rank's engine events (`engine.kv_events`), about 200 " +
+    "bytes each. At the limit the oldest blocks are published as removed.",
 });
 
-/** Where nothing is written a name follows from the cluster's. */
+/** A name that defaults to one derived from the cluster's name. */
 function named(key: string, prefix: string, example: string, doc: string): KeySpec<string> {
   const pattern = /^[A-Za-z0-9_-]{1,80}$/;
   const words = "1 to 80 letters, digits, - and _";
   return {
     key,
     kind: patternKind<string>({ name: "name", pattern, words, example }),
-    standard: {
+    defaultValue: {
       is: "derived",
-      words: `\`${prefix}-\` and the cluster's name, with _ for its dots`,
+      words: `\`${prefix}-\` and the cluster's name, with its dots replaced by _`,
       needs: ["events.cluster"],
       from: ({ value }) => `${prefix}-${value<string>("events.cluster").replaceAll(".", "_")}`,
     },
@@ -111,21 +112,21 @@ const bucket = named(
 const snapshotMessages = withDefault({
   key: "snapshot_messages",
   kind: integerKind({ min: 1, max: 100_000_000 }),
-  standard: 10_000,
+  defaultValue: 10_000,
   reload: false,
   doc:
-    "After so many messages of a rank in the stream a snapshot of it is stored, and the stream " +
-    "forgets what that covers.",
+    "Number of messages of a rank in the stream after which a snapshot of the rank is stored " +
+    "and the covered messages are purged.",
 });
 
 const snapshotEveryMs = withDefault({
   key: "snapshot_every",
   kind: durationKind({ min: 1_000, max: 30 * DAY_MS, example: "10m" }),
-  standard: "10m",
+  defaultValue: "10m",
   reload: false,
   doc:
-    "After so long a snapshot is stored in any case, if anything changed. Less than the stream's " +
-    "own time to live (`max_age`).",
+    "Interval after which a snapshot is stored if anything changed. Shorter than the stream's " +
+    "`max_age`.",
 });
 
 const zmq = optional({
@@ -133,9 +134,9 @@ const zmq = optional({
   kind: zmqKind({ mayListen: true, example: "tcp://*:5567" }),
   reload: false,
   doc:
-    "Where changes are published over ZMQ in vLLM's format, for routers that know nothing of " +
-    "Hearth; rank N at the port N above it. Whoever can connect can listen: there are no " +
-    "passwords on it.",
+    "ZMQ endpoint where changes are published in vLLM's format, for routers without support for " +
+    "Hearth; rank N uses this port plus N. There is no authentication: every client that can " +
+    "connect can read the events.",
   example: "tcp://127.0.0.1:5567",
 });
 
@@ -143,7 +144,7 @@ const zmqReplay = optional({
   key: "zmq_replay",
   kind: zmqKind({ mayListen: true, example: "tcp://*:5667" }),
   reload: false,
-  doc: "Where those who missed some ask for them again, as vLLM's `replay_endpoint`.",
+  doc: "ZMQ endpoint where subscribers request missed events, as vLLM's `replay_endpoint`.",
   example: "tcp://127.0.0.1:5667",
 });
 
@@ -155,23 +156,26 @@ const zmqTopic = withDefault({
     words: "up to 256 printable characters without blanks",
     example: "kv@gpu-01@llama",
   }),
-  standard: "",
+  defaultValue: "",
   reload: false,
-  doc: "Topic of the messages over ZMQ. llm-d wants `kv@`, the pod, `@` and the model.",
+  doc: "Topic of the ZMQ messages. llm-d expects `kv@`, the pod, `@` and the model.",
 });
 
-export const eventsSection = section("What this host holds, told to routers and others.", {
-  mode,
-  cluster,
-  heartbeatMs,
-  ringChanges,
-  ringBlocks,
-  engineBlocks,
-  stream,
-  bucket,
-  snapshotMessages,
-  snapshotEveryMs,
-  zmq,
-  zmqReplay,
-  zmqTopic,
-});
+export const eventsSection = section(
+  "Publishing of this host's residency to routers and other subscribers.",
+  {
+    mode,
+    cluster,
+    heartbeatMs,
+    ringChanges,
+    ringBlocks,
+    engineBlocks,
+    stream,
+    bucket,
+    snapshotMessages,
+    snapshotEveryMs,
+    zmq,
+    zmqReplay,
+    zmqTopic,
+  },
+);

@@ -21,15 +21,15 @@ const RAM_LIMITS = { min: MIB, max: 64 * 2 ** 40 };
 
 const BLOCKS_MAX_LIMITS = { min: 64, max: 2 ** 28 };
 
-/** The table is sized for blocks of this many bytes on average: one layer of a small block. */
+/** Average block size for which the table is dimensioned: one layer of a small block. */
 const BLOCK_BYTES_EXPECTED = 32 * 1024;
 
-/** Blocks on SSD are expected twice as large: each costs a file. */
+/** Average size of blocks on SSD, which are larger because each costs a file. */
 const SSD_BLOCK_BYTES_EXPECTED = 256 * 1024;
 
 const BLOCKS_DERIVED_MIN = 65_536;
 
-/** What `blocks_max` is worked out from; bytes, and blocks. */
+/** Inputs of the default of `blocks_max`, in bytes and blocks. */
 export interface TableNeeds {
   readonly ramBytes: number;
   /** Null: no SSD tier. */
@@ -37,7 +37,7 @@ export interface TableNeeds {
   readonly gpuWindowBlocks: number;
 }
 
-/** Entries for both tiers full of small blocks and for the mirror of the GPU beside them. */
+/** Table entries for both tiers full of small blocks, plus the GPU mirror. */
 export function deriveBlocksMax({ ramBytes, ssdBytes, gpuWindowBlocks }: TableNeeds): number {
   const ramBlocks = Math.ceil(ramBytes / BLOCK_BYTES_EXPECTED);
   const ssdBlocks = Math.ceil((ssdBytes ?? 0) / SSD_BLOCK_BYTES_EXPECTED);
@@ -48,17 +48,17 @@ export function deriveBlocksMax({ ramBytes, ssdBytes, gpuWindowBlocks }: TableNe
 const ramBytes: KeySpec<number> = {
   key: "ram_gib",
   kind: gibKind({ ...RAM_LIMITS, twin: "kv.ram" }),
-  standard: { is: "required" },
+  defaultValue: { is: "required" },
   reload: false,
   doc:
-    "Memory for blocks, in GiB; fractions are allowed and are rounded down to whole 4 KiB " +
-    "pages. It is taken from the machine for good: leave room for the engine's own pinned " +
-    "memory. A value above the machine's memory or the control group's limit is refused.",
+    "Memory for blocks in GiB. Fractions are allowed and rounded down to whole 4 KiB pages. The " +
+    "agent keeps this memory for its lifetime: leave room for the engine's own pinned memory. A " +
+    "value above the machine's memory or the control group's limit is refused.",
   example: 8,
   also: {
     key: "ram",
     kind: pagesKind({ ...RAM_LIMITS, example: "64GiB" }),
-    doc: "The same as `ram_gib`, written as a size with its unit. A file sets one of the two.",
+    doc: "The same as `ram_gib`, as a size with a unit. Set one of the two.",
     example: "8GiB",
   },
 };
@@ -66,10 +66,10 @@ const ramBytes: KeySpec<number> = {
 const blocksMax: KeySpec<number> = {
   key: "blocks_max",
   kind: integerKind(BLOCKS_MAX_LIMITS),
-  standard: {
+  defaultValue: {
     is: "derived",
     words:
-      "one for each 32 KiB of RAM and each 256 KiB of SSD plus `engine.gpu_window_blocks`, at " +
+      "one for each 32 KiB of RAM and each 256 KiB of SSD, plus `engine.gpu_window_blocks`; at " +
       "least 65536",
     needs: ["kv.ram_gib", "kv.ssd_gib", "engine.gpu_window_blocks"],
     from: ({ value }) =>
@@ -81,113 +81,115 @@ const blocksMax: KeySpec<number> = {
   },
   reload: false,
   doc:
-    "How many blocks the table can know, all tiers together. Each entry costs up to 220 bytes " +
-    "of memory beside the RAM tier. When the table is full, blocks are evicted as if memory " +
-    "were. Raise it for blocks smaller than 32 KiB, lower it for an SSD full of large ones.",
+    "Maximum blocks in the table, for all tiers together. Each entry needs up to 220 bytes of " +
+    "memory outside the RAM tier. If the table is full, blocks are evicted. Raise the limit for " +
+    "blocks smaller than 32 KiB, lower it for an SSD full of large blocks.",
   example: 4_000_000,
 };
 
 const policy = withDefault({
   key: "policy",
   kind: choiceKind(["hearth", "lru"]),
-  standard: "hearth",
+  defaultValue: "hearth",
   reload: false,
   doc:
-    "Which blocks leave RAM first, leaves before parents. `hearth`: those least likely to be " +
-    "asked for again, by how requests came back so far. `lru`: the least recently used.",
+    "Eviction policy of RAM; leaves are evicted before their parents. `hearth`: evict the " +
+    "blocks that are least likely to be reused, estimated from past requests. `lru`: evict the " +
+    "least recently used blocks.",
 });
 
 const highWater = withDefault({
   key: "high_water",
   kind: ratioKind({ min: 0.05, max: 1 }),
-  standard: 0.95,
+  defaultValue: 0.95,
   reload: true,
   doc:
-    "Share of RAM in use above which the background walk begins to evict. Lower it when engines " +
-    "see `full` during bursts of writes.",
+    "Share of RAM in use above which background eviction starts. Lower it if engines receive " +
+    "`full` during bursts of writes.",
 });
 
 const lowWater = withDefault({
   key: "low_water",
   kind: ratioKind({ min: 0, max: 0.99 }),
-  standard: 0.9,
+  defaultValue: 0.9,
   reload: true,
   doc:
-    "Share of RAM in use down to which the walk evicts. It must be below `high_water`; the room " +
-    "between the two is what writers find free at once.",
+    "Share of RAM in use at which background eviction stops. It must be below `high_water`; " +
+    "writers find the difference free.",
 });
 
 const evictIntervalMs = withDefault({
   key: "evict_interval",
   kind: durationKind({ min: 10, max: 1_000, example: "1s" }),
-  standard: "1s",
+  defaultValue: "1s",
   reload: true,
   doc:
-    "How often the background walk looks, at the least. Pressure wakes it earlier, so shorter " +
-    "times rarely help.",
+    "Maximum interval between checks of background eviction. Memory pressure starts it earlier, " +
+    "so shorter intervals rarely help.",
 });
 
 const lockMemory = withDefault({
   key: "lock_memory",
   kind: choiceKind(["try", "require", "off"]),
-  standard: "try",
+  defaultValue: "try",
   reload: false,
   doc:
-    "Whether block memory is locked so that it never goes to swap. `try` goes on unlocked with " +
-    "a warning, `require` refuses the start where the limit (LimitMEMLOCK, ulimit -l) is too " +
-    "low, `off` does not ask.",
+    "Whether block memory is locked into RAM so that it is never swapped. `try` continues " +
+    "unlocked with a warning, `require` refuses to start if the limit (LimitMEMLOCK, ulimit -l) " +
+    "is too low, `off` does not lock.",
 });
 
 const hugePages = withDefault({
   key: "huge_pages",
   kind: choiceKind(["try", "require", "off"]),
-  standard: "try",
+  defaultValue: "try",
   reload: false,
   doc:
-    "Whether block memory uses huge pages, from the reserved pool or transparent ones. `try` " +
-    "falls back to 4 KiB pages, `require` refuses the start without them. `hearth doctor` says " +
-    "what the host offers.",
+    "Whether block memory uses huge pages, from the reserved pool or transparent. `try` falls " +
+    "back to 4 KiB pages, `require` refuses to start without huge pages. `hearth doctor` " +
+    "reports what the host offers.",
 });
 
 const prefaultSliceBytes = withDefault({
   key: "prefault_slice",
   kind: sizeKind({ min: 4096, max: 2 ** 30, multiple: 4096, example: "64MiB" }),
-  standard: "64MiB",
+  defaultValue: "64MiB",
   reload: false,
   doc:
-    "How much memory is touched at a time while the arena grows to its size after the start. " +
-    "The agent serves meanwhile; a smaller slice makes it smoother, a larger one ready sooner.",
+    "Bytes of memory to prefault at a time while the arena grows after start. The agent serves " +
+    "requests meanwhile: smaller slices cause shorter pauses, larger slices finish earlier.",
 });
 
 const ramHandover = withDefault({
   key: "ram_handover",
   kind: booleanKind,
-  standard: true,
+  defaultValue: true,
   reload: false,
   doc:
-    "Whether blocks in RAM survive a planned restart (stop, upgrade) under systemd: the memory " +
-    "waits in its file descriptor store (FileDescriptorStoreMax=) and is taken over whole, or " +
-    "dropped whole where anything does not fit.",
+    "Whether blocks in RAM survive a planned restart (stop, upgrade) under systemd. The memory " +
+    "stays in the file descriptor store of systemd (FileDescriptorStoreMax=). The next agent " +
+    "takes all of it, or drops all of it if anything does not match.",
 });
 
 const mirrorPulls = withDefault({
   key: "mirror_pulls",
   kind: booleanKind,
-  standard: true,
+  defaultValue: true,
   reload: true,
   doc:
-    "Whether a block that an engine got from another host stays in RAM here, like one that an " +
-    "engine on this host wrote. Off: it goes as soon as the engine has released it. See [peers].",
+    "Whether a block that an engine fetched from another host stays in RAM on this host, like a " +
+    "block that a local engine wrote. Off: the block is dropped when the engine releases it. " +
+    "See [peers].",
 });
 
 const ramScrubBytesPerSecond = withDefault({
   key: "ram_scrub_rate",
   kind: orOff(sizeKind({ min: 4096, max: 64 * 2 ** 30, example: "16MiB" })),
-  standard: "16MiB",
+  defaultValue: "16MiB",
   reload: true,
   doc:
-    "How many bytes a second of the blocks in RAM are hashed in the background to find damaged " +
-    "memory before an engine does. `off`: checksums are verified by readers alone.",
+    "Bytes per second of blocks in RAM to verify in the background, to find damaged memory " +
+    "before an engine reads it. `off`: only readers verify checksums.",
 });
 
 const GIB = 2 ** 30;
@@ -198,7 +200,7 @@ const DAY_MS = 24 * 60 * MINUTE_MS;
 
 const SSD_LIMITS = { min: MIB, max: 2 ** 50 };
 
-/** PATH_MAX less the longest name below the folder and its NUL. */
+/** PATH_MAX minus the longest name inside the folder and the NUL. */
 const FOLDER_BYTES_MAX = 4000;
 
 export const SSD_DIR_EXAMPLE = "/var/cache/hearth";
@@ -208,8 +210,8 @@ const ssdDir = optional({
   kind: pathKind({ bytesMax: FOLDER_BYTES_MAX, example: SSD_DIR_EXAMPLE }),
   reload: false,
   doc:
-    "The folder for blocks on SSD, best on an NVMe file system of its own (ext4 or XFS). One " +
-    "agent at a time uses it. Without it there is no SSD tier. Under systemd, a folder other " +
+    "The folder for blocks on SSD, preferably on its own NVMe file system (ext4 or XFS). One " +
+    "agent at a time uses it. If unset, there is no SSD tier. Under systemd, a folder other " +
     "than the example needs a ReadWritePaths= line.",
   example: SSD_DIR_EXAMPLE,
 });
@@ -217,17 +219,17 @@ const ssdDir = optional({
 const ssdBytes: KeySpec<number | null> = {
   key: "ssd_gib",
   kind: gibKind({ ...SSD_LIMITS, twin: "kv.ssd" }) as KeySpec<number | null>["kind"],
-  standard: { is: "unset" },
+  defaultValue: { is: "unset" },
   reload: false,
   doc:
-    "The most that block files may take on the SSD, in GiB as the file system counts them; a " +
-    "hard cap. Must be set with `ssd_dir`. Leave a tenth of the file system free: drives slow " +
-    "down when full.",
+    "Hard limit of the space of block files on the SSD, in GiB as the file system counts it. " +
+    "Required with `ssd_dir`. Leave a tenth of the file system free, because full drives are " +
+    "slow.",
   example: 500,
   also: {
     key: "ssd",
     kind: pagesKind({ ...SSD_LIMITS, example: "500GiB" }) as KeySpec<number | null>["kind"],
-    doc: "The same as `ssd_gib`, written as a size with its unit. A file sets one of the two.",
+    doc: "The same as `ssd_gib`, as a size with a unit. Set one of the two.",
     example: "500GiB",
   },
 };
@@ -235,17 +237,17 @@ const ssdBytes: KeySpec<number | null> = {
 const ssdTtlMs = withDefault({
   key: "ssd_ttl",
   kind: orOff(durationKind({ min: 1_000, max: 3_650 * DAY_MS, example: "7d" })),
-  standard: "7d",
+  defaultValue: "7d",
   reload: true,
   doc:
-    "How long a block may lie on SSD without being used before it is removed, however much room " +
-    "there is. `off`: only for want of room.",
+    "Time after which an unused block is removed from SSD, even if there is room. `off`: blocks " +
+    "are removed only to make room.",
 });
 
 const indexDir: KeySpec<string | null> = {
   key: "index_dir",
   kind: pathKind({ bytesMax: FOLDER_BYTES_MAX, example: `${SSD_DIR_EXAMPLE}/index` }),
-  standard: {
+  defaultValue: {
     is: "derived",
     words: "`index` in `ssd_dir`",
     needs: ["kv.ssd_dir"],
@@ -256,79 +258,79 @@ const indexDir: KeySpec<string | null> = {
   },
   reload: false,
   doc:
-    "The folder for the index of what lies on SSD. Put it on another drive where that one is " +
-    "safer or faster: when lost, it is rebuilt from the block files, which takes longer.",
+    "The folder for the index of the SSD tier. It may be on another drive. If the index is " +
+    "lost, the agent rebuilds it from the block files, which makes the start slower.",
   example: `${SSD_DIR_EXAMPLE}/index`,
 };
 
 const writePolicy = withDefault({
   key: "write_policy",
   kind: choiceKind(["write_through", "write_through_selective", "write_back"]),
-  standard: "write_through",
+  defaultValue: "write_through",
   reload: true,
   doc:
-    "When a block is written to SSD. `write_through`: soon after the engine has committed it. " +
-    "`write_through_selective`: when it is asked for a second time, which spares the drive. " +
-    "`write_back`: when it leaves RAM, so that a kill loses what RAM held.",
+    "When a block is written to SSD. `write_through`: soon after the engine commits it. " +
+    "`write_through_selective`: at its second request, which reduces drive wear. `write_back`: " +
+    "when it is evicted from RAM, so that a crash loses the contents of RAM.",
 });
 
 const ssdIo = withDefault({
   key: "ssd_io",
   kind: choiceKind(["auto", "io_uring", "threads"]),
-  standard: "auto",
+  defaultValue: "auto",
   reload: false,
   doc:
-    "What moves blocks between RAM and SSD. `auto`: io_uring where the kernel allows it, else " +
-    "threads. `io_uring` refuses the start where it is denied.",
+    "I/O method between RAM and SSD. `auto`: io_uring if the kernel allows it, else threads. " +
+    "`io_uring` refuses to start if the kernel denies it.",
 });
 
 const ssdDepth = withDefault({
   key: "ssd_depth",
   kind: integerKind({ min: 1, max: 1024 }),
-  standard: 64,
+  defaultValue: 64,
   reload: false,
   doc:
-    "How many operations on the SSD may be in flight. More helps drives that want deep queues " +
-    "and makes a single read wait longer.",
+    "Maximum SSD operations in flight. Higher values help drives that need deep queues, and " +
+    "make a single read wait longer.",
 });
 
 const ssdWriteQueueBytes = withDefault({
   key: "ssd_write_queue",
   kind: sizeKind({ min: MIB, max: 64 * GIB, example: "256MiB" }),
-  standard: "256MiB",
+  defaultValue: "256MiB",
   reload: false,
   doc:
-    "How many bytes of blocks may wait in RAM to be written to SSD. Beyond it new blocks stay in " +
-    "RAM alone. Raise it for bursts, with RAM to match.",
+    "Maximum bytes of blocks that wait in RAM for their write to SSD. At the limit new blocks " +
+    "stay in RAM only. Raise it for bursts, together with the RAM.",
 });
 
 const ssdReadDeadlineMs: KeySpec<number> = {
   key: "ssd_read_deadline",
   kind: durationKind({ min: 1, max: MINUTE_MS, example: "2s" }),
-  standard: {
+  defaultValue: {
     is: "derived",
-    words: "that of `engine.acquire_deadline`",
+    words: "the value of `engine.acquire_deadline`",
     needs: ["engine.acquire_deadline"],
     from: ({ value }) => value("engine.acquire_deadline"),
   },
   reload: true,
   doc:
-    "How long a read from SSD may take before the block counts as a miss. Shorter than " +
-    "computing the block anew, or the wait gains nothing.",
+    "Timeout of a read from SSD; after it the block counts as a miss. It should be shorter than " +
+    "recomputing the block.",
   example: "2s",
 };
 
 const scrubBytesPerSecond = withDefault({
   key: "scrub_rate",
   kind: orOff(sizeKind({ min: 4 * KIB, max: 64 * GIB, example: "16MiB" })),
-  standard: "16MiB",
+  defaultValue: "16MiB",
   reload: true,
   doc:
-    "How many bytes a second are read back from SSD in the background to find damage before an " +
-    "engine does. `off`: checksums are verified on reads alone.",
+    "Bytes per second to read back from SSD in the background, to find damage before an engine " +
+    "reads it. `off`: only reads verify checksums.",
 });
 
-/** The keys of [kv] that are about the SSD tier. */
+/** Keys of [kv] about the SSD tier. */
 const ssdKeys = {
   ssdDir,
   ssdBytes,

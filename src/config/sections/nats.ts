@@ -15,7 +15,7 @@ import { optional, section, withDefault } from "../spec.ts";
 const PATH_BYTES_MAX = 4095;
 
 const INBOX = /^[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64}){0,7}$/;
-const INBOX_WORDS = "letters, digits, - and _, with dots between";
+const INBOX_WORDS = "letters, digits, - and _, separated by dots";
 
 const inboxKind = patternKind<string>({
   name: "subject prefix",
@@ -26,7 +26,7 @@ const inboxKind = patternKind<string>({
 
 const inboxListKind: Kind<readonly string[]> = {
   name: "list of subject prefixes",
-  range: `${INBOX_WORDS}; with commas between prefixes`,
+  range: `${INBOX_WORDS}; prefixes separated by commas`,
   read(raw) {
     const instead = 'write prefixes with commas between them, as in "_INBOX,_REPLY"';
     if (typeof raw !== "string") return { ok: false, what: "is not a string", instead };
@@ -38,7 +38,7 @@ const inboxListKind: Kind<readonly string[]> = {
   write: (prefixes) => prefixes.join(","),
 };
 
-/** A file that is read with each connection. */
+/** A file that is read at each connection attempt. */
 function file(key: string, example: string, doc: string) {
   const kind = pathKind({ bytesMax: PATH_BYTES_MAX, example });
   return optional({ key, kind, reload: false, doc, example });
@@ -49,40 +49,39 @@ const url = optional({
   kind: natsUrlKind,
   reload: false,
   doc:
-    "The NATS server that commands come from; several with commas between them, all TCP or all " +
-    "WebSocket. Unset: commands come over HTTP alone. Credentials belong in a file; where they " +
-    "stand before an @, they are shown nowhere.",
+    "NATS server for commands and events; several servers are separated by commas, all TCP or " +
+    "all WebSocket. If unset, commands come over HTTP only. Credentials belong in a file; " +
+    "credentials in the URL (before an @) are never shown.",
   example: "nats://127.0.0.1:4222",
 });
 
-/** How a server is reached and spoken to, for whoever of Hearth it is. */
+/** TLS files and credentials of a NATS connection, for agents and routers. */
 export function natsFileKeys(who: "agent" | "router") {
   return {
     caFile: file(
       "ca_file",
       "/etc/hearth/nats-ca.pem",
-      "Certificates, in PEM, of those who may sign the server's, instead of the system's.",
+      "CA certificates in PEM that verify the server, instead of the system's.",
     ),
     certFile: file(
       "cert_file",
       "/etc/hearth/nats.pem",
-      `The certificate this ${who} shows to servers that want to see one.`,
+      `The certificate that this ${who} presents to servers that request one.`,
     ),
     keyFile: file(
       "key_file",
       "/etc/hearth/nats.key",
-      `The private key of \`cert_file\`. Keep it readable for the ${who} alone.`,
+      `The private key of \`cert_file\`. Only the ${who} should be able to read it.`,
     ),
     credsFile: file(
       "creds_file",
       `/etc/hearth/${who}.creds`,
-      "Credentials as `nsc` writes them. Where several are set, token comes first, then user, " +
-        "creds, nkey.",
+      "Credentials file in the format of `nsc`.",
     ),
     nkeyFile: file(
       "nkey_file",
       `/etc/hearth/${who}.nk`,
-      "A file that holds the seed of an nkey's user (SU...).",
+      "A file that holds the seed of a user's nkey (SU...).",
     ),
     tokenFile: file(
       "token_file",
@@ -97,47 +96,50 @@ export function natsFileKeys(who: "agent" | "router") {
   };
 }
 
-/** Subjects of answers: to this process, and from it to others. */
+/** Reply subjects: of answers to this process, and of requests that this process answers. */
 export function natsInboxKeys(who: "agent" | "router") {
   return {
     inboxPrefix: withDefault({
       key: "inbox_prefix",
       kind: inboxKind,
-      standard: "_INBOX",
+      defaultValue: "_INBOX",
       reload: false,
       doc:
-        "Subjects of answers to this process begin with it and a dot. Give each user of the " +
-        `server another one (\`_INBOX.${who}\`) and permission to subscribe it alone, so that no ` +
-        "user reads the answers to another.",
+        "Prefix of the reply subjects of this process. Give each user of the server its own " +
+        `prefix (\`_INBOX.${who}\`) and permission to subscribe to that prefix only, so that no ` +
+        "user can read the answers to another.",
     }),
     replyPrefixes: withDefault({
       key: "reply_prefixes",
       kind: inboxListKind,
-      standard: "_INBOX",
+      defaultValue: "_INBOX",
       reload: false,
       doc:
-        "How subjects begin that this process answers to, with commas between them; `_INBOX` " +
-        "includes `_INBOX_router`. A message that asks for its answer elsewhere gets none.",
+        "Prefixes of the reply subjects that this process answers to, separated by commas; " +
+        "`_INBOX` includes `_INBOX_router`. A request with another reply subject gets no " +
+        "answer.",
     }),
   };
 }
 
-/** What waits while there is no connection. `what` names it. */
+/** Limits of the queue during a disconnect. `what` names the queued messages. */
 export function natsQueueKeys(what: string) {
   return {
     queueMessages: withDefault({
       key: "queue_messages",
       kind: integerKind({ min: 0, max: 10_000_000 }),
-      standard: 10_000,
+      defaultValue: 10_000,
       reload: false,
-      doc: `${what} that wait while there is no connection; what comes then is dropped.`,
+      doc:
+        `Maximum ${what[0]!.toLowerCase()}${what.slice(1)} to queue while disconnected. ` +
+        "At the limit new ones are dropped.",
     }),
     queueBytes: withDefault({
       key: "queue_bytes",
       kind: sizeKind({ min: 0, max: 2 ** 34, example: "16MiB" }),
-      standard: "16MiB",
+      defaultValue: "16MiB",
       reload: false,
-      doc: `Bytes of the ${what[0]!.toLowerCase()}${what.slice(1)} that wait, at most.`,
+      doc: `Maximum bytes of the queued ${what[0]!.toLowerCase()}${what.slice(1)}.`,
     }),
   };
 }
@@ -145,45 +147,44 @@ export function natsQueueKeys(what: string) {
 const role = withDefault({
   key: "role",
   kind: choiceKind(["read", "operate", "purge"]),
-  standard: "operate",
+  defaultValue: "operate",
   reload: false,
   doc:
-    "What commands over NATS may do whose issuer has not proved its name: `operate` pins, pauses " +
-    "and warms, `purge` also removes blocks. With `purge` everybody who may publish on this " +
-    "worker's subject may remove its blocks; `control.issuers` gives that to some alone.",
+    "Role of commands over NATS whose issuer has not proved its name: `operate` pins, pauses " +
+    "and warms; `purge` also removes blocks. With `purge`, every user with permission to " +
+    "publish on this worker's subject may remove its blocks; `control.issuers` restricts that " +
+    "to named issuers.",
 });
 
 const broadcast = withDefault({
   key: "broadcast",
   kind: namesKind(["Warm", "Prune", "Cache", "Think", "Pause", "RenewLease", "RevokeLease"]),
-  standard: "Warm,Prune,Cache,Think",
+  defaultValue: "Warm,Prune,Cache,Think",
   reload: true,
   doc:
-    "Commands that are taken from `kv-control-broadcast`, with commas between them, or `none`. " +
-    "A command for all workers should make sense on each of them.",
+    "Commands to accept from `kv-control-broadcast`, separated by commas, or `none`. A " +
+    "broadcast command must make sense on every worker.",
 });
 
 const receipts = withDefault({
   key: "receipts",
   kind: booleanKind,
-  standard: false,
+  defaultValue: false,
   reload: false,
-  doc:
-    "Whether each receipt is also published on `kv-control-receipts-` and the worker's id, for " +
-    "those who watch.",
+  doc: "Whether each receipt is also published on `kv-control-receipts-` and the worker's id.",
 });
 
 const events = withDefault({
   key: "events",
   kind: booleanKind,
-  standard: true,
+  defaultValue: true,
   reload: false,
   doc:
-    "Whether what happens to pins and leases is published on `kv-control-events-` and the " +
+    "Whether changes of pins and leases are published on `kv-control-events-` and the " +
     "worker's id.",
 });
 
-/** Names of streams and buckets, as JetStream takes them everywhere. */
+/** Names of streams and buckets that JetStream accepts for all of its objects. */
 function nameKind(name: string, example: string) {
   const pattern = /^[A-Za-z0-9_-]{1,64}$/;
   return patternKind<string>({ name, pattern, words: "1 to 64 letters, digits, - and _", example });
@@ -194,10 +195,11 @@ const commandStream = optional({
   kind: nameKind("stream name", "KV_CONTROL"),
   reload: false,
   doc:
-    "A JetStream stream, made by the operator, that keeps what is published on `kv-control-` and " +
-    "this worker's id. Commands for this worker are then taken from there alone, one after the " +
-    "other, also those that came while the agent was down. The server answers the reply subject " +
-    "itself; a receipt goes where the header `Hearth-Reply` says.",
+    "A JetStream stream, created by the operator, that stores messages on `kv-control-` and " +
+    "this worker's id. If set, the agent takes the commands for this worker only from the " +
+    "stream, one after the other, including commands sent while the agent was down. The server " +
+    "itself answers on the reply subject; the receipt goes to the subject in the header " +
+    "`Hearth-Reply`.",
   example: "KV_CONTROL",
 });
 
@@ -206,8 +208,9 @@ const workersBucket = optional({
   kind: nameKind("bucket name", "kv-workers"),
   reload: false,
   doc:
-    "A JetStream key-value bucket, made by the operator with a time to live, in which each agent " +
-    "keeps its id, incarnation and version, so that senders of broadcasts know who should answer.",
+    "A JetStream key-value bucket with a time to live, created by the operator. Each agent " +
+    "stores its id, incarnation and version there, so that senders of broadcasts know which " +
+    "workers should answer.",
   example: "kv-workers",
 });
 

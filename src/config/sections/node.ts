@@ -11,7 +11,7 @@ export const workerIdKind = patternKind<WorkerId>({
   example: "gpu-node-01",
 });
 
-/** `gpu-01.example.org` → `gpu-01-example-org`; null where nothing usable is left. */
+/** `gpu-01.example.org` → `gpu-01-example-org`; null if no valid character is left. */
 export function workerIdOfHostname(hostname: string | null): WorkerId | null {
   const id = (hostname ?? "")
     .replace(/[^A-Za-z0-9_-]+/g, "-")
@@ -24,7 +24,7 @@ export function workerIdOfHostname(hostname: string | null): WorkerId | null {
 const id: KeySpec<WorkerId> = {
   key: "id",
   kind: workerIdKind,
-  standard: {
+  defaultValue: {
     is: "derived",
     words: "the host name, with every other character replaced by -",
     needs: [],
@@ -32,40 +32,40 @@ const id: KeySpec<WorkerId> = {
   },
   reload: false,
   doc:
-    "The name of this worker in logs, metrics, events and commands. It must be unique in the " +
-    "fleet and stay the same across restarts. Set it where host names are not unique or change.",
+    "The id of this worker in logs, metrics, events and commands. It must be unique in the " +
+    "fleet and stable across restarts. Set it if host names are not unique or change.",
   example: "gpu-node-01",
 };
 
-export const nodeSection = section("Who this worker is.", { id });
+export const nodeSection = section("Identity of this worker.", { id });
 
 const level = withDefault({
   key: "level",
   kind: choiceKind(["error", "warn", "info", "debug"]),
-  standard: "info",
+  defaultValue: "info",
   reload: true,
-  doc: "The least important line that is still written.",
+  doc: "The lowest level that is logged.",
 });
 
 const format = withDefault({
   key: "format",
   kind: choiceKind(["text", "json"]),
-  standard: "text",
+  defaultValue: "text",
   reload: false,
-  doc: "How a line looks: `text` for people, `json` (one object a line) for collectors.",
+  doc: "Format of log lines: `text` for people, `json` (one object per line) for log collectors.",
 });
 
-export const logSection = section("What is written to standard error.", { level, format });
+export const logSection = section("Logging to standard error.", { level, format });
 
 const enabled = withDefault({
   key: "enabled",
   kind: choiceKind(["auto", "off", "require"]),
-  standard: "auto",
+  defaultValue: "auto",
   reload: false,
   doc:
-    "Whether engines may have their GPU memory copied by the agent. `auto` opens the driver " +
-    "where there is one and says in a line why not, `require` refuses the start without a usable " +
-    "GPU, `off` opens nothing: a GPU that is opened holds a context of the agent in its memory.",
+    "Whether the agent copies between RAM and the GPU memory of engines. `auto` opens the " +
+    "driver if there is one and logs why not, `require` refuses to start without a usable GPU, " +
+    "`off` opens nothing. An open GPU holds a context of the agent in its memory.",
 });
 
 const library = optional({
@@ -73,7 +73,7 @@ const library = optional({
   kind: pathKind({ bytesMax: 4095, example: "/usr/lib64/libcuda.so.1" }),
   reload: false,
   doc:
-    "The driver's user library, where the dynamic linker does not find `libcuda.so.1` by itself. " +
+    "Path of the driver's user library, if the dynamic linker does not find `libcuda.so.1`. " +
     "Never the CUDA runtime (`libcudart`).",
   example: "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
 });
@@ -81,14 +81,14 @@ const library = optional({
 const register = withDefault({
   key: "register",
   kind: booleanKind,
-  standard: true,
+  defaultValue: true,
   reload: false,
   doc:
-    "Whether RAM is registered with the driver, so that copies run beside everything else and at " +
-    "the speed of the link. The driver locks it into memory. Off: copies work, and are slower.",
+    "Whether RAM is registered with the driver, so that copies are asynchronous and run at link " +
+    "speed. The driver locks the registered memory. Off: copies work but are slower.",
 });
 
-export const gpuSection = section("Copies between GPUs and RAM for engines of this host.", {
+export const gpuSection = section("Copies between GPUs and RAM for engines on this host.", {
   enabled,
   library,
   register,

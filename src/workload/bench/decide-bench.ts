@@ -97,7 +97,7 @@ export async function benchDecide(options: DecideBenchOptions): Promise<DecideBe
     }
     if (number % SLICE !== 0) continue;
     await yieldToLoop();
-    if (options.signal?.aborted) throw new HearthError("ABORTED", "the bench was given up");
+    if (options.signal?.aborted) throw new HearthError("ABORTED", "the bench was aborted");
   }
   return {
     workers: options.workers,

@@ -132,8 +132,8 @@ const us = (ns: number) => Number((ns / 1_000).toFixed(1));
 const gbps = (values: number[]) => Number(median(values).toFixed(3));
 
 /**
- * An echo, an acquire, an echo: as the scheduler puts the two processes on one core or on two, a
- * round trip takes 6 us or 50. Taken in turn, both see the same.
+ * Alternates echoes and acquires: a round trip takes 6 us or 50 us, depending on whether the
+ * scheduler puts the two processes on one core or on two.
  */
 async function besideEcho(path: string, probe: EngineProbe, samples: number) {
   using line = await openEcho(path);
@@ -172,7 +172,10 @@ async function operationsPerSecond(probe: EngineProbe): Promise<number> {
 
 type Rates = Record<"memcpy" | "copyOut" | "verified" | "put" | "mac" | "putMac", number[]>;
 
-/** All rates in turn, round after round, so that a slow moment of the host hits all of them. */
+/**
+ * Measures all rates alternately, round by round, so that a slow phase of the host affects all of
+ * them.
+ */
 async function throughputs(
   probe: EngineProbe,
   keyed: EngineProbe | null,
@@ -193,7 +196,7 @@ async function throughputs(
     const mac = keyed === null ? 0 : await rate(() => keyed.copyOut(true));
     const put = await rate(() => probe.put());
     const putMac = keyed === null ? 0 : await rate(() => keyed.put());
-    // The first round touches every page for the first time.
+    // The first round faults in every page.
     if (round === 0) continue;
     rates.memcpy.push(memcpy);
     rates.copyOut.push(copyOut);
@@ -323,12 +326,12 @@ const WRITTEN_AT_ONCE = 16;
 const MOVED = 128;
 const NOISE_BYTES = 65_536;
 
-/** What the engine benchmark does over and over. Throughput runs answer the bytes they moved. */
+/** Operations of the engine benchmark. Throughput runs return the bytes they moved. */
 export interface EngineProbe {
   fillResident(): Promise<void>;
   acquireRelease(blocks: number): Promise<void>;
   match(blocks: number): Promise<void>;
-  /** So many acquires of one block on the way at once, each released as it comes. */
+  /** Keeps several acquires of one block in flight; each block is released on arrival. */
   pipelined(count: number): Promise<void>;
   copyPrivate(): number;
   copyOut(verified: boolean): Promise<number>;
@@ -387,11 +390,10 @@ function createEngineProbe(
   const writes = [createHandleBatch(AT_ONCE), createHandleBatch(AT_ONCE)] as const;
   const best = new Uint8Array(AT_ONCE);
   const single = Array.from({ length: 64 }, () => createHandleBatch(1));
-  // A copy starts cold and ends in a buffer that is used again, as a staging buffer would be.
+  // A copy reads cold memory and writes to a reused buffer, like a staging buffer.
   const target = nativeBuffer(blockBytes);
   const privateSource = nativeBuffer(RESIDENT * blockBytes);
-  // Every page must be its own: untouched ones are all the same page of zeros, and copy at cache
-  // speed.
+  // Touch every page: untouched pages share one zero page, and copy at cache speed.
   const noise = crypto.getRandomValues(new Uint8Array(NOISE_BYTES));
   for (let at = 0; at < privateSource.bytes.length; at += NOISE_BYTES) {
     privateSource.bytes.set(noise.subarray(0, privateSource.bytes.length - at), at);
@@ -532,7 +534,7 @@ function createEngineProbe(
 /** As long as the frame that acquires one block. */
 const MESSAGE_BYTES = 64;
 
-/** Sends back whatever comes: the least that two processes can do over a socket. */
+/** Echoes all input: the minimal round trip between two processes over a socket. */
 function listenEcho(path: string): UnixSocketListener<undefined> {
   return Bun.listen({
     unix: path,

@@ -37,7 +37,7 @@ export interface GpuBenchResult {
   readonly device: string;
   /** As in `12.8`. */
   readonly driver: string;
-  /** The library is the tests' own: the rates are those of memory. */
+  /** The library is a test double: the rates are those of memory copies. */
   readonly isStandIn: boolean;
   readonly hasBatches: boolean;
   /** A plain loop over the driver with memory of its own, in the same rounds. */
@@ -154,7 +154,7 @@ class GpuCopies implements AsyncDisposable {
     this.#bytes = options.bytes;
   }
 
-  /** Throws UNSUPPORTED, in words, where there is no such device or it has not enough memory. */
+  /** Throws UNSUPPORTED with the reason if the device is missing or has too little memory. */
   static async open(options: GpuCopiesOptions): Promise<GpuCopies> {
     const { native, bytes, library } = options;
     const arena = { bytes, hugePages: "try", lockMemory: "off", sliceBytes: SLICE_BYTES } as const;
@@ -242,7 +242,7 @@ function chosen(gpus: Gpus, index: number): GpuDevice {
   const device = devices[index];
   if (device !== undefined) return device;
   const last = devices.length - 1;
-  throw new HearthError("UNSUPPORTED", `there is no GPU ${index}: the last is ${last}`);
+  throw new HearthError("UNSUPPORTED", `GPU ${index} does not exist: the last is ${last}`);
 }
 
 function mustBeOk(outcome: GpuOutcome, what: string): void {

@@ -120,8 +120,8 @@ function createChain(): Chain {
 }
 
 /**
- * Lets the compiler see everything once, so that its own memory and time are not counted. What it
- * answers must be kept: memory given back late would be missing from what the real table takes.
+ * Warms up the compiler, so that its memory and time are not counted. Keep the result alive: memory
+ * that is freed later would be subtracted from the memory of the measured table.
  */
 function warmUp(source: Chain): Bench {
   const random = seededRandom(0);

@@ -44,7 +44,7 @@ export interface PinBenchOptions {
   /** Of 160 KiB a token. */
   readonly scale: number;
   readonly runs: number;
-  /** What leaves RAM first: a name of `kv.policy`. */
+  /** Eviction policy of RAM: a value of `kv.policy`. */
   readonly policy: string;
   /** The program to compare with; null: no comparison on SSD. */
   readonly fio: string | null;
@@ -86,8 +86,9 @@ const fullBlocks = (tokens: number) => Math.floor(tokens / BLOCK_TOKENS);
 const BLOCKS_MAX = Math.max(...PROMPTS.map(({ tokens }) => fullBlocks(tokens)));
 
 /**
- * What of a conversation is there after a flood of three times what an agent holds, with a pin and
- * without, and how fast it comes back. Throws LIMIT where the flood did not do what it is for.
+ * Measures how much of a conversation is cached after a flood of three times the agent's capacity,
+ * pinned and unpinned, and how fast it is restored. Throws LIMIT if the flood did not evict the
+ * unpinned blocks.
  */
 export async function benchPin(native: Native, options: PinBenchOptions): Promise<PinRow[]> {
   const rows: PinRow[] = [];
@@ -147,7 +148,10 @@ class PinGround implements AsyncDisposable {
     this.#options = options;
   }
 
-  /** A new agent: one that has seen conversations come back learns to keep the next. */
+  /**
+   * Takes a sample with a new agent, because an agent that has seen conversations return learns to
+   * keep the next.
+   */
   async sample(blocks: number, isLimitFirst: boolean): Promise<Sample> {
     const { dir } = this.#options;
     const ssdDir = dir === null ? null : join(dir, "ssd");
@@ -199,7 +203,7 @@ async function floodedSample(
   const unpinnedShare = (await engine.restore(unpinned)).present / blocks;
   if (unpinnedShare > 0) {
     const text = `${Math.round(unpinnedShare * 100)} % of what was not pinned survived the flood`;
-    throw new HearthError("LIMIT", text, { fix: "what pins are worth cannot be told this way" });
+    throw new HearthError("LIMIT", text, { fix: "the run cannot show the effect of pins" });
   }
   const early = isLimitFirst ? await limit?.gbps(blocks) : undefined;
   const { present, ns: restoreNs } = await engine.restore(pinned);
@@ -237,7 +241,7 @@ function figuresOf(samples: readonly Sample[], bytes: number) {
 
 const rounded = (value: number) => Number(value.toFixed(3));
 
-/** What restores are held against, measured in the same run. */
+/** The reference of restores, measured in the same run. */
 interface RestoreLimit extends AsyncDisposable {
   /** What it is, for people. */
   readonly name: string;

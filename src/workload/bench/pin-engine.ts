@@ -48,7 +48,7 @@ export interface PinEngineOptions {
   readonly signal: AbortSignal;
 }
 
-/** What came back of a conversation, and in how many nanoseconds. */
+/** The restored blocks of a conversation, and the nanoseconds taken. */
 export interface Restored {
   readonly present: number;
   readonly ns: number;
@@ -106,7 +106,7 @@ export class PinEngine implements AsyncDisposable {
 
   /**
    * Stores all of its blocks; the bytes of each are its own where `own`, else the same for all.
-   * Resolves when the agent has verified them. Throws LIMIT where it takes one of them in vain.
+   * Resolves when the agent has verified them. Throws LIMIT if a block is not stored.
    */
   async store(of: Conversation, own: boolean): Promise<void> {
     if (!own) this.#gpu.fill(0, this.#options.blockBytes, of.hashes[0]!);
@@ -175,7 +175,7 @@ export class PinEngine implements AsyncDisposable {
     into.digests.set(of.digests.subarray(from * DIGEST_BYTES, (from + count) * DIGEST_BYTES));
   }
 
-  /** How many of its blocks are in RAM, and how many on SSD alone. Uses none of them. */
+  /** The number of its blocks in RAM, and only on SSD. Does not count as a use. */
   async whereIs(of: Conversation): Promise<{ ram: number; ssd: number }> {
     const found = { ram: 0, ssd: 0 };
     const { blocks } = this.#read[0];
@@ -315,7 +315,7 @@ interface FloodedAgentOptions {
   readonly signal: AbortSignal;
 }
 
-/** An agent of the benchmark's own, with an engine and a client of the command plane before it. */
+/** A temporary agent, with an engine and a client of the command plane. */
 export class FloodedAgent implements AsyncDisposable {
   readonly engine: PinEngine;
   /** Blocks that RAM and SSD hold together, were each to hold its own. */
@@ -375,7 +375,7 @@ export class FloodedAgent implements AsyncDisposable {
     return conversation;
   }
 
-  /** By engine hash, as a router would. Throws LIMIT where a block is not pinned. */
+  /** Pins by engine hash, as a router does. Throws LIMIT if a block is not pinned. */
   async pin({ hashes, count }: Conversation): Promise<void> {
     const command = pin(hashes, { owner: OWNER });
     const result = await this.#commands.send("", command, { signal: this.#signal });
@@ -385,8 +385,8 @@ export class FloodedAgent implements AsyncDisposable {
   }
 
   /**
-   * Stores other blocks, three times what the agent holds. Throws LIMIT where the agent did not
-   * take exactly so many, or they did not take each other's place.
+   * Stores other blocks of three times the agent's capacity. Throws LIMIT if the agent did not
+   * store exactly this many, or did not evict as many.
    */
   async flood(): Promise<number> {
     const blocks = TURNS * this.capacityBlocks;

@@ -13,22 +13,18 @@ interface FlatTrace {
 }
 
 /**
- * A replacement policy in the laboratory: a cache of whole blocks, all of one size, fed with the
- * prompts of a trace. Blocks are dense numbers, so state is flat arrays. What holds for each
- * policy:
+ * A simulated eviction policy: a cache of whole blocks of one size, fed with the prompts of a
+ * trace. Blocks are dense numbers, so state is flat arrays. Rules of every policy:
  *
  * - A request hits its leading blocks that are present when it arrives, up to the first that is
  *   not.
- * - Then all its blocks are used, from the last to the first (`lru-head-first` alone: from the
- *   first to the last). A block that is present, before or behind the first miss, is refreshed; one
- *   that is not is stored, and where the cache is full one block is evicted just before. That one
- *   may be of this very request, even one that was hit.
- * - A prompt longer than the cache goes through the same steps: what was stored last remains.
+ * - Then all its blocks are used, from the last to the first. A present block, before or after
+ *   the first miss, is refreshed; an absent one is stored, and if the cache is full, one block is
+ *   evicted just before. The evicted block may belong to the same request, even if it was hit.
+ * - A prompt longer than the cache follows the same steps: the blocks stored last remain.
  *
- * `best` alone decides after the whole request, and may keep nothing of it. These rules were found
- * by experiment: they give the reference figures to four digits in all 243 cells. Evicting only
- * after the whole request does not (FIFO, LFU), nor does storing from the first block to the last
- * (FIFO, LFU).
+ * Only `best` decides after the whole request, and may keep nothing of it. These rules were found
+ * by experiment: they reproduce the published figures of the traces to four digits.
  */
 interface LabPolicy {
   readonly name: string;
@@ -76,7 +72,7 @@ function openLru({ blocks, distinct }: FlatTrace, capacity: number): LabCache {
 /** Blocks an engine names in a frame. */
 const FRAME_BLOCKS = 64;
 
-/** The agent's own order, driven as the agent drives it. */
+/** The agent's eviction order, driven as in the agent. */
 const hearth: LabPolicy = {
   name: "hearth",
   open: (trace, capacity) => new OrderedCache(trace, capacity, createHearthOrder),
@@ -138,9 +134,7 @@ export interface PolicyBenchOptions {
   /** Cache sizes in blocks of the trace, each a whole number of at least 1. */
   readonly capacities: readonly number[];
   readonly policies: readonly PolicyName[];
-  /**
-   * Called now and then with uses of blocks simulated so far and in all; the trace is read by then.
-   */
+  /** Called periodically with the simulated and total uses of blocks, after the trace is read. */
   readonly onProgress?: (done: number, total: number) => void;
   readonly signal?: AbortSignal;
 }
@@ -155,23 +149,22 @@ export interface PolicyRow {
   readonly blocks_asked: number;
   readonly blocks_hit: number;
   /**
-   * Which part of what LRU misses and `best` hits it hits, rounded to four digits: 0 is LRU, 1 the
-   * best possible, below 0 worse than LRU. Null where `lru` or `best` was not among the policies,
-   * or where nothing is to be won.
+   * (hits − LRU hits) / (best hits − LRU hits), rounded to four digits: 0 is LRU, 1 the best
+   * possible, below 0 worse than LRU. Null unless both `lru` and `best` were run and differ.
    */
   readonly score: number | null;
-  /** Uses of blocks simulated a second of wall time, pauses for other work included. */
+  /** Simulated uses of blocks per second of wall time. */
   readonly decisions_per_s: number;
 }
 
-/** Uses of blocks between two looks at the signal: some milliseconds. */
+/** Uses of blocks between two checks of the signal: some milliseconds. */
 const SLICE_USES = 2 ** 18;
 
 /**
  * Runs a trace through simulated caches, each from empty: the hit ratio of every policy at every
- * capacity, capacities outermost, both in the order given. The rules are those of `policy.ts`.
- * Needs 4 bytes a use (`best`: 8 more) and about 16 a distinct block. Throws USAGE for a capacity
- * that is no whole number from 1, TRACE_INVALID for a broken trace, ABORTED when the signal fires.
+ * capacity, capacities outermost, both in the order given. `LabPolicy` states the rules. Needs 4
+ * bytes per use (`best`: 8 more) and about 16 per distinct block. Throws USAGE for a capacity that
+ * is not a whole number from 1, TRACE_INVALID for a broken trace, ABORTED when the signal fires.
  */
 export async function benchPolicy(options: PolicyBenchOptions): Promise<PolicyRow[]> {
   const { trace, capacities, policies, signal } = options;
@@ -230,7 +223,7 @@ async function simulate(
   report: (done: number) => void,
   signal: AbortSignal | undefined,
 ): Promise<number> {
-  // More than every block there is makes no difference, and arrays need not be larger.
+  // A capacity above the number of distinct blocks makes no difference and would waste memory.
   const cache = policy.open(trace, Math.min(capacity, Math.max(trace.distinct, 1)));
   let hits = 0;
   let from = 0;
@@ -242,7 +235,7 @@ async function simulate(
     pause = to + SLICE_USES;
     report(to);
     await yieldToLoop();
-    if (signal?.aborted) throw new HearthError("ABORTED", "the policy bench was given up");
+    if (signal?.aborted) throw new HearthError("ABORTED", "the policy bench was aborted");
   }
   return hits;
 }
@@ -252,9 +245,7 @@ const USES_MAX = 2 ** 29;
 
 const YIELD_REQUESTS = 1_000;
 
-/**
- * Reads a trace to its end. Throws TRACE_INVALID where it is broken, LIMIT where it is too large.
- */
+/** Reads a trace to its end. Throws TRACE_INVALID if it is broken, LIMIT if it is too large. */
 async function flatten(trace: Trace, signal?: AbortSignal): Promise<FlatTrace> {
   let blocks = new Uint32Array(2 ** 16);
   let ends = new Uint32Array(2 ** 10);
@@ -273,7 +264,7 @@ async function flatten(trace: Trace, signal?: AbortSignal): Promise<FlatTrace> {
     uses = end;
     if (requests % YIELD_REQUESTS === 0) {
       await yieldToLoop();
-      if (signal?.aborted) throw new HearthError("ABORTED", "the policy bench was given up");
+      if (signal?.aborted) throw new HearthError("ABORTED", "the policy bench was aborted");
     }
   }
   return { blocks: blocks.slice(0, uses), ends: ends.slice(0, requests), distinct };
@@ -286,9 +277,9 @@ function grown(array: Uint32Array<ArrayBuffer>, atLeast: number): Uint32Array<Ar
 }
 
 /**
- * A cache that an order of the agent rules: ids are given to resident blocks only, a request comes
- * in frames, and a frame's blocks find their room before the first of them is stored. Where nothing
- * may go for a block, the rest of the prompt is not stored.
+ * A cache driven by an eviction order of the agent: only resident blocks have ids, requests arrive
+ * in frames, and all blocks of a frame are reserved before the first is stored. If nothing can be
+ * evicted for a block, the rest of the prompt is not stored.
  */
 class OrderedCache implements LabCache {
   readonly #trace: FlatTrace;
@@ -328,11 +319,11 @@ class OrderedCache implements LabCache {
     return miss - from;
   }
 
-  /** False where not all of them found room. */
+  /** False if not all blocks were stored. */
   #store(frame: Uint32Array, above: NodeId): boolean {
     const ids: NodeId[] = [];
     let parent = above;
-    // A block's parent must not go for it, nor what was just written above it.
+    // A block must not evict its own ancestors.
     if (parent !== NO_NODE) this.#order.protect(parent);
     for (const block of frame) {
       const id = this.#free.pop() ?? this.#evict();

@@ -44,7 +44,7 @@ export interface PrefixBenchResult {
   readonly remove_blocks_per_s: number;
 }
 
-/** Fills an empty index, asks it, and takes everything out again. */
+/** Fills an empty index, queries it, and removes everything. */
 export async function benchPrefix(options: PrefixBenchOptions): Promise<PrefixBenchResult> {
   const { index, workers, onProgress } = options;
   const chains = await chainsOf(options.trace, PARTS);
@@ -132,7 +132,7 @@ async function lookUp(options: PrefixBenchOptions, prompts: readonly BigUint64Ar
     if (i % 4096 === 0) await yieldToLoop();
     signal?.throwIfAborted();
   }
-  // The first ones are for the compiler.
+  // The first lookups warm up the compiler.
   const warm = ns.slice(Math.min(5_000, ns.length >> 1));
   return { p50: quantile(warm, 0.5), p99: quantile(warm, 0.99), targets: targets / lookups };
 }
@@ -232,7 +232,7 @@ interface FleetOptions {
   readonly random: Random;
 }
 
-/** What workers say while they serve one copy of all prompts. */
+/** Events of workers that serve one copy of all prompts. */
 interface Served {
   readonly stores: IndexChange[];
   /** In the order of the chains. */

@@ -19,11 +19,14 @@ export interface ClientBenchOptions {
   readonly packages: string;
   readonly signal: AbortSignal;
   readonly onProgress: (text: string) => void;
-  /** Takes the reason if Redis is not measured. */
+  /** Called with the reason if Redis is not measured. */
   readonly onSkip: (why: string) => void;
 }
 
-/** Rates in 10^9 bytes a second, medians; a ratio is Python over its rival in the same run. */
+/**
+ * Rates in 10^9 bytes a second, medians; a ratio is Python divided by its reference in the same
+ * run.
+ */
 export interface ClientBenchResult {
   readonly block_bytes: number;
   readonly python: string;
@@ -55,7 +58,7 @@ type TypescriptRun = "typescript put" | "typescript get";
 type Run = DriverRun | TypescriptRun;
 type Rates = Record<Run, number[]>;
 
-/** A run of the Python client, and the rival that is measured right before or after it. */
+/** A run of the Python client, and the reference that is measured right before or after it. */
 const LARGE_PAIRS: readonly (readonly [Run, Run])[] = [
   ["large put", "typescript put"],
   ["large get", "typescript get"],
@@ -151,7 +154,7 @@ async function interleaved(
       const before = sums.get(run) ?? { bytes: 0, seconds: 0 };
       sums.set(run, { bytes: before.bytes + bytes, seconds: before.seconds + seconds });
     }
-    // The first round touches every page for the first time.
+    // The first round faults in every page.
     if (round === 0) continue;
     for (const [run, { bytes, seconds }] of sums) rates[run].push(bytes / seconds / 1e9);
   }

@@ -197,7 +197,7 @@ async function simulate(
     if (number % SLICE_REQUESTS !== 0) continue;
     onProgress?.(policy, number, trace.requests.length);
     await yieldToLoop();
-    if (signal?.aborted) throw new HearthError("ABORTED", "the route bench was given up");
+    if (signal?.aborted) throw new HearthError("ABORTED", "the route bench was aborted");
   }
 }
 
@@ -273,9 +273,7 @@ export interface SimulatedTrace {
 const USES_MAX = 2 ** 27;
 const YIELD_REQUESTS = 1_000;
 
-/**
- * Reads a trace to its end. Throws TRACE_INVALID where it is broken, LIMIT where it is too large.
- */
+/** Reads a trace to its end. Throws TRACE_INVALID if it is broken, LIMIT if it is too large. */
 async function readRequests(trace: Trace, signal?: AbortSignal): Promise<SimulatedTrace> {
   const requests: SimulatedRequest[] = [];
   let [distinct, uses] = [0, 0];
@@ -289,7 +287,7 @@ async function readRequests(trace: Trace, signal?: AbortSignal): Promise<Simulat
     requests.push({ arrivalMs, inputTokens, outputTokens, blocks: request.blocks.slice() });
     if (requests.length % YIELD_REQUESTS !== 0) continue;
     await yieldToLoop();
-    if (signal?.aborted) throw new HearthError("ABORTED", "the route bench was given up");
+    if (signal?.aborted) throw new HearthError("ABORTED", "the route bench was aborted");
   }
   const hashes = new BigUint64Array(distinct);
   for (let block = 0; block < distinct; block++) hashes[block] = mixHash(BigInt(block + 1));

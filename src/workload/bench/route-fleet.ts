@@ -47,7 +47,7 @@ export function hashesOf(trace: SimulatedTrace, request: SimulatedRequest): BigU
   return BigUint64Array.from(request.blocks, (block) => trace.hashes[block]!);
 }
 
-/** Tells the index what serving a prompt changed, as the worker's own events would. */
+/** Publishes the changes of serving a prompt to the index, as the worker's events would. */
 export function tell(
   index: PrefixIndex,
   { id }: Target,
@@ -79,7 +79,7 @@ export function tell(
   if (changes.length > 0) index.apply(changes);
 }
 
-/** When a worker has computed what it must of a prompt, and when it has answered. */
+/** Times at which a worker has computed the rest of a prompt, and completed its answer. */
 export function serviceOf(
   worker: SimulatedWorker,
   request: SimulatedRequest,
@@ -94,7 +94,7 @@ export function serviceOf(
   return { prefilledMs, endMs };
 }
 
-/** What one prompt did to a cache: first `evicted` went, then `stored` came. */
+/** Changes that one prompt made in a cache: first the evicted blocks, then the stored ones. */
 interface Served {
   /** Leading blocks that were there. */
   readonly hits: number;
@@ -186,7 +186,7 @@ interface Due {
   isOff: boolean;
 }
 
-/** Time that moves only when told to; what is due runs on the way, in order. */
+/** Simulated time, which advances only on request and fires due timers in order. */
 export class SimulatedClock implements Clock {
   readonly bootId = "simulated";
   /** A binary heap, the next one first. */

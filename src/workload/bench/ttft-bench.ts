@@ -8,7 +8,7 @@ import { linesOf, median } from "./measure.ts";
 import { makeBenchFolder } from "./ssd/bench-tier.ts";
 
 export interface TtftBenchOptions extends Omit<TtftPlan, "socket">, TtftDriverOptions {
-  /** Null: nothing is measured from SSD. */
+  /** Null: do not measure restores from SSD. */
   readonly ssdDir: string | null;
   onProgress(what: string): void;
 }
@@ -69,7 +69,7 @@ export async function benchTtft(native: Native, options: TtftBenchOptions): Prom
     blocksMax: Math.max(65_536, 2 * needs.blocks),
     policy: "lru",
     settings: {
-      // Nothing is late here, and every block is written.
+      // No deadline may expire, and every block must be written.
       kv: { ssd_read_deadline: '"60s"', ssd_write_queue: `"${needs.ramBytes}B"` },
       gpu: {
         enabled: '"require"',
@@ -108,7 +108,7 @@ async function mustHaveGpu(native: Native, library: string | null): Promise<void
   throw new HearthError("UNSUPPORTED", text, fix === null ? {} : { fix });
 }
 
-/** What the driver measures until it says that it is through. */
+/** Collects the driver's measurements until it reports the end of the phase. */
 async function phase(
   driver: TtftDriver,
   end: "stored" | "done",
@@ -125,7 +125,7 @@ async function phase(
   }
 }
 
-/** Everything is on SSD. */
+/** Waits until all blocks are on SSD. */
 function settled(agent: PrivateAgent, blocks: number, signal: AbortSignal): Promise<void> {
   return until("write all blocks to SSD", signal, async () => {
     const { ssd } = await agent.status();
@@ -133,7 +133,10 @@ function settled(agent: PrivateAgent, blocks: number, signal: AbortSignal): Prom
   });
 }
 
-/** All of RAM is known to the driver: until then copies are slower, and block a thread. */
+/**
+ * Waits until all of RAM is registered with the driver; before that, copies are slower and block a
+ * thread.
+ */
 function registered(agent: PrivateAgent, signal: AbortSignal): Promise<void> {
   return until("register its RAM with the driver", signal, async () => {
     const { gpu, arena } = await agent.get<GpuStatus>("/v1/status");
@@ -236,13 +239,13 @@ interface TtftPlan {
   readonly connections: number;
 }
 
-/** At least so many tokens of a prompt are computed, however much of it is restored. */
+/** Minimum tokens of a prompt that are computed. */
 const COMPUTED_MIN = 64;
 const BYTES_PER_VALUE = 2;
 const PAGE = 4096;
 const SPARE_BYTES = 2 ** 26;
 
-/** What an agent needs to keep one layer of each block of all prompts. */
+/** Capacity of an agent that stores every layer of each block of all prompts. */
 function needsOf({ shape, block_tokens: tokens, prompts }: TtftPlan): {
   readonly blocks: number;
   readonly ramBytes: number;
@@ -260,7 +263,7 @@ function needsOf({ shape, block_tokens: tokens, prompts }: TtftPlan): {
   };
 }
 
-/** What the driver measured of one prompt; milliseconds of each sample. */
+/** Measurements of one prompt, in milliseconds per sample. */
 interface Measured {
   readonly event: "ram" | "ssd";
   readonly prompt_tokens: number;
@@ -311,17 +314,17 @@ class TtftDriver implements AsyncDisposable {
     this.#process.stdin.flush();
   }
 
-  /** Once it has said that it started: there is an agent to be measured. */
+  /** Starts the measurement; call it after the driver has reported its start. */
   begin(plan: TtftPlan): void {
     this.#say(JSON.stringify(plan));
   }
 
-  /** The agent began anew and has everything on SSD alone. */
+  /** Reports that the agent was restarted and has all blocks only on SSD. */
   beginAnew(): void {
     this.#say("ssd");
   }
 
-  /** What it says next. Throws UNSUPPORTED with its last words where it ended instead. */
+  /** The driver's next event. Throws UNSUPPORTED with the end of its output if it exited. */
   async next(): Promise<DriverEvent> {
     const { value } = await this.#events.next();
     this.#signal.throwIfAborted();

@@ -12,11 +12,11 @@ import {
   summarise,
 } from "./replay.ts";
 
-/** Who says which worker serves a request. */
+/** Chooses the worker of each request. */
 export interface Dispatcher {
-  /** The worker for a prompt under this request id, which counts as load until `ended`. */
+  /** Chooses the worker for a prompt. The request counts as load until `ended`. */
   route(prompt: RoutedPrompt): Promise<string>;
-  /** Its prompt was computed, and then it ended. */
+  /** Reports that the request's prompt was computed and that the request ended. */
   ended(requestId: string): Promise<void>;
 }
 
@@ -36,12 +36,12 @@ export interface ClusterReplayOptions {
   readonly sockets: ReadonlyMap<string, string>;
   readonly dispatcher: Dispatcher;
   readonly blockBytes: number;
-  /** Requests under way at a time. */
+  /** Maximum concurrent requests. */
   readonly clients: number;
   readonly requestsMax: number;
   readonly signal?: AbortSignal;
   readonly onProgress?: (tally: ReplayTally) => void;
-  /** Told once engines are connected to all agents, before the first request. */
+  /** Called when engines are connected to all agents, before the first request. */
   readonly onConnected?: () => Promise<void>;
 }
 
@@ -142,7 +142,7 @@ class Player {
     await engines.get(worker)!.serve(request);
     await dispatcher.ended(requestId);
     onProgress?.(this.#tally);
-    // Lets signals in where everything else is at hand.
+    // Yield to the event loop, so that signals are handled.
     if (signal !== undefined) await sleep(systemClock, 0, signal);
   }
 

@@ -11,20 +11,20 @@ export interface MockEngineOptions {
   readonly manifest: Uint8Array;
   readonly namespaceKey: Uint8Array;
   readonly name: string;
-  /** How long a request waits for room where the agent has none just now; 0: it goes on without. */
+  /** Timeout of a request that waits for free slots; 0: skip the write. */
   readonly patienceMs: number;
 }
 
-/** Between two tries to store what there was no room for. */
+/** Delay between attempts to store blocks. */
 const RETRY_MS = 2;
 
-/** Slots taken at a time: so many that a frame's cost is spread, so few that others find room. */
+/** Slots reserved at a time: enough to amortise a frame, few enough to leave slots for others. */
 const SLOTS_AT_ONCE = 64;
 
 /**
- * Stands in for an engine: for each request it reads what the agent has of the prompt, and writes
- * the rest as if it had computed it. A block's bytes are a function of its digest, so each read is
- * proven.
+ * Simulates an engine: for each request it reads the cached blocks of the prompt from the agent and
+ * writes the others, as if computed. A block's bytes are a function of its digest, so every read is
+ * verified.
  */
 export class MockEngine implements AsyncDisposable {
   readonly #native: Native;
@@ -32,9 +32,7 @@ export class MockEngine implements AsyncDisposable {
   readonly #options: MockEngineOptions;
   readonly #tally: ReplayTally;
   readonly #batches: EngineBatches;
-  /**
-   * Plays the part of the GPU: blocks are made in it and copied out of it, and read back into it.
-   */
+  /** Stands for GPU memory: source and destination of block copies. */
   readonly #gpu: Region;
   readonly #gpuView: NativeBuffer;
   #ids = new Uint8Array(0);
@@ -86,8 +84,8 @@ export class MockEngine implements AsyncDisposable {
   }
 
   /**
-   * A replay runs faster than any engine computes: where the agent has no room because its SSD is
-   * still writing, time is let pass as it would have.
+   * A replay is faster than any engine. If the agent is full because its SSD is still writing, the
+   * replay waits.
    */
   async #writePatiently(from: number, count: number): Promise<void> {
     const until = systemClock.monotonicMs() + this.#options.patienceMs;
@@ -100,8 +98,8 @@ export class MockEngine implements AsyncDisposable {
   }
 
   /**
-   * Digests of the request's blocks: an id stands for a block and all before it, as a chain key
-   * does.
+   * Computes digests of the request's blocks. An id stands for a block and its whole prefix, as a
+   * chain key does.
    */
   #nameBlocks(blocks: Uint32Array): void {
     const { length } = blocks;
@@ -124,7 +122,7 @@ export class MockEngine implements AsyncDisposable {
     return new DataView(this.#digests.buffer).getBigUint64(index * DIGEST_BYTES, true);
   }
 
-  /** Reads blocks [from, from + count) as far as they are there; how many were. */
+  /** Reads the leading resident blocks of [from, from + count); returns their number. */
   async #read(from: number, count: number): Promise<number> {
     const { blocks, handles } = this.#batches;
     blocks.count = count;
@@ -162,8 +160,8 @@ export class MockEngine implements AsyncDisposable {
   }
 
   /**
-   * Writes blocks [from, from + count) that were not there; how many the agent took or had, up to
-   * the first it had no room for.
+   * Writes blocks [from, from + count). Returns how many the agent stored or already had, up to the
+   * first that found no slot.
    */
   async #write(from: number, count: number): Promise<number> {
     const { blocks, handles, written } = this.#batches;
@@ -224,7 +222,7 @@ export class MockEngine implements AsyncDisposable {
   }
 }
 
-/** What a mock engine's requests and answers are written in, reused from request to request. */
+/** Batches of a mock engine, reused between requests. */
 interface EngineBatches {
   readonly capacity: number;
   readonly blocks: BlockItems;
@@ -234,7 +232,7 @@ interface EngineBatches {
 
 function createEngineBatches(capacity: number): EngineBatches {
   const blocks = createAddressBatch(capacity);
-  // Traces do not tell layers apart: a block's bytes are one object.
+  // Traces have no layers: each block is one object for all layers.
   blocks.layer = LAYER_ALL;
   return {
     capacity,

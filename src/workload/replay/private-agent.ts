@@ -17,9 +17,9 @@ export interface PrivateAgentOptions {
   readonly blocksMax: number;
   /** Bytes of files on SSD, in the same folder; null: RAM alone. */
   readonly ssdBytes: number | null;
-  /** What leaves RAM first: a name of `kv.policy`. */
+  /** Eviction policy of RAM: a value of `kv.policy`. */
   readonly policy: string;
-  /** Where its files on SSD lie; a folder of its own that goes with it by default. */
+  /** Folder of the SSD tier; defaults to a temporary folder. */
   readonly ssdDir?: string;
   /** Further keys of its configuration, by section, written as in a file: `"60s"`. */
   readonly settings?: Partial<
@@ -31,7 +31,7 @@ export interface PrivateAgentOptions {
   readonly signal?: AbortSignal;
 }
 
-/** What `GET /v1/status` says, as far as a replay wants to know it. */
+/** The members of `GET /v1/status` that a replay uses. */
 export interface AgentStatus {
   readonly arena: { readonly bytes: number; readonly ready_bytes: number };
   readonly ram: { readonly blocks: number; readonly bytes: number };
@@ -48,8 +48,8 @@ export interface AgentStatus {
 const GROW_MS = 300_000;
 
 /**
- * An agent of one's own: the same program in another process, with its socket and configuration in
- * a temporary folder that only this user can enter. Disposing stops it and leaves nothing behind.
+ * A temporary agent: this program in another process, with its socket and configuration in a
+ * private temporary folder. Disposing stops it and removes its files.
  */
 export class PrivateAgent implements AsyncDisposable {
   readonly socketPath: string;
@@ -68,8 +68,8 @@ export class PrivateAgent implements AsyncDisposable {
   }
 
   /**
-   * Resolves when the agent serves and all of its memory is there. Throws what it said where it
-   * cannot.
+   * Resolves when the agent is ready and all of its memory is allocated. Throws the agent's error
+   * otherwise.
    */
   static async start(options: PrivateAgentOptions): Promise<PrivateAgent> {
     const folder = makeFolder();
@@ -84,8 +84,8 @@ export class PrivateAgent implements AsyncDisposable {
   }
 
   /**
-   * Ends the agent by this signal and starts it again on what it left; milliseconds from its start
-   * until it served.
+   * Ends the agent by this signal and restarts it on the same files. Returns milliseconds from the
+   * start until it is ready.
    */
   async restart(by: "SIGTERM" | "SIGKILL", signal?: AbortSignal): Promise<number> {
     await this.#process.end(by);
@@ -97,7 +97,7 @@ export class PrivateAgent implements AsyncDisposable {
     return ms;
   }
 
-  /** As a host that loses power: nothing is said. It stays down. */
+  /** Kills the agent without notice, as a power loss would. It is not restarted. */
   async kill(): Promise<void> {
     await this.#process.end("SIGKILL");
   }
@@ -110,7 +110,7 @@ export class PrivateAgent implements AsyncDisposable {
     });
   }
 
-  /** Of the process that runs now. */
+  /** Process id of the running process. */
   get pid(): number {
     return this.#process.pid;
   }
@@ -120,39 +120,39 @@ export class PrivateAgent implements AsyncDisposable {
     return this.#process.apiUrl;
   }
 
-  /** Throws ENGINE_CLOSED where the agent does not answer. */
+  /** Throws ENGINE_CLOSED if the agent does not answer. */
   status(): Promise<AgentStatus> {
     return this.get<AgentStatus>("/v1/status");
   }
 
-  /** What the API has at this path. Throws ENGINE_CLOSED where the agent does not answer. */
+  /** The document at this path of the API. Throws ENGINE_CLOSED if the agent does not answer. */
   async get<T>(path: string): Promise<T> {
     return JSON.parse(await this.#process.read(path));
   }
 
-  /** In Prometheus' text format. Throws ENGINE_CLOSED where the agent does not answer. */
+  /** In Prometheus' text format. Throws ENGINE_CLOSED if the agent does not answer. */
   metrics(): Promise<string> {
     return this.#process.read("/metrics");
   }
 
-  /** Drops all that nothing holds. Throws ENGINE_CLOSED where the agent does not answer. */
+  /** Removes all unprotected blocks. Throws ENGINE_CLOSED if the agent does not answer. */
   async flush(): Promise<void> {
     await this.#process.read("/flush_cache", { method: "POST" });
   }
 
-  /** How the agent ended, with its last words; null while it runs. */
+  /** The error of the ended agent, with the end of its log; null while it runs. */
   ended(): Promise<HearthError | null> {
     return this.#process.ended();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    // Nothing of it is wanted any more: what RAM holds need not go to SSD first.
+    // The contents of RAM are not needed, so do not write them to SSD first.
     await this.#process.end(this.#hasSsd ? "SIGKILL" : "SIGTERM");
     rmSync(this.#folder, { recursive: true, force: true });
   }
 }
 
-/** The configuration of an agent of one's own. */
+/** The configuration file of a temporary agent. */
 export function agentConfigText(
   folder: string,
   socketPath: string,
@@ -167,14 +167,15 @@ export function agentConfigText(
     `blocks_max = ${options.blocksMax}`,
     `policy = "${options.policy}"`,
     ...(ssdBytes === null ? [] : [`ssd_dir = ${JSON.stringify(ssdDir)}`, `ssd = "${ssdBytes}B"`]),
-    // A replay compares with a cache of exactly this size: nothing is evicted before it is full.
+    // A replay is compared with a cache of exactly this size, so nothing is evicted before RAM is
+    // full.
     "high_water = 1.0",
     "low_water = 0.99",
     'lock_memory = "off"',
     'huge_pages = "try"',
     ...more("kv"),
     "[gpu]",
-    // Who does not ask for a GPU takes no memory of one.
+    // Without a GPU benchmark, do not allocate GPU memory.
     ...(settings.gpu === undefined ? ['enabled = "off"'] : more("gpu")),
     "[control]",
     ...more("control"),
@@ -202,18 +203,18 @@ export function agentConfigText(
 interface OwnProcessOptions {
   /** In messages: `agent`. */
   readonly name: string;
-  /** A folder that goes with it, in which it runs. */
+  /** Its working folder, removed with it. */
   readonly folder: string;
-  /** Behind the program's own name; it must write its log as JSON to standard error. */
+  /** Arguments of the program; it must log JSON to standard error. */
   readonly words: readonly string[];
 }
 
 const START_MS = 30_000;
-/** Longer than one takes at the most. */
+/** Timeout of a clean stop. */
 const STOP_MS = 60_000;
 const LOG_LINES_KEPT = 20;
 
-/** This program in another process, with an HTTP API, in a folder of its own. */
+/** This program in another process, with an HTTP API and its own folder. */
 class OwnProcess {
   readonly #options: OwnProcessOptions;
   readonly #lastLines: string[] = [];
@@ -231,16 +232,16 @@ class OwnProcess {
     const { folder, words } = this.#options;
     return Bun.spawn([...selfCommand(), ...words], {
       cwd: folder,
-      // It ends when this pipe does: also when this process is killed.
+      // The child exits when this pipe closes, also if this process is killed.
       stdin: "pipe",
       stdout: "ignore",
       stderr: "pipe",
-      // Its own group: Ctrl-C is ours to handle, so that it can drain.
+      // A separate process group: this process handles Ctrl-C, so that the child can drain.
       detached: true,
     });
   }
 
-  /** Of the process that runs now. */
+  /** Process id of the running process. */
   get pid(): number {
     return this.#process.pid;
   }
@@ -251,7 +252,7 @@ class OwnProcess {
     return this.#apiUrl;
   }
 
-  /** Resolves when its API listens. Throws what it said where it does not. */
+  /** Resolves when its API listens. Throws its error otherwise. */
   async answers(signal?: AbortSignal): Promise<void> {
     await this.until(START_MS, "answer", signal, async () => this.#apiUrl !== null);
   }
@@ -264,7 +265,7 @@ class OwnProcess {
     this.#logEnded = this.#readLog();
   }
 
-  /** What the API has at this path. Throws ENGINE_CLOSED where nothing answers. */
+  /** Sends an API request. Throws ENGINE_CLOSED if nothing answers. */
   async read(path: string, init: RequestInit = {}): Promise<string> {
     try {
       return await (await fetch(`${this.#apiUrl}${path}`, init)).text();
@@ -273,7 +274,7 @@ class OwnProcess {
     }
   }
 
-  /** How it ended, with its last words; null while it runs. */
+  /** The error of the ended process, with the end of its log; null while it runs. */
   async ended(): Promise<HearthError | null> {
     const { exitCode, signalCode } = this.#process;
     if (exitCode === null && signalCode === null) return null;
@@ -283,7 +284,7 @@ class OwnProcess {
     return new HearthError("ENGINE_CLOSED", `the ${this.#options.name} ended ${how}${words}`);
   }
 
-  /** Waits until it holds, and throws where it ends before. */
+  /** Waits until the condition holds; throws if the process ends before. */
   async until(
     ms: number,
     what: string,
@@ -309,7 +310,7 @@ class OwnProcess {
     forced[Symbol.dispose]();
   }
 
-  /** Reads the log, in which it says where its API listens. */
+  /** Reads the log, which names the address of the API. */
   async #readLog(): Promise<void> {
     let rest = "";
     for await (const chunk of this.#process.stderr.pipeThrough(new TextDecoderStream())) {
@@ -348,10 +349,10 @@ export function makeFolder(): string {
 const BROKER_START_MS = 10_000;
 const BROKER_STOP_MS = 5_000;
 const LOOK_MS = 10;
-/** Where Debian puts it, whatever the PATH says. */
+/** Debian's path, which may be missing from PATH. */
 const USUAL_PLACE = "/usr/sbin/nats-server";
 
-/** A nats-server of one's own, on a port that the system chose. Disposing leaves nothing behind. */
+/** A private nats-server on a free port. Disposing stops it and removes its files. */
 export class PrivateBroker implements AsyncDisposable {
   readonly url: string;
   readonly #folder: string;
@@ -375,7 +376,7 @@ export class PrivateBroker implements AsyncDisposable {
     const lines = ["host: 127.0.0.1", "port: -1", `ports_file_dir: ${JSON.stringify(folder)}`];
     writeFileSync(config, `${lines.join("\n")}\n`);
     const stdio = { stdin: "ignore", stdout: "ignore", stderr: "ignore" } as const;
-    // Its own group: Ctrl-C is ours to handle, so that others may say goodbye through it first.
+    // A separate process group: this process handles Ctrl-C, so that clients disconnect first.
     const process = Bun.spawn([program, "-c", config], { cwd: folder, ...stdio, detached: true });
     const broker = (url: string) => new PrivateBroker(url, folder, process);
     try {
@@ -404,7 +405,7 @@ async function readUrl(file: string, signal: AbortSignal | undefined): Promise<s
   throw new HearthError("UNSUPPORTED", "nats-server does not start on this host");
 }
 
-/** Null: it is not written yet, or only half. */
+/** Null if the file is missing or incomplete. */
 function urlIn(file: string): string | null {
   try {
     return JSON.parse(readFileSync(file, "utf8")).nats[0];
@@ -419,7 +420,7 @@ export interface PrivateRouterOptions {
   readonly signal?: AbortSignal;
 }
 
-/** A router of one's own, as `PrivateAgent` is an agent. Disposing leaves nothing behind. */
+/** A temporary router, like `PrivateAgent`. Disposing stops it and removes its files. */
 export class PrivateRouter implements AsyncDisposable {
   readonly #folder: string;
   readonly #process: OwnProcess;
@@ -432,7 +433,7 @@ export class PrivateRouter implements AsyncDisposable {
     this.#process = new OwnProcess({ name: "router", folder, words });
   }
 
-  /** Resolves when its API listens. Throws what it said where it cannot. */
+  /** Resolves when its API listens. Throws its error otherwise. */
   static async start(options: PrivateRouterOptions): Promise<PrivateRouter> {
     const router = new PrivateRouter(makeFolder(), options);
     try {
@@ -456,7 +457,7 @@ export class PrivateRouter implements AsyncDisposable {
     return JSON.parse(await this.#process.read(path));
   }
 
-  /** Throws ENGINE_REFUSED with the router's words where it answers with an error. */
+  /** Throws ENGINE_REFUSED with the router's message if it answers with an error. */
   async post<T>(path: string, body: string): Promise<T> {
     const headers = { "content-type": "application/json" };
     const answer = JSON.parse(await this.#process.read(path, { method: "POST", headers, body }));
@@ -474,7 +475,7 @@ export class PrivateRouter implements AsyncDisposable {
   }
 }
 
-/** The configuration of a router of one's own. */
+/** The configuration file of a temporary router. */
 export function routerConfigText({ settings }: Pick<PrivateRouterOptions, "settings">): string {
   const all = { api: { listen: '"127.0.0.1:0"' }, log: { format: '"json"' }, ...settings };
   const lines = Object.entries(all).flatMap(([section, keys]) => [

@@ -17,7 +17,7 @@ export interface ReplayOptions {
   readonly clients: number;
   /** 0 = as fast as possible; else this multiple of the trace's own pace. */
   readonly speed: number;
-  /** Stop after so many requests. */
+  /** Maximum number of requests. */
   readonly requestsMax: number;
   /** See `MockEngineOptions`. */
   readonly patienceMs: number;
@@ -39,8 +39,8 @@ export function replayManifest(trace: Trace, blockBytes: number): NamespaceManif
 }
 
 /**
- * Sends a trace's requests through mock engines, in the trace's order: the next request goes to the
- * first client that is free. Throws ENGINE_CLOSED, ENGINE_REFUSED, TRACE_INVALID, ABORTED.
+ * Sends a trace's requests through mock engines, in the trace's order; each request goes to the
+ * first free client. Throws ENGINE_CLOSED, ENGINE_REFUSED, TRACE_INVALID, ABORTED.
  */
 export async function replay(native: Native, options: ReplayOptions): Promise<ReplaySummary> {
   const { trace, clients, blockBytes } = options;
@@ -74,7 +74,7 @@ export async function replay(native: Native, options: ReplayOptions): Promise<Re
 
 type FeedOptions = Pick<ReplayOptions, "trace" | "requestsMax" | "speed" | "signal">;
 
-/** Hands out a trace's requests one at a time, no sooner than they are due. */
+/** Yields a trace's requests one at a time, not before they are due. */
 export class Feed {
   readonly #options: FeedOptions;
   readonly #requests: AsyncIterator<TraceRequest>;
@@ -113,7 +113,7 @@ export class Feed {
   }
 }
 
-/** Durations whose quantiles are wanted: kept whole, thinned evenly when there are very many. */
+/** Durations for quantiles; if there are very many, an even sample is kept. */
 export class Durations {
   readonly #kept: number[] = [];
   #stride = 1;
@@ -139,7 +139,7 @@ export class Durations {
 
 const KEPT_MAX = 2 ** 16;
 
-/** What a replay has seen so far. */
+/** Counters of a running replay. */
 export class ReplayTally {
   requests = 0;
   blocksAsked = 0;
@@ -147,7 +147,7 @@ export class ReplayTally {
   tokensAsked = 0;
   tokensHit = 0;
   blocksWritten = 0;
-  /** Blocks that the agent had no room for. */
+  /** Blocks answered `full`. */
   blocksFull = 0;
   /** Blocks that another client wrote, or was writing. */
   blocksShared = 0;
@@ -241,7 +241,7 @@ export function summarise(
  */
 export const PREFILL_TOKENS_PER_S = 20_000;
 
-/** The summary as people read it. */
+/** The summary as text. */
 export function formatSummary(summary: ReplaySummary, prefillTokensPerS: number): string {
   const saved = summary.tokens_hit / prefillTokensPerS;
   const percent = (part: number, whole: number) =>

@@ -8,8 +8,8 @@ export interface Line {
 }
 
 /**
- * The lines of a file that is plain, gzip or Zstandard (told by its first bytes), blank ones left
- * out. Holds one line and one piece of the file at a time. Throws TRACE_INVALID where the file
+ * The lines of a file that is plain, gzip or Zstandard (detected by its first bytes), without blank
+ * lines. Holds one line and one piece of the file at a time. Throws TRACE_INVALID where the file
  * cannot be read, its compression is broken or ends early, or a line is too long or not UTF-8.
  */
 export async function* readLines(path: string): AsyncGenerator<Line, void, void> {
@@ -48,7 +48,7 @@ export async function* readLines(path: string): AsyncGenerator<Line, void, void>
       if (text !== "") yield { number, text };
     }
   } finally {
-    // A source that failed says so again here; the reader of the lines has heard it.
+    // A failed source reports its error again here; the reader of the lines already has it.
     await source.cancel().catch(() => undefined);
   }
 }
@@ -104,12 +104,12 @@ function compressionOf(head: Uint8Array): "gzip" | "zstd" | null {
 
 export type Fields = Readonly<Record<string, unknown>>;
 
-/** A refusal of what a line says. The reader adds file and line (`atLine`). */
+/** An error about a line. The reader adds file and line (`atLine`). */
 export function refuse(what: string, cause?: unknown): HearthError {
   return new HearthError("TRACE_INVALID", what, cause === undefined ? {} : { cause });
 }
 
-/** Runs `read`; what it refuses is refused with file and line in front. */
+/** Runs `read` and adds file and line to its errors. */
 export function atLine<T>(path: string, line: number, read: () => T): T {
   try {
     return read();
@@ -119,7 +119,7 @@ export function atLine<T>(path: string, line: number, read: () => T): T {
   }
 }
 
-/** A value as it may stand in a message: short, whatever was in the file. */
+/** A value for a message, truncated. */
 export function show(value: unknown): string {
   if (Array.isArray(value)) return "a list";
   if (typeof value === "object" && value !== null) return "an object";
@@ -135,7 +135,10 @@ export function parseObject(text: string): Fields {
 
 const DIGITS = /[0-9]{400}/;
 
-/** The same with integers beyond 2^53 as `bigint`: dearer, and most so for very long ones. */
+/**
+ * Like `parseObject`, with integers beyond 2^53 as `bigint`; slower, most of all for very long
+ * integers.
+ */
 export function parseObjectLossless(text: string): Fields {
   checkShape(text, LIMITS.losslessLine);
   if (DIGITS.test(text)) throw refuse("a number of more than 400 digits");
@@ -160,7 +163,7 @@ interface Shape {
   readonly containers: number;
 }
 
-/** Counts what makes JSON dear to parse; a small line is cheap whatever it holds. */
+/** Limits what makes JSON expensive to parse; small lines are always cheap. */
 function checkShape(text: string, most: Shape): void {
   if (text.length <= SMALL_LINE) return;
   if (text.length > LIMITS.lineBytesMax)
@@ -237,7 +240,7 @@ export function namesOf(value: unknown, what: string): readonly number[] {
   return list as readonly number[];
 }
 
-/** A list that has not one entry for each block of its prompt. */
+/** Refuses a list whose length differs from the number of blocks of its prompt. */
 export function refuseCount(
   list: string,
   entries: number,
@@ -249,7 +252,7 @@ export function refuseCount(
   return refuse(`${list} has ${entries} entries, but ${prompt}`);
 }
 
-/** How many tokens stand in the last of `blocks` blocks that cover a prompt. */
+/** Tokens in the last of `blocks` blocks that cover a prompt. */
 export function lastBlockTokens(inputTokens: number, blocks: number, blockTokens: number): number {
   return blocks === 0 ? 0 : Math.min(blockTokens, inputTokens - (blocks - 1) * blockTokens);
 }

@@ -49,7 +49,7 @@ export interface OpenTraceOptions {
 }
 
 /**
- * Opens a trace: plain, gzip or Zstandard, its format told by its content. A folder stands for the
+ * Opens a trace: plain, gzip or Zstandard, its format detected by content. A folder means the
  * RAGPulse release in it. Throws TRACE_INVALID with the file, the line and what is wrong.
  */
 export async function openTrace(path: string, options: OpenTraceOptions = {}): Promise<Trace> {
@@ -144,7 +144,7 @@ function chooseBlockTokens(file: string, found: Detected, wanted: number | undef
   return wanted;
 }
 
-/** RAGPulse's file is called the same in every release; its folder says which. */
+/** RAGPulse's file has the same name in every release; the folder names the release. */
 function nameOf(file: string, format: TraceFormat): string {
   if (format === "ragpulse") return basename(dirname(resolve(file)));
   return basename(file).replace(/(\.(gz|zst|jsonl|json|csv|runs))+$/, "");
@@ -153,14 +153,13 @@ function nameOf(file: string, format: TraceFormat): string {
 interface Detected {
   readonly format: TraceFormat;
   readonly blockTokens: number;
-  /** Whether the file itself fixes the block size, so that nobody may choose another. */
+  /** Whether the file determines the block size, so that it cannot be overridden. */
   readonly fixed: boolean;
 }
 
 /**
- * What a file is, from its first line, or null where the line belongs to a known format and tells
- * nothing of its blocks (a Dynamo event): the next one will. Throws TRACE_INVALID where it is
- * nothing known.
+ * Detects the format from a line. Null if the line belongs to a known format but does not determine
+ * its blocks (a Dynamo event); the next line may. Throws TRACE_INVALID for an unknown format.
  */
 function detectFormat(line: string): Detected | null {
   if (line === AZURE_HEADER)
@@ -189,8 +188,8 @@ function detectFormat(line: string): Detected | null {
   if (typeof fields.hash_ids === "object" && fields.hash_ids !== null)
     return { format: "ragpulse", blockTokens: RAGPULSE_BLOCK_TOKENS, fixed: false };
   throw refuse(
-    "no known trace: wants JSON lines of Mooncake, Claude Code sessions, RAGPulse or Dynamo, " +
-      "or the CSV of Azure",
+    "unknown trace format: expected JSON lines of Mooncake, Claude Code sessions, RAGPulse or " +
+      "Dynamo, or the CSV of Azure",
   );
 }
 
@@ -223,7 +222,7 @@ export const LINE_FORMATS = Object.keys(PARSERS) as readonly LineFormat[];
 
 /**
  * The requests in one line of a file of `format`: none for headers, events and prompt pieces.
- * Throws TRACE_INVALID, without a place, where the line is not what it should be.
+ * Throws TRACE_INVALID, without a place, if the line is malformed.
  */
 export function parseTraceLine(format: LineFormat, text: string): readonly ParsedRequest[] {
   return PARSERS[format](text);

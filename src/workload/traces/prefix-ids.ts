@@ -1,13 +1,13 @@
 import { refuse, show } from "./lines.ts";
 import { LIMITS } from "./trace.ts";
 
-/** Gives a trace's block names dense numbers. */
+/** Maps a trace's block names to dense numbers. */
 export interface PrefixIds {
   /** Distinct blocks seen so far. */
   readonly size: number;
   /**
-   * The numbers of a prompt's blocks, first sight first. Refuses a block that follows another than
-   * it did before: its name would not stand for its prefix.
+   * The numbers of a prompt's blocks, in order of first occurrence. Refuses a block whose
+   * predecessor differs from its earlier one, because its name would not identify its prefix.
    */
   intern(names: ArrayLike<number | bigint>): Uint32Array;
 }

@@ -1,4 +1,4 @@
-/** What every trace file becomes, whatever its format. */
+/** Formats of trace files. */
 
 export const TRACE_FORMATS = [
   "mooncake",
@@ -15,7 +15,7 @@ export type TraceFormat = (typeof TRACE_FORMATS)[number];
 export interface Trace {
   /** The file's name without folder and endings: `mooncake_conversation_0-40min`. */
   readonly name: string;
-  /** What was opened, as it was given. */
+  /** The path as given. */
   readonly path: string;
   readonly format: TraceFormat;
   /** Tokens in a full block. */
@@ -65,7 +65,7 @@ export interface ParsedRequest {
   readonly turn: number | undefined;
 }
 
-/** Caps that no honest trace meets: they keep a hostile line from costing more than 100 ms. */
+/** Limits far above every known trace, so that a hostile line costs at most 100 ms. */
 export const LIMITS = {
   /** Longest line read, in bytes; the longest session document known has 4.2 million. */
   lineBytesMax: 8 * 2 ** 20,
@@ -81,7 +81,7 @@ export const LIMITS = {
   distinctBlocksMax: 2 ** 24,
   /** Most distinct pieces of prompts in a RAGPulse release. */
   piecesMax: 2 ** 22,
-  /** Most requests, and blocks or pieces in them, held at once by formats that must be sorted. */
+  /** Most requests, and blocks or pieces in them, kept in memory by formats that must be sorted. */
   heldRequestsMax: 2 ** 20,
   heldNamesMax: 2 ** 24,
 } as const;

@@ -55,7 +55,7 @@ export function hashOf(block: number): bigint {
 const lowOf = (block: number) => Math.imul(block + 1, LOW_FACTOR) >>> 0;
 const highOf = (block: number) => Math.imul(block + 1, HIGH_FACTOR) >>> 0;
 
-/** An agent of the benchmark's own that takes commands, and the engine that stores blocks in it. */
+/** A temporary agent that takes commands, and the engine that stores blocks in it. */
 export class ControlHost implements AsyncDisposable {
   readonly agent: PrivateAgent;
   readonly #engine: EngineClient;
@@ -103,7 +103,7 @@ export class ControlHost implements AsyncDisposable {
   /** Stores blocks under their hashes; those that are there already are left as they are. */
   async store({ count, parentOf, blockBytes, onProgress }: StoreOptions): Promise<void> {
     for (let first = 0; first < count; first += AT_ONCE) {
-      if (this.#signal.aborted) throw new HearthError("ABORTED", "the benchmark was given up");
+      if (this.#signal.aborted) throw new HearthError("ABORTED", "the benchmark was aborted");
       const some = Math.min(AT_ONCE, count - first);
       for (let i = 0; i < some; i++) this.#name(i, first + i, parentOf(first + i), blockBytes);
       this.#blocks.count = some;
@@ -146,7 +146,7 @@ export class ControlHost implements AsyncDisposable {
     blocks.bytes[at] = blockBytes;
   }
 
-  /** The bytes of the blocks are what the arena has in their place: nobody reads them. */
+  /** Leaves the bytes of the blocks as they are in the arena, because they are never read. */
   async #write(): Promise<void> {
     const [handles, written] = [this.#handles, this.#written];
     await this.#engine.reserve(this.#blocks, 0n, handles);
@@ -185,7 +185,7 @@ const BROKER_POLL_MS = 5;
 /** How the bytes of a bus travel. */
 export type Carrier = "tcp" | "ws";
 
-/** A nats-server of one's own, on ports that the system chose; disposing ends it. */
+/** A private nats-server on free ports; disposing stops it. */
 export class Broker implements AsyncDisposable {
   readonly #folder: string;
   readonly #process: Subprocess;
@@ -195,7 +195,7 @@ export class Broker implements AsyncDisposable {
     this.#process = process;
   }
 
-  /** Throws UNSUPPORTED where there is none on this host, DEADLINE where it does not come up. */
+  /** Throws UNSUPPORTED if this host has none, DEADLINE if it does not start in time. */
   static async start(
     carrier: Carrier,
     signal?: AbortSignal,
@@ -247,7 +247,7 @@ export class Broker implements AsyncDisposable {
 function findProgram(): string {
   const path = Bun.which(PACKAGE) ?? (existsSync(DEBIAN_PATH) ? DEBIAN_PATH : null);
   if (path !== null) return path;
-  throw new HearthError("UNSUPPORTED", "there is no nats-server on this host", {
+  throw new HearthError("UNSUPPORTED", "nats-server is not installed", {
     fix: `apt-get install ${PACKAGE}, or name a server with --nats`,
   });
 }
@@ -267,7 +267,7 @@ function configText(folder: string): string {
   ].join("\n");
 }
 
-/** Null while the file is not there, or not whole. */
+/** Null while the file is missing or incomplete. */
 function portIn(file: string, carrier: Carrier): number | null {
   try {
     const { nats, websocket } = JSON.parse(readFileSync(file, "utf8"));
@@ -300,7 +300,7 @@ export class LoopWatch implements AsyncDisposable {
 
   constructor(ask: () => Promise<void>, busyUs: () => number) {
     this.#over = this.#run(ask, busyUs);
-    // Whoever disposes hears of it.
+    // The disposer gets the error.
     this.#over.catch(() => undefined);
   }
 

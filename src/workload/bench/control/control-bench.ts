@@ -51,7 +51,7 @@ export async function benchControl(
   if (!(await bus.connected(CONNECT_MS))) {
     throw new HearthError("DEADLINE", `no connection to ${natsUrl}: ${bus.state.why}`);
   }
-  // A bus may be shared: nobody else is called so.
+  // The bus may be shared: use a unique worker id.
   const random = crypto.getRandomValues(new Uint8Array(WORKER_BYTES)).toHex();
   const workerId = `bench-${random}`;
   await using client = connectControl({ bus, issuer: "bench" });
@@ -214,12 +214,12 @@ export type Encoding = "json" | "msgpack";
 interface CommandLoadOptions {
   readonly bus: Bus;
   readonly workerId: string;
-  /** Commands on their way at once, each of a group of blocks nobody else uses meanwhile. */
+  /** Commands in flight, each for a group of blocks that no other command uses meanwhile. */
   readonly inFlight: number;
   /** The blocks' hashes; as many groups as `inFlight`, or more. */
   readonly groups: readonly (readonly bigint[])[];
   readonly encoding: Encoding;
-  /** What receipts must say of themselves. */
+  /** Expected durability of receipts. */
   readonly durable: boolean;
 }
 
@@ -242,7 +242,7 @@ const HEADERS = {
 const utf8 = new TextEncoder();
 const LIMITS = { bytesMax: 2 ** 20, depthMax: 16, itemsMax: 65_536, valuesMax: 2 ** 24 };
 
-/** Pins its own groups for one owner after the other, and lets the oldest of its pins go. */
+/** Pins its own groups for one owner after the other, and removes its oldest pins. */
 interface Lane {
   readonly groups: readonly number[];
   /** Its pins stand at so many places from `first` on, of one for each group and owner. */
@@ -278,7 +278,7 @@ class CommandLoad implements Disposable {
     this.#subscription = { [Symbol.dispose]: () => subscription.unsubscribe() };
   }
 
-  /** Loads the agent for so long; the receipts of all that was sent are there when it resolves. */
+  /** Loads the agent for this time; resolves when all receipts have arrived. */
   async run(ms: number, signal: AbortSignal): Promise<LoadFigures> {
     const ns: number[] = [];
     const startMs = systemClock.monotonicMs();
@@ -381,7 +381,7 @@ class CommandLoad implements Disposable {
   }
 }
 
-/** What is looked at. */
+/** Members of a receipt that the benchmark checks. */
 interface ReceiptParts {
   readonly id: string;
   readonly status: string;

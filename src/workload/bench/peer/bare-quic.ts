@@ -30,8 +30,8 @@ const COLLECT_EVERY = 2_000;
 const DRAIN = Symbol.for("Stream.drainableProtocol");
 
 /**
- * QUIC of the runtime without what we put around it: a stream for each block, four bytes that say
- * which, and the block's bytes, which the asker copies to where they belong and looks at no more.
+ * The runtime's QUIC without the transport of Hearth: a stream for each block, four bytes that name
+ * it, and the block's bytes, which the client copies to their place without verification.
  */
 export class BareQuic implements BenchSide {
   readonly #region: NativeBuffer;
@@ -57,7 +57,7 @@ export class BareQuic implements BenchSide {
     credentials: Credentials,
   ): Promise<BareQuic> {
     const emit = process.emitWarning;
-    // It says that it is experimental.
+    // The module prints a warning that it is experimental.
     process.emitWarning = () => {};
     const quic = await import("node:quic");
     process.emitWarning = emit;
@@ -97,7 +97,7 @@ export class BareQuic implements BenchSide {
       const slot = new DataView(await oneChunk(stream)).getUint32(0, true);
       await this.#write(stream, slot * this.#blockBytes);
     } catch {
-      // The asker is gone.
+      // The client disconnected.
     }
     this.#collect();
   }
@@ -114,7 +114,7 @@ export class BareQuic implements BenchSide {
     while (writer.endSync() < 0) await writer[DRAIN]!();
   }
 
-  /** The runtime keeps what finished streams had until it collects, and that does not make it. */
+  /** The runtime frees finished streams only at garbage collection, which they do not trigger. */
   #collect(): void {
     if (++this.#finished % COLLECT_EVERY === 0) Bun.gc(true);
   }

@@ -18,7 +18,7 @@ export interface PeerBenchOptions {
   readonly lanes: number;
   /** Path of the verbs' library; null: as the dynamic linker finds it. */
   readonly verbs: string | null;
-  /** The program to compare with, too; null: none. */
+  /** Another program to compare with; null: none. */
   readonly iperf: string | null;
   readonly signal: AbortSignal;
   readonly onProgress: (text: string) => void;
@@ -43,7 +43,7 @@ export interface PeerRow {
   readonly tcp_gbps: number;
   readonly of_tcp: number;
   readonly iperf3_gbps: number | null;
-  /** Blocks that came otherwise than they were. */
+  /** Damaged blocks. */
   readonly wrong: number;
 }
 
@@ -112,7 +112,7 @@ class Race {
     this.#size = size;
   }
 
-  /** Who begins changes from round to round. */
+  /** The first carrier changes from round to round. */
   async round(number: number): Promise<void> {
     const { blockBytes, inFlight } = this.#size;
     for (let turn = 0; turn < this.#pairs.length; turn++) {

@@ -174,7 +174,7 @@ class TcpSide implements BenchSide {
 
   async prepare(_: number, connections: number, ready: () => Promise<void>): Promise<void> {
     await ready();
-    if (this.#listener === null) throw new HearthError("INTERNAL", "an asker serves nobody");
+    if (this.#listener === null) throw new HearthError("INTERNAL", "a client does not serve");
     plainServe(this.#native, this.#region, this.#listener, connections);
   }
 

@@ -74,7 +74,7 @@ async function firstByteMs(link: PeerLink, bytesMax: number, clock: Clock): Prom
     onItem() {},
   });
   if (fault !== null || atMs === null) {
-    throw new HearthError("INTERNAL", `a pull failed: ${fault?.why ?? "nothing came"}`);
+    throw new HearthError("INTERNAL", `a pull failed: ${fault?.why ?? "no data received"}`);
   }
   return atMs;
 }

@@ -93,7 +93,7 @@ export async function benchPolicies(options: PoliciesBenchOptions): Promise<Poli
   const ssdBlocks = options.ssdBlocks ?? ramBlocks * SSD_TO_RAM;
   const runs: PoliciesRow[] = [];
   let promptTokens = 0;
-  // All runs send each request to the same worker: what differs is what policies did.
+  // All runs send each request to the same worker, so that they differ only in the policies.
   let routes: Uint8Array | null = null;
   for (const { name, on, isTold = false } of RUNS) {
     options.onProgress?.(name);
@@ -119,20 +119,20 @@ export async function benchPolicies(options: PoliciesBenchOptions): Promise<Poli
   };
 }
 
-/** The defaults, with all that is bounded by an agent's RAM in a measure to it. */
+/** The default settings, with limits scaled to an agent's RAM. */
 function settingsOf(on: Switches, ramTokens: number): PolicySettings {
-  const standard = POLICY_DEFAULTS;
+  const defaults = POLICY_DEFAULTS;
   const mode = (policy: PolicyName) => ({ mode: on[policy] ? ("on" as const) : ("off" as const) });
   return {
-    ...standard,
-    coldWorker: { ...standard.coldWorker, ...mode("cold_worker"), bytesMax: 2 ** 40 },
-    idleSession: { ...standard.idleSession, ...mode("idle_session") },
+    ...defaults,
+    coldWorker: { ...defaults.coldWorker, ...mode("cold_worker"), bytesMax: 2 ** 40 },
+    idleSession: { ...defaults.idleSession, ...mode("idle_session") },
     cacheControl: {
-      ...{ ...standard.cacheControl, ...mode("cache_control") },
+      ...{ ...defaults.cacheControl, ...mode("cache_control") },
       workerTokensMax: ramTokens,
     },
-    reasoning: { ...standard.reasoning, ...mode("reasoning"), models: SIM_REASONING },
-    contextRewrite: { ...standard.contextRewrite, ...mode("context_rewrite") },
+    reasoning: { ...defaults.reasoning, ...mode("reasoning"), models: SIM_REASONING },
+    contextRewrite: { ...defaults.contextRewrite, ...mode("context_rewrite") },
   };
 }
 

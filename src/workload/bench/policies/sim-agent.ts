@@ -17,11 +17,13 @@ const TOKEN_BYTES = 131_072;
 const SSD_BYTES_PER_MS = 6e6;
 const PEER_BYTES_PER_MS = 3e6;
 const COMMAND_MS = 1;
-/** Whose leases. */
+/** Owner of the leases. */
 const ROUTER = "router";
-/** Of RAM: what a warm may push out. */
+/** Share of RAM that a warm may evict. */
 const WARM_SHARE = 0.5;
-/** Of RAM and SSD: what pins and leases may keep, `control.pin_share` and `pin_share_owner`. */
+/**
+ * Share of RAM and SSD that pins and leases may protect: `control.pin_share` and `pin_share_owner`.
+ */
 const HOLD_SHARE = 0.5;
 const OWNER_SHARE = 0.25;
 
@@ -32,7 +34,7 @@ interface Hold {
 
 type Counts = Record<string, number>;
 
-/** An agent that does what docs/reference/commands.md says, in simulated time, without bytes. */
+/** A simulated agent that executes commands as docs/commands.md describes, without payload. */
 export class SimAgent {
   readonly name: WorkerId;
   tiers: SimTiers;
@@ -64,7 +66,7 @@ export class SimAgent {
     this.tiers.ram.clear();
   }
 
-  /** Carried out when it has come, answered when it is done. */
+  /** Executes a command after its network delay; resolves when it is done. */
   send(command: PolicyCommand): Promise<CommandOutcome> {
     const { clock } = this.#options;
     return new Promise((resolve) => {
@@ -187,7 +189,7 @@ export class SimAgent {
     return this.#options.clock.after(ms, () => void this.#revoke(lease));
   }
 
-  /** Ends it, and removes what nothing else holds or builds upon, the deepest first. */
+  /** Ends a lease, and removes its unprotected blocks without descendants, the deepest first. */
   #revoke(lease: string): CommandOutcome {
     const known = this.#leases.get(lease);
     if (known === undefined) return receipt({ done: 0, missing: 1 }, 0);

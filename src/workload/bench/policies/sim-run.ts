@@ -20,7 +20,7 @@ export interface SimOptions {
   readonly workers: number;
   readonly ramBlocks: number;
   readonly ssdBlocks: number;
-  /** How long before its request a user is known to return; 0: not before. */
+  /** Time by which a user's return is announced before the request; 0: not announced. */
   readonly leadMs: number;
   /** Which worker serves each request; null: chosen here, by the longest prefix. */
   readonly routes: Uint8Array | null;
@@ -36,7 +36,9 @@ export interface Found {
 
 export interface SimResult {
   readonly found: Found;
-  /** Of the worker that was replaced, and the one that lost its RAM, for some time after that. */
+  /**
+   * Results of the replaced worker, and of the worker that lost its RAM, for some time afterwards.
+   */
   readonly joined: Found;
   readonly restarted: Found;
   readonly ssdWrites: number;
@@ -136,7 +138,7 @@ class Run {
       this.#serve(request);
       if (request % LOOK_REQUESTS !== 0) continue;
       await yieldToLoop();
-      if (signal?.aborted) throw new HearthError("ABORTED", "the bench of policies was given up");
+      if (signal?.aborted) throw new HearthError("ABORTED", "the bench of policies was aborted");
     }
     const { counts: policies } = this.#policies;
     this.#policies[Symbol.dispose]();
@@ -282,7 +284,7 @@ interface Timer {
   readonly run: () => void;
 }
 
-/** Time of a simulation: it moves when it is told to. */
+/** Simulated time, which advances only on request. */
 class SimClock implements Clock {
   readonly bootId = "simulated";
   readonly #timers = new Set<Timer>();
@@ -308,7 +310,7 @@ class SimClock implements Clock {
     return this.#add({ dueMs: this.#nowMs + ms, everyMs: ms, run });
   }
 
-  /** Fires what is due by then, each at its own time; what waits for it goes on in between. */
+  /** Fires due timers, each at its own time; tasks that wait for a timer run in between. */
   async advanceTo(ms: number): Promise<void> {
     for (let timer = this.#next(ms); timer !== null; timer = this.#next(ms)) {
       this.#nowMs = Math.max(this.#nowMs, timer.dueMs);

@@ -99,7 +99,7 @@ interface SessionTrace {
   /** Distinct blocks: every number is below it. */
   readonly distinct: number;
   readonly sessions: number;
-  /** Who says which request belongs to which conversation. */
+  /** Origin of the conversation of each request. */
   readonly sessionsFrom: "source" | "inferred";
 }
 
@@ -109,8 +109,8 @@ const USES_MAX = 2 ** 29;
 const YIELD_REQUESTS = 1_000;
 
 /**
- * Reads a trace to its end. Throws TRACE_INVALID where it is broken or has no blocks, LIMIT where
- * it is too large.
+ * Reads a trace to its end. Throws TRACE_INVALID if it is broken or has no blocks, LIMIT if it is
+ * too large.
  */
 async function readSessionTrace(trace: Trace, signal?: AbortSignal): Promise<SessionTrace> {
   const reader = new Reader(trace);
@@ -118,7 +118,7 @@ async function readSessionTrace(trace: Trace, signal?: AbortSignal): Promise<Ses
     reader.add(request);
     if (reader.requests % YIELD_REQUESTS !== 0) continue;
     await yieldToLoop();
-    if (signal?.aborted) throw new HearthError("ABORTED", "the session bench was given up");
+    if (signal?.aborted) throw new HearthError("ABORTED", "the session bench was aborted");
   }
   return reader.finish();
 }
@@ -224,7 +224,7 @@ function grown(array: Uint32Array<ArrayBuffer>, atLeast: number): Uint32Array<Ar
   return larger;
 }
 
-/** A block of so many requests is common ground: it names no conversation. */
+/** A block with this many uses is shared and does not identify a conversation. */
 const COMMON_USES = 40;
 
 interface PromptBlocks {

@@ -59,7 +59,7 @@ export const CHAIN_BLOCKS = 16;
 const SLICE_BYTES = 2 ** 26;
 const ARENA_BYTES_MIN = 2 ** 24;
 const CAPACITY_BYTES = 2 ** 50;
-/** Nothing is late here: how long reads take is what is measured. */
+/** No read may time out, because the benchmark measures read times. */
 const READ_DEADLINE_MS = 3_600_000;
 const CLOSE_MS = 60_000;
 const PAGE = 4096;
@@ -70,10 +70,7 @@ const MANIFEST = manifestOf({
   blockTokens: 64,
 });
 
-/**
- * The store of an agent with an SSD tier, with everything an agent puts there and nobody but a
- * benchmark in front of it.
- */
+/** The store of an agent with an SSD tier, without an agent around it. */
 export class BenchTier {
   readonly native: Native;
   readonly blockBytes: number;
@@ -151,10 +148,7 @@ export class BenchTier {
     assert(this.store.table.residentBlocks(Tier.ram) === 0, "all of RAM is on SSD");
   }
 
-  /**
-   * From now on the tier holds so many blocks, as one that has been filled: each new one takes the
-   * place of the oldest.
-   */
+  /** Limits the tier to `blocks`, as if it were full: each new block evicts the oldest. */
   holdOnly(blocks: number): void {
     const { room } = this.store.ssd!;
     room.setCapacity((blocks + this.queueBlocksMax) * room.allocatedOf(this.blockBytes));
@@ -208,7 +202,7 @@ function createStore({ native, blockBytes, blocksMax, depth }: BenchTierOptions)
     await growth.rest((short) => {
       throw short;
     });
-    // Like an engine's blocks, and unlike a new arena, this is nothing that a drive could pack.
+    // Fill the arena with incompressible bytes, like an engine's blocks.
     for (let at = 0; at < bytes; at += SLICE_BYTES) {
       region.fill(at, Math.min(SLICE_BYTES, bytes - at), BigInt(systemRandom.u32()));
     }
@@ -254,7 +248,10 @@ export class BenchBlocks {
    * commit.
    */
   async write(first: number, count: number, onChain = () => {}): Promise<void> {
-    assert(first % CHAIN_BLOCKS === 0 && count % CHAIN_BLOCKS === 0, "whole chains are written");
+    assert(
+      first % CHAIN_BLOCKS === 0 && count % CHAIN_BLOCKS === 0,
+      "only whole chains are written",
+    );
     const { store, queueBlocksMax } = this.#tier;
     const { writer } = store.ssd!;
     const written = store.ssdStats.writtenBlocks;

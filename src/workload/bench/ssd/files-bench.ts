@@ -143,12 +143,12 @@ interface FilesChildOptions {
   readonly signal: AbortSignal;
 }
 
-/** What the child is told, a JSON document a line on its standard input; its end stops it. */
+/** Orders to the child, one JSON document per line on its standard input; end of input stops it. */
 type FilesOrder =
   | { readonly do: "create"; readonly first: number; readonly count: number }
   | { readonly do: "lookUp"; readonly count: number; readonly samples: number };
 
-/** What the child says, likewise on standard output. */
+/** Messages of the child, one JSON document per line on standard output. */
 type FilesNews =
   | {
       readonly did: "open";

@@ -273,7 +273,7 @@ const ENGINES = [
 ] as const;
 type Engine = (typeof ENGINES)[number];
 
-/** The flexible I/O tester as a peer: one large file, so that no file system call is in its way. */
+/** fio as the reference: one large file, so that no file system metadata is involved. */
 export class Fio {
   readonly #program: string;
   readonly #options: FioOptions;

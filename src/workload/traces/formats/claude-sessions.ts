@@ -310,7 +310,7 @@ function decodeRuns(
   if (length > LIMITS.requestBlocksMax)
     throw refuse(`${what} stands for ${length} blocks, more than ${LIMITS.requestBlocksMax}`);
   if (code.length % 2 !== 1)
-    throw refuse(`${what} is no run code: it has an even number of entries`);
+    throw refuse(`${what} is not a run code: it has an even number of entries`);
   const keep = code[0]!;
   if (keep > previous.length || keep > length)
     throw refuse(`${what} repeats ${keep} ids of ${previous.length} for ${length} blocks`);

@@ -164,7 +164,7 @@ export function parsePieceLine(text: string): ParsedPiece {
   const kind = PIECE_KINDS.findIndex(({ id }) => fields[id] !== undefined);
   if (kind < 0)
     throw refuse(
-      `no piece of a prompt: wants one of ${PIECE_KINDS.map(({ id }) => id).join(", ")}`,
+      `not a piece of a prompt: expected one of ${PIECE_KINDS.map(({ id }) => id).join(", ")}`,
     );
   const { id } = PIECE_KINDS[kind]!;
   const tokens = tokensOf(fields.token_length, "token_length");

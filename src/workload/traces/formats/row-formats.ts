@@ -191,7 +191,7 @@ async function* numbered(source: Source): AsyncGenerator<PlacedRequest, void, vo
     yield { ...parsed, names: atLine(source.path, parsed.line, () => ids.intern(parsed.names)) };
 }
 
-/** What a format's reader is told by `openTrace`. */
+/** Arguments of a format's reader, from `openTrace`. */
 export interface Source {
   readonly path: string;
   readonly blockTokens: number;
