@@ -128,7 +128,7 @@ function readInteger(given: number | bigint | string, value: bigint): BlockName 
 
 /**
  * Outcome for one block of a request. The numbers are those of the engine protocol
- * (docs/engine-protocol.md), so that the store's result is sent unchanged.
+ * (docs/internals/engine-protocol.md), so that the store's result is sent unchanged.
  */
 export const BlockOutcome = {
   ok: 0,

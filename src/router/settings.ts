@@ -39,7 +39,7 @@ export const ROUTER_MODES: readonly RouterMode[] = [
 export type CostSettings =
   | {
       readonly kind: "credits";
-      /** `c` in the formula of docs/router.md. */
+      /** `c` in the formula of docs/internals/router.md. */
       readonly overlapCredit: number;
       /** `k` in the formula. */
       readonly creditDecay: number;

@@ -300,12 +300,12 @@ describe("untrusted MessagePack", () => {
   });
 });
 
-const page = readFileSync(join(import.meta.dir, "../../docs/commands.md"), "utf8");
+const page = readFileSync(join(import.meta.dir, "../../docs/reference/commands.md"), "utf8");
 /** The text after the row's name in the table of the page. */
 const cellOf = (row: string) =>
   new RegExp(`^\\| ${row} \\| \`([^\`]+)\` \\|$`, "m").exec(page)![1]!;
 
-test("the vector of docs/commands.md has the signed bytes and their signature", () => {
+test("the vector of docs/reference/commands.md has the signed bytes and their signature", () => {
   const seed = cellOf("seed");
   const body = new TextEncoder().encode(cellOf("body"));
   const user = userOfSeed(seed)!;

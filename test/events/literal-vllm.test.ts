@@ -141,6 +141,33 @@ describeNative("a literal vLLM", () => {
     expect([follower.overlap(hot), follower.translator.isComplete]).toEqual([2, true]);
   });
 
+  test("a late follower that lost a second copy of a hot block learns that the first is held", () => {
+    const engine = new LiteralVllm(BLOCKS, BLOCK);
+    const hot = tokensFrom(1, 2 * BLOCK + 1);
+    // Two copies of block 0 from before the follower: the idle one is evicted first.
+    const running = engine.start(hot)!;
+    engine.finish(engine.start(hot.slice(0, BLOCK))!);
+    engine.takeEvents();
+    const follower = new Follower(false, BLOCKS);
+    const names = [engine.nameOf(hot, 0), engine.nameOf(hot, 1)];
+    const store = (token: number) => {
+      for (let at = 0; at < BLOCK; at++) engine.decode(running, token + at);
+      follower.apply(engine.takeEvents());
+      const prompt = { tokens: Uint32Array.from(hot), cacheSalt: null };
+      follower.take(follower.translator.learn(names, prompt));
+    };
+    store(8_000);
+    expect(follower.overlap(hot)).toBe(2);
+    for (let other = 1; engine.copiesOf(hot, 0) === 2; other++) {
+      engine.finish(engine.start(tokensFrom(1_000 * other, 8))!);
+      follower.apply(engine.takeEvents());
+    }
+    // The removal seemed to be that of the only copy; the next block behind it shows the other.
+    expect([follower.overlap(hot), engine.cachedBlocks(hot)]).toEqual([0, 2]);
+    store(9_000);
+    expect(follower.overlap(hot)).toBe(2);
+  });
+
   test("prompt_logprobs on a partly evicted prompt stores certain copies", () => {
     const engine = new LiteralVllm(BLOCKS, BLOCK);
     const follower = new Follower(true, null);

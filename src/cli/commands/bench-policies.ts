@@ -89,7 +89,7 @@ export const benchPoliciesCommand = defineCommand({
   description: [
     "Runs a trace of conversations through simulated agents in simulated time: without " +
       "policies, with each of the router's alone, and with all. Agents have RAM and SSD with LRU " +
-      "eviction, and execute commands as docs/commands.md describes; blocks have no payload.",
+      "eviction, and execute commands as docs/reference/commands.md describes; blocks have no payload.",
     "In the middle of the trace one worker is replaced by an empty one; later another worker " +
       "loses its RAM. Without --ram, the RAM of all workers together holds a twentieth of the " +
       "trace's distinct blocks, and SSD four times as many.",

@@ -45,7 +45,7 @@ interface Kind {
 
 const damaged = (meaning: string): Kind => ({ meaning, remedy: "quarantine", isProblem: true });
 
-/** Kinds of findings in an SSD folder. `docs/on-disk-format.md` has the same table. */
+/** Kinds of findings in an SSD folder. `docs/internals/on-disk-format.md` has the same table. */
 export const FINDING_KINDS = {
   header: damaged("the header is damaged, or of an unknown version"),
   size: damaged("the file is longer or shorter than its header says"),

@@ -59,7 +59,7 @@ export const MAC_FORMAT_VERSION = 2;
 const HAS_PARENT = 1;
 const HAS_MAC = 2;
 
-/** Offset of each field. `docs/on-disk-format.md` has the same table. */
+/** Offset of each field. `docs/internals/on-disk-format.md` has the same table. */
 export const HEADER_FIELDS = {
   magic: { at: 0, bytes: 8 },
   version: { at: 8, bytes: 4 },

@@ -34,7 +34,7 @@ interface Hold {
 
 type Counts = Record<string, number>;
 
-/** A simulated agent that executes commands as docs/commands.md describes, without payload. */
+/** A simulated agent that executes commands as docs/reference/commands.md describes, without payload. */
 export class SimAgent {
   readonly name: WorkerId;
   tiers: SimTiers;
