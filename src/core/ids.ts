@@ -2,7 +2,6 @@
 export type Brand<Base, Name extends string> = Base & { readonly __brand: Name };
 
 export type WorkerId = Brand<string, "WorkerId">;
-export type SessionId = Brand<string, "SessionId">;
 
 /**
  * Index of a node in the block table; 0 means none. Valid only together with the node's generation.
@@ -32,7 +31,6 @@ export function isClusterName(text: string): boolean {
 
 export const DIGEST_BYTES = 32;
 export const BLOCK_KEY_BYTES = 32;
-export const BLOCK_ADDRESS_BYTES = 36;
 /** Layer number of a block that contains all layers. */
 export const LAYER_ALL = 0xffff_ffff;
 

@@ -165,7 +165,9 @@ export class TurnSource {
    */
   run<T>(job: Iterator<void, T>): Promise<Awaited<T>> | null {
     this.#jobs ??= new TurnQueue<Iterator<void, void>>({
-      ...{ source: this, itemsMax: JOBS_MAX, bytesMax: 0 },
+      source: this,
+      itemsMax: JOBS_MAX,
+      bytesMax: 0,
       settles: true,
       run: (steps) => steps,
     });

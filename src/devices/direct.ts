@@ -47,7 +47,10 @@ export async function probeDirect(
   const bytes = 2 * TRIED_BYTES;
   using region = Region.create(native, { bytes, hugePages: "off", lockMemory: "off" });
   await using gpus = openGpus(native, {
-    ...{ region, library: gpuLibrary, jobsMax: 8, piecesMax: 8 },
+    region,
+    library: gpuLibrary,
+    jobsMax: 8,
+    piecesMax: 8,
     onLost: () => undefined,
   });
   const findings: DirectFinding[] = [];
@@ -102,7 +105,7 @@ async function tried(
   [device, port]: readonly [GpuDevice, Port],
 ): Promise<Finding> {
   const opened = await ground.gpus.allocate(device.index, TRIED_BYTES, { exportable: true });
-  if (!opened.ok) return bounce(`GPU memory: ${faultWords(opened)}`, null);
+  if (!opened.ok) return bounce(`GPU memory: ${faultMessage(opened)}`, null);
   try {
     return await triedInto(ground, library, port, opened.memory);
   } finally {
@@ -121,18 +124,18 @@ async function triedInto(
   // Overwrite data of an earlier trial, which would look like received data.
   region.fill(TRIED_BYTES, TRIED_BYTES, OTHER_SEED);
   const written: GpuOutcome = await gpus.toGpu(memory, [back]);
-  if (!written.ok) return bounce(`a copy: ${faultWords(written)}`, null);
+  if (!written.ok) return bounce(`a copy: ${faultMessage(written)}`, null);
   const buffer = await gpus.exportDmaBuf(memory, 0, TRIED_BYTES);
   if (!buffer.ok) {
     const fix = "the open kernel modules of NVIDIA's driver";
-    return bounce(`the driver cannot export GPU memory: ${faultWords(buffer)}`, fix);
+    return bounce(`the driver cannot export GPU memory: ${faultMessage(buffer)}`, fix);
   }
   const span = { region, offset: 0, bytes: TRIED_BYTES, fd: buffer.fd, bufferOffset: 0 };
   const outcome = tryDirect(native, { ...span, library, port });
   native.closeFd(buffer.fd);
   if (outcome.step !== "works") return bounceAt(outcome, port);
   const read: GpuOutcome = await gpus.fromGpu(memory, [back]);
-  if (!read.ok) return bounce(`a copy: ${faultWords(read)}`, null);
+  if (!read.ok) return bounce(`a copy: ${faultMessage(read)}`, null);
   if (region.firstWrong(TRIED_BYTES, TRIED_BYTES, WANTED_SEED) === null) {
     return { kind: "usable", text: `dma-buf works with ${portName(port)}`, fix: null };
   }
@@ -140,7 +143,7 @@ async function triedInto(
   return bounce("data written by the NIC did not arrive", fix);
 }
 
-function faultWords({ status, code }: GpuFault): string {
+function faultMessage({ status, code }: GpuFault): string {
   return code === 0 ? status.replaceAll("_", " ") : cudaError(code);
 }
 

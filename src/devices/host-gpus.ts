@@ -60,11 +60,11 @@ export class HostGpus implements AsyncDisposable {
       library,
       jobsMax: JOBS_MAX,
       piecesMax: PIECES_MAX,
-      onLost: (device) => this.#tellLost(device),
+      onLost: (device) => this.#reportLost(device),
     });
     this.finding = gpuFinding(this.#gpus.info, this.#gpus.devices(), library);
     if (this.finding.kind === "broken") health.raise("GPU_DRIVER", textOf(this.finding));
-    this.#tellLost(null);
+    this.#reportLost(null);
     this.#registrar =
       registers && this.usable !== null
         ? new ArenaRegistrar({
@@ -103,15 +103,15 @@ export class HostGpus implements AsyncDisposable {
   }
 
   /** Includes GPUs that could not be opened when others were. */
-  #tellLost(latest: GpuDevice | null): void {
+  #reportLost(latest: GpuDevice | null): void {
     const known = this.#gpus.devices();
     const lost = known.filter((one) => one.lost !== null || one.index === latest?.index);
     if (lost.length === 0) return;
-    const words = lost.map((one) => {
+    const messages = lost.map((one) => {
       const code = one.lost ?? latest?.lost ?? null;
       return `${gpuName(one)}: ${code === null ? "no code" : cudaError(code)}`;
     });
-    this.#health.raise("GPU_LOST", words.join("; "));
+    this.#health.raise("GPU_LOST", messages.join("; "));
   }
 
   #unregistered({ status, code }: GpuFault): void {
@@ -129,7 +129,12 @@ function textOf({ text, fix }: Finding): string {
 function reportOf(device: GpuDevice): GpuReport {
   const { name, pci, uuid, memoryBytes, numaNode, hasDmaBuf, lost, pageableCopies } = device;
   return {
-    ...{ name, pci, memoryBytes, numaNode, hasDmaBuf, pageableCopies },
+    name,
+    pci,
+    memoryBytes,
+    numaNode,
+    hasDmaBuf,
+    pageableCopies,
     uuid: uuidText(uuid),
     lost: lost === null ? null : cudaError(lost),
   };
@@ -176,8 +181,8 @@ const RESULTS: Readonly<Record<number, string>> = {
 
 /** `CUDA error 802 (system not ready)`. */
 export function cudaError(code: number): string {
-  const words = RESULTS[code];
-  return words === undefined ? `CUDA error ${code}` : `CUDA error ${code} (${words})`;
+  const name = RESULTS[code];
+  return name === undefined ? `CUDA error ${code}` : `CUDA error ${code} (${name})`;
 }
 
 /** 12080 → `12.8`. */

@@ -43,7 +43,7 @@ export class HostRdma implements AsyncDisposable {
   readonly #options: HostRdmaOptions;
   readonly #wereActive = new Set<number>();
   /** States as last logged. */
-  readonly #told = new Map<number, RdmaPortState>();
+  readonly #logged = new Map<number, RdmaPortState>();
   #look: Disposable | null = null;
   #lookMs = LOOK_MS;
   #closed = false;
@@ -99,8 +99,8 @@ export class HostRdma implements AsyncDisposable {
     for (const port of ports) {
       const { index, state } = port;
       if (state === "active") this.#wereActive.add(index);
-      const before = this.#told.get(index);
-      this.#told.set(index, state);
+      const before = this.#logged.get(index);
+      this.#logged.set(index, state);
       if (before === undefined || before === state) continue;
       const { text } = portFinding(port);
       this.#options.log("info", "RDMA port state changed", { port: portName(port), state, text });
@@ -123,7 +123,12 @@ export class HostRdma implements AsyncDisposable {
 function reportOf(port: RdmaPort): RdmaPortReport {
   const { state, linkLayer, speed, numaNode, hasRelaxedOrdering, hasDmaBuf } = port;
   return {
-    ...{ state, linkLayer, speed, numaNode, hasRelaxedOrdering, hasDmaBuf },
+    state,
+    linkLayer,
+    speed,
+    numaNode,
+    hasRelaxedOrdering,
+    hasDmaBuf,
     name: portName(port),
     finding: portFinding(port),
   };

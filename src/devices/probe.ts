@@ -31,7 +31,10 @@ const LOCKED_BYTES = 64 * 2 ** 20;
 export async function probeGpus(native: Native, library: string | null): Promise<GpuProbe> {
   using region = Region.create(native, { bytes: TRIED_BYTES, hugePages: "off", lockMemory: "off" });
   await using gpus = openGpus(native, {
-    ...{ region, library, jobsMax: 1, piecesMax: 1 },
+    region,
+    library,
+    jobsMax: 1,
+    piecesMax: 1,
     onLost: () => undefined,
   });
   const { info } = gpus;

@@ -85,7 +85,7 @@ export function wholeNumber(value: number | bigint): bigint {
   return whole;
 }
 
-export function isSharedText(value: HashInput): value is SharedText {
+function isSharedText(value: HashInput): value is SharedText {
   return typeof value === "object" && value !== null && "shared" in value;
 }
 

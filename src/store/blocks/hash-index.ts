@@ -13,7 +13,7 @@ export const IDS_MAX = 2 ** 26;
  * words from `words[at]`, without the length block, because all inputs of one index have the same
  * length. Without the seed an attacker cannot choose inputs that collide.
  */
-export function keyedHash(
+function keyedHash(
   words: Uint32Array,
   at: number,
   count: number,

@@ -180,7 +180,7 @@ export function giveNode(columns: NodeColumns, node: number): void {
 }
 
 /** Writes only if there is a MAC: pages that were never written take no memory. */
-export function clearMac({ macs }: NodeColumns, node: number): void {
+function clearMac({ macs }: NodeColumns, node: number): void {
   const start = node * MAC_LENGTH;
   for (let at = start; at < start + MAC_LENGTH; at++) if (macs[at] !== 0) macs[at] = 0;
 }

@@ -16,7 +16,7 @@ const SEEN_MS = 10_000;
 /** Blocks released before the event loop turns. Takes about a millisecond. */
 const BLOCKS_AT_ONCE = 4_096;
 
-export interface PinTimerOptions {
+interface PinTimerOptions {
   readonly pinTable: PinTable;
   readonly clock: Clock;
   readonly ledger: HoldLedger | null;

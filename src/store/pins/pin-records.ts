@@ -5,7 +5,7 @@ import type { PinRegistryOptions } from "./pin-registry.ts";
 import type { Pin, PinPart, PinTable, PinTerms } from "./pin-table.ts";
 import type { PinEvents } from "./pins.ts";
 
-export interface PinRecordsOptions {
+interface PinRecordsOptions {
   readonly table: BlockTable;
   readonly clock: Clock;
   readonly ledger: HoldLedger | null;

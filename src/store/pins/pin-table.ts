@@ -9,7 +9,7 @@ import type { HoldInfo, HoldKind, PinRequest } from "./pins.ts";
 /** Minimum time between two checks of whether a soft pin has faded. */
 const FADE_LOOK_MS = 1_000;
 
-export interface PinTableOptions {
+interface PinTableOptions {
   readonly table: BlockTable;
   readonly clock: Clock;
   readonly ledger: HoldLedger | null;

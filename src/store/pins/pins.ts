@@ -172,8 +172,8 @@ export interface Holds {
 
   /**
    * Ends the least valuable pin that keeps blocks from leaving `tier`. False if there is none.
-   * `soft`: considers soft pins only. `hard`: considers pins and leases. `why`: the block that did not fit,
-   * with figures; it goes into the event and the log.
+   * `soft`: considers soft pins only. `hard`: considers pins and leases. `why`: the block that did
+   * not fit, with figures; it goes into the event and the log.
    */
   relieve(tier: "ram" | "ssd", why: string, level: ReliefLevel): boolean;
 

@@ -37,7 +37,7 @@ export interface OpenedStore<Store extends Closable = IndexStore> extends Dispos
 }
 
 /** A database file of a folder that one agent at a time may use, and how to open it. */
-export interface LockedFile<Store extends Closable> {
+interface LockedFile<Store extends Closable> {
   readonly folder: string;
   readonly lock: string;
   readonly file: string;

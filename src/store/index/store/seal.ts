@@ -15,7 +15,7 @@ export interface SealedBlock {
   readonly uses: number;
 }
 
-export interface SealedAlias {
+interface SealedAlias {
   readonly digest: Uint8Array;
   readonly layer: number;
   readonly alias: Uint8Array;
