@@ -132,7 +132,7 @@ describe("ca init and issue", () => {
   });
 
   const REFUSED: [string, (dir: string) => string[], RegExp][] = [
-    ["no folder", () => ["issue", join(folder, "none"), "--worker", "a"], /cannot be read: ENOENT/],
+    ["no folder", () => ["issue", join(folder, "none"), "--worker", "a"], /cannot read .*: ENOENT/],
     ["a worker of no name", (dir) => ["issue", dir, "--worker", "a.b"], /wants 1 to 64 letters/],
     ["a worker called ca", (dir) => ["issue", dir, "--worker", "CA"], /choose another worker name/],
     ["no days", (dir) => ["issue", dir, "--worker", "a", "--days", "0"], /is below 1/],
@@ -173,7 +173,7 @@ describe("ca show", () => {
     const refused = await hearth("show", certificate!, "--ca", strangers);
     expect(refused.code).toBe(1);
     expect(refused.out).toEndWith("\nno authority of this cluster signed it\n");
-    expect((await hearth("show", key!)).err).toContain("contains no PEM certificate");
+    expect((await hearth("show", key!)).err).toContain("holds no certificate in PEM");
     const both = join(folder, "both.pem");
     writeFileSync(both, `${readFileSync(certificate!)}${readFileSync(join(dir, "ca.crt"))}`);
     const { certificates } = (await document("show", both)) as never as {

@@ -104,7 +104,7 @@ test("a grant is released once", () => {
   door.enter("one", 10);
   const grant = door.inside.get("one")!;
   grant.release();
-  expect(() => grant.release()).toThrow("handed back once");
+  expect(() => grant.release()).toThrow("released once");
 });
 
 test("the number of waiting blocks is bounded", () => {
