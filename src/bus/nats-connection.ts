@@ -161,7 +161,7 @@ function complaintIn({ type, error, data, permissionContext }: ClientStatus): st
 }
 
 /** Converts a library's message; `status` comes from its headers. */
-export function plainMessage(message: ClientMessage): Incoming {
+function plainMessage(message: ClientMessage): Incoming {
   const { subject, reply, data } = message;
   const { headers, status } = headersOf(message);
   // Copy, because the library's view keeps the socket's whole read buffer alive.

@@ -114,7 +114,7 @@ export async function dialTcp(options: DialOptions): Promise<Dialled> {
  * Throws unless a NATS server answers. The client libraries leak a socket for each server that does
  * not, and report less about the cause.
  */
-export async function mustAnswer(options: DialOptions, greets: boolean): Promise<void> {
+async function mustAnswer(options: DialOptions, greets: boolean): Promise<void> {
   const { server, clock, timeoutMs, signal } = options;
   const { host, port } = server;
   const reached = await reach({ host, port, greets }, clock, timeoutMs, signal);

@@ -51,7 +51,7 @@ export interface GreetingContext {
 }
 
 /** Handles the first frame of a connection: client, namespace, and the descriptor of the arena. */
-export function createGreeting(context: GreetingContext): FrameHandler {
+function createGreeting(context: GreetingContext): FrameHandler {
   return (connection, frame) => {
     if (frame.op !== Op.hello) {
       return refusal(FrameStatus.notGreeted, "the first frame of a connection must be HELLO");

@@ -29,7 +29,7 @@ export function checkItems(
   return checkCount(frame, countMax);
 }
 
-export function checkCount(frame: Frame, countMax: number): Refusal | null {
+function checkCount(frame: Frame, countMax: number): Refusal | null {
   if (frame.count > countMax)
     return refusal(
       FrameStatus.limit,

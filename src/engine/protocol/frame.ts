@@ -43,7 +43,7 @@ export function emptyFrame(): Frame {
 }
 
 /** Reads the 16-byte header at `at` into the frame. The body is not accessed. */
-export function readHeader(bytes: Uint8Array, view: DataView, at: number, into: Frame): void {
+function readHeader(bytes: Uint8Array, view: DataView, at: number, into: Frame): void {
   into.length = view.getUint32(at, true);
   into.op = view.getUint8(at + 4);
   into.flags = view.getUint8(at + 5);
@@ -57,7 +57,7 @@ export function readHeader(bytes: Uint8Array, view: DataView, at: number, into: 
 }
 
 /** Checks a header before any byte of its body is kept. */
-export function checkHeader(
+function checkHeader(
   frame: Frame,
   direction: FrameDirection,
   frameBytesMax: number,
