@@ -246,7 +246,7 @@ describe("a signed command", () => {
       const { [member]: _, ...without } = command as Record<string, unknown>;
       const sender = { ...NATS, name: "ops" };
       const { reason } = await sendSigned(kit, key, without, { sender });
-      expect(reason).toContain("needs id, issuer and not_after");
+      expect(reason).toContain("requires id, issuer and not_after");
     }
     const far = { ...command, not_after: nowOf(kit) + 700 };
     expect((await sendSigned(kit, key, far)).reason).toContain("compare the clocks");

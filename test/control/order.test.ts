@@ -206,6 +206,6 @@ test("a stop does not wait forever for hung commands", async () => {
   await yieldToLoop();
   kit.clock.advance(12_000);
   await stopped;
-  expect(kit.lines.join()).toContain("do not end");
+  expect(kit.lines.join()).toContain("still executing at shutdown");
   expect(kit.clock.pending).toBe(0);
 });

@@ -274,7 +274,7 @@ describeNative("the block size of an engine", () => {
     it.send(it.batch(page as EngineEvent));
     await waitFor(() => feed.counts.dropped.partial_block === 1);
     // It may have been a whole block of a smaller size.
-    expect(state.isKnown).toBe(false);
+    await waitFor(() => !state.isKnown);
     it.send(it.add("stored", 3, null));
     await waitFor(() => state.isKnown);
     expect(held).toEqual(chain(3));

@@ -124,7 +124,7 @@ describe("a flood", () => {
     expect(logger.dropped).toBe(7);
     clock.advance(1_000);
     expect(lines).toHaveLength(5);
-    expect(lines[4]).toEndWith('left out like="client cut off" count=7\n');
+    expect(lines[4]).toEndWith('log lines dropped like="client cut off" count=7\n');
     expect(lines[4]).toContain(" warn ");
     logger.warn("client cut off");
     expect(lines).toHaveLength(6);

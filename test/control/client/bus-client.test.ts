@@ -231,8 +231,8 @@ describe("rejected input", () => {
 
   test.each(["", "a b", "a.>", "*", "broadcast"])("%p as a worker's name", async (name) => {
     await using fleet = await kit();
-    await expect(fleet.client.send(name, pin([1]))).rejects.toThrow("is no worker's name");
-    expect(() => fleet.client.publish(name, pin([1]))).toThrow("is no worker's name");
+    await expect(fleet.client.send(name, pin([1]))).rejects.toThrow("is not a valid worker name");
+    expect(() => fleet.client.publish(name, pin([1]))).toThrow("is not a valid worker name");
   });
 
   test("a command above the broker's maximum size", async () => {
