@@ -22,24 +22,27 @@ describeNative("an arena's places", () => {
     return { parts: placeArena(region, { nodes, isNew, logger, hostNodes }), said };
   }
 
-  test.if(hasNodes)("are those of the devices, and said once", () => {
-    const { parts, said } = place([0, 0], 2);
-    expect(parts).toEqual([{ offset: 0, bytes: 8 * MIB, node: 0 }]);
-    expect(said).toEqual(["info RAM distributed over the NUMA nodes of devices"]);
-  });
+  test.if(hasNodes)(
+    "an arena is placed on the nodes of the devices and this is logged once",
+    () => {
+      const { parts, said } = place([0, 0], 2);
+      expect(parts).toEqual([{ offset: 0, bytes: 8 * MIB, node: 0 }]);
+      expect(said).toEqual(["info RAM distributed over the NUMA nodes of devices"]);
+    },
+  );
 
-  test("are none on a host with one node, and nothing is said of it", () => {
+  test("an arena on a host with one node is not placed and nothing is logged", () => {
     expect(place([0], 1)).toEqual({ parts: [], said: [] });
     expect(place([null], 2)).toEqual({ parts: [], said: [] });
   });
 
-  test("are none where the kernel does not place memory there", () => {
+  test("an arena is not placed if the kernel does not support NUMA placement", () => {
     const { parts, said } = place([0, NO_NODE], 2);
     expect(parts).toEqual([]);
     expect(said).toEqual(["warn the kernel does not support NUMA placement"]);
   });
 
-  test("are as they were for memory of the process before", () => {
+  test("an inherited arena keeps its placement", () => {
     const { parts, said } = place([0, NO_NODE], 2, false);
     expect(parts.map(({ node }) => node)).toEqual([0, NO_NODE]);
     expect(said).toEqual([]);

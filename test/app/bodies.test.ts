@@ -14,7 +14,7 @@ function residentBytes({ process }: AgentProcess): number {
 }
 
 describeNative("an agent and 100 bodies that are never finished", () => {
-  test("keeps no more of them than its budget, and serves others meanwhile", async () => {
+  test("an agent buffers unfinished bodies within its budget and serves other requests", async () => {
     await using agent = await AgentProcess.start({
       config: { api: { body_budget: "16MiB", loopback_role: "purge" } },
     });

@@ -15,9 +15,9 @@ const NATS = {
   ...{ queueMessages: 100, queueBytes: 2 ** 20, role: "purge", receipts: false, events: false },
 };
 
-describeNats("commands that nobody can read in time", () => {
+describeNats("commands rejected before decoding", () => {
   test(
-    "are counted, though the control plane never sees them",
+    "commands rejected before decoding are counted",
     async () => {
       await using server = await NatsServer.start();
       let submitted = 0;

@@ -27,10 +27,10 @@ function openOver(
   return ControlService.open(parts, ledger, null);
 }
 
-describeNative("the room of the control plane", () => {
+describeNative("the control service", () => {
   const it = useSsdKit();
 
-  it("the tree says who keeps a block, as receipts do", {}, async (test) => {
+  it("the tree names the owners of a block as receipts do", {}, async (test) => {
     const { kit } = test;
     const service = await openOver(test, null);
     const engine = kit.engine();
@@ -53,7 +53,7 @@ describeNative("the room of the control plane", () => {
     await service[Symbol.asyncDispose]();
   });
 
-  it("pins keep a share of the memory that is there, not of what was asked", {}, async (t) => {
+  it("the pin budget is a share of the memory actually available", {}, async (t) => {
     const { slots } = t.kit.store;
     const health = createHealth({ clock: t.kit.clock, log: { log: () => undefined } });
     const service = await openOver(t, null, health);
@@ -70,7 +70,7 @@ describeNative("the room of the control plane", () => {
     await service[Symbol.asyncDispose]();
   });
 
-  it("leaves no timer behind where the holds cannot be restored", {}, async (test) => {
+  it("a failed restore of pins leaves no timer behind", {}, async (test) => {
     const before = test.kit.clock.pending;
     const ledger = new FakeLedger();
     const broken = { ...ledger.contents };

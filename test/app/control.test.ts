@@ -45,7 +45,7 @@ function blockFiles(folder: string): string[] {
 
 describeNative("an agent's control plane", () => {
   test(
-    "sums of what is held, and a line in the audit log for a purge",
+    "status sums pinned bytes and a purge writes an audit log line",
     () =>
       withTempDir(async (folder) => {
         const audit = join(folder, "audit.jsonl");
@@ -108,7 +108,7 @@ describeNative("an agent's control plane", () => {
   );
 
   test(
-    "a pinned block that is damaged: a miss, and who held it is told",
+    "a damaged pinned block is a miss and its owner is notified",
     () =>
       withTempDir(async (folder) => {
         const config = { kv: SSD(folder) };

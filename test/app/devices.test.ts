@@ -25,7 +25,7 @@ describeNative("an agent's GPUs", () => {
   const said = (agent: AgentProcess) =>
     agent.log.filter(({ message }) => OF_GPUS.test(message) && message !== "arena complete");
 
-  test("are shown, and RAM is registered with them as it grows", async () => {
+  test("GPUs are shown in the status and RAM is registered as it grows", async () => {
     await using agent = await start("devices=2;memory=64m");
     await waitFor(async () => (await agent.status()).gpu.registered_bytes === 16 * MIB);
     const { gpu, health } = await agent.status();
@@ -48,7 +48,7 @@ describeNative("an agent's GPUs", () => {
     ["a driver that is not ready", "init=802", cuda.path, "warn", "system not ready"],
   ];
   test.each(CASES)(
-    "%s: one line, and engines are served",
+    "%s: the fault is logged once and engines are served",
     async (_, plan, library, level, says) => {
       await using agent = await start(plan, { library });
       const lines = said(agent);
@@ -66,7 +66,7 @@ describeNative("an agent's GPUs", () => {
   const hasDriver = cache.includes("libcuda.so.1\0");
   if (hasDriver) noteSkip("an agent without a driver", "this host has libcuda.so.1");
 
-  test.skipIf(hasDriver)("no driver: one line, and engines are served", async () => {
+  test.skipIf(hasDriver)("a missing driver is logged once and engines are served", async () => {
     await using agent = await start("", {});
     const [line, ...others] = said(agent);
     expect([line?.level, others]).toEqual(["info", []]);
@@ -76,7 +76,7 @@ describeNative("an agent's GPUs", () => {
     expect(await engine.put("a")).toEqual(["ok"]);
   });
 
-  test("that are required and cannot be used refuse the start with what to do", async () => {
+  test("required but unusable GPUs refuse the start with a fix", async () => {
     const gpu = { enabled: "require", library: cuda.path };
     const environment = { STANDIN_CUDA: "init=802" };
     await using agent = new AgentProcess({ config: { gpu }, environment });
@@ -85,7 +85,7 @@ describeNative("an agent's GPUs", () => {
     expect(agent.words.join("\n")).toContain('set gpu.enabled to "auto"');
   });
 
-  test("that are off are not looked for", async () => {
+  test("disabled GPUs are not probed", async () => {
     await using agent = await start("", { enabled: "off", library: cuda.path });
     expect((await agent.status()).gpu).toBeNull();
     expect(said(agent)).toEqual([]);
@@ -111,7 +111,7 @@ describeNative("an agent's RDMA", () => {
 
   const said = (agent: AgentProcess) => agent.log.filter(({ message }) => OF_RDMA.test(message));
 
-  test("is shown with its ports", async () => {
+  test("RDMA is shown in the status with its ports", async () => {
     await using agent = await start("");
     const { rdma, health } = await agent.status();
     expect(rdma).toMatchObject({ found: "usable", fix: null });
@@ -127,18 +127,21 @@ describeNative("an agent's RDMA", () => {
     ["too little memory to lock", "memlock", "warn", "LimitMEMLOCK", "RDMA_MEMLOCK"],
     ["a device that may not be used", "reg=13", "warn", "errno 13", "RDMA_DEVICE"],
   ];
-  test.each(CASES)("%s: one line, and peers go on", async (_, plan, level, says, code) => {
-    await using agent = await start(plan);
-    const lines = said(agent);
-    expect(lines.map((line) => line.level)).toEqual([level]);
-    expect(`${lines[0]?.message} ${lines[0]?.details}`).toContain(says);
-    const { rdma, health } = await agent.status();
-    expect(rdma.ports).toEqual([]);
-    expect(health.map((problem: { code: string }) => problem.code)).toEqual(code ? [code] : []);
-    expect(agent.log.some(({ message }) => message === "listening for peers")).toBe(true);
-  });
+  test.each(CASES)(
+    "%s: the fault is logged once and peers keep working",
+    async (_, plan, level, says, code) => {
+      await using agent = await start(plan);
+      const lines = said(agent);
+      expect(lines.map((line) => line.level)).toEqual([level]);
+      expect(`${lines[0]?.message} ${lines[0]?.details}`).toContain(says);
+      const { rdma, health } = await agent.status();
+      expect(rdma.ports).toEqual([]);
+      expect(health.map((problem: { code: string }) => problem.code)).toEqual(code ? [code] : []);
+      expect(agent.log.some(({ message }) => message === "listening for peers")).toBe(true);
+    },
+  );
 
-  test("a port that is down is the matter, and peers go on", async () => {
+  test("a port that is down raises a health code and peers keep working", async () => {
     await using agent = await start("port=down");
     const { rdma, health } = await agent.status();
     expect(rdma.ports).toMatchObject([{ state: "down" }]);
@@ -146,7 +149,7 @@ describeNative("an agent's RDMA", () => {
     expect(await agent.metric("hearth_health", 'code="RDMA_PORT_DOWN"')).toBe(1);
   });
 
-  test("that reaches GPUs is told, and where it does not, why", async () => {
+  test("access to GPU memory is reported, or the reason it fails", async () => {
     const library = standIn("libcuda.so.1").path;
     await using agent = await start("", trusted, { library });
     const { rdma } = await agent.status();
@@ -159,7 +162,7 @@ describeNative("an agent's RDMA", () => {
     expect(said.map(({ level }) => level)).toEqual(["info", "info"]);
   });
 
-  test("is not opened on a network that others are on, nor without peers", async () => {
+  test("RDMA is not opened on an untrusted network or without peers", async () => {
     await using shared = await start("", { ...trusted, trusted_network: false });
     expect((await shared.status()).rdma).toBeNull();
     await using alone = await start("", {});

@@ -4,7 +4,7 @@ import { describeNative } from "../support/index.ts";
 import { AgentProcess } from "./agent-process.ts";
 
 describeNative("an engine's own connection", () => {
-  test("carries commands to the control plane and brings receipts back", async () => {
+  test("an engine connection carries commands and returns receipts", async () => {
     await using agent = await AgentProcess.start();
     await using engine = await agent.connect();
     await engine.put("a", "b");
@@ -22,7 +22,7 @@ describeNative("an engine's own connection", () => {
     expect(control).toMatchObject({ pins: { holds: 1, blocks: 1 } });
   });
 
-  test("cannot fence an issuer of another transport by its name", async () => {
+  test("an engine cannot fence an issuer of another transport by its name", async () => {
     await using agent = await AgentProcess.start();
     await using engine = await agent.connect();
     await engine.put("a");

@@ -92,7 +92,7 @@ function freePort(): number {
   return port;
 }
 
-describeNats("what an agent tells of its blocks", () => {
+describeNats("residency events of an agent", () => {
   test(
     "is what it has: while it runs, after it was killed, and to its last word",
     () =>
@@ -135,7 +135,7 @@ describeNats("what an agent tells of its blocks", () => {
   );
 
   test(
-    "is in a stream and a bucket, where it is told so; without them that is the matter",
+    "events go to a stream and a bucket if configured; a missing stream raises a health code",
     () =>
       withTempDir(async (folder) => {
         await using server = await NatsServer.start({ jetStream: true });
@@ -170,7 +170,7 @@ describeNats("what an agent tells of its blocks", () => {
   );
 
   test(
-    "is what its engine says of the GPU, too, over NATS and ZMQ",
+    "events include the engine's GPU blocks, over NATS and ZMQ",
     () =>
       withTempDir(async (folder) => {
         await using server = await NatsServer.start();
@@ -237,7 +237,7 @@ describeNats("what an agent tells of its blocks", () => {
   );
 
   test(
-    "is nothing where it is told to say nothing",
+    "an agent with publishing disabled publishes nothing",
     () =>
       withTempDir(async (folder) => {
         await using server = await NatsServer.start();

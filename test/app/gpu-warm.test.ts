@@ -17,7 +17,7 @@ async function warm(agent: AgentProcess, ...names: string[]): Promise<unknown> {
 
 describeNative("blocks warmed for a GPU", () => {
   test(
-    "go to the engine that waits for them, and the receipt says so",
+    "blocks warmed for a GPU go to the waiting engine and the receipt says so",
     () =>
       withTempDir(async (folder) => {
         await using agent = await AgentProcess.start({ folder, config: {} });

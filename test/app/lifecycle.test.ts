@@ -20,7 +20,7 @@ describeNative("an agent", () => {
       command = await words();
     }, BUILD_MS);
 
-    test("serves, says true things of itself, and stops within its time", async () => {
+    test("an agent serves, reports its state and stops within its time", async () => {
       await using agent = await AgentProcess.start({ command });
       expect(await (await agent.get("/healthz")).text()).toBe("ok\n");
       expect((await agent.get("/readyz")).status).toBe(200);
@@ -88,7 +88,7 @@ describeNative("an agent", () => {
     expect((await engine.client.closed).text).toContain("draining");
   });
 
-  test("an engine that dies leaves it running, and the other way round", async () => {
+  test("engine and agent survive each other's crash", async () => {
     await using agent = await AgentProcess.start();
     const source = `
       import { AgentProcess } from ${JSON.stringify(`${import.meta.dir}/agent-process.ts`)};
@@ -113,14 +113,14 @@ describeNative("an agent that cannot start", () => {
     return { code, words: agent.words.join("\n"), agent };
   }
 
-  test("for its configuration says file, line and key", async () => {
+  test("an invalid configuration is refused with file, line and key", async () => {
     const { code, words, agent } = await refusal({ config: { kv: { high_watr: 0.5 } } });
     expect(code).toBe(3);
     expect(words).toContain(`${agent.configPath}:4`);
     expect(words).toContain("kv.high_watr");
   });
 
-  test("for memory that is not there names the limit to raise", async () => {
+  test("unavailable memory is refused with the limit to raise", async () => {
     const huge = await refusal({ config: { kv: { ram: "1GiB", huge_pages: "require" } } });
     // A host that has so many huge pages is a host that can.
     if (huge.code !== 0) {
@@ -138,25 +138,28 @@ describeNative("an agent that cannot start", () => {
   const drop = isRoot ? ["setpriv", "--bounding-set", "-ipc_lock"] : [];
   const limited = [...drop, "sh", "-c", 'ulimit -l 64; exec "$@"', "sh", ...FROM_CHECKOUT];
 
-  test.skipIf(!canLimit)("for memory that may not be locked names the limit", async () => {
-    const config = { kv: { lock_memory: "require" } };
-    const { code, words } = await refusal({ command: limited, config });
-    expect([code, words]).toEqual([4, expect.stringContaining("LimitMEMLOCK")]);
-    await using anyway = await AgentProcess.start({
-      command: limited,
-      config: { kv: { lock_memory: "try" } },
-    });
-    const line = await anyway.logged(HEALTH_CODES.KV_LIMITS.meaning);
-    expect(line).toMatchObject({ level: "warn", code: "KV_LIMITS" });
-    expect(line.details).toContain("RAM is not locked");
-    const { arena, health } = await anyway.status();
-    expect(arena.locked_bytes).toBe(0);
-    expect(health).toMatchObject([{ code: "KV_LIMITS", severity: "warn" }]);
-    expect((await anyway.get("/readyz")).status).toBe(200);
-    expect(await anyway.metric("hearth_health", 'code="KV_LIMITS"')).toBe(1);
-  });
+  test.skipIf(!canLimit)(
+    "memory that cannot be locked is refused with the limit to raise",
+    async () => {
+      const config = { kv: { lock_memory: "require" } };
+      const { code, words } = await refusal({ command: limited, config });
+      expect([code, words]).toEqual([4, expect.stringContaining("LimitMEMLOCK")]);
+      await using anyway = await AgentProcess.start({
+        command: limited,
+        config: { kv: { lock_memory: "try" } },
+      });
+      const line = await anyway.logged(HEALTH_CODES.KV_LIMITS.meaning);
+      expect(line).toMatchObject({ level: "warn", code: "KV_LIMITS" });
+      expect(line.details).toContain("RAM is not locked");
+      const { arena, health } = await anyway.status();
+      expect(arena.locked_bytes).toBe(0);
+      expect(health).toMatchObject([{ code: "KV_LIMITS", severity: "warn" }]);
+      expect((await anyway.get("/readyz")).status).toBe(200);
+      expect(await anyway.metric("hearth_health", 'code="KV_LIMITS"')).toBe(1);
+    },
+  );
 
-  test("for another agent leaves that one alone", async () => {
+  test("a second agent refuses to start and leaves the first one running", async () => {
     await using first = await AgentProcess.start();
     const config = { engine: { socket: first.socketPath } };
     const { code, words } = await refusal({ config });
@@ -166,7 +169,7 @@ describeNative("an agent that cannot start", () => {
     expect(await engine.put("a")).toEqual(["ok"]);
   });
 
-  test("for a port that is taken leaves nothing behind", async () => {
+  test("a failed start because of a used port leaves nothing behind", async () => {
     const server = Bun.serve({ port: 0, hostname: "127.0.0.1", fetch: () => new Response() });
     const folder = tempDir();
     const config = { api: { listen: `127.0.0.1:${server.port}` } };

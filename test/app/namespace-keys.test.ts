@@ -16,7 +16,7 @@ describeNative("the folder of namespace keys", () => {
   const native = loadNative();
   const secret = (text: string) => namespaceSecret(native, new TextEncoder().encode(text));
 
-  test("gives each file's key by its identifier; no folder, no keys", async () => {
+  test("keys are read by identifier, and none without a folder", async () => {
     expect(readNamespaceKeys(null, native).size).toBe(0);
     await withTempDir((dir) => {
       write(dir, "a.key", "a secret of tenant a\n");
@@ -45,7 +45,7 @@ describeNative("the folder of namespace keys", () => {
     });
   }
 
-  test("a folder that is not there refuses the start", () => {
+  test("a missing key folder refuses the start", () => {
     expect(() => readNamespaceKeys("/nonexistent/keys", native)).toThrow("cannot be read");
   });
 });

@@ -29,8 +29,8 @@ function kit(answer: () => Promise<PurgeOutcome[]>, durable = true) {
   return { work: operatorActions(agent, { note }, clock), noted, asked };
 }
 
-describe("what operators do with blocks is in the audit log", () => {
-  test("a purge: which blocks and how many, what came of them; the blocks know who", async () => {
+describe("operator actions in the audit log", () => {
+  test("a purge logs its blocks, counts and outcome, and the blocks record the caller", async () => {
     const { work, noted, asked } = kit(async () => ["done", "held", "done"]);
     const blocks = [{ digest: DIGEST }, { digest: DIGEST, layer: 7 }, { digest: DIGEST, layer: 8 }];
     expect(await work.purge(blocks, SENDER)).toEqual(["done", "held", "done"]);
@@ -45,7 +45,7 @@ describe("what operators do with blocks is in the audit log", () => {
     expect(asked[0]!.addresses.map(({ layer }) => layer)).toEqual([LAYER_ALL, 7, 8]);
   });
 
-  test("one that was refused, with the reason; the caller gets the fault", async () => {
+  test("a refused action is logged with the reason and the caller gets the error", async () => {
     const fault = new HearthError("ABORTED", "the agent is draining");
     const { work, noted } = kit(() => Promise.reject(fault));
     await expect(work.purge([{ digest: DIGEST }], SENDER)).rejects.toBe(fault);
@@ -54,7 +54,7 @@ describe("what operators do with blocks is in the audit log", () => {
     ]);
   });
 
-  test("a persist, whole or in part", async () => {
+  test("a complete and a partial persist are logged", async () => {
     for (const durable of [true, false]) {
       const { work, noted } = kit(async () => [], durable);
       await work.persist(SENDER);

@@ -106,7 +106,7 @@ class Crowd implements AsyncDisposable {
 
 describeNative("over-pinning an agent", () => {
   test(
-    "RAM alone: rejected with figures beyond the budget, and room for every new block",
+    "without SSD, pins beyond the budget are rejected with figures and new blocks still fit",
     async () => {
       await using crowd = await Crowd.start(CONFIG);
       const blocks = names("p", SLOTS);
@@ -155,7 +155,7 @@ describeNative("over-pinning an agent", () => {
   );
 
   test(
-    "SSD full of pins and a lease: what RAM alone keeps makes room",
+    "with an SSD full of pins, pins in RAM are evicted for space",
     () =>
       withTempDir(async (dir) => {
         const ssd = { ssd_dir: join(dir, "ssd"), ssd: "1MiB" };

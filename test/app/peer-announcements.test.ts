@@ -10,7 +10,7 @@ const TIMEOUT_MS = 60_000;
 
 describeNats("what a host announces", () => {
   test(
-    "names no namespace that it does not serve",
+    "an announcement names only served namespaces",
     () =>
       withTempDir(async (folder) => {
         await using server = await NatsServer.start();

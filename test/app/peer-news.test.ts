@@ -25,7 +25,7 @@ function open() {
   return { clock, lines, health, news, codes, told };
 }
 
-test("what happens to peers is an event and a line", () => {
+test("peer changes are activity events and log lines", () => {
   const { news, told, lines } = open();
   const happened: PullEvent[] = [
     { kind: "breaker_opened", worker: A, why: "refused", cooldownMs: 1_000.4 },
@@ -54,7 +54,7 @@ test("what happens to peers is an event and a line", () => {
   expect(JSON.parse(lines[0]!)).toMatchObject({ level: "warn", message: "peer down", peer: "a" });
 });
 
-test("a wrong answer is the matter for ten minutes", () => {
+test("a corrupt answer raises a health code for ten minutes", () => {
   const { news, clock, codes, told } = open();
   const timers = clock.pending;
   news.watch(() => []);
@@ -69,7 +69,7 @@ test("a wrong answer is the matter for ten minutes", () => {
   expect(clock.pending).toBe(timers);
 });
 
-test("that nobody can be reached is the matter until one can", () => {
+test("unreachable peers raise a health code until one is reached", () => {
   const { news, clock, codes } = open();
   const status = (breaker: PeerStatus["breaker"]) =>
     ({ worker: A, breaker, lastFault: "refused" }) as PeerStatus;
@@ -89,7 +89,7 @@ test("that nobody can be reached is the matter until one can", () => {
   expect(after([])).toEqual([]);
 });
 
-test("certificates: refused files, and the days before and after the end", () => {
+test("certificates report refused files and their expiry", () => {
   const { news, codes } = open();
   news.trust({ kind: "refused", why: "no key" });
   expect(codes()).toEqual(["PEERS_FILES"]);

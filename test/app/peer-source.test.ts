@@ -72,13 +72,13 @@ function open(options: {
 }
 
 describe("a warm from other hosts", () => {
-  test("without other hosts misses all", async () => {
+  test("a warm without peers misses all blocks", async () => {
     const { source, pull } = open({});
     source.puller = null;
     expect(await pull([5n, "aa".repeat(32)])).toEqual(["missing", "missing"]);
   });
 
-  test("asks for names as peers know them, and pulls what they mean where it is", async () => {
+  test("a warm looks names up at peers and pulls the blocks from their holders", async () => {
     const it = open({
       found: (name) =>
         name.length === 8 ? [foundAt("b", digestOf(1)), foundAt("c", digestOf(1))] : [],
@@ -94,7 +94,7 @@ describe("a warm from other hosts", () => {
     expect(it.released()).toBe(1);
   });
 
-  test("tries a digest that no peer knows by name in the namespaces in use here", async () => {
+  test("an unknown digest is tried in the namespaces in use", async () => {
     const it = open({ outcome: () => "miss" });
     const none = await it.pull([digestOf(3).toHex()]);
     expect([none, it.pulled]).toEqual([["missing"], []]);
@@ -104,7 +104,7 @@ describe("a warm from other hosts", () => {
     expect(it.pulled.map(({ namespace }) => namespace as number)).toEqual([1, 2]);
   });
 
-  test("of what a name means, one that came is enough; else the reason is told", async () => {
+  test("one block per name suffices; otherwise the reason is reported", async () => {
     const it = open({
       found: ([first]) =>
         first === 1
@@ -116,7 +116,7 @@ describe("a warm from other hosts", () => {
     expect(it.released()).toBe(1);
   });
 
-  test("lets go of what came before it asks for more", async () => {
+  test("fetched blocks are released before more are requested", async () => {
     const many = Array.from({ length: 600 }, (_, i) => BigInt(i + 1));
     const it = open({
       found: (name) => {
@@ -129,7 +129,7 @@ describe("a warm from other hosts", () => {
     expect(it.pulled.map(({ digests }) => digests.length)).toEqual([256, 256, 88]);
   });
 
-  test("does not take more namespaces from peers than are ever in use", async () => {
+  test("the number of namespaces learned from peers is limited", async () => {
     let next = 0;
     const it = open({
       found: () => [foundAt(`w${next % 11}`, digestOf(1), { namespace: namespaceOf(++next) })],

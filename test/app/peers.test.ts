@@ -120,7 +120,7 @@ describeNative("agents of one cluster", () => {
   );
 
   test(
-    "a command warms from the host that it names, by digest, and the pull can be seen",
+    "a warm command pulls by digest from the named host and the pull is traceable",
     () =>
       withTempDir(async (folder) => {
         await using hosts = await pair(folder, { summaries: "off" });
@@ -174,7 +174,7 @@ describeNative("agents of one cluster", () => {
   );
 
   test.each(["stream", "quic"])(
-    "a host that stands still does not hold up another one's end, by %s",
+    "a suspended host does not delay another host's shutdown, by %s",
     (transport) =>
       withTempDir(async (folder) => {
         await using hosts = await pair(folder, { transport });
@@ -273,7 +273,7 @@ describeNative("agents of one cluster", () => {
 
 describeNats("agents on one broker", () => {
   test(
-    "find each other, pull, and say goodbye",
+    "agents on one broker find each other, pull blocks and announce their end",
     () =>
       withTempDir(async (folder) => {
         await using server = await NatsServer.start();

@@ -63,7 +63,7 @@ const NONE = BLOCKS.map(() => "miss");
 
 describeNative("RAM over a restart", () => {
   describePython("under a manager that keeps descriptors", () => {
-    test("what GPUs' drivers know of it is told anew", async () => {
+    test("inherited RAM is registered with the GPU drivers again", async () => {
       const gpu = { library: standIn("libcuda.so.1").path };
       await using agent = await started({ config: { gpu } });
       const status = async () => (await fetch(`${await urlOf(agent)}/v1/status`)).json();
@@ -79,7 +79,7 @@ describeNative("RAM over a restart", () => {
       expect(agent.log.filter(({ level }) => level === "error")).toEqual([]);
     });
 
-    test("a planned one takes all of it over, again and again", async () => {
+    test("planned restarts take over all RAM repeatedly", async () => {
       await using agent = await started();
       for (let round = 1; round <= 3; round++) {
         await restarted(agent, "SIGUSR1");
@@ -118,7 +118,7 @@ describeNative("RAM over a restart", () => {
       expect(await engine.get("a/b/c")).toEqual(["miss"]);
     });
 
-    test("a kill takes nothing over, and leaves no memory behind", async () => {
+    test("a killed agent hands nothing over and leaves no memory behind", async () => {
       await using agent = await started();
       await restarted(agent, "SIGUSR1");
       await restarted(agent, "SIGUSR2");
@@ -127,7 +127,7 @@ describeNative("RAM over a restart", () => {
       expect(kept.at(-1)!.kept).toEqual([]);
     });
 
-    test("one with another size of RAM drops it whole", async () => {
+    test("a restart with another RAM size drops the inherited RAM", async () => {
       await using agent = await started();
       agent.configure({ kv: { ram: "32MiB" } });
       await restarted(agent, "SIGUSR1");
@@ -136,7 +136,7 @@ describeNative("RAM over a restart", () => {
       expect(await found(agent)).toEqual(NONE);
     });
 
-    test("one with handover switched off neither leaves nor takes it", async () => {
+    test("a restart with handover disabled neither stores nor inherits RAM", async () => {
       await using agent = await started({ config: { kv: { ram_handover: false } } });
       await restarted(agent, "SIGUSR1");
       expect(await found(agent)).toEqual(NONE);
@@ -144,7 +144,7 @@ describeNative("RAM over a restart", () => {
       expect(kept.at(-1)!.kept).toEqual([]);
     });
 
-    test("what an engine still holds when time is up keeps RAM from being handed on", async () => {
+    test("slots still referenced by an engine at the deadline prevent the handover", async () => {
       await using agent = await started();
       await using engine = await agent.connect();
       await engine.acquire("a");

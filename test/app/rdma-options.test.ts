@@ -3,7 +3,7 @@ import { activeDevices } from "../../src/app/index.ts";
 import type { Rdma, RdmaPort } from "../../src/native/index.ts";
 import { ManualClock } from "../support/index.ts";
 
-test("devices in use are those with an active port, as of a moment ago", () => {
+test("devices in use are those with an active port, cached briefly", () => {
   const clock = new ManualClock();
   const port = (device: string, state: RdmaPort["state"]) => ({ device, state }) as RdmaPort;
   let looks = 0;

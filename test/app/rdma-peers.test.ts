@@ -65,7 +65,7 @@ async function pair(folder: string, faults = "", more: Record<string, unknown> =
 
 describeNative("agents with RDMA devices", () => {
   test(
-    "read blocks from each other, which can be seen",
+    "agents read blocks over RDMA and the transfers are reported",
     () =>
       withTempDir(async (folder) => {
         await using hosts = await pair(folder, "", { transport: "rdma,stream" });
@@ -86,7 +86,7 @@ describeNative("agents with RDMA devices", () => {
   );
 
   test(
-    "use them as soon as each knows that the other has one",
+    "agents use RDMA once both know of each other's device",
     () =>
       withTempDir(async (folder) => {
         await using hosts = await pair(folder);
@@ -101,7 +101,7 @@ describeNative("agents with RDMA devices", () => {
   );
 
   test(
-    "go on over the stream where a device fails, and say so",
+    "agents fall back to the stream and report it if a device fails",
     () =>
       withTempDir(async (folder) => {
         await using hosts = await pair(folder, "read=12@1+", { transport: "rdma,stream" });

@@ -13,7 +13,7 @@ async function reload(agent: AgentProcess, keys: ConfigKeys, says = "configurati
 }
 
 describeNative("SIGHUP", () => {
-  test("changes the water marks at once", async () => {
+  test("a reload applies the water marks immediately", async () => {
     const marks = { high_water: 1, low_water: 0.99, policy: "lru" };
     await using agent = await AgentProcess.start({ config: { kv: marks } });
     await using engine = await agent.connect();
@@ -29,7 +29,7 @@ describeNative("SIGHUP", () => {
     expect(await agent.metric("cgn_kvcached_evictions_total", 'tier="ram"')).toBe(4);
   });
 
-  test("changes how much is logged, and says what needs a restart", async () => {
+  test("a reload applies the log level and reports keys that need a restart", async () => {
     await using agent = await AgentProcess.start();
     const debug = await reload(agent, { log: { level: "debug" }, kv: { ram: "32MiB" } });
     expect(debug).toMatchObject({ changed: "log.level" });
@@ -54,7 +54,7 @@ describeNative("SIGHUP", () => {
     expect(agent.log.slice(lines).every(({ level }) => level !== "error")).toBe(true);
   });
 
-  test("with a file that is refused changes nothing, however often it comes", async () => {
+  test("an invalid file changes nothing, however often it is reloaded", async () => {
     await using agent = await AgentProcess.start();
     await using engine = await agent.connect();
     await engine.put("a");
@@ -75,7 +75,7 @@ describeNative("SIGHUP", () => {
     expect(await agent.kill("SIGTERM")).toBe(0);
   });
 
-  test("reads tokens again; those that are refused leave the ones of before", async () => {
+  test("a reload rereads tokens; invalid ones keep the previous tokens", async () => {
     const folder = tempDir();
     const tokens_file = join(folder, "tokens");
     const write = (text: string) => writeFileSync(tokens_file, text, { mode: 0o600 });
@@ -104,7 +104,7 @@ describeNative("SIGHUP", () => {
     expect(JSON.stringify(agent.log)).not.toContain("0123456789abcdef");
   });
 
-  test("takes a new cap of connections for those that come", async () => {
+  test("a reload applies the connection limit to new connections", async () => {
     await using agent = await AgentProcess.start({ config: { engine: { clients_max: 1 } } });
     await using first = await agent.connect();
     expect(agent.connect()).rejects.toThrow("engine.clients_max");

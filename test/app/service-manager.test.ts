@@ -62,7 +62,7 @@ class Receiver implements AsyncDisposable {
 const WATCHDOG_MS = 300;
 
 describePython("under a service manager", (python) => {
-  test("an agent says when it is ready, reloads, stops, and that it lives", async () => {
+  test("an agent notifies systemd of ready, reload, stop and watchdog", async () => {
     const socket = join(tempDir(), "notify");
     await using manager = await Receiver.start(python, socket);
     const environment = { NOTIFY_SOCKET: socket, WATCHDOG_USEC: `${WATCHDOG_MS * 1_000}` };
@@ -91,7 +91,7 @@ describePython("under a service manager", (python) => {
     await manager.until("STOPPING=1", seen);
   });
 
-  test("an abstract socket is as good, and a watchdog of another process is not fed", async () => {
+  test("an abstract socket works and another process's watchdog is not fed", async () => {
     const socket = `@hearth-test-${process.pid}`;
     await using manager = await Receiver.start(python, socket);
     const clock = new ManualClock();
@@ -118,7 +118,7 @@ describePython("under a service manager", (python) => {
     expect(clock.pending).toBe(0);
   });
 
-  test("without one nothing is said, and a socket that is gone does no harm", () => {
+  test("without a service manager nothing is sent, and a missing socket is ignored", () => {
     const clock = new ManualClock();
     for (const NOTIFY_SOCKET of [undefined, "", join(tempDir(), "gone")]) {
       const environment = { NOTIFY_SOCKET, WATCHDOG_USEC: "1000000" };

@@ -14,7 +14,7 @@ async function sessionsOf(agent: AgentProcess, path = "") {
 }
 
 describeNative("sessions of a running agent", () => {
-  test("are listed over HTTP and end when they are idle", async () => {
+  test("sessions are listed over HTTP and end when idle", async () => {
     await using agent = await AgentProcess.start({ config: { engine: { session_idle: "2s" } } });
     await using engine = await agent.connect();
     await engine.put(...chain("a/b"));

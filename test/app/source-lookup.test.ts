@@ -47,7 +47,7 @@ describeNative("a lookup that names the peer which computes the blocks", () => {
     });
 
   test(
-    "gets what is stored there, and waits for what is announced",
+    "a lookup fetches stored blocks from the peer and waits for announced ones",
     () =>
       withTempDir(async (folder) => {
         await using hosts = await pair(folder);
@@ -76,7 +76,7 @@ describeNative("a lookup that names the peer which computes the blocks", () => {
   );
 
   test(
-    "ends soon where the producer withdraws, or nothing comes",
+    "a lookup ends early if the producer withdraws or sends nothing",
     () =>
       withTempDir(async (folder) => {
         await using hosts = await pair(folder);

@@ -50,7 +50,7 @@ describeNative("an agent whose ssd_dir is replaced while it runs", () => {
   });
 });
 
-test("another file system at the path is told from another folder", async () => {
+test("another file system at the path is distinguished from another folder", async () => {
   await withTempDir(async (dir) => {
     const mark = folderIdentity(dir);
     expect(await replacementReason(dir, mark)).toBeNull();

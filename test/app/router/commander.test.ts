@@ -7,7 +7,7 @@ const WORKER = "w1" as WorkerId;
 const WARM = { type: "Warm", block_keys: ["1"], target_tier: "CPU_TIER1" } as const;
 
 describe("a commander", () => {
-  test("sends under the router's name, with an id, and brings what the receipt says", async () => {
+  test("a commander sends as the router with an id and returns the receipt", async () => {
     await using here = await kit("router-1");
     const worker = await here.worker(WORKER);
     worker.behave = ({ command }, answer) => {
@@ -30,7 +30,7 @@ describe("a commander", () => {
     ]);
   });
 
-  test("a command's own owner stays", async () => {
+  test("a command keeps its own owner", async () => {
     await using here = await kit();
     const worker = await here.worker(WORKER);
     const commander = createCommander({ client: here.client });
@@ -39,7 +39,7 @@ describe("a commander", () => {
     expect(worker.received[0]?.owner).toBe("tenant");
   });
 
-  test("an answer that is lost is asked for again, under the same id", async () => {
+  test("a lost answer is requested again under the same id", async () => {
     await using here = await kit();
     const worker = await here.worker(WORKER);
     worker.behave = ({ command, nth }, answer) => {
@@ -53,7 +53,7 @@ describe("a commander", () => {
     expect(worker.carriedOut).toHaveLength(1);
   });
 
-  test("an agent that is not there, one that is silent, one that refuses", async () => {
+  test("absent, silent and refusing agents have distinct outcomes", async () => {
     await using here = await kit();
     const commander = createCommander({ client: here.client, deadlineMs: 5_000 });
     const absent = await here.settle(commander.send("nobody" as WorkerId, WARM));
@@ -70,7 +70,7 @@ describe("a commander", () => {
     });
   });
 
-  test("never rejects: no worker's name, too large a command, a closed client", async () => {
+  test("send never rejects on a bad name, an oversized command or a closed client", async () => {
     await using here = await kit();
     const commander = createCommander({ client: here.client });
     const strange = await here.settle(commander.send("a b" as WorkerId, WARM));
@@ -81,7 +81,7 @@ describe("a commander", () => {
     expect([strange.kind, large.kind, closed.kind]).toEqual(["refused", "refused", "refused"]);
   });
 
-  test("so many at a time: what is beyond it is refused at once", async () => {
+  test("commands beyond the limit in flight are refused immediately", async () => {
     await using here = await kit();
     const worker = await here.worker(WORKER);
     const answers: (() => void)[] = [];

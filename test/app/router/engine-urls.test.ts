@@ -107,7 +107,7 @@ describeNative("a router whose workers have URLs", () => {
     expect(await router.metric(`hearth_router_worker_reached{worker="bare"}`)).toBe(1);
   });
 
-  test("asks with the engines' token, and again after an answer that is no success", async () => {
+  test("a router queries with the engines' token and retries after an error status", async () => {
     using served = new EngineApi();
     served.key = "sesame";
     served.refuses = 503;
@@ -126,7 +126,7 @@ describeNative("a router whose workers have URLs", () => {
     expect(refused).toHaveLength(1);
   });
 
-  test("takes a worker whose model is configured and whose API names no models", async () => {
+  test("a worker with a configured model is used if its API names no models", async () => {
     using served = new EngineApi();
     served.key = "sesame";
     const config = `${BASE}[workers.w]\nmodel = "m"\nurl = "${served.url}"\n`;
@@ -135,7 +135,7 @@ describeNative("a router whose workers have URLs", () => {
     await waitFor(() => isReady(router), WAIT_MS);
   });
 
-  test("finds an engine again that comes back with another port and another model", async () => {
+  test("an engine that returns with another port and model is followed again", async () => {
     using served = new EngineApi();
     const before = await engine();
     served.events = before;
@@ -154,7 +154,7 @@ describeNative("a router whose workers have URLs", () => {
     }, WAIT_MS);
   });
 
-  test("asks an engine without events again once it is well again", async () => {
+  test("an engine without events is queried again after it recovers", async () => {
     using served = new EngineApi();
     const proxy = '[proxy]\nlisten = "127.0.0.1:0"\nhealth_every = "100ms"\n';
     const config = `${BASE}${proxy}[workers.w]\nurl = "${served.url}"\n`;

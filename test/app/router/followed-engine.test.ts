@@ -122,7 +122,7 @@ describeNative("a router that follows an engine", () => {
     expect(await router.metric('hearth_router_resyncs_total{kind="incarnation"}')).toBe(1);
   });
 
-  test("begins with what it had saved of an engine, and with nothing of another run", async () => {
+  test("a router restores saved engine state and discards state of another run", async () => {
     await using it = await engine(undefined, 2);
     for (const block of [1, 2, 3]) it.add("stored", block, block === 1 ? null : block - 1);
     const state = join(tempDir(), "state");
@@ -155,7 +155,7 @@ describeNative("a router that follows an engine", () => {
     expect(chain(6).size).toBe(1);
   });
 
-  test("needs no more than its URL", async () => {
+  test("an engine URL alone is enough to follow it", async () => {
     await using it = await engine(undefined, 3);
     for (const block of [1, 2, 3, 4]) it.add("stored", block, block === 1 ? null : block - 1);
     // Four blocks, and one that vLLM keeps for itself.

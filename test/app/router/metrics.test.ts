@@ -16,12 +16,12 @@ function metricsAt(clock = new ManualClock()) {
 const routed = (prompt: number, device: number) => ({ prompt, device, host: 0, disk: 0 });
 
 describe("metrics of a router", () => {
-  test("count by the words that proxy and policies have", () => {
+  test("metric labels match the outcomes of proxy and policies", () => {
     expect(METRICS.proxyRequests.labels.outcome).toEqual(PROXY_OUTCOMES);
     expect(METRICS.policyMode.labels.policy).toEqual(POLICY_NAMES);
   });
 
-  test("the hit ratio is that of the last five minutes", async () => {
+  test("the hit ratio covers the last five minutes", async () => {
     const { clock, metrics, value } = metricsAt();
     expect(await value("cgn_router_cache_hit_ratio")).toBe(0);
     metrics.routed(routed(1_000, 0), "tie_draw", [null]);
@@ -40,7 +40,7 @@ describe("metrics of a router", () => {
     expect(await value('hearth_router_filtered_total{reason="stale"}')).toBe(2);
   });
 
-  test("a clock that runs for years in one step costs nothing", async () => {
+  test("a clock jump of years has no cost", async () => {
     const { clock, metrics, value } = metricsAt();
     metrics.routed(routed(10, 10), "only_one", [null]);
     clock.advance(1e12);

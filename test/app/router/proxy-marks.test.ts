@@ -16,7 +16,7 @@ const SEEN = {
   reasoning: { start: 7, end: 8 },
 } as unknown as PromptSeen;
 
-test("what the proxy sees reaches policies in their words", () => {
+test("proxy observations reach the policies", () => {
   const told: unknown[][] = [];
   const names = ["cacheControl", "answered", "reasoningTokens", "sessionEnded"] as const;
   const entries = names.map((name) => [name, (...args: unknown[]) => told.push([name, ...args])]);

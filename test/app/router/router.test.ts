@@ -31,7 +31,7 @@ describeNative("a router", () => {
       command = await words();
     }, BUILD_MS);
 
-    test("starts without anything, says so, routes for whoever registers, and stops", async () => {
+    test("a router without workers starts, reports it, routes for registered workers and stops", async () => {
       await using router = await RouterProcess.start({ command });
       const health = await waitFor(async () => {
         const text = await (await router.get("/healthz")).text();
@@ -58,7 +58,7 @@ describeNative("a router", () => {
     });
   });
 
-  test("a file that is wrong refuses the start, with each place", async () => {
+  test("an invalid file refuses the start and lists each position", async () => {
     await using router = new RouterProcess({
       config: '[router]\nmode = "best"\nttl = "2 weeks"\n[workers.a]\nmodle = "m"\n',
     });
@@ -69,7 +69,7 @@ describeNative("a router", () => {
     expect(words).toContain("router.toml:7:1 workers.a.modle: unknown key; did you mean model");
   });
 
-  test("flags stand above the file, and a flag that is wrong is refused", async () => {
+  test("flags override the file and invalid flags are refused", async () => {
     const config = '[router]\nmode = "random"\n[workers.a]\nmodel = "m"\n';
     const words = ["--mode", "round-robin", "--no-kv-events", "--temperature", "0.5"];
     await using router = await RouterProcess.start({ config, words });
@@ -80,7 +80,7 @@ describeNative("a router", () => {
     expect(wrong.words.join("\n")).toContain("nats.url is not set");
   });
 
-  test("SIGHUP brings workers and takes them; a broken file changes nothing", async () => {
+  test("SIGHUP adds and removes workers; an invalid file changes nothing", async () => {
     const worker = (name: string) => `[workers.${name}]\nmodel = "m"\n`;
     await using router = await RouterProcess.start({ config: worker("a") + worker("b") });
     const names = async () =>
@@ -112,7 +112,7 @@ describeNative("a router that stops", () => {
     return { answer, body };
   };
 
-  test("lets a stream finish and takes no new ones", async () => {
+  test("a stopping router finishes streams and accepts no new requests", async () => {
     using engine = new MockEngine("vllm", "m");
     engine.manners = { ...POLITE, tokenMs: 25 };
     await using router = await RouterProcess.start({ config: config(engine.url) });
@@ -137,7 +137,7 @@ describeNative("a router that stops", () => {
     expect(await router.exited()).toBe(0);
   });
 
-  test("cuts streams off when it is told twice", async () => {
+  test("a second signal cuts streams off", async () => {
     using engine = new MockEngine("vllm", "m");
     engine.manners = { ...POLITE, tokenMs: 60_000 };
     await using router = await RouterProcess.start({ config: config(engine.url) });
@@ -155,7 +155,7 @@ describeNative("a router that stops", () => {
 describeNats("a router over NATS", () => {
   const config = (url: string, more = "") => `[nats]\nurl = "${url}"\n[events]\n${more}`;
 
-  test("knows what agents hold, and is ready once it does", async () => {
+  test("a router over NATS is ready once it knows what agents hold", async () => {
     await using nats = await NatsServer.start();
     const natsUrl = { url: nats.tcpUrl };
     await using agent = await AgentProcess.start({
@@ -188,7 +188,7 @@ describeNats("a router over NATS", () => {
     await waitFor(async () => (await router.metric("hearth_router_index_blocks")) === 4);
   });
 
-  test("without a broker it waits for one, and serves what it can after its time", async () => {
+  test("a router without a broker waits, then serves what it can", async () => {
     const more = 'complete_within = "300ms"\n';
     await using router = await RouterProcess.start({ config: config("nats://127.0.0.1:1", more) });
     await waitFor(async () => (await router.get("/readyz")).status === 200, 20_000, "readiness");
@@ -197,7 +197,7 @@ describeNats("a router over NATS", () => {
     expect(await router.exited()).toBe(0);
   });
 
-  test("two with replica sync count what either routed", async () => {
+  test("two replicas count the load of both", async () => {
     await using nats = await NatsServer.start();
     const text = `${config(nats.tcpUrl)}[workers.w]\nmodel = "m"\n`;
     const words = ["--replica-sync"];
@@ -242,7 +242,7 @@ describeNats("a router over NATS", () => {
 });
 
 describeNative("a router without agents", () => {
-  test("hears what engines publish over ZMQ, and forgets it when the worker goes", async () => {
+  test("a router follows engine events over ZMQ and drops them when the worker leaves", async () => {
     const options = { clock: systemClock, random: systemRandom };
     await using engine = await bindPublisher({ ...options, endpoint: "tcp://127.0.0.1:0" });
     const port = Number(engine.endpoint.split(":").at(-1));

@@ -14,14 +14,14 @@ describeNative("config/two-vllm.toml", () => {
   const file = new URL("../../../config/two-vllm.toml", import.meta.url);
   const text = readFileSync(file, "utf8");
 
-  test("has at most ten lines that say something, and is shown in its how-to page", () => {
+  test("config/two-vllm.toml has at most ten effective lines and its how-to page shows it", () => {
     const lines = text.split("\n").filter((line) => line !== "" && !line.startsWith("#"));
     expect(lines.length).toBeLessThanOrEqual(10);
     const page = new URL("../../../docs/how-to/route-vllm.md", import.meta.url);
     expect(readFileSync(page, "utf8")).toContain(text.slice(text.indexOf("[proxy]")));
   });
 
-  test("starts a router that serves two servers and follows their events", async () => {
+  test("config/two-vllm.toml starts a router that serves and follows two servers", async () => {
     const zmtp = { clock: systemClock, random: systemRandom, endpoint: "tcp://127.0.0.1:0" };
     await using first = await bindPublisher(zmtp);
     await using second = await bindPublisher(zmtp);

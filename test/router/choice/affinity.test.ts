@@ -5,7 +5,7 @@ import { ManualClock } from "../../support/index.ts";
 
 const [A, B] = ["a" as WorkerId, "b" as WorkerId];
 
-test("a session is remembered until its time is over, each visit anew", () => {
+test("a session is kept until its TTL, renewed by each visit", () => {
   const clock = new ManualClock();
   const affinity = new Affinity(clock, { ttlMs: 1_000, sessionsMax: 9, extraCostMax: 0 });
   affinity.remember("s", A, 0);
@@ -19,7 +19,7 @@ test("a session is remembered until its time is over, each visit anew", () => {
   expect(affinity.sessions).toBe(0);
 });
 
-test("the table is bounded: whoever was not heard of for the longest goes", () => {
+test("the affinity table is bounded and evicts the least recently used session", () => {
   const settings = { ttlMs: 1_000, sessionsMax: 2, extraCostMax: 0 };
   const affinity = new Affinity(new ManualClock(), settings);
   for (const session of ["one", "two", "one", "three"]) affinity.remember(session, A, 0);

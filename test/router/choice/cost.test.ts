@@ -30,7 +30,7 @@ const RULES: CostRules = {
 const credits = (changed: object) => ({ ...RULES.cost, ...changed }) as CostRules["cost"];
 
 describe("credits", () => {
-  test("nothing is known of it: the prompt, and the blocks it adds", () => {
+  test("a candidate without cached blocks costs the prompt and the added blocks", () => {
     const terms = costOf({ ...IDLE, additionalBlocks: 63 }, RULES);
     expect(terms.rawPrefillTokens).toBe(1_000);
     expect(terms.cost).toBe(1_000 / 16 + 63);
@@ -47,7 +47,7 @@ describe("credits", () => {
     expect(uncachedTokens(terms, 1_000)).toBe(536);
   });
 
-  test("load: 800 tokens that wait, 40 active blocks, 5 requests at 0.5 each", () => {
+  test("load: 800 waiting tokens, 40 active blocks, 5 requests at 0.5 each", () => {
     const load = { prefillTokens: 800, activeBlocks: 40, additionalBlocks: 3, activeRequests: 5 };
     const rules = { ...RULES, cost: credits({ activeRequestWeight: 0.5 }) };
     const terms = costOf({ ...IDLE, ...load, deviceTokens: 960 }, rules);
@@ -56,7 +56,7 @@ describe("credits", () => {
     expect(terms.cost).toBe(98);
   });
 
-  test("decay: k = 2, 1,000 tokens over the least, R = 63 blocks", () => {
+  test("decay: k = 2, 1,000 tokens above the minimum, R = 63 blocks", () => {
     const rules = { ...RULES, minPrefillTokens: 600, cost: credits({ creditDecay: 2 }) };
     const terms = costOf({ ...IDLE, prefillTokens: 1_600, deviceTokens: 320 }, rules);
     expect(terms.decay).toBeCloseTo(1 / (1 + (2 * 62.5) / 63), 12);
@@ -64,25 +64,25 @@ describe("credits", () => {
     expect(terms.cost).toBeCloseTo(2_600 / 16 - terms.credit, 12);
   });
 
-  test("the prefill part is never below nothing", () => {
+  test("the prefill part is never negative", () => {
     const rules = { ...RULES, cost: credits({ overlapCredit: 4 }) };
     const terms = costOf({ ...IDLE, deviceTokens: 512, activeBlocks: 7 }, rules);
     expect(terms.credit).toBe(128);
     expect(terms.cost).toBe(7);
   });
 
-  test("without prefill tracking only decoding counts; without block tracking only prefill", () => {
+  test("without prefill tracking only decode counts, without block tracking only prefill", () => {
     const input = { ...IDLE, deviceTokens: 160, activeBlocks: 9, additionalBlocks: 53 };
     expect(costOf(input, { ...RULES, trackPrefillTokens: false }).cost).toBe(62);
     expect(costOf(input, { ...RULES, trackActiveBlocks: false }).cost).toBe(52.5);
   });
 
-  test("scale multiplies the prefill part alone", () => {
+  test("scale multiplies only the prefill part", () => {
     const rules = { ...RULES, cost: credits({ prefillLoadScale: 3 }) };
     expect(costOf({ ...IDLE, activeBlocks: 10 }, rules).cost).toBe(3 * 62.5 + 10);
   });
 
-  test("an empty prompt has a cost, too", () => {
+  test("an empty prompt has a cost", () => {
     expect(costOf({ ...IDLE, activeBlocks: 2 }, { ...RULES, promptTokens: 0 }).cost).toBe(2);
   });
 });
@@ -103,7 +103,7 @@ describe("classic", () => {
     });
   }
 
-  test("weight 0 looks at decoding alone", () => {
+  test("weight 0 counts only decode", () => {
     const cost = withOverlapWeight({ kind: "classic", overlapScoreWeight: 1 }, 0);
     expect(costOf({ ...IDLE, activeBlocks: 4 }, { ...RULES, cost }).cost).toBe(4);
   });

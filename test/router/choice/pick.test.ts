@@ -30,7 +30,7 @@ function countPicks(choices: number, draws: number, pick: () => number): number[
 const costs = fc.array(fc.integer({ min: 0, max: 3 }), { minLength: 1, maxLength: 12 });
 
 describe("the lowest", () => {
-  test("is one of the lowest, whatever is drawn", () => {
+  test("the pick is one of the lowest for every draw", () => {
     fc.assert(
       fc.property(
         costs,
@@ -46,7 +46,7 @@ describe("the lowest", () => {
     );
   });
 
-  test("each of five equals as often as the others", () => {
+  test("five equal candidates are picked equally often", () => {
     const list = [7, 3, 9, 3, 3, 8, 3, 3];
     const draw = drawsOf(42);
     const seen = countPicks(list.length, 20_000, () => pickLowest(list, draw).candidateIndex);
@@ -71,7 +71,7 @@ describe("softmax", () => {
     for (const [at, weight] of weights.entries()) expect(chances[at]).toBeCloseTo(weight / sum, 12);
   });
 
-  test("does not change where all costs are scaled or moved", () => {
+  test("softmax is invariant under scaling and shifting all costs", () => {
     fc.assert(
       fc.property(costs, fc.double({ min: 0.05, max: 5, noNaN: true }), (list, temperature) => {
         const moved = softmax(
@@ -85,11 +85,11 @@ describe("softmax", () => {
     );
   });
 
-  test("equal costs have equal chances", () => {
+  test("equal costs have equal probabilities", () => {
     expect(softmax([4, 4, 4, 4], 0.3)).toEqual([0.25, 0.25, 0.25, 0.25]);
   });
 
-  test("picks as often as it says", () => {
+  test("picks occur with the stated probabilities", () => {
     const list = [1, 2, 5, 2];
     const draw = drawsOf(9);
     const seen = countPicks(list.length, 20_000, () => pickSoftmax(list, 0.7, draw).candidateIndex);
@@ -97,7 +97,7 @@ describe("softmax", () => {
     expect(chiSquare(seen, softmax(list, 0.7), 20_000)).toBeLessThan(16.3);
   });
 
-  test("the largest draw there is picks the last", () => {
+  test("the largest draw picks the last candidate", () => {
     expect(pickSoftmax([1, 2], 1, () => 1 - 2 ** -32).candidateIndex).toBe(1);
   });
 });

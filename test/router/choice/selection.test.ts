@@ -45,8 +45,8 @@ function select(
   return { ...selection, candidates: selection.candidates.map(({ id }) => Number(id)) };
 }
 
-describe("who may be chosen", () => {
-  test("each other one has its reason", () => {
+describe("eligible targets", () => {
+  test("each excluded target has its reason", () => {
     const table = createWorkerTable();
     for (const name of ["a", "b", "c", "d"]) table.put(specOf(name));
     table.put(specOf("other", { model: "x" }));
@@ -60,14 +60,14 @@ describe("who may be chosen", () => {
     expect(reasons).toEqual([...expected]);
   });
 
-  test("stale ones where nobody else is left", () => {
+  test("stale targets are eligible only if no live one is left", () => {
     const table = createWorkerTable();
     const { id } = table.put(specOf("a"));
     table.setState(id, "stale");
     expect(select(table.targets, WISH, OFF, () => IDLE).candidates).toEqual([0]);
   });
 
-  test("a list of names, or one name", () => {
+  test("allowed and excluded lists and a named worker restrict the candidates", () => {
     const targets = targetsOf(["a"], ["b"], ["b", { rank: 1 }]);
     const allowed = { ...WISH, allowed: ["b" as WorkerId] };
     expect(select(targets, allowed, OFF, () => IDLE).candidates).toEqual([1, 2]);
@@ -82,7 +82,7 @@ describe("who is busy", () => {
     return ({ id }: Target): TargetLoad => ({ ...IDLE, activeBlocks: active[id]! });
   };
 
-  test("more than its share of blocks is active; as much is not yet", () => {
+  test("a worker is busy above its share of blocks, not at it", () => {
     const targets = targetsOf(["a", { totalBlocks: 100 }], ["b", { totalBlocks: 100 }], ["c"]);
     const found = select(targets, WISH, blocks, loads(50, 51, 1_000));
     expect(found.candidates).toEqual([0, 2]);
@@ -90,7 +90,7 @@ describe("who is busy", () => {
     expect(found.isBusy).toBe(false);
   });
 
-  test("more than so many tokens wait; either is enough", () => {
+  test("a worker is busy above either token threshold", () => {
     const both = { activeDecodeBlocksThreshold: 0.5, activePrefillTokensThreshold: 10 };
     const targets = targetsOf(["a", { totalBlocks: 100 }]);
     const found = select(targets, WISH, both, () => ({ ...IDLE, activePrefillTokens: 11 }));
@@ -98,21 +98,21 @@ describe("who is busy", () => {
     expect(found.isBusy).toBe(true);
   });
 
-  test("a worker is when all its ranks are", () => {
+  test("a worker is busy when all its ranks are", () => {
     const many = { totalBlocks: 100 };
     const targets = targetsOf(["a", many], ["a", { ...many, rank: 1 }], ["b", many]);
     expect(select(targets, WISH, blocks, loads(90, 10, 90)).candidates).toEqual([0, 1]);
     expect(select(targets, WISH, blocks, loads(90, 60, 10)).candidates).toEqual([2]);
   });
 
-  test("a worker that was named is taken all the same", () => {
+  test("a named worker is chosen even if busy", () => {
     const targets = targetsOf(["a", { totalBlocks: 100 }]);
     const constraints = { ...WISH, worker: "a" as WorkerId, isDirect: true };
     expect(select(targets, constraints, blocks, loads(100)).candidates).toEqual([0]);
   });
 });
 
-test("what was worked out before is used until a worker changes", () => {
+test("the static selection is cached until a worker changes", () => {
   const table = createWorkerTable();
   const { id } = table.put(specOf("a"));
   const selector = new Selector();

@@ -11,7 +11,7 @@ function open(requestsMax = 3, waitMs = 1_000) {
 }
 
 describe("a queue of requests", () => {
-  test("serves larger priorities first, then the earlier one", async () => {
+  test("the queue serves higher priorities first, then the earlier request", async () => {
     const { queue } = open(9);
     const order: string[] = [];
     const waits = [
@@ -31,7 +31,7 @@ describe("a queue of requests", () => {
     expect(await waits[2]).toBe("c gave up after 0");
   });
 
-  test("is bounded in number and time", async () => {
+  test("the queue is bounded in number and time", async () => {
     const { clock, queue } = open(1);
     const waits = queue.wait("a", 0, undefined);
     expect(queue.wait("b", 9, undefined)).toBeNull();
@@ -41,7 +41,7 @@ describe("a queue of requests", () => {
     expect(clock.pending).toBe(0);
   });
 
-  test("lets go of whoever gives up", async () => {
+  test("an aborted request leaves the queue", async () => {
     const { clock, queue } = open();
     const controller = new AbortController();
     const waits = queue.wait("a", 0, controller.signal);
@@ -53,7 +53,7 @@ describe("a queue of requests", () => {
     expect(queue.length).toBe(0);
   });
 
-  test("no room or no time: nobody waits", () => {
+  test("with no capacity or no wait time nothing is queued", () => {
     expect(open(0).queue.wait("a", 0, undefined)).toBeNull();
     expect(open(3, 0).queue.wait("a", 0, undefined)).toBeNull();
   });

@@ -106,7 +106,7 @@ test("the example of docs/internals/router.md", () => {
 describe("modes", () => {
   const ids = (count: number) => Array.from({ length: count }, (_, at) => `r${at}`);
 
-  test("round-robin takes turns among those that may be chosen; a question takes none", () => {
+  test("round-robin rotates over eligible workers and a query does not advance it", () => {
     const { join, ask } = openRouter({ mode: "round-robin" });
     for (const name of ["a", "b", "c"]) join(name);
     const go = (more = {}) => workerOf(ask(promptOf(8), more));
@@ -117,7 +117,7 @@ describe("modes", () => {
     expect(go({ requestId: "y" })).toBe("a");
   });
 
-  test("random is as good for each", () => {
+  test("random picks each worker equally often", () => {
     const { join, ask } = openRouter({ mode: "random" });
     for (const name of ["a", "b", "c", "d"]) join(name);
     const seen = new Map<string, number>();
@@ -129,7 +129,7 @@ describe("modes", () => {
     for (const count of seen.values()) expect(Math.abs(count - 1_000)).toBeLessThan(150);
   });
 
-  test("least-loaded counts live requests", () => {
+  test("least-loaded counts active requests", () => {
     const { join, ask, router } = openRouter({ mode: "least-loaded" });
     for (const name of ["a", "b"]) join(name);
     const first = workerOf(ask(promptOf(8), { requestId: "one" }));
@@ -139,7 +139,7 @@ describe("modes", () => {
     expect(workerOf(ask(promptOf(400)))).toBe(first);
   });
 
-  test("direct goes where it is told, and nowhere else", () => {
+  test("direct routes only to the named worker", () => {
     const { join, ask } = openRouter();
     join("a");
     join("b", { model: "x" });
@@ -175,8 +175,8 @@ describe("modes", () => {
   });
 });
 
-describe("where prefixes are known from", () => {
-  test("LoRA and salt are prefixes of their own", () => {
+describe("sources of known prefixes", () => {
+  test("LoRA and salt separate prefixes", () => {
     const { join, hold, ask } = openRouter(QUIET);
     for (const name of ["a", "b"]) join(name);
     hold("b", promptOf(80), 20);
@@ -189,7 +189,7 @@ describe("where prefixes are known from", () => {
     expect(overlap({ cacheSalt: "s" })).toBe(0);
   });
 
-  test("two key spaces with other block sizes: each tier by its further reach", () => {
+  test("with two key spaces each tier counts its longer match", () => {
     const { join, hold, index, hasher, ask } = openRouter(QUIET);
     const namespaceKey = new Uint8Array(32).fill(7);
     const blocks = { kind: "blocks", model: "m", blockTokens: 8, namespaceKey } as const;
@@ -227,7 +227,7 @@ describe("where prefixes are known from", () => {
     });
   }
 
-  test("without events: where prompts went, for a while", () => {
+  test("without events, routed prompts count as cached for a time", () => {
     const { clock, join, hold, ask } = openRouter({ useKvEvents: false });
     for (const name of ["a", "b", "c"]) join(name);
     const first = workerOf(ask(promptOf(80), { requestId: "one" }));
@@ -241,7 +241,7 @@ describe("where prefixes are known from", () => {
     expect(late.kind === "routed" && late.terms.deviceBlocks).toBe(0);
   });
 
-  test("beside events: until they had time to say so", () => {
+  test("beside events, routed prompts count as cached until events can confirm them", () => {
     const { clock, join, ask, router } = openRouter();
     for (const name of ["a", "b", "c"]) join(name);
     const first = workerOf(ask(promptOf(80), { requestId: "one" }));
@@ -255,7 +255,7 @@ describe("where prefixes are known from", () => {
     expect(blocks()).toBe(0);
   });
 
-  test("hashes in place of tokens", () => {
+  test("hashes route like tokens", () => {
     const { join, hold, hasher, router } = openRouter(QUIET);
     join("a");
     hold("a", promptOf(80), 11);

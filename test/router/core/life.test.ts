@@ -7,7 +7,7 @@ import { openRouter, promptOf, workerOf } from "./open-router.ts";
 const only = (worker: string) => ({ overrides: { worker: worker as WorkerId } });
 
 describe("the life of a request", () => {
-  test("is told in order, once", () => {
+  test("routing events are reported once and in order", () => {
     const { join, ask, router, told } = openRouter();
     join("a");
     ask(promptOf(40), { requestId: "one" });
@@ -21,7 +21,7 @@ describe("the life of a request", () => {
     expect(told).toEqual(["routed one to a", "prefilled one", "freed one: free"]);
   });
 
-  test("the first output ends the prefill", () => {
+  test("the first output token ends the prefill", () => {
     const { join, ask, router, load, told } = openRouter();
     const { id } = join("a");
     ask(promptOf(40), { requestId: "one" });
@@ -31,7 +31,7 @@ describe("the life of a request", () => {
     expect(told).toEqual(["routed one to a", "prefilled one"]);
   });
 
-  test("what nobody frees expires, and is told", () => {
+  test("a request that is never freed expires and is reported", () => {
     const { clock, join, ask, load, told } = openRouter();
     const { id } = join("a");
     ask(promptOf(40), { requestId: "one" });
@@ -42,7 +42,7 @@ describe("the life of a request", () => {
     expect(told.at(-1)).toBe("freed one: expired");
   });
 
-  test("a worker that leaves takes all with it, before its number is another's", () => {
+  test("a worker that leaves takes its requests and blocks along before its id is reused", () => {
     const { join, hold, ask, table, load, index, told } = openRouter();
     const { id } = join("a");
     hold("a", promptOf(40), 10);
@@ -56,7 +56,7 @@ describe("the life of a request", () => {
     expect(outcome.kind === "routed" && outcome.terms.cachedTokens).toBe(0);
   });
 
-  test("an id that comes again frees the one before, and is not in its own way", () => {
+  test("a repeated request id frees the earlier request first", () => {
     const { join, ask, load, told } = openRouter();
     const { id } = join("a");
     ask(promptOf(40), { requestId: "one" });
@@ -66,7 +66,7 @@ describe("the life of a request", () => {
     expect(told).toEqual(["routed one to a", "freed one: free", "routed one to a"]);
   });
 
-  test("a question changes nothing", () => {
+  test("a query changes nothing", () => {
     const { join, ask, router, load, told } = openRouter();
     const { id } = join("a");
     expect(workerOf(ask(promptOf(40)))).toBe("a");
@@ -101,7 +101,7 @@ describe("prefill and decode apart", () => {
     return { ...opened, loadOf };
   }
 
-  test("decode alone while there is no prefill worker; then both, at once", () => {
+  test("decode workers do both until a prefill worker joins", () => {
     const { join, ask, table } = openPools();
     const alone = ask(promptOf(40));
     expect(alone).toMatchObject({ kind: "routed", prefill: null, terms: { rawPrefillTokens: 40 } });
@@ -115,7 +115,7 @@ describe("prefill and decode apart", () => {
     expect(ask(promptOf(40))).toMatchObject({ prefill: null });
   });
 
-  test("each pool counts its own part", () => {
+  test("each pool counts its own part of the load", () => {
     const { join, ask, router, load, loadOf } = openPools();
     join("p", { role: "prefill" });
     const outcome = ask(promptOf(40), { requestId: "one" });
@@ -130,7 +130,7 @@ describe("prefill and decode apart", () => {
     expect(load.requests).toBe(0);
   });
 
-  test("free alone ends both parts", () => {
+  test("free ends both parts", () => {
     const { join, ask, router, load } = openPools();
     join("p", { role: "prefill" });
     ask(promptOf(40), { requestId: "one" });
@@ -138,7 +138,7 @@ describe("prefill and decode apart", () => {
     expect(load.requests).toBe(0);
   });
 
-  test("no room in the prefill pool: decode does both", () => {
+  test("with a full prefill pool the decode worker does both", () => {
     const { join, ask, router } = openPools();
     join("p", { role: "prefill" });
     router.setThresholds("m", { activePrefillTokensThreshold: 50 });
@@ -146,7 +146,7 @@ describe("prefill and decode apart", () => {
     expect(ask(promptOf(60))).toMatchObject({ kind: "routed", prefill: null });
   });
 
-  test("one phase alone", () => {
+  test("a single phase can be routed", () => {
     const { join, ask } = openPools();
     expect(workerOf(ask(promptOf(40), { phase: "prefill" }))).toBe("none");
     join("p", { role: "prefill" });
@@ -156,7 +156,7 @@ describe("prefill and decode apart", () => {
     expect(decode).toMatchObject({ prefill: null, target: { role: "decode" } });
   });
 
-  test("who is left out is left out of both; a name is of the one that decodes", () => {
+  test("excluded workers are excluded from both pools; a named worker decodes", () => {
     const { join, ask } = openPools();
     for (const name of ["p1", "p2"]) join(name, { role: "prefill" });
     const excluded = ["p1", "d1"] as WorkerId[];
@@ -170,7 +170,7 @@ describe("prefill and decode apart", () => {
 describe("sessions", () => {
   const affinity = { ...ROUTER_DEFAULTS.affinity, ttlMs: 60_000, extraCostMax: 10 };
 
-  test("stay where they were, while that is not too dear", () => {
+  test("sessions stay with their worker while it is not too expensive", () => {
     const { clock, join, hold, ask, router } = openRouter({ affinity });
     for (const name of ["a", "b"]) join(name);
     const turn = (requestId: string, tokens = 8) => {
@@ -190,7 +190,7 @@ describe("sessions", () => {
     expect(router.explain("w")!.decidedBy).not.toBe("affinity");
   });
 
-  test("without the setting there are none", () => {
+  test("without the setting there is no affinity", () => {
     const { join, ask, router } = openRouter();
     for (const name of ["a", "b"]) join(name);
     ask(promptOf(8), { requestId: "one", sessionId: "s" });
@@ -212,7 +212,7 @@ describe("when all are busy", () => {
     return { ...opened, wait };
   }
 
-  test("requests wait and go by priority, as soon as something is freed", async () => {
+  test("waiting requests are routed by priority when load is freed", async () => {
     const { clock, router, wait } = openBusy();
     const low = wait("low");
     const high = wait("high", 3);
@@ -224,7 +224,7 @@ describe("when all are busy", () => {
     expect(router.explain("low")).toMatchObject({ queuedMs: 250 });
   });
 
-  test("they do not wait for ever", async () => {
+  test("waiting requests time out", async () => {
     const { clock, router, wait } = openBusy();
     const outcome = wait("one");
     clock.advance(10_000);
@@ -236,7 +236,7 @@ describe("when all are busy", () => {
     expect(filtered).toMatchObject([{ reason: "busy_prefill" }]);
   });
 
-  test("a full queue refuses, a question does not wait, whoever gives up is let go", async () => {
+  test("a full queue refuses, a query does not wait, an aborted request leaves", async () => {
     const { router, ask, wait } = openBusy({ requestsMax: 1, waitMs: 10_000 });
     const controller = new AbortController();
     const first = wait("one", 0, controller.signal);
@@ -250,7 +250,7 @@ describe("when all are busy", () => {
     expect(thrown).toMatchObject({ code: "ABORTED" });
   });
 
-  test("a new worker, another threshold or an expired request wakes them, too", async () => {
+  test("a new worker, a changed threshold or an expired request wakes waiting requests", async () => {
     const one = openBusy();
     const waits = one.wait("one");
     one.join("b");
@@ -269,7 +269,7 @@ describe("when all are busy", () => {
     expect(await expired).toMatchObject({ kind: "routed" });
   });
 
-  test("freed inside an observer: the next is woken, and nobody served twice", async () => {
+  test("a free inside an observer wakes the next request and serves none twice", async () => {
     const { router, wait, told } = openBusy();
     router.listen({ routed: ({ requestId }) => void router.free(requestId!) });
     const waits = ["one", "two", "three"].map((id) => wait(id));
@@ -280,7 +280,7 @@ describe("when all are busy", () => {
     expect(routed).toBe(4);
   });
 
-  test("a router that ends answers them", async () => {
+  test("a disposed router answers waiting requests", async () => {
     const { clock, router, wait } = openBusy();
     const waits = wait("one");
     router[Symbol.dispose]();
@@ -290,7 +290,7 @@ describe("when all are busy", () => {
 });
 
 describe("afterwards", () => {
-  test("the latest decisions can be explained, and policies add to them", () => {
+  test("the latest decisions have explanations, and policies append to them", () => {
     const { join, ask, router } = openRouter({ explanationsMax: 2 });
     join("a");
     for (const requestId of ["one", "two", "three"]) ask(promptOf(8), { requestId });
@@ -303,7 +303,7 @@ describe("afterwards", () => {
     expect(router.explain("three")).toMatchObject({ decidedBy: "only_one", promptBlocks: 2 });
   });
 
-  test("all that is held comes out as Dynamo's events, to the last bit", () => {
+  test("the dump lists all blocks as Dynamo events with exact integers", () => {
     const { join, hold, hasher, router } = openRouter();
     join("a");
     hold("a", promptOf(12), 2);

@@ -21,7 +21,7 @@ function fill(seed: number, steps: number, ...indexes: PrefixIndex[]): void {
 }
 
 describeNative("the prefix index in a file", () => {
-  test("is read back as it was", async () => {
+  test("a saved index is restored unchanged", async () => {
     const path = join(folder, "whole");
     using index = nativeIndex();
     const model = new ReferenceIndex();
@@ -35,7 +35,7 @@ describeNative("the prefix index in a file", () => {
     expectSame(again, model);
   });
 
-  test("is of the moment in which saving began, whatever changes meanwhile", async () => {
+  test("a save captures the moment it began", async () => {
     const path = join(folder, "moving");
     using index = nativeIndex(2 ** 24);
     fill(3, 1_000, index);
@@ -65,7 +65,7 @@ describeNative("the prefix index in a file", () => {
     expect(heldIn(later)).toEqual(heldIn(index));
   });
 
-  test("is refused where a byte differs or is missing, and leaves an empty index", async () => {
+  test("a damaged or truncated file is refused and leaves an empty index", async () => {
     const path = join(folder, "damaged");
     const random = seededRandom(7);
     using index = nativeIndex();
@@ -95,7 +95,7 @@ describeNative("the prefix index in a file", () => {
     }
   });
 
-  test("says what was forgotten, also where there is less room to read it back", async () => {
+  test("a restored index reports pruning, also with less memory", async () => {
     const path = join(folder, "forgetful");
     using index = nativeIndex(8192);
     const model = new ReferenceIndex();
@@ -117,7 +117,7 @@ describeNative("the prefix index in a file", () => {
     }
   });
 
-  test("cannot be written where there is no folder; it goes on as before", async () => {
+  test("a save to a missing folder fails and the index keeps working", async () => {
     using index = nativeIndex();
     fill(11, 100, index);
     await expect(index.save(join(folder, "none", "index"))).rejects.toThrow("ENOENT");

@@ -55,7 +55,7 @@ function expectWithin(ours: PrefixIndex, model: PrefixIndex, prompt: bigint[]): 
 }
 
 describeNative("the native prefix index", () => {
-  test("says what the reference says, whatever is done", () => {
+  test("the native index equals the reference after any operations", () => {
     const check = (steps: readonly Step[]) => {
       using ours = nativeIndex();
       const model = new ReferenceIndex();
@@ -70,7 +70,7 @@ describeNative("the native prefix index", () => {
     fc.assert(fc.property(fc.array(STEPS, { maxLength: 60 }), check), { numRuns: 150 });
   });
 
-  test("says it after a long random walk, in single changes and in batches", () => {
+  test("the native index equals the reference after a long random walk", () => {
     const random = seededRandom(20);
     using ours = nativeIndex(2 ** 21);
     const model = new ReferenceIndex();
@@ -88,7 +88,7 @@ describeNative("the native prefix index", () => {
     }
   });
 
-  test("many prompts in one call have the answers that they have alone", () => {
+  test("matchMany equals single matches", () => {
     const random = seededRandom(21);
     using index = nativeIndex();
     index.apply(Array.from({ length: 400 }, () => changeOf(randomStep(random))));
@@ -113,33 +113,36 @@ describeNative("the native prefix index", () => {
     expect(index.matchMany(new BigUint64Array(), new Uint32Array()).counts[0]).toBeDefined();
   });
 
-  test.each([4096, 8192, 20_000])("in %d bytes it is right as far as it says", (bytes) => {
-    const random = seededRandom(bytes);
-    using ours = nativeIndex(bytes);
-    const model = new ReferenceIndex();
-    let whole = 0;
-    for (let i = 0; i < 6_000; i++) {
-      const step = randomStep(random);
-      ours.apply([changeOf(step)]);
-      model.apply([changeOf(step)]);
-      if (expectWithin(ours, model, promptOf(step.block, step.straight))) whole++;
-      if (i % 500 === 0) {
-        for (let number = 0; number < TARGETS; number++) {
-          const target = number as TargetId;
-          const digests = ours.digests(target);
-          if (digests !== null) expect(digests).toEqual(model.digests(target)!);
+  test.each([4096, 8192, 20_000])(
+    "in %d bytes the index is exact as far as it reports",
+    (bytes) => {
+      const random = seededRandom(bytes);
+      using ours = nativeIndex(bytes);
+      const model = new ReferenceIndex();
+      let whole = 0;
+      for (let i = 0; i < 6_000; i++) {
+        const step = randomStep(random);
+        ours.apply([changeOf(step)]);
+        model.apply([changeOf(step)]);
+        if (expectWithin(ours, model, promptOf(step.block, step.straight))) whole++;
+        if (i % 500 === 0) {
+          for (let number = 0; number < TARGETS; number++) {
+            const target = number as TargetId;
+            const digests = ours.digests(target);
+            if (digests !== null) expect(digests).toEqual(model.digests(target)!);
+          }
         }
       }
-    }
-    expect(ours.stats.forgotten).toBeGreaterThan(0);
-    expect(ours.stats.bytes).toBeLessThanOrEqual(bytes);
-    expect(whole).toBeGreaterThan(0);
-    for (let number = 0; number < TARGETS; number++) ours.drop(number as TargetId);
-    expect(ours.stats).toMatchObject({ blocks: 0, heldBlocks: 0, runs: 0 });
-    expect(ours.match(BigUint64Array.from(promptOf(7, false))).exactBlocks).toBe(2);
-  });
+      expect(ours.stats.forgotten).toBeGreaterThan(0);
+      expect(ours.stats.bytes).toBeLessThanOrEqual(bytes);
+      expect(whole).toBeGreaterThan(0);
+      for (let number = 0; number < TARGETS; number++) ours.drop(number as TargetId);
+      expect(ours.stats).toMatchObject({ blocks: 0, heldBlocks: 0, runs: 0 });
+      expect(ours.match(BigUint64Array.from(promptOf(7, false))).exactBlocks).toBe(2);
+    },
+  );
 
-  test("the oldest goes first, and of prompts their ends", () => {
+  test("pruning removes the oldest prompts first, from their ends", () => {
     using index = nativeIndex(2 ** 17);
     const store = (prompt: number, length: number) => {
       const hashes = BigUint64Array.from({ length }, (_, i) => BigInt(prompt * 1000 + i + 1));
@@ -169,7 +172,7 @@ describeNative("the native prefix index", () => {
     expect(index.digests(1 as TargetId)).not.toBeNull();
   });
 
-  test("holders of single blocks, where and at most so many", () => {
+  test("holders are returned with their tiers, up to the limit", () => {
     const random = seededRandom(22);
     using ours = nativeIndex();
     const model = new ReferenceIndex();
@@ -206,7 +209,7 @@ describeNative("the native prefix index", () => {
     expect(() => index.apply([{ target: 65_536 as TargetId, change }])).toThrow("16 bits");
   });
 
-  test("a dump is of one moment", () => {
+  test("a dump captures one moment", () => {
     using index = nativeIndex();
     const step = { ...randomStep(seededRandom(1)), kind: 0, straight: true, from: 0, block: 299 };
     for (let target = 0; target < 1_000; target++) index.apply([changeOf({ ...step, target })]);

@@ -15,7 +15,7 @@ function answer(index: PrefixIndex, ...hashes: bigint[]) {
   return [...targets.subarray(0, count)].map((target, i) => [target, device[i]]);
 }
 
-test("a hole ends what is held until it is stored again", () => {
+test("a removed block ends the match until it is stored again", () => {
   const index = new ReferenceIndex();
   index.apply([stored(1, null, 10n, 11n, 12n), stored(2, null, 10n)]);
   expect(answer(index, 10n, 11n, 12n)).toEqual([
@@ -33,7 +33,7 @@ test("a hole ends what is held until it is stored again", () => {
   expect(answer(index, 10n, 11n, 12n)[0]).toEqual([1, 3]);
 });
 
-test("its file is read back, and refused where it was changed", async () => {
+test("a saved file is restored, and refused if changed", async () => {
   const folder = await mkdtemp(join(tmpdir(), "reference-"));
   const path = join(folder, "index");
   const index = new ReferenceIndex();

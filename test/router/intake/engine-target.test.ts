@@ -7,7 +7,7 @@ import { SPACE, stored } from "./scripted-worker.ts";
 
 const WORKER = "e" as WorkerId;
 
-test("an engine's own events fill its target; an agent's of that name do not", async () => {
+test("events of a followed engine fill its target and an agent's events of that name are ignored", async () => {
   await using room = await new IntakeRoom({}, { isConfigured: () => true }).ready();
   const { table, index, ingest } = room;
   const { id } = table.put({

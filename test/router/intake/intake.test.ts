@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { waitFor } from "../../support/index.ts";
 import { IntakeRoom } from "./room.ts";
 
-test("a worker that has nothing is known with its first heartbeat", async () => {
+test("a worker without blocks is known after its first heartbeat", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a" });
   worker.beat();
@@ -13,7 +13,7 @@ test("a worker that has nothing is known with its first heartbeat", async () => 
   expect(room.target("a")).toMatchObject({ model: "m", state: "live", role: "both" });
 });
 
-test("what a worker had before is asked for, and what comes meanwhile is kept", async () => {
+test("earlier blocks of a worker are requested while new changes are buffered", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a", partBlocks: 2 });
   worker.store("device", 1n, 2n, 3n, 4n, 5n);
@@ -31,7 +31,7 @@ test("what a worker had before is asked for, and what comes meanwhile is kept", 
   });
 });
 
-test("a lost batch is asked for; a doubled and an overtaken one are not", async () => {
+test("a lost batch is requested; duplicate and reordered ones are not", async () => {
   await using room = await new IntakeRoom({ reorderMs: 30 }).ready();
   const worker = room.worker({ worker: "a" });
   worker.beat();
@@ -81,7 +81,7 @@ test("what the ring does not have any more comes as a picture", async () => {
   expect(room.ingest.stats()).toMatchObject({ ranges: 1, snapshots: 1 });
 });
 
-test("a later run replaces the one before; what is left of that is passed over", async () => {
+test("a later incarnation replaces the earlier one, whose late messages are ignored", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a" });
   worker.beat();
@@ -138,7 +138,7 @@ test("parts of different pictures are none: what was there stays until one is wh
   await waitFor(() => room.agrees(worker));
 });
 
-test("a worker is known once it says that all on its device is told", async () => {
+test("a worker is known once it reports its device completely", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a" });
   worker.isDeviceKnown = false;
@@ -161,7 +161,7 @@ test("a worker is known once it says that all on its device is told", async () =
   await waitFor(() => !room.target("a")!.isKnown);
 });
 
-test("a closing heartbeat takes the worker out; a late one does not bring it back", async () => {
+test("a closing heartbeat removes the worker and a late one does not restore it", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a" });
   worker.beat();
@@ -182,7 +182,7 @@ test("no more sources are followed than may be", async () => {
   expect(room.table.targets.map(({ worker }) => String(worker))).toEqual(["a", "b"]);
 });
 
-test("garbage, and what is said of another worker, is counted and passed over", async () => {
+test("malformed messages and messages about another worker are counted and ignored", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a" });
   worker.beat();

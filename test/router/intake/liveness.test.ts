@@ -89,7 +89,7 @@ test("who stood still does not take all others for silent", () => {
   expect(target("a")?.state).toBe("live");
 });
 
-test("what the configuration says of a worker stands beside what it says itself", () => {
+test("configured and announced properties of a worker are merged", () => {
   const { ingest, table, worker, target } = room({}, { isConfigured: () => true });
   const a = worker("a");
   const listed = { kind: "tokens", model: "served", blockTokens: 32 } as const;
@@ -109,7 +109,7 @@ test("what the configuration says of a worker stands beside what it says itself"
   expect(target("a")?.spaces).toEqual([listed, other]);
 });
 
-test("a worker of the configuration stays in the table, and is not known", () => {
+test("a silent configured worker stays in the table as not known", () => {
   const { clock, ingest, index, worker, target } = room({}, { isConfigured: () => true });
   const a = worker("a");
   ingest.heartbeat(a.heartbeat());
@@ -120,7 +120,7 @@ test("a worker of the configuration stays in the table, and is not known", () =>
   expect(index.stats.blocks).toBe(0);
 });
 
-test("a worker that is taken out of the table is not followed any more", () => {
+test("a worker removed from the table is no longer followed", () => {
   const { ingest, table, worker, target } = room();
   ingest.heartbeat(worker("a").heartbeat());
   table.remove(target("a")!.id);
@@ -184,7 +184,7 @@ test("one whose pictures never agree with its digests is asked less and less oft
   expect(target("a")?.isKnown).toBe(true);
 });
 
-test("a router that speaks of what never happened is believed once, and no more", async () => {
+test("a router that claims unknown changes triggers one request, no more", async () => {
   const { clock, ingest, asked, worker, target } = room();
   const a = worker("a");
   ingest.heartbeat(a.heartbeat());
@@ -198,7 +198,7 @@ test("a router that speaks of what never happened is believed once, and no more"
   expect(asked.length).toBe(10);
 });
 
-test("what waits for a hole to close is bounded, and what found no room is asked for", async () => {
+test("the buffer of out-of-order batches is bounded and dropped batches are requested", async () => {
   const pending = { hashesMax: 10, batchesPerSourceMax: 100 };
   const { clock, index, ingest, worker, target } = room({ pending });
   const a = worker("a");

@@ -112,7 +112,7 @@ describeNats("a stream of events", () => {
     expect(first.sync.stream!.state.status).toBe("consuming");
   });
 
-  test("is thrown away by a router that begins anew", async () => {
+  test("a router with resetStates discards the stream", async () => {
     const server = await withStream();
     const worker = await muteWorker(server, 5);
     for (let hash = 1n; hash <= 20n; hash++) worker.change(stored("device", hash));

@@ -108,7 +108,7 @@ describe("a restart", () => {
     await bus.close(0);
   });
 
-  test("numbers of targets stay, also where others came and went", async () => {
+  test("target ids survive a restart, also if others joined and left", async () => {
     const { hub, folder, bus, workers } = room();
     const before = await firstLife(hub, folder, workers);
     workers[0]!.beat({ isClosing: true });
@@ -122,7 +122,7 @@ describe("a restart", () => {
     await bus.close(0);
   });
 
-  test("a number that is taken already costs that worker's picture, and no more", async () => {
+  test("a taken target id discards only that worker's snapshot", async () => {
     const { hub, folder, bus, workers } = room();
     await (await firstLife(hub, folder, workers))[Symbol.asyncDispose]();
     await using life = new Life(hub, folder);
@@ -171,7 +171,7 @@ describe("what was saved", () => {
     await bus.close(0);
   });
 
-  test("is replaced as a whole; a save that fails leaves the one before", async () => {
+  test("a snapshot is replaced atomically and a failed save keeps the previous one", async () => {
     const { hub, folder, bus, workers } = room();
     const life = await firstLife(hub, folder, workers);
     const files = () => readdirSync(folder).sort();
@@ -189,7 +189,7 @@ describe("what was saved", () => {
     await bus.close(0);
   });
 
-  test("comes with enough changes, before its time", async () => {
+  test("a snapshot is saved early after enough changes", async () => {
     const { hub, folder, bus, workers } = room();
     const keep = { folder, everyMs: HOUR_MS, snapshotThreshold: 2 };
     await using life = new Life(hub, folder, { keep });
@@ -202,7 +202,7 @@ describe("what was saved", () => {
     await bus.close(0);
   });
 
-  test("is thrown away with resetStates", async () => {
+  test("resetStates discards the snapshot", async () => {
     const { hub, folder, bus, workers } = room();
     await (await firstLife(hub, folder, workers))[Symbol.asyncDispose]();
     await using life = new Life(hub, folder, { resetStates: true });

@@ -56,7 +56,7 @@ const step = fc.oneof(
   fc.record({ kind: fc.constant("drop" as const), target: fc.nat(TARGETS - 1) }),
 );
 
-test("says what a list of live requests says, after any steps", () => {
+test("the load equals a literal list of active requests after any steps", () => {
   fc.assert(
     fc.property(fc.array(step, { maxLength: 60 }), promptNames, (steps, asked) => {
       const { clock, load } = open();
@@ -96,7 +96,7 @@ test("says what a list of live requests says, after any steps", () => {
 });
 
 describe("by hand", () => {
-  test("two requests share their first blocks", () => {
+  test("shared leading blocks of two requests count once", () => {
     const { load } = open();
     load.add(request("one", 0, [1, 2, 3], 2));
     load.add(request("two", 0, [1, 2, 9]));
@@ -109,7 +109,7 @@ describe("by hand", () => {
     expect(on(load, 0)).toEqual({ activeBlocks: 3, activePrefillTokens: 12, activeRequests: 1 });
   });
 
-  test("output counts by whole blocks and completes the prefill", () => {
+  test("output counts in whole blocks and completes the prefill", () => {
     const { load } = open();
     load.add(request("one", 1, [1]));
     expect(load.isPrefilling("one")).toBe(true);
@@ -125,7 +125,7 @@ describe("by hand", () => {
     expect(on(load, 1)).toEqual({ activeBlocks: 0, activePrefillTokens: 0, activeRequests: 0 });
   });
 
-  test("a request ends 300 s after its latest sign of life", () => {
+  test("a request expires 300 s after its last update", () => {
     const { clock, load } = open();
     load.add(request("one", 0, [1]));
     load.add(request("two", 0, [2]));
@@ -141,7 +141,7 @@ describe("by hand", () => {
 });
 
 describe("within bounds", () => {
-  test("the one without a sign of life for the longest gives its place", () => {
+  test("at the limit the least recently updated request is freed", () => {
     const { load } = open({ requestsMax: 2 });
     load.add(request("one", 0, [1]));
     load.add(request("two", 0, [2]));
@@ -152,7 +152,7 @@ describe("within bounds", () => {
     expect(load.expire()).toEqual(["two"]);
   });
 
-  test("blocks beyond the room are counted, but as nobody else's", () => {
+  test("blocks beyond the limit count as unshared", () => {
     const { load } = open({ blocksMax: 4 });
     load.add(request("one", 0, [1, 2, 3]));
     load.add(request("two", 0, [1, 2, 3]));
@@ -164,7 +164,7 @@ describe("within bounds", () => {
   });
 });
 
-test("hashes that are no chain cost nobody else anything", () => {
+test("inconsistent hashes do not affect other requests", () => {
   const hashes = fc.array(fc.bigInt(0n, 3n), { maxLength: 6 });
   const prompts = fc.array(fc.record({ id, target: fc.nat(1), hashes }), { maxLength: 30 });
   fc.assert(

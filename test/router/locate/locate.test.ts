@@ -57,7 +57,7 @@ async function ends() {
   return { here, there };
 }
 
-test("the best holders come first: RAM before SSD, live before stale, the idle first", async () => {
+test("holders are ordered by RAM before SSD, live before stale, then load", async () => {
   const { here, there } = await ends();
   const { service, table, busy, worker } = room(here);
   using _service = service;
@@ -80,7 +80,7 @@ test("the best holders come first: RAM before SSD, live before stale, the idle f
   expect(service.stats()).toMatchObject({ answered: 1, keys: 4, found: 2 });
 });
 
-test("never who asks, nor one that has nothing of that namespace", async () => {
+test("the requesting worker and workers without the namespace are excluded", async () => {
   const { here, there } = await ends();
   const { service, worker } = room(here);
   using _service = service;
@@ -111,7 +111,7 @@ test("questions that are none, of other clusters or too many get no answer", asy
 });
 
 describeNats("over NATS", () => {
-  test("a host asks two routers and gets one answer, with a thousand keys", async () => {
+  test("a host querying two routers gets one answer for a thousand keys", async () => {
     const server = await NatsServer.start();
     const buses = await Promise.all(
       [1, 2, 3].map(() => openBus({ url: server.tcpUrl, name: "locate", ...basics() })),

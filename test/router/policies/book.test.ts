@@ -23,7 +23,7 @@ const prompt = fc
   .array(fc.constantFrom("a", "b"), { minLength: 1, maxLength: 6 })
   .map((words) => words.join(" "));
 
-test("uses of blocks are those of a plain map", () => {
+test("block use counts equal a plain map", () => {
   const step = fc.record({ text: prompt, isRemoval: fc.boolean() });
   fc.assert(
     fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
@@ -61,7 +61,7 @@ test("many blocks grow the table and leave it again", () => {
   expect([uses.size, uses.of(chains[7]!, 3)]).toEqual([0, 0]);
 });
 
-test("what is a session's own, whatever was said before: as a literal model says", () => {
+test("the unshared blocks of a session equal a literal model", () => {
   const turn = fc.record({ session: fc.constantFrom("s", "t", "u", null), text: prompt });
   fc.assert(
     fc.property(fc.array(turn, { maxLength: 25 }), (turns) => {
@@ -88,7 +88,7 @@ test("what is a session's own, whatever was said before: as a literal model says
   );
 });
 
-test("a book is bounded, whatever comes; who is forgotten leaves nothing behind", () => {
+test("the session table is bounded and an evicted session leaves nothing behind", () => {
   const dropped: (string | null)[] = [];
   const settings = { ...POLICY_DEFAULTS.sessions, blocksMax: 60, sessionsMax: 8, sessionMs: 1_000 };
   const table = new SessionTable(settings, ({ id }) => dropped.push(id));
@@ -107,7 +107,7 @@ test("a book is bounded, whatever comes; who is forgotten leaves nothing behind"
   expect(table.isComplete(1e9)).toBe(true);
 });
 
-test("recent prefixes are bounded, fade, and forget no shared one for a flood of others", () => {
+test("recent prefixes are bounded, decay, and keep shared ones under a flood", () => {
   const prefixes = new RecentPrefixes(512);
   const sys = Array.from({ length: 20 }, (_, i) => `sys${i}`).join(" ");
   for (let i = 0; i < 400; i++) {

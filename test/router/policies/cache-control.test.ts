@@ -15,7 +15,7 @@ function marked(kit: PolicyKit, owner: string, blocks: number, ttlMs: number | n
 }
 
 describe("what a message marks", () => {
-  test("is pinned once it is computed: its deepest block, for its owner, for a time", async () => {
+  test("a marked prefix is pinned by its deepest block once computed, for its owner and TTL", async () => {
     using kit = new PolicyKit(ON);
     const id = kit.route(null, PROMPT);
     kit.policies.marks.cacheControl(id, "tenant", [{ promptTokens: 2 * BLOCK, ttlMs: null }]);
@@ -36,7 +36,7 @@ describe("what a message marks", () => {
     expect(kit.actions.get(id)?.[0]).toMatchObject({ command: "Cache", outcome: "1 done" });
   });
 
-  test("is asked for again only when half of its time is over", async () => {
+  test("a pin is renewed only after half of its TTL", async () => {
     using kit = new PolicyKit(ON);
     const ask = marked(kit, "tenant", 2);
     for (let minute = 0; minute < 6; minute++) {
@@ -46,7 +46,7 @@ describe("what a message marks", () => {
     expect(kit.sent).toHaveLength(2);
   });
 
-  test("lasts no longer than may be, and the last marks count", async () => {
+  test("TTLs are capped and the last marks count", async () => {
     using kit = new PolicyKit(ON);
     const id = kit.route(null, "a b c d e f");
     const marks = [1, 2, 3, 4, 5, 6].map((blocks) => ({
@@ -59,7 +59,7 @@ describe("what a message marks", () => {
     );
   });
 
-  test("is refused over the owner's budget, which counts shared prefixes once", async () => {
+  test("a mark over the owner's budget is declined; shared prefixes count once", async () => {
     const budget = { ownerTokensMax: 5 * BLOCK };
     using kit = new PolicyKit({ cacheControl: { ...ON.cacheControl, ...budget } });
     const ask = marked(kit, "tenant", 4);
@@ -84,14 +84,14 @@ describe("what a message marks", () => {
     expect(kit.sent).toHaveLength(5);
   });
 
-  test("all owners together have a budget on a worker", async () => {
+  test("all owners share a budget per worker", async () => {
     const budget = { workerTokensMax: 5 * BLOCK };
     using kit = new PolicyKit({ cacheControl: { ...ON.cacheControl, ...budget } });
     for (const owner of ["a", "b", "c"]) marked(kit, owner, 2)(`${owner} sys`);
     expect(kit.counts("cache_control").declined).toEqual({ worker_budget: 1 });
   });
 
-  test("a short one is not worth it", async () => {
+  test("a short prefix is not pinned", async () => {
     using kit = new PolicyKit({ cacheControl: { ...ON.cacheControl, tokensMin: 3 * BLOCK } });
     marked(kit, "tenant", 2)(PROMPT);
     expect(kit.sent).toEqual([]);
@@ -100,7 +100,7 @@ describe("what a message marks", () => {
 });
 
 describe("what may go wrong with it", () => {
-  test("blocks that are not there yet are asked for again, a few times", async () => {
+  test("blocks not resident yet are retried a few times", async () => {
     using kit = new PolicyKit(ON);
     kit.answer = () => (kit.sent.length < 3 ? missing() : done());
     marked(kit, "tenant", 2)(PROMPT);
@@ -112,7 +112,7 @@ describe("what may go wrong with it", () => {
     expect(kit.sent).toHaveLength(6);
   });
 
-  test("what the agent refuses is not counted as kept", async () => {
+  test("a refused pin does not count", async () => {
     const budget = { ownerTokensMax: 2 * BLOCK };
     using kit = new PolicyKit({ cacheControl: { ...ON.cacheControl, ...budget } });
     const rejected = { done: 0, rejected: 1 };
@@ -135,7 +135,7 @@ describe("what may go wrong with it", () => {
     expect(kit.sent).toHaveLength(4);
   });
 
-  test("a flood of marks ends at the cap", async () => {
+  test("a flood of marks is limited", async () => {
     using kit = new PolicyKit({ cacheControl: { ...ON.cacheControl, pinsMax: 10 } });
     for (let i = 0; i < 30; i++) {
       marked(kit, `tenant${i}`, 2)(`sys${i} a`);
@@ -148,7 +148,7 @@ describe("what may go wrong with it", () => {
     expect(kit.sent).toHaveLength(11);
   });
 
-  test("marks of requests that are not known are nothing", () => {
+  test("marks of unknown requests are ignored", () => {
     using kit = new PolicyKit(ON);
     kit.policies.marks.cacheControl("nobody", "tenant", [{ promptTokens: 8, ttlMs: null }]);
     expect(kit.sent).toEqual([]);

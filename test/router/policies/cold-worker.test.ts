@@ -12,7 +12,7 @@ async function traffic(kit: PolicyKit): Promise<void> {
 }
 
 describe("a cold worker", () => {
-  test("gets what most prompts begin with, from who served it last", async () => {
+  test("a cold worker gets the most common prefixes from the worker that served them last", async () => {
     using kit = new PolicyKit(ON);
     await traffic(kit);
     kit.joined("new");
@@ -31,7 +31,7 @@ describe("a cold worker", () => {
     expect(kit.sent).toHaveLength(1);
   });
 
-  test("and while it gets traffic, what became worth it since", async () => {
+  test("a cold worker also gets prefixes that became common meanwhile", async () => {
     using kit = new PolicyKit(ON);
     await traffic(kit);
     kit.joined("new");
@@ -48,14 +48,14 @@ describe("a cold worker", () => {
     expect(kit.sent).toHaveLength(2);
   });
 
-  test("turns of one conversation do not count for many", async () => {
+  test("turns of one conversation count once", async () => {
     using kit = new PolicyKit(ON);
     for (const more of ["", " a", " a b", " a b c"]) await kit.ask("s", `mine only${more}`, "old");
     kit.joined("new");
     expect(kit.sent).toEqual([]);
   });
 
-  test("one that comes back gets what its own sessions said last", async () => {
+  test("a returning worker gets the latest prompts of its own sessions", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a b", "w");
     await kit.ask("t", "sys c d", "w");
@@ -70,7 +70,7 @@ describe("a cold worker", () => {
     expect(command?.sources).toBeUndefined();
   });
 
-  test("bounded in bytes: as receipts tell what a block takes", async () => {
+  test("warming is bounded in bytes as reported by receipts", async () => {
     const bounds = { blocksPerCommand: 2, bytesMax: 5_000, bytesPerSecond: 1_000 };
     using kit = new PolicyKit({ coldWorker: { ...ON.coldWorker, ...bounds } });
     for (const name of ["a", "b"]) await kit.ask(name, `1 2 3 4 5 6 7 8 9 ${name}`, "old");
@@ -91,7 +91,7 @@ describe("a cold worker", () => {
     expect(kit.counts("cold_worker").declined).toEqual({ budget: 1 });
   });
 
-  test("one command at a time; nothing behind one without an answer", async () => {
+  test("one command runs at a time and none follows an unanswered one", async () => {
     using kit = new PolicyKit({ coldWorker: { ...ON.coldWorker, blocksPerCommand: 1 } });
     await traffic(kit);
     kit.answer = () => new Promise(() => undefined);
@@ -100,7 +100,7 @@ describe("a cold worker", () => {
     expect(kit.sent).toHaveLength(1);
   });
 
-  test("is given up where nothing comes", async () => {
+  test("warming stops if commands have no effect", async () => {
     using kit = new PolicyKit({ coldWorker: { ...ON.coldWorker, blocksPerCommand: 1 } });
     await traffic(kit);
     kit.answer = () => missing();
@@ -114,7 +114,7 @@ describe("a cold worker", () => {
     expect(kit.counts("cold_worker").declined).toEqual({ nothing_comes: 2 });
   });
 
-  test("a fleet that joins at once is warmed a few at a time", async () => {
+  test("a fleet that joins at once is warmed a few workers at a time", async () => {
     const bounds = { workersMax: 2, phaseMs: 10_000 };
     using kit = new PolicyKit({ coldWorker: { ...ON.coldWorker, ...bounds } });
     await traffic(kit);
@@ -127,7 +127,7 @@ describe("a cold worker", () => {
     expect(new Set(kit.sent.map(({ worker }) => worker)).size).toBe(5);
   });
 
-  test("is noticed when its names are known, and when its picture is whole again", async () => {
+  test("a cold worker is detected when its names are known or it is known again", async () => {
     using kit = new PolicyKit(ON);
     await traffic(kit);
     kit.joined("new", { spaces: [], isKnown: false });
@@ -145,7 +145,7 @@ describe("a cold worker", () => {
     expect(kit.sent).toHaveLength(2);
   });
 
-  test("one that has it all already is not cold", async () => {
+  test("a worker that already has all blocks is not cold", async () => {
     using kit = new PolicyKit({ coldWorker: { ...ON.coldWorker, blocksPerCommand: 1 } });
     await traffic(kit);
     kit.answer = () => ({ kind: "receipt", counts: { already: 1 }, bytes: 0, ttlSeconds: null });
@@ -155,7 +155,7 @@ describe("a cold worker", () => {
     expect(kit.counts("cold_worker").declined).toEqual({ not_cold: 1 });
   });
 
-  test("a router that has seen no traffic warms nobody", async () => {
+  test("a router without traffic warms no worker", async () => {
     using kit = new PolicyKit(ON);
     for (let i = 0; i < 50; i++) kit.joined(`w${i}`);
     await kit.pass(60_000);

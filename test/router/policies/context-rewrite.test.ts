@@ -7,7 +7,7 @@ const ON = { contextRewrite: { mode: "on", settleMs: 60_000, markedSettleMs: 5_0
 const after = (text: string, block: number) => namesOf(text, block, block + 1)[0];
 
 describe("a prompt that was rewritten", () => {
-  test("what only the session had is pruned, behind the first block nobody has", async () => {
+  test("unshared blocks of the old branch are pruned after the first unused block", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a b c d e");
     const cause = await kit.ask("s", "sys a summary x");
@@ -33,7 +33,7 @@ describe("a prompt that was rewritten", () => {
     expect(kit.sent).toHaveLength(1);
   });
 
-  test("sooner where the sender said so", async () => {
+  test("a prompt marked as rewritten is pruned sooner", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a b c d e");
     const id = kit.route("s", "sys a summary x");
@@ -43,7 +43,7 @@ describe("a prompt that was rewritten", () => {
     expect(kit.of("Prune")).toHaveLength(1);
   });
 
-  test("never what another live session says too", async () => {
+  test("blocks of another active session are never pruned", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a b c d e");
     await kit.ask("other", "sys a b c d z");
@@ -54,7 +54,7 @@ describe("a prompt that was rewritten", () => {
     expect(kit.counts("context_rewrite").declined).toEqual({ short: 1 });
   });
 
-  test("nor what a request without a session says", async () => {
+  test("blocks of a request without a session are not pruned", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a b c d e f");
     await kit.ask(null, "sys a b");
@@ -65,7 +65,7 @@ describe("a prompt that was rewritten", () => {
     ]);
   });
 
-  test("nor what the session goes back to: a sub-agent's turn in between", async () => {
+  test("a branch that the session returns to is not pruned", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a b c d e");
     await kit.ask("s", "sys task x y z");
@@ -78,14 +78,14 @@ describe("a prompt that was rewritten", () => {
     expect(kit.counts("context_rewrite").declined).toEqual({ came_back: 1 });
   });
 
-  test("a prompt that only goes on is none", async () => {
+  test("a prompt that only continues is not a rewrite", async () => {
     using kit = new PolicyKit(ON);
     for (const more of ["a", "a b", "a b c"]) await kit.ask("s", `sys ${more}`);
     await kit.pass(120_000);
     expect(kit.sent).toEqual([]);
   });
 
-  test("nothing is pruned while somebody who may be live was forgotten", async () => {
+  test("nothing is pruned after a possibly active session was evicted", async () => {
     const sessions = { blocksMax: 40, sessionMs: 600_000 };
     using kit = new PolicyKit({ ...ON, sessions });
     await kit.ask("crowd", "p q r s t u v w");
@@ -97,7 +97,7 @@ describe("a prompt that was rewritten", () => {
     expect(kit.counts("context_rewrite").declined).toEqual({ crowded: 1 });
   });
 
-  test("a worker that left, or a session that ended, is not asked", async () => {
+  test("no prune is sent for a worker that left or a session that ended", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a b c d", "gone");
     await kit.ask("s", "sys x");
@@ -109,7 +109,7 @@ describe("a prompt that was rewritten", () => {
     expect(kit.sent).toEqual([]);
   });
 
-  test("what agents keep, or do not have, is told and not asked again", async () => {
+  test("blocks kept or missing at the agent are reported and not retried", async () => {
     using kit = new PolicyKit(ON);
     kit.answer = () => ({
       ...{ kind: "receipt", bytes: 0, ttlSeconds: null },

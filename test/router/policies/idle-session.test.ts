@@ -5,7 +5,7 @@ const ON = { idleSession: { mode: "on", idleMs: 60_000, ttlMs: 600_000 } } as co
 const MINUTE = 60_000;
 
 describe("an idle session", () => {
-  test("what only it has is paused under a lease; what others share is not", async () => {
+  test("unshared blocks of an idle session are paused under a lease", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys tools a b c");
     await kit.ask("other", "sys tools z");
@@ -33,7 +33,7 @@ describe("an idle session", () => {
     expect(kit.sent).toHaveLength(2);
   });
 
-  test("is fetched at once when its user returns, and its lease renewed", async () => {
+  test("a returning user triggers a fetch and a lease renewal", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a b");
     await kit.pass(2 * MINUTE);
@@ -56,7 +56,7 @@ describe("an idle session", () => {
     ]);
   });
 
-  test("a word that the user is about to ask fetches it before the request", async () => {
+  test("an announced return fetches the blocks before the request", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a b");
     await kit.pass(2 * MINUTE);
@@ -69,7 +69,7 @@ describe("an idle session", () => {
     expect(kit.sent).toHaveLength(2);
   });
 
-  test("is fetched where it is served now, from where it lies", async () => {
+  test("paused blocks are fetched to the worker that now serves the session", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a b", "old");
     await kit.pass(2 * MINUTE);
@@ -86,7 +86,7 @@ describe("an idle session", () => {
     ]);
   });
 
-  test("of a rewritten prompt what it still says comes back; the rest ends by itself", async () => {
+  test("only blocks still used by a rewritten prompt are fetched; the rest expire", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a b c");
     await kit.pass(2 * MINUTE);
@@ -100,7 +100,7 @@ describe("an idle session", () => {
     expect(kit.of("Pause").map(({ command }) => command.lease_id)).toEqual(["session-s-1"]);
   });
 
-  test("a lease is renewed while the session goes on, and takes in what came since", async () => {
+  test("an active session's lease is renewed and covers new blocks", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a");
     await kit.pass(2 * MINUTE);
@@ -117,7 +117,7 @@ describe("an idle session", () => {
     });
   });
 
-  test("a request under way is not idleness, however long it takes", async () => {
+  test("a session with a request in progress is not idle", async () => {
     using kit = new PolicyKit(ON);
     const id = kit.route("s", "sys a b");
     await kit.pass(10 * MINUTE);
@@ -142,7 +142,7 @@ describe("an idle session", () => {
 });
 
 describe("what may go wrong with it", () => {
-  test("blocks that are gone leave no lease behind", async () => {
+  test("missing blocks leave no lease behind", async () => {
     using kit = new PolicyKit(ON);
     kit.answer = () => missing(3);
     await kit.ask("s", "sys a b");
@@ -152,7 +152,7 @@ describe("what may go wrong with it", () => {
     expect(kit.sent).toEqual([]);
   });
 
-  test("a worker that refuses is left alone for a while", async () => {
+  test("a worker that refuses is not asked again for a while", async () => {
     using kit = new PolicyKit(ON);
     kit.answer = () => ({ kind: "refused", why: "rate_limited: ..." });
     await kit.ask("s", "sys a b");
@@ -170,7 +170,7 @@ describe("what may go wrong with it", () => {
     expect(kit.of("Pause")).toHaveLength(2);
   });
 
-  test("an agent that does not answer may have done it: it is fetched all the same", async () => {
+  test("blocks of an unanswered pause are fetched all the same", async () => {
     using kit = new PolicyKit(ON);
     kit.answer = () => ({ kind: "no_answer" });
     await kit.ask("s", "sys a b");
@@ -181,7 +181,7 @@ describe("what may go wrong with it", () => {
     expect(kit.sent.map(({ command }) => command.type)).toEqual(["Warm", "RenewLease"]);
   });
 
-  test("agents that never answer hold up no more than what may be in flight", async () => {
+  test("agents that never answer block only the commands in flight", async () => {
     using kit = new PolicyKit({ idleSession: { ...ON.idleSession, inFlightMax: 5 } });
     kit.answer = () => new Promise(() => undefined);
     for (let i = 0; i < 50; i++) await kit.ask(`s${i}`, `sys${i} a b`);
@@ -190,7 +190,7 @@ describe("what may go wrong with it", () => {
     expect(kit.counts("idle_session").inFlight).toBe(5);
   });
 
-  test("a flood of sessions: so many leases, so many pauses a tick", async () => {
+  test("leases and pauses per tick are limited under a flood of sessions", async () => {
     const capped = { ...ON.idleSession, leasesMax: 20, pausesPerTick: 8 };
     using kit = new PolicyKit({ idleSession: capped });
     for (let i = 0; i < 100; i++) kit.free(kit.route(`s${i}`, `sys${i} a b`));
@@ -206,7 +206,7 @@ describe("what may go wrong with it", () => {
     expect(kit.counts("idle_session").declined).toEqual({ leases: 80 });
   });
 
-  test("a process that stood still has not seen anybody idle", async () => {
+  test("suspension of the process does not count as idle time", async () => {
     using kit = new PolicyKit(ON);
     for (let i = 0; i < 20; i++) await kit.ask(`s${i}`, `sys${i} a b`);
     kit.clock.stall(30 * MINUTE);
@@ -219,7 +219,7 @@ describe("what may go wrong with it", () => {
     expect(kit.of("Pause")).toHaveLength(20);
   });
 
-  test("a worker that left takes its leases along", async () => {
+  test("a worker that leaves takes its leases along", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a b", "gone");
     await kit.pass(2 * MINUTE);
@@ -229,7 +229,7 @@ describe("what may go wrong with it", () => {
     expect(kit.sent).toEqual([]);
   });
 
-  test("the time that the agent grants counts, not what was asked for", async () => {
+  test("the TTL granted by the agent counts", async () => {
     using kit = new PolicyKit(ON);
     kit.answer = () => ({ kind: "receipt", counts: { done: 1 }, bytes: 0, ttlSeconds: 30 });
     await kit.ask("s", "sys a b");
@@ -241,7 +241,7 @@ describe("what may go wrong with it", () => {
     expect(kit.sent.map(({ command }) => command.type)).toEqual(["RenewLease"]);
   });
 
-  test("a name that no lease may have is hashed", async () => {
+  test("a session id invalid in a lease id is hashed", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("user 1\n", "sys a b");
     await kit.ask("x".repeat(500), "tea a b");

@@ -29,7 +29,7 @@ async function play(kit: PolicyKit): Promise<string> {
 }
 
 describe("the switch", () => {
-  test("off: nothing listens, nothing is kept, nothing is sent", async () => {
+  test("policies that are off observe, keep and send nothing", async () => {
     using kit = new PolicyKit();
     await play(kit);
     expect(kit.sent).toEqual([]);
@@ -38,7 +38,7 @@ describe("the switch", () => {
     expect(kit.policies.counts).toEqual([]);
   });
 
-  test("on: each policy does its part, and every command is counted with its receipt", async () => {
+  test("policies that are on send commands and count their receipts", async () => {
     using kit = new PolicyKit(all("on"));
     await play(kit);
     expect(new Set(kit.sent.map(({ command }) => command.type))).toEqual(
@@ -49,7 +49,7 @@ describe("the switch", () => {
     }
   });
 
-  test("dry run: the same decisions, explained and counted, and nothing is sent", async () => {
+  test("a dry run makes and explains the same decisions but sends nothing", async () => {
     using live = new PolicyKit(all("on"));
     using dry = new PolicyKit(all("dry-run"));
     const request = await play(live);
@@ -63,7 +63,7 @@ describe("the switch", () => {
     expect(dry.actions.get(request)?.[0]).toMatchObject({ isDryRun: true, outcome: "dry run" });
   });
 
-  test("one by one, while the router runs", async () => {
+  test("policies are switched one by one at run time", async () => {
     using kit = new PolicyKit();
     for (const policy of POLICY_NAMES) kit.policies.setMode(policy, "dry-run");
     expect(kit.policies.counts).toHaveLength(5);
@@ -83,7 +83,7 @@ describe("the switch", () => {
 });
 
 describe("what may come", () => {
-  test("an action says nothing of its outcome before the receipt", async () => {
+  test("an action has no outcome before its receipt", async () => {
     using kit = new PolicyKit({ cacheControl: { mode: "on" } });
     let answer: (outcome: { kind: "no_answer" }) => void = () => undefined;
     kit.answer = () => new Promise((resolve) => (answer = resolve));
@@ -97,7 +97,7 @@ describe("what may come", () => {
     expect(kit.actions.get(id)?.[0]?.outcome).toBe("no answer");
   });
 
-  test("prompts that cannot be named are left alone", async () => {
+  test("prompts without names are ignored", async () => {
     using kit = new PolicyKit({ idleSession: { mode: "on", idleMs: MINUTE } });
     for (const more of [{ loraName: "l" }, { cacheSalt: "c" }, { prompt: hashes() }]) {
       kit.free(kit.route("s", "sys a b", "w", more));
@@ -108,7 +108,7 @@ describe("what may come", () => {
     expect(kit.policies.sessions).toBe(0);
   });
 
-  test("shards of a model are named all; a LoRA in a namespace of its own", async () => {
+  test("all shards of a model are named and a LoRA has its own namespace", async () => {
     const space = (model: string, fill: number) => ({
       ...{ kind: "blocks" as const, model, blockTokens: BLOCK },
       namespaceKey: new Uint8Array(32).fill(fill),
@@ -123,7 +123,7 @@ describe("what may come", () => {
     expect(namer.group({ ...target, spaces: [] })).toBeNull();
   });
 
-  test("a flood of live requests ends at the cap, and those beyond it are left alone", async () => {
+  test("active requests beyond the limit are ignored", async () => {
     using kit = new PolicyKit({ idleSession: { mode: "on" }, requestsMax: 100 as never });
     const ids = Array.from({ length: 500 }, (_, i) => kit.route(`s${i}`, "sys a"));
     expect(kit.policies.liveRequests).toBe(100);
@@ -131,7 +131,7 @@ describe("what may come", () => {
     expect(kit.policies.liveRequests).toBe(0);
   });
 
-  test("a request under an id that is live takes the place of the one before", async () => {
+  test("a repeated request id replaces the earlier request", async () => {
     using kit = new PolicyKit({ idleSession: { mode: "on", idleMs: MINUTE } });
     kit.route("s", "sys a", "w", { requestId: "same" });
     kit.route("t", "tea a", "w", { requestId: "same" });
@@ -144,7 +144,7 @@ describe("what may come", () => {
     ]);
   });
 
-  test("a prefill worker has the prompt where prefill is apart", async () => {
+  test("with a separate prefill pool the prefill worker holds the prompt", async () => {
     using kit = new PolicyKit({ idleSession: { mode: "on", idleMs: MINUTE } });
     const id = kit.route("s", "sys a", "decode", {}, "prefill");
     kit.free(id);
@@ -152,7 +152,7 @@ describe("what may come", () => {
     expect(kit.sent.map(({ worker }) => worker)).toEqual(["prefill"]);
   });
 
-  test("a restarted router knows nothing, and begins leases under the same names", async () => {
+  test("a restarted router reuses lease ids", async () => {
     const settings = { idleSession: { mode: "on" as const, idleMs: MINUTE } };
     using before = new PolicyKit(settings);
     await before.ask("s", "sys a b");

@@ -125,7 +125,7 @@ const BLOCKS = chain("sys/a/b/c");
 describeNative("policies and a real agent", () => {
   const it = useSsdKit();
 
-  it("an idle session goes to SSD under its lease, and comes back", {}, async (test) => {
+  it("an idle session moves to SSD under its lease and returns", {}, async (test) => {
     const settings = { idleSession: { mode: "on", idleMs: 5_000, ttlMs: 60_000 } } as const;
     const texts = [SESSION, "sys z", `${SESSION} d`];
     await using agent = await AgentUnderPolicies.open(test, settings, texts);
@@ -149,7 +149,7 @@ describeNative("policies and a real agent", () => {
     kit.free(other);
   });
 
-  it("a lease that nobody renews ends by itself, and its blocks go", {}, async (test) => {
+  it("a lease that is not renewed expires and its blocks are removed", {}, async (test) => {
     const settings = { idleSession: { mode: "on", idleMs: 5_000, ttlMs: 60_000 } } as const;
     await using agent = await AgentUnderPolicies.open(test, settings, [SESSION, "sys z"]);
     const { policies: kit, room } = agent;
@@ -165,7 +165,7 @@ describeNative("policies and a real agent", () => {
     await agent.until(() => engine.match(BLOCKS)[0] === 1);
   });
 
-  it("what a message marks is pinned for its tenant", {}, async (test) => {
+  it("a marked prefix is pinned for its tenant", {}, async (test) => {
     const settings = { cacheControl: { mode: "on", ttlMs: 30_000 } } as const;
     await using agent = await AgentUnderPolicies.open(test, settings, [SESSION]);
     const { policies: kit, room } = agent;
@@ -203,7 +203,7 @@ describeNative("policies and a real agent", () => {
     expect(kit.actions.get(cause)?.map(({ outcome }) => outcome)).toEqual(["3 done, 1 held"]);
   });
 
-  it("a worker that lost its RAM gets it back from its SSD", {}, async (test) => {
+  it("a worker that lost its RAM is warmed from its SSD", {}, async (test) => {
     const settings = { coldWorker: { mode: "on" } } as const;
     await using agent = await AgentUnderPolicies.open(test, settings, [SESSION, "sys z"]);
     const { policies: kit } = agent;

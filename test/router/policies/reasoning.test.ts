@@ -26,7 +26,7 @@ function answered(kit: PolicyKit, prompt: number[], answer: number[]): string {
 }
 
 describe("reasoning", () => {
-  test("blocks of the answer that lie wholly inside are marked", async () => {
+  test("answer blocks entirely inside reasoning are marked", async () => {
     using kit = new PolicyKit(on());
     const prompt = count(0, 6);
     // Reasoning is at [7, 17): of the blocks of four, [8, 12) and [12, 16) are inside.
@@ -42,7 +42,7 @@ describe("reasoning", () => {
     expect(kit.actions.get(id)?.[0]?.outcome).toBe("1 done");
   });
 
-  test("a prompt may have opened it already, and an answer may end inside", async () => {
+  test("reasoning may start in the prompt and end with the answer", async () => {
     using kit = new PolicyKit(on());
     const prompt = [...count(0, 7), OPEN];
     answered(kit, prompt, [...count(8, 16), CLOSE, 7, 7, 7]);
@@ -54,7 +54,7 @@ describe("reasoning", () => {
     ]);
   });
 
-  test("several stretches are one command; what is too short is none", async () => {
+  test("several ranges are one command and short ones none", async () => {
     using kit = new PolicyKit(on());
     const prompt = count(0, 4);
     const stretch = (from: number) => [OPEN, ...count(from, from + 7)];
@@ -66,7 +66,7 @@ describe("reasoning", () => {
     ]);
   });
 
-  test("a model without boundaries is left alone, until a template tells them", async () => {
+  test("a model without boundaries is ignored until a template gives them", async () => {
     using kit = new PolicyKit({ reasoning: { mode: "on", models: {} } });
     const answer = [OPEN, ...count(0, 20), CLOSE];
     answered(kit, count(0, 4), answer);
@@ -76,14 +76,14 @@ describe("reasoning", () => {
     expect(kit.sent).toHaveLength(1);
   });
 
-  test("what the settings say of a model wins", async () => {
+  test("configured boundaries take precedence", async () => {
     using kit = new PolicyKit(on());
     kit.policies.marks.reasoningTokens(MODEL, { open: 100, close: 101 });
     answered(kit, count(0, 4), [OPEN, ...count(0, 20), CLOSE]);
     expect(kit.sent[0]?.command.block_hashes).toHaveLength(4);
   });
 
-  test("blocks that the engine has not handed over yet are asked for again", async () => {
+  test("blocks not stored yet are retried", async () => {
     using kit = new PolicyKit(on());
     kit.answer = () => (kit.sent.length === 1 ? missing(4) : done(4));
     const answer = [OPEN, ...count(0, 20), CLOSE];
@@ -97,7 +97,7 @@ describe("reasoning", () => {
     expect(kit.counts("reasoning").declined).toEqual({ never_there: 1 });
   });
 
-  test("a flood of answers whose blocks never come ends at the cap", async () => {
+  test("answers waiting for blocks are limited", async () => {
     using kit = new PolicyKit({
       reasoning: { ...on().reasoning, pendingMax: 5, inFlightMax: 999 },
     });
@@ -107,7 +107,7 @@ describe("reasoning", () => {
     expect(kit.counts("reasoning").declined).toEqual({ pending: 15 });
   });
 
-  test("without tokens nothing is known of an answer", () => {
+  test("an answer without tokens is ignored", () => {
     using kit = new PolicyKit(on());
     const hashes = BigUint64Array.of(1n, 2n);
     const id = kit.route(null, "", "w", { prompt: { kind: "hashes", hashes } });

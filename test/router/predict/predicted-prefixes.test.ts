@@ -56,7 +56,7 @@ const step = fc.oneof(
   { weight: 1, arbitrary: fc.record({ drop: fc.nat(TARGETS - 1) }) },
 );
 
-test("predicts what a list of routed blocks says, after any steps", () => {
+test("predictions equal a literal list of routed blocks after any steps", () => {
   fc.assert(
     fc.property(fc.array(step, { maxLength: 50 }), promptNames, fc.nat(20), (steps, asked, max) => {
       const clock = new ManualClock();
@@ -98,7 +98,7 @@ describe("by hand", () => {
     return { clock, predicted, leading };
   }
 
-  test("what is routed again lives on, what is not ends after the time", () => {
+  test("routing again extends a prediction; otherwise it expires", () => {
     const { clock, predicted, leading } = open(100);
     predicted.routed(chainOf([1, 2, 3]), 0 as TargetId);
     clock.advance(TTL_MS - 1);
@@ -110,7 +110,7 @@ describe("by hand", () => {
     expect(predicted.blocks).toBe(0);
   });
 
-  test("too many: the oldest prompt loses its end first, down to 80 %", () => {
+  test("at the limit the oldest prompts lose their ends, down to 80 %", () => {
     const { predicted, leading } = open(10);
     predicted.routed(chainOf([1, 1, 1, 1, 1, 1]), 0 as TargetId);
     predicted.routed(chainOf([2, 2, 2, 2]), 0 as TargetId);

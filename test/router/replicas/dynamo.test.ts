@@ -33,7 +33,7 @@ async function dynamo(hub: LocalHub) {
   return { bus, heard, say, event };
 }
 
-test("what this router does is told in the events of Dynamo's routers", async () => {
+test("load is published as events of Dynamo's routers", async () => {
   const hub = new LocalHub();
   await using router = await new TestRouter(hub).ready();
   router.put("w");
@@ -58,7 +58,7 @@ test("what this router does is told in the events of Dynamo's routers", async ()
   await other.bus.close(0);
 });
 
-test("what Dynamo's routers do is counted, one event or a list of them", async () => {
+test("load events of Dynamo's routers are counted, single or in lists", async () => {
   const hub = new LocalHub();
   await using router = await new TestRouter(hub).ready();
   router.put("w");

@@ -12,7 +12,7 @@ async function pair() {
   return { hub, a, b };
 }
 
-test("what one routes, all count; what one frees, all free, whoever routed it", async () => {
+test("all replicas count what one routes and free what any frees", async () => {
   const { a, b } = await pair();
   await using _a = a;
   await using _b = b;
@@ -30,7 +30,7 @@ test("what one routes, all count; what one frees, all free, whoever routed it", 
   await waitFor(() => a.loadOf("w") === none && b.loadOf("w") === none);
 });
 
-test("a router that joins late gets what is live, as it is", async () => {
+test("a router that joins late receives the active requests", async () => {
   const hub = new LocalHub();
   await using a = await new TestRouter(hub).ready();
   a.put("w");
@@ -97,7 +97,7 @@ test("a free that overtakes the word of its beginning leaves nothing behind", as
   expect(b.group.load.requests).toBe(0);
 });
 
-test("when a router dies the others can free its requests, and end what nobody frees", async () => {
+test("the requests of a dead router can be freed by others and expire", async () => {
   const hub = new LocalHub();
   const [a, b, c] = await Promise.all(
     [1, 2, 3].map(() => new TestRouter(hub, { orphanMs: 300 }).ready()),
@@ -116,7 +116,7 @@ test("when a router dies the others can free its requests, and end what nobody f
   expect(b!.group.stats.orphansEnded).toBe(1);
 });
 
-test("thresholds set at one router hold at all, also at one whose workers come later", async () => {
+test("thresholds set at one router apply at all, also before its workers are known", async () => {
   const { hub, a, b } = await pair();
   await using _a = a;
   await using _b = b;
@@ -164,7 +164,7 @@ test("a late router takes pictures from a replica, and what is wrong from the wo
   await workers.close(0);
 });
 
-test("requests of workers that are not known here are not asked for again and again", async () => {
+test("request lists for unknown workers are fetched less and less often", async () => {
   const { a, b } = await pair();
   await using _a = a;
   await using _b = b;

@@ -15,7 +15,7 @@ function open(targetsMax?: number) {
 }
 
 describe("the table of workers", () => {
-  test("tells what happens, once", () => {
+  test("each change is reported once", () => {
     const { table, news } = open();
     const { id } = table.put(specOf("a"));
     table.put(specOf("a", { role: "decode" }));
@@ -36,7 +36,7 @@ describe("the table of workers", () => {
     expect(table.targets).toEqual([]);
   });
 
-  test("a change keeps number, state and what is known", () => {
+  test("a change keeps id, state and known flag", () => {
     const { table } = open();
     const { id } = table.put(specOf("a"));
     table.setState(id, "draining");
@@ -46,7 +46,7 @@ describe("the table of workers", () => {
     expect(table.find("a" as WorkerId, 0)).toBe(changed);
   });
 
-  test("who says the same again is not news; another namespace is", () => {
+  test("an unchanged announcement is not reported; a new namespace is", () => {
     const { table, news } = open();
     const spaceOf = (byte: number) => {
       const namespaceKey = new Uint8Array(32).fill(byte);
@@ -59,7 +59,7 @@ describe("the table of workers", () => {
     expect(news.length).toBe(2);
   });
 
-  test("a number is given again only after all were told that it is free", () => {
+  test("an id is reused only after its removal was reported", () => {
     const { table } = open();
     const first = table.put(specOf("a"));
     let during: number | null = null;
@@ -71,19 +71,19 @@ describe("the table of workers", () => {
     expect(table.put(specOf("c")).id).toBe(first.id);
   });
 
-  test("a number that is wanted and free is given", () => {
+  test("a free wanted id is assigned", () => {
     const { table } = open();
     expect(table.put(specOf("a"), 5 as TargetId).id).toBe(5 as TargetId);
     expect(table.put(specOf("b"), 5 as TargetId).id).not.toBe(5 as TargetId);
     expect(table.targets.map(({ worker }) => worker)).toEqual(["b", "a"] as WorkerId[]);
   });
 
-  test("too many are refused", () => {
+  test("workers beyond the limit are refused", () => {
     const { table } = open(2);
     table.put(specOf("a"));
     table.put(specOf("b"));
     table.put(specOf("b", { role: "decode" }));
-    expect(() => table.put(specOf("c"))).toThrow("knows 2 workers");
+    expect(() => table.put(specOf("c"))).toThrow("the worker table is full: 2 workers");
   });
 });
 
@@ -93,7 +93,7 @@ const step = fc.oneof(
   fc.record({ remove: names, rank: fc.nat(1) }),
 );
 
-test("numbers are one worker's alone, and lists are in their order", () => {
+test("ids are unique and lists are ordered by id", () => {
   fc.assert(
     fc.property(fc.array(step, { maxLength: 40 }), (steps) => {
       const { table } = open();

@@ -27,7 +27,7 @@ async function upkeepOn(hub: LocalHub, folder: string) {
   return { bus, sync };
 }
 
-test("replicas, questions about blocks and saves can be scraped", async () => {
+test("replicas, block lookups and saves appear in the metrics", async () => {
   const hub = new LocalHub();
   const [a, b] = [await upkeepOn(hub, `${FOLDER}/a`), await upkeepOn(hub, `${FOLDER}/b`)];
   await using _a = a.sync;
