@@ -221,10 +221,10 @@ describe("the tokens file", () => {
   test.each([
     ["line 1: 2 words", `a ${A}`],
     ["line 2: 4 words", `#\na read ${A} x`],
-    ["line 1: no name", `-a read ${A}`],
-    ["line 1: no name", `${"a".repeat(65)} read ${A}`],
+    ["line 1: not a name", `-a read ${A}`],
+    ["line 1: not a name", `${"a".repeat(65)} read ${A}`],
     ["line 1: the name local", `local read ${A}`],
-    ["line 1: no role", `a admin ${A}`],
+    ["line 1: not a role", `a admin ${A}`],
     ["line 1: not a bearer token", "a read short"],
     ["line 1: not a bearer token", `a read ${"ü".repeat(20)}`],
     ["a and b have the same token", `a read ${A}\nb purge ${A}`],
