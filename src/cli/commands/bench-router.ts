@@ -43,7 +43,7 @@ export const benchRouteCommand = defineCommand({
     temperature: withDefault(decimal({ min: 0 }), 0, "of kv: temperature"),
     prefillTokensPerSecond: optional(integer({ min: 1 }), "of one worker; no queues if left out"),
     decodeTokensPerSecond: withDefault(integer({ min: 1 }), 30, "of one request"),
-    seed: withDefault(integer({ min: 0, max: 2 ** 32 - 1 }), 1, "of what is drawn"),
+    seed: withDefault(integer({ min: 0, max: 2 ** 32 - 1 }), 1, "of the random numbers"),
     json: jsonFlag,
   },
   examples: [
@@ -201,7 +201,7 @@ export const benchDecideCommand = defineCommand({
 interface RouteOverHttpOptions {
   readonly clock: Clock;
   readonly workers: number;
-  /** Of each prompt. */
+  /** Tokens of each prompt. */
   readonly promptTokens: number;
   /** How long it is measured. */
   readonly ms: number;

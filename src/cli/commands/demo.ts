@@ -189,7 +189,7 @@ interface ClusterDemoOptions {
   readonly trace: Trace;
   readonly requests: number;
   readonly workers: number;
-  /** Of each worker. */
+  /** RAM of each worker, in blocks. */
   readonly ramBlocks: number;
   readonly blockBytes: number;
   /** Maximum concurrent requests. */
@@ -202,7 +202,7 @@ interface ClusterDemoOptions {
 const MODES = ["random", "round-robin", "kv"] as const;
 type Mode = (typeof MODES)[number];
 
-/** What `hearth demo --cluster --json` prints. Its names are the documented JSON. */
+/** Result of `hearth demo --cluster --json`; its names are documented. */
 interface ClusterDemo {
   readonly requests: number;
   readonly workers: number;
@@ -218,7 +218,7 @@ interface ClusterDemo {
   /** Latency of a routing request over HTTP in kv mode, with all processes on this host. */
   readonly route_p50_us: number;
   readonly route_p99_us: number;
-  /** Of everything. */
+  /** Wrong bytes in all runs. */
   readonly wrong_bytes: number;
   readonly seconds: number;
 }

@@ -16,7 +16,7 @@ export interface SimTrace extends SessionTrace {
   readonly parents: Int32Array;
   readonly firstChild: Int32Array;
   readonly nextSibling: Int32Array;
-  /** Of each request the next one of its session; -1: none. */
+  /** For each request, the next one of its session; -1 if there is none. */
   readonly nextOf: Int32Array;
 }
 
