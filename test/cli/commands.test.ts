@@ -103,7 +103,7 @@ describe("reference", () => {
   test("of nothing else", async () => {
     const { code, err } = await hearth("reference", "poems");
     expect(code).toBe(2);
-    expect(err).toContain("is none of commands, config, errors, health, metrics");
+    expect(err).toContain("is not one of commands, config, errors, health, metrics");
   });
 });
 

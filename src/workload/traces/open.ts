@@ -175,7 +175,7 @@ function detectFormat(line: string): Detected | null {
   }
   if (PIECE_KINDS.some(({ id }) => fields[id] !== undefined))
     throw refuse(
-      "this file has the lengths of prompt pieces, and no requests: " +
+      "this file has the lengths of prompt pieces, but has no requests: " +
         `give ${RAGPULSE_TRACE_FILE}.jsonl.gz of the same folder`,
     );
   if (Array.isArray(fields.hash_ids)) {
