@@ -101,7 +101,8 @@ describe("ctl trace-pull", () => {
     const { code, err } = await ctl(agent, "trace-pull", "--now", "5");
     expect(code).toBe(6);
     expect(err.split("\n").slice(0, 2)).toEqual([
-      "hearth ctl trace-pull: the block was warmed: already (the block is resident: no pull was needed)",
+      "hearth ctl trace-pull: the block was warmed: already " +
+        "(the block is resident: no pull was needed)",
       "hearth ctl trace-pull: no pull of 5 is known here",
     ]);
   });

@@ -184,11 +184,11 @@ export const benchSsdCommand = defineCommand({
       "overwrite_gbps: written into a full tier, as fio overwrites its file. read_p50_ms, " +
       "read_p99_ms: one block acquired at a time. The ratios are Hearth's figure divided by " +
       "fio's. Medians of the rounds.",
-    "With --files a child process creates this many blocks, is stopped, started again, killed " +
-      "under load and started once more. last_over_first: the rate of the last tenth divided by " +
-      "the rate of the first. open_ready_s: from the start of the process until it has recovered. " +
-      "lookup_p99_us: the key of one block, and whether it is there. rss_mb: memory of the " +
-      "process when it is ready.",
+    "With --files a child process creates this many blocks, is stopped, started again, " +
+      "killed under load and started once more. last_over_first: the rate of the last tenth " +
+      "divided by the rate of the first. open_ready_s: from the start of the process until it " +
+      "has recovered. lookup_p99_us: the key of one block, and whether it is there. rss_mb: " +
+      "memory of the process when it is ready.",
   ],
   arguments: {},
   flags: {

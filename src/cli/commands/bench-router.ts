@@ -25,8 +25,8 @@ export const benchRouteCommand = defineCommand({
       "longest-prefix knows every cache and takes the deepest prefix within a band of load; " +
       "pooled is one cache with the room of all.",
     "A request is active until its answer is complete. Without --prefill-tokens-per-second " +
-      "prompts take no time, as in the traces' own figures; with it, a worker computes one prompt " +
-      "after the other, and the router trades hits for shorter queues.",
+      "prompts take no time, as in the traces' own figures; with it, a worker computes one " +
+      "prompt after the other, and the router trades hits for shorter queues.",
   ],
   arguments: {},
   flags: {

@@ -33,9 +33,10 @@ const CLUSTER_CLIENTS = 8;
 
 export const command = defineCommand({
   description: [
-    "Starts an agent in a temporary folder and sends it a trace of real traffic: 1,000 requests " +
-      "of Kimi users, recorded by Mooncake, in blocks of 512 tokens. An engine in another process " +
-      "writes and reads the blocks through shared memory and verifies every byte.",
+    "Starts an agent in a temporary folder and sends it a trace of real traffic: 1,000 " +
+      "requests of Kimi users, recorded by Mooncake, in blocks of 512 tokens. An engine in " +
+      "another process writes and reads the blocks through shared memory and verifies every " +
+      "byte.",
     "RAM holds some of the blocks, SSD all of them. Then the agent is stopped, started again " +
       "and sent the same requests; then it is killed and started again. All files are removed at " +
       "the end.",

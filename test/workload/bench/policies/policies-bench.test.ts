@@ -80,7 +80,7 @@ function traceOf(prompts: readonly (readonly number[])[]): Trace {
   return { name: "tiny", path: "tiny", format: "mooncake", blockTokens: 10, requests };
 }
 
-test("a trace without conversation names continues the conversation of the deepest known block", async () => {
+test("a request without a name continues the conversation of its deepest known block", async () => {
   const prompts = [[1, 2], [1, 2, 3], [1, 2, 4], [1, 9], [7], [1, 2, 3, 5]];
   expect((await readSimTrace(traceOf(prompts))).sessions).toBe(2);
 });
