@@ -24,7 +24,7 @@ export interface PeersDemoContext {
   say(text: string): void;
 }
 
-/** What `hearth demo --peers --json` prints. Its names are the documented JSON. */
+/** Result of `hearth demo --peers --json`; its names are documented. */
 export interface PeersDemo {
   readonly requests: number;
   readonly blocks_asked: number;
@@ -43,7 +43,7 @@ export interface PeersDemo {
   readonly requests_around_kill: number;
   readonly hits_peer_before_kill: number;
   readonly hit_ratio_around_kill: number;
-  /** Of everything. */
+  /** Wrong bytes in all runs. */
   readonly wrong_bytes: number;
   readonly seconds: number;
 }

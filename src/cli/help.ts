@@ -20,7 +20,7 @@ function wrap(text: string, width: number): string[] {
   return lines;
 }
 
-/** Two columns: a name, and what it means, wrapped beside it. */
+/** Two columns: names, and their wrapped meanings. */
 function twoColumns(rows: readonly (readonly [string, string])[], columns: number): string[] {
   const left = Math.max(...rows.map(([name]) => name.length)) + 2 * INDENT.length;
   const width = Math.max(30, Math.min(columns, LINE_CHARACTERS_MAX) - left);

@@ -102,7 +102,7 @@ export const natsUrlKind: Kind<string> = {
     if (known.size > 1) return refuse("holds different credentials");
     const sockets = urls.filter((url) => WEBSOCKET.test(url)).length;
     if (sockets === 0 || sockets === urls.length) return { ok: true, value: urls.join(",") };
-    return refuse("mixes NATS_TCP (nats://, tls://) and WebSocket (ws://, wss://)");
+    return refuse("mixes TCP (nats://, tls://) and WebSocket (ws://, wss://)");
   },
   write: (value) => value,
   show: (value) => value.replace(CREDENTIALS, "//...@"),

@@ -32,7 +32,7 @@ export const transportsKind: Kind<readonly TransportWord[] | "auto"> = {
 };
 
 function refuseLinkLocal(host: string): { ok: false; what: string; instead: string } {
-  const what = `is ${quoteText(host)}, a link-local address`;
+  const what = `is ${quoteText(host)}, an address valid within one network only`;
   return { ok: false, what, instead: LINK_LOCAL_INSTEAD };
 }
 
@@ -152,7 +152,7 @@ function readPeer(text: string): Read<ListedPeer> {
   if (!isWorkerId(worker)) return badPeer(`names ${quoteText(text)} without a worker id`);
   const host = bracketed ?? plain ?? "";
   if (bracketed !== undefined && isLinkLocal(bracketed)) {
-    const what = `names ${quoteText(text)}, which has a link-local address`;
+    const what = `names ${quoteText(text)}, which has an address valid within one network only`;
     return { ok: false, what, instead: LINK_LOCAL_INSTEAD };
   }
   const isHost = bracketed === undefined ? isIPv4(host) || isHostName(host) : isIP(host) === 6;

@@ -35,7 +35,7 @@ export function formatKey(path: readonly string[]): string {
   return shown.join(".") + (path.length > shown.length ? "..." : "");
 }
 
-/** `file:line:column key: what is wrong; what to write instead`. */
+/** Formats `file:line:column key: problem; correction`. */
 export function formatProblem(problem: ConfigProblem): string {
   const place =
     problem.line === 0 ? problem.file : `${problem.file}:${problem.line}:${problem.column}`;

@@ -39,10 +39,10 @@ export function renderSampleConfig(book = AGENT_BOOK): string {
   const lines = [
     `# ${book.words.sample}`,
     "#",
-    "# Keys with a # before them show their default, or an example where there is none. Sizes and",
-    '# durations carry their unit ("64GiB", "30s"). Unknown keys, wrong units and sums that cannot',
-    `# hold are refused at start with file, line and key. \`${book.words.check}\` tries a file;`,
-    "# SIGHUP reloads it, and keys marked [reload] take effect at once.",
+    "# A commented key shows its default, or an example if it has none. Sizes and durations carry",
+    '# their unit ("64GiB", "30s"). Unknown keys, invalid values and contradictions are refused at',
+    `# start with file, line and key. \`${book.words.check}\` checks a file. SIGHUP`,
+    "# reloads it; keys marked [reload] take effect at once.",
   ];
   for (const [name, section] of Object.entries(book.sections)) {
     lines.push("", ...comment(section.doc), `[${name}]`);
@@ -76,11 +76,10 @@ export function renderConfigReference(book = AGENT_BOOK): string {
     `# ${book.words.title}`,
     "",
     `One TOML file, named by \`${book.words.usage}\`. The environment is not read. Sizes and`,
-    'durations carry their unit: `"64GiB"`, `"30s"`. What is unknown, out of range or impossible',
-    "together refuses the start with `file:line:column key: what is wrong; what to write instead`;",
-    "all problems of a file are reported together. On SIGHUP the file is read again: keys " +
-      "marked with a",
-    "reload take effect at once, for the others the log says that they wait for a restart.",
+    'durations carry their unit: `"64GiB"`, `"30s"`. If a key is unknown, a value is out of range,',
+    "or values contradict each other, the program refuses to start and reports all problems of the",
+    "file as `file:line:column key: problem; correction`. SIGHUP reloads the file: keys marked with",
+    "a reload take effect at once; for the others the log says that they need a restart.",
   ];
   for (const [name, section] of Object.entries(book.sections)) {
     lines.push("", `## [${name}]`, "", section.doc);
@@ -107,7 +106,7 @@ function referenceKey({ name, spec }: SchemaKey): string[] {
   const other = referenceEntry(`${name.slice(0, name.lastIndexOf("."))}.${key}`, {
     type: kind.name,
     allowed: kind.range,
-    defaultValue: `that of \`${spec.key}\``,
+    defaultValue: `the same as \`${spec.key}\``,
     reload: spec.reload,
     doc,
     example: assignment(key, example),

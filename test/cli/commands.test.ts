@@ -103,7 +103,7 @@ describe("reference", () => {
   test("of nothing else", async () => {
     const { code, err } = await hearth("reference", "poems");
     expect(code).toBe(2);
-    expect(err).toContain("is none of commands, config, errors, health, metrics");
+    expect(err).toContain("is not one of commands, config, errors, health, metrics");
   });
 });
 
@@ -120,7 +120,7 @@ describe("bench policy", () => {
     expect({ code, err }).toEqual({ code: 0, err: "" });
     const rows = out.trimEnd().split("\n");
     const rate = { decisions_per_s: expect.any(Number) };
-    // LRU with two slots hits only the last 0; the best choice keeps 0. With four slots both hit twice.
+    // LRU with two slots hits only the last 0; the best choice keeps 0. With four, both hit twice.
     expect(rows.map((row) => JSON.parse(row))).toEqual([
       { trace: "small", capacity: 2, policy: "lru", hit_ratio: 0.1667, score: 0, ...rate },
       { trace: "small", capacity: 2, policy: "best", hit_ratio: 0.3333, score: 1, ...rate },

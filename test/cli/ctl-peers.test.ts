@@ -50,7 +50,7 @@ describe("ctl peers", () => {
     expect(JSON.parse((await ctl(agent, "peers", "--json")).out)).toEqual(report);
     answer = { enabled: false, peers: [] };
     const { code, out } = await ctl(agent, "peers");
-    expect([code, out]).toEqual([0, "this agent pulls from nobody: peers.cert_file is not set\n"]);
+    expect([code, out]).toEqual([0, "this agent has no peers: peers.cert_file is not set\n"]);
   });
 });
 
@@ -101,7 +101,8 @@ describe("ctl trace-pull", () => {
     const { code, err } = await ctl(agent, "trace-pull", "--now", "5");
     expect(code).toBe(6);
     expect(err.split("\n").slice(0, 2)).toEqual([
-      "hearth ctl trace-pull: the block was warmed: already (it is here: nothing had to be pulled)",
+      "hearth ctl trace-pull: the block was warmed: already " +
+        "(the block is resident: no pull was needed)",
       "hearth ctl trace-pull: no pull of 5 is known here",
     ]);
   });

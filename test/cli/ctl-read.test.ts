@@ -38,7 +38,7 @@ describe("ctl pins, ctl leases", () => {
         "id  owner     blocks  bytes   left",
         "1   team-a    46      460MiB  59m",
         "2   router-1  46      460MiB  -",
-        "host   1KiB of 2KiB that pins and leases may keep",
+        "host   1KiB of 2KiB of the pin and lease budget",
         "",
       ].join("\n"),
       err: "",
@@ -218,8 +218,8 @@ describe("ctl explain --namespace", () => {
   test.each([
     ["ab", "more than one namespace of the agent begins with ab"],
     ["abce", "no namespace of the agent begins with abce"],
-    ["xy", "--namespace wants up to 64 hex digits"],
-    ["a".repeat(65), "--namespace wants up to 64 hex digits"],
+    ["xy", "--namespace must be up to 64 hex digits"],
+    ["a".repeat(65), "--namespace must be up to 64 hex digits"],
   ])("%.10s is none", async (start, why) => {
     await using agent = new FakeAgent({ "POST /v1/explain": () => explained });
     const { code, err } = await ctl(agent, ...words, start);

@@ -205,8 +205,8 @@ describe("no receipt", () => {
     const { code, err } = await ctl(agent, "pin", "1", "--deadline", "200ms", "--id", "x");
     expect(code).toBe(8);
     expect(err).toBe(
-      `hearth ctl pin: ${agent.url} did not answer within 200ms; it may have been carried out: ` +
-        "with --id x the same command again finds out\n",
+      `hearth ctl pin: ${agent.url} does not answer within 200ms; it may have been executed: ` +
+        "send the same command with --id x to find out\n",
     );
   });
 
@@ -230,10 +230,10 @@ describe("no receipt", () => {
       const start = `hearth ctl ${words[0]}: the agent`;
       expect(await ctl(agent, ...words)).toMatchObject({
         code: 7,
-        err: `${start} wants a bearer token: give --token-file FILE\n`,
+        err: `${start} needs a bearer token: give --token-file FILE\n`,
       });
       expect((await ctl(agent, ...words, "--token-file", file)).err).toStartWith(
-        `${start} does not take the token in ${file}: `,
+        `${start} refused the token in ${file}: `,
       );
     }
   });
@@ -251,15 +251,15 @@ describe("the command line refuses", () => {
   const secret = "s3cr3t";
   test.each([
     ["pin", "BLOCK is missing"],
-    ["pin abc", 'BLOCK "abc" is no block'],
+    ["pin abc", 'BLOCK "abc" is not a block'],
     ["frob", 'unknown command "ctl frob"\nsee `hearth ctl --help`'],
     ["prnue", "did you mean `hearth ctl prune`"],
-    ["pin 18446744073709551616", "is no block"],
-    ["pin --ttl 1500ms 1", "wants whole seconds"],
+    ["pin 18446744073709551616", "is not a block"],
+    ["pin --ttl 1500ms 1", "must be whole seconds"],
     ["retain 1", "--priority N is missing"],
     ["retain --priority 100 1", "is above 99"],
     ["pause 1", "--lease LEASE is missing"],
-    ["pin 1 --broadcast", "--broadcast goes through NATS"],
+    ["pin 1 --broadcast", "--broadcast needs NATS"],
     ["pin 1 --nats nats://h", "--nats reaches many workers"],
     ["pin 1 --nats nats://h --worker a --broadcast", "exclude each other"],
     ["pin 1 --nats nats://h --worker a --api http://h", "exclude each other"],
@@ -267,7 +267,7 @@ describe("the command line refuses", () => {
     [`pin 1 --nats nats://u:${secret}@h --worker a`, "holds credentials"],
     [`pin 1 --api http://u:${secret}@h`, "contains credentials"],
     ["pin 1 --api ftp://h", "no http:// or https:// URL"],
-    ["pin 1 --cert c", "--cert and --key belong together"],
+    ["pin 1 --cert c", "--cert and --key must be given together"],
     ["pin 1 --token-file /nowhere/at/all", "cannot be read"],
     ["pins --nats nats://h", "ask over HTTP: --api URL"],
     ["explain --nats nats://h 1", "ask over HTTP: --api URL"],
@@ -309,7 +309,7 @@ describe("as a program", () => {
     ]);
     const wrong = spawn("111\nabc\n", "pin", "-", "--api", agent.url);
     expect(await wrong.exited).toBe(2);
-    expect(await wrong.stderr.text()).toContain('line 2: "abc" is no block');
+    expect(await wrong.stderr.text()).toContain('line 2: "abc" is not a block');
     const many = Array.from({ length: 65_537 }, (_, i) => i).join("\n");
     const tooMany = spawn(many, "pin", "-", "--api", agent.url);
     expect(await tooMany.exited).toBe(2);

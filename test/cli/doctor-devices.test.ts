@@ -159,7 +159,7 @@ describe("RDMA", () => {
   test("a configuration that does not allow it takes other ways", async () => {
     const found = await find("RDMA mlx5_0/1", {}, { ...rdma(RDMA), mayUseRdma: false });
     expect(found).toMatchObject({ status: "ok", path: "TLS over TCP, and QUIC" });
-    expect(found.advice).toStartWith("peers.trusted_network");
+    expect(found.advice).toStartWith("set peers.trusted_network");
   });
 
   test("InfiniBand goes by its LID", async () => {

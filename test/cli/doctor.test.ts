@@ -59,7 +59,7 @@ describe("doctor as a whole", () => {
     }
     const at = lines.findIndex((line) => line.includes("memfd_noexec=2"));
     expect(lines[at + 1]).toStartWith(`${" ".repeat("absent  engine socket  ".length)}-> `);
-    expect(lines.at(-2)).toBe("Nothing stands in the way: 0 failed, 1 to look at.");
+    expect(lines.at(-2)).toBe("The host is ready: 0 failed, 1 to look at.");
   });
 
   test("what a host says cannot break the table", async () => {
@@ -256,7 +256,10 @@ describe("devices", () => {
 describe("systemd", () => {
   test("a unit, a shell on a systemd host, and a host without", async () => {
     const unit = await find("systemd", {}, { notifySocket: "/run/systemd/notify" });
-    expect(unit).toMatchObject({ status: "ok", found: "readiness is told to /run/systemd/notify" });
+    expect(unit).toMatchObject({
+      status: "ok",
+      found: "readiness is reported to /run/systemd/notify",
+    });
     const shell = await find("systemd", { "/run/systemd/system/.keep": "" });
     expect(shell.advice).toContain("config/hearth.service");
     expect((await find("systemd")).status).toBe("absent");

@@ -80,7 +80,7 @@ describe("fsck refuses", () => {
         const { code, err } = await fsck(path);
         expect({ code, err }).toMatchObject({
           code: 2,
-          err: expect.stringContaining("no SSD folder"),
+          err: expect.stringContaining("not an SSD folder"),
         });
       }
     });

@@ -11,11 +11,15 @@ const MODEL = 'kv_events_model = "m"';
 export const EVENTS: readonly BadFile[] = [
   ["no such mode", events('mode = "on"'), ["4:8 events.mode", '"ring"']],
   ["a stream on no server", events('mode = "stream"'), ["4:8 events.mode", "nats.url is not set"]],
-  ["ZMQ without a port", events('zmq = "tcp://*"'), ["4:7 events.zmq", "no ZMQ endpoint"]],
+  ["ZMQ without a port", events('zmq = "tcp://*"'), ["4:7 events.zmq", "not a ZMQ endpoint"]],
   ["ZMQ on port 0", events('zmq = "tcp://*:0"'), ["4:7 events.zmq", "1 to 65535"]],
   ["ZMQ of another sort", events('zmq = "udp://a:1"'), ["4:7 events.zmq", "tcp://*:5567"]],
-  ["ZMQ at half an address", events('zmq = "tcp://10.0.0:1"'), ["4:7 events.zmq", "no address"]],
-  ["ZMQ on a nameless socket", events('zmq = "ipc://x"'), ["4:7 events.zmq", "names no socket"]],
+  [
+    "ZMQ at half an address",
+    events('zmq = "tcp://10.0.0:1"'),
+    ["4:7 events.zmq", "invalid address"],
+  ],
+  ["ZMQ on a nameless socket", events('zmq = "ipc://x"'), ["4:7 events.zmq", "not name a socket"]],
   [
     "ZMQ of one that says nothing",
     `${events('mode = "off"', 'zmq = "tcp://*:5567"')}${ENGINE}`,
@@ -34,7 +38,7 @@ export const EVENTS: readonly BadFile[] = [
   [
     "an engine everywhere",
     engine('kv_events = "tcp://*:5557"', MODEL),
-    ["4:13 engine.kv_events", "at one address"],
+    ["4:13 engine.kv_events", "has one address"],
   ],
   [
     "an engine's events without its model",
@@ -50,11 +54,11 @@ export const EVENTS: readonly BadFile[] = [
   [
     "ranks of a socket",
     engine('kv_events = "ipc:///run/kv"', MODEL, "kv_events_ranks = 2"),
-    ["4:13 engine.kv_events", "no port for each of 2 ranks"],
+    ["4:13 engine.kv_events", "not enough ports for 2 ranks"],
   ],
   [
     "ranks beyond the last port",
     engine('kv_events = "tcp://127.0.0.1:65530"', MODEL, "kv_events_ranks = 8"),
-    ["4:13 engine.kv_events", "no port for each of 8 ranks"],
+    ["4:13 engine.kv_events", "not enough ports for 8 ranks"],
   ],
 ];

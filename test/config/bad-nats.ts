@@ -6,19 +6,23 @@ function nats(...lines: string[]): string {
 
 /** [nats]: each key alone, and those that depend on another. */
 export const NATS: readonly BadFile[] = [
-  ["NATS URL without a scheme", nats('url = "host:4222"'), ["4:7 nats.url", "is no NATS URL"]],
-  ["NATS URL of a website", nats('url = "http://host"'), ["4:7 nats.url", "is no NATS URL"]],
-  ["NATS URL without a host", nats('url = "nats://:4222"'), ["4:7 nats.url", "is no NATS URL"]],
-  ["NATS URL with a path", nats('url = "nats://a/b"', ""), ["4:7 nats.url", "is no NATS URL"]],
-  ["NATS URLs with a hole", nats('url = "nats://a,,nats://b"'), ["4:7 nats.url", "no NATS URL"]],
+  ["NATS URL without a scheme", nats('url = "host:4222"'), ["4:7 nats.url", "is not a NATS URL"]],
+  ["NATS URL of a website", nats('url = "http://host"'), ["4:7 nats.url", "is not a NATS URL"]],
+  ["NATS URL without a host", nats('url = "nats://:4222"'), ["4:7 nats.url", "is not a NATS URL"]],
+  ["NATS URL with a path", nats('url = "nats://a/b"', ""), ["4:7 nats.url", "is not a NATS URL"]],
+  ["NATS URLs with a hole", nats('url = "nats://a,,nats://b"'), ["4:7 nats.url", "not a NATS URL"]],
   ["NATS URLs of two sorts", nats('url = "nats://a,ws://b"'), ["4:7 nats.url", "mixes TCP"]],
   [
     "NATS port that is none",
     nats('url = "nats://h:99999"'),
-    ["4:7 nats.url", "no port or address"],
+    ["4:7 nats.url", "invalid port or address"],
   ],
-  ["NATS host that is none", nats('url = "nats://[::x]"'), ["4:7 nats.url", "is no NATS URL"]],
-  ["NATS address that is none", nats('url = "nats://[1:2]"'), ["4:7 nats.url", "no port or addr"]],
+  ["NATS host that is none", nats('url = "nats://[::x]"'), ["4:7 nats.url", "is not a NATS URL"]],
+  [
+    "NATS address that is none",
+    nats('url = "nats://[1:2]"'),
+    ["4:7 nats.url", "invalid port or addr"],
+  ],
   [
     "NATS URLs of two users",
     nats('url = "nats://a:b@h,nats://c:d@g"'),
@@ -37,7 +41,7 @@ export const NATS: readonly BadFile[] = [
   [
     "stream with a dot",
     nats('url = "nats://a"', 'command_stream = "A.B"'),
-    ["5:18 nats.command_stream", "no stream name"],
+    ["5:18 nats.command_stream", "not a valid stream name"],
   ],
   [
     "stream without a server",

@@ -16,7 +16,7 @@ export const SUMS: readonly BadFile[] = [
     ssd("/m", 'index_dir = "/m/x/../0f/index"'),
     ["5:13 kv.index_dir", "block files"],
   ],
-  ["both ways to say the SSD", ssd("/m", 'ssd = "4GiB"'), ["5:1 kv.ssd", "same as kv.ssd_gib"]],
+  ["both ways to say the SSD", ssd("/m", 'ssd = "4GiB"'), ["5:1 kv.ssd", "duplicates kv.ssd_gib"]],
   [
     "more SSD than its table has memory",
     '[kv]\nram_gib = 8\nssd_dir = "/m"\nssd_gib = 10000\n',

@@ -56,7 +56,7 @@ describe("good files", () => {
       const result = parseConfig(MINIMAL, "f.toml", { hostname, memoryBytes: null });
       const problems = result.ok ? [] : result.problems.map(formatProblem);
       expect(problems).toEqual([
-        "f.toml:1:1 node.id: is missing and cannot be worked out here; " +
+        "f.toml:1:1 node.id: is missing and has no default on this machine; " +
           'write id = "gpu-node-01" below [node]',
       ]);
     }

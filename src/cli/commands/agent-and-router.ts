@@ -73,8 +73,8 @@ export const routerCommand = defineCommand({
     "Runs a router in the foreground: follows the events of workers, and answers over HTTP " +
       "which worker should serve a prompt.",
     "Flags override the file. On SIGTERM and SIGINT, running streams may finish for a while. " +
-      "SIGHUP reloads the file and applies the keys that may change at run time, such as workers. " +
-      "Under systemd the router reports readiness, reloads and its watchdog.",
+      "SIGHUP reloads the file and applies the keys that may change at run time, such as " +
+      "workers. Under systemd the router reports readiness, reloads and its watchdog.",
   ],
   arguments: {},
   flags,

@@ -24,11 +24,12 @@ export const benchPeerCommand = defineCommand({
     "Pulls blocks between two temporary processes over loopback, with temporary certificates, " +
       "one request per block, and verifies every byte. In each round, bare programs transfer the " +
       "same amount without verification.",
-    "stream is measured with and without encryption, rdma without. gbps: 10^9 bytes of payload " +
-      "a second. p50_ms, p99_ms: of a block, from its request to its last byte. cpu_s_per_gb: " +
-      "processor time of both ends. bare_gbps: bare node:quic for quic, blocking sockets for the " +
-      "others. tcp_gbps: blocking sockets, the better of one connection and several. iperf3_gbps: " +
-      "if iperf3 is installed. wrong: damaged blocks. Medians of the rounds.",
+    "stream is measured with and without encryption, rdma without. gbps: 10^9 bytes of " +
+      "payload a second. p50_ms, p99_ms: of a block, from its request to its last byte. " +
+      "cpu_s_per_gb: processor time of both ends. bare_gbps: bare node:quic for quic, blocking " +
+      "sockets for the others. tcp_gbps: blocking sockets, the better of one connection and " +
+      "several. iperf3_gbps: if iperf3 is installed. wrong: damaged blocks. Medians of the " +
+      "rounds.",
     "Then each transport pulls --pulls blocks of 1 MiB over one link, 8 at a time: the longest " +
       "of them, and what both processes have in memory, after a fifth of the pulls and at most " +
       "from then on, an arena of 64 MiB included.",
@@ -114,8 +115,8 @@ export const benchControlCommand = defineCommand({
   description: [
     "Sends pins and unpins over NATS to a temporary agent with an SSD tier and a ledger, so " +
       "that each is durable when its receipt arrives; checks every receipt, and compares the " +
-      "agent's list of pins at the end. Then it stores a tree in RAM and prunes it by command. It " +
-      "starts a private nats-server and removes everything at the end.",
+      "agent's list of pins at the end. Then it stores a tree in RAM and prunes it by command. " +
+      "It starts a private nats-server and removes everything at the end.",
     "commands_per_s, p50_us, p99_us: of commands, from sending to the receipt, with --in-flight " +
       "under way; medians of the rounds. prune_blocks_per_s: by the receipt's own time, median. " +
       "loop_stall_ms_max: the longest response to a RAM hit during the prune, over all rounds; " +

@@ -46,7 +46,7 @@ export const benchEngineCommand = defineCommand({
     mac: toggle("also measure a namespace with a key: each copy is verified by its MAC"),
     client: withDefault(choice(["typescript", "python"]), "typescript", "client to measure"),
     python: optional(text("FILE"), "an interpreter with redis and hiredis; by default made once"),
-    driver: optional(text("DIR"), "the folder of hearth_bench; by default that of the checkout"),
+    driver: optional(text("DIR"), "the folder of hearth_bench; defaults to the checkout's"),
     serve: optional(text("FOLDER"), "run as the child process (used by the benchmark)"),
     json: jsonFlag,
   },
@@ -184,11 +184,11 @@ export const benchSsdCommand = defineCommand({
       "overwrite_gbps: written into a full tier, as fio overwrites its file. read_p50_ms, " +
       "read_p99_ms: one block acquired at a time. The ratios are Hearth's figure divided by " +
       "fio's. Medians of the rounds.",
-    "With --files a child process creates this many blocks, is stopped, started again, killed " +
-      "under load and started once more. last_over_first: the rate of the last tenth over that of " +
-      "the first. open_ready_s: from the start of the process until it has recovered. " +
-      "lookup_p99_us: the key of one block, and whether it is there. rss_mb: memory of the " +
-      "process when it is ready.",
+    "With --files a child process creates this many blocks, is stopped, started again, " +
+      "killed under load and started once more. last_over_first: the rate of the last tenth " +
+      "divided by the rate of the first. open_ready_s: from the start of the process until it " +
+      "has recovered. lookup_p99_us: the key of one block, and whether it is there. rss_mb: " +
+      "memory of the process when it is ready.",
   ],
   arguments: {},
   flags: {

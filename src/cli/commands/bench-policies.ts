@@ -165,7 +165,7 @@ export const benchPinCommand = defineCommand({
   flags: {
     dir: optional(text("DIR"), "a folder on the drive to measure; by default TMPDIR or /var/tmp"),
     tier: withDefault(list(choice(PIN_TIERS)), PIN_TIERS, "which rows"),
-    depth: withDefault(list(integer()), PIN_DEPTHS, "after so many turns of a conversation"),
+    depth: withDefault(list(integer()), PIN_DEPTHS, "depth: turns of the conversation"),
     scale: withDefault(fraction({ min: 1 / 2560, max: 1 }), 1 / 64, "of 160 KiB a token"),
     runs: withDefault(integer({ min: 1, max: 1000 }), 3, "passes over each depth"),
     policy: withDefault(choice(POLICIES), "hearth", "which blocks leave RAM first"),

@@ -25,8 +25,8 @@ export const benchRouteCommand = defineCommand({
       "longest-prefix knows every cache and takes the deepest prefix within a band of load; " +
       "pooled is one cache with the room of all.",
     "A request is active until its answer is complete. Without --prefill-tokens-per-second " +
-      "prompts take no time, as in the traces' own figures; with it, a worker computes one prompt " +
-      "after the other, and the router trades hits for shorter queues.",
+      "prompts take no time, as in the traces' own figures; with it, a worker computes one " +
+      "prompt after the other, and the router trades hits for shorter queues.",
   ],
   arguments: {},
   flags: {
@@ -43,7 +43,7 @@ export const benchRouteCommand = defineCommand({
     temperature: withDefault(decimal({ min: 0 }), 0, "of kv: temperature"),
     prefillTokensPerSecond: optional(integer({ min: 1 }), "of one worker; no queues if left out"),
     decodeTokensPerSecond: withDefault(integer({ min: 1 }), 30, "of one request"),
-    seed: withDefault(integer({ min: 0, max: 2 ** 32 - 1 }), 1, "of what is drawn"),
+    seed: withDefault(integer({ min: 0, max: 2 ** 32 - 1 }), 1, "of the random numbers"),
     json: jsonFlag,
   },
   examples: [
@@ -201,7 +201,7 @@ export const benchDecideCommand = defineCommand({
 interface RouteOverHttpOptions {
   readonly clock: Clock;
   readonly workers: number;
-  /** Of each prompt. */
+  /** Tokens of each prompt. */
   readonly promptTokens: number;
   /** How long it is measured. */
   readonly ms: number;

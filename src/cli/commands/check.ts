@@ -15,8 +15,8 @@ import { printJson } from "../terminal.ts";
 export const command = defineCommand({
   description: [
     "Reads the file like the agent and reports every problem with file, line and key. Checks " +
-      "sizes against this machine's memory, and that the groups and files in it exist. Nothing is " +
-      "started.",
+      "sizes against this machine's memory, and that the groups and files in it exist. Nothing " +
+      "is started.",
   ],
   arguments: { file: requiredArgument(text("FILE"), "the configuration to check") },
   flags: {

@@ -196,9 +196,9 @@ const PLACED = new Set(["sequence", "time", "kind"]);
 
 export const ctlEventsCommand = defineCommand({
   description: [
-    "Prints events of pins, leases, peers and commands since the agent's start, as far as the " +
-      "log keeps them: evicted pins, expired leases, retentions whose blocks were lost, and peers " +
-      "that joined, left, failed or sent unrequested data.",
+    "Prints events of pins, leases, peers and commands since the agent's start, as far as " +
+      "the log keeps them: evicted pins, expired leases, retentions whose blocks were lost, " +
+      "and peers that joined, left, failed or sent unrequested data.",
   ],
   arguments: {},
   flags: {

@@ -61,9 +61,9 @@ export const ctlPinCommand = defineCommand({
 
 export const ctlUnpinCommand = defineCommand({
   description: [
-    "Removes one of an owner's pins from each block. Pins of other owners stay; a block without " +
-      "a pin of this owner is `already` done. The command evicts nothing: the blocks age normally " +
-      "again.",
+    "Removes one of an owner's pins from each block. Pins of other owners stay; a block " +
+      "without a pin of this owner is `already` done. The command evicts nothing: the blocks " +
+      "age normally again.",
   ],
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: ownedFlags,

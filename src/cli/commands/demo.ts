@@ -33,9 +33,10 @@ const CLUSTER_CLIENTS = 8;
 
 export const command = defineCommand({
   description: [
-    "Starts an agent in a temporary folder and sends it a trace of real traffic: 1,000 requests " +
-      "of Kimi users, recorded by Mooncake, in blocks of 512 tokens. An engine in another process " +
-      "writes and reads the blocks through shared memory and verifies every byte.",
+    "Starts an agent in a temporary folder and sends it a trace of real traffic: 1,000 " +
+      "requests of Kimi users, recorded by Mooncake, in blocks of 512 tokens. An engine in " +
+      "another process writes and reads the blocks through shared memory and verifies every " +
+      "byte.",
     "RAM holds some of the blocks, SSD all of them. Then the agent is stopped, started again " +
       "and sent the same requests; then it is killed and started again. All files are removed at " +
       "the end.",
@@ -189,7 +190,7 @@ interface ClusterDemoOptions {
   readonly trace: Trace;
   readonly requests: number;
   readonly workers: number;
-  /** Of each worker. */
+  /** RAM of each worker, in blocks. */
   readonly ramBlocks: number;
   readonly blockBytes: number;
   /** Maximum concurrent requests. */
@@ -202,7 +203,7 @@ interface ClusterDemoOptions {
 const MODES = ["random", "round-robin", "kv"] as const;
 type Mode = (typeof MODES)[number];
 
-/** What `hearth demo --cluster --json` prints. Its names are the documented JSON. */
+/** Result of `hearth demo --cluster --json`; its names are documented. */
 interface ClusterDemo {
   readonly requests: number;
   readonly workers: number;
@@ -218,7 +219,7 @@ interface ClusterDemo {
   /** Latency of a routing request over HTTP in kv mode, with all processes on this host. */
   readonly route_p50_us: number;
   readonly route_p99_us: number;
-  /** Of everything. */
+  /** Wrong bytes in all runs. */
   readonly wrong_bytes: number;
   readonly seconds: number;
 }

@@ -38,9 +38,9 @@ export const command = defineCommand({
     "Acts as an engine: for each request of a trace it reads the cached blocks of the prompt " +
       "from the agent and writes the others. A block's bytes are a function of its name, so that " +
       "every byte read is verified.",
-    "Traces: Mooncake (JSON lines with hash_ids), Claude Code sessions and the composed file, " +
-      "RAGPulse, agent logs, Dynamo request traces, Azure CSV; plain, gzip or Zstandard, detected " +
-      "by content.",
+    "Traces: Mooncake (JSON lines with hash_ids), Claude Code sessions and the composed " +
+      "file, RAGPulse, agent logs, Dynamo request traces, Azure CSV; plain, gzip or Zstandard, " +
+      "detected by content.",
     "Without --socket it starts a temporary agent and stops it at the end.",
     "hit_ratio is blocks hit / blocks asked, where a request hits the longest run of leading " +
       "blocks. Rates are GB/s of one client, with checksums; acquire is the round trip for up " +

@@ -56,7 +56,7 @@ export function nameOf(value: unknown): string {
   return `${hex.slice(0, 10)}…${hex.slice(-8)}${layer === undefined ? "" : `/${layer}`}`;
 }
 
-/** Who holds a block: `pin of team-a, session 7`. */
+/** Holders of a block: `pin of team-a, session 7`. */
 export function holdersOf(holders: unknown): string {
   return listOf({ holders }, "holders")
     .map(({ kind, name, owner }) => [

@@ -106,7 +106,7 @@ const auditBytesMax = withDefault({
   kind: sizeKind({ min: 4096, max: 2 ** 40, example: exactBytes(AUDIT_BYTES) }),
   defaultValue: exactBytes(AUDIT_BYTES),
   reload: false,
-  doc: "Size at which the audit log is rotated.",
+  doc: "Maximum bytes of the audit log; at this size it is rotated.",
 });
 
 const auditFiles = withDefault({
@@ -114,7 +114,7 @@ const auditFiles = withDefault({
   kind: integerKind({ min: 1, max: 1_000 }),
   defaultValue: AUDIT_FILES,
   reload: false,
-  doc: "Number of rotated audit logs to keep.",
+  doc: "Number of rotated audit logs to keep; the oldest is deleted.",
 });
 
 export const controlSection = section("Lifecycle commands: budgets, limits, the audit log.", {

@@ -76,7 +76,7 @@ export function natsFileKeys(who: "agent" | "router") {
     credsFile: file(
       "creds_file",
       `/etc/hearth/${who}.creds`,
-      "Credentials file in the format of `nsc`.",
+      "A credentials file in the format that `nsc` writes.",
     ),
     nkeyFile: file(
       "nkey_file",

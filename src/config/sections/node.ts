@@ -44,7 +44,7 @@ const level = withDefault({
   kind: choiceKind(["error", "warn", "info", "debug"]),
   defaultValue: "info",
   reload: true,
-  doc: "The lowest level that is logged.",
+  doc: "The lowest level of log lines that is written.",
 });
 
 const format = withDefault({

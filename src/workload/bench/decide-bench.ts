@@ -24,11 +24,11 @@ import { quantile } from "./measure.ts";
 export interface DecideBenchOptions {
   readonly clock: Clock;
   readonly workers: number;
-  /** Of each prompt. */
+  /** Tokens of each prompt. */
   readonly promptTokens: number;
   /** Requests that are live at any time. */
   readonly live: number;
-  /** Of other prompts, that each worker holds beside. */
+  /** Blocks of other prompts that each worker holds. */
   readonly heldBlocks: number;
   readonly decisions: number;
   readonly makeIndex: (native: Native) => PrefixIndex;
@@ -58,8 +58,8 @@ const WARM_UP = 300;
 const SLICE = 100;
 
 /**
- * Measures decisions of a router whose workers hold many prefixes: each prompt goes on from one of
- * 512 conversations, which some workers hold to different depths.
+ * Measures decisions of a router whose workers hold many prefixes: each prompt continues one of 512
+ * conversations, which some workers hold to different depths.
  */
 export async function benchDecide(options: DecideBenchOptions): Promise<DecideBenchResult> {
   const { clock, promptTokens, live, decisions } = options;

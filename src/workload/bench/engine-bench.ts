@@ -316,7 +316,7 @@ export async function startBenchServer(options: BenchServerOptions): Promise<Ben
   return { paths, [Symbol.asyncDispose]: stop };
 }
 
-/** Blocks that are kept resident and read, unless told otherwise. */
+/** Default number of resident blocks to read. */
 const RESIDENT = 64;
 /** Blocks handled by one call in the throughput runs. */
 const AT_ONCE = 64;
@@ -441,7 +441,7 @@ function createEngineProbe(
     return { region: arena, offset, bytes: blockBytes, digest, layer: LAYER_ALL };
   }
 
-  /** Copies block `i` out; false: the copy is not what was written. */
+  /** Copies block `i` out. False if the copy differs from the written bytes. */
   function copyOne(i: number, verified: boolean): boolean {
     if (verified && macs !== null) return macs.copyOut(blockAt(i), target, macAt(handles, i));
     const sum = arena.copyOut(handles.offset[i]!, target, blockBytes, verified);

@@ -61,8 +61,8 @@ const DIRECTIONS: readonly Direction[] = ["h2d", "d2h"];
 const OTHER_BYTES = 0n;
 
 /**
- * Medians of the rounds, each of which measures everything in turn. What goes to the device comes
- * back and is compared, round by round. Throws UNSUPPORTED without a GPU.
+ * Medians of the rounds, each of which measures everything in turn. Data copied to the device is
+ * copied back and compared in each round. Throws UNSUPPORTED without a GPU.
  */
 export async function benchGpu(native: Native, options: GpuBenchOptions): Promise<GpuBenchResult> {
   const { library, device, bytes, rounds, signal, onProgress } = options;
@@ -121,7 +121,7 @@ interface GpuCopiesOptions {
   /** Null: as the dynamic linker finds it. */
   readonly library: string | null;
   readonly device: number;
-  /** Of the arena, and as much memory of the device. */
+  /** Bytes of the arena, and of device memory. */
   readonly bytes: number;
 }
 
@@ -190,7 +190,10 @@ class GpuCopies implements AsyncDisposable {
     return cudaVersion(this.gpus.info.driverVersion);
   }
 
-  /** Copies everything in pieces of so many bytes; nanoseconds from the first job to the last. */
+  /**
+   * Copies everything in pieces of `pieceBytes`. Returns nanoseconds from the first job to the
+   * last.
+   */
   async copy(direction: Direction, pieceBytes: number): Promise<number> {
     const jobs = this.#jobs(pieceBytes);
     const { gpus } = this;

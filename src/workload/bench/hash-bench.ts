@@ -59,7 +59,7 @@ function median(values: readonly number[]): number {
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }
 
-/** To three digits behind the point: what is behind them is noise. */
+/** Rounds to three decimals; further digits are noise. */
 function round(value: number): number {
   return Number(value.toFixed(3));
 }

@@ -18,7 +18,7 @@ import {
   Tier,
 } from "../../store/blocks/index.ts";
 
-/** What `hearth bench index --json` prints, field by field. */
+/** Result of `hearth bench index --json`; the field names are documented. */
 export interface IndexBenchResult {
   readonly blocks: number;
   /** Growth of the process's resident memory by table, indexes, aliases and slots, per block. */
@@ -161,7 +161,7 @@ function chainLength(bench: Bench, left: number): number {
   return Math.min(left, CHAIN_MIN + randomBelow(bench.random, CHAIN_MAX - CHAIN_MIN + 1));
 }
 
-/** Inserts so many blocks; answers the nanoseconds that took, without drawing the keys. */
+/** Inserts `blocks` blocks. Returns the nanoseconds taken, without generating the keys. */
 function insertMany(bench: Bench, blocks: number): number {
   let elapsed = 0;
   for (let done = 0; done < blocks; done += bench.source.count) {
@@ -243,7 +243,7 @@ function measureMatches(bench: Bench): Float64Array {
   return times.sort();
 }
 
-/** Random requests use random paths: what is evicted next is spread over all memory. */
+/** Uses random paths, so that the next victims are spread over all memory. */
 function shuffleRecency(bench: Bench): void {
   for (let i = 0; i < bench.table.nodesMax / 50; i++) bench.table.touchPath(randomNode(bench));
 }

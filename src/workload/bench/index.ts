@@ -51,6 +51,7 @@ export {
   type PoliciesBenchOptions,
   type PoliciesRow,
 } from "./policies/policies-bench.ts";
+export { readSimTrace } from "./policies/sim-trace.ts";
 export {
   benchPolicy,
   POLICY_NAMES,

@@ -45,8 +45,8 @@ const HEAD_END = "\r\n\r\n";
 
 /**
  * Sends POST requests over connections that stay open, one at a time on each, with a client that
- * costs next to nothing: what is measured is the server. Throws ENGINE_REFUSED where an answer is
- * no 200, ENGINE_CLOSED where a connection breaks.
+ * costs almost nothing, so that the server is measured. Throws ENGINE_REFUSED where an answer is no
+ * 200, ENGINE_CLOSED where a connection breaks.
  */
 export async function loadHttp(options: HttpLoadOptions): Promise<HttpLoadResult> {
   const { clock, url, path, bodies, connections, ms } = options;
@@ -97,7 +97,7 @@ function converse(talk: Conversation): Promise<void> {
   };
   const send = (socket: Socket) => {
     if (talk.isOver()) {
-      // Closing tells at once that it is closed.
+      // Closing emits the close event at once.
       resolve();
       socket.end();
       return;

@@ -41,7 +41,7 @@ export interface PinBenchOptions {
   readonly tiers: readonly PinTier[];
   /** Some of `PIN_DEPTHS`. */
   readonly depths: readonly number[];
-  /** Of 160 KiB a token. */
+  /** Multiple of 160 KiB per token. */
   readonly scale: number;
   readonly runs: number;
   /** Eviction policy of RAM: a value of `kv.policy`. */
@@ -202,7 +202,7 @@ async function floodedSample(
   }
   const unpinnedShare = (await engine.restore(unpinned)).present / blocks;
   if (unpinnedShare > 0) {
-    const text = `${Math.round(unpinnedShare * 100)} % of what was not pinned survived the flood`;
+    const text = `${Math.round(unpinnedShare * 100)} % of the unpinned blocks survived the flood`;
     throw new HearthError("LIMIT", text, { fix: "the run cannot show the effect of pins" });
   }
   const early = isLimitFirst ? await limit?.gbps(blocks) : undefined;
@@ -243,9 +243,9 @@ const rounded = (value: number) => Number(value.toFixed(3));
 
 /** The reference of restores, measured in the same run. */
 interface RestoreLimit extends AsyncDisposable {
-  /** What it is, for people. */
+  /** Name for messages. */
   readonly name: string;
-  /** 10^9 bytes a second, for so many blocks. */
+  /** 10^9 bytes per second, for `blocks` blocks. */
   gbps(blocks: number): Promise<number>;
 }
 

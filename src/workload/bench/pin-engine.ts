@@ -99,7 +99,7 @@ export class PinEngine implements AsyncDisposable {
     return new PinEngine(native, client, options);
   }
 
-  /** Conversation `number`, so many blocks long. */
+  /** Conversation `number` with `count` blocks. */
   name(number: number, count: number): Conversation {
     return conversation(this.#native, this.#namespaceKey, number, count);
   }
@@ -409,8 +409,8 @@ export class FloodedAgent implements AsyncDisposable {
   }
 
   /**
-   * Reads back of the flood what is where a pinned conversation is: what is measured is an agent at
-   * work, not one that reads for the first time.
+   * Reads blocks of the flood from the tier of the pinned conversation, so that the measured agent
+   * is warmed up.
    */
   async warmUp(): Promise<void> {
     let read = 0;
@@ -425,7 +425,7 @@ export class FloodedAgent implements AsyncDisposable {
     }
   }
 
-  /** When what is to be on SSD is there. */
+  /** Resolves when all pending writes to SSD are complete. */
   async #settled(): Promise<AgentStatus> {
     const untilMs = systemClock.monotonicMs() + SETTLE_MS;
     for (;;) {
@@ -448,7 +448,7 @@ export class FloodedAgent implements AsyncDisposable {
 function countedSince(before: AgentStatus, after: AgentStatus) {
   const count = (status: AgentStatus) => {
     const committed = status.counters.committed_blocks;
-    assert(committed !== undefined, "the agent counts what is stored");
+    assert(committed !== undefined, "the agent counts stored blocks");
     return { committed, written: status.ssd?.counters.written_blocks ?? null };
   };
   const [a, b] = [count(before), count(after)];

@@ -84,7 +84,8 @@ const NEVER = 0xffff_ffff;
  * The exact maximum, with full knowledge of the future and the freedom not to store (Belady 1966):
  * the block whose next use is farthest goes, the deepest first. A block's prefix is always needed
  * no later than the block, so this never breaks a prefix. The next use is a position in the flat
- * trace, which orders by request and then by depth; what is present is the set of those positions.
+ * trace, which orders by request and then by depth; the set of those positions represents the
+ * cached blocks.
  */
 const best: LabPolicy = {
   name: "best",

@@ -16,7 +16,7 @@ export interface PrefixBenchOptions {
   readonly workers: number;
   /** Pairs of a block and a worker to be stored, at least. */
   readonly heldBlocks: number;
-  /** Of each prompt that is looked up. */
+  /** Blocks of each prompt that is looked up. */
   readonly promptBlocks: number;
   readonly lookups: number;
   /** Prompts of one call of `matchMany`. */
@@ -38,7 +38,7 @@ export interface PrefixBenchResult {
   readonly lookup_p50_ns: number;
   readonly lookup_p99_ns: number;
   readonly batch_lookup_ns: number;
-  /** Of the prompts that were looked up. */
+  /** Mean targets in the answers of lookups. */
   readonly targets_per_lookup: number;
   readonly store_blocks_per_s: number;
   readonly remove_blocks_per_s: number;
@@ -119,7 +119,7 @@ function timed(index: PrefixIndex, changes: readonly IndexChange[]): number {
 
 async function lookUp(options: PrefixBenchOptions, prompts: readonly BigUint64Array[]) {
   const { index, random, promptBlocks, lookups, signal } = options;
-  // As when they have just been hashed: the prompt lies in one place, what is looked up does not.
+  // Copies each prompt to contiguous memory, as after hashing.
   const prompt = new BigUint64Array(new ArrayBuffer(promptBlocks * 8));
   const ns: number[] = [];
   let targets = 0;
@@ -204,8 +204,8 @@ function idsIn(chains: readonly Chain[]): number {
 }
 
 /**
- * Sequence hashes of copy `copy` of all blocks: other users with prompts of the same shape. What
- * prompts begin with (`shared` ids) is the same for all of them.
+ * Sequence hashes of copy `copy` of all blocks: other users with prompts of the same shape. The
+ * common prefixes (`shared` ids) are the same in all copies.
  */
 function hashesOfCopy(ids: number, copy: number, shared: ReadonlySet<number>) {
   const salt = BigInt(copy + 1) << 40n;
@@ -242,7 +242,7 @@ interface Served {
 
 /**
  * Workers that serve the same prompts for other users again and again. Prompts of one conversation
- * (what follows on a shared block) go to one worker, which stores what it does not have yet.
+ * (after a shared block) go to one worker, which stores the blocks it does not have yet.
  */
 class Fleet {
   readonly #options: FleetOptions;
@@ -304,7 +304,7 @@ function storeOf(worker: number, prompt: BigUint64Array, from: number): IndexCha
   return { target: worker as TargetId, change };
 }
 
-/** The removal of what was stored, in the order in which engines evict: ends first. */
+/** Removals of all stored blocks, in the order in which engines evict: leaves first. */
 function removalsOf(stores: readonly IndexChange[], blocksOfEach: number): IndexChange[] {
   const removals: IndexChange[] = [];
   for (const { target, change } of stores) {

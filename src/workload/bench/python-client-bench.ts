@@ -10,7 +10,7 @@ import { linesOf, median } from "./measure.ts";
 export interface ClientBenchOptions {
   /** Where sockets are made. */
   readonly folder: string;
-  /** Of the large blocks. */
+  /** Bytes of a large block. */
   readonly blockBytes: number;
   readonly rounds: number;
   /** Null: `python3`, with the client of Redis if that can be had. */
@@ -51,7 +51,7 @@ export interface ClientBenchResult {
 const SMALL_BYTES = 65_536;
 /**
  * Turns that large puts and gets take in a round, which has one rate for each: a run of either
- * lasts a few milliseconds, and four puts in a row would evict what is read.
+ * lasts a few milliseconds, and four puts in a row would evict the blocks to read.
  */
 const LARGE_TURNS = 4;
 type TypescriptRun = "typescript put" | "typescript get";
@@ -235,10 +235,10 @@ function lastLine(output: Buffer): string {
   return output.toString().trim().split("\n").at(-1) ?? "no output";
 }
 
-/** What the driver runs on request. */
+/** Runs that the driver offers. */
 type DriverRun = "large put" | "large get" | "small put" | "small get" | "redis put" | "redis get";
 
-/** What one run moved, and how long it took. */
+/** Bytes moved by one run, and its duration. */
 interface Moved {
   readonly bytes: number;
   readonly seconds: number;
@@ -252,7 +252,7 @@ interface DriverPlan {
   readonly redis_socket: string | null;
 }
 
-/** What the driver says of itself. */
+/** Capabilities that the driver reports. */
 interface DriverAbout {
   readonly python: string;
   /** Whether it has the native library. */

@@ -42,7 +42,7 @@ export interface RouteBenchOptions {
   /** Blocks of the trace that one worker holds. */
   readonly capacity: number;
   readonly policies: readonly RoutePolicy[];
-  /** Of `kv`; the block is the trace's. */
+  /** Settings of `kv`; a block is a block of the trace. */
   readonly settings: RouterSettings;
   readonly service: ServiceTimes;
   readonly seed: number;
@@ -62,7 +62,10 @@ export interface RouteRow {
   readonly hit_ratio: number;
   /** Weighed by the tokens of blocks. */
   readonly hit_ratio_tokens: number;
-  /** Hit ratio over that of one cache with the room of all; null where that was not run. */
+  /**
+   * Hit ratio divided by the ratio of one cache with the capacity of all; null if `pooled` was not
+   * run.
+   */
   readonly of_pooled: number | null;
   /** Prompt tokens of the worker with the most, over the mean; null where there is one cache. */
   readonly load_spread: number | null;
@@ -266,7 +269,7 @@ export interface SimulatedTrace {
   readonly blockTokens: number;
   readonly requests: readonly SimulatedRequest[];
   readonly distinct: number;
-  /** Of each block: what stands for its sequence hash. */
+  /** The substitute of each block's sequence hash. */
   readonly hashes: BigUint64Array;
 }
 
@@ -295,7 +298,7 @@ async function readRequests(trace: Trace, signal?: AbortSignal): Promise<Simulat
   return { name, blockTokens, requests: spread(requests), distinct, hashes };
 }
 
-/** Clocks of traces are coarse: what has one time is laid evenly until the next time there is. */
+/** Clocks of traces are coarse: requests with equal times are spread evenly until the next time. */
 function spread(requests: readonly SimulatedRequest[]): readonly SimulatedRequest[] {
   const even: SimulatedRequest[] = [];
   for (let from = 0; from < requests.length; ) {

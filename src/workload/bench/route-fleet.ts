@@ -8,7 +8,7 @@ export const MODEL = "simulated";
 export interface ServiceTimes {
   /** One prompt after the other; infinite: there are no queues. */
   readonly prefillTokensPerSecond: number;
-  /** Of each request, whatever the others do. */
+  /** Decode speed of each request, independent of other requests. */
   readonly decodeTokensPerSecond: number;
 }
 

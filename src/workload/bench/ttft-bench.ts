@@ -38,7 +38,7 @@ export interface TtftRow {
   readonly isStandIn: boolean;
 }
 
-/** Of what an agent with a GPU says. */
+/** Members of the status of an agent with a GPU. */
 interface GpuStatus extends Pick<AgentStatus, "arena"> {
   readonly gpu: {
     readonly registered_bytes: number;
@@ -164,7 +164,7 @@ async function mustBeOnSsd(agent: PrivateAgent, blocks: number): Promise<void> {
 }
 
 function rowOf(one: Measured, again: readonly Measured[]): Omit<TtftRow, "pageable" | "isStandIn"> {
-  assert(one.prefill_ms !== undefined, "what is in RAM was computed before");
+  assert(one.prefill_ms !== undefined, "blocks in RAM were computed before");
   const prefillMs = median(one.prefill_ms);
   return {
     promptTokens: one.prompt_tokens,
@@ -226,7 +226,7 @@ export const TTFT_COMPUTES = ["torch", "hash"] as const;
 /** Turns of one conversation, as deep as it was when pins were measured. */
 export const TTFT_PROMPTS: readonly number[] = [3_158, 4_810, 7_347, 10_826, 15_002];
 
-/** What the driver reads; its fields are those of `Plan` in python/hearth_bench/plan.py. */
+/** Input of the driver; its fields equal those of `Plan` in python/hearth_bench/plan.py. */
 interface TtftPlan {
   readonly socket: string;
   readonly library: string | null;

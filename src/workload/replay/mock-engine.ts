@@ -141,7 +141,7 @@ export class MockEngine implements AsyncDisposable {
     return got;
   }
 
-  /** False: the copy is not what was committed. */
+  /** False if the copy differs from the committed bytes. */
   #readBlock(index: number, at: number): boolean {
     const { handles } = this.#batches;
     const bytes = handles.bytes[at]!;

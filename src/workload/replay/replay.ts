@@ -236,8 +236,8 @@ export function summarise(
 }
 
 /**
- * Prompt tokens a GPU prefills in a second, for "what it would have saved": about what one H100
- * does with an 8B model. Change it with --prefill-rate.
+ * Prefill speed in tokens per second for the estimate of saved time: about one H100 with an 8B
+ * model. Change it with --prefill-rate.
  */
 export const PREFILL_TOKENS_PER_S = 20_000;
 

@@ -35,8 +35,8 @@ import type { ParsedRequest, Trace, TraceFormat, TraceRequest } from "./trace.ts
 
 export interface OpenTraceOptions {
   /**
-   * Tokens in a block where the file leaves it open: Mooncake lines without `block_size` (512
-   * unless told), RAGPulse (16), Azure (512).
+   * Tokens per block, for files that do not specify it: Mooncake lines without `block_size`
+   * (default 512), RAGPulse (16), Azure (512).
    */
   readonly blockTokens?: number;
   /**
@@ -44,13 +44,13 @@ export interface OpenTraceOptions {
    * then has the sessions' own 64-token blocks instead of the composed file's.
    */
   readonly nativeBlocks?: string;
-  /** Name of the trace; the file's unless told. */
+  /** Name of the trace; defaults to the file's. */
   readonly name?: string;
 }
 
 /**
  * Opens a trace: plain, gzip or Zstandard, its format detected by content. A folder means the
- * RAGPulse release in it. Throws TRACE_INVALID with the file, the line and what is wrong.
+ * RAGPulse release in it. Throws TRACE_INVALID with the file, the line and the problem.
  */
 export async function openTrace(path: string, options: OpenTraceOptions = {}): Promise<Trace> {
   const file = await fileOf(path);
@@ -175,7 +175,7 @@ function detectFormat(line: string): Detected | null {
   }
   if (PIECE_KINDS.some(({ id }) => fields[id] !== undefined))
     throw refuse(
-      "this file tells the lengths of prompt pieces, it has no requests: " +
+      "this file has the lengths of prompt pieces, but has no requests: " +
         `give ${RAGPULSE_TRACE_FILE}.jsonl.gz of the same folder`,
     );
   if (Array.isArray(fields.hash_ids)) {

@@ -21,8 +21,8 @@ export interface Trace {
   /** Tokens in a full block. */
   readonly blockTokens: number;
   /**
-   * The requests in replay order. Each call reads the file anew and yields the same numbers.
-   * Throws TRACE_INVALID with file, line and what is wrong there.
+   * The requests in replay order. Each call reads the file anew and yields the same numbers. Throws
+   * TRACE_INVALID with file, line and the problem.
    */
   requests(): AsyncIterable<TraceRequest>;
 }
@@ -43,9 +43,9 @@ export interface TraceRequest {
   readonly blocks: Uint32Array;
   /** Tokens in the last block: `blockTokens` unless it is part full, 0 where there is no block. */
   readonly lastBlockTokens: number;
-  /** The conversation, where the source names it. */
+  /** The conversation, if the source names it. */
   readonly session: string | undefined;
-  /** Number of the request in its session, from 0, where the source tells it. */
+  /** Number of the request in its session, from 0, if the source has it. */
   readonly turn: number | undefined;
 }
 

@@ -89,7 +89,7 @@ describeNative("a router whose workers have URLs", () => {
     }
     const { url: api } = await router.logged("api listening");
     const shown = await Bun.$`${[...FROM_CHECKOUT, "ctl", "loads", "--api", `${api}`]}`.text();
-    expect(shown).toContain(`bare/0: its API at ${url} has not said which model it serves`);
+    expect(shown).toContain(`bare/0: its API at ${url} has not reported its model`);
     const { details } = await waitFor(
       () => router.log.find(({ message }) => message.startsWith("engines or their KV events")),
       WAIT_MS,

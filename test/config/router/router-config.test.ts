@@ -59,9 +59,9 @@ describe("the configuration of a router", () => {
     ]);
     expect(problemsOf('[workers."no id"]\nmodel = "m"\n')[0]).toContain("is no worker id");
     expect(problemsOf("workers = 3\n")).toEqual([
-      "r.toml:1:1 workers: is the number 3, no tables with names; write [workers.gpu-01]",
+      "r.toml:1:1 workers: is the number 3, not named tables; write [workers.gpu-01]",
     ]);
-    expect(problemsOf("[workers]\nmodel = 3\n")[0]).toContain("stands in no table");
+    expect(problemsOf("[workers]\nmodel = 3\n")[0]).toContain("is outside a table");
     expect(problemsOf('[[workers.a]]\nmodel = "m"\n')[0]).toContain("is a list of tables");
   });
 
@@ -89,7 +89,7 @@ describe("the configuration of a router", () => {
     ]) {
       expect(problem(`http://${host}/`)).toContain("a link-local address");
     }
-    expect(problem("http://[::bad/")).toContain("which is no URL");
+    expect(problem("http://[::bad/")).toContain("which is not a URL");
   });
 
   test("origins are those that browsers send", () => {
@@ -105,7 +105,7 @@ describe("the configuration of a router", () => {
       expect(origins(value)).toBe("taken");
     }
     for (const value of ["a.example", "https://a.example/", "https://A.example", "null"]) {
-      expect(origins(value)).toContain("which is no origin");
+      expect(origins(value)).toContain("which is not an origin");
     }
   });
 

@@ -47,7 +47,7 @@ const WORDS_PER_DIGEST = DIGEST_BYTES / 4;
 const LOW_FACTOR = 0x9e37_79b1;
 const HIGH_FACTOR = 0x85eb_ca6b;
 
-/** What the engine calls a block: a hash of 64 bits, of which nearly all are in use. */
+/** The engine's 64-bit hash of a block. */
 export function hashOf(block: number): bigint {
   return (BigInt(highOf(block)) << 32n) | BigInt(lowOf(block));
 }
@@ -84,7 +84,7 @@ export class ControlHost implements AsyncDisposable {
       policy: "hearth",
       settings: {
         node: { id: JSON.stringify(workerId) },
-        // It prunes: what is measured is the command, not its grant.
+        // The role purge, so that prunes are permitted.
         nats: { url: JSON.stringify(natsUrl), role: '"purge"' },
       },
       signal,
@@ -112,7 +112,7 @@ export class ControlHost implements AsyncDisposable {
     }
   }
 
-  /** Resolves when so many blocks are on SSD. */
+  /** Resolves when `count` blocks are on SSD. */
   async onSsd(count: number): Promise<void> {
     const deadlineMs = systemClock.monotonicMs() + ON_SSD_MS;
     for (;;) {
@@ -176,7 +176,7 @@ function must(handles: HandleBatch, at: number): void {
   throw new HearthError("LIMIT", `a block of the benchmark is ${outcomeName(outcome)}`);
 }
 
-/** Debian's name of the package and of what is in it. */
+/** Name of the Debian package and of its program. */
 const PACKAGE = "nats-server";
 const DEBIAN_PATH = "/usr/sbin/nats-server";
 const START_MS = 10_000;
@@ -287,10 +287,10 @@ export function loopUsOf({ pid }: PrivateAgent): number {
 const REST_MS = 1;
 
 /**
- * Asks over and over, a millisecond after the answer before, until disposed. As somebody nearly
- * always waits, what the longest answer took is how long the other's event loop was busy with
- * something else, but for a millisecond; and what the host's scheduler adds. `busyUs`: how long the
- * loop has been on a processor so far, which leaves that out.
+ * Sends requests until disposed, each a millisecond after the previous answer. Because a request is
+ * nearly always pending, the longest response time equals the longest stall of the other event
+ * loop, up to a millisecond, plus the delay of the host's scheduler. `busyUs`: how long the loop
+ * has been on a processor so far, which leaves that out.
  */
 export class LoopWatch implements AsyncDisposable {
   longestMs = 0;

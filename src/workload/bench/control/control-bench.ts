@@ -11,7 +11,7 @@ import { benchPrune, type PruneFigures } from "./prune-bench.ts";
 export interface ControlBenchOptions {
   /** Null: a nats-server of the benchmark's own. */
   readonly natsUrl: string | null;
-  /** Of the benchmark's own server. */
+  /** Transport of the private server. */
   readonly carrier: Carrier;
   readonly encoding: Encoding;
   readonly hashes: number;
@@ -94,11 +94,11 @@ interface CommandFigures {
   readonly hashes: number;
   readonly in_flight: number;
   readonly encoding: Encoding;
-  /** What a receipt said was done survives a loss of power. */
+  /** Whether the receipts report commands as durable. */
   readonly durable: boolean;
   readonly rounds: number;
   readonly seconds: number;
-  /** All rounds and the warm-up; each was awaited and said what it should. */
+  /** Verified receipts of all rounds and the warm-up. */
   readonly receipts: number;
   /** At the end; the agent's list says the same. */
   readonly pins_standing: number;
@@ -108,7 +108,7 @@ interface CommandFigures {
 }
 
 const BLOCK_BYTES = 4_096;
-/** Of the files beside the blocks. */
+/** Bytes of each block file. */
 const FILE_BYTES = 2 * BLOCK_BYTES;
 const GROUPS_A_LANE = 2;
 /** Pins of half the room are allowed; here all of RAM and SSD is a small part of it. */
@@ -245,7 +245,7 @@ const LIMITS = { bytesMax: 2 ** 20, depthMax: 16, itemsMax: 65_536, valuesMax: 2
 /** Pins its own groups for one owner after the other, and removes its oldest pins. */
 interface Lane {
   readonly groups: readonly number[];
-  /** Its pins stand at so many places from `first` on, of one for each group and owner. */
+  /** Range of its standing pins, beginning at `first`; one place for each group and owner. */
   first: number;
   standing: number;
 }
@@ -296,7 +296,7 @@ class CommandLoad implements Disposable {
     return { receipts: ns.length, seconds: (systemClock.monotonicMs() - startMs) / 1_000, ns };
   }
 
-  /** What stands by what was answered: pins of each owner, in its order. */
+  /** Expected pins of each owner, according to the receipts. */
   standing(): number[] {
     const pins = new Array<number>(OWNERS).fill(0);
     for (const { first, standing } of this.#lanes) {

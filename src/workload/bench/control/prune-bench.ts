@@ -20,7 +20,7 @@ export interface PruneFigures {
   readonly prune_loop_ns: number;
   /** The longest answer to a hit in RAM, asked for all the time, while blocks were pruned. */
   readonly loop_stall_ms_max: number;
-  /** Of each such answer the time that the agent's loop was on a processor: the longest. */
+  /** Maximum processor time of the agent's event loop during such a response. */
   readonly loop_busy_ms_max: number;
   /** As `loop_stall_ms_max` for as long with nothing going on: what the host adds. */
   readonly loop_stall_ms_idle: number;
@@ -29,7 +29,7 @@ export interface PruneFigures {
 const BLOCK_BYTES = 64;
 const SLOT_BYTES = 4_096;
 const DEADLINE_MS = 120_000;
-/** After so many blocks were written, before a measurement. */
+/** Pause between writing the blocks and the measurement. */
 const SETTLE_MS = 1_000;
 const SPARE_BYTES = 64 * 2 ** 20;
 
@@ -100,8 +100,8 @@ async function pruneAll({ client, workerId, blocks, signal }: PruneBenchOptions)
 }
 
 /**
- * A tree of so many blocks below block 0, in equal parts: one chain, chains of a thousand, bushes
- * of sixteen branches, and blocks right below the root. Parents come before their children.
+ * A tree below block 0, in equal parts: one chain, chains of a thousand, bushes of sixteen
+ * branches, and blocks right below the root. Parents come before their children.
  */
 const CHAIN = 1_000;
 const BRANCHES = 16;

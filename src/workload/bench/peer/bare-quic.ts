@@ -17,7 +17,7 @@ interface Writer {
 
 const ALPN = "bare/1";
 
-/** As the transport has them: what is written at once, waits to be sent, and is received. */
+/** The values of the transport: bytes per write, and of the send and receive buffers. */
 const PIECE_BYTES = 64 * 1024;
 
 const SOCKET_BYTES = 4 * 2 ** 20;

@@ -33,7 +33,7 @@ export interface PeerRow {
   readonly gbps: number;
   readonly p50_ms: number;
   readonly p99_ms: number;
-  /** Of both hosts, and of both ends of the bare program. */
+  /** Processor time of both hosts, or of both ends of the bare program. */
   readonly cpu_s_per_gb: number;
   readonly bare_cpu_s_per_gb: number;
   /** A program that does nothing else over the same protocol. */
@@ -224,10 +224,10 @@ export interface PeerPullsRow {
 const REGION_BYTES = 64 * 2 ** 20;
 /** How often it is looked at what the processes have. */
 const PARTS = 20;
-/** Until then they come to what they need. */
+/** Parts of the warm-up, in which processes reach their working set. */
 const WARM_PARTS = PARTS / 5;
 
-/** So many pulls by each transport, one transport behind the other. */
+/** Runs the same number of pulls by each transport, one transport after the other. */
 export async function benchPeerPulls(options: PeerPullsOptions): Promise<PeerPullsRow[]> {
   const { transports, blockBytes, inFlight, lanes, verbs, signal } = options;
   const regionBytes = Math.max(REGION_BYTES, blockBytes * inFlight);
@@ -283,7 +283,7 @@ async function pullMany(
 interface IperfLoad {
   readonly bytes: number;
   readonly connections: number;
-  /** Of one call of the kernel; iperf3 takes at most a MiB. */
+  /** Maximum bytes of one system call; iperf3 accepts at most 1 MiB. */
   readonly lengthBytes: number;
   readonly signal: AbortSignal;
 }
@@ -360,9 +360,9 @@ const ASKER = "asker" as WorkerId;
 const CLUSTER = "bench";
 const HOUR_MS = 3_600_000;
 
-/** What one measurement came to. */
+/** Result of one measurement. */
 interface Measured extends Pulled {
-  /** Of both processes. */
+  /** Processor time of both processes. */
   readonly cpuSeconds: number;
   readonly bytes: number;
 }
@@ -371,7 +371,7 @@ interface Load {
   readonly blockBytes: number;
   readonly inFlight: number;
   readonly blocks: number;
-  /** Of the plain program; others ignore it. */
+  /** Connections of the bare program; others ignore it. */
   readonly connections: number;
 }
 

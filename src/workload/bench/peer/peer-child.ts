@@ -127,7 +127,7 @@ function rdmaTransport(rdma: Rdma, { credentials }: Setup): RdmaTransport {
   });
 }
 
-/** Resolves when it is written: what follows may block this process. */
+/** Resolves when the message is written, because the next order may block this process. */
 function say(news: News): Promise<void> {
   return new Promise((resolve) => {
     process.stdout.write(`${stringifyJson(news)}\n`, () => resolve());
@@ -264,7 +264,7 @@ class TransportSide implements BenchSide {
     return { seconds: (Bun.nanoseconds() - start) / 1e9, ms, wrong };
   }
 
-  /** True: it came, and what lies in the arena is what the holder has. */
+  /** Whether the block arrived, and its bytes in the arena equal the server's. */
   async #pullOne(slot: number, bytesMax: number): Promise<boolean> {
     const link = this.#link;
     assert(link !== null, "an asker has dialled");
@@ -295,8 +295,8 @@ class TransportSide implements BenchSide {
 }
 
 /**
- * What moves the blocks. `tcp` and `bare-quic`: a program that does nothing else; `stream-plain`:
- * without seals, as on a network that is declared trusted.
+ * Programs that transfer blocks. `tcp` and `bare-quic`: bare programs; `stream-plain`: without
+ * seals, as on a network that is declared trusted.
  */
 const CARRIERS = ["tcp", "stream", "stream-plain", "rdma", "quic", "bare-quic"] as const;
 export type Carrier = (typeof CARRIERS)[number];
@@ -312,17 +312,17 @@ interface Setup {
   readonly verbs: string | null;
 }
 
-/** Blocks to pull: so many of them asked for and not there yet. */
+/** Maximum blocks in flight. */
 export interface PullOrder {
   readonly do: "pull";
   readonly blockBytes: number;
   readonly inFlight: number;
   readonly blocks: number;
-  /** Of the plain program. */
+  /** Connections of the bare program. */
   readonly connections: number;
 }
 
-/** What a process is told, a JSON document a line on its standard input; its end stops it. */
+/** Orders to a process, one JSON document per line on its standard input; end of input stops it. */
 type Order =
   /** To the holder: it has blocks of this length from now on. */
   | { readonly do: "prepare"; readonly blockBytes: number; readonly connections: number }
@@ -330,17 +330,17 @@ type Order =
   | PullOrder
   | { readonly do: "tell" };
 
-/** What it says, likewise on standard output. */
+/** Messages of the process, one JSON document per line on standard output. */
 type News =
   | { readonly did: "start"; readonly port: number }
   | { readonly did: "prepare" | "dial" }
   | ({ readonly did: "pull" } & Pulled)
-  /** Of the process since its start. */
+  /** Processor time of the process since its start. */
   | { readonly did: "tell"; readonly cpuSeconds: number; readonly rssMb: number };
 
 export interface Pulled {
   readonly seconds: number;
-  /** Of each block, from the request to its last byte; none of the plain program. */
+  /** Latency of each block, from the request to its last byte; empty for the bare program. */
   readonly ms: readonly number[];
   /** Blocks that did not come, or not as they were. */
   readonly wrong: number;
@@ -350,7 +350,7 @@ export interface Pulled {
 export interface BenchSide extends AsyncDisposable {
   /** The holder's port; 0 of an asker. */
   readonly port: number;
-  /** `ready` is called when blocks may be pulled; what it does may block the process. */
+  /** `ready` is called when blocks may be pulled; it may block the process. */
   prepare(blockBytes: number, connections: number, ready: () => Promise<void>): Promise<void>;
   dial(port: number): Promise<void>;
   pull(order: PullOrder): Promise<Pulled>;
@@ -452,7 +452,7 @@ export class PeerProcess implements AsyncDisposable {
     return started;
   }
 
-  /** Does what it is told, and says that it did. */
+  /** Executes an order, and reports its completion. */
   tell<Did extends Order["do"]>(order: Extract<Order, { do: Did }>): Promise<NewsOf<Did>> {
     this.#write(order);
     return this.#hear(order.do as Did);

@@ -11,13 +11,15 @@ import { readSimTrace, type SimTrace } from "./sim-trace.ts";
 export interface PoliciesBenchOptions {
   readonly trace: Trace;
   readonly workers: number;
-  /** Of each worker; null: together a twentieth of the trace's distinct blocks. */
+  /**
+   * RAM of each worker; null: all workers together hold a twentieth of the trace's distinct blocks.
+   */
   readonly ramBlocks: number | null;
-  /** Of each worker; null: four times its RAM. */
+  /** SSD of each worker; null: four times its RAM. */
   readonly ssdBlocks: number | null;
   /** How long before its request a user is known to return, in the run that has such a signal. */
   readonly leadMs: number;
-  /** Called with what is simulated now. */
+  /** Called with the name of the current run. */
   readonly onProgress?: (run: string) => void;
   readonly signal?: AbortSignal;
 }
@@ -31,10 +33,12 @@ export interface PoliciesRow {
   readonly hit_ratio: number;
   readonly computed_tokens: number;
   readonly ssd_writes: number;
-  /** Of the worker that joined with nothing, for 15 minutes; null: it served nothing. */
+  /**
+   * RAM hit ratio of the worker that joined empty, for 15 minutes; null if it served no request.
+   */
   readonly joined_ram_hit_ratio: number | null;
   readonly joined_hit_ratio: number | null;
-  /** Of the worker that lost its RAM. */
+  /** RAM hit ratio of the worker that lost its RAM. */
   readonly restarted_ram_hit_ratio: number | null;
   readonly restarted_hit_ratio: number | null;
   readonly warmed_blocks: number;

@@ -220,7 +220,7 @@ export class SimAgent {
     return receipt({ done: kept.length, missing, rejected: there.length - kept.length }, 0, ms);
   }
 
-  /** False: over the budget. What lies above the block counts for the host alone. */
+  /** False if over the budget. Ancestors of the block count only towards the host's budget. */
   #hold(block: number, owner: string): boolean {
     const { ramBlocks, ssdBlocks } = this.#options;
     const room = ramBlocks + ssdBlocks;
@@ -262,11 +262,11 @@ function receipt(counts: Counts, bytes: number, ttlMs: number | null = null): Co
   return { kind: "receipt", counts, bytes, ttlSeconds: ttlMs === null ? null : ttlMs / 1_000 };
 }
 
-/** What one agent holds, by numbers of blocks. */
+/** Blocks of one agent on its tiers. */
 class SimTiers {
   readonly #trace: SimTrace;
   readonly ram: SimTier;
-  /** Of no blocks at all: there is none. */
+  /** A tier of zero blocks if there is no SSD. */
   readonly ssd: SimTier;
   /** Never to be written to SSD. */
   readonly transient = new Set<number>();
@@ -274,7 +274,7 @@ class SimTiers {
   readonly #held = new Map<number, number>();
   /** RAM too: without SSD nothing that is held may leave it. */
   readonly #isRamKept: boolean;
-  /** Blocks that a warm brought to RAM and nobody asked for since. */
+  /** Blocks that a warm brought to RAM and that have not been requested since. */
   readonly warmed = new Set<number>();
   #ssdWrites = 0;
 
@@ -319,7 +319,7 @@ class SimTiers {
     return this.ram.put(block);
   }
 
-  /** False: it may not be written, or there is no room. */
+  /** False if the block may not be written, or the tier is full. */
   toSsd(block: number): boolean {
     return this.#write(block);
   }
@@ -343,7 +343,7 @@ class SimTiers {
     return false;
   }
 
-  /** Also what it builds upon. */
+  /** Also protects the ancestors. */
   hold(block: number): void {
     for (let at = block; at >= 0; at = this.#trace.parents[at]!) {
       const holds = this.#held.get(at) ?? 0;
@@ -365,7 +365,7 @@ class SimTiers {
     if (this.#isRamKept) this.ram.keep(block, isKept);
   }
 
-  /** What builds upon a block, children before parents. */
+  /** Descendants of a block, children before parents. */
   below(block: number): number[] {
     const { firstChild, nextSibling } = this.#trace;
     const found: number[] = [];
@@ -386,10 +386,10 @@ class SimTiers {
   }
 }
 
-/** Lists: what may leave, the one used last at its end; and what is kept. */
+/** Lists of evictable blocks, most recently used last, and of protected blocks. */
 const [FREE, KEPT] = [0, 1];
 
-/** Least recently used first, but for what is kept. */
+/** An LRU tier that does not evict protected blocks. */
 class SimTier {
   readonly #lists: Lists;
   readonly #capacity: number;
@@ -406,7 +406,7 @@ class SimTier {
     return this.#lists.has(block);
   }
 
-  /** As the one used last. False: there is no room. */
+  /** Inserts or refreshes a block. False if the tier is full. */
   put(block: number): boolean {
     if (this.#lists.has(block)) this.#lists.remove(block);
     else if (this.#size < this.#capacity) this.#size++;
@@ -416,7 +416,7 @@ class SimTier {
     return true;
   }
 
-  /** What is kept no longer counts as used just now. */
+  /** Moves a block between the evictable and the protected list. */
   keep(block: number, isKept: boolean): void {
     this.#isKept[block] = isKept ? 1 : 0;
     if (!this.#lists.has(block)) return;

@@ -43,7 +43,7 @@ export interface SimResult {
   readonly restarted: Found;
   readonly ssdWrites: number;
   readonly warmedBlocks: number;
-  /** Of them: asked for while they were in RAM. */
+  /** Warmed blocks that were requested while in RAM. */
   readonly warmedUsed: number;
   readonly routes: Uint8Array;
   readonly policies: Policies["counts"];

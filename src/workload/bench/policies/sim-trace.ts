@@ -16,7 +16,7 @@ export interface SimTrace extends SessionTrace {
   readonly parents: Int32Array;
   readonly firstChild: Int32Array;
   readonly nextSibling: Int32Array;
-  /** Of each request the next one of its session; -1: none. */
+  /** For each request, the next one of its session; -1 if there is none. */
   readonly nextOf: Int32Array;
 }
 
@@ -92,15 +92,9 @@ interface SessionTrace {
   readonly ends: Uint32Array;
   /** The conversation of each request; dense numbers from 0. */
   readonly sessionOf: Uint32Array;
-  /** How many leading blocks of each request are those of the turn before it; 0 for first turns. */
-  readonly kept: Uint32Array;
-  /** Tokens in each block: fewer in one that a prompt ends in the middle of. */
-  readonly tokens: Uint32Array;
   /** Distinct blocks: every number is below it. */
   readonly distinct: number;
   readonly sessions: number;
-  /** Origin of the conversation of each request. */
-  readonly sessionsFrom: "source" | "inferred";
 }
 
 /** 2^29 uses are 2 GiB. */
@@ -129,7 +123,6 @@ class Reader {
   #blocks = new Uint32Array(2 ** 16);
   #ends = new Uint32Array(2 ** 10);
   #sessionOf = new Uint32Array(2 ** 10);
-  #tokens = new Uint32Array(2 ** 12);
   #uses = 0;
   #distinct = 0;
   /** Whether every request so far was named its conversation. */
@@ -141,19 +134,13 @@ class Reader {
   }
 
   add(request: TraceRequest): void {
-    const { blocks, lastBlockTokens, session } = request;
-    const { path, blockTokens } = this.#trace;
+    const { blocks, session } = request;
     const end = this.#uses + blocks.length;
     if (end > USES_MAX)
-      throw new HearthError("LIMIT", `${path}: more than ${USES_MAX} uses of blocks`);
+      throw new HearthError("LIMIT", `${this.#trace.path}: more than ${USES_MAX} uses of blocks`);
     this.#blocks = grown(this.#blocks, end);
     this.#blocks.set(blocks, this.#uses);
-    for (const [at, block] of blocks.entries()) {
-      if (block < this.#distinct) continue;
-      this.#distinct = block + 1;
-      this.#tokens = grown(this.#tokens, this.#distinct);
-      this.#tokens[block] = at === blocks.length - 1 ? lastBlockTokens : blockTokens;
-    }
+    for (const block of blocks) this.#distinct = Math.max(this.#distinct, block + 1);
     this.#ends = grown(this.#ends, this.requests + 1);
     this.#sessionOf = grown(this.#sessionOf, this.requests + 1);
     this.#ends[this.requests] = end;
@@ -179,42 +166,8 @@ class Reader {
       ? this.#sessionOf.slice(0, this.requests)
       : inferSessions({ blocks, ends, distinct });
     const sessions = sessionOf.reduce((most, session) => Math.max(most, session + 1), 0);
-    return {
-      blocks,
-      ends,
-      sessionOf,
-      kept: keptBlocks(blocks, ends, sessionOf, sessions),
-      tokens: this.#tokens.slice(0, distinct),
-      distinct,
-      sessions,
-      sessionsFrom: this.#named ? "source" : "inferred",
-    };
+    return { blocks, ends, sessionOf, distinct, sessions };
   }
-}
-
-/** The common beginning of each request and the one before it in its conversation. */
-function keptBlocks(
-  blocks: Uint32Array,
-  ends: Uint32Array,
-  sessionOf: Uint32Array,
-  sessions: number,
-): Uint32Array {
-  const kept = new Uint32Array(ends.length);
-  const begin = new Uint32Array(sessions);
-  const end = new Uint32Array(sessions);
-  let from = 0;
-  for (const [request, to] of ends.entries()) {
-    const session = sessionOf[request]!;
-    const before = begin[session]!;
-    const most = Math.min(end[session]! - before, to - from);
-    let same = 0;
-    while (same < most && blocks[before + same] === blocks[from + same]) same++;
-    kept[request] = same;
-    begin[session] = from;
-    end[session] = to;
-    from = to;
-  }
-  return kept;
 }
 
 function grown(array: Uint32Array<ArrayBuffer>, atLeast: number): Uint32Array<ArrayBuffer> {

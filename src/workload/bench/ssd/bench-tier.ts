@@ -54,7 +54,7 @@ export interface BenchTierOptions {
   readonly native: Native;
 }
 
-/** Blocks are written in chains of so many, one chain a commit, as a prompt's are. */
+/** Blocks of one chain. Each commit writes one chain, as a prompt does. */
 export const CHAIN_BLOCKS = 16;
 const SLICE_BYTES = 2 ** 26;
 const ARENA_BYTES_MIN = 2 ** 24;
@@ -78,7 +78,7 @@ export class BenchTier {
   readonly disk: BlockDisk;
   readonly holder: Holder;
   readonly namespaceKey: Uint8Array;
-  /** Of the start: blocks that were there, and those whose row was lost and whose file was not. */
+  /** Recovery results: recovered blocks, and adopted files whose index row was lost. */
   readonly found: { readonly blocks: number; readonly adopted: number };
   /** Blocks on their way to SSD at the same time, so that the disk always has its next one. */
   readonly queueBlocksMax: number;
@@ -176,7 +176,7 @@ function queueBlocks(depth: number): number {
   return 2 * depth;
 }
 
-/** RAM that holds what waits to be written, the chain at hand and some that may go. */
+/** A store whose RAM holds the write queue, the current chain and some evictable blocks. */
 function createStore({ native, blockBytes, blocksMax, depth }: BenchTierOptions) {
   const slots = queueBlocks(depth) + 4 * CHAIN_BLOCKS;
   const bytes = Math.max(ARENA_BYTES_MIN, slots * Math.ceil(blockBytes / PAGE) * PAGE);
@@ -215,8 +215,8 @@ const PATIENT = { tiers: 0, deadlineMs: 3_600_000, stopAtMiss: false };
 
 /**
  * Blocks by number, in chains of `CHAIN_BLOCKS`: written and read as an engine's frames would have
- * it, through reserve, commit, the tier's writer, acquire and the tier's reader. The bytes are what
- * lies in the slot already: an engine's copy is not what is measured here.
+ * it, through reserve, commit, the tier's writer, acquire and the tier's reader. The bytes in the
+ * slot are used as they are, because an engine's copy is not measured here.
  */
 export class BenchBlocks {
   readonly #tier: BenchTier;
@@ -277,7 +277,7 @@ export class BenchBlocks {
     mustBeOk(handles, "was not committed");
   }
 
-  /** Reads these blocks, so many at the same time; nanoseconds of each. */
+  /** Reads these blocks, `atOnce` at a time. Returns the nanoseconds of each. */
   async read(numbers: readonly number[], atOnce: number): Promise<number[]> {
     const { holder, store } = this.#tier;
     const before = store.ssdStats.readBlocks;
@@ -323,7 +323,10 @@ interface BenchFolder extends Disposable {
   readonly path: string;
 }
 
-/** Throws SSD_UNAVAILABLE where it cannot be made, or has no room for so many bytes. */
+/**
+ * Throws SSD_UNAVAILABLE if the folder cannot be created, or its file system has less free space
+ * than `bytes`.
+ */
 export function makeBenchFolder(dir: string, bytes: number): BenchFolder {
   let path: string;
   try {

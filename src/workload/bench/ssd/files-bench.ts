@@ -43,7 +43,7 @@ export interface SsdFilesResult {
   readonly adopted_after_kill: number;
   /** Keys of one block and whether it is there. */
   readonly lookup_p99_us: number;
-  /** Of the process when it was ready. */
+  /** Resident memory of the ready process. */
   readonly rss_mb: number;
 }
 
@@ -156,7 +156,7 @@ type FilesNews =
       readonly adopted: number;
       readonly rssMb: number;
     }
-  /** On its way: so many blocks are on SSD, of those that were to be created. */
+  /** Progress: number of created blocks that are on SSD. */
   | { readonly did: "createSome"; readonly files: number }
   | {
       readonly did: "create";
@@ -252,7 +252,7 @@ function lookUp(tier: BenchTier, blocks: BenchBlocks, count: number, samples: nu
     const found = holder.match(batch, 0, best);
     const later = isThere ? null : holder.acquire(batch, acquire, handles);
     us.push((Bun.nanoseconds() - start) / 1_000);
-    assert(later === null, "what is not there is a miss at once");
+    assert(later === null, "an absent block is a miss at once");
     if ((found === 1) !== isThere) throw new HearthError("INTERNAL", "a lookup was wrong");
   }
   return { did: "lookUp", p99Us: quantile(us, 0.99) };

@@ -171,7 +171,7 @@ class SpeedRace {
       () => this.#blocks.read(some, 1),
       async () => fio?.singleReads(blockBytes, some.length),
     );
-    // What is in RAM alone when its file makes room for another would be written again.
+    // A block only in RAM whose file is evicted would be written again.
     this.#tier.emptyRam();
     const p50Ms = median(ns) / NS_PER_MS;
     this.ours.push({ writeGbps, readGbps, p50Ms, p99Ms: quantile(ns, 0.99) / NS_PER_MS });
@@ -199,7 +199,7 @@ async function inTurn<T, U>(
   return [own, await fio()];
 }
 
-/** So many of them, each at most once, in no order. */
+/** A random sample of `count`, without repetition. */
 function someOf(all: readonly number[], count: number): number[] {
   const random = seededRandom(count);
   const left = [...all];

@@ -191,7 +191,7 @@ interface NativeSource {
   readonly sessionsCoding: SessionCoding;
 }
 
-/** A call as what it shares with the call before it and what follows. */
+/** A call as the length of the prefix shared with the previous call, and the rest. */
 interface Call {
   readonly inputTokens: number;
   readonly outputTokens: number;

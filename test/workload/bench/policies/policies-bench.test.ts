@@ -1,7 +1,12 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { benchPolicies, type PoliciesRow } from "../../../../src/workload/bench/index.ts";
-import { openTrace } from "../../../../src/workload/traces/index.ts";
+import {
+  benchPolicies,
+  type PoliciesRow,
+  readSimTrace,
+} from "../../../../src/workload/bench/index.ts";
+import { openTrace, type Trace } from "../../../../src/workload/traces/index.ts";
+import { describeTraces } from "../../traces/shared-traces.ts";
 
 const PIECE = join(import.meta.dir, "claude-code-24-sessions.jsonl.gz");
 
@@ -53,4 +58,46 @@ test("the same every time; without an SSD tier nothing can be paused", async () 
 test("ends when it is given up", async () => {
   const signal = AbortSignal.abort();
   await expect(bench({ signal })).rejects.toMatchObject({ code: "ABORTED" });
+});
+
+/** A trace of prompts without conversation names. */
+function traceOf(prompts: readonly (readonly number[])[]): Trace {
+  const ids = new Map<number, number>();
+  const idOf = (name: number) => ids.getOrInsertComputed(name, () => ids.size);
+  async function* requests() {
+    for (const [at, blocks] of prompts.entries()) {
+      yield {
+        arrivalMs: at,
+        inputTokens: 10 * blocks.length,
+        outputTokens: 1,
+        blocks: Uint32Array.from(blocks, idOf),
+        lastBlockTokens: 10,
+        session: undefined,
+        turn: undefined,
+      };
+    }
+  }
+  return { name: "tiny", path: "tiny", format: "mooncake", blockTokens: 10, requests };
+}
+
+test("a request without a name continues the conversation of its deepest known block", async () => {
+  const prompts = [[1, 2], [1, 2, 3], [1, 2, 4], [1, 9], [7], [1, 2, 3, 5]];
+  expect((await readSimTrace(traceOf(prompts))).sessions).toBe(2);
+});
+
+test("a block that 40 requests begin with does not join their conversations", async () => {
+  const prompts = Array.from({ length: 40 }, (_, i) => [1, 100 + i]);
+  expect((await readSimTrace(traceOf(prompts))).sessions).toBe(40);
+});
+
+test("a trace of lengths alone is refused", async () => {
+  await expect(readSimTrace(traceOf([[]]))).rejects.toMatchObject({ code: "TRACE_INVALID" });
+});
+
+describeTraces("the conversation trace", (folder) => {
+  test("has the published number of conversations", async () => {
+    const trace = await openTrace(join(folder, "mooncake_conversation_0-40min.jsonl.gz"));
+    const { sessions, ends } = await readSimTrace(trace);
+    expect([sessions, ends.length]).toEqual([4_931, 7_851]);
+  });
 });
