@@ -47,7 +47,7 @@ function agentOn(bus: Bus): { feed: ResidencyFeed; publisher: BusPublisher } {
   return { feed, publisher: new BusPublisher(of) };
 }
 
-describeNats("under the permissions of docs/operations.md", () => {
+describeNats("under the permissions of docs/operating/operations.md", () => {
   test("routers follow an agent, hear each other and locate blocks under these permissions", async () => {
     const server = await NatsServer.start({ lines: permissions() });
     const open = (user: string, password: string) => {
