@@ -183,7 +183,7 @@ describe("limits", () => {
     const kit = new HoldKit();
     kit.put([1]);
     for (let n = 0; n < 65_536; n++) kit.pin(`owner-${n}`, [1]);
-    expect(reason(kit, "one more")).toMatch(/^limit: 65536 owners/);
+    expect(reason(kit, "one more")).toMatch(/^limit: at most 65536 owners/);
     expect(reason(kit, "owner-7")).toBeUndefined();
     kit.unpin("owner-8", [1]);
     expect(reason(kit, "one more")).toBeUndefined();

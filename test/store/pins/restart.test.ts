@@ -106,8 +106,8 @@ describe("after a restart", () => {
       { kind: "hold_lost", hold: "lease", owner: "router", name: "night", blocks: 1, why },
     ]);
     expect(next.warnings).toMatchObject([
-      { fields: { hold: "pin", owner: "a", lost: 1, left: 1 } },
-      { fields: { hold: "lease", lease: "night", lost: 1, left: 0 } },
+      { fields: { kind: "pin", owner: "a", lost: 1, left: 1 } },
+      { fields: { kind: "lease", lease: "night", lost: 1, left: 0 } },
     ]);
     expect(next.holds.counts().lost).toBe(2);
     await next.holds.commit();
