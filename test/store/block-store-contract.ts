@@ -192,7 +192,7 @@ export function blockStoreContract(
       store.expectNothingLeft();
     });
 
-    it("has stale handles for other sessions, other generations and slots that were not granted", async ({
+    it("has stale handles in other sessions and generations, and if not granted", async ({
       writer,
       reader,
     }) => {

@@ -17,7 +17,7 @@ async function putOneByOne(engine: StoreEngine, count: number): Promise<void> {
 }
 
 describeNative("the background eviction", () => {
-  test("starts immediately when a writer passes the high-water mark, and stops at the low one", async () => {
+  test("starts when a writer passes the high mark, and stops at the low one", async () => {
     const { kit, engine } = open(8, 0.75, 0.5);
     await using _ = kit;
     await putOneByOne(engine, 6);

@@ -88,7 +88,8 @@ class Pins {
       this.asked.push(level);
       expect(tier).toBe("ram");
       expect(why).toBe(
-        `all ${SLOTS} blocks in RAM are protected, ${SLOTS * 8192} of ${SLOTS * 8192} bytes are in ` +
+        `all ${SLOTS} blocks in RAM are protected, ` +
+          `${SLOTS * 8192} of ${SLOTS * 8192} bytes are in ` +
           "use, 5000 more are needed",
       );
       const node = this[level].shift();

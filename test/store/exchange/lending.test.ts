@@ -45,7 +45,7 @@ describeNative("blocks served to peers", () => {
     expect(kit.store.snapshot().stats).toMatchObject({ lentBlocks: 2, lentBytes: 10_000 });
   });
 
-  it("are checked after being served: a damaged one is found, then read from SSD", {}, async (t) => {
+  it("are checked after being served, and damaged ones read from SSD", {}, async (t) => {
     const { kit } = t;
     const peer = new PeerHost(kit.store);
     const engine = kit.engine();
@@ -268,7 +268,7 @@ describeNative("blocks from other hosts above an SSD tier", () => {
     expect(kit.ssdHolds("d")).toBe(false);
   });
 
-  it("are fetched from a peer if SSD cannot read them now, and the file stays", {}, async (test) => {
+  it("are fetched from a peer if SSD cannot read them, and their file stays", {}, async (test) => {
     const { kit, faults } = test;
     const peer = new PeerHost(kit.store);
     await onSsd(kit, "a", "b");

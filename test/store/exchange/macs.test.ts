@@ -36,7 +36,7 @@ describeNative("a peer without the key of a namespace", () => {
     expect(kit.snapshot().ramBlocks).toBe(0);
   });
 
-  test("cannot plant any of 1,000 blocks at an agent without the key: readers reject them", async () => {
+  test("cannot plant any of 1,000 blocks at readers of an agent without the key", async () => {
     await using kit = openKit();
     const peer = new PeerHost(kit.store);
     const mac = crypto.getRandomValues(new Uint8Array(16));

@@ -38,7 +38,7 @@ describeNative("deletion of blocks requires a grant", () => {
     expect(["a", "b"].map((block) => whereIs(next.kit, block))).toEqual(["ssd", ""]);
   });
 
-  it("blocks paused without the grant stay when a granted lease expires, with its other blocks", {}, async (t) => {
+  it("blocks paused without the grant stay when a granted lease expires", {}, async (t) => {
     const { kit, life, where } = t;
     await kit.engine().put("a", "b");
     await pause(life, "a", 60_000, GRANTED);
@@ -70,7 +70,7 @@ describeNative("deletion of blocks requires a grant", () => {
     expect(where("a")).toEqual([""]);
   });
 
-  it("without the grant an owner can shorten its own lease, which then removes no block", {}, async (t) => {
+  it("an owner without the grant may shorten its lease, which removes no block", {}, async (t) => {
     const { kit, life, where } = t;
     await kit.engine().put("a");
     await pause(life, "a", 60_000, GRANTED);

@@ -74,7 +74,7 @@ describeNative("a retained block that is lost", () => {
     expect(kit.store.table.isKept(kit.nodeOf("b"))).toBe(true);
   });
 
-  it("is named also as an ancestor, without which its descendants cannot be found", {}, async (t) => {
+  it("is named also if only a descendant is retained", {}, async (t) => {
     const { kit, life } = t;
     const engine = await onSsd(kit, ...chain("a/b/c"));
     await life.pin("router", "a/b/c");

@@ -162,7 +162,7 @@ describeNative("Pause flow", () => {
     expect(await next.kit.engine().load(...chain("a/b"))).toEqual(["miss", "miss"]);
   });
 
-  it("a revocation removes blocks without other owners or descendants, deepest first", {}, async (t) => {
+  it("a revocation removes blocks without other owners or descendants", {}, async (t) => {
     const { kit, life, where } = t;
     const engine = kit.engine();
     await engine.put(...chain("a/b/c/d"), "a/b/other");
@@ -183,7 +183,7 @@ describeNative("Pause flow", () => {
     expect(outcomes((await life.own.revokeLease("nap", ORIGIN)).results)).toEqual(["missing"]);
   });
 
-  it("an expired lease removes only blocks without other owners, and no shared prefix", {}, async (t) => {
+  it("an expired lease removes no block of other owners or shared prefix", {}, async (t) => {
     const { kit, life, where } = t;
     const engine = kit.engine();
     await engine.put(...chain("sys/u1/t1"), ...chain("sys/u2"));

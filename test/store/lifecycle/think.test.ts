@@ -56,7 +56,7 @@ describeNative("Think flow", () => {
     expect(kit.files()).toHaveLength(1);
   });
 
-  it("transient skip backup: a mark on a GPU's block remains when it is stored in RAM", {}, async (t) => {
+  it("transient skip backup: a mark on a GPU's block remains in RAM", {}, async (t) => {
     const { kit, life, where } = t;
     const engine = kit.engine();
     engine.gpuStored("a");
@@ -68,7 +68,7 @@ describeNative("Think flow", () => {
     expect(where("a")).toEqual(["ram"]);
   });
 
-  it("a pinned block keeps its copy on SSD, in RAM or not; other copies are deleted", {}, async (t) => {
+  it("a pinned block keeps its copy on SSD; other copies are deleted", {}, async (t) => {
     const { kit, life, where, restart } = t;
     await kit.engine().put("a", "b", "c");
     await kit.settled();

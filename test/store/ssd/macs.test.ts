@@ -105,7 +105,7 @@ describeNative("files of a namespace with a key", () => {
     });
   });
 
-  test("blocks with a correct MAC are readable after a restart, with the key and without", async () => {
+  test("blocks with a correct MAC are readable after a restart, with or without key", async () => {
     await withTempDir(async (dir) => {
       await using host = new SsdHost();
       const some = names.slice(0, 20);
