@@ -142,7 +142,9 @@ describeNative("a stream server", () => {
     for (let id = 0; id < 500; id++) raw.say({ kind: "call", id, body });
     await waitFor(() => pair.holder.transport.inboundLinks === 0);
     expect(server.asked).toBeLessThan(100);
-    expect(pair.holder.log.some(({ fields }) => String(fields.why).includes("does not read"))).toBe(true);
+    expect(pair.holder.log.some(({ fields }) => String(fields.why).includes("does not read"))).toBe(
+      true,
+    );
   });
 
   test("times out silence, an incomplete message, and lanes that do not connect", async () => {
