@@ -120,7 +120,10 @@ describeNats("credentials", () => {
       [{ credentials: { credsFile: junk } }, /does not contain NATS user credentials/],
       [{ credentials: { nkeyFile: junk } }, /does not contain a user seed/],
       [{ credentials: { nkeyFile: file(`SU${"A".repeat(56)}`) } }, /does not contain a user seed/],
-      [{ credentials: { nkeyFile: file(seedOf(nkeys.createAccount())) } }, /not contain a user seed/],
+      [
+        { credentials: { nkeyFile: file(seedOf(nkeys.createAccount())) } },
+        /not contain a user seed/,
+      ],
       [{ credentials: { nkeyFile: file("x".repeat(70_000)) } }, /larger than 64 KiB/],
       [{ tls: { caFile: missing } }, /missing cannot be read/],
       [{ tls: { certFile: junk } }, /is a certificate without a key/],
