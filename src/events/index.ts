@@ -70,6 +70,7 @@ export {
 } from "./ingest/known-blocks.ts";
 export { decodeFeed, encodeSavedIngest, feedPages, type SavedFeed } from "./ingest/saved-state.ts";
 export { Translator, type TranslatorOptions } from "./ingest/translator.ts";
+export { MsgpackReader, MsgpackWriter, Unreadable } from "./msgpack.ts";
 export {
   decodeAnswer,
   decodeQuestion,

@@ -266,7 +266,7 @@ describe("the command line refuses", () => {
     ["pin 1 --nats nats://h --worker a --token-file f", "--token-file is for --api"],
     [`pin 1 --nats nats://u:${secret}@h --worker a`, "holds credentials"],
     [`pin 1 --api http://u:${secret}@h`, "contains credentials"],
-    ["pin 1 --api ftp://h", "no http:// or https:// URL"],
+    ["pin 1 --api ftp://h", "not an http:// or https:// URL"],
     ["pin 1 --cert c", "--cert and --key belong together"],
     ["pin 1 --token-file /nowhere/at/all", "cannot be read"],
     ["pins --nats nats://h", "ask over HTTP: --api URL"],

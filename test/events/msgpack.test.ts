@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { Decoder } from "@msgpack/msgpack";
 import fc from "fast-check";
-import { MsgpackReader, MsgpackWriter, Unreadable } from "../../src/events/msgpack.ts";
+import { MsgpackReader, MsgpackWriter, Unreadable } from "../../src/events/index.ts";
 import { pack } from "./examples.ts";
 
 const integer = fc.oneof(
