@@ -60,7 +60,7 @@ export function refusalAtGate(
   for (const name of ["epoch", "seq"] as const) {
     const number = command[name];
     if (number === null || isPlausible(number, clock.wallMs())) continue;
-    const words = `${name} ${number} leaves no room for later ones: count up to 2^40, or use the time`;
+    const words = `${name} ${number} leaves no room for later ones: use a counter or a time`;
     return { word: "implausible", words };
   }
   const { account } = sender;

@@ -57,7 +57,7 @@ export function proveIssuer(claim: Claim, options: ProofOptions): Proof {
     return unproven(`${issuer} must prove its name (control.issuers): ${how}`);
   }
   if (options.wasProven(issuer)) {
-    const fix = `list it in control.issuers, or lift the requirement with hearth ctl unfence ${issuer}`;
+    const fix = `list it in control.issuers, or run hearth ctl unfence ${issuer}`;
     return unproven(`${issuer} has proved its name before: ${fix}`);
   }
   return { ok: true, sender, isSigned: false };

@@ -393,7 +393,8 @@ export const BLOCK_REASONS = {
   forbidden: {
     outcomes: ["rejected"],
     meaning:
-      "the command would delete the block, which the sender's role does not allow; the message names the key to set",
+      "the command would delete the block, which the sender's role does not allow; the " +
+      "message names the key to set",
   },
   full: {
     outcomes: ["rejected"],

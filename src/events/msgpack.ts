@@ -399,7 +399,9 @@ export class MsgpackWriter {
     return this;
   }
 
-  /** Writes a length after the head of its width. `short` is null for types without a one-byte form. */
+  /**
+   * Writes a length after the head of its width. `short` is null for types without a one-byte form.
+   */
   #head(length: number, short: number | null, middle: number, long: number): this {
     if (length < 0x100 && short !== null) return this.#byte(short).#byte(length);
     const bytes = length < 0x1_0000 ? 2 : 4;

@@ -175,13 +175,17 @@ export const ROUTER_METRICS = {
   routerWorkerReached: {
     name: "hearth_router_worker_reached",
     type: "gauge",
-    help: "Whether the worker's API has answered since the worker is known; only workers with a url",
+    help:
+      "Whether the worker's API has answered since the worker is known; only workers with " +
+      "a url",
     labels: { worker: [] },
   },
   routerEngineReached: {
     name: "hearth_router_engine_reached",
     type: "gauge",
-    help: "Whether the KV events of the worker's engine are received; only workers without an agent",
+    help:
+      "Whether the KV events of the worker's engine are received; only workers without an " +
+      "agent",
     labels: { worker: [], rank: [] },
   },
   routerEngineBlockTokens: {
@@ -356,7 +360,9 @@ export const PROXY_METRICS = {
   proxyTokenChecks: {
     name: "hearth_router_proxy_token_checks_total",
     type: "counter",
-    help: "Prompts whose tokens were counted by the proxy and by the engine, by result of the comparison",
+    help:
+      "Prompts whose tokens were counted by the proxy and by the engine, by result of the " +
+      "comparison",
     labels: { outcome: ["equal", "different"] },
   },
   policyMode: {

@@ -143,7 +143,9 @@ const AGENT_METRICS = {
   ramReports: {
     name: "hearth_ram_reports_total",
     type: "counter",
-    help: "Blocks reported as damaged by readers, by the state of the copy in RAM; unverified: the key is missing",
+    help:
+      "Blocks reported as damaged by readers, by the state of the copy in RAM; unverified: " +
+      "the key is missing",
     labels: { outcome: ["damaged", "right", "skipped", "planted", "unverified"] },
   },
   ramScrubbedBytes: {
@@ -209,7 +211,9 @@ const AGENT_METRICS = {
   slots: {
     name: "hearth_slots",
     type: "gauge",
-    help: "Slots of the block sizes in use; quarantined slots are released when their process exits",
+    help:
+      "Slots of the block sizes in use; quarantined slots are released when their process " +
+      "exits",
     labels: { state: SLOT_STATES },
   },
   arenaBytes: {

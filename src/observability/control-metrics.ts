@@ -74,7 +74,9 @@ export const CONTROL_METRICS = {
   holdsEnded: {
     name: "hearth_holds_ended_total",
     type: "counter",
-    help: "Pins, soft pins and leases that ended without a command: evicted for space, expired, or blocks lost",
+    help:
+      "Pins, soft pins and leases that ended without a command: evicted for space, " +
+      "expired, or blocks lost",
     labels: { how: ["relieved", "expired", "lost"] },
   },
   commands: {
@@ -135,7 +137,8 @@ export const CONTROL_METRICS = {
     name: "hearth_bus_messages_total",
     type: "counter",
     help:
-      "Messages over NATS; dropped: not connected and the queue was full; ignored: received and not " +
+      "Messages over NATS; dropped: not connected and the queue was full; ignored: " +
+      "received and not " +
       "answered because of a discovery flood",
     labels: { direction: ["sent", "received", "dropped", "ignored"] },
   },
@@ -143,8 +146,8 @@ export const CONTROL_METRICS = {
     name: "hearth_bus_answers_total",
     type: "counter",
     help:
-      "Answers to commands over NATS; lost: the bus did not accept the answer; " +
-      "unread: the command was not decoded because of its rate",
+      "Answers to commands over NATS; lost: the bus did not accept the answer; unread: the " +
+      "command was not decoded because of its rate",
     labels: { outcome: BUS_ANSWERS },
   },
   busStreamReading: {

@@ -39,7 +39,9 @@ export const DEVICE_METRICS = {
   gpuLeakedSlots: {
     name: "hearth_gpu_leaked_slots",
     type: "gauge",
-    help: "Slots that stay unused until the agent restarts, because a lost GPU may still write to them",
+    help:
+      "Slots that stay unused until the agent restarts, because a lost GPU may still write " +
+      "to them",
     labels: {},
   },
   rdmaPorts: {

@@ -139,7 +139,9 @@ export const HEALTH_CODES = {
   KV_RAM_CSUM: {
     severity: "error",
     meaning: "blocks in RAM failed their checksum; they were dropped and will be stored again",
-    fix: "look for ECC errors (edac-util, dmesg, IPMI) and replace the DIMM; the drive is not affected",
+    fix:
+      "look for ECC errors (edac-util, dmesg, IPMI) and replace the DIMM; the drive is not " +
+      "affected",
   },
   KV_SSD_FULL: {
     severity: "warn",
@@ -200,7 +202,9 @@ export const HEALTH_CODES = {
   NATS_STREAM: {
     severity: "error",
     meaning: "the command stream cannot be read: commands over NATS do not reach this worker",
-    fix: "create the stream of nats.command_stream with this worker's subject, or permit the agent to",
+    fix:
+      "create the stream of nats.command_stream with this worker's subject, or permit the " +
+      "agent to",
   },
   NATS_WORKERS: {
     severity: "warn",
@@ -235,7 +239,9 @@ export const HEALTH_CODES = {
   ROUTER_NATS: {
     severity: "warn",
     meaning: "no connection to NATS: the index of workers' blocks is not updated",
-    fix: "check the server and nats.* in the router's configuration; the router reconnects automatically",
+    fix:
+      "check the server and nats.* in the router's configuration; the router reconnects " +
+      "automatically",
   },
   ROUTER_ENGINE: {
     severity: "warn",
@@ -308,7 +314,9 @@ export const HEALTH_CODES = {
   RDMA_PORT_DOWN: {
     severity: "warn",
     meaning: "an RDMA port is not active: peers use other ports or transports",
-    fix: "check cable, switch port and address (ibv_devinfo); the agent uses it again automatically",
+    fix:
+      "check cable, switch port and address (ibv_devinfo); the agent uses it again " +
+      "automatically",
   },
   ENGINE_HOLDS_ALL: {
     severity: "warn",

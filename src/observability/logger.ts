@@ -236,7 +236,7 @@ function objectText(value: unknown): string {
     return stringifyJson(value) ?? String(value);
   } catch (error) {
     // A value that cannot be serialized is described instead, so that logging never fails.
-    return `[${typeof value} that is not valid JSON: ${error instanceof Error ? error.message : "?"}]`;
+    return `[${typeof value} without JSON form: ${error instanceof Error ? error.message : "?"}]`;
   }
 }
 

@@ -62,7 +62,9 @@ export const PEER_METRICS = {
   peerHedges: {
     name: "hearth_peer_hedges_total",
     type: "counter",
-    help: "Requests sent to a second peer because the first was slow; won: the second answered first",
+    help:
+      "Requests sent to a second peer because the first was slow; won: the second answered " +
+      "first",
     labels: { outcome: ["asked", "won"] },
   },
   peerSharedPulls: {

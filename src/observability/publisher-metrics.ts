@@ -24,7 +24,9 @@ export const PUBLISHER_METRICS = {
   publisherMessages: {
     name: "hearth_feed_messages_total",
     type: "counter",
-    help: "Messages with changes; unsent: not connected, or the queue was full. Consumers request missed changes",
+    help:
+      "Messages with changes; unsent: not connected, or the queue was full. Consumers " +
+      "request missed changes",
     labels: { outcome: PUBLISH_OUTCOMES },
   },
   publisherQueries: {
@@ -72,7 +74,9 @@ export const PUBLISHER_METRICS = {
   publisherHoles: {
     name: "hearth_feed_stream_holes_total",
     type: "counter",
-    help: "Gaps in the stream because more changes waited than are kept; a snapshot closes each gap",
+    help:
+      "Gaps in the stream because more changes waited than are kept; a snapshot closes " +
+      "each gap",
     labels: {},
   },
   publisherZmqSubscribers: {

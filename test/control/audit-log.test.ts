@@ -103,24 +103,27 @@ describe("the audit log", () => {
     });
   });
 
-  test("a failing disk is reported once; its lines are counted and later lines are written", async () => {
-    await withTempDir(async (folder) => {
-      const path = join(folder, "audit.jsonl");
-      // A directory of that name cannot be opened for writing, even by root.
-      mkdirSync(path);
-      const { audit, said } = opened(path);
-      for (let n = 0; n < 5; n++) {
-        audit.write({ n });
-        await waitFor(() => audit.dropped === n + 1);
-      }
-      expect(said.filter((line) => line.includes("audit log write failed"))).toHaveLength(1);
-      rmSync(path, { recursive: true });
-      await writeSlowly(audit, path, 100, 101);
-      await audit[Symbol.asyncDispose]();
-      expect(numbersIn(path)).toEqual([100]);
-      expect(said.at(-1)).toContain("audit log recovered");
-    });
-  });
+  test(
+    "a failing disk is reported once; its lines are counted and later lines are " + "written",
+    async () => {
+      await withTempDir(async (folder) => {
+        const path = join(folder, "audit.jsonl");
+        // A directory of that name cannot be opened for writing, even by root.
+        mkdirSync(path);
+        const { audit, said } = opened(path);
+        for (let n = 0; n < 5; n++) {
+          audit.write({ n });
+          await waitFor(() => audit.dropped === n + 1);
+        }
+        expect(said.filter((line) => line.includes("audit log write failed"))).toHaveLength(1);
+        rmSync(path, { recursive: true });
+        await writeSlowly(audit, path, 100, 101);
+        await audit[Symbol.asyncDispose]();
+        expect(numbersIn(path)).toEqual([100]);
+        expect(said.at(-1)).toContain("audit log recovered");
+      });
+    },
+  );
 
   test("reports an unusable path before the first line, until a line is written", async () => {
     await withTempDir(async (folder) => {

@@ -130,33 +130,44 @@ describe("commands over a bus", () => {
     expect((await stage.receipts(1))[0]!.reason).toStartWith("forbidden: ");
   });
 
-  test("an undecodable command is answered, counted and dropped; later commands are served", async () => {
-    const stage = await Stage.open({}, 4 * 2 ** 20);
-    const deep = `{"type":"Flush","x":${"[".repeat(20_000)}${"]".repeat(20_000)}}`;
-    for (const poison of [
-      new Uint8Array(),
-      new Uint8Array([0xff, 0xfe]),
-      new Uint8Array(2 ** 20 + 1),
-      new TextEncoder().encode(deep),
-      encodeBody({ type: "Nonsense" }, JSON_TYPE),
-    ]) {
-      stage.send(poison);
-    }
-    stage.send(new Uint8Array([0xdd, 0xff, 0xff, 0xff, 0xff]), { "Content-Type": MSGPACK_TYPE });
-    stage.send(encodeBody(PIN, JSON_TYPE));
-    const receipts = await stage.receipts(7);
-    const words = receipts.map(({ status, reason }) => reason?.split(":")[0] ?? status);
-    expect(words.sort()).toEqual(
-      ["malformed", "malformed", "malformed", "ok", "too_deep", "too_large", "unknown_type"].sort(),
-    );
-    expect(stage.kit.plane.stats().refused).toEqual({
-      malformed: 3,
-      too_deep: 1,
-      too_large: 1,
-      unknown_type: 1,
-    });
-    expect(stage.agent.state.handlerFaults).toBe(0);
-  });
+  test(
+    "an undecodable command is answered, counted and dropped; later commands are " + "served",
+    async () => {
+      const stage = await Stage.open({}, 4 * 2 ** 20);
+      const deep = `{"type":"Flush","x":${"[".repeat(20_000)}${"]".repeat(20_000)}}`;
+      for (const poison of [
+        new Uint8Array(),
+        new Uint8Array([0xff, 0xfe]),
+        new Uint8Array(2 ** 20 + 1),
+        new TextEncoder().encode(deep),
+        encodeBody({ type: "Nonsense" }, JSON_TYPE),
+      ]) {
+        stage.send(poison);
+      }
+      stage.send(new Uint8Array([0xdd, 0xff, 0xff, 0xff, 0xff]), { "Content-Type": MSGPACK_TYPE });
+      stage.send(encodeBody(PIN, JSON_TYPE));
+      const receipts = await stage.receipts(7);
+      const words = receipts.map(({ status, reason }) => reason?.split(":")[0] ?? status);
+      expect(words.sort()).toEqual(
+        [
+          "malformed",
+          "malformed",
+          "malformed",
+          "ok",
+          "too_deep",
+          "too_large",
+          "unknown_type",
+        ].sort(),
+      );
+      expect(stage.kit.plane.stats().refused).toEqual({
+        malformed: 3,
+        too_deep: 1,
+        too_large: 1,
+        unknown_type: 1,
+      });
+      expect(stage.agent.state.handlerFaults).toBe(0);
+    },
+  );
 
   test("a flood is bounded: commands beyond the limit are refused at once", async () => {
     const stage = await Stage.open();

@@ -109,20 +109,23 @@ describe("a repeated command", () => {
     expect(await kit.word({ ...PIN, id: "b", seq: 4 })).toBe("ok");
   });
 
-  test("is carried out after a failure without a change, and not after one with a change", async () => {
-    const kit = new PlaneKit();
-    kit.lifecycle.isHolding = true;
-    const failed = kit.send({ ...PIN, id: "a", seq: 1 });
-    kit.lifecycle.held[0]!.fail(new Error("early"));
-    expect((await failed).reason).toBe("internal: early");
-    const late = kit.send({ ...PIN, id: "a", seq: 1 });
-    kit.lifecycle.held[1]!.apply();
-    kit.lifecycle.held[1]!.fail(new Error("late"));
-    expect((await late).reason).toBe("internal: late");
-    const again = await kit.send({ ...PIN, id: "a", seq: 1 });
-    expect(again).toMatchObject({ reason: "internal: late", duplicate: true });
-    expect(kit.lifecycle.pins.get("tester/1")).toBe(1);
-  });
+  test(
+    "is carried out after a failure without a change, and not after one with a " + "change",
+    async () => {
+      const kit = new PlaneKit();
+      kit.lifecycle.isHolding = true;
+      const failed = kit.send({ ...PIN, id: "a", seq: 1 });
+      kit.lifecycle.held[0]!.fail(new Error("early"));
+      expect((await failed).reason).toBe("internal: early");
+      const late = kit.send({ ...PIN, id: "a", seq: 1 });
+      kit.lifecycle.held[1]!.apply();
+      kit.lifecycle.held[1]!.fail(new Error("late"));
+      expect((await late).reason).toBe("internal: late");
+      const again = await kit.send({ ...PIN, id: "a", seq: 1 });
+      expect(again).toMatchObject({ reason: "internal: late", duplicate: true });
+      expect(kit.lifecycle.pins.get("tester/1")).toBe(1);
+    },
+  );
 
   test("gets the counts long afterwards", async () => {
     const kit = new PlaneKit();

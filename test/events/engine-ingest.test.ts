@@ -54,24 +54,27 @@ describeNative("the events of an engine", () => {
     expect(feed.counts.restarts).toBe(1);
   });
 
-  test("of a restarted engine that has counted further are not confused with the earlier run", async () => {
-    const before = await engine();
-    const endpoint = before.publisher.endpoint;
-    const replayEndpoint = before.router.endpoint;
-    const { feed, held, state } = follow({ endpoint, replayEndpoint });
-    await using _feed = feed;
-    await waitFor(() => state.isKnown && before.publisher.subscribers === 1);
-    before.send(before.add("stored", 1, null));
-    await waitFor(() => held.size === 1);
-    await before[Symbol.asyncDispose]();
-    await waitFor(() => !state.isHeard);
-    await using after = await engine({ publish: endpoint, replay: replayEndpoint });
-    for (const block of [5, 6, 7]) after.add("stored", block, block === 5 ? null : block - 1);
-    await waitFor(() => state.isKnown && held.size === 3, 15_000);
-    expect(held).toEqual(chain(5, 6, 7));
-    after.send(after.add("stored", 8, 7));
-    await waitFor(() => held.size === 4);
-  });
+  test(
+    "of a restarted engine that has counted further are not confused with the earlier " + "run",
+    async () => {
+      const before = await engine();
+      const endpoint = before.publisher.endpoint;
+      const replayEndpoint = before.router.endpoint;
+      const { feed, held, state } = follow({ endpoint, replayEndpoint });
+      await using _feed = feed;
+      await waitFor(() => state.isKnown && before.publisher.subscribers === 1);
+      before.send(before.add("stored", 1, null));
+      await waitFor(() => held.size === 1);
+      await before[Symbol.asyncDispose]();
+      await waitFor(() => !state.isHeard);
+      await using after = await engine({ publish: endpoint, replay: replayEndpoint });
+      for (const block of [5, 6, 7]) after.add("stored", block, block === 5 ? null : block - 1);
+      await waitFor(() => state.isKnown && held.size === 3, 15_000);
+      expect(held).toEqual(chain(5, 6, 7));
+      after.send(after.add("stored", 8, 7));
+      await waitFor(() => held.size === 4);
+    },
+  );
 
   test("of a run that has published nothing yet are complete", async () => {
     const before = await engine();

@@ -207,7 +207,8 @@ export class EngineBlocks {
   }
 
   /**
-   * Keeps a run after an unknown block until the block is known. Returns false if the table is full.
+   * Keeps a run after an unknown block until the block is known. Returns false if the table is
+   * full.
    */
   *keepSteps(
     { names, blocks, tier, blockTokens }: BlockRun,

@@ -438,7 +438,8 @@ type Work = () => Generator<void, void>;
 
 /**
  * Queue of accepted batches, in order of their numbers. The ingest decides which batch is next and
- * which are missing; the applier decodes and applies each batch completely and in order, in slices of one source.
+ * which are missing; the applier decodes and applies each batch completely and in order, in slices
+ * of one source.
  */
 class BatchApplier implements Disposable {
   readonly #options: BatchApplierOptions;

@@ -321,8 +321,8 @@ class SendQueue {
   }
 
   /**
-   * Returns false, without sending any of it, if the queue is full. `bytes` may be shared and is not
-   * changed.
+   * Returns false, without sending any of it, if the queue is full. `bytes` may be shared and is
+   * not changed.
    */
   push(bytes: Uint8Array): boolean {
     const { queueBytesMax, queueMessagesMax } = this.#limits;

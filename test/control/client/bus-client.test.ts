@@ -7,28 +7,34 @@ import { waitFor } from "../../support/index.ts";
 import { encode, FakeWorker, type Kit, kit, receiptOf } from "./kit.ts";
 
 describe("send", () => {
-  test("returns the receipt with exact 64-bit integers; the command gets an id and issuer", async () => {
-    await using fleet = await kit("router-1");
-    const worker = await fleet.worker("node-1");
-    let contentType: string | undefined;
-    worker.behave = ({ command, raw }, answer) => {
-      contentType = raw.headers["Content-Type"];
-      // The stream uses the reply subject itself; the receipt goes to the subject in the header.
-      expect(raw.headers["Hearth-Reply"]).toBe(raw.reply!);
-      fleet.bus.publish(raw.reply!, encode({ stream: "COMMANDS", seq: 1 }));
-      answer(worker.carryOut(command));
-    };
-    const block = 2n ** 64n - 1n;
-    const result = await fleet.settle(fleet.client.send("node-1", pin([block, -1])));
-    expect(worker.received).toEqual([
-      {
-        ...{ type: "Cache", block_hashes: [block, -1], pin: true },
-        ...{ id: expect.stringMatching(/^[0-9a-f]{32}$/), issuer: "router-1" },
-      },
-    ]);
-    expect(contentType).toBe("application/json");
-    expect(result).toEqual({ kind: "receipt", receipt: receiptOf("node-1", worker.received[0]!) });
-  });
+  test(
+    "returns the receipt with exact 64-bit integers; the command gets an id and " + "issuer",
+    async () => {
+      await using fleet = await kit("router-1");
+      const worker = await fleet.worker("node-1");
+      let contentType: string | undefined;
+      worker.behave = ({ command, raw }, answer) => {
+        contentType = raw.headers["Content-Type"];
+        // The stream uses the reply subject itself; the receipt goes to the subject in the header.
+        expect(raw.headers["Hearth-Reply"]).toBe(raw.reply!);
+        fleet.bus.publish(raw.reply!, encode({ stream: "COMMANDS", seq: 1 }));
+        answer(worker.carryOut(command));
+      };
+      const block = 2n ** 64n - 1n;
+      const result = await fleet.settle(fleet.client.send("node-1", pin([block, -1])));
+      expect(worker.received).toEqual([
+        {
+          ...{ type: "Cache", block_hashes: [block, -1], pin: true },
+          ...{ id: expect.stringMatching(/^[0-9a-f]{32}$/), issuer: "router-1" },
+        },
+      ]);
+      expect(contentType).toBe("application/json");
+      expect(result).toEqual({
+        kind: "receipt",
+        receipt: receiptOf("node-1", worker.received[0]!),
+      });
+    },
+  );
 
   test("keeps an existing id and issuer", async () => {
     await using fleet = await kit("router-1");
@@ -120,20 +126,23 @@ describe("send", () => {
     expect(fleet.clock.monotonicMs()).toBeWithin(30_000, 30_200);
   });
 
-  test("without a subscriber the result is unreachable at the deadline, or at absentMs", async () => {
-    await using fleet = await kit();
-    const options = { absentMs: 2_000 };
-    const result = await fleet.settle(fleet.client.send("node-9", pin([1]), options), 10);
-    expect(result).toMatchObject({ kind: "unreachable", why: "no worker listens as node-9" });
-    expect(fleet.clock.monotonicMs()).toBeWithin(2_000, 4_500);
-    let worker: FakeWorker | undefined;
-    fleet.clock.after(6_000, () => {
-      worker = new FakeWorker(fleet.bus, "node-9");
-    });
-    const patient = await fleet.settle(fleet.client.send("node-9", pin([1])));
-    expect(patient.kind).toBe("receipt");
-    expect(worker?.carriedOut).toHaveLength(1);
-  });
+  test(
+    "without a subscriber the result is unreachable at the deadline, or at " + "absentMs",
+    async () => {
+      await using fleet = await kit();
+      const options = { absentMs: 2_000 };
+      const result = await fleet.settle(fleet.client.send("node-9", pin([1]), options), 10);
+      expect(result).toMatchObject({ kind: "unreachable", why: "no worker listens as node-9" });
+      expect(fleet.clock.monotonicMs()).toBeWithin(2_000, 4_500);
+      let worker: FakeWorker | undefined;
+      fleet.clock.after(6_000, () => {
+        worker = new FakeWorker(fleet.bus, "node-9");
+      });
+      const patient = await fleet.settle(fleet.client.send("node-9", pin([1])));
+      expect(patient.kind).toBe("receipt");
+      expect(worker?.carriedOut).toHaveLength(1);
+    },
+  );
 });
 
 describe("a busy worker", () => {
@@ -335,30 +344,33 @@ describe("broadcast", () => {
     expect(fleet.clock.monotonicMs()).toBeLessThanOrEqual(1_200);
   });
 
-  test("a silent worker gets the command directly with the same id, with one effect each", async () => {
-    await using fleet = await kit();
-    const workers = await three(fleet);
-    const [deaf, mute] = workers;
-    // One worker missed the broadcast; another carried it out and its answer was lost.
-    deaf!.behave = ({ command, nth }, answer) => {
-      if (nth > 1) answer(deaf!.carryOut(command));
-    };
-    mute!.behave = ({ command, nth }, answer) => {
-      const receipt = mute!.carryOut(command);
-      if (nth > 1) answer(receipt);
-    };
-    const result = await fleet.settle(fleet.client.broadcast(pin([1])));
-    expect(result.silent).toEqual([]);
-    expect(result.receipts.map(({ worker_id }) => worker_id)).toEqual([
-      "node-a",
-      "node-b",
-      "node-c",
-    ]);
-    const ids = new Set(workers.flatMap(({ received }) => received.map(({ id }) => id)));
-    expect(ids.size).toBe(1);
-    for (const { carriedOut } of workers) expect(carriedOut).toHaveLength(1);
-    expect(workers[2]!.received).toHaveLength(1);
-  });
+  test(
+    "a silent worker gets the command directly with the same id, with one effect " + "each",
+    async () => {
+      await using fleet = await kit();
+      const workers = await three(fleet);
+      const [deaf, mute] = workers;
+      // One worker missed the broadcast; another carried it out and its answer was lost.
+      deaf!.behave = ({ command, nth }, answer) => {
+        if (nth > 1) answer(deaf!.carryOut(command));
+      };
+      mute!.behave = ({ command, nth }, answer) => {
+        const receipt = mute!.carryOut(command);
+        if (nth > 1) answer(receipt);
+      };
+      const result = await fleet.settle(fleet.client.broadcast(pin([1])));
+      expect(result.silent).toEqual([]);
+      expect(result.receipts.map(({ worker_id }) => worker_id)).toEqual([
+        "node-a",
+        "node-b",
+        "node-c",
+      ]);
+      const ids = new Set(workers.flatMap(({ received }) => received.map(({ id }) => id)));
+      expect(ids.size).toBe(1);
+      for (const { carriedOut } of workers) expect(carriedOut).toHaveLength(1);
+      expect(workers[2]!.received).toHaveLength(1);
+    },
+  );
 
   test("a worker that stays silent is named at the deadline", async () => {
     await using fleet = await kit();
@@ -420,37 +432,41 @@ const fate = fc.record({
   delayMs: fc.integer({ min: 0, max: 3_000 }),
 });
 
-test("lost, duplicated, late and reordered messages: one effect, and each command gets its own answer", async () => {
-  await fc.assert(
-    fc.asyncProperty(
-      fc.array(fate, { minLength: 1, maxLength: 20 }),
-      fc.integer({ min: 1, max: 6 }),
-      async (fates, commands) => {
-        await using fleet = await kit("router");
-        const worker = await fleet.worker("node-1");
-        let nth = 0;
-        worker.behave = ({ command }, answer) => {
-          const { isLost, answers, delayMs } = fates[nth++] ?? HEALTHY;
-          if (isLost) return;
-          const receipt = worker.carryOut(command);
-          for (let copy = 0; copy < answers; copy++) {
-            fleet.clock.after(delayMs * (copy + 1), () => answer(receipt));
-          }
-        };
-        const ids = Array.from({ length: commands }, (_, at) => `id-${at}`);
-        const results = await Promise.all(
-          ids.map((id) =>
-            fleet.settle(fleet.client.send("node-1", pin([1], { id }), { deadlineMs: 600_000 })),
-          ),
-        );
-        expect(results.map((result) => result.kind === "receipt" && result.receipt.id)).toEqual(
-          ids,
-        );
-        expect([...worker.carriedOut].sort()).toEqual(ids);
-      },
-    ),
-    { numRuns: 60 },
-  );
-});
+test(
+  "lost, duplicated, late and reordered messages: one effect, and each command gets its " +
+    "own answer",
+  async () => {
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(fate, { minLength: 1, maxLength: 20 }),
+        fc.integer({ min: 1, max: 6 }),
+        async (fates, commands) => {
+          await using fleet = await kit("router");
+          const worker = await fleet.worker("node-1");
+          let nth = 0;
+          worker.behave = ({ command }, answer) => {
+            const { isLost, answers, delayMs } = fates[nth++] ?? HEALTHY;
+            if (isLost) return;
+            const receipt = worker.carryOut(command);
+            for (let copy = 0; copy < answers; copy++) {
+              fleet.clock.after(delayMs * (copy + 1), () => answer(receipt));
+            }
+          };
+          const ids = Array.from({ length: commands }, (_, at) => `id-${at}`);
+          const results = await Promise.all(
+            ids.map((id) =>
+              fleet.settle(fleet.client.send("node-1", pin([1], { id }), { deadlineMs: 600_000 })),
+            ),
+          );
+          expect(results.map((result) => result.kind === "receipt" && result.receipt.id)).toEqual(
+            ids,
+          );
+          expect([...worker.carriedOut].sort()).toEqual(ids);
+        },
+      ),
+      { numRuns: 60 },
+    );
+  },
+);
 
 const HEALTHY = { isLost: false, answers: 1, delayMs: 0 };

@@ -159,23 +159,26 @@ function contract(start: () => Promise<{ open: Open; end(): Promise<void> }>): v
     await world.end();
   });
 
-  test("ten times the ring's capacity at once leaves every consumer with the right state", async () => {
-    const world = await start();
-    const blocks = new Blocks(60_000);
-    const ring = { changesMax: 500, blocksMax: 5_000 };
-    await using one = await host(world.open, blocks, { ring });
-    using consumer = new Consumer(await world.open(), CLUSTER, WORKER);
-    await waitFor(() => consumer.heartbeats.length > 0);
-    for (let round = 0; round < 10; round++) blocks.churn(5_000, 50_000);
-    one.feed.flush();
-    expect(one.feed.ring.blocks).toBeLessThanOrEqual(5_000);
-    const beats = consumer.heartbeats.length;
-    await waitFor(() => consumer.heartbeats.length > beats + 1);
-    await consumer.catchUp();
-    expect(digestsOf(consumer.sets)).toEqual([...one.feed.heartbeat().digests]);
-    expect(consumer.sets).toEqual(blocks.sets);
-    await world.end();
-  });
+  test(
+    "ten times the ring's capacity at once leaves every consumer with the right " + "state",
+    async () => {
+      const world = await start();
+      const blocks = new Blocks(60_000);
+      const ring = { changesMax: 500, blocksMax: 5_000 };
+      await using one = await host(world.open, blocks, { ring });
+      using consumer = new Consumer(await world.open(), CLUSTER, WORKER);
+      await waitFor(() => consumer.heartbeats.length > 0);
+      for (let round = 0; round < 10; round++) blocks.churn(5_000, 50_000);
+      one.feed.flush();
+      expect(one.feed.ring.blocks).toBeLessThanOrEqual(5_000);
+      const beats = consumer.heartbeats.length;
+      await waitFor(() => consumer.heartbeats.length > beats + 1);
+      await consumer.catchUp();
+      expect(digestsOf(consumer.sets)).toEqual([...one.feed.heartbeat().digests]);
+      expect(consumer.sets).toEqual(blocks.sets);
+      await world.end();
+    },
+  );
 }
 
 describe("a rank on a bus inside the process", () => {

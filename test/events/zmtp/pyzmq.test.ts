@@ -173,11 +173,13 @@ print(d.recv_multipart())
     expect(await line(child, 2)).toBe("[b'', b'again', b'1']");
   });
 
-  test("a SUB that reads nothing loses messages, which are counted, and delays no other", async () => {
-    const limits = { ...LIMITS, queueMessagesMax: 50, queueBytesMax: 8 * 1024 * 1024 };
-    const options = { endpoint: "tcp://127.0.0.1:*", clock, random, limits };
-    await using pub = await bindPublisher(options);
-    await using child = new PyzmqProcess(`
+  test(
+    "a SUB that reads nothing loses messages, which are counted, and delays no " + "other",
+    async () => {
+      const limits = { ...LIMITS, queueMessagesMax: 50, queueBytesMax: 8 * 1024 * 1024 };
+      const options = { endpoint: "tcp://127.0.0.1:*", clock, random, limits };
+      await using pub = await bindPublisher(options);
+      await using child = new PyzmqProcess(`
 s = c.socket(zmq.SUB)
 s.setsockopt(zmq.RCVHWM, 2)
 s.connect("${pub.endpoint}")
@@ -188,27 +190,28 @@ n = 0
 while s.recv_multipart()[0] != b"end": n += 1
 print(n)
 `);
-    await using fast = collect(pub.endpoint);
-    await waitFor(() => pub.subscribers === 2, 20_000, "two subscribers");
-    const body = new Uint8Array(100_000);
-    await waitFor(() => {
-      pub.publish([bytes("t"), body]);
-      return child.lines.length > 0;
-    });
-    let published = 0;
-    await waitFor(() => {
-      pub.publish([bytes("t"), body]);
-      published++;
-      return pub.dropped > 100;
-    });
-    await waitFor(() => fast.messages.length > published, 20_000, "all for the one that reads");
-    child.write("read");
-    await waitFor(() => {
-      pub.publish([bytes("end")]);
-      return child.lines.length > 1;
-    });
-    expect(Number(child.lines[1])).toBeLessThan(published);
-  });
+      await using fast = collect(pub.endpoint);
+      await waitFor(() => pub.subscribers === 2, 20_000, "two subscribers");
+      const body = new Uint8Array(100_000);
+      await waitFor(() => {
+        pub.publish([bytes("t"), body]);
+        return child.lines.length > 0;
+      });
+      let published = 0;
+      await waitFor(() => {
+        pub.publish([bytes("t"), body]);
+        published++;
+        return pub.dropped > 100;
+      });
+      await waitFor(() => fast.messages.length > published, 20_000, "all for the one that reads");
+      child.write("read");
+      await waitFor(() => {
+        pub.publish([bytes("end")]);
+        return child.lines.length > 1;
+      });
+      expect(Number(child.lines[1])).toBeLessThan(published);
+    },
+  );
 
   test("each side answers the other's heartbeats", async () => {
     await using pub = await bindPublisher({ endpoint: "tcp://127.0.0.1:*", clock, random });
