@@ -66,7 +66,7 @@ describeNative("an agent's GPUs", () => {
   const hasDriver = cache.includes("libcuda.so.1\0");
   if (hasDriver) noteSkip("an agent without a driver", "this host has libcuda.so.1");
 
-  test.skipIf(hasDriver)("a missing driver is logged once and engines are served", async () => {
+  test.skipIf(hasDriver)("no driver: one line, and engines are served", async () => {
     await using agent = await start("", {});
     const [line, ...others] = said(agent);
     expect([line?.level, others]).toEqual(["info", []]);

@@ -48,7 +48,7 @@ function agentOn(bus: Bus): { feed: ResidencyFeed; publisher: BusPublisher } {
 }
 
 describeNats("under the permissions of docs/operations.md", () => {
-  test("routers follow an agent, hear each other and locate blocks under these permissions", async () => {
+  test("routers can follow an agent, hear each other and locate blocks", async () => {
     const server = await NatsServer.start({ lines: permissions() });
     const open = (user: string, password: string) => {
       const url = `nats://${user}:${password}@127.0.0.1:${server.tcpPort}`;
