@@ -14,7 +14,7 @@ function residentBytes({ process }: AgentProcess): number {
 }
 
 describeNative("an agent and 100 bodies that are never finished", () => {
-  test("an agent buffers unfinished bodies within its budget and serves other requests", async () => {
+  test("unfinished bodies are buffered within a budget and others are served", async () => {
     await using agent = await AgentProcess.start({
       config: { api: { body_budget: "16MiB", loopback_role: "purge" } },
     });

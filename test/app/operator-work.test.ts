@@ -30,7 +30,7 @@ function kit(answer: () => Promise<PurgeOutcome[]>, durable = true) {
 }
 
 describe("operator actions in the audit log", () => {
-  test("a purge logs its blocks, counts and outcome, and the blocks record the caller", async () => {
+  test("a purge logs blocks, counts and outcome; the blocks record the caller", async () => {
     const { work, noted, asked } = kit(async () => ["done", "held", "done"]);
     const blocks = [{ digest: DIGEST }, { digest: DIGEST, layer: 7 }, { digest: DIGEST, layer: 8 }];
     expect(await work.purge(blocks, SENDER)).toEqual(["done", "held", "done"]);

@@ -131,7 +131,7 @@ describeNative("RAM over a restart", () => {
       await using agent = await started();
       agent.configure({ kv: { ram: "32MiB" } });
       await restarted(agent, "SIGUSR1");
-      const dropped = agent.log.find((line) => line.message.endsWith("is dropped"));
+      const dropped = agent.log.find((line) => line.message.endsWith("previous process dropped"));
       expect(dropped!.why).toBe("kv.ram has changed");
       expect(await found(agent)).toEqual(NONE);
     });

@@ -250,7 +250,7 @@ describe("when all are busy", () => {
     expect(thrown).toMatchObject({ code: "ABORTED" });
   });
 
-  test("a new worker, a changed threshold or an expired request wakes waiting requests", async () => {
+  test("a new worker, new threshold or expired request wakes waiting requests", async () => {
     const one = openBusy();
     const waits = one.wait("one");
     one.join("b");

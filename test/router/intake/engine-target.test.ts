@@ -7,7 +7,7 @@ import { SPACE, stored } from "./scripted-worker.ts";
 
 const WORKER = "e" as WorkerId;
 
-test("events of a followed engine fill its target and an agent's events of that name are ignored", async () => {
+test("events of a followed engine override an agent's of that name", async () => {
   await using room = await new IntakeRoom({}, { isConfigured: () => true }).ready();
   const { table, index, ingest } = room;
   const { id } = table.put({

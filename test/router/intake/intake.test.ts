@@ -31,7 +31,7 @@ test("earlier blocks of a worker are requested while new changes are buffered", 
   });
 });
 
-test("a lost batch is requested; duplicate and reordered ones are not", async () => {
+test("a lost batch is asked for; a doubled and an overtaken one are not", async () => {
   await using room = await new IntakeRoom({ reorderMs: 30 }).ready();
   const worker = room.worker({ worker: "a" });
   worker.beat();
@@ -81,7 +81,7 @@ test("what the ring does not have any more comes as a picture", async () => {
   expect(room.ingest.stats()).toMatchObject({ ranges: 1, snapshots: 1 });
 });
 
-test("a later incarnation replaces the earlier one, whose late messages are ignored", async () => {
+test("a later run replaces the one before; what is left of that is passed over", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a" });
   worker.beat();
@@ -182,7 +182,7 @@ test("no more sources are followed than may be", async () => {
   expect(room.table.targets.map(({ worker }) => String(worker))).toEqual(["a", "b"]);
 });
 
-test("malformed messages and messages about another worker are counted and ignored", async () => {
+test("garbage, and what is said of another worker, is counted and passed over", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a" });
   worker.beat();

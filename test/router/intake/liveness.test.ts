@@ -198,7 +198,7 @@ test("a router that claims unknown changes triggers one request, no more", async
   expect(asked.length).toBe(10);
 });
 
-test("the buffer of out-of-order batches is bounded and dropped batches are requested", async () => {
+test("what waits for a hole to close is bounded, and what found no room is asked for", async () => {
   const pending = { hashesMax: 10, batchesPerSourceMax: 100 };
   const { clock, index, ingest, worker, target } = room({ pending });
   const a = worker("a");

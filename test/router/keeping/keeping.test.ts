@@ -171,7 +171,7 @@ describe("what was saved", () => {
     await bus.close(0);
   });
 
-  test("a snapshot is replaced atomically and a failed save keeps the previous one", async () => {
+  test("is replaced as a whole; a save that fails leaves the one before", async () => {
     const { hub, folder, bus, workers } = room();
     const life = await firstLife(hub, folder, workers);
     const files = () => readdirSync(folder).sort();

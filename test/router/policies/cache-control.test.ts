@@ -15,7 +15,7 @@ function marked(kit: PolicyKit, owner: string, blocks: number, ttlMs: number | n
 }
 
 describe("what a message marks", () => {
-  test("a marked prefix is pinned by its deepest block once computed, for its owner and TTL", async () => {
+  test("a marked prefix is pinned by its deepest block for owner and TTL", async () => {
     using kit = new PolicyKit(ON);
     const id = kit.route(null, PROMPT);
     kit.policies.marks.cacheControl(id, "tenant", [{ promptTokens: 2 * BLOCK, ttlMs: null }]);

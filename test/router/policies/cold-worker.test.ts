@@ -12,7 +12,7 @@ async function traffic(kit: PolicyKit): Promise<void> {
 }
 
 describe("a cold worker", () => {
-  test("a cold worker gets the most common prefixes from the worker that served them last", async () => {
+  test("the most common prefixes come from the worker that served them last", async () => {
     using kit = new PolicyKit(ON);
     await traffic(kit);
     kit.joined("new");

@@ -97,7 +97,7 @@ test("a free that overtakes the word of its beginning leaves nothing behind", as
   expect(b.group.load.requests).toBe(0);
 });
 
-test("the requests of a dead router can be freed by others and expire", async () => {
+test("when a router dies the others can free its requests, and end what nobody frees", async () => {
   const hub = new LocalHub();
   const [a, b, c] = await Promise.all(
     [1, 2, 3].map(() => new TestRouter(hub, { orphanMs: 300 }).ready()),

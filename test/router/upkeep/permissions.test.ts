@@ -47,8 +47,8 @@ function agentOn(bus: Bus): { feed: ResidencyFeed; publisher: BusPublisher } {
   return { feed, publisher: new BusPublisher(of) };
 }
 
-describeNats("under the permissions of docs/operating/operations.md", () => {
-  test("routers follow an agent, hear each other and locate blocks under these permissions", async () => {
+describeNats("under the permissions of docs/operations.md", () => {
+  test("routers can follow an agent, hear each other and locate blocks", async () => {
     const server = await NatsServer.start({ lines: permissions() });
     const open = (user: string, password: string) => {
       const url = `nats://${user}:${password}@127.0.0.1:${server.tcpPort}`;
