@@ -166,7 +166,7 @@ export type TieredSummary = ReplaySummary & {
 
 const PAGE = 4096;
 const STATUS_MS = 250;
-/** Timeout for the last writes to SSD; a 1 MB block at 50 MB/s takes 20 ms. */
+/** Timeout of a request that waits for free slots. A slow SSD writes a block in about 20 ms. */
 const STORE_TIMEOUT_MS = 10_000;
 
 /** Starts a temporary agent with the given capacity. */
