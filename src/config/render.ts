@@ -78,8 +78,8 @@ export function renderConfigReference(book = AGENT_BOOK): string {
     `One TOML file, named by \`${book.words.usage}\`. The environment is not read. Sizes and`,
     'durations carry their unit: `"64GiB"`, `"30s"`. If a key is unknown, a value is out of range,',
     "or values contradict each other, the program refuses to start and reports all problems of the",
-    "file as `file:line:column key: problem; correction`. SIGHUP reloads the file: keys marked with",
-    "a reload take effect at once; for the others the log says that they need a restart.",
+    "file as `file:line:column key: problem; correction`. SIGHUP reloads the file: keys marked",
+    "with a reload take effect at once; for the others the log says that they need a restart.",
   ];
   for (const [name, section] of Object.entries(book.sections)) {
     lines.push("", `## [${name}]`, "", section.doc);

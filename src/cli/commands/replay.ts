@@ -166,8 +166,8 @@ export type TieredSummary = ReplaySummary & {
 
 const PAGE = 4096;
 const STATUS_MS = 250;
-/** Timeout for the last writes to SSD; a 1 MB block at 50 MB/s takes 20 ms. */
-const PATIENCE_MS = 10_000;
+/** Timeout of a request that waits for free slots. A slow SSD writes a block in about 20 ms. */
+const STORE_TIMEOUT_MS = 10_000;
 
 /** Starts a temporary agent with the given capacity. */
 export function openOwnAgent(options: OwnAgentOptions, signal: AbortSignal): Promise<PrivateAgent> {
@@ -212,7 +212,7 @@ export async function runReplay(
       clients: options.clients,
       speed: options.speed,
       requestsMax: options.requestsMax,
-      patienceMs: (status?.ssd ?? null) === null ? 0 : PATIENCE_MS,
+      storeTimeoutMs: (status?.ssd ?? null) === null ? 0 : STORE_TIMEOUT_MS,
       signal,
       onProgress: (tally) => {
         view.update(tally);

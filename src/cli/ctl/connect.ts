@@ -32,7 +32,7 @@ export interface ConnectionFlags {
   readonly natsInbox: string | null;
 }
 
-export interface Speaking {
+export interface SendFlags {
   readonly issuer?: string | null;
   readonly encoding?: Encoding;
   /** File with the seed that signs. */
@@ -45,14 +45,14 @@ export interface Speaking {
 export async function openControl(
   flags: ConnectionFlags,
   clock: Clock,
-  speaking: Speaking = {},
+  sending: SendFlags = {},
 ): Promise<ControlClient> {
   const { nats } = flags;
-  const { sign = null } = speaking;
+  const { sign = null } = sending;
   const signingSeed = sign === null ? null : await firstLine(sign);
   if (nats === null) {
-    if (speaking.ownSubject === true) throw new HearthError("USAGE", "--own-subject needs --nats");
-    return openHttp(flags, clock, { ...speaking, signingSeed });
+    if (sending.ownSubject === true) throw new HearthError("USAGE", "--own-subject needs --nats");
+    return openHttp(flags, clock, { ...sending, signingSeed });
   }
   if (flags.socket !== null) {
     throw new HearthError("USAGE", "--socket and --nats exclude each other");
@@ -63,11 +63,11 @@ export async function openControl(
       fix: "give --nats-token, --nats-user, --nats-creds or --nats-nkey",
     });
   }
-  return openNats(flags, nats, clock, { ...speaking, signingSeed });
+  return openNats(flags, nats, clock, { ...sending, signingSeed });
 }
 
 /** The options with the seed that `sign` names. */
-interface SpeakingSigned extends Omit<Speaking, "sign"> {
+interface SignedSendOptions extends Omit<SendFlags, "sign"> {
   readonly signingSeed?: string | null;
 }
 
@@ -81,7 +81,12 @@ export function openNats(
   flags: NatsFlags,
   url: string,
   clock: Clock,
-  { issuer = null, encoding = "json", signingSeed = null, ownSubject = false }: SpeakingSigned = {},
+  {
+    issuer = null,
+    encoding = "json",
+    signingSeed = null,
+    ownSubject = false,
+  }: SignedSendOptions = {},
 ): ControlClient {
   const by = issuer === null ? {} : { issuer };
   const signed = signingSeed === null ? {} : { signingSeed };
@@ -125,7 +130,7 @@ type HttpFlags = Pick<ConnectionFlags, "api" | "tokenFile" | "ca" | "cert" | "ke
 export async function openHttp(
   flags: HttpFlags,
   clock: Clock,
-  { issuer = null, encoding = "json", signingSeed = null }: SpeakingSigned = {},
+  { issuer = null, encoding = "json", signingSeed = null }: SignedSendOptions = {},
 ): Promise<HttpControlClient> {
   const tls = await tlsOf(flags);
   const socket = socketOf(flags);

@@ -19,7 +19,7 @@ const CUDA = "CUDA";
 const BATCHES_SINCE = "12.8";
 
 /** Inputs of the GPU checks besides files. */
-export interface GpuGrounds {
+export interface GpuCheckInputs {
   /** Null: not probed. */
   readonly looked: Looked<GpuProbe> | null;
   /** Whether the arena gets huge pages here. */
@@ -31,7 +31,7 @@ export interface GpuGrounds {
 type Gpu = GpuProbe["devices"][number];
 
 /** The driver, then each GPU. */
-export function checkGpus(files: HostFiles, grounds: GpuGrounds): Check[] {
+export function checkGpus(files: HostFiles, grounds: GpuCheckInputs): Check[] {
   const { looked } = grounds;
   if (looked?.ok === false) {
     const advice = "see dmesg (Xid) and nvidia-smi: the agent would hang at start";
@@ -76,7 +76,7 @@ function checkDriver(files: HostFiles, probe: GpuProbe | null): Check {
   return absent(CUDA, "no NVIDIA GPU and no driver; the RAM tier works without");
 }
 
-function checkGpu(files: HostFiles, device: Gpu, probe: GpuProbe, grounds: GpuGrounds): Check {
+function checkGpu(files: HostFiles, device: Gpu, probe: GpuProbe, grounds: GpuCheckInputs): Check {
   const { name, memoryBytes, pci, lost } = device;
   const check = `GPU ${pci}`;
   const facts = pciFacts(files, `/sys/bus/pci/devices/${pci.toLowerCase()}`);
@@ -108,7 +108,7 @@ function pathOf({ info, registered }: GpuProbe): string {
 function gpuAdvice(
   { hasDmaBuf }: Gpu,
   { info }: GpuProbe,
-  { hasHugePages, hasNic }: GpuGrounds,
+  { hasHugePages, hasNic }: GpuCheckInputs,
 ): string | undefined {
   if (!info.hasBatches) return `a driver for CUDA ${BATCHES_SINCE} copies many pieces by one call`;
   if (!hasHugePages) return "huge pages for the arena: see `huge pages`";
@@ -127,7 +127,7 @@ const OTHER_WAYS = "TLS over TCP, and QUIC";
 const MTU_WANTED = 4096;
 
 /** Inputs of the RDMA port checks besides files. */
-interface RdmaGrounds {
+interface RdmaCheckInputs {
   /** Null: not probed. */
   readonly looked: Looked<RdmaProbe> | null;
   /** Whether the arena gets huge pages here. */
@@ -139,7 +139,7 @@ interface RdmaGrounds {
 type Port = RdmaProbe["ports"][number];
 
 /** The verbs, then each port. */
-export function checkRdma(files: HostFiles, grounds: RdmaGrounds): Check[] {
+export function checkRdma(files: HostFiles, grounds: RdmaCheckInputs): Check[] {
   const { looked } = grounds;
   if (looked?.ok === false) {
     const advice = "see dmesg and ibv_devinfo: the agent would hang at start";
@@ -199,7 +199,7 @@ function checkHost(files: HostFiles): Check {
   return ok(RDMA, found);
 }
 
-function checkPort(files: HostFiles, port: Port, grounds: RdmaGrounds): Check {
+function checkPort(files: HostFiles, port: Port, grounds: RdmaCheckInputs): Check {
   const name = `RDMA ${portName(port)}`;
   const finding = portFinding(port);
   const facts = pciFacts(files, `/sys/class/infiniband/${port.device}/device`);

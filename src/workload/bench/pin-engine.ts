@@ -33,7 +33,7 @@ const PAGE = 4096;
 /** Between two tries where the agent has no room until its SSD has written. */
 const RETRY_MS = 1;
 
-const PATIENCE_MS = 60_000;
+const TIMEOUT_MS = 60_000;
 
 const MANIFEST = manifestOf({
   model: "bench-pin",
@@ -111,7 +111,7 @@ export class PinEngine implements AsyncDisposable {
   async store(of: Conversation, own: boolean): Promise<void> {
     if (!own) this.#gpu.fill(0, this.#options.blockBytes, of.hashes[0]!);
     let before: Promise<void> = Promise.resolve();
-    const untilMs = systemClock.monotonicMs() + PATIENCE_MS;
+    const untilMs = systemClock.monotonicMs() + TIMEOUT_MS;
     for (let at = 0, turn = 0; at < of.count; turn++) {
       const batch = this.#stored[turn % 2]!;
       const count = Math.min(STORED_AT_ONCE, of.count - at);
@@ -220,7 +220,7 @@ export class PinEngine implements AsyncDisposable {
   async #acquire(of: Conversation, from: number, turn: number): Promise<HandleBatch> {
     const { blocks, handles } = this.#read[turn % 2]!;
     this.#nameDigests(of, from, Math.min(AT_ONCE, of.count - from), blocks);
-    const options = { tiers: 0, deadlineMs: PATIENCE_MS, stopAtMiss: false };
+    const options = { tiers: 0, deadlineMs: TIMEOUT_MS, stopAtMiss: false };
     await this.#client.acquire(blocks, options, handles);
     return handles;
   }

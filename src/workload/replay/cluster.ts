@@ -115,7 +115,7 @@ class Player {
       const engine = await MockEngine.connect(
         this.#native,
         {
-          ...{ blockBytes, socketPath, patienceMs: 0, name: `cluster-${number}` },
+          ...{ blockBytes, socketPath, storeTimeoutMs: 0, name: `cluster-${number}` },
           manifest: encodeManifest(this.#manifest),
           namespaceKey: this.#namespaceKey,
         },

@@ -12,7 +12,7 @@ export interface MockEngineOptions {
   readonly namespaceKey: Uint8Array;
   readonly name: string;
   /** Timeout of a request that waits for free slots; 0: skip the write. */
-  readonly patienceMs: number;
+  readonly storeTimeoutMs: number;
 }
 
 /** Delay between attempts to store blocks. */
@@ -88,7 +88,7 @@ export class MockEngine implements AsyncDisposable {
    * replay waits.
    */
   async #writePatiently(from: number, count: number): Promise<void> {
-    const until = systemClock.monotonicMs() + this.#options.patienceMs;
+    const until = systemClock.monotonicMs() + this.#options.storeTimeoutMs;
     let done = await this.#write(from, count);
     while (done < count && systemClock.monotonicMs() < until) {
       await sleep(systemClock, RETRY_MS);

@@ -20,7 +20,7 @@ export interface ReplayOptions {
   /** Maximum number of requests. */
   readonly requestsMax: number;
   /** See `MockEngineOptions`. */
-  readonly patienceMs: number;
+  readonly storeTimeoutMs: number;
   readonly signal?: AbortSignal;
   /** Called after each request. */
   readonly onProgress?: (tally: ReplayTally) => void;
@@ -54,7 +54,7 @@ export async function replay(native: Native, options: ReplayOptions): Promise<Re
       native,
       {
         blockBytes,
-        patienceMs: options.patienceMs,
+        storeTimeoutMs: options.storeTimeoutMs,
         socketPath: options.socketPath,
         manifest: encodeManifest(manifest),
         namespaceKey: namespaceKey(native, manifest),

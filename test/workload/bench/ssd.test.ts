@@ -80,6 +80,6 @@ describeNative("bench ssd", () => {
   test("many files want one size", async () => {
     const { code, err } = await benchSsd("--files", "800");
     expect(code).toBe(2);
-    expect(err).toContain("wants one --block-bytes");
+    expect(err).toContain("needs one --block-bytes");
   });
 });

@@ -57,7 +57,7 @@ function run(agent: AgentKit, trace: Trace, more: Partial<ReplayOptions> = {}) {
     blockBytes: BLOCK_BYTES,
     clients: 1,
     speed: 0,
-    patienceMs: 0,
+    storeTimeoutMs: 0,
     requestsMax: Number.POSITIVE_INFINITY,
   };
   return replay(loadNative(), { trace, socketPath, ...whole, ...more });
