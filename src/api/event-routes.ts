@@ -1,5 +1,5 @@
 import { Elysia, t } from "elysia";
-import { toldEvent } from "../observability/activity/index.ts";
+import { publishedEvent } from "../observability/activity/index.ts";
 import { afterQuery, count, limitQuery, nullable } from "./fields.ts";
 import type { ControlServices } from "./services.ts";
 
@@ -68,7 +68,7 @@ export function eventRoutes(control: ControlServices) {
     ({ query: { after = 0, limit = 100 } }) => {
       const { events, last, lost } = control.events(after, limit);
       const next = events.at(-1)?.sequence ?? Math.min(after, last);
-      return { events: events.map(toldEvent), next, lost };
+      return { events: events.map(publishedEvent), next, lost };
     },
     {
       query: eventsQuery,

@@ -1,5 +1,5 @@
 import { Elysia, type Static, t } from "elysia";
-import type { BudgetFigures, HoldInfo, HoldKind } from "../store/pins/index.ts";
+import type { BudgetFigures, PinInfo, PinKind } from "../store/pins/index.ts";
 import { afterQuery, bytes, count, limitQuery, nextNumber, nullable, seconds } from "./fields.ts";
 import type { ControlServices } from "./services.ts";
 
@@ -11,7 +11,7 @@ interface ListQuery {
 
 /** Lists of pins and leases, with their budget. */
 export function pinRoutes(control: ControlServices) {
-  const list = (kind: HoldKind, { limit = 100, after = 0, owner }: ListQuery) => {
+  const list = (kind: PinKind, { limit = 100, after = 0, owner }: ListQuery) => {
     const of = owner ?? null;
     const page = control.holds({ kind, owner: of, after, max: limit });
     const budget = budgetOf(control.figures(of), of !== null);
@@ -132,7 +132,7 @@ const pinsQuery = t.Object({
   ),
 });
 
-function entryOf(info: HoldInfo): PinEntry {
+function entryOf(info: PinInfo): PinEntry {
   const { id, kind, owner, name, blocks, bytes, priority, priorityNow } = info;
   return {
     id,

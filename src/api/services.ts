@@ -3,7 +3,7 @@ import type { BlockName } from "../core/index.ts";
 import type { EventPage } from "../observability/activity/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
 import type { ExplainQuery, Explanation, TreePage, TreeQuery } from "../store/index.ts";
-import type { BudgetFigures, HoldKind, HoldPage } from "../store/pins/index.ts";
+import type { BudgetFigures, PinKind, PinPage } from "../store/pins/index.ts";
 import type { PeersReport, PullsReport } from "./peer-routes.ts";
 import type { SessionReport, SessionsReport } from "./session-routes.ts";
 import type { StatusReport } from "./status-report.ts";
@@ -49,11 +49,11 @@ export interface ControlServices {
   unfence(issuer: string, sender: Sender): number;
   /** At most `max` entries with an id above `after`. Kind and owner filter unless null. */
   holds(options: {
-    readonly kind: HoldKind | null;
+    readonly kind: PinKind | null;
     readonly owner: string | null;
     readonly after: number;
     readonly max: number;
-  }): HoldPage;
+  }): PinPage;
   /** Budget of the host, and of this owner unless null. */
   figures(owner: string | null): BudgetFigures;
   tree(query: TreeQuery): Promise<TreePage>;

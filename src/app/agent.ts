@@ -22,7 +22,7 @@ import {
   type Metrics,
   watchLoopLag,
 } from "../observability/index.ts";
-import type { HoldLedger } from "../store/index/index.ts";
+import type { RetentionLedger } from "../store/index/index.ts";
 import {
   adoptRam,
   describeRam,
@@ -33,7 +33,7 @@ import {
   purgeBlocks,
   type TieredStore,
 } from "../store/index.ts";
-import type { RememberedHolds } from "../store/pins/index.ts";
+import type { RememberedPins } from "../store/pins/index.ts";
 import {
   type AgentResources,
   awaitMemory,
@@ -98,7 +98,7 @@ export class Agent {
    * Pins and leases received from the previous process; after the control plane closed, those of
    * this one.
    */
-  #handed: RememberedHolds | null = null;
+  #handed: RememberedPins | null = null;
   #bus: ControlBus | null = null;
   readonly #source = new PeerSource(this.namespaces);
   #peers: PeersService | null = null;
@@ -227,7 +227,7 @@ export class Agent {
 
   async #openCold(): Promise<void> {
     const own = this.#own;
-    const openControl = async (ledger: HoldLedger | null) => {
+    const openControl = async (ledger: RetentionLedger | null) => {
       const all = { ...own, config: () => this.#config };
       this.#control = await ControlService.open(all, ledger, this.#handed);
       this.#control.lifecycle.setGpuSink(this.engine.gpuSink);

@@ -34,7 +34,7 @@ import type { CommandPort } from "../engine/index.ts";
 import { crashPoint, type Native } from "../native/index.ts";
 import { EventLog } from "../observability/activity/index.ts";
 import type { ControlSnapshot, Health, Logger } from "../observability/index.ts";
-import type { HoldLedger, LedgerState } from "../store/index/index.ts";
+import type { LedgerState, RetentionLedger } from "../store/index/index.ts";
 import {
   createAddressBatch,
   createInspector,
@@ -44,7 +44,7 @@ import {
   type OwnLifecycle,
   type TieredStore,
 } from "../store/index.ts";
-import { HoldRegistry, type RememberedHolds } from "../store/pins/index.ts";
+import { HoldRegistry, type RememberedPins } from "../store/pins/index.ts";
 import { natsFilesOf } from "./credentials.ts";
 import type { PeerSource } from "./peer-source.ts";
 
@@ -76,13 +76,13 @@ export class ControlService implements AsyncDisposable {
   readonly inspector: Inspector;
   readonly plane: ControlPlane;
   readonly #parts: ControlServiceParts;
-  readonly #ledger: HoldLedger | null;
+  readonly #ledger: RetentionLedger | null;
   readonly #stop = new AbortController();
   readonly #watch: Disposable;
   #relieved = 0;
   #relievedAtMs = 0;
 
-  private constructor(parts: ControlServiceParts, ledger: HoldLedger | null) {
+  private constructor(parts: ControlServiceParts, ledger: RetentionLedger | null) {
     const { config, clock, logger, store, namespaces, native, incarnation } = parts;
     this.#parts = parts;
     this.#ledger = ledger;
@@ -132,8 +132,8 @@ export class ControlService implements AsyncDisposable {
       issuers: issuersOf(config),
       audit: auditOf(parts),
     });
-    store.setRelief((tier, why, level) => this.holds.relieve(tier, why, level));
-    store.setLost((node, why) => this.holds.lost(node, why));
+    store.setPinEviction((tier, why, level) => this.holds.relieve(tier, why, level));
+    store.setLossReport((node, why) => this.holds.lost(node, why));
     this.#watch = clock.every(WATCH_MS, () => this.#look());
   }
 
@@ -143,8 +143,8 @@ export class ControlService implements AsyncDisposable {
    */
   static async open(
     parts: ControlServiceParts,
-    ledger: HoldLedger | null,
-    handed: RememberedHolds | null,
+    ledger: RetentionLedger | null,
+    handed: RememberedPins | null,
   ): Promise<ControlService> {
     const service = new ControlService(parts, ledger);
     try {
@@ -156,7 +156,7 @@ export class ControlService implements AsyncDisposable {
     }
   }
 
-  async #restore(ledger: HoldLedger | null, handed: RememberedHolds | null): Promise<void> {
+  async #restore(ledger: RetentionLedger | null, handed: RememberedPins | null): Promise<void> {
     const { logger } = this.#parts;
     const isUnheard = ledger !== null && handed !== null && handed.holds.length > 0;
     if (isUnheard) {
@@ -201,7 +201,7 @@ export class ControlService implements AsyncDisposable {
   }
 
   /** Returns the retention state to hand over with RAM. Null if the ledger has it. */
-  handOver(): RememberedHolds | null {
+  handOver(): RememberedPins | null {
     if (this.#ledger !== null) return null;
     const { leftOut, ...handed } = this.holds.handOver(HANDED_BYTES_MAX);
     if (leftOut > 0) this.#parts.logger.warn("too many pins and leases to hand over", { leftOut });

@@ -83,7 +83,7 @@ export function peersSnapshot({
     Object.fromEntries(names.map((name) => [name, is(name)])) as Record<Name, number>;
   const byTransport = TRANSPORT_LABELS.map((name) => [
     name,
-    { ...stats.byTransport[name], inboundLinks: transports.inboundLinks(name) },
+    { ...stats.byTransport[name], inboundConnections: transports.inboundConnections(name) },
   ]);
   return {
     outcomes: count(PULL_OUTCOME_LABELS, (name) => stats.outcomes[name]),
@@ -114,7 +114,7 @@ export function peersSnapshot({
 function reportOf(service: PeersService, clock: Clock): PeersReport {
   const { prerequisites, puller, members } = service;
   const { credentials } = prerequisites.trust;
-  const links = TRANSPORT_LABELS.map((name) => prerequisites.transports.inboundLinks(name));
+  const links = TRANSPORT_LABELS.map((name) => prerequisites.transports.inboundConnections(name));
   return {
     enabled: true,
     cluster: credentials.cluster,

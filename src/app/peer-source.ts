@@ -5,7 +5,7 @@ import {
   type NamespaceIndex,
   type WorkerId,
 } from "../core/index.ts";
-import type { PeerFound, Puller, WantedBlock } from "../peers/index.ts";
+import type { Fetcher, PeerFound, WantedBlock } from "../peers/index.ts";
 import type { BlockSourcePort, FetchOutcome, Namespaces } from "../store/index.ts";
 
 /** Blocks fetched per batch. Fetched blocks cannot be evicted until their batch is released. */
@@ -49,17 +49,17 @@ export class PeerSource implements BlockSourcePort {
   readonly #namespaces: Namespaces;
   /** Namespaces learned from each peer since start. */
   readonly #taken = new Map<WorkerId, number>();
-  #puller: Puller | null = null;
+  #puller: Fetcher | null = null;
 
   constructor(namespaces: Namespaces) {
     this.#namespaces = namespaces;
   }
 
-  get puller(): Puller | null {
+  get puller(): Fetcher | null {
     return this.#puller;
   }
 
-  set puller(puller: Puller | null) {
+  set puller(puller: Fetcher | null) {
     this.#puller = puller;
   }
 
@@ -90,7 +90,7 @@ export class PeerSource implements BlockSourcePort {
   }
 
   async #meant(
-    puller: Puller,
+    puller: Fetcher,
     names: readonly BlockName[],
     sources: readonly WorkerId[],
     signal: AbortSignal,

@@ -4,7 +4,7 @@ import {
   type Native,
   openLanes,
   type Rdma,
-  type RdmaLinkSettings,
+  type RdmaQueuePairSettings,
   type Region,
 } from "../native/index.ts";
 import type { Metrics } from "../observability/index.ts";
@@ -94,8 +94,8 @@ export class PeerTransports implements AsyncDisposable {
     }
   }
 
-  inboundLinks(name: TransportName): number {
-    return this.all.find((one) => one.name === name)?.inboundLinks ?? 0;
+  inboundConnections(name: TransportName): number {
+    return this.all.find((one) => one.name === name)?.inboundConnections ?? 0;
   }
 
   /** Applies renewed certificates to new connections. Never rejects. */
@@ -158,7 +158,7 @@ function streamOf({ config, native, clock, log, trust, cores }: PeerTransportPar
 }
 
 /** Settings of queue pairs. */
-function linkSettingsOf(config: Config["rdma"]): RdmaLinkSettings {
+function linkSettingsOf(config: Config["rdma"]): RdmaQueuePairSettings {
   const { timeout, retries, trafficClass, serviceLevel, readBytes } = config;
   return { timeout, retries, trafficClass, serviceLevel, pieceBytes: readBytes };
 }

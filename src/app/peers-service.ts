@@ -6,28 +6,28 @@ import type { EventLog, HearthEvent } from "../observability/activity/index.ts";
 import type { Health, Logger, Metrics } from "../observability/index.ts";
 import {
   Announcer,
+  type BlockHolders,
   BlockServer,
   BusLocator,
-  createPuller,
+  createFetcher,
   type Endpoint,
+  type FetchEvent,
+  type Fetcher,
+  type FetchLimits,
   type HardwareReport,
-  KnownMembers,
-  type ListedMember,
+  KnownPeers,
   openTrust,
   type PeerRecord,
   type PeerStatus,
-  type PullEvent,
-  type Puller,
-  type PullLimits,
   readHardware,
   SERVE_LIMITS,
   type ServeLimits,
+  type StaticPeer,
   Summaries,
   type TransportLog,
   type TransportName,
   type TrustNews,
   type WatchedTrust,
-  type Whereabouts,
   withDevices,
 } from "../peers/index.ts";
 import { createAddressBatch, type Namespaces, type TieredStore } from "../store/index.ts";
@@ -71,8 +71,8 @@ interface Prerequisites {
 
 /** Fetches blocks from peers and serves blocks to them. */
 export class PeersService implements AsyncDisposable {
-  readonly members: KnownMembers;
-  readonly puller: Puller;
+  readonly members: KnownPeers;
+  readonly puller: Fetcher;
   readonly summaries: Summaries | null;
   readonly announcer: Announcer | null;
   readonly #parts: PeersServiceParts;
@@ -84,7 +84,7 @@ export class PeersService implements AsyncDisposable {
     const { trust, transports, news } = prerequisites;
     this.#parts = parts;
     this.#prerequisites = prerequisites;
-    this.members = new KnownMembers({ self: config.node.id, clock, log: logOf(parts) });
+    this.members = new KnownPeers({ self: config.node.id, clock, log: logOf(parts) });
     this.members.setListed(listedOf(config));
     this.members.onChange(({ kind, peer }) => news.member(kind, peer));
     this.summaries = this.#openSummaries();
@@ -191,12 +191,12 @@ export class PeersService implements AsyncDisposable {
     });
   }
 
-  #openPuller(): Puller {
+  #openPuller(): Fetcher {
     const { config, clock, random, store, namespaces, bus, incarnation } = this.#parts;
     const { transports, news, hardware } = this.#prerequisites;
     const { cluster } = config.peers;
     const self = config.node.id;
-    return createPuller({
+    return createFetcher({
       self: {
         ...{ worker: self, incarnation },
         get hardware() {
@@ -206,7 +206,7 @@ export class PeersService implements AsyncDisposable {
       blocks: store.peerBlocks,
       transports: transports.all,
       members: this.members,
-      whereabouts: this.summaries ?? NOWHERE,
+      blockHolders: this.summaries ?? NOWHERE,
       locator: bus === null ? null : new BusLocator({ bus, clock, cluster, self }),
       namespaces,
       deriveKeys: (digests, layer) => deriveKeys(store, digests, layer),
@@ -246,13 +246,13 @@ export class PeersService implements AsyncDisposable {
 }
 
 /** Used if no summaries are exchanged. */
-const NOWHERE: Whereabouts = { holders: () => [], wasWrong: () => undefined };
+const NOWHERE: BlockHolders = { holders: () => [], wasWrong: () => undefined };
 
 function logOf({ logger }: Pick<PeersServiceParts, "logger">): TransportLog {
   return (level, text, fields) => logger.log(level, text, fields);
 }
 
-function listedOf({ peers: { peers } }: Config): ListedMember[] {
+function listedOf({ peers: { peers } }: Config): StaticPeer[] {
   return (peers ?? []).map(({ worker, host, streamPort, quicPort, rdmaPort }) => ({
     worker,
     endpoints: {
@@ -301,7 +301,7 @@ const RAM_SHARE = 0.5;
 /** Share of the exported memory that one peer may occupy. */
 const PEER_SHARE = 0.5;
 
-function pullLimitsOf({ peers, kv }: Config): PullLimits {
+function pullLimitsOf({ peers, kv }: Config): FetchLimits {
   const most = Math.floor(kv.ramBytes * RAM_SHARE);
   return {
     bytesMax: Math.min(peers.bytesMax, most),
@@ -360,7 +360,7 @@ export class PeerReporter implements Disposable {
     if (kind === "came" || kind === "went") this.#report({ kind: `peer_${kind}`, peer });
   }
 
-  pull(event: PullEvent): void {
+  pull(event: FetchEvent): void {
     if (event.kind === "peer_corrupt") {
       this.#corruptAtMs = this.#parts.clock.monotonicMs();
       this.#parts.health.raise("PEERS_CORRUPT", `${event.worker}: ${event.why}`);
@@ -423,7 +423,7 @@ export class PeerReporter implements Disposable {
   }
 }
 
-function eventOf(event: PullEvent): HearthEvent {
+function eventOf(event: FetchEvent): HearthEvent {
   const peer = event.worker;
   switch (event.kind) {
     case "breaker_opened":

@@ -9,8 +9,8 @@ import {
   type EngineEndpoints,
   EngineRank,
   type EngineRankState,
-  HostFeeds,
-  type ResidencyFeed,
+  HostResidency,
+  type ResidencyLog,
   StreamPublisher,
   type StreamPublisherState,
   ZmqPublisher,
@@ -18,7 +18,7 @@ import {
 } from "../events/publishing/index.ts";
 import type { Native } from "../native/index.ts";
 import type { KeySpace } from "../observability/activity/index.ts";
-import type { FeedSnapshot, Health, Logger } from "../observability/index.ts";
+import type { Health, Logger, PublisherSnapshot } from "../observability/index.ts";
 import type { Namespaces, TieredStore } from "../store/index.ts";
 
 interface PublishingServiceParts {
@@ -37,7 +37,7 @@ interface PublishingServiceParts {
 
 /** One rank: its publishers and their progress. */
 interface SpokenRank {
-  readonly feed: ResidencyFeed;
+  readonly feed: ResidencyLog;
   /** Null without NATS. */
   readonly bus: BusPublisherState | null;
   /** Null unless in stream mode. */
@@ -53,7 +53,7 @@ const WATCH_MS = 1_000;
 /** Publishes which blocks this host holds. */
 export class PublishingService implements AsyncDisposable {
   readonly mode: "ring" | "stream";
-  readonly feeds: HostFeeds;
+  readonly feeds: HostResidency;
   readonly #parts: PublishingServiceParts;
   readonly #publishers: readonly BusPublisher[];
   readonly #streams: readonly StreamPublisher[];
@@ -69,7 +69,7 @@ export class PublishingService implements AsyncDisposable {
     const { events, engine } = config;
     this.mode = mode;
     this.#parts = parts;
-    this.feeds = new HostFeeds({
+    this.feeds = new HostResidency({
       worker: config.node.id as WorkerId,
       incarnation,
       ranks: Array.from({ length: engine.kvRanks }, (_, rank) => rank),
@@ -134,7 +134,7 @@ export class PublishingService implements AsyncDisposable {
     this.#parts.health.clear("FEED_BLOCK_TOKENS");
   }
 
-  #speak(feed: ResidencyFeed, bus: Bus): BusPublisher {
+  #speak(feed: ResidencyLog, bus: Bus): BusPublisher {
     const { clock, config } = this.#parts;
     const { cluster } = config.events;
     return new BusPublisher({ feed, bus, cluster, clock, sendsBatches: this.mode === "ring" });
@@ -297,7 +297,7 @@ function droppedBy(all: readonly FeedCounts[]): Record<string, number> {
   return Object.fromEntries(sums.filter(([, sum]) => sum > 0));
 }
 
-export function feedSnapshot(service: PublishingService): FeedSnapshot {
+export function feedSnapshot(service: PublishingService): PublisherSnapshot {
   const { ranks } = service;
   const sum = (pick: (rank: (typeof ranks)[number]) => number | undefined) =>
     ranks.reduce((total, rank) => total + (pick(rank) ?? 0), 0);

@@ -6,9 +6,9 @@ import { type BlockDisk, type Native, openDisk, type Region } from "../native/in
 import type { Health, Logger } from "../observability/index.ts";
 import {
   type BlockIndex,
-  type HoldLedger,
   openBlockIndex,
-  openHoldLedger,
+  openRetentionLedger,
+  type RetentionLedger,
 } from "../store/index/index.ts";
 import type { Namespaces, SsdSettings, TieredStore } from "../store/index.ts";
 import {
@@ -30,7 +30,7 @@ interface SsdServiceParts {
   readonly namespaces: Namespaces;
   readonly incarnation: bigint;
   /** Called once the blocks on SSD are restored, before any of them can be evicted. */
-  readonly recovered: (ledger: HoldLedger) => Promise<void>;
+  readonly recovered: (ledger: RetentionLedger) => Promise<void>;
 }
 
 /** Interval of the index health check. */
@@ -39,7 +39,7 @@ const WATCH_MS = 1_000;
 /** Owns folder, disk and index of the SSD tier. */
 export class SsdService {
   readonly index: BlockIndex;
-  readonly ledger: HoldLedger;
+  readonly ledger: RetentionLedger;
   readonly disk: BlockDisk;
   readonly #folder: ClaimedFolder;
   readonly #clock: Clock;
@@ -50,7 +50,11 @@ export class SsdService {
   private constructor(
     parts: SsdServiceParts,
     folder: ClaimedFolder,
-    opened: { readonly index: BlockIndex; readonly ledger: HoldLedger; readonly disk: BlockDisk },
+    opened: {
+      readonly index: BlockIndex;
+      readonly ledger: RetentionLedger;
+      readonly disk: BlockDisk;
+    },
   ) {
     this.#clock = parts.clock;
     this.#logger = parts.logger;
@@ -215,11 +219,11 @@ function openIndex(parts: SsdServiceParts, folder: FolderOwner): Promise<BlockIn
   return openBlockIndex({ folder: config.kv.indexDir!, incarnation, owner, clock });
 }
 
-function openLedger(parts: SsdServiceParts, folder: FolderOwner): Promise<HoldLedger> {
+function openLedger(parts: SsdServiceParts, folder: FolderOwner): Promise<RetentionLedger> {
   const { config, clock, incarnation } = parts;
   const { worker, machine } = folder;
   const owner = { worker, machine: machine ?? "" };
-  return openHoldLedger({ folder: config.kv.indexDir!, incarnation, owner, clock });
+  return openRetentionLedger({ folder: config.kv.indexDir!, incarnation, owner, clock });
 }
 
 function openFolder({ config, native, region, clock }: SsdServiceParts, folder: string) {

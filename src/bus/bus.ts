@@ -241,7 +241,7 @@ export interface ConsumeOptions {
 }
 
 /** A message from a stream. */
-export interface KeptMessage extends BusMessage {
+export interface StoredMessage extends BusMessage {
   /**
    * Identifies the message: equal for each delivery, unique also if the stream is deleted and
    * recreated.
@@ -331,7 +331,7 @@ export interface DurableBus {
    * dropped. Later messages wait meanwhile. After a lost connection the message being handled may
    * be delivered twice. Consumption continues over reconnects and waits for a missing stream.
    */
-  consume(options: ConsumeOptions, handle: (message: KeptMessage) => Promise<void>): Consumption;
+  consume(options: ConsumeOptions, handle: (message: StoredMessage) => Promise<void>): Consumption;
   bucket(name: string): Bucket;
   /** Each call on the object store ends within 30 s. */
   objects(bucket: string): ObjectStore;

@@ -1,4 +1,4 @@
-import type { BusMessage, ConsumeOptions, DurablePublishOptions, KeptMessage } from "./bus.ts";
+import type { BusMessage, ConsumeOptions, DurablePublishOptions, StoredMessage } from "./bus.ts";
 
 /** An outgoing message. */
 export interface Outgoing {
@@ -83,7 +83,7 @@ export const SILENCE_MS = 10_000;
 
 /** A message from a stream. The broker delivers it again unless it is acknowledged. */
 export interface StreamMessage {
-  readonly message: KeptMessage;
+  readonly message: StoredMessage;
   ack(): void;
   /** Handling failed: deliver it again after `ms`. */
   again(ms: number): void;

@@ -10,10 +10,10 @@ import type {
   DurableBus,
   DurableOutcome,
   DurablePublishOptions,
-  KeptMessage,
   ObjectFacts,
   ObjectRead,
   ObjectStore,
+  StoredMessage,
 } from "./bus.ts";
 import {
   type BrokerConnection,
@@ -67,7 +67,7 @@ export class BrokerDurableBus implements DurableBus {
     }
   }
 
-  consume(options: ConsumeOptions, handle: (message: KeptMessage) => Promise<void>): Consumption {
+  consume(options: ConsumeOptions, handle: (message: StoredMessage) => Promise<void>): Consumption {
     return new StreamConsumption(this.#parts, options, handle);
   }
 
@@ -130,7 +130,7 @@ export class BrokerDurableBus implements DurableBus {
 class StreamConsumption implements Consumption {
   readonly #parts: DurableContext;
   readonly #options: ConsumeOptions;
-  readonly #handle: (message: KeptMessage) => Promise<void>;
+  readonly #handle: (message: StoredMessage) => Promise<void>;
   readonly #stopping = new AbortController();
   readonly #ended: Promise<void>;
   #status: ConsumptionState["status"] = "waiting";
@@ -142,7 +142,7 @@ class StreamConsumption implements Consumption {
   constructor(
     parts: DurableContext,
     options: ConsumeOptions,
-    handle: (message: KeptMessage) => Promise<void>,
+    handle: (message: StoredMessage) => Promise<void>,
   ) {
     this.#parts = parts;
     this.#options = options;

@@ -19,7 +19,6 @@ export {
   INBOX_PREFIX,
   isPattern,
   isSubject,
-  type KeptMessage,
   mayAnswerTo,
   type ObjectFacts,
   type ObjectRead,
@@ -29,6 +28,7 @@ export {
   type RequestOptions,
   type RequestOutcome,
   type ServiceSpec,
+  type StoredMessage,
   type Subscription,
 } from "./bus.ts";
 export {

@@ -1,5 +1,5 @@
 import { messageOf, yieldToLoop } from "../core/index.ts";
-import type { ConsumeOptions, DurablePublishOptions, KeptMessage } from "./bus.ts";
+import type { ConsumeOptions, DurablePublishOptions, StoredMessage } from "./bus.ts";
 import {
   type BrokerConnection,
   type ConnectionBucket,
@@ -393,7 +393,7 @@ async function readAll(
 }
 
 /** The reply subject of a stream's message carries the acknowledgement, so it is hidden. */
-function keptMessage(message: ClientStreamMessage): KeptMessage {
+function keptMessage(message: ClientStreamMessage): StoredMessage {
   const { status: _status, ...plain } = plainMessage(message);
   const { stream, streamSequence, deliveryCount, timestampNanos } = message.info;
   // A recreated stream restarts its sequence. The time distinguishes its messages from older ones.

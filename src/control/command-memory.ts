@@ -1,5 +1,5 @@
 import { type Clock, type Json, parseJson } from "../core/index.ts";
-import type { CommandRow, HoldLedger } from "../store/index/index.ts";
+import type { CommandRow, RetentionLedger } from "../store/index/index.ts";
 import { within } from "./audit-log.ts";
 import type { Command, Refusal } from "./command.ts";
 import { Fences, isProven } from "./issuers.ts";
@@ -297,12 +297,12 @@ const COMMIT_MS = 5_000;
 /** Commands that were carried out: in memory, and in the ledger for the next process. */
 export class CarriedCommands {
   readonly memory: CommandMemory;
-  readonly #ledger: HoldLedger | null;
+  readonly #ledger: RetentionLedger | null;
   readonly #clock: Clock;
   /** The epochs and numbers that the ledger has. Only commands with an effect are written. */
   readonly #written: Fences;
 
-  constructor(ledger: HoldLedger | null, clock: Clock) {
+  constructor(ledger: RetentionLedger | null, clock: Clock) {
     this.#ledger = ledger;
     this.#clock = clock;
     this.memory = new CommandMemory(ledger?.contents.commands ?? []);

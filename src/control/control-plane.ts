@@ -8,7 +8,7 @@ import {
 } from "../core/index.ts";
 import type { EventLog } from "../observability/activity/index.ts";
 import type { Logger } from "../observability/index.ts";
-import type { HoldLedger } from "../store/index/index.ts";
+import type { RetentionLedger } from "../store/index/index.ts";
 import type { Grant, Lifecycle, LifecycleReport, OnProgress, Remember } from "../store/index.ts";
 import { type AuditLog, IDLE_MS, Recorder, within } from "./audit-log.ts";
 import {
@@ -137,7 +137,7 @@ export interface ControlPlane extends AsyncDisposable {
 export interface ControlPlaneOptions {
   readonly lifecycle: Lifecycle;
   /** Null: receipts are lost at process end, as pins and leases are. */
-  readonly ledger: HoldLedger | null;
+  readonly ledger: RetentionLedger | null;
   readonly clock: Clock;
   readonly events: EventLog;
   readonly log: Logger;

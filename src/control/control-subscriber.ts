@@ -3,8 +3,8 @@ import {
   type BusMessage,
   type Consumption,
   type ConsumptionState,
-  type KeptMessage,
   mayAnswerTo,
+  type StoredMessage,
   type Subscription,
 } from "../bus/index.ts";
 import {
@@ -15,7 +15,7 @@ import {
   TurnQueue,
   type TurnSource,
 } from "../core/index.ts";
-import { type EventLog, toldEvent } from "../observability/activity/index.ts";
+import { type EventLog, publishedEvent } from "../observability/activity/index.ts";
 import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./body.ts";
 import {
   BROADCAST_SUBJECT,
@@ -178,7 +178,7 @@ export class ControlSubscriber implements AsyncDisposable {
     this.#listening = options.publishEvents
       ? events.listen((event) => {
           const of = { worker_id: workerId, incarnation: incarnation.toString() };
-          const told = { ...of, ...toldEvent(event) };
+          const told = { ...of, ...publishedEvent(event) };
           const headers = HEADERS[JSON_TYPE];
           bus.publish(subject, Buffer.from(stringifyJson(told)), { headers, isSpare: true });
         })
@@ -248,7 +248,7 @@ export class ControlSubscriber implements AsyncDisposable {
    * Handles a message of the stream. Resolves when it is answered; rejects if it must be
    * redelivered.
    */
-  async #takeKept(message: KeptMessage): Promise<void> {
+  async #takeKept(message: StoredMessage): Promise<void> {
     const closed = () => new HearthError("ABORTED", "the subscriber is closing");
     if (this.#isClosed) throw closed();
     this.#received++;

@@ -7,10 +7,10 @@ import {
   type NamespaceManifest,
   namespaceKey,
 } from "../identity/index.ts";
-import type { HandleBatch, Holder, Namespaces } from "../store/index.ts";
+import type { EngineSession, HandleBatch, Namespaces } from "../store/index.ts";
 import type { ConnectionShare } from "./engine-shares.ts";
 import type { GpuConnection } from "./gpu-copies.ts";
-import type { WarmEngine } from "./gpu-warming.ts";
+import type { GpuWarmingEngine } from "./gpu-warming.ts";
 import {
   consumeOutput,
   createFrameReader,
@@ -53,9 +53,9 @@ export interface Greeted {
   readonly features: number;
   readonly namespaces: ConnectionNamespaces;
   readonly blockTokens: number;
-  readonly holder: Holder;
+  readonly holder: EngineSession;
   readonly gpu: GpuConnection;
-  readonly warm: WarmEngine;
+  readonly warm: GpuWarmingEngine;
 }
 
 /**

@@ -4,10 +4,10 @@ import { Tier } from "../store/blocks/index.ts";
 import type {
   AddressBatch,
   BlockStore,
+  EngineSession,
   HandleBatch,
-  Holder,
+  LookupQuery,
   LookupState,
-  LookupWish,
 } from "../store/index.ts";
 import { BlockNaming, type RememberedPrompts, requestedBlocks } from "./block-naming.ts";
 import {
@@ -94,7 +94,11 @@ export interface EngineHandlerContext {
   answerLater(connection: Connection, answered: Promise<void>): void;
 }
 
-type Handler = (connection: Connection, frame: Frame, holder: Holder) => Refusal | null | FrameWork;
+type Handler = (
+  connection: Connection,
+  frame: Frame,
+  holder: EngineSession,
+) => Refusal | null | FrameWork;
 
 /** Scratch memory that handlers fill and read before they return. */
 export interface EngineScratch {
@@ -144,7 +148,7 @@ function openNamespace(connection: Connection, frame: Frame): Refusal | null {
   return null;
 }
 
-function join(connection: Connection, frame: Frame, holder: Holder): Refusal | null {
+function join(connection: Connection, frame: Frame, holder: EngineSession): Refusal | null {
   const decoded = decodeJoinRequest(frame);
   if (!decoded.ok) return decoded.refusal;
   const engine = decoded.value.engine.toHex();
@@ -190,7 +194,7 @@ function* lookUp(
   naming: BlockNaming,
   connection: Connection,
   frame: Frame,
-  holder: Holder,
+  holder: EngineSession,
 ): Generator<void, Refusal | null> {
   const { limits } = context;
   const { requestId } = frame;
@@ -246,10 +250,10 @@ function* lookUp(
 /** The lookup that a request asks for, with the defaults and limits of this agent. */
 function wishOf(
   request: LookupRequest,
-  ranks: LookupWish["ranks"],
+  ranks: LookupQuery["ranks"],
   count: number,
   { acquireMs }: EngineLimits,
-): LookupWish {
+): LookupQuery {
   const has = (flag: number) => (request.flags & flag) !== 0;
   return {
     ranks,
@@ -271,7 +275,7 @@ function whyNot(
   context: EngineHandlerContext,
   connection: Connection,
   { flags }: LookupRequest,
-  holder: Holder,
+  holder: EngineSession,
 ): Refusal | null {
   const takes = LookupFlag.hold | LookupFlag.fetch | LookupFlag.wait;
   if ((flags & takes) !== 0 && context.draining()) {
@@ -304,7 +308,7 @@ function unhold(
   { handles }: EngineScratch,
   connection: Connection,
   frame: Frame,
-  holder: Holder,
+  holder: EngineSession,
 ): Refusal | null {
   const decoded = decodeUnholdRequest(frame, limits.itemsMax);
   if (!decoded.ok) return decoded.refusal;
@@ -324,7 +328,7 @@ function* announce(
   { handles }: EngineScratch,
   connection: Connection,
   frame: Frame,
-  holder: Holder,
+  holder: EngineSession,
 ): Generator<void, Refusal | null> {
   const head = { op: frame.op, flags: frame.flags, requestId: frame.requestId };
   const decoded = decodeAnnounceRequest(frame, limits.itemsMax);

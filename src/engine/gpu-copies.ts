@@ -9,7 +9,7 @@ import type {
   Gpus,
   Native,
 } from "../native/index.ts";
-import type { CopyEnd, Holder, LentBlock, LentSlot } from "../store/index.ts";
+import type { CopyEnd, CopySlot, CopySource, EngineSession } from "../store/index.ts";
 import {
   Feature,
   GPU_MEMORIES_MAX,
@@ -180,7 +180,7 @@ export class GpuConnection {
    */
   async copy(
     op: typeof Op.gpuStore | typeof Op.gpuLoad,
-    holder: Holder,
+    holder: EngineSession,
     pieces: PieceItems,
     verify: boolean,
     out: OutcomeItems,
@@ -228,7 +228,7 @@ interface RegisteredMemory {
 
 interface CopySettings {
   readonly op: typeof Op.gpuStore | typeof Op.gpuLoad;
-  readonly holder: Holder;
+  readonly holder: EngineSession;
   memoryOf(number: number): RegisteredMemory | undefined;
   /** For a load: hash the slots' content. */
   readonly verify: boolean;
@@ -237,8 +237,8 @@ interface CopySettings {
 /** A slot named by pieces of the frame. It stays referenced until all of them are copied. */
 interface SlotReference {
   readonly generation: number;
-  readonly lent: LentSlot;
-  readonly block: LentBlock | null;
+  readonly lent: CopySlot;
+  readonly block: CopySource | null;
   readonly pieces: number[];
   how: CopyEnd;
 }
@@ -342,8 +342,8 @@ class CopyFrame {
       known.pieces.push(i);
       return known;
     }
-    const block = op === Op.gpuLoad ? holder.lendRead(this.#pieces, i) : null;
-    const lent = op === Op.gpuLoad ? block : holder.lendWritten(this.#pieces, i);
+    const block = op === Op.gpuLoad ? holder.copySource(this.#pieces, i) : null;
+    const lent = op === Op.gpuLoad ? block : holder.copyTarget(this.#pieces, i);
     if (lent === null) return null;
     const reference: SlotReference = { generation, lent, block, pieces: [i], how: "done" };
     this.#references.set(slot, reference);

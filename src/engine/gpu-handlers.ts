@@ -1,5 +1,5 @@
 import type { Native } from "../native/index.ts";
-import type { Holder } from "../store/index.ts";
+import type { EngineSession } from "../store/index.ts";
 import type { Connection } from "./connection.ts";
 import type { GpuPlane } from "./gpu-copies.ts";
 import {
@@ -38,7 +38,7 @@ export interface GpuHandlerContext {
   answerLater(connection: Connection, answered: Promise<void>): void;
 }
 
-type Handler = (connection: Connection, frame: Frame, holder: Holder) => Refusal | null;
+type Handler = (connection: Connection, frame: Frame, holder: EngineSession) => Refusal | null;
 
 const DRAINING = "the agent is stopping: it registers no memory and offers no blocks";
 
@@ -141,7 +141,7 @@ function copy(
   context: GpuHandlerContext,
   connection: Connection,
   frame: Frame,
-  holder: Holder,
+  holder: EngineSession,
 ): Refusal | null {
   const capacity = Math.min(frame.count, context.itemsMax);
   const pieces = createPieceItems(capacity);

@@ -32,7 +32,7 @@ interface Offer {
   timer: Disposable;
 }
 
-export interface WarmDeskOptions {
+export interface GpuWarmingOptions {
   readonly clock: Clock;
   /** Maximum blocks in an offer. */
   readonly itemsMax: number;
@@ -44,20 +44,20 @@ export type SendOffer = (offer: number, blocks: DigestItems) => void;
 /**
  * Offers blocks that were requested on a GPU to engines that load blocks on their own initiative.
  */
-export class WarmDesk implements GpuSink {
-  readonly #options: WarmDeskOptions;
-  readonly #engines = new Set<WarmEngine>();
+export class GpuWarming implements GpuSink {
+  readonly #options: GpuWarmingOptions;
+  readonly #engines = new Set<GpuWarmingEngine>();
   /** Offers that no engine has received yet. */
   readonly #queue: Offer[] = [];
   #lastId = 0;
 
-  constructor(options: WarmDeskOptions) {
+  constructor(options: GpuWarmingOptions) {
     this.#options = options;
   }
 
-  open(namespace: NamespaceIndex): WarmEngine {
+  open(namespace: NamespaceIndex): GpuWarmingEngine {
     const { clock } = this.#options;
-    return new WarmEngine(namespace, clock, {
+    return new GpuWarmingEngine(namespace, clock, {
       comes: (engine) => this.#engines.add(engine),
       leaves: (engine) => this.#left(engine),
       isFree: (engine) => this.#serve(engine),
@@ -134,7 +134,7 @@ export class WarmDesk implements GpuSink {
   }
 
   /** Sends the next offer to a waiting engine. */
-  #serve(engine: WarmEngine): void {
+  #serve(engine: GpuWarmingEngine): void {
     const at = this.#queue.findIndex(({ namespace }) => namespace === engine.namespace);
     if (at < 0) return;
     const offer = this.#queue.splice(at, 1)[0]!;
@@ -151,7 +151,7 @@ export class WarmDesk implements GpuSink {
     offer.settle(offer.blocks.map(() => result));
   }
 
-  #left(engine: WarmEngine): void {
+  #left(engine: GpuWarmingEngine): void {
     this.#engines.delete(engine);
     if (this.#isServed(engine.namespace)) return;
     const stranded = this.#queue.filter(({ namespace }) => namespace === engine.namespace);
@@ -166,16 +166,16 @@ export class WarmDesk implements GpuSink {
 }
 
 interface OfferQueue {
-  comes(engine: WarmEngine): void;
-  leaves(engine: WarmEngine): void;
-  isFree(engine: WarmEngine): void;
+  comes(engine: GpuWarmingEngine): void;
+  leaves(engine: GpuWarmingEngine): void;
+  isFree(engine: GpuWarmingEngine): void;
 }
 
 /**
  * A connection that loads offered blocks to its GPU. It waits, or processes an offer, or its wait
  * ended without an offer and it is expected to wait again.
  */
-export class WarmEngine {
+export class GpuWarmingEngine {
   readonly namespace: NamespaceIndex;
   readonly #clock: Clock;
   readonly #offers: OfferQueue;

@@ -6,8 +6,8 @@ import {
   type BlockStore,
   createAddressBatch,
   createHandleBatch,
+  type EngineSession,
   type HandleBatch,
-  type Holder,
 } from "../store/index.ts";
 import type { SessionInfo } from "../store/pins/index.ts";
 import { RememberedPrompts, wordsOf } from "./block-naming.ts";
@@ -84,7 +84,11 @@ export interface HandlerContext
   onFault(connection: Connection, error: unknown): void;
 }
 
-type Handler = (connection: Connection, frame: Frame, holder: Holder) => Refusal | null | FrameWork;
+type Handler = (
+  connection: Connection,
+  frame: Frame,
+  holder: EngineSession,
+) => Refusal | null | FrameWork;
 
 const DRAINING = "the agent is stopping: release your slots and connect again later";
 
@@ -316,7 +320,7 @@ function commit(
   context: HandlerContext,
   connection: Connection,
   frame: Frame,
-  holder: Holder,
+  holder: EngineSession,
 ): Refusal | null {
   const written = batchFor(context, frame);
   const bad = decodeCommitRequest(frame, written, hasMacs(connection) ? written.mac : null);
@@ -329,7 +333,7 @@ function report(
   context: HandlerContext,
   connection: Connection,
   frame: Frame,
-  holder: Holder,
+  holder: EngineSession,
 ): Refusal | null {
   const read = batchFor(context, frame);
   const bad = decodeHandlesRequest(frame, read);

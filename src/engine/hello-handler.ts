@@ -17,7 +17,7 @@ import {
   isWork,
 } from "./connection.ts";
 import type { GpuPlane } from "./gpu-copies.ts";
-import type { WarmDesk } from "./gpu-warming.ts";
+import type { GpuWarming } from "./gpu-warming.ts";
 import { createHandlers, type HandlerContext } from "./handlers.ts";
 import {
   CHECKSUM_XXH3_64,
@@ -40,7 +40,7 @@ export interface GreetingContext {
   readonly limits: EngineLimits;
   readonly incarnation: bigint;
   readonly gpu: GpuPlane;
-  readonly warm: WarmDesk;
+  readonly warm: GpuWarming;
   draining(): boolean;
   /**
    * Sends the connection's pending output together with a descriptor. Returns the bytes sent, or
@@ -109,7 +109,7 @@ function admit(
       hello.features & (context.gpu.features | Feature.engine | Feature.mac | Feature.report),
     namespaces: new ConnectionNamespaces(context, manifest, { index: namespace, key }),
     blockTokens,
-    holder: context.store.openHolder({ namespace, handlesMax, ...share }),
+    holder: context.store.openEngineSession({ namespace, handlesMax, ...share }),
     gpu: context.gpu.open(),
     warm: context.warm.open(namespace),
   };

@@ -11,7 +11,7 @@ export { Connection, type FrameHandler, type Wire } from "./connection.ts";
 export type { CommandPort } from "./engine-handlers.ts";
 export { EngineShares, type ShareLimits } from "./engine-shares.ts";
 export { GpuPlane, type GpuPlaneOptions } from "./gpu-copies.ts";
-export { WarmDesk, type WarmDeskOptions } from "./gpu-warming.ts";
+export { GpuWarming, type GpuWarmingOptions } from "./gpu-warming.ts";
 export { createFrameHandler, type FrameHandlerContext } from "./hello-handler.ts";
 export {
   type BlockItems,

@@ -5,7 +5,7 @@ import type { GpuSink } from "../store/index.ts";
 import { Connection, type FrameHandler } from "./connection.ts";
 import { type ConnectionShare, EngineShares } from "./engine-shares.ts";
 import { GpuPlane } from "./gpu-copies.ts";
-import { WarmDesk } from "./gpu-warming.ts";
+import { GpuWarming } from "./gpu-warming.ts";
 import { createFrameHandler } from "./hello-handler.ts";
 import { FrameStatus } from "./protocol/index.ts";
 import {
@@ -58,7 +58,7 @@ export class EngineServer implements AsyncDisposable {
   readonly #openings = new Openings<ClientSocket>();
   readonly #handle: FrameHandler;
   readonly #gpu: GpuPlane;
-  readonly #warm: WarmDesk;
+  readonly #warm: GpuWarming;
   readonly #shares: EngineShares;
   #listener: UnixSocketListener<Client | null> | null = null;
   #timer: Disposable | null = null;
@@ -76,7 +76,7 @@ export class EngineServer implements AsyncDisposable {
     this.#shares = new EngineShares(limits, () => store.arena.readyBytes());
     const { gpus = null } = options;
     this.#gpu = new GpuPlane({ gpus, native, stats: this.stats, clock, log });
-    this.#warm = new WarmDesk({ clock, itemsMax: limits.itemsMax });
+    this.#warm = new GpuWarming({ clock, itemsMax: limits.itemsMax });
     this.#handle = createFrameHandler({
       ...options,
       gpu: this.#gpu,

@@ -53,12 +53,12 @@ export {
 export {
   DROP_REASONS,
   type DropReason,
-  type FeedChange,
   type FeedCounts,
+  type IngestChange,
   noCounts,
 } from "./ingest/changes.ts";
 export {
-  EngineFeed,
+  EngineIngest,
   type EngineIngestListener,
   type EngineIngestOptions,
 } from "./ingest/engine-ingest.ts";
@@ -68,27 +68,32 @@ export {
   type NamedPrompt,
   PromptNames,
 } from "./ingest/known-blocks.ts";
-export { decodeFeed, encodeSavedIngest, feedPages, type SavedFeed } from "./ingest/saved-state.ts";
+export {
+  decodeSavedIngest,
+  encodeSavedIngest,
+  type SavedIngest,
+  savedIngestPages,
+} from "./ingest/saved-state.ts";
 export { Translator, type TranslatorOptions } from "./ingest/translator.ts";
 export { MsgpackReader, MsgpackWriter, Unreadable } from "./msgpack.ts";
 export {
   decodeAnswer,
-  decodeQuestion,
+  decodeQuery,
   decodeResidencyMessage,
   encodeAnswer,
   encodeBatch,
   encodeHeartbeat,
-  encodeQuestion,
+  encodeQuery,
 } from "./residency/codec.ts";
 export {
   ANY,
   blocksIn,
   eventsSubject,
-  questionsSubject,
+  queriesSubject,
   RESIDENCY_LIMITS,
   type ResidencyAnswer,
   type ResidencyMessage,
-  type ResidencyQuestion,
+  type ResidencyQuery,
   type ResidencyRun,
   type ResidencySnapshotPart,
   type SubjectOf,

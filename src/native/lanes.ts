@@ -66,12 +66,17 @@ export interface Lanes extends AsyncDisposable {
    * The sending side. Accepts lanes that prove knowledge of the secret within `expireMs`. Throws
    * LaneError, as `dial` does.
    */
-  expect(session: LaneSession, expireMs: number): Promise<LaneLink>;
+  expect(session: LaneSession, expireMs: number): Promise<OpenLaneSession>;
   /** The receiving side. */
-  dial(session: LaneSession, host: string, port: number, timeoutMs: number): Promise<LaneLink>;
+  dial(
+    session: LaneSession,
+    host: string,
+    port: number,
+    timeoutMs: number,
+  ): Promise<OpenLaneSession>;
 }
 
-export interface LaneLink extends AsyncDisposable {
+export interface OpenLaneSession extends AsyncDisposable {
   /** Resolves when the session has ended. */
   readonly ended: Promise<LaneFault>;
   /**
@@ -157,7 +162,7 @@ class NativeLanes implements Lanes {
     return this.#native.check("hearth_lanes_listen", code);
   }
 
-  async expect(session: LaneSession, expireMs: number): Promise<LaneLink> {
+  async expect(session: LaneSession, expireMs: number): Promise<OpenLaneSession> {
     return this.#open(session, expireMs, "sent", (request, out) =>
       this.#native.symbols.hearth_lanes_expect(this.#handle, request, out),
     );
@@ -168,7 +173,7 @@ class NativeLanes implements Lanes {
     host: string,
     port: number,
     timeoutMs: number,
-  ): Promise<LaneLink> {
+  ): Promise<OpenLaneSession> {
     const address = addressOf(await resolve(host), port);
     return this.#open(session, timeoutMs, "received", (request, out) =>
       this.#native.symbols.hearth_lanes_dial(this.#handle, request, address, out),
@@ -184,7 +189,7 @@ class NativeLanes implements Lanes {
     timeoutMs: number,
     part: "sent" | "received",
     call: (request: Uint8Array, out: Uint8Array) => number,
-  ): Promise<LaneLink> {
+  ): Promise<OpenLaneSession> {
     if (this.#closing !== null) throw new LaneError("closed");
     const token = this.#takeToken();
     const request = sessionRequest(session, timeoutMs, token);
@@ -313,7 +318,7 @@ interface LaneWaits {
   forget(token: number): void;
 }
 
-class NativeLaneLink implements LaneLink {
+class NativeLaneLink implements OpenLaneSession {
   readonly ended: Promise<LaneFault>;
   readonly #native: Native;
   readonly #handle: number;

@@ -84,7 +84,7 @@ export type RdmaRead =
   | { readonly ok: true; readonly checksum: bigint }
   | { readonly ok: false; readonly fault: RdmaFault };
 
-export interface RdmaLinkSettings {
+export interface RdmaQueuePairSettings {
   /** A packet without an answer is sent again after 4.096 µs * 2^timeout, `retries` times. */
   readonly timeout: number;
   /** 1 to 6. */
@@ -127,11 +127,11 @@ export interface Rdma extends AsyncDisposable {
   /** Current state of the ports. */
   ports(): readonly RdmaPort[];
   /** Creates a queue pair on a port. Throws NativeError: `full`, `unsupported`, `device_failed`. */
-  link(port: number, settings: RdmaLinkSettings): RdmaLink;
+  link(port: number, settings: RdmaQueuePairSettings): RdmaQueuePair;
 }
 
 /** A queue pair. States: created → connected → ended. */
-export interface RdmaLink extends AsyncDisposable {
+export interface RdmaQueuePair extends AsyncDisposable {
   /** Address to send to the other side. */
   readonly address: RdmaAddress;
   /** Resolves when the queue pair has ended and nothing accesses the region any more. */
@@ -261,7 +261,7 @@ class NativeRdma implements Rdma {
     };
   }
 
-  link(port: number, settings: RdmaLinkSettings): RdmaLink {
+  link(port: number, settings: RdmaQueuePairSettings): RdmaQueuePair {
     const name = "hearth_rdma_link_create";
     if (this.#events === null) throw new NativeError(name, STATUS.unsupported, this.errno);
     if (this.#closing !== null) throw new NativeError(name, STATUS.closed, 0);
@@ -340,7 +340,7 @@ class NativeRdma implements Rdma {
   }
 }
 
-function linkRequest(port: number, settings: RdmaLinkSettings, token: number): Uint8Array {
+function linkRequest(port: number, settings: RdmaQueuePairSettings, token: number): Uint8Array {
   const request = nativeBuffer(STRUCTS.RdmaLinkRequest.size).bytes;
   writeStruct(
     "RdmaLinkRequest",
@@ -410,7 +410,7 @@ interface RdmaWaits {
 
 const SPAN = STRUCTS.RdmaSpan;
 
-class NativeRdmaLink implements RdmaLink {
+class NativeRdmaLink implements RdmaQueuePair {
   readonly address: RdmaAddress;
   readonly ended: Promise<RdmaFault>;
   readonly #native: Native;

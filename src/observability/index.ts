@@ -69,7 +69,7 @@ export {
   watchDescriptors,
   watchLoopLag,
 } from "./process-watch.ts";
-export type { FeedSnapshot } from "./publisher-metrics.ts";
+export type { PublisherSnapshot } from "./publisher-metrics.ts";
 export type { MetricRegistry } from "./registry.ts";
 export {
   createRouterMetrics,

@@ -13,7 +13,7 @@ import { type DevicesSnapshot, writeDevices } from "./device-metrics.ts";
 import type { HealthCount } from "./health.ts";
 import type { PeersSnapshot } from "./peer-metrics.ts";
 import { TRANSPORT_LABELS, type TransportLabel, writePeers } from "./peer-metrics.ts";
-import { type FeedSnapshot, writePublisher } from "./publisher-metrics.ts";
+import { type PublisherSnapshot, writePublisher } from "./publisher-metrics.ts";
 import { createRegistry, type MetricRegistry } from "./registry.ts";
 import type {
   ControlSnapshot,
@@ -31,7 +31,7 @@ export interface Metrics {
   observeEngine(read: () => EngineSnapshot): void;
   observeControl(read: () => ControlSnapshot): void;
   observePeers(read: () => PeersSnapshot): void;
-  observeFeed(read: () => FeedSnapshot): void;
+  observeFeed(read: () => PublisherSnapshot): void;
   observeDevices(read: () => DevicesSnapshot): void;
   /** Records the time from a request to a peer to the last byte of its block. */
   pulled(transport: TransportLabel, seconds: number): void;

@@ -165,7 +165,7 @@ export interface PeersSnapshot {
         readonly blocks: number;
         readonly bytes: number;
         readonly fallbacks: number;
-        readonly inboundLinks: number;
+        readonly inboundConnections: number;
       }
     >
   >;
@@ -193,11 +193,11 @@ export function writePeers(registry: MetricRegistry, peers: PeersSnapshot): void
     registry.set("quicPulls", peers.outcomes[outcome], { outcome });
   }
   for (const transport of TRANSPORT_LABELS) {
-    const { blocks, bytes, fallbacks, inboundLinks } = peers.byTransport[transport];
+    const { blocks, bytes, fallbacks, inboundConnections } = peers.byTransport[transport];
     registry.set("peerBlocks", blocks, { transport });
     registry.set("peerBytes", bytes, { transport });
     registry.set("peerFallbacks", fallbacks, { transport });
-    registry.set("peerInboundLinks", inboundLinks, { transport });
+    registry.set("peerInboundLinks", inboundConnections, { transport });
   }
   registry.set("peerHedges", peers.hedges, { outcome: "asked" });
   registry.set("peerHedges", peers.hedgesWon, { outcome: "won" });

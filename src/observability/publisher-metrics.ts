@@ -96,7 +96,7 @@ export const PUBLISHER_METRICS = {
 type Counts<Names extends readonly string[]> = Readonly<Record<Names[number], number>>;
 
 /** Publishing of residency changes, over all ranks. Counters since the start. */
-export interface FeedSnapshot {
+export interface PublisherSnapshot {
   readonly changes: number;
   readonly messages: Counts<typeof PUBLISH_OUTCOMES>;
   readonly questions: Counts<typeof QUERY_ANSWERS>;
@@ -111,7 +111,7 @@ export interface FeedSnapshot {
   readonly zmqDropped: number;
 }
 
-export function writePublisher(registry: MetricRegistry, publisher: FeedSnapshot): void {
+export function writePublisher(registry: MetricRegistry, publisher: PublisherSnapshot): void {
   registry.set("publisherChanges", publisher.changes);
   for (const outcome of PUBLISH_OUTCOMES) {
     registry.set("publisherMessages", publisher.messages[outcome], { outcome });

@@ -38,7 +38,7 @@ export interface DialTarget extends Endpoint {
  * for too long; `aborted`: the caller's signal; `closed`: closed by this side; `unsupported`: not
  * available on this host.
  */
-export const LINK_FAULTS = [
+export const CONNECTION_FAULTS = [
   "refused",
   "unreachable",
   "broken",
@@ -48,21 +48,21 @@ export const LINK_FAULTS = [
   "closed",
   "unsupported",
 ] as const;
-export type LinkFaultKind = (typeof LINK_FAULTS)[number];
+export type ConnectionFaultKind = (typeof CONNECTION_FAULTS)[number];
 
-export interface LinkFault {
-  readonly kind: LinkFaultKind;
+export interface ConnectionFault {
+  readonly kind: ConnectionFaultKind;
   /** Message; never contains key material. */
   readonly why: string;
 }
 
 export type Dialled =
-  | { readonly ok: true; readonly connection: PeerLink }
-  | { readonly ok: false; readonly fault: LinkFault };
+  | { readonly ok: true; readonly connection: PeerConnection }
+  | { readonly ok: false; readonly fault: ConnectionFault };
 
 export type Called =
   | { readonly ok: true; readonly answer: PeerAnswer }
-  | { readonly ok: false; readonly fault: LinkFault };
+  | { readonly ok: false; readonly fault: ConnectionFault };
 
 /** A complete block at its place in the arena. */
 export interface ItemCame {
@@ -104,7 +104,7 @@ export interface OutgoingPull {
  * - The signal also stops the sender, which releases its slot references.
  * - Faults are results; nothing throws because of the peer's behaviour.
  */
-export interface PeerLink extends AsyncDisposable {
+export interface PeerConnection extends AsyncDisposable {
   readonly identity: PeerIdentity;
   readonly transport: TransportName;
   /** The TLS session was resumed, so that the first request took one round trip. */
@@ -112,16 +112,16 @@ export interface PeerLink extends AsyncDisposable {
   /** Smallest measured round trip in milliseconds; null before the first answer. */
   readonly rttMs: number | null;
   /** Null while the connection is open. */
-  readonly fault: LinkFault | null;
+  readonly fault: ConnectionFault | null;
   /** Resolves with the reason when the connection has ended. */
-  readonly ended: Promise<LinkFault>;
+  readonly ended: Promise<ConnectionFault>;
   /** Sends one request with one answer (not `pull`). */
   call(
     request: Exclude<PeerRequest, { op: "pull" }>,
     options: { readonly deadlineMs: number; readonly signal?: AbortSignal },
   ): Promise<Called>;
   /** Null: all items were answered, with blocks or refusals. */
-  pull(pull: OutgoingPull): Promise<LinkFault | null>;
+  pull(pull: OutgoingPull): Promise<ConnectionFault | null>;
 }
 
 /** A slot reference for a transport, which calls `release` exactly once. */
@@ -186,5 +186,5 @@ export interface Transport extends AsyncDisposable {
   /** The certificates have changed. */
   reload(): Promise<void>;
   /** Number of open connections that peers opened. */
-  readonly inboundLinks: number;
+  readonly inboundConnections: number;
 }

@@ -11,7 +11,7 @@ import {
   forgetStream,
   type IngestSettings,
   type ResidencyArchive,
-  ResidencyIntake,
+  ResidencyIngest,
   requestSubject,
   StoredSnapshots,
   StreamListening,
@@ -67,8 +67,8 @@ export interface IndexSyncOptions {
  * Keeps a router's table, index and load up to date: event ingest, block lookups, replicas and
  * snapshots. Use its `load` for routing. It subscribes to nothing before `begin`.
  */
-export class RouterUpkeep implements AsyncDisposable {
-  readonly ingest: ResidencyIntake;
+export class IndexSync implements AsyncDisposable {
+  readonly ingest: ResidencyIngest;
   readonly load: ActiveLoad;
   readonly group: ReplicaGroup | null;
   readonly snapshots: SnapshotStore | null;
@@ -96,7 +96,7 @@ export class RouterUpkeep implements AsyncDisposable {
       if (router === null) return null;
       return archiveAt(({ worker, rank }) => snapshotOf(router, worker, rank));
     }, this.fromStore);
-    this.ingest = new ResidencyIntake({
+    this.ingest = new ResidencyIngest({
       ...{ clock, random, log, index, table, archive: this.fromReplicas },
       settings: options.ingest,
       isHearing: () => bus.state.status === "connected",

@@ -1,16 +1,16 @@
 export * from "./active-load.ts";
-export { type IndexSyncOptions, RouterUpkeep } from "./index-sync.ts";
+export { IndexSync, type IndexSyncOptions } from "./index-sync.ts";
 export {
   BusArchive,
   type BusArchiveOptions,
   BusListening,
   EngineTarget,
   type FollowedSource,
-  INTAKE_DEFAULTS,
+  INGEST_DEFAULTS,
   type IngestOptions,
   type IngestSettings,
   type IngestStats,
-  ResidencyIntake,
+  ResidencyIngest,
   requestSubject,
 } from "./ingest/index.ts";
 export {

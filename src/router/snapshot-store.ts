@@ -11,7 +11,7 @@ import {
   stringifyJson,
 } from "../core/index.ts";
 import type { KeySpace } from "../observability/activity/index.ts";
-import type { FollowedSource, ResidencyIntake } from "./ingest/index.ts";
+import type { FollowedSource, ResidencyIngest } from "./ingest/index.ts";
 import type { PrefixIndex } from "./prefix-index.ts";
 import type { TargetId, WorkerRole, WorkerSpec, WorkerTable } from "./workers.ts";
 
@@ -22,7 +22,7 @@ interface SnapshotStoreOptions {
   readonly log: BusLog;
   readonly index: PrefixIndex;
   readonly table: WorkerTable;
-  readonly ingest: ResidencyIntake;
+  readonly ingest: ResidencyIngest;
   readonly everyMs: number;
   /** Number of changes that triggers a save before the interval has passed. */
   readonly snapshotThreshold: number;

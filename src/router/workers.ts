@@ -40,7 +40,7 @@ export interface Target extends WorkerSpec {
   readonly isKnown: boolean;
 }
 
-export type WorkerNews =
+export type WorkerEvent =
   | { readonly kind: "joined" | "changed" | "left"; readonly target: Target }
   | { readonly kind: "state"; readonly target: Target; readonly before: WorkerState };
 
@@ -60,7 +60,7 @@ export interface WorkerTable {
   setState(id: TargetId, state: WorkerState): void;
   setKnown(id: TargetId, isKnown: boolean): void;
   remove(id: TargetId): void;
-  listen(listener: (news: WorkerNews) => void): Disposable;
+  listen(listener: (news: WorkerEvent) => void): Disposable;
 }
 
 /** The index returns target ids as 16-bit numbers. */
@@ -80,7 +80,7 @@ class Table implements WorkerTable {
   readonly #max: number;
   readonly #byId: (Target | null)[] = [];
   readonly #byName = new Map<string, Target>();
-  readonly #listeners = new Set<(news: WorkerNews) => void>();
+  readonly #listeners = new Set<(news: WorkerEvent) => void>();
   /** Ids of removed targets, oldest first, so that an id stays unused as long as possible. */
   readonly #freeIds: number[] = [];
   #targets: readonly Target[] | null = [];
@@ -144,7 +144,7 @@ class Table implements WorkerTable {
     this.#freeIds.push(id);
   }
 
-  listen(listener: (news: WorkerNews) => void): Disposable {
+  listen(listener: (news: WorkerEvent) => void): Disposable {
     this.#listeners.add(listener);
     return { [Symbol.dispose]: () => this.#listeners.delete(listener) };
   }
@@ -170,7 +170,7 @@ class Table implements WorkerTable {
     this.#targets = null;
   }
 
-  #notify(news: WorkerNews): void {
+  #notify(news: WorkerEvent): void {
     for (const listener of this.#listeners) listener(news);
   }
 }

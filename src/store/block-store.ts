@@ -1,9 +1,9 @@
 import type { NamespaceIndex } from "../core/index.ts";
 import type { AddressBatch, HandleBatch } from "./batches.ts";
 import type { EngineMember } from "./engines/engines.ts";
-import type { Lookup, LookupState, LookupWish } from "./engines/lookup.ts";
+import type { Lookup, LookupQuery, LookupState } from "./engines/lookup.ts";
 import type { SessionPage } from "./pins/index.ts";
-import type { LentBlock, LentSlot } from "./slot-refs.ts";
+import type { CopySlot, CopySource } from "./slot-refs.ts";
 
 /** Block operations of engines below the GPU, independent of the tiers. */
 export interface BlockStore {
@@ -15,7 +15,7 @@ export interface BlockStore {
   /** Whether RAM or SSD has block `i` of `keys` in this namespace. */
   isStored(namespace: NamespaceIndex, keys: Uint32Array, i: number): boolean;
   /** Opens the session of one engine connection. Only this session can release its slots. */
-  openHolder(options: HolderOptions): Holder;
+  openEngineSession(options: EngineSessionOptions): EngineSession;
 }
 
 /** Shared memory of the RAM tier. */
@@ -26,7 +26,7 @@ export interface ArenaAccess {
   readyBytes(): number;
 }
 
-export interface HolderOptions {
+export interface EngineSessionOptions {
   readonly namespace: NamespaceIndex;
   /** Maximum number of slot references at a time. */
   readonly handlesMax: number;
@@ -75,7 +75,7 @@ export type SlotNames = Pick<HandleBatch, "slot" | "generation">;
  * - A slot with a device copy under way is not freed, reused or published before the copy ends: a
  *   commit waits for the copy, an abort takes effect after it.
  */
-export interface Holder {
+export interface EngineSession {
   /**
    * Number of slot references, reserved and acquired together. A slot acquired twice counts twice.
    */
@@ -89,7 +89,7 @@ export interface Holder {
    * the engine. If `isOver` of the answer is true, the answer is final; otherwise `done` resolves
    * with it, and `onPartial` reports blocks that have arrived meanwhile.
    */
-  lookup(query: LookupWish, onPartial: (state: LookupState) => void): Lookup;
+  lookup(query: LookupQuery, onPartial: (state: LookupState) => void): Lookup;
 
   /** Answers all waiting lookups with their current state. */
   endLookups(): void;
@@ -124,10 +124,10 @@ export interface Holder {
    * The slot of handle `i`, as the target of a device copy; null if it is not a reserved slot. If
    * the copy does not end with `done`, a commit of the slot answers `corrupt`.
    */
-  lendWritten(handles: SlotNames, i: number): LentSlot | null;
+  copyTarget(handles: SlotNames, i: number): CopySlot | null;
 
   /** The slot of handle `i`, as the source of a device copy; null if it was not acquired. */
-  lendRead(handles: SlotNames, i: number): LentBlock | null;
+  copySource(handles: SlotNames, i: number): CopySource | null;
 
   /** Releases reserved slots without publishing them. */
   abort(handles: HandleBatch): void;

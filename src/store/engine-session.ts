@@ -11,22 +11,22 @@ import { Acquiring } from "./acquiring.ts";
 import type { AddressBatch, HandleBatch } from "./batches.ts";
 import type {
   AcquireOptions,
-  Holder,
-  HolderOptions,
+  EngineSession,
+  EngineSessionOptions,
   SessionStatus,
   SlotNames,
 } from "./block-store.ts";
 import { type BlockTable, NODES_PER_ALIAS_MAX, Tier } from "./blocks/index.ts";
 import type { EngineMember } from "./engines/engines.ts";
-import { Lookup, type LookupState, type LookupWish, matchBlocks } from "./engines/lookup.ts";
+import { Lookup, type LookupQuery, type LookupState, matchBlocks } from "./engines/lookup.ts";
 import type { SessionPage } from "./pins/index.ts";
 import { type RamVerdict, ReportBudget } from "./ram-check.ts";
 import { commitSlots, Reservation } from "./reservation.ts";
-import { type LentBlock, type LentSlot, type SlotRef, SlotRefs } from "./slot-refs.ts";
+import { type CopySlot, type CopySource, type SlotRef, SlotRefs } from "./slot-refs.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
 /** The slot references of one engine connection, to blocks in RAM or read from a slower tier. */
-export class StoreEngineSession implements Holder {
+export class StoreEngineSession implements EngineSession {
   readonly #store: TieredStore;
   readonly #namespace: NamespaceIndex;
   readonly #slots: SlotRefs;
@@ -37,7 +37,7 @@ export class StoreEngineSession implements Holder {
   readonly #reports: ReportBudget;
   #over = false;
 
-  constructor(store: TieredStore, { namespace, handlesMax, share }: HolderOptions) {
+  constructor(store: TieredStore, { namespace, handlesMax, share }: EngineSessionOptions) {
     this.#store = store;
     this.#namespace = namespace;
     this.#slots = new SlotRefs(store, namespace, handlesMax, share);
@@ -55,7 +55,7 @@ export class StoreEngineSession implements Holder {
     return this.#slots.engine;
   }
 
-  lookup(query: LookupWish, onPartial: (state: LookupState) => void): Lookup {
+  lookup(query: LookupQuery, onPartial: (state: LookupState) => void): Lookup {
     const store = this.#store;
     const { engines } = store;
     const lookup = new Lookup({ store, engines, member: this.engine, onPartial }, query);
@@ -105,14 +105,14 @@ export class StoreEngineSession implements Holder {
     });
   }
 
-  lendWritten(handles: SlotNames, i: number): LentSlot | null {
+  copyTarget(handles: SlotNames, i: number): CopySlot | null {
     const ref = this.#slots.written(handles, i);
-    return ref === null ? null : this.#slots.lendWritten(ref);
+    return ref === null ? null : this.#slots.copyTarget(ref);
   }
 
-  lendRead(handles: SlotNames, i: number): LentBlock | null {
+  copySource(handles: SlotNames, i: number): CopySource | null {
     const ref = this.#slots.find(handles, i);
-    return ref === null || ref.reads === 0 ? null : this.#slots.lendRead(ref);
+    return ref === null || ref.reads === 0 ? null : this.#slots.copySource(ref);
   }
 
   abort(handles: HandleBatch): void {

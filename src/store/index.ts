@@ -16,8 +16,8 @@ export type {
   AcquireOptions,
   ArenaAccess,
   BlockStore,
-  Holder,
-  HolderOptions,
+  EngineSession,
+  EngineSessionOptions,
   SessionStatus,
   SlotNames,
   SlotShare,
@@ -33,7 +33,7 @@ export {
 export type { ClaimLimits, ClaimStats } from "./engines/claims.ts";
 export type { EngineMember } from "./engines/engines.ts";
 export { Announcements } from "./engines/engines.ts";
-export type { Lookup, LookupRank, LookupState, LookupWish } from "./engines/lookup.ts";
+export type { Lookup, LookupQuery, LookupRank, LookupState } from "./engines/lookup.ts";
 export { LookupSource } from "./engines/source.ts";
 export type * from "./exchange/peer-blocks.ts";
 export type { GpuMirror } from "./gpu-mirror.ts";
@@ -63,12 +63,12 @@ export {
 } from "./ram-handover.ts";
 export type { StoreStats, WaterMarks } from "./ram-tier.ts";
 export { type ResidencySlice, StoreResidency } from "./residency.ts";
-export type { CopyEnd, LentBlock, LentSlot } from "./slot-refs.ts";
+export type { CopyEnd, CopySlot, CopySource } from "./slot-refs.ts";
 export type { PersistReport } from "./ssd/copies.ts";
 export type { SsdCondition, SsdSnapshot, SsdStats } from "./ssd/ssd-parts.ts";
 export type { SsdSettings } from "./ssd/ssd-tier.ts";
 export {
-  type Relieve,
+  type EvictPins,
   type SsdOptions,
   type StoreSnapshot,
   TieredStore,

@@ -2,9 +2,9 @@ import { DIGEST_BYTES, HearthError, NO_NODE, type NodeId } from "../core/index.t
 import { MAC_BYTES } from "../native/index.ts";
 import { createAddressBatch, hasParent } from "./batches.ts";
 import { isRefusal, NO_SLOT, NodeFlag, type SlotLayout, Tier } from "./blocks/index.ts";
-import type { HoldRow } from "./index/index.ts";
+import type { RetentionRow } from "./index/index.ts";
 import type { Namespaces } from "./namespaces.ts";
-import type { RememberedHolds } from "./pins/index.ts";
+import type { RememberedPins } from "./pins/index.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
 const TRANSIENT = 1;
@@ -18,7 +18,7 @@ export function describeRam(
   store: TieredStore,
   namespaces: Namespaces,
   arena: string,
-  holds: RememberedHolds | null = null,
+  holds: RememberedPins | null = null,
 ): RamRecord | null {
   const { table, slots } = store;
   const count = table.residentBlocks(Tier.ram);
@@ -170,7 +170,7 @@ export interface RamRecord {
   /** `ALIAS_ROW_BYTES` per row: block as u32, length of the alias as u32 (8 or 32), the alias. */
   readonly aliases: Uint8Array;
   /** Pins and leases; null if a ledger stores them, or there are none. */
-  readonly holds: RememberedHolds | null;
+  readonly holds: RememberedPins | null;
 }
 
 const ALIAS_ROW_BYTES = 40;
@@ -314,11 +314,11 @@ export function decodeRamRecord(from: Uint8Array): RamRecord | null {
  * count.
  */
 interface WrittenHolds {
-  readonly lastSeen: RememberedHolds["lastSeen"];
-  readonly rows: readonly (Omit<HoldRow, "blocks"> & { readonly blockBytes: number })[];
+  readonly lastSeen: RememberedPins["lastSeen"];
+  readonly rows: readonly (Omit<RetentionRow, "blocks"> & { readonly blockBytes: number })[];
 }
 
-function writtenHolds(from: RememberedHolds | null): {
+function writtenHolds(from: RememberedPins | null): {
   readonly holds: WrittenHolds | null;
   readonly blocks: readonly Uint8Array[];
 } {
@@ -331,9 +331,9 @@ function writtenHolds(from: RememberedHolds | null): {
 function readHolds(
   written: WrittenHolds | null,
   blocks: Uint8Array,
-): RememberedHolds | null | "damaged" {
+): RememberedPins | null | "damaged" {
   let at = 0;
-  const holds = (written?.rows ?? []).map(({ blockBytes, ...row }): HoldRow => {
+  const holds = (written?.rows ?? []).map(({ blockBytes, ...row }): RetentionRow => {
     at += blockBytes;
     return { ...row, purges: row.purges === true, blocks: blocks.slice(at - blockBytes, at) };
   });

@@ -178,7 +178,7 @@ export class SlotRefs {
   }
 
   /** The slot as the target of a device copy on the writer's behalf. */
-  lendWritten(ref: SlotRef): LentSlot {
+  copyTarget(ref: SlotRef): CopySlot {
     const { offset, bytes } = ref;
     ref.copies ??= new SlotCopies();
     const { copies } = ref;
@@ -191,7 +191,7 @@ export class SlotRefs {
   }
 
   /** The slot as the source of a device copy; null if the block cannot be locked once more. */
-  lendRead({ node, slot, offset, bytes }: SlotRef): LentBlock | null {
+  copySource({ node, slot, offset, bytes }: SlotRef): CopySource | null {
     const { store } = this;
     if (!store.table.lock(node)) return null;
     store.slots.addReference(slot);
@@ -257,7 +257,7 @@ export interface SlotRef {
 export type CopyEnd = "done" | "failed" | "leaked";
 
 /** A slot that a device copies to or from. The slot is not reused before `end`. */
-export interface LentSlot {
+export interface CopySlot {
   /** Bytes from the arena's start. */
   readonly offset: number;
   /** Length of the block. */
@@ -267,7 +267,7 @@ export interface LentSlot {
 }
 
 /** The source of a device copy. The block is locked until `end`, even if its reader releases it. */
-export interface LentBlock extends LentSlot {
+export interface CopySource extends CopySlot {
   /** Whether the bytes match the block's checksum. Call before `end`. */
   isWhole(): Promise<boolean>;
 }

@@ -11,7 +11,12 @@ import {
 import type { BlockDisk, Native, Queue, Region } from "../native/index.ts";
 import type { ArenaPart } from "./arena.ts";
 import type { AddressBatch } from "./batches.ts";
-import type { ArenaAccess, BlockStore, Holder, HolderOptions } from "./block-store.ts";
+import type {
+  ArenaAccess,
+  BlockStore,
+  EngineSession,
+  EngineSessionOptions,
+} from "./block-store.ts";
 import {
   ANY_ZONE,
   type BlockTable,
@@ -32,7 +37,7 @@ import { ArrivalStats, StorePeerBlocks } from "./exchange/store-peer-blocks.ts";
 import { GpuMirror } from "./gpu-mirror.ts";
 import type { BlockIndex } from "./index/index.ts";
 import { NamespaceMacs, Namespaces } from "./namespaces.ts";
-import { type ReliefLevel, Sessions } from "./pins/index.ts";
+import { type PinEvictionLevel, Sessions } from "./pins/index.ts";
 import type { VictimOrder } from "./policy/victim-order.ts";
 import { createOrder, type PolicyName } from "./policy/victim-order.ts";
 import { RamCheck, type RamCheckStats } from "./ram-check.ts";
@@ -94,7 +99,7 @@ export interface SsdOptions extends SsdSettings {
   readonly beforeStart?: () => Promise<void>;
 }
 
-export type Relieve = (tier: "ram" | "ssd", why: string, level: ReliefLevel) => boolean;
+export type EvictPins = (tier: "ram" | "ssd", why: string, level: PinEvictionLevel) => boolean;
 
 type ReportLost = (node: NodeId, why: string) => void;
 
@@ -157,7 +162,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly #parts: readonly ArenaPart[];
   #ssd: SsdTier | null = null;
   #peers: PeerTier | null = null;
-  #evictPins: Relieve = () => false;
+  #evictPins: EvictPins = () => false;
   #lost: ReportLost = () => undefined;
 
   constructor(options: TieredStoreOptions) {
@@ -233,7 +238,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
    * needs room. `level` selects soft pins or the others. The callback returns false if there is
    * none to end.
    */
-  setRelief(evictPins: Relieve): void {
+  setPinEviction(evictPins: EvictPins): void {
     this.#evictPins = evictPins;
   }
 
@@ -241,7 +246,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
    * Sets the callback for the loss of a retained block: its last copy was damaged, removed or
    * unreadable, and no command asked for its removal.
    */
-  setLost(lost: ReportLost): void {
+  setLossReport(lost: ReportLost): void {
     this.#lost = lost;
   }
 
@@ -345,7 +350,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     return ssd?.readable === true && table.isResident(node, Tier.ssd);
   }
 
-  openHolder(options: HolderOptions): Holder {
+  openEngineSession(options: EngineSessionOptions): EngineSession {
     return new StoreEngineSession(this, options);
   }
 

@@ -8,7 +8,7 @@ import {
 } from "../../src/control/index.ts";
 import type { EventPage } from "../../src/observability/activity/index.ts";
 import type { ExplainQuery, Explanation, TreePage, TreeQuery } from "../../src/store/index.ts";
-import type { HoldInfo } from "../../src/store/pins/index.ts";
+import type { PinInfo } from "../../src/store/pins/index.ts";
 
 export const NO_COUNTS = { done: 0, already: 0, missing: 0, held: 0, deferred: 0, rejected: 0 };
 
@@ -27,7 +27,7 @@ export function receiptOf(members: Partial<Receipt> = {}): Receipt {
   };
 }
 
-export function holdOf(id: number, members: Partial<HoldInfo> = {}): HoldInfo {
+export function holdOf(id: number, members: Partial<PinInfo> = {}): PinInfo {
   return {
     id,
     kind: "pin",
@@ -66,7 +66,7 @@ export class FakeControl implements ControlServices {
     return receiptOf({ id, type, issuer: issuer ?? "local" });
   };
   flushed: Receipt = receiptOf({ type: "Flush" });
-  all: HoldInfo[] = [];
+  all: PinInfo[] = [];
   page: TreePage = { blocks: [], next: null, missing: false };
   isForeign: (after: string) => boolean = () => false;
   explanation: Explanation = { leading: 0, blocks: [], miss: null };

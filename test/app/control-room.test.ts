@@ -1,7 +1,7 @@
 import { expect } from "bun:test";
 import { ControlService, PeerSource } from "../../src/app/index.ts";
 import { createHealth, createLogger, type Health } from "../../src/observability/index.ts";
-import type { HoldLedger } from "../../src/store/index/index.ts";
+import type { RetentionLedger } from "../../src/store/index/index.ts";
 import { Namespaces } from "../../src/store/index.ts";
 import { configOf, NO_FACTS } from "../config/arbitrary-config.ts";
 import { FakeLedger } from "../control/plane-kit.ts";
@@ -14,7 +14,7 @@ const CONFIG = configOf("[kv]\nram_gib = 1\n", NO_FACTS);
 
 function openOver(
   { host, kit }: KitTest,
-  ledger: HoldLedger | null,
+  ledger: RetentionLedger | null,
   given?: Health,
 ): Promise<ControlService> {
   const { clock, store, incarnation } = kit;

@@ -7,7 +7,7 @@ import { connect } from "@nats-io/transport-node";
 import { ROUTER_BOOK, SCHEMA_KEYS } from "../../src/config/index.ts";
 import { connectControl, flush, pin, think } from "../../src/control/client/index.ts";
 import { REFUSALS } from "../../src/control/index.ts";
-import { type HearthEvent, toldEvent } from "../../src/observability/activity/index.ts";
+import { type HearthEvent, publishedEvent } from "../../src/observability/activity/index.ts";
 import { HEALTH_CODE_NAMES, HEALTH_CODES, METRICS } from "../../src/observability/index.ts";
 import { describeNats, NatsServer, waitFor, withTempDir } from "../support/index.ts";
 import { AgentProcess } from "./agent-process.ts";
@@ -59,7 +59,7 @@ describe("docs/operating/operations.md", () => {
     const [, example = ""] = /## Events\n[\s\S]*?```json\n([\s\S]*?)```/.exec(page)!;
     const { worker_id, incarnation, sequence, time, ...event } = JSON.parse(example);
     const numbered = { sequence, wallMs: Date.parse(time), event: event as HearthEvent };
-    const told = { worker_id, incarnation, ...toldEvent(numbered) };
+    const told = { worker_id, incarnation, ...publishedEvent(numbered) };
     expect(JSON.parse(example)).toEqual(told);
     expect(Object.keys(JSON.parse(example))).toEqual(Object.keys(told));
     expect(event.kind in EVENT_KINDS).toBe(true);

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
 import { openBus } from "../../src/bus/index.ts";
-import { membersSubject, readAnnouncement } from "../../src/peers/index.ts";
+import { announcementSubject, readAnnouncement } from "../../src/peers/index.ts";
 import { basics } from "../bus/bus-bench.ts";
 import { describeNats, makeCluster, NatsServer, waitFor, withTempDir } from "../support/index.ts";
 import { AgentProcess } from "./agent-process.ts";
@@ -29,7 +29,7 @@ describeNats("what a host announces", () => {
           });
         const bus = openBus({ ...basics(), url: server.tcpUrl, name: "listener" });
         const heard: (readonly string[] | null)[] = [];
-        bus.subscribe(membersSubject(cluster.name), ({ data }) => {
+        bus.subscribe(announcementSubject(cluster.name), ({ data }) => {
           const read = readAnnouncement(data);
           if (read.ok) heard.push(read.announcement.namespaces);
         });

@@ -3,7 +3,7 @@ import { PeerReporter } from "../../src/app/index.ts";
 import type { WorkerId } from "../../src/core/index.ts";
 import { EventLog } from "../../src/observability/activity/index.ts";
 import { createHealth, createLogger } from "../../src/observability/index.ts";
-import type { PeerRecord, PeerStatus, PullEvent } from "../../src/peers/index.ts";
+import type { FetchEvent, PeerRecord, PeerStatus } from "../../src/peers/index.ts";
 import { ManualClock } from "../support/index.ts";
 
 const A = "a" as WorkerId;
@@ -27,7 +27,7 @@ function open() {
 
 test("peer changes are activity events and log lines", () => {
   const { news, told, lines } = open();
-  const happened: PullEvent[] = [
+  const happened: FetchEvent[] = [
     { kind: "breaker_opened", worker: A, why: "refused", cooldownMs: 1_000.4 },
     { kind: "breaker_closed", worker: A },
     { kind: "transport_down", worker: A, transport: "quic", why: "silent", cooldownMs: 5 },

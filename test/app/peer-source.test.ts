@@ -7,7 +7,7 @@ import {
   readBlockName,
   type WorkerId,
 } from "../../src/core/index.ts";
-import type { PeerFound, Puller, PullOptions, WantedBlock } from "../../src/peers/index.ts";
+import type { Fetcher, PeerFound, PullOptions, WantedBlock } from "../../src/peers/index.ts";
 import { type FetchOutcome, Namespaces } from "../../src/store/index.ts";
 
 const KEY = new Uint8Array(32).fill(7);
@@ -57,7 +57,7 @@ function open(options: {
       });
     },
   };
-  source.puller = puller as unknown as Puller;
+  source.puller = puller as unknown as Fetcher;
   const pull = async (given: (bigint | string)[], sources: string[] = []) => {
     const results = await source.pull(
       given.map((name) => readBlockName(name)!),

@@ -5,7 +5,7 @@ import { createLocalBus, LocalHub } from "../../src/bus/index.ts";
 import { parseConfig, SCHEMA_KEYS } from "../../src/config/index.ts";
 import { type Json, systemClock, type WorkerId } from "../../src/core/index.ts";
 import { HEALTH_CODES, METRICS } from "../../src/observability/index.ts";
-import { BusLocator, membersSubject, readAnnouncement } from "../../src/peers/index.ts";
+import { announcementSubject, BusLocator, readAnnouncement } from "../../src/peers/index.ts";
 import { basics } from "../bus/bus-bench.ts";
 
 const page = readFileSync(join(import.meta.dir, "../../docs/internals/peers.md"), "utf8");
@@ -25,7 +25,7 @@ describe("docs/internals/peers.md", () => {
     const read = readAnnouncement(Buffer.from(announcement));
     expect(read).toMatchObject({ ok: true, announcement: { worker: "gpu-02", kind: "here" } });
     expect(page).toContain("`kv-peers-<peers.cluster>`");
-    expect(membersSubject("a.b")).toBe("kv-peers-a_b");
+    expect(announcementSubject("a.b")).toBe("kv-peers-a_b");
   });
 
   test("shows what a router is asked, and what it answers", async () => {

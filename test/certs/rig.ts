@@ -1,10 +1,10 @@
 import { type Clock, systemClock } from "../../src/core/index.ts";
 import {
   type ChangeableTrust,
+  type ConnectionFault,
   type Credentials,
   createTrust,
-  type LinkFault,
-  type PeerLink,
+  type PeerConnection,
   type Trust,
 } from "../../src/peers/index.ts";
 import {
@@ -131,9 +131,9 @@ export class Rig implements AsyncDisposable {
     };
     const isOver = () => hasAsked() || reason() !== "";
     await waitFor(isOver, this.#patienceMs, "the end", 0).catch(() => undefined);
-    const isIdle = () => good.transport.inboundLinks === 0;
+    const isIdle = () => good.transport.inboundConnections === 0;
     await waitFor(isIdle, this.#patienceMs, "no link", 0).catch(() => undefined);
-    const accepted = gotAnswer || hasAsked() || good.transport.inboundLinks > 0;
+    const accepted = gotAnswer || hasAsked() || good.transport.inboundConnections > 0;
     return this.#ended(accepted, reason());
   }
 
@@ -148,7 +148,7 @@ export class Rig implements AsyncDisposable {
     await this.good[Symbol.asyncDispose]();
   }
 
-  async #ask(connection: PeerLink): Promise<boolean> {
+  async #ask(connection: PeerConnection): Promise<boolean> {
     try {
       const request = { op: "has", namespace: new Uint8Array(32), blocks: [] } as const;
       const called = await connection.call(request, { deadlineMs: 2_000 });
@@ -168,8 +168,8 @@ export class Rig implements AsyncDisposable {
 
 /** Requests a block that does not exist; only a peer gets an answer. */
 async function pullNothing(
-  connection: PeerLink,
-): Promise<{ answers: number; fault: LinkFault | null }> {
+  connection: PeerConnection,
+): Promise<{ answers: number; fault: ConnectionFault | null }> {
   const block = { digest: new Uint8Array(32), layer: 0, bytesMax: 4096, generation: 0n };
   let answers = 0;
   const fault = await connection.pull({

@@ -16,7 +16,7 @@ import {
 } from "../../src/core/index.ts";
 import { EventLog } from "../../src/observability/activity/index.ts";
 import { createLogger } from "../../src/observability/index.ts";
-import type { HoldLedger, LedgerContents } from "../../src/store/index/index.ts";
+import type { LedgerContents, RetentionLedger } from "../../src/store/index/index.ts";
 import type {
   GpuSink,
   Grant,
@@ -51,7 +51,7 @@ export class PlaneKit {
   issuers: readonly BoundIssuer[] = [];
   readonly plane: ControlPlane;
 
-  constructor(ledger: HoldLedger | null = null) {
+  constructor(ledger: RetentionLedger | null = null) {
     const { clock, events, lifecycle } = this;
     this.plane = createControlPlane({
       ...{ lifecycle, ledger, clock, events },
@@ -92,7 +92,7 @@ type Put = { readonly key: string; readonly row: unknown };
  * A ledger that models persistence: writes of one turn survive together once `commit` was called
  * and `disk` confirms it.
  */
-export class FakeLedger implements HoldLedger {
+export class FakeLedger implements RetentionLedger {
   readonly state = { failing: null, pending: 0, dropped: 0, setAside: null };
   readonly contents: LedgerContents;
   readonly mark = 1;
@@ -114,10 +114,10 @@ export class FakeLedger implements HoldLedger {
     };
   }
 
-  putHold(row: Parameters<HoldLedger["putHold"]>[0]): void {
+  putHold(row: Parameters<RetentionLedger["putHold"]>[0]): void {
     this.#pending.push({ key: `hold ${row.id}`, row });
   }
-  putPart(row: Parameters<HoldLedger["putPart"]>[0]): void {
+  putPart(row: Parameters<RetentionLedger["putPart"]>[0]): void {
     this.#pending.push({ key: `part ${row.hold} ${row.part}`, row });
   }
   beforeTurnEnds(write: () => void): void {
@@ -126,10 +126,10 @@ export class FakeLedger implements HoldLedger {
   removeHold(id: number): void {
     this.#pending.push({ key: `hold ${id}`, row: null });
   }
-  putCommand(row: Parameters<HoldLedger["putCommand"]>[0]): void {
+  putCommand(row: Parameters<RetentionLedger["putCommand"]>[0]): void {
     this.#pending.push({ key: `command ${row.issuer} ${row.id}`, row });
   }
-  putIssuer(row: Parameters<HoldLedger["putIssuer"]>[0]): void {
+  putIssuer(row: Parameters<RetentionLedger["putIssuer"]>[0]): void {
     this.#pending.push({ key: `issuer ${row.issuer}`, row });
   }
   removeIssuer(issuer: string): void {

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { decodeReceipt, encodeReceipt, JSON_TYPE, MSGPACK_TYPE } from "../../src/control/index.ts";
 import { countOutcomes, systemClock, yieldToLoop } from "../../src/core/index.ts";
-import { openHoldLedger } from "../../src/store/index/index.ts";
+import { openRetentionLedger } from "../../src/store/index/index.ts";
 import type { HeldBlock } from "../../src/store/index.ts";
 import { withTempDir } from "../support/index.ts";
 import { FakeLedger, LIMITS, PlaneKit } from "./plane-kit.ts";
@@ -374,7 +374,7 @@ const MACHINE = "0123456789abcdef0123456789abcdef";
 
 async function opened(folder: string, incarnation: bigint) {
   const owner = { worker: "w1", machine: MACHINE };
-  return openHoldLedger({ folder, incarnation, owner, clock: systemClock });
+  return openRetentionLedger({ folder, incarnation, owner, clock: systemClock });
 }
 
 describe("commands in a ledger on disk", () => {

@@ -13,8 +13,8 @@ import {
   BlockOutcome,
   createAddressBatch,
   createHandleBatch,
+  type EngineSession,
   type HandleBatch,
-  type Holder,
   Namespaces,
   type SsdSettings,
   TieredStore,
@@ -64,7 +64,7 @@ export class Rig implements AsyncDisposable {
   readonly index: BlockIndex;
   readonly #host: Host;
   readonly #folder: ClaimedFolder;
-  readonly #holder: Holder;
+  readonly #holder: EngineSession;
 
   private constructor(host: Host, folder: ClaimedFolder, store: TieredStore, index: BlockIndex) {
     this.#host = host;
@@ -72,7 +72,7 @@ export class Rig implements AsyncDisposable {
     this.store = store;
     this.index = index;
     const namespace = 1 as NamespaceIndex;
-    this.#holder = store.openHolder({ namespace, handlesMax: BATCH_MAX });
+    this.#holder = store.openEngineSession({ namespace, handlesMax: BATCH_MAX });
   }
 
   static async open(

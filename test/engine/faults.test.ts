@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import * as protocol from "../../src/engine/protocol/index.ts";
-import type { BlockStore, Holder } from "../../src/store/index.ts";
+import type { BlockStore, EngineSession } from "../../src/store/index.ts";
 import { batchOf } from "../store/names.ts";
 import { describeNative, waitFor } from "../support/index.ts";
 import { type AgentKit, openAgent } from "./agent-kit.ts";
@@ -20,9 +20,11 @@ function replacing<T extends object>(inner: T, wrong: Partial<T>): T {
 }
 
 /** A store whose holders have a planted bug. */
-function withBug(bug: Partial<Holder>) {
+function withBug(bug: Partial<EngineSession>) {
   return (store: BlockStore): BlockStore =>
-    replacing(store, { openHolder: (options) => replacing(store.openHolder(options), bug) });
+    replacing(store, {
+      openEngineSession: (options) => replacing(store.openEngineSession(options), bug),
+    });
 }
 
 /**

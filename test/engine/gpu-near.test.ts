@@ -12,8 +12,8 @@ describeNative("slots of an engine", () => {
   ])("are near the GPU whose memory it registers: NUMA node %s", async (numa, node) => {
     const reported: (number | null)[] = [];
     const wrapStore = (store: BlockStore) => {
-      const open = store.openHolder.bind(store);
-      store.openHolder = (options) => {
+      const open = store.openEngineSession.bind(store);
+      store.openEngineSession = (options) => {
         const holder = open(options);
         const near = holder.near.bind(holder);
         holder.near = (wanted) => {

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { type BlockResult, LAYER_ALL, type NamespaceIndex } from "../../src/core/index.ts";
-import { Outcome, WarmDesk } from "../../src/engine/index.ts";
+import { GpuWarming, Outcome } from "../../src/engine/index.ts";
 import { digestOf } from "../store/names.ts";
 import { describeNative, ManualClock } from "../support/index.ts";
 import { openAgent } from "./agent-kit.ts";
@@ -24,7 +24,7 @@ interface Taken {
 
 /** Waits for an offer and passes the outcomes of the previous one. */
 function waitFor(
-  engine: ReturnType<WarmDesk["open"]>,
+  engine: ReturnType<GpuWarming["open"]>,
   offer = 0,
   outcomes: readonly number[] = [],
   deadlineMs = 0,
@@ -40,7 +40,7 @@ function waitFor(
 
 function openDesk(itemsMax = 16) {
   const clock = new ManualClock();
-  const desk = new WarmDesk({ clock, itemsMax });
+  const desk = new GpuWarming({ clock, itemsMax });
   return { clock, desk, engine: desk.open(0 as NamespaceIndex) };
 }
 

@@ -133,7 +133,7 @@ describeNative("an engine without the key of a namespace", () => {
     store.table.setMac(node, new Uint8Array(16).fill(1));
     expect(store.table.pin(node)).toBe(true);
     const lost: string[] = [];
-    store.setLost((_node, why) => void lost.push(why));
+    store.setLossReport((_node, why) => void lost.push(why));
     await reportA(rogue);
     expect(store.checks.stats).toMatchObject({ unknownReports: 0, plantedBlocks: 1 });
     expect(lost).toEqual(["wrong MAC"]);

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { loopTurns } from "../../src/core/index.ts";
-import { decodeFeed, type EngineEvent } from "../../src/events/index.ts";
+import { decodeSavedIngest, type EngineEvent } from "../../src/events/index.ts";
 import { describeNative, waitFor } from "../support/index.ts";
 import { chain, engine, follow, number, tokensOf } from "./scripted-engine.ts";
 
@@ -294,7 +294,7 @@ describeNative("the saved state of an ingest", () => {
     it.send(it.add("stored", 2, 1));
     it.send(it.add("stored", 2, 1));
     await waitFor(() => held.size === 2);
-    const saved = decodeFeed((await feed.save())!);
+    const saved = decodeSavedIngest((await feed.save())!);
     await feed[Symbol.asyncDispose]();
     return { places, saved };
   };
@@ -348,11 +348,11 @@ describeNative("the saved state of an ingest", () => {
     it.send(it.add("stored", 1, null));
     await waitFor(() => feed.counts.batches === 1);
     const pages = (await feed.save())!;
-    expect(decodeFeed(pages)?.next).toBe(1);
-    expect(decodeFeed(pages.slice(0, 1))).toBeNull();
-    expect(decodeFeed([])).toBeNull();
-    expect(decodeFeed([pages[0]!.slice(1), ...pages.slice(1)])).toBeNull();
-    expect(decodeFeed([pages[0]!, pages[1]!.slice(0, -1)])).toBeNull();
+    expect(decodeSavedIngest(pages)?.next).toBe(1);
+    expect(decodeSavedIngest(pages.slice(0, 1))).toBeNull();
+    expect(decodeSavedIngest([])).toBeNull();
+    expect(decodeSavedIngest([pages[0]!.slice(1), ...pages.slice(1)])).toBeNull();
+    expect(decodeSavedIngest([pages[0]!, pages[1]!.slice(0, -1)])).toBeNull();
   });
 });
 

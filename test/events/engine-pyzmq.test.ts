@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { seededRandom, systemClock } from "../../src/core/index.ts";
 import {
-  EngineFeed,
+  EngineIngest,
   encodeEngineBatch,
   localHashes,
   sequenceHashes,
@@ -65,7 +65,7 @@ describePyzmq("an engine that publishes with libzmq", () => {
     let isKnown = false;
     const where = { endpoint, replayEndpoint, topic: "kv", rank: 0, blockTokens: 4 };
     const basics = { native: loadNative(), clock: systemClock, random: seededRandom(5) };
-    await using feed = new EngineFeed(
+    await using feed = new EngineIngest(
       { ...basics, ...where },
       {
         changes: (changes) => {

@@ -1,10 +1,10 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import {
-  decodeFeed,
+  decodeSavedIngest,
   type EngineEvent,
   encodeSavedIngest,
-  type FeedChange,
+  type IngestChange,
   localHashes,
   noCounts,
   sequenceHashes,
@@ -34,7 +34,7 @@ class Follower {
     return new Translator({ ...options, totalBlocks: this.#totalBlocks }, this.counts);
   }
 
-  take(changes: readonly FeedChange[]): void {
+  take(changes: readonly IngestChange[]): void {
     for (const { change } of changes) {
       if (change.kind === "cleared") this.held.clear();
       else if (change.kind === "stored") for (const hash of change.hashes) this.held.add(hash);
@@ -49,7 +49,7 @@ class Follower {
   /** Simulates a restart of the router. */
   async restart(): Promise<void> {
     const state = { next: 1, lastPayload: 7n, ...this.translator.state() };
-    const saved = decodeFeed(await encodeSavedIngest(state, new AbortController().signal))!;
+    const saved = decodeSavedIngest(await encodeSavedIngest(state, new AbortController().signal))!;
     this.translator = this.#open();
     this.translator.restore(saved);
     this.held = new Set();

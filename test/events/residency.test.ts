@@ -5,20 +5,20 @@ import {
   ANY,
   blocksIn,
   decodeAnswer,
-  decodeQuestion,
+  decodeQuery,
   decodeResidencyMessage,
   decodeStoredSnapshot,
   encodeAnswer,
   encodeBatch,
   encodeHeartbeat,
-  encodeQuestion,
+  encodeQuery,
   encodeStoredSnapshot,
   eventsSubject,
   fitRange,
   liveBlocksMax,
-  questionsSubject,
+  queriesSubject,
   type ResidencyAnswer,
-  type ResidencyQuestion,
+  type ResidencyQuery,
   type ResidencyRun,
   type ResidencySnapshotPart,
   snapshotParts,
@@ -181,11 +181,11 @@ describe("subjects", () => {
   test("name cluster, worker and rank as one token each", () => {
     expect(eventsSubject("a.b", SOURCE)).toBe("kv-events-a_b.w-1.3");
     expect(eventsSubject("prod", ANY)).toBe("kv-events-prod.*.*");
-    expect(questionsSubject("prod", SOURCE)).toBe("kv-events-ask-prod.w-1.3");
+    expect(queriesSubject("prod", SOURCE)).toBe("kv-events-ask-prod.w-1.3");
   });
 });
 
-const question: fc.Arbitrary<ResidencyQuestion> = fc.oneof(
+const question: fc.Arbitrary<ResidencyQuery> = fc.oneof(
   fc.record({
     kind: fc.constant("range" as const),
     incarnation: fc.option(fc.bigInt({ min: 1n, max: 2n ** 64n - 1n })),
@@ -227,7 +227,7 @@ const answer: fc.Arbitrary<ResidencyAnswer> = fc.oneof(
 describe("queries and answers", () => {
   test("survive a round trip", () => {
     const asked = fc.property(question, (sent) => {
-      expect(decodeQuestion(encodeQuestion(sent))).toEqual({ ok: true, value: sent });
+      expect(decodeQuery(encodeQuery(sent))).toEqual({ ok: true, value: sent });
     });
     fc.assert(asked, { numRuns: 300 });
     const answered = fc.property(answer, (sent) => {
@@ -240,7 +240,7 @@ describe("queries and answers", () => {
     const lies = ["ddffffffff", "dfffffffff", "c6ffffffff", "81a4", "82a46b696e64a572616e6765"];
     for (const hex of lies) {
       const bytes = Uint8Array.fromHex(hex);
-      expect([decodeAnswer(bytes).ok, decodeQuestion(bytes).ok]).toEqual([false, false]);
+      expect([decodeAnswer(bytes).ok, decodeQuery(bytes).ok]).toEqual([false, false]);
       expect(decodeResidencyMessage(bytes).ok).toBe(false);
     }
   });

@@ -1,10 +1,10 @@
 import { seededRandom, systemClock } from "../../src/core/index.ts";
 import {
   type EngineEvent,
-  EngineFeed,
+  EngineIngest,
   type EngineIngestOptions,
   encodeEngineBatch,
-  type FeedChange,
+  type IngestChange,
   localHashes,
   sequenceHashes,
 } from "../../src/events/index.ts";
@@ -97,12 +97,12 @@ export function follow(
     sizes: [] as number[],
     restored: null as boolean | null,
   };
-  const apply = ({ change }: FeedChange) => {
+  const apply = ({ change }: IngestChange) => {
     if (change.kind === "cleared") held.clear();
     else if (change.kind === "stored") for (const hash of change.hashes) held.add(hash);
     else for (const hash of change.hashes) held.delete(hash);
   };
-  const feed = new EngineFeed(
+  const feed = new EngineIngest(
     { native: loadNative(), ...basics, topic: "", rank: 0, blockTokens: 4, ...options },
     {
       changes: (changes) => changes.forEach(apply),

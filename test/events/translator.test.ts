@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import {
   decodeEngineBatch,
-  type FeedChange,
+  type IngestChange,
   localHash,
   localHashes,
   mediaHash,
@@ -22,7 +22,7 @@ const BLOCK = 4;
 class Picture {
   readonly held = new Map<ResidencyTier, Set<bigint>>();
 
-  apply(changes: readonly FeedChange[]): void {
+  apply(changes: readonly IngestChange[]): void {
     for (const { change } of changes) {
       if (change.kind === "cleared") this.held.clear();
       else if (change.kind === "stored")
@@ -43,7 +43,7 @@ function rank({ knownBlocksMax = 1_000 } = {}) {
   const native = loadNative();
   const translator = new Translator({ native, blockTokens: BLOCK, knownBlocksMax }, counts);
   const picture = new Picture();
-  const tell = (...events: unknown[]): readonly FeedChange[] => {
+  const tell = (...events: unknown[]): readonly IngestChange[] => {
     const batch = decodeEngineBatch(batchOf(events));
     if (!batch.ok) throw new Error(batch.why);
     const changes = translator.apply(batch.value.events);

@@ -2,11 +2,11 @@ import { expect } from "bun:test";
 import {
   type Cipher,
   LaneError,
-  type LaneLink,
   type LaneSession,
   type Lanes,
   type LanesOptions,
   loadNative,
+  type OpenLaneSession,
   openLanes,
   Region,
 } from "../../src/native/index.ts";
@@ -57,8 +57,8 @@ export function openSide(options: Partial<LanesOptions> & { bytes?: number } = {
 export interface Ends {
   readonly from: Side;
   readonly to: Side;
-  readonly sender: LaneLink;
-  readonly receiver: LaneLink;
+  readonly sender: OpenLaneSession;
+  readonly receiver: OpenLaneSession;
 }
 
 export interface Pair extends Ends, AsyncDisposable {}
@@ -107,7 +107,7 @@ export async function move(ends: Ends, transfer: number, at: number, bytes: numb
 }
 
 /** The fault with which a session failed to open. */
-export async function faultOf(opening: Promise<LaneLink>): Promise<string> {
+export async function faultOf(opening: Promise<OpenLaneSession>): Promise<string> {
   try {
     await opening;
     return "none";

@@ -3,10 +3,10 @@ import {
   loadNative,
   openRdma,
   type Rdma,
-  type RdmaLink,
-  type RdmaLinkSettings,
   type RdmaOptions,
   type RdmaPort,
+  type RdmaQueuePair,
+  type RdmaQueuePairSettings,
   Region,
 } from "../../src/native/index.ts";
 import { type StandIn, standIn } from "../support/stand-ins.ts";
@@ -36,7 +36,7 @@ export function verbsLibrary(plan = ""): string {
   return fake().path;
 }
 
-export const SETTINGS: RdmaLinkSettings = {
+export const SETTINGS: RdmaQueuePairSettings = {
   timeout: 14,
   retries: 6,
   trafficClass: 0,
@@ -99,12 +99,16 @@ export function portOf(side: Side): RdmaPort {
 export interface Pair extends AsyncDisposable {
   readonly owner: Side;
   readonly client: Side;
-  readonly lender: RdmaLink;
-  readonly reader: RdmaLink;
+  readonly lender: RdmaQueuePair;
+  readonly reader: RdmaQueuePair;
 }
 
 /** A pair of connected queue pairs in this process. */
-export function join(owner: Side, client: Side, settings: Partial<RdmaLinkSettings> = {}): Pair {
+export function join(
+  owner: Side,
+  client: Side,
+  settings: Partial<RdmaQueuePairSettings> = {},
+): Pair {
   const lender = owner.rdma.link(portOf(owner).index, { ...SETTINGS, ...settings });
   const reader = client.rdma.link(portOf(client).index, { ...SETTINGS, ...settings });
   lender.connect(reader.address);
@@ -123,7 +127,7 @@ export function join(owner: Side, client: Side, settings: Partial<RdmaLinkSettin
 
 export interface PairOptions extends SideOptions {
   readonly plan?: string;
-  readonly settings?: Partial<RdmaLinkSettings>;
+  readonly settings?: Partial<RdmaQueuePairSettings>;
 }
 
 export function openPair({ plan, settings, ...options }: PairOptions = {}): Pair {

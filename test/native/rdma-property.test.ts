@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import type { RdmaLink, RdmaRead, RdmaWindow } from "../../src/native/index.ts";
+import type { RdmaQueuePair, RdmaRead, RdmaWindow } from "../../src/native/index.ts";
 import { describeNative } from "../support/native.ts";
 import { fake, KIB, openSide, openThings, portOf, SETTINGS, type Side } from "./rdma-kit.ts";
 
@@ -46,7 +46,12 @@ interface Lent {
 class World {
   readonly #owner: Side;
   readonly #client: Side;
-  readonly #links: { lender: RdmaLink; reader: RdmaLink; lent: Lent[]; tokens: number[] }[];
+  readonly #links: {
+    lender: RdmaQueuePair;
+    reader: RdmaQueuePair;
+    lent: Lent[];
+    tokens: number[];
+  }[];
   readonly #over: PromiseLike<unknown>[] = [];
   /** While a read into a place is in progress, no other one begins there. */
   readonly #busy = new Set<number>();

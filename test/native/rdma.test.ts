@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { NativeError, type RdmaLinkSettings } from "../../src/native/index.ts";
+import { NativeError, type RdmaQueuePairSettings } from "../../src/native/index.ts";
 import { describeNative } from "../support/native.ts";
 import { waitFor } from "../support/wait.ts";
 import {
@@ -258,7 +258,7 @@ describeNative("RDMA", () => {
   test("refuses invalid settings", async () => {
     await using side = openSide(verbsLibrary());
     const { index } = portOf(side);
-    const bad: Partial<RdmaLinkSettings>[] = [
+    const bad: Partial<RdmaQueuePairSettings>[] = [
       { timeout: 0 },
       { timeout: 32 },
       { retries: 0 },

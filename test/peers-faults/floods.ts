@@ -1,4 +1,4 @@
-import type { PeerLink } from "../../src/peers/index.ts";
+import type { PeerConnection } from "../../src/peers/index.ts";
 import { NAMESPACE_KEY } from "../peers/hosts/real-host.ts";
 import { digestOf } from "../store/names.ts";
 import { type Result, Tally } from "./tally.ts";
@@ -22,7 +22,7 @@ export async function floods(world: World, pulls: number): Promise<Result> {
   const [transport] = flooder.transports;
   const stop = new AbortController();
   const target = { ...victim!.host.endpoints[world.transport]!, worker: victim!.host.worker };
-  const connections: PeerLink[] = [];
+  const connections: PeerConnection[] = [];
   const flood = async () => {
     while (!stop.signal.aborted) {
       const dialled = await transport!.dial(target, stop.signal);
@@ -38,7 +38,7 @@ export async function floods(world: World, pulls: number): Promise<Result> {
     ...{ digest: digestOf(name), layer: 0xffff_ffff, bytesMax: BLOCK_BYTES, generation: 0n },
     offset: i * 16_384,
   }));
-  const pull = (connection: PeerLink) =>
+  const pull = (connection: PeerConnection) =>
     connection.pull({
       ...{ namespace: NAMESPACE_KEY, items, deadlineMs: 60_000, signal: stop.signal },
       onBytes: () => undefined,

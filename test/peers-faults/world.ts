@@ -1,5 +1,5 @@
 import { type Random, randomBelow, seededRandom } from "../../src/core/index.ts";
-import type { PullLimits, TransportName } from "../../src/peers/index.ts";
+import type { FetchLimits, TransportName } from "../../src/peers/index.ts";
 import { RealHost } from "../peers/hosts/real-host.ts";
 import { maker as rdma } from "../peers/transports/rdma-maker.ts";
 import type { StoreEngine } from "../store/store-engine.ts";
@@ -17,7 +17,7 @@ const ASKER_BYTES = 16 * MIB;
 const QUIET_MS = 15_000;
 
 /** Short, so that a run has many failures and recoveries. */
-export const LIMITS: Partial<PullLimits> = {
+export const LIMITS: Partial<FetchLimits> = {
   bytesMax: 4 * MIB,
   peerBytesMax: 2 * MIB,
   namespaceBytesMax: 4 * MIB,
@@ -79,7 +79,7 @@ export class World implements AsyncDisposable {
 
   /** A host without blocks that knows these hosts; default: the holders. */
   async asker(
-    limits: Partial<PullLimits> = {},
+    limits: Partial<FetchLimits> = {},
     others: readonly Pick<RealHost, "worker" | "endpoints">[] = this.holders.map(
       ({ host }) => host,
     ),
@@ -122,7 +122,10 @@ export class World implements AsyncDisposable {
   /** The same for one host. */
   async quiet(host: RealHost): Promise<string[]> {
     const look = () => {
-      const connections = host.transports.reduce((sum, { inboundLinks }) => sum + inboundLinks, 0);
+      const connections = host.transports.reduce(
+        (sum, { inboundConnections }) => sum + inboundConnections,
+        0,
+      );
       return connections === 0
         ? host.leftovers()
         : [`${host.worker}: ${connections} links from others`];

@@ -6,10 +6,10 @@ import {
   createPrefixIndex,
   createRouter,
   createWorkerTable,
-  INTAKE_DEFAULTS,
+  INGEST_DEFAULTS,
+  IndexSync,
   REPLICA_DEFAULTS,
   ROUTER_DEFAULTS,
-  RouterUpkeep,
 } from "../../src/router/index.ts";
 import { chaosBus, obey, specOf, tell } from "./child-side.ts";
 import { contentOf, digestOf, emptySets, hashOf } from "./content.ts";
@@ -25,7 +25,7 @@ const below = (limit: number) => randomBelow(random, limit);
 const bus = chaosBus(spec.url, spec.name);
 const index = createPrefixIndex({ native, random: systemRandom, bytesMax: 32 * 2 ** 20 });
 const table = createWorkerTable();
-const upkeep = new RouterUpkeep({
+const upkeep = new IndexSync({
   ...{ bus, index, table, clock: systemClock, random: systemRandom, cluster: "chaos" },
   log: (level, message, fields) => {
     if (process.env.CHAOS_LOG) console.error(spec.name, level, message, JSON.stringify(fields));
@@ -33,7 +33,7 @@ const upkeep = new RouterUpkeep({
   load: createActiveLoad({ clock: systemClock, blockTokens: 16, requestExpiryMs: 300_000 }),
   blockTokens: 16,
   ingest: {
-    ...INTAKE_DEFAULTS,
+    ...INGEST_DEFAULTS,
     answerMs: 400,
     recovery: { atOnceMax: 8, retryMinMs: 50, retryMaxMs: 400 },
   },

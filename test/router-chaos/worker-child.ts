@@ -1,7 +1,7 @@
 /** A worker: a real publisher, and beside it plain sets of what it really has. */
 import type { PublishOptions } from "../../src/bus/index.ts";
 import { randomBelow, seededRandom, systemClock, type WorkerId } from "../../src/core/index.ts";
-import { BusPublisher, HeldChains, ResidencyFeed } from "../../src/events/publishing/index.ts";
+import { BusPublisher, EngineBlockSet, ResidencyLog } from "../../src/events/publishing/index.ts";
 import type { ResidencyChange, ResidencyTier } from "../../src/observability/activity/index.ts";
 import { chaosBus, obey, specOf, tell } from "./child-side.ts";
 import { contentOf, digestOf, emptySets, hashOf } from "./content.ts";
@@ -16,8 +16,8 @@ const random = seededRandom(spec.seed);
 const below = (limit: number) => randomBelow(random, limit);
 const bus = chaosBus(spec.url, spec.name);
 const sets = emptySets();
-const held = new HeldChains(1_000_000);
-const feed = new ResidencyFeed({
+const held = new EngineBlockSet(1_000_000);
+const feed = new ResidencyLog({
   source: { worker: spec.name as WorkerId, rank: 0, incarnation: BigInt(spec.incarnation) },
   ring: { changesMax: 512, blocksMax: 100_000 },
   ...{ mode: "ring", everyMs: 250, held: [held] },

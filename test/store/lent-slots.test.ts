@@ -11,7 +11,7 @@ function lend(kit: ReturnType<typeof open>, name: string) {
   const engine = kit.engine();
   const handles = engine.reserve(name);
   engine.write(handles);
-  const lent = engine.holder.lendWritten(handleBatch(handles), 0)!;
+  const lent = engine.holder.copyTarget(handleBatch(handles), 0)!;
   return { engine, handles, lent };
 }
 
@@ -43,7 +43,7 @@ describe("a slot that a device copies to", () => {
   test("waits for all of several copies, and one failure makes it corrupt", async () => {
     await using kit = open();
     const { engine, handles, lent } = lend(kit, "a");
-    const other = engine.holder.lendWritten(handleBatch(handles), 0)!;
+    const other = engine.holder.copyTarget(handleBatch(handles), 0)!;
     const later = engine.commit(handles);
     lent.end("failed");
     expect(engine.holder.held).toBe(1);
@@ -93,12 +93,12 @@ describe("a slot that a device copies to", () => {
     const engine = kit.engine();
     await engine.put("a");
     const read = engine.acquire(["a"]);
-    expect(engine.holder.lendWritten(handleBatch(read), 0)).toBeNull();
+    expect(engine.holder.copyTarget(handleBatch(read), 0)).toBeNull();
     const other = kit.engine().reserve("b");
-    expect(engine.holder.lendWritten(handleBatch(other), 0)).toBeNull();
-    expect(engine.holder.lendRead(handleBatch(other), 0)).toBeNull();
+    expect(engine.holder.copyTarget(handleBatch(other), 0)).toBeNull();
+    expect(engine.holder.copySource(handleBatch(other), 0)).toBeNull();
     engine.release(read);
-    expect(engine.holder.lendRead(handleBatch(read), 0)).toBeNull();
+    expect(engine.holder.copySource(handleBatch(read), 0)).toBeNull();
     kit.expectNothingLeft();
   });
 });
@@ -109,7 +109,7 @@ describe("a slot that a device copies from", () => {
     const engine = kit.engine();
     await engine.put("a");
     const handles = engine.acquire(["a"]);
-    const lent = engine.holder.lendRead(handleBatch(handles), 0)!;
+    const lent = engine.holder.copySource(handleBatch(handles), 0)!;
     engine.release(handles);
     // Every other block may be evicted for these, but not the source of the copy.
     const wanted = Array.from({ length: 2 * SLOTS }, (_, i) => `other${i}`);
@@ -127,7 +127,7 @@ describe("a slot that a device copies from", () => {
     const engine = kit.engine();
     await engine.put({ name: "a", bytes });
     const handles = engine.acquire(["a"]);
-    const lent = engine.holder.lendRead(handleBatch(handles), 0)!;
+    const lent = engine.holder.copySource(handleBatch(handles), 0)!;
     expect(await lent.isWhole()).toBe(true);
     kit.region.fill(lent.offset + bytes - 8, 8, 99n);
     expect(await lent.isWhole()).toBe(false);

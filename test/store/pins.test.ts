@@ -84,7 +84,7 @@ class Pins {
   readonly hard: NodeId[] = [];
 
   constructor({ store }: StoreKit) {
-    store.setRelief((tier, why, level) => {
+    store.setPinEviction((tier, why, level) => {
       this.asked.push(level);
       expect(tier).toBe("ram");
       expect(why).toBe(
@@ -134,7 +134,7 @@ describeNative("over-pinning", () => {
     const read = engine.acquire(blocks);
     const nodes = pin(kit, ...blocks);
     let reliefs = 0;
-    kit.store.setRelief(() => ++reliefs > 0);
+    kit.store.setPinEviction(() => ++reliefs > 0);
     expect(await engine.put("x")).toEqual(["full"]);
     expect(reliefs).toBe(16);
     engine.release(read);
@@ -150,7 +150,7 @@ describeNative("over-pinning", () => {
     await engine.put(...blocks);
     const read = engine.acquire(blocks);
     let reliefs = 0;
-    kit.store.setRelief(() => ++reliefs > 0);
+    kit.store.setPinEviction(() => ++reliefs > 0);
     expect(await engine.put("x")).toEqual(["full"]);
     expect(reliefs).toBe(0);
     engine.release(read);

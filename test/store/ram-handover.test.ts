@@ -4,7 +4,7 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { LAYER_ALL, seededRandom } from "../../src/core/index.ts";
 import { loadNative } from "../../src/native/index.ts";
-import type { HoldRow } from "../../src/store/index/index.ts";
+import type { RetentionRow } from "../../src/store/index/index.ts";
 import {
   adoptRam,
   decodeRamRecord,
@@ -64,7 +64,7 @@ describeNative("RAM after a handover", () => {
     expect(adoptRam(store, theirs, record)).toBe(true);
     store.verifyIntegrity();
     const index = theirs.indexOf(NAMESPACE)!;
-    const holder = store.openHolder({ namespace: index, handlesMax: 100 });
+    const holder = store.openEngineSession({ namespace: index, handlesMax: 100 });
     const reader = new StoreEngine(store, kit.region, holder);
     expect(reader.get(...chain("a/b/c"), "x", "a/d")).toEqual(["ok", "ok", "ok", "ok", "ok"]);
     expect(reader.acquire(["x"])[0]!.bytes).toBe(8_000);
@@ -99,7 +99,7 @@ describeNative("RAM after a handover", () => {
     }
     const store = successor(kit);
     expect(adoptRam(store, new Namespaces(), recordOf(kit, namespaces))).toBe(true);
-    const holder = store.openHolder({ namespace, handlesMax: 100 });
+    const holder = store.openEngineSession({ namespace, handlesMax: 100 });
     const reader = new StoreEngine(store, kit.region, holder);
     store.ram.dropOne();
     expect(["old", "older", "new"].map((name) => reader.match([name])[0])).toEqual([1, 0, 1]);
@@ -126,7 +126,7 @@ describeNative("RAM after a handover", () => {
     const reader = new StoreEngine(
       store,
       kit.region,
-      store.openHolder({ namespace, handlesMax: 100 }),
+      store.openEngineSession({ namespace, handlesMax: 100 }),
     );
     for (let i = 0; i < 40; i++) await reader.put(`x${i}`);
     expect(reader.get(...chain("a/b"), "c")).toEqual(["ok", "ok", "miss"]);
@@ -195,7 +195,7 @@ describe("the handover record", () => {
     }
   });
 
-  const hold = (id: number, blocks: number, more: Partial<HoldRow> = {}): HoldRow => ({
+  const hold = (id: number, blocks: number, more: Partial<RetentionRow> = {}): RetentionRow => ({
     ...{ id, kind: "pin", owner: "a \u{1f525}", name: null, deadlineBootMs: null, bootId: "boot" },
     ...{ priority: null, idleMs: null, createdWallMs: 1_700_000_000_000 },
     purges: id === 5,

@@ -4,8 +4,8 @@ import {
   type BlockStore,
   CommitFlag,
   createHandleBatch,
+  type EngineSession,
   type HandleBatch,
-  type Holder,
 } from "../../src/store/index.ts";
 import {
   type BlockName,
@@ -52,12 +52,12 @@ export interface Checked {
  * integrity after each call.
  */
 export class StoreEngine {
-  readonly holder: Holder;
+  readonly holder: EngineSession;
   readonly #store: BlockStore & Checked;
   readonly #region: Region;
   #alive = true;
 
-  constructor(store: BlockStore & Checked, region: Region, holder: Holder) {
+  constructor(store: BlockStore & Checked, region: Region, holder: EngineSession) {
     this.#store = store;
     this.#region = region;
     this.holder = holder;

@@ -75,7 +75,10 @@ export function openStoreKit(options: StoreKitOptions): StoreKit {
     queue,
     clock,
     engine(namespace = 1, handlesMax = 1_000) {
-      const holder = store.openHolder({ namespace: namespace as NamespaceIndex, handlesMax });
+      const holder = store.openEngineSession({
+        namespace: namespace as NamespaceIndex,
+        handlesMax,
+      });
       const engine = new StoreEngine(store, region, holder);
       engines.push(engine);
       return engine;

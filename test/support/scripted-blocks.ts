@@ -1,5 +1,11 @@
 import { type NamespaceIndex, NO_NODE } from "../../src/core/index.ts";
-import type { Arrival, Committed, Landing, PeerBlocks, Unplaced } from "../../src/store/index.ts";
+import type {
+  Arrival,
+  Committed,
+  IncomingBlock,
+  PeerBlocks,
+  SlotRefusal,
+} from "../../src/store/index.ts";
 
 /** A place in the arena that a test watches. */
 export interface Place {
@@ -36,7 +42,7 @@ export class ScriptedBlocks implements PeerBlocks {
     _layer: number,
     bytes: number,
     keep = true,
-  ): Landing | Unplaced {
+  ): IncomingBlock | SlotRefusal {
     if (this.present.has(digest.toHex())) return "present";
     if (this.removed.has(digest.toHex())) return "removed";
     if (this.landing + bytes > this.roomBytes) return "full";

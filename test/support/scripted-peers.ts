@@ -1,16 +1,16 @@
 import type { Clock, WorkerId } from "../../src/core/index.ts";
 import type {
   Called,
+  ConnectionFault,
   Dialled,
   DialTarget,
   ItemResult,
   Landed,
-  LinkFault,
   OutgoingPull,
   PeerAnswer,
+  PeerConnection,
   PeerHello,
   PeerIdentity,
-  PeerLink,
   PeerRequest,
   Transport,
   TransportName,
@@ -52,7 +52,7 @@ export class ScriptedHost {
     answer: "came",
     afterMs: 1,
   });
-  readonly links = new Set<ScriptedLink>();
+  readonly links = new Set<ScriptedConnection>();
   dials = 0;
   pulls = 0;
   items = 0;
@@ -92,7 +92,7 @@ export class ScriptedTransport implements Transport {
   readonly name: TransportName;
   readonly capabilities = { encrypted: true, direct: false, early: false, oneSided: false };
   unsupported: string | null = null;
-  readonly inboundLinks = 0;
+  readonly inboundConnections = 0;
   readonly #net: ScriptedNet;
 
   constructor(name: TransportName, net: ScriptedNet) {
@@ -116,7 +116,7 @@ export class ScriptedTransport implements Transport {
     await after(this.#net.clock, 1);
     if (host.unreachable.has(this.name))
       return { ok: false, fault: { kind: "unreachable", why: "connection refused" } };
-    return { ok: true, connection: new ScriptedLink(host, this.name, this.#net) };
+    return { ok: true, connection: new ScriptedConnection(host, this.name, this.#net) };
   }
 
   async reload(): Promise<void> {}
@@ -124,17 +124,17 @@ export class ScriptedTransport implements Transport {
   async [Symbol.asyncDispose](): Promise<void> {}
 }
 
-export class ScriptedLink implements PeerLink {
+export class ScriptedConnection implements PeerConnection {
   readonly identity: PeerIdentity;
   readonly transport: TransportName;
   readonly resumed = false;
   readonly rttMs = 1;
-  readonly ended: Promise<LinkFault>;
-  fault: LinkFault | null = null;
+  readonly ended: Promise<ConnectionFault>;
+  fault: ConnectionFault | null = null;
   readonly #host: ScriptedHost;
   readonly #net: ScriptedNet;
   readonly #broken = new AbortController();
-  readonly #end: (fault: LinkFault) => void;
+  readonly #end: (fault: ConnectionFault) => void;
 
   constructor(host: ScriptedHost, transport: TransportName, net: ScriptedNet) {
     const { worker } = host;
@@ -142,13 +142,13 @@ export class ScriptedLink implements PeerLink {
     this.transport = transport;
     this.#host = host;
     this.#net = net;
-    const { promise, resolve } = Promise.withResolvers<LinkFault>();
+    const { promise, resolve } = Promise.withResolvers<ConnectionFault>();
     this.ended = promise;
     this.#end = resolve;
     host.links.add(this);
   }
 
-  break(fault: LinkFault): void {
+  break(fault: ConnectionFault): void {
     if (this.fault !== null) return;
     this.fault = fault;
     this.#host.links.delete(this);
@@ -195,7 +195,7 @@ export class ScriptedLink implements PeerLink {
     return { op: "refused", why: "no summaries here" };
   }
 
-  async pull(pull: OutgoingPull): Promise<LinkFault | null> {
+  async pull(pull: OutgoingPull): Promise<ConnectionFault | null> {
     const host = this.#host;
     host.pulls++;
     host.itemsAsked.push(pull.items.length);
@@ -223,7 +223,10 @@ export class ScriptedLink implements PeerLink {
     return fault;
   }
 
-  async #serve(pull: OutgoingPull, ready: (index: number) => void): Promise<LinkFault | null> {
+  async #serve(
+    pull: OutgoingPull,
+    ready: (index: number) => void,
+  ): Promise<ConnectionFault | null> {
     const { clock } = this.#net;
     const gone = AbortSignal.any([pull.signal, this.#broken.signal]);
     for (const [index, item] of pull.items.entries()) {

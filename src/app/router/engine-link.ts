@@ -1,10 +1,10 @@
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import {
-  EngineFeed,
+  EngineIngest,
   type FeedCounts,
   type NamedPrompt,
   PromptNames,
-  type SavedFeed,
+  type SavedIngest,
 } from "../../events/index.ts";
 import type { Native } from "../../native/index.ts";
 import type { Logger } from "../../observability/index.ts";
@@ -26,7 +26,7 @@ export interface EngineLinkOptions {
   readonly totalBlocks: number | null;
   /** PYTHONHASHSEED of the engine. Null: unknown. */
   readonly hashSeed: string | null;
-  readonly saved: SavedFeed | null;
+  readonly saved: SavedIngest | null;
   /** Owned by the caller. */
   readonly target: EngineTarget;
   /** The engine left, returned or restarted: its settings may have changed. */
@@ -63,7 +63,7 @@ const PROMPTS_MAX = 16;
  */
 export class EngineLink implements AsyncDisposable {
   readonly #options: EngineLinkOptions;
-  readonly #feed: EngineFeed;
+  readonly #feed: EngineIngest;
   readonly #names: PromptNames;
   readonly #stopping = new AbortController();
   readonly #prompts: Pick<NamedPrompt, "tokens" | "cacheSalt">[] = [];
@@ -77,7 +77,7 @@ export class EngineLink implements AsyncDisposable {
     this.#options = options;
     this.#names = new PromptNames(native, hashSeed);
     target.setHeard(false);
-    this.#feed = new EngineFeed(
+    this.#feed = new EngineIngest(
       { ...options, topic: "" },
       {
         changes: (changes) => {
@@ -135,7 +135,7 @@ export class EngineLink implements AsyncDisposable {
 
   async #name(): Promise<void> {
     const { signal } = this.#stopping;
-    const isWanted = (name: Parameters<EngineFeed["isWaitedFor"]>[0]) =>
+    const isWanted = (name: Parameters<EngineIngest["isWaitedFor"]>[0]) =>
       this.#feed.isWaitedFor(name);
     for (let prompt = this.#prompts.shift(); prompt; prompt = this.#prompts.shift()) {
       const blockTokens = this.#feed.engineBlockTokens;

@@ -3,10 +3,10 @@ import { open, rename } from "node:fs/promises";
 import { join } from "node:path";
 import { type ListedWorker, zmqOfRank } from "../../config/index.ts";
 import { type Clock, messageOf, type Random, type WorkerId } from "../../core/index.ts";
-import { decodeFeed, type SavedFeed } from "../../events/index.ts";
+import { decodeSavedIngest, type SavedIngest } from "../../events/index.ts";
 import type { Native } from "../../native/index.ts";
 import type { Health, Logger } from "../../observability/index.ts";
-import type { RouteRequest, RouterUpkeep } from "../../router/index.ts";
+import type { IndexSync, RouteRequest } from "../../router/index.ts";
 import type { EngineFacts } from "./engine-discovery.ts";
 import { EngineLink, type EngineReport } from "./engine-link.ts";
 import type { EngineListening } from "./worker-registry.ts";
@@ -17,7 +17,7 @@ interface EnginesServiceParts {
   readonly random: Random;
   readonly logger: Logger;
   readonly health: Health;
-  readonly sync: Pick<RouterUpkeep, "engine">;
+  readonly sync: Pick<IndexSync, "engine">;
   /** Null: no state is kept across restarts. */
   readonly saves: EngineStateStore | null;
   /** Query the engine's settings again: it left, returned or restarted. */
@@ -218,7 +218,7 @@ export class EngineStateStore {
   }
 
   /** Null if nothing was saved or the file is damaged. */
-  read(worker: WorkerId, rank: number): SavedFeed | null {
+  read(worker: WorkerId, rank: number): SavedIngest | null {
     const path = this.#pathOf(worker, rank);
     let bytes: Uint8Array;
     try {
@@ -227,7 +227,7 @@ export class EngineStateStore {
       return null;
     }
     const pages = pagesIn(bytes);
-    const saved = pages === null ? null : decodeFeed(pages);
+    const saved = pages === null ? null : decodeSavedIngest(pages);
     if (saved === null) this.#options.logger.warn("saved engine state damaged", { path });
     return saved;
   }

@@ -5,10 +5,10 @@ import type { Health, Logger, RouterSnapshot } from "../../observability/index.t
 import {
   type ActiveLoad,
   type BusyThresholds,
-  INTAKE_DEFAULTS,
+  INGEST_DEFAULTS,
+  IndexSync,
   type PrefixIndex,
   REPLICA_DEFAULTS,
-  RouterUpkeep,
   type WorkerTable,
 } from "../../router/index.ts";
 import { natsFilesOf } from "../credentials.ts";
@@ -36,7 +36,7 @@ const CLOSE_MS = 1_000;
 /** Owns the bus and the index sync over it: table, index and load. */
 export class IndexSyncService implements AsyncDisposable {
   readonly bus: Bus;
-  readonly sync: RouterUpkeep;
+  readonly sync: IndexSync;
   readonly #parts: IndexSyncServiceParts;
   readonly #status: Disposable;
   #connectedMs: number | null = null;
@@ -49,11 +49,11 @@ export class IndexSyncService implements AsyncDisposable {
     const log: BusLog = (level, message, fields) => parts.logger.log(level, message, fields);
     this.bus = parts.bus ?? openRouterBus(parts, log);
     const { workersMax: targetsMax, staleBeats, goneBeats } = events;
-    this.sync = new RouterUpkeep({
+    this.sync = new IndexSync({
       ...{ bus: this.bus, clock, random, log, table, index, load },
       cluster: events.cluster,
       blockTokens: router.blockTokens,
-      ingest: { ...INTAKE_DEFAULTS, targetsMax, staleBeats, goneBeats },
+      ingest: { ...INGEST_DEFAULTS, targetsMax, staleBeats, goneBeats },
       isConfigured: parts.isConfigured,
       replicas: replicas.sync ? { ...REPLICA_DEFAULTS, everyMs: replicas.announceMs } : null,
       applyThresholds: parts.applyThresholds,

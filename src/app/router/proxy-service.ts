@@ -185,7 +185,7 @@ export function proxySettings(config: RouterConfig, hasTokens: boolean): ProxySe
     busyStatus: api.busyStatus,
     retryAfterSeconds: Math.ceil(proxy.retryAfterMs / 1_000),
     authorization: authorizationOf(proxy, hasTokens),
-    tellsWorker: proxy.answerHeaders,
+    showsWorker: proxy.answerHeaders,
     clientsMayRoute: proxy.clientRouting,
     heldBytesMax: proxy.heldBytesMax,
     tokenThreads: proxy.tokenThreads,

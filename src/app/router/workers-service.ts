@@ -10,7 +10,7 @@ import {
   type Logger,
   type MetricRegistry,
 } from "../../observability/index.ts";
-import type { PrefixIndex, RouterUpkeep, Target, WorkerTable } from "../../router/index.ts";
+import type { IndexSync, PrefixIndex, Target, WorkerTable } from "../../router/index.ts";
 import { EngineDiscovery } from "./engine-discovery.ts";
 import type { EngineReport } from "./engine-link.ts";
 import { EngineStateStore, EnginesService } from "./engines-service.ts";
@@ -25,7 +25,7 @@ export interface WorkersParts {
   readonly health: Health;
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
-  readonly sync: Pick<RouterUpkeep, "engine">;
+  readonly sync: Pick<IndexSync, "engine">;
   /** The `Authorization` header for engines. Null: none. */
   readonly authorization: string | null;
 }

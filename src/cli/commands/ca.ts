@@ -10,7 +10,7 @@ import {
   type WorkerId,
 } from "../../core/index.ts";
 import {
-  createJudge,
+  createAuthorizer,
   dateText,
   decodePem,
   initAuthority,
@@ -183,7 +183,7 @@ function judged(
   wallMs: number,
 ): string {
   const trusting = { cluster: cluster ?? "", authorities, certificates: pem };
-  const judgement = createJudge(trusting).authorize(der, null, wallMs);
+  const judgement = createAuthorizer(trusting).authorize(der, null, wallMs);
   return judgement.ok ? "good" : judgement.why;
 }
 

@@ -1,7 +1,7 @@
 import type { ResidencyChange, ResidencyTier } from "../../observability/activity/index.ts";
 
 /** A residency change, with its tokens for readers that compute names of their own. */
-export interface FeedChange {
+export interface IngestChange {
   readonly change: ResidencyChange;
   /** All tokens of the blocks of a `stored`, in order; null if unknown. */
   readonly tokens: Uint32Array | null;
@@ -21,7 +21,7 @@ export interface StoredBlock {
 
 /** Collects blocks one by one and joins them into the fewest changes, in the same order. */
 export class ChangeList {
-  readonly #changes: FeedChange[] = [];
+  readonly #changes: IngestChange[] = [];
   #stored: StoredBlock[] = [];
   #removed: { readonly tier: ResidencyTier; readonly hashes: bigint[] } | null = null;
   /** Number of blocks in the list. */
@@ -60,7 +60,7 @@ export class ChangeList {
   }
 
   /** Returns all changes and empties the list. */
-  take(): FeedChange[] {
+  take(): IngestChange[] {
     this.#endStored();
     this.#endRemoved();
     this.#blocks = 0;

@@ -2,7 +2,7 @@ import { type Native, sequenceHashes } from "../../native/index.ts";
 import { RESIDENCY_TIERS, type ResidencyTier } from "../../observability/activity/index.ts";
 import { localHash, mediaHash, saltSeed, saltShare, sequenceHash } from "../dynamo/hashes.ts";
 import type { BlockExtras, EngineEvent } from "../engine-events.ts";
-import { ChangeList, type FeedChange } from "./changes.ts";
+import { ChangeList, type IngestChange } from "./changes.ts";
 import {
   type BlockName,
   type Copies,
@@ -106,7 +106,7 @@ export class EngineBlocks {
   }
 
   /** Returns the changes since the last call. */
-  takeChanges(): FeedChange[] {
+  takeChanges(): IngestChange[] {
     return this.#changes.take();
   }
 

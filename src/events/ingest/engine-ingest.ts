@@ -8,10 +8,10 @@ import {
   type ZmtpMessage,
   type ZmtpSubscriber,
 } from "../zmtp/index.ts";
-import type { FeedChange } from "./changes.ts";
+import type { IngestChange } from "./changes.ts";
 import { type FeedCounts, noCounts } from "./changes.ts";
 import type { BlockName, NamedPrompt } from "./known-blocks.ts";
-import { encodeSavedIngest, type SavedFeed } from "./saved-state.ts";
+import { encodeSavedIngest, type SavedIngest } from "./saved-state.ts";
 import { Translator } from "./translator.ts";
 
 export interface EngineIngestOptions {
@@ -34,7 +34,7 @@ export interface EngineIngestOptions {
   /** Number of blocks in the engine's cache, as reported by the engine; null if unknown. */
   readonly totalBlocks?: number | null;
   /** State saved by an earlier ingest. It is trusted once a replay shows its last batch again. */
-  readonly saved?: SavedFeed | null;
+  readonly saved?: SavedIngest | null;
   readonly answerMs?: number;
 }
 
@@ -61,7 +61,7 @@ const RETRY_MS = 200;
  * from the engine's buffer, and detects restarts. If a gap cannot be filled, the state restarts
  * from what the engine still buffers, or without a replay endpoint from its next events.
  */
-export class EngineFeed implements AsyncDisposable {
+export class EngineIngest implements AsyncDisposable {
   readonly counts: FeedCounts = noCounts();
   readonly #options: EngineIngestOptions;
   readonly #listener: EngineIngestListener;
@@ -216,7 +216,7 @@ export class EngineFeed implements AsyncDisposable {
     this.#begin(0);
   }
 
-  #restore(saved: SavedFeed): void {
+  #restore(saved: SavedIngest): void {
     this.#translator.restore(saved);
     this.#next = saved.next;
     this.#lastPayload = saved.lastPayload;
@@ -420,7 +420,7 @@ const FULL_BYTES = 16 * 2 ** 20;
 
 /** Receives the results of batches in order. Must not throw. */
 interface AppliedChanges {
-  changes(changes: readonly FeedChange[]): void;
+  changes(changes: readonly IngestChange[]): void;
   /** Block size of the engine, reported before the first changes with that size. */
   blockTokens?(size: number): void;
 }
@@ -500,7 +500,7 @@ class BatchApplier implements Disposable {
   }
 
   /** Reports changes that did not come from a batch. */
-  report(changes: readonly FeedChange[]): void {
+  report(changes: readonly IngestChange[]): void {
     const { translator, listener } = this.#options;
     const size = translator.blockTokens;
     if (size !== null && size !== this.#reportedSize) {

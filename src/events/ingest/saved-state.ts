@@ -5,7 +5,7 @@ import type { BlockName, KnownBlock } from "./known-blocks.ts";
 import type { TranslatorState } from "./translator.ts";
 
 /** Saved state of an ingest, as of the batch before `next`. */
-export interface SavedFeed extends TranslatorState {
+export interface SavedIngest extends TranslatorState {
   /** Number of the next batch; at least 1. */
   readonly next: number;
   /**
@@ -26,7 +26,7 @@ const ITEMS_MAX = 2 ** 24;
  * Yields the pages; the last one contains their number. The state must not change meanwhile.
  * Waiting multimodal blocks are omitted.
  */
-export function* feedPages(saved: SavedFeed): Generator<Uint8Array> {
+export function* savedIngestPages(saved: SavedIngest): Generator<Uint8Array> {
   let [knownPages, orphanPages] = [0, 0];
   for (const known of paged(saved.known)) {
     yield pageOf(known, writeKnown);
@@ -41,11 +41,11 @@ export function* feedPages(saved: SavedFeed): Generator<Uint8Array> {
 
 /** Returns all pages, with a turn of the event loop after each. */
 export async function encodeSavedIngest(
-  saved: SavedFeed,
+  saved: SavedIngest,
   signal: AbortSignal,
 ): Promise<Uint8Array[]> {
   const pages: Uint8Array[] = [];
-  for (const page of feedPages(saved)) {
+  for (const page of savedIngestPages(saved)) {
     pages.push(page);
     await yieldToLoop();
     if (signal.aborted) return [];
@@ -54,7 +54,7 @@ export async function encodeSavedIngest(
 }
 
 /** Returns null if the pages were not written by `encodeSavedIngest`. */
-export function decodeFeed(pages: readonly Uint8Array[]): SavedFeed | null {
+export function decodeSavedIngest(pages: readonly Uint8Array[]): SavedIngest | null {
   const last = pages.at(-1);
   const blocks = pages.slice(0, -1);
   try {
@@ -70,7 +70,7 @@ export function decodeFeed(pages: readonly Uint8Array[]): SavedFeed | null {
   }
 }
 
-function headOf(saved: SavedFeed, knownPages: number, orphanPages: number): Uint8Array {
+function headOf(saved: SavedIngest, knownPages: number, orphanPages: number): Uint8Array {
   const writer = new MsgpackWriter().array(11).str(MAGIC).int(saved.next).int(saved.lastPayload);
   writer
     .int(saved.blockTokens ?? 0)

@@ -2,7 +2,7 @@ import { assert } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import type { ResidencyTier } from "../../observability/activity/index.ts";
 import type { EngineEvent, EngineHash, KvGroup } from "../engine-events.ts";
-import type { FeedChange } from "./changes.ts";
+import type { IngestChange } from "./changes.ts";
 import { type DropReason, type FeedCounts, LOSSES } from "./changes.ts";
 import { EngineBlocks, type EngineBlocksState, saltOf, shareOf } from "./engine-blocks.ts";
 import type { NamedPrompt } from "./known-blocks.ts";
@@ -108,12 +108,12 @@ export class Translator {
   }
 
   /** Returns the changes of the steps so far. */
-  take(): FeedChange[] {
+  take(): IngestChange[] {
     return this.#blocks.takeChanges();
   }
 
   /** Applies all events at once. */
-  apply(events: readonly EngineEvent[]): FeedChange[] {
+  apply(events: readonly EngineEvent[]): IngestChange[] {
     for (const _step of this.applySteps(events));
     return this.take();
   }
@@ -156,7 +156,7 @@ export class Translator {
   learn(
     names: readonly BlockName[],
     { tokens, cacheSalt }: Pick<NamedPrompt, "tokens" | "cacheSalt">,
-  ): FeedChange[] {
+  ): IngestChange[] {
     const blockTokens = this.#blockTokens;
     const end = names.length * (blockTokens ?? Number.POSITIVE_INFINITY);
     if (blockTokens === null || tokens.length < end) return [];

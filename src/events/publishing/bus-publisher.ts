@@ -2,23 +2,23 @@ import type { Bus } from "../../bus/index.ts";
 import { type Clock, loopTurns, TokenBuckets, TurnQueue } from "../../core/index.ts";
 import type { ResidencyBatch } from "../../observability/activity/index.ts";
 import {
-  decodeQuestion,
+  decodeQuery,
   encodeAnswer,
   encodeBatch,
   encodeHeartbeat,
   eventsSubject,
   fitRange,
-  questionsSubject,
+  queriesSubject,
   RESIDENCY_LIMITS,
   type ResidencyAnswer,
-  type ResidencyQuestion,
+  type ResidencyQuery,
   splitBatch,
 } from "../index.ts";
-import type { ResidencyFeed } from "./residency-log.ts";
+import type { ResidencyLog } from "./residency-log.ts";
 import { partOf, Snapshots } from "./snapshots.ts";
 
 export interface BusPublisherOptions {
-  readonly feed: ResidencyFeed;
+  readonly feed: ResidencyLog;
   /** Not closed by the publisher. */
   readonly bus: Bus;
   readonly cluster: string;
@@ -68,7 +68,7 @@ export class BusPublisher implements AsyncDisposable {
   readonly snapshots: Snapshots;
   readonly #options: BusPublisherOptions;
   readonly #subject: string;
-  readonly #queryHandler: QuestionDesk;
+  readonly #queryHandler: QueryHandler;
   readonly #rate = new TokenBuckets();
   readonly #questions = new TurnQueue<Question>({
     source: loopTurns.source(),
@@ -89,13 +89,13 @@ export class BusPublisher implements AsyncDisposable {
     this.#subject = eventsSubject(cluster, feed.source);
     const answerBytesMax = () => messageBytesMax(bus, ANSWER_BYTES_MAX);
     this.snapshots = new Snapshots({ feed, clock, partBytesMax: answerBytesMax });
-    this.#queryHandler = new QuestionDesk({
+    this.#queryHandler = new QueryHandler({
       feed,
       snapshots: this.snapshots,
       clock,
       answerBytesMax,
     });
-    const asked = bus.subscribe(questionsSubject(cluster, feed.source), ({ reply, data }) => {
+    const asked = bus.subscribe(queriesSubject(cluster, feed.source), ({ reply, data }) => {
       if (reply !== null) this.#take({ reply, data });
     });
     const beats = clock.every(feed.everyMs, () => this.beat());
@@ -114,7 +114,7 @@ export class BusPublisher implements AsyncDisposable {
     this.beat();
   }
 
-  get feed(): ResidencyFeed {
+  get feed(): ResidencyLog {
     return this.#options.feed;
   }
 
@@ -185,7 +185,7 @@ export function messageBytesMax(bus: Bus, most: number): number {
 }
 
 interface QueryHandlerOptions {
-  readonly feed: ResidencyFeed;
+  readonly feed: ResidencyLog;
   readonly snapshots: Snapshots;
   readonly clock: Clock;
   /** Maximum bytes of an answer. */
@@ -211,7 +211,7 @@ const WAITING_MAX = 64;
 const RETRY_MS = 500;
 
 /** Answers queries for the changes and snapshots of one rank. */
-export class QuestionDesk {
+export class QueryHandler {
   readonly counts: QueryCounts = {
     ranges: 0,
     snapshotParts: 0,
@@ -240,7 +240,7 @@ export class QuestionDesk {
   async #answerTo(bytes: Uint8Array): Promise<ResidencyAnswer> {
     const { feed } = this.#options;
     const { source } = feed;
-    const read = decodeQuestion(bytes);
+    const read = decodeQuery(bytes);
     if (!read.ok) return this.#refuse(read.why);
     if (!this.#hasRoom()) return this.#busy();
     const question = read.value;
@@ -251,7 +251,7 @@ export class QuestionDesk {
     return question.kind === "range" ? this.#range(question) : this.#snapshot(question);
   }
 
-  #range({ from, to }: ResidencyQuestion & { kind: "range" }): ResidencyAnswer {
+  #range({ from, to }: ResidencyQuery & { kind: "range" }): ResidencyAnswer {
     const { feed, answerBytesMax } = this.#options;
     const { source, ring } = feed;
     if (from < 1 || (to !== null && to < from))
@@ -273,7 +273,7 @@ export class QuestionDesk {
   async #snapshot({
     snapshot: id,
     part,
-  }: ResidencyQuestion & { kind: "snapshot" }): Promise<ResidencyAnswer> {
+  }: ResidencyQuery & { kind: "snapshot" }): Promise<ResidencyAnswer> {
     const { source } = this.#options.feed;
     const { snapshots } = this.#options;
     if (id === null && part !== 0) return this.#refuse("a new snapshot must begin with part 0");

@@ -2,14 +2,14 @@ import { NO_NODE, type NodeId } from "../../core/index.ts";
 import type { Hashing } from "../../identity/index.ts";
 import type { KeySpace, ResidencyChange } from "../../observability/activity/index.ts";
 import type { TieredStore } from "../../store/index.ts";
-import { EngineFeed, type EngineIngestOptions, type FeedCounts } from "../index.ts";
+import { EngineIngest, type EngineIngestOptions, type FeedCounts } from "../index.ts";
 import {
   EngineBatches,
   type EngineChange,
   TokenTable,
   type TokenTableOptions,
 } from "./engine-batches.ts";
-import type { HostFeeds } from "./residency-log.ts";
+import type { HostResidency } from "./residency-log.ts";
 import type { ZmqPublisher } from "./zmq-publisher.ts";
 
 export interface EngineRankOptions {
@@ -19,7 +19,7 @@ export interface EngineRankOptions {
   readonly blockTokens: number | null;
   readonly hashing: Hashing;
   readonly store: Pick<TieredStore, "table" | "mirror">;
-  readonly feeds: HostFeeds;
+  readonly feeds: HostResidency;
   /** Null: no engine events are published over ZMQ. */
   readonly zmq: ZmqPublisher | null;
   /** Maximum remembered blocks of the engine. */
@@ -61,7 +61,7 @@ export class EngineRank implements AsyncDisposable {
   readonly #options: EngineRankOptions;
   #sized: Sized;
   readonly #listening: Disposable;
-  readonly #feed: EngineFeed | null;
+  readonly #feed: EngineIngest | null;
   #isHeard = false;
 
   constructor(options: EngineRankOptions) {
@@ -124,10 +124,10 @@ export class EngineRank implements AsyncDisposable {
     if (batches !== null) this.#sized.batches?.takeKept(batches.kept);
   }
 
-  #follow(): EngineFeed | null {
+  #follow(): EngineIngest | null {
     const { engine, rank, blockTokens, blocksMax: knownBlocksMax } = this.#options;
     if (engine === null) return null;
-    return new EngineFeed(
+    return new EngineIngest(
       { ...engine, rank, blockTokens, knownBlocksMax, topic: "" },
       {
         changes: (changes) => this.changed(changes),

@@ -2,7 +2,7 @@ export {
   BusPublisher,
   type BusPublisherOptions,
   type BusPublisherState,
-  QuestionDesk,
+  QueryHandler,
 } from "./bus-publisher.ts";
 export {
   EngineBatches,
@@ -17,13 +17,13 @@ export {
   type EngineRankOptions,
   type EngineRankState,
 } from "./engine-rank.ts";
-export { HeldChains, joinDigests, type PublishedSet, storeBlocks } from "./published-sets.ts";
+export { EngineBlockSet, joinDigests, type PublishedSet, storeBlocks } from "./published-sets.ts";
 export {
   type BatchListener,
   ChangeRing,
-  HostFeeds,
+  HostResidency,
   type HostResidencyOptions,
-  ResidencyFeed,
+  ResidencyLog,
   type ResidencyLogOptions,
   type RingLimits,
 } from "./residency-log.ts";

@@ -26,7 +26,7 @@ const SLICE_BLOCKS = 4_096;
  * The blocks of an engine in its own key space, as the set that its changes produce. Bounded: if it
  * is full, the oldest blocks are evicted, so that less is published than the engine has.
  */
-export class HeldChains implements PublishedSet {
+export class EngineBlockSet implements PublishedSet {
   readonly #blocksMax: number;
   /** By tier, in order of arrival: each block with its parent. */
   readonly #tiers = RESIDENCY_TIERS.map(() => new Map<bigint, bigint | null>());

@@ -9,7 +9,7 @@ import type {
 } from "../../observability/activity/index.ts";
 import type { StoreResidency } from "../../store/index.ts";
 import { blocksIn, splitChange } from "../index.ts";
-import { HeldChains, joinDigests, type PublishedSet, storeBlocks } from "./published-sets.ts";
+import { EngineBlockSet, joinDigests, type PublishedSet, storeBlocks } from "./published-sets.ts";
 
 /** Maximum blocks in one change, so that it fits into a message of any broker. */
 const CHANGE_BLOCKS_MAX = 1_024;
@@ -35,7 +35,7 @@ const SPACES_MAX = 16;
 export type BatchListener = (batch: ResidencyBatch) => void;
 
 /** The residency changes of one rank of this host: numbers them and keeps the latest. */
-export class ResidencyFeed {
+export class ResidencyLog {
   readonly ring: ChangeRing;
   readonly #options: ResidencyLogOptions;
   readonly #listeners = new Set<BatchListener>();
@@ -191,9 +191,9 @@ export interface HostResidencyOptions {
 }
 
 interface Rank {
-  readonly feed: ResidencyFeed;
+  readonly feed: ResidencyLog;
   readonly tiers: readonly ResidencyTier[];
-  readonly chains: HeldChains;
+  readonly chains: EngineBlockSet;
   space: KeySpace | null;
   /** Whether all blocks of its engine are known; always false without events of its own. */
   isEngineKnown: boolean;
@@ -204,7 +204,7 @@ interface Rank {
  * blocks mirrored by key have no rank and are published if there is only one. Engines' own events
  * belong to their rank.
  */
-export class HostFeeds implements Disposable {
+export class HostResidency implements Disposable {
   readonly #residency: StoreResidency;
   readonly #ranks = new Map<number, Rank>();
   readonly #storeListeners = new Set<(changes: readonly ResidencyChange[]) => void>();
@@ -218,8 +218,8 @@ export class HostFeeds implements Disposable {
     const tiers: readonly ResidencyTier[] =
       ranks.length === 1 ? ["device", "host", "disk"] : ["host", "disk"];
     for (const rank of ranks) {
-      const chains = new HeldChains(options.engineBlocksMax);
-      const feed = new ResidencyFeed({
+      const chains = new EngineBlockSet(options.engineBlocksMax);
+      const feed = new ResidencyLog({
         source: { worker, rank, incarnation },
         ring: options.ring,
         mode: options.mode,
@@ -235,7 +235,7 @@ export class HostFeeds implements Disposable {
     residency.start(() => this.#later());
   }
 
-  get feeds(): readonly ResidencyFeed[] {
+  get feeds(): readonly ResidencyLog[] {
     return [...this.#ranks.values()].map(({ feed }) => feed);
   }
 

@@ -7,7 +7,7 @@ import {
 } from "../../observability/activity/index.ts";
 import { type ResidencyRun, type ResidencySnapshotPart, snapshotParts } from "../index.ts";
 import { Chains } from "./published-sets.ts";
-import type { ResidencyFeed } from "./residency-log.ts";
+import type { ResidencyLog } from "./residency-log.ts";
 
 export interface Snapshot {
   readonly id: bigint;
@@ -20,7 +20,7 @@ export interface Snapshot {
 }
 
 export interface SnapshotOptions {
-  readonly feed: ResidencyFeed;
+  readonly feed: ResidencyLog;
   readonly clock: Clock;
   /** Maximum bytes of an encoded part. */
   readonly partBytesMax: () => number;

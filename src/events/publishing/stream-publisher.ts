@@ -11,11 +11,11 @@ import {
   splitBatch,
 } from "../index.ts";
 import { messageBytesMax } from "./bus-publisher.ts";
-import type { ResidencyFeed } from "./residency-log.ts";
+import type { ResidencyLog } from "./residency-log.ts";
 import { partOf, type Snapshots } from "./snapshots.ts";
 
 export interface StreamPublisherOptions {
-  readonly feed: ResidencyFeed;
+  readonly feed: ResidencyLog;
   readonly snapshots: Snapshots;
   /** Not closed by the publisher. */
   readonly bus: Bus;

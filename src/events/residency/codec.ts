@@ -33,7 +33,7 @@ import {
   RESIDENCY_LIMITS,
   type ResidencyAnswer,
   type ResidencyMessage,
-  type ResidencyQuestion,
+  type ResidencyQuery,
   type ResidencyRun,
 } from "./messages.ts";
 
@@ -419,7 +419,7 @@ function publisherId({ worker, rank, incarnation }: ResidencySource): bigint {
 
 const QUESTION_BYTES_MAX = 1_024;
 
-export function encodeQuestion(question: ResidencyQuestion): Uint8Array {
+export function encodeQuery(question: ResidencyQuery): Uint8Array {
   const writer = new MsgpackWriter().map(4);
   writer.str("kind").str(question.kind);
   writer.str("incarnation");
@@ -441,12 +441,12 @@ function writeOptional(writer: MsgpackWriter, value: number | bigint | null): Ms
 }
 
 /** Decodes an untrusted query. Never throws. */
-export function decodeQuestion(bytes: Uint8Array): ReadResult<ResidencyQuestion> {
+export function decodeQuery(bytes: Uint8Array): ReadResult<ResidencyQuery> {
   if (bytes.length > QUESTION_BYTES_MAX) return { ok: false, why: "message is too long" };
   return reading(bytes, readQuestion);
 }
 
-function readQuestion(reader: MsgpackReader): ResidencyQuestion {
+function readQuestion(reader: MsgpackReader): ResidencyQuery {
   const members = readMembers(reader, QUESTION_MEMBERS);
   const { kind, incarnation = null, from, to = null, snapshot = null, part } = members;
   if (kind === "snapshot") {

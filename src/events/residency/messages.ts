@@ -20,7 +20,7 @@ export type ResidencyMessage =
  * A query to a publisher on the queries subject. `incarnation`: the run expected by the consumer;
  * null: any.
  */
-export type ResidencyQuestion =
+export type ResidencyQuery =
   /** Changes from number `from` to `to`, inclusive; `to` null: to the latest. */
   | {
       readonly kind: "range";
@@ -125,6 +125,6 @@ export function eventsSubject(cluster: string, { worker, rank }: SubjectOf): str
 }
 
 /** Subject of queries to a rank for a range or a snapshot. */
-export function questionsSubject(cluster: string, { worker, rank }: SubjectOf): string {
+export function queriesSubject(cluster: string, { worker, rank }: SubjectOf): string {
   return `kv-events-ask-${cluster.replaceAll(".", "_")}.${worker}.${rank}`;
 }

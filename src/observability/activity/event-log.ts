@@ -116,9 +116,9 @@ export interface NumberedEvent {
 }
 
 /** An event as published over HTTP or NATS: its members with its number and time (UTC). */
-export type ToldEvent = { readonly sequence: number; readonly time: string } & HearthEvent;
+export type PublishedEvent = { readonly sequence: number; readonly time: string } & HearthEvent;
 
-export function toldEvent({ sequence, wallMs, event }: NumberedEvent): ToldEvent {
+export function publishedEvent({ sequence, wallMs, event }: NumberedEvent): PublishedEvent {
   return { sequence, time: new Date(wallMs).toISOString(), ...event };
 }
 

@@ -3,8 +3,8 @@ export {
   type EventPage,
   type HearthEvent,
   type NumberedEvent,
-  type ToldEvent,
-  toldEvent,
+  type PublishedEvent,
+  publishedEvent,
 } from "./event-log.ts";
 export {
   type KeySpace,

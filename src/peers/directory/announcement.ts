@@ -14,7 +14,7 @@ import {
 import { cpuFlags } from "../../native/index.ts";
 import type { HardwareReport } from "../messages.ts";
 import { type Endpoint, TRANSPORTS, type TransportLog, type TransportName } from "../transport.ts";
-import type { KnownMembers } from "./known-peers.ts";
+import type { KnownPeers } from "./known-peers.ts";
 
 /** A host's announcement to the hosts of its cluster. */
 export interface Announcement {
@@ -52,7 +52,7 @@ const HOST = /^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$/;
 const U64 = /^(?:0|[1-9][0-9]{0,19})$/;
 
 /** Bus subject on which the hosts of a cluster announce themselves. */
-export function membersSubject(cluster: string): string {
+export function announcementSubject(cluster: string): string {
   return `kv-peers-${cluster.replaceAll(".", "_")}`;
 }
 
@@ -204,7 +204,7 @@ function orElse<Value>(read: () => Value, otherwise: Value): Value {
 export interface AnnouncerOptions {
   /** Owned by the caller. */
   readonly bus: Bus;
-  readonly members: KnownMembers;
+  readonly members: KnownPeers;
   readonly clock: Clock;
   readonly random: Random;
   readonly log: TransportLog;
@@ -250,7 +250,7 @@ export class Announcer implements Disposable {
   constructor(options: AnnouncerOptions) {
     const { bus, clock, everyMs } = options;
     this.#options = options;
-    this.#subject = membersSubject(options.cluster);
+    this.#subject = announcementSubject(options.cluster);
     this.#subscription = bus.subscribe(this.#subject, (message) => this.#take(message));
     this.#watches = [
       clock.every(everyMs, () => this.#say("here")),

@@ -5,8 +5,8 @@ export {
   Announcer,
   type AnnouncerOptions,
   type AnnouncerStats,
+  announcementSubject,
   encodeAnnouncement,
-  membersSubject,
   type ReadAnnouncement,
   readAnnouncement,
   readHardware,
@@ -20,13 +20,13 @@ export {
   LOCATE_WORKERS_MAX,
 } from "./block-locator.ts";
 export {
-  KnownMembers,
-  type KnownMembersOptions,
-  type ListedMember,
+  type BlockHolders,
+  KnownPeers,
+  type KnownPeersOptions,
   type Locator,
   type Members,
   type PeerRecord,
-  type Whereabouts,
+  type StaticPeer,
 } from "./known-peers.ts";
 export {
   Summaries,

@@ -36,7 +36,7 @@ export interface Members {
  * Peers that probably have a block, best first, from local knowledge: summaries and earlier
  * answers. Never names a peer that is known not to have the block.
  */
-export interface Whereabouts {
+export interface BlockHolders {
   /** `keys`: the `BlockKey` is at byte offset `at`, 32 bytes. */
   holders(namespaceKey: Uint8Array, keys: Uint8Array, at: number): readonly WorkerId[];
   /** The peer did not have a block that its summary contains. */
@@ -60,9 +60,9 @@ export interface Locator {
 type Change = Parameters<Parameters<Members["onChange"]>[0]>[0];
 
 /** A host named by the configuration. */
-export type ListedMember = Pick<PeerRecord, "worker" | "endpoints">;
+export type StaticPeer = Pick<PeerRecord, "worker" | "endpoints">;
 
-export interface KnownMembersOptions {
+export interface KnownPeersOptions {
   /** This host, which is never listed. */
   readonly self: WorkerId;
   readonly clock: Clock;
@@ -90,8 +90,8 @@ const FORMERS_MAX = 16;
  * the same name, the latest one counts until it is silent; announcements of the earlier ones are
  * ignored.
  */
-export class KnownMembers implements Members, Disposable {
-  readonly #options: KnownMembersOptions;
+export class KnownPeers implements Members, Disposable {
+  readonly #options: KnownPeersOptions;
   readonly #known = new Map<WorkerId, PeerRecord>();
   readonly #silentAtMs = new Map<WorkerId, number>();
   readonly #formers = new Map<WorkerId, Formers>();
@@ -99,7 +99,7 @@ export class KnownMembers implements Members, Disposable {
   readonly #timer: Disposable;
   #lookedMs: number;
 
-  constructor(options: KnownMembersOptions) {
+  constructor(options: KnownPeersOptions) {
     this.#options = options;
     this.#lookedMs = options.clock.monotonicMs();
     this.#timer = options.clock.every(LOOK_MS, () => this.#forgetSilent());
@@ -119,7 +119,7 @@ export class KnownMembers implements Members, Disposable {
   }
 
   /** Replaces the static hosts. */
-  setListed(listed: readonly ListedMember[]): void {
+  setListed(listed: readonly StaticPeer[]): void {
     const wanted = new Map(listed.map((member) => [member.worker, member]));
     wanted.delete(this.#options.self);
     for (const record of [...this.#known.values()]) {

@@ -2,7 +2,7 @@ import { type Clock, type WorkerId, yieldToLoop } from "../../core/index.ts";
 import type { PeerAnswer, PeerRequest } from "../messages.ts";
 import type { TransportLog } from "../transport.ts";
 import { type KeyFilter, readKeyFilter } from "../wire/index.ts";
-import type { Members, PeerRecord, Whereabouts } from "./known-peers.ts";
+import type { BlockHolders, Members, PeerRecord } from "./known-peers.ts";
 
 const KEPT_MAX = 65_536;
 const KEPT_MS = 60_000;
@@ -149,7 +149,7 @@ const LOOKED_MAX = 32;
  * asked when its circuit breaker allows it; its old summaries are discarded after several failures.
  * New peers are asked first. If an interval is too short to ask all peers, they take turns.
  */
-export class Summaries implements Whereabouts, AsyncDisposable {
+export class Summaries implements BlockHolders, AsyncDisposable {
   readonly #options: SummariesOptions;
   readonly #entries = new Map<WorkerId, Entry>();
   /** By namespace key in hex; peers with recent matches come first. */

@@ -1,5 +1,5 @@
 import { assert, type NamespaceIndex, type WorkerId } from "../../core/index.ts";
-import { PULL_PRIORITIES, type PullLimits, type PullPriority } from "./fetcher.ts";
+import { type FetchLimits, PULL_PRIORITIES, type PullPriority } from "./fetcher.ts";
 
 /** Maximum number of waiting blocks; further ones are refused. */
 const WAITING_MAX = 65_536;
@@ -42,7 +42,7 @@ interface Queue {
   readonly entries: Set<Entry>;
 }
 
-type Bounds = Pick<PullLimits, "bytesMax" | "peerBytesMax" | "namespaceBytesMax">;
+type Bounds = Pick<FetchLimits, "bytesMax" | "peerBytesMax" | "namespaceBytesMax">;
 
 /**
  * Keeps the bytes in flight below three limits: in all, from each peer, and for each namespace. The

@@ -1,5 +1,5 @@
 import { assert, type Clock, type NamespaceIndex, type WorkerId } from "../../core/index.ts";
-import type { Arrival, FetchOutcome, Landing } from "../../store/index.ts";
+import type { Arrival, FetchOutcome, IncomingBlock } from "../../store/index.ts";
 import type { WantedBlock } from "../messages.ts";
 import type { Grant, Ticket } from "./admission.ts";
 import {
@@ -215,7 +215,7 @@ export class Attempt {
   /** Its share of the bytes in flight; null before admission and after the answer. */
   grant: Grant | null = null;
   /** Reserved slot, until the block is committed or nothing can write to it any more. */
-  landing: Landing | null = null;
+  landing: IncomingBlock | null = null;
   request: RequestHandle | null = null;
   /** A hedge was started because this attempt is slow. */
   hedged = false;

@@ -218,7 +218,7 @@ export class FetchForecast {
     at: number,
     usable: Map<WorkerId, Peer | null>,
   ): Peer | null {
-    for (const worker of this.#context.parts.whereabouts.holders(namespaceKey, keys, at)) {
+    for (const worker of this.#context.parts.blockHolders.holders(namespaceKey, keys, at)) {
       const peer = this.#usable(worker, usable);
       if (peer === null) continue;
       if (this.#denylist.empty) return peer;

@@ -20,12 +20,12 @@ import {
 } from "./discovery.ts";
 import { FetchScheduler } from "./fetch-scheduler.ts";
 import {
+  type Fetcher,
+  type FetcherOptions,
+  type FetcherStats,
+  type FetchLimits,
   type PeerStatus,
   PULL_OUTCOMES,
-  type Puller,
-  type PullerParts,
-  type PullerStats,
-  type PullLimits,
   type PullOptions,
   type PullOutcome,
   type PullTrace,
@@ -35,11 +35,11 @@ import { IdleConnections } from "./peer-path.ts";
 
 /** State shared by the parts of a fetcher. */
 export interface FetchContext {
-  readonly parts: PullerParts;
+  readonly parts: FetcherOptions;
   readonly counters: FetchCounters;
   readonly idle: IdleConnections;
   /** The current limits. */
-  limits: PullLimits;
+  limits: FetchLimits;
 }
 
 /** Counters since the start. */
@@ -72,7 +72,7 @@ class FetchCounters {
     this.#byTransport[transport].fallbacks++;
   }
 
-  stats(now: Pick<PullerStats, "inFlightBytes" | "waiting">): PullerStats {
+  stats(now: Pick<FetcherStats, "inFlightBytes" | "waiting">): FetcherStats {
     return {
       outcomes: { ...this.#outcomes },
       corrupt: this.corrupt,
@@ -97,12 +97,12 @@ const STARTS_A_SLICE = 256;
  */
 const BEFORE_END_MS = 2;
 
-/** Creates a fetcher over these transports. See `Puller`. */
-export function createPuller(parts: PullerParts): Puller {
+/** Creates a fetcher over these transports. See `Fetcher`. */
+export function createFetcher(parts: FetcherOptions): Fetcher {
   return new PeerFetcher(parts);
 }
 
-class PeerFetcher implements Puller {
+class PeerFetcher implements Fetcher {
   readonly #context: FetchContext;
   readonly #admission: Admission;
   readonly #peers: Peers;
@@ -116,7 +116,7 @@ class PeerFetcher implements Puller {
   readonly #calls = new Set<FetchCall>();
   #closed = false;
 
-  constructor(parts: PullerParts) {
+  constructor(parts: FetcherOptions) {
     const shared = { counters: new FetchCounters(), idle: new IdleConnections() };
     const context: FetchContext = { parts, ...shared, limits: parts.limits };
     this.#context = context;
@@ -146,12 +146,12 @@ class PeerFetcher implements Puller {
     });
   }
 
-  get stats(): PullerStats {
+  get stats(): FetcherStats {
     const { inFlightBytes, waiting } = this.#admission;
     return this.#context.counters.stats({ inFlightBytes, waiting });
   }
 
-  configure(limits: PullLimits): void {
+  configure(limits: FetchLimits): void {
     this.#context.limits = limits;
     this.#admission.configure(limits);
   }
@@ -238,7 +238,7 @@ class PeerFetcher implements Puller {
 
   async ask(
     worker: WorkerId,
-    request: Parameters<Puller["ask"]>[1],
+    request: Parameters<Fetcher["ask"]>[1],
     options: FindOptions,
   ): Promise<PeerAnswer | null> {
     const peer = this.#closed ? null : this.#peers.get(worker);

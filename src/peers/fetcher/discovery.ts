@@ -242,7 +242,7 @@ export class Discovery {
   }
 
   #know(fetch: BlockFetch): void {
-    const holders = this.#context.parts.whereabouts.holders(fetch.namespaceKey, fetch.keyBytes, 0);
+    const holders = this.#context.parts.blockHolders.holders(fetch.namespaceKey, fetch.keyBytes, 0);
     if (fetch.offer(holders)) fetch.trace.step(`summaries: ${holders.join(", ")}`);
   }
 

@@ -1,7 +1,7 @@
 import type { Clock } from "../../core/index.ts";
-import type { PulledBlock, Unplaced } from "../../store/index.ts";
+import type { PulledBlock, SlotRefusal } from "../../store/index.ts";
 import type { FrameHeader, ItemRefusal } from "../messages.ts";
-import type { ItemCame, ItemResult, LinkFault, PeerLink } from "../transport.ts";
+import type { ConnectionFault, ItemCame, ItemResult, PeerConnection } from "../transport.ts";
 import type { Attempt, RequestHandle } from "./block-fetch.ts";
 import type { FetchContext } from "./create-fetcher.ts";
 import type { Opened, Peer } from "./peer.ts";
@@ -135,9 +135,9 @@ export interface RequestEvents {
   came(attempt: Attempt, came: ItemCame, path: PeerPath): void;
   declined(attempt: Attempt, how: ItemRefusal): void;
   /** Not requested: RAM had no slot, or the block needs none. */
-  unplaced(attempt: Attempt, why: Unplaced): void;
+  unplaced(attempt: Attempt, why: SlotRefusal): void;
   /** No answer. The request has already recorded faults of the peer. */
-  failed(attempt: Attempt, fault: LinkFault): void;
+  failed(attempt: Attempt, fault: ConnectionFault): void;
   /** Whether a slow request may be hedged. */
   mayHedge(): boolean;
   /** The attempt's request is slow. */
@@ -165,9 +165,9 @@ export class FetchRequest implements RequestHandle {
   readonly #stop = new AbortController();
   readonly #monitor: ProgressMonitor;
   /** Why the request was stopped; null: it was not, or no caller wants the blocks. */
-  #fault: LinkFault | null = null;
+  #fault: ConnectionFault | null = null;
   #heard = false;
-  #used: { readonly path: PeerPath; readonly connection: PeerLink } | null = null;
+  #used: { readonly path: PeerPath; readonly connection: PeerConnection } | null = null;
 
   constructor(context: FetchContext, events: RequestEvents, attempts: readonly Attempt[]) {
     this.#context = context;
@@ -204,7 +204,7 @@ export class FetchRequest implements RequestHandle {
     if (this.#waiting().every((attempt) => !attempt.fetch.wanted)) this.#stop.abort();
   }
 
-  async #tryPaths(): Promise<LinkFault | null> {
+  async #tryPaths(): Promise<ConnectionFault | null> {
     if (this.#peer.breaker.state === "open") return IN_COOLDOWN;
     const tried = new Set<PeerPath>();
     for (let redials = 0; ; ) {
@@ -263,7 +263,7 @@ export class FetchRequest implements RequestHandle {
   async #pull(
     { path, connection }: Working,
     attempts: readonly Attempt[],
-  ): Promise<LinkFault | null> {
+  ): Promise<ConnectionFault | null> {
     using _use = path.use(connection);
     this.#used = { path, connection };
     path.meter.begin();
@@ -325,7 +325,7 @@ export class FetchRequest implements RequestHandle {
   }
 
   /** Lets other peers be asked at once; slots stay reserved until the transport is done. */
-  #giveUp(fault: LinkFault): void {
+  #giveUp(fault: ConnectionFault): void {
     if (this.#stop.signal.aborted) return;
     this.#fault = fault;
     this.#stop.abort();
@@ -336,7 +336,7 @@ export class FetchRequest implements RequestHandle {
     for (const attempt of this.#waiting()) this.#fail(attempt, fault);
   }
 
-  #fail(attempt: Attempt, fault: LinkFault): void {
+  #fail(attempt: Attempt, fault: ConnectionFault): void {
     attempt.end();
     this.#events.failed(attempt, fault);
   }
@@ -368,12 +368,12 @@ export class FetchRequest implements RequestHandle {
   }
 }
 
-const ABORTED: LinkFault = { kind: "aborted", why: "no caller wants the block any more" };
-const IN_COOLDOWN: LinkFault = {
+const ABORTED: ConnectionFault = { kind: "aborted", why: "no caller wants the block any more" };
+const IN_COOLDOWN: ConnectionFault = {
   kind: "unreachable",
   why: "the peer is in cooldown after a failure",
 };
-const NO_ANSWER: LinkFault = {
+const NO_ANSWER: ConnectionFault = {
   kind: "protocol",
   why: "the request ended without an answer for the block",
 };

@@ -1,7 +1,7 @@
 import { assert, type NamespaceIndex, unreachable } from "../../core/index.ts";
-import type { Arrival, Unplaced } from "../../store/index.ts";
+import type { Arrival, SlotRefusal } from "../../store/index.ts";
 import type { ItemRefusal } from "../messages.ts";
-import type { ItemCame, LinkFault } from "../transport.ts";
+import type { ConnectionFault, ItemCame } from "../transport.ts";
 import type { Admission } from "./admission.ts";
 import { Attempt, type BlockFetch, shareArrival } from "./block-fetch.ts";
 import type { Candidates, PeerDenylist } from "./candidates.ts";
@@ -297,7 +297,7 @@ export class FetchScheduler implements RequestEvents {
       case "absent":
         fetch.reason = "absent";
         fetch.exclude(peer.worker);
-        parts.whereabouts.wasWrong(peer.worker, fetch.namespaceKey, fetch.keyBytes);
+        parts.blockHolders.wasWrong(peer.worker, fetch.namespaceKey, fetch.keyBytes);
         break;
       case "busy": {
         fetch.reason = "busy";
@@ -318,7 +318,7 @@ export class FetchScheduler implements RequestEvents {
     this.advance(fetch);
   }
 
-  unplaced(attempt: Attempt, why: Unplaced): void {
+  unplaced(attempt: Attempt, why: SlotRefusal): void {
     const { fetch } = attempt;
     if (fetch.settled !== null) return;
     if (why === "full") {
@@ -346,7 +346,7 @@ export class FetchScheduler implements RequestEvents {
     this.advance(fetch);
   }
 
-  failed(attempt: Attempt, fault: LinkFault): void {
+  failed(attempt: Attempt, fault: ConnectionFault): void {
     const { fetch, peer } = attempt;
     if (fetch.settled !== null) return;
     if (fault.kind !== "aborted" && fault.kind !== "closed") fetch.reason = "failed";

@@ -1,6 +1,6 @@
 import type { Clock, NamespaceIndex, Random, WorkerId } from "../../core/index.ts";
 import type { FetchOutcome, PeerBlocks, PeerTier } from "../../store/index.ts";
-import type { Locator, Members, Whereabouts } from "../directory/index.ts";
+import type { BlockHolders, Locator, Members } from "../directory/index.ts";
 import type { PeerAnswer, PeerFound, PeerHello, PeerRequest, WantedBlock } from "../messages.ts";
 import type { Transport, TransportLog, TransportName } from "../transport.ts";
 
@@ -23,7 +23,7 @@ export const PULL_OUTCOMES = [
 export type PullOutcome = (typeof PULL_OUTCOMES)[number];
 
 /** Limits that can change while the agent runs. */
-export interface PullLimits {
+export interface FetchLimits {
   /** Maximum payload bytes in flight to this host: in all, from one peer, for one namespace. */
   readonly bytesMax: number;
   readonly peerBytesMax: number;
@@ -113,7 +113,7 @@ export interface PeerStatus {
   readonly transportsDown: readonly { readonly name: TransportName; readonly retryMs: number }[];
 }
 
-export interface PullerStats {
+export interface FetcherStats {
   readonly outcomes: Readonly<Record<PullOutcome, number>>;
   /** Answers that failed verification; another peer may have delivered the block. */
   readonly corrupt: number;
@@ -143,7 +143,7 @@ export interface PullerStats {
  * - A peer that fails gets a growing cooldown. Another peer is tried within the same fetch, also if
  *   the first one is slower than the 95th percentile of its latest answers.
  */
-export interface Puller extends PeerTier, AsyncDisposable {
+export interface Fetcher extends PeerTier, AsyncDisposable {
   pull(
     namespace: NamespaceIndex,
     blocks: readonly WantedBlock[],
@@ -173,12 +173,12 @@ export interface Puller extends PeerTier, AsyncDisposable {
   peers(): readonly PeerStatus[];
   /** The latest fetches of this key, newest first; null: of all keys. */
   traces(key: string | null): readonly PullTrace[];
-  readonly stats: PullerStats;
-  configure(limits: PullLimits): void;
+  readonly stats: FetcherStats;
+  configure(limits: FetchLimits): void;
 }
 
 /** An event concerning a peer or its data, for the activity log. */
-export type PullEvent =
+export type FetchEvent =
   | {
       readonly kind: "breaker_opened";
       readonly worker: WorkerId;
@@ -212,14 +212,14 @@ export type PullEvent =
   | { readonly kind: "peer_restarted"; readonly worker: WorkerId };
 
 /** Dependencies of a fetcher. */
-export interface PullerParts {
+export interface FetcherOptions {
   /** The hello that this host sends to peers. */
   readonly self: PeerHello;
   readonly blocks: PeerBlocks;
   /** Already registered. The caller owns them and closes them. */
   readonly transports: readonly Transport[];
   readonly members: Members;
-  readonly whereabouts: Whereabouts;
+  readonly blockHolders: BlockHolders;
   /** Null: no router is configured. */
   readonly locator: Locator | null;
   readonly namespaces: { keyOf(index: NamespaceIndex): Uint8Array | null };
@@ -230,6 +230,6 @@ export interface PullerParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly log: TransportLog;
-  onEvent(event: PullEvent): void;
-  readonly limits: PullLimits;
+  onEvent(event: FetchEvent): void;
+  readonly limits: FetchLimits;
 }

@@ -1,6 +1,12 @@
 import { type Clock, type Random, randomBelow, type WorkerId } from "../../core/index.ts";
 import type { PeerHello } from "../messages.ts";
-import type { Dialled, Endpoint, LinkFault, PeerLink, Transport } from "../transport.ts";
+import type {
+  ConnectionFault,
+  Dialled,
+  Endpoint,
+  PeerConnection,
+  Transport,
+} from "../transport.ts";
 import type { BreakerState } from "./fetcher.ts";
 
 /**
@@ -263,7 +269,7 @@ export interface PeerPathEvents {
   /** The peer answered our hello. */
   helloReceived(hello: PeerHello): void;
   /** The peer's answer to our hello is invalid. */
-  helloRejected(fault: LinkFault): void;
+  helloRejected(fault: ConnectionFault): void;
 }
 
 export interface PeerPathOptions {
@@ -295,13 +301,13 @@ export class PeerPath {
   /** Expiry of the certificate that was presented last, in milliseconds since 1970. */
   certificateEndsMs: number | null = null;
   readonly #parts: PeerPathOptions;
-  #connection: PeerLink | null = null;
+  #connection: PeerConnection | null = null;
   #dialling: Promise<Dialled> | null = null;
   #giveUp: AbortController | null = null;
   /** Number of running requests per connection. */
-  readonly #users = new Map<PeerLink, number>();
+  readonly #users = new Map<PeerConnection, number>();
   /** Connections that take no new requests; closed after the running ones. */
-  readonly #retired = new Set<PeerLink>();
+  readonly #retired = new Set<PeerConnection>();
   #idle: Disposable | null = null;
   #lastRttMs: number | null = null;
   #closed = false;
@@ -313,7 +319,7 @@ export class PeerPath {
     this.meter = new Meter(parts.clock, () => this.rttMs);
   }
 
-  get connection(): PeerLink | null {
+  get connection(): PeerConnection | null {
     return this.#connection?.fault === null ? this.#connection : null;
   }
 
@@ -338,7 +344,7 @@ export class PeerPath {
   }
 
   /** Marks a connection as used; it stays open at least until the result is disposed. */
-  use(connection: PeerLink): Disposable {
+  use(connection: PeerConnection): Disposable {
     this.#users.set(connection, (this.#users.get(connection) ?? 0) + 1);
     if (connection === this.#connection) this.#stopIdling();
     return {
@@ -359,7 +365,7 @@ export class PeerPath {
    * Takes the connection out of use because nothing arrives over it, although it has not ended.
    * Later requests use another connection.
    */
-  retire(connection: PeerLink): void {
+  retire(connection: PeerConnection): void {
     if (this.#connection === connection) {
       this.#stopIdling();
       this.#connection = null;
@@ -413,7 +419,7 @@ export class PeerPath {
     return dialled;
   }
 
-  #adopt(connection: PeerLink): void {
+  #adopt(connection: PeerConnection): void {
     this.#connection = connection;
     this.#bytesBefore = this.bytes;
     this.certificateEndsMs = connection.identity.notAfterMs;
@@ -428,7 +434,7 @@ export class PeerPath {
   }
 
   /** Sends our hello concurrently with the first request, which does not wait for it. */
-  async #greet(connection: PeerLink): Promise<void> {
+  async #greet(connection: PeerConnection): Promise<void> {
     const { self, dialMs, events, worker } = this.#parts;
     const called = await connection.call({ op: "hello", hello: self }, { deadlineMs: dialMs() });
     if (!called.ok) return;
@@ -456,6 +462,6 @@ export class PeerPath {
   }
 }
 
-function failed(fault: LinkFault): Dialled {
+function failed(fault: ConnectionFault): Dialled {
   return { ok: false, fault };
 }

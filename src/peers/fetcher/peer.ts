@@ -1,9 +1,9 @@
 import { type Random, randomBelow, type WorkerId } from "../../core/index.ts";
 import type { PeerRecord } from "../directory/index.ts";
 import type { HardwareReport, PeerHello } from "../messages.ts";
-import { type LinkFault, type PeerLink, TRANSPORTS } from "../transport.ts";
+import { type ConnectionFault, type PeerConnection, TRANSPORTS } from "../transport.ts";
 import type { FetchContext } from "./create-fetcher.ts";
-import type { PeerStatus, PullLimits } from "./fetcher.ts";
+import type { FetchLimits, PeerStatus } from "./fetcher.ts";
 import { Breaker, PeerPath } from "./peer-path.ts";
 
 /** One in this many requests uses a transport of unknown goodput, to measure it. */
@@ -15,7 +15,7 @@ interface ChoiceParts {
   readonly own: HardwareReport;
   readonly peer: HardwareReport | null;
   readonly record: PeerRecord;
-  readonly transports: PullLimits["transports"];
+  readonly transports: FetchLimits["transports"];
   readonly random: Random;
 }
 
@@ -45,7 +45,7 @@ function isUsable(
 }
 
 /** If the peer's hardware is unknown, RDMA is tried only if the operator lists it. */
-function hasRdma(peer: HardwareReport | null, transports: PullLimits["transports"]): boolean {
+function hasRdma(peer: HardwareReport | null, transports: FetchLimits["transports"]): boolean {
   return peer === null ? transports !== "auto" : peer.hasRdmaNic;
 }
 
@@ -81,10 +81,10 @@ export type Opened =
   | {
       readonly ok: true;
       readonly path: PeerPath;
-      readonly connection: PeerLink;
+      readonly connection: PeerConnection;
       readonly fresh: boolean;
     }
-  | { readonly ok: false; readonly fault: LinkFault };
+  | { readonly ok: false; readonly fault: ConnectionFault };
 
 /** One other host: its transports, and its recent behaviour. */
 export class Peer {
@@ -192,7 +192,7 @@ export class Peer {
    * tried at once.
    */
   async open(without: ReadonlySet<PeerPath>): Promise<Opened> {
-    let fault: LinkFault = { kind: "unreachable", why: "no usable transport is left" };
+    let fault: ConnectionFault = { kind: "unreachable", why: "no usable transport is left" };
     let failed = [...without].at(-1) ?? null;
     for (const path of this.usable()) {
       if (without.has(path) || (failed !== null && !path.breaker.allows)) continue;
@@ -229,7 +229,7 @@ export class Peer {
    * A transport failed; if no other is left, the peer did. `connection`: the one that carried the
    * request.
    */
-  failed(path: PeerPath, fault: LinkFault, connection: PeerLink | null = null): void {
+  failed(path: PeerPath, fault: ConnectionFault, connection: PeerConnection | null = null): void {
     if (connection !== null && fault.kind === "stalled") path.retire(connection);
     if (fault.kind === "closed" || fault.kind === "aborted") return;
     const why = `${fault.kind}: ${fault.why}`;

@@ -199,7 +199,7 @@ class ServedSummaries {
   }
 }
 
-export interface BlockServerParts {
+export interface BlockServerOptions {
   readonly blocks: PeerBlocks;
   /** Index of a known namespace; null: unknown. Must not create one. */
   namespaceOf(key: Uint8Array): NamespaceIndex | null;
@@ -226,14 +226,14 @@ const CLOSED: PeerAnswer = { op: "refused", why: "the agent is shutting down" };
  * - Disposing ends all pulls and releases blocks that no transport has taken.
  */
 export class BlockServer implements PeerServer, Disposable {
-  readonly #parts: BlockServerParts;
+  readonly #parts: BlockServerOptions;
   readonly #backlog: Backlog;
   readonly #summaries: ServedSummaries;
   readonly #counts = noCounts();
   readonly #open = new Set<ServedPull>();
   #isClosed = false;
 
-  constructor(parts: BlockServerParts) {
+  constructor(parts: BlockServerOptions) {
     this.#parts = parts;
     this.#backlog = new Backlog(parts.clock, parts.limits);
     const { blocks, clock, random, log } = parts;

@@ -1,6 +1,6 @@
 export {
   BlockServer,
-  type BlockServerParts,
+  type BlockServerOptions,
   SERVE_LIMITS,
   type ServeLimits,
   type ServeStats,

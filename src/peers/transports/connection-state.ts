@@ -1,5 +1,5 @@
 import type { Clock, WorkerId } from "../../core/index.ts";
-import type { LinkFault, TransportLog } from "../transport.ts";
+import type { ConnectionFault, TransportLog } from "../transport.ts";
 import type { PeerIdentity, Trust } from "../trust.ts";
 
 /** A semaphore with a bounded queue in order of arrival. */
@@ -146,7 +146,7 @@ export class Deadline implements Disposable {
   }
 
   /** The reason it fired. */
-  get fault(): LinkFault {
+  get fault(): ConnectionFault {
     return this.#theirs?.aborted
       ? { kind: "aborted", why: "the request was cancelled" }
       : { kind: "stalled", why: "the deadline passed" };

@@ -3,14 +3,14 @@ import type { Region } from "../../native/index.ts";
 import type { PeerRequest } from "../messages.ts";
 import type {
   Called,
+  ConnectionFault,
+  ConnectionFaultKind,
   Dialled,
   DialTarget,
   Endpoint,
   ItemResult,
-  LinkFault,
-  LinkFaultKind,
   OutgoingPull,
-  PeerLink,
+  PeerConnection,
   PeerServer,
   Served,
   Transport,
@@ -18,7 +18,7 @@ import type {
 } from "../transport.ts";
 import type { PeerIdentity } from "../trust.ts";
 
-export type TransportOutcome = "ok" | LinkFaultKind;
+export type TransportOutcome = "ok" | ConnectionFaultKind;
 type CallRequest = Exclude<PeerRequest, { op: "pull" }>;
 type Pull = Extract<PeerRequest, { op: "pull" }>;
 
@@ -52,7 +52,7 @@ export function measured(
   return new MeasuredTransport(transport, clock, observer);
 }
 
-function outcomeOf(fault: LinkFault | null): TransportOutcome {
+function outcomeOf(fault: ConnectionFault | null): TransportOutcome {
   return fault?.kind ?? "ok";
 }
 
@@ -75,8 +75,8 @@ class MeasuredTransport implements Transport {
     return this.#inner.unsupported;
   }
 
-  get inboundLinks(): number {
-    return this.#inner.inboundLinks;
+  get inboundConnections(): number {
+    return this.#inner.inboundConnections;
   }
 
   register(region: Region): Promise<void> {
@@ -109,14 +109,14 @@ class MeasuredTransport implements Transport {
   }
 }
 
-class MeasuredConnection implements PeerLink {
+class MeasuredConnection implements PeerConnection {
   readonly transport;
   readonly ended;
-  readonly #inner: PeerLink;
+  readonly #inner: PeerConnection;
   readonly #clock: Clock;
   readonly #observer: TransportObserver;
 
-  constructor(inner: PeerLink, clock: Clock, observer: TransportObserver) {
+  constructor(inner: PeerConnection, clock: Clock, observer: TransportObserver) {
     this.#inner = inner;
     this.#clock = clock;
     this.#observer = observer;
@@ -136,7 +136,7 @@ class MeasuredConnection implements PeerLink {
     return this.#inner.rttMs;
   }
 
-  get fault(): LinkFault | null {
+  get fault(): ConnectionFault | null {
     return this.#inner.fault;
   }
 
@@ -151,7 +151,7 @@ class MeasuredConnection implements PeerLink {
     return called;
   }
 
-  async pull(pull: OutgoingPull): Promise<LinkFault | null> {
+  async pull(pull: OutgoingPull): Promise<ConnectionFault | null> {
     const since = this.#stopwatch();
     const fault = await this.#inner.pull({
       namespace: pull.namespace,

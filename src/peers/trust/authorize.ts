@@ -47,7 +47,7 @@ const SHOWN_CHARACTERS_MAX = 120;
  * Accepts certificates signed by one of `authorities`, or by an intermediate of this host's own
  * chain. The TLS library verifies a peer's complete chain.
  */
-export function createJudge(
+export function createAuthorizer(
   credentials: Pick<Credentials, "cluster" | "authorities" | "certificates">,
 ): Authorizer {
   const signers = signersOf(credentials.authorities, credentials.certificates);

@@ -4,7 +4,7 @@ import { createSecureContext } from "node:tls";
 import { HearthError, messageOf } from "../../core/index.ts";
 import type { Credentials } from "../trust.ts";
 import type { PeerName } from "./authorize.ts";
-import { createJudge, dateText, maySign } from "./authorize.ts";
+import { createAuthorizer, dateText, maySign } from "./authorize.ts";
 import { decodePem, type ReadCertificate, readCertificate } from "./certificate.ts";
 
 export interface CertificateFiles {
@@ -125,7 +125,7 @@ function mustBeOurs(
   der: Uint8Array,
   wallMs: number,
 ): void {
-  const authorized = createJudge(credentials).authorize(der, credentials.worker, wallMs);
+  const authorized = createAuthorizer(credentials).authorize(der, credentials.worker, wallMs);
   if (authorized.ok) return;
   const { worker, cluster } = credentials;
   throw refusal(

@@ -1,7 +1,7 @@
 import { stat } from "node:fs/promises";
 import { type Clock, messageOf, type WorkerId } from "../../core/index.ts";
 import type { Credentials, Trust } from "../trust.ts";
-import { createJudge } from "./authorize.ts";
+import { createAuthorizer } from "./authorize.ts";
 import { type CertificateFiles, readCredentials } from "./read-credentials.ts";
 
 /** Trust whose credentials change only by `change`. */
@@ -12,7 +12,7 @@ export interface ChangeableTrust extends Trust {
 /** Trusts `credentials` without checking them. */
 export function createTrust(credentials: Credentials, clock: Clock): ChangeableTrust {
   const listeners = new Set<() => void>();
-  let current = { credentials, authorize: createJudge(credentials) };
+  let current = { credentials, authorize: createAuthorizer(credentials) };
   return {
     get credentials() {
       return current.credentials;
@@ -24,7 +24,7 @@ export function createTrust(credentials: Credentials, clock: Clock): ChangeableT
       return { [Symbol.dispose]: () => void listeners.delete(entry) };
     },
     change(next) {
-      current = { credentials: next, authorize: createJudge(next) };
+      current = { credentials: next, authorize: createAuthorizer(next) };
       for (const listener of [...listeners]) listener();
     },
   };

@@ -10,13 +10,13 @@ import {
   decodeAnswer,
   decodeResidencyMessage,
   decodeStoredSnapshot,
-  encodeQuestion,
+  encodeQuery,
   eventsStream,
   eventsSubject,
-  questionsSubject,
+  queriesSubject,
   type ResidencyAnswer,
   type ResidencyMessage,
-  type ResidencyQuestion,
+  type ResidencyQuery,
   type ResidencyRun,
   type ResidencySnapshotPart,
   snapshotBucket,
@@ -246,11 +246,11 @@ export class BusArchive implements ResidencyArchive {
 
   async #ask(
     source: ResidencySource,
-    question: ResidencyQuestion,
+    question: ResidencyQuery,
     signal: AbortSignal,
   ): Promise<ResidencyAnswer | Failed> {
     const { bus, subjectOf, answerMs: timeoutMs } = this.#options;
-    const data = encodeQuestion(question);
+    const data = encodeQuery(question);
     const outcome = await bus.request(subjectOf(source), data, { timeoutMs, signal });
     if (outcome.kind !== "reply") return failed(outcome.kind);
     const read = decodeAnswer(outcome.message.data);
@@ -268,7 +268,7 @@ function isOurs(answer: ResidencyAnswer, { worker, rank }: ResidencySource): boo
 
 /** Request subjects of a cluster's publishers. */
 export function requestSubject(cluster: string): (source: ResidencySource) => string {
-  return ({ worker, rank }) => questionsSubject(cluster, { worker, rank });
+  return ({ worker, rank }) => queriesSubject(cluster, { worker, rank });
 }
 
 function isOf(first: ResidencySnapshotPart, other: ResidencySnapshotPart, part: number): boolean {

@@ -2,14 +2,14 @@ import type { WorkerId } from "../../core/index.ts";
 import type { ResidencyChange } from "../../observability/activity/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
 import type { Target, WorkerTable } from "../workers.ts";
-import type { ResidencyIntake } from "./residency-ingest.ts";
+import type { ResidencyIngest } from "./residency-ingest.ts";
 
 export interface EngineTargetOptions {
   readonly worker: WorkerId;
   readonly rank: number;
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
-  readonly ingest: ResidencyIntake;
+  readonly ingest: ResidencyIngest;
 }
 
 /**

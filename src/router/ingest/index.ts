@@ -18,9 +18,9 @@ export {
 } from "./archive.ts";
 export { EngineTarget, type EngineTargetOptions } from "./engine-target.ts";
 export {
-  INTAKE_DEFAULTS,
+  INGEST_DEFAULTS,
   type IngestCounts,
   type IngestSettings,
   type IngestStats,
 } from "./ingest-settings.ts";
-export { type FollowedSource, type IngestOptions, ResidencyIntake } from "./residency-ingest.ts";
+export { type FollowedSource, type IngestOptions, ResidencyIngest } from "./residency-ingest.ts";

@@ -17,7 +17,7 @@ export interface IngestSettings {
   readonly snapshotBlocksMax: number;
 }
 
-export const INTAKE_DEFAULTS: IngestSettings = {
+export const INGEST_DEFAULTS: IngestSettings = {
   targetsMax: 4_096,
   staleBeats: 3,
   goneBeats: 15,

@@ -65,7 +65,7 @@ const RESTORED_EVERY_MS = 2_000;
  * Keeps table and index in step with the residency messages of workers. A source that sends a
  * heartbeat becomes a worker; a silent one becomes stale, then gone.
  */
-export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
+export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
   readonly #options: IngestOptions;
   readonly #sources = new Map<string, Followed>();
   /** Incarnations of closed sources. */

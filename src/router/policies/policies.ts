@@ -1,6 +1,6 @@
 import type { Clock, WorkerId } from "../../core/index.ts";
 import type { RouteDecision, RouteRequest, Router, RouterObserver } from "../route.ts";
-import type { Target, TargetId, WorkerNews, WorkerTable } from "../workers.ts";
+import type { Target, TargetId, WorkerEvent, WorkerTable } from "../workers.ts";
 import { CacheControl } from "./cache-control.ts";
 import { ColdWorker } from "./cold-worker.ts";
 import {
@@ -203,7 +203,7 @@ class OwnPolicies implements Policies {
     });
   }
 
-  #onNews(news: WorkerNews): void {
+  #onNews(news: WorkerEvent): void {
     const { target, kind } = news;
     const before = this.#seen.get(target.id);
     if (kind === "left") {

@@ -361,7 +361,7 @@ class RoutedProxy implements OpenAiProxy {
     const relay = new Relay({
       won,
       tracker,
-      headers: this.#options.settings.tellsWorker
+      headers: this.#options.settings.showsWorker
         ? [
             ["x-hearth-request-id", tracker.id],
             ["x-hearth-worker", worker],

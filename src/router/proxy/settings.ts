@@ -39,7 +39,7 @@ export interface ProxySettings {
   /** `Authorization` header for workers: the client's, none, or this value. */
   readonly authorization: "pass" | "drop" | { readonly value: string };
   /** Whether answers carry the headers `x-hearth-request-id` and `x-hearth-worker`. */
-  readonly tellsWorker: boolean;
+  readonly showsWorker: boolean;
   /** Whether clients may choose workers by header. */
   readonly clientsMayRoute: boolean;
   /**
@@ -112,7 +112,7 @@ export const PROXY_DEFAULTS: ProxySettings = {
   busyStatus: 529,
   retryAfterSeconds: 1,
   authorization: "pass",
-  tellsWorker: true,
+  showsWorker: true,
   clientsMayRoute: true,
   heldBytesMax: 4 * 1024 * 1024,
   tokenThreads: 1,

@@ -71,7 +71,7 @@ export class SidePaths {
     signal: AbortSignal,
   ): Promise<Response> {
     const { upstream, settings } = this.#parts;
-    const { connectMs, firstByteMs, idleMs, tellsWorker } = settings;
+    const { connectMs, firstByteMs, idleMs, showsWorker } = settings;
     const waits = { connectMs, firstByteMs, idleMs };
     const body = method === "POST" ? new Uint8Array(0) : null;
     const order = { method, url: addressAt(url!, path), headers, body, ...waits };
@@ -80,7 +80,7 @@ export class SidePaths {
       return refuse(workerFailed(`The worker ${worker} failed: ${why}`), shape);
     };
     if (answer.kind === "failed") return failed(answer.why);
-    const sent = clientHeaders(answer.headers, tellsWorker ? [["x-hearth-worker", worker]] : []);
+    const sent = clientHeaders(answer.headers, showsWorker ? [["x-hearth-worker", worker]] : []);
     if (sent !== null) return passOn(answer, sent);
     answer.close();
     return failed("its answer has a header that HTTP does not allow");

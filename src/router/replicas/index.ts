@@ -7,7 +7,13 @@ export {
   type RouterId,
   readAnnouncement,
 } from "./announcement.ts";
-export { encodeNews, encodeOutput, readNews, readOutput, replicaSubjects } from "./load-codec.ts";
+export {
+  encodeLoadEvents,
+  encodeOutput,
+  readLoadEvents,
+  readOutput,
+  replicaSubjects,
+} from "./load-codec.ts";
 export {
   REPLICA_DEFAULTS,
   ReplicaGroup,

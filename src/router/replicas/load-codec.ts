@@ -40,7 +40,7 @@ export function readOutput(data: Uint8Array): { router: RouterId; news: OutputPr
 }
 
 /** Encodes Dynamo's event envelope. Our own members are added beside Dynamo's. */
-export function encodeNews(
+export function encodeLoadEvents(
   router: RouterId,
   number: number,
   news: readonly LoadEvent[],
@@ -82,7 +82,7 @@ export interface NewsContext {
  * Decodes events of our own and of Dynamo's routers. Returns null if the message is malformed or
  * mixes routers.
  */
-export function readNews(
+export function readLoadEvents(
   data: Uint8Array,
   context: NewsContext,
 ): { router: RouterId; news: LoadEvent[] } | null {
@@ -250,7 +250,7 @@ export class RequestLists implements Disposable {
     const data = Buffer.from(after);
     const outcome = await bus.request(subjects.requestsOf(router), data, { timeoutMs, signal });
     if (outcome.kind !== "reply") return null;
-    const read = readNews(outcome.message.data, this.#options.context);
+    const read = readLoadEvents(outcome.message.data, this.#options.context);
     if (read?.router !== router) return null;
     const requests = read.news.flatMap((news) => (news.kind === "add" ? [news.request] : []));
     return { requests, next: outcome.message.headers[NEXT] ?? null };
@@ -273,6 +273,6 @@ export class RequestLists implements Disposable {
     }
     const isLast = next === null || owners.idsOf(self, next).next().done === true;
     const headers = isLast ? {} : { [NEXT]: String(next) };
-    bus.publish(reply, encodeNews(self, 0, news), { headers });
+    bus.publish(reply, encodeLoadEvents(self, 0, news), { headers });
   }
 }

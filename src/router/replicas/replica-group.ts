@@ -7,17 +7,17 @@ import {
   type WorkerId,
 } from "../../core/index.ts";
 import {
-  decodeQuestion,
+  decodeQuery,
   encodeAnswer,
   type ResidencyAnswer,
-  type ResidencyQuestion,
+  type ResidencyQuery,
   type ResidencyRun,
   snapshotParts,
   workerNumber,
 } from "../../events/index.ts";
 import type { ResidencySource } from "../../observability/activity/index.ts";
 import type { ActiveLoad } from "../active-load.ts";
-import type { FollowedSource, ResidencyIntake } from "../ingest/index.ts";
+import type { FollowedSource, ResidencyIngest } from "../ingest/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
 import type { BusyThresholds } from "../route.ts";
 import type { Target, WorkerTable } from "../workers.ts";
@@ -34,12 +34,12 @@ import {
   ThresholdTable,
 } from "./announcement.ts";
 import {
-  encodeNews,
+  encodeLoadEvents,
   encodeOutput,
   type LoadEvent,
   type NewsContext,
   RequestLists,
-  readNews,
+  readLoadEvents,
   readOutput,
   replicaSubjects,
 } from "./load-codec.ts";
@@ -78,7 +78,7 @@ export interface ReplicaGroupOptions {
   readonly members: ReplicaTable;
   readonly index: PrefixIndex;
   readonly table: WorkerTable;
-  readonly ingest: ResidencyIntake;
+  readonly ingest: ResidencyIngest;
   /** Load of this router's own requests. */
   readonly load: ActiveLoad;
   readonly blockTokens: number;
@@ -205,7 +205,7 @@ export class ReplicaGroup implements AsyncDisposable {
 
   #publish(news: LoadEvent): void {
     if (news.kind === "free") this.#output.delete(news.id);
-    this.#send(this.#subjects.load, encodeNews(this.#options.self, ++this.#numbers, [news]));
+    this.#send(this.#subjects.load, encodeLoadEvents(this.#options.self, ++this.#numbers, [news]));
   }
 
   #publishOutput(): void {
@@ -316,7 +316,7 @@ export class ReplicaGroup implements AsyncDisposable {
   }
 
   #hearLoad({ data }: BusMessage): void {
-    const read = readNews(data, this.#context);
+    const read = readLoadEvents(data, this.#context);
     if (read === null) this.#counts.refused++;
     if (read === null || read.router === this.#options.self) return;
     if (this.#heard(read.router) === null) return;
@@ -381,7 +381,7 @@ interface SnapshotServerOptions {
   readonly clock: Clock;
   readonly random: Random;
   readonly index: PrefixIndex;
-  readonly ingest: ResidencyIntake;
+  readonly ingest: ResidencyIngest;
   /** Contains `*` for worker and rank. */
   readonly subject: string;
 }
@@ -424,14 +424,14 @@ class SnapshotServer implements Disposable {
   #take({ subject, data, reply }: BusMessage): void {
     if (reply === null) return;
     const [rank, worker] = subject.split(".").reverse();
-    const question = decodeQuestion(data);
+    const question = decodeQuery(data);
     if (!question.ok || worker === undefined || !isWorkerId(worker)) return;
     const followed = this.#options.ingest.find(worker, Number(rank));
     const answer = this.#answer(question.value, followed);
     this.#options.bus.publish(reply, encodeAnswer(answer));
   }
 
-  #answer(question: ResidencyQuestion, followed: FollowedSource | null): ResidencyAnswer {
+  #answer(question: ResidencyQuery, followed: FollowedSource | null): ResidencyAnswer {
     if (followed === null)
       return { kind: "refused", why: "this router does not follow that worker" };
     const { source } = followed;

@@ -18,7 +18,7 @@ import type {
   RouterObserver,
 } from "../route.ts";
 import type { RouterSettings } from "../settings.ts";
-import type { Target, WorkerNews, WorkerTable } from "../workers.ts";
+import type { Target, WorkerEvent, WorkerTable } from "../workers.ts";
 import type { Choice } from "./chooser.ts";
 import { uncachedTokens } from "./cost.ts";
 import { Decider, type Pending, type Pool, poolOf } from "./decider.ts";
@@ -299,7 +299,7 @@ class CoreRouter implements Router, Disposable {
     this.#serveQueue();
   }
 
-  #onNews(news: WorkerNews): void {
+  #onNews(news: WorkerEvent): void {
     if (news.kind === "left") this.#forget(news.target);
     this.#serveQueue();
   }

@@ -29,7 +29,7 @@ const STALL_MS = 250;
 export class Lookup {
   readonly done: Promise<void>;
   readonly #parts: LookupParts;
-  readonly #query: LookupWish;
+  readonly #query: LookupQuery;
   readonly #blocks: RankBlocks;
   readonly #best: Uint8Array;
   readonly #claim: Claim | null;
@@ -57,7 +57,7 @@ export class Lookup {
   #partialMs = Number.NEGATIVE_INFINITY;
   #partialReady = 0;
 
-  constructor(parts: LookupParts, query: LookupWish) {
+  constructor(parts: LookupParts, query: LookupQuery) {
     this.#parts = parts;
     this.#query = query;
     this.#blocks = new RankBlocks(parts.store, query);
@@ -435,9 +435,9 @@ export function matchBlocks(
 /** The blocks of a lookup in the current table. */
 class RankBlocks {
   readonly #store: TieredStore;
-  readonly #query: LookupWish;
+  readonly #query: LookupQuery;
 
-  constructor(store: TieredStore, query: LookupWish) {
+  constructor(store: TieredStore, query: LookupQuery) {
     this.#store = store;
     this.#query = query;
   }
@@ -487,7 +487,7 @@ export interface LookupRank {
   readonly keys: Uint32Array;
 }
 
-export interface LookupWish {
+export interface LookupQuery {
   /** At least one. A block counts only if it is present for all ranks. */
   readonly ranks: readonly LookupRank[];
   readonly layer: number;

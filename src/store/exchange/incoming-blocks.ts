@@ -16,7 +16,7 @@ import {
   type Arrival,
   type Committed,
   faultOfPull,
-  type Landing,
+  type IncomingBlock,
   type PulledBlock,
 } from "./peer-blocks.ts";
 
@@ -41,7 +41,7 @@ interface IncomingSlotParts {
 const unwanted = (why: string): Committed => ({ kind: "unwanted", why });
 
 /** An arena slot that belongs to no node until the received block has been verified. */
-export class IncomingSlot implements Landing {
+export class IncomingSlot implements IncomingBlock {
   readonly offset: number;
   readonly bytes: number;
   readonly #parts: IncomingSlotParts;

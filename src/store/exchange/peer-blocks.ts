@@ -23,7 +23,7 @@ export interface PulledBlock {
  * writes the block meanwhile, the received copy is discarded. Call `commit` or `abandon` exactly
  * once, after the transport has stopped writing to the slot.
  */
-export interface Landing {
+export interface IncomingBlock {
   /** Offset in the arena. */
   readonly offset: number;
   /** Length of the slot in bytes. */
@@ -66,7 +66,7 @@ export interface Loan extends Omit<PulledBlock, "namespace"> {
  */
 export type Lent = Loan | "absent" | "busy";
 
-export interface HeldCopy {
+export interface BlockCopies {
   /** Bits of `Tier`: RAM, and SSD if it is readable; 0 for none. */
   readonly tiers: number;
   readonly bytes: number;
@@ -78,14 +78,14 @@ export interface HeldCopy {
   readonly checksum: bigint;
 }
 
-export interface FoundBlock extends HeldCopy {
+export interface FoundBlock extends BlockCopies {
   readonly namespace: Uint8Array;
   readonly digest: Uint8Array;
   readonly layer: number;
 }
 
 /** Reason why a block gets no slot. */
-export type Unplaced = "present" | "full" | "tooLong" | "removed";
+export type SlotRefusal = "present" | "full" | "tooLong" | "removed";
 
 /**
  * The store as the peer plane uses it. Blocks of other namespaces than the given one are treated as
@@ -105,7 +105,7 @@ export interface PeerBlocks {
     layer: number,
     bytes: number,
     keep?: boolean,
-  ): Landing | Unplaced;
+  ): IncomingBlock | SlotRefusal;
   /**
    * Locks a block for a peer. Returns synchronously if the block is in RAM. A block on SSD is read
    * first, within `deadlineMs`; with `warm` at lower priority than engines' reads.
@@ -119,7 +119,7 @@ export interface PeerBlocks {
   has(
     namespace: NamespaceIndex,
     blocks: readonly { digest: Uint8Array; layer: number }[],
-  ): HeldCopy[];
+  ): BlockCopies[];
   /**
    * Finds blocks by engine hash (8 bytes) or page key (32 bytes). Returns at most `max` blocks, all
    * of namespaces (keys) for which `isVisible` is true.

@@ -5,9 +5,9 @@ import { isMac } from "../namespaces.ts";
 import { HashBudget } from "../ram-check.ts";
 import { checksumOf } from "../reservation.ts";
 import type { TieredStore } from "../tiered-store.ts";
-import { type HeldCopy, type Lent, type Loan, NAMES_MAX } from "./peer-blocks.ts";
+import { type BlockCopies, type Lent, type Loan, NAMES_MAX } from "./peer-blocks.ts";
 
-const NOTHING: HeldCopy = Object.freeze({ tiers: 0, bytes: 0, generation: 0n, checksum: 0n });
+const NOTHING: BlockCopies = Object.freeze({ tiers: 0, bytes: 0, generation: 0n, checksum: 0n });
 
 interface ServeOptions {
   readonly deadlineMs: number;
@@ -15,7 +15,7 @@ interface ServeOptions {
 }
 
 /** The copies of the node that a client can read now. */
-export function heldCopy({ table, ssd }: TieredStore, node: NodeId): HeldCopy {
+export function heldCopy({ table, ssd }: TieredStore, node: NodeId): BlockCopies {
   if (node === NO_NODE) return NOTHING;
   const readable = ssd?.readable === true ? Tier.ram | Tier.ssd : Tier.ram;
   const tiers = table.residencyOf(node) & readable;

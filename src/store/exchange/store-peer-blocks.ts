@@ -10,7 +10,14 @@ import { NO_SLOT, Tier } from "../blocks/index.ts";
 import { Slices } from "../lifecycle/context.ts";
 import type { TieredStore } from "../tiered-store.ts";
 import { hexOfKey, IncomingSlot } from "./incoming-blocks.ts";
-import type { FoundBlock, HeldCopy, Landing, Lent, PeerBlocks, Unplaced } from "./peer-blocks.ts";
+import type {
+  BlockCopies,
+  FoundBlock,
+  IncomingBlock,
+  Lent,
+  PeerBlocks,
+  SlotRefusal,
+} from "./peer-blocks.ts";
 import { BlockServing, heldCopy } from "./serving.ts";
 
 /** Share of the arena that may be reserved for blocks from peers. The rest is for local writers. */
@@ -23,8 +30,8 @@ const NODES_A_NAME = 64;
 const IDS_AT_ONCE = 4_096;
 const OURS = Tier.ram | Tier.ssd;
 
-/** A block that is being computed; see `HeldCopy`. */
-const COMING: HeldCopy = Object.freeze({ tiers: 0, bytes: 0, generation: 1n, checksum: 0n });
+/** A block that is being computed; see `BlockCopies`. */
+const COMING: BlockCopies = Object.freeze({ tiers: 0, bytes: 0, generation: 1n, checksum: 0n });
 
 export class StorePeerBlocks implements PeerBlocks {
   readonly #store: TieredStore;
@@ -44,7 +51,7 @@ export class StorePeerBlocks implements PeerBlocks {
     layer: number,
     bytes: number,
     keep = true,
-  ): Landing | Unplaced {
+  ): IncomingBlock | SlotRefusal {
     const { table, slots, ram, ssd, incoming, evictor, blockBytesMax } = this.#store;
     if (!(bytes >= 1 && bytes <= blockBytesMax)) return "tooLong";
     const batch = this.#batch;
@@ -94,10 +101,10 @@ export class StorePeerBlocks implements PeerBlocks {
   has(
     namespace: NamespaceIndex,
     blocks: readonly { digest: Uint8Array; layer: number }[],
-  ): HeldCopy[] {
+  ): BlockCopies[] {
     const { table } = this.#store;
     const batch = this.#many;
-    const copies: HeldCopy[] = [];
+    const copies: BlockCopies[] = [];
     while (copies.length < blocks.length) {
       const from = copies.length;
       batch.layer = blocks[from]!.layer >>> 0;

@@ -7,7 +7,7 @@ import {
 } from "../../core/index.ts";
 import { crashPoint } from "../../native/index.ts";
 import type { Cause } from "../departures.ts";
-import type { EndedHold, HoldInfo, Purged } from "../pins/index.ts";
+import type { EndedPin, PinInfo, Purged } from "../pins/index.ts";
 import type { LifecycleContext } from "./context.ts";
 import { Slices } from "./context.ts";
 import type { Grant, HeldBlock, Lifecycle, LifecycleReport, Remembering } from "./lifecycle.ts";
@@ -50,7 +50,7 @@ export async function renewLease(
 }
 
 /** Without the grant, an owner cannot shorten another owner's lease, which would end it early. */
-function notShortened({ owner }: HoldInfo, { fix }: Grant): BlockResult {
+function notShortened({ owner }: PinInfo, { fix }: Grant): BlockResult {
   const what = `a shorter time for a lease of ${owner} needs the role purge`;
   return { outcome: "rejected", reason: `forbidden: ${what}${fix}` };
 }
@@ -79,7 +79,7 @@ export async function revokeLease(
 }
 
 /** Removes the blocks of an expired lease that are not needed otherwise. */
-export async function purgeExpired(context: LifecycleContext, ended: EndedHold): Promise<Purged> {
+export async function purgeExpired(context: LifecycleContext, ended: EndedPin): Promise<Purged> {
   const { name } = ended.info;
   const leaving = new Leaving(context, ended, { reason: "lease_ended", by: name });
   const results = await leaving.run();
@@ -102,7 +102,7 @@ class Leaving {
   readonly #results: HeldBlock[] = [];
   readonly #files: (Promise<boolean> | null)[];
 
-  constructor(context: LifecycleContext, { nodes }: EndedHold, cause: Cause) {
+  constructor(context: LifecycleContext, { nodes }: EndedPin, cause: Cause) {
     const { table } = context.store;
     this.#context = context;
     this.#nodes = nodes;

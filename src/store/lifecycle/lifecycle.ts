@@ -7,7 +7,7 @@ import type {
   NodeId,
   OutcomeCounts,
 } from "../../core/index.ts";
-import type { BudgetFigures, EndedHold, Purged } from "../pins/index.ts";
+import type { BudgetFigures, EndedPin, Purged } from "../pins/index.ts";
 import { createContext, type LifecycleContext, type LifecycleParts } from "./context.ts";
 import { purgeExpired, renewLease, revokeLease } from "./lease.ts";
 import { holdersOf } from "./outcomes.ts";
@@ -217,7 +217,7 @@ export interface Lifecycle {
 /** The lifecycle, with the operation to run when a lease expires. */
 export interface OwnLifecycle extends Lifecycle {
   /** Removes the blocks that only the lease protected. For `onLeaseExpired` of the holds. */
-  purgeExpired(ended: EndedHold): Promise<Purged>;
+  purgeExpired(ended: EndedPin): Promise<Purged>;
   /** Owners that protect a block, in the format of receipts. */
   holdersOf(node: NodeId): readonly HeldBy[];
 }
@@ -290,7 +290,7 @@ class StoreLifecycle implements OwnLifecycle {
     return holdersOf(this.#context, node);
   }
 
-  purgeExpired(ended: EndedHold): Promise<Purged> {
+  purgeExpired(ended: EndedPin): Promise<Purged> {
     return purgeExpired(this.#context, ended);
   }
 }

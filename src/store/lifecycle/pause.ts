@@ -2,7 +2,7 @@ import { type BlockName, type BlockResult, NO_NODE, type NodeId } from "../../co
 import { crashPoint } from "../../native/index.ts";
 import { NodeFlag, Tier } from "../blocks/index.ts";
 import { EVICTED } from "../departures.ts";
-import type { AddedHold } from "../pins/index.ts";
+import type { AddedPin } from "../pins/index.ts";
 import type { LifecycleContext } from "./context.ts";
 import { Slices } from "./context.ts";
 import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
@@ -57,7 +57,7 @@ export async function pause(
 interface Leased {
   readonly bytes: number;
   readonly ttlMs: number | null;
-  readonly figures: AddedHold["figures"];
+  readonly figures: AddedPin["figures"];
   readonly isDurable: boolean;
   /** Whether all ancestors of the blocks are on SSD too. */
   readonly isLeading: boolean;

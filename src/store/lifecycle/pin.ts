@@ -1,7 +1,7 @@
 import { type BlockName, type BlockResult, NO_NODE, type NodeId } from "../../core/index.ts";
 import { crashPoint } from "../../native/index.ts";
 import { NodeFlag, type TableView, Tier } from "../blocks/index.ts";
-import type { AddedHold } from "../pins/index.ts";
+import type { AddedPin } from "../pins/index.ts";
 import type { LifecycleContext } from "./context.ts";
 import type { Lifecycle, LifecycleReport, Remember } from "./lifecycle.ts";
 import {
@@ -74,7 +74,7 @@ export async function pin(
 function placed(
   { store }: LifecycleContext,
   blocks: NamedBlocks,
-  added: AddedHold,
+  added: AddedPin,
   at: number,
 ): BlockResult {
   const result = added.results[at]!;

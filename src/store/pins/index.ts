@@ -1,20 +1,20 @@
 export type { Purged } from "./pin-expiry.ts";
-export type { FindBlock, RememberedHolds, Restored } from "./pin-records.ts";
+export type { FindBlock, RememberedPins, Restored } from "./pin-records.ts";
 export { HoldRegistry, type PinRegistryOptions, subtreeHolders } from "./pin-registry.ts";
 export {
-  type AddedHold,
+  type AddedPin,
   type BudgetFigures,
-  type EndedHold,
   type EndedLease,
-  type HoldInfo,
-  type HoldKind,
-  type HoldPage,
+  type EndedPin,
   type Holds,
   type MaybePromise,
   PIN_BLOCKS_PER_CALL,
+  type PinEvictionLevel,
+  type PinInfo,
+  type PinKind,
   type PinLog,
+  type PinPage,
   type PinRequest,
-  type ReliefLevel,
 } from "./pins.ts";
 export {
   type ListOptions,

@@ -2,7 +2,7 @@ import { type Clock, NO_NODE, type NodeId } from "../../core/index.ts";
 import { type BlockTable, Tier } from "../blocks/index.ts";
 import { MinHeap } from "./min-heap.ts";
 import type { Pin, PinPart, PinTable } from "./pin-table.ts";
-import type { ReliefLevel } from "./pins.ts";
+import type { PinEvictionLevel } from "./pins.ts";
 
 /** Lifetime of a ranking. Use of blocks after it was made counts in the next ranking. */
 const ORDER_MS = 1_000;
@@ -85,7 +85,7 @@ export class PinEviction {
    * The least valuable pin of the level that keeps a block on the tier, or null if none was found
    * within this call's limit.
    */
-  least(tier: EvictionTier, level: ReliefLevel): Pin | null {
+  least(tier: EvictionTier, level: PinEvictionLevel): Pin | null {
     if (this.#pinTable.size === 0 || this.#keepsNothing(tier)) return null;
     const key = `${tier}/${level}`;
     const old = this.#orders.get(key);
@@ -115,7 +115,7 @@ export class PinEviction {
   }
 
   /** Pins that keep nothing on this tier are skipped until the next ranking. */
-  #takeFrom(order: Order, tier: EvictionTier, level: ReliefLevel): Pin | null {
+  #takeFrom(order: Order, tier: EvictionTier, level: PinEvictionLevel): Pin | null {
     const beginMs = this.#clock.monotonicMs();
     this.#setBudget(STEPS_A_CALL, CALL_MS);
     if (!order.isRanked) this.#rankMore(order, tier, level);
@@ -142,7 +142,7 @@ export class PinEviction {
   }
 
   /** Pins that keep nothing on this tier are skipped until the next ranking. */
-  #rankMore(order: Order, tier: EvictionTier, level: ReliefLevel): void {
+  #rankMore(order: Order, tier: EvictionTier, level: PinEvictionLevel): void {
     const upcoming = this.#pinTable.after(order.rankedTo);
     while (this.#hasBudget()) {
       if (order.scan === null) {

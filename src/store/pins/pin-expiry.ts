@@ -1,8 +1,8 @@
 import { type Clock, messageOf, type NodeId, yieldToLoop } from "../../core/index.ts";
 import type { BlockTable } from "../blocks/index.ts";
-import type { HoldLedger } from "../index/index.ts";
+import type { RetentionLedger } from "../index/index.ts";
 import { type Pin, type PinTable, WORTH_MIN } from "./pin-table.ts";
-import { type EndedHold, type HoldInfo, PIN_BLOCKS_PER_CALL } from "./pins.ts";
+import { type EndedPin, PIN_BLOCKS_PER_CALL, type PinInfo } from "./pins.ts";
 
 /**
  * Maximum time between checks. Timers do not run while the machine sleeps, so this bounds how late
@@ -19,7 +19,7 @@ const BLOCKS_AT_ONCE = 4_096;
 interface PinTimerOptions {
   readonly pinTable: PinTable;
   readonly clock: Clock;
-  readonly ledger: HoldLedger | null;
+  readonly ledger: RetentionLedger | null;
   /** Called with a pin whose deadline has passed, or with a soft pin that has faded. */
   readonly onEnd: (pin: Pin) => void;
 }
@@ -100,11 +100,11 @@ export class PinTimer implements Disposable {
 
 interface EndingPin {
   readonly pin: Pin;
-  readonly info: HoldInfo;
+  readonly info: PinInfo;
   readonly nodes: NodeId[];
   /** Generation of each node. */
   readonly born: number[];
-  readonly then: (ended: EndedHold) => void;
+  readonly then: (ended: EndedPin) => void;
 }
 
 /**
@@ -127,7 +127,7 @@ export class EndingPins {
    * Ends the pin and calls `then` when all its blocks are released, synchronously if they fit into
    * one slice.
    */
-  end(pin: Pin, then: (ended: EndedHold) => void): HoldInfo {
+  end(pin: Pin, then: (ended: EndedPin) => void): PinInfo {
     const info = this.#pinTable.infoOf(pin);
     this.#pinTable.close(pin);
     const ending = { pin, info, nodes: [], born: [], then };
@@ -187,11 +187,11 @@ interface ExpiredLeasesOptions {
   readonly table: BlockTable;
   readonly clock: Clock;
   /** Removes the blocks that nothing else needs. */
-  readonly purge: (ended: EndedHold) => Promise<Purged>;
+  readonly purge: (ended: EndedPin) => Promise<Purged>;
   /** Called once per lease after the first attempt. `failure`: the reason, or null. */
-  readonly onReported: (ended: EndedHold, purged: number, failure: string | null) => void;
+  readonly onReported: (ended: EndedPin, purged: number, failure: string | null) => void;
   /** Called when the removal is durable and the lease's record can be deleted. */
-  readonly onPurged: (ended: EndedHold) => void;
+  readonly onPurged: (ended: EndedPin) => void;
 }
 
 /** Concurrent purges. Each runs thousands of removals at once. */
@@ -200,7 +200,7 @@ const RETRY_FIRST_MS = 1_000;
 const RETRY_MAX_MS = 300_000;
 
 interface ExpiredLease {
-  readonly ended: EndedHold;
+  readonly ended: EndedPin;
   /** Generation of each node when the lease ended. */
   readonly born: readonly number[];
   isReported: boolean;
@@ -224,7 +224,7 @@ export class ExpiredLeases implements AsyncDisposable {
   }
 
   /** The nodes of `ended` must be valid now. */
-  add(ended: EndedHold): void {
+  add(ended: EndedPin): void {
     const born = ended.nodes.map((node) => this.#parts.table.generationOf(node));
     this.#waiting.add({ ended, born, isReported: false });
     this.#next();

@@ -1,6 +1,6 @@
 import { type Clock, NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
 import type { BlockTable } from "../blocks/index.ts";
-import type { HoldLedger, HoldRow, LedgerContents, PartRow } from "../index/index.ts";
+import type { LedgerContents, PartRow, RetentionLedger, RetentionRow } from "../index/index.ts";
 import type { PinRegistryOptions } from "./pin-registry.ts";
 import type { Pin, PinPart, PinTable, PinTerms } from "./pin-table.ts";
 import type { PinEvents } from "./pins.ts";
@@ -8,7 +8,7 @@ import type { PinEvents } from "./pins.ts";
 interface PinRecordsOptions {
   readonly table: BlockTable;
   readonly clock: Clock;
-  readonly ledger: HoldLedger | null;
+  readonly ledger: RetentionLedger | null;
 }
 
 /**
@@ -91,7 +91,7 @@ function blocksOf(
   return blocks;
 }
 
-function rowOf(pin: Pin, blocks: Uint8Array, bootId: string): HoldRow {
+function rowOf(pin: Pin, blocks: Uint8Array, bootId: string): RetentionRow {
   const { id, kind, owner, name, deadlineBootMs, priority, idleMs, createdWallMs } = pin;
   const { purges } = pin;
   return {
@@ -118,10 +118,10 @@ export function rowsWithin(
   bytesMax: number,
   table: BlockTable,
   bootId: string,
-): HoldRow[] {
+): RetentionRow[] {
   const all = [...holds];
   const isSoft = ({ kind }: Pin) => kind === "retain";
-  const rows: HoldRow[] = [];
+  const rows: RetentionRow[] = [];
   let bytes = 0;
   for (const pin of [...all.filter((pin) => !isSoft(pin)), ...all.filter(isSoft)]) {
     bytes += ROW_BYTES + pin.nodes.size * BLOCK_BYTES;
@@ -144,7 +144,7 @@ function blockAt(blocks: Uint8Array, index: number): { digest: Uint8Array; layer
  * seen, it is the maximum time that can have been left, at most `longestMs`.
  */
 function deadlineNow(
-  row: HoldRow,
+  row: RetentionRow,
   lastSeen: LedgerContents["lastSeen"],
   clock: Pick<Clock, "bootId" | "bootMs">,
   longestMs: number,
@@ -159,7 +159,7 @@ function deadlineNow(
 
 /** If the system has no boot ids, a clock that went back proves a reboot. */
 function isThisBoot(
-  row: HoldRow,
+  row: RetentionRow,
   lastSeen: LedgerContents["lastSeen"],
   clock: Pick<Clock, "bootId" | "bootMs">,
 ): boolean {
@@ -189,7 +189,7 @@ const BLOCKS_AT_ONCE = 16_384;
 export type FindBlock = (digest: Uint8Array, layer: number) => NodeId;
 
 /** Pins of a previous run, and the last time at which they are known to have been in force. */
-export type RememberedHolds = Pick<LedgerContents, "holds" | "lastSeen"> &
+export type RememberedPins = Pick<LedgerContents, "holds" | "lastSeen"> &
   Partial<Pick<LedgerContents, "parts">>;
 
 export interface Restored {
@@ -215,7 +215,7 @@ class LoopYielder {
 
 interface Restoring {
   readonly find: FindBlock;
-  readonly from: RememberedHolds;
+  readonly from: RememberedPins;
   /**
    * Called with the older of two leases of one name. It had expired, but its blocks were not purged
    * yet.
@@ -225,7 +225,7 @@ interface Restoring {
 }
 
 interface RestoredRow {
-  readonly row: HoldRow;
+  readonly row: RetentionRow;
   readonly pin: Pin | null;
   readonly lost: number;
   /** Parts with missing blocks. */
@@ -273,7 +273,7 @@ export async function restorePins(
 async function restoreOne(
   pinTable: PinTable,
   options: PinRegistryOptions,
-  row: HoldRow,
+  row: RetentionRow,
   restoring: Restoring & { readonly parts: readonly PartRow[]; readonly pace: LoopYielder },
 ): Promise<RestoredRow> {
   const { find, parts, pace } = restoring;
@@ -300,7 +300,7 @@ async function restoreOne(
   return { row, pin, lost, parts: hit, replaced };
 }
 
-function termsOf(row: HoldRow, options: PinRegistryOptions, { from }: Restoring): PinTerms {
+function termsOf(row: RetentionRow, options: PinRegistryOptions, { from }: Restoring): PinTerms {
   const { kind, owner, name, priority, createdWallMs, purges } = row;
   const idleMs = kind === "retain" ? (row.idleMs ?? options.retainIdleMs()) : null;
   const longestMs = kind === "lease" ? options.leaseTtlMaxMs() : Infinity;
@@ -318,7 +318,7 @@ function record({ records }: PinTable, { row, pin, parts }: RestoredRow, bootId:
   for (const part of parts) records.changePart(pin, pin.nodes.part(part));
 }
 
-function isOfOtherBoot(row: HoldRow, pin: Pin, bootId: string): boolean {
+function isOfOtherBoot(row: RetentionRow, pin: Pin, bootId: string): boolean {
   if (row.deadlineBootMs === null) return false;
   return row.bootId !== bootId || row.deadlineBootMs !== pin.deadlineBootMs;
 }

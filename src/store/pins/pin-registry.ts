@@ -8,32 +8,32 @@ import {
 } from "../../core/index.ts";
 import type { EventLog } from "../../observability/activity/index.ts";
 import { type BlockTable, Tier } from "../blocks/index.ts";
-import type { HoldLedger } from "../index/index.ts";
+import type { RetentionLedger } from "../index/index.ts";
 import { Budget, type BudgetLimits, PinLimits } from "./pin-budget.ts";
 import { PinEviction, Unpinning } from "./pin-eviction.ts";
 import { EndingPins, ExpiredLeases, PinTimer, type Purged } from "./pin-expiry.ts";
 import {
   type FindBlock,
-  type RememberedHolds,
+  type RememberedPins,
   type Restored,
   restorePins,
   rowsWithin,
 } from "./pin-records.ts";
 import { type Pin, PinTable, verifyPins } from "./pin-table.ts";
 import {
-  type AddedHold,
+  type AddedPin,
   type BudgetFigures,
-  type EndedHold,
   type EndedLease,
-  type HoldInfo,
-  type HoldPage,
+  type EndedPin,
   type Holds,
   type MaybePromise,
   PIN_BLOCKS_PER_CALL,
   PinEvents,
+  type PinEvictionLevel,
+  type PinInfo,
   type PinLog,
+  type PinPage,
   type PinRequest,
-  type ReliefLevel,
 } from "./pins.ts";
 
 /** Holders reported per block. */
@@ -47,7 +47,7 @@ const DONE: BlockResult = Object.freeze({ outcome: "done" });
 const ALREADY: BlockResult = Object.freeze({ outcome: "already" });
 const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
 
-const NOTHING: RememberedHolds = { holds: [], lastSeen: null };
+const NOTHING: RememberedPins = { holds: [], lastSeen: null };
 
 export interface PinRegistryOptions extends BudgetLimits {
   readonly table: BlockTable;
@@ -55,7 +55,7 @@ export interface PinRegistryOptions extends BudgetLimits {
   readonly events: EventLog;
   readonly log: PinLog;
   /** Null: pins last as long as the process. The registry does not close the ledger. */
-  readonly ledger: HoldLedger | null;
+  readonly ledger: RetentionLedger | null;
   /** The store's clock, in seconds, which timestamps the use of blocks. */
   readonly nowSeconds: () => number;
   /** Maximum time to live of a lease, and the default if a request names none. */
@@ -70,7 +70,7 @@ export interface PinRegistryOptions extends BudgetLimits {
    * that the next start completes a removal that a crash interrupted. At most four calls run at
    * once. Default: the blocks stay.
    */
-  readonly onLeaseExpired?: (ended: EndedHold) => Promise<Purged>;
+  readonly onLeaseExpired?: (ended: EndedPin) => Promise<Purged>;
 }
 
 export class HoldRegistry implements Holds, AsyncDisposable {
@@ -109,7 +109,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
    * pin without resident blocks ends. Missing blocks are reported as events, in the log and in the
    * counts.
    */
-  async restore(find: FindBlock, handed: RememberedHolds = NOTHING): Promise<Restored> {
+  async restore(find: FindBlock, handed: RememberedPins = NOTHING): Promise<Restored> {
     const from = this.#options.ledger?.contents ?? handed;
     const onEnd = (pin: Pin) => this.#expire(pin);
     const restored = await restorePins(this.#pinTable, this.#options, {
@@ -128,7 +128,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
    * then soft pins, each by ascending id, up to about `bytesMax` bytes. `leftOut`: pins that did
    * not fit.
    */
-  handOver(bytesMax: number): RememberedHolds & { readonly leftOut: number } {
+  handOver(bytesMax: number): RememberedPins & { readonly leftOut: number } {
     const { table, clock } = this.#options;
     const { bootId } = clock;
     const holds = rowsWithin(this.#pinTable.after(0), bytesMax, table, bootId);
@@ -136,15 +136,15 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return { holds, lastSeen, leftOut: this.#pinTable.size - holds.length };
   }
 
-  add(request: PinRequest): AddedHold {
+  add(request: PinRequest): AddedPin {
     return this.#add(request, request.nodes, true);
   }
 
-  addAll(request: PinRequest): MaybePromise<AddedHold> {
+  addAll(request: PinRequest): MaybePromise<AddedPin> {
     return request.nodes.length <= PIN_BLOCKS_PER_CALL ? this.add(request) : this.#addMany(request);
   }
 
-  async #addMany(request: PinRequest): Promise<AddedHold> {
+  async #addMany(request: PinRequest): Promise<AddedPin> {
     let pin: Pin | undefined;
     const added = await inSlices(this.#options.table, request.nodes, (nodes) => {
       if (pin === undefined) {
@@ -188,12 +188,12 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return results.map((result) => result === DONE);
   }
 
-  lease(name: string): HoldInfo | null {
+  lease(name: string): PinInfo | null {
     const pin = this.#pinTable.leases.get(name);
     return pin === undefined ? null : this.#pinTable.infoOf(pin);
   }
 
-  extend(name: string, owner: string, nodes: readonly NodeId[]): AddedHold {
+  extend(name: string, owner: string, nodes: readonly NodeId[]): AddedPin {
     const pin = this.#pinTable.leases.get(name);
     if (pin === undefined) return this.#refuse(owner, nodes, "missing: no lease of this name");
     if (pin.owner !== owner)
@@ -201,7 +201,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return this.#join(pin, nodes);
   }
 
-  extendAll(name: string, owner: string, nodes: readonly NodeId[]): MaybePromise<AddedHold> {
+  extendAll(name: string, owner: string, nodes: readonly NodeId[]): MaybePromise<AddedPin> {
     return inSlices(this.#options.table, nodes, (slice) => this.extend(name, owner, slice));
   }
 
@@ -247,7 +247,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return this.#pinTable.index.holdersOf(node, HOLDERS_MAX);
   }
 
-  relieve(tier: "ram" | "ssd", why: string, level: ReliefLevel): boolean {
+  relieve(tier: "ram" | "ssd", why: string, level: PinEvictionLevel): boolean {
     if (this.#ending.step()) return true;
     const pin = this.#eviction.least(tier, level);
     if (pin === null) return false;
@@ -265,9 +265,9 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     }
   }
 
-  list(options: Parameters<Holds["list"]>[0]): HoldPage {
+  list(options: Parameters<Holds["list"]>[0]): PinPage {
     const { kind, owner, after, max } = options;
-    const holds: HoldInfo[] = [];
+    const holds: PinInfo[] = [];
     let [next, steps] = [after, 0];
     for (const pin of this.#pinTable.after(after)) {
       if (holds.length >= max || steps >= LIST_STEPS_MAX) return { holds, next };
@@ -316,7 +316,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     if (this.#pinTable.due.size > 0) ledger?.seen(clock.bootId, clock.bootMs());
   }
 
-  #add(request: PinRequest, nodes: readonly NodeId[], isWhole: boolean): AddedHold {
+  #add(request: PinRequest, nodes: readonly NodeId[], isWhole: boolean): AddedPin {
     const refusal = this.#limits.refusalOf(request);
     if (refusal !== null) return this.#refuse(request.owner, nodes, refusal);
     const { kind, owner, name, ttlMs } = request;
@@ -338,7 +338,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return added;
   }
 
-  #join(pin: Pin, nodes: readonly NodeId[]): AddedHold {
+  #join(pin: Pin, nodes: readonly NodeId[]): AddedPin {
     const budgetCheck = pin.kind === "retain" ? () => null : this.#budget.budgetCheck(pin);
     let isAnyRejected = false;
     const results = nodes.map((node): BlockResult => {
@@ -358,7 +358,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return null;
   }
 
-  #refuse(owner: string, nodes: readonly NodeId[], reason: string): AddedHold {
+  #refuse(owner: string, nodes: readonly NodeId[], reason: string): AddedPin {
     const results = nodes.map((): BlockResult => ({ outcome: "rejected", reason }));
     return { id: null, results, figures: this.figures(owner) };
   }

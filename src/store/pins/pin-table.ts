@@ -1,10 +1,10 @@
 import { assert, type Clock, type NodeId } from "../../core/index.ts";
 import type { BlockTable } from "../blocks/index.ts";
-import type { HoldLedger } from "../index/index.ts";
+import type { RetentionLedger } from "../index/index.ts";
 import { MinHeap } from "./min-heap.ts";
 import { PinRecords } from "./pin-records.ts";
 import { isOnTiers, type PinGroup, PinIndex, PinnedBytes } from "./pinned-bytes.ts";
-import type { HoldInfo, HoldKind, PinRequest } from "./pins.ts";
+import type { PinInfo, PinKind, PinRequest } from "./pins.ts";
 
 /** Minimum time between two checks of whether a soft pin has faded. */
 const FADE_LOOK_MS = 1_000;
@@ -12,7 +12,7 @@ const FADE_LOOK_MS = 1_000;
 interface PinTableOptions {
   readonly table: BlockTable;
   readonly clock: Clock;
-  readonly ledger: HoldLedger | null;
+  readonly ledger: RetentionLedger | null;
   /** The store's clock, in seconds, which timestamps the use of blocks. */
   readonly nowSeconds: () => number;
 }
@@ -42,7 +42,7 @@ export class PinTable {
   readonly records: PinRecords;
   readonly due = new DueTimes();
   readonly leases = new Map<string, Pin>();
-  readonly totals: Readonly<Record<HoldKind, Totals>> = {
+  readonly totals: Readonly<Record<PinKind, Totals>> = {
     pin: { holds: 0, blocks: 0, bytes: 0 },
     retain: { holds: 0, blocks: 0, bytes: 0 },
     lease: { holds: 0, blocks: 0, bytes: 0 },
@@ -228,7 +228,7 @@ export class PinTable {
     return worthAfter(pin.priority ?? 0, pin.idleMs, this.unusedMs(pin));
   }
 
-  infoOf(pin: Pin): HoldInfo {
+  infoOf(pin: Pin): PinInfo {
     const { clock } = this.#parts;
     const now = { monotonicMs: clock.monotonicMs(), bootMs: clock.bootMs() };
     return infoOf(pin, now, this.worthOf(pin));
@@ -245,7 +245,7 @@ export const WORTH_MIN = 0.5;
 /** An active pin, soft pin or lease. */
 export interface Pin {
   readonly id: number;
-  readonly kind: HoldKind;
+  readonly kind: PinKind;
   readonly owner: string;
   readonly name: string | null;
   readonly group: PinGroup;
@@ -300,7 +300,7 @@ interface Moment {
   readonly bootMs: number;
 }
 
-function infoOf(pin: Pin, now: Moment, priorityNow: number | null): HoldInfo {
+function infoOf(pin: Pin, now: Moment, priorityNow: number | null): PinInfo {
   const { id, kind, owner, name, nodes, bytes, priority, idleMs } = pin;
   return {
     id,

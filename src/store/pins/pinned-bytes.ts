@@ -1,7 +1,7 @@
 import { assert, type HeldBy, type NodeId } from "../../core/index.ts";
 import { type BlockTable, Tier } from "../blocks/index.ts";
 import type { Pin } from "./pin-table.ts";
-import type { HoldKind } from "./pins.ts";
+import type { PinKind } from "./pins.ts";
 
 /**
  * Counts the bytes that only soft pins keep. The block table knows that a block is kept, but not by
@@ -241,7 +241,7 @@ export class PinIndex {
   }
 
   /** Registers a new pin and returns its group. */
-  open(kind: HoldKind, name: string, lease: string | null): PinGroup {
+  open(kind: PinKind, name: string, lease: string | null): PinGroup {
     let owner = this.#owners.get(name);
     if (owner === undefined) {
       owner = newOwner(name);
@@ -349,7 +349,7 @@ export class PinIndex {
 
 function newOwner(name: string): Owner {
   const owner = { name, leased: new Map(), kept: new OwnerPinnedBytes(), holds: 0 };
-  const group = (kind: HoldKind) => ({ by: { kind, owner: name }, owner, stacks: new Map() });
+  const group = (kind: PinKind) => ({ by: { kind, owner: name }, owner, stacks: new Map() });
   return Object.assign(owner, { pins: group("pin"), retains: group("retain") }) as Owner;
 }
 

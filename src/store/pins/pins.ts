@@ -7,16 +7,16 @@ export const PIN_BLOCKS_PER_CALL = 2_048;
 /** The value itself if the request is small enough to complete synchronously. */
 export type MaybePromise<T> = T | Promise<T>;
 
-export type HoldKind = "pin" | "retain" | "lease";
+export type PinKind = "pin" | "retain" | "lease";
 
 /**
  * Pins that pin eviction may end. `soft`: soft pins, before sessions end. `hard`: pins and leases,
  * after sessions have ended.
  */
-export type ReliefLevel = "soft" | "hard";
+export type PinEvictionLevel = "soft" | "hard";
 
 export interface PinRequest {
-  readonly kind: HoldKind;
+  readonly kind: PinKind;
   readonly owner: string;
   /** Name of a lease; null for other kinds. */
   readonly name: string | null;
@@ -46,7 +46,7 @@ export interface BudgetFigures {
   readonly ownerUsedBytes: number;
 }
 
-export interface AddedHold {
+export interface AddedPin {
   /** Null if no block was accepted. */
   readonly id: number | null;
   /** One result per node: `done`, `already`, `missing`, or `rejected` with a reason. */
@@ -55,9 +55,9 @@ export interface AddedHold {
   readonly figures: BudgetFigures | null;
 }
 
-export interface HoldInfo {
+export interface PinInfo {
   readonly id: number;
-  readonly kind: HoldKind;
+  readonly kind: PinKind;
   readonly owner: string;
   readonly name: string | null;
   readonly blocks: number;
@@ -74,20 +74,20 @@ export interface HoldInfo {
   readonly idleMs: number | null;
 }
 
-export interface HoldPage {
-  readonly holds: readonly HoldInfo[];
+export interface PinPage {
+  readonly holds: readonly PinInfo[];
   /** Pass as `after` to get the next page. Null: this is the last page. */
   readonly next: number | null;
 }
 
 /** A pin that ended. It no longer protects its blocks. */
-export interface EndedHold {
-  readonly info: HoldInfo;
+export interface EndedPin {
+  readonly info: PinInfo;
   /** Blocks of the pin that still have a node. Valid until the next change of the block table. */
   readonly nodes: readonly NodeId[];
 }
 
-export interface EndedLease extends EndedHold {
+export interface EndedLease extends EndedPin {
   /** Deletes the lease's record. Call it when no work is left to do for the lease. */
   forget(): void;
 }
@@ -110,14 +110,14 @@ export interface EndedLease extends EndedHold {
  */
 export interface Holds {
   /** Accepts at most `PIN_BLOCKS_PER_CALL` nodes. */
-  add(request: PinRequest): AddedHold;
+  add(request: PinRequest): AddedPin;
   /**
    * Like `add` for any number of nodes. Processes `PIN_BLOCKS_PER_CALL` nodes per turn of the event
    * loop, the first of them before this returns. A node that vanished before its turn is `missing`.
    * The ledger gets the pin when all nodes are in it: after a crash in between, nothing of it
    * remains.
    */
-  addAll(request: PinRequest): MaybePromise<AddedHold>;
+  addAll(request: PinRequest): MaybePromise<AddedPin>;
   /**
    * Removes one pin (or soft pin) of the owner from each node. If the owner has several, the one
    * that expires first is removed. False if the owner has none on the node.
@@ -131,17 +131,17 @@ export interface Holds {
   ): MaybePromise<boolean[]>;
 
   /** The lease of this name, or null. */
-  lease(name: string): HoldInfo | null;
+  lease(name: string): PinInfo | null;
   /**
    * Adds blocks to an existing lease. `rejected` if the lease does not exist or belongs to another
    * owner.
    */
-  extend(name: string, owner: string, nodes: readonly NodeId[]): AddedHold;
+  extend(name: string, owner: string, nodes: readonly NodeId[]): AddedPin;
   /**
    * Like `extend` for any number of nodes, `PIN_BLOCKS_PER_CALL` per turn. After a crash the lease
    * may contain some of them.
    */
-  extendAll(name: string, owner: string, nodes: readonly NodeId[]): MaybePromise<AddedHold>;
+  extendAll(name: string, owner: string, nodes: readonly NodeId[]): MaybePromise<AddedPin>;
   /**
    * Sets the time to live of a lease, from now, regardless of the owner. False if it does not
    * exist.
@@ -175,25 +175,25 @@ export interface Holds {
    * `soft`: considers soft pins only. `hard`: considers pins and leases. `why`: the block that did
    * not fit, with figures; it goes into the event and the log.
    */
-  relieve(tier: "ram" | "ssd", why: string, level: ReliefLevel): boolean;
+  relieve(tier: "ram" | "ssd", why: string, level: PinEvictionLevel): boolean;
 
   /**
    * Returns at most `max` pins with an id above `after`. Null for `kind` or `owner` matches all. A
    * page may hold fewer than `max` pins if many were skipped.
    */
   list(options: {
-    readonly kind: HoldKind | null;
+    readonly kind: PinKind | null;
     readonly owner: string | null;
     readonly after: number;
     readonly max: number;
-  }): HoldPage;
+  }): PinPage;
   figures(owner: string | null): BudgetFigures;
   /**
    * Current totals and counters since the start. A block under two pins counts in both. `lost`:
    * blocks, once per holder.
    */
   counts(): Readonly<
-    Record<HoldKind, { readonly holds: number; readonly blocks: number; readonly bytes: number }>
+    Record<PinKind, { readonly holds: number; readonly blocks: number; readonly bytes: number }>
   > & { readonly relieved: number; readonly expired: number; readonly lost: number };
 
   /** A point in the ledger for `commit`: every later change comes after it. */
@@ -211,7 +211,7 @@ export interface PinLog {
   warn(message: string, fields?: Record<string, string | number>): void;
 }
 
-type PinSubject = Pick<HoldInfo, "kind" | "owner" | "name">;
+type PinSubject = Pick<PinInfo, "kind" | "owner" | "name">;
 
 interface LostBlocks extends PinSubject {
   readonly why: string;
@@ -231,7 +231,7 @@ export class PinEvents {
   }
 
   /** Pin eviction ended the pin. */
-  evicted(pin: HoldInfo, tier: "ram" | "ssd", why: string): void {
+  evicted(pin: PinInfo, tier: "ram" | "ssd", why: string): void {
     const { kind: hold, owner, name, blocks, bytes } = pin;
     this.#events.emit({ kind: "hold_relieved", hold, owner, name, blocks, bytes, tier, why });
     const fields = { ...fieldsOf(pin), blocks, bytes, tier, why };
@@ -239,11 +239,11 @@ export class PinEvents {
   }
 
   /** The pin reached its deadline. `purged`: blocks removed with it. */
-  expired({ kind: hold, owner, name, blocks }: HoldInfo, purged: number): void {
+  expired({ kind: hold, owner, name, blocks }: PinInfo, purged: number): void {
     this.#events.emit({ kind: "hold_expired", hold, owner, name, blocks, purged });
   }
 
-  purgeFailed({ owner, name }: HoldInfo, why: string): void {
+  purgeFailed({ owner, name }: PinInfo, why: string): void {
     const fields = { owner, lease: name ?? "", why };
     this.#log.warn("purge of an expired lease failed, retrying", fields);
   }

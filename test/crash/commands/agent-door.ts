@@ -1,4 +1,4 @@
-import type { HoldKind } from "../../../src/store/pins/index.ts";
+import type { PinKind } from "../../../src/store/pins/index.ts";
 
 export interface ReceiptBlock {
   readonly block: string;
@@ -21,7 +21,7 @@ export interface Receipt {
 
 /** One entry of `/v1/pins` or `/v1/leases`. */
 export interface ListedHold {
-  readonly kind: HoldKind;
+  readonly kind: PinKind;
   readonly owner: string;
   readonly name: string | null;
   readonly blocks: number;
@@ -30,7 +30,7 @@ export interface ListedHold {
 
 /** What was listed, and between which moments (of the monotonic clock) that was so. */
 export interface Listing {
-  readonly kind: HoldKind;
+  readonly kind: PinKind;
   readonly holds: readonly ListedHold[];
   readonly askedMs: number;
   readonly answeredMs: number;
@@ -82,7 +82,7 @@ export class AgentDoor {
     return JSON.parse(text) as Receipt;
   }
 
-  async list(kind: HoldKind): Promise<Listing> {
+  async list(kind: PinKind): Promise<Listing> {
     const askedMs = performance.now();
     const holds: ListedHold[] = [];
     type Page = { pins?: ListedHold[]; leases?: ListedHold[]; next: number | null };

@@ -1,11 +1,11 @@
-import type { HoldKind } from "../../../src/store/pins/index.ts";
+import type { PinKind } from "../../../src/store/pins/index.ts";
 import { BLOCKS, digestOf } from "../content.ts";
 import type { AgentDoor, Listing, TreeEntry } from "./agent-door.ts";
 import type { DeedRoom } from "./deed.ts";
 import { keyOf, type ModelHold } from "./hold-model.ts";
 import type { HoldTimes } from "./hold-times.ts";
 
-const KINDS: readonly HoldKind[] = ["pin", "retain", "lease"];
+const KINDS: readonly PinKind[] = ["pin", "retain", "lease"];
 const idsByDigest = new Map(
   Array.from({ length: BLOCKS }, (_, id) => [digestOf(id).toHex(), id] as const),
 );
@@ -106,7 +106,7 @@ function judgeLasting({ model, complain, softMayGo }: DeedRoom, { kind, holds }:
 function holdersIn({ held_by }: TreeEntry): Set<string> {
   const holds = held_by.filter(({ kind }) => (KINDS as readonly string[]).includes(kind));
   return new Set(
-    holds.map(({ kind, owner = "", name = null }) => keyOf(kind as HoldKind, owner, name)),
+    holds.map(({ kind, owner = "", name = null }) => keyOf(kind as PinKind, owner, name)),
   );
 }
 

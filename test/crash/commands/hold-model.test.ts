@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import type { HoldKind } from "../../../src/store/pins/index.ts";
+import type { PinKind } from "../../../src/store/pins/index.ts";
 import { Oracle } from "../oracle.ts";
 import type { Listing, Receipt, TreeEntry } from "./agent-door.ts";
 import { CommandTally } from "./command-tally.ts";
@@ -24,7 +24,7 @@ function receipt(...outcomes: string[]): Receipt {
 }
 
 function listing(
-  kind: HoldKind,
+  kind: PinKind,
   atMs: number,
   ...holds: [string, number, number | null][]
 ): Listing {

@@ -1,4 +1,4 @@
-import type { HoldKind } from "../../../src/store/pins/index.ts";
+import type { PinKind } from "../../../src/store/pins/index.ts";
 
 /** Between two moments of the test's monotonic clock, in milliseconds. */
 export interface Span {
@@ -8,7 +8,7 @@ export interface Span {
 
 /** A pin, a soft pin or a lease as it must be, from what was acknowledged. */
 export interface ModelHold {
-  readonly kind: HoldKind;
+  readonly kind: PinKind;
   readonly owner: string;
   /** Of a lease. */
   readonly name: string | null;
@@ -22,7 +22,7 @@ export interface ModelHold {
 export const GRACE_MS = 1_000;
 
 /** Who a hold belongs to, as far as commands can tell: a lease by its name, others by owner. */
-export function keyOf(kind: HoldKind, owner: string, name: string | null): string {
+export function keyOf(kind: PinKind, owner: string, name: string | null): string {
   return kind === "lease" ? `lease ${name}` : `${kind} ${owner}`;
 }
 

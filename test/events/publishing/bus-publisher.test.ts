@@ -10,7 +10,7 @@ import { systemClock, systemRandom } from "../../../src/core/index.ts";
 import {
   BusPublisher,
   type HostResidencyOptions,
-  type ResidencyFeed,
+  type ResidencyLog,
 } from "../../../src/events/publishing/index.ts";
 import { FAST } from "../../bus/bus-bench.ts";
 import { describeNats, NatsServer, waitFor } from "../../support/index.ts";
@@ -48,7 +48,7 @@ async function host(open: Open, blocks: Blocks, options: Partial<HostResidencyOp
 }
 
 /** The current state has reached the consumer, confirmed by a heartbeat. */
-async function agreed(consumer: Consumer, feed: ResidencyFeed): Promise<void> {
+async function agreed(consumer: Consumer, feed: ResidencyLog): Promise<void> {
   feed.flush();
   await waitFor(() => consumer.agreesWith(feed), 15_000);
 }

@@ -11,14 +11,14 @@ import {
 import {
   decodeAnswer,
   decodeResidencyMessage,
-  encodeQuestion,
+  encodeQuery,
   eventsSubject,
-  questionsSubject,
+  queriesSubject,
   type ResidencyAnswer,
-  type ResidencyQuestion,
+  type ResidencyQuery,
   type ResidencySnapshotPart,
 } from "../../../src/events/index.ts";
-import { HostFeeds, type HostResidencyOptions } from "../../../src/events/publishing/index.ts";
+import { HostResidency, type HostResidencyOptions } from "../../../src/events/publishing/index.ts";
 import {
   type KeySpace,
   mixHash,
@@ -117,8 +117,8 @@ export const TOKENS: KeySpace = { kind: "tokens", model: "m", blockTokens: 16 };
 export function feedsOf(
   blocks: Pick<Blocks, "residency">,
   options: Partial<HostResidencyOptions> = {},
-): HostFeeds {
-  return new HostFeeds({
+): HostResidency {
+  return new HostResidency({
     worker: WORKER,
     incarnation: 1n,
     ranks: [0],
@@ -190,12 +190,12 @@ export class Consumer implements Disposable {
     });
   }
 
-  async ask(question: ResidencyQuestion): Promise<ResidencyAnswer> {
-    return this.askBytes(encodeQuestion(question));
+  async ask(question: ResidencyQuery): Promise<ResidencyAnswer> {
+    return this.askBytes(encodeQuery(question));
   }
 
   async askBytes(bytes: Uint8Array): Promise<ResidencyAnswer> {
-    const subject = questionsSubject(this.#cluster, this.#of);
+    const subject = queriesSubject(this.#cluster, this.#of);
     const outcome = await this.#bus.request(subject, bytes, { timeoutMs: 5_000 });
     if (outcome.kind !== "reply") throw new Error(outcome.kind);
     const read = decodeAnswer(outcome.message.data);

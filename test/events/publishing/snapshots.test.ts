@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { seededRandom, yieldToLoop } from "../../../src/core/index.ts";
-import { ChangeRing, HeldChains, Snapshots } from "../../../src/events/publishing/index.ts";
+import { ChangeRing, EngineBlockSet, Snapshots } from "../../../src/events/publishing/index.ts";
 import type { ResidencyChange } from "../../../src/observability/activity/index.ts";
 import { applyAll, applyChange } from "../../store/residency/follower.ts";
 import { ManualClock } from "../../support/index.ts";
@@ -115,7 +115,7 @@ test("one snapshot serves all queries while the ring has the changes after it", 
 });
 
 test("an engine's blocks are bounded, and evictions are published", () => {
-  const chains = new HeldChains(10);
+  const chains = new EngineBlockSet(10);
   const sets = emptySets();
   const told: string[] = [];
   const apply = (...changes: ResidencyChange[]) => {

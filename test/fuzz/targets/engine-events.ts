@@ -1,12 +1,12 @@
 import {
   decodeEngineBatch,
-  decodeFeed,
+  decodeSavedIngest,
   type EngineEvent,
   encodeEngineBatch,
-  type FeedChange,
-  feedPages,
+  type IngestChange,
   noCounts,
-  type SavedFeed,
+  type SavedIngest,
+  savedIngestPages,
   Translator,
 } from "../../../src/events/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
@@ -24,7 +24,7 @@ function checkAgain(seconds: number, rank: number, events: readonly EngineEvent[
   must(Bun.deepEquals(again.value.events, readable), "and is the same then");
 }
 
-function checkChange({ change, tokens }: FeedChange): void {
+function checkChange({ change, tokens }: IngestChange): void {
   if (change.kind === "cleared") return;
   must(change.hashes.length > 0, "a change is of something");
   if (change.kind === "removed") return;
@@ -44,7 +44,7 @@ function pagesIn(input: Uint8Array): Uint8Array[] {
   return pages;
 }
 
-const SAVED: SavedFeed = {
+const SAVED: SavedIngest = {
   ...{ next: 3, lastPayload: 9n, blockTokens: BLOCK, isSizeSure: true, isComplete: false },
   ...{ groups: [[0, true]], gone: [5n, "digest"], hasForgottenGone: false },
   known: [
@@ -60,9 +60,13 @@ const SAVED: SavedFeed = {
 
 /** Files that a router reads at its start: whatever is accepted can be taken over and saved. */
 export function savedFeeds(): Target {
-  const parts = [...feedPages(SAVED)].map((page) => [page.length >> 8, page.length & 255, ...page]);
+  const parts = [...savedIngestPages(SAVED)].map((page) => [
+    page.length >> 8,
+    page.length & 255,
+    ...page,
+  ]);
   const run = (input: Uint8Array, saw: Saw) => {
-    const saved = decodeFeed(pagesIn(input));
+    const saved = decodeSavedIngest(pagesIn(input));
     saw(saved === null ? "refused" : "accepted");
     if (saved === null) return;
     const options = { native: loadNative(), blockTokens: null, knownBlocksMax: KNOWN_MAX };
@@ -72,7 +76,7 @@ export function savedFeeds(): Target {
     for (const { change } of translator.take()) saw(change.kind);
     const { next, lastPayload } = saved;
     const state = { next, lastPayload, ...translator.state() };
-    const again = decodeFeed([...feedPages(state)]);
+    const again = decodeSavedIngest([...savedIngestPages(state)]);
     must(again?.next === next && again.lastPayload === lastPayload, "it can be saved again");
   };
   return { name: "saved-feeds", corpus: [Uint8Array.from(parts.flat())], run };

@@ -2,13 +2,13 @@ import { type Random, randomBelow, type WorkerId } from "../../../src/core/index
 import {
   decodeAnswer,
   decodeStoredSnapshot,
-  encodeQuestion,
+  encodeQuery,
   encodeStoredSnapshot,
 } from "../../../src/events/index.ts";
 import {
-  HeldChains,
-  QuestionDesk,
-  ResidencyFeed,
+  EngineBlockSet,
+  QueryHandler,
+  ResidencyLog,
   Snapshots,
 } from "../../../src/events/publishing/index.ts";
 import { ManualClock } from "../../support/index.ts";
@@ -19,8 +19,8 @@ const ANSWER_BYTES_MAX = 4_096;
 const CHANGES = 200;
 
 function desk() {
-  const held = new HeldChains(10_000);
-  const feed = new ResidencyFeed({
+  const held = new EngineBlockSet(10_000);
+  const feed = new ResidencyLog({
     source: SOURCE,
     ring: { changesMax: 100, blocksMax: 10_000 },
     ...{ mode: "ring", everyMs: 1_000, held: [held], spaces: () => [], flush: () => undefined },
@@ -33,7 +33,7 @@ function desk() {
   const clock = new ManualClock();
   const snapshots = new Snapshots({ feed, clock, partBytesMax: () => ANSWER_BYTES_MAX });
   const answerBytesMax = () => ANSWER_BYTES_MAX;
-  return { clock, desk: new QuestionDesk({ feed, snapshots, clock, answerBytesMax }) };
+  return { clock, desk: new QueryHandler({ feed, snapshots, clock, answerBytesMax }) };
 }
 
 /** Well formed, and about anything. */
@@ -42,11 +42,11 @@ function generate(random: Random): Uint8Array {
   const number = () => randomBelow(random, 2) * random.u32() + randomBelow(random, CHANGES + 5);
   if (randomBelow(random, 2) === 0) {
     const to = randomBelow(random, 2) === 0 ? null : number();
-    return encodeQuestion({ kind: "range", incarnation, from: number(), to });
+    return encodeQuery({ kind: "range", incarnation, from: number(), to });
   }
   const snapshot = randomBelow(random, 2) === 0 ? null : BigInt(randomBelow(random, 4));
   const part = randomBelow(random, 2) * randomBelow(random, 9);
-  return encodeQuestion({ kind: "snapshot", incarnation, snapshot, part });
+  return encodeQuery({ kind: "snapshot", incarnation, snapshot, part });
 }
 
 /** What anybody may ask a rank: each question gets one answer, which is one, and no long one. */
@@ -55,10 +55,10 @@ export function feedQuestions(): Target {
   return {
     name: "feed-questions",
     corpus: [
-      encodeQuestion({ kind: "range", incarnation: 5n, from: 150, to: 160 }),
-      encodeQuestion({ kind: "range", incarnation: null, from: 1, to: null }),
-      encodeQuestion({ kind: "snapshot", incarnation: null, snapshot: null, part: 0 }),
-      encodeQuestion({ kind: "snapshot", incarnation: 5n, snapshot: 1n, part: 1 }),
+      encodeQuery({ kind: "range", incarnation: 5n, from: 150, to: 160 }),
+      encodeQuery({ kind: "range", incarnation: null, from: 1, to: null }),
+      encodeQuery({ kind: "snapshot", incarnation: null, snapshot: null, part: 0 }),
+      encodeQuery({ kind: "snapshot", incarnation: 5n, snapshot: 1n, part: 1 }),
     ],
     inputBytesMax: 2_048,
     generate,

@@ -17,8 +17,8 @@ import { loadNative, Queue, Region } from "../../../src/native/index.ts";
 import {
   createAddressBatch,
   createHandleBatch,
+  type EngineSession,
   type HandleBatch,
-  type Holder,
   TieredStore,
 } from "../../../src/store/index.ts";
 import { FakeGpus } from "../../support/fake-gpus.ts";
@@ -47,7 +47,7 @@ interface Held {
 
 /** An engine that only a GPU writes and reads for. */
 interface Engine {
-  readonly holder: Holder;
+  readonly holder: EngineSession;
   readonly line: ReturnType<GpuPlane["open"]>;
   writing: Held[];
   reading: Held[];
@@ -111,7 +111,7 @@ class Copies {
     const live = this.#engines.filter(({ isOver }) => !isOver);
     if (live.length === ENGINES) return this.#script.oneOf(live);
     const namespace = 1 as NamespaceIndex;
-    const holder = this.#store.openHolder({ namespace, handlesMax: 12 });
+    const holder = this.#store.openEngineSession({ namespace, handlesMax: 12 });
     const line = this.#plane.open();
     const memory = { uuid: UUID, kind: GpuMemoryKind.ipc, offset: 64, bytes: 2 ** 20 };
     const rest = { allocationBytes: 2 ** 21, handle: new Uint8Array(64) };

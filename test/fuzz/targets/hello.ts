@@ -6,7 +6,7 @@ import {
   emptyEngineStats,
   FrameStatus,
   GpuPlane,
-  WarmDesk,
+  GpuWarming,
 } from "../../../src/engine/index.ts";
 import {
   createOutput,
@@ -69,7 +69,7 @@ export function helloFrames(): Target {
       ...{ store, namespaces, native, onFault, log },
       ...{ hashing: native, digests: native, incarnation: 1n, limits: ENGINE_LIMITS },
       gpu: new GpuPlane({ gpus: null, native, stats: emptyEngineStats(), clock, log }),
-      warm: new WarmDesk({ clock, itemsMax: ENGINE_LIMITS.itemsMax }),
+      warm: new GpuWarming({ clock, itemsMax: ENGINE_LIMITS.itemsMax }),
       frames: createFrameCounts(),
       nowMs: () => clock.monotonicMs(),
       lookedUp: log,

@@ -3,7 +3,7 @@ import {
   ANNOUNCED_NAMESPACES_MAX,
   ANNOUNCEMENT_BYTES_MAX,
   encodeAnnouncement,
-  KnownMembers,
+  KnownPeers,
   readAnnouncement,
 } from "../../../src/peers/directory/index.ts";
 import { announcementOf } from "../../peers/directory/announcements.ts";
@@ -55,7 +55,7 @@ function generate(random: Random): Uint8Array {
 /** What hosts say of themselves, from whoever may publish there. */
 export function members(): Target {
   const clock = new ManualClock();
-  const known = new KnownMembers({ self: "self" as never, clock, announcedMax: ANNOUNCED_MAX });
+  const known = new KnownPeers({ self: "self" as never, clock, announcedMax: ANNOUNCED_MAX });
   return {
     name: "members",
     corpus: [

@@ -13,18 +13,18 @@ import {
   readState,
 } from "../../../src/router/index.ts";
 import {
-  INTAKE_DEFAULTS,
-  ResidencyIntake,
+  INGEST_DEFAULTS,
+  ResidencyIngest,
   takeResidency,
 } from "../../../src/router/ingest/index.ts";
 import {
   encodeAnnouncement,
-  encodeNews,
+  encodeLoadEvents,
   encodeOutput,
   isRouterId,
   type RouterId,
   readAnnouncement,
-  readNews,
+  readLoadEvents,
   readOutput,
 } from "../../../src/router/replicas/index.ts";
 import { LiteralWorker } from "../../router/intake/literal-worker.ts";
@@ -58,7 +58,7 @@ function news(): Uint8Array[] {
   const request = { ...of, hashes, ...counts, isPrefilling: true };
   const add = { kind: "add", request } as const;
   const free = { kind: "free", ...of } as const;
-  return [encodeNews(SELF, 1, [add]), encodeNews(SELF, 2, [add, free])];
+  return [encodeLoadEvents(SELF, 1, [add]), encodeLoadEvents(SELF, 2, [add, free])];
 }
 
 const question = Buffer.from(
@@ -105,7 +105,7 @@ export function routerNews(): Target {
         const again = readAnnouncement(encodeAnnouncement(said, "c"), "c");
         must(Bun.deepEquals(again, said), "it reads back");
       }
-      const load = readNews(input, CONTEXT);
+      const load = readLoadEvents(input, CONTEXT);
       if (load !== null) {
         saw(`news ${load.news.map(({ kind }) => kind).join(" ")}`);
         must(isRouterId(load.router), "a router has a number");
@@ -130,10 +130,10 @@ export function residencyMessages(): Target {
   const [index, table] = [new ReferenceIndex(), createWorkerTable()];
   const pending = { hashesMax: 2_000, batchesPerSourceMax: 50 };
   const failed = async () => ({ kind: "failed" as const, why: "nobody is asked" });
-  const intake = new ResidencyIntake({
+  const intake = new ResidencyIngest({
     ...{ clock, index, table, random: seededRandom(1), log: () => undefined },
     archive: { range: failed, snapshot: failed },
-    settings: { ...INTAKE_DEFAULTS, targetsMax: SOURCES_MAX, pending },
+    settings: { ...INGEST_DEFAULTS, targetsMax: SOURCES_MAX, pending },
     isHearing: () => true,
   });
   const worker = new LiteralWorker(WORKER);

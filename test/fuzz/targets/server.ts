@@ -5,7 +5,7 @@ import {
   emptyEngineStats,
   Feature,
   GpuPlane,
-  WarmDesk,
+  GpuWarming,
 } from "../../../src/engine/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import { createFrameCounts } from "../../../src/observability/index.ts";
@@ -48,7 +48,7 @@ export function serverTarget(): Target {
       clock,
       log: () => undefined,
     }),
-    warm: new WarmDesk({ clock, itemsMax: 256 }),
+    warm: new GpuWarming({ clock, itemsMax: 256 }),
     limits: { ...ENGINE_LIMITS, itemsMax: 256 },
     incarnation: 1n,
     frames: createFrameCounts(),

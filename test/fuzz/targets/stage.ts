@@ -6,7 +6,7 @@ import {
   type EngineLimits,
   emptyEngineStats,
   GpuPlane,
-  WarmDesk,
+  GpuWarming,
 } from "../../../src/engine/index.ts";
 import { loadNative, Queue, Region } from "../../../src/native/index.ts";
 import { createFrameCounts } from "../../../src/observability/index.ts";
@@ -97,7 +97,7 @@ export class Stage implements AsyncDisposable {
         clock: this.#clock,
         log: () => undefined,
       }),
-      warm: new WarmDesk({ clock: this.#clock, itemsMax: LIMITS.itemsMax }),
+      warm: new GpuWarming({ clock: this.#clock, itemsMax: LIMITS.itemsMax }),
       limits: LIMITS,
       incarnation: 1n,
       frames: createFrameCounts(),
@@ -125,7 +125,7 @@ export class Stage implements AsyncDisposable {
     const { store, namespaces } = this.#acts;
     for (let index = 1; index <= namespaces.size; index++) {
       const namespace = index as NamespaceIndex;
-      const holder = store.openHolder({ namespace, handlesMax: 1 });
+      const holder = store.openEngineSession({ namespace, handlesMax: 1 });
       for (const session of SESSIONS) holder.sessionRelease(session);
     }
     this.verify();

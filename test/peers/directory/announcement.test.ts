@@ -2,8 +2,8 @@ import { describe, expect, test } from "bun:test";
 import {
   ANNOUNCED_NAMESPACES_MAX,
   ANNOUNCEMENT_BYTES_MAX,
+  announcementSubject,
   encodeAnnouncement,
-  membersSubject,
   readAnnouncement,
 } from "../../../src/peers/directory/index.ts";
 import { announcementOf } from "./announcements.ts";
@@ -86,7 +86,7 @@ describe("an announcement", () => {
   });
 
   test("the subject depends on the cluster", () => {
-    expect(membersSubject("hearth")).toBe("kv-peers-hearth");
-    expect(membersSubject("eu.prod")).toBe("kv-peers-eu_prod");
+    expect(announcementSubject("hearth")).toBe("kv-peers-hearth");
+    expect(announcementSubject("eu.prod")).toBe("kv-peers-eu_prod");
   });
 });

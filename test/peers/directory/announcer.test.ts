@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { type Bus, createLocalBus, LocalHub, openBus } from "../../../src/bus/index.ts";
 import { seededRandom, systemClock, type WorkerId } from "../../../src/core/index.ts";
-import { Announcer, KnownMembers, membersSubject } from "../../../src/peers/directory/index.ts";
+import { Announcer, announcementSubject, KnownPeers } from "../../../src/peers/directory/index.ts";
 import { basics } from "../../bus/bus-bench.ts";
 import { describeNats, NatsServer, waitFor } from "../../support/index.ts";
 import { announcementOf } from "./announcements.ts";
@@ -9,7 +9,7 @@ import { announcementOf } from "./announcements.ts";
 const EVERY_MS = 500;
 
 function host(bus: Bus, name: string, incarnation = 1n, cluster = "hearth") {
-  const members = new KnownMembers({ self: name as WorkerId, clock: systemClock });
+  const members = new KnownPeers({ self: name as WorkerId, clock: systemClock });
   const warnings: string[] = [];
   const announcer = new Announcer({
     bus,
@@ -74,7 +74,7 @@ function membersContract(name: string, open: () => Promise<{ bus(): Bus } & Asyn
       using a = host(one, "a");
       await Promise.all([one.flush(5_000), two.connected(5_000)]);
       for (const noise of ["", "{}", "[1]", '{"version":1}', "\xff".repeat(100_000)]) {
-        two.publish(membersSubject("hearth"), Buffer.from(noise));
+        two.publish(announcementSubject("hearth"), Buffer.from(noise));
       }
       using _ = host(two, "a", 7n);
       await waitFor(() => a.warnings.length > 0);
@@ -89,7 +89,8 @@ function membersContract(name: string, open: () => Promise<{ bus(): Bus } & Asyn
       const [one, two] = [world.bus(), world.bus()];
       using a = host(one, "a");
       await Promise.all([one.flush(5_000), two.connected(5_000)]);
-      for (let i = 0; i < 20_000; i++) two.publish(membersSubject("hearth"), Buffer.from("{}"));
+      for (let i = 0; i < 20_000; i++)
+        two.publish(announcementSubject("hearth"), Buffer.from("{}"));
       await waitFor(() => a.announcer.stats().dropped > 0, 10_000);
       await Promise.all([one.close(0), two.close(0)]);
     });

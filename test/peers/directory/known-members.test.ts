@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import type { WorkerId } from "../../../src/core/index.ts";
-import { KnownMembers } from "../../../src/peers/directory/index.ts";
+import { KnownPeers } from "../../../src/peers/directory/index.ts";
 import { ManualClock } from "../../support/index.ts";
 import { announcementOf } from "./announcements.ts";
 
@@ -12,7 +12,7 @@ function membersOf(announcedMax = 4) {
   const clock = new ManualClock();
   const lines: string[] = [];
   const log = (_: string, text: string) => void lines.push(text);
-  const members = new KnownMembers({ self: SELF, clock, announcedMax, log });
+  const members = new KnownPeers({ self: SELF, clock, announcedMax, log });
   const changes: string[] = [];
   members.onChange(({ kind, peer }) => void changes.push(`${kind} ${peer.worker}`));
   return { clock, members, changes, lines };

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import type { WorkerId } from "../../../src/core/index.ts";
-import { KnownMembers, Summaries } from "../../../src/peers/directory/index.ts";
+import { KnownPeers, Summaries } from "../../../src/peers/directory/index.ts";
 import type { PeerAnswer } from "../../../src/peers/index.ts";
 import { KeyFilterBuilder } from "../../../src/peers/wire/index.ts";
 import { ManualClock } from "../../support/index.ts";
@@ -24,7 +24,7 @@ function summaryOf(blocks: Iterable<number>, version = 1n): PeerAnswer {
 
 async function knowing(hosts: number, answer: (host: number, known: bigint) => PeerAnswer) {
   const clock = new ManualClock();
-  const members = new KnownMembers({ self: "self" as WorkerId, clock });
+  const members = new KnownPeers({ self: "self" as WorkerId, clock });
   const [asked, lines]: [string[], string[]] = [[], []];
   const summaries = new Summaries({
     ...{ members, clock, everyMs: EVERY_MS, namespaces: () => [NAMESPACE] },

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import type { WorkerId } from "../../../src/core/index.ts";
 import {
-  KnownMembers,
+  KnownPeers,
   Summaries,
   type SummariesOptions,
   type SummaryRequest,
@@ -25,7 +25,7 @@ type Answers = (worker: WorkerId, request: SummaryRequest) => PeerAnswer | null;
 
 function world(answers: Answers, over: Partial<SummariesOptions> = {}) {
   const clock = new ManualClock();
-  const members = new KnownMembers({ self: "self" as WorkerId, clock });
+  const members = new KnownPeers({ self: "self" as WorkerId, clock });
   const asked: string[] = [];
   const lines: string[] = [];
   const summaries = new Summaries({

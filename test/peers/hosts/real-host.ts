@@ -8,13 +8,13 @@ import {
 import { blockKeys } from "../../../src/identity/index.ts";
 import { type Lanes, loadNative, openLanes, Queue, Region } from "../../../src/native/index.ts";
 import {
-  createPuller,
+  createFetcher,
   type Endpoint,
-  KnownMembers,
+  type FetchEvent,
+  type Fetcher,
+  type FetchLimits,
+  KnownPeers,
   type PeerServer,
-  type PullEvent,
-  type Puller,
-  type PullLimits,
   type Transport,
   type TransportName,
   type Trust,
@@ -31,7 +31,7 @@ export const MIB = 2 ** 20;
 export const NAMESPACE_KEY = new Uint8Array(32).fill(7);
 const NAMESPACE = 1 as NamespaceIndex;
 
-export const PULL_LIMITS: PullLimits = {
+export const PULL_LIMITS: FetchLimits = {
   bytesMax: 64 * MIB,
   peerBytesMax: 32 * MIB,
   namespaceBytesMax: 64 * MIB,
@@ -50,7 +50,7 @@ export interface RealHostOptions {
   readonly worker: string;
   readonly arenaBytes: number;
   readonly transports: readonly TransportName[];
-  readonly limits?: Partial<PullLimits>;
+  readonly limits?: Partial<FetchLimits>;
   /** Wraps the server in front of the store. */
   readonly wrap?: (inner: PeerServer, region: Region) => PeerServer;
   /** Listening address; default: this machine only. */
@@ -67,11 +67,11 @@ export class RealHost implements AsyncDisposable {
   readonly region: Region;
   readonly queue: Queue;
   readonly store: TieredStore;
-  readonly members: KnownMembers;
+  readonly members: KnownPeers;
   readonly transports: readonly Transport[];
   readonly server: PeerServer;
-  readonly puller: Puller;
-  readonly events: PullEvent[] = [];
+  readonly puller: Fetcher;
+  readonly events: FetchEvent[] = [];
   readonly endpoints: Partial<Record<TransportName, Endpoint>> = {};
   /** Supposed holders of a block; default: all known hosts. */
   holders: (key: Uint8Array) => readonly WorkerId[] = () =>
@@ -94,7 +94,7 @@ export class RealHost implements AsyncDisposable {
       marks: { high: 1, low: 1 },
     });
     this.store.slots.addReady(options.arenaBytes);
-    this.members = new KnownMembers({ self: this.worker, clock: systemClock });
+    this.members = new KnownPeers({ self: this.worker, clock: systemClock });
     this.transports = options.transports.map((name) => makeTransport(name, options));
     const hasRdmaNic = options.transports.includes("rdma");
     const hardware = { hasRdmaNic, rdmaDevices: [], cores: 2, hasAes: true };
@@ -107,10 +107,10 @@ export class RealHost implements AsyncDisposable {
       ...{ limits: SERVE_LIMITS, clock: systemClock, random: systemRandom, log: () => undefined },
     });
     this.server = options.wrap?.(this.serving, region) ?? this.serving;
-    this.puller = createPuller({
+    this.puller = createFetcher({
       ...{ self, blocks: this.store.peerBlocks, transports: this.transports, namespaces },
       ...{ members: this.members, locator: null, clock: systemClock, random: systemRandom },
-      whereabouts: {
+      blockHolders: {
         holders: (_, keys, at) => this.holders(keys.subarray(at, at + 32)),
         wasWrong: () => undefined,
       },
@@ -140,11 +140,11 @@ export class RealHost implements AsyncDisposable {
 
   /** An engine that checks the complete store at every step only if `looks`. */
   engine(looks = false): StoreEngine {
-    const holder = this.store.openHolder({ namespace: NAMESPACE, handlesMax: 10_000 });
+    const holder = this.store.openEngineSession({ namespace: NAMESPACE, handlesMax: 10_000 });
     const { store } = this;
     const blind = {
       deriveKeys: store.deriveKeys.bind(store),
-      openHolder: store.openHolder.bind(store),
+      openEngineSession: store.openEngineSession.bind(store),
       verifyIntegrity: () => undefined,
     } as unknown as TieredStore;
     return new StoreEngine(looks ? store : blind, this.region, holder);

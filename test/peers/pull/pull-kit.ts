@@ -1,13 +1,13 @@
 import type { NamespaceIndex, WorkerId } from "../../../src/core/index.ts";
 import { seededRandom } from "../../../src/core/index.ts";
 import {
-  createPuller,
+  createFetcher,
+  type FetchEvent,
+  type Fetcher,
+  type FetchLimits,
   type Locator,
   type Members,
   type PeerRecord,
-  type PullEvent,
-  type Puller,
-  type PullLimits,
   type PullOptions,
   type TransportName,
 } from "../../../src/peers/index.ts";
@@ -19,7 +19,7 @@ import { ScriptedHost, ScriptedTransport } from "../../support/scripted-peers.ts
 export const SPACE = 1 as NamespaceIndex;
 export const OTHER_SPACE = 2 as NamespaceIndex;
 
-export const LIMITS: PullLimits = {
+export const LIMITS: FetchLimits = {
   bytesMax: 1_000_000,
   peerBytesMax: 1_000_000,
   namespaceBytesMax: 1_000_000,
@@ -59,7 +59,7 @@ class ScriptedMembers implements Members {
 export interface KitOptions {
   readonly hosts?: readonly string[];
   readonly transports?: readonly TransportName[];
-  readonly limits?: Partial<PullLimits>;
+  readonly limits?: Partial<FetchLimits>;
   readonly locator?: Locator;
   readonly tokensPerBlock?: number | null;
   readonly stopMs?: number;
@@ -73,12 +73,12 @@ export class PullKit implements AsyncDisposable {
   readonly blocks = new ScriptedBlocks();
   readonly members = new ScriptedMembers();
   readonly hosts = new Map<string, ScriptedHost>();
-  readonly events: PullEvent[] = [];
+  readonly events: FetchEvent[] = [];
   readonly wrong: string[] = [];
   /** Supposed holders of a block; default: all hosts. */
   holders: (digest: Uint8Array) => readonly string[] = () => [...this.hosts.keys()];
-  readonly puller: Puller;
-  readonly limits: PullLimits;
+  readonly puller: Fetcher;
+  readonly limits: FetchLimits;
 
   constructor(options: KitOptions = {}) {
     const { clock, blocks, hosts } = this;
@@ -90,10 +90,10 @@ export class PullKit implements AsyncDisposable {
     this.limits = { ...LIMITS, ...options.limits };
     const hasRdmaNic = options.hasRdmaNic ?? false;
     const hardware = { hasRdmaNic, rdmaDevices: [], cores: 1, hasAes: true };
-    this.puller = createPuller({
+    this.puller = createFetcher({
       self: { worker: "me" as WorkerId, incarnation: 1n, hardware },
       ...{ blocks, transports, clock, members: this.members },
-      whereabouts: {
+      blockHolders: {
         holders: (_, keys, at) => this.holders(keys.subarray(at, at + 32)) as WorkerId[],
         wasWrong: (worker) => void this.wrong.push(worker),
       },

@@ -3,7 +3,7 @@ import { seededRandom } from "../../../src/core/index.ts";
 import type { PeerIdentity, PullItem, Served, WantedBlock } from "../../../src/peers/index.ts";
 import { BlockServer, SERVE_LIMITS, type ServeLimits } from "../../../src/peers/server/index.ts";
 import { Tier } from "../../../src/store/blocks/index.ts";
-import type { FoundBlock, HeldCopy, Lent, Loan, PeerBlocks } from "../../../src/store/index.ts";
+import type { BlockCopies, FoundBlock, Lent, Loan, PeerBlocks } from "../../../src/store/index.ts";
 import { ManualClock } from "../../support/index.ts";
 
 export const NAMESPACE = new Uint8Array(32).fill(1);
@@ -109,7 +109,7 @@ export class Shelf implements PeerBlocks {
     return { ...told, aliases: [], transient: false, offset: 4096, release };
   }
 
-  has(namespace: NamespaceIndex, blocks: readonly WantedBlock[]): HeldCopy[] {
+  has(namespace: NamespaceIndex, blocks: readonly WantedBlock[]): BlockCopies[] {
     if (this.throwOnHas !== null) throw this.throwOnHas;
     return blocks.map((wanted) => copyOf(this.#get(namespace, wanted)));
   }
@@ -153,7 +153,7 @@ function nameOf(namespace: Uint8Array, { digest, layer }: WantedBlock): string {
   return `${namespace.toHex()} ${digest.toHex()} ${layer}`;
 }
 
-function copyOf(block: ShelfBlock | undefined): HeldCopy {
+function copyOf(block: ShelfBlock | undefined): BlockCopies {
   if (block === undefined) return { tiers: 0, bytes: 0, generation: 0n, checksum: 0n };
   const { bytes, generation } = block;
   return { tiers: Tier[block.tier], bytes, generation, checksum: 77n };

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import type { PeerLink } from "../../../src/peers/index.ts";
+import type { PeerConnection } from "../../../src/peers/index.ts";
 import { waitFor } from "../../support/index.ts";
 import {
   LIMITS,
@@ -28,17 +28,17 @@ export function boundsContract(maker: TransportMaker): void {
 
   test("inbound connections are bounded, and a freed place is given again", async () => {
     await using pair = await Pair.make(maker, { linksMax: 3 });
-    const connections: PeerLink[] = [];
-    const works = async (connection: PeerLink) =>
+    const connections: PeerConnection[] = [];
+    const works = async (connection: PeerConnection) =>
       (await connection.call({ op: "find", names: [] }, { deadlineMs: 3_000 })).ok;
     for (let i = 0; i < 6; i++) {
       const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
       if (dialled.ok && (await works(dialled.connection))) connections.push(dialled.connection);
-      expect(pair.holder.transport.inboundLinks).toBeLessThanOrEqual(3);
+      expect(pair.holder.transport.inboundConnections).toBeLessThanOrEqual(3);
     }
     expect(connections).toHaveLength(3);
     await connections.pop()![Symbol.asyncDispose]();
-    await waitFor(() => pair.holder.transport.inboundLinks === 2);
+    await waitFor(() => pair.holder.transport.inboundConnections === 2);
     const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
     expect(dialled.ok && (await works(dialled.connection))).toBe(true);
     if (dialled.ok) connections.push(dialled.connection);

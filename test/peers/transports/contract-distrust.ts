@@ -47,18 +47,18 @@ export function distrustContract(maker: TransportMaker): void {
     for (const connection of [out, stays])
       expect((await pullPlaces(connection, places)).fault).toBeNull();
     await holds.transport.reload();
-    expect([out.fault, stays.fault, holds.transport.inboundLinks]).toEqual([null, null, 2]);
+    expect([out.fault, stays.fault, holds.transport.inboundConnections]).toEqual([null, null, 2]);
     holder.trust.change({ ...holder.trust.credentials, authorities: young });
     await holds.transport.reload();
     expect(await out.ended).toMatchObject({ kind: "refused" });
-    await waitFor(() => holds.transport.inboundLinks === 1);
+    await waitFor(() => holds.transport.inboundConnections === 1);
     expect((await pullPlaces(stays, places)).fault).toBeNull();
     expect(holds.log.some(({ fields }) => fields.peer === "first")).toBe(true);
     // The dialling side also checks the expiry.
     second.trust.change({ ...second.trust.credentials, authorities: young });
     await secondAsks.transport.reload();
     expect(await stays.ended).toMatchObject({ kind: "refused" });
-    await waitFor(() => holds.transport.inboundLinks === 0);
+    await waitFor(() => holds.transport.inboundConnections === 0);
   });
 
   test("a connection ends when the certificate of either side expires", async () => {
@@ -84,7 +84,7 @@ export function distrustContract(maker: TransportMaker): void {
       );
       await waitFor(() => connection.fault !== null, 6_000);
       expect(connection.fault).toMatchObject({ kind: "refused" });
-      await waitFor(() => holds.transport.inboundLinks === 0);
+      await waitFor(() => holds.transport.inboundConnections === 0);
       // A resumed connection learns of it with its first request.
       const { asked } = holds.server;
       const again = await tryDial(asks, holds.endpoint, "holder");

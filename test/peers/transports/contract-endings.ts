@@ -141,7 +141,7 @@ export function endingsContract(maker: TransportMaker): void {
     expect(called).toMatchObject({ ok: false, fault: { kind: "closed" } });
     expect(other.fault).toBeNull();
     expect((await other.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
-    await waitFor(() => pair.holder.transport.inboundLinks === 1);
+    await waitFor(() => pair.holder.transport.inboundConnections === 1);
   });
 
   test("closing a transport ends all its connections and frees its port", async () => {
@@ -160,7 +160,7 @@ export function endingsContract(maker: TransportMaker): void {
     expect((await pulled).fault).not.toBeNull();
     expect((await connection.ended).kind).not.toBe("closed");
     expect(server.lent).toBe(0);
-    expect(pair.holder.transport.inboundLinks).toBe(0);
+    expect(pair.holder.transport.inboundConnections).toBe(0);
     const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
     // If a ticket is used, only the first request shows the refusal.
     if (dialled.ok) {

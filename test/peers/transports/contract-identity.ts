@@ -40,7 +40,7 @@ export function identityContract(maker: TransportMaker): void {
       await connection[Symbol.asyncDispose]();
     }
     expect(pair.holder.server.asked).toBe(0);
-    await waitFor(() => pair.holder.transport.inboundLinks === 0);
+    await waitFor(() => pair.holder.transport.inboundConnections === 0);
   };
 
   test("a stranger's certificate gets nothing parsed", async () => {

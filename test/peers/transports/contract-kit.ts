@@ -2,11 +2,11 @@ import { expect } from "bun:test";
 import { type Clock, type Random, systemClock, systemRandom } from "../../../src/core/index.ts";
 import { loadNative, type Native, type Region } from "../../../src/native/index.ts";
 import type {
+  ConnectionFault,
   Endpoint,
   ItemResult,
   Landed,
-  LinkFault,
-  PeerLink,
+  PeerConnection,
   PullItem,
   Transport,
   TransportLog,
@@ -126,7 +126,7 @@ export class Pair implements AsyncDisposable {
     return pair;
   }
 
-  connection(): Promise<PeerLink> {
+  connection(): Promise<PeerConnection> {
     return dial(this.asker, this.holder.endpoint, "holder");
   }
 
@@ -144,7 +144,7 @@ export function tryDial(host: Host, to: Endpoint, worker: string, signal?: Abort
 }
 
 /** A connection; fails the test if there is none. */
-export async function dial(host: Host, to: Endpoint, worker: string): Promise<PeerLink> {
+export async function dial(host: Host, to: Endpoint, worker: string): Promise<PeerConnection> {
   const dialled = await tryDial(host, to, worker);
   if (!dialled.ok) throw new Error(`not dialled: ${dialled.fault.kind}: ${dialled.fault.why}`);
   return dialled.connection;
@@ -183,7 +183,7 @@ function chalkBytes(bytes: number): Uint8Array {
 }
 
 export interface PullOutcome {
-  readonly fault: LinkFault | null;
+  readonly fault: ConnectionFault | null;
   readonly results: readonly (ItemResult | undefined)[];
   /** Reported bytes per item. */
   readonly told: readonly number[];
@@ -198,7 +198,7 @@ export interface PullOptions {
 
 /** Pulls, and fails the test if an item is answered twice or after the end. */
 export async function pullPlaces(
-  connection: PeerLink,
+  connection: PeerConnection,
   items: readonly Landed[],
   options: PullOptions = {},
 ): Promise<PullOutcome> {
@@ -231,7 +231,7 @@ export async function pullPlaces(
  */
 export async function pullAndProve(
   host: Host,
-  connection: PeerLink,
+  connection: PeerConnection,
   seeds: readonly number[],
   items: readonly PullItem[],
   server: RegionServer,

@@ -44,7 +44,7 @@ export function vanishingContract(maker: TransportMaker, path: string): void {
     await waitFor(() => server.lent > 0, 10_000);
     child.kill();
     await waitFor(() => server.lent === 0 && server.serving === 0, 20_000);
-    await waitFor(() => pair.holder.transport.inboundLinks === 0, 20_000);
+    await waitFor(() => pair.holder.transport.inboundConnections === 0, 20_000);
   });
 
   test("an asker that stands still is given up, and others are served meanwhile", async () => {

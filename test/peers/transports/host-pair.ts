@@ -1,4 +1,4 @@
-import type { Endpoint, PeerLink, Transport } from "../../../src/peers/index.ts";
+import type { Endpoint, PeerConnection, Transport } from "../../../src/peers/index.ts";
 import { makeCluster, type TestCluster } from "../../support/cluster.ts";
 
 interface PairedHost extends AsyncDisposable {
@@ -17,7 +17,7 @@ export abstract class HostPair<Host extends PairedHost> implements AsyncDisposab
     return this.asker.transport.dial(target, new AbortController().signal);
   }
 
-  async connection(port?: number): Promise<PeerLink> {
+  async connection(port?: number): Promise<PeerConnection> {
     const dialled = await this.dial(port);
     if (!dialled.ok) throw new Error(`${dialled.fault.kind}: ${dialled.fault.why}`);
     return dialled.connection;

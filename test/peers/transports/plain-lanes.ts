@@ -1,12 +1,12 @@
 import { equalBytes } from "../../../src/core/index.ts";
 import {
   type LaneFault,
-  type LaneLink,
   type LaneSession,
   type Lanes,
   type NativeBuffer,
   NativeError,
   nativeBuffer,
+  type OpenLaneSession,
   type Received,
   type Region,
   type Sent,
@@ -66,11 +66,11 @@ class PlainLanes implements Lanes {
     return this.#port;
   }
 
-  expect(session: LaneSession): Promise<LaneLink> {
+  expect(session: LaneSession): Promise<OpenLaneSession> {
     return new Promise((settle) => this.expected.push({ session, settle }));
   }
 
-  async dial(session: LaneSession, _host: string, port: number): Promise<LaneLink> {
+  async dial(session: LaneSession, _host: string, port: number): Promise<OpenLaneSession> {
     this.network.sessions.push(session);
     const there = this.network.ports.get(port);
     const expected = there?.expected.find((one) => equalBytes(one.session.id, session.id));
@@ -92,7 +92,7 @@ class PlainLanes implements Lanes {
   }
 }
 
-export class PlainLink implements LaneLink {
+export class PlainLink implements OpenLaneSession {
   other: PlainLink | null = null;
   readonly ended: Promise<LaneFault>;
   readonly #lanes: PlainLanes;

@@ -5,8 +5,8 @@ import {
   type Rdma,
   type RdmaAddress,
   type RdmaFault,
-  type RdmaLink,
   type RdmaPort,
+  type RdmaQueuePair,
   type RdmaRead,
   type RdmaWindow,
   type Region,
@@ -65,7 +65,7 @@ interface Loan {
   readonly key: number;
 }
 
-export class PlainRdmaLink implements RdmaLink {
+export class PlainRdmaLink implements RdmaQueuePair {
   readonly address: RdmaAddress;
   readonly ended: Promise<RdmaFault>;
   readonly port: RdmaPort;

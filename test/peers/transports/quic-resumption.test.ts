@@ -140,6 +140,6 @@ describeNative("an idle QUIC connection", () => {
       expect((await connection.call(FIND, { deadlineMs: 1_000 })).ok).toBe(true);
     }
     expect(await connection.ended).toMatchObject({ kind: "closed" });
-    await waitFor(() => holder.transport.inboundLinks === 0);
+    await waitFor(() => holder.transport.inboundConnections === 0);
   });
 });

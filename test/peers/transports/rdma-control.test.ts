@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
 import type { RdmaAddress } from "../../../src/native/index.ts";
-import { LINK_FAULTS } from "../../../src/peers/index.ts";
+import { CONNECTION_FAULTS } from "../../../src/peers/index.ts";
 import {
   decodeControl,
   encodeControl,
@@ -19,7 +19,7 @@ const u24 = fc.integer({ min: 0, max: 0xff_ffff });
 const u32 = fc.integer({ min: 0, max: 0xffff_ffff });
 const body = fc.uint8Array({ maxLength: 300 });
 const gid = fc.uint8Array({ minLength: 16, maxLength: 16 });
-const fault = fc.constantFrom(...LINK_FAULTS);
+const fault = fc.constantFrom(...CONNECTION_FAULTS);
 const why = fc.string({ unit: "grapheme", maxLength: 20 });
 const kind = <Name extends Kind>(name: Name) => fc.constant(name);
 

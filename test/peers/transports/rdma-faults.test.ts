@@ -1,7 +1,7 @@
 import { afterAll, beforeEach, expect, test } from "bun:test";
 import { systemClock } from "../../../src/core/index.ts";
 import { loadNative, openRdma, type Rdma } from "../../../src/native/index.ts";
-import type { Endpoint, PeerLink } from "../../../src/peers/index.ts";
+import type { Endpoint, PeerConnection } from "../../../src/peers/index.ts";
 import { type RdmaLimits, RdmaTransport } from "../../../src/peers/index.ts";
 import { makeCluster } from "../../support/cluster.ts";
 import { describeNative, tempDir, waitFor } from "../../support/index.ts";
@@ -96,7 +96,7 @@ class RdmaPair implements AsyncDisposable {
     return this.asker.transport.dial(target, new AbortController().signal);
   }
 
-  async connection(): Promise<PeerLink> {
+  async connection(): Promise<PeerConnection> {
     const dialled = await this.dial();
     if (!dialled.ok) throw new Error(`${dialled.fault.kind}: ${dialled.fault.why}`);
     return dialled.connection;
@@ -138,7 +138,7 @@ describeStandIn("an RDMA transport, when", () => {
       expect(pair.asker.region.firstWrong(offset, 100_000, BigInt(index + 1))).toBeNull();
     }
     expect(results.filter((result) => result?.kind === "came").length).toBeLessThan(6);
-    await waitFor(() => server.lent === 0 && pair.holder.transport.inboundLinks === 0);
+    await waitFor(() => server.lent === 0 && pair.holder.transport.inboundConnections === 0);
     await using another = await pair.connection();
     expect((await pullPlaces(another, places)).fault).toBeNull();
   });
@@ -205,7 +205,7 @@ describeStandIn("an RDMA transport, when", () => {
     expect((await pullPlaces(connection, places)).fault).toBeNull();
     standInVerbs()!.configure("+port=down");
     expect(await connection.ended).toMatchObject({ kind: "broken" });
-    await waitFor(() => pair.holder.transport.inboundLinks === 0);
+    await waitFor(() => pair.holder.transport.inboundConnections === 0);
     await waitFor(async () => {
       const dialled = await pair.dial();
       return !dialled.ok && dialled.fault.why.includes("no RDMA port");
@@ -267,7 +267,7 @@ describeStandIn("an RDMA transport, when", () => {
     // The client's queue pair existed already.
     expect(await pair.dial()).toMatchObject({ ok: false, fault: { kind: "broken" } });
     expect((await pair.dial()).ok).toBe(true);
-    await waitFor(() => pair.holder.transport.inboundLinks === 1);
+    await waitFor(() => pair.holder.transport.inboundConnections === 1);
   });
 
   test("there is no device: it reports why, and nothing else fails", async () => {

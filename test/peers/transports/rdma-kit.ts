@@ -1,10 +1,10 @@
-import type { RdmaLinkSettings, RdmaOptions, Region } from "../../../src/native/index.ts";
+import type { RdmaOptions, RdmaQueuePairSettings, Region } from "../../../src/native/index.ts";
 import type { RdmaLimits } from "../../../src/peers/index.ts";
 import { nativeVerdict } from "../../support/native.ts";
 import { type StandIn, standIn } from "../../support/stand-ins.ts";
 import type { ContractLimits } from "./contract-kit.ts";
 
-export const LINK_SETTINGS: RdmaLinkSettings = {
+export const LINK_SETTINGS: RdmaQueuePairSettings = {
   ...{ timeout: 14, retries: 6, trafficClass: 0, serviceLevel: 0, pieceBytes: 256 * 1024 },
 };
 

@@ -37,7 +37,9 @@ describeNative("an RDMA server", () => {
       expect(bye.why).toContain(words);
       await raw.over();
     }
-    await waitFor(() => pair.holder.transport.inboundLinks === 0 && pair.holder.server.lent === 0);
+    await waitFor(
+      () => pair.holder.transport.inboundConnections === 0 && pair.holder.server.lent === 0,
+    );
     expect([...pair.fabric.connections.values()].every(({ lent }) => lent === 0)).toBe(true);
   });
 

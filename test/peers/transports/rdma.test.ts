@@ -28,6 +28,6 @@ describeNative("an RDMA transport", () => {
     await one.register(regionOf(0));
     expect(one.unsupported).toBeNull();
     await one.reload();
-    expect(one.inboundLinks).toBe(0);
+    expect(one.inboundConnections).toBe(0);
   });
 });

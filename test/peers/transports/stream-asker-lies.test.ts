@@ -34,7 +34,7 @@ describeNative("a stream server", () => {
       await raw.over();
     }
     expect(pair.holder.server.asked).toBe(0);
-    await waitFor(() => pair.holder.transport.inboundLinks === 0);
+    await waitFor(() => pair.holder.transport.inboundConnections === 0);
   });
 
   test("refuses transfer numbers above 32 bits", async () => {
@@ -126,7 +126,7 @@ describeNative("a stream server", () => {
     await Promise.all([first.hear("answer"), second.hear("answer")]);
     first.socket.destroy();
     second.socket.destroy();
-    await waitFor(() => server.serving === 0 && pair.holder.transport.inboundLinks === 0);
+    await waitFor(() => server.serving === 0 && pair.holder.transport.inboundConnections === 0);
   });
 
   test("stops reading from a client that does not read, and gives it up", async () => {
@@ -140,7 +140,7 @@ describeNative("a stream server", () => {
     const summary = { op: "summary", namespace: new Uint8Array(32), known: 0n } as const;
     const body = encodeRequest(summary);
     for (let id = 0; id < 500; id++) raw.say({ kind: "call", id, body });
-    await waitFor(() => pair.holder.transport.inboundLinks === 0);
+    await waitFor(() => pair.holder.transport.inboundConnections === 0);
     expect(server.asked).toBeLessThan(100);
     expect(pair.holder.log.some(({ fields }) => String(fields.why).includes("does not read"))).toBe(
       true,
@@ -169,7 +169,7 @@ describeNative("a stream server", () => {
     ]) {
       expect(whys.some((why) => why.includes(words))).toBe(true);
     }
-    await waitFor(() => pair.holder.transport.inboundLinks === 0);
+    await waitFor(() => pair.holder.transport.inboundConnections === 0);
   });
 
   test("does not encode answers that the client does not read", async () => {
@@ -263,7 +263,7 @@ describeNative("a stream server", () => {
     other.say(HELLO);
     expect(await other.hear("bye")).toMatchObject({ fault: "refused" });
     await other.over();
-    expect(pair.holder.transport.inboundLinks).toBe(0);
+    expect(pair.holder.transport.inboundConnections).toBe(0);
     expect(pair.holder.log.filter(({ level }) => level === "warn")).toHaveLength(2);
   });
 
@@ -271,7 +271,7 @@ describeNative("a stream server", () => {
     await using pair = await StreamPair.make({ limits: { workerLinksMax: 2 } });
     await using _first = await pair.raw();
     await using _second = await pair.raw();
-    await waitFor(() => pair.holder.transport.inboundLinks === 2);
+    await waitFor(() => pair.holder.transport.inboundConnections === 2);
     await using third = await pair.raw();
     expect(await third.hear("bye")).toMatchObject({ fault: "refused" });
     await using other = await pair.connection();

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { CIPHERS } from "../../../src/native/index.ts";
-import { LINK_FAULTS } from "../../../src/peers/index.ts";
+import { CONNECTION_FAULTS } from "../../../src/peers/index.ts";
 import {
   type ControlKind,
   type ControlMessage,
@@ -14,7 +14,7 @@ const u16 = fc.integer({ min: 1, max: 0xffff });
 const u32 = fc.integer({ min: 0, max: 0xffff_ffff });
 const body = fc.uint8Array({ maxLength: 300 });
 const cipher = fc.constantFrom(...CIPHERS);
-const fault = fc.constantFrom(...LINK_FAULTS);
+const fault = fc.constantFrom(...CONNECTION_FAULTS);
 const why = fc.string({ unit: "grapheme", maxLength: 20 });
 const bytes = (length: number) => fc.uint8Array({ minLength: length, maxLength: length });
 const kind = <Kind extends ControlKind>(name: Kind) => fc.constant(name);

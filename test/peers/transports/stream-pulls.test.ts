@@ -76,7 +76,7 @@ describeNative("pulls of a stream transport", () => {
       const { fault } = await pullPlaces(connection, placesFor(items));
       expect(fault?.kind).toBe("broken");
       expect((await connection.ended).why).toContain("lane");
-      await waitFor(() => server.lent === 0 && pair.holder.transport.inboundLinks === 0);
+      await waitFor(() => server.lent === 0 && pair.holder.transport.inboundConnections === 0);
     }
   });
 

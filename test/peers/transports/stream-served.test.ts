@@ -35,7 +35,7 @@ describeNative("pulls that a stream transport serves", () => {
     expect(bye).toMatchObject({ fault: "protocol" });
     expect(bye.why).toContain("transfer number");
     gate.resolve();
-    await waitFor(() => server.lent === 0 && pair.holder.transport.inboundLinks === 0);
+    await waitFor(() => server.lent === 0 && pair.holder.transport.inboundConnections === 0);
     expect(pair.holder.log.some(({ level }) => level === "error")).toBe(false);
   });
 });

@@ -31,7 +31,7 @@ describeNative("a stream transport", () => {
     expect(one.capabilities).toEqual(own);
     expect(one.unsupported).toBeNull();
     await one.reload();
-    expect(one.inboundLinks).toBe(0);
+    expect(one.inboundConnections).toBe(0);
   });
 
   test("without lanes reports why, and nothing else fails", async () => {

@@ -78,8 +78,17 @@ export const ORDERS = {
   async counts() {
     const { server, transport } = present();
     const { lent, lentMost, released, releasedTwice, serving, asked } = server;
-    const { inboundLinks, unsupported } = transport;
-    return { lent, lentMost, released, releasedTwice, serving, asked, inboundLinks, unsupported };
+    const { inboundConnections, unsupported } = transport;
+    return {
+      lent,
+      lentMost,
+      released,
+      releasedTwice,
+      serving,
+      asked,
+      inboundConnections,
+      unsupported,
+    };
   },
   /** Asks the near host for blocks; how many came and are right. */
   async pull(order: { to: Endpoint; worker: string; seeds: readonly number[]; bytes: number }) {

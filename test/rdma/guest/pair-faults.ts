@@ -81,7 +81,7 @@ describe("between two hosts", () => {
     await waitFor(() => server.lent > 0, 20_000);
     await world.kill();
     await waitFor(() => server.lent === 0 && server.serving === 0, ENDED_MS);
-    await waitFor(() => transport.inboundLinks === 0, ENDED_MS);
+    await waitFor(() => transport.inboundConnections === 0, ENDED_MS);
   });
 
   test("a rail that goes down ends the link, and up again it carries a new one", async () => {

@@ -1,5 +1,5 @@
 import { expect } from "bun:test";
-import type { Endpoint, PeerLink, PullItem } from "../../../src/peers/index.ts";
+import type { Endpoint, PeerConnection, PullItem } from "../../../src/peers/index.ts";
 import {
   type ContractLimits,
   dial,
@@ -69,7 +69,7 @@ export class World implements AsyncDisposable {
     return { seeds: blocks.map(({ seed }) => seed), items };
   }
 
-  link(): Promise<PeerLink> {
+  link(): Promise<PeerConnection> {
     return dial(this.near, this.there, "far");
   }
 

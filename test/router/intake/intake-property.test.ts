@@ -4,10 +4,10 @@ import { seededRandom } from "../../../src/core/index.ts";
 import type { ResidencyTier } from "../../../src/observability/activity/index.ts";
 import { createWorkerTable } from "../../../src/router/index.ts";
 import {
-  INTAKE_DEFAULTS,
+  INGEST_DEFAULTS,
   type RangeAnswer,
   type ResidencyArchive,
-  ResidencyIntake,
+  ResidencyIngest,
   type SnapshotAnswer,
   sameDigests,
 } from "../../../src/router/ingest/index.ts";
@@ -72,10 +72,10 @@ async function carryOut(script: readonly (readonly [number, Step])[]): Promise<v
   const clock = new ManualClock();
   const workers = ["a", "b"].map((name) => new LiteralWorker(name));
   const [index, table] = [new ReferenceIndex(), createWorkerTable()];
-  const ingest = new ResidencyIntake({
+  const ingest = new ResidencyIngest({
     ...{ clock, index, table, random: seededRandom(1), log: () => undefined },
     archive: new LiteralArchive(workers),
-    settings: { ...INTAKE_DEFAULTS, goneBeats: 1e9 },
+    settings: { ...INGEST_DEFAULTS, goneBeats: 1e9 },
     isHearing: () => true,
   });
   for (const [at, { kind, ...of }] of script) {

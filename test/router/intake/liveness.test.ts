@@ -2,10 +2,10 @@ import { expect, test } from "bun:test";
 import { seededRandom, type WorkerId } from "../../../src/core/index.ts";
 import { createWorkerTable } from "../../../src/router/index.ts";
 import {
-  INTAKE_DEFAULTS,
+  INGEST_DEFAULTS,
   type IngestOptions,
   type IngestSettings,
-  ResidencyIntake,
+  ResidencyIngest,
   type SnapshotAnswer,
 } from "../../../src/router/ingest/index.ts";
 import { ManualClock } from "../../support/index.ts";
@@ -20,7 +20,7 @@ function room(settings: Partial<IngestSettings> = {}, options: Partial<IngestOpt
   const asked: string[] = [];
   const state = { isHearing: true, answer: null as SnapshotAnswer | null };
   const workers = new Map<string, LiteralWorker>();
-  const ingest = new ResidencyIntake({
+  const ingest = new ResidencyIngest({
     ...{ clock, index, table, random: seededRandom(1), log: () => undefined },
     archive: {
       range: async ({ worker, incarnation }, from) => {
@@ -33,7 +33,7 @@ function room(settings: Partial<IngestSettings> = {}, options: Partial<IngestOpt
         return state.answer ?? { kind: "snapshot", snapshot };
       },
     },
-    settings: { ...INTAKE_DEFAULTS, ...settings },
+    settings: { ...INGEST_DEFAULTS, ...settings },
     isHearing: () => state.isHearing,
     ...options,
   });
@@ -129,7 +129,7 @@ test("a worker removed from the table is no longer followed", () => {
 
 test("workers that are new at once are asked a few at a time", async () => {
   const { clock, ingest, asked, worker } = room({
-    recovery: { ...INTAKE_DEFAULTS.recovery, atOnceMax: 3 },
+    recovery: { ...INGEST_DEFAULTS.recovery, atOnceMax: 3 },
   });
   for (let at = 0; at < 20; at++) {
     const one = worker(`w${at}`);

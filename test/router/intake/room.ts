@@ -4,10 +4,10 @@ import { createWorkerTable, type PrefixIndex, type Target } from "../../../src/r
 import {
   BusArchive,
   BusListening,
-  INTAKE_DEFAULTS,
+  INGEST_DEFAULTS,
   type IngestOptions,
   type IngestSettings,
-  ResidencyIntake,
+  ResidencyIngest,
   requestSubject,
   sameDigests,
 } from "../../../src/router/ingest/index.ts";
@@ -15,7 +15,7 @@ import { ReferenceIndex } from "../reference-index.ts";
 import { CLUSTER, type ScriptedOptions, ScriptedWorker } from "./scripted-worker.ts";
 
 export const QUICK: IngestSettings = {
-  ...INTAKE_DEFAULTS,
+  ...INGEST_DEFAULTS,
   reorderMs: 5,
   answerMs: 300,
   recovery: { atOnceMax: 8, retryMinMs: 20, retryMaxMs: 100 },
@@ -30,7 +30,7 @@ export class IntakeRoom implements AsyncDisposable {
   readonly index: PrefixIndex = new ReferenceIndex();
   readonly table = createWorkerTable();
   readonly logged: string[] = [];
-  readonly ingest: ResidencyIntake;
+  readonly ingest: ResidencyIngest;
   readonly #listening: BusListening;
   readonly #workers: ScriptedWorker[] = [];
 
@@ -38,7 +38,7 @@ export class IntakeRoom implements AsyncDisposable {
     const all = { ...QUICK, ...settings };
     const { answerMs, snapshotBlocksMax } = all;
     const { bus, index, table } = this;
-    this.ingest = new ResidencyIntake({
+    this.ingest = new ResidencyIngest({
       ...{ index, table, settings: all, ...this.#basics },
       log: (_level, message) => void this.logged.push(message),
       archive: new BusArchive({

@@ -1,14 +1,14 @@
 import type { Bus, Subscription } from "../../../src/bus/index.ts";
 import type { WorkerId } from "../../../src/core/index.ts";
 import {
-  decodeQuestion,
+  decodeQuery,
   encodeAnswer,
   encodeBatch,
   encodeHeartbeat,
   eventsSubject,
-  questionsSubject,
+  queriesSubject,
   type ResidencyAnswer,
-  type ResidencyQuestion,
+  type ResidencyQuery,
   type ResidencyRun,
 } from "../../../src/events/index.ts";
 import {
@@ -43,7 +43,7 @@ export class ScriptedWorker implements Disposable {
   readonly content = new Map<ResidencyTier, Set<bigint>>(
     RESIDENCY_TIERS.map((tier) => [tier, new Set<bigint>()]),
   );
-  readonly questions: ResidencyQuestion[] = [];
+  readonly questions: ResidencyQuery[] = [];
   readonly #bus: Bus;
   readonly #options: ScriptedOptions;
   readonly #subscription: Subscription;
@@ -52,15 +52,15 @@ export class ScriptedWorker implements Disposable {
   incarnation: bigint;
   isDeviceKnown = true;
   /** What it answers instead; undefined: what is true; null: nothing. */
-  instead: (question: ResidencyQuestion) => ResidencyAnswer | null | undefined = () => undefined;
+  instead: (question: ResidencyQuery) => ResidencyAnswer | null | undefined = () => undefined;
 
   constructor(bus: Bus, options: ScriptedOptions) {
     this.#bus = bus;
     this.#options = options;
     this.incarnation = options.incarnation ?? 1n;
     const of = { worker: options.worker as WorkerId, rank: options.rank ?? 0 };
-    this.#subscription = bus.subscribe(questionsSubject(CLUSTER, of), ({ data, reply }) => {
-      const read = decodeQuestion(data);
+    this.#subscription = bus.subscribe(queriesSubject(CLUSTER, of), ({ data, reply }) => {
+      const read = decodeQuery(data);
       if (!read.ok || reply === null) return;
       this.questions.push(read.value);
       const instead = this.instead(read.value);
@@ -148,7 +148,7 @@ export class ScriptedWorker implements Disposable {
     }
   }
 
-  #answer(question: ResidencyQuestion): ResidencyAnswer {
+  #answer(question: ResidencyQuery): ResidencyAnswer {
     const { source } = this;
     const { incarnation } = question;
     if (incarnation !== null && incarnation !== source.incarnation) {
@@ -157,7 +157,7 @@ export class ScriptedWorker implements Disposable {
     return question.kind === "range" ? this.#range(question) : this.#part(question);
   }
 
-  #range({ from, to }: ResidencyQuestion & { kind: "range" }): ResidencyAnswer {
+  #range({ from, to }: ResidencyQuery & { kind: "range" }): ResidencyAnswer {
     const { source, sequence: lastSequence } = this;
     const firstSequence = Math.max(1, lastSequence + 1 - (this.#options.ring ?? 1_000));
     if (from > lastSequence) return { kind: "too_new", source, lastSequence };
@@ -166,7 +166,7 @@ export class ScriptedWorker implements Disposable {
     return { kind: "range", batch: { source, firstSequence: from, changes }, lastSequence };
   }
 
-  #part({ snapshot, part }: ResidencyQuestion & { kind: "snapshot" }): ResidencyAnswer {
+  #part({ snapshot, part }: ResidencyQuery & { kind: "snapshot" }): ResidencyAnswer {
     const number = snapshot ?? BigInt(this.#snapshots.size + 1);
     if (snapshot === null) this.#snapshots.set(number, this.#parts(number));
     return this.#snapshots.get(number)?.[part] ?? { kind: "no_snapshot", source: this.source };

@@ -7,12 +7,12 @@ import { systemClock, systemRandom, type WorkerId } from "../../../src/core/inde
 import { ANY, eventsStream, eventsSubject, snapshotBucket } from "../../../src/events/index.ts";
 import {
   BusPublisher,
-  HeldChains,
-  ResidencyFeed,
+  EngineBlockSet,
+  ResidencyLog,
   StreamPublisher,
 } from "../../../src/events/publishing/index.ts";
 import type { ResidencyChange } from "../../../src/observability/activity/index.ts";
-import { createActiveLoad, createWorkerTable, RouterUpkeep } from "../../../src/router/index.ts";
+import { createActiveLoad, createWorkerTable, IndexSync } from "../../../src/router/index.ts";
 import { sameDigests } from "../../../src/router/ingest/index.ts";
 import { FAST } from "../../bus/bus-bench.ts";
 import { describeNats, NatsServer, waitFor } from "../../support/index.ts";
@@ -53,8 +53,8 @@ async function muteWorker(server: NatsServer, snapshotMessages = 1_000_000) {
   const nowhere = (subject: string) => ({ subject, unsubscribe: () => undefined });
   bus.subscribe = (subject, ...rest) =>
     subject.startsWith("kv-events-ask") ? nowhere(subject) : subscribe.call(bus, subject, ...rest);
-  const held = new HeldChains(100_000);
-  const feed = new ResidencyFeed({
+  const held = new EngineBlockSet(100_000);
+  const feed = new ResidencyLog({
     source: { worker: "mute" as WorkerId, rank: 0, incarnation: 5n },
     ring: { changesMax: 1_000, blocksMax: 100_000 },
     ...{ mode: "stream", everyMs: 100, held: [held] },
@@ -79,7 +79,7 @@ async function muteWorker(server: NatsServer, snapshotMessages = 1_000_000) {
 async function router(server: NatsServer, name: string, resetStates = false) {
   const bus = await open(server);
   const [index, table] = [new ReferenceIndex(), createWorkerTable()];
-  const sync = new RouterUpkeep({
+  const sync = new IndexSync({
     ...{ bus, index, table, clock: systemClock, random: systemRandom, cluster: CLUSTER },
     log: () => undefined,
     load: createActiveLoad({ clock: systemClock, blockTokens: 16, requestExpiryMs: 300_000 }),
@@ -89,7 +89,7 @@ async function router(server: NatsServer, name: string, resetStates = false) {
   });
   ends.push(() => sync[Symbol.asyncDispose]());
   await sync.begin();
-  const agrees = (held: HeldChains) => {
+  const agrees = (held: EngineBlockSet) => {
     const target = table.find("mute" as WorkerId, 0);
     if (target?.isKnown !== true) return false;
     return sameDigests(index.digests(target.id)!, held.digests);

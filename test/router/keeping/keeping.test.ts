@@ -6,9 +6,9 @@ import { systemClock, systemRandom, type WorkerId } from "../../../src/core/inde
 import {
   createActiveLoad,
   createWorkerTable,
+  IndexSync,
   type IndexSyncOptions,
   type PrefixIndex,
-  RouterUpkeep,
 } from "../../../src/router/index.ts";
 import { sameDigests } from "../../../src/router/ingest/index.ts";
 import { tempDir, waitFor } from "../../support/index.ts";
@@ -26,13 +26,13 @@ class Life implements AsyncDisposable {
   readonly index: PrefixIndex = new ReferenceIndex();
   readonly table = createWorkerTable();
   readonly bus: ReturnType<typeof createLocalBus>;
-  readonly sync: RouterUpkeep;
+  readonly sync: IndexSync;
   readonly logged: string[] = [];
 
   constructor(hub: LocalHub, folder: string, changed: Partial<IndexSyncOptions> = {}) {
     this.bus = createLocalBus(hub, basics);
     const { bus, index, table } = this;
-    this.sync = new RouterUpkeep({
+    this.sync = new IndexSync({
       ...{ bus, index, table, clock: systemClock, random: systemRandom, cluster: CLUSTER },
       log: (_level, message) => void this.logged.push(message),
       load: createActiveLoad({ clock: systemClock, blockTokens: 16, requestExpiryMs: HOUR_MS }),

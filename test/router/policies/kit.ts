@@ -18,7 +18,7 @@ import {
   type RouterObserver,
   type Target,
   type TargetId,
-  type WorkerNews,
+  type WorkerEvent,
 } from "../../../src/router/index.ts";
 import { ManualClock } from "../../support/index.ts";
 
@@ -103,7 +103,7 @@ export class PolicyKit implements Disposable {
   /** What agents answer; everything is done unless a test says otherwise. */
   answer: (sent: Sent) => CommandOutcome | Promise<CommandOutcome> = () => done();
   #observer: RouterObserver = {};
-  #news: (news: WorkerNews) => void = () => undefined;
+  #news: (news: WorkerEvent) => void = () => undefined;
   #requests = 0;
   listeners = 0;
 

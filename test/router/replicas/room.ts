@@ -11,7 +11,7 @@ import {
   BusArchive,
   BusListening,
   FirstArchive,
-  ResidencyIntake,
+  ResidencyIngest,
   requestSubject,
   sameDigests,
 } from "../../../src/router/ingest/index.ts";
@@ -42,7 +42,7 @@ export class TestRouter implements AsyncDisposable {
   readonly index: PrefixIndex = new ReferenceIndex();
   readonly table = createWorkerTable();
   readonly members = new ReplicaTable();
-  readonly ingest: ResidencyIntake;
+  readonly ingest: ResidencyIngest;
   readonly group: ReplicaGroup;
   readonly archive: FirstArchive;
   readonly thresholds = new Map<string, BusyThresholds>();
@@ -61,7 +61,7 @@ export class TestRouter implements AsyncDisposable {
       },
       archiveAt(requestSubject(CLUSTER)),
     );
-    this.ingest = new ResidencyIntake({
+    this.ingest = new ResidencyIngest({
       ...{ ...basics, index, table, archive: this.archive, settings: QUICK },
       log: () => undefined,
       isHearing: () => bus.state.status === "connected",

@@ -1,13 +1,13 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import type { WorkerId } from "../../../src/core/index.ts";
-import { createWorkerTable, type TargetId, type WorkerNews } from "../../../src/router/index.ts";
+import { createWorkerTable, type TargetId, type WorkerEvent } from "../../../src/router/index.ts";
 import { specOf } from "../specs.ts";
 
 function open(targetsMax?: number) {
   const table = createWorkerTable(targetsMax === undefined ? {} : { targetsMax });
   const news: string[] = [];
-  table.listen((each: WorkerNews) => {
+  table.listen((each: WorkerEvent) => {
     const { worker, rank, state } = each.target;
     news.push(`${each.kind} ${worker}/${rank} ${state}`);
   });

@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { createLocalBus, LocalHub } from "../../../src/bus/index.ts";
 import { systemClock, systemRandom } from "../../../src/core/index.ts";
 import { createRouterMetrics } from "../../../src/observability/index.ts";
-import { createActiveLoad, createWorkerTable, RouterUpkeep } from "../../../src/router/index.ts";
+import { createActiveLoad, createWorkerTable, IndexSync } from "../../../src/router/index.ts";
 import { tempDir, waitFor } from "../../support/index.ts";
 import { QUICK } from "../intake/room.ts";
 import { CLUSTER } from "../intake/scripted-worker.ts";
@@ -13,7 +13,7 @@ const FOLDER = tempDir();
 
 async function upkeepOn(hub: LocalHub, folder: string) {
   const bus = createLocalBus(hub, basics);
-  const sync = new RouterUpkeep({
+  const sync = new IndexSync({
     ...{ bus, clock: systemClock, random: systemRandom, cluster: CLUSTER },
     ...{ index: new ReferenceIndex(), table: createWorkerTable(), log: () => undefined },
     load: createActiveLoad({ clock: systemClock, blockTokens: 16, requestExpiryMs: 300_000 }),

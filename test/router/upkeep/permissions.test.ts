@@ -3,10 +3,14 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { type Bus, openBus } from "../../../src/bus/index.ts";
 import { systemClock, systemRandom, type WorkerId } from "../../../src/core/index.ts";
-import { BusPublisher, HeldChains, ResidencyFeed } from "../../../src/events/publishing/index.ts";
+import {
+  BusPublisher,
+  EngineBlockSet,
+  ResidencyLog,
+} from "../../../src/events/publishing/index.ts";
 import type { KeySpace } from "../../../src/observability/activity/index.ts";
 import { BusLocator } from "../../../src/peers/directory/index.ts";
-import { createActiveLoad, createWorkerTable, RouterUpkeep } from "../../../src/router/index.ts";
+import { createActiveLoad, createWorkerTable, IndexSync } from "../../../src/router/index.ts";
 import { basics } from "../../bus/bus-bench.ts";
 import { describeNats, NatsServer, waitFor } from "../../support/index.ts";
 import { QUICK } from "../intake/room.ts";
@@ -24,8 +28,8 @@ function permissions(): string[] {
   return block.split("\n");
 }
 
-function upkeepOn(bus: Bus): RouterUpkeep {
-  return new RouterUpkeep({
+function upkeepOn(bus: Bus): IndexSync {
+  return new IndexSync({
     ...{ bus, clock: systemClock, random: systemRandom, cluster: CLUSTER },
     ...{ index: new ReferenceIndex(), table: createWorkerTable(), log: () => undefined },
     load: createActiveLoad({ clock: systemClock, blockTokens: 16, requestExpiryMs: 300_000 }),
@@ -34,11 +38,11 @@ function upkeepOn(bus: Bus): RouterUpkeep {
   });
 }
 
-function agentOn(bus: Bus): { feed: ResidencyFeed; publisher: BusPublisher } {
-  const held = new HeldChains(1_000);
+function agentOn(bus: Bus): { feed: ResidencyLog; publisher: BusPublisher } {
+  const held = new EngineBlockSet(1_000);
   const hashes = BigUint64Array.of(0x0101010101010101n);
   held.apply([{ kind: "stored", tier: "host", parent: null, hashes, tokenHashes: null }]);
-  const feed = new ResidencyFeed({
+  const feed = new ResidencyLog({
     source: { worker: "gpu-01" as WorkerId, rank: 0, incarnation: 3n },
     ring: { changesMax: 100, blocksMax: 1_000 },
     ...{ mode: "ring", everyMs: 100, held: [held], spaces: () => [SPACE], flush: () => undefined },
@@ -47,7 +51,7 @@ function agentOn(bus: Bus): { feed: ResidencyFeed; publisher: BusPublisher } {
   return { feed, publisher: new BusPublisher(of) };
 }
 
-describeNats("under the permissions of docs/operations.md", () => {
+describeNats("under the permissions of docs/operating/operations.md", () => {
   test("routers can follow an agent, hear each other and locate blocks", async () => {
     const server = await NatsServer.start({ lines: permissions() });
     const open = (user: string, password: string) => {

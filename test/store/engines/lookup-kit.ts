@@ -1,11 +1,11 @@
 import type { NamespaceIndex } from "../../../src/core/index.ts";
 import type {
   BlockStore,
-  Holder,
+  EngineSession,
   Lookup,
+  LookupQuery,
   LookupRank,
   LookupState,
-  LookupWish,
 } from "../../../src/store/index.ts";
 import { type BlockName, batchOf } from "../names.ts";
 
@@ -33,9 +33,9 @@ export interface Asked {
 /** Looks up blocks of one rank. `wish` overrides the defaults of the request. */
 export function lookUp(
   store: BlockStore,
-  holder: Holder,
+  holder: EngineSession,
   names: readonly BlockName[],
-  wish: Partial<LookupWish> = {},
+  wish: Partial<LookupQuery> = {},
 ): Asked {
   const partial: LookupState[] = [];
   const lookup = holder.lookup(

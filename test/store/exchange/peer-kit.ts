@@ -2,12 +2,12 @@ import { LAYER_ALL, type NamespaceIndex } from "../../../src/core/index.ts";
 import type {
   Arrival,
   Committed,
-  Landing,
+  IncomingBlock,
   Lent,
   Loan,
   PulledBlock,
+  SlotRefusal,
   TieredStore,
-  Unplaced,
 } from "../../../src/store/index.ts";
 import { BLOCK_BYTES, type BlockName, digestOf, parentOf, seedOf } from "../names.ts";
 import { namespaceKey } from "../store-kit.ts";
@@ -27,7 +27,7 @@ export class PeerHost {
     this.#store = store;
   }
 
-  land(name: BlockName, spec: PullSpec = {}): Landing | Unplaced {
+  land(name: BlockName, spec: PullSpec = {}): IncomingBlock | SlotRefusal {
     const { namespace = 1, bytes = BLOCK_BYTES, layer = LAYER_ALL, keep } = spec;
     const blocks = this.#store.peerBlocks;
     const landed = blocks.land(namespace as NamespaceIndex, digestOf(name), layer, bytes, keep);
@@ -36,7 +36,7 @@ export class PeerHost {
   }
 
   /** As `land`, but fails without room. */
-  place(name: BlockName, spec: PullSpec = {}): Landing {
+  place(name: BlockName, spec: PullSpec = {}): IncomingBlock {
     const landed = this.land(name, spec);
     if (typeof landed === "string") throw new Error(`${name}: ${landed}`);
     return landed;
@@ -45,7 +45,7 @@ export class PeerHost {
   /**
    * Writes the block's bytes into its slot and commits it, with the attributes in `lies` replaced.
    */
-  commit(name: BlockName, landing: Landing, lies: Partial<PulledBlock> = {}): Committed {
+  commit(name: BlockName, landing: IncomingBlock, lies: Partial<PulledBlock> = {}): Committed {
     const said = lies.bytes ?? landing.bytes;
     const bytes = Math.max(1, Math.min(Math.floor(said), landing.bytes));
     const { region } = this.#store;

@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { LAYER_ALL } from "../../../src/core/index.ts";
 import {
   type Arrival,
-  type Landing,
+  type IncomingBlock,
   type Loan,
   type PulledBlock,
   purgeBlocks,
@@ -86,7 +86,7 @@ class Bench {
   readonly #own: ModelEngine = this.model.openEngine(1);
   readonly #stranger: StoreEngine = this.kit.engine(2);
   readonly #foreign: ModelEngine = this.model.openEngine(2);
-  readonly #incoming: { real: Landing; model: ModelLanding; name: BlockName }[] = [];
+  readonly #incoming: { real: IncomingBlock; model: ModelLanding; name: BlockName }[] = [];
   readonly #arrivals: { real: Arrival; name: BlockName }[] = [];
   readonly #loans: { real: Loan; name: BlockName }[] = [];
   readonly #written: Handle[] = [];

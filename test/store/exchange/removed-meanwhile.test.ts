@@ -1,6 +1,6 @@
 import { expect } from "bun:test";
 import { LAYER_ALL } from "../../../src/core/index.ts";
-import { type Landing, type PulledBlock, purgeBlocks } from "../../../src/store/index.ts";
+import { type IncomingBlock, type PulledBlock, purgeBlocks } from "../../../src/store/index.ts";
 import { describeNative } from "../../support/index.ts";
 import { hashed, type Life, named, ORIGIN, outcomes, useLife } from "../lifecycle/lifecycle-kit.ts";
 import { digestOf } from "../names.ts";
@@ -18,7 +18,12 @@ const PRUNED = { kind: "unwanted", why: "an ancestor was pruned during the fetch
 describeNative("a block removed during its fetch is discarded", () => {
   const it = useLife();
 
-  const commit = (peer: PeerHost, name: string, at: Landing, said: Partial<PulledBlock> = {}) => {
+  const commit = (
+    peer: PeerHost,
+    name: string,
+    at: IncomingBlock,
+    said: Partial<PulledBlock> = {},
+  ) => {
     const committed = peer.commit(name, at, said);
     if (committed.kind === "ok") peer.release(committed.arrival);
     return committed.kind === "ok" ? "ok" : committed;

@@ -7,7 +7,7 @@ import {
 } from "../../../src/core/index.ts";
 import { EventLog } from "../../../src/observability/activity/index.ts";
 import { Tier } from "../../../src/store/blocks/index.ts";
-import { type HoldLedger, openHoldLedger } from "../../../src/store/index/index.ts";
+import { openRetentionLedger, type RetentionLedger } from "../../../src/store/index/index.ts";
 import {
   type BlockSourcePort,
   createLifecycle,
@@ -57,14 +57,14 @@ export class Life implements AsyncDisposable {
   readonly own: OwnLifecycle;
   readonly holds: HoldRegistry;
   readonly events: EventLog;
-  readonly ledger: HoldLedger | null;
+  readonly ledger: RetentionLedger | null;
   readonly store: TieredStore;
   readonly stop = new AbortController();
 
   constructor(
     store: TieredStore,
     clock: ManualClock,
-    ledger: HoldLedger | null,
+    ledger: RetentionLedger | null,
     options: LifeOptions = {},
   ) {
     this.store = store;
@@ -88,8 +88,8 @@ export class Life implements AsyncDisposable {
       retainIdleMs: () => 3_600_000,
       onLeaseExpired: (ended) => this.own.purgeExpired(ended),
     });
-    store.setRelief((tier, why, level) => this.holds.relieve(tier, why, level));
-    store.setLost((node, why) => this.holds.lost(node, why));
+    store.setPinEviction((tier, why, level) => this.holds.relieve(tier, why, level));
+    store.setLossReport((node, why) => this.holds.lost(node, why));
     const parts: LifecycleParts = {
       ...{ store, holds: this.holds, sessions: store.sessions, clock },
       log: () => undefined,
@@ -104,7 +104,7 @@ export class Life implements AsyncDisposable {
     const { store, clock, incarnation, dir } = kit;
     const owner = { worker: "w", machine: "m" };
     const folder = join(dir, "index");
-    const ledger = await openHoldLedger({ folder, incarnation, owner, clock });
+    const ledger = await openRetentionLedger({ folder, incarnation, owner, clock });
     const life = new Life(store, clock, ledger, options);
     await life.holds.restore((digest, layer) => {
       const batch = batchOf(["x"], layer);

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { type NodeId, yieldToLoop } from "../../../src/core/index.ts";
 import { Tier } from "../../../src/store/blocks/index.ts";
-import type { EndedHold, Purged } from "../../../src/store/pins/index.ts";
+import type { EndedPin, Purged } from "../../../src/store/pins/index.ts";
 import { waitFor } from "../../support/index.ts";
 import { HoldKit } from "./hold-kit.ts";
 import { MemoryDisk } from "./memory-ledger.ts";
@@ -120,8 +120,8 @@ describe("a lease that expires", () => {
     kit.clock.advance(6_000);
     await kit.holds.commit();
     expect(disk.holds.size).toBe(1);
-    const ended: EndedHold[] = [];
-    const onLeaseExpired = async (one: EndedHold) => {
+    const ended: EndedPin[] = [];
+    const onLeaseExpired = async (one: EndedPin) => {
       ended.push(one);
       return { purged: 1, isDurable: true };
     };
@@ -166,7 +166,7 @@ describe("a lease that expires", () => {
       { purged: 2, isDurable: true },
     ];
     const asked: NodeId[][] = [];
-    const onLeaseExpired = async ({ nodes }: EndedHold) => {
+    const onLeaseExpired = async ({ nodes }: EndedPin) => {
       asked.push([...nodes]);
       const answer = answers.shift()!;
       if (answer instanceof Error) throw answer;

@@ -2,12 +2,12 @@ import { expect } from "bun:test";
 import { equalBytes, NO_NODE, type NodeId, seededRandom } from "../../../src/core/index.ts";
 import { EventLog, type HearthEvent } from "../../../src/observability/activity/index.ts";
 import { type BlockTable, createBlockTable, Tier } from "../../../src/store/blocks/index.ts";
-import type { HoldLedger } from "../../../src/store/index/index.ts";
+import type { RetentionLedger } from "../../../src/store/index/index.ts";
 import {
-  type AddedHold,
-  type EndedHold,
-  type HoldKind,
+  type AddedPin,
+  type EndedPin,
   HoldRegistry,
+  type PinKind,
   type PinRegistryOptions,
 } from "../../../src/store/pins/index.ts";
 import { ManualClock } from "../../support/index.ts";
@@ -26,7 +26,7 @@ export class HoldKit {
   readonly clock: ManualClock;
   readonly events: EventLog;
   readonly warnings: { message: string; fields: Record<string, string | number> }[] = [];
-  readonly ended: EndedHold[] = [];
+  readonly ended: EndedPin[] = [];
   capacityBytes = 1_000_000;
   shares = { host: 0.5, owner: 0.5 };
   leaseTtlMaxMs = 86_400_000;
@@ -90,21 +90,21 @@ export class HoldKit {
     this.table.markUsed(this.node(n), this.nowSeconds());
   }
 
-  hold(kind: HoldKind, owner: string, blocks: number[], change: Change = {}): AddedHold {
+  hold(kind: PinKind, owner: string, blocks: number[], change: Change = {}): AddedPin {
     const nodes = this.nodes(...blocks);
     const none = { name: null, ttlMs: null, priority: null, idleMs: null, purges: true };
     return this.holds.add({ kind, owner, nodes, ...none, ...change });
   }
 
-  pin(owner: string, blocks: number[], ttlMs: number | null = null): AddedHold {
+  pin(owner: string, blocks: number[], ttlMs: number | null = null): AddedPin {
     return this.hold("pin", owner, blocks, { ttlMs });
   }
 
-  retain(owner: string, blocks: number[], priority: number, idleMs: number): AddedHold {
+  retain(owner: string, blocks: number[], priority: number, idleMs: number): AddedPin {
     return this.hold("retain", owner, blocks, { priority, idleMs });
   }
 
-  lease(name: string, blocks: number[], ttlMs: number | null = null): AddedHold {
+  lease(name: string, blocks: number[], ttlMs: number | null = null): AddedPin {
     return this.hold("lease", "router", blocks, { name, ttlMs });
   }
 
@@ -147,7 +147,7 @@ export class HoldKit {
 
   /** Another run over a ledger; blocks come back as `fill` puts them. */
   static async restarted(
-    ledger: HoldLedger,
+    ledger: RetentionLedger,
     clock: ManualClock,
     fill: (kit: HoldKit) => void,
     options: KitOptions = {},
@@ -167,9 +167,9 @@ type Change = {
   readonly idleMs?: number | null;
 };
 
-export const outcomes = ({ results }: AddedHold) => results.map(({ outcome }) => outcome);
+export const outcomes = ({ results }: AddedPin) => results.map(({ outcome }) => outcome);
 
-export function expectDone(added: AddedHold): number {
+export function expectDone(added: AddedPin): number {
   expect(new Set(outcomes(added))).toEqual(new Set(["done"]));
   return added.id!;
 }

@@ -1,4 +1,4 @@
-import type { HoldKind } from "../../../src/store/pins/index.ts";
+import type { PinKind } from "../../../src/store/pins/index.ts";
 import { BLOCK_BYTES } from "./hold-kit.ts";
 
 /** A tree of prompts: block n hangs below PARENTS[n]; 0 is no parent. */
@@ -18,7 +18,7 @@ export interface ModelBlock {
 
 export interface ModelHold {
   readonly id: number;
-  readonly kind: HoldKind;
+  readonly kind: PinKind;
   readonly owner: string;
   readonly name: string | null;
   readonly priority: number | null;
@@ -27,7 +27,7 @@ export interface ModelHold {
 }
 
 export interface Asked {
-  readonly kind: HoldKind;
+  readonly kind: PinKind;
   readonly owner: string;
   readonly name: string | null;
   readonly priority: number | null;
@@ -95,7 +95,7 @@ export class HoldModel {
     });
   }
 
-  letGo(kind: HoldKind, owner: string, blocks: readonly number[]): boolean[] {
+  letGo(kind: PinKind, owner: string, blocks: readonly number[]): boolean[] {
     return blocks.map((block) => {
       const mine = this.at(block).filter((hold) => hold.kind === kind && hold.owner === owner);
       const end = ({ endMs }: ModelHold) => endMs ?? Infinity;

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { NO_NODE, type NodeId, yieldToLoop } from "../../../src/core/index.ts";
 import { Tier } from "../../../src/store/blocks/index.ts";
-import { type HoldInfo, subtreeHolders } from "../../../src/store/pins/index.ts";
+import { type PinInfo, subtreeHolders } from "../../../src/store/pins/index.ts";
 import { block, must, SPACE } from "../blocks/blocks.ts";
 import { BLOCK_BYTES, expectDone, HoldKit, outcomes } from "./hold-kit.ts";
 
@@ -302,7 +302,7 @@ describe("the list", () => {
     const pages: number[][] = [];
     for (let after: number | null = 0; after !== null; ) {
       const page = kit.holds.list({ kind: "pin", owner: "owner-1", after, max: 2 });
-      pages.push(page.holds.map(({ id }: HoldInfo) => id));
+      pages.push(page.holds.map(({ id }: PinInfo) => id));
       after = page.next;
     }
     expect(pages.flat()).toEqual([2, 4, 6, 8, 10]);

@@ -1,14 +1,14 @@
 import type {
   CommandRow,
-  HoldLedger,
-  HoldRow,
   LedgerContents,
   PartRow,
+  RetentionLedger,
+  RetentionRow,
 } from "../../../src/store/index/index.ts";
 
 /** The disk of a ledger that keeps its rows in memory: a restart finds what was committed. */
 export class MemoryDisk {
-  readonly holds = new Map<number, HoldRow>();
+  readonly holds = new Map<number, RetentionRow>();
   readonly parts = new Map<string, PartRow>();
   lastSeen: LedgerContents["lastSeen"] = null;
 
@@ -23,7 +23,7 @@ export class MemoryDisk {
 }
 
 /** The port, literally: changes wait until somebody commits, then all of them are on the disk. */
-export class MemoryLedger implements HoldLedger {
+export class MemoryLedger implements RetentionLedger {
   readonly contents: LedgerContents;
   readonly state = { failing: null, pending: 0, dropped: 0, setAside: null };
   readonly commands: CommandRow[] = [];
@@ -47,7 +47,7 @@ export class MemoryLedger implements HoldLedger {
     this.contents = { holds, parts, commands: [], issuers: [], lastSeen: disk.lastSeen };
   }
 
-  putHold(row: HoldRow): void {
+  putHold(row: RetentionRow): void {
     this.bytesPut += row.blocks.length;
     const copy = { ...row, blocks: row.blocks.slice() };
     this.#changes.push(() => this.#disk.holds.set(row.id, copy));

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { systemClock } from "../../../src/core/index.ts";
-import { type HoldLedger, openHoldLedger } from "../../../src/store/index/index.ts";
-import type { RememberedHolds } from "../../../src/store/pins/index.ts";
+import { openRetentionLedger, type RetentionLedger } from "../../../src/store/index/index.ts";
+import type { RememberedPins } from "../../../src/store/pins/index.ts";
 import { ManualClock, waitFor, withTempDir } from "../../support/index.ts";
 import { digestBytes } from "../blocks/blocks.ts";
 import { HoldKit } from "./hold-kit.ts";
@@ -166,8 +166,8 @@ describe("handed on with RAM, without a ledger", () => {
   /** The process that takes the blocks over. */
   async function successor(
     kit: HoldKit,
-    handed: RememberedHolds,
-    ledger: HoldLedger | null = null,
+    handed: RememberedPins,
+    ledger: RetentionLedger | null = null,
   ) {
     const next = new HoldKit({ ledger }, kit.clock);
     fill(next);
@@ -312,7 +312,7 @@ test("over the ledger that ships, on a real disk", () =>
   withTempDir(async (folder) => {
     const owner = { worker: "worker-a", machine: "machine-a" };
     const open = (incarnation: bigint) =>
-      openHoldLedger({ folder, incarnation, owner, clock: systemClock });
+      openRetentionLedger({ folder, incarnation, owner, clock: systemClock });
     const clock = new ManualClock();
     const first = await open(1n);
     const kit = new HoldKit({ ledger: first }, clock);
@@ -341,7 +341,7 @@ test("a hold that found no room in the ledger is told, however late one asks", (
   withTempDir(async (folder) => {
     const owner = { worker: "worker-a", machine: "machine-a" };
     const options = { folder, incarnation: 1n, owner, clock: systemClock, pendingBytesMax: 1_000 };
-    await using ledger = await openHoldLedger(options);
+    await using ledger = await openRetentionLedger(options);
     const kit = new HoldKit({ ledger });
     kit.put(Array.from({ length: 50 }, (_, i) => i + 1));
     const since = kit.holds.mark;

@@ -44,7 +44,7 @@ describeSsd("pinned blocks on a failing disk", (it) => {
     // The block is hashed before it is written: the deadline of the write starts after that.
     expect(await kit.clock.advanceUntil(secured, 250)).toEqual([false]);
     const asked: string[] = [];
-    kit.store.setRelief((tier, why, level) => {
+    kit.store.setPinEviction((tier, why, level) => {
       asked.push(`${tier} ${level}`);
       expect(why).toContain("4 blocks in RAM are protected");
       if (level === "soft") return false;
@@ -69,7 +69,7 @@ describeSsd("pinned blocks on a failing disk", (it) => {
     const { table } = kit.store;
     const pinned = new Map<BlockName, NodeId>();
     const ended: BlockName[] = [];
-    kit.store.setRelief((tier, why, level) => {
+    kit.store.setPinEviction((tier, why, level) => {
       if (level === "soft") return false;
       expect(tier).toBe("ram");
       expect(why).toContain("4 blocks in RAM are protected");
@@ -123,7 +123,7 @@ describeSsd("pinned blocks on a failing disk", (it) => {
     await kit.settled();
     const asked: string[] = [];
     let isThere = false;
-    kit.store.setRelief((tier, why, level) => {
+    kit.store.setPinEviction((tier, why, level) => {
       asked.push(`${tier} ${level}`);
       expect(why).toContain(`${3 * FILE_BYTES} of ${3 * FILE_BYTES} bytes`);
       if (!isThere) return false;

@@ -228,7 +228,10 @@ export class SsdKit implements AsyncDisposable {
   }
 
   engine(namespace = 1, handlesMax = 1_000): StoreEngine {
-    const holder = this.store.openHolder({ namespace: namespace as NamespaceIndex, handlesMax });
+    const holder = this.store.openEngineSession({
+      namespace: namespace as NamespaceIndex,
+      handlesMax,
+    });
     const engine = new StoreEngine(this.store, this.store.region, holder);
     this.#engines.push(engine);
     return engine;

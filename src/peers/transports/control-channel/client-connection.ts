@@ -2,12 +2,12 @@ import type { Clock } from "../../../core/index.ts";
 import type { FrameHeader, ItemRefusal, PeerRequest } from "../../messages.ts";
 import type {
   Called,
+  ConnectionFault,
+  ConnectionFaultKind,
   ItemResult,
   Landed,
-  LinkFault,
-  LinkFaultKind,
   OutgoingPull,
-  PeerLink,
+  PeerConnection,
   TransportName,
 } from "../../transport.ts";
 import type { PeerIdentity } from "../../trust.ts";
@@ -40,15 +40,15 @@ interface Call {
 /** A running pull, independent of how its payload is carried. */
 export interface ClientPull {
   /** Resolves when nothing writes to its places any more. */
-  readonly over: Promise<LinkFault | null>;
+  readonly over: Promise<ConnectionFault | null>;
   /** The connection has ended, or is ending. */
-  fail(fault: LinkFault): void;
+  fail(fault: ConnectionFault): void;
   /** Reports received bytes to the caller; gives up if nothing arrived for `stallMs`. */
   count(stallMs: number): void;
   /** The reason the message is invalid; null: valid. */
   takeLost(index: number): string | null;
   takeBusy(refusal: ItemRefusal): void;
-  takeEnd(fault: LinkFault): void;
+  takeEnd(fault: ConnectionFault): void;
 }
 
 /** Carries the payload of a connection's pulls. */
@@ -89,12 +89,12 @@ export interface ClientConnectionOptions<Own> {
 
 /** The client's side of a connection: requests and their answers, without the payload. */
 export class ClientConnection<Own extends { readonly kind: string }>
-  implements PeerLink, ChannelHandler<Own>, RequestIds
+  implements PeerConnection, ChannelHandler<Own>, RequestIds
 {
   readonly identity: PeerIdentity;
   readonly transport: TransportName;
   readonly resumed = false;
-  readonly ended: Promise<LinkFault>;
+  readonly ended: Promise<ConnectionFault>;
   rttMs: number;
   readonly #clock: Clock;
   readonly #channel: ControlChannel<Own>;
@@ -106,8 +106,8 @@ export class ClientConnection<Own extends { readonly kind: string }>
   readonly #keepAlive: KeepAlive;
   #progress: Disposable | null = null;
   #nextId = 0;
-  #fault: LinkFault | null = null;
-  #onEnd!: (fault: LinkFault) => void;
+  #fault: ConnectionFault | null = null;
+  #onEnd!: (fault: ConnectionFault) => void;
   /** Resolves when the payload is closed, so that no pull writes any more. */
   #torn: Promise<void> = Promise.resolve();
 
@@ -136,7 +136,7 @@ export class ClientConnection<Own extends { readonly kind: string }>
     });
   }
 
-  get fault(): LinkFault | null {
+  get fault(): ConnectionFault | null {
     return this.#fault;
   }
 
@@ -168,7 +168,7 @@ export class ClientConnection<Own extends { readonly kind: string }>
     return promise;
   }
 
-  async pull(pull: OutgoingPull): Promise<LinkFault | null> {
+  async pull(pull: OutgoingPull): Promise<ConnectionFault | null> {
     if (pull.items.length === 0) return null;
     using deadline = new Deadline(this.#clock, pull.deadlineMs, pull.signal);
     const refused = await this.#takeSlot(deadline);
@@ -188,7 +188,7 @@ export class ClientConnection<Own extends { readonly kind: string }>
   }
 
   /** Null: a slot was taken. */
-  async #takeSlot(deadline: Deadline): Promise<LinkFault | null> {
+  async #takeSlot(deadline: Deadline): Promise<ConnectionFault | null> {
     const used = Math.max(this.#nextId, this.#payload.used);
     if (used > NUMBERS_MAX) this.end("closed", "request numbers are used up");
     if (this.#fault !== null) return this.#fault;
@@ -277,9 +277,9 @@ export class ClientConnection<Own extends { readonly kind: string }>
     this.end("refused", why);
   }
 
-  end(kind: LinkFaultKind, why: string): void {
+  end(kind: ConnectionFaultKind, why: string): void {
     if (this.#fault !== null) return;
-    const fault: LinkFault = { kind, why };
+    const fault: ConnectionFault = { kind, why };
     this.#fault = fault;
     this.#keepAlive[Symbol.dispose]();
     this.#stopWatching();
@@ -342,19 +342,19 @@ export interface RequestedItemsOptions {
  */
 export class RequestedItems {
   /** Resolves when the pull is over. */
-  readonly over: Promise<LinkFault | null>;
+  readonly over: Promise<ConnectionFault | null>;
   readonly all: readonly RequestedItem[];
   readonly #open: OpenItems;
   readonly #pull: OutgoingPull;
   readonly #options: RequestedItemsOptions;
   readonly #onAbort: () => void;
-  #resolve!: (fault: LinkFault | null) => void;
+  #resolve!: (fault: ConnectionFault | null) => void;
   #unanswered: number;
   /** Number of running writers. */
   #writing = 0;
-  #fault: LinkFault | null = null;
+  #fault: ConnectionFault | null = null;
   /** The fault that the server reported; it counts after the outstanding payload has arrived. */
-  #end: LinkFault | null = null;
+  #end: ConnectionFault | null = null;
   #movedMs: number;
   #isOver = false;
 
@@ -382,19 +382,19 @@ export class RequestedItems {
   }
 
   /** Null: open, or all items answered. */
-  get fault(): LinkFault | null {
+  get fault(): ConnectionFault | null {
     return this.#fault;
   }
 
   /** Cancels the pull at the server, and all writers. */
-  giveUp(fault: LinkFault): void {
+  giveUp(fault: ConnectionFault): void {
     if (this.#fault !== null || this.#unanswered === 0) return;
     this.#options.sayCancel();
     this.fail(fault);
   }
 
   /** The connection has ended, or is ending. */
-  fail(fault: LinkFault): void {
+  fail(fault: ConnectionFault): void {
     if (this.#fault !== null || this.#unanswered === 0) return;
     this.#fault = fault;
     for (const { writer } of this.all) if (writer !== null) this.#options.writers.cancel(writer);
@@ -447,7 +447,7 @@ export class RequestedItems {
   }
 
   /** No more headers will come; announced payload still arrives. */
-  takeEnd(fault: LinkFault): void {
+  takeEnd(fault: ConnectionFault): void {
     this.#end ??= fault;
     this.#failAtEnd();
   }

@@ -1,6 +1,6 @@
 import type { TLSSocket } from "node:tls";
 import { type Clock, NamedSources, type TurnSource } from "../../../core/index.ts";
-import { LINK_FAULTS, type LinkFaultKind } from "../../transport.ts";
+import { CONNECTION_FAULTS, type ConnectionFaultKind } from "../../transport.ts";
 import { MessageReader } from "../../wire/index.ts";
 
 /** Length and message kind. */
@@ -67,14 +67,14 @@ export type CommonMessage =
   | {
       readonly kind: "end";
       readonly id: number;
-      readonly fault: LinkFaultKind;
+      readonly fault: ConnectionFaultKind;
       readonly why: string;
     }
   | { readonly kind: "cancel"; readonly id: number }
   | { readonly kind: "ping"; readonly nonce: number }
   | { readonly kind: "pong"; readonly nonce: number }
   /** The last message: the reason this side ends the connection. */
-  | { readonly kind: "bye"; readonly fault: LinkFaultKind; readonly why: string };
+  | { readonly kind: "bye"; readonly fault: ConnectionFaultKind; readonly why: string };
 
 type CommonKind = CommonMessage["kind"];
 
@@ -130,14 +130,14 @@ function fieldsOf(said: CommonMessage): Field[] {
         [4, said.retryAfterMs],
       ];
     case "end":
-      return [[4, said.id], [1, LINK_FAULTS.indexOf(said.fault)], reasonBytes(said.why)];
+      return [[4, said.id], [1, CONNECTION_FAULTS.indexOf(said.fault)], reasonBytes(said.why)];
     case "cancel":
       return [[4, said.id]];
     case "ping":
     case "pong":
       return [[4, said.nonce]];
     case "bye":
-      return [[1, LINK_FAULTS.indexOf(said.fault)], reasonBytes(said.why)];
+      return [[1, CONNECTION_FAULTS.indexOf(said.fault)], reasonBytes(said.why)];
     default:
       throw said satisfies never;
   }
@@ -162,7 +162,7 @@ export function decodeCommon(bytes: Uint8Array): CommonMessage | null | undefine
     case "busy":
       return { kind, id: u32(0), retryAfterMs: u32(4) };
     case "end": {
-      const [fault, why] = [LINK_FAULTS[fields[4]!], textOf(rest)];
+      const [fault, why] = [CONNECTION_FAULTS[fields[4]!], textOf(rest)];
       return fault === undefined || why === null ? null : { kind, id: u32(0), fault, why };
     }
     case "cancel":
@@ -171,7 +171,7 @@ export function decodeCommon(bytes: Uint8Array): CommonMessage | null | undefine
     case "pong":
       return { kind, nonce: u32(0) };
     case "bye": {
-      const [fault, why] = [LINK_FAULTS[fields[0]!], textOf(rest)];
+      const [fault, why] = [CONNECTION_FAULTS[fields[0]!], textOf(rest)];
       return fault === undefined || why === null ? null : { kind, fault, why };
     }
     default:

@@ -1,6 +1,6 @@
 import type { TLSSocket } from "node:tls";
 import type { Clock } from "../../../core/index.ts";
-import type { DialTarget, LinkFault, LinkFaultKind } from "../../transport.ts";
+import type { ConnectionFault, ConnectionFaultKind, DialTarget } from "../../transport.ts";
 import type { PeerIdentity, Trust } from "../../trust.ts";
 import { ANSWER_BYTES_MAX } from "../../wire/index.ts";
 import {
@@ -17,10 +17,15 @@ import { connectTls, identify, plainAddress } from "./listener.ts";
  * Faults that the peer can report. Only this side knows that a local caller cancelled, or that it
  * closed.
  */
-const THEIRS: ReadonlySet<LinkFaultKind> = new Set(["refused", "protocol", "stalled", "broken"]);
+const THEIRS: ReadonlySet<ConnectionFaultKind> = new Set([
+  "refused",
+  "protocol",
+  "stalled",
+  "broken",
+]);
 
 /** The fault that the peer reported. */
-export function theirFault(kind: LinkFaultKind, why: string): LinkFault {
+export function theirFault(kind: ConnectionFaultKind, why: string): ConnectionFault {
   return { kind: THEIRS.has(kind) ? kind : "broken", why: `peer reported: ${why}` };
 }
 
@@ -35,7 +40,7 @@ export interface ChannelDialOptions<Own> {
 
 export type Step<T> =
   | { readonly ok: true; readonly value: T }
-  | { readonly ok: false; readonly fault: LinkFault };
+  | { readonly ok: false; readonly fault: ConnectionFault };
 
 /** An authorized control channel to the dialled worker. */
 export interface DialledChannel<Own extends { readonly kind: string }> {
@@ -77,8 +82,8 @@ export class Dialling<Own extends { readonly kind: string }> implements ChannelH
   readonly #signal: AbortSignal;
   /** Ends the current wait. */
   #onMessage: ((message: Own | CommonMessage) => void) | null = null;
-  #fault: LinkFault | null = null;
-  #onFault: ((fault: LinkFault) => void) | null = null;
+  #fault: ConnectionFault | null = null;
+  #onFault: ((fault: ConnectionFault) => void) | null = null;
   readonly #onAbort = () => this.#fail("aborted", "the dial was cancelled");
 
   constructor(
@@ -103,7 +108,7 @@ export class Dialling<Own extends { readonly kind: string }> implements ChannelH
   }
 
   /** The reason the dial failed; null: still running. */
-  get fault(): LinkFault | null {
+  get fault(): ConnectionFault | null {
     return this.#fault;
   }
 
@@ -163,7 +168,7 @@ export class Dialling<Own extends { readonly kind: string }> implements ChannelH
     this.channel.handTo(connection);
   }
 
-  giveUp(fault: LinkFault): { readonly ok: false; readonly fault: LinkFault } {
+  giveUp(fault: ConnectionFault): { readonly ok: false; readonly fault: ConnectionFault } {
     this.#signal.removeEventListener("abort", this.#onAbort);
     this.channel.destroy();
     return { ok: false, fault };
@@ -177,7 +182,7 @@ export class Dialling<Own extends { readonly kind: string }> implements ChannelH
     });
   }
 
-  #fail(kind: LinkFaultKind, why: string): void {
+  #fail(kind: ConnectionFaultKind, why: string): void {
     if (this.#fault !== null) return;
     this.#fault = { kind, why };
     this.#onFault?.(this.#fault);

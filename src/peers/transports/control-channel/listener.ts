@@ -17,11 +17,11 @@ import {
   type WorkerId,
 } from "../../../core/index.ts";
 import type {
+  ConnectionFault,
+  ConnectionFaultKind,
   Dialled,
   Endpoint,
-  LinkFault,
-  LinkFaultKind,
-  PeerLink,
+  PeerConnection,
   PeerServer,
   TransportLog,
 } from "../../transport.ts";
@@ -96,7 +96,7 @@ export function identify(
 
 type Connected =
   | { readonly ok: true; readonly socket: TLSSocket }
-  | { readonly ok: false; readonly fault: LinkFault };
+  | { readonly ok: false; readonly fault: ConnectionFault };
 
 /** A TLS connection with a verified chain; its identity is not checked yet. */
 export function connectTls(
@@ -126,7 +126,8 @@ export function connectTls(
       }
       resolve(result);
     };
-    const fail = (kind: LinkFaultKind, why: string) => settle({ ok: false, fault: { kind, why } });
+    const fail = (kind: ConnectionFaultKind, why: string) =>
+      settle({ ok: false, fault: { kind, why } });
     const onAbort = () => fail("aborted", "the dial was cancelled");
     signal.addEventListener("abort", onAbort, { once: true });
     socket.on("secureConnect", () => settle({ ok: true, socket }));
@@ -139,7 +140,7 @@ export function connectTls(
 }
 
 /** System errors mean that the peer is unreachable; other errors come from the handshake. */
-function faultKindOf(code: string): LinkFaultKind {
+function faultKindOf(code: string): ConnectionFaultKind {
   if (code === "ECONNRESET" || code === "EPIPE") return "broken";
   const isSystems = /^(?:E[A-Z0-9]+|EAI_[A-Z]+)$/.test(code) && !code.startsWith("ERR_");
   return isSystems ? "unreachable" : "refused";
@@ -166,7 +167,7 @@ export interface ConnectionTableOptions<Own> {
 /** An inbound connection. */
 export interface AcceptedConnection<Own> extends ChannelHandler<Own> {
   readonly peer: PeerIdentity;
-  end(kind: LinkFaultKind, why: string): void;
+  end(kind: ConnectionFaultKind, why: string): void;
   /** Resolves when it has ended and nothing of it is running. */
   readonly torn: Promise<void>;
 }
@@ -182,7 +183,7 @@ export type AcceptConnection<Own> = (
 ) => AcceptedConnection<Own>;
 
 /** An outbound connection. */
-export interface DialledConnection extends PeerLink {
+export interface DialledConnection extends PeerConnection {
   /** The peer's certificate is no longer accepted. */
   refuse(why: string): void;
 }
@@ -197,7 +198,7 @@ const AROUND_BYTES = 64;
 export class ConnectionTable<Own> {
   readonly #options: ConnectionTableOptions<Own>;
   readonly #inbound = new Map<AcceptedConnection<Own>, Disposable>();
-  readonly #outbound = new Set<PeerLink>();
+  readonly #outbound = new Set<PeerConnection>();
   /** Connections without a verified certificate. */
   readonly #handshaking = new Set<Socket>();
   readonly #trusted: TrustedConnections;

@@ -1,7 +1,7 @@
 import { type Clock, messageOf } from "../../../core/index.ts";
 import type { FrameHeader, PeerRequest } from "../../messages.ts";
 import type {
-  LinkFaultKind,
+  ConnectionFaultKind,
   PeerServer,
   Served,
   ServedBlock,
@@ -65,7 +65,7 @@ export interface ConnectionContext<Own> {
   opened(): void;
   /** Starts a pull, or answers busy. The reason the request is invalid; null: valid. */
   startPull(id: number, begin: () => RunningPull): string | null;
-  end(kind: LinkFaultKind, why: string): void;
+  end(kind: ConnectionFaultKind, why: string): void;
 }
 
 export interface ServerConnectionOptions<Own> {
@@ -226,7 +226,7 @@ export class ServerConnection<Own extends { readonly kind: string }>
   }
 
   /** Cancels everything. Sends `why` to the peer if the connection still works. */
-  end(kind: LinkFaultKind, why: string): void {
+  end(kind: ConnectionFaultKind, why: string): void {
     if (this.#isOver) return;
     this.#isOver = true;
     const { log } = this.host;
@@ -351,7 +351,7 @@ export class ServedItems {
   }
 
   /** The reason the remaining items were not answered. */
-  async #serve(): Promise<{ readonly fault: LinkFaultKind; readonly why: string }> {
+  async #serve(): Promise<{ readonly fault: ConnectionFaultKind; readonly why: string }> {
     const { server, peer, request, channel, log } = this.#options;
     const { signal } = this.#abort;
     try {

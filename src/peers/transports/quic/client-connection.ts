@@ -1,7 +1,7 @@
 import type { Clock } from "../../../core/index.ts";
 import type { Region } from "../../../native/index.ts";
 import type { FrameHeader, PeerAnswer, PeerRequest } from "../../messages.ts";
-import type { Called, LinkFault, OutgoingPull, PeerLink } from "../../transport.ts";
+import type { Called, ConnectionFault, OutgoingPull, PeerConnection } from "../../transport.ts";
 import type { AuthResult, PeerIdentity } from "../../trust.ts";
 import {
   ANSWER_BYTES_MAX,
@@ -26,7 +26,7 @@ import { closeSession, StreamOut, tearStream } from "./runtime.ts";
 interface Sink {
   /** No more input is needed. */
   readonly isComplete: boolean;
-  take(chunk: Uint8Array): LinkFault | null;
+  take(chunk: Uint8Array): ConnectionFault | null;
   /** The available input has been consumed. */
   pause(): void;
 }
@@ -46,7 +46,7 @@ interface ExchangeParts {
 /** One request on its own stream. */
 class Exchange {
   readonly #parts: ExchangeParts;
-  readonly #done = Promise.withResolvers<LinkFault | null>();
+  readonly #done = Promise.withResolvers<ConnectionFault | null>();
   #stream: Stream | null = null;
   #out: StreamOut | null = null;
   /** Time after which input that follows the request's end is not awaited any more. */
@@ -64,7 +64,7 @@ class Exchange {
   /**
    * Null: the sink is complete. The sink gets no more input after it has resolved. Never throws.
    */
-  async run(preface: Uint8Array, request: Uint8Array): Promise<LinkFault | null> {
+  async run(preface: Uint8Array, request: Uint8Array): Promise<ConnectionFault | null> {
     const { limit, onOver } = this.#parts;
     if (limit.fault !== null) return limit.fault;
     limit.onOver = () => this.#finish(limit.fault, Code.cancelled);
@@ -75,7 +75,7 @@ class Exchange {
   }
 
   /** Ends the request. */
-  end(fault: LinkFault): void {
+  end(fault: ConnectionFault): void {
     this.#finish(fault, Code.cancelled);
   }
 
@@ -90,7 +90,7 @@ class Exchange {
     if (nowMs - this.#endMs >= limits.stallMs) this.#tear(Code.protocol);
   }
 
-  #finish(fault: LinkFault | null, code: number = Code.none): void {
+  #finish(fault: ConnectionFault | null, code: number = Code.none): void {
     if (this.#isDone) return;
     this.#isDone = true;
     this.#endMs = this.#parts.clock.monotonicMs();
@@ -160,7 +160,7 @@ export class AnswerSink implements Sink {
     return this.answer !== null;
   }
 
-  take(chunk: Uint8Array): LinkFault | null {
+  take(chunk: Uint8Array): ConnectionFault | null {
     const end = this.#reader.take(chunk, 0);
     const { fault, message } = this.#reader;
     if (fault !== null) return { kind: "protocol", why: fault };
@@ -211,7 +211,7 @@ class PullSink implements Sink {
     return this.#open.size === 0 && this.#coming === null;
   }
 
-  take(chunk: Uint8Array): LinkFault | null {
+  take(chunk: Uint8Array): ConnectionFault | null {
     for (let at = 0; at < chunk.length; ) {
       if (this.isComplete) return { kind: "protocol", why: "data after the last answer" };
       if (this.#coming !== null) {
@@ -291,19 +291,19 @@ export interface ClientOptions {
  * The client's side of a connection. With a session ticket it can be used at once: its first pulls
  * leave with the first packet (0-RTT); other requests wait for the handshake.
  */
-export class ClientConnection implements PeerLink {
+export class ClientConnection implements PeerConnection {
   readonly transport = "quic";
-  readonly ended: Promise<LinkFault>;
+  readonly ended: Promise<ConnectionFault>;
   /** Null once this handshake has authorized the peer; otherwise the reason it failed. */
-  readonly ready: Promise<LinkFault | null>;
+  readonly ready: Promise<ConnectionFault | null>;
   readonly #parts: ClientOptions;
   readonly #exchanges = new Set<Exchange>();
-  readonly #end = Promise.withResolvers<LinkFault>();
+  readonly #end = Promise.withResolvers<ConnectionFault>();
   #identity: PeerIdentity | null;
   #certificate: Uint8Array | null = null;
   #newTicket: Uint8Array | null = null;
   #token: Uint8Array | null = null;
-  #fault: LinkFault | null = null;
+  #fault: ConnectionFault | null = null;
   #isReady = false;
   #isEarlyRefused = false;
   #isHeard = false;
@@ -356,7 +356,7 @@ export class ClientConnection implements PeerLink {
     return this.#rttMs;
   }
 
-  get fault(): LinkFault | null {
+  get fault(): ConnectionFault | null {
     return this.#fault;
   }
 
@@ -370,7 +370,7 @@ export class ClientConnection implements PeerLink {
     return { ticket: { ...ticket, identity: this.identity }, ms };
   }
 
-  async #open(): Promise<LinkFault | null> {
+  async #open(): Promise<ConnectionFault | null> {
     const { session, authorize } = this.#parts;
     let refusal: string;
     try {
@@ -414,7 +414,7 @@ export class ClientConnection implements PeerLink {
     return { ok: true, answer: sink.answer! };
   }
 
-  async pull(pull: OutgoingPull): Promise<LinkFault | null> {
+  async pull(pull: OutgoingPull): Promise<ConnectionFault | null> {
     const { clock, region } = this.#parts;
     if (pull.items.length === 0) return this.#fault;
     using limit = new Limit(clock, pull.deadlineMs, pull.signal);
@@ -436,9 +436,9 @@ export class ClientConnection implements PeerLink {
   }
 
   /** Null: the handshake is complete and the peer is authorized. */
-  async #untilReady(limit: Limit): Promise<LinkFault | null> {
+  async #untilReady(limit: Limit): Promise<ConnectionFault | null> {
     if (limit.fault !== null || this.#isReady) return limit.fault ?? this.#fault;
-    const { promise, resolve } = Promise.withResolvers<LinkFault | null>();
+    const { promise, resolve } = Promise.withResolvers<ConnectionFault | null>();
     limit.onOver = () => resolve(limit.fault);
     void this.ready.then(() => resolve(this.#fault));
     const fault = await promise;
@@ -451,7 +451,7 @@ export class ClientConnection implements PeerLink {
     sink: Sink,
     limit: Limit,
     paddingBytes = 0,
-  ): Promise<LinkFault | null> {
+  ): Promise<ConnectionFault | null> {
     const { proof } = this.#parts;
     const exchange = new Exchange({
       ...this.#parts,
@@ -483,7 +483,7 @@ export class ClientConnection implements PeerLink {
     void this.#close({ kind: "closed", why: "closed after an idle time" });
   }
 
-  #over(fault: LinkFault, code: number = Code.none): void {
+  #over(fault: ConnectionFault, code: number = Code.none): void {
     if (this.#fault !== null) return;
     void this.rttMs;
     this.#fault = fault;
@@ -496,7 +496,7 @@ export class ClientConnection implements PeerLink {
     this.#end.resolve(fault);
   }
 
-  #close(fault: LinkFault): Promise<void> {
+  #close(fault: ConnectionFault): Promise<void> {
     this.#closing ??= (async () => {
       const { session, clock, limits } = this.#parts;
       this.#over(fault);

@@ -1,5 +1,5 @@
 import type { Clock } from "../../../core/index.ts";
-import type { LinkFault } from "../../transport.ts";
+import type { ConnectionFault } from "../../transport.ts";
 
 const KIB = 2 ** 10;
 const MIB = 2 ** 20;
@@ -88,7 +88,7 @@ export const Code = {
   leaving: 0x16,
 } as const;
 
-const FAULTS: Readonly<Record<number, LinkFault>> = {
+const FAULTS: Readonly<Record<number, ConnectionFault>> = {
   [Code.refused]: { kind: "refused", why: "the peer does not accept our certificate" },
   [Code.full]: { kind: "refused", why: "the peer's connection limit is reached" },
   [Code.protocol]: { kind: "protocol", why: "the peer received an invalid message" },
@@ -124,7 +124,7 @@ interface QuicErrorLike {
 }
 
 /** The fault that a connection's end means; `thrown` undefined: it ended without an error. */
-export function faultOf(thrown: unknown): LinkFault {
+export function faultOf(thrown: unknown): ConnectionFault {
   if (thrown === undefined) return { kind: "broken", why: "the connection ended" };
   const { errorCode, type, message } = thrown as QuicErrorLike;
   const code = Number(errorCode ?? -1);
@@ -152,7 +152,7 @@ export function resetCodeOf(thrown: unknown): number | null {
 }
 
 /** The fault that a stream reset means. */
-export function resetFault(code: number): LinkFault {
+export function resetFault(code: number): ConnectionFault {
   return FAULTS[code] ?? { kind: "broken", why: `the peer reset the stream (${code})` };
 }
 
@@ -164,7 +164,7 @@ export class Limit implements Disposable {
   /** Called once when the limit is reached. */
   onOver: (() => void) | null = null;
   /** The reason it was reached; null: it was not. */
-  fault: LinkFault | null = null;
+  fault: ConnectionFault | null = null;
   readonly #signal: AbortSignal | undefined;
   readonly #clock: Clock;
   readonly #endMs: number;
@@ -186,7 +186,7 @@ export class Limit implements Disposable {
     return Math.max(0, this.#endMs - this.#clock.monotonicMs());
   }
 
-  #end(fault: LinkFault): void {
+  #end(fault: ConnectionFault): void {
     if (this.fault !== null) return;
     this.fault = fault;
     this.onOver?.();

@@ -5,9 +5,9 @@ import { assert, type Clock, HearthError, messageOf, type WorkerId } from "../..
 import { type Native, NativeError, type Region } from "../../../native/index.ts";
 import type {
   Endpoint as Address,
+  ConnectionFault,
   Dialled,
   DialTarget,
-  LinkFault,
   PeerServer,
   Transport,
   TransportCapabilities,
@@ -351,7 +351,7 @@ export class QuicTransport implements Transport {
     this.#tickets = new Tickets(options.clock);
   }
 
-  get inboundLinks(): number {
+  get inboundConnections(): number {
     return this.#listener?.connections ?? 0;
   }
 
@@ -400,7 +400,7 @@ export class QuicTransport implements Transport {
     if (this.#quic === null) {
       return failed({ kind: "unsupported", why: this.unsupported ?? "no region is registered" });
     }
-    const { promise: given, resolve } = Promise.withResolvers<LinkFault>();
+    const { promise: given, resolve } = Promise.withResolvers<ConnectionFault>();
     const giveUp = () => resolve({ kind: "aborted", why: "the dial was cancelled" });
     signal.addEventListener("abort", giveUp, { once: true });
     if (signal.aborted) giveUp();
@@ -525,6 +525,6 @@ async function addressOf({ host }: Address): Promise<Numeric> {
   return { host: found.address, family: found.family as 4 | 6 };
 }
 
-function failed(fault: LinkFault): Dialled {
+function failed(fault: ConnectionFault): Dialled {
   return { ok: false, fault };
 }

@@ -1,7 +1,7 @@
 import { type Clock, messageOf } from "../../../core/index.ts";
-import type { RdmaLink, RdmaRead, RdmaWindow } from "../../../native/index.ts";
+import type { RdmaQueuePair, RdmaRead, RdmaWindow } from "../../../native/index.ts";
 import type { FrameHeader, ItemRefusal } from "../../messages.ts";
-import type { LinkFault, LinkFaultKind, OutgoingPull } from "../../transport.ts";
+import type { ConnectionFault, ConnectionFaultKind, OutgoingPull } from "../../transport.ts";
 import { decodePart, encodeRequest, type Part } from "../../wire/index.ts";
 import type { Deadline } from "../connection-state.ts";
 import {
@@ -26,7 +26,7 @@ type Frame = Extract<Part, { kind: "frame" }>;
  * any more, whatever the result.
  */
 class RdmaPull implements ClientPull {
-  readonly over: Promise<LinkFault | null>;
+  readonly over: Promise<ConnectionFault | null>;
   readonly #id: number;
   readonly #rails: RdmaClient;
   readonly #items: RequestedItems;
@@ -44,7 +44,7 @@ class RdmaPull implements ClientPull {
     rails.send({ kind: "pull", id, body });
   }
 
-  fail(fault: LinkFault): void {
+  fail(fault: ConnectionFault): void {
     this.#items.fail(fault);
   }
 
@@ -60,7 +60,7 @@ class RdmaPull implements ClientPull {
     this.#items.takeBusy(refusal);
   }
 
-  takeEnd(fault: LinkFault): void {
+  takeEnd(fault: ConnectionFault): void {
     this.#items.takeEnd(fault);
   }
 
@@ -109,16 +109,16 @@ class RdmaPull implements ClientPull {
 
 export interface RdmaClientOptions {
   /** Connected, in the order of the welcome's pairs. */
-  readonly connections: readonly RdmaLink[];
+  readonly connections: readonly RdmaQueuePair[];
   readonly channel: ControlChannel<RdmaMessage>;
   readonly clock: Clock;
   readonly limits: RdmaLimits;
   /** Ends the connection. */
-  end(kind: LinkFaultKind, why: string): void;
+  end(kind: ConnectionFaultKind, why: string): void;
 }
 
 interface Reading {
-  readonly connection: RdmaLink;
+  readonly connection: RdmaQueuePair;
   readonly token: number;
   /** Timeout after a cancellation; null: not cancelled. */
   grace: Disposable | null;

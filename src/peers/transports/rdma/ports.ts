@@ -1,4 +1,9 @@
-import type { Rdma, RdmaLink, RdmaLinkSettings, RdmaPort } from "../../../native/index.ts";
+import type {
+  Rdma,
+  RdmaPort,
+  RdmaQueuePair,
+  RdmaQueuePairSettings,
+} from "../../../native/index.ts";
 import { type PairedRail, RAILS_MAX, type Rail } from "./control.ts";
 
 /**
@@ -71,21 +76,21 @@ function bitsAlike(a: Uint8Array, b: Uint8Array): number {
 /** A queue pair for one of the peer's rails. */
 export interface MadeRail {
   readonly rail: number;
-  readonly connection: RdmaLink;
+  readonly connection: RdmaQueuePair;
 }
 
 /** Creates the queue pairs of connections, spread over this host's ports. */
 export class RailConnections {
   readonly #rdma: Rdma;
-  readonly #settings: RdmaLinkSettings;
+  readonly #settings: RdmaQueuePairSettings;
   /** Maximum number of queue pairs per connection. */
   readonly #rails: number;
   /** Number of queue pairs per port. */
   readonly #on = new Map<number, number>();
   /** Open queue pairs. */
-  readonly #all = new Set<RdmaLink>();
+  readonly #all = new Set<RdmaQueuePair>();
 
-  constructor(rdma: Rdma, settings: RdmaLinkSettings, rails: number) {
+  constructor(rdma: Rdma, settings: RdmaQueuePairSettings, rails: number) {
     this.#rdma = rdma;
     this.#settings = settings;
     this.#rails = rails;
@@ -108,7 +113,7 @@ export class RailConnections {
   }
 
   /** Queue pairs connected to those of a server. Throws NativeError. */
-  connect(offered: readonly RdmaPort[], pairs: readonly PairedRail[]): RdmaLink[] {
+  connect(offered: readonly RdmaPort[], pairs: readonly PairedRail[]): RdmaQueuePair[] {
     const made = this.#make(pairs.map(({ rail }) => ({ rail, port: offered[rail]!.index })));
     try {
       for (const [index, { connection }] of made.entries())
@@ -131,7 +136,7 @@ export class RailConnections {
     return made;
   }
 
-  #connection(port: number): RdmaLink {
+  #connection(port: number): RdmaQueuePair {
     const connection = this.#rdma.link(port, this.#settings);
     const count = (by: 1 | -1) => this.#on.set(port, (this.#on.get(port) ?? 0) + by);
     count(1);

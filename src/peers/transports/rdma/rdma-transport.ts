@@ -2,16 +2,16 @@ import { assert, type Clock, HearthError, messageOf } from "../../../core/index.
 import {
   NativeError,
   type Rdma,
-  type RdmaLinkSettings,
+  type RdmaQueuePairSettings,
   type RdmaState,
   type Region,
 } from "../../../native/index.ts";
 import type {
+  ConnectionFault,
+  ConnectionFaultKind,
   Dialled,
   DialTarget,
   Endpoint,
-  LinkFault,
-  LinkFaultKind,
   PeerServer,
   Transport,
   TransportLog,
@@ -74,7 +74,7 @@ type RdmaDialled =
       readonly connection: ClientConnection<RdmaMessage>;
       readonly der: Uint8Array;
     }
-  | { readonly ok: false; readonly fault: LinkFault };
+  | { readonly ok: false; readonly fault: ConnectionFault };
 
 type Welcome = Extract<RdmaMessage, { kind: "welcome" }>;
 
@@ -110,7 +110,7 @@ async function dialRdma(
     const connections = rails.connect(offered, pairs);
     channel.send({ kind: "join", addresses: connections.map(({ address }) => address) });
     let connection: ClientConnection<RdmaMessage> | null = null;
-    const end = (kind: LinkFaultKind, why: string) => connection?.end(kind, why);
+    const end = (kind: ConnectionFaultKind, why: string) => connection?.end(kind, why);
     const payload = new RdmaClient({ connections, channel, clock, limits, end });
     const parts = { identity, channel, payload, clock, limits, requests, rttMs };
     connection = new ClientConnection({ transport: "rdma", ...parts });
@@ -139,7 +139,7 @@ export interface RdmaTransportOptions {
   readonly log: TransportLog;
   /** Opens the devices for a region; owned by the caller. May throw NativeError. */
   readonly rdmaOf: (region: Region) => Rdma;
-  readonly settings: RdmaLinkSettings;
+  readonly settings: RdmaQueuePairSettings;
   /** Queue pairs per connection, each on its own port: 1 to 8. */
   readonly rails: number;
   readonly limits?: Partial<RdmaLimits>;
@@ -185,7 +185,7 @@ export class RdmaTransport implements Transport {
     });
   }
 
-  get inboundLinks(): number {
+  get inboundConnections(): number {
     return this.#connections.inbound;
   }
 

@@ -3,7 +3,7 @@ import {
   type Lent,
   NativeError,
   type RdmaAddress,
-  type RdmaLink,
+  type RdmaQueuePair,
   type RdmaWindow,
 } from "../../../native/index.ts";
 import type { ServedBlock, TransportLog } from "../../transport.ts";
@@ -27,7 +27,7 @@ import type { RdmaLimits } from "./rdma-transport.ts";
 interface RdmaServedPullOptions extends ServedItemsOptions {
   readonly channel: ControlChannel<RdmaMessage>;
   /** Connected. */
-  readonly connections: readonly RdmaLink[];
+  readonly connections: readonly RdmaQueuePair[];
   readonly clock: Clock;
   readonly limits: RdmaLimits;
   readonly log: TransportLog;
@@ -35,7 +35,7 @@ interface RdmaServedPullOptions extends ServedItemsOptions {
 
 /** A block whose span the client can read, or soon can. */
 interface Exposure {
-  readonly connection: RdmaLink;
+  readonly connection: RdmaQueuePair;
   readonly token: number;
   /** Its header and window were sent. */
   isSent: boolean;
@@ -197,7 +197,7 @@ export class RdmaServer implements ServerPayload<RdmaMessage> {
   readonly #limits: RdmaLimits;
   readonly #pulls = new Map<number, RdmaServedPull>();
   /** Null before the hello. */
-  #connections: readonly RdmaLink[] | null = null;
+  #connections: readonly RdmaQueuePair[] | null = null;
   #isJoined = false;
 
   constructor(room: ConnectionContext<RdmaMessage>, rails: RailConnections, limits: RdmaLimits) {
@@ -256,7 +256,7 @@ export class RdmaServer implements ServerPayload<RdmaMessage> {
     return null;
   }
 
-  #join(addresses: readonly RdmaAddress[], connections: readonly RdmaLink[]): string | null {
+  #join(addresses: readonly RdmaAddress[], connections: readonly RdmaQueuePair[]): string | null {
     if (this.#isJoined) return "second join";
     if (addresses.length !== connections.length) return "joined with other rails than chosen";
     try {
@@ -279,7 +279,7 @@ export class RdmaServer implements ServerPayload<RdmaMessage> {
     this.#room.end("refused", "no queue pair could be created");
   }
 
-  #startPull({ id, body }: Pull, connections: readonly RdmaLink[]): string | null {
+  #startPull({ id, body }: Pull, connections: readonly RdmaQueuePair[]): string | null {
     const request = pullOf(body);
     if (typeof request === "string") return request;
     const { peer, channel, host } = this.#room;

@@ -1,7 +1,7 @@
 import type { Clock } from "../../../core/index.ts";
-import type { LaneLink, Received } from "../../../native/index.ts";
+import type { OpenLaneSession, Received } from "../../../native/index.ts";
 import type { FrameHeader, ItemRefusal } from "../../messages.ts";
-import type { LinkFault, OutgoingPull } from "../../transport.ts";
+import type { ConnectionFault, OutgoingPull } from "../../transport.ts";
 import { decodePart, encodeRequest, type Part } from "../../wire/index.ts";
 import type { Deadline } from "../connection-state.ts";
 import {
@@ -29,7 +29,7 @@ interface Coming {
  * for other blocks the header arrives first, and the place is announced then.
  */
 class ClientPull {
-  readonly over: Promise<LinkFault | null>;
+  readonly over: Promise<ConnectionFault | null>;
   readonly #id: number;
   readonly #lanes: StreamClient;
   readonly #items: RequestedItems;
@@ -54,7 +54,7 @@ class ClientPull {
     lanes.send({ kind: "pull", id, transfer, announced, body });
   }
 
-  fail(fault: LinkFault): void {
+  fail(fault: ConnectionFault): void {
     this.#items.fail(fault);
   }
 
@@ -89,7 +89,7 @@ class ClientPull {
     this.#items.takeBusy(refusal);
   }
 
-  takeEnd(fault: LinkFault): void {
+  takeEnd(fault: ConnectionFault): void {
     this.#items.takeEnd(fault);
   }
 
@@ -130,7 +130,7 @@ class ClientPull {
 }
 
 export interface StreamClientOptions {
-  readonly connection: LaneLink;
+  readonly connection: OpenLaneSession;
   readonly channel: ControlChannel<StreamMessage>;
   readonly clock: Clock;
   readonly limits: StreamLimits;
@@ -138,7 +138,7 @@ export interface StreamClientOptions {
 
 /** The lanes (data connections) that receive the blocks of a connection's pulls. */
 export class StreamClient implements ClientPayload<StreamMessage> {
-  readonly connection: LaneLink;
+  readonly connection: OpenLaneSession;
   readonly clock: Clock;
   readonly #options: StreamClientOptions;
   readonly #pulls = new Map<number, ClientPull>();

@@ -1,10 +1,10 @@
 import { messageOf } from "../../../core/index.ts";
 import {
   type Cipher,
-  type LaneLink,
   type LaneSession,
   type Lanes,
   NativeError,
+  type OpenLaneSession,
 } from "../../../native/index.ts";
 import type { ServedBlock } from "../../transport.ts";
 import {
@@ -29,7 +29,7 @@ interface ServedPullOptions extends ServedItemsOptions {
   readonly request: PullRequest;
   readonly channel: ControlChannel<StreamMessage>;
   /** Rejects, or never resolves, if the connection ends first. */
-  readonly lanes: Promise<LaneLink>;
+  readonly lanes: Promise<OpenLaneSession>;
   /** The client violated the protocol: ends its connection. */
   onWrong(why: string): void;
 }
@@ -48,7 +48,7 @@ class ServedPull implements RunningPull, Sender {
   readonly #options: ServedPullOptions;
   readonly #items: ServedItems;
   readonly #lent = new Map<number, PendingBlock>();
-  #lanes: LaneLink | null = null;
+  #lanes: OpenLaneSession | null = null;
 
   constructor(options: ServedPullOptions) {
     this.#options = options;
@@ -152,8 +152,8 @@ export class StreamServer implements ServerPayload<StreamMessage> {
   readonly #room: ConnectionContext<StreamMessage>;
   readonly #host: StreamServerHost;
   readonly #pulls = new Map<number, ServedPull>();
-  #session: Promise<LaneLink> | null = null;
-  #lanes: LaneLink | null = null;
+  #session: Promise<OpenLaneSession> | null = null;
+  #lanes: OpenLaneSession | null = null;
 
   constructor(room: ConnectionContext<StreamMessage>, host: StreamServerHost) {
     this.#room = room;
@@ -208,14 +208,14 @@ export class StreamServer implements ServerPayload<StreamMessage> {
     return null;
   }
 
-  #open(connection: LaneLink): void {
+  #open(connection: OpenLaneSession): void {
     this.#room.opened();
     this.#lanes = connection;
     if (this.#room.isOver) void connection[Symbol.asyncDispose]();
     else connection.ended.then((fault) => this.#room.end("broken", `lanes ended: ${fault}`));
   }
 
-  #startPull(message: Pull, lanes: Promise<LaneLink>): string | null {
+  #startPull(message: Pull, lanes: Promise<OpenLaneSession>): string | null {
     const { id, transfer, announced } = message;
     const request = pullOf(message.body);
     if (typeof request === "string") return request;

@@ -1,10 +1,10 @@
 import { assert, type Clock, HearthError, messageOf } from "../../../core/index.ts";
 import { type Cipher, type Lanes, NativeError, type Region } from "../../../native/index.ts";
 import type {
+  ConnectionFault,
   Dialled,
   DialTarget,
   Endpoint,
-  LinkFault,
   PeerServer,
   Transport,
   TransportCapabilities,
@@ -103,7 +103,7 @@ type StreamDialled =
       readonly connection: ClientConnection<StreamMessage>;
       readonly der: Uint8Array;
     }
-  | { readonly ok: false; readonly fault: LinkFault };
+  | { readonly ok: false; readonly fault: ConnectionFault };
 
 type Welcome = Extract<StreamMessage, { kind: "welcome" }>;
 
@@ -200,7 +200,7 @@ export class StreamTransport implements Transport {
     this.capabilities = { encrypted, direct: true, early: false, oneSided: false };
   }
 
-  get inboundLinks(): number {
+  get inboundConnections(): number {
     return this.#connections.inbound;
   }
 

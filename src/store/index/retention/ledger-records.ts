@@ -1,5 +1,5 @@
 import { assert } from "../../../core/index.ts";
-import type { CommandRow, HoldRow, IssuerRow, PartRow } from "./retention-ledger.ts";
+import type { CommandRow, IssuerRow, PartRow, RetentionRow } from "./retention-ledger.ts";
 
 /**
  * Binary encoding of the ledger's rows and changes. It is sent between the threads, and the seal of
@@ -8,7 +8,7 @@ import type { CommandRow, HoldRow, IssuerRow, PartRow } from "./retention-ledger
  */
 
 type LedgerRecord =
-  | { readonly kind: "hold"; readonly row: HoldRow }
+  | { readonly kind: "hold"; readonly row: RetentionRow }
   | { readonly kind: "part"; readonly row: PartRow }
   | { readonly kind: "removeHold"; readonly id: number }
   | { readonly kind: "command"; readonly row: CommandRow }
@@ -54,7 +54,7 @@ export class RecordWriter {
   }
 
   /** Each of these returns the sealed bytes, valid until the next call. */
-  hold(row: HoldRow): Uint8Array {
+  hold(row: RetentionRow): Uint8Array {
     const start = this.#begin(KIND.hold);
     this.#f64(row.id);
     this.#u8(HOLD_KINDS.indexOf(row.kind));
@@ -217,7 +217,7 @@ export class RecordReader {
     return this.#bytes.subarray(this.#start, this.#end);
   }
 
-  #hold(): HoldRow {
+  #hold(): RetentionRow {
     return {
       id: this.#f64(),
       kind: HOLD_KINDS[this.#u8()]!,

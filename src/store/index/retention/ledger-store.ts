@@ -22,10 +22,10 @@ import issuerOrder from "./migrations/0002-issuer-order.sql" with { type: "text"
 import leaseGrants from "./migrations/0003-lease-grants.sql" with { type: "text" };
 import type {
   CommandRow,
-  HoldRow,
   IssuerRow,
   LedgerContents,
   PartRow,
+  RetentionRow,
 } from "./retention-ledger.ts";
 import { ledger } from "./schema/index.ts";
 
@@ -213,7 +213,7 @@ class RecordsApplier {
     return { nextId, receiptBytes, nextUse };
   }
 
-  #putHold(row: HoldRow, seal: bigint, { holds }: LedgerTallies): void {
+  #putHold(row: RetentionRow, seal: bigint, { holds }: LedgerTallies): void {
     const found = this.#get<Found>(FIND_HOLD, row.id);
     if (found !== null) holds.remove(sealIn(found));
     const { id, kind, owner, name, deadlineBootMs, bootId, priority, idleMs } = row;
@@ -324,7 +324,7 @@ const ISSUERS = "SELECT issuer, epoch, seq, seal, used FROM issuers ORDER BY use
 interface Sealed {
   readonly seal: Uint8Array;
 }
-interface StoredHold extends Omit<HoldRow, "purges">, Sealed {
+interface StoredHold extends Omit<RetentionRow, "purges">, Sealed {
   readonly purges: number;
 }
 interface StoredPart extends PartRow, Sealed {}

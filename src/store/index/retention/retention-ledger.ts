@@ -1,5 +1,5 @@
 /** A pin, soft pin or lease. */
-export interface HoldRow {
+export interface RetentionRow {
   /** Unique and never reused. The caller assigns ids from 1. */
   readonly id: number;
   readonly kind: "pin" | "retain" | "lease";
@@ -25,7 +25,7 @@ export interface PartRow {
   readonly hold: number;
   /** From 1, unique within the pin. */
   readonly part: number;
-  /** As in `HoldRow`. Empty: removes the part. */
+  /** As in `RetentionRow`. Empty: removes the part. */
   readonly blocks: Uint8Array;
 }
 
@@ -45,7 +45,7 @@ export interface IssuerRow {
 }
 
 export interface LedgerContents {
-  readonly holds: readonly HoldRow[];
+  readonly holds: readonly RetentionRow[];
   /** Ordered by pin, then by part. */
   readonly parts: readonly PartRow[];
   /** The latest commands, oldest first. */
@@ -88,12 +88,12 @@ export interface CommitOptions {
  *   happens to a file that could not be opened at the start, once it can be, because this run
  *   started without its contents.
  */
-export interface HoldLedger extends AsyncDisposable {
+export interface RetentionLedger extends AsyncDisposable {
   readonly state: LedgerState;
   /** The rows as they were when the ledger was opened. */
   readonly contents: LedgerContents;
 
-  putHold(row: HoldRow): void;
+  putHold(row: RetentionRow): void;
   putPart(row: PartRow): void;
   /** Removes the row and its parts. */
   removeHold(id: number): void;

@@ -13,12 +13,12 @@ import { type RecordBatch, RecordLog, RecordReader, type RecordWriter } from "./
 import type {
   CommandRow,
   CommitOptions,
-  HoldLedger,
-  HoldRow,
   IssuerRow,
   LedgerContents,
   LedgerState,
   PartRow,
+  RetentionLedger,
+  RetentionRow,
 } from "./retention-ledger.ts";
 
 const PENDING_BYTES_MAX = 64 * 2 ** 20;
@@ -49,7 +49,7 @@ export interface WriteBehindLedgerOptions {
  * The event loop's side of the ledger: collects changes and keeps one batch in flight to the
  * worker.
  */
-export class WriteBehindLedger implements HoldLedger {
+export class WriteBehindLedger implements RetentionLedger {
   readonly contents: LedgerContents;
   readonly #worker: IndexWorkerClient;
   readonly #clock: Clock;
@@ -102,7 +102,7 @@ export class WriteBehindLedger implements HoldLedger {
     };
   }
 
-  putHold(row: HoldRow): void {
+  putHold(row: RetentionRow): void {
     this.#add(false, (records) => records.hold(row));
   }
 
@@ -328,7 +328,7 @@ export class WriteBehindLedger implements HoldLedger {
   }
 }
 
-export interface HoldLedgerOptions {
+export interface RetentionLedgerOptions {
   /** The folder of the block index. Created if it does not exist. */
   readonly folder: string;
   /** Identifies this run of the agent. Never reused. */
@@ -354,7 +354,9 @@ const SLICE_ROWS = 500;
  * started without its contents. Throws INDEX_IN_USE if another agent uses the ledger, INDEX_FOREIGN
  * if it belongs to another worker or machine, ABORTED.
  */
-export async function openHoldLedger(options: HoldLedgerOptions): Promise<HoldLedger> {
+export async function openRetentionLedger(
+  options: RetentionLedgerOptions,
+): Promise<RetentionLedger> {
   const { folder, incarnation, owner, clock, signal, pendingBytesMax } = options;
   const openOrder: OpenLedgerOrder = {
     kind: "openLedger",
@@ -374,7 +376,7 @@ export async function openHoldLedger(options: HoldLedgerOptions): Promise<HoldLe
 async function contentsOf(
   answer: Extract<Answer, { kind: "ledgerOpened" | "failed" }>,
 ): Promise<LedgerContents> {
-  const [holds, parts, issuers]: [HoldRow[], PartRow[], IssuerRow[]] = [[], [], []];
+  const [holds, parts, issuers]: [RetentionRow[], PartRow[], IssuerRow[]] = [[], [], []];
   const commands = new Map<string, CommandRow>();
   if (answer.kind === "failed") return { holds, parts, commands: [], issuers, lastSeen: null };
   const records = new RecordReader(answer.contents, answer.length);

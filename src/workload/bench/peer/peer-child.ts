@@ -26,8 +26,8 @@ import {
   laneShape,
   type OutgoingPull,
   type PeerAnswer,
+  type PeerConnection,
   type PeerIdentity,
-  type PeerLink,
   type PeerRequest,
   type PeerServer,
   QuicTransport,
@@ -204,7 +204,7 @@ class TransportSide implements BenchSide {
   readonly #region: Region;
   readonly #server: BenchServer;
   readonly port: number;
-  #link: PeerLink | null = null;
+  #link: PeerConnection | null = null;
 
   private constructor(transport: Transport, region: Region, server: BenchServer, port: number) {
     this.#transport = transport;

@@ -1,6 +1,6 @@
 import { type Clock, HearthError, systemClock } from "../../../core/index.ts";
 import { type Native, Region } from "../../../native/index.ts";
-import { createTrust, type PeerLink, QuicTransport } from "../../../peers/index.ts";
+import { createTrust, type PeerConnection, QuicTransport } from "../../../peers/index.ts";
 import { median } from "../measure.ts";
 import { benchCluster } from "./peer-bench.ts";
 import { BENCH_NAMESPACE, BenchServer, benchBlock, HOLDER } from "./peer-child.ts";
@@ -61,7 +61,7 @@ export async function measureResumption(
 }
 
 /** When the first byte of a block had come, on the monotonic clock. */
-async function firstByteMs(link: PeerLink, bytesMax: number, clock: Clock): Promise<number> {
+async function firstByteMs(link: PeerConnection, bytesMax: number, clock: Clock): Promise<number> {
   let atMs: number | null = null;
   const fault = await link.pull({
     namespace: BENCH_NAMESPACE,

@@ -9,7 +9,7 @@ import {
   type RouterObserver,
   type Target,
   type TargetId,
-  type WorkerNews,
+  type WorkerEvent,
 } from "../../../router/index.ts";
 import { SimAgent } from "./sim-agent.ts";
 import { createSimNamer, outputBlocks, type SimTrace } from "./sim-trace.ts";
@@ -87,7 +87,7 @@ class Run {
   readonly #joined: Found = { prompt: 0, ram: 0, all: 0 };
   readonly #restarted: Found = { prompt: 0, ram: 0, all: 0 };
   #observer: RouterObserver = {};
-  #news: (news: WorkerNews) => void = () => undefined;
+  #news: (news: WorkerEvent) => void = () => undefined;
   #joinedMs = Number.POSITIVE_INFINITY;
   #restartedMs = Number.POSITIVE_INFINITY;
   #warmedUsed = 0;

@@ -29,8 +29,8 @@ import {
   createAddressBatch,
   createArena,
   createHandleBatch,
+  type EngineSession,
   type HandleBatch,
-  type Holder,
   Namespaces,
   TieredStore,
 } from "../../../store/index.ts";
@@ -76,7 +76,7 @@ export class BenchTier {
   readonly blockBytes: number;
   readonly store: TieredStore;
   readonly disk: BlockDisk;
-  readonly holder: Holder;
+  readonly holder: EngineSession;
   readonly namespaceKey: Uint8Array;
   /** Recovery results: recovered blocks, and adopted files whose index row was lost. */
   readonly found: { readonly blocks: number; readonly adopted: number };
@@ -106,7 +106,7 @@ export class BenchTier {
     this.queueBlocksMax = queueBlocks(options.depth);
     this.namespaceKey = namespaceKey(options.native, MANIFEST);
     const namespace = namespaces.indexOf(this.namespaceKey) as NamespaceIndex;
-    this.holder = parts.store.openHolder({ namespace, handlesMax: 2 ** 20 });
+    this.holder = parts.store.openEngineSession({ namespace, handlesMax: 2 ** 20 });
   }
 
   /** Throws what an agent's start would. */

@@ -3,7 +3,7 @@ import { beforeAll, describe, expect, test } from "bun:test";
 import { cpSync, existsSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
-import type { HoldLedger } from "../../../../src/store/index/index.ts";
+import type { RetentionLedger } from "../../../../src/store/index/index.ts";
 import { tempDir } from "../../../support/index.ts";
 import {
   commandOf,
@@ -61,7 +61,7 @@ let made = 0;
 async function opened(
   source: string,
   damage: (folder: string) => void,
-  check: (ledger: HoldLedger, folder: string) => Promise<void>,
+  check: (ledger: RetentionLedger, folder: string) => Promise<void>,
 ): Promise<"set aside" | "as it was"> {
   const folder = join(folders, `copy-${made++}`);
   cpSync(source, folder, { recursive: true });
@@ -91,11 +91,11 @@ function flipped(file: string, flips: readonly { at: number; mask: number }[]) {
   };
 }
 
-async function expectClean(ledger: HoldLedger): Promise<void> {
+async function expectClean(ledger: RetentionLedger): Promise<void> {
   expect(JSON.stringify(textOf(ledger.contents))).toBe(cleanText);
 }
 
-async function expectSomeState(ledger: HoldLedger): Promise<void> {
+async function expectSomeState(ledger: RetentionLedger): Promise<void> {
   expect(states).toContain(JSON.stringify(textOf(ledger.contents)));
 }
 
@@ -103,7 +103,7 @@ const flip = fc.record({ at: fc.nat(2 ** 30), mask: fc.integer({ min: 1, max: 25
 const flips = fc.array(flip, { minLength: 1, maxLength: 6 });
 
 test("a copy that nothing was done to is as it was, and can be written to", async () => {
-  const write = async (ledger: HoldLedger) => {
+  const write = async (ledger: RetentionLedger) => {
     await expectClean(ledger);
     ledger.removeHold(HOLDS);
     expect(await ledger.commit()).toBe(true);

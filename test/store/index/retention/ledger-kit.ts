@@ -2,11 +2,11 @@ import { cpSync, existsSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { systemClock } from "../../../../src/core/index.ts";
 import {
-  type HoldLedger,
-  type HoldLedgerOptions,
-  type HoldRow,
   type LedgerContents,
-  openHoldLedger,
+  openRetentionLedger,
+  type RetentionLedger,
+  type RetentionLedgerOptions,
+  type RetentionRow,
 } from "../../../../src/store/index/index.ts";
 
 export const OWNER = { worker: "worker-a", machine: "machine-a" } as const;
@@ -14,14 +14,14 @@ export const LEDGER_FILE = "holds.sqlite";
 
 export function openLedger(
   folder: string,
-  options: Partial<HoldLedgerOptions> = {},
-): Promise<HoldLedger> {
+  options: Partial<RetentionLedgerOptions> = {},
+): Promise<RetentionLedger> {
   const all = { folder, incarnation: 1n, owner: OWNER, clock: systemClock };
-  return openHoldLedger({ ...all, ...options });
+  return openRetentionLedger({ ...all, ...options });
 }
 
 /** A hold all of whose columns are a function of its number. */
-export function holdOf(number: number, change: Partial<HoldRow> = {}): HoldRow {
+export function holdOf(number: number, change: Partial<RetentionRow> = {}): RetentionRow {
   const kind = (["pin", "retain", "lease"] as const)[number % 3]!;
   const blocks = new Uint8Array(36 * (1 + (number % 64)));
   for (let at = 0; at < blocks.length; at++) blocks[at] = number * 7 + at;

@@ -2,7 +2,12 @@ import { expect, test } from "bun:test";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
-import type { CommandRow, HoldRow, IssuerRow, PartRow } from "../../../../src/store/index/index.ts";
+import type {
+  CommandRow,
+  IssuerRow,
+  PartRow,
+  RetentionRow,
+} from "../../../../src/store/index/index.ts";
 import { ManualClock, tempDir } from "../../../support/index.ts";
 import { openIndex } from "../index-kit.ts";
 import { LineChild } from "../line-child.ts";
@@ -183,7 +188,7 @@ const text = fc.string({
   maxLength: 5,
 });
 const number = fc.oneof(fc.constantFrom(0, -0, 0.1, 2 ** 53, 1e300), fc.integer());
-const hold = fc.record<HoldRow>({
+const hold = fc.record<RetentionRow>({
   id: fc.integer({ min: 1, max: 6 }),
   kind: fc.constantFrom("pin", "retain", "lease"),
   owner: text,
@@ -226,7 +231,7 @@ test("says what a plain map of the same changes says", async () => {
   const property = fc.asyncProperty(fc.array(change, { maxLength: 40 }), async (changes) => {
     const folder = newFolder();
     const ledger = await openLedger(folder);
-    const holds = new Map<number, HoldRow>();
+    const holds = new Map<number, RetentionRow>();
     const parts = new Map<number, PartRow>();
     const commands = new Map<string, CommandRow>();
     const issuers = new Map<string, IssuerRow>();
