@@ -132,9 +132,9 @@ describe("ca init and issue", () => {
   });
 
   const REFUSED: [string, (dir: string) => string[], RegExp][] = [
-    ["no folder", () => ["issue", join(folder, "none"), "--worker", "a"], /cannot be read: ENOENT/],
+    ["no folder", () => ["issue", join(folder, "none"), "--worker", "a"], /cannot read .*: ENOENT/],
     ["a worker of no name", (dir) => ["issue", dir, "--worker", "a.b"], /must be 1 to 64 letters/],
-    ["a worker called ca", (dir) => ["issue", dir, "--worker", "CA"], /give it another name/],
+    ["a worker called ca", (dir) => ["issue", dir, "--worker", "CA"], /choose another worker name/],
     ["no days", (dir) => ["issue", dir, "--worker", "a", "--days", "0"], /is below 1/],
   ];
   test.each(REFUSED)("refuse in words: %s", async (_what, words, expected) => {

@@ -291,7 +291,7 @@ describeNative("the doctor on stand-ins", () => {
     const checks = await diagnose({ STANDIN_CUDA: "dma-buf=off" });
     expect(checks.at(-1)).toMatchObject({
       name: "GPUDirect",
-      found: expect.stringContaining("through RAM: the driver exports no memory"),
+      found: expect.stringContaining("through RAM: the driver cannot export GPU memory"),
       path: expect.stringContaining("RAM"),
       advice: expect.stringContaining("open kernel modules"),
     });

@@ -147,10 +147,10 @@ describeNative("workers over HTTP", () => {
 
   test.each([
     [{ model: MODEL }, "worker is missing"],
-    [{ worker: "a b", model: MODEL }, "no worker id"],
+    [{ worker: "a b", model: MODEL }, "not a valid worker id"],
     [{ worker: "a" }, "model is missing"],
     [{ worker: "a", model: MODEL, ulr: "x" }, "did you mean url"],
-    [{ worker: "a", model: MODEL, url: "ftp://x" }, "no URL"],
+    [{ worker: "a", model: MODEL, url: "ftp://x" }, "not a valid URL"],
     [{ worker: "a", model: MODEL, ranks: 0 }, "too small"],
   ])("the worker %j is refused", async (body, why) => {
     const answer = await served.post("/v1/workers", body);

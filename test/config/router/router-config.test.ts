@@ -53,11 +53,11 @@ describe("the configuration of a router", () => {
       "r.toml:3:1 workers.gpu-01.ulr: unknown key; did you mean url",
     ]);
     expect(problemsOf("[workers.a]\nrole = 3\n")).toEqual([
-      "r.toml:1:10 workers.a: has neither model nor url; name its model, or the url of an engine " +
-        "that says it",
+      "r.toml:1:10 workers.a: has neither model nor url; set its model, or the url of an engine " +
+        "that reports it",
       'r.toml:2:8 workers.a.role: is the number 3; use one of "both", "prefill", "decode"',
     ]);
-    expect(problemsOf('[workers."no id"]\nmodel = "m"\n')[0]).toContain("is no worker id");
+    expect(problemsOf('[workers."no id"]\nmodel = "m"\n')[0]).toContain("is not a valid worker id");
     expect(problemsOf("workers = 3\n")).toEqual([
       "r.toml:1:1 workers: is the number 3, not named tables; write [workers.gpu-01]",
     ]);

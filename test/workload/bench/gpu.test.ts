@@ -67,7 +67,7 @@ describeNative("bench gpu", () => {
 
   test("no driver, no GPU, none of that number: refused in words", async () => {
     const none = await benchGpu("--library", "/nowhere/libcuda.so.1");
-    expect(none).toMatchObject({ code: 4, err: expect.stringContaining("no libcuda.so.1") });
+    expect(none).toMatchObject({ code: 4, err: expect.stringContaining("libcuda.so.1 not found") });
     cuda.configure("devices=0");
     const empty = await benchGpu(...quick);
     expect(empty).toMatchObject({
