@@ -87,7 +87,7 @@ class Crowd implements AsyncDisposable {
   async expectTold(count: number): Promise<void> {
     expect(await this.relieved()).toHaveLength(count);
     expect(await this.agent.metric("hearth_holds_ended_total", 'how="relieved"')).toBe(count);
-    const lines = this.agent.log.filter(({ message }) => message.startsWith("a hold was ended"));
+    const lines = this.agent.log.filter(({ message }) => message.startsWith("pin evicted"));
     expect(lines).toHaveLength(count);
     for (const line of lines) expect(line.why).toContain("blocks in RAM are protected");
     const find = async () => {

@@ -96,7 +96,7 @@ describeNative("SIGHUP", () => {
     write("ops everything 0123456789abcdef-a\n");
     agent.process.kill("SIGHUP");
     const { message } = await agent.logged("token reload failed");
-    expect(message).toContain("line 1: no role");
+    expect(message).toContain("line 1: not a role");
     expect(message).not.toContain("0123456789abcdef");
     expect(await opens("0123456789abcdef-b")).toBe(true);
     const refused = await agent.logged("API callers rejected");
