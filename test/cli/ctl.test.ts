@@ -205,7 +205,7 @@ describe("no receipt", () => {
     const { code, err } = await ctl(agent, "pin", "1", "--deadline", "200ms", "--id", "x");
     expect(code).toBe(8);
     expect(err).toBe(
-      `hearth ctl pin: ${agent.url} does not answer within 200ms; it may have been executed: ` +
+      `hearth ctl pin: ${agent.url} did not answer within 200ms; it may have been executed: ` +
         "send the same command with --id x to find out\n",
     );
   });
@@ -267,7 +267,7 @@ describe("the command line refuses", () => {
     [`pin 1 --nats nats://u:${secret}@h --worker a`, "holds credentials"],
     [`pin 1 --api http://u:${secret}@h`, "contains credentials"],
     ["pin 1 --api ftp://h", "not an http:// or https:// URL"],
-    ["pin 1 --cert c", "--cert and --key belong together"],
+    ["pin 1 --cert c", "--cert and --key must be given together"],
     ["pin 1 --token-file /nowhere/at/all", "cannot be read"],
     ["pins --nats nats://h", "ask over HTTP: --api URL"],
     ["explain --nats nats://h 1", "ask over HTTP: --api URL"],
