@@ -65,7 +65,9 @@ describeNative("a router that follows an engine", () => {
     expect(await overlap(router, 1, 2)).toEqual([2, true]);
     const both = "w/0: block_tokens is 2, its engine's blocks have 4";
     await waitFor(() => hasHealth(router, "error ROUTER_BLOCK_TOKENS"), 60_000);
-    expect(await router.logged("the blocks of an engine have another size")).toMatchObject({
+    expect(
+      await router.logged("an engine's block size differs from the configured one"),
+    ).toMatchObject({
       details: both,
     });
     const size = (source: string) =>
@@ -97,7 +99,7 @@ describeNative("a router that follows an engine", () => {
     await waitFor(isReady, 60_000);
     expect((await router.json("/readyz")).reasons).toEqual([reason]);
     await waitFor(() => hasHealth(router, "warn ROUTER_ENGINE"), 60_000);
-    const line = await router.logged("engines or their KV events cannot be reached");
+    const line = await router.logged("engines or their KV events are unreachable");
     expect(line.details).toBe("lost/0 at tcp://127.0.0.1:1");
   });
 
