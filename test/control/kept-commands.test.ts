@@ -137,7 +137,7 @@ describeNats("commands in a stream", () => {
     expect(words).toEqual(["a rate_limited", "b unknown_type"]);
     await waitFor(() => stage.state.handled === 1);
     expect(stage.state.givenUp).toBe(1);
-    expect(stage.lines.filter((line) => line.includes("given up"))).toHaveLength(1);
+    expect(stage.lines.filter((line) => line.includes("every delivery failed"))).toHaveLength(1);
   });
 
   test("are counted once, also without an id and if the agent stops in between", async () => {
