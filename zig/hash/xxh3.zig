@@ -70,7 +70,9 @@ pub const Long = struct {
             while (at + copy_ahead_bytes < data.len) : (at += block_bytes) {
                 inline for (0..block_bytes / stripe_bytes) |i| {
                     const line = data.ptr + at + copy_ahead_bytes + i * stripe_bytes;
-                    @prefetch(line, .{ .locality = 0 });
+                    // Into all caches: without temporal locality (prefetchnta) the Python client's
+                    // verified get runs at 0.52 instead of 0.95 of the TypeScript client on Intel.
+                    @prefetch(line, .{ .locality = 3 });
                     takeStripe(&accumulators, store, dst, data.ptr, at, i);
                 }
                 scramble(&accumulators);
