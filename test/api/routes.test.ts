@@ -256,7 +256,7 @@ describe("the description of the API", () => {
     expect(schema.properties?.state).toMatchObject({ enum: ["starting", "ready", "draining"] });
   });
 
-  test("asks for the token where there is one, but not for health", async () => {
+  test("a configured token is required on every path except health", async () => {
     const token = "0123456789abcdef";
     const { paths, security } = await describeApi(serve({ access: oneToken(token) }), {
       headers: { authorization: `Bearer ${token}` },

@@ -98,7 +98,7 @@ export const routerCommand = defineCommand({
   },
 });
 
-/** The flags by the names of configuration keys. */
+/** Maps flags to the configuration keys that they override. */
 function overridesOf(given: FlagValues<typeof flags>): Overrides {
   const milliseconds = (ms: number | null) => (ms === null ? null : `${ms}ms`);
   const off = (isOff: boolean) => (isOff ? false : null);

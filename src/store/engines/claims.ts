@@ -6,7 +6,7 @@ import type { TieredStore } from "../tiered-store.ts";
 export interface ClaimLimits {
   /** Per engine. */
   readonly bytesMax: number;
-  /** All engines together. */
+  /** Bytes that the claims of all engines may reserve together. */
   readonly bytesMaxAll: number;
 }
 

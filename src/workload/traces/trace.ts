@@ -77,7 +77,7 @@ export const LIMITS = {
   requestBlocksMax: 2 ** 17,
   /** Most blocks in all calls of one session document. */
   sessionBlocksMax: 2 ** 23,
-  /** Most distinct blocks of a trace that names them. */
+  /** Distinct blocks of one trace, at most. Applies to traces that list block hashes. */
   distinctBlocksMax: 2 ** 24,
   /** Most distinct pieces of prompts in a RAGPulse release. */
   piecesMax: 2 ** 22,

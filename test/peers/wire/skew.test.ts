@@ -16,7 +16,7 @@ describe("messages of the previous version", () => {
     hex("0200 0102 00000000 00000000", FIXED, `0200 ${length}`, flags, KNOWN, more);
   const part = { kind: "frame" as const, index: 0, header: PLAIN_FRAME };
 
-  test("a hello is read", () => {
+  test("a hello of version 2 is decoded", () => {
     const hello =
       "21000000 06 6770752d3031 efcdab8967452301 03 4000 02 066d6c78355f30 066d6c78355f31";
     const request = decodeRequest(hex("0200 0100 00000000", hello, "00000000"));

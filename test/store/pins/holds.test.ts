@@ -77,7 +77,7 @@ describe("counting", () => {
 });
 
 describe("leases", () => {
-  test("have a name, are extended, renewed and ended by it", async () => {
+  test("a lease is extended, renewed and revoked by its name", async () => {
     const kit = new HoldKit();
     kit.put([1, 2, 3]);
     expectDone(kit.lease("night", [2], 60_000));

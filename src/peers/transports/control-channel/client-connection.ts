@@ -187,7 +187,7 @@ export class ClientConnection<Own extends { readonly kind: string }>
     }
   }
 
-  /** Null: a slot was taken. */
+  /** Takes a request slot before the deadline. Returns null, or why no slot was taken. */
   async #takeSlot(deadline: Deadline): Promise<ConnectionFault | null> {
     const used = Math.max(this.#nextId, this.#payload.used);
     if (used > NUMBERS_MAX) this.end("closed", "request numbers are used up");

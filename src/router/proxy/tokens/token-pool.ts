@@ -221,7 +221,7 @@ function createThreadBackend(): TokenBackend {
   };
 }
 
-/** Tokenises on this thread. Everything else waits meanwhile. */
+/** Tokenises on the calling thread, which blocks the event loop until the prompt is done. */
 function createLocalBackend(clock: Pick<Clock, "wallMs">): TokenBackend {
   const server = new TokenServer(clock);
   return {

@@ -264,7 +264,7 @@ interface FioFigures {
   readonly lat_ns: { readonly percentile?: Readonly<Record<string, number>> };
 }
 
-/** The best first; the last keeps `depth` calls going on as many threads. */
+/** I/O engines of fio, fastest first. `psync` runs `depth` threads, each with one call. */
 const ENGINES = [
   { name: "io_uring, registered", words: ["--ioengine=io_uring", "--fixedbufs=1"] },
   { name: "io_uring", words: ["--ioengine=io_uring"] },
