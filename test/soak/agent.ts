@@ -120,6 +120,8 @@ function configFor(socketPath: string, { ramBytes, leaseMs }: SoakAgentOptions):
     "[kv]",
     `ram = "${ramBytes}B"`,
     "blocks_max = 8192",
+    // The flood must evict every older block; the learned policy keeps some that were reused.
+    'policy = "lru"',
     'lock_memory = "off"',
     'huge_pages = "off"',
     "[engine]",
