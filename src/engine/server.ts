@@ -27,8 +27,9 @@ const ORPHANS_A_PROCESS = 16;
  */
 const REJECTED_MAX = 64;
 /**
- * Connections that end between two garbage collections. Their remains are old objects, which the
- * runtime collects only after the heap has doubled. A collection takes about 10 ms.
+ * Connections that end between two requests for a garbage collection. Their remains are old objects,
+ * which the runtime collects only after the heap has doubled. A collection in this turn would keep
+ * the event loop for 10 to 50 ms while connections open and close in a loop.
  */
 const ENDINGS_A_SWEEP = 128;
 /** How long a shortage of descriptors is reported after its last occurrence. */
@@ -334,7 +335,7 @@ export class EngineServer implements AsyncDisposable {
   #checkTimes(): void {
     if (this.#endings >= ENDINGS_A_SWEEP) {
       this.#endings = 0;
-      Bun.gc(true);
+      Bun.gc(false);
     }
     const { clock, health } = this.#options;
     if (health !== undefined) this.#shares.report(health);
