@@ -285,6 +285,14 @@ export class Native {
     return this.#answerView.getBigUint64(0, true);
   }
 
+  /** Processor time of the calling thread in milliseconds, exact to a microsecond. */
+  threadCpuMs(): number {
+    const out = this.#answer.bytes;
+    this.check("hearth_thread_cpu_us", this.symbols.hearth_thread_cpu_us(out));
+    const high = this.#answerView.getUint32(4, true);
+    return (high * 2 ** 32 + this.#answerView.getUint32(0, true)) / 1_000;
+  }
+
   /** Whether this process may create an io_uring. */
   probeIoUring(): { readonly ok: boolean; readonly errno: number } {
     const ok = this.symbols.hearth_probe_io_uring() === 0;

@@ -158,6 +158,7 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_socket_receive_fd: [-1, 0, 1, 0],
   hearth_notify: [0, 1, 0, 1, 0, 0],
   hearth_monotonic_us: [0],
+  hearth_thread_cpu_us: [0],
 };
 
 /** Exports without arguments that could be stale or null. */

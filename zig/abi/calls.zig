@@ -319,6 +319,14 @@ pub fn monotonicUs(out: ?*u64) Error!void {
     microseconds.* = @as(u64, @intCast(now.sec)) * 1_000_000 + @as(u64, @intCast(now.nsec)) / 1_000;
 }
 
+/// Processor time of the calling thread.
+pub fn threadCpuUs(out: ?*u64) Error!void {
+    const microseconds = try required(out);
+    var used: std.os.linux.timespec = undefined;
+    _ = try errno.check(std.os.linux.clock_gettime(.THREAD_CPUTIME_ID, &used));
+    microseconds.* = @as(u64, @intCast(used.sec)) * 1_000_000 + @as(u64, @intCast(used.nsec)) / 1_000;
+}
+
 pub fn notify(
     path: ?[*]const u8,
     path_length: u32,

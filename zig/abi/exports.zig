@@ -390,6 +390,12 @@ pub const exports = struct {
         return code(calls.monotonicUs(out));
     }
 
+    /// CLOCK_THREAD_CPUTIME_ID in microseconds. The runtime's own counter is up to a scheduler tick
+    /// (4 ms) late.
+    pub fn hearth_thread_cpu_us(out: ?*u64) callconv(.c) i32 {
+        return code(calls.threadCpuUs(out));
+    }
+
     pub fn hearth_probe_io_uring() callconv(.c) i32 {
         return code(unix.probeIoUring());
     }
