@@ -252,6 +252,17 @@ export class Native {
   }
 
   /**
+   * Limits what this process's TCP listeners on `port` hand to the runtime in one turn of the event
+   * loop, which accepts every waiting connection and reads every full buffer at once: `backlog`
+   * waiting connections, and about `receiveBytes` per connection. Connections beyond the backlog
+   * are retried by their kernel after a second. Returns the number of listeners.
+   */
+  tuneListener(port: number, backlog: number, receiveBytes: number): number {
+    const tuned = this.symbols.hearth_tune_listener(port, backlog, receiveBytes);
+    return this.check("hearth_tune_listener", tuned);
+  }
+
+  /**
    * Closes connections of this process's TCP server on `port` that sent no byte within `silentMs`
    * after connecting. Checks `count` descriptors (at most 16,384) from `first` on. Returns how many
    * of the server's connections among them remain.

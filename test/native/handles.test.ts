@@ -167,6 +167,7 @@ const WITHOUT_POINTERS = [
   "hearth_close_fd",
   "hearth_end_silent",
   "hearth_probe_io_uring",
+  "hearth_tune_listener",
   "hearth_tune_udp",
 ];
 /** Exports that take a region's handle, despite their names. */

@@ -109,7 +109,11 @@ export class EngineBlockSet implements PublishedSet {
     for (const at of [place, 0, 1, 2]) {
       const oldest = this.#tiers[at]!.takeOldest(left);
       if (at === DEVICE && oldest.length > 0) this.#isDeviceWhole = false;
-      this.#gone(at, BigUint64Array.from(oldest, ([hash]) => hash), published);
+      this.#gone(
+        at,
+        BigUint64Array.from(oldest, ([hash]) => hash),
+        published,
+      );
       left -= oldest.length;
     }
   }
