@@ -1,4 +1,4 @@
-//! UDP sockets that the runtime made and whose descriptors it keeps to itself.
+//! UDP sockets that the runtime opened without exposing their descriptors.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -8,10 +8,10 @@ const Error = @import("../abi/status.zig").Error;
 const ip_recverr = 11;
 const ipv6_recverr = 25;
 
-/// Tunes every UDP socket of this process that is bound to `port`; how many there are. The kernel's
-/// error queue is switched off, because otherwise one peer that is gone (ICMP "port unreachable")
-/// fails the next send to all the others; both buffers get `buffer_bytes`, as far as
-/// net.core.rmem_max and wmem_max let them.
+/// Tunes every UDP socket of this process that is bound to `port`; returns their number. It
+/// disables the kernel's error queue, because otherwise one dead peer (ICMP "port unreachable")
+/// makes the next send to another peer fail. Both buffers get `buffer_bytes`, as far as
+/// net.core.rmem_max and wmem_max allow.
 pub fn tuneUdp(port: u16, buffer_bytes: u32) Error!u32 {
     const flags: linux.O = .{ .DIRECTORY = true, .CLOEXEC = true };
     const opened = try errno.checkRepeat(linux.open, .{ "/proc/self/fd", flags, 0 });
@@ -42,7 +42,7 @@ fn isUdpOn(fd: i32, port: u16) bool {
     var length: linux.socklen_t = @sizeOf(linux.sockaddr.in6);
     _ = errno.check(linux.getsockname(fd, @ptrCast(&address), &length)) catch return false;
     const is_ip = address.family == linux.AF.INET or address.family == linux.AF.INET6;
-    // The port lies at the same place in both.
+    // The port has the same offset in both address structs.
     return is_ip and std.mem.bigToNative(u16, address.port) == port;
 }
 
@@ -51,7 +51,7 @@ fn tune(fd: i32, buffer_bytes: u32) Error!void {
     const domain = try option(fd, linux.SOL.SOCKET, linux.SO.DOMAIN);
     if (domain == linux.AF.INET6) try setOption(fd, linux.IPPROTO.IPV6, ipv6_recverr, 0);
     for ([_]u32{ linux.SO.RCVBUF, linux.SO.SNDBUF }) |name| {
-        // The kernel tells twice of what it was asked for. A bigger one is left as it is.
+        // The kernel reports twice the requested size. A larger buffer stays unchanged.
         const has = try option(fd, linux.SOL.SOCKET, name);
         if (@divTrunc(has, 2) < buffer_bytes) {
             try setOption(fd, linux.SOL.SOCKET, name, @intCast(buffer_bytes));
@@ -72,7 +72,7 @@ fn setOption(fd: i32, level: i32, name: u32, value: i32) Error!void {
     _ = try errno.check(linux.setsockopt(fd, level, name, bytes.ptr, bytes.len));
 }
 
-test "the socket of that port is tuned, and no other" {
+test "only the socket of the given port is tuned" {
     var fds: [3]i32 = undefined;
     var port: u16 = 0;
     for (&fds, 0..) |*fd, i| {
@@ -107,7 +107,7 @@ test "the socket of that port is tuned, and no other" {
     }
     const room = try option(fds[0], linux.SOL.SOCKET, linux.SO.RCVBUF);
     try std.testing.expect(room >= 200 * 1024);
-    // A second time nothing is made smaller.
+    // A second call makes no buffer smaller.
     try std.testing.expectEqual(expected, try tuneUdp(port, 4096));
     try std.testing.expectEqual(room, try option(fds[0], linux.SOL.SOCKET, linux.SO.RCVBUF));
 }
