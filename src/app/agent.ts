@@ -1,3 +1,4 @@
+import { AgentMetrics } from "../api/index.ts";
 import type { Bus } from "../bus/index.ts";
 import { type Config, diffReload } from "../config/index.ts";
 import {
@@ -9,19 +10,9 @@ import {
   type Random,
   sleep,
 } from "../core/index.ts";
-import { EngineServer } from "../engine/index.ts";
+import { EngineServer, FrameCounts } from "../engine/index.ts";
 import { crashPoint, type Native, type Region } from "../native/index.ts";
-import {
-  createFrameCounts,
-  createHealth,
-  createMetrics,
-  type FrameCounts,
-  type Health,
-  type Logger,
-  type LoopLag,
-  type Metrics,
-  watchLoopLag,
-} from "../observability/index.ts";
+import { Health, type Logger, type LoopLag, watchLoopLag } from "../observability/index.ts";
 import type { RetentionLedger } from "../store/index/index.ts";
 import {
   adoptRam,
@@ -81,9 +72,9 @@ export class Agent {
   readonly store: TieredStore;
   readonly engine: EngineServer;
   readonly namespaces = new Namespaces();
-  readonly metrics: Metrics;
+  readonly metrics = new AgentMetrics();
   readonly health: Health;
-  readonly frames: FrameCounts = createFrameCounts();
+  readonly frames = new FrameCounts();
   readonly lag: LoopLag;
   readonly #ram: RamWatch;
   readonly #parts: AgentParts;
@@ -110,13 +101,12 @@ export class Agent {
     this.#parts = parts;
     this.#config = config;
     this.startedMs = clock.monotonicMs();
-    this.health = createHealth({ clock, log: logger });
+    this.health = new Health({ clock, log: logger });
     this.incarnation = newIncarnation(clock, random);
     const own = { ...parts, health: this.health, namespaces: this.namespaces };
     this.#resources = createAgentResources(own, inherited);
     this.store = this.#resources.store;
     this.#arenaWatch = watchArena(this.#resources.region, clock, this.health);
-    this.metrics = createMetrics({ clock, version: parts.version, commit: parts.commit });
     this.lag = watchLoopLag(clock);
     this.#ram = new RamWatch(this.store, this.health, logger);
     this.engine = new EngineServer({

@@ -1,9 +1,9 @@
+import type { AgentSources } from "../api/index.ts";
 import {
   type Bus,
   type BusLog,
   type BusState,
   type ConsumptionState,
-  openBus,
   Presence,
 } from "../bus/index.ts";
 import type { Config } from "../config/index.ts";
@@ -33,8 +33,8 @@ import {
 import type { CommandPort } from "../engine/index.ts";
 import { crashPoint, type Native } from "../native/index.ts";
 import { EventLog } from "../observability/activity/index.ts";
-import type { ControlSnapshot, Health, Logger } from "../observability/index.ts";
-import type { LedgerState, RetentionLedger } from "../store/index/index.ts";
+import type { Health, Logger } from "../observability/index.ts";
+import type { RetentionLedger } from "../store/index/index.ts";
 import {
   createAddressBatch,
   createInspector,
@@ -45,7 +45,7 @@ import {
   type TieredStore,
 } from "../store/index.ts";
 import { HoldRegistry, type RememberedPins } from "../store/pins/index.ts";
-import { natsFilesOf } from "./credentials.ts";
+import { openConfiguredBus } from "./credentials.ts";
 import type { PeerSource } from "./peer-source.ts";
 
 export interface ControlServiceParts {
@@ -208,30 +208,13 @@ export class ControlService implements AsyncDisposable {
     return handed;
   }
 
-  /** Null without a ledger: pins and leases then end with the process. */
-  get ledgerState(): LedgerState | null {
-    return this.#ledger?.state ?? null;
-  }
-
-  /** Values for metrics, except those of the bus. */
-  snapshot(): Omit<ControlSnapshot, "bus"> {
-    const stats = this.plane.stats();
-    const commands = Object.entries(stats.commands).map(([name, count]) => {
-      const [type = "", status = ""] = name.split("/");
-      return { type, status, count };
-    });
-    const { hostUsedBytes, hostBudgetBytes } = this.holds.figures(null);
-    const state = this.ledgerState;
+  /** Where the numbers of pins and commands are read. */
+  get sources(): AgentSources["control"] {
     return {
       holds: this.holds.counts(),
-      keptBytes: hostUsedBytes,
-      keptBytesMax: hostBudgetBytes,
-      commands,
-      refused: stats.refused,
-      duplicates: stats.duplicates,
-      running: stats.running,
-      auditDropped: stats.auditDropped,
-      ledger: state === null ? null : { pending: state.pending, dropped: state.dropped },
+      figures: this.holds.figures(null),
+      stats: this.plane.stats(),
+      ledger: this.#ledger?.state ?? null,
     };
   }
 
@@ -331,10 +314,10 @@ export class ControlBus implements AsyncDisposable {
 
   /** Returns without waiting for a connection. Null if no broker is configured. */
   static open(parts: ControlBusParts): ControlBus | null {
-    const { config, clock, logger, control, incarnation, version } = parts;
+    const { config, clock, random, logger, control, incarnation, version } = parts;
     const { nats, node } = config;
     const log: BusLog = (level, message, fields) => logger.log(level, message, fields);
-    const bus = parts.bus ?? openNats(parts, log);
+    const bus = parts.bus ?? openConfiguredBus(nats, `hearth ${node.id}`, { clock, random, log });
     if (bus === null) return null;
     const subscriber = createControlSubscriber({
       bus,
@@ -370,17 +353,10 @@ export class ControlBus implements AsyncDisposable {
     return this.#bus.state;
   }
 
-  /** Commands rejected before decoding; the control plane does not see them. */
-  get unreadCommands(): { readonly busy: number; readonly rate_limited: number } {
-    const { overflowed, limited } = this.#subscriber.stats();
-    return { busy: overflowed, rate_limited: limited };
-  }
-
-  /** Values for metrics. */
-  snapshot(): NonNullable<ControlSnapshot["bus"]> {
-    const { answered, unasked, lost, overflowed, limited } = this.#subscriber.stats();
-    const answers = { answered, unasked, lost, unread: overflowed + limited };
-    return { ...this.state, answers, stream: this.stream };
+  /** Where the numbers of the bus are read. */
+  get sources(): NonNullable<AgentSources["bus"]> {
+    const { state, stream, workers } = this;
+    return { state, stream, workers, answers: this.#subscriber.stats() };
   }
 
   /** Stream that commands are consumed from. Null if they are not taken from a stream. */
@@ -423,19 +399,6 @@ export class ControlBus implements AsyncDisposable {
     for (const watch of this.#watches) watch[Symbol.dispose]();
     if (this.#ownsBus) await this.#bus.close(CLOSE_MS);
   }
-}
-
-function openNats({ config, clock, random }: ControlBusParts, log: BusLog): Bus | null {
-  const { nats, node } = config;
-  if (nats.url === null) return null;
-  return openBus({
-    url: nats.url,
-    name: `hearth ${node.id}`,
-    ...natsFilesOf(nats),
-    ...{ inboxPrefix: nats.inboxPrefix, replyPrefixes: nats.replyPrefixes },
-    ...{ clock, random, log },
-    limits: { queueMessages: nats.queueMessages, queueBytes: nats.queueBytes },
-  });
 }
 
 function reportHealth(health: Health, { status, why }: BusState): void {

@@ -1,9 +1,10 @@
+import type { AgentMetrics, PeerSources } from "../api/index.ts";
 import type { Bus } from "../bus/index.ts";
 import { type Config, mayUseRdma } from "../config/index.ts";
 import type { Clock, Random } from "../core/index.ts";
 import type { Native, Rdma, Region } from "../native/index.ts";
 import type { EventLog, HearthEvent } from "../observability/activity/index.ts";
-import type { Health, Logger, Metrics } from "../observability/index.ts";
+import type { Health, Logger } from "../observability/index.ts";
 import {
   Announcer,
   type BlockHolders,
@@ -42,7 +43,7 @@ interface PeersServiceParts {
   readonly random: Random;
   readonly logger: Logger;
   readonly health: Health;
-  readonly metrics: Pick<Metrics, "pulled">;
+  readonly metrics: Pick<AgentMetrics, "pulled">;
   readonly events: EventLog;
   readonly region: Region;
   /** Null if RDMA is disabled or unusable. */
@@ -129,8 +130,20 @@ export class PeersService implements AsyncDisposable {
     }
   }
 
-  get prerequisites(): Pick<Prerequisites, "trust" | "server" | "transports"> {
-    return this.#prerequisites;
+  /** Where the numbers of fetching and serving are read. */
+  get sources(): PeerSources {
+    const { trust, server, transports } = this.#prerequisites;
+    return {
+      fetcher: this.puller,
+      peers: this.puller.peers(),
+      server: server.stats,
+      summaries: this.summaries?.stats() ?? null,
+      announcer: this.announcer?.stats() ?? null,
+      credentials: trust.credentials,
+      endpoints: this.endpoints,
+      inboundConnections: (transport) => transports.inboundConnections(transport),
+      recordOf: (worker) => this.members.get(worker),
+    };
   }
 
   /** Addresses announced to peers. */
@@ -304,15 +317,10 @@ const PEER_SHARE = 0.5;
 function pullLimitsOf({ peers, kv }: Config): FetchLimits {
   const most = Math.floor(kv.ramBytes * RAM_SHARE);
   return {
+    ...peers,
     bytesMax: Math.min(peers.bytesMax, most),
     peerBytesMax: Math.min(peers.peerBytesMax, most),
     namespaceBytesMax: Math.min(peers.namespaceBytesMax, most),
-    itemsMax: peers.itemsMax,
-    progressMs: peers.progressMs,
-    dialMs: peers.dialMs,
-    cooldownMs: peers.cooldownMs,
-    cooldownMaxMs: peers.cooldownMaxMs,
-    transports: peers.transports,
     prefillTokensPerS: peers.prefillTokensPerSecond,
     mirrorPulls: kv.mirrorPulls,
   };

@@ -1,24 +1,19 @@
-import type { StatusReport } from "../api/index.ts";
+import type { PublishedRank, PublishingSources } from "../api/index.ts";
 import type { Bus, BusLog } from "../bus/index.ts";
 import { type Config, zmqOfRank } from "../config/index.ts";
 import type { Clock, Random, WorkerId } from "../core/index.ts";
-import { DROP_REASONS, type FeedCounts } from "../events/index.ts";
 import {
   BusPublisher,
-  type BusPublisherState,
   type EngineEndpoints,
   EngineRank,
-  type EngineRankState,
   HostResidency,
   type ResidencyLog,
   StreamPublisher,
-  type StreamPublisherState,
   ZmqPublisher,
-  type ZmqPublisherState,
 } from "../events/publishing/index.ts";
 import type { Native } from "../native/index.ts";
 import type { KeySpace } from "../observability/activity/index.ts";
-import type { Health, Logger, PublisherSnapshot } from "../observability/index.ts";
+import type { Health, Logger } from "../observability/index.ts";
 import type { Namespaces, TieredStore } from "../store/index.ts";
 
 interface PublishingServiceParts {
@@ -35,23 +30,10 @@ interface PublishingServiceParts {
   readonly bus: Bus | null;
 }
 
-/** One rank: its publishers and their progress. */
-interface SpokenRank {
-  readonly feed: ResidencyLog;
-  /** Null without NATS. */
-  readonly bus: BusPublisherState | null;
-  /** Null unless in stream mode. */
-  readonly stream: StreamPublisherState | null;
-  /** Null without ZMQ. */
-  readonly zmq: ZmqPublisherState | null;
-  /** Null without events of an engine. */
-  readonly engine: EngineRankState | null;
-}
-
 const WATCH_MS = 1_000;
 
 /** Publishes which blocks this host holds. */
-export class PublishingService implements AsyncDisposable {
+export class PublishingService implements PublishingSources, AsyncDisposable {
   readonly mode: "ring" | "stream";
   readonly feeds: HostResidency;
   readonly #parts: PublishingServiceParts;
@@ -97,7 +79,7 @@ export class PublishingService implements AsyncDisposable {
     return new PublishingService(parts, events.mode, await openZmq(parts));
   }
 
-  get ranks(): readonly SpokenRank[] {
+  get ranks(): readonly PublishedRank[] {
     return this.feeds.feeds.map((feed, at) => ({
       feed,
       bus: this.#publishers[at]?.state ?? null,
@@ -109,6 +91,10 @@ export class PublishingService implements AsyncDisposable {
 
   get cluster(): string {
     return this.#parts.config.events.cluster;
+  }
+
+  get engineBlocks(): number {
+    return this.feeds.engineBlocks.blocks;
   }
 
   /** Blocks per tier of RESIDENCY_TIERS, as reported by the store. */
@@ -237,92 +223,4 @@ async function openZmq(parts: PublishingServiceParts): Promise<(ZmqPublisher | n
     throw thrown;
   }
   return opened;
-}
-
-/** Status and metrics of publishing. */
-export function feedStatus(service: PublishingService | null): StatusReport["feed"] {
-  if (service === null) return null;
-  const snapshot = feedSnapshot(service);
-  const [device, host, disk] = service.heldBlocks;
-  const streams = service.ranks.flatMap(({ stream }) => (stream === null ? [] : [stream]));
-  const worst = streams.find(({ status }) => status !== "publishing") ?? streams[0] ?? null;
-  return {
-    mode: service.mode,
-    cluster: service.cluster,
-    ranks: service.ranks.length,
-    changes: snapshot.changes,
-    device_blocks: device,
-    host_blocks: host,
-    disk_blocks: disk,
-    ring_blocks: snapshot.ringBlocks,
-    sent: snapshot.messages.sent,
-    unsent: snapshot.messages.unsent,
-    snapshots: snapshot.snapshots,
-    engine: engineOf(service),
-    stream:
-      worst === null
-        ? null
-        : {
-            status: worst.status,
-            why: worst.why,
-            behind: snapshot.streamBehind,
-            stored_snapshots: snapshot.storedSnapshots,
-          },
-  };
-}
-
-type EngineStatus = NonNullable<StatusReport["feed"]>["engine"];
-
-function engineOf({ ranks, feeds }: PublishingService): EngineStatus {
-  const states = ranks.flatMap(({ engine }) => (engine === null ? [] : [engine]));
-  if (states.length === 0) return null;
-  const dropped = states.flatMap(({ counts }) => Object.values(counts.dropped));
-  return {
-    heard: states.filter(({ isHeard }) => isHeard).length,
-    known: states.filter(({ isKnown }) => isKnown).length,
-    blocks: feeds.engineBlocks.blocks,
-    events: states.reduce((sum, { counts }) => sum + counts.events, 0),
-    dropped: dropped.reduce((sum, count) => sum + count, 0),
-    dropped_by: droppedBy(states.map(({ counts }) => counts)),
-    block_tokens: states.find(({ blockTokens }) => blockTokens !== null)?.blockTokens ?? null,
-    gaps: states.reduce((sum, { counts }) => sum + counts.gaps, 0),
-  };
-}
-
-/** Drop counts by reason, without zeros. */
-function droppedBy(all: readonly FeedCounts[]): Record<string, number> {
-  const sums = DROP_REASONS.map((reason) => {
-    return [reason, all.reduce((sum, { dropped }) => sum + dropped[reason], 0)] as const;
-  });
-  return Object.fromEntries(sums.filter(([, sum]) => sum > 0));
-}
-
-export function feedSnapshot(service: PublishingService): PublisherSnapshot {
-  const { ranks } = service;
-  const sum = (pick: (rank: (typeof ranks)[number]) => number | undefined) =>
-    ranks.reduce((total, rank) => total + (pick(rank) ?? 0), 0);
-  return {
-    changes: sum(({ feed }) => feed.lastSequence),
-    messages: {
-      sent: sum(({ bus, stream }) => stream?.acknowledged ?? bus?.sent),
-      unsent: sum(({ bus }) => bus?.unsent),
-    },
-    questions: {
-      range: sum(({ bus }) => bus?.questions.ranges),
-      snapshot: sum(({ bus }) => bus?.questions.snapshotParts),
-      evicted: sum(({ bus }) => bus?.questions.evicted),
-      busy: sum(({ bus }) => bus?.questions.busy),
-      refused: sum(({ bus }) => bus?.questions.refused),
-      dropped: sum(({ bus }) => bus?.questions.dropped),
-    },
-    snapshots: sum(({ bus }) => bus?.snapshots),
-    storedSnapshots: sum(({ stream }) => stream?.storedSnapshots),
-    restarts: service.restarts,
-    ringBlocks: sum(({ feed }) => feed.ring.blocks),
-    engineBlocks: service.feeds.engineBlocks.blocks,
-    streamBehind: sum(({ stream }) => stream?.behind),
-    streamHoles: sum(({ stream }) => stream?.holes),
-    zmqSubscribers: sum(({ zmq }) => zmq?.subscribers),
-    zmqDropped: sum(({ zmq }) => zmq?.dropped),
-  };
 }

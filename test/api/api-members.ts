@@ -17,7 +17,11 @@ export interface ApiDocument {
 }
 
 /** Keywords that describe a value and do not restrict it. */
-const NOTES: ReadonlySet<string> = new Set(["description", "title", "example", "examples"]);
+const NOTES: ReadonlySet<string> = new Set([
+  ...["description", "title", "example", "examples"],
+  // The framework sets it with the first validated answer.
+  "additionalProperties",
+]);
 const NESTED: ReadonlySet<string> = new Set(["properties", "items", "anyOf", "patternProperties"]);
 
 /** One line, in order of their texts, for each parameter, and for each member of each body: its path and its limits. */

@@ -4,45 +4,38 @@ import { isWorkerId } from "../../core/index.ts";
 import type { KeySpace, ResidencyDigest } from "../../observability/activity/index.ts";
 import type { PotentialLoad, Target, TargetLoad } from "../../router/index.ts";
 import { answerJson, readObject } from "../body.ts";
-import { count, nullable } from "../fields.ts";
+import { described, jsonBody } from "../description.ts";
+import { count, nullable, snakeCase } from "../fields.ts";
 import { refuse } from "../problem.ts";
 import { requestIn, routeRequestBody } from "./decide-routes.ts";
-import type { EngineState, RouterServices } from "./router-api.ts";
+import type { RouterServices } from "./router-api.ts";
+import type { EngineReport } from "./router-metrics.ts";
 
 const modelQuery = t.Object({
   model: t.Optional(t.String({ description: "Only workers of this model" })),
 });
 
-const registerBody = {
-  required: true,
-  content: {
-    "application/json": {
-      schema: t.Object({
-        worker: t.String({ description: "Worker id" }),
-        model: t.Optional(
-          t.String({ description: "Default: the model that the API at `url` reports" }),
-        ),
-        url: t.Optional(t.String({ description: "URL of its OpenAI-compatible API" })),
-        role: t.Optional(t.String({ description: "`both`, `prefill` or `decode`" })),
-        ranks: t.Optional(t.Number({ description: "Data parallel ranks" })),
-        total_blocks: t.Optional(t.Number({ description: "KV blocks on one rank's GPU" })),
-        batch_tokens_max: t.Optional(t.Number()),
-        block_tokens: t.Optional(t.Number()),
-        hash_seed: t.Optional(t.String()),
-        namespace: t.Optional(t.String({ description: "Namespace of the agent's blocks, in hex" })),
-        events: t.Optional(t.String({ description: "ZMQ endpoint of the engine's KV events" })),
-        replay: t.Optional(
-          t.String({ description: "ZMQ replay endpoint of the engine's KV events" }),
-        ),
-      }) as object,
-      examples: {
-        worker: {
-          summary: "A worker whose engine publishes KV events",
-          value: { worker: "gpu-07", model: "m", events: "tcp://10.0.0.7:5557", block_tokens: 16 },
-        },
-      },
-    },
-  },
+const registerBody = t.Object({
+  worker: t.String({ description: "Worker id" }),
+  model: t.Optional(t.String({ description: "Default: the model that the API at `url` reports" })),
+  url: t.Optional(t.String({ description: "URL of its OpenAI-compatible API" })),
+  role: t.Optional(t.String({ description: "`both`, `prefill` or `decode`" })),
+  ranks: t.Optional(t.Number({ description: "Data parallel ranks" })),
+  total_blocks: t.Optional(t.Number({ description: "KV blocks on one rank's GPU" })),
+  batch_tokens_max: t.Optional(t.Number()),
+  block_tokens: t.Optional(t.Number()),
+  hash_seed: t.Optional(t.String()),
+  namespace: t.Optional(t.String({ description: "Namespace of the agent's blocks, in hex" })),
+  events: t.Optional(t.String({ description: "ZMQ endpoint of the engine's KV events" })),
+  replay: t.Optional(t.String({ description: "ZMQ replay endpoint of the engine's KV events" })),
+});
+
+/** A worker whose engine publishes KV events. */
+const REGISTERED = {
+  worker: "gpu-07",
+  model: "m",
+  events: "tcp://10.0.0.7:5557",
+  block_tokens: 16,
 };
 
 function targetsOf(table: RouterServices["table"], model: string | undefined) {
@@ -95,8 +88,10 @@ export function workerRoutes(services: RouterServices) {
         parse: "none",
         response: workersReport,
         detail: {
-          summary: "Registers or updates a worker",
-          requestBody: registerBody,
+          ...described("Registers or updates a worker", {
+            503: "The router has the maximum number of workers",
+          }),
+          requestBody: jsonBody(registerBody, REGISTERED),
         },
       },
     )
@@ -108,9 +103,11 @@ export function workerRoutes(services: RouterServices) {
         return refuse("NOT_FOUND", `unknown worker ${id.slice(0, 100)}`);
       },
       {
-        params: t.Object({ id: t.String({ description: "Worker id" }) }),
-        response: t.Object({ removed: t.Number() }, { examples: [{ removed: 1 }] }),
-        detail: { summary: "Removes a worker and its blocks; its next events would add it again" },
+        params: t.Object({ id: t.String({ description: "Worker id", examples: ["gpu-01"] }) }),
+        response: t.Object({ removed: t.Number() }),
+        detail: described("Removes a worker and its blocks; its next events would add it again", {
+          404: "The worker is not known",
+        }),
       },
     );
 }
@@ -210,27 +207,8 @@ const workerReport = t.Object({
   load: t.Object(load),
 });
 
-const EXAMPLE = {
-  worker: "gpu-01",
-  rank: 0,
-  model: "m",
-  role: "both",
-  url: null,
-  state: "live",
-  known: true,
-  held_blocks: { device: 1_200, host: 4_096, disk: 0 },
-  events: null,
-  total_blocks: 12_000,
-  batch_tokens_max: null,
-  spaces: [{ kind: "tokens", block_tokens: 16 }],
-  load: { active_blocks: 120, active_prefill_tokens: 0, active_requests: 3 },
-};
-
 /** Body of `GET /v1/workers`. */
-const workersReport = t.Object(
-  { workers: t.Array(workerReport) },
-  { examples: [{ workers: [EXAMPLE] }] },
-);
+const workersReport = t.Object({ workers: t.Array(workerReport) });
 
 const loadReport = t.Object({
   ...place,
@@ -240,58 +218,27 @@ const loadReport = t.Object({
 });
 
 /** Body of `GET /v1/loads`. */
-const loadsReport = t.Object(
-  { loads: t.Array(loadReport) },
-  {
-    examples: [
-      {
-        loads: [{ worker: "gpu-01", rank: 0, model: "m", ...EXAMPLE.load, total_blocks: 12_000 }],
-      },
-    ],
-  },
-);
+const loadsReport = t.Object({ loads: t.Array(loadReport) });
 
 /** Body of the answer to `POST /v1/loads`. */
-const potentialReport = t.Object(
-  {
-    loads: t.Array(
-      t.Object({
-        ...place,
-        ...load,
-        potential_prefill_tokens: count("Blocks with this prompt added"),
-        potential_decode_blocks: count("Prefill tokens with this prompt added"),
-        held_tokens: t.Object({
-          device: count("Leading tokens of the prompt on the device"),
-          host: count("Following tokens in host memory"),
-          disk: count("Following tokens on disk"),
-        }),
+const potentialReport = t.Object({
+  loads: t.Array(
+    t.Object({
+      ...place,
+      ...load,
+      potential_prefill_tokens: count("Prefill tokens with this prompt added"),
+      potential_decode_blocks: count("Blocks with this prompt added"),
+      held_tokens: t.Object({
+        device: count("Leading tokens of the prompt on the device"),
+        host: count("Following tokens in host memory"),
+        disk: count("Following tokens on disk"),
       }),
-    ),
-  },
-  {
-    examples: [
-      {
-        loads: [
-          {
-            worker: "gpu-01",
-            rank: 0,
-            ...EXAMPLE.load,
-            potential_prefill_tokens: 216,
-            potential_decode_blocks: 143,
-            held_tokens: { device: 640, host: 192, disk: 0 },
-          },
-        ],
-      },
-    ],
-  },
-);
+    }),
+  ),
+});
 
-function loadOf(load: TargetLoad) {
-  return {
-    active_blocks: load.activeBlocks,
-    active_prefill_tokens: load.activePrefillTokens,
-    active_requests: load.activeRequests,
-  };
+function loadOf({ activeBlocks, activePrefillTokens, activeRequests }: TargetLoad) {
+  return snakeCase({ activeBlocks, activePrefillTokens, activeRequests });
 }
 
 function spaceOf(space: KeySpace) {
@@ -306,7 +253,7 @@ function heldOf(digests: readonly ResidencyDigest[] | null) {
   return { device: device!, host: host!, disk: disk! };
 }
 
-function engineOf(engine: EngineState | null) {
+function engineOf(engine: EngineReport | null) {
   if (engine === null) return null;
   const { counts } = engine;
   return {

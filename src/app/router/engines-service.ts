@@ -1,6 +1,7 @@
 import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { open, rename } from "node:fs/promises";
 import { join } from "node:path";
+import type { EngineReport } from "../../api/index.ts";
 import { type ListedWorker, zmqOfRank } from "../../config/index.ts";
 import { type Clock, messageOf, type Random, type WorkerId } from "../../core/index.ts";
 import { decodeSavedIngest, type SavedIngest } from "../../events/index.ts";
@@ -8,8 +9,7 @@ import type { Native } from "../../native/index.ts";
 import type { Health, Logger } from "../../observability/index.ts";
 import type { IndexSync, RouteRequest } from "../../router/index.ts";
 import type { EngineFacts } from "./engine-discovery.ts";
-import { EngineLink, type EngineReport } from "./engine-link.ts";
-import type { EngineListening } from "./worker-registry.ts";
+import { EngineLink } from "./engine-link.ts";
 
 interface EnginesServiceParts {
   readonly native: Native;
@@ -37,7 +37,7 @@ interface Followed {
 }
 
 /** Follows the engines of workers without an agent, one connection per rank. */
-export class EnginesService implements EngineListening, AsyncDisposable {
+export class EnginesService implements AsyncDisposable {
   readonly #parts: EnginesServiceParts;
   readonly #followed = new Map<WorkerId, Followed>();
   /** Followers being closed. */
@@ -85,10 +85,12 @@ export class EnginesService implements EngineListening, AsyncDisposable {
     this.#followed.set(worker, { links, targets, sinceMs: this.#parts.clock.monotonicMs() });
   }
 
+  /** Stops following the engine. It may be followed again. */
   leave(worker: WorkerId): void {
     this.#end(worker);
   }
 
+  /** The worker is removed: drops all state of its engine. */
   forget(worker: WorkerId): void {
     this.#end(worker);
     this.#parts.saves?.forget(worker);

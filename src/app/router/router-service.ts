@@ -1,17 +1,9 @@
+import { type EngineReport, RouterMetrics, type RouterSources } from "../../api/index.ts";
 import type { Bus } from "../../bus/index.ts";
 import { diffRouterReload, type ListedWorker, type RouterConfig } from "../../config/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
-import {
-  createHealth,
-  createRouterMetrics,
-  type Health,
-  type Logger,
-  type LoopLag,
-  type MetricRegistry,
-  type RouterMetrics,
-  watchLoopLag,
-} from "../../observability/index.ts";
+import { Health, type Logger, type LoopLag, watchLoopLag } from "../../observability/index.ts";
 import {
   type ActiveLoad,
   type BusyThresholds,
@@ -19,11 +11,10 @@ import {
   createPrefixIndex,
   createRouter,
   createWorkerTable,
-  POLICY_NAMES,
   type PolicyAction,
-  type PolicyCounts,
   type PolicyMarks,
   type PrefixIndex,
+  RouteCounts,
   type RouteDecision,
   type RouteOutcome,
   type RouteRequest,
@@ -32,8 +23,6 @@ import {
   type Target,
   type WorkerTable,
 } from "../../router/index.ts";
-import { PROXY_OUTCOMES, type ProxySnapshot } from "../../router/proxy/index.ts";
-import type { EngineReport } from "./engine-link.ts";
 import { IndexSyncService } from "./index-sync-service.ts";
 import { PoliciesService } from "./policies-service.ts";
 import { engineAuthorization, ProxyService } from "./proxy-service.ts";
@@ -64,10 +53,11 @@ export class RouterService {
   readonly load: ActiveLoad;
   /** Used by the HTTP API, the proxy and embedding programs. */
   readonly router: Router;
-  readonly metrics: RouterMetrics;
+  readonly metrics = new RouterMetrics();
   readonly health: Health;
   readonly lag: LoopLag;
   readonly #parts: RouterServiceParts;
+  readonly #counts: RouteCounts;
   readonly #core: Router & Disposable;
   readonly #workers: WorkersService;
   readonly #indexSync: IndexSyncService;
@@ -85,8 +75,8 @@ export class RouterService {
     this.#config = config;
     this.#startedMs = clock.monotonicMs();
     const settings = routerSettings(config);
-    this.health = createHealth({ clock, log: logger });
-    this.metrics = createRouterMetrics(parts);
+    this.health = new Health({ clock, log: logger });
+    this.#counts = new RouteCounts(clock, this.metrics.observeSeconds);
     this.lag = watchLoopLag(clock);
     this.table = createWorkerTable({ targetsMax: config.events.workersMax });
     this.index = createPrefixIndex({ native, random, bytesMax: config.events.indexBytes });
@@ -102,7 +92,7 @@ export class RouterService {
     this.load = load;
     this.#core = createRouter({ clock, random, native, settings, table, index, load });
     this.router = new MeasuredRouter(this.#core, {
-      ...{ metrics: this.metrics, clock, blockTokens },
+      ...{ metrics: this.#counts, clock, blockTokens },
       onThresholds: (model, thresholds) =>
         this.#indexSync.sync.publishThresholds(model, thresholds),
       onPrompt: (request) => this.#workers.engines.prompted(request),
@@ -113,7 +103,6 @@ export class RouterService {
     });
     const { router } = this;
     this.#policies = new PoliciesService({ ...parts, router, table, bus: this.#indexSync.bus });
-    this.#observe();
     this.#watch = clock.every(LOOK_MS, () => this.#look());
   }
 
@@ -228,31 +217,27 @@ export class RouterService {
       this.health.raise("ROUTER_NO_WORKERS", "no worker is configured, registered or heard from");
   }
 
-  #observe(): void {
-    const { metrics, health, lag, index, load } = this;
-    metrics.observeRouter(() => {
-      const { targets } = this.table;
-      const workers = { live: 0, stale: 0, draining: 0 };
-      for (const { state } of targets) if (state !== "gone") workers[state]++;
-      return {
-        workers,
-        known: targets.filter(({ isKnown }) => isKnown).length,
-        activeRequests: load.requests,
-        index: index.stats,
-        events: this.#indexSync.snapshot(),
-      };
-    });
-    metrics.observe((registry) => {
-      this.#indexSync.sync.write(registry);
-      this.#workers.write(registry);
-      writePolicies(registry, this.#policies.policies.counts);
-      if (this.#proxy !== null) writeProxy(registry, this.#proxy.proxy.snapshot());
-    });
-    metrics.observeHealth(() => health.counts());
-    metrics.observeProcess(() => ({
-      loop: lag,
-      logLinesDropped: this.#parts.logger.dropped,
-    }));
+  /** Where the numbers of the router are read. */
+  get sources(): Omit<RouterSources, "refusals"> {
+    const { version, commit, clock, logger } = this.#parts;
+    const { health, lag, index } = this;
+    const { sync } = this.#indexSync;
+    return {
+      ...{ version, commit, clock, logger, health, lag, index },
+      startedMs: this.#startedMs,
+      counts: this.#counts,
+      activeRequests: this.load.requests,
+      targets: this.table.targets,
+      ingest: sync.ingest.stats(),
+      replicas: sync.group?.stats ?? null,
+      snapshotsTaken: sync.fromReplicas.taken,
+      locate: sync.locate?.stats() ?? null,
+      saves: sync.snapshots?.stats ?? null,
+      reached: this.#workers.registry.reached,
+      engines: this.#workers.engines.reports,
+      policies: this.#policies.policies.counts,
+      proxy: this.#proxy?.proxy.snapshot() ?? null,
+    };
   }
 
   async #stopParts(): Promise<void> {
@@ -269,7 +254,7 @@ export class RouterService {
 }
 
 interface MeasuredOptions {
-  readonly metrics: RouterMetrics;
+  readonly metrics: RouteCounts;
   readonly clock: Clock;
   /** From the settings. */
   readonly blockTokens: number;
@@ -282,7 +267,7 @@ interface MeasuredOptions {
 /** Adds metrics to the router's decisions and forwards thresholds that were set. */
 class MeasuredRouter implements Router {
   readonly #router: Router;
-  readonly #metrics: RouterMetrics;
+  readonly #metrics: RouteCounts;
   readonly #clock: Clock;
   readonly #onThresholds: MeasuredOptions["onThresholds"];
   readonly #onPrompt: MeasuredOptions["onPrompt"];
@@ -373,7 +358,7 @@ class MeasuredRouter implements Router {
   }
 }
 
-function note(metrics: RouterMetrics, decision: RouteDecision, blockTokens: number): void {
+function note(metrics: RouteCounts, decision: RouteDecision, blockTokens: number): void {
   const { terms, promptTokens, decidedBy = "none", reasons = [] } = decision;
   // Rounded down to whole blocks, since the last block of a tier may reach beyond the prompt.
   const tokens = (blocks: number, before: number) =>
@@ -382,46 +367,4 @@ function note(metrics: RouterMetrics, decision: RouteDecision, blockTokens: numb
   const host = tokens(terms.hostBlocks, device);
   const disk = tokens(terms.diskBlocks, device + host);
   metrics.routed({ prompt: promptTokens, device, host, disk }, decidedBy, reasons);
-}
-
-/** Writes the proxy's counters. */
-function writeProxy(registry: MetricRegistry, proxy: ProxySnapshot): void {
-  for (const outcome of PROXY_OUTCOMES) {
-    registry.set("proxyRequests", proxy.outcomes[outcome], { outcome });
-  }
-  registry.set("proxyActive", proxy.active);
-  registry.set("proxyRetries", proxy.retries);
-  registry.set("proxyWorkersOut", proxy.workersOut);
-  registry.set("proxyPulses", proxy.pulses);
-  registry.set("proxyTimesOut", proxy.timesOut);
-  registry.set("proxyPrefills", proxy.prefills, { outcome: "done" });
-  registry.set("proxyPrefills", proxy.prefillsFailed, { outcome: "failed" });
-  registry.set("proxyOutputTokens", proxy.outputTokens);
-  const { prompts, failed, late } = proxy.tokens;
-  registry.set("proxyPrompts", prompts - failed - late, { outcome: "done" });
-  registry.set("proxyPrompts", failed, { outcome: "failed" });
-  registry.set("proxyPrompts", late, { outcome: "late" });
-  registry.set("proxyTokenChecks", proxy.checks.equal, { outcome: "equal" });
-  registry.set("proxyTokenChecks", proxy.checks.different, { outcome: "different" });
-}
-
-const MODES = { off: 0, "dry-run": 0.5, on: 1 } as const;
-
-/** Writes the policies' counters. Policies that are off have none. */
-function writePolicies(registry: MetricRegistry, counts: readonly PolicyCounts[]): void {
-  for (const policy of POLICY_NAMES) {
-    const found = counts.find((one) => one.policy === policy);
-    registry.set("policyMode", MODES[found?.mode ?? "off"], { policy });
-    if (found === undefined) continue;
-    const outcome = (name: string, count: number) =>
-      registry.set("policyCommands", count, { policy, outcome: name });
-    outcome("sent", found.commands);
-    outcome("receipt", found.receipts);
-    outcome("refused", found.refused);
-    outcome("no_answer", found.noAnswer);
-    const declined = Object.values(found.declined).reduce((sum, count) => sum + count, 0);
-    outcome("declined", declined);
-    registry.set("policyInFlight", found.inFlight, { policy });
-    registry.set("policyBytes", found.bytes, { policy });
-  }
 }
