@@ -46,10 +46,17 @@ export interface AgentApiOptions {
 export async function startApi(agent: Agent, options: AgentApiOptions): Promise<HttpServer> {
   const { config, health } = agent;
   const { logger } = options;
-  const sources = sourcesOf(agent, options, () => server.api);
-  const server = await serveHttp(config.api, { ...options, clock: systemClock, health }, (common) =>
-    createApi(servicesOf(agent, sources), { ...common, flushByGet: config.api.flushByGet }),
-  );
+  const http = { ...options, clock: systemClock, health };
+  const server = await serveHttp(config.api, http, async (common) => {
+    const sources = sourcesOf(agent, options, () => api.refusals());
+    const { flushByGet } = config.api;
+    // Engines share the event loop with this API, so that few connections are accepted in one turn.
+    const limits = { flushByGet, backlog: 128 };
+    const api: Api = createApi(servicesOf(agent, sources), { ...common, ...limits });
+    // The first scrape takes 10 ms, because its code is not compiled yet: no engine waits for it now.
+    await agent.metrics.text(sources);
+    return api;
+  });
   for (const line of openDoors(config)) logger.warn(line);
   const socket = await openApiSocket(config, server.api, options).catch(async (thrown) => {
     await server[Symbol.asyncDispose]();
@@ -106,7 +113,11 @@ function servicesOf(agent: Agent, sources: () => StatusSources): ApiServices {
 }
 
 /** Where the numbers of an agent are read. Stays valid while the agent stops. */
-function sourcesOf(agent: Agent, options: AgentApiOptions, api: () => Api): () => StatusSources {
+function sourcesOf(
+  agent: Agent,
+  options: AgentApiOptions,
+  refusals: Api["refusals"],
+): () => StatusSources {
   const { control, startedMs, health, lag, incarnation, store, engine } = agent;
   const { lookups, announcements, book } = store.engines;
   const fixed = { ...options, clock: systemClock, startedMs, health, lag, incarnation };
@@ -115,7 +126,7 @@ function sourcesOf(agent: Agent, options: AgentApiOptions, api: () => Api): () =
     config: agent.config,
     state: agent.state,
     namespaces: agent.namespaces.keys(),
-    refusals: api().refusals(),
+    refusals: refusals(),
     store: store.snapshot(),
     region: agent.region(),
     engine: {

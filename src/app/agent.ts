@@ -6,6 +6,7 @@ import {
   type Clock,
   formatBytes,
   HearthError,
+  loopTurns,
   messageOf,
   type Random,
   sleep,
@@ -107,6 +108,7 @@ export class Agent {
     this.#resources = createAgentResources(own, inherited);
     this.store = this.#resources.store;
     this.#arenaWatch = watchArena(this.#resources.region, clock, this.health);
+    loopTurns.measureCpu(() => native.threadCpuMs());
     this.lag = watchLoopLag(clock);
     this.#ram = new RamWatch(this.store, this.health, logger);
     this.engine = new EngineServer({

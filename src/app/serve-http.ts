@@ -22,7 +22,7 @@ export interface HttpServer extends ApiServer {
 export async function serveHttp(
   config: Config["api"] | RouterConfig["api"],
   { native, clock, logger, version, health }: HttpParts & { readonly health: Health },
-  create: (options: ApiOptions) => Api,
+  create: (options: ApiOptions) => Api | Promise<Api>,
 ): Promise<HttpServer> {
   const { listen, connectionsMax, bodyBudgetBytes, bodyTimeoutMs } = config;
   const { access, warnings, reload } = await readAccess(config);
@@ -30,7 +30,7 @@ export async function serveHttp(
     for (const line of lines) logger.warn(line, {});
   };
   warn(warnings);
-  const api = create({
+  const api = await create({
     ...{ version, clock, access, connectionsMax, bodyBudgetBytes, bodyTimeoutMs, native },
     onFault: (path, thrown) => logger.error("API request failed", { path, reason: String(thrown) }),
     onRefused: (note) => logger.warn("API callers rejected", { ...note }),

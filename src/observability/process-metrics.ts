@@ -24,7 +24,7 @@ export interface ProcessSources {
   /** Start of the process on the monotonic clock. */
   readonly startedMs: number;
   readonly health: Pick<Health, "counts">;
-  readonly lag: Pick<LoopLag, "longestSeconds" | "longestTurnSeconds" | "longTurns">;
+  readonly lag: Omit<LoopLag, typeof Symbol.dispose>;
   readonly logger: Pick<Logger, "dropped">;
   /** Refused API callers; null before the API is served. */
   readonly refusals: ReadonlyMap<ApiRefusal, number> | null;
@@ -55,8 +55,12 @@ export const PROCESS_METRICS = {
     "Longest turn of the event loop in the last 15 s, including waits for a processor",
     ({ lag }) => lag.longestTurnSeconds(),
   ),
+  hearth_event_loop_turn_cpu_seconds: gauge(
+    "Most processor time in one turn of the event loop in the last 15 s",
+    ({ lag }) => lag.longestTurnCpuSeconds(),
+  ),
   hearth_event_loop_long_turns_total: counter(
-    "Turns of the event loop that took longer than 5 ms",
+    "Turns of the event loop with more than 5 ms of processor time",
     ({ lag }) => lag.longTurns,
   ),
   hearth_resident_bytes: gauge("Resident memory of the process, including the arena", () =>

@@ -80,7 +80,12 @@ export function agentSources(clock = new ManualClock()): AgentSources {
   return {
     ...{ version: "1.2.3", commit: "abc", clock, startedMs: clock.monotonicMs() },
     health: new Health({ clock, log: { log: () => undefined } }),
-    lag: { longestSeconds: () => 0.25, longestTurnSeconds: () => 0.006, longTurns: 2 },
+    lag: {
+      longestSeconds: () => 0.25,
+      longestTurnSeconds: () => 0.006,
+      longestTurnCpuSeconds: () => 0.004,
+      longTurns: 2,
+    },
     logger: { dropped: 3 },
     refusals: new Map(),
     store: STORE,

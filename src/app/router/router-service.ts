@@ -1,7 +1,7 @@
 import { type EngineReport, RouterMetrics, type RouterSources } from "../../api/index.ts";
 import type { Bus } from "../../bus/index.ts";
 import { diffRouterReload, type ListedWorker, type RouterConfig } from "../../config/index.ts";
-import type { Clock, Random, WorkerId } from "../../core/index.ts";
+import { type Clock, loopTurns, type Random, type WorkerId } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import { Health, type Logger, type LoopLag, watchLoopLag } from "../../observability/index.ts";
 import {
@@ -77,6 +77,7 @@ export class RouterService {
     const settings = routerSettings(config);
     this.health = new Health({ clock, log: logger });
     this.#counts = new RouteCounts(clock, this.metrics.observeSeconds);
+    loopTurns.measureCpu(() => native.threadCpuMs());
     this.lag = watchLoopLag(clock);
     this.table = createWorkerTable({ targetsMax: config.events.workersMax });
     this.index = createPrefixIndex({ native, random, bytesMax: config.events.indexBytes });

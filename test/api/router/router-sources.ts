@@ -9,7 +9,12 @@ export function routerSources(more: Partial<RouterSources> = {}): RouterSources 
   return {
     ...{ version: "1", commit: "c", clock, startedMs: clock.monotonicMs() },
     health: new Health({ clock, log: { log: () => undefined } }),
-    lag: { longestSeconds: () => 0, longestTurnSeconds: () => 0, longTurns: 0 },
+    lag: {
+      longestSeconds: () => 0,
+      longestTurnSeconds: () => 0,
+      longestTurnCpuSeconds: () => 0,
+      longTurns: 0,
+    },
     ...{ logger: { dropped: 0 }, refusals: null, activeRequests: 0, targets: [] },
     counts: new RouteCounts(clock, () => undefined),
     index: {
