@@ -196,26 +196,25 @@ function explanationOf(explanation: Explanation, nowSeconds: number): ExplainRep
 type Miss = Omit<NonNullable<ExplainReport["miss"]>, "index">;
 
 function missOf(why: MissReason, nowSeconds: number): Miss {
-  const { kind } = why;
-  switch (kind) {
-    case "never_stored":
-      return { kind, text: "this host has never stored it" };
+  switch (why.kind) {
     case "departed":
       return departed(why.departure, nowSeconds);
-    case "being_written":
-      return { kind, text: "it is being written now" };
-    case "gpu_only":
-      return { kind, text: "it is only on a GPU" };
     case "other_namespace": {
-      const { namespace } = why;
+      const { kind, namespace } = why;
       return { kind, text: `the same prompt is resident under namespace ${namespace}`, namespace };
     }
     case "ssd_unavailable":
-      return { kind, text: `it is on SSD, which is not available now: ${why.why}`, why: why.why };
+      return { ...why, text: `it is on SSD, which is not available now: ${why.why}` };
     default:
-      return kind satisfies never;
+      return { kind: why.kind, text: PLAIN_MISSES[why.kind] };
   }
 }
+
+const PLAIN_MISSES = {
+  never_stored: "this host has never stored it",
+  being_written: "it is being written now",
+  gpu_only: "it is only on a GPU",
+};
 
 function departed(
   { reason, by, tier, atSeconds }: Extract<MissReason, { kind: "departed" }>["departure"],

@@ -105,16 +105,20 @@ export interface RouterServices extends HealthServices {
   readonly table: WorkerTable;
   readonly load: Pick<ActiveLoad, "of">;
   readonly index: Pick<PrefixIndex, "stats" | "digests">;
-  /** Workers whose API has not reported a model yet. */
-  pending(): readonly ListedWorker[];
-  /** The engine of a worker without an agent. Null: its events are not followed. */
-  engine(worker: WorkerId, rank: number): EngineReport | null;
+  readonly workers: {
+    /** Workers whose API has not reported a model yet. */
+    readonly pending: readonly ListedWorker[];
+    /** Adds or updates a worker. Throws ROUTER_FULL. */
+    register(worker: ListedWorker): readonly Target[];
+    /** Removes all ranks of a worker and returns their number. */
+    unregister(worker: WorkerId): number;
+  };
+  readonly engines: {
+    /** The engine of a worker without an agent. Null: its events are not followed. */
+    find(worker: WorkerId, rank: number): EngineReport | null;
+  };
   /** Session events for policies. */
   readonly marks: PolicyMarks;
-  /** Adds or updates a worker. Throws ROUTER_FULL. */
-  register(worker: ListedWorker): readonly Target[];
-  /** Removes all ranks of a worker and returns their number. */
-  unregister(worker: WorkerId): number;
 }
 
 /**

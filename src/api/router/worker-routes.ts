@@ -1,6 +1,6 @@
 import { Elysia, t } from "elysia";
 import { type ListedWorker, readListedWorker } from "../../config/index.ts";
-import { isWorkerId } from "../../core/index.ts";
+import { isWorkerId, type WorkerId } from "../../core/index.ts";
 import type { KeySpace, ResidencyDigest } from "../../observability/activity/index.ts";
 import type { PotentialLoad, Target, TargetLoad } from "../../router/index.ts";
 import { answerJson, readObject } from "../body.ts";
@@ -47,7 +47,7 @@ function targetsOf(table: RouterServices["table"], model: string | undefined) {
  * any.
  */
 function pendingIn(services: RouterServices, model: string | undefined) {
-  return model === undefined ? services.pending() : [];
+  return model === undefined ? services.workers.pending : [];
 }
 
 /** Lists, registers and removes workers. */
@@ -75,8 +75,8 @@ export function workerRoutes(services: RouterServices) {
         if (body instanceof Response) return body;
         const read = readListedWorker(body);
         if (!read.ok) return refuse("REQUEST_INVALID", `body: ${read.what}; ${read.instead}`);
-        const added = services.register(read.value);
-        const pending = services.pending().filter(({ name }) => name === read.value.name);
+        const added = services.workers.register(read.value);
+        const pending = services.workers.pending.filter(({ name }) => name === read.value.name);
         return answerJson({
           workers: [
             ...added.map((target) => workerOf(target, services)),
@@ -98,7 +98,7 @@ export function workerRoutes(services: RouterServices) {
     .delete(
       "/v1/workers/:id",
       ({ params: { id } }) => {
-        const removed = isWorkerId(id) ? services.unregister(id) : 0;
+        const removed = isWorkerId(id) ? services.workers.unregister(id) : 0;
         if (removed > 0) return { removed };
         return refuse("NOT_FOUND", `unknown worker ${id.slice(0, 100)}`);
       },
@@ -272,22 +272,23 @@ function engineOf(engine: EngineReport | null) {
   };
 }
 
-type Shown = Pick<RouterServices, "load" | "index" | "engine">;
+type About = Pick<Target, "worker" | "rank" | "role" | "url" | "totalBlocks" | "batchTokensMax"> & {
+  readonly model: string | null;
+};
 
-function workerOf(target: Target, { load, index, engine }: Shown) {
-  const { id, worker, rank, model, role, url, state } = target;
+/** What is known of a worker without its load. */
+function aboutOf({ worker, rank, model, role, url, totalBlocks, batchTokensMax }: About) {
+  return snakeCase({ worker, rank, model, role, url, totalBlocks, batchTokensMax });
+}
+
+function workerOf(target: Target, { load, index, engines }: RouterServices) {
+  const { id, worker, rank, state, isKnown } = target;
   return {
-    worker,
-    rank,
-    model,
-    role,
-    url,
+    ...aboutOf(target),
     state,
-    known: target.isKnown,
+    known: isKnown,
     held_blocks: heldOf(index.digests(id)),
-    events: engineOf(engine(worker, rank)),
-    total_blocks: target.totalBlocks,
-    batch_tokens_max: target.batchTokensMax,
+    events: engineOf(engines.find(worker, rank)),
     spaces: target.spaces.map(spaceOf),
     load: loadOf(load.of(id)),
   };
@@ -297,21 +298,10 @@ const NO_LOAD = loadOf({ activeBlocks: 0, activePrefillTokens: 0, activeRequests
 
 /** A worker without a known model, which cannot receive requests yet. */
 function pendingOf(listed: ListedWorker) {
-  const { name, role, url, totalBlocks, batchTokensMax } = listed;
   return {
-    worker: name,
-    rank: 0,
-    model: null,
-    role,
-    url,
-    state: "stale",
-    known: false,
-    held_blocks: null,
-    events: null,
-    total_blocks: totalBlocks,
-    batch_tokens_max: batchTokensMax,
-    spaces: [],
-    load: NO_LOAD,
+    ...aboutOf({ ...listed, worker: listed.name as WorkerId, rank: 0, model: null }),
+    ...{ state: "stale", known: false, held_blocks: null, events: null },
+    ...{ spaces: [], load: NO_LOAD },
   };
 }
 
@@ -324,13 +314,7 @@ function loadLineOf({ worker, rank, model, totalBlocks }: Target, load: TargetLo
 }
 
 function potentialOf(load: PotentialLoad) {
-  const { worker, rank } = load;
-  return {
-    worker,
-    rank,
-    ...loadOf(load),
-    potential_prefill_tokens: load.potentialPrefillTokens,
-    potential_decode_blocks: load.potentialDecodeBlocks,
-    held_tokens: load.heldTokens,
-  };
+  const { worker, rank, potentialPrefillTokens, potentialDecodeBlocks, heldTokens } = load;
+  const potential = { worker, rank, potentialPrefillTokens, potentialDecodeBlocks, heldTokens };
+  return { ...snakeCase(potential), ...loadOf(load) };
 }

@@ -1,7 +1,7 @@
-import { type EngineReport, RouterMetrics, type RouterSources } from "../../api/index.ts";
+import { RouterMetrics, type RouterSources } from "../../api/index.ts";
 import type { Bus } from "../../bus/index.ts";
-import { diffRouterReload, type ListedWorker, type RouterConfig } from "../../config/index.ts";
-import { type Clock, loopTurns, type Random, type WorkerId } from "../../core/index.ts";
+import { diffRouterReload, type RouterConfig } from "../../config/index.ts";
+import { type Clock, loopTurns, type Random } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import { Health, type Logger, type LoopLag, watchLoopLag } from "../../observability/index.ts";
 import {
@@ -20,7 +20,6 @@ import {
   type RouteRequest,
   type Router,
   type RouterObserver,
-  type Target,
   type WorkerTable,
 } from "../../router/index.ts";
 import { IndexSyncService } from "./index-sync-service.ts";
@@ -53,13 +52,14 @@ export class RouterService {
   readonly load: ActiveLoad;
   /** Used by the HTTP API, the proxy and embedding programs. */
   readonly router: Router;
+  /** Workers and the engines that are followed without an agent. */
+  readonly workers: WorkersService;
   readonly metrics = new RouterMetrics();
   readonly health: Health;
   readonly lag: LoopLag;
   readonly #parts: RouterServiceParts;
   readonly #counts: RouteCounts;
   readonly #core: Router & Disposable;
-  readonly #workers: WorkersService;
   readonly #indexSync: IndexSyncService;
   readonly #policies: PoliciesService;
   readonly #watch: Disposable;
@@ -86,7 +86,7 @@ export class RouterService {
     this.#indexSync = new IndexSyncService({
       ...{ ...parts, table, index, health },
       load: createActiveLoad({ clock, blockTokens, requestExpiryMs, seed: random.u32() }),
-      isConfigured: (worker, rank) => this.#workers.registry.has(worker, rank),
+      isConfigured: (worker, rank) => this.workers.registry.has(worker, rank),
       applyThresholds: (model, thresholds) => this.#core.setThresholds(model, thresholds),
     });
     const { load } = this.#indexSync.sync;
@@ -96,10 +96,10 @@ export class RouterService {
       ...{ metrics: this.#counts, clock, blockTokens },
       onThresholds: (model, thresholds) =>
         this.#indexSync.sync.publishThresholds(model, thresholds),
-      onPrompt: (request) => this.#workers.engines.prompted(request),
+      onPrompt: (request) => this.workers.engines.prompted(request),
     });
     const { sync } = this.#indexSync;
-    this.#workers = new WorkersService({
+    this.workers = new WorkersService({
       ...{ ...parts, table, index, health, sync, authorization },
     });
     const { router } = this;
@@ -112,12 +112,12 @@ export class RouterService {
     const service = new RouterService(parts, engineAuthorization(parts.config.proxy));
     try {
       await service.#indexSync.begin();
-      service.#workers.registry.replaceListed(parts.config.workers);
+      service.workers.registry.replaceListed(parts.config.workers);
       const { router, table, health } = service;
       const { policies } = service.#policies;
       service.#proxy = await ProxyService.open({
         ...{ ...parts, health, router, table, policies },
-        onBack: (worker) => service.#workers.registry.askAgain(worker),
+        onBack: (worker) => service.workers.registry.askAgain(worker),
       });
     } catch (error) {
       await service.#stopParts();
@@ -149,33 +149,10 @@ export class RouterService {
   /** Reasons the router is not ready. Empty if it is. */
   get notReady(): string[] {
     if (this.#state !== "ready") return [`the router is ${this.#state}`];
-    if (this.#isComplete && !this.#workers.isCutOff) return [];
-    const { unreached } = this.#workers;
+    if (this.#isComplete && !this.workers.isCutOff) return [];
+    const { unreached } = this.workers;
     if (unreached.length > 0) return [...unreached];
     return ["not all known workers have reported their blocks yet"];
-  }
-
-  /** Workers that were never reached, one line each. */
-  get unreached(): readonly string[] {
-    return this.#workers.unreached;
-  }
-
-  /** State of the engine of a worker without an agent. Null if it is not followed. */
-  engine(worker: WorkerId, rank: number): EngineReport | null {
-    return this.#workers.engines.find(worker, rank);
-  }
-
-  /** Workers without a known model, because their API has not answered. */
-  get pendingWorkers(): readonly ListedWorker[] {
-    return this.#workers.registry.pending;
-  }
-
-  register(worker: ListedWorker): Target[] {
-    return this.#workers.registry.register(worker);
-  }
-
-  unregister(worker: WorkerId): number {
-    return this.#workers.registry.unregister(worker);
   }
 
   /** Applies the reloadable parts of a new configuration and reports those that need a restart. */
@@ -186,7 +163,7 @@ export class RouterService {
       logger.warn("configuration key needs a restart, keeping its old value", { key, from, to });
     }
     this.#config = effective;
-    this.#workers.registry.replaceListed(effective.workers);
+    this.workers.registry.replaceListed(effective.workers);
     this.#policies.configure(effective);
     await this.#proxy?.reload(effective);
     logger.setLevel(effective.log.level);
@@ -211,7 +188,7 @@ export class RouterService {
     const { config, clock } = this.#parts;
     const hasWaited = clock.monotonicMs() - this.#startedMs >= config.events.completeWithinMs;
     // Latched: a worker that joins later must not make the router unready.
-    this.#isComplete ||= hasWaited || (this.#indexSync.isComplete && this.#workers.isSettled);
+    this.#isComplete ||= hasWaited || (this.#indexSync.isComplete && this.workers.isSettled);
     if (!this.#isComplete) return;
     if (this.table.targets.length > 0) this.health.clear("ROUTER_NO_WORKERS");
     else
@@ -234,8 +211,8 @@ export class RouterService {
       snapshotsTaken: sync.fromReplicas.taken,
       locate: sync.locate?.stats() ?? null,
       saves: sync.snapshots?.stats ?? null,
-      reached: this.#workers.registry.reached,
-      engines: this.#workers.engines.reports,
+      reached: this.workers.registry.reached,
+      engines: this.workers.engines.reports,
       policies: this.#policies.policies.counts,
       proxy: this.#proxy?.proxy.snapshot() ?? null,
     };
@@ -245,7 +222,7 @@ export class RouterService {
     this.#watch[Symbol.dispose]();
     await this.#proxy?.stop(AbortSignal.abort());
     await this.#policies[Symbol.asyncDispose]();
-    await this.#workers[Symbol.asyncDispose]();
+    await this.workers[Symbol.asyncDispose]();
     await this.#indexSync[Symbol.asyncDispose]();
     this.#core[Symbol.dispose]();
     this.index[Symbol.dispose]();

@@ -65,18 +65,15 @@ export function startRouterHttp(service: RouterService, parts: HttpParts): Promi
   return serveHttp(config.api, { ...parts, health }, (common) => {
     const services: RouterServices = {
       ...{ router, table, load, index, marks: service.marks },
+      ...{ workers: service.workers.registry, engines: service.workers.engines },
       readiness: () => {
-        const { notReady, unreached } = service;
-        const reasons = notReady.length > 0 ? notReady : unreached;
+        const { notReady, workers } = service;
+        const reasons = notReady.length > 0 ? notReady : workers.unreached;
         return { ready: notReady.length === 0, reasons };
       },
-      pending: () => service.pendingWorkers,
-      engine: (worker, rank) => service.engine(worker, rank),
       health: () => health.list(),
       metricsText: () => metrics.text(() => ({ ...service.sources, refusals: api.refusals() })),
       metricsContentType: metrics.contentType,
-      register: (worker) => service.register(worker),
-      unregister: (worker) => service.unregister(worker),
     };
     const api = createRouterApi(services, { ...common, busyStatus: config.api.busyStatus });
     return api;

@@ -64,16 +64,18 @@ export function serveRouter({ settings = {}, api = {} }: ServeOptions = {}) {
       health: () => [],
       metricsText: async () => "",
       metricsContentType: "text/plain",
-      engine: () => null,
-      pending: () => [],
-      register: ({ name, ranks, model, url, role }) =>
-        Array.from({ length: ranks }, (_, rank) =>
-          table.put(spec(name, { rank, model: model ?? "m", url, role })),
-        ),
-      unregister(worker) {
-        const gone = table.targets.filter((target) => target.worker === worker);
-        for (const { id } of gone) table.remove(id);
-        return gone.length;
+      engines: { find: () => null },
+      workers: {
+        pending: [],
+        register: ({ name, ranks, model, url, role }) =>
+          Array.from({ length: ranks }, (_, rank) =>
+            table.put(spec(name, { rank, model: model ?? "m", url, role })),
+          ),
+        unregister(worker) {
+          const gone = table.targets.filter((target) => target.worker === worker);
+          for (const { id } of gone) table.remove(id);
+          return gone.length;
+        },
       },
     },
     {
