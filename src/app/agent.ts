@@ -14,6 +14,7 @@ import {
 import { EngineServer, FrameCounts } from "../engine/index.ts";
 import { crashPoint, type Native, type Region } from "../native/index.ts";
 import { Health, type Logger, type LoopLag, watchLoopLag } from "../observability/index.ts";
+import { PeerSource } from "../peers/index.ts";
 import type { RetentionLedger } from "../store/index/index.ts";
 import {
   adoptRam,
@@ -37,7 +38,6 @@ import {
 import { ControlBus, ControlService, engineCommands } from "./control-service.ts";
 import { groupNumber } from "./credentials.ts";
 import type { DevicesService } from "./devices-service.ts";
-import { PeerSource } from "./peer-source.ts";
 import { PeersService } from "./peers-service.ts";
 import { DEVICES_STOP_MS, DRAIN_MS, PURGES_MS, type ServiceManager } from "./process.ts";
 import { PublishingService } from "./publishing-service.ts";

@@ -34,6 +34,7 @@ import type { CommandPort } from "../engine/index.ts";
 import { crashPoint, type Native } from "../native/index.ts";
 import { EventLog } from "../observability/activity/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
+import type { PeerSource } from "../peers/index.ts";
 import type { RetentionLedger } from "../store/index/index.ts";
 import {
   createAddressBatch,
@@ -46,7 +47,6 @@ import {
 } from "../store/index.ts";
 import { HoldRegistry, type RememberedPins } from "../store/pins/index.ts";
 import { openConfiguredBus } from "./credentials.ts";
-import type { PeerSource } from "./peer-source.ts";
 
 export interface ControlServiceParts {
   /** The current configuration; it changes on reload. */
@@ -194,10 +194,8 @@ export class ControlService implements AsyncDisposable {
       health.clear("KV_PINS_RELIEVED");
     }
     const { auditDropped, auditFailure } = this.plane.stats();
-    if (auditFailure !== null) {
-      const lines = `${auditDropped} lines dropped since start`;
-      health.raise("AUDIT_LOG", `${auditFailure}; ${lines}`);
-    } else health.clear("AUDIT_LOG");
+    const lines = `${auditDropped} lines dropped since start`;
+    health.report("AUDIT_LOG", auditFailure && `${auditFailure}; ${lines}`);
   }
 
   /** Returns the retention state to hand over with RAM. Null if the ledger has it. */
@@ -381,12 +379,11 @@ export class ControlBus implements AsyncDisposable {
 
   #look(): void {
     const { stream, workers } = this;
-    if (stream?.status === "missing") {
-      this.#health.raise("NATS_STREAM", `${stream.name}: ${stream.why ?? "unknown"}`);
-    } else this.#health.clear("NATS_STREAM");
-    if (workers !== null && workers.why !== null) {
-      this.#health.raise("NATS_WORKERS", `${workers.bucket}: ${workers.why}`);
-    } else this.#health.clear("NATS_WORKERS");
+    const missing = stream?.status === "missing" ? stream : null;
+    const why = missing && `${missing.name}: ${missing.why ?? "unknown"}`;
+    this.#health.report("NATS_STREAM", why);
+    const refused = workers?.why ?? null;
+    this.#health.report("NATS_WORKERS", refused && `${workers!.bucket}: ${refused}`);
   }
 
   /** Stops accepting commands. Replies to running commands are still sent until `close`. */
@@ -402,8 +399,8 @@ export class ControlBus implements AsyncDisposable {
 }
 
 function reportHealth(health: Health, { status, why }: BusState): void {
-  if (status === "connected" || status === "closed") health.clear("NATS_DOWN");
-  else health.raise("NATS_DOWN", why ?? "not connected yet");
+  const isDown = status !== "connected" && status !== "closed";
+  health.report("NATS_DOWN", isDown ? (why ?? "not connected yet") : null);
 }
 
 /** Issuer of commands from an engine without a name. */

@@ -19,6 +19,7 @@ import {
   KnownPeers,
   openTrust,
   type PeerRecord,
+  type PeerSource,
   type PeerStatus,
   readHardware,
   SERVE_LIMITS,
@@ -32,7 +33,6 @@ import {
   withDevices,
 } from "../peers/index.ts";
 import { createAddressBatch, type Namespaces, type TieredStore } from "../store/index.ts";
-import type { PeerSource } from "./peer-source.ts";
 import { activeDevices, PeerTransports } from "./peer-transports.ts";
 import { PEERS_STOP_MS } from "./process.ts";
 
@@ -403,10 +403,9 @@ export class PeerReporter implements Disposable {
 
   #expiry({ state, notAfterMs }: Extract<TrustNews, { kind: "expiry" }>): void {
     const { health } = this.#parts;
-    if (state === "soon") health.raise("PEERS_CERT", `it expires ${dateOf(notAfterMs)}`);
-    else health.clear("PEERS_CERT");
-    if (state === "late") health.raise("PEERS_CERT_ENDED", `it expired ${dateOf(notAfterMs)}`);
-    else health.clear("PEERS_CERT_ENDED");
+    const date = dateOf(notAfterMs);
+    health.report("PEERS_CERT", state === "soon" ? `it expires ${date}` : null);
+    health.report("PEERS_CERT_ENDED", state === "late" ? `it expired ${date}` : null);
   }
 
   #look(peers: readonly PeerStatus[]): void {

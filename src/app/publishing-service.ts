@@ -160,16 +160,14 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
   #lookAtEngines(): void {
     const { health, config } = this.#parts;
     const unheard = this.#engines.findIndex(({ state }) => state?.isHeard === false);
-    if (unheard < 0) health.clear("FEED_ENGINE");
-    else health.raise("FEED_ENGINE", `rank ${unheard} of ${config.engine.kvEvents}`);
+    const lost = `rank ${unheard} of ${config.engine.kvEvents}`;
+    health.report("FEED_ENGINE", unheard < 0 ? null : lost);
     const { kvBlockTokens: configured } = config.engine;
     const sizes = this.#engines.map(({ state }) => state?.blockTokens ?? configured);
     const rank = sizes.findIndex((size) => configured !== null && size !== configured);
-    if (rank < 0) health.clear("FEED_BLOCK_TOKENS");
-    else {
-      const found = `rank ${rank}: kv_events_block_tokens is ${configured}`;
-      health.raise("FEED_BLOCK_TOKENS", `${found}, the engine's blocks have ${sizes[rank]}`);
-    }
+    const found = `rank ${rank}: kv_events_block_tokens is ${configured}`;
+    const differs = `${found}, the engine's blocks have ${sizes[rank]}`;
+    health.report("FEED_BLOCK_TOKENS", rank < 0 ? null : differs);
   }
 
   #engineOf(rank: number): EngineEndpoints | null {
@@ -188,8 +186,7 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
     const failing = states.find(({ status }) => {
       return status === "refused" || (status === "waiting" && isConnected);
     });
-    if (failing === undefined) health.clear("FEED_STREAM");
-    else health.raise("FEED_STREAM", failing.why ?? "unknown");
+    health.report("FEED_STREAM", failing === undefined ? null : (failing.why ?? "unknown"));
   }
 }
 

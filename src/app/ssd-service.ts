@@ -135,12 +135,8 @@ export class SsdService {
       if (method === "io_uring" && !this.disk.registered && !this.disk.registering) {
         health.raise("KV_LIMITS", "RAM is not registered with io_uring: raise LimitMEMLOCK");
       }
-      const { failing } = this.index.state;
-      if (failing === null) health.clear("KV_INDEX");
-      else health.raise("KV_INDEX", failing);
-      const holdsFailing = this.ledger.state.failing;
-      if (holdsFailing === null) health.clear("KV_HOLDS");
-      else health.raise("KV_HOLDS", holdsFailing);
+      health.report("KV_INDEX", this.index.state.failing);
+      health.report("KV_HOLDS", this.ledger.state.failing);
     });
   }
 

@@ -79,6 +79,12 @@ export class Health implements Disposable {
     this.#log.log("info", "health problem resolved", { code, seconds });
   }
 
+  /** Raises the problem with these details; null: clears it. */
+  report(code: HealthCode, details: string | null): void {
+    if (details === null) this.clear(code);
+    else this.raise(code, details);
+  }
+
   isRaised(code: HealthCode): boolean {
     return this.#problems.has(code);
   }

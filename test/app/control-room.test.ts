@@ -1,6 +1,7 @@
 import { expect } from "bun:test";
-import { ControlService, PeerSource } from "../../src/app/index.ts";
+import { ControlService } from "../../src/app/index.ts";
 import { createLogger, Health } from "../../src/observability/index.ts";
+import { PeerSource } from "../../src/peers/index.ts";
 import type { RetentionLedger } from "../../src/store/index/index.ts";
 import { Namespaces } from "../../src/store/index.ts";
 import { configOf, NO_FACTS } from "../config/arbitrary-config.ts";

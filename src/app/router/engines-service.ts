@@ -169,11 +169,9 @@ export class EnginesService implements AsyncDisposable {
       })
       .map(({ worker, rank, endpoint }) => `${worker}/${rank} at ${endpoint}`);
     lost.push(...lostApis(REACH_MS));
-    if (lost.length > 0) health.raise("ROUTER_ENGINE", lost.join(", "));
-    else health.clear("ROUTER_ENGINE");
+    health.report("ROUTER_ENGINE", lost.join(", ") || null);
     const wrong = this.reports.filter(isMismatch).map(mismatchOf);
-    if (wrong.length > 0) health.raise("ROUTER_BLOCK_TOKENS", wrong.join(", "));
-    else health.clear("ROUTER_BLOCK_TOKENS");
+    health.report("ROUTER_BLOCK_TOKENS", wrong.join(", ") || null);
   }
 }
 

@@ -26,7 +26,7 @@ interface ProxyServiceParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly logger: Logger;
-  readonly health: Pick<Health, "raise" | "clear">;
+  readonly health: Pick<Health, "raise" | "report">;
   readonly router: Router;
   readonly table: WorkerTable;
   /** Receive what the proxy observes. */
@@ -124,8 +124,7 @@ function workerNotes({ logger, health, onBack }: ProxyServiceParts) {
       logger.warn("worker excluded", { worker, reason: why });
     }
     const details = [...out].map(([name, reason]) => `${name}: ${reason}`).join("; ");
-    if (out.size > 0) health.raise("ROUTER_WORKER_OUT", details);
-    else health.clear("ROUTER_WORKER_OUT");
+    health.report("ROUTER_WORKER_OUT", details || null);
   };
 }
 

@@ -190,9 +190,9 @@ export class RouterService {
     // Latched: a worker that joins later must not make the router unready.
     this.#isComplete ||= hasWaited || (this.#indexSync.isComplete && this.workers.isSettled);
     if (!this.#isComplete) return;
-    if (this.table.targets.length > 0) this.health.clear("ROUTER_NO_WORKERS");
-    else
-      this.health.raise("ROUTER_NO_WORKERS", "no worker is configured, registered or heard from");
+    const isAlone = this.table.targets.length === 0;
+    const why = "no worker is configured, registered or heard from";
+    this.health.report("ROUTER_NO_WORKERS", isAlone ? why : null);
   }
 
   /** Where the numbers of the router are read. */
