@@ -61,15 +61,7 @@ export function hicacheRoutes(
           ? receipt
           : answerJson({ pinned_count: inForce(receipt) });
       },
-      {
-        parse: "none",
-        detail: changeDetail(
-          "Pins blocks; unknown blocks are skipped",
-          pinSchema,
-          "Pinned",
-          pinnedSchema,
-        ),
-      },
+      { parse: "none", detail: pinDetail },
     )
     .post(
       "/hicache/unpin_blocks",
@@ -78,15 +70,7 @@ export function hicacheRoutes(
         if (receipt instanceof Response) return receipt;
         return answerJson({ unpinned_count: receipt.counts.done });
       },
-      {
-        parse: "none",
-        detail: changeDetail(
-          "Removes one pin of this owner from each block",
-          unpinSchema,
-          "Unpinned",
-          unpinnedSchema,
-        ),
-      },
+      { parse: "none", detail: unpinDetail },
     )
     .get(
       "/flush_cache",
@@ -152,6 +136,19 @@ function changeDetail(summary: string, body: TSchema, done: string, report: TSch
     },
   };
 }
+
+const pinDetail = changeDetail(
+  "Pins blocks; unknown blocks are skipped",
+  pinSchema,
+  "Pinned",
+  pinnedSchema,
+);
+const unpinDetail = changeDetail(
+  "Removes one pin of this owner from each block",
+  unpinSchema,
+  "Unpinned",
+  unpinnedSchema,
+);
 
 const FLUSHED = [
   "Cache flushed.",
