@@ -87,14 +87,13 @@ export interface PeerSources {
 export interface AgentSources extends ProcessSources {
   readonly store: StoreSnapshot;
   readonly region: { readonly pageBytes: number; readonly lockedBytes: number };
-  readonly engine: {
-    readonly connections: number;
-    readonly held: ReturnType<EngineServer["held"]>;
-    readonly stats: EngineServer["stats"];
-    readonly frames: FrameCounts;
-    readonly lookupsWaiting: number;
-    readonly announcedBlocks: number;
-    readonly reservations: ClaimStats;
+  readonly engine: Pick<EngineServer, "connections" | "held" | "stats">;
+  readonly frames: FrameCounts;
+  /** RAM reservations and announcements of engines. */
+  readonly engines: {
+    readonly lookups: { readonly size: number };
+    readonly announcements: { readonly size: number };
+    readonly book: { readonly stats: ClaimStats };
   };
   readonly control: {
     readonly holds: ReturnType<Holds["counts"]>;
@@ -488,7 +487,7 @@ export const AGENT_METRICS = {
   ),
   hearth_engine_slots_held: gauge(
     "Slots referenced by connected engines, reserved and acquired",
-    ({ engine }) => engine.held.held,
+    ({ engine }) => engine.held().held,
   ),
   hearth_engine_connects_total: counter(
     "Connections accepted on the engine socket",
@@ -512,29 +511,29 @@ export const AGENT_METRICS = {
   ),
   hearth_engine_frames_total: counter(
     "Frames from engines, by operation and status of the answer",
-    ({ engine }) => engine.frames.list(),
+    ({ frames }) => frames.list(),
     { operation: FRAME_OPERATIONS, status: FRAME_STATUSES },
   ),
   hearth_engine_reserved_bytes: gauge(
     "RAM reserved for engines that looked blocks up and have not acquired them yet",
-    ({ engine }) => engine.reservations.bytes,
+    ({ engines }) => engines.book.stats.bytes,
   ),
   hearth_engine_reservations_total: counter(
     "Reserved blocks, by outcome: acquired, expired unused, or refused by the budget",
-    ({ engine: { reservations } }) => ({
-      acquired: reservations.takenBlocks,
-      unused: reservations.unusedBlocks,
-      refused: reservations.refusedBlocks,
+    ({ engines: { book } }) => ({
+      acquired: book.stats.takenBlocks,
+      unused: book.stats.unusedBlocks,
+      refused: book.stats.refusedBlocks,
     }),
     { outcome: ["acquired", "unused", "refused"] },
   ),
   hearth_engine_lookups_waiting: gauge(
     "Lookups that wait for blocks from SSD, peers or writers",
-    ({ engine }) => engine.lookupsWaiting,
+    ({ engines }) => engines.lookups.size,
   ),
   hearth_engine_announced_blocks: gauge(
     "Blocks announced by engines of this host and not stored yet",
-    ({ engine }) => engine.announcedBlocks,
+    ({ engines }) => engines.announcements.size,
   ),
   hearth_holds: gauge(
     "Current pins, soft pins and leases",

@@ -335,6 +335,7 @@ export interface StatusSources extends AgentSources {
 export function readStatus(sources: StatusSources): StatusReport {
   const { version, commit, config, state, store, region, engine, native } = sources;
   const secondsSince = (ms: number) => toSeconds(sources.clock.monotonicMs() - ms);
+  const { held, quarantined } = engine.held();
   const { damaged, falseReports, scrubbedBytes } = store.checks;
   return {
     version,
@@ -377,9 +378,9 @@ export function readStatus(sources: StatusSources): StatusReport {
     engine: {
       socket: config.engine.socket,
       connections: engine.connections,
-      slots_held: engine.held.held,
-      slots_quarantined: engine.held.quarantined,
-      frames: engine.frames.total(),
+      slots_held: held,
+      slots_quarantined: quarantined,
+      frames: sources.frames.total(),
       cut_off: engine.stats.cutOff,
       refused: engine.stats.refusedPeers,
     },

@@ -118,26 +118,18 @@ function sourcesOf(
   options: AgentApiOptions,
   refusals: Api["refusals"],
 ): () => StatusSources {
-  const { control, startedMs, health, lag, incarnation, store, engine } = agent;
-  const { lookups, announcements, book } = store.engines;
-  const fixed = { ...options, clock: systemClock, startedMs, health, lag, incarnation };
+  const { control, startedMs, health, lag, incarnation, store, engine, frames } = agent;
+  const { engines } = store;
+  const process = { ...options, clock: systemClock, startedMs, health, lag, incarnation };
   return () => ({
-    ...fixed,
+    ...process,
+    ...{ engine, engines, frames },
     config: agent.config,
     state: agent.state,
     namespaces: agent.namespaces.keys(),
     refusals: refusals(),
     store: store.snapshot(),
     region: agent.region(),
-    engine: {
-      connections: engine.connections,
-      held: engine.held(),
-      stats: engine.stats,
-      frames: agent.frames,
-      lookupsWaiting: lookups.size,
-      announcedBlocks: announcements.size,
-      reservations: book.stats,
-    },
     control: control.sources,
     bus: agent.bus?.sources ?? null,
     peers: agent.peers?.sources ?? null,

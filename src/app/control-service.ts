@@ -31,35 +31,25 @@ import {
   type WorkerId,
 } from "../core/index.ts";
 import type { CommandPort } from "../engine/index.ts";
-import { crashPoint, type Native } from "../native/index.ts";
+import { crashPoint } from "../native/index.ts";
 import { EventLog } from "../observability/activity/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
-import type { PeerSource } from "../peers/index.ts";
 import type { RetentionLedger } from "../store/index/index.ts";
 import {
   createAddressBatch,
   createInspector,
   createLifecycle,
   type Inspector,
-  type Namespaces,
   type OwnLifecycle,
-  type TieredStore,
 } from "../store/index.ts";
 import { HoldRegistry, type RememberedPins } from "../store/pins/index.ts";
+import type { AgentContext } from "./agent-context.ts";
 import { openConfiguredBus } from "./credentials.ts";
 
-export interface ControlServiceParts {
+export interface ControlServiceParts
+  extends Omit<AgentContext, "config" | "random" | "region" | "rdma"> {
   /** The current configuration; it changes on reload. */
   readonly config: () => Config;
-  readonly native: Native;
-  readonly clock: Clock;
-  readonly logger: Logger;
-  readonly health: Health;
-  readonly store: TieredStore;
-  readonly namespaces: Namespaces;
-  readonly incarnation: bigint;
-  /** Source of blocks that a warm command needs and this host does not have. */
-  readonly source: PeerSource;
 }
 
 const WATCH_MS = 1_000;

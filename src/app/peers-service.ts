@@ -1,8 +1,7 @@
 import type { AgentMetrics, PeerSources } from "../api/index.ts";
 import type { Bus } from "../bus/index.ts";
 import { type Config, mayUseRdma } from "../config/index.ts";
-import type { Clock, Random } from "../core/index.ts";
-import type { Native, Rdma, Region } from "../native/index.ts";
+import type { Clock } from "../core/index.ts";
 import type { EventLog, HearthEvent } from "../observability/activity/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
 import {
@@ -19,7 +18,6 @@ import {
   KnownPeers,
   openTrust,
   type PeerRecord,
-  type PeerSource,
   type PeerStatus,
   readHardware,
   SERVE_LIMITS,
@@ -32,29 +30,16 @@ import {
   type WatchedTrust,
   withDevices,
 } from "../peers/index.ts";
-import { createAddressBatch, type Namespaces, type TieredStore } from "../store/index.ts";
+import { createAddressBatch, type TieredStore } from "../store/index.ts";
+import type { AgentContext } from "./agent-context.ts";
 import { activeDevices, PeerTransports } from "./peer-transports.ts";
 import { PEERS_STOP_MS } from "./process.ts";
 
-interface PeersServiceParts {
-  readonly config: Config;
-  readonly native: Native;
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly logger: Logger;
-  readonly health: Health;
+interface PeersServiceParts extends AgentContext {
   readonly metrics: Pick<AgentMetrics, "pulled">;
   readonly events: EventLog;
-  readonly region: Region;
-  /** Null if RDMA is disabled or unusable. */
-  readonly rdma: Rdma | null;
-  readonly store: TieredStore;
-  readonly namespaces: Namespaces;
-  readonly incarnation: bigint;
   /** Null without NATS. */
   readonly bus: Bus | null;
-  /** Source of blocks for warm commands. */
-  readonly source: PeerSource;
 }
 
 const DIGEST_BYTES = 32;

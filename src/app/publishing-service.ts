@@ -1,7 +1,7 @@
 import type { PublishedRank, PublishingSources } from "../api/index.ts";
 import type { Bus, BusLog } from "../bus/index.ts";
-import { type Config, zmqOfRank } from "../config/index.ts";
-import type { Clock, Random, WorkerId } from "../core/index.ts";
+import { zmqOfRank } from "../config/index.ts";
+import type { WorkerId } from "../core/index.ts";
 import {
   BusPublisher,
   type EngineEndpoints,
@@ -11,21 +11,11 @@ import {
   StreamPublisher,
   ZmqPublisher,
 } from "../events/publishing/index.ts";
-import type { Native } from "../native/index.ts";
 import type { KeySpace } from "../observability/activity/index.ts";
-import type { Health, Logger } from "../observability/index.ts";
-import type { Namespaces, TieredStore } from "../store/index.ts";
+import type { Namespaces } from "../store/index.ts";
+import type { AgentContext } from "./agent-context.ts";
 
-interface PublishingServiceParts {
-  readonly config: Config;
-  readonly native: Native;
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly logger: Logger;
-  readonly health: Health;
-  readonly store: TieredStore;
-  readonly namespaces: Namespaces;
-  readonly incarnation: bigint;
+interface PublishingServiceParts extends AgentContext {
   /** Null without NATS. */
   readonly bus: Bus | null;
 }

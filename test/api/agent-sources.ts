@@ -91,14 +91,19 @@ export function agentSources(clock = new ManualClock()): AgentSources {
     store: STORE,
     region: { pageBytes: 4096, lockedBytes: 1024 },
     engine: {
-      ...{ connections: 11, held: { held: 6, quarantined: 1 }, frames },
-      ...{ lookupsWaiting: 7, announcedBlocks: 9 },
+      ...{ connections: 11, held: () => ({ held: 6, quarantined: 1 }) },
       stats: {
         ...{ connected: 12, refusedPeers: 2, cutOff: 1, quarantines: 4, faults: 0 },
         ...{ gpuStoredBytes: 61, gpuLoadedBytes: 62, gpuFailures: 63, gpuLeakedSlots: 64 },
       },
-      reservations: {
-        ...{ bytes: 8192, claimedBlocks: 10, takenBlocks: 5, unusedBlocks: 3, refusedBlocks: 2 },
+    },
+    frames,
+    engines: {
+      ...{ lookups: { size: 7 }, announcements: { size: 9 } },
+      book: {
+        stats: {
+          ...{ bytes: 8192, claimedBlocks: 10, takenBlocks: 5, unusedBlocks: 3, refusedBlocks: 2 },
+        },
       },
     },
     control: CONTROL,

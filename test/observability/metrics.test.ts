@@ -202,7 +202,7 @@ describe("a scrape", () => {
     const frames = Object.assign(new FrameCounts(), {
       list: () => [["made up by a client", "ok", 1] as const],
     });
-    const text = metrics.text(() => ({ ...sources, engine: { ...sources.engine, frames } }));
+    const text = metrics.text(() => ({ ...sources, frames }));
     await expect(text).rejects.toThrow("has no operation=");
   });
 });
