@@ -693,22 +693,18 @@ export const AGENT_METRICS = {
   ...PROCESS_METRICS,
 } satisfies MetricTable<AgentSources>;
 
+function tabulate<Name extends string, Value>(names: readonly Name[], of: (name: Name) => Value) {
+  return Object.fromEntries(names.map((name) => [name, of(name)])) as Record<Name, Value>;
+}
+
 /** The metrics of an agent. */
 export class AgentMetrics extends Metrics<AgentSources> {
-  readonly #lookups = new Map(
-    LOOKUP_TIERS.map((tier) => [
-      tier,
-      new Map(
-        LOOKUP_OUTCOMES.map((outcome) => [
-          outcome,
-          this.observer("cgn_kvcached_lookup_seconds", tier, outcome),
-        ]),
-      ),
-    ]),
+  readonly #lookups = tabulate(LOOKUP_TIERS, (tier) =>
+    tabulate(LOOKUP_OUTCOMES, (outcome) =>
+      this.observer("cgn_kvcached_lookup_seconds", tier, outcome),
+    ),
   );
-  readonly #pulls = new Map(
-    TRANSPORTS.map((name) => [name, this.observer("hearth_peer_pull_seconds", name)]),
-  );
+  readonly #pulls = tabulate(TRANSPORTS, (name) => this.observer("hearth_peer_pull_seconds", name));
 
   constructor() {
     super(AGENT_METRICS);
@@ -720,11 +716,11 @@ export class AgentMetrics extends Metrics<AgentSources> {
     outcome: (typeof LOOKUP_OUTCOMES)[number],
     seconds: number,
   ): void {
-    this.#lookups.get(tier)!.get(outcome)!(seconds);
+    this.#lookups[tier][outcome](seconds);
   }
 
   /** Records the time from a request to a peer to the last byte of its block. */
   pulled(transport: TransportName, seconds: number): void {
-    this.#pulls.get(transport)!(seconds);
+    this.#pulls[transport](seconds);
   }
 }

@@ -519,12 +519,9 @@ function rdmaOf({ devices: { rdma: report, direct } }: StatusSources): StatusRep
     found: finding.kind,
     text: finding.text,
     fix: finding.fix,
-    ports: ports.map((port) => ({
-      name: port.name,
-      state: port.state,
-      link_layer: port.linkLayer,
+    ports: ports.map(({ name, state, linkLayer, numaNode, ...port }) => ({
+      ...snakeCase({ name, state, linkLayer, numaNode }),
       gbit_per_second: port.speed / 1_000,
-      numa_node: port.numaNode,
       relaxed_ordering: port.hasRelaxedOrdering,
       dma_buf: port.hasDmaBuf,
     })),

@@ -21,19 +21,11 @@ import {
   type Role,
   type Sender,
 } from "../control/index.ts";
-import {
-  assert,
-  type Clock,
-  NO_NODE,
-  type NodeId,
-  publicUserKey,
-  type Random,
-  type WorkerId,
-} from "../core/index.ts";
+import { assert, NO_NODE, type NodeId, publicUserKey, type WorkerId } from "../core/index.ts";
 import type { CommandPort } from "../engine/index.ts";
 import { crashPoint } from "../native/index.ts";
 import { EventLog } from "../observability/activity/index.ts";
-import type { Health, Logger } from "../observability/index.ts";
+import type { Health } from "../observability/index.ts";
 import type { RetentionLedger } from "../store/index/index.ts";
 import {
   createAddressBatch,
@@ -252,14 +244,9 @@ function auditOf({ config, logger, clock }: ControlServiceParts): AuditLog | nul
   });
 }
 
-export interface ControlBusParts {
-  readonly config: Config;
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly logger: Logger;
-  readonly health: Health;
+export interface ControlBusParts
+  extends Pick<AgentContext, "config" | "clock" | "random" | "logger" | "health" | "incarnation"> {
   readonly control: ControlService;
-  readonly incarnation: bigint;
   readonly version: string;
   /** Replaces the configured NATS. Owned by the caller. */
   readonly bus?: Bus;

@@ -1,6 +1,6 @@
 import type { AgentSources } from "../api/index.ts";
-import { type Config, mayUseRdma } from "../config/index.ts";
-import { type Clock, HearthError, messageOf } from "../core/index.ts";
+import { mayUseRdma } from "../config/index.ts";
+import { HearthError, messageOf } from "../core/index.ts";
 import {
   counted,
   type DirectFinding,
@@ -13,14 +13,13 @@ import {
 import {
   type Gpus,
   type GpusOptions,
-  type Native,
   openGpus,
   openRdma,
   type Rdma,
   type RdmaOptions,
-  type Region,
 } from "../native/index.ts";
-import type { Health, Logger } from "../observability/index.ts";
+import type { Logger } from "../observability/index.ts";
+import type { AgentContext } from "./agent-context.ts";
 import { DEVICES_STOP_MS, type ServiceManager } from "./process.ts";
 
 /** Maximum exported spans, queue pairs, and reads in flight. Above what peers request. */
@@ -32,13 +31,8 @@ const RDMA_BOUNDS = { windowSpans: 16_384, linksMax: 1_024, readsMax: 16_384 };
  */
 const OPENING_MS = 180_000;
 
-export interface DevicesServiceParts {
-  readonly config: Config;
-  readonly native: Native;
-  readonly clock: Clock;
-  readonly logger: Logger;
-  readonly health: Health;
-  readonly region: Region;
+export interface DevicesServiceParts
+  extends Pick<AgentContext, "config" | "native" | "clock" | "logger" | "health" | "region"> {
   readonly service: Pick<ServiceManager, "starting">;
 }
 

@@ -1,9 +1,7 @@
 import type { AgentMetrics, PeerSources } from "../api/index.ts";
 import type { Bus } from "../bus/index.ts";
 import { type Config, mayUseRdma } from "../config/index.ts";
-import type { Clock } from "../core/index.ts";
 import type { EventLog, HearthEvent } from "../observability/activity/index.ts";
-import type { Health, Logger } from "../observability/index.ts";
 import {
   Announcer,
   type BlockHolders,
@@ -323,10 +321,7 @@ function serveLimitsOf({ peers, kv }: Config): ServeLimits {
   };
 }
 
-export interface PeerReporterParts {
-  readonly clock: Clock;
-  readonly logger: Logger;
-  readonly health: Health;
+export interface PeerReporterParts extends Pick<AgentContext, "clock" | "logger" | "health"> {
   readonly events: EventLog;
 }
 

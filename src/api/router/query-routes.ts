@@ -36,23 +36,23 @@ export function queryRoutes(router: Router) {
     if (prompt instanceof Response) return prompt;
     return answerJson(reportOf(router.getPotentialLoads(prompt)));
   };
+  const described = (summary: string, example: object) => {
+    const requestBody = jsonBody(queryBody, { model_name: "m", ...example });
+    return { parse: "none", response: queryReport, detail: { summary, requestBody } } as const;
+  };
   return new Elysia()
-    .post("/query", ({ request }) => answer(request), {
-      parse: "none",
-      response: queryReport,
-      detail: {
-        summary: "Shows how many tokens of a prompt each worker holds",
-        requestBody: jsonBody(queryBody, { model_name: "m", token_ids: [1, 2, 3] }),
-      },
-    })
-    .post("/query_by_hash", ({ request }) => answer(request), {
-      parse: "none",
-      response: queryReport,
-      detail: {
-        summary: "Shows how many tokens of a prompt, given as block hashes, each worker holds",
-        requestBody: jsonBody(queryBody, { model_name: "m", block_hashes: ["0x7b0bf7bf7fd01682"] }),
-      },
-    });
+    .post(
+      "/query",
+      ({ request }) => answer(request),
+      described("Shows how many tokens of a prompt each worker holds", { token_ids: [1, 2, 3] }),
+    )
+    .post(
+      "/query_by_hash",
+      ({ request }) => answer(request),
+      described("Shows how many tokens of a prompt, given as block hashes, each worker holds", {
+        block_hashes: ["0x7b0bf7bf7fd01682"],
+      }),
+    );
 }
 
 /** The best rank of each worker; `dp` lists all ranks. */

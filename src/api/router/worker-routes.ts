@@ -255,20 +255,15 @@ function heldOf(digests: readonly ResidencyDigest[] | null) {
 
 function engineOf(engine: EngineReport | null) {
   if (engine === null) return null;
-  const { counts } = engine;
+  const { endpoint, blockTokens, configuredBlockTokens, orphanBlocks, counts } = engine;
+  const { events, gaps, restarts, lostBatches, stored, reannounced, removed } = counts;
+  const sizes = { endpoint, blockTokens, configuredBlockTokens, orphanBlocks };
   return {
-    endpoint: engine.endpoint,
+    ...snakeCase({ ...sizes, events, gaps, restarts, lostBatches }),
     reached: engine.isReached,
     ever_reached: engine.wasReached,
-    block_tokens: engine.blockTokens,
-    configured_block_tokens: engine.configuredBlockTokens,
-    orphan_blocks: engine.orphanBlocks,
-    events: counts.events,
-    applied_blocks: counts.stored + counts.reannounced + counts.removed,
+    applied_blocks: stored + reannounced + removed,
     dropped: Object.fromEntries(Object.entries(counts.dropped).filter(([, count]) => count > 0)),
-    gaps: counts.gaps,
-    restarts: counts.restarts,
-    lost_batches: counts.lostBatches,
   };
 }
 

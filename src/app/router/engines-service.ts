@@ -170,21 +170,17 @@ export class EnginesService implements AsyncDisposable {
       .map(({ worker, rank, endpoint }) => `${worker}/${rank} at ${endpoint}`);
     lost.push(...lostApis(REACH_MS));
     health.report("ROUTER_ENGINE", lost.join(", ") || null);
-    const wrong = this.reports.filter(isMismatch).map(mismatchOf);
+    const wrong = this.reports.flatMap(mismatchesOf);
     health.report("ROUTER_BLOCK_TOKENS", wrong.join(", ") || null);
   }
 }
 
-/** True if the configured block size differs from the engine's. */
-function isMismatch({ configuredBlockTokens, blockTokens }: EngineReport): boolean {
-  const areKnown = configuredBlockTokens !== null && blockTokens !== null;
-  return areKnown && configuredBlockTokens !== blockTokens;
-}
-
-function mismatchOf(report: EngineReport): string {
+/** Describes a configured block size that differs from the engine's. */
+function mismatchesOf(report: EngineReport): string[] {
   const { worker, rank, configuredBlockTokens: configured, blockTokens } = report;
-  const name = `${worker}/${rank}`;
-  return `${name}: block_tokens is ${configured}, its engine's blocks have ${blockTokens}`;
+  if (configured === null || blockTokens === null || configured === blockTokens) return [];
+  const sizes = `block_tokens is ${configured}, its engine's blocks have ${blockTokens}`;
+  return [`${worker}/${rank}: ${sizes}`];
 }
 
 interface EngineStateStoreOptions {
