@@ -27,18 +27,14 @@ import {
   systemClock,
 } from "../core/index.ts";
 import { peerAllowed, peerOf, takeSocketPath } from "../engine/index.ts";
-import type { Native, SocketPeer } from "../native/index.ts";
-import type { Logger } from "../observability/index.ts";
+import type { SocketPeer } from "../native/index.ts";
 import type { PersistReport, PurgeAddress } from "../store/index.ts";
 import type { SessionInfo } from "../store/pins/index.ts";
 import type { Agent } from "./agent.ts";
 import { groupNumber } from "./credentials.ts";
-import { type HttpServer, serveHttp } from "./serve-http.ts";
+import { type HttpParts, type HttpServer, serveHttp } from "./serve-http.ts";
 
-export interface AgentApiOptions {
-  readonly native: Native;
-  readonly logger: Logger;
-  readonly version: string;
+export interface AgentApiOptions extends Omit<HttpParts, "clock"> {
   readonly commit: string;
 }
 

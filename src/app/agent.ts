@@ -12,8 +12,8 @@ import {
   sleep,
 } from "../core/index.ts";
 import { EngineServer, FrameCounts } from "../engine/index.ts";
-import { crashPoint, type Native, type Region } from "../native/index.ts";
-import { Health, type Logger, type LoopLag, watchLoopLag } from "../observability/index.ts";
+import { crashPoint, type Region } from "../native/index.ts";
+import { Health, type LoopLag, watchLoopLag } from "../observability/index.ts";
 import { PeerSource } from "../peers/index.ts";
 import type { RetentionLedger } from "../store/index/index.ts";
 import {
@@ -27,6 +27,7 @@ import {
   type TieredStore,
 } from "../store/index.ts";
 import type { RememberedPins } from "../store/pins/index.ts";
+import type { AgentContext } from "./agent-context.ts";
 import {
   type AgentResources,
   awaitMemory,
@@ -44,12 +45,8 @@ import { PublishingService } from "./publishing-service.ts";
 import { inheritRam, type ListenEnvironment, leaveRam, RamWatch } from "./ram-handover.ts";
 import { SsdService, ssdSettings } from "./ssd-service.ts";
 
-export interface AgentParts {
-  readonly config: Config;
-  readonly native: Native;
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly logger: Logger;
+export interface AgentParts
+  extends Pick<AgentContext, "config" | "native" | "clock" | "random" | "logger"> {
   readonly service: ServiceManager;
   readonly version: string;
   readonly commit: string;
@@ -211,7 +208,7 @@ export class Agent {
   }
 
   /** Dependencies shared by the services. */
-  get #own() {
+  get #own(): AgentContext & AgentParts {
     const { health, store, namespaces, incarnation } = this;
     const [region, { rdma }, source] = [this.#resources.region, this.devices, this.#source];
     return { ...this.#parts, health, store, namespaces, incarnation, region, rdma, source };
