@@ -46,7 +46,7 @@ export interface PersistReport {
 export interface ControlServices {
   readonly plane: Pick<ControlPlane, "submit" | "find" | "flush" | "unfence">;
   readonly holds: Pick<Holds, "list" | "figures">;
-  readonly inspector: Inspector;
+  readonly inspector: Pick<Inspector, "tree" | "explain">;
   readonly events: Pick<EventLog, "page">;
   /** Clock of departures. */
   readonly store: Pick<TieredStore, "nowSeconds">;
