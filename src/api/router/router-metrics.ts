@@ -1,5 +1,5 @@
 import type { WorkerId } from "../../core/index.ts";
-import type { FeedCounts } from "../../events/index.ts";
+import type { EngineIngest } from "../../events/index.ts";
 import { RESIDENCY_TIERS } from "../../observability/activity/index.ts";
 import {
   counter,
@@ -15,15 +15,13 @@ import {
   DECIDED_BY,
   END_REASONS,
   FILTER_REASONS,
-  type IngestStats,
-  type LocateStats,
+  type IndexSync,
   POLICY_NAMES,
   type PolicyCounts,
   type PrefixIndex,
   type ReplicaStats,
   ROUTE_OUTCOMES,
   type RouteCounts,
-  type SnapshotStoreStats,
   type Target,
 } from "../../router/index.ts";
 import { PROXY_OUTCOMES, type ProxySnapshot } from "../../router/proxy/index.ts";
@@ -48,7 +46,7 @@ export interface EngineReport {
   readonly blockTokens: number | null;
   /** Blocks whose prefix is unknown. */
   readonly orphanBlocks: number;
-  readonly counts: FeedCounts;
+  readonly counts: EngineIngest["counts"];
 }
 
 /** Where the numbers of a router are read. */
@@ -57,14 +55,14 @@ export interface RouterSources extends ProcessSources {
   readonly activeRequests: number;
   readonly targets: readonly Target[];
   readonly index: Pick<PrefixIndex, "stats" | "digests">;
-  readonly ingest: IngestStats;
+  readonly ingest: ReturnType<IndexSync["ingest"]["stats"]>;
   /** Null: without replicas. */
   readonly replicas: ReplicaStats | null;
   /** Snapshots taken over from replicas. */
   readonly snapshotsTaken: number;
-  readonly locate: LocateStats | null;
+  readonly locate: Readonly<Record<"answered" | "refused" | "dropped", number>> | null;
   /** Null: the index is not saved. */
-  readonly saves: SnapshotStoreStats | null;
+  readonly saves: NonNullable<IndexSync["snapshots"]>["stats"] | null;
   /** Workers with a `url`. */
   readonly reached: readonly { readonly worker: WorkerId; readonly isReached: boolean }[];
   /** Engines that are followed without an agent. */
@@ -89,7 +87,7 @@ const INGEST_EVENTS = {
   refused: "refused",
   overfull: "overfull",
   pending_dropped: "pendingDropped",
-} as const satisfies Record<string, keyof IngestStats>;
+} as const satisfies Record<string, keyof RouterSources["ingest"]>;
 
 /** Causes and steps of resynchronizations, and their counters. */
 const RESYNCS = {
@@ -100,7 +98,7 @@ const RESYNCS = {
   picture_failed: "snapshotsFailed",
   mismatch: "mismatches",
   doubt: "doubts",
-} as const satisfies Record<string, keyof IngestStats>;
+} as const satisfies Record<string, keyof RouterSources["ingest"]>;
 
 /** Messages between this router and its replicas, and their counters. */
 const REPLICA_NEWS = {
@@ -120,7 +118,7 @@ const DECISION_BUCKETS = [2e-5, 5e-5, 1e-4, 1.5e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 
 /** Series of each followed engine, by the value of one more label. */
 function ofEngines(
   engines: RouterSources["engines"],
-  pick: (counts: FeedCounts) => Readonly<Record<string, number>>,
+  pick: (counts: EngineReport["counts"]) => Readonly<Record<string, number>>,
 ) {
   return engines.flatMap(({ worker, rank, counts }) =>
     Object.entries(pick(counts)).map(
