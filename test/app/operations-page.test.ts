@@ -94,7 +94,7 @@ describe("docs/operating/operations.md", () => {
   });
 
   test("says of every metric of the control plane when to look", () => {
-    const charted = firstCells("What to chart, and when to wake somebody").flatMap(quotedIn);
+    const charted = firstCells("Metrics to chart and to alert on").flatMap(quotedIn);
     const names = charted.map((name) => name.replace(/\{.*/, ""));
     const control = Object.keys(METRICS).filter((name) =>
       /^hearth_(?:hold|held|kept|command|audit|ledger|bus)/.test(name),
