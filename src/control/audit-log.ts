@@ -6,7 +6,7 @@ import {
   blocksOf,
   type Command,
   type Operation,
-  type RefusalWord,
+  type RefusalCode,
   type Sender,
 } from "./command.ts";
 import type { ControlStats } from "./control-plane.ts";
@@ -253,7 +253,7 @@ const NAMES_MAX = 8;
 export class Recorder {
   readonly #options: RecorderOptions;
   readonly #commands: Record<string, number> = {};
-  readonly #refused: Partial<Record<RefusalWord, number>> = {};
+  readonly #refused: Partial<Record<RefusalCode, number>> = {};
   readonly #lines = new TokenBuckets();
   #duplicates = 0;
   /** Refusals that were not written since the last refusal line. */
@@ -286,8 +286,8 @@ export class Recorder {
   }
 
   /** `command`: null if it could not be decoded. */
-  refused(command: Command | null, receipt: Receipt, word: RefusalWord, sender: Sender): void {
-    this.#refused[word] = (this.#refused[word] ?? 0) + 1;
+  refused(command: Command | null, receipt: Receipt, code: RefusalCode, sender: Sender): void {
+    this.#refused[code] = (this.#refused[code] ?? 0) + 1;
     const { type, issuer, reason = "" } = receipt;
     const fields = { type, issuer, via: sender.via, from: sender.from, reason };
     this.#options.log.warn("command refused", fields);

@@ -1,7 +1,14 @@
-import { isUtf8 } from "node:buffer";
 import { Decoder, Encoder } from "@msgpack/msgpack";
-import { JsonTooDeep, messageOf, parseJson, stringifyJson } from "../core/index.ts";
-import type { Refusal, RefusalWord } from "./command.ts";
+import {
+  JsonTooDeep,
+  messageOf,
+  type MsgpackLimits,
+  MsgpackReader,
+  parseJson,
+  stringifyJson,
+  Unreadable,
+} from "../core/index.ts";
+import type { Refusal, RefusalCode } from "./command.ts";
 
 /** Media types of commands and receipts. */
 export const JSON_TYPE = "application/json";
@@ -24,15 +31,6 @@ export function answerTypeOf(accept: string | null, contentType: string | null):
   return mediaTypeOf(contentType);
 }
 
-export interface BodyLimits {
-  readonly bytesMax: number;
-  readonly depthMax: number;
-  /** Maximum items of one list or object. */
-  readonly itemsMax: number;
-  /** Maximum values in the whole body; each costs parsing time. */
-  readonly valuesMax: number;
-}
-
 export type DecodedBody =
   | { readonly ok: true; readonly value: unknown }
   | { readonly ok: false; readonly refusal: Refusal };
@@ -49,10 +47,10 @@ const msgpackEncoder = new Encoder({ useBigInt64: true, ignoreUndefined: true })
  * object is an own property, whatever its name. Never throws. Bodies beyond the limits are refused
  * before anything is allocated for them.
  */
-export function decodeBody(bytes: Uint8Array, type: MediaType, limits: BodyLimits): DecodedBody {
+export function decodeBody(bytes: Uint8Array, type: MediaType, limits: MsgpackLimits): DecodedBody {
   if (bytes.length > limits.bytesMax) {
-    const words = `${bytes.length} bytes, the maximum is ${limits.bytesMax}`;
-    return { ok: false, refusal: { word: "too_large", words } };
+    const message = `${bytes.length} bytes, the maximum is ${limits.bytesMax}`;
+    return { ok: false, refusal: { code: "too_large", message } };
   }
   switch (type) {
     case JSON_TYPE:
@@ -82,146 +80,55 @@ function hasMoreCommas(bytes: Uint8Array, max: number): boolean {
   return commas > max;
 }
 
-function decodeJson(bytes: Uint8Array, limits: BodyLimits): DecodedBody {
-  if (hasMoreCommas(bytes, limits.valuesMax)) {
-    return { ok: false, refusal: tooManyValues(limits.valuesMax) };
-  }
+function decodeJson(bytes: Uint8Array, { valuesMax, depthMax }: MsgpackLimits): DecodedBody {
+  const refuse = (code: RefusalCode, message: string): DecodedBody => {
+    return { ok: false, refusal: { code, message } };
+  };
+  if (hasMoreCommas(bytes, valuesMax)) return refuse("too_large", `more than ${valuesMax} values`);
   try {
-    return { ok: true, value: parseJson(utf8.decode(bytes), limits.depthMax) };
+    return { ok: true, value: parseJson(utf8.decode(bytes), depthMax) };
   } catch (thrown) {
-    if (thrown instanceof JsonTooDeep) return { ok: false, refusal: tooDeep(limits.depthMax) };
-    const words =
-      thrown instanceof SyntaxError ? `invalid JSON: ${messageOf(thrown)}` : "invalid UTF-8";
-    return { ok: false, refusal: malformed(printable(words)) };
+    if (thrown instanceof JsonTooDeep) {
+      return refuse("too_deep", `more than ${depthMax} nested lists or objects`);
+    }
+    const isSyntax = thrown instanceof SyntaxError;
+    const message = isSyntax ? `invalid JSON: ${messageOf(thrown)}` : "invalid UTF-8";
+    return refuse("malformed", printable(message));
   }
 }
 
-function decodeMsgpack(bytes: Uint8Array, limits: BodyLimits): DecodedBody {
-  const refusal = checkMsgpack(bytes, limits);
-  if (refusal !== null) return { ok: false, refusal };
+function decodeMsgpack(bytes: Uint8Array, limits: MsgpackLimits): DecodedBody {
   try {
+    // The decoder allocates according to the lengths it reads, so they are checked before.
+    const reader = new MsgpackReader(bytes, limits);
+    reader.skip();
+    if (!reader.isAtEnd) throw new Unreadable("trailing bytes");
     return { ok: true, value: msgpackDecoder.decode(bytes) };
   } catch (thrown) {
+    if (thrown instanceof Unreadable && thrown.code !== "malformed") {
+      return { ok: false, refusal: { code: thrown.code, message: thrown.message } };
+    }
     // The decoder accepts everything that passed the check except some keys: `__proto__`, and keys
     // that are not text.
-    return {
-      ok: false,
-      refusal: malformed(printable(`invalid MessagePack: ${messageOf(thrown)}`)),
-    };
+    const message = printable(`invalid MessagePack: ${messageOf(thrown)}`);
+    return { ok: false, refusal: { code: "malformed", message } };
   }
 }
 
-const WORDS_MAX = 200;
+const MESSAGE_MAX = 200;
 
 /** Shortens a parser's message to one printable line, because it quotes the input. */
-function printable(words: string): string {
-  return words.replace(/[^\x20-\x7e]+/g, "?").slice(0, WORDS_MAX);
-}
-
-/** Kind of data after a MessagePack head byte. */
-const Follows = { nothing: 0, text: 1, bytes: 2, list: 3, map: 4, refused: 5 } as const;
-type Follows = (typeof Follows)[keyof typeof Follows];
-
-interface Head {
-  readonly follows: Follows;
-  /** Number of length bytes after the head byte. If 0, `fixed` is the length. */
-  readonly lengthBytes: number;
-  readonly fixed: number;
-}
-
-const HEADS: readonly Head[] = Array.from({ length: 256 }, (_, byte) => headOf(byte));
-
-function headOf(byte: number): Head {
-  const head = (follows: Follows, lengthBytes: number, fixed = 0) => ({
-    follows,
-    lengthBytes,
-    fixed,
-  });
-  if (byte < 0x80 || byte >= 0xe0) return head(Follows.nothing, 0);
-  if (byte < 0x90) return head(Follows.map, 0, byte - 0x80);
-  if (byte < 0xa0) return head(Follows.list, 0, byte - 0x90);
-  if (byte < 0xc0) return head(Follows.text, 0, byte - 0xa0);
-  if (byte === 0xc0 || byte === 0xc2 || byte === 0xc3) return head(Follows.nothing, 0);
-  if (byte >= 0xc4 && byte <= 0xc6) return head(Follows.bytes, 1 << (byte - 0xc4));
-  if (byte === 0xca || byte === 0xcb) return head(Follows.bytes, 0, byte === 0xca ? 4 : 8);
-  if (byte >= 0xcc && byte <= 0xcf) return head(Follows.bytes, 0, 1 << (byte - 0xcc));
-  if (byte >= 0xd0 && byte <= 0xd3) return head(Follows.bytes, 0, 1 << (byte - 0xd0));
-  if (byte >= 0xd9 && byte <= 0xdb) return head(Follows.text, 1 << (byte - 0xd9));
-  if (byte === 0xdc || byte === 0xdd) return head(Follows.list, byte === 0xdc ? 2 : 4);
-  if (byte === 0xde || byte === 0xdf) return head(Follows.map, byte === 0xde ? 2 : 4);
-  return head(Follows.refused, 0);
-}
-
-/**
- * Validates a MessagePack body without allocating anything for its values, because a decoder
- * allocates according to the lengths it reads. Returns null if the body is one complete value with
- * nothing after it, no more items than bytes, lists within the limits, valid UTF-8 text and no
- * extension types.
- */
-function checkMsgpack(bytes: Uint8Array, limits: BodyLimits): Refusal | null {
-  /** Items left at each depth. */
-  const left = [1];
-  let at = 0;
-  let values = 0;
-  for (;;) {
-    while (left[left.length - 1] === 0) left.pop();
-    if (left.length === 0) break;
-    left[left.length - 1]!--;
-    if (++values > limits.valuesMax) return tooManyValues(limits.valuesMax);
-    if (at >= bytes.length) return malformed("MessagePack body is truncated");
-    const { follows, lengthBytes, fixed } = HEADS[bytes[at++]!]!;
-    if (follows === Follows.nothing) continue;
-    if (follows === Follows.refused)
-      return malformed("MessagePack extension types are not accepted");
-    if (at + lengthBytes > bytes.length) return malformed("MessagePack body is truncated");
-    const length = lengthBytes === 0 ? fixed : readLength(bytes, at, lengthBytes);
-    at += lengthBytes;
-    const items = follows === Follows.map ? length * 2 : length;
-    if (items > bytes.length - at) return malformed("MessagePack body is truncated");
-    if (follows === Follows.list || follows === Follows.map) {
-      if (length > limits.itemsMax) return tooMany(limits.itemsMax);
-      // The first entry counts the body itself.
-      if (left.length > limits.depthMax) return tooDeep(limits.depthMax);
-      left.push(items);
-      continue;
-    }
-    const isText = follows === Follows.text;
-    if (isText && !isUtf8(bytes.subarray(at, at + length)))
-      return malformed("MessagePack text is not valid UTF-8");
-    at += length;
-  }
-  return at === bytes.length ? null : malformed("MessagePack body has trailing bytes");
-}
-
-function readLength(bytes: Uint8Array, at: number, count: number): number {
-  let length = 0;
-  for (let i = 0; i < count; i++) length = length * 256 + bytes[at + i]!;
-  return length;
-}
-
-function malformed(words: string): Refusal {
-  return { word: "malformed", words };
-}
-
-function tooMany(max: number): Refusal {
-  return { word: "too_large", words: `a list of more than ${max} items` };
-}
-
-function tooManyValues(max: number): Refusal {
-  return { word: "too_large", words: `more than ${max} values in one body` };
-}
-
-function tooDeep(max: number): Refusal {
-  return { word: "too_deep", words: `more than ${max} nested lists or objects` };
+function printable(message: string): string {
+  return message.replace(/[^\x20-\x7e]+/g, "?").slice(0, MESSAGE_MAX);
 }
 
 /** Thrown by the member readers; `decodeCommand` catches it. */
 export class Refused extends Error {
   readonly refusal: Refusal;
 
-  constructor(word: RefusalWord, words: string) {
-    super(words);
-    this.refusal = { word, words };
+  constructor(code: RefusalCode, message: string) {
+    super(message);
+    this.refusal = { code, message };
   }
 }
 

@@ -221,7 +221,7 @@ export class RunningCommands {
 
   /** Returns the refusal if a limit is reached, else null. */
   refusal(issuer: string, blocks: number): Refusal | null {
-    const busy = (words: string): Refusal => ({ word: "busy", words });
+    const busy = (message: string): Refusal => ({ code: "busy", message });
     const own = this.#ofIssuer.get(issuer) ?? 0;
     if (this.#all.size >= RUNNING_MAX) return busy(`${RUNNING_MAX} commands are executing`);
     if (own >= RUNNING_OF_ISSUER_MAX) return busy(`${own} commands of this issuer are executing`);

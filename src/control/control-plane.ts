@@ -210,8 +210,8 @@ class CommandPlane implements ControlPlane {
     if (receipt !== null) return receipt;
     const startedMs = this.#options.clock.monotonicMs();
     const refusal = {
-      word: "busy",
-      words: "too many commands of this sender are waiting",
+      code: "busy",
+      message: "too many commands of this sender are waiting",
     } as const;
     return this.#refuse(this.#headOf(NO_HEAD, sender), refusal, sender, startedMs, null);
   }
@@ -325,7 +325,7 @@ class CommandPlane implements ControlPlane {
       written: null,
     };
     const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
-    if (this.#stop.signal.aborted) return refuse({ word: "busy", words: "the agent is stopping" });
+    if (this.#stop.signal.aborted) return refuse({ code: "busy", message: "the agent is stopping" });
     const refusal = refusalAtGate(command, sender, head.issuer, this.#gate());
     if (refusal !== null) return refuse(refusal);
     const repeated = this.#repetition(pending);
@@ -349,13 +349,13 @@ class CommandPlane implements ControlPlane {
     const { id, notAfterS } = command;
     if (this.#signedIds.has(scope, id!, notAfterS!)) {
       return {
-        word: "replayed",
-        words: `${id} was accepted before: sign the command again with another id`,
+        code: "replayed",
+        message: `${id} was accepted before: sign the command again with another id`,
       };
     }
     const nowS = this.#options.clock.wallMs() / 1_000;
     if (this.#signedIds.add(scope, id!, notAfterS!, nowS)) return null;
-    return { word: "busy", words: "the limit of remembered signed commands is reached" };
+    return { code: "busy", message: "the limit of remembered signed commands is reached" };
   }
 
   #gate(): Gate {
@@ -376,13 +376,13 @@ class CommandPlane implements ControlPlane {
     const digest = running?.digest ?? this.#carried.memory.digest(scope, command.id);
     if (digest !== null && digest !== pending.digest) {
       return refuse({
-        word: "id_reused",
-        words: "this id belongs to a different command",
+        code: "id_reused",
+        message: "this id belongs to a different command",
       });
     }
     if (running !== null) {
-      const words = "too many repetitions are waiting for executing commands";
-      return this.#running.wait(running)?.then(again) ?? refuse({ word: "busy", words });
+      const message = "too many repetitions are waiting for executing commands";
+      return this.#running.wait(running)?.then(again) ?? refuse({ code: "busy", message });
     }
     const receipt = this.#carried.memory.get(scope, command.id);
     return receipt === null ? null : again(receipt);
@@ -436,9 +436,9 @@ class CommandPlane implements ControlPlane {
 
   /** Reports an internal fault in the log and the receipt. */
   #fail({ command, head, sender, startedMs }: PendingCommand, thrown: unknown): Receipt {
-    const words = messageOf(thrown);
-    this.#options.log.error("command failed", { type: command.type, error: words });
-    return this.#refuse(head, { word: "internal", words }, sender, startedMs, command);
+    const message = messageOf(thrown);
+    this.#options.log.error("command failed", { type: command.type, error: message });
+    return this.#refuse(head, { code: "internal", message }, sender, startedMs, command);
   }
 
   /** Calls the lifecycle, in this turn if no earlier command must be awaited. */
@@ -495,7 +495,7 @@ class CommandPlane implements ControlPlane {
     command: Command | null,
   ): Receipt {
     const receipt = refusedReceipt(head, refusal, this.#elapsed(startedMs));
-    this.#recorder.refused(command, receipt, refusal.word, sender);
+    this.#recorder.refused(command, receipt, refusal.code, sender);
     return receipt;
   }
 

@@ -22,7 +22,7 @@ import {
   isRefusedForNow,
   issuerSubject,
   REPLY_HEADER,
-  type RefusalWord,
+  type RefusalCode,
   type Role,
   SERVICE_NAME,
   type Sender,
@@ -103,7 +103,7 @@ interface Answer {
 }
 
 /** Reasons that a flood is answered with. These answers must not displace other answers. */
-const FLOOD_REASONS: ReadonlySet<string> = new Set<RefusalWord>([
+const FLOOD_REASONS: ReadonlySet<string> = new Set<RefusalCode>([
   "rate_limited",
   "malformed",
   "unproven",
@@ -302,7 +302,7 @@ export class ControlSubscriber implements AsyncDisposable {
 
   /** Answers a command that was not decoded, within the rate limit. */
   #refuseUnread(message: BusMessage, { issuer }: SubjectQueue, refusal: AdmissionRefusal): void {
-    if (refusal.word === "busy") this.#overflowed++;
+    if (refusal.code === "busy") this.#overflowed++;
     else this.#limited++;
     const nowMs = loopTurns.nowMs();
     if (!this.#unreadAnswers.take(issuer, nowMs, UNREAD_PER_SECOND, UNREAD_PER_SECOND)) return;
@@ -377,8 +377,8 @@ interface SubjectQueue {
 }
 
 interface AdmissionRefusal {
-  readonly word: Extract<RefusalWord, "busy" | "rate_limited">;
-  readonly words: string;
+  readonly code: Extract<RefusalCode, "busy" | "rate_limited">;
+  readonly message: string;
 }
 
 /**
@@ -417,12 +417,12 @@ class AdmissionTable {
     const isFull = waiting >= WAITING_MAX || waitingBytes + bytes > WAITING_BYTES_MAX;
     const areFull =
       this.waiting >= ALL_WAITING_MAX || this.#waitingBytes + bytes > ALL_WAITING_BYTES_MAX;
-    if (isFull || areFull) return { word: "busy", words: `${this.waiting} commands are waiting` };
+    if (isFull || areFull) return { code: "busy", message: `${this.waiting} commands are waiting` };
     const { commandsPerSecond, commandsBurst } = this.#limits();
     const issuers = issuer === "" ? SHARED_ISSUERS : 1;
     const [perSecond, burst] = [commandsPerSecond * issuers, commandsBurst * issuers];
     if (this.#rates.take(issuer, loopTurns.nowMs(), perSecond, burst)) return null;
-    return { word: "rate_limited", words: `${perSecond} commands a second per subject` };
+    return { code: "rate_limited", message: `${perSecond} commands a second per subject` };
   }
 
   /** Counts a waiting command until the result is disposed. */

@@ -42,12 +42,6 @@ export type DecodedCommand =
     }
   | { readonly ok: false; readonly refusal: Refusal; readonly head: CommandHead };
 
-const LIMITS = {
-  bytesMax: COMMAND_LIMITS.bytesMax,
-  depthMax: COMMAND_LIMITS.depthMax,
-  itemsMax: COMMAND_LIMITS.blocksMax,
-  valuesMax: COMMAND_LIMITS.valuesMax,
-};
 const NAME_BYTES_MAX = COMMAND_LIMITS.nameBytesMax;
 /** The head of a body that could not be decoded. */
 export const NO_HEAD: CommandHead = { type: "", id: null, issuer: null };
@@ -60,10 +54,10 @@ const GIVEN_CHARS_MAX = 128;
  * throws.
  */
 export function decodeCommand(bytes: Uint8Array, contentType: string | null): DecodedCommand {
-  const body = decodeBody(bytes, mediaTypeOf(contentType), LIMITS);
+  const body = decodeBody(bytes, mediaTypeOf(contentType), COMMAND_LIMITS);
   if (!body.ok) return { ok: false, refusal: body.refusal, head: NO_HEAD };
   if (!isMembers(body.value)) {
-    const refusal = { word: "malformed", words: "the body must be an object" } as const;
+    const refusal = { code: "malformed", message: "the body must be an object" } as const;
     return { ok: false, refusal, head: NO_HEAD };
   }
   try {

@@ -46,22 +46,22 @@ export function refusalAtGate(
   const role = roleFor(command);
   if (!mayDo(sender.role, role)) {
     return {
-      word: "forbidden",
-      words: `${command.type} needs the role ${role}${fixOf(sender, role)}`,
+      code: "forbidden",
+      message: `${command.type} needs the role ${role}${fixOf(sender, role)}`,
     };
   }
   if (sender.broadcast && !limits.broadcast.includes(command.type)) {
-    return { word: "broadcast_refused", words: `${command.type} is not allowed by broadcast` };
+    return { code: "broadcast_refused", message: `${command.type} is not allowed by broadcast` };
   }
   const { notAfterS } = command;
   if (notAfterS !== null && clock.wallMs() / 1_000 > notAfterS) {
-    return { word: "expired", words: `not_after ${notAfterS} has passed` };
+    return { code: "expired", message: `not_after ${notAfterS} has passed` };
   }
   for (const name of ["epoch", "seq"] as const) {
     const number = command[name];
     if (number === null || isPlausible(number, clock.wallMs())) continue;
-    const words = `${name} ${number} leaves no room for later ones: use a counter or a time`;
-    return { word: "implausible", words };
+    const message = `${name} ${number} leaves no room for later ones: use a counter or a time`;
+    return { code: "implausible", message };
   }
   const { account } = sender;
   const whose = account === undefined ? "issuer" : "token";
@@ -90,5 +90,5 @@ function refusalByRate(bucket: string, whose: string, gate: Gate): Refusal | nul
   const { clock, buckets } = gate;
   const { commandsPerSecond, commandsBurst } = gate.limits;
   if (buckets.take(bucket, clock.monotonicMs(), commandsPerSecond, commandsBurst)) return null;
-  return { word: "rate_limited", words: `${commandsPerSecond} commands a second for one ${whose}` };
+  return { code: "rate_limited", message: `${commandsPerSecond} commands a second for one ${whose}` };
 }

@@ -7,7 +7,6 @@ export {
 } from "./audit-log.ts";
 export {
   answerTypeOf,
-  type BodyLimits,
   type DecodedBody,
   decodeBody,
   encodeBody,
@@ -32,7 +31,7 @@ export {
   REFUSALS,
   REPLY_HEADER,
   type Refusal,
-  type RefusalWord,
+  type RefusalCode,
   ROLE_KEYS,
   ROLES,
   type Role,

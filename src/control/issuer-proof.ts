@@ -97,8 +97,8 @@ function proven(sender: Sender, { name, role }: BoundIssuer): Sender {
   return { ...sender, role, roleKey: "control.issuers", account };
 }
 
-function unproven(words: string): Proof {
-  return { ok: false, refusal: { word: "unproven", words } };
+function unproven(message: string): Proof {
+  return { ok: false, refusal: { code: "unproven", message } };
 }
 
 const FORMAT = "hearth-command-v1";

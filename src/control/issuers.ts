@@ -69,11 +69,11 @@ export class Fences {
   check(scope: string, epoch: bigint | null, seq: bigint | null): Refusal | null {
     const reached = this.#get(scope) ?? NOTHING;
     if (epoch !== null && epoch < reached.epoch) {
-      return { word: "fenced", words: `epoch ${epoch} is below ${reached.epoch}` };
+      return { code: "fenced", message: `epoch ${epoch} is below ${reached.epoch}` };
     }
     const isNewEpoch = epoch !== null && epoch > reached.epoch;
     if (seq === null || isNewEpoch || seq >= reached.seqMin) return null;
-    return { word: "stale", words: `seq ${seq} is not above ${reached.seqMin - 1n}` };
+    return { code: "stale", message: `seq ${seq} is not above ${reached.seqMin - 1n}` };
   }
 
   /**

@@ -5,6 +5,7 @@ import {
   type CommandOutcome,
   countOutcomes,
   type HeldBy,
+  MSGPACK_LIMITS,
   type OutcomeCounts,
 } from "../core/index.ts";
 import type { HeldBlock, LifecycleReport } from "../store/index.ts";
@@ -333,9 +334,6 @@ function isNumber(value: unknown): value is number {
   return typeof value === "number";
 }
 
-/** A receipt lists as many blocks as a command names, or held blocks, each with its holders. */
-const LIMITS = { bytesMax: 64 * 2 ** 20, depthMax: 16, itemsMax: 65_536, valuesMax: 2 ** 24 };
-
 /**
  * Encodes a receipt with as many of its blocks as fit into `bytesMax`. If even the receipt without
  * blocks exceeds `bytesMax`, the result is larger. The bytes are owned by the caller.
@@ -362,7 +360,7 @@ function encoded(receipt: Receipt, type: MediaType): Uint8Array {
 
 /** Returns null if the bytes are not a receipt. `contentType` defaults to JSON. */
 export function decodeReceipt(bytes: Uint8Array, contentType: string | null): Receipt | null {
-  const body = decodeBody(bytes, mediaTypeOf(contentType), LIMITS);
+  const body = decodeBody(bytes, mediaTypeOf(contentType), MSGPACK_LIMITS.receipt);
   return body.ok ? readReceipt(body.value) : null;
 }
 

@@ -6,22 +6,14 @@ export {
   decodeActiveSequences,
   encodeActiveSequences,
 } from "./dynamo/active-sequences.ts";
+export { type DynamoEnvelope, decodeEnvelope, encodeEnvelope } from "./dynamo/envelope.ts";
 export {
-  type DynamoEnvelope,
-  decodeEnvelope,
-  encodeEnvelope,
-  type ReadResult,
-} from "./dynamo/envelope.ts";
-export {
+  DYNAMO_SEED,
   localHash,
-  localHashes,
   mediaHash,
   saltSeed,
   sequenceHash,
-  sequenceHashes,
   workerNumber,
-  xxh3,
-  xxh3Literal,
 } from "./dynamo/hashes.ts";
 export {
   decodeRouterEvents,
@@ -30,15 +22,8 @@ export {
   encodeRouterEvents,
   encodeWorkerAnswer,
   encodeWorkerQuery,
-  type MediaObject,
-  ROUTER_BLOCKS_MAX,
-  ROUTER_EVENTS_MAX,
   type RouterEvent,
-  type RouterEventData,
-  STORAGE_TIERS,
-  type StorageTier,
   type WorkerAnswer,
-  type WorkerQuery,
 } from "./dynamo/router-events.ts";
 export {
   type BlockExtras,
@@ -50,6 +35,7 @@ export {
   encodeEngineBatch,
   type KvGroup,
 } from "./engine-events.ts";
+export type { ReadResult } from "./fields.ts";
 export {
   DROP_REASONS,
   type DropReason,
@@ -75,7 +61,6 @@ export {
   savedIngestPages,
 } from "./ingest/saved-state.ts";
 export { Translator, type TranslatorOptions } from "./ingest/translator.ts";
-export { MsgpackReader, MsgpackWriter, Unreadable } from "./msgpack.ts";
 export {
   decodeAnswer,
   decodeQuery,
@@ -84,6 +69,11 @@ export {
   encodeBatch,
   encodeHeartbeat,
   encodeQuery,
+  type ResidencyAnswer,
+  type ResidencyMessage,
+  type ResidencyQuery,
+  type ResidencyRun,
+  type ResidencySnapshotPart,
 } from "./residency/codec.ts";
 export {
   ANY,
@@ -91,11 +81,6 @@ export {
   eventsSubject,
   queriesSubject,
   RESIDENCY_LIMITS,
-  type ResidencyAnswer,
-  type ResidencyMessage,
-  type ResidencyQuery,
-  type ResidencyRun,
-  type ResidencySnapshotPart,
   type SubjectOf,
 } from "./residency/messages.ts";
 export {

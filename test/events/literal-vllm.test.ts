@@ -5,13 +5,12 @@ import {
   type EngineEvent,
   encodeSavedIngest,
   type IngestChange,
-  localHashes,
   noCounts,
-  sequenceHashes,
   Translator,
 } from "../../src/events/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import { describeNative } from "../support/index.ts";
+import { localHashes, sequenceHashes } from "./literal-hashes.ts";
 
 const BLOCK = 4;
 const BLOCKS = 14;

@@ -3,18 +3,16 @@ import fc from "fast-check";
 import {
   decodeEngineBatch,
   type IngestChange,
-  localHash,
-  localHashes,
   mediaHash,
   noCounts,
   saltSeed,
-  sequenceHashes,
   Translator,
 } from "../../src/events/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import { RESIDENCY_TIERS, type ResidencyTier } from "../../src/observability/activity/index.ts";
 import { describeNative } from "../support/index.ts";
 import { batchOf, storedMap } from "./examples.ts";
+import { localHash, localHashes, sequenceHashes } from "./literal-hashes.ts";
 
 const BLOCK = 4;
 

@@ -547,7 +547,7 @@ function chainOf(
     const media = mediaOf(extras[i] ?? null);
     if (media.length > 0) {
       const own = tokens.subarray(i * blockTokens, (i + 1) * blockTokens);
-      into.local[i] = localHash(own, seed, media);
+      into.local[i] = localHash(native, own, seed, media);
     }
     last = sequenceHash(last, into.local[i]!);
     into.sequence[i] = last;

@@ -1,14 +1,15 @@
 import { assert, yieldToLoop } from "../../core/index.ts";
 import type { ResidencyBatch, ResidencyChange } from "../../observability/activity/index.ts";
-import type { ReadResult } from "../dynamo/envelope.ts";
-import { CHANGE_BYTES, decodeAnswer, encodeAnswer, packedBytes } from "./codec.ts";
+import type { ReadResult } from "../fields.ts";
 import {
-  blocksIn,
-  RESIDENCY_LIMITS,
+  CHANGE_BYTES,
+  decodeAnswer,
+  encodeAnswer,
+  packedBytes,
   type ResidencyRun,
   type ResidencySnapshotPart,
-  type SubjectOf,
-} from "./messages.ts";
+} from "./codec.ts";
+import { blocksIn, RESIDENCY_LIMITS, type SubjectOf } from "./messages.ts";
 
 /**
  * Splits a change into several of at most `blocksMax` blocks. Applies before numbering, because

@@ -5,7 +5,6 @@ import {
   seededRandom,
   systemClock,
 } from "../../../src/core/index.ts";
-import { localHashes, sequenceHashes } from "../../../src/events/index.ts";
 import { type EngineChange, EngineRank } from "../../../src/events/publishing/index.ts";
 import { PromptDigests } from "../../../src/identity/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
@@ -14,6 +13,7 @@ import { Tier } from "../../../src/store/blocks/index.ts";
 import { createAddressBatch } from "../../../src/store/index.ts";
 import { namespaceKey, openStoreKit, PAGE } from "../../store/store-kit.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
+import { localHashes, sequenceHashes } from "../literal-hashes.ts";
 import { engine } from "../scripted-engine.ts";
 import { feedsOf } from "./publishing-kit.ts";
 

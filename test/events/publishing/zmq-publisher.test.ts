@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { seededRandom, systemClock } from "../../../src/core/index.ts";
-import { decodeEngineBatch, type EngineEvent, sequenceHashes } from "../../../src/events/index.ts";
+import { decodeEngineBatch, type EngineEvent } from "../../../src/events/index.ts";
 import {
   EngineBatches,
   type EngineChange,
@@ -11,6 +11,7 @@ import { blockKeys, digestsOfPrompt } from "../../../src/identity/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import type { ResidencyChange, ResidencyTier } from "../../../src/observability/activity/index.ts";
 import { describeNative, describePyzmq, PyzmqProcess, waitFor } from "../../support/index.ts";
+import { sequenceHashes } from "../literal-hashes.ts";
 import { ask, bytes, collect } from "../zmtp/support.ts";
 
 const BLOCK = 4;
