@@ -72,10 +72,15 @@ export type Command = Envelope &
     | { readonly type: "Flush" }
   );
 
+/** Names of blocks in the command. */
+export function namesOf(command: Command): readonly BlockName[] {
+  if (command.type === "Prune") return [command.after];
+  return "blocks" in command ? command.blocks : [];
+}
+
 /** Number of blocks that the command names. */
 export function blocksOf(command: Command): number {
-  if (command.type === "Prune") return 1;
-  return "blocks" in command ? command.blocks.length : 0;
+  return namesOf(command).length;
 }
 
 /**

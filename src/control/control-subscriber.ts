@@ -16,7 +16,7 @@ import {
   type TurnSource,
 } from "../core/index.ts";
 import { type EventLog, publishedEvent } from "../observability/activity/index.ts";
-import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./body.ts";
+import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./decode-command.ts";
 import {
   BROADCAST_SUBJECT,
   isRefusedForNow,
@@ -112,10 +112,6 @@ const FLOOD_REASONS: ReadonlySet<string> = new Set<RefusalCode>([
   "too_large",
   "too_deep",
 ]);
-
-export function createControlSubscriber(options: ControlSubscriberOptions): ControlSubscriber {
-  return new ControlSubscriber(options);
-}
 
 /** Passes commands from a bus to the control plane, and receipts back. */
 export class ControlSubscriber implements AsyncDisposable {

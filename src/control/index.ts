@@ -1,20 +1,12 @@
+export { AuditLog, type AuditRecord, CONTROL_STOP_MS } from "./audit-log.ts";
 export {
-  type AuditLog,
-  type AuditLogOptions,
-  type AuditRecord,
-  CONTROL_STOP_MS,
-  createAuditLog,
-} from "./audit-log.ts";
-export {
-  answerTypeOf,
-  type DecodedBody,
-  decodeBody,
-  encodeBody,
-  JSON_TYPE,
-  type MediaType,
-  MSGPACK_TYPE,
-  mediaTypeOf,
-} from "./body.ts";
+  ALL_WORKERS,
+  type BoundIssuer,
+  CLOCK_SKEW_SECONDS,
+  SIGNED_SECONDS_MAX,
+  signCommand,
+  signedBytes,
+} from "./authorize.ts";
 export {
   BROADCAST_SUBJECT,
   blocksOf,
@@ -47,27 +39,28 @@ export {
 export { CommandMemory, type Running, RunningCommands, receiptText } from "./command-memory.ts";
 export {
   type ControlLimits,
-  type ControlPlane,
+  ControlPlane,
   type ControlPlaneOptions,
   type ControlStats,
-  createControlPlane,
   type SubmitOptions,
 } from "./control-plane.ts";
 export {
   ControlSubscriber,
   type ControlSubscriberOptions,
-  createControlSubscriber,
   type SubscriberStats,
 } from "./control-subscriber.ts";
-export { type CommandHead, type DecodedCommand, decodeCommand } from "./decode-command.ts";
 export {
-  ALL_WORKERS,
-  type BoundIssuer,
-  CLOCK_SKEW_SECONDS,
-  SIGNED_SECONDS_MAX,
-  signCommand,
-  signedBytes,
-} from "./issuer-proof.ts";
+  answerTypeOf,
+  type CommandHead,
+  type DecodedCommand,
+  decodeBody,
+  decodeCommand,
+  encodeBody,
+  JSON_TYPE,
+  type MediaType,
+  MSGPACK_TYPE,
+  mediaTypeOf,
+} from "./decode-command.ts";
 export {
   BLOCK_REASONS,
   decodeReceipt,

@@ -4,6 +4,7 @@ export * from "./ids.ts";
 export * from "./json.ts";
 export * from "./lifecycle.ts";
 export * from "./msgpack.ts";
+export { nearestWord } from "./nearest-word.ts";
 export { type NkeyPublic, type NkeyUser, publicUserKey, userOfSeed } from "./nkeys.ts";
 export * from "./token-buckets.ts";
 export * from "./turn-budget.ts";

@@ -217,9 +217,10 @@ export class MsgpackReader {
   /** Reads the head of a list and returns its number of items. */
   array(itemsMax: number): number {
     const items = this.#length("array");
-    if (items > itemsMax)
-      throw new Unreadable(`a list of more than ${itemsMax} items`, "too_large");
     this.#need(items);
+    if (items > itemsMax) {
+      throw new Unreadable(`a list of more than ${itemsMax} items`, "too_large");
+    }
     return items;
   }
 

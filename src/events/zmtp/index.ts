@@ -2,12 +2,12 @@ export { Peer, type PeerEvents } from "./peer.ts";
 export {
   bindPublisher,
   bindRouter,
-  bindSubscriber,
   connectDealer,
   connectSubscriber,
   type DealerOptions,
-  type RouterOptions,
   type SubscriberOptions,
+  type ZmtpDealer,
+  type ZmtpSubscriber,
 } from "./sockets.ts";
 export { encodeMessage, FrameReader, type ZmtpFrame } from "./wire.ts";
 export {
@@ -15,9 +15,7 @@ export {
   formatEndpoint,
   parseEndpoint,
   ZMTP_LIMITS,
-  type ZmtpDealer,
   type ZmtpEndpoint,
-  type ZmtpFlow,
   type ZmtpLimits,
   type ZmtpMessage,
   type ZmtpOptions,
@@ -25,5 +23,4 @@ export {
   type ZmtpReply,
   type ZmtpRouter,
   type ZmtpState,
-  type ZmtpSubscriber,
 } from "./zmtp.ts";
