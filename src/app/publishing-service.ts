@@ -2,7 +2,7 @@ import type { StatusReport } from "../api/index.ts";
 import type { Bus, BusLog } from "../bus/index.ts";
 import { type Config, zmqOfRank } from "../config/index.ts";
 import type { Clock, Random, WorkerId } from "../core/index.ts";
-import { DROP_REASONS, type FeedCounts } from "../events/index.ts";
+import { DROP_REASONS, type IngestCounts } from "../events/index.ts";
 import {
   BusPublisher,
   type BusPublisherState,
@@ -290,7 +290,7 @@ function engineOf({ ranks, feeds }: PublishingService): EngineStatus {
 }
 
 /** Drop counts by reason, without zeros. */
-function droppedBy(all: readonly FeedCounts[]): Record<string, number> {
+function droppedBy(all: readonly IngestCounts[]): Record<string, number> {
   const sums = DROP_REASONS.map((reason) => {
     return [reason, all.reduce((sum, { dropped }) => sum + dropped[reason], 0)] as const;
   });

@@ -7,48 +7,10 @@ export {
   signCommand,
   signedBytes,
 } from "./authorize.ts";
-export {
-  BROADCAST_SUBJECT,
-  blocksOf,
-  COMMAND_LIMITS,
-  COMMAND_TYPES,
-  type Command,
-  type CommandType,
-  type Envelope,
-  ISSUER_NAME,
-  isRefusedForNow,
-  issuerSubject,
-  mayDo,
-  type Operation,
-  REFUSALS,
-  REPLY_HEADER,
-  type Refusal,
-  type RefusalCode,
-  ROLE_KEYS,
-  ROLES,
-  type Role,
-  type RoleKey,
-  reasonOf,
-  roleFix,
-  SERVICE_NAME,
-  type Sender,
-  SIGNATURE_HEADER,
-  type UnnamedBlock,
-  workerSubject,
-} from "./command.ts";
+export * from "./command.ts";
 export { CommandMemory, type Running, RunningCommands, receiptText } from "./command-memory.ts";
-export {
-  type ControlLimits,
-  ControlPlane,
-  type ControlPlaneOptions,
-  type ControlStats,
-  type SubmitOptions,
-} from "./control-plane.ts";
-export {
-  ControlSubscriber,
-  type ControlSubscriberOptions,
-  type SubscriberStats,
-} from "./control-subscriber.ts";
+export * from "./control-plane.ts";
+export * from "./control-subscriber.ts";
 export {
   answerTypeOf,
   type CommandHead,
@@ -61,18 +23,4 @@ export {
   MSGPACK_TYPE,
   mediaTypeOf,
 } from "./decode-command.ts";
-export {
-  BLOCK_REASONS,
-  decodeReceipt,
-  encodeReceipt,
-  finalReceipt,
-  type Receipt,
-  type ReceiptBlock,
-  type ReceiptHead,
-  readReceipt,
-  receiptJson,
-  refusedReceipt,
-  runningReceipt,
-  trimmedReceipt,
-  unfinishedReceipt,
-} from "./receipt.ts";
+export * from "./receipt.ts";

@@ -1,15 +1,11 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import {
   asI64,
   assert,
-  type Digest,
   ERROR_CODES,
-  equalBytes,
   fromHex,
   HearthError,
   isU64,
-  LAYER_ALL,
   messageOf,
   nearestWord,
   randomBelow,
@@ -17,7 +13,6 @@ import {
   seededRandom,
   selfCommand,
   sleep,
-  toHex,
   unreachable,
 } from "../../src/core/index.ts";
 import { ManualClock } from "../support/index.ts";

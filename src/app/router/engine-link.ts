@@ -1,7 +1,7 @@
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import {
   EngineIngest,
-  type FeedCounts,
+  type IngestCounts,
   type NamedPrompt,
   PromptNames,
   type SavedIngest,
@@ -52,7 +52,7 @@ export interface EngineReport {
   readonly blockTokens: number | null;
   /** Blocks whose prefix is unknown. */
   readonly orphanBlocks: number;
-  readonly counts: FeedCounts;
+  readonly counts: IngestCounts;
 }
 
 /** Maximum prompts waiting to be named. Further prompts are skipped. */

@@ -9,7 +9,7 @@ import {
   type ZmtpSubscriber,
 } from "../zmtp/index.ts";
 import type { IngestChange } from "./changes.ts";
-import { type FeedCounts, noCounts } from "./changes.ts";
+import { type IngestCounts, noCounts } from "./changes.ts";
 import type { BlockName, NamedPrompt } from "./known-blocks.ts";
 import { encodeSavedIngest, type SavedIngest } from "./saved-state.ts";
 import { Translator } from "./translator.ts";
@@ -62,7 +62,7 @@ const RETRY_MS = 200;
  * from what the engine still buffers, or without a replay endpoint from its next events.
  */
 export class EngineIngest implements AsyncDisposable {
-  readonly counts: FeedCounts = noCounts();
+  readonly counts: IngestCounts = noCounts();
   readonly #options: EngineIngestOptions;
   readonly #listener: EngineIngestListener;
   readonly #translator: Translator;
@@ -428,7 +428,7 @@ interface AppliedChanges {
 interface BatchApplierOptions {
   readonly rank: number;
   readonly translator: Translator;
-  readonly counts: FeedCounts;
+  readonly counts: IngestCounts;
   readonly listener: AppliedChanges;
   /** Called when a full queue has room again. */
   onRoom(): void;

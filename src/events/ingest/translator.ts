@@ -3,7 +3,7 @@ import type { Native } from "../../native/index.ts";
 import type { ResidencyTier } from "../../observability/activity/index.ts";
 import type { EngineEvent, EngineHash, KvGroup } from "../engine-events.ts";
 import type { IngestChange } from "./changes.ts";
-import { type DropReason, type FeedCounts, LOSSES } from "./changes.ts";
+import { type DropReason, type IngestCounts, LOSSES } from "./changes.ts";
 import { EngineBlocks, type EngineBlocksState, saltOf, shareOf } from "./engine-blocks.ts";
 import type { NamedPrompt } from "./known-blocks.ts";
 import { type BlockName, blockNameOf } from "./known-blocks.ts";
@@ -43,7 +43,7 @@ const SPARE_BLOCKS = 1;
  */
 export class Translator {
   readonly #options: TranslatorOptions;
-  readonly #counts: FeedCounts;
+  readonly #counts: IngestCounts;
   readonly #blocks: EngineBlocks;
   /** Group kinds by index, from `stored` events, because removals do not carry the kind. */
   readonly #mainGroups = new Map<number, boolean>();
@@ -55,7 +55,7 @@ export class Translator {
   #hasDoubtfulPages = false;
   #needsReplay = false;
 
-  constructor(options: TranslatorOptions, counts: FeedCounts) {
+  constructor(options: TranslatorOptions, counts: IngestCounts) {
     const { native, blockTokens, knownBlocksMax } = options;
     assert(
       blockTokens === null || (Number.isInteger(blockTokens) && blockTokens > 0),

@@ -2,7 +2,7 @@ import { NO_NODE, type NodeId } from "../../core/index.ts";
 import type { Hashing } from "../../identity/index.ts";
 import type { KeySpace, ResidencyChange } from "../../observability/activity/index.ts";
 import type { TieredStore } from "../../store/index.ts";
-import { EngineIngest, type EngineIngestOptions, type FeedCounts } from "../index.ts";
+import { EngineIngest, type EngineIngestOptions, type IngestCounts } from "../index.ts";
 import {
   EngineBatches,
   type EngineChange,
@@ -42,7 +42,7 @@ export interface EngineRankState {
   readonly isKnown: boolean;
   /** Block size in its events; null before the first. */
   readonly blockTokens: number | null;
-  readonly counts: FeedCounts;
+  readonly counts: IngestCounts;
 }
 
 /** Block size until the configuration or the engine provides one. */
