@@ -37,7 +37,7 @@ interface PublishingServiceParts {
 
 /** One rank: its publishers and their progress. */
 interface SpokenRank {
-  readonly feed: ResidencyLog;
+  readonly residency: ResidencyLog;
   /** Null without NATS. */
   readonly bus: BusPublisherState | null;
   /** Null unless in stream mode. */
@@ -53,7 +53,7 @@ const WATCH_MS = 1_000;
 /** Publishes which blocks this host holds. */
 export class PublishingService implements AsyncDisposable {
   readonly mode: "ring" | "stream";
-  readonly feeds: HostResidency;
+  readonly residency: HostResidency;
   readonly #parts: PublishingServiceParts;
   readonly #publishers: readonly BusPublisher[];
   readonly #streams: readonly StreamPublisher[];
@@ -69,7 +69,7 @@ export class PublishingService implements AsyncDisposable {
     const { events, engine } = config;
     this.mode = mode;
     this.#parts = parts;
-    this.feeds = new HostResidency({
+    this.residency = new HostResidency({
       worker: config.node.id as WorkerId,
       incarnation,
       ranks: Array.from({ length: engine.kvRanks }, (_, rank) => rank),
@@ -81,7 +81,7 @@ export class PublishingService implements AsyncDisposable {
       hasEngines: engine.kvEvents !== null,
       spaces: () => spacesOf(parts.namespaces),
     });
-    this.#publishers = bus === null ? [] : this.feeds.feeds.map((feed) => this.#speak(feed, bus));
+    this.#publishers = bus === null ? [] : this.residency.logs.map((log) => this.#speak(log, bus));
     this.#streams = bus === null || mode === "ring" ? [] : this.#write(bus);
     this.#engines = zmq.map((publisher, rank) => this.#rank(rank, publisher));
     this.#watch = clock.every(WATCH_MS, () => this.#look());
@@ -98,8 +98,8 @@ export class PublishingService implements AsyncDisposable {
   }
 
   get ranks(): readonly SpokenRank[] {
-    return this.feeds.feeds.map((feed, at) => ({
-      feed,
+    return this.residency.logs.map((log, at) => ({
+      residency: log,
       bus: this.#publishers[at]?.state ?? null,
       stream: this.#streams[at]?.state ?? null,
       zmq: this.#engines[at]?.zmq?.state ?? null,
@@ -128,16 +128,16 @@ export class PublishingService implements AsyncDisposable {
     for (const stream of this.#streams) await stream[Symbol.asyncDispose]();
     for (const publisher of this.#publishers) await publisher[Symbol.asyncDispose]();
     for (const engine of this.#engines) await engine[Symbol.asyncDispose]();
-    this.feeds[Symbol.dispose]();
+    this.residency[Symbol.dispose]();
     this.#parts.health.clear("FEED_STREAM");
     this.#parts.health.clear("FEED_ENGINE");
     this.#parts.health.clear("FEED_BLOCK_TOKENS");
   }
 
-  #speak(feed: ResidencyLog, bus: Bus): BusPublisher {
+  #speak(residency: ResidencyLog, bus: Bus): BusPublisher {
     const { clock, config } = this.#parts;
     const { cluster } = config.events;
-    return new BusPublisher({ feed, bus, cluster, clock, sendsBatches: this.mode === "ring" });
+    return new BusPublisher({ residency, bus, cluster, clock, sendsBatches: this.mode === "ring" });
   }
 
   #write(bus: Bus): StreamPublisher[] {
@@ -147,9 +147,9 @@ export class PublishingService implements AsyncDisposable {
     const { durable } = bus;
     if (durable === null) return [];
     return this.#publishers.map(
-      ({ feed, snapshots }) =>
+      ({ residency, snapshots }) =>
         new StreamPublisher({
-          ...{ feed, snapshots, bus, durable, cluster, stream, bucket, clock, log },
+          ...{ residency, snapshots, bus, durable, cluster, stream, bucket, clock, log },
           ...{ snapshotMessages, snapshotEveryMs },
         }),
     );
@@ -161,7 +161,7 @@ export class PublishingService implements AsyncDisposable {
     const { kvModel, kvBlockTokens } = config.engine;
     const model = kvModel ?? "";
     return new EngineRank({
-      ...{ rank, zmq, engine, store, feeds: this.feeds, hashing: native, model },
+      ...{ rank, zmq, engine, store, residency: this.residency, hashing: native, model },
       blockTokens: kvBlockTokens,
       blocksMax: config.events.engineBlocks,
       namespaces: (blockTokens) =>
@@ -273,14 +273,14 @@ export function feedStatus(service: PublishingService | null): StatusReport["fee
 
 type EngineStatus = NonNullable<StatusReport["feed"]>["engine"];
 
-function engineOf({ ranks, feeds }: PublishingService): EngineStatus {
+function engineOf({ ranks, residency }: PublishingService): EngineStatus {
   const states = ranks.flatMap(({ engine }) => (engine === null ? [] : [engine]));
   if (states.length === 0) return null;
   const dropped = states.flatMap(({ counts }) => Object.values(counts.dropped));
   return {
     heard: states.filter(({ isHeard }) => isHeard).length,
     known: states.filter(({ isKnown }) => isKnown).length,
-    blocks: feeds.engineBlocks.blocks,
+    blocks: residency.engineBlocks.blocks,
     events: states.reduce((sum, { counts }) => sum + counts.events, 0),
     dropped: dropped.reduce((sum, count) => sum + count, 0),
     dropped_by: droppedBy(states.map(({ counts }) => counts)),
@@ -302,7 +302,7 @@ export function feedSnapshot(service: PublishingService): PublisherSnapshot {
   const sum = (pick: (rank: (typeof ranks)[number]) => number | undefined) =>
     ranks.reduce((total, rank) => total + (pick(rank) ?? 0), 0);
   return {
-    changes: sum(({ feed }) => feed.lastSequence),
+    changes: sum(({ residency }) => residency.lastSequence),
     messages: {
       sent: sum(({ bus, stream }) => stream?.acknowledged ?? bus?.sent),
       unsent: sum(({ bus }) => bus?.unsent),
@@ -318,8 +318,8 @@ export function feedSnapshot(service: PublishingService): PublisherSnapshot {
     snapshots: sum(({ bus }) => bus?.snapshots),
     storedSnapshots: sum(({ stream }) => stream?.storedSnapshots),
     restarts: service.restarts,
-    ringBlocks: sum(({ feed }) => feed.ring.blocks),
-    engineBlocks: service.feeds.engineBlocks.blocks,
+    ringBlocks: sum(({ residency }) => residency.ring.blocks),
+    engineBlocks: service.residency.engineBlocks.blocks,
     streamBehind: sum(({ stream }) => stream?.behind),
     streamHoles: sum(({ stream }) => stream?.holes),
     zmqSubscribers: sum(({ zmq }) => zmq?.subscribers),

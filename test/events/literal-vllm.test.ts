@@ -52,8 +52,8 @@ class Follower {
     this.translator = this.#open();
     this.translator.restore(saved);
     this.held = new Set();
-    for (const _step of this.translator.announceSteps());
-    this.take(this.translator.take());
+    for (const _step of this.translator.blocks.announceSteps());
+    this.take(this.translator.blocks.changes.take());
   }
 
   /** Blocks of a prompt that a request would reuse. */

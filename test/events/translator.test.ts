@@ -311,7 +311,7 @@ describeNative("translation of engine events", () => {
     expect(dropped()).toEqual({ too_many: 1 });
     tell(removed([8n]), storedMap({ block_hashes: [5n], token_ids: [9, 9, 9, 9] }));
     expect(held()).toHaveLength(2);
-    expect(translator.knownBlocks).toBe(2);
+    expect(translator.blocks.known.size).toBe(2);
   });
 
   test("digests name blocks like numbers do", () => {

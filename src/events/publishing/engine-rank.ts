@@ -19,7 +19,7 @@ export interface EngineRankOptions {
   readonly blockTokens: number | null;
   readonly hashing: Hashing;
   readonly store: Pick<TieredStore, "table" | "mirror">;
-  readonly feeds: HostResidency;
+  readonly residency: HostResidency;
   /** Null: no engine events are published over ZMQ. */
   readonly zmq: ZmqPublisher | null;
   /** Maximum remembered blocks of the engine. */
@@ -61,26 +61,26 @@ export class EngineRank implements AsyncDisposable {
   readonly #options: EngineRankOptions;
   #sized: Sized;
   readonly #listening: Disposable;
-  readonly #feed: EngineIngest | null;
+  readonly #ingest: EngineIngest | null;
   #isHeard = false;
 
   constructor(options: EngineRankOptions) {
-    const { feeds, zmq } = options;
+    const { residency, zmq } = options;
     this.#options = options;
     this.#sized = this.#ofSize(options.blockTokens ?? BLOCK_TOKENS);
-    this.#listening = feeds.onStore((changes) => {
+    this.#listening = residency.onStore((changes) => {
       const { mirror, batches } = this.#sized;
       mirror.store(changes);
       if (batches !== null) zmq?.publish(batches.store(changes));
     });
-    this.#feed = this.#follow();
+    this.#ingest = this.#follow();
   }
 
   /** Null without an engine's own events. */
   get state(): EngineRankState | null {
-    const feed = this.#feed;
-    if (feed === null) return null;
-    const { isKnown, engineBlockTokens: blockTokens, counts } = feed;
+    const ingest = this.#ingest;
+    if (ingest === null) return null;
+    const { isKnown, engineBlockTokens: blockTokens, counts } = ingest;
     return { isHeard: this.#isHeard, isKnown, blockTokens, counts };
   }
 
@@ -89,17 +89,17 @@ export class EngineRank implements AsyncDisposable {
   }
 
   changed(changes: readonly EngineChange[]): void {
-    const { feeds, rank, zmq } = this.#options;
+    const { residency, rank, zmq } = this.#options;
     const { space, book, mirror, batches } = this.#sized;
     const named = changes.flatMap((change) => book.learn(change));
     const plain = changes.map(({ change }) => change);
-    feeds.engineChanged(rank, space, plain);
+    residency.engineChanged(rank, space, plain);
     mirror.engine(changes);
     if (batches !== null) zmq?.publish(batches.engine(changes, named));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#feed?.[Symbol.asyncDispose]();
+    await this.#ingest?.[Symbol.asyncDispose]();
     this.#listening[Symbol.dispose]();
     this.#sized.mirror[Symbol.dispose]();
     await this.#options.zmq?.[Symbol.asyncDispose]();
@@ -131,7 +131,7 @@ export class EngineRank implements AsyncDisposable {
       { ...engine, rank, blockTokens, knownBlocksMax, topic: "" },
       {
         changes: (changes) => this.changed(changes),
-        known: (isKnown) => this.#options.feeds.engineKnown(rank, isKnown),
+        known: (isKnown) => this.#options.residency.engineKnown(rank, isKnown),
         blockTokens: (size) => this.#learned(size),
         heard: (isHeard) => {
           this.#isHeard = isHeard;
