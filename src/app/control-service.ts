@@ -8,9 +8,9 @@ import {
 } from "../bus/index.ts";
 import type { Config } from "../config/index.ts";
 import {
-   type BoundIssuer,
+  AuditLog,
+  type BoundIssuer,
   type CommandType,
-    AuditLog,
   ControlPlane,
   ControlSubscriber,
   encodeReceipt,

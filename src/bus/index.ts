@@ -6,6 +6,7 @@ export {
   messageBytes,
   type Outgoing,
 } from "./connection.ts";
+export { abortFault, hasNoResponders, Inbox, type Mailbox } from "./inbox.ts";
 export { createLocalBus, LocalHub } from "./local-bus.ts";
 export { type CredentialFiles, checkFiles, type TlsFiles } from "./nats-credentials.ts";
 export { natsVersionIn, type Reached, reach, type Target } from "./nats-probe.ts";

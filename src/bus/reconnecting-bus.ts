@@ -1,12 +1,4 @@
-import {
-  assert,
-  type Clock,
-  HearthError,
-  messageOf,
-  type Random,
-  randomBelow,
-  sleep,
-} from "../core/index.ts";
+import { assert, type Clock, messageOf, type Random, randomBelow, sleep } from "../core/index.ts";
 import {
   BUS_LIMITS,
   type Bus,
@@ -30,6 +22,7 @@ import {
 import type { BrokerConnection, Dial, Incoming } from "./connection.ts";
 import { answerDiscovery } from "./discovery.ts";
 import { BrokerDurableBus } from "./durable-bus.ts";
+import { abortFault, hasNoResponders, Inbox } from "./inbox.ts";
 import { Sender } from "./sender.ts";
 
 /** A connection that lasted this long resets the delay before the next attempt. */
@@ -50,7 +43,7 @@ export class ReconnectingBus implements Bus {
   readonly #id: string;
   readonly #sender: Sender;
   readonly #subscriptions: Subscriptions;
-  readonly #requests: Requests;
+  readonly #inbox: Inbox;
   readonly #closing = new AbortController();
   readonly durable: DurableBus | null;
   readonly inboxPrefix: string;
@@ -79,7 +72,7 @@ export class ReconnectingBus implements Bus {
     this.inboxPrefix = basics.inboxPrefix ?? INBOX_PREFIX;
     const replyPrefixes = basics.replyPrefixes ?? null;
     this.#subscriptions = new Subscriptions(basics.clock, this.#log, replyPrefixes);
-    this.#requests = new Requests(`${this.inboxPrefix}.${this.#id}`, this.#limits.requestsMax);
+    this.#inbox = new Inbox(`${this.inboxPrefix}.${this.#id}`, basics.clock);
     this.#sender.onEmpty = () => this.#changed();
     this.durable = isDurable
       ? new BrokerDurableBus({
@@ -132,20 +125,28 @@ export class ReconnectingBus implements Bus {
   async request(
     subject: string,
     data: Uint8Array,
-    options: RequestOptions,
+    { timeoutMs, headers, signal }: RequestOptions,
   ): Promise<RequestOutcome> {
-    if (options.signal?.aborted) throw new HearthError("ABORTED", "the request was aborted");
-    if (this.#connection === null || this.#requests.isFull) return { kind: "unreachable" };
+    if (signal?.aborted) throw abortFault(signal);
+    const isFull = this.#inbox.size >= this.#limits.requestsMax;
+    if (this.#connection === null || isFull) return { kind: "unreachable" };
     if (!this.#hasInbox) {
       this.#hasInbox = true;
-      const { pattern } = this.#requests;
-      this.#subscriptions.addInternal(pattern, (message) => this.#requests.deliver(message));
+      this.#subscriptions.addInternal(this.#inbox.pattern, (message) =>
+        this.#inbox.deliver(withStatus(message)),
+      );
     }
-    const { reply, outcome } = this.#requests.open(this.#basics.clock, options);
-    const { headers } = options;
-    const published = this.publish(subject, data, headers ? { reply, headers } : { reply });
-    if (published === "dropped") this.#requests.giveUp(reply);
-    return outcome;
+    using mailbox = this.#inbox.open();
+    const options = { reply: mailbox.subject, ...(headers === undefined ? {} : { headers }) };
+    if (this.publish(subject, data, options) === "dropped") return { kind: "unreachable" };
+    try {
+      const message = await mailbox.next(timeoutMs, signal);
+      if (message === null) return { kind: "timeout" };
+      return hasNoResponders(message) ? { kind: "noResponders" } : { kind: "reply", message };
+    } catch (thrown) {
+      if (this.#isClosed) return { kind: "unreachable" };
+      throw thrown;
+    }
   }
 
   serve(spec: ServiceSpec): void {
@@ -191,7 +192,7 @@ export class ReconnectingBus implements Bus {
     this.#connection = null;
     this.#subscriptions.clear();
     this.#sender.close();
-    this.#requests.giveUpAll();
+    this.#inbox[Symbol.dispose]();
     connection?.end("closed by this process");
     this.#set("closed", "closed");
     this.#listeners.clear();
@@ -307,6 +308,12 @@ export class ReconnectingBus implements Bus {
   }
 }
 
+/** A message with its status, if it has one, as a header. */
+function withStatus({ status, ...message }: Incoming): BusMessage {
+  if (status === 0) return message;
+  return { ...message, headers: { ...message.headers, Status: `${status}` } };
+}
+
 function uniqueName(random: Random): string {
   return Array.from({ length: 4 }, () => random.u32().toString(36)).join("");
 }
@@ -348,10 +355,10 @@ class Subscriptions {
   }
 
   add(subject: string, handler: BusHandler, queue?: string): Subscription {
-    return this.#add(subject, queue, ({ status, ...message }) => {
+    return this.#add(subject, queue, (incoming) => {
       this.received++;
-      const headers = status === 0 ? message.headers : { ...message.headers, Status: `${status}` };
-      this.#handle(handler, { ...message, headers, reply: this.#replyOf(message) });
+      const message = withStatus(incoming);
+      this.#handle(handler, { ...message, reply: this.#replyOf(message) });
     });
   }
 
@@ -424,75 +431,5 @@ class Subscriptions {
     this.#faultsLoggedAtMs = nowMs;
     const fields = { subject, why: messageOf(thrown), faults: this.faults };
     this.#log("warn", "NATS message handler threw", fields);
-  }
-}
-
-interface Waiting {
-  settle(outcome: RequestOutcome): void;
-}
-
-/**
- * Requests that wait for their replies. All use one inbox subject, each with its own last token.
- */
-class Requests {
-  readonly #inbox: string;
-  readonly #max: number;
-  readonly #waiting = new Map<string, Waiting>();
-  #count = 0;
-
-  /** `inbox`: a subject prefix that is unique to this process. */
-  constructor(inbox: string, max: number) {
-    this.#inbox = inbox;
-    this.#max = max;
-  }
-
-  /** Subscription pattern for the replies. */
-  get pattern(): string {
-    return `${this.#inbox}.*`;
-  }
-
-  get isFull(): boolean {
-    return this.#waiting.size >= this.#max;
-  }
-
-  /** Registers a request. Returns its reply subject and a promise of its outcome. */
-  open(clock: Clock, options: RequestOptions): { reply: string; outcome: Promise<RequestOutcome> } {
-    const token = (++this.#count).toString(36);
-    const outcome = new Promise<RequestOutcome>((resolve, reject) => {
-      const end = () => {
-        this.#waiting.delete(token);
-        timer[Symbol.dispose]();
-        options.signal?.removeEventListener("abort", onAbort);
-      };
-      const onAbort = () => {
-        end();
-        reject(new HearthError("ABORTED", "the request was aborted"));
-      };
-      const settle = (settled: RequestOutcome) => {
-        end();
-        resolve(settled);
-      };
-      const timer = clock.after(options.timeoutMs, () => settle({ kind: "timeout" }));
-      options.signal?.addEventListener("abort", onAbort, { once: true });
-      this.#waiting.set(token, { settle });
-    });
-    return { reply: `${this.#inbox}.${token}`, outcome };
-  }
-
-  /** Delivers a reply. A reply without a waiting request is ignored. */
-  deliver({ status, ...message }: Incoming): void {
-    const waiting = this.#waiting.get(message.subject.slice(this.#inbox.length + 1));
-    if (waiting === undefined) return;
-    if (status === 503) waiting.settle({ kind: "noResponders" });
-    else waiting.settle({ kind: "reply", message: message satisfies BusMessage });
-  }
-
-  /** Ends a request as unreachable. */
-  giveUp(reply: string): void {
-    this.#waiting.get(reply.slice(this.#inbox.length + 1))?.settle({ kind: "unreachable" });
-  }
-
-  giveUpAll(): void {
-    for (const waiting of [...this.#waiting.values()]) waiting.settle({ kind: "unreachable" });
   }
 }

@@ -1,13 +1,6 @@
 import type { Clock, NkeyPublic, NkeyUser, TokenBuckets } from "../core/index.ts";
 import type { Grant } from "../store/index.ts";
-import {
-  type Command,
-  mayDo,
-  type Refusal,
-  type Role,
-  roleFix,
-  type Sender,
-} from "./command.ts";
+import { type Command, mayDo, type Refusal, type Role, roleFix, type Sender } from "./command.ts";
 import { isPlausible, issuerAccount } from "./command-memory.ts";
 import type { ControlLimits } from "./control-plane.ts";
 import { type MediaType, mediaTypeOf } from "./decode-command.ts";
@@ -226,5 +219,8 @@ function refusalByRate(bucket: string, whose: string, gate: Gate): Refusal | nul
   const { clock, buckets } = gate;
   const { commandsPerSecond, commandsBurst } = gate.limits;
   if (buckets.take(bucket, clock.monotonicMs(), commandsPerSecond, commandsBurst)) return null;
-  return { code: "rate_limited", message: `${commandsPerSecond} commands a second for one ${whose}` };
+  return {
+    code: "rate_limited",
+    message: `${commandsPerSecond} commands a second for one ${whose}`,
+  };
 }

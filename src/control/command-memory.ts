@@ -208,8 +208,6 @@ const WAITERS_MAX = 8_192;
 export class RunningCommands {
   readonly #all = new Set<Running>();
   readonly #named = new Map<string, Running>();
-  /** The latest command of each id. */
-  readonly #ofId = new Map<string, Running>();
   readonly #ofIssuer = new Map<string, number>();
   #blocks = 0;
   #waiters = 0;
@@ -237,8 +235,7 @@ export class RunningCommands {
     this.#blocks += blocks;
     this.#ofIssuer.set(issuer, (this.#ofIssuer.get(issuer) ?? 0) + 1);
     if (id === null) return;
-    this.#named.set(`${issuer}\0${id}`, running);
-    this.#ofId.set(id, running);
+    this.#named.set(keyOf(issuer, id), running);
   }
 
   remove(running: Running): void {
@@ -249,21 +246,16 @@ export class RunningCommands {
     if (left === 0) this.#ofIssuer.delete(issuer);
     else this.#ofIssuer.set(issuer, left);
     if (id === null) return;
-    this.#named.delete(`${issuer}\0${id}`);
-    if (this.#ofId.get(id) !== running) return;
-    this.#ofId.delete(id);
-    // Issuers share some ids: there are fewer ids than named commands.
-    if (this.#ofId.size === this.#named.size) return;
-    for (const other of this.#named.values()) if (other.id === id) this.#ofId.set(id, other);
+    this.#named.delete(keyOf(issuer, id));
   }
 
   get(issuer: string, id: string): Running | null {
-    return this.#named.get(`${issuer}\0${id}`) ?? null;
+    return this.#named.get(keyOf(issuer, id)) ?? null;
   }
 
   /** The latest executing command with this id, of any issuer. */
   find(id: string): Running | null {
-    return this.#ofId.get(id) ?? null;
+    return [...this.#named.values()].findLast((running) => running.id === id) ?? null;
   }
 
   /**

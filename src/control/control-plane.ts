@@ -314,7 +314,8 @@ export class ControlPlane implements AsyncDisposable {
       expected: null,
     };
     const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
-    if (this.#stop.signal.aborted) return refuse({ code: "busy", message: "the agent is stopping" });
+    if (this.#stop.signal.aborted)
+      return refuse({ code: "busy", message: "the agent is stopping" });
     const refusal = refusalAtGate(command, sender, head.issuer, this.#gate());
     if (refusal !== null) return refuse(refusal);
     const repeated = this.#repetition(pending);

@@ -16,7 +16,6 @@ import {
   type TurnSource,
 } from "../core/index.ts";
 import { type EventLog, publishedEvent } from "../observability/activity/index.ts";
-import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./decode-command.ts";
 import {
   BROADCAST_SUBJECT,
   isRefusedForNow,
@@ -30,6 +29,7 @@ import {
   workerSubject,
 } from "./command.ts";
 import type { ControlLimits, ControlPlane } from "./control-plane.ts";
+import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./decode-command.ts";
 import { encodeReceipt, type Receipt, refusedReceipt } from "./receipt.ts";
 
 export interface ControlSubscriberOptions {

@@ -2,9 +2,9 @@ import { Decoder, Encoder } from "@msgpack/msgpack";
 import {
   type BlockName,
   JsonTooDeep,
-  messageOf,
   type MsgpackLimits,
   MsgpackReader,
+  messageOf,
   parseJson,
   readBlockName,
   stringifyJson,

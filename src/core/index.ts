@@ -6,6 +6,7 @@ export * from "./lifecycle.ts";
 export * from "./msgpack.ts";
 export { nearestWord } from "./nearest-word.ts";
 export { type NkeyPublic, type NkeyUser, publicUserKey, userOfSeed } from "./nkeys.ts";
+export * from "./simulated-clock.ts";
 export * from "./token-buckets.ts";
 export * from "./turn-budget.ts";
 export * from "./units.ts";

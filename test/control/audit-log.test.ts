@@ -15,7 +15,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
-import {  AuditLog } from "../../src/control/index.ts";
+import { AuditLog } from "../../src/control/index.ts";
 import { yieldToLoop } from "../../src/core/index.ts";
 import { createLogger } from "../../src/observability/index.ts";
 import { ManualClock, waitFor, withTempDir } from "../support/index.ts";

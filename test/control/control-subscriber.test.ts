@@ -1,8 +1,8 @@
 import { afterEach, describe, expect, test } from "bun:test";
 import { type Bus, type BusMessage, createLocalBus, LocalHub } from "../../src/bus/index.ts";
 import {
-   type ControlSubscriberOptions,
   ControlSubscriber,
+  type ControlSubscriberOptions,
   decodeReceipt,
   encodeBody,
   JSON_TYPE,

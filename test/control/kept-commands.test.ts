@@ -3,7 +3,7 @@ import { AckPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";
 import { connect } from "@nats-io/transport-node";
 import { type Bus, openBus } from "../../src/bus/index.ts";
 import {
-   ControlSubscriber,
+  ControlSubscriber,
   decodeReceipt,
   REPLY_HEADER,
   type Receipt,

@@ -2,7 +2,7 @@ import {
   type AuditRecord,
   type BoundIssuer,
   type ControlLimits,
-   ControlPlane,
+  ControlPlane,
   type Receipt,
   type Sender,
 } from "../../src/control/index.ts";

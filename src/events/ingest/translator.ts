@@ -169,7 +169,8 @@ export class Translator {
   #checkFull(): void {
     // If known copies fill the engine's cache, no unknown copy can exist.
     const { totalBlocks = null } = this.#options;
-    const isFull = totalBlocks !== null && this.blocks.known.deviceCopies === totalBlocks - SPARE_BLOCKS;
+    const isFull =
+      totalBlocks !== null && this.blocks.known.deviceCopies === totalBlocks - SPARE_BLOCKS;
     if (!isFull) return;
     this.#isComplete = true;
     this.blocks.known.settle();

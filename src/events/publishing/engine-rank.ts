@@ -2,13 +2,13 @@ import { NO_NODE, type NodeId } from "../../core/index.ts";
 import type { Hashing } from "../../identity/index.ts";
 import type { KeySpace, ResidencyChange } from "../../observability/activity/index.ts";
 import type { TieredStore } from "../../store/index.ts";
-import { EngineIngest, type EngineIngestOptions, type IngestCounts } from "../index.ts";
 import {
-  EngineBatches,
-  type EngineChange,
-  TokenTable,
-  type TokenTableOptions,
-} from "./engine-batches.ts";
+  EngineIngest,
+  type EngineIngestOptions,
+  type IngestChange,
+  type IngestCounts,
+} from "../index.ts";
+import { EngineBatches, TokenTable, type TokenTableOptions } from "./engine-batches.ts";
 import type { HostResidency } from "./residency-log.ts";
 import type { ZmqPublisher } from "./zmq-publisher.ts";
 
@@ -88,7 +88,7 @@ export class EngineRank implements AsyncDisposable {
     return this.#options.zmq;
   }
 
-  changed(changes: readonly EngineChange[]): void {
+  changed(changes: readonly IngestChange[]): void {
     const { residency, rank, zmq } = this.#options;
     const { space, book, mirror, batches } = this.#sized;
     const named = changes.flatMap((change) => book.learn(change));
@@ -167,7 +167,7 @@ export class EngineMirror implements Disposable {
   }
 
   /** Handles an engine's changes, which the token table has learned already. */
-  engine(changes: readonly EngineChange[]): void {
+  engine(changes: readonly IngestChange[]): void {
     for (const { change } of changes) {
       if (change.tier !== "device" && change.tier !== null) continue;
       if (change.kind === "cleared") this.#clear();

@@ -5,7 +5,8 @@ import {
   seededRandom,
   systemClock,
 } from "../../../src/core/index.ts";
-import { type EngineChange, EngineRank } from "../../../src/events/publishing/index.ts";
+import type { IngestChange } from "../../../src/events/index.ts";
+import { EngineRank } from "../../../src/events/publishing/index.ts";
 import { PromptDigests } from "../../../src/identity/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import type { ResidencyChange } from "../../../src/observability/activity/index.ts";
@@ -68,7 +69,7 @@ function keep(
 const prompt = Uint32Array.from({ length: 5 * BLOCK }, (_, i) => 7 * i);
 const hashes = sequenceHashes(localHashes(prompt, BLOCK));
 
-function stored(from: number, end: number): EngineChange {
+function stored(from: number, end: number): IngestChange {
   const parent = from === 0 ? null : hashes[from - 1]!;
   const own = hashes.slice(from, end);
   const change: ResidencyChange = {
@@ -78,7 +79,7 @@ function stored(from: number, end: number): EngineChange {
   return { change, tokens: prompt.slice(from * BLOCK, end * BLOCK), isPlain: true };
 }
 
-function other(change: ResidencyChange): EngineChange {
+function other(change: ResidencyChange): IngestChange {
   return { change, tokens: null, isPlain: true };
 }
 
@@ -125,10 +126,19 @@ describeNative("an engine's own events", () => {
     const feeds = feedsOf({ residency: kit.store.residency }, { hasEngines: true });
     const residency = feeds.logs[0]!;
     const told: boolean[] = [];
-    using _listening = residency.onDeviceKnown(() => void told.push(residency.heartbeat().isDeviceKnown));
+    using _listening = residency.onDeviceKnown(
+      () => void told.push(residency.heartbeat().isDeviceKnown),
+    );
     const native = loadNative();
     await using rank = new EngineRank({
-      ...{ rank: 0, model: "m", blockTokens: BLOCK, hashing: native, store: kit.store, residency: feeds },
+      ...{
+        rank: 0,
+        model: "m",
+        blockTokens: BLOCK,
+        hashing: native,
+        store: kit.store,
+        residency: feeds,
+      },
       ...{ zmq: null, blocksMax: 3, namespaces: () => [] },
       engine: {
         ...{ native, clock: systemClock, random: seededRandom(1) },
