@@ -6,6 +6,7 @@ export * from "./lifecycle.ts";
 export * from "./msgpack.ts";
 export { nearestWord } from "./nearest-word.ts";
 export { type NkeyPublic, type NkeyUser, publicUserKey, userOfSeed } from "./nkeys.ts";
+export * from "./sharded-map.ts";
 export * from "./simulated-clock.ts";
 export * from "./token-buckets.ts";
 export * from "./turn-budget.ts";
