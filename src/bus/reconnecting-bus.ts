@@ -152,7 +152,24 @@ export class ReconnectingBus implements Bus {
   serve(spec: ServiceSpec): void {
     assert(!this.#isServing, "a bus serves one service");
     this.#isServing = true;
-    answerDiscovery(this, spec, this.#id, this.#basics.clock, () => void this.#ignored++);
+    const { clock } = this.#basics;
+    const served = spec.endpoints.map(({ name, subject, handler }) => {
+      const own = { name, subject, requests: 0, faults: 0, totalMs: 0 };
+      this.subscribe(subject, (message) => {
+        const startedMs = clock.monotonicMs();
+        own.requests++;
+        try {
+          handler(message);
+        } catch (thrown) {
+          own.faults++;
+          throw thrown;
+        } finally {
+          own.totalMs += clock.monotonicMs() - startedMs;
+        }
+      });
+      return own;
+    });
+    answerDiscovery(this, spec, this.#id, served, clock, () => void this.#ignored++);
   }
 
   onStatus(listener: (state: BusState) => void): Disposable {

@@ -69,7 +69,7 @@ function rotate(value: bigint, bits: bigint): bigint {
 }
 
 /** SipHash-1-3 (Aumasson, Bernstein) with an all-zero key: 64 bits. */
-export function sipHash13(data: Uint8Array): bigint {
+function sipHash13(data: Uint8Array): bigint {
   let [v0, v1] = [0x736f6d6570736575n, 0x646f72616e646f6dn];
   let [v2, v3] = [0x6c7967656e657261n, 0x7465646279746573n];
   const round = () => {

@@ -2,12 +2,7 @@ import { NO_NODE, type NodeId, ShardedMap } from "../../core/index.ts";
 import type { Hashing } from "../../identity/index.ts";
 import type { KeySpace, ResidencyChange } from "../../observability/activity/index.ts";
 import type { TieredStore } from "../../store/index.ts";
-import {
-  EngineIngest,
-  type EngineIngestOptions,
-  type IngestChange,
-  type IngestCounts,
-} from "../index.ts";
+import { EngineIngest, type EngineIngestOptions, type IngestChange } from "../index.ts";
 import { EngineBatches, TokenTable, type TokenTableOptions } from "./engine-batches.ts";
 import type { HostResidency } from "./residency-log.ts";
 import type { ZmqPublisher } from "./zmq-publisher.ts";
@@ -36,14 +31,7 @@ export interface EngineEndpoints
     "native" | "clock" | "random" | "endpoint" | "replayEndpoint"
   > {}
 
-export interface EngineRankState {
-  /** Whether the engine's events are received and none is missing. */
-  readonly isHeard: boolean;
-  readonly isKnown: boolean;
-  /** Block size in its events; null before the first. */
-  readonly blockTokens: number | null;
-  readonly counts: IngestCounts;
-}
+export type EngineRankState = NonNullable<EngineRank["state"]>;
 
 /** Block size until the configuration or the engine provides one. */
 const BLOCK_TOKENS = 16;
@@ -76,8 +64,11 @@ export class EngineRank implements AsyncDisposable {
     this.#ingest = this.#follow();
   }
 
-  /** Null without an engine's own events. */
-  get state(): EngineRankState | null {
+  /**
+   * Null without an engine's own events. `isHeard`: they are received and none is missing.
+   * `blockTokens`: block size in its events; null before the first.
+   */
+  get state() {
     const ingest = this.#ingest;
     if (ingest === null) return null;
     const { isKnown, engineBlockTokens: blockTokens, counts } = ingest;

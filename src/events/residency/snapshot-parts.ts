@@ -66,12 +66,6 @@ export function* splitBatch(batch: ResidencyBatch, bytesMax: number): Generator<
   if (start < changes.length) yield part(changes.length);
 }
 
-/** The largest `blocksMax` for `splitChange` whose changes fit into a message of `bytesMax`. */
-export function liveBlocksMax(bytesMax: number): number {
-  const room = bytesMax - LIVE_ENVELOPE_BYTES - LIVE_CHANGE_BYTES;
-  return Math.min(RESIDENCY_LIMITS.blocksMax, Math.floor(room / LIVE_BLOCK_BYTES));
-}
-
 const ANSWER_BYTES = 512;
 
 /** Returns as many changes from index `from` as fit into an answer of `bytesMax`; at least one. */
