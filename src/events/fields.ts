@@ -191,70 +191,90 @@ export type Struct<F> = {
   readonly [P in keyof F]: F[P] extends Member<infer T> ? T : Struct<F[P]>;
 };
 
-type Raw = ReadonlyMap<string, unknown>;
 type AnyMember = Member<unknown>;
+type Values = Readonly<Record<string, unknown>>;
+
+/** A property with its member, or with the entries of its nested table. */
+interface Entry {
+  readonly property: string;
+  readonly of: AnyMember | readonly Entry[];
+}
 
 const MEMBERS_MAX = 32;
 const NAME_BYTES_MAX = 256;
 
-function isMember(field: Fields[string]): field is AnyMember {
-  return typeof field.name === "string";
+function isNested(of: Entry["of"]): of is readonly Entry[] {
+  return Array.isArray(of);
 }
 
-/** The members of a table and of its nested tables. */
-function membersOf(fields: Fields): AnyMember[] {
-  return Object.values(fields).flatMap((field) => (isMember(field) ? [field] : membersOf(field)));
+function entriesOf(fields: Fields): Entry[] {
+  return Object.entries(fields).map(([property, field]) => {
+    const isMember = typeof field.name === "string";
+    return { property, of: isMember ? (field as AnyMember) : entriesOf(field as Fields) };
+  });
+}
+
+/** The members of entries and of their nested tables, by name. */
+function byName(entries: readonly Entry[]): (readonly [string, AnyMember])[] {
+  return entries.flatMap(({ of }) => (isNested(of) ? byName(of) : [[of.name, of] as const]));
 }
 
 /** Reads the members of a map, each at most once. Members that are not in `known` are skipped. */
-function readRaw(reader: MsgpackReader, known: ReadonlyMap<string, AnyMember>): Raw {
-  const raw = new Map<string, unknown>();
+function readMembers(reader: MsgpackReader, known: ReadonlyMap<string, AnyMember>) {
+  const values = new Map<string, unknown>();
   for (let left = reader.map(MEMBERS_MAX); left > 0; left--) {
     const name = reader.str(NAME_BYTES_MAX);
     const member = known.get(name);
     if (member === undefined) reader.skip();
-    else if (raw.has(name)) throw new Unreadable(`${name} is duplicated`);
-    else raw.set(name, member.codec.read(reader));
+    else if (values.has(name)) throw new Unreadable(`${name} is duplicated`);
+    else values.set(name, member.codec.read(reader));
   }
-  return raw;
+  return values;
 }
 
-function build(fields: Fields, raw: Raw): Record<string, unknown> {
-  const value: Record<string, unknown> = {};
-  for (const property in fields) {
-    const field = fields[property]!;
-    if (!isMember(field)) value[property] = build(field, raw);
-    else if (raw.has(field.name)) value[property] = raw.get(field.name);
-    else if (field.absent === undefined) throw new Unreadable(`${field.name} is missing`);
-    else value[property] = field.absent.value;
+function build(entries: readonly Entry[], values: ReadonlyMap<string, unknown>) {
+  const built: Record<string, unknown> = {};
+  for (const { property, of } of entries) {
+    if (isNested(of)) built[property] = build(of, values);
+    else if (values.has(of.name)) built[property] = values.get(of.name);
+    else if (of.absent === undefined) throw new Unreadable(`${of.name} is missing`);
+    else built[property] = of.absent.value;
   }
-  return value;
+  return built;
 }
 
-type Written = readonly [member: AnyMember, value: unknown];
-
-function written(fields: Fields, value: Readonly<Record<string, unknown>>): Written[] {
-  return Object.entries(fields).flatMap(([property, field]): Written[] => {
-    const own = value[property];
-    if (!isMember(field)) return written(field, own as Readonly<Record<string, unknown>>);
-    return field.isOmitted && own === field.absent?.value ? [] : [[field, own]];
-  });
+function isWritten({ isOmitted, absent }: AnyMember, value: unknown): boolean {
+  return !isOmitted || value !== absent?.value;
 }
 
-function writeMembers(writer: MsgpackWriter, members: readonly Written[]): void {
-  writer.map(members.length);
-  for (const [{ name, codec }, value] of members) {
-    writer.str(name);
-    codec.write(writer, value);
+function countMembers(entries: readonly Entry[], values: Values): number {
+  let count = 0;
+  for (const { property, of } of entries) {
+    const value = values[property];
+    if (isNested(of)) count += countMembers(of, value as Values);
+    else if (isWritten(of, value)) count++;
+  }
+  return count;
+}
+
+function writeMembers(writer: MsgpackWriter, entries: readonly Entry[], values: Values): void {
+  for (const { property, of } of entries) {
+    const value = values[property];
+    if (isNested(of)) writeMembers(writer, of, value as Values);
+    else if (isWritten(of, value)) of.codec.write(writer.str(of.name), value);
   }
 }
 
 /** A map with the members of a table, written in the order of the table. */
 export function struct<const F extends Fields>(fields: F): Codec<Struct<F>> {
-  const known = new Map(membersOf(fields).map((member) => [member.name, member]));
+  const entries = entriesOf(fields);
+  const known = new Map(byName(entries));
   return {
-    read: (reader) => build(fields, readRaw(reader, known)) as Struct<F>,
-    write: (writer, value) => writeMembers(writer, written(fields, value)),
+    read: (reader) => build(entries, readMembers(reader, known)) as Struct<F>,
+    write(writer, value) {
+      writer.map(countMembers(entries, value));
+      writeMembers(writer, entries, value);
+    },
   };
 }
 
@@ -264,18 +284,21 @@ type Union<V> = { [K in keyof V]: Variant<K, V[K]> }[keyof V];
 /** A union of tables, told apart by the member `kind`, which is written first. */
 export function union<const V extends Readonly<Record<string, Fields>>>(variants: V) {
   const kind = required("kind", oneOf(Object.keys(variants), "kind"));
-  const members = [kind, ...Object.values(variants).flatMap(membersOf)];
-  const known = new Map(members.map((member) => [member.name, member as AnyMember]));
+  const tables = Object.fromEntries(
+    Object.entries(variants).map(([name, fields]) => [name, entriesOf({ kind, ...fields })]),
+  );
+  const known = new Map(Object.values(tables).flatMap(byName));
   const codec: Codec<Union<V>> = {
     read(reader) {
-      const raw = readRaw(reader, known);
-      if (!raw.has("kind")) throw new Unreadable("kind is missing");
-      const name = raw.get("kind") as string;
-      return { kind: name, ...build(variants[name]!, raw) } as Union<V>;
+      const values = readMembers(reader, known);
+      const name = values.get("kind");
+      if (name === undefined) throw new Unreadable("kind is missing");
+      return build(tables[name as string]!, values) as Union<V>;
     },
     write(writer, value) {
-      const own = written(variants[value.kind as string]!, value);
-      writeMembers(writer, [[kind as AnyMember, value.kind], ...own]);
+      const entries = tables[value.kind as string]!;
+      writer.map(countMembers(entries, value));
+      writeMembers(writer, entries, value);
     },
   };
   return codec;
