@@ -238,6 +238,16 @@ describeNative("translation of engine events", () => {
     ).toEqual([true]);
   });
 
+  test("blocks of more tokens than the native library hashes are skipped", () => {
+    const { tell, dropped } = rank();
+    for (const size of [70_000, 65_536]) {
+      const media = Array.from({ length: 256 }, (_, i) => [`m${i}`, 0]);
+      const one = { block_hashes: [1n], token_ids: upTo(size), block_size: size };
+      tell(storedMap({ ...one, extra_keys: [media] }));
+    }
+    expect(dropped()).toEqual({ block_size: 2 });
+  });
+
   test("storage media become tiers; external ones are skipped", () => {
     const tiers = { device: ["GPU", "DEVICE", null], host: ["CPU", "CPU_PINNED", "CPU_TIER1"] };
     const disk = ["CPU_TIER2", "DISK", "NVME", "STORAGE", "FS"];

@@ -1,7 +1,12 @@
 import { assert } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import type { ResidencyTier } from "../../observability/activity/index.ts";
-import type { EngineEvent, EngineHash, KvGroup } from "../engine-events.ts";
+import {
+  ENGINE_BATCH_LIMITS,
+  type EngineEvent,
+  type EngineHash,
+  type KvGroup,
+} from "../engine-events.ts";
 import type { IngestChange } from "./changes.ts";
 import { type DropReason, type IngestCounts, LOSSES } from "./changes.ts";
 import { EngineBlocks, type EngineBlocksState, saltOf, shareOf } from "./engine-blocks.ts";
@@ -28,6 +33,11 @@ export interface TranslatorState extends EngineBlocksState {
   readonly groups: Iterable<readonly [number, boolean]>;
 }
 
+/**
+ * Larger blocks are dropped. The native library hashes up to 65,536 words at once: the tokens of a
+ * block, and two words for each of its extra keys.
+ */
+const BLOCK_TOKENS_MAX = 65_536 - 2 * ENGINE_BATCH_LIMITS.extrasMax;
 const GROUPS_MAX = 64;
 /** Work per step: well below a millisecond. */
 const EVENTS_A_STEP = 16;
@@ -244,6 +254,10 @@ export class Translator {
     }
     if (event.tokens.length === 0) {
       yield* this.#placeholders(event.hashes, tier);
+      return;
+    }
+    if (event.blockTokens > BLOCK_TOKENS_MAX) {
+      this.drop("block_size");
       return;
     }
     yield* this.#learnSize(event);
