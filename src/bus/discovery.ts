@@ -17,7 +17,7 @@ type Verb = keyof typeof TYPES;
 const ANSWERS_PER_SECOND = 100;
 const ANSWERS_AT_ONCE = 200;
 
-/** What an endpoint handled. */
+/** Counts of one endpoint. */
 export interface Served {
   readonly name: string;
   readonly subject: string;

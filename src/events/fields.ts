@@ -281,7 +281,7 @@ export function struct<const F extends Fields>(fields: F): Codec<Struct<F>> {
 type Variant<K, F> = { readonly kind: K } & Struct<F>;
 type Union<V> = { [K in keyof V]: Variant<K, V[K]> }[keyof V];
 
-/** A union of tables, told apart by the member `kind`, which is written first. */
+/** A union of tables that the member `kind` selects; it is written first. */
 export function union<const V extends Readonly<Record<string, Fields>>>(variants: V) {
   const kind = required("kind", oneOf(Object.keys(variants), "kind"));
   const tables = Object.fromEntries(

@@ -183,7 +183,7 @@ export function decodeRouterEvents(bytes: Uint8Array): ReadResult<readonly Route
 
 /**
  * A router's query to a worker that indexes its own blocks: for missed events or the whole state.
- * Of the kinds of query only `recovery` is supported.
+ * `recovery` is the only supported kind of query.
  */
 const QUERY = struct({
   workerId: required("worker_id", u64),
