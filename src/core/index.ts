@@ -1,12 +1,12 @@
 export * from "./clock.ts";
 export * from "./errors.ts";
+export * from "./hash-table.ts";
 export * from "./ids.ts";
 export * from "./json.ts";
 export * from "./lifecycle.ts";
 export * from "./msgpack.ts";
 export { nearestWord } from "./nearest-word.ts";
 export { type NkeyPublic, type NkeyUser, publicUserKey, userOfSeed } from "./nkeys.ts";
-export * from "./sharded-map.ts";
 export * from "./simulated-clock.ts";
 export * from "./token-buckets.ts";
 export * from "./turn-budget.ts";

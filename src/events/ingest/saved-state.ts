@@ -1,6 +1,5 @@
 import { yieldToLoop } from "../../core/index.ts";
 import {
-  binary,
   bool,
   type Codec,
   checked,
@@ -16,7 +15,7 @@ import {
   uint,
 } from "../fields.ts";
 import type { OrphanBlock } from "./engine-blocks.ts";
-import type { BlockName, KnownBlock } from "./known-blocks.ts";
+import { type BlockName, blockNameOf, type KnownBlock } from "./known-blocks.ts";
 import type { TranslatorState } from "./translator.ts";
 
 /** Saved state of an ingest, as of the batch before `next`. */
@@ -39,15 +38,11 @@ const optionalHash = nullable(u64);
 const optionalText = nullable(text(4_096));
 const count = uint();
 
-const digestName = converted(
-  binary(NAME_BYTES_MAX),
-  (bytes) => Buffer.from(bytes).toString("latin1"),
-  (name) => Buffer.from(name, "latin1"),
-);
 const name: Codec<BlockName> = {
-  read: (reader) => (reader.kind() === "bin" ? digestName : u64).read(reader),
-  write: (writer, value) =>
-    typeof value === "bigint" ? writer.int(value) : digestName.write(writer, value),
+  // Files of earlier releases have whole digests of engines that publish them.
+  read: (reader) =>
+    reader.kind() === "bin" ? blockNameOf(reader.bin(NAME_BYTES_MAX)) : reader.u64(),
+  write: (writer, value) => writer.int(value),
 };
 
 const copies: Codec<KnownBlock["copies"]> = converted(
