@@ -59,8 +59,8 @@ function eventOf(news: LoadEvent, routerId: bigint): ActiveSequenceEvent {
   const { id, worker, rank } = news.kind === "add" ? news.request : news;
   return {
     requestId: id,
-    workerId: worker === null ? 0n : workerNumber(worker),
-    ...{ rank, routerId, loraName: null },
+    worker: { id: worker === null ? 0n : workerNumber(worker), rank },
+    ...{ routerId, loraName: null },
     data: news.kind === "add" ? addOf(news.request) : { kind: news.kind },
   };
 }
@@ -102,11 +102,12 @@ function newsOf(
   event: ActiveSequenceEvent,
   { nameOf, blockTokens }: NewsContext,
 ): LoadEvent | null {
-  const { requestId: id, rank, data } = event;
+  const { requestId: id, data } = event;
+  const { rank } = event.worker;
   if (data.kind !== "add") return { kind: data.kind, id, worker: null, rank };
   const { hearth, tracksPrefill: isPrefilling, expectedOutputTokens } = data;
   const own = hearth !== null && isWorkerId(hearth.worker) ? hearth.worker : null;
-  const worker = own ?? nameOf(event.workerId);
+  const worker = own ?? nameOf(event.worker.id);
   if (worker === null) return null;
   const hashes = data.hashes ?? new BigUint64Array(0);
   const promptTokens = hearth?.promptTokens ?? hashes.length * blockTokens;

@@ -1,4 +1,4 @@
-import { HearthError, seededRandom, yieldToLoop } from "../../core/index.ts";
+import { HearthError, SimulatedClock, seededRandom, yieldToLoop } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import { mixHash } from "../../observability/activity/index.ts";
 import {
@@ -20,7 +20,6 @@ import {
   MODEL,
   makeWorkers,
   type ServiceTimes,
-  SimulatedClock,
   type SimulatedWorker,
   serviceOf,
   tell,

@@ -54,14 +54,14 @@ async function muteWorker(server: NatsServer, snapshotMessages = 1_000_000) {
   bus.subscribe = (subject, ...rest) =>
     subject.startsWith("kv-events-ask") ? nowhere(subject) : subscribe.call(bus, subject, ...rest);
   const held = new EngineBlockSet(100_000);
-  const feed = new ResidencyLog({
+  const residency = new ResidencyLog({
     source: { worker: "mute" as WorkerId, rank: 0, incarnation: 5n },
     ring: { changesMax: 1_000, blocksMax: 100_000 },
     ...{ mode: "stream", everyMs: 100, held: [held] },
     spaces: () => [SPACE],
     flush: () => undefined,
   });
-  const common = { feed, bus, cluster: CLUSTER, clock: systemClock };
+  const common = { residency, bus, cluster: CLUSTER, clock: systemClock };
   const publisher = new BusPublisher({ ...common, sendsBatches: false });
   const stream = new StreamPublisher({
     ...{ ...common, snapshots: publisher.snapshots, durable: bus.durable! },
@@ -72,7 +72,7 @@ async function muteWorker(server: NatsServer, snapshotMessages = 1_000_000) {
     await stream[Symbol.asyncDispose]();
     await publisher[Symbol.asyncDispose]();
   });
-  const change = (...changes: ResidencyChange[]) => feed.push(held.apply(changes));
+  const change = (...changes: ResidencyChange[]) => residency.push(held.apply(changes));
   return { held, change, stream };
 }
 

@@ -38,17 +38,17 @@ function upkeepOn(bus: Bus): IndexSync {
   });
 }
 
-function agentOn(bus: Bus): { feed: ResidencyLog; publisher: BusPublisher } {
+function agentOn(bus: Bus): { residency: ResidencyLog; publisher: BusPublisher } {
   const held = new EngineBlockSet(1_000);
   const hashes = BigUint64Array.of(0x0101010101010101n);
   held.apply([{ kind: "stored", tier: "host", parent: null, hashes, tokenHashes: null }]);
-  const feed = new ResidencyLog({
+  const residency = new ResidencyLog({
     source: { worker: "gpu-01" as WorkerId, rank: 0, incarnation: 3n },
     ring: { changesMax: 100, blocksMax: 1_000 },
     ...{ mode: "ring", everyMs: 100, held: [held], spaces: () => [SPACE], flush: () => undefined },
   });
-  const of = { feed, bus, cluster: CLUSTER, clock: systemClock, sendsBatches: true };
-  return { feed, publisher: new BusPublisher(of) };
+  const of = { residency, bus, cluster: CLUSTER, clock: systemClock, sendsBatches: true };
+  return { residency, publisher: new BusPublisher(of) };
 }
 
 describeNats("under the permissions of docs/operating/operations.md", () => {

@@ -1,12 +1,12 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
+import { SimulatedClock } from "../../../../src/core/index.ts";
 import { ROUTER_DEFAULTS } from "../../../../src/router/index.ts";
 import {
   benchRoute,
   LeafLru,
   ROUTE_POLICIES,
   type RouteRow,
-  SimulatedClock,
 } from "../../../../src/workload/bench/index.ts";
 import { bundledTrace } from "../../../../src/workload/traces/index.ts";
 import { ReferenceIndex } from "../../../router/reference-index.ts";

@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import { Decoder } from "@msgpack/msgpack";
 import fc from "fast-check";
-import { MsgpackReader, MsgpackWriter, Unreadable } from "../../src/events/index.ts";
-import { pack } from "./examples.ts";
+import { MsgpackReader, MsgpackWriter, Unreadable } from "../../src/core/index.ts";
+import { pack } from "../events/examples.ts";
 
 const integer = fc.oneof(
   fc.integer({ min: -200, max: 300 }).map(BigInt),

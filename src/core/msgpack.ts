@@ -1,26 +1,75 @@
 import { isUtf8 } from "node:buffer";
-import { assert } from "../core/index.ts";
+import { assert } from "./errors.ts";
 
-/** Input that does not match the expected format. Thrown and caught inside `src/events` only. */
-export class Unreadable extends Error {}
+/** Limits of one message, checked before anything is allocated for its values. */
+export interface MsgpackLimits {
+  readonly bytesMax: number;
+  /** Maximum nesting of lists and maps. */
+  readonly depthMax: number;
+  /** Maximum items of one list, or members of one map. */
+  readonly itemsMax: number;
+  /** Maximum values in the whole message; each costs parsing time. */
+  readonly valuesMax: number;
+}
+
+/**
+ * Limits by kind of message. Parsing a command takes one turn of the event loop, about a
+ * millisecond with 1,024 blocks. A receipt lists as many blocks as a command names, or held blocks,
+ * each with its holders. Events are read in steps, so their limits bound memory only. The limits of
+ * commands and receipts apply to JSON bodies too.
+ */
+export const MSGPACK_LIMITS = {
+  event: { bytesMax: 16 * 2 ** 20, depthMax: 31, itemsMax: 2 ** 22, valuesMax: 2 ** 24 },
+  command: { bytesMax: 96 * 1024, depthMax: 16, itemsMax: 1_024, valuesMax: 2_048 },
+  receipt: { bytesMax: 64 * 2 ** 20, depthMax: 16, itemsMax: 65_536, valuesMax: 2 ** 24 },
+} as const satisfies Record<string, MsgpackLimits>;
+
+/** Input that does not match the expected format, or exceeds a limit. */
+export class Unreadable extends Error {
+  readonly code: "malformed" | "too_large" | "too_deep";
+
+  constructor(message: string, code: Unreadable["code"] = "malformed") {
+    super(message);
+    this.code = code;
+  }
+}
 
 const utf8Decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 
-/** Maximum nesting that `skip` follows; deeper values are rejected. */
-const DEPTH_MAX = 32;
 const SKIP_STEP = 4_096;
 const SHORT_TEXT = 24;
 const U32_MAX = 0xffff_ffff;
 
-/** Encoding of a length: in the head itself, or in 1, 2 or 4 bytes after one of three heads. */
-const LENGTHS = {
-  str: { from: 0xa0, to: 0xbf, wide: [0xd9, 0xda, 0xdb] },
-  bin: { from: 1, to: 0, wide: [0xc4, 0xc5, 0xc6] },
-  array: { from: 0x90, to: 0x9f, wide: [-1, 0xdc, 0xdd] },
-  map: { from: 0x80, to: 0x8f, wide: [-1, 0xde, 0xdf] },
-} as const;
-
 export type MsgpackKind = "nil" | "bool" | "int" | "float" | "str" | "bin" | "array" | "map";
+
+/** A head byte. Without length bytes, `fixed` is the length; for numbers, the bytes of the value. */
+interface Head {
+  /** Null: an extension type, or unassigned. */
+  readonly kind: MsgpackKind | null;
+  readonly lengthBytes: number;
+  readonly fixed: number;
+}
+
+const HEADS: readonly Head[] = Array.from({ length: 256 }, (_, byte) => headOf(byte));
+
+function headOf(byte: number): Head {
+  const head = (kind: Head["kind"], lengthBytes: number, fixed = 0) => {
+    return { kind, lengthBytes, fixed };
+  };
+  if (byte < 0x80 || byte >= 0xe0) return head("int", 0);
+  if (byte < 0x90) return head("map", 0, byte - 0x80);
+  if (byte < 0xa0) return head("array", 0, byte - 0x90);
+  if (byte < 0xc0) return head("str", 0, byte - 0xa0);
+  if (byte === 0xc0) return head("nil", 0);
+  if (byte === 0xc2 || byte === 0xc3) return head("bool", 0);
+  if (byte >= 0xc4 && byte <= 0xc6) return head("bin", 1 << (byte - 0xc4));
+  if (byte === 0xca || byte === 0xcb) return head("float", 0, byte === 0xca ? 4 : 8);
+  if (byte >= 0xcc && byte <= 0xd3) return head("int", 0, 1 << ((byte - 0xcc) & 3));
+  if (byte >= 0xd9 && byte <= 0xdb) return head("str", 1 << (byte - 0xd9));
+  if (byte === 0xdc || byte === 0xdd) return head("array", byte === 0xdc ? 2 : 4);
+  if (byte === 0xde || byte === 0xdf) return head("map", byte === 0xde ? 2 : 4);
+  return head(null, 0);
+}
 
 /**
  * Reads untrusted MessagePack value by value. Checks each length against the remaining bytes before
@@ -30,9 +79,12 @@ export type MsgpackKind = "nil" | "bool" | "int" | "float" | "str" | "bin" | "ar
 export class MsgpackReader {
   readonly #bytes: Uint8Array;
   readonly #view: DataView;
+  readonly #limits: MsgpackLimits;
   at = 0;
 
-  constructor(bytes: Uint8Array) {
+  /** `limits` bound skipped values; the methods for single values take their own. */
+  constructor(bytes: Uint8Array, limits: MsgpackLimits = MSGPACK_LIMITS.event) {
+    this.#limits = limits;
     // The `slice` of a Buffer would not copy the bytes returned by `bin`.
     this.#bytes = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
@@ -43,16 +95,9 @@ export class MsgpackReader {
   }
 
   kind(): MsgpackKind {
-    const head = this.#peek();
-    if (head < 0x80 || head >= 0xe0 || (head >= 0xcc && head <= 0xd3)) return "int";
-    if (head < 0x90 || head === 0xde || head === 0xdf) return "map";
-    if (head < 0xa0 || head === 0xdc || head === 0xdd) return "array";
-    if (head < 0xc0 || (head >= 0xd9 && head <= 0xdb)) return "str";
-    if (head === 0xc0) return "nil";
-    if (head === 0xc2 || head === 0xc3) return "bool";
-    if (head >= 0xc4 && head <= 0xc6) return "bin";
-    if (head === 0xca || head === 0xcb) return "float";
-    throw new Unreadable("extension types are not accepted");
+    const { kind } = HEADS[this.#peek()]!;
+    if (kind === null) throw new Unreadable("extension types are not accepted");
+    return kind;
   }
 
   /** Returns whether the value is nil, and consumes it if so. */
@@ -172,16 +217,20 @@ export class MsgpackReader {
   /** Reads the head of a list and returns its number of items. */
   array(itemsMax: number): number {
     const items = this.#length("array");
-    if (items > itemsMax) throw new Unreadable(`list of more than ${itemsMax} items`);
     this.#need(items);
+    if (items > itemsMax) {
+      throw new Unreadable(`a list of more than ${itemsMax} items`, "too_large");
+    }
     return items;
   }
 
   /** Reads the head of a map and returns its number of members. */
   map(membersMax: number): number {
     const members = this.#length("map");
-    if (members > membersMax) throw new Unreadable(`map of more than ${membersMax} members`);
     this.#need(members * 2);
+    if (members > membersMax) {
+      throw new Unreadable(`a map of more than ${membersMax} members`, "too_large");
+    }
     return members;
   }
 
@@ -195,74 +244,68 @@ export class MsgpackReader {
     return true;
   }
 
-  /** Skips one value of any type. */
+  /** Checks and skips one value of any type. */
   skip(): void {
     const steps = this.skipSteps();
     while (steps.next().done !== true);
   }
 
-  /** Skips one value, in steps of some thousand values. */
+  /** Checks and skips one value within the limits, in steps of some thousand values. */
   *skipSteps(): Generator<void, void> {
+    const { depthMax, valuesMax } = this.#limits;
     const left = [1];
-    for (let values = 0; left.length > 0; values++) {
-      if (values > 0 && values % SKIP_STEP === 0) yield;
+    for (let values = 0; left.length > 0; ) {
       if (left[left.length - 1] === 0) {
         left.pop();
         continue;
       }
       left[left.length - 1]!--;
+      if (++values > valuesMax) throw new Unreadable(`more than ${valuesMax} values`, "too_large");
+      if (values % SKIP_STEP === 0) yield;
       const items = this.#skipHead();
-      if (items === 0) continue;
-      if (left.length >= DEPTH_MAX) throw new Unreadable(`more than ${DEPTH_MAX} nested lists`);
+      if (items === null) continue;
+      // The first entry counts the value itself.
+      if (left.length > depthMax) {
+        throw new Unreadable(`more than ${depthMax} nested lists or maps`, "too_deep");
+      }
       left.push(items);
     }
   }
 
-  /** Skips a scalar, or the head of a list or map; returns the number of nested values. */
-  #skipHead(): number {
-    switch (this.kind()) {
-      case "nil":
-      case "bool":
-        this.at++;
-        return 0;
-      case "int":
-        this.int();
-        return 0;
-      case "float":
-        this.number();
-        return 0;
-      case "str":
-        return this.#skipBytes(this.#length("str"));
-      case "bin":
-        return this.#skipBytes(this.#length("bin"));
+  /** Skips a scalar (null), or the head of a list or map; returns the number of nested values. */
+  #skipHead(): number | null {
+    const kind = this.kind();
+    switch (kind) {
       case "array":
-        return this.array(this.#bytes.length);
+        return this.array(this.#limits.itemsMax);
       case "map":
-        return this.map(this.#bytes.length) * 2;
+        return this.map(this.#limits.itemsMax) * 2;
+      case "str":
+      case "bin": {
+        const length = this.#length(kind);
+        this.#need(length);
+        this.at += length;
+        if (kind === "bin" || isUtf8(this.#bytes.subarray(this.at - length, this.at))) return null;
+        throw new Unreadable("invalid UTF-8");
+      }
+      default: {
+        const { fixed } = HEADS[this.#peek()]!;
+        this.#need(1 + fixed);
+        this.at += 1 + fixed;
+        return null;
+      }
     }
   }
 
-  #skipBytes(length: number): 0 {
-    this.#need(length);
-    this.at += length;
-    return 0;
-  }
-
-  #length(what: keyof typeof LENGTHS): number {
-    const { from, to, wide } = LENGTHS[what];
-    const head = this.#peek();
-    if (head >= from && head <= to) {
-      this.at++;
-      return head - from;
-    }
-    const step = head === wide[0] ? 0 : head === wide[1] ? 1 : head === wide[2] ? 2 : -1;
-    if (step < 0) throw new Unreadable(`no ${what}`);
-    const width = 1 << step;
-    this.#need(1 + width);
+  #length(what: MsgpackKind): number {
+    const { kind, lengthBytes, fixed } = HEADS[this.#peek()]!;
+    if (kind !== what) throw new Unreadable(`no ${what}`);
+    this.#need(1 + lengthBytes);
     const at = this.at + 1;
-    this.at += 1 + width;
-    if (width === 1) return this.#view.getUint8(at);
-    return width === 2 ? this.#view.getUint16(at) : this.#view.getUint32(at);
+    this.at += 1 + lengthBytes;
+    if (lengthBytes === 0) return fixed;
+    if (lengthBytes === 1) return this.#view.getUint8(at);
+    return lengthBytes === 2 ? this.#view.getUint16(at) : this.#view.getUint32(at);
   }
 
   /** Decodes short ASCII without a TextDecoder; null if it is not ASCII. */
