@@ -2,7 +2,7 @@ import type { Bus, BusLog } from "../bus/index.ts";
 import type { Clock, Random, WorkerId } from "../core/index.ts";
 import type { ResidencySource } from "../observability/activity/index.ts";
 import type { MetricRegistry } from "../observability/index.ts";
-import type { ActiveLoad } from "./active-load.ts";
+import { ActiveLoad, type ActiveLoadOptions } from "./active-load.ts";
 import {
   BusArchive,
   BusListening,
@@ -40,7 +40,7 @@ export interface IndexSyncOptions {
   readonly index: PrefixIndex;
   readonly table: WorkerTable;
   /** Load of this router's own requests. */
-  readonly load: ActiveLoad;
+  readonly load: Omit<ActiveLoadOptions, "clock" | "blockTokens">;
   readonly blockTokens: number;
   readonly ingest: IngestSettings;
   readonly isConfigured: (worker: WorkerId, rank: number) => boolean;
@@ -80,7 +80,8 @@ export class IndexSync implements AsyncDisposable {
   #locate: LocateService | null = null;
 
   constructor(options: IndexSyncOptions) {
-    const { bus, clock, random, log, cluster, index, table, load } = options;
+    const { bus, clock, random, log, cluster, index, table, blockTokens } = options;
+    const load = { ...options.load, clock, blockTokens };
     this.#options = options;
     const members = new ReplicaTable();
     const { answerMs, snapshotBlocksMax } = options.ingest;
@@ -108,10 +109,9 @@ export class IndexSync implements AsyncDisposable {
         : new ReplicaGroup({
             ...{ bus, clock, random, log, cluster, index, table, load, members },
             ...{ ingest: this.ingest, self: newRouterId(random), settings: options.replicas },
-            blockTokens: options.blockTokens,
             applyThresholds: options.applyThresholds,
           });
-    this.load = this.group?.load ?? load;
+    this.load = this.group?.load ?? new ActiveLoad(load);
     const { ingest } = this;
     const { keep } = options;
     this.snapshots =

@@ -44,39 +44,15 @@ export type WorkerEvent =
   | { readonly kind: "joined" | "changed" | "left"; readonly target: Target }
   | { readonly kind: "state"; readonly target: Target; readonly before: WorkerState };
 
-/**
- * Table of all known workers. A target keeps its id while it is known; `left` is reported once,
- * after which the id may be reused; lists are ordered by id.
- */
-export interface WorkerTable {
-  readonly targets: readonly Target[];
-  get(id: TargetId): Target | null;
-  find(worker: WorkerId, rank: number): Target | null;
-  /**
-   * Adds or updates a worker. A new one gets the id `wanted` if it is free: saved snapshots refer
-   * to ids. Throws ROUTER_FULL at the limit.
-   */
-  put(spec: WorkerSpec, wanted?: TargetId): Target;
-  setState(id: TargetId, state: WorkerState): void;
-  setKnown(id: TargetId, isKnown: boolean): void;
-  remove(id: TargetId): void;
-  listen(listener: (news: WorkerEvent) => void): Disposable;
-}
-
 /** The index returns target ids as 16-bit numbers. */
 const TARGETS_MAX = 65_535;
 
-export interface WorkerTableOptions {
-  /** Maximum number of targets. Default 4,096. */
-  readonly targetsMax?: number;
-}
-
-/** Creates an empty table. Targets are frozen; an update replaces the object. */
-export function createWorkerTable(options: WorkerTableOptions = {}): WorkerTable {
-  return new Table(Math.min(options.targetsMax ?? 4_096, TARGETS_MAX));
-}
-
-class Table implements WorkerTable {
+/**
+ * Table of all known workers. A target keeps its id while it is known; `left` is reported once,
+ * after which the id may be reused; lists are ordered by id. Targets are frozen; an update replaces
+ * the object.
+ */
+export class WorkerTable {
   readonly #max: number;
   readonly #byId: (Target | null)[] = [];
   readonly #byName = new Map<string, Target>();
@@ -85,8 +61,9 @@ class Table implements WorkerTable {
   readonly #freeIds: number[] = [];
   #targets: readonly Target[] | null = [];
 
-  constructor(max: number) {
-    this.#max = max;
+  /** `targetsMax`: maximum number of targets. */
+  constructor({ targetsMax = 4_096 }: { readonly targetsMax?: number } = {}) {
+    this.#max = Math.min(targetsMax, TARGETS_MAX);
   }
 
   get targets(): readonly Target[] {
@@ -102,6 +79,10 @@ class Table implements WorkerTable {
     return this.#byName.get(nameOf(worker, rank)) ?? null;
   }
 
+  /**
+   * Adds or updates a worker. A new one gets the id `wanted` if it is free: saved snapshots refer
+   * to ids. Throws ROUTER_FULL at the limit.
+   */
   put(spec: WorkerSpec, wanted?: TargetId): Target {
     const known = this.find(spec.worker, spec.rank);
     if (known === null) {

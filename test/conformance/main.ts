@@ -64,14 +64,14 @@ const host = await ensureHost();
 if (host.kind === "failed" || host.kind === "skipped") fail(`no native library: ${host.why}`);
 // After the build: what is imported before it would look for a library that is not there yet.
 const { loadNative } = await import("../../src/native/index.ts");
-const { createPrefixIndex } = await import("../../src/router/index.ts");
+const { NativeIndex } = await import("../../src/router/index.ts");
 const { seededRandom } = await import("../../src/core/index.ts");
 
 const checks = [
   ...runConformance({
     ...{ steps, draws: 20_000, seed, nowMs: () => performance.now() },
     makeIndex: () =>
-      createPrefixIndex({ native: loadNative(), random: seededRandom(seed), bytesMax: 2 ** 28 }),
+      new NativeIndex({ native: loadNative(), random: seededRandom(seed), bytesMax: 2 ** 28 }),
     onCheck: (check) => options.json || print(check),
   }),
 ];

@@ -14,23 +14,14 @@ import {
 } from "../../observability/index.ts";
 import {
   type ActiveLoad,
-  type BusyThresholds,
-  createActiveLoad,
-  createPrefixIndex,
-  createRouter,
-  createWorkerTable,
+  NativeIndex,
   POLICY_NAMES,
-  type PolicyAction,
   type PolicyCounts,
   type PolicyMarks,
   type PrefixIndex,
-  type RouteDecision,
-  type RouteOutcome,
-  type RouteRequest,
-  type Router,
-  type RouterObserver,
+  Router,
   type Target,
-  type WorkerTable,
+  WorkerTable,
 } from "../../router/index.ts";
 import { PROXY_OUTCOMES, type ProxySnapshot } from "../../router/proxy/index.ts";
 import type { EngineReport } from "./engine-link.ts";
@@ -68,7 +59,6 @@ export class RouterService {
   readonly health: Health;
   readonly lag: LoopLag;
   readonly #parts: RouterServiceParts;
-  readonly #core: Router & Disposable;
   readonly #workers: WorkersService;
   readonly #indexSync: IndexSyncService;
   readonly #policies: PoliciesService;
@@ -88,30 +78,27 @@ export class RouterService {
     this.health = createHealth({ clock, log: logger });
     this.metrics = createRouterMetrics(parts);
     this.lag = watchLoopLag(clock);
-    this.table = createWorkerTable({ targetsMax: config.events.workersMax });
-    this.index = createPrefixIndex({ native, random, bytesMax: config.events.indexBytes });
-    const { blockTokens, requestExpiryMs } = settings;
-    const { table, index, health } = this;
+    this.table = new WorkerTable({ targetsMax: config.events.workersMax });
+    this.index = new NativeIndex({ native, random, bytesMax: config.events.indexBytes });
+    const { table, index, health, metrics } = this;
     this.#indexSync = new IndexSyncService({
       ...{ ...parts, table, index, health },
-      load: createActiveLoad({ clock, blockTokens, requestExpiryMs, seed: random.u32() }),
+      load: { requestExpiryMs: settings.requestExpiryMs, seed: random.u32() },
       isConfigured: (worker, rank) => this.#workers.registry.has(worker, rank),
-      applyThresholds: (model, thresholds) => this.#core.setThresholds(model, thresholds),
+      applyThresholds: (model, thresholds) => this.router.applyThresholds(model, thresholds),
     });
     const { load } = this.#indexSync.sync;
     this.load = load;
-    this.#core = createRouter({ clock, random, native, settings, table, index, load });
-    this.router = new MeasuredRouter(this.#core, {
-      ...{ metrics: this.metrics, clock, blockTokens },
-      onThresholds: (model, thresholds) =>
-        this.#indexSync.sync.publishThresholds(model, thresholds),
-      onPrompt: (request) => this.#workers.engines.prompted(request),
-    });
+    this.router = new Router({ clock, random, native, settings, table, index, load, metrics });
     const { sync } = this.#indexSync;
     this.#workers = new WorkersService({
       ...{ ...parts, table, index, health, sync, authorization },
     });
     const { router } = this;
+    router.listen({
+      prompted: (request) => this.#workers.engines.prompted(request),
+      thresholdsSet: (model, thresholds) => sync.publishThresholds(model, thresholds),
+    });
     this.#policies = new PoliciesService({ ...parts, router, table, bus: this.#indexSync.bus });
     this.#observe();
     this.#watch = clock.every(LOOK_MS, () => this.#look());
@@ -261,127 +248,11 @@ export class RouterService {
     await this.#policies[Symbol.asyncDispose]();
     await this.#workers[Symbol.asyncDispose]();
     await this.#indexSync[Symbol.asyncDispose]();
-    this.#core[Symbol.dispose]();
+    this.router[Symbol.dispose]();
     this.index[Symbol.dispose]();
     this.lag[Symbol.dispose]();
     this.health[Symbol.dispose]();
   }
-}
-
-interface MeasuredOptions {
-  readonly metrics: RouterMetrics;
-  readonly clock: Clock;
-  /** From the settings. */
-  readonly blockTokens: number;
-  /** Publishes thresholds set at this router to its replicas. */
-  readonly onThresholds: (model: string, thresholds: BusyThresholds) => void;
-  /** Called for each request, including dry queries. */
-  readonly onPrompt: (request: RouteRequest) => void;
-}
-
-/** Adds metrics to the router's decisions and forwards thresholds that were set. */
-class MeasuredRouter implements Router {
-  readonly #router: Router;
-  readonly #metrics: RouterMetrics;
-  readonly #clock: Clock;
-  readonly #onThresholds: MeasuredOptions["onThresholds"];
-  readonly #onPrompt: MeasuredOptions["onPrompt"];
-  #waiting = 0;
-
-  constructor(router: Router, options: MeasuredOptions) {
-    const { metrics, clock, blockTokens } = options;
-    this.#router = router;
-    this.#metrics = metrics;
-    this.#clock = clock;
-    this.#onThresholds = options.onThresholds;
-    this.#onPrompt = options.onPrompt;
-    router.listen({
-      routed: (_request, decision) => note(metrics, decision, blockTokens),
-      freed: (_requestId, why) => metrics.ended(why),
-    });
-  }
-
-  async bestWorker(request: RouteRequest, signal?: AbortSignal): Promise<RouteOutcome> {
-    const startMs = this.#clock.monotonicMs();
-    this.#onPrompt(request);
-    this.#metrics.waiting(++this.#waiting);
-    try {
-      return this.#measured(await this.#router.bestWorker(request, signal), startMs);
-    } catch (thrown) {
-      this.#metrics.answered("aborted", this.#secondsSince(startMs));
-      throw thrown;
-    } finally {
-      this.#metrics.waiting(--this.#waiting);
-    }
-  }
-
-  bestWorkerNow(request: RouteRequest): RouteOutcome {
-    const startMs = this.#clock.monotonicMs();
-    this.#onPrompt(request);
-    return this.#measured(this.#router.bestWorkerNow(request), startMs);
-  }
-
-  getPotentialLoads(request: RouteRequest) {
-    return this.#router.getPotentialLoads(request);
-  }
-
-  markPrefillComplete(requestId: string): boolean {
-    return this.#router.markPrefillComplete(requestId);
-  }
-
-  output(requestId: string, tokens: number): boolean {
-    return this.#router.output(requestId, tokens);
-  }
-
-  free(requestId: string): boolean {
-    return this.#router.free(requestId);
-  }
-
-  dumpEvents(): Iterable<string> {
-    return this.#router.dumpEvents();
-  }
-
-  explain(requestId: string) {
-    return this.#router.explain(requestId);
-  }
-
-  noteAction(requestId: string, action: PolicyAction): boolean {
-    return this.#router.noteAction(requestId, action);
-  }
-
-  thresholds(model: string): BusyThresholds {
-    return this.#router.thresholds(model);
-  }
-
-  setThresholds(model: string, thresholds: Partial<BusyThresholds>): boolean {
-    const isSet = this.#router.setThresholds(model, thresholds);
-    if (isSet) this.#onThresholds(model, this.#router.thresholds(model));
-    return isSet;
-  }
-
-  listen(observer: RouterObserver): Disposable {
-    return this.#router.listen(observer);
-  }
-
-  #measured(outcome: RouteOutcome, startMs: number): RouteOutcome {
-    this.#metrics.answered(outcome.kind, this.#secondsSince(startMs));
-    return outcome;
-  }
-
-  #secondsSince(startMs: number): number {
-    return (this.#clock.monotonicMs() - startMs) / 1_000;
-  }
-}
-
-function note(metrics: RouterMetrics, decision: RouteDecision, blockTokens: number): void {
-  const { terms, promptTokens, decidedBy = "none", reasons = [] } = decision;
-  // Rounded down to whole blocks, since the last block of a tier may reach beyond the prompt.
-  const tokens = (blocks: number, before: number) =>
-    Math.max(0, Math.min(blocks * blockTokens, promptTokens - before));
-  const device = tokens(terms.deviceBlocks, 0);
-  const host = tokens(terms.hostBlocks, device);
-  const disk = tokens(terms.diskBlocks, device + host);
-  metrics.routed({ prompt: promptTokens, device, host, disk }, decidedBy, reasons);
 }
 
 /** Writes the proxy's counters. */

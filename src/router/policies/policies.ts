@@ -1,5 +1,6 @@
 import type { Clock, WorkerId } from "../../core/index.ts";
-import type { RouteDecision, RouteRequest, Router, RouterObserver } from "../route.ts";
+import type { RouteDecision, RouteRequest, RouterObserver } from "../route.ts";
+import type { Router } from "../router.ts";
 import type { Target, TargetId, WorkerEvent, WorkerTable } from "../workers.ts";
 import { CacheControl } from "./cache-control.ts";
 import { ColdWorker } from "./cold-worker.ts";
@@ -29,32 +30,17 @@ export interface PoliciesOptions {
   readonly table: Pick<WorkerTable, "listen" | "targets">;
 }
 
-/** Cache policies of a router. They keep no state across restarts; their pins and leases expire. */
-export interface Policies extends Disposable {
-  readonly marks: PolicyMarks;
-  /** One entry per policy that is not off. */
-  readonly counts: readonly PolicyCounts[];
-  /** Sizes of the policies' tables. */
-  readonly sessions: number;
-  readonly liveRequests: number;
-  /** Reports that a worker emptied its RAM. Joins and restarts are detected automatically. */
-  workerCold(target: Target): void;
-  /** Switching a policy off drops its state; switching it on starts without state. */
-  setMode(policy: PolicyName, mode: PolicyMode): void;
-}
-
 /** An active request and its session. */
 interface Live {
   readonly prompt: RoutedPrompt;
   readonly session: Session;
 }
 
-/** While all policies are off, no observer is installed and no state is kept. */
-export function createPolicies(options: PoliciesOptions): Policies {
-  return new OwnPolicies(options);
-}
-
-class OwnPolicies implements Policies {
+/**
+ * Cache policies of a router. They keep no state across restarts; their pins and leases expire.
+ * While all are off, no observer is installed and no state is kept.
+ */
+export class Policies implements Disposable {
   readonly marks: PolicyMarks;
   readonly #options: PoliciesOptions;
   readonly #policies = new Map<PolicyName, Policy>();
@@ -77,6 +63,7 @@ class OwnPolicies implements Policies {
     for (const policy of POLICY_NAMES) this.setMode(policy, settingsOf(policy, settings).mode);
   }
 
+  /** One entry per policy that is not off. */
   get counts(): readonly PolicyCounts[] {
     return [...this.#policies.values()].map(({ queue }) => queue.counts);
   }
@@ -89,6 +76,7 @@ class OwnPolicies implements Policies {
     return this.#live.size;
   }
 
+  /** Switching a policy off drops its state; switching it on starts without state. */
   setMode(policy: PolicyName, mode: PolicyMode): void {
     const known = this.#policies.get(policy);
     if (mode === "off") this.#policies.delete(policy);
@@ -98,6 +86,7 @@ class OwnPolicies implements Policies {
     else if (this.#listening.length === 0) this.#start();
   }
 
+  /** Reports that a worker emptied its RAM. Joins and restarts are detected automatically. */
   workerCold(target: Target): void {
     this.#each((policy, at) => policy.workerCold?.(target, at));
   }

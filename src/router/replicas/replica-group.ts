@@ -16,7 +16,7 @@ import {
   workerNumber,
 } from "../../events/index.ts";
 import type { ResidencySource } from "../../observability/activity/index.ts";
-import type { ActiveLoad } from "../active-load.ts";
+import type { ActiveLoadOptions } from "../active-load.ts";
 import type { FollowedSource, ResidencyIngest } from "../ingest/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
 import type { BusyThresholds } from "../route.ts";
@@ -80,8 +80,7 @@ export interface ReplicaGroupOptions {
   readonly table: WorkerTable;
   readonly ingest: ResidencyIngest;
   /** Load of this router's own requests. */
-  readonly load: ActiveLoad;
-  readonly blockTokens: number;
+  readonly load: ActiveLoadOptions;
   readonly settings: ReplicaSettings;
   /**
    * Applies thresholds set at another router. Returns false if no worker of that model is known
@@ -133,13 +132,14 @@ export class ReplicaGroup implements AsyncDisposable {
   #counts = { sent: 0, received: 0, dropped: 0, refused: 0, lists: 0, orphansEnded: 0 };
 
   constructor(options: ReplicaGroupOptions) {
-    const { bus, clock, table, self, load, blockTokens, settings, cluster } = options;
+    const { bus, clock, table, self, load, settings, cluster } = options;
+    const { blockTokens } = load;
     this.#options = options;
     this.#subjects = replicaSubjects(cluster);
     this.#beatMs = clock.monotonicMs();
     this.#owners = new OwnerTable();
     this.load = new SharedLoad({
-      ...{ load, table, owners: this.#owners, self, blockTokens },
+      ...{ ...load, table, owners: this.#owners, self },
       publish: (news) => this.#publish(news),
       publishOutput: (id, tokens) => void this.#output.set(id, tokens),
     });
