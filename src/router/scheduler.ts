@@ -21,7 +21,7 @@ import type {
   RouteOverrides,
   RouteRequest,
 } from "./route.ts";
-import type { AffinitySettings, RouterMode, RouterSettings } from "./settings.ts";
+import type { RouterMode, RouterSettings } from "./settings.ts";
 import type { Target, WorkerRole, WorkerTable } from "./workers.ts";
 
 /** The pools are independent: each has its own round robin and session affinity. */
@@ -528,10 +528,10 @@ const NAME_MAX = 512;
 /** Latest worker of each session. The least recently used sessions are evicted first. */
 export class Affinity {
   readonly #clock: Clock;
-  readonly #settings: AffinitySettings;
+  readonly #settings: RouterSettings["affinity"];
   readonly #workers = new Map<string, SessionWorker>();
 
-  constructor(clock: Clock, settings: AffinitySettings) {
+  constructor(clock: Clock, settings: RouterSettings["affinity"]) {
     this.#clock = clock;
     this.#settings = settings;
   }

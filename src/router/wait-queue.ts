@@ -1,5 +1,5 @@
 import { type Clock, HearthError } from "../core/index.ts";
-import type { QueueSettings } from "./settings.ts";
+import type { RouterSettings } from "./settings.ts";
 
 export interface Waiting<Item> {
   readonly item: Item;
@@ -18,14 +18,14 @@ interface Entry<Item, Result> extends Waiting<Item> {
  */
 export class WaitQueue<Item, Result> implements Disposable {
   readonly #clock: Clock;
-  readonly #settings: QueueSettings;
+  readonly #settings: RouterSettings["queue"];
   readonly #giveUp: (item: Item, waitedMs: number) => Result;
   readonly #entries: Entry<Item, Result>[] = [];
 
   /** `giveUp` supplies the result of requests that time out. */
   constructor(
     clock: Clock,
-    settings: QueueSettings,
+    settings: RouterSettings["queue"],
     giveUp: (item: Item, waitedMs: number) => Result,
   ) {
     this.#clock = clock;

@@ -1,19 +1,14 @@
 import type { ResidencyBatch } from "../../observability/activity/index.ts";
-
-/** Buffer limits: hashes of all sources, and batches of one source. */
-export interface PendingLimits {
-  readonly hashesMax: number;
-  readonly batchesPerSourceMax: number;
-}
+import type { IngestSettings } from "./ingest-settings.ts";
 
 /** Buffer space for out-of-order batches, shared by all sources. */
 export class PendingBudget {
-  readonly limits: PendingLimits;
+  readonly limits: IngestSettings["pending"];
   hashes = 0;
   /** Batches dropped for lack of space. They are requested again later. */
   dropped = 0;
 
-  constructor(limits: PendingLimits) {
+  constructor(limits: IngestSettings["pending"]) {
     this.limits = limits;
   }
 }

@@ -12,10 +12,9 @@ import type { Target, TargetId, WorkerSpec, WorkerTable } from "../workers.ts";
 import type { ResidencyArchive, ResidencyListener } from "./archive.ts";
 import { Follower, type FollowerParts } from "./follower.ts";
 import {
-  type IngestCounts,
+  IngestCounts,
   type IngestSettings,
   type IngestStats,
-  noCounts,
 } from "./ingest-settings.ts";
 import { hashesIn, PendingBudget } from "./pending.ts";
 import { RecoveryQueue } from "./recovery-queue.ts";
@@ -72,7 +71,7 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
   readonly #ended = new Map<string, bigint>();
   readonly #engines = new Set<string>();
   readonly #early = new EarlyBatches();
-  readonly #counts: IngestCounts = noCounts();
+  readonly #counts = new IngestCounts();
   readonly #budget: PendingBudget;
   readonly #queue: RecoveryQueue;
   readonly #parts: FollowerParts;

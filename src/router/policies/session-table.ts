@@ -2,7 +2,7 @@ import type { WorkerId } from "../../core/index.ts";
 import type { RouteRequest } from "../route.ts";
 import type { Target } from "../workers.ts";
 import { BlockUses, type PromptChain } from "./prompt-chain.ts";
-import type { SessionTableSettings } from "./settings.ts";
+import type { PolicySettings } from "./settings.ts";
 
 /** One branch of a session: the prompts of an agent or of one of its sub-agents. */
 export interface Branch {
@@ -40,7 +40,7 @@ export interface Noted {
  * At its limits, the longest idle sessions are evicted.
  */
 export class SessionTable {
-  readonly #settings: SessionTableSettings;
+  readonly #settings: PolicySettings["sessions"];
   readonly #sessions = new Map<string, Session>();
   /** Requests without a session id, each kept as a session with one prompt. */
   readonly #anonymous = new Map<string, Session>();
@@ -50,7 +50,7 @@ export class SessionTable {
   /** Time of the last eviction at a limit. */
   #crowdedMs = Number.NEGATIVE_INFINITY;
 
-  constructor(settings: SessionTableSettings, dropped: (session: Session) => void) {
+  constructor(settings: PolicySettings["sessions"], dropped: (session: Session) => void) {
     this.#settings = settings;
     this.#dropped = dropped;
   }

@@ -1,6 +1,5 @@
 import { type Json, stringifyJson } from "../../core/index.ts";
-
-export type Fields = Readonly<Record<string, Json>>;
+import { type Fields, isFields } from "./request-body.ts";
 
 /** The fields of a chat completion request that determine its prompt. */
 export type ChatRequest = { readonly messages: Json[] } & Record<string, Json>;
@@ -29,10 +28,6 @@ export function exactFields(text: string, fields: Fields): Fields {
     return isOther ? JSON.rawJSON(source) : value;
   });
   return parsed as Fields;
-}
-
-export function isFields(value: Json | undefined): value is { [key: string]: Json } {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
 export function textOf(value: Json | undefined): string | null {

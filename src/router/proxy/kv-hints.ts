@@ -2,9 +2,8 @@ import { type Json, stringifyJson } from "../../core/index.ts";
 import type { RouteDecision, Router, Target, WorkerTable } from "../index.ts";
 import { type ProxyRequest, routeRequestOf } from "./exchange.ts";
 import type { PromptMark } from "./observer.ts";
+import { type Fields, isFields } from "./request-body.ts";
 import type { KvHintAction, KvHintsCarrier } from "./settings.ts";
-
-type JsonObject = Readonly<Record<string, Json>>;
 
 /** The part of a request that a worker serves. */
 export type ServedPart = "whole" | "prefill" | "decode";
@@ -16,7 +15,7 @@ export interface KvHintParts {
 
 interface Action {
   readonly type: KvHintAction;
-  readonly payload: JsonObject;
+  readonly payload: Fields;
 }
 
 /** docs/reference/kv-hints.md defines envelope, actions and payloads. */
@@ -48,11 +47,11 @@ interface Task {
  * Request fields that carry KV hints to a worker. Empty if the worker accepts none or there are
  * none.
  */
-export function kvHintFields(parts: KvHintParts, incoming: ProxyRequest, task: Task): JsonObject {
+export function kvHintFields(parts: KvHintParts, incoming: ProxyRequest, task: Task): Fields {
   const carrier = carrierOf(incoming, workerOf(task));
   if (carrier === "off" || isBatch(incoming.body.fields.prompt ?? null)) return {};
   const own = incoming.body.fields.kv_hints ?? null;
-  const envelope = isObject(own) ? own : envelopeOf(parts, incoming, task);
+  const envelope = isFields(own) ? own : envelopeOf(parts, incoming, task);
   if (carrier === "kv_hints") return envelope === null ? {} : { kv_hints: envelope };
   if (carrier === "custom_params") return envelope === null ? {} : customParams(incoming, envelope);
   const { sessionId, priority } = incoming.hints;
@@ -69,9 +68,9 @@ function workerOf({ decision, part }: Task): Target {
 }
 
 /** SGLang passes `custom_params` to its scheduler; values must be texts or numbers. */
-function customParams({ body }: ProxyRequest, envelope: JsonObject): JsonObject {
+function customParams({ body }: ProxyRequest, envelope: Fields): Fields {
   const own = body.fields.custom_params ?? {};
-  return isObject(own) ? { custom_params: { ...own, kv_hints: stringifyJson(envelope) } } : {};
+  return isFields(own) ? { custom_params: { ...own, kv_hints: stringifyJson(envelope) } } : {};
 }
 
 /**
@@ -89,7 +88,7 @@ function hasHearth({ spaces }: Target): boolean {
   return spaces.some(({ kind }) => kind === "blocks");
 }
 
-function envelopeOf(parts: KvHintParts, incoming: ProxyRequest, task: Task): JsonObject | null {
+function envelopeOf(parts: KvHintParts, incoming: ProxyRequest, task: Task): Fields | null {
   const { kvHintActions } = incoming.named.model;
   const allowed = actionsOf(parts, incoming, task).filter(({ type }) =>
     kvHintActions.includes(type),
@@ -154,7 +153,7 @@ function answerActions({ hints, prompt: { reasoning, marks } }: ProxyRequest): A
   return actions;
 }
 
-function pinOf({ tokens, ttlSeconds }: PromptMark, owner: string): JsonObject {
+function pinOf({ tokens, ttlSeconds }: PromptMark, owner: string): Fields {
   const ttl_seconds = Math.min(ttlSeconds ?? PIN_TTL_SECONDS, PIN_TTL_SECONDS_MAX);
   return { prefix_tokens: tokens, ttl_seconds, owner };
 }
@@ -191,8 +190,4 @@ function sourcesOf(
 /** Whether a request has several prompts. Hints describe one prompt. */
 function isBatch(prompt: Json): boolean {
   return Array.isArray(prompt) && prompt.length > 1 && typeof prompt[0] !== "number";
-}
-
-function isObject(value: Json): value is { [key: string]: Json } {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

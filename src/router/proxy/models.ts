@@ -1,13 +1,13 @@
 import type { Clock } from "../../core/index.ts";
 import type { WorkerTable } from "../index.ts";
 import { refuse, unknownModel } from "./answers.ts";
-import { ownHeaders } from "./headers.ts";
 import type { ProxyOptions } from "./proxy.ts";
+import { type Fields, fieldsIn, isFields } from "./request-body.ts";
 import { PROXY_MODEL_DEFAULTS, type ProxyModel, type ProxySettings } from "./settings.ts";
 import { checkTokenModel, openTokens, type TokenModelFiles, type Tokens } from "./tokens/index.ts";
-import { addressAt, readAll, type Upstream } from "./upstream.ts";
+import { getText, type Upstream } from "./upstream.ts";
 
-type Card = Readonly<Record<string, unknown>>;
+type Card = Fields;
 
 /** Time to wait for a worker's model list. After it, the proxy describes the model itself. */
 const LIST_TIMEOUT_MS = 2_000;
@@ -66,31 +66,21 @@ export class ModelList {
 
   async #ask(url: string, signal: AbortSignal): Promise<void> {
     const { upstream, settings, clock } = this.#parts;
-    const headers = ownHeaders(settings.authorization);
-    const limits = {
-      connectMs: LIST_TIMEOUT_MS,
-      firstByteMs: LIST_TIMEOUT_MS,
-      idleMs: LIST_TIMEOUT_MS,
-    };
-    const order = { method: "GET", url: addressAt(url, "/v1/models"), body: null } as const;
-    const answer = await upstream.open({ ...order, headers, ...limits }, signal);
-    if (answer.kind === "failed") return;
-    const text = await readAll(answer, ANSWER_BYTES_MAX);
-    if (text === null || answer.status !== 200) return;
+    const { authorization } = settings;
+    const of = { authorization, timeoutMs: LIST_TIMEOUT_MS, bytesMax: ANSWER_BYTES_MAX };
+    const got = await getText(upstream, { url, path: "/v1/models", ...of }, signal);
+    if (got.kind === "failed" || got.status !== 200) return;
     const atMs = clock.monotonicMs();
-    for (const card of cardsOf(text)) {
+    for (const card of cardsOf(got.text)) {
       if (this.#cards.size < CARDS_MAX) this.#cards.set(String(card.id), { card, atMs });
     }
   }
 }
 
 function cardsOf(text: string): Card[] {
-  try {
-    const { data } = JSON.parse(text) as { data?: unknown };
-    return Array.isArray(data) ? data.filter((card) => typeof card?.id === "string") : [];
-  } catch {
-    return [];
-  }
+  const data = fieldsIn(text)?.data;
+  if (!Array.isArray(data)) return [];
+  return data.filter((card) => isFields(card) && typeof card.id === "string") as Card[];
 }
 
 /** The model that a client's `model` field names. */

@@ -2,8 +2,8 @@ import { BodyBudget, type BodyShare } from "../../core/http/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import type { RouteDecision, Router, WorkerTable } from "../index.ts";
 import { busy, invalid, ownFault, type ProxyError, refuse, unknownModel } from "./answers.ts";
-import { attempt } from "./attempt.ts";
-import { ProxyCounts, type ProxySnapshot, TokenCheck, type TokenDifference } from "./counts.ts";
+import { Attempt } from "./attempt.ts";
+import { ProxyCounts, type ProxySnapshot, shapeHash, type TokenDifference } from "./counts.ts";
 import { Dispatch, type DispatchParts, type Won } from "./dispatch.ts";
 import { type Endpoint, type EndpointSpec, endpointOf, shapeOf } from "./endpoint.ts";
 import { type ProxyRequest, RequestTracker, wantsUsage } from "./exchange.ts";
@@ -105,7 +105,6 @@ class RoutedProxy implements OpenAiProxy {
   #names: ModelNames;
   readonly #models: ModelList;
   readonly #counts = new ProxyCounts();
-  readonly #check: TokenCheck;
   readonly #observers = new Set<ProxyObserver>();
   readonly #dispatch: DispatchParts;
   readonly #health: WorkerHealth;
@@ -124,7 +123,6 @@ class RoutedProxy implements OpenAiProxy {
     const { table, settings, random, clock, router, onWorker = () => undefined } = options;
     this.#prefix = random.u32().toString(16).padStart(8, "0");
     this.#names = new ModelNames(table, models);
-    this.#check = new TokenCheck((difference) => options.onTokens?.differ(difference));
     this.#models = new ModelList({ clock, table, settings, upstream });
     this.#bodies = {
       bytesMax: settings.bodyBytesMax,
@@ -161,7 +159,7 @@ class RoutedProxy implements OpenAiProxy {
       onUnsendable: (worker, why) => {
         options.onFault(new Error(`a request to ${worker} could not be sent: ${why}`));
       },
-      attempt: (incoming, decision) => attempt(parts, incoming, decision),
+      attempt: (incoming, decision) => new Attempt(parts, incoming).run(decision),
       onRouted: (incoming, decision) => this.#routed(incoming, decision),
     };
   }
@@ -211,19 +209,13 @@ class RoutedProxy implements OpenAiProxy {
   }
 
   snapshot(): ProxySnapshot {
-    const { outcomes, retries, prefills, prefillsFailed, outputTokens } = this.#counts;
     return {
+      ...structuredClone(this.#counts),
       active: this.#active.size,
-      outcomes: { ...outcomes },
-      retries,
       workersOut: this.#health.out.size,
       timesOut: this.#health.times,
       pulses: this.#health.pulses,
-      prefills,
-      prefillsFailed,
-      outputTokens,
       tokens: this.#tokens.counts,
-      checks: this.#check.counts,
     };
   }
 
@@ -384,9 +376,18 @@ class RoutedProxy implements OpenAiProxy {
     return relay.respond();
   }
 
+  /** Compares the proxy's prompt token count with the engine's `usage.prompt_tokens`. */
   #compare({ named, prompt, body }: ProxyRequest, engine: number | null): void {
     if (engine === null || prompt.tokens === null || !prompt.isCountKnown) return;
-    this.#check.compare(named.model.name, prompt.tokens.length, engine, body);
+    const { length: here } = prompt.tokens;
+    const { checks } = this.#counts;
+    if (here === engine) {
+      checks.equal++;
+      return;
+    }
+    checks.different++;
+    const shape = shapeHash(body.fields);
+    this.#options.onTokens?.differ({ model: named.model.name, here, engine, shape });
   }
 
   /** Reports the output to observers before the router forgets the request. */

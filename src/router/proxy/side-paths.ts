@@ -71,10 +71,9 @@ export class SidePaths {
     signal: AbortSignal,
   ): Promise<Response> {
     const { upstream, settings } = this.#parts;
-    const { connectMs, firstByteMs, idleMs, showsWorker } = settings;
-    const waits = { connectMs, firstByteMs, idleMs };
+    const { showsWorker } = settings;
     const body = method === "POST" ? new Uint8Array(0) : null;
-    const order = { method, url: addressAt(url!, path), headers, body, ...waits };
+    const order = { method, url: addressAt(url!, path), headers, body, waits: settings };
     const answer = await upstream.open(order, signal);
     const failed = (why: string) => {
       return refuse(workerFailed(`The worker ${worker} failed: ${why}`), shape);

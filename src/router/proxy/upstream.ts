@@ -7,7 +7,7 @@ import {
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { type Clock, messageOf } from "../../core/index.ts";
 import { isShortOfDescriptors } from "../../observability/index.ts";
-import type { HeaderPairs } from "./headers.ts";
+import { type Authorization, type HeaderPairs, ownHeaders } from "./headers.ts";
 
 /** One request to a worker. */
 export interface UpstreamOrder {
@@ -16,6 +16,11 @@ export interface UpstreamOrder {
   readonly url: string;
   readonly headers: ReadonlyMap<string, string>;
   readonly body: Uint8Array | null;
+  readonly waits: UpstreamWaits;
+}
+
+/** Timeouts of one request. */
+export interface UpstreamWaits {
   readonly connectMs: number;
   /** Time from the last byte of the request to the first byte of the body. */
   readonly firstByteMs: number;
@@ -61,6 +66,33 @@ export interface Upstream extends Disposable {
    * Sends a request. Never rejects. The signal closes the connection, also while the body arrives.
    */
   open(order: UpstreamOrder, signal: AbortSignal): Promise<UpstreamAnswer | UpstreamFailure>;
+}
+
+/** A request that the proxy makes for itself or for all clients. */
+export interface OwnOrder {
+  /** The worker's `url`. */
+  readonly url: string;
+  readonly path: string;
+  readonly authorization: Authorization;
+  /** Timeout of each step. */
+  readonly timeoutMs: number;
+  readonly bytesMax: number;
+}
+
+/** Gets a whole answer of a worker as text. Never rejects. */
+export async function getText(
+  upstream: Upstream,
+  { url, path, authorization, timeoutMs, bytesMax }: OwnOrder,
+  signal: AbortSignal,
+): Promise<{ readonly kind: "text"; readonly status: number; readonly text: string } | UpstreamFailure> {
+  const waits = { connectMs: timeoutMs, firstByteMs: timeoutMs, idleMs: timeoutMs };
+  const headers = ownHeaders(authorization);
+  const order = { method: "GET", url: addressAt(url, path), headers, body: null, waits } as const;
+  const answer = await upstream.open(order, signal);
+  if (answer.kind === "failed") return answer;
+  const text = await readAll(answer, bytesMax);
+  if (text === null) return failed("sent", "the answer broke off");
+  return { kind: "text", status: answer.status, text };
 }
 
 /** Maximum idle connections kept per worker. */
@@ -153,7 +185,8 @@ class Exchange {
   }
 
   #send(onClosed: () => void): ClientRequest {
-    const { connectMs, firstByteMs, body } = this.#order;
+    const { waits, body } = this.#order;
+    const { connectMs, firstByteMs } = waits;
     const outgoing = start(this.#order, this.#agents);
     this.#wait(connectMs, `no connection within ${connectMs} ms`);
     outgoing.on("error", (error) => {
@@ -182,7 +215,7 @@ class Exchange {
 
   #answered(message: IncomingMessage): void {
     if (this.#resolve === null) return void message.destroy();
-    const body = new BodyQueue(message, this.#clock, this.#order);
+    const body = new BodyQueue(message, this.#clock, this.#order.waits);
     this.#body = body;
     this.#settle({
       kind: "answer",
@@ -248,7 +281,7 @@ class BodyQueue {
   constructor(
     message: IncomingMessage,
     clock: Clock,
-    { firstByteMs, idleMs }: Pick<UpstreamOrder, "firstByteMs" | "idleMs">,
+    { firstByteMs, idleMs }: UpstreamWaits,
   ) {
     [this.#message, this.#clock] = [message, clock];
     [this.#waitMs, this.#idleMs] = [firstByteMs, idleMs];

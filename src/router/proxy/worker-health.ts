@@ -6,9 +6,10 @@ import {
   type ZmtpSubscriber,
 } from "../../events/zmtp/index.ts";
 import type { WorkerTable } from "../index.ts";
-import { type Authorization, ownHeaders } from "./headers.ts";
+import type { Authorization } from "./headers.ts";
 import type { RequestEnd } from "./observer.ts";
-import { addressAt, readAll, type Upstream } from "./upstream.ts";
+import { fieldsIn, isFields } from "./request-body.ts";
+import { getText, type Upstream } from "./upstream.ts";
 
 export interface WorkerHealthOptions extends ProbeParts {
   readonly table: WorkerTable;
@@ -122,11 +123,6 @@ const SERVER_ERROR = 500;
 
 type Verdict = { readonly kind: "well" | "unknown" } | { readonly kind: "failure"; why: string };
 
-type Got =
-  | { readonly status: number; readonly text: string }
-  /** `isLocal`: the fault is local; no worker was asked. */
-  | { readonly why: string; readonly isLocal: boolean };
-
 /**
  * Checks the health of one server by `GET /health`, and by pinging its engine processes if it
  * reports that they publish KV events. Any status below 500 means alive, since some servers have no
@@ -190,8 +186,11 @@ class ServerProbe implements AsyncDisposable {
       const why = `no answer to GET /health within ${timeoutMs} ms`;
       return isLocal ? { kind: "unknown" } : { kind: "failure", why };
     }
-    if ("why" in got && got.isLocal) return { kind: "unknown" };
-    if ("why" in got) return { kind: "failure", why: `GET /health failed: ${got.why}` };
+    if (got.kind === "failed") {
+      // The fault is local: no worker was asked.
+      if (got.stage === "unsendable") return { kind: "unknown" };
+      return { kind: "failure", why: `GET /health failed: ${got.why}` };
+    }
     if (got.status < SERVER_ERROR) return { kind: "well" };
     return { kind: "failure", why: `GET /health answered ${got.status}` };
   }
@@ -209,7 +208,7 @@ class ServerProbe implements AsyncDisposable {
     if (this.#hasSources) return;
     this.#hasSources = true;
     const got = await this.#get("/kv_event_sources", this.#closing.signal);
-    if (this.#closing.signal.aborted || "why" in got || got.status !== 200) return;
+    if (this.#closing.signal.aborted || got.kind === "failed" || got.status !== 200) return;
     const { clock, random } = this.#parts;
     const endpoints = new Set(eventSources(got.text, this.url).map(({ events }) => events));
     this.#pulses = [...endpoints].map((endpoint) => {
@@ -217,20 +216,10 @@ class ServerProbe implements AsyncDisposable {
     });
   }
 
-  async #get(path: string, signal: AbortSignal): Promise<Got> {
+  #get(path: string, signal: AbortSignal) {
     const { upstream, authorization, timeoutMs } = this.#parts;
-    const limits = { connectMs: timeoutMs, firstByteMs: timeoutMs, idleMs: timeoutMs };
-    const headers = ownHeaders(authorization);
-    const order = { method: "GET", url: addressAt(this.url, path), headers, body: null } as const;
-    const both = AbortSignal.any([signal, this.#closing.signal]);
-    const answer = await upstream.open({ ...order, ...limits }, both);
-    if (answer.kind === "failed") {
-      return { why: answer.why, isLocal: answer.stage === "unsendable" };
-    }
-    const text = await readAll(answer, ANSWER_BYTES_MAX);
-    return text === null
-      ? { why: "the answer broke off", isLocal: false }
-      : { status: answer.status, text };
+    const order = { url: this.url, path, authorization, timeoutMs, bytesMax: ANSWER_BYTES_MAX };
+    return getText(upstream, order, AbortSignal.any([signal, this.#closing.signal]));
   }
 }
 
@@ -351,22 +340,15 @@ const ANY_HOSTS: ReadonlySet<string> = new Set(["*", "0.0.0.0", "[::]", "::"]);
 export function eventSources(text: string, url: string): EventSource[] {
   const host = URL.parse(url)?.hostname;
   if (host === undefined) return [];
-  return Object.entries(objectIn(text))
+  return Object.entries(fieldsIn(text) ?? {})
     .slice(0, RANKS_MAX)
     .flatMap(([rank, source]) => sourceOf(Number(rank), source, host))
     .sort((a, b) => a.rank - b.rank);
 }
 
 function sourceOf(rank: number, value: unknown, host: string): EventSource[] {
-  if (typeof value !== "object" || value === null || !Number.isInteger(rank)) return [];
-  const {
-    publisher,
-    endpoint,
-    replay_endpoint,
-    enable_kv_cache_events: isOn,
-  } = {
-    ...value,
-  } as Readonly<Record<string, unknown>>;
+  if (!isFields(value) || !Number.isInteger(rank)) return [];
+  const { publisher, endpoint, replay_endpoint, enable_kv_cache_events: isOn } = value;
   if (publisher !== "zmq" || isOn === false) return [];
   if (typeof endpoint !== "string" || !engineBinds(endpoint, "vllm")) return [];
   const events = reachable(endpoint, host);
@@ -379,15 +361,6 @@ function reachable(endpoint: unknown, host: string): string | null {
   if (match === null) return null;
   const reached = `tcp://${ANY_HOSTS.has(match[1]!) ? host : match[1]}:${match[2]}`;
   return parseEndpoint(reached) === null ? null : reached;
-}
-
-function objectIn(text: string): object {
-  try {
-    const value: unknown = JSON.parse(text);
-    return typeof value === "object" && value !== null && !Array.isArray(value) ? value : {};
-  } catch {
-    return {};
-  }
 }
 
 const FIRST_MS = 1_000;

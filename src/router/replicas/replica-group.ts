@@ -45,27 +45,21 @@ import {
 } from "./load-codec.ts";
 import { OwnerTable, SharedLoad } from "./shared-load.ts";
 
-export interface ReplicaSettings {
+export const REPLICA_DEFAULTS = {
   /** Announcement interval. */
-  readonly everyMs: number;
+  everyMs: 1_000,
   /** Missed announcements after which a router is gone. */
-  readonly goneBeats: number;
+  goneBeats: 5,
   /**
    * Time for which the requests of a gone router still count, since other routers may free them.
    */
-  readonly orphanMs: number;
-  /** Minimum interval between output messages. */
-  readonly outputMs: number;
-  readonly answerMs: number;
-}
-
-export const REPLICA_DEFAULTS: ReplicaSettings = {
-  everyMs: 1_000,
-  goneBeats: 5,
   orphanMs: 60_000,
+  /** Minimum interval between output messages. */
   outputMs: 250,
   answerMs: 2_000,
 };
+
+export type ReplicaSettings = Readonly<typeof REPLICA_DEFAULTS>;
 
 export interface ReplicaGroupOptions {
   /** Owned by the caller. */

@@ -1,16 +1,10 @@
+import * as py from "../python/index.ts";
 import {
-  compare,
-  contains,
   type Dict,
-  equals,
-  isTrue,
-  iterate,
   type Kwargs,
-  keyOf,
   PythonError,
   Thing,
   Tuple,
-  textOf,
   Undefined,
   type Value,
 } from "../python/index.ts";
@@ -20,9 +14,7 @@ import { attribute, callValue, item, type Runtime } from "./methods.ts";
 import type {
   Args,
   Body,
-  CallBlockNode,
   CallExpr,
-  Comparison,
   Expr,
   FilterExpr,
   ForNode,
@@ -31,7 +23,7 @@ import type {
   Parameter,
   Target,
 } from "./nodes.ts";
-import { type Budget, binary, negative, slice } from "./operators.ts";
+import { type Budget, binary, COMPARISONS, negative, slice } from "./operators.ts";
 
 /** Output of a render, as pieces of text in order. */
 type Output = string[];
@@ -71,11 +63,11 @@ export class Interpreter {
         this.#write(node.text, out);
         return "next";
       case "output":
-        this.#write(textOf(this.#evaluator.value(node.value, scope)), out);
+        this.#write(py.textOf(this.#evaluator.value(node.value, scope)), out);
         return "next";
       case "if":
         for (const { test, body } of node.branches) {
-          if (isTrue(this.#evaluator.value(test, scope))) return this.#body(body, scope, out);
+          if (py.isTrue(this.#evaluator.value(test, scope))) return this.#body(body, scope, out);
         }
         return this.#body(node.otherwise, scope, out);
       case "for":
@@ -90,10 +82,10 @@ export class Interpreter {
         scope.set(node.name, this.#macro(node, scope));
         return "next";
       case "callBlock":
-        this.#write(textOf(this.#callBlock(node, scope)), out);
+        this.#write(py.textOf(this.#callBlock(node, scope)), out);
         return "next";
       case "filterBlock":
-        this.#write(textOf(this.#filtered(node, scope)), out);
+        this.#write(py.textOf(this.#filtered(node, scope)), out);
         return "next";
       case "with": {
         const inner = scope.inner();
@@ -140,7 +132,7 @@ export class Interpreter {
 
   #for(node: ForNode, scope: Scope, out: Output, depth: number, over: Value): Flow {
     const { budget } = this.#evaluator;
-    const items = this.#wanted(node, scope, iterate(over));
+    const items = this.#wanted(node, scope, py.iterate(over));
     budget.made(items.length);
     const state = { items, depth, at: 0, recurse: this.#recursion(node, scope) };
     const loop = loopThing(state);
@@ -163,7 +155,7 @@ export class Interpreter {
       this.#evaluator.budget.step();
       const inner = scope.inner();
       this.#assign(target, one, inner);
-      return isTrue(this.#evaluator.value(test, inner));
+      return py.isTrue(this.#evaluator.value(test, inner));
     });
   }
 
@@ -221,10 +213,9 @@ export class Interpreter {
     }
   }
 
-  #callBlock({ call, parameters, body }: CallBlockNode, scope: Scope): Value {
-    const node: MacroNode = { kind: "macro", name: "caller", parameters, body };
-    const caller = this.#macro(node, scope);
-    return this.#evaluator.call(call, scope, caller);
+  #callBlock(node: Extract<Node, { kind: "callBlock" }>, scope: Scope): Value {
+    const caller = this.#macro({ ...node, kind: "macro", name: "caller" }, scope);
+    return this.#evaluator.call(node.call, scope, caller);
   }
 }
 
@@ -276,12 +267,9 @@ export class Evaluator implements Runtime {
         return item(this.value(node.of, scope), this.value(node.key, scope), this.budget);
       case "slice": {
         const of = this.value(node.of, scope);
-        const bounds = [node.start, node.stop, node.step];
-        return slice(
-          of,
-          bounds.map((one) => one && this.value(one, scope)),
-          this.budget,
-        );
+        const nodes = [node.start, node.stop, node.step];
+        const bounds = nodes.map((one) => one && this.value(one, scope));
+        return slice(of, bounds, this.budget);
       }
       case "call":
         return this.call(node, scope, null);
@@ -293,26 +281,23 @@ export class Evaluator implements Runtime {
       }
       case "unary": {
         const of = this.value(node.of, scope);
-        return node.op === "not" ? !isTrue(of) : negative(of, node.op);
+        return node.op === "not" ? !py.isTrue(of) : negative(of, node.op);
       }
-      case "binary":
-        return binary(
-          node.op,
-          this.value(node.left, scope),
-          this.value(node.right, scope),
-          this.budget,
-        );
+      case "binary": {
+        const left = this.value(node.left, scope);
+        return binary(node.op, left, this.value(node.right, scope), this.budget);
+      }
       case "concat":
         return this.#concat(node.parts, scope);
       case "and":
       case "or": {
         const left = this.value(node.left, scope);
-        return isTrue(left) === (node.kind === "or") ? left : this.value(node.right, scope);
+        return py.isTrue(left) === (node.kind === "or") ? left : this.value(node.right, scope);
       }
       case "compare":
         return this.#compare(node, scope);
       case "condition":
-        if (isTrue(this.value(node.test, scope))) return this.value(node.then, scope);
+        if (py.isTrue(this.value(node.test, scope))) return this.value(node.then, scope);
         if (node.otherwise !== null) return this.value(node.otherwise, scope);
         return new Undefined("the inline if-expression has no else section");
       default:
@@ -323,13 +308,13 @@ export class Evaluator implements Runtime {
   #dict(items: readonly (readonly [Expr, Expr])[], scope: Scope): Dict {
     const dict: Dict = new Map();
     for (const [key, value] of items) {
-      dict.set(keyOf(this.value(key, scope)), this.value(value, scope));
+      dict.set(py.keyOf(this.value(key, scope)), this.value(value, scope));
     }
     return dict;
   }
 
   #concat(parts: readonly Expr[], scope: Scope): string {
-    const text = parts.map((part) => textOf(this.value(part, scope))).join("");
+    const text = parts.map((part) => py.textOf(this.value(part, scope))).join("");
     this.budget.made(text.length);
     return text;
   }
@@ -338,7 +323,7 @@ export class Evaluator implements Runtime {
     let left = this.value(node.first, scope);
     for (const { op, value } of node.rest) {
       const right = this.value(value, scope);
-      if (!holds(op, left, right)) return false;
+      if (!COMPARISONS[op](left, right)) return false;
       left = right;
     }
     return true;
@@ -346,13 +331,13 @@ export class Evaluator implements Runtime {
 
   #args({ args, kwargs, star, doubleStar }: Args, scope: Scope): [Value[], Kwargs] {
     const values = args.map((one) => this.value(one, scope));
-    if (star !== null) values.push(...iterate(this.value(star, scope)));
+    if (star !== null) values.push(...py.iterate(this.value(star, scope)));
     if (kwargs.length === 0 && doubleStar === null) return [values, NO_KWARGS];
     const named = new Map(kwargs.map(({ key, value }) => [key, this.value(value, scope)]));
     if (doubleStar !== null) {
       const more = this.value(doubleStar, scope);
       if (!(more instanceof Map)) throw new PythonError("argument after ** must be a mapping");
-      for (const [key, value] of more) named.set(textOf(key), value);
+      for (const [key, value] of more) named.set(py.textOf(key), value);
     }
     return [values, named];
   }
@@ -383,9 +368,8 @@ export class Evaluator implements Runtime {
 
   runFilter(name: string, value: Value, args: readonly Value[], kwargs: Kwargs): Value {
     this.budget.step();
-    const found = this.hasFilter(name) ? FILTERS[name]! : null;
-    if (found === null) throw new PythonError(`No filter named '${name}'.`);
-    return this.budget.deeper(() => found(value, args, kwargs, this));
+    if (!this.hasFilter(name)) throw new PythonError(`No filter named '${name}'.`);
+    return this.budget.deeper(() => FILTERS[name]!(value, args, kwargs, this));
   }
 
   hasFilter(name: string): boolean {
@@ -396,29 +380,6 @@ export class Evaluator implements Runtime {
     this.budget.step();
     if (!Object.hasOwn(TESTS, name)) throw new PythonError(`No test named '${name}'.`);
     return TESTS[name]!(value, args, this, kwargs);
-  }
-}
-
-function holds(op: Comparison, left: Value, right: Value): boolean {
-  switch (op) {
-    case "==":
-      return equals(left, right);
-    case "!=":
-      return !equals(left, right);
-    case "in":
-      return contains(right, left);
-    case "not in":
-      return !contains(right, left);
-    case "<":
-      return compare(left, right) < 0;
-    case "<=":
-      return compare(left, right) <= 0;
-    case ">":
-      return compare(left, right) > 0;
-    case ">=":
-      return compare(left, right) >= 0;
-    default:
-      return op satisfies never;
   }
 }
 

@@ -10,6 +10,36 @@ export interface Args {
 export type Operator = "+" | "-" | "*" | "/" | "//" | "%" | "**";
 export type Comparison = "==" | "!=" | "<" | "<=" | ">" | ">=" | "in" | "not in";
 
+interface SliceExpr {
+  readonly kind: "slice";
+  readonly of: Expr;
+  readonly start: Expr | null;
+  readonly stop: Expr | null;
+  readonly step: Expr | null;
+}
+
+interface CompareExpr {
+  readonly kind: "compare";
+  readonly first: Expr;
+  readonly rest: readonly { readonly op: Comparison; readonly value: Expr }[];
+}
+
+interface ConditionExpr {
+  readonly kind: "condition";
+  readonly test: Expr;
+  readonly then: Expr;
+  readonly otherwise: Expr | null;
+}
+
+export type CallExpr = { readonly kind: "call"; readonly of: Expr } & Args;
+
+/** `of` is null in front of a filter block's body. */
+export type FilterExpr = {
+  readonly kind: "filter";
+  readonly of: Expr | null;
+  readonly name: string;
+} & Args;
+
 export type Expr =
   | { readonly kind: "const"; readonly value: Value }
   | { readonly kind: "name"; readonly name: string }
@@ -28,36 +58,6 @@ export type Expr =
   | CompareExpr
   | ConditionExpr;
 
-export interface SliceExpr {
-  readonly kind: "slice";
-  readonly of: Expr;
-  readonly start: Expr | null;
-  readonly stop: Expr | null;
-  readonly step: Expr | null;
-}
-
-export type CallExpr = { readonly kind: "call"; readonly of: Expr } & Args;
-
-/** `of` is null in front of a filter block's body. */
-export type FilterExpr = {
-  readonly kind: "filter";
-  readonly of: Expr | null;
-  readonly name: string;
-} & Args;
-
-export interface CompareExpr {
-  readonly kind: "compare";
-  readonly first: Expr;
-  readonly rest: readonly { readonly op: Comparison; readonly value: Expr }[];
-}
-
-export interface ConditionExpr {
-  readonly kind: "condition";
-  readonly test: Expr;
-  readonly then: Expr;
-  readonly otherwise: Expr | null;
-}
-
 /** The target of an assignment. */
 export type Target =
   | { readonly kind: "name"; readonly name: string }
@@ -71,61 +71,44 @@ export interface Parameter {
 
 export type Body = readonly Node[];
 
+/** A statement with a body. */
+interface Block<Kind extends string> {
+  readonly kind: Kind;
+  readonly body: Body;
+}
+
+export interface ForNode extends Block<"for"> {
+  readonly target: Target;
+  readonly iter: Expr;
+  readonly test: Expr | null;
+  readonly otherwise: Body;
+  readonly isRecursive: boolean;
+}
+
+export interface MacroNode extends Block<"macro"> {
+  readonly name: string;
+  readonly parameters: readonly Parameter[];
+}
+
+interface IfNode {
+  readonly kind: "if";
+  readonly branches: readonly { readonly test: Expr; readonly body: Body }[];
+  readonly otherwise: Body;
+}
+
 export type Node =
   | { readonly kind: "text"; readonly text: string }
   | { readonly kind: "output"; readonly value: Expr }
   | IfNode
   | ForNode
   | { readonly kind: "set"; readonly target: Target; readonly value: Expr }
-  | SetBlockNode
+  | (Block<"setBlock"> & { readonly target: Target; readonly filter: FilterExpr | null })
   | MacroNode
-  | CallBlockNode
-  | { readonly kind: "filterBlock"; readonly filter: FilterExpr; readonly body: Body }
-  | WithNode
+  | (Block<"callBlock"> & { readonly call: CallExpr; readonly parameters: readonly Parameter[] })
+  | (Block<"filterBlock"> & { readonly filter: FilterExpr })
+  | (Block<"with"> & {
+      readonly items: readonly { readonly target: Target; readonly value: Expr }[];
+    })
   /** `{% generation %}`: only a scope, since no caller needs token masks. */
-  | { readonly kind: "generation"; readonly body: Body }
-  | { readonly kind: "break" }
-  | { readonly kind: "continue" };
-
-export interface IfNode {
-  readonly kind: "if";
-  readonly branches: readonly { readonly test: Expr; readonly body: Body }[];
-  readonly otherwise: Body;
-}
-
-export interface ForNode {
-  readonly kind: "for";
-  readonly target: Target;
-  readonly iter: Expr;
-  readonly test: Expr | null;
-  readonly body: Body;
-  readonly otherwise: Body;
-  readonly isRecursive: boolean;
-}
-
-export interface SetBlockNode {
-  readonly kind: "setBlock";
-  readonly target: Target;
-  readonly filter: FilterExpr | null;
-  readonly body: Body;
-}
-
-export interface MacroNode {
-  readonly kind: "macro";
-  readonly name: string;
-  readonly parameters: readonly Parameter[];
-  readonly body: Body;
-}
-
-export interface CallBlockNode {
-  readonly kind: "callBlock";
-  readonly call: CallExpr;
-  readonly parameters: readonly Parameter[];
-  readonly body: Body;
-}
-
-export interface WithNode {
-  readonly kind: "with";
-  readonly items: readonly { readonly target: Target; readonly value: Expr }[];
-  readonly body: Body;
-}
+  | Block<"generation">
+  | { readonly kind: "break" | "continue" };
