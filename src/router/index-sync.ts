@@ -1,22 +1,22 @@
-import type { Bus, BusLog } from "../bus/index.ts";
+import type { Bus, BusLog, Consumption } from "../bus/index.ts";
 import type { Clock, Random, WorkerId } from "../core/index.ts";
 import type { ResidencySource } from "../observability/activity/index.ts";
 import type { MetricRegistry } from "../observability/index.ts";
 import { ActiveLoad, type ActiveLoadOptions } from "./active-load.ts";
 import {
   BusArchive,
-  BusListening,
   EngineTarget,
   FirstArchive,
   forgetStream,
   type IngestSettings,
+  listenOnBus,
+  listenOnStream,
   type ResidencyArchive,
   ResidencyIngest,
   requestSubject,
   StoredSnapshots,
-  StreamListening,
 } from "./ingest/index.ts";
-import { LocateService, type LocateStats } from "./locate.ts";
+import { LocateService } from "./locate.ts";
 import type { PrefixIndex } from "./prefix-index.ts";
 import {
   newRouterId,
@@ -27,7 +27,7 @@ import {
   replicaSubjects,
 } from "./replicas/index.ts";
 import type { BusyThresholds } from "./route.ts";
-import { type RestoreOutcome, SnapshotStore, type SnapshotStoreStats } from "./snapshot-store.ts";
+import { type RestoreOutcome, SnapshotStore } from "./snapshot-store.ts";
 import type { WorkerTable } from "./workers.ts";
 
 export interface IndexSyncOptions {
@@ -75,8 +75,8 @@ export class IndexSync implements AsyncDisposable {
   readonly fromReplicas: FirstArchive;
   readonly fromStore: FirstArchive;
   readonly #options: IndexSyncOptions;
-  #listening: BusListening | null = null;
-  #stream: StreamListening | null = null;
+  #listening: Disposable | null = null;
+  #stream: Consumption | null = null;
   #locate: LocateService | null = null;
 
   constructor(options: IndexSyncOptions) {
@@ -126,10 +126,10 @@ export class IndexSync implements AsyncDisposable {
     const outcome = (await this.snapshots?.restore()) ?? nothing;
     const { ingest, load } = this;
     const onRefused = () => void ingest.counts.refused++;
-    this.#listening = new BusListening(bus, cluster, ingest, onRefused);
+    this.#listening = listenOnBus(bus, cluster, ingest, onRefused);
     if (bus.durable !== null && streamConsumer !== null) {
       const { durable } = bus;
-      this.#stream = new StreamListening(durable, cluster, streamConsumer, ingest, onRefused);
+      this.#stream = listenOnStream(durable, cluster, streamConsumer, ingest, onRefused);
     }
     this.#locate = new LocateService({ bus, clock, cluster, index, table, load });
     return outcome;
@@ -138,7 +138,7 @@ export class IndexSync implements AsyncDisposable {
   get locate(): LocateService | null {
     return this.#locate;
   }
-  get stream(): StreamListening | null {
+  get stream(): Consumption | null {
     return this.#stream;
   }
 
@@ -146,7 +146,7 @@ export class IndexSync implements AsyncDisposable {
   write(registry: Pick<MetricRegistry, "set">): void {
     const { group, snapshots, locate } = this;
     if (group !== null) writeReplicas(registry, group.stats, this.fromReplicas.taken);
-    if (locate !== null) writeLocate(registry, locate.stats());
+    if (locate !== null) writeLocate(registry, locate.stats);
     if (snapshots !== null) writeSaves(registry, snapshots.stats);
   }
 
@@ -202,13 +202,13 @@ function writeReplicas(registry: Registry, stats: ReplicaStats, taken: number): 
   }
 }
 
-function writeLocate(registry: Registry, stats: LocateStats): void {
+function writeLocate(registry: Registry, stats: LocateService["stats"]): void {
   for (const outcome of ["answered", "refused", "dropped"] as const) {
     registry.set("routerLocate", stats[outcome], { outcome });
   }
 }
 
-function writeSaves(registry: Registry, { saves, failures }: SnapshotStoreStats): void {
+function writeSaves(registry: Registry, { saves, failures }: SnapshotStore["stats"]): void {
   registry.set("routerSaves", saves, { outcome: "saved" });
   registry.set("routerSaves", failures, { outcome: "failed" });
 }

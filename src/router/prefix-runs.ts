@@ -112,7 +112,7 @@ export class PrefixRuns<V> {
     if (this.#slots.get(low, high) !== undefined) return null;
     run.words = run.words.slice(0, blocks * 2);
     const back: Run<V> = { words, depth: run.depth + blocks, holders: new Map() };
-    this.#slots.add(low, high, back);
+    this.#slots.set(low, high, back);
     run.holders.forEach((value, holder) => {
       back.holders.set(holder, this.#cut(value, holder, run, back));
     });
@@ -129,7 +129,7 @@ export class PrefixRuns<V> {
 
   #add(words: Uint32Array, depth: number): Run<V> {
     const run: Run<V> = { words, depth, holders: new Map() };
-    this.#slots.add(words[0]!, words[1]!, run);
+    this.#slots.set(words[0]!, words[1]!, run);
     this.#blocks += words.length / 2;
     return run;
   }
@@ -304,11 +304,10 @@ export class HashSlots<T> {
     }
   }
 
-  /** The hash must not be in the map. */
-  add(low: number, high: number, value: T): void {
+  /** Adds or replaces a value. */
+  set(low: number, high: number, value: T): void {
     if ((this.#size + 1) * 2 > this.#mask) this.#grow();
-    this.#place(low, high, value);
-    this.#size++;
+    if (this.#place(low, high, value)) this.#size++;
   }
 
   delete(low: number, high: number): void {
@@ -332,12 +331,17 @@ export class HashSlots<T> {
     this.#values[hole] = undefined;
   }
 
-  #place(low: number, high: number, value: T): void {
+  /** Returns true if the hash is new. */
+  #place(low: number, high: number, value: T): boolean {
     let at = this.#home(low, high);
-    while (this.#values[at] !== undefined) at = (at + 1) & this.#mask;
+    while (this.#values[at] !== undefined && (this.#low[at] !== low || this.#high[at] !== high)) {
+      at = (at + 1) & this.#mask;
+    }
+    const isNew = this.#values[at] === undefined;
     this.#low[at] = low;
     this.#high[at] = high;
     this.#values[at] = value;
+    return isNew;
   }
 
   #grow(): void {

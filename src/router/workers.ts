@@ -1,4 +1,4 @@
-import { assert, type Brand, equalBytes, HearthError, type WorkerId } from "../core/index.ts";
+import { assert, type Brand, HearthError, type WorkerId } from "../core/index.ts";
 import type { KeySpace } from "../observability/activity/index.ts";
 
 /**
@@ -164,21 +164,19 @@ function targetOf(spec: WorkerSpec, id: TargetId, state: WorkerState, isKnown: b
 
 /** Workers announce themselves periodically; listeners are notified only of changes. */
 function isSame(spec: WorkerSpec, known: Target): boolean {
-  const { model, role, url, totalBlocks, batchTokensMax, spaces } = spec;
-  const isPlainSame =
-    model === known.model &&
-    role === known.role &&
-    url === known.url &&
-    totalBlocks === known.totalBlocks &&
-    batchTokensMax === known.batchTokensMax &&
-    spaces.length === known.spaces.length;
-  return isPlainSame && spaces.every((space, at) => isSameSpace(space, known.spaces[at]!));
+  const plain = ["model", "role", "url", "totalBlocks", "batchTokensMax"] as const;
+  return (
+    plain.every((name) => spec[name] === known[name]) &&
+    spec.spaces.length === known.spaces.length &&
+    spec.spaces.every((space, at) => keySpaceName(space) === keySpaceName(known.spaces[at]!))
+  );
 }
 
-function isSameSpace(a: KeySpace, b: KeySpace): boolean {
-  if (a.model !== b.model || a.blockTokens !== b.blockTokens || a.kind !== b.kind) return false;
-  if (a.kind === "tokens" || b.kind === "tokens") return true;
-  return a.chain === b.chain && equalBytes(a.namespaceKey, b.namespaceKey);
+/** Equal for equal key spaces only. */
+export function keySpaceName(space: KeySpace): string {
+  const key = space.kind === "blocks" ? space.namespaceKey.toHex() : "";
+  const chain = space.kind === "blocks" ? (space.chain ?? "") : "";
+  return `${space.kind} ${space.blockTokens} ${key} ${space.model} ${chain}`;
 }
 
 /** Unambiguous, since a worker id contains no space. */

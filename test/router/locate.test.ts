@@ -77,7 +77,7 @@ test("holders are ordered by RAM before SSD, live before stale, then load", asyn
     [],
     [],
   ]);
-  expect(service.stats()).toMatchObject({ answered: 1, keys: 4, found: 2 });
+  expect(service.stats).toMatchObject({ answered: 1, keys: 4, found: 2 });
 });
 
 test("the requesting worker and workers without the namespace are excluded", async () => {
@@ -105,7 +105,7 @@ test("questions that are none, of other clusters or too many get no answer", asy
   }
   expect((await send(ours)).kind).toBe("reply");
   expect((await send(ours)).kind).toBe("timeout");
-  expect(service.stats()).toMatchObject({ answered: 1, refused: 2, dropped: 1 });
+  expect(service.stats).toMatchObject({ answered: 1, refused: 2, dropped: 1 });
   clock.advance(1_000);
   expect((await send(ours)).kind).toBe("reply");
 });
@@ -126,7 +126,7 @@ describeNats("over NATS", () => {
       expect(found?.length).toBe(1_500);
       expect(found?.filter((names) => String(names) === "a").length).toBe(1_000);
       await waitFor(
-        () => rooms.reduce((sum, { service }) => sum + service.stats().answered, 0) === 2,
+        () => rooms.reduce((sum, { service }) => sum + service.stats.answered, 0) === 2,
       );
       for (const { service } of rooms) service[Symbol.dispose]();
     } finally {

@@ -8,15 +8,16 @@ import type {
   ResidencySource,
 } from "../../observability/activity/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
-import type { Target, TargetId, WorkerSpec, WorkerTable } from "../workers.ts";
-import type { ResidencyArchive, ResidencyListener } from "./archive.ts";
-import { Follower, type FollowerParts } from "./follower.ts";
 import {
-  IngestCounts,
-  type IngestSettings,
-  type IngestStats,
-} from "./ingest-settings.ts";
-import { hashesIn, PendingBudget } from "./pending.ts";
+  keySpaceName,
+  type Target,
+  type TargetId,
+  type WorkerSpec,
+  type WorkerTable,
+} from "../workers.ts";
+import type { ResidencyArchive, ResidencyListener } from "./archive.ts";
+import { Follower, type FollowerParts, hashesIn, PendingBudget } from "./follower.ts";
+import { IngestCounts, type IngestSettings, type IngestStats } from "./ingest-settings.ts";
 import { RecoveryQueue } from "./recovery-queue.ts";
 
 export interface IngestOptions {
@@ -105,15 +106,12 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
   }
 
   stats(): IngestStats {
-    let [known, stalled] = [0, 0];
-    for (const { follower } of this.#sources.values()) {
-      if (follower.isKnown) known++;
-      else stalled++;
-    }
+    const known = this.sources().filter(({ isKnown }) => isKnown).length;
     return {
       ...this.#counts,
       sources: this.#sources.size,
-      ...{ known, stalled },
+      known,
+      stalled: this.#sources.size - known,
       pendingDropped: this.#budget.dropped,
       pendingHashes: this.#budget.hashes + this.#early.hashes,
       recoveriesRunning: this.#queue.running,
@@ -123,22 +121,12 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
 
   /** In order of arrival. */
   sources(): FollowedSource[] {
-    return [...this.#sources.values()].map(({ follower, spaces }) => ({
-      source: follower.source,
-      target: follower.target,
-      sequence: follower.sequence,
-      isKnown: follower.isKnown,
-      isDeviceKnown: follower.isDeviceKnown,
-      spaces,
-    }));
+    return [...this.#sources.values()].map(stateOf);
   }
 
   find(worker: WorkerId, rank: number): FollowedSource | null {
     const followed = this.#sources.get(nameOf(worker, rank));
-    if (followed === undefined) return null;
-    const { follower, spaces } = followed;
-    const { source, target, sequence, isKnown, isDeviceKnown } = follower;
-    return { source, target, sequence, isKnown, isDeviceKnown, spaces };
+    return followed === undefined ? null : stateOf(followed);
   }
 
   batch(batch: ResidencyBatch): void {
@@ -327,6 +315,11 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
   }
 }
 
+function stateOf({ follower, spaces }: Followed): FollowedSource {
+  const { source, target, sequence, isKnown, isDeviceKnown } = follower;
+  return { source, target, sequence, isKnown, isDeviceKnown, spaces };
+}
+
 function nameOf(worker: WorkerId, rank: number): string {
   return `${worker}/${rank}`;
 }
@@ -342,13 +335,8 @@ function announcedSpec(
 ): WorkerSpec | null {
   const model = known?.model ?? spaces[0]?.model;
   if (model === undefined) return null;
-  return {
-    ...{ worker, rank, model, spaces },
-    role: known?.role ?? "both",
-    url: known?.url ?? null,
-    totalBlocks: known?.totalBlocks ?? null,
-    batchTokensMax: known?.batchTokensMax ?? null,
-  };
+  const { role = "both", url = null, totalBlocks = null, batchTokensMax = null } = known ?? {};
+  return { worker, rank, model, spaces, role, url, totalBlocks, batchTokensMax };
 }
 
 /**
@@ -370,12 +358,6 @@ function sameSpaces(a: readonly KeySpace[], b: readonly KeySpace[]): boolean {
 function includes(spaces: readonly KeySpace[], one: KeySpace): boolean {
   const name = keySpaceName(one);
   return spaces.some((space) => keySpaceName(space) === name);
-}
-
-function keySpaceName(space: KeySpace): string {
-  const key = space.kind === "blocks" ? space.namespaceKey.toHex() : "";
-  const chain = space.kind === "blocks" ? (space.chain ?? "") : "";
-  return `${space.kind} ${space.blockTokens} ${key} ${space.model} ${chain}`;
 }
 
 /** Maximum sources buffered. Beyond it, the one buffered longest is dropped. */

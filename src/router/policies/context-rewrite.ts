@@ -27,7 +27,11 @@ export class ContextRewrite implements Policy {
   /** In the order in which they were abandoned, oldest first. */
   readonly #left = new Map<Branch, Left>();
 
-  constructor(queue: CommandQueue, settings: PolicySettings["contextRewrite"], sessions: SessionTable) {
+  constructor(
+    queue: CommandQueue,
+    settings: PolicySettings["contextRewrite"],
+    sessions: SessionTable,
+  ) {
     this.queue = queue;
     this.#settings = settings;
     this.#sessions = sessions;

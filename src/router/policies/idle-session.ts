@@ -52,7 +52,11 @@ export class IdleSession implements Policy {
   readonly #refusing = new Map<WorkerId, number>();
   #leases = 0;
 
-  constructor(queue: CommandQueue, settings: PolicySettings["idleSession"], sessions: SessionTable) {
+  constructor(
+    queue: CommandQueue,
+    settings: PolicySettings["idleSession"],
+    sessions: SessionTable,
+  ) {
     this.queue = queue;
     this.#settings = settings;
     this.#sessions = sessions;

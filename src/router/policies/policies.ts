@@ -41,7 +41,6 @@ interface Live {
  * While all are off, no observer is installed and no state is kept.
  */
 export class Policies implements Disposable {
-  readonly marks: PolicyMarks;
   readonly #options: PoliciesOptions;
   readonly #policies = new Map<PolicyName, Policy>();
   readonly #live = new Map<string, Live>();
@@ -59,13 +58,16 @@ export class Policies implements Disposable {
     this.#lastMs = clock.monotonicMs();
     this.#sessions = this.#newSessions();
     this.#reasoning = new Map(Object.entries(settings.reasoning.models));
-    this.marks = this.#createMarks();
-    for (const policy of POLICY_NAMES) this.setMode(policy, settingsOf(policy, settings).mode);
+    for (const policy of POLICY_NAMES) this.setMode(policy, settings[SETTINGS[policy]].mode);
   }
 
   /** One entry per policy that is not off. */
   get counts(): readonly PolicyCounts[] {
     return [...this.#policies.values()].map(({ queue }) => queue.counts);
+  }
+
+  get marks(): PolicyMarks {
+    return this;
   }
 
   get sessions(): number {
@@ -91,6 +93,36 @@ export class Policies implements Disposable {
     this.#each((policy, at) => policy.workerCold?.(target, at));
   }
 
+  /** Call after the request was routed. `owner`: the tenant that is charged. */
+  cacheControl(requestId: string, owner: string, marks: readonly CacheMark[]): void {
+    this.#ofRequest(requestId, (policy, prompt) => policy.cacheControl?.(prompt, owner, marks));
+  }
+
+  /** Call at the end of the answer, before `free`. */
+  answered(requestId: string, outputTokens: Uint32Array): void {
+    this.#ofRequest(requestId, (policy, prompt, at) => policy.answered?.(prompt, outputTokens, at));
+  }
+
+  /** Call after the request was routed. */
+  rewritten(requestId: string): void {
+    this.#ofRequest(requestId, (policy, prompt, at) => policy.rewritten?.(prompt, at));
+  }
+
+  returning(sessionId: string): void {
+    this.#each((policy, at) => policy.returning?.(sessionId, at));
+  }
+
+  sessionEnded(sessionId: string): void {
+    this.#each((policy, at) => policy.sessionEnded?.(sessionId, at));
+    this.#sessions.drop(sessionId);
+  }
+
+  /** Token ids from a model's chat template or tokenizer. The configuration takes precedence. */
+  reasoningTokens(model: string, tokens: ReasoningTokens): void {
+    if (this.#options.settings.reasoning.models[model] !== undefined) return;
+    if (this.#reasoning.size < MODELS_MAX) this.#reasoning.set(model, tokens);
+  }
+
   [Symbol.dispose](): void {
     this.#stop();
     this.#policies.clear();
@@ -101,7 +133,7 @@ export class Policies implements Disposable {
     const note: ConstructorParameters<typeof CommandQueue>[0]["note"] = (requestId, action) => {
       router.noteAction(requestId, action);
     };
-    const { inFlightMax } = settingsOf(name, settings);
+    const { inFlightMax } = settings[SETTINGS[name]];
     const queue = new CommandQueue({ policy: name, mode, inFlightMax, commander, note });
     switch (name) {
       case "cold_worker":
@@ -221,45 +253,23 @@ export class Policies implements Disposable {
     return { nowMs, heardMs: this.#heardMs };
   }
 
-  #createMarks(): PolicyMarks {
-    const of = (
-      requestId: string,
-      call: (policy: Policy, prompt: RoutedPrompt, at: Moment) => void,
-    ) => {
-      const live = this.#live.get(requestId);
-      if (live !== undefined) this.#each((policy, at) => call(policy, live.prompt, at));
-    };
-    return {
-      cacheControl: (requestId, owner, marks) =>
-        of(requestId, (policy, prompt) => policy.cacheControl?.(prompt, owner, marks)),
-      answered: (requestId, output) =>
-        of(requestId, (policy, prompt, at) => policy.answered?.(prompt, output, at)),
-      rewritten: (requestId) =>
-        of(requestId, (policy, prompt, at) => policy.rewritten?.(prompt, at)),
-      returning: (sessionId) => this.#each((policy, at) => policy.returning?.(sessionId, at)),
-      sessionEnded: (sessionId) => {
-        this.#each((policy, at) => policy.sessionEnded?.(sessionId, at));
-        this.#sessions.drop(sessionId);
-      },
-      reasoningTokens: (model, tokens) => {
-        if (this.#options.settings.reasoning.models[model] !== undefined) return;
-        if (this.#reasoning.size < MODELS_MAX) this.#reasoning.set(model, tokens);
-      },
-    };
+  #ofRequest(
+    requestId: string,
+    call: (policy: Policy, prompt: RoutedPrompt, at: Moment) => void,
+  ): void {
+    const live = this.#live.get(requestId);
+    if (live !== undefined) this.#each((policy, at) => call(policy, live.prompt, at));
   }
 }
 
-function settingsOf(policy: PolicyName, settings: PolicySettings) {
-  const { coldWorker, idleSession, cacheControl, reasoning, contextRewrite } = settings;
-  const all = {
-    cold_worker: coldWorker,
-    idle_session: idleSession,
-    cache_control: cacheControl,
-    reasoning,
-    context_rewrite: contextRewrite,
-  };
-  return all[policy];
-}
+/** Settings of each policy. */
+const SETTINGS = {
+  cold_worker: "coldWorker",
+  idle_session: "idleSession",
+  cache_control: "cacheControl",
+  reasoning: "reasoning",
+  context_rewrite: "contextRewrite",
+} as const satisfies Record<PolicyName, keyof PolicySettings>;
 
 /** A routed request, as seen by policies. */
 export interface RoutedPrompt {
@@ -311,15 +321,7 @@ export interface Policy {
 }
 
 /** Events that only the proxy or an HTTP client can observe. */
-export interface PolicyMarks {
-  /** Call after the request was routed. `owner`: the tenant that is charged. */
-  cacheControl(requestId: string, owner: string, marks: readonly CacheMark[]): void;
-  /** Call at the end of the answer, before `free`. */
-  answered(requestId: string, outputTokens: Uint32Array): void;
-  /** Call after the request was routed. */
-  rewritten(requestId: string): void;
-  returning(sessionId: string): void;
-  sessionEnded(sessionId: string): void;
-  /** Token ids from a model's chat template or tokenizer. The configuration takes precedence. */
-  reasoningTokens(model: string, tokens: ReasoningTokens): void;
-}
+export type PolicyMarks = Pick<
+  Policies,
+  "cacheControl" | "answered" | "rewritten" | "returning" | "sessionEnded" | "reasoningTokens"
+>;

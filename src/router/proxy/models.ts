@@ -4,7 +4,7 @@ import { refuse, unknownModel } from "./answers.ts";
 import type { ProxyOptions } from "./proxy.ts";
 import { type Fields, fieldsIn, isFields } from "./request-body.ts";
 import { PROXY_MODEL_DEFAULTS, type ProxyModel, type ProxySettings } from "./settings.ts";
-import { checkTokenModel, openTokens, type TokenModelFiles, type Tokens } from "./tokens/index.ts";
+import { checkTokenModel, type TokenModelFiles, Tokens } from "./tokens/index.ts";
 import { getText, type Upstream } from "./upstream.ts";
 
 type Card = Fields;
@@ -160,7 +160,7 @@ export function tokensFor(
   { clock, settings, onTokens }: Pick<ProxyOptions, "clock" | "settings" | "onTokens">,
   models: readonly ProxyModel[],
 ): Promise<Tokens> {
-  return openTokens({
+  return Tokens.open({
     clock,
     models: tokenFiles(models),
     onFailed: (model, why) => onTokens?.failed(model, why),

@@ -54,42 +54,6 @@ export interface ProxyCaller {
   readonly onBody?: () => void;
 }
 
-/** Serves the APIs of OpenAI, Anthropic and vLLM in front of a router's workers. */
-export interface OpenAiProxy extends AsyncDisposable {
-  /**
-   * Answers a request. Never rejects. The request must be the server's own with its body unread,
-   * since its signal reports that the client disconnected. The server must allow long silences:
-   * engines send nothing while they compute a prompt.
-   */
-  fetch(request: Request, caller?: ProxyCaller): Promise<Response>;
-  /**
-   * Replaces the models and reads their files again. Requests in flight keep the old ones. Rejects
-   * with CONFIG_INVALID and changes nothing if a tokenizer cannot be used.
-   */
-  setModels(models: readonly ProxyModel[]): Promise<void>;
-  /** Answers new requests from now on as if all workers were busy. */
-  drain(): void;
-  listen(observer: ProxyObserver): Disposable;
-  snapshot(): ProxySnapshot;
-}
-
-/** Opens the proxy and reads the tokenizers. Rejects with CONFIG_INVALID if one cannot be used. */
-export async function openProxy(options: ProxyOptions): Promise<OpenAiProxy> {
-  const { models } = options.settings;
-  const tokens = await tokensFor(options, models);
-  return new RoutedProxy(
-    options,
-    { models, tokens },
-    createHttpUpstream(options.clock, options.onShort),
-  );
-}
-
-/** Models and their tokenizers, which are replaced together. */
-interface Vocabulary {
-  readonly models: readonly ProxyModel[];
-  readonly tokens: Tokens;
-}
-
 const OUTCOME_OF = {
   busy: "busy",
   none: "no_worker",
@@ -97,7 +61,8 @@ const OUTCOME_OF = {
   own: "refused",
 } as const;
 
-class RoutedProxy implements OpenAiProxy {
+/** Serves the APIs of OpenAI, Anthropic and vLLM in front of a router's workers. */
+export class OpenAiProxy implements AsyncDisposable {
   readonly #options: ProxyOptions;
   readonly #upstream: Upstream;
   #tokens: Tokens;
@@ -117,45 +82,31 @@ class RoutedProxy implements OpenAiProxy {
   #nextId = 1;
   #isDraining = false;
 
-  constructor(options: ProxyOptions, { models, tokens }: Vocabulary, upstream: Upstream) {
+  private constructor(options: ProxyOptions, tokens: Tokens) {
+    const { settings, random, clock, onWorker = () => undefined } = options;
+    const { authorization, healthEveryMs: everyMs, healthTimeoutMs: timeoutMs } = settings;
+    const { bodyBytesMax: bytesMax, bodyTimeoutMs, bodyBudgetBytes } = settings;
+    const upstream = createHttpUpstream(clock, options.onShort);
+    const [counts, homes, down] = [this.#counts, this.#homes, new DownWorkers(clock)];
+    const parts = { ...options, upstream, counts, homes };
     [this.#options, this.#tokens, this.#upstream] = [options, tokens, upstream];
     this.#prompts = new Prompts(tokens);
-    const { table, settings, random, clock, router, onWorker = () => undefined } = options;
     this.#prefix = random.u32().toString(16).padStart(8, "0");
-    this.#names = new ModelNames(table, models);
-    this.#models = new ModelList({ clock, table, settings, upstream });
-    this.#bodies = {
-      bytesMax: settings.bodyBytesMax,
-      timeoutMs: settings.bodyTimeoutMs,
-      clock,
-      budget: new BodyBudget(settings.bodyBudgetBytes, clock),
-      busyStatus: settings.busyStatus,
-      retryAfterSeconds: settings.retryAfterSeconds,
-    };
-    const counts = this.#counts;
-    const parts = { settings, table, upstream, random, counts, router };
-    const down = new DownWorkers(clock);
-    const { authorization, healthEveryMs: everyMs, healthTimeoutMs: timeoutMs } = settings;
+    this.#names = new ModelNames(options.table, settings.models);
+    this.#models = new ModelList(parts);
+    const budget = new BodyBudget(bodyBudgetBytes, clock);
+    this.#bodies = { bytesMax, timeoutMs: bodyTimeoutMs, clock, budget, ...settings };
     const health = new WorkerHealth({
-      clock,
-      random,
-      table,
-      upstream,
-      authorization,
-      everyMs,
-      timeoutMs,
+      ...{ ...parts, authorization, everyMs, timeoutMs },
       onChange: (worker, why) => {
         if (why === null) down.worked(worker);
         onWorker(worker, why);
       },
     });
     this.#health = health;
-    this.#side = new SidePaths({ table, settings, upstream, health, homes: this.#homes });
+    this.#side = new SidePaths({ ...parts, health });
     this.#dispatch = {
-      ...options,
-      counts,
-      down,
-      health,
+      ...{ ...parts, down, health },
       onUnsendable: (worker, why) => {
         options.onFault(new Error(`a request to ${worker} could not be sent: ${why}`));
       },
@@ -164,18 +115,24 @@ class RoutedProxy implements OpenAiProxy {
     };
   }
 
+  /** Opens the proxy and reads the tokenizers. Rejects with CONFIG_INVALID if one cannot be used. */
+  static async open(options: ProxyOptions): Promise<OpenAiProxy> {
+    return new OpenAiProxy(options, await tokensFor(options, options.settings.models));
+  }
+
+  /**
+   * Answers a request. Never rejects. The request must be the server's own with its body unread,
+   * since its signal reports that the client disconnected. The server must allow long silences:
+   * engines send nothing while they compute a prompt.
+   */
   async fetch(request: Request, caller: ProxyCaller = {}): Promise<Response> {
     const { method, url, headers } = request;
     const endpoint = endpointOf(method, url);
     const shape = shapeOf(url);
-    if (endpoint === "unknown") {
-      return refuse(invalid("Unknown path.", undefined, 404), shape);
-    }
+    if (endpoint === "unknown") return refuse(invalid("Unknown path.", undefined, 404), shape);
     if (endpoint === "method") {
-      return refuse(
-        invalid(`The method ${method} is not allowed for this path.`, undefined, 405),
-        shape,
-      );
+      const why = `The method ${method} is not allowed for this path.`;
+      return refuse(invalid(why, undefined, 405), shape);
     }
     const name = unsendableHeader(headers);
     if (name !== null) {
@@ -190,6 +147,10 @@ class RoutedProxy implements OpenAiProxy {
     }
   }
 
+  /**
+   * Replaces the models and reads their files again. Requests in flight keep the old ones. Rejects
+   * with CONFIG_INVALID and changes nothing if a tokenizer cannot be used.
+   */
   async setModels(models: readonly ProxyModel[]): Promise<void> {
     const tokens = await tokensFor(this.#options, models);
     this.#tokens[Symbol.dispose]();
@@ -199,6 +160,7 @@ class RoutedProxy implements OpenAiProxy {
     if (this.#isDraining) tokens[Symbol.dispose]();
   }
 
+  /** Answers new requests from now on as if all workers were busy. */
   drain(): void {
     this.#isDraining = true;
   }

@@ -84,7 +84,9 @@ export async function getText(
   upstream: Upstream,
   { url, path, authorization, timeoutMs, bytesMax }: OwnOrder,
   signal: AbortSignal,
-): Promise<{ readonly kind: "text"; readonly status: number; readonly text: string } | UpstreamFailure> {
+): Promise<
+  { readonly kind: "text"; readonly status: number; readonly text: string } | UpstreamFailure
+> {
   const waits = { connectMs: timeoutMs, firstByteMs: timeoutMs, idleMs: timeoutMs };
   const headers = ownHeaders(authorization);
   const order = { method: "GET", url: addressAt(url, path), headers, body: null, waits } as const;
@@ -278,11 +280,7 @@ class BodyQueue {
   #end: UpstreamPiece | null = null;
   #waiting: ((piece: UpstreamPiece) => void) | null = null;
 
-  constructor(
-    message: IncomingMessage,
-    clock: Clock,
-    { firstByteMs, idleMs }: UpstreamWaits,
-  ) {
+  constructor(message: IncomingMessage, clock: Clock, { firstByteMs, idleMs }: UpstreamWaits) {
     [this.#message, this.#clock] = [message, clock];
     [this.#waitMs, this.#idleMs] = [firstByteMs, idleMs];
     message.on("data", (bytes: Buffer<ArrayBuffer>) => this.#take(bytes));

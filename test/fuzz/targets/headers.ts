@@ -2,8 +2,7 @@ import { type Random, randomBelow, seededRandom, systemClock } from "../../../sr
 import { loadNative } from "../../../src/native/index.ts";
 import { ActiveLoad, ROUTER_DEFAULTS, Router, WorkerTable } from "../../../src/router/index.ts";
 import {
-  type OpenAiProxy,
-  openProxy,
+  OpenAiProxy,
   PROXY_DEFAULTS,
   PROXY_MODEL_DEFAULTS,
 } from "../../../src/router/proxy/index.ts";
@@ -99,7 +98,7 @@ async function openStage(): Promise<Stage> {
     });
   }
   const models = [{ ...PROXY_MODEL_DEFAULTS, name: MODEL }];
-  const proxy = await openProxy({
+  const proxy = await OpenAiProxy.open({
     ...{ clock, random, router, table },
     settings: { ...PROXY_DEFAULTS, models, healthEveryMs: null },
     onFault: (thrown) => void faults.push(thrown),

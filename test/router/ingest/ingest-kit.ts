@@ -3,10 +3,10 @@ import { seededRandom, systemClock, type WorkerId } from "../../../src/core/inde
 import { type PrefixIndex, type Target, WorkerTable } from "../../../src/router/index.ts";
 import {
   BusArchive,
-  BusListening,
   INGEST_DEFAULTS,
   type IngestOptions,
   type IngestSettings,
+  listenOnBus,
   ResidencyIngest,
   requestSubject,
   sameDigests,
@@ -31,7 +31,7 @@ export class IntakeRoom implements AsyncDisposable {
   readonly table = new WorkerTable();
   readonly logged: string[] = [];
   readonly ingest: ResidencyIngest;
-  readonly #listening: BusListening;
+  readonly #listening: Disposable;
   readonly #workers: ScriptedWorker[] = [];
 
   constructor(settings: Partial<IngestSettings> = {}, options: Partial<IngestOptions> = {}) {
@@ -51,7 +51,7 @@ export class IntakeRoom implements AsyncDisposable {
       ...options,
     });
     const refused = () => void this.ingest.counts.refused++;
-    this.#listening = new BusListening(bus, CLUSTER, this.ingest, refused);
+    this.#listening = listenOnBus(bus, CLUSTER, this.ingest, refused);
   }
 
   async ready(): Promise<this> {

@@ -17,7 +17,7 @@ test("slots are a map from 64-bit hashes", () => {
           slots.delete(low, high);
           model.delete(key);
         } else if (!model.has(key)) {
-          slots.add(low, high, `value ${number}`);
+          slots.set(low, high, `value ${number}`);
           model.set(key, `value ${number}`);
         }
         expect(slots.size).toBe(model.size);
@@ -34,7 +34,7 @@ test("slots are a map from 64-bit hashes", () => {
 
 test("slots grow, and nothing is lost when many go", () => {
   const slots = new HashSlots<number>(7);
-  for (let i = 0; i < 20_000; i++) slots.add(i, i * 3, i);
+  for (let i = 0; i < 20_000; i++) slots.set(i, i * 3, i);
   for (let i = 0; i < 20_000; i += 2) slots.delete(i, i * 3);
   expect(slots.size).toBe(10_000);
   const wrong = Array.from({ length: 20_000 }, (_, i) => i).filter(

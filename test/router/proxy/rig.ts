@@ -10,8 +10,7 @@ import {
   WorkerTable,
 } from "../../../src/router/index.ts";
 import {
-  type OpenAiProxy,
-  openProxy,
+  OpenAiProxy,
   PROXY_DEFAULTS,
   PROXY_MODEL_DEFAULTS,
   type ProxyModel,
@@ -61,7 +60,7 @@ export class Rig implements AsyncDisposable {
     const models = [{ ...PROXY_MODEL_DEFAULTS, name: MODEL, ...options.model }];
     const faults: unknown[] = [];
     const workers: string[] = [];
-    const proxy = await openProxy({
+    const proxy = await OpenAiProxy.open({
       ...{ clock, random, router, table },
       // Health checks are off by default, since tests count the engines' requests.
       settings: { ...PROXY_DEFAULTS, healthEveryMs: null, models, ...options.settings },

@@ -4,8 +4,8 @@ import type { ResidencySource } from "../../../src/observability/activity/index.
 import { type BusyThresholds, type PrefixIndex, WorkerTable } from "../../../src/router/index.ts";
 import {
   BusArchive,
-  BusListening,
   FirstArchive,
+  listenOnBus,
   ResidencyIngest,
   requestSubject,
   sameDigests,
@@ -41,7 +41,7 @@ export class TestRouter implements AsyncDisposable {
   readonly group: ReplicaGroup;
   readonly archive: FirstArchive;
   readonly thresholds = new Map<string, BusyThresholds>();
-  readonly #listening: BusListening;
+  readonly #listening: Disposable;
 
   constructor(hub: LocalHub, settings: Partial<ReplicaSettings> = {}) {
     this.bus = createLocalBus(hub, { ...basics, limits: { retryMinMs: 5, retryMaxMs: 20 } });
@@ -61,7 +61,7 @@ export class TestRouter implements AsyncDisposable {
       log: () => undefined,
       isHearing: () => bus.state.status === "connected",
     });
-    this.#listening = new BusListening(bus, CLUSTER, this.ingest, () => undefined);
+    this.#listening = listenOnBus(bus, CLUSTER, this.ingest, () => undefined);
     const load = { clock: systemClock, blockTokens: 16, requestExpiryMs: 300_000 };
     this.group = new ReplicaGroup({
       ...{ bus, ...basics, cluster: CLUSTER, index, table, members, load },
