@@ -8,7 +8,7 @@ import { kvHintFields, type ServedPart } from "./kv-hints.ts";
 import { isEventStream } from "./relay.ts";
 import { type BodyChanges, changeBody, type Fields, fieldsIn, isFields } from "./request-body.ts";
 import type { ProxySettings } from "./settings.ts";
-import { addressAt, bufferAnswer, readAll, type Upstream } from "./upstream.ts";
+import { addressAt, holdAnswer, readAll, type Upstream } from "./upstream.ts";
 import { usageMember } from "./worker-output.ts";
 
 export interface AttemptParts {
@@ -115,11 +115,11 @@ export class Attempt {
     if (answer.kind === "failed") return { kind: "failed", failure: answer, worker };
     // Engines send the head of a stream at once, so only the first byte of the body shows progress.
     const first = await answer.read();
-    if (isEventStream(answer.headers)) return { kind: "answer", answer, first };
+    if (isEventStream(answer.headers)) return { kind: "answer", answer, first, held: null };
     if (first.kind !== "failed") tracker.prefilled();
-    const held = await bufferAnswer(answer, first, this.#parts.settings.heldBytesMax);
+    const held = await holdAnswer(answer, first, this.#parts.settings.heldBytesMax);
     if ("kind" in held) return { kind: "failed", failure: held, worker };
-    return { kind: "answer", ...held };
+    return { kind: "answer", answer, first, held };
   }
 
   /** Opens the client's request at a worker, with changes to its body. */

@@ -13,7 +13,7 @@ import type { ProxyCounts } from "./counts.ts";
 import { type ProxyRequest, routeRequestOf } from "./exchange.ts";
 import { hashOf } from "./request-body.ts";
 import type { ProxySettings } from "./settings.ts";
-import type { FailureStage, UpstreamAnswer, UpstreamPiece } from "./upstream.ts";
+import type { FailureStage, HeldAnswer, UpstreamAnswer, UpstreamPiece } from "./upstream.ts";
 import type { DownWorkers, WorkerHealth } from "./worker-health.ts";
 
 /** A worker's answer that the client gets, complete or from its first piece on. */
@@ -21,6 +21,8 @@ export interface Won {
   readonly kind: "won";
   readonly answer: UpstreamAnswer;
   readonly first: UpstreamPiece;
+  /** Null: an event stream, of which only `first` was read. */
+  readonly held: HeldAnswer | null;
   readonly decision: RouteDecision;
 }
 
@@ -50,7 +52,7 @@ export interface DispatchParts {
 }
 
 export type Attempted =
-  | { readonly kind: "answer"; readonly answer: UpstreamAnswer; readonly first: UpstreamPiece }
+  | ({ readonly kind: "answer" } & Pick<Won, "answer" | "first" | "held">)
   | {
       readonly kind: "failed";
       readonly failure: AttemptFailure;

@@ -249,7 +249,7 @@ export class OpenAiProxy implements AsyncDisposable {
       const dispatched = await new Dispatch(this.#dispatch, incoming).run();
       if (dispatched.kind !== "won") return this.#lost(dispatched, incoming.spec);
       isPassedOn = true;
-      return await this.#pass(incoming, dispatched, ended);
+      return this.#pass(incoming, dispatched, ended);
     } finally {
       if (!isPassedOn) ended({ how: "refused", outputTokens: 0 });
     }
@@ -304,7 +304,7 @@ export class OpenAiProxy implements AsyncDisposable {
     return refuse(lost.error, shape);
   }
 
-  #pass(incoming: ProxyRequest, won: Won, ended: (end: RequestEnd) => void): Promise<Response> {
+  #pass(incoming: ProxyRequest, won: Won, ended: (end: RequestEnd) => void): Response {
     const { tracker, named, body, spec } = incoming;
     const { worker } = won.decision.target;
     if (spec.prompt === "responses" && won.first.kind === "bytes") {
@@ -321,7 +321,6 @@ export class OpenAiProxy implements AsyncDisposable {
             ["x-hearth-worker", worker],
           ]
         : [],
-      heldBytesMax: this.#options.settings.heldBytesMax,
       shape: spec.shape,
       watch,
       hidesUsage: wantsUsage(incoming),

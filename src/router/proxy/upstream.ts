@@ -370,29 +370,30 @@ export async function readAll(answer: UpstreamAnswer, bytesMax: number): Promise
   }
 }
 
+/** The start of an answer that is not a stream, held back until it is complete or too long. */
+export interface HeldAnswer {
+  readonly pieces: readonly Uint8Array<ArrayBuffer>[];
+  readonly isWhole: boolean;
+}
+
 /**
- * Reads an answer to its end or to `bytesMax`, so that a broken answer is detected before any of it
- * is passed on. The returned answer yields the same bytes again.
+ * Reads an answer to its end, or to more than `bytesMax`, so that a broken answer is detected before
+ * any of it is passed on.
  */
-export async function bufferAnswer(
+export async function holdAnswer(
   answer: UpstreamAnswer,
   first: UpstreamPiece,
   bytesMax: number,
-): Promise<{ readonly answer: UpstreamAnswer; readonly first: UpstreamPiece } | UpstreamFailure> {
-  const held: UpstreamPiece[] = [];
+): Promise<HeldAnswer | UpstreamFailure> {
+  const pieces: Uint8Array<ArrayBuffer>[] = [];
   let length = 0;
-  for (let piece = first; ; piece = await answer.read()) {
+  for (let piece = first; piece.kind !== "end"; piece = await answer.read()) {
     if (piece.kind === "failed") return piece;
-    held.push(piece);
-    if (piece.kind === "end") break;
+    pieces.push(piece.bytes);
     length += piece.bytes.length;
-    if (length > bytesMax) break;
+    if (length > bytesMax) return { pieces, isWhole: false };
   }
-  const read = () => {
-    const next = held.shift();
-    return next === undefined ? answer.read() : Promise.resolve(next);
-  };
-  return { answer: { ...answer, read }, first: await read() };
+  return { pieces, isWhole: true };
 }
 
 /** The address of a path at a worker. The worker's `url` may end with `/v1`. */
