@@ -92,24 +92,6 @@ function nameOf(space: KeySpace): string {
   return `1 ${space.blockTokens} ${space.model} ${space.namespaceKey.toHex()}`;
 }
 
-/**
- * Computes sequence hashes of a prompt's full blocks in either key space. The caller owns the
- * returned arrays.
- */
-export interface PromptHasher {
-  tokens(tokens: Uint32Array, blockTokens: number, salt: bigint): BigUint64Array;
-  blocks(tokens: Uint32Array, blockTokens: number, namespaceKey: Uint8Array): BigUint64Array;
-  /**
-   * Hashes for namespaces whose blocks are named by chain keys: one array per namespace, or null if
-   * its chain is unknown. Chain keys are computed once for all namespaces.
-   */
-  chained(
-    tokens: Uint32Array,
-    blockTokens: number,
-    cacheSalt: string | undefined,
-  ): (namespaceKey: Uint8Array, chain: string) => BigUint64Array | null;
-}
-
 const KEY_BYTES = 32;
 
 const SEED = 1_337n;
@@ -121,29 +103,43 @@ export function tokenSalt(loraName: string | undefined, cacheSalt: string | unde
   return BigInt.asUintN(64, SEED + lora + salt);
 }
 
-export function createPromptHasher(native: Native): PromptHasher {
-  let local = new BigUint64Array(1_024);
-  return {
-    tokens(tokens, blockTokens, salt) {
-      const hashing = { blockTokens, seed: salt };
-      const sequence = new BigUint64Array(blocksOfTokens(tokens.length, hashing));
-      if (local.length < sequence.length) local = new BigUint64Array(sequence.length * 2);
-      sequenceHashes(native, tokens, hashing, { local, sequence });
-      return sequence;
-    },
-    blocks(tokens, blockTokens, namespaceKey) {
-      const hashes = new BigUint64Array(Math.floor(tokens.length / blockTokens));
-      keyHashes(native, namespaceKey, tokens, blockTokens, hashes);
-      return hashes;
-    },
-    chained(tokens, blockTokens, cacheSalt) {
-      const prompt = new PromptDigests(native, { tokens, blockTokens, cacheSalt });
-      return (namespaceKey, chain) => {
-        const digests = prompt.in(namespaceKey, chain);
-        return digests === null ? null : firstWords(blockKeys(native, digests, LAYER_ALL));
-      };
-    },
-  };
+/**
+ * Computes sequence hashes of a prompt's full blocks in either key space. The caller owns the
+ * returned arrays.
+ */
+export class PromptHasher {
+  readonly #native: Native;
+  #local = new BigUint64Array(1_024);
+
+  constructor(native: Native) {
+    this.#native = native;
+  }
+
+  tokens(tokens: Uint32Array, blockTokens: number, salt: bigint): BigUint64Array {
+    const hashing = { blockTokens, seed: salt };
+    const sequence = new BigUint64Array(blocksOfTokens(tokens.length, hashing));
+    if (this.#local.length < sequence.length) this.#local = new BigUint64Array(sequence.length * 2);
+    sequenceHashes(this.#native, tokens, hashing, { local: this.#local, sequence });
+    return sequence;
+  }
+
+  blocks(tokens: Uint32Array, blockTokens: number, namespaceKey: Uint8Array): BigUint64Array {
+    const hashes = new BigUint64Array(Math.floor(tokens.length / blockTokens));
+    keyHashes(this.#native, namespaceKey, tokens, blockTokens, hashes);
+    return hashes;
+  }
+
+  /**
+   * Hashes for namespaces whose blocks are named by chain keys: one array per namespace, or null if
+   * its chain is unknown. Chain keys are computed once for all namespaces.
+   */
+  chained(tokens: Uint32Array, blockTokens: number, cacheSalt: string | undefined) {
+    const prompt = new PromptDigests(this.#native, { tokens, blockTokens, cacheSalt });
+    return (namespaceKey: Uint8Array, chain: string): BigUint64Array | null => {
+      const digests = prompt.in(namespaceKey, chain);
+      return digests === null ? null : firstWords(blockKeys(this.#native, digests, LAYER_ALL));
+    };
+  }
 }
 
 /** The first eight bytes of each key, little-endian. */

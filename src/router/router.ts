@@ -8,7 +8,7 @@ import { uncachedTokens } from "./cost.ts";
 import { Explanations } from "./explanations.ts";
 import type { HeldRun, PrefixIndex } from "./prefix-index.ts";
 import { PredictedPrefixes } from "./prefix-runs.ts";
-import { createPromptHasher, distinctSpaces, type Prompt, promptOf } from "./prompt.ts";
+import { distinctSpaces, type Prompt, PromptHasher, promptOf } from "./prompt.ts";
 import type {
   BusyThresholds,
   Explanation,
@@ -58,7 +58,7 @@ export function prefillId(requestId: string): string {
  */
 export class Router implements Disposable {
   readonly #parts: RouterParts;
-  readonly #hasher: ReturnType<typeof createPromptHasher>;
+  readonly #hasher: PromptHasher;
   /** Key spaces of each model's workers, found again when workers change. */
   readonly #spaces = new Map<string, readonly KeySpace[]>();
   readonly #predicted: PredictedPrefixes | null;
@@ -75,7 +75,7 @@ export class Router implements Disposable {
   constructor(parts: RouterParts) {
     const { clock, native, settings, table } = parts;
     this.#parts = parts;
-    this.#hasher = createPromptHasher(native);
+    this.#hasher = new PromptHasher(native);
     this.#predicted = predictedFor(parts);
     this.#thresholds = new Thresholds(settings);
     const [predicted, thresholds] = [this.#predicted, this.#thresholds];

@@ -9,7 +9,7 @@ import {
   workerFailed,
   workerLate,
 } from "./answers.ts";
-import type { ProxyCounts } from "./counts.ts";
+import type { ProxyCounts, ProxyOutcome } from "./counts.ts";
 import { type ProxyRequest, routeRequestOf } from "./exchange.ts";
 import { hashOf } from "./request-body.ts";
 import type { ProxySettings } from "./settings.ts";
@@ -28,11 +28,9 @@ export interface Won {
 
 const SERVER_ERROR = 500;
 
-type LossReason = "busy" | "none" | "worker" | "own";
-
 export type Dispatched =
   | Won
-  | { readonly kind: "lost"; readonly error: ProxyError; readonly how: LossReason }
+  | { readonly kind: "lost"; readonly error: ProxyError; readonly outcome: ProxyOutcome }
   | { readonly kind: "left" };
 
 export interface DispatchParts {
@@ -183,7 +181,8 @@ export class Dispatch {
     const { down, onUnsendable } = this.#parts;
     if (stage === "unsendable") {
       onUnsendable(worker, why);
-      return { kind: "lost", error: ownFault("The proxy could not send the request."), how: "own" };
+      const error = ownFault("The proxy could not send the request.");
+      return { kind: "lost", error, outcome: "refused" };
     }
     const text = `The worker ${worker} failed: ${why}`;
     this.#error = stage === "late" ? workerLate(text) : workerFailed(text);
@@ -191,7 +190,7 @@ export class Dispatch {
     if (stage === "connect") down.failed(worker);
     if (stage === "sent" || stage === "garbled") down.broke(worker, hashOf(this.#incoming.body));
     if (stage === "connect" || this.#mayResend(stage)) return null;
-    return { kind: "lost", error: this.#error, how: "worker" };
+    return { kind: "lost", error: this.#error, outcome: "worker_failed" };
   }
 
   /**
@@ -213,15 +212,16 @@ export class Dispatch {
   /** No worker is left: returns the best result so far. */
   #given(outcome: Exclude<RouteOutcome, RouteDecision> | null): Dispatched {
     if (this.#unavailable !== null) return this.#unavailable;
-    if (this.#error !== null) return { kind: "lost", error: this.#error, how: "worker" };
+    if (this.#error !== null) return { kind: "lost", error: this.#error, outcome: "worker_failed" };
     const { busyStatus, retryAfterSeconds } = this.#parts.settings;
     if (outcome?.kind === "busy") {
       const error = busy(`All workers are busy: ${outcome.why}`, busyStatus, retryAfterSeconds);
-      return { kind: "lost", error, how: "busy" };
+      return { kind: "lost", error, outcome: "busy" };
     }
     const isUnknown = outcome?.kind === "unknown_worker";
     const why = outcome?.why ?? "no worker";
-    return { kind: "lost", error: isUnknown ? invalid(why) : unavailable(why), how: "none" };
+    const error = isUnknown ? invalid(why) : unavailable(why);
+    return { kind: "lost", error, outcome: "no_worker" };
   }
 
   /** Asks the router for a worker. Null: the client disconnected meanwhile. */

@@ -22,7 +22,7 @@ import {
 import type { ProxyModel, ProxySettings } from "./settings.ts";
 import { ResponseHomes, SidePaths } from "./side-paths.ts";
 import type { Tokens } from "./tokens/index.ts";
-import { createHttpUpstream, type Upstream } from "./upstream.ts";
+import { Upstream } from "./upstream.ts";
 import { DownWorkers, WorkerHealth } from "./worker-health.ts";
 import { OutputWatch } from "./worker-output.ts";
 
@@ -54,13 +54,6 @@ export interface ProxyCaller {
   readonly onBody?: () => void;
 }
 
-const OUTCOME_OF = {
-  busy: "busy",
-  none: "no_worker",
-  worker: "worker_failed",
-  own: "refused",
-} as const;
-
 /** Serves the APIs of OpenAI, Anthropic and vLLM in front of a router's workers. */
 export class OpenAiProxy implements AsyncDisposable {
   readonly #options: ProxyOptions;
@@ -86,7 +79,7 @@ export class OpenAiProxy implements AsyncDisposable {
     const { settings, random, clock, onWorker = () => undefined } = options;
     const { authorization, healthEveryMs: everyMs, healthTimeoutMs: timeoutMs } = settings;
     const { bodyBytesMax: bytesMax, bodyTimeoutMs, bodyBudgetBytes } = settings;
-    const upstream = createHttpUpstream(clock, options.onShort);
+    const upstream = new Upstream(clock, options.onShort);
     const [counts, homes, down] = [this.#counts, this.#homes, new DownWorkers(clock)];
     const parts = { ...options, upstream, counts, homes };
     [this.#options, this.#tokens, this.#upstream] = [options, tokens, upstream];
@@ -300,7 +293,7 @@ export class OpenAiProxy implements AsyncDisposable {
       // The client has disconnected and does not read this answer.
       return new Response(null, { status: 499 });
     }
-    outcomes[OUTCOME_OF[lost.how]]++;
+    outcomes[lost.outcome]++;
     return refuse(lost.error, shape);
   }
 

@@ -60,14 +60,6 @@ export interface UpstreamAnswer {
   close(): void;
 }
 
-/** Sends requests to workers. Bodies are passed as sent, not decompressed. */
-export interface Upstream extends Disposable {
-  /**
-   * Sends a request. Never rejects. The signal closes the connection, also while the body arrives.
-   */
-  open(order: UpstreamOrder, signal: AbortSignal): Promise<UpstreamAnswer | UpstreamFailure>;
-}
-
 /** A request that the proxy makes for itself or for all clients. */
 export interface OwnOrder {
   /** The worker's `url`. */
@@ -108,40 +100,48 @@ interface Agents {
 }
 
 /**
- * Sends requests to workers over HTTP/1.1. `fetch` is not used: the runtime limits it to 256
- * concurrent requests, and a stream of tokens takes minutes.
+ * Sends requests to workers over HTTP/1.1. Bodies are passed as sent, not decompressed. `fetch` is
+ * not used: the runtime limits it to 256 concurrent requests, and a stream of tokens takes minutes.
  */
-export function createHttpUpstream(clock: Clock, onShort: () => void = () => {}): Upstream {
-  const options = {
-    keepAlive: true,
-    maxSockets: Number.POSITIVE_INFINITY,
-    maxFreeSockets: IDLE_SOCKETS_MAX,
-  };
-  const agents = { http: new HttpAgent(options), https: new HttpsAgent(options) };
-  return {
-    async open(order, signal) {
-      const outcome = await open(order, signal);
-      // Without a free descriptor the runtime's client reports ECONNREFUSED although no worker
-      // refused.
-      const isConnect = outcome.kind === "failed" && outcome.stage === "connect";
-      if (!isConnect || !isShortOfDescriptors()) return outcome;
-      onShort();
-      return failed("unsendable", `out of file descriptors: ${outcome.why}`);
-    },
-    [Symbol.dispose]() {
-      agents.http.destroy();
-      agents.https.destroy();
-    },
-  };
+export class Upstream implements Disposable {
+  readonly #clock: Clock;
+  readonly #onShort: () => void;
+  readonly #agents: Agents;
 
-  async function open(order: UpstreamOrder, signal: AbortSignal) {
-    const startMs = clock.monotonicMs();
-    const first = new Exchange(order, clock, agents);
+  /** `onShort` is called if this process has no free file descriptor for a connection. */
+  constructor(clock: Clock, onShort: () => void = () => {}) {
+    [this.#clock, this.#onShort] = [clock, onShort];
+    const maxSockets = Number.POSITIVE_INFINITY;
+    const options = { keepAlive: true, maxSockets, maxFreeSockets: IDLE_SOCKETS_MAX };
+    this.#agents = { http: new HttpAgent(options), https: new HttpsAgent(options) };
+  }
+
+  /**
+   * Sends a request. Never rejects. The signal closes the connection, also while the body arrives.
+   */
+  async open(order: UpstreamOrder, signal: AbortSignal): Promise<UpstreamAnswer | UpstreamFailure> {
+    const outcome = await this.#open(order, signal);
+    // Without a free descriptor the runtime's client reports ECONNREFUSED although no worker
+    // refused.
+    const isConnect = outcome.kind === "failed" && outcome.stage === "connect";
+    if (!isConnect || !isShortOfDescriptors()) return outcome;
+    this.#onShort();
+    return failed("unsendable", `out of file descriptors: ${outcome.why}`);
+  }
+
+  [Symbol.dispose](): void {
+    this.#agents.http.destroy();
+    this.#agents.https.destroy();
+  }
+
+  async #open(order: UpstreamOrder, signal: AbortSignal) {
+    const startMs = this.#clock.monotonicMs();
+    const first = new Exchange(order, this.#clock, this.#agents);
     const outcome = await first.run(signal);
     if (outcome.kind !== "failed" || outcome.stage !== "sent" || !first.isReused) return outcome;
     // A worker may close an idle connection just as it is reused. The request then fails at once.
-    if (clock.monotonicMs() - startMs > STALE_MS) return outcome;
-    const second = await new Exchange(order, clock, null).run(signal);
+    if (this.#clock.monotonicMs() - startMs > STALE_MS) return outcome;
+    const second = await new Exchange(order, this.#clock, null).run(signal);
     // The worker is gone, and may have had the request before.
     const isGone = second.kind === "failed" && second.stage === "connect";
     return isGone ? ({ ...second, stage: "sent" } as const) : second;

@@ -9,9 +9,8 @@ import {
 import { loadNative, type Native } from "../../native/index.ts";
 import {
   ActiveLoad,
-  createPromptHasher,
   type PrefixIndex,
-  type PromptHasher,
+  PromptHasher,
   ROUTER_DEFAULTS,
   Router,
   type Target,
@@ -69,7 +68,7 @@ export async function benchDecide(options: DecideBenchOptions): Promise<DecideBe
   const targets = addWorkers(table, options.workers, blockTokens);
   using index = options.makeIndex(native);
   const sessions = makeSessions(random, promptTokens);
-  fill(index, targets, sessions, createPromptHasher(native), random, options.heldBlocks);
+  fill(index, targets, sessions, new PromptHasher(native), random, options.heldBlocks);
   const load = new ActiveLoad({ clock, blockTokens, requestExpiryMs });
   using router = new Router({
     ...{ clock, random, native, table, index, load },

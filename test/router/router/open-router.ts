@@ -3,7 +3,7 @@ import { loadNative } from "../../../src/native/index.ts";
 import type { ResidencyTier } from "../../../src/observability/activity/index.ts";
 import {
   ActiveLoad,
-  createPromptHasher,
+  PromptHasher,
   ROUTER_DEFAULTS,
   type RouteOutcome,
   type RouteRequest,
@@ -43,7 +43,7 @@ export function openRouter(changed: Partial<RouterSettings> = {}, seed = 1) {
     freed: (id, why) => told.push(`freed ${id}: ${why}`),
   };
   router.listen(observer);
-  const hasher = createPromptHasher(native);
+  const hasher = new PromptHasher(native);
   return {
     ...{ clock, table, index, load, router, told, hasher },
     join: (worker: string, spec: Partial<WorkerSpec> = {}) => table.put(specOf(worker, spec)),

@@ -9,8 +9,8 @@ import {
   type Value,
 } from "../python/index.ts";
 import { attribute, capitalize, item, pairsOf, type Runtime, replaced } from "./methods.ts";
-import type { Comparison } from "./nodes.ts";
 import { binary, bind, COMPARISONS, flag, percent, wholeNumber } from "./operators.ts";
+import type { Comparison } from "./parser.ts";
 
 export type Filter = (
   value: Value,

@@ -11,6 +11,7 @@ import {
 import { FILTERS, TESTS } from "./filters.ts";
 import { loopThing, unpacked } from "./globals.ts";
 import { attribute, callValue, item, type Runtime } from "./methods.ts";
+import { type Budget, binary, COMPARISONS, negative, slice } from "./operators.ts";
 import type {
   Args,
   Body,
@@ -22,8 +23,7 @@ import type {
   Node,
   Parameter,
   Target,
-} from "./nodes.ts";
-import { type Budget, binary, COMPARISONS, negative, slice } from "./operators.ts";
+} from "./parser.ts";
 
 /** Output of a render, as pieces of text in order. */
 type Output = string[];

@@ -1,6 +1,6 @@
 import * as py from "../python/index.ts";
 import { type Kwargs, PythonError, Tuple, Undefined, type Value } from "../python/index.ts";
-import type { Comparison, Operator } from "./nodes.ts";
+import type { Comparison, Operator } from "./parser.ts";
 
 /** Maximum bits of an integer that a template may compute. */
 const BITS_MAX = 4_096;

@@ -1,8 +1,8 @@
 import { PythonError, type Value } from "../python/index.ts";
 import { globals } from "./globals.ts";
 import { Evaluator, Interpreter, Scope } from "./interpreter.ts";
-import type { Body, Expr, ForNode, MacroNode, Node, Parameter, Target } from "./nodes.ts";
 import { Budget, RENDER_LIMITS, type RenderLimits } from "./operators.ts";
+import type { Body, Expr, ForNode, MacroNode, Node, Parameter, Target } from "./parser.ts";
 import { parseTemplate } from "./parser.ts";
 
 export interface RenderOptions {
