@@ -258,10 +258,9 @@ export class ReplicaGroup implements AsyncDisposable {
   }
 
   #hearState({ data }: BusMessage): void {
-    const { cluster, self, members, ingest } = this.#options;
-    const said = readAnnouncement(data, cluster);
-    if (said === null) this.#counts.refused++;
-    if (said === null || said.router === self) return;
+    const { cluster, members, ingest } = this.#options;
+    const said = this.#ofOthers(readAnnouncement(data, cluster));
+    if (said === null) return;
     if (said.kind === "bye") {
       this.#gone(said.router);
       return;
@@ -278,6 +277,12 @@ export class ReplicaGroup implements AsyncDisposable {
     }
     this.#compareRequests(member, said.requests);
     if (said.kind === "hello") this.#answerSoon();
+  }
+
+  /** Returns null for messages of this router and unreadable ones, which are counted. */
+  #ofOthers<Read extends { readonly router: RouterId }>(read: Read | null): Read | null {
+    if (read === null) this.#counts.refused++;
+    return read?.router === this.#options.self ? null : read;
   }
 
   /** Returns null at the limit of routers. */
@@ -310,18 +315,14 @@ export class ReplicaGroup implements AsyncDisposable {
   }
 
   #hearLoad({ data }: BusMessage): void {
-    const read = readLoadEvents(data, this.#context);
-    if (read === null) this.#counts.refused++;
-    if (read === null || read.router === this.#options.self) return;
-    if (this.#heard(read.router) === null) return;
+    const read = this.#ofOthers(readLoadEvents(data, this.#context));
+    if (read === null || this.#heard(read.router) === null) return;
     for (const news of read.news) this.load.hear(read.router, news);
   }
 
   #hearOutput({ data }: BusMessage): void {
-    const read = readOutput(data);
-    if (read === null) this.#counts.refused++;
-    if (read === null || read.router === this.#options.self) return;
-    if (this.#heard(read.router) === null) return;
+    const read = this.#ofOthers(readOutput(data));
+    if (read === null || this.#heard(read.router) === null) return;
     this.load.hearOutput(read.router, read.news);
   }
 
