@@ -1,23 +1,43 @@
-import { parseJson, type Random } from "../../core/index.ts";
-import type { RouteDecision, Router, Target, WorkerTable } from "../index.ts";
-import type { ProxyCounts } from "./counts.ts";
-import type { Attempted } from "./dispatch.ts";
-import { type ProxyRequest, wantsUsage } from "./exchange.ts";
+import { parseJson, type WorkerId } from "../../core/index.ts";
+import type { RouteDecision, Target } from "../index.ts";
+import { type ProxyParts, type ProxyRequest, wantsUsage } from "./exchange.ts";
 import { towardsWorker } from "./headers.ts";
 import { kvHintFields, type ServedPart } from "./kv-hints.ts";
 import { isEventStream } from "./relay.ts";
 import { type BodyChanges, changeBody, type Fields, fieldsIn, isFields } from "./request-body.ts";
-import type { ProxySettings } from "./settings.ts";
-import { addressAt, holdAnswer, readAll, type Upstream } from "./upstream.ts";
+import {
+  addressAt,
+  type FailureStage,
+  type HeldAnswer,
+  holdAnswer,
+  readAll,
+  type UpstreamAnswer,
+  type UpstreamPiece,
+} from "./upstream.ts";
 import { usageMember } from "./worker-output.ts";
 
-export interface AttemptParts {
-  readonly settings: ProxySettings;
-  readonly table: WorkerTable;
-  readonly upstream: Upstream;
-  readonly random: Random;
-  readonly counts: ProxyCounts;
-  readonly router: Pick<Router, "getPotentialLoads">;
+/** Result of sending a request to a worker. */
+export type Attempted =
+  | ({ readonly kind: "answer" } & WorkerAnswer)
+  | {
+      readonly kind: "failed";
+      readonly failure: AttemptFailure;
+      /** The worker that failed: the prefill worker, or the worker that was to answer. */
+      readonly worker: WorkerId;
+    };
+
+/** A worker's answer, read up to its first piece or held. */
+export interface WorkerAnswer {
+  readonly answer: UpstreamAnswer;
+  readonly first: UpstreamPiece;
+  /** Null: an event stream, of which only `first` was read. */
+  readonly held: HeldAnswer | null;
+}
+
+export interface AttemptFailure {
+  /** `silent`: the worker stopped answering health checks while it had the request. */
+  readonly stage: FailureStage | "silent";
+  readonly why: string;
 }
 
 /**
@@ -40,10 +60,10 @@ const ANSWER_BYTES_MAX = 16 * 1024 * 1024;
 
 /** Sends a request to the chosen worker, and to its prefill worker before or at the same time. */
 export class Attempt {
-  readonly #parts: AttemptParts;
+  readonly #parts: ProxyParts;
   readonly #incoming: ProxyRequest;
 
-  constructor(parts: AttemptParts, incoming: ProxyRequest) {
+  constructor(parts: ProxyParts, incoming: ProxyRequest) {
     [this.#parts, this.#incoming] = [parts, incoming];
   }
 

@@ -1,5 +1,5 @@
-import { type Clock, HearthError, type Random, type WorkerId } from "../../core/index.ts";
-import type { RouteDecision, RouteOutcome, Router, WorkerTable } from "../index.ts";
+import { HearthError, type WorkerId } from "../../core/index.ts";
+import type { RouteDecision, RouteOutcome } from "../index.ts";
 import {
   busy,
   invalid,
@@ -9,20 +9,15 @@ import {
   workerFailed,
   workerLate,
 } from "./answers.ts";
-import type { ProxyCounts, ProxyOutcome } from "./counts.ts";
-import { type ProxyRequest, routeRequestOf } from "./exchange.ts";
+import { Attempt, type Attempted, type AttemptFailure, type WorkerAnswer } from "./attempt.ts";
+import type { ProxyOutcome } from "./counts.ts";
+import { type ProxyParts, type ProxyRequest, routeRequestOf } from "./exchange.ts";
 import { hashOf } from "./request-body.ts";
-import type { ProxySettings } from "./settings.ts";
-import type { FailureStage, HeldAnswer, UpstreamAnswer, UpstreamPiece } from "./upstream.ts";
-import type { DownWorkers, WorkerHealth } from "./worker-health.ts";
+import type { WorkerHealth } from "./worker-health.ts";
 
 /** A worker's answer that the client gets, complete or from its first piece on. */
-export interface Won {
+export interface Won extends WorkerAnswer {
   readonly kind: "won";
-  readonly answer: UpstreamAnswer;
-  readonly first: UpstreamPiece;
-  /** Null: an event stream, of which only `first` was read. */
-  readonly held: HeldAnswer | null;
   readonly decision: RouteDecision;
 }
 
@@ -33,35 +28,11 @@ export type Dispatched =
   | { readonly kind: "lost"; readonly error: ProxyError; readonly outcome: ProxyOutcome }
   | { readonly kind: "left" };
 
-export interface DispatchParts {
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly router: Router;
-  readonly table: WorkerTable;
-  readonly settings: ProxySettings;
-  readonly down: DownWorkers;
+export interface DispatchParts extends ProxyParts {
   readonly health: Pick<WorkerHealth, "out" | "listen">;
-  readonly counts: ProxyCounts;
-  /** Sends the request to the chosen worker. Never rejects. */
-  readonly attempt: (incoming: ProxyRequest, decision: RouteDecision) => Promise<Attempted>;
   readonly onRouted: (incoming: ProxyRequest, decision: RouteDecision) => void;
   /** Called if a request could not be sent to a worker at all. */
   readonly onUnsendable: (worker: WorkerId, why: string) => void;
-}
-
-export type Attempted =
-  | ({ readonly kind: "answer" } & Pick<Won, "answer" | "first" | "held">)
-  | {
-      readonly kind: "failed";
-      readonly failure: AttemptFailure;
-      /** The worker that failed: the prefill worker, or the worker that was to answer. */
-      readonly worker: WorkerId;
-    };
-
-export interface AttemptFailure {
-  /** `silent`: the worker stopped answering health checks while it had the request. */
-  readonly stage: FailureStage | "silent";
-  readonly why: string;
 }
 
 /**
@@ -112,7 +83,7 @@ export class Dispatch {
    * the request.
    */
   async #attempt(decision: RouteDecision): Promise<Attempted> {
-    const { health, attempt, down } = this.#parts;
+    const { health, down } = this.#parts;
     const incoming = this.#incoming;
     down.tried(decision.target.worker);
     const lost = new AbortController();
@@ -127,7 +98,7 @@ export class Dispatch {
     using _listening = health.listen(look);
     look();
     const signal = AbortSignal.any([incoming.signal, lost.signal]);
-    const attempted = await attempt({ ...incoming, signal }, decision);
+    const attempted = await new Attempt(this.#parts, { ...incoming, signal }).run(decision);
     const isLost = silent !== null && !incoming.signal.aborted;
     if (!isLost || (attempted.kind === "answer" && attempted.first.kind !== "failed")) {
       return attempted;

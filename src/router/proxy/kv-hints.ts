@@ -1,17 +1,12 @@
 import { type Json, stringifyJson } from "../../core/index.ts";
-import type { RouteDecision, Router, Target, WorkerTable } from "../index.ts";
-import { type ProxyRequest, routeRequestOf } from "./exchange.ts";
+import type { RouteDecision, Target } from "../index.ts";
+import { type ProxyParts, type ProxyRequest, routeRequestOf } from "./exchange.ts";
 import type { PromptMark } from "./observer.ts";
 import { type Fields, isFields } from "./request-body.ts";
 import type { KvHintAction, KvHintsCarrier } from "./settings.ts";
 
 /** The part of a request that a worker serves. */
 export type ServedPart = "whole" | "prefill" | "decode";
-
-export interface KvHintParts {
-  readonly router: Pick<Router, "getPotentialLoads">;
-  readonly table: Pick<WorkerTable, "find" | "targets">;
-}
 
 interface Action {
   readonly type: KvHintAction;
@@ -47,7 +42,7 @@ interface Task {
  * Request fields that carry KV hints to a worker. Empty if the worker accepts none or there are
  * none.
  */
-export function kvHintFields(parts: KvHintParts, incoming: ProxyRequest, task: Task): Fields {
+export function kvHintFields(parts: ProxyParts, incoming: ProxyRequest, task: Task): Fields {
   const carrier = carrierOf(incoming, workerOf(task));
   if (carrier === "off" || isBatch(incoming.body.fields.prompt ?? null)) return {};
   const own = incoming.body.fields.kv_hints ?? null;
@@ -88,7 +83,7 @@ function hasHearth({ spaces }: Target): boolean {
   return spaces.some(({ kind }) => kind === "blocks");
 }
 
-function envelopeOf(parts: KvHintParts, incoming: ProxyRequest, task: Task): Fields | null {
+function envelopeOf(parts: ProxyParts, incoming: ProxyRequest, task: Task): Fields | null {
   const { kvHintActions } = incoming.named.model;
   const allowed = actionsOf(parts, incoming, task).filter(({ type }) =>
     kvHintActions.includes(type),
@@ -108,7 +103,7 @@ function envelopeOf(parts: KvHintParts, incoming: ProxyRequest, task: Task): Fie
 
 /** The prefill worker stores the prompt; the decode worker stores the answer. */
 function actionsOf(
-  parts: KvHintParts,
+  parts: ProxyParts,
   incoming: ProxyRequest,
   { decision, part, ...task }: Task,
 ): Action[] {
@@ -160,7 +155,7 @@ function pinOf({ tokens, ttlSeconds }: PromptMark, owner: string): Fields {
 
 /** Workers that hold more of the prompt than the chosen one, largest first. */
 function sourcesOf(
-  { router, table }: KvHintParts,
+  { router, table }: ProxyParts,
   incoming: ProxyRequest,
   { target, terms }: RouteDecision,
 ): Action[] {

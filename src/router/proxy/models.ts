@@ -1,11 +1,11 @@
-import type { Clock } from "../../core/index.ts";
 import type { WorkerTable } from "../index.ts";
 import { refuse, unknownModel } from "./answers.ts";
+import type { ProxyParts } from "./exchange.ts";
 import type { ProxyOptions } from "./proxy.ts";
 import { type Fields, fieldsIn, isFields } from "./request-body.ts";
-import { PROXY_MODEL_DEFAULTS, type ProxyModel, type ProxySettings } from "./settings.ts";
+import { PROXY_MODEL_DEFAULTS, type ProxyModel } from "./settings.ts";
 import { checkTokenModel, type TokenModelFiles, Tokens } from "./tokens/index.ts";
-import { getText, type Upstream } from "./upstream.ts";
+import { getText } from "./upstream.ts";
 
 type Card = Fields;
 
@@ -16,23 +16,16 @@ const CARD_TTL_MS = 30_000;
 const ANSWER_BYTES_MAX = 1024 * 1024;
 const CARDS_MAX = 4_096;
 
-export interface ModelListParts {
-  readonly clock: Clock;
-  readonly table: WorkerTable;
-  readonly settings: ProxySettings;
-  readonly upstream: Upstream;
-}
-
 /**
  * Answers `GET /v1/models` with the workers' descriptions of the models that the router can reach.
  * All clients see the same cards, so the proxy sends no client's credentials.
  */
 export class ModelList {
-  readonly #parts: ModelListParts;
+  readonly #parts: ProxyParts;
   /** Model cards by id, as one of the model's workers described them. */
   readonly #cards = new Map<string, { readonly card: Card; readonly atMs: number }>();
 
-  constructor(parts: ModelListParts) {
+  constructor(parts: ProxyParts) {
     this.#parts = parts;
   }
 

@@ -2,7 +2,6 @@ import { BodyBudget, type BodyShare } from "../../core/http/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import type { RouteDecision, Router, WorkerTable } from "../index.ts";
 import { busy, invalid, ownFault, type ProxyError, refuse, unknownModel } from "./answers.ts";
-import { Attempt } from "./attempt.ts";
 import { ProxyCounts, type ProxySnapshot, shapeHash, type TokenDifference } from "./counts.ts";
 import { Dispatch, type DispatchParts, type Won } from "./dispatch.ts";
 import { type Endpoint, type EndpointSpec, endpointOf, shapeOf } from "./endpoint.ts";
@@ -77,33 +76,27 @@ export class OpenAiProxy implements AsyncDisposable {
 
   private constructor(options: ProxyOptions, tokens: Tokens) {
     const { settings, random, clock, onWorker = () => undefined } = options;
-    const { authorization, healthEveryMs: everyMs, healthTimeoutMs: timeoutMs } = settings;
-    const { bodyBytesMax: bytesMax, bodyTimeoutMs, bodyBudgetBytes } = settings;
+    const { bodyBytesMax: bytesMax, bodyTimeoutMs: timeoutMs, bodyBudgetBytes } = settings;
     const upstream = new Upstream(clock, options.onShort);
     const [counts, homes, down] = [this.#counts, this.#homes, new DownWorkers(clock)];
-    const parts = { ...options, upstream, counts, homes };
+    const parts = { ...options, upstream, counts, homes, down };
     [this.#options, this.#tokens, this.#upstream] = [options, tokens, upstream];
     this.#prompts = new Prompts(tokens);
     this.#prefix = random.u32().toString(16).padStart(8, "0");
     this.#names = new ModelNames(options.table, settings.models);
     this.#models = new ModelList(parts);
     const budget = new BodyBudget(bodyBudgetBytes, clock);
-    this.#bodies = { bytesMax, timeoutMs: bodyTimeoutMs, clock, budget, ...settings };
-    const health = new WorkerHealth({
-      ...{ ...parts, authorization, everyMs, timeoutMs },
-      onChange: (worker, why) => {
-        if (why === null) down.worked(worker);
-        onWorker(worker, why);
-      },
+    this.#bodies = { bytesMax, timeoutMs, clock, budget, ...settings };
+    this.#health = new WorkerHealth(parts, (worker, why) => {
+      if (why === null) down.worked(worker);
+      onWorker(worker, why);
     });
-    this.#health = health;
-    this.#side = new SidePaths({ ...parts, health });
+    this.#side = new SidePaths(parts, this.#health);
     this.#dispatch = {
-      ...{ ...parts, down, health },
+      ...{ ...parts, health: this.#health },
       onUnsendable: (worker, why) => {
         options.onFault(new Error(`a request to ${worker} could not be sent: ${why}`));
       },
-      attempt: (incoming, decision) => new Attempt(parts, incoming).run(decision),
       onRouted: (incoming, decision) => this.#routed(incoming, decision),
     };
   }

@@ -5,23 +5,17 @@ import {
   parseEndpoint,
   type ZmtpSubscriber,
 } from "../../events/zmtp/index.ts";
-import type { WorkerTable } from "../index.ts";
-import type { Authorization } from "./headers.ts";
+import type { ProxyParts } from "./exchange.ts";
 import type { RequestEnd } from "./observer.ts";
 import { fieldsIn, isFields } from "./request-body.ts";
-import { getText, type Upstream } from "./upstream.ts";
+import { getText } from "./upstream.ts";
 
-export interface WorkerHealthOptions extends ProbeParts {
-  readonly table: WorkerTable;
-  /** Time between two health checks of a server. Null: none. */
-  readonly everyMs: number | null;
-  /** Called if a worker is excluded, with the reason, and with null if it is used again. */
-  readonly onChange: (worker: WorkerId, why: string | null) => void;
-}
+type HealthParts = Pick<ProxyParts, "clock" | "random" | "table" | "settings" | "upstream">;
 
 /** Excludes workers whose servers do not answer health checks. */
 export class WorkerHealth implements AsyncDisposable {
-  readonly #options: WorkerHealthOptions;
+  readonly #parts: HealthParts;
+  readonly #onChange: (worker: WorkerId, why: string | null) => void;
   readonly #probes = new Map<string, ServerProbe>();
   readonly #listeners = new Set<() => void>();
   readonly #closing = new Set<Promise<void>>();
@@ -30,10 +24,11 @@ export class WorkerHealth implements AsyncDisposable {
   /** Exclusions since the start. */
   times = 0;
 
-  constructor(options: WorkerHealthOptions) {
-    this.#options = options;
-    const { everyMs, clock } = options;
-    this.#timer = everyMs === null ? null : clock.every(everyMs, () => this.#check());
+  /** `onChange`: called if a worker is excluded, with the reason, and with null if it is used again. */
+  constructor(parts: HealthParts, onChange: (worker: WorkerId, why: string | null) => void) {
+    [this.#parts, this.#onChange] = [parts, onChange];
+    const everyMs = parts.settings.healthEveryMs;
+    this.#timer = everyMs === null ? null : parts.clock.every(everyMs, () => this.#check());
     if (everyMs !== null) this.#check();
   }
 
@@ -61,13 +56,13 @@ export class WorkerHealth implements AsyncDisposable {
 
   #check(): void {
     const urls = new Set<string>();
-    for (const { url, state } of this.#options.table.targets) {
+    for (const { url, state } of this.#parts.table.targets) {
       if (url !== null && state !== "gone") urls.add(url);
     }
     for (const url of this.#probes.keys()) if (!urls.has(url)) this.#forget(url);
     for (const url of urls) {
       if (this.#probes.has(url)) continue;
-      const probe = new ServerProbe(url, this.#options, () => this.#changed());
+      const probe = new ServerProbe(url, this.#parts, () => this.#changed());
       this.#probes.set(url, probe);
     }
     for (const probe of this.#probes.values()) void probe.check();
@@ -85,7 +80,7 @@ export class WorkerHealth implements AsyncDisposable {
   /** A server may have several ranks. All ranks of a silent process are excluded. */
   #changed(): void {
     const out = new Map<WorkerId, string>();
-    for (const { url, worker } of this.#options.table.targets) {
+    for (const { url, worker } of this.#parts.table.targets) {
       const why = url === null ? null : (this.#probes.get(url)?.why ?? null);
       if (why !== null) out.set(worker, why);
     }
@@ -96,24 +91,15 @@ export class WorkerHealth implements AsyncDisposable {
       if (before.has(worker)) continue;
       isOther = true;
       this.times++;
-      this.#options.onChange(worker, why);
+      this.#onChange(worker, why);
     }
     for (const worker of before.keys()) {
       if (out.has(worker)) continue;
       isOther = true;
-      this.#options.onChange(worker, null);
+      this.#onChange(worker, null);
     }
     if (isOther) for (const listener of [...this.#listeners]) listener();
   }
-}
-
-interface ProbeParts {
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly upstream: Upstream;
-  readonly authorization: Authorization;
-  /** Timeout of `GET /health`. */
-  readonly timeoutMs: number;
 }
 
 const ANSWER_BYTES_MAX = 64 * 1024;
@@ -130,7 +116,7 @@ type Verdict = { readonly kind: "well" | "unknown" } | { readonly kind: "failure
  */
 class ServerProbe implements AsyncDisposable {
   readonly url: string;
-  readonly #parts: ProbeParts;
+  readonly #parts: HealthParts;
   readonly #onChange: () => void;
   readonly #closing = new AbortController();
   #pulses: EngineProbe[] = [];
@@ -138,7 +124,7 @@ class ServerProbe implements AsyncDisposable {
   #isAsking = false;
   #failure: string | null = null;
 
-  constructor(url: string, parts: ProbeParts, onChange: () => void) {
+  constructor(url: string, parts: HealthParts, onChange: () => void) {
     [this.url, this.#parts, this.#onChange] = [url, parts, onChange];
   }
 
@@ -176,7 +162,8 @@ class ServerProbe implements AsyncDisposable {
   }
 
   async #ask(): Promise<Verdict> {
-    const { clock, timeoutMs } = this.#parts;
+    const { clock, settings } = this.#parts;
+    const timeoutMs = settings.healthTimeoutMs;
     const startMs = clock.monotonicMs();
     const late = new AbortController();
     using _deadline = clock.after(timeoutMs, () => late.abort());
@@ -217,7 +204,8 @@ class ServerProbe implements AsyncDisposable {
   }
 
   #get(path: string, signal: AbortSignal) {
-    const { upstream, authorization, timeoutMs } = this.#parts;
+    const { upstream, settings } = this.#parts;
+    const { authorization, healthTimeoutMs: timeoutMs } = settings;
     const order = { url: this.url, path, authorization, timeoutMs, bytesMax: ANSWER_BYTES_MAX };
     return getText(upstream, order, AbortSignal.any([signal, this.#closing.signal]));
   }
