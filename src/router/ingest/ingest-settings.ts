@@ -48,14 +48,3 @@ export class IngestCounts {
   /** Messages of sources beyond `targetsMax`. */
   overfull = 0;
 }
-
-export interface IngestStats extends IngestCounts {
-  readonly sources: number;
-  readonly known: number;
-  readonly stalled: number;
-  /** Out-of-order batches dropped because the buffer was full. */
-  readonly pendingDropped: number;
-  readonly pendingHashes: number;
-  readonly recoveriesRunning: number;
-  readonly recoveriesWaiting: number;
-}

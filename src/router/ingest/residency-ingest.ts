@@ -17,7 +17,7 @@ import {
 } from "../workers.ts";
 import type { ResidencyArchive, ResidencyListener } from "./archive.ts";
 import { Follower, type FollowerParts, hashesIn, PendingBudget } from "./follower.ts";
-import { IngestCounts, type IngestSettings, type IngestStats } from "./ingest-settings.ts";
+import { IngestCounts, type IngestSettings } from "./ingest-settings.ts";
 import { RecoveryQueue } from "./recovery-queue.ts";
 
 export interface IngestOptions {
@@ -105,13 +105,14 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
     return this.#counts;
   }
 
-  stats(): IngestStats {
+  stats() {
     const known = this.sources().filter(({ isKnown }) => isKnown).length;
     return {
       ...this.#counts,
       sources: this.#sources.size,
       known,
       stalled: this.#sources.size - known,
+      /** Out-of-order batches dropped because the buffer was full. */
       pendingDropped: this.#budget.dropped,
       pendingHashes: this.#budget.hashes + this.#early.hashes,
       recoveriesRunning: this.#queue.running,

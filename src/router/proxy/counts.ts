@@ -1,6 +1,6 @@
 import type { Json } from "../../core/index.ts";
 import type { Fields } from "./request-body.ts";
-import type { TokenCounts } from "./tokens/index.ts";
+import type { Tokens } from "./tokens/index.ts";
 
 /** How a request ended from the client's point of view. */
 export const PROXY_OUTCOMES = [
@@ -35,7 +35,7 @@ export interface ProxySnapshot extends Readonly<ProxyCounts> {
   readonly timesOut: number;
   /** Engine processes that answer pings in addition to their server's `/health`. */
   readonly pulses: number;
-  readonly tokens: TokenCounts;
+  readonly tokens: Tokens["counts"];
 }
 
 /** The engine counted other prompt tokens than the proxy. */

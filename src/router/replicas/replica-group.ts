@@ -83,19 +83,7 @@ export interface ReplicaGroupOptions {
   readonly applyThresholds: (model: string, thresholds: BusyThresholds) => boolean;
 }
 
-export interface ReplicaStats {
-  readonly replicas: number;
-  readonly sent: number;
-  readonly received: number;
-  /** Events dropped because the bus queue was full. */
-  readonly dropped: number;
-  readonly refused: number;
-  /** Request lists fetched because sums differed or a router was new. */
-  readonly lists: number;
-  readonly orphansEnded: number;
-  readonly snapshotsServed: number;
-  readonly unknownWorkers: number;
-}
+export type ReplicaStats = ReplicaGroup["stats"];
 
 /** Upper limit of the tolerance, in announcements. */
 const DIFFERS_MAX = 64;
@@ -123,7 +111,16 @@ export class ReplicaGroup implements AsyncDisposable {
   #numbers = 0;
   #page = 0;
   #beatMs: number;
-  #counts = { sent: 0, received: 0, dropped: 0, refused: 0, lists: 0, orphansEnded: 0 };
+  readonly #counts = {
+    sent: 0,
+    received: 0,
+    /** Events dropped because the bus queue was full. */
+    dropped: 0,
+    refused: 0,
+    /** Request lists fetched because sums differed or a router was new. */
+    lists: 0,
+    orphansEnded: 0,
+  };
 
   constructor(options: ReplicaGroupOptions) {
     const { bus, clock, table, self, load, settings, cluster } = options;
@@ -163,7 +160,7 @@ export class ReplicaGroup implements AsyncDisposable {
     this.#announce("hello");
   }
 
-  get stats(): ReplicaStats {
+  get stats() {
     return {
       ...this.#counts,
       replicas: this.#options.members.all.length,

@@ -50,11 +50,3 @@ export interface PromptTokens {
    */
   readonly hasMedia: boolean;
 }
-
-export interface TokenCounts {
-  readonly prompts: number;
-  readonly failed: number;
-  readonly late: number;
-  /** Threads that were replaced. */
-  readonly restarts: number;
-}

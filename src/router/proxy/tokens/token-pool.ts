@@ -1,13 +1,7 @@
 import { type Clock, HearthError } from "../../../core/index.ts";
 import type { ReasoningTokens } from "../observer.ts";
 import type { EncodeOptions } from "./encoder.ts";
-import type {
-  PromptTokens,
-  TokenAnswer,
-  TokenCounts,
-  TokenModelFiles,
-  TokenOrder,
-} from "./protocol.ts";
+import type { PromptTokens, TokenAnswer, TokenModelFiles, TokenOrder } from "./protocol.ts";
 import { TokenServer } from "./token-server.ts";
 
 export interface TokenPoolOptions {
@@ -39,7 +33,13 @@ export class Tokens implements Disposable {
   readonly #options: TokenPoolOptions;
   readonly #backends: TokenBackend[] = [];
   readonly #reasoning = new Map<string, ReasoningTokens | null>();
-  readonly #counts = { prompts: 0, failed: 0, late: 0, restarts: 0 };
+  readonly #counts = {
+    prompts: 0,
+    failed: 0,
+    late: 0,
+    /** Threads that were replaced. */
+    restarts: 0,
+  };
   #nextId = 1;
   #isClosed = false;
 
@@ -62,7 +62,7 @@ export class Tokens implements Disposable {
     throw new HearthError("CONFIG_INVALID", failed.why);
   }
 
-  get counts(): TokenCounts {
+  get counts() {
     return { ...this.#counts };
   }
 
