@@ -182,28 +182,33 @@ export function isRouterId(text: unknown): text is RouterId {
   return typeof text === "string" && ROUTER_ID.test(text);
 }
 
+/** Initial tolerance: announcements may differ while events are in flight. */
+export const DIFFERS_MIN = 2;
+
 /** A replica, as last announced. */
-export interface Replica {
+export class Replica {
   readonly router: RouterId;
   everyMs: number;
   heardMs: number;
   /** Only its load events were received so far, no announcement. */
-  isNew: boolean;
+  isNew = true;
   /** Consecutive announcements whose request sums differed from the local ones. */
-  differs: number;
+  differs = 0;
   /**
    * Differing announcements to tolerate before its request list is fetched. Doubles each time the
    * list did not help.
    */
-  tolerance: number;
-  isAsked: boolean;
-  readonly snapshots: Map<string, SeenSnapshot>;
+  tolerance = DIFFERS_MIN;
+  isAsked = false;
+  readonly snapshots = new Map<string, SeenSnapshot>();
+
+  constructor(router: RouterId, everyMs: number, heardMs: number) {
+    [this.router, this.everyMs, this.heardMs] = [router, everyMs, heardMs];
+  }
 }
 
 /** Maximum routers of a cluster. Messages of further routers are ignored. */
 const REPLICAS_MAX = 64;
-/** Initial tolerance: announcements may differ while events are in flight. */
-export const DIFFERS_MIN = 2;
 const KNOWN_SNAPSHOTS_MAX = 65_536;
 
 export class ReplicaTable {
@@ -228,9 +233,7 @@ export class ReplicaTable {
       return known;
     }
     if (this.#members.size >= REPLICAS_MAX) return null;
-    const of = { router, everyMs, heardMs: nowMs, isNew: true, differs: 0, isAsked: false };
-    const tolerance = DIFFERS_MIN;
-    const member = { ...of, tolerance, snapshots: new Map<string, SeenSnapshot>() };
+    const member = new Replica(router, everyMs, nowMs);
     this.#members.set(router, member);
     return member;
   }

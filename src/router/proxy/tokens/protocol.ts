@@ -35,7 +35,6 @@ export type TokenAnswer =
       readonly kind: "loaded";
       readonly id: number;
       readonly reasoning: ReasoningTokens | null;
-      readonly hasTemplate: boolean;
     }
   | ({ readonly kind: "tokens"; readonly id: number } & PromptTokens)
   | { readonly kind: "failed"; readonly id: number; readonly why: string };

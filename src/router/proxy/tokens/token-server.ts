@@ -22,7 +22,7 @@ export class TokenServer {
       if (order.kind === "load") {
         const model = loadTokenModel(order.files, order.cacheTokens, this.#clock);
         this.#models.set(order.files.name, model);
-        return { kind: "loaded", id, reasoning: model.reasoning, hasTemplate: model.hasTemplate };
+        return { kind: "loaded", id, reasoning: model.reasoning };
       }
       const model = this.#models.get(order.model);
       if (model === undefined) return { kind: "failed", id, why: "the model is not loaded" };
