@@ -7,6 +7,17 @@ import type { Target } from "../workers.ts";
 
 const WORDS = DIGEST_BYTES / 4;
 
+/** The number of leading blocks for which `holds`; it must not hold for any block after them. */
+export function firstWithout(end: number, holds: (block: number) => boolean): number {
+  let [from, to] = [0, end];
+  while (from < to) {
+    const middle = (from + to) >>> 1;
+    if (holds(middle)) from = middle + 1;
+    else to = middle;
+  }
+  return from;
+}
+
 /** Digests of a prompt's full blocks in one namespace, in order. */
 export interface ChainDigests {
   readonly blockTokens: number;
@@ -55,14 +66,9 @@ export class PromptChain {
   /** Number of leading blocks in common. */
   common(other: PromptChain): number {
     if (other.group !== this.group) return 0;
-    let same = 0;
-    let differs = Math.min(this.blocks, other.blocks);
-    while (same < differs) {
-      const middle = (same + differs) >>> 1;
-      if (other.has(middle, this.lo(middle), this.hi(middle))) same = middle + 1;
-      else differs = middle;
-    }
-    return same;
+    return firstWithout(Math.min(this.blocks, other.blocks), (block) =>
+      other.has(block, this.lo(block), this.hi(block)),
+    );
   }
 
   /**
@@ -177,12 +183,6 @@ export class BlockUses {
 
   /** Index of the first block without a use. `chain.blocks` if all are in use. */
   firstFree(chain: PromptChain): number {
-    let [from, to] = [0, chain.blocks];
-    while (from < to) {
-      const middle = (from + to) >>> 1;
-      if (this.of(chain, middle) > 0) from = middle + 1;
-      else to = middle;
-    }
-    return from;
+    return firstWithout(chain.blocks, (block) => this.of(chain, block) > 0);
   }
 }

@@ -1,7 +1,7 @@
 import type { WorkerId } from "../../core/index.ts";
 import type { RouteRequest } from "../route.ts";
 import type { Target } from "../workers.ts";
-import { BlockUses, type PromptChain } from "./prompt-chain.ts";
+import { BlockUses, firstWithout, type PromptChain } from "./prompt-chain.ts";
 import type { PolicySettings } from "./settings.ts";
 
 /** One branch of a session: the prompts of an agent or of one of its sub-agents. */
@@ -142,14 +142,10 @@ export class SessionTable {
     const shared = session.branches.map((other) =>
       other === branch ? chain.blocks : other.chain.common(chain),
     );
-    let [from, to] = [0, chain.blocks];
-    while (from < to) {
-      const middle = (from + to) >>> 1;
-      const own = shared.filter((common) => common > middle).length;
-      if (this.#uses.of(chain, middle) > own) from = middle + 1;
-      else to = middle;
-    }
-    return from;
+    return firstWithout(chain.blocks, (block) => {
+      const own = shared.filter((common) => common > block).length;
+      return this.#uses.of(chain, block) > own;
+    });
   }
 
   /**
