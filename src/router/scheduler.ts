@@ -298,7 +298,8 @@ class Measures {
       const { hashes, blockTokens } = prompt.own;
       predicted.leading(hashes, this.#predicted);
       for (let target = 0; target < this.#predicted.length; target++) {
-        raise(this.#device, target, this.#predicted[target]! * blockTokens);
+        const blocks = this.#predicted[target]!;
+        if (blocks > 0) raise(this.#device, target, blocks * blockTokens);
       }
     }
     if (settings.trackActiveBlocks) {
