@@ -93,7 +93,7 @@ describe("docs/operating/operations.md", () => {
   });
 
   test("says of every metric of the control plane when to look", () => {
-    const charted = firstCells("What to chart, and when to wake somebody").flatMap(quotedIn);
+    const charted = firstCells("Metrics to chart and to alert on").flatMap(quotedIn);
     const names = charted.map((name) => name.replace(/\{.*/, ""));
     const control = Object.values(METRICS)
       .map(({ name }) => name as string)

@@ -1,7 +1,5 @@
-/** `./dev demo --engine vllm`: a chat on real vLLM that survives restarts of engine and agent. */
-import { scriptOptions } from "../../scripts/lib/arguments.ts";
-import { ensureHost } from "../../scripts/lib/native-build.ts";
 import { waitFor } from "../support/index.ts";
+import { defineLane, needNative, oneOf } from "../support/lane.ts";
 import { Agent } from "./kit/agent.ts";
 import { type ChatAnswer, chat, type Message } from "./kit/chat.ts";
 import { mean } from "./kit/compare.ts";
@@ -11,19 +9,7 @@ import { Prompts } from "./kit/prompts.ts";
 import { say } from "./kit/say.ts";
 import { Vllm } from "./kit/vllm.ts";
 import { WorkFolder } from "./kit/work-folder.ts";
-import { usageError, withSkips } from "./run.ts";
-
-const HELP = `
-Starts an agent and a real vLLM on this host's CPU with a tiny model that is made here, plays a
-chat, restarts the engine and plays it again, restarts the agent and plays it again. Prints for each
-stage the time to the first token, the blocks that Hearth restored, and if all tokens are equal.
-The first run installs vLLM from PyPI (6 GB) into $HEARTH_ENGINES_CACHE; nothing else stays.
-
-  ./dev demo --engine vllm             two to four minutes
-  ./dev demo --engine vllm --json      the last line is JSON
-
-Exit codes: 0 tokens are equal and blocks came back, or skipped; 1 not so; 2 wrong usage.
-`;
+import { onEngines } from "./run.ts";
 
 const TURNS = 5;
 const TOKENS_OUT = 16;
@@ -109,29 +95,45 @@ function rowOf({ stage, answers, blocksRestored }: Stage, first: Stage) {
   };
 }
 
-async function main(isJson: boolean): Promise<boolean> {
-  const library = await ensureHost();
-  if (library.kind === "failed" || library.kind === "skipped") throw new Error(library.why);
-  using folder = new WorkFolder();
-  const played = await stages(folder.path);
-  const rows = played.map((stage) => rowOf(stage, played[0]!));
-  console.log("stage              first TTFT  mean TTFT  blocks restored  tokens equal");
-  for (const row of rows) {
+export const lane = defineLane({
+  help: `
+Starts an agent and a real vLLM on this host's CPU with a tiny model that is made here, plays a
+chat, restarts the engine and plays it again, restarts the agent and plays it again. Prints for each
+stage the time to the first token, the blocks that Hearth restored, and if all tokens are equal.
+The first run installs vLLM from PyPI (6 GB) into $HEARTH_ENGINES_CACHE; nothing else stays.
+
+  ./dev demo --engine vllm             two to four minutes
+  ./dev demo --engine vllm --json      the last line is JSON
+
+Exit codes: 0 tokens are equal and blocks came back, or skipped; 1 not so; 2 wrong usage.
+`,
+  options: { engine: oneOf(["vllm"], "vllm") },
+  async run() {
+    await needNative();
+    const rows = await onEngines(async () => {
+      using folder = new WorkFolder();
+      const played = await stages(folder.path);
+      return played.map((stage) => rowOf(stage, played[0]!));
+    });
+    const violations = [
+      ...rows.filter((row) => !row.tokensEqual).map((row) => `${row.stage}: other tokens`),
+      ...rows
+        .slice(1)
+        .filter((row) => row.blocksRestored === 0)
+        .map((row) => `${row.stage}: no block was restored`),
+    ];
+    const json = { engine: "vllm", ok: violations.length === 0, stages: rows };
+    return { violations, json, text: tableOf(rows) };
+  },
+});
+
+function tableOf(rows: readonly ReturnType<typeof rowOf>[]): string {
+  const head = "stage              first TTFT  mean TTFT  blocks restored  tokens equal";
+  const lines = rows.map((row) => {
     const times = [`${row.firstTtftMs} ms`.padStart(10), `${row.meanTtftMs} ms`.padStart(9)];
     const blocks = `${row.blocksRestored}`.padStart(15);
     const equal = (row.tokensEqual ? "yes" : "NO").padStart(12);
-    console.log([row.stage.padEnd(17), ...times, blocks, equal].join("  "));
-  }
-  const isEqual = rows.every((row) => row.tokensEqual);
-  const isRestored = rows.slice(1).every((row) => row.blocksRestored > 0);
-  const ok = isEqual && isRestored;
-  if (isJson) console.log(JSON.stringify({ engine: "vllm", ok, stages: rows }));
-  return ok;
+    return [row.stage.padEnd(17), ...times, blocks, equal].join("  ");
+  });
+  return [head, ...lines].join("\n");
 }
-
-const { engine, json } = scriptOptions(HELP, {
-  engine: { type: "string", default: "vllm" },
-  json: { type: "boolean", default: false },
-});
-if (engine !== "vllm") usageError(`--engine ${engine}: expected vllm`);
-await withSkips(json, () => main(json));

@@ -1,9 +1,9 @@
-/** `./dev bench:engines`: what users gain from Hearth on real vLLM. */
-import { scriptOptions } from "../../scripts/lib/arguments.ts";
+import { defineLane, flag, whole } from "../support/lane.ts";
 import { multiTurn } from "./lanes/multi-turn.ts";
-import { runMain, wholeNumber } from "./run.ts";
+import { runEngines } from "./run.ts";
 
-const HELP = `
+export const lane = defineLane({
+  help: `
 Plays 48 conversations of 6 turns with shared system prompts on real vLLM with a KV cache that holds
 two of them: alone, with Hearth, and with vLLM's own offloading, which gets the same RAM. Turns are
 interleaved between the three. Prints mean and p99 time to the first token, and tokens computed.
@@ -14,18 +14,10 @@ interleaved between the three. Prints mean and p99 time to the first token, and 
   ./dev bench:engines --json                     the result as JSON on standard output
 
 Exit codes: 0 Hearth is best on each, or skipped; 1 it is not; 2 wrong usage.
-`;
-
-const { seed, quick, json, ...given } = scriptOptions(HELP, {
-  seed: { type: "string", default: "1" },
-  "model-seed": { type: "string", default: "1" },
-  quick: { type: "boolean", default: false },
-  json: { type: "boolean", default: false },
-});
-
-await runMain({
-  ...{ engine: "vllm", lanes: [["multi-turn", multiTurn]], minutes: 0 },
-  ...{ isQuick: quick, isJson: json },
-  seed: wholeNumber("seed", seed, 0),
-  modelSeed: wholeNumber("model-seed", given["model-seed"], 0),
+`,
+  options: { seed: whole(0, 1), "model-seed": whole(0, 1), quick: flag() },
+  run({ seed, "model-seed": modelSeed, quick: isQuick }, host) {
+    const lanes = [["multi-turn", multiTurn]] as const;
+    return runEngines({ engine: "vllm", lanes, seed, modelSeed, minutes: 0, isQuick }, host);
+  },
 });
