@@ -10,6 +10,7 @@ export * from "./prefix-runs.ts";
 export * from "./prompt.ts";
 export * from "./replicas/index.ts";
 export * from "./route.ts";
+export * from "./route-counts.ts";
 export * from "./router.ts";
 export * from "./scheduler.ts";
 export * from "./settings.ts";

@@ -2,7 +2,6 @@ import { type Clock, type Random, stringifyJson } from "../core/index.ts";
 import { workerNumber } from "../events/index.ts";
 import type { Native } from "../native/index.ts";
 import type { KeySpace, ResidencyTier } from "../observability/activity/index.ts";
-import type { RouterMetrics } from "../observability/index.ts";
 import type { ActiveLoad, EndReason } from "./active-load.ts";
 import { uncachedTokens } from "./cost.ts";
 import { Explanations } from "./explanations.ts";
@@ -19,6 +18,7 @@ import type {
   RouteRequest,
   RouterObserver,
 } from "./route.ts";
+import type { RouteCounts } from "./route-counts.ts";
 import {
   type Choice,
   type Eligibility,
@@ -41,7 +41,7 @@ export interface RouterParts {
   readonly index: PrefixIndex;
   readonly load: ActiveLoad;
   /** Counts outcomes, waiting requests and their prompts. */
-  readonly metrics?: Pick<RouterMetrics, "answered" | "routed" | "waiting" | "ended">;
+  readonly metrics?: RouteCounts;
 }
 
 const SWEEP_MS = 1_000;

@@ -5,8 +5,9 @@ import {
   type NamespaceIndex,
   type WorkerId,
 } from "../core/index.ts";
-import type { Fetcher, PeerFound, WantedBlock } from "../peers/index.ts";
 import type { BlockSourcePort, FetchOutcome, Namespaces } from "../store/index.ts";
+import type { Fetcher } from "./fetcher/index.ts";
+import type { PeerFound, WantedBlock } from "./messages.ts";
 
 /** Blocks fetched per batch. Fetched blocks cannot be evicted until their batch is released. */
 const AT_ONCE = 256;

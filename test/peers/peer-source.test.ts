@@ -1,5 +1,4 @@
 import { describe, expect, test } from "bun:test";
-import { PeerSource } from "../../src/app/index.ts";
 import {
   LAYER_ALL,
   type NamespaceIndex,
@@ -8,6 +7,7 @@ import {
   type WorkerId,
 } from "../../src/core/index.ts";
 import type { Fetcher, PeerFound, PullOptions, WantedBlock } from "../../src/peers/index.ts";
+import { PeerSource } from "../../src/peers/index.ts";
 import { type FetchOutcome, Namespaces } from "../../src/store/index.ts";
 
 const KEY = new Uint8Array(32).fill(7);
