@@ -1,8 +1,7 @@
 import { HearthError, SimulatedClock, type WorkerId, yieldToLoop } from "../../../core/index.ts";
 import {
   type CostTerms,
-  createPolicies,
-  type Policies,
+  Policies,
   type PolicySettings,
   type RouteDecision,
   type RouteRequest,
@@ -105,7 +104,7 @@ class Run {
     });
     this.#assigned = this.#agents.map(() => ({ tokens: 0 }));
     const never = { [Symbol.dispose]: () => undefined };
-    this.#policies = createPolicies({
+    this.#policies = new Policies({
       ...{ clock, settings, namer: createSimNamer(trace) },
       commander: {
         send: (worker, command) =>

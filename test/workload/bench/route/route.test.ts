@@ -9,7 +9,7 @@ import {
   type RouteRow,
 } from "../../../../src/workload/bench/index.ts";
 import { bundledTrace } from "../../../../src/workload/traces/index.ts";
-import { ReferenceIndex } from "../../../router/reference-index.ts";
+import { ReferenceIndex } from "../../../router/prefix-index/reference-index.ts";
 import { describeNative } from "../../../support/index.ts";
 
 /** Blocks in the order of their use, the oldest first. */
