@@ -9,11 +9,13 @@ import {
   DEFAULT_LIMITS,
   type Decoded,
   decodeErrorReply,
+  decodeOutcomesReply,
   emptyFrame,
   type Frame,
   type FrameReader,
   frameStatusName,
   HEADER_BYTES,
+  type OutcomeItems,
   type Output,
   pendingBytes,
   pendingOutput,
@@ -117,6 +119,39 @@ export class ClientConnection {
       const id = this.send(encode, reject);
       if (id !== null) this.#waiting.set(id, { decode, resolve, reject });
     });
+  }
+
+  /** As `request`. Resolves with the decoded value. */
+  async ask<Value>(
+    encode: (output: Output, id: number) => void,
+    decode: (frame: Frame) => Decoded<Value>,
+  ): Promise<Value> {
+    let value: Value | undefined;
+    await this.request(encode, (frame) => {
+      value = this.take(decode(frame));
+      return null;
+    });
+    return value!;
+  }
+
+  /** As `request`, for an answer with outcomes alone. */
+  outcomes(encode: (output: Output, id: number) => void, into: OutcomeItems): Promise<void> {
+    return this.request(encode, (frame) => decodeOutcomesReply(frame, into));
+  }
+
+  /** As `request`. Resolves with the number that `decode` returns. */
+  async number(
+    encode: (output: Output, id: number) => void,
+    decode: (frame: Frame) => number | Refusal,
+  ): Promise<number> {
+    let value = 0;
+    await this.request(encode, (frame) => {
+      const answer = decode(frame);
+      if (typeof answer !== "number") return answer;
+      value = answer;
+      return null;
+    });
+    return value;
   }
 
   /**

@@ -22,7 +22,6 @@ import {
   decodeLookupReply,
   decodeMatchReply,
   decodeNamespaceReply,
-  decodeOutcomesReply,
   decodeReserveReply,
   decodeSessionListReply,
   decodeSessionStatusReply,
@@ -31,7 +30,6 @@ import {
   encodeAnnounceRequest,
   encodeCommandRequest,
   encodeCommitRequest,
-  encodeGpuCopyRequest,
   encodeGpuDevicesRequest,
   encodeGpuEvictedRequest,
   encodeGpuRegisterRequest,
@@ -49,7 +47,6 @@ import {
   encodeReserveRequest,
   encodeSessionCommitRequest,
   encodeSessionListRequest,
-  encodeSessionRequest,
   encodeUnholdRequest,
   Feature,
   type Frame,
@@ -58,6 +55,7 @@ import {
   type GpuDeviceItem,
   GpuMemoryKind,
   type GpuRegistered,
+  gpuCopyRequests,
   type HandleItems,
   type HelloReply,
   type IdentifyRequest,
@@ -77,6 +75,7 @@ import {
   type SessionListReply,
   type SessionListRequest,
   type SessionStatus,
+  sessionRequests,
   type WarmWait,
 } from "./protocol/index.ts";
 
@@ -171,18 +170,11 @@ export class EngineClient implements AsyncDisposable {
   }
 
   /** Returns the length of the leading run. `best[i]` is the bit of the best tier. */
-  async match(blocks: Readonly<DigestItems>, tiers: number, best: Uint8Array): Promise<number> {
-    let leading = 0;
-    await this.#connection.request(
+  match(blocks: Readonly<DigestItems>, tiers: number, best: Uint8Array): Promise<number> {
+    return this.#connection.number(
       (output, id) => encodeMatchRequest(output, id, tiers, blocks),
-      (frame) => {
-        const answer = decodeMatchReply(frame, best);
-        if (typeof answer !== "number") return answer;
-        leading = answer;
-        return null;
-      },
+      (frame) => decodeMatchReply(frame, best),
     );
-    return leading;
   }
 
   /** `namespace`: a handle from `engine.openNamespace`, or 0 for the connection's own. */
@@ -201,16 +193,16 @@ export class EngineClient implements AsyncDisposable {
   /** Outcomes are written to `handles`. */
   commit(handles: HandleBatch): Promise<void> {
     const macs = this.#macsOf(handles);
-    return this.#connection.request(
+    return this.#connection.outcomes(
       (output, id) => encodeCommitRequest(output, id, handles, false, macs),
-      (frame) => decodeOutcomesReply(frame, handles),
+      handles,
     );
   }
 
   abort(handles: HandleItems & OutcomeItems): Promise<void> {
-    return this.#connection.request(
+    return this.#connection.outcomes(
       (output, id) => encodeHandlesRequest(output, Op.abort, id, handles),
-      (frame) => decodeOutcomesReply(frame, handles),
+      handles,
     );
   }
 
@@ -252,9 +244,9 @@ export class EngineClient implements AsyncDisposable {
    */
   async report(handles: HandleItems & OutcomeItems): Promise<void> {
     if ((this.hello.features & Feature.report) !== 0) {
-      await this.#connection.request(
+      await this.#connection.outcomes(
         (output, id) => encodeHandlesRequest(output, Op.report, id, handles),
-        (frame) => decodeOutcomesReply(frame, handles),
+        handles,
       );
       return;
     }
@@ -271,56 +263,46 @@ export class EngineClient implements AsyncDisposable {
   }
 
   gpuStored(blocks: Readonly<BlockItems>, into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
+    return this.#connection.outcomes(
       (output, id) => encodeGpuStoredRequest(output, id, blocks),
-      (frame) => decodeOutcomesReply(frame, into),
+      into,
     );
   }
 
   gpuEvicted(blocks: Readonly<DigestItems>, into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
+    return this.#connection.outcomes(
       (output, id) => encodeGpuEvictedRequest(output, id, blocks),
-      (frame) => decodeOutcomesReply(frame, into),
+      into,
     );
   }
 
   sessionCommit(session: bigint, block: Readonly<DigestItems>, into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
+    return this.#connection.outcomes(
       (output, id) => encodeSessionCommitRequest(output, id, session, block),
-      (frame) => decodeOutcomesReply(frame, into),
+      into,
     );
   }
 
   sessionRelease(session: bigint, into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeSessionRequest(output, Op.sessionRelease, id, session),
-      (frame) => decodeOutcomesReply(frame, into),
+    return this.#connection.outcomes(
+      (output, id) => sessionRequests[Op.sessionRelease].encode(output, id, { session }),
+      into,
     );
   }
 
-  async sessionStatus(session: bigint): Promise<SessionStatus> {
-    let status: SessionStatus | undefined;
-    await this.#connection.request(
-      (output, id) => encodeSessionRequest(output, Op.sessionStatus, id, session),
-      (frame) => {
-        status = this.#connection.take(decodeSessionStatusReply(frame));
-        return null;
-      },
+  sessionStatus(session: bigint): Promise<SessionStatus> {
+    return this.#connection.ask(
+      (output, id) => sessionRequests[Op.sessionStatus].encode(output, id, { session }),
+      decodeSessionStatusReply,
     );
-    return status!;
   }
 
   /** One page. Its `next` is the `after` of the following page. */
-  async sessionList(request: Readonly<SessionListRequest>): Promise<SessionListReply> {
-    let page: SessionListReply | undefined;
-    await this.#connection.request(
+  sessionList(request: Readonly<SessionListRequest>): Promise<SessionListReply> {
+    return this.#connection.ask(
       (output, id) => encodeSessionListRequest(output, id, request),
-      (frame) => {
-        page = this.#connection.take(decodeSessionListReply(frame));
-        return null;
-      },
+      (frame) => decodeSessionListReply(frame),
     );
-    return page!;
   }
 
   alias(
@@ -329,9 +311,9 @@ export class EngineClient implements AsyncDisposable {
     aliases: Uint8Array,
     into: OutcomeItems,
   ): Promise<void> {
-    return this.#connection.request(
+    return this.#connection.outcomes(
       (output, id) => encodeAliasRequest(output, id, kind, blocks, aliases),
-      (frame) => decodeOutcomesReply(frame, into),
+      into,
     );
   }
 
@@ -411,20 +393,18 @@ export class ClientEngine {
   }
 
   /** Returns the engine's current number of connections. */
-  join(request: JoinRequest): Promise<number> {
-    return this.#ask(
+  async join(request: JoinRequest): Promise<number> {
+    const { members } = await this.#connection.ask(
       (output, id) => encodeJoinRequest(output, id, request),
-      (frame) => {
-        const members = decodeJoinReply(frame);
-        return typeof members === "number" ? members : fail(members.text);
-      },
+      decodeJoinReply,
     );
+    return members;
   }
 
   openNamespace(request: NamespaceRequest): Promise<NamespaceReply> {
-    return this.#ask(
+    return this.#connection.ask(
       (output, id) => encodeNamespaceRequest(output, id, request),
-      (frame) => this.#connection.take(decodeNamespaceReply(frame)),
+      decodeNamespaceReply,
     );
   }
 
@@ -456,42 +436,27 @@ export class ClientEngine {
   }
 
   unhold(holds: readonly number[], into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeUnholdRequest(output, id, holds),
-      (frame) => decodeOutcomesReply(frame, into),
+    return this.#connection.outcomes(
+      (output, id) =>
+        encodeUnholdRequest(output, id, { holds: holds.map((hold) => ({ id: hold })) }),
+      into,
     );
   }
 
   announce(request: AnnounceRequest, into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
+    return this.#connection.outcomes(
       (output, id) => encodeAnnounceRequest(output, id, request),
-      (frame) => decodeOutcomesReply(frame, into),
+      into,
     );
   }
 
   /** Returns the receipt: JSON as UTF-8. */
   command(json: Uint8Array): Promise<Uint8Array> {
-    return this.#ask(
+    return this.#connection.ask(
       (output, id) => encodeCommandRequest(output, id, json),
-      (frame) => this.#connection.take(decodeCommand(frame)),
+      decodeCommand,
     );
   }
-
-  async #ask<Value>(
-    encode: Parameters<ClientConnection["request"]>[0],
-    decode: (frame: Frame) => Value,
-  ): Promise<Value> {
-    let value: Value | undefined;
-    await this.#connection.request(encode, (frame) => {
-      value = decode(frame);
-      return null;
-    });
-    return value!;
-  }
-}
-
-function fail(text: string): never {
-  throw new HearthError("ENGINE_PROTOCOL", `invalid answer from the agent: ${text}`);
 }
 
 /** GPU memory for the agent to copy from and to: the part of an allocation from `offset` on. */
@@ -518,13 +483,9 @@ export class ClientGpu {
 
   /** The GPUs that the agent copies from and to. Empty if it copies nothing. */
   async devices(): Promise<readonly GpuDeviceItem[]> {
-    let devices: readonly GpuDeviceItem[] = [];
-    await this.#connection.request(
+    const { devices } = await this.#connection.ask(
       (output, id) => encodeGpuDevicesRequest(output, id, { wantsChannel: false }),
-      (frame) => {
-        ({ devices } = this.#connection.take(decodeGpuDevicesReply(frame)));
-        return null;
-      },
+      (frame) => decodeGpuDevicesReply(frame),
     );
     return devices;
   }
@@ -542,7 +503,7 @@ export class ClientGpu {
     return all;
   }
 
-  async #registerSome(memories: readonly ClientMemory[]): Promise<GpuRegistered[]> {
+  async #registerSome(memories: readonly ClientMemory[]): Promise<readonly GpuRegistered[]> {
     for (const one of memories) if ("fd" in one) await this.#sendDescriptor(one.fd);
     const items = memories.map((one) => {
       const handle = "fd" in one ? new Uint8Array(GPU_HANDLE_BYTES) : one.handle;
@@ -550,15 +511,11 @@ export class ClientGpu {
       const { uuid, offset, bytes, allocationBytes } = one;
       return { uuid, kind, offset, bytes, allocationBytes, handle };
     });
-    let answers: GpuRegistered[] = [];
-    await this.#connection.request(
-      (output, id) => encodeGpuRegisterRequest(output, id, items),
-      (frame) => {
-        answers = this.#connection.take(decodeGpuRegisterReply(frame));
-        return null;
-      },
+    const { registered } = await this.#connection.ask(
+      (output, id) => encodeGpuRegisterRequest(output, id, { memories: items }),
+      (frame) => decodeGpuRegisterReply(frame),
     );
-    return answers;
+    return registered;
   }
 
   async #sendDescriptor(fd: number): Promise<void> {
@@ -585,9 +542,9 @@ export class ClientGpu {
 
   /** Outcomes: `ok`, `stale`. Resolves when no copy uses the memory any more. */
   unregister(memories: Readonly<MemoryItems>, into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeGpuUnregisterRequest(output, id, memories),
-      (frame) => decodeOutcomesReply(frame, into),
+    return this.#connection.outcomes(
+      (output, id) => encodeGpuUnregisterRequest(output, id, {}, memories),
+      into,
     );
   }
 
@@ -616,9 +573,9 @@ export class ClientGpu {
     pieces: Readonly<PieceItems>,
     into: OutcomeItems,
   ): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeGpuCopyRequest(output, op, id, options, pieces),
-      (frame) => decodeOutcomesReply(frame, into),
+    return this.#connection.outcomes(
+      (output, id) => gpuCopyRequests[op].encode(output, id, options, pieces),
+      into,
     );
   }
 
@@ -626,22 +583,15 @@ export class ClientGpu {
    * Reports the outcomes of the previous offer and waits for the next one. Returns its number and
    * writes its blocks to `into`; 0 if there was none.
    */
-  async warm(
+  warm(
     wait: Readonly<WarmWait>,
     outcomes: Readonly<OutcomeItems>,
     into: DigestItems,
   ): Promise<number> {
-    let offer = 0;
-    await this.#connection.request(
+    return this.#connection.number(
       (output, id) => encodeGpuWarmRequest(output, id, wait, outcomes),
-      (frame) => {
-        const answer = decodeGpuWarmReply(frame, into);
-        if (typeof answer !== "number") return answer;
-        offer = answer;
-        return null;
-      },
+      (frame) => decodeGpuWarmReply(frame, into),
     );
-    return offer;
   }
 
   /** Called when the connection closes. */

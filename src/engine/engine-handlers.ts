@@ -158,7 +158,7 @@ function join(connection: Connection, frame: Frame, holder: EngineSession): Refu
     return malformed("join: this engine belongs to another user: use another id");
   }
   connection.share?.joined(engine);
-  encodeJoinReply(connection.output, frame.requestId, members);
+  encodeJoinReply(connection.output, frame.requestId, { members });
   return null;
 }
 
@@ -313,9 +313,10 @@ function unhold(
   const decoded = decodeUnholdRequest(frame, limits.itemsMax);
   if (!decoded.ok) return decoded.refusal;
   const { group } = holder.engine;
-  handles.count = decoded.value.length;
-  for (const [i, hold] of decoded.value.entries()) {
-    const isEnded = group?.claims.endById(hold) === true;
+  const { holds } = decoded.value;
+  handles.count = holds.length;
+  for (const [i, { id }] of holds.entries()) {
+    const isEnded = group?.claims.endById(id) === true;
     handles.outcome[i] = isEnded ? BlockOutcome.ok : BlockOutcome.stale;
   }
   answerOutcomes(connection, frame, handles);

@@ -5,7 +5,6 @@ import type { GpuPlane } from "./gpu-copies.ts";
 import {
   type CopyOp,
   createPieceItems,
-  decodeGpuCopyRequest,
   decodeGpuDevicesRequest,
   decodeGpuRegisterRequest,
   decodeGpuUnregisterRequest,
@@ -16,7 +15,10 @@ import {
   encodeOutcomesReply,
   type Frame,
   FrameStatus,
+  GpuDeviceFlag,
   type GpuDeviceItem,
+  GpuDeviceState,
+  gpuCopyRequests,
   Op,
   type OutcomeItems,
   pendingBytes,
@@ -62,9 +64,9 @@ export function gpuMemoryHandlers(context: GpuHandlerContext): Partial<Record<nu
       if (!items.ok) return items.refusal;
       const { requestId } = frame;
       const { gpu } = connection.greeted!;
-      const answer = gpu.register(items.value).then((answers) => {
+      const answer = gpu.register(items.value.memories).then((registered) => {
         holder.near(gpu.node);
-        encodeGpuRegisterReply(connection.output, requestId, answers);
+        encodeGpuRegisterReply(connection.output, requestId, { registered });
       });
       context.answerLater(connection, answer);
       return null;
@@ -82,9 +84,9 @@ function devicesOf({ gpu }: GpuHandlerContext, connection: Connection): GpuDevic
     uuid: device.uuid,
     memoryBytes: device.memoryBytes,
     numaNode: device.numaNode,
-    hasDmaBuf: device.hasDmaBuf,
-    hasBatches: gpu.hasBatches,
-    isLost: device.lost !== null,
+    flags:
+      (device.hasDmaBuf ? GpuDeviceFlag.dmaBuf : 0) | (gpu.hasBatches ? GpuDeviceFlag.batches : 0),
+    state: device.lost === null ? GpuDeviceState.ok : GpuDeviceState.lost,
   }));
 }
 
@@ -119,7 +121,7 @@ function unregister(
   frame: Frame,
 ): Refusal | null {
   const numbers = { count: 0, memory: new Uint32Array(Math.min(frame.count, context.itemsMax)) };
-  const bad = decodeGpuUnregisterRequest(frame, numbers);
+  const bad = decodeGpuUnregisterRequest(frame, {}, numbers);
   if (bad !== null) return bad;
   const { requestId } = frame;
   const { gpu } = connection.greeted!;
@@ -146,10 +148,10 @@ function copy(
   const capacity = Math.min(frame.count, context.itemsMax);
   const pieces = createPieceItems(capacity);
   const options = { verify: false };
-  const bad = decodeGpuCopyRequest(frame, options, pieces);
+  const op = frame.op as CopyOp;
+  const bad = gpuCopyRequests[op].decode(frame, options, pieces);
   if (bad !== null) return bad;
   const { requestId } = frame;
-  const op = frame.op as CopyOp;
   const out: OutcomeItems = { count: 0, outcome: new Uint32Array(capacity) };
   const copied = connection.greeted!.gpu.copy(op, holder, pieces, options.verify, out);
   const answer = () => encodeOutcomesReply(connection.output, op, requestId, out);

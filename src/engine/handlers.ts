@@ -36,7 +36,6 @@ import {
   decodeReserveRequest,
   decodeSessionCommitRequest,
   decodeSessionListRequest,
-  decodeSessionRequest,
   emptyIdentifyRequest,
   encodeAcquireReply,
   encodeIdentifyReply,
@@ -49,7 +48,6 @@ import {
   Feature,
   type Frame,
   FrameStatus,
-  HEADER_BYTES,
   IDENTIFY_ITEM_BYTES,
   IdentifyKind,
   identifyDigests,
@@ -58,6 +56,7 @@ import {
   type Refusal,
   refusal,
   type SessionItem,
+  sessionRequests,
   sessionsInFrame,
   wantsReply,
 } from "./protocol/index.ts";
@@ -388,7 +387,7 @@ function sessionHandlers(
   { batch, handles, session }: Scratch,
 ): Handlers {
   const listing = { session: 0n, after: 0, max: 0 };
-  const listMax = sessionsInFrame(limits.frameBytesMax, HEADER_BYTES);
+  const listMax = sessionsInFrame(limits.frameBytesMax);
   return {
     [Op.sessionCommit]: (connection, frame, holder) => {
       const bad = decodeSessionCommitRequest(frame, session, batch);
@@ -398,13 +397,13 @@ function sessionHandlers(
       return null;
     },
     [Op.sessionRelease]: (connection, frame, holder) => {
-      const bad = decodeSessionRequest(frame, session);
+      const bad = sessionRequests[Op.sessionRelease].fill(frame, session);
       if (bad !== null) return bad;
       answerOne(connection, frame, handles, holder.sessionRelease(session.session));
       return null;
     },
     [Op.sessionStatus]: (connection, frame, holder) => {
-      const bad = decodeSessionRequest(frame, session);
+      const bad = sessionRequests[Op.sessionStatus].fill(frame, session);
       if (bad !== null) return bad;
       const status = holder.sessionStatus(session.session);
       encodeSessionStatusReply(connection.output, frame.requestId, {

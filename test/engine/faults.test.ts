@@ -73,7 +73,7 @@ describeNative("an internal error of the agent", () => {
     const batch = batchOf(Array.from({ length: 64 }, (_, i) => `x${i}`));
     const match = frameOf((output) => protocol.encodeMatchRequest(output, 3, 0, batch));
     const release = frameOf((output) =>
-      protocol.encodeSessionRequest(output, protocol.Op.sessionRelease, 4, 1n),
+      protocol.sessionRequests[protocol.Op.sessionRelease].encode(output, 4, { session: 1n }),
     );
     raw.sendBytes(Buffer.concat([...Array.from({ length: 2_000 }, () => match), release]));
     const replies = await raw.untilClosed();

@@ -4,19 +4,19 @@ import {
   type BlockItems,
   type CommitItems,
   checkItems,
-  copyIn,
-  copyOut,
   type DigestItems,
   type HandleItems,
   halves,
   isMacZero,
   isZero,
   type OutcomeItems,
+  readDigests,
   readMac,
   readSafeU64,
   reservedField,
   type SlotItems,
   undefinedBits,
+  writeDigests,
   writeMac,
   writeSafeU64,
 } from "./fields.ts";
@@ -115,27 +115,19 @@ export function encodeGpuEvictedRequest(
   blocks: Readonly<DigestItems>,
   noReply = false,
 ): void {
-  const digestsBytes = blocks.count * DIGEST_BYTES;
-  const at = beginRequest(
-    output,
-    Op.gpuEvicted,
-    requestId,
-    blocks.count,
-    8 + digestsBytes,
-    noReply,
-  );
-  output.view.setUint32(at, blocks.layer, true);
+  const { count, layer } = blocks;
+  const bodyBytes = 8 + count * DIGEST_BYTES;
+  const at = beginRequest(output, Op.gpuEvicted, requestId, count, bodyBytes, noReply);
+  output.view.setUint32(at, layer, true);
   output.view.setUint32(at + 4, 0, true);
-  copyIn(blocks.digests, digestsBytes, output.bytes, at + 8);
+  writeDigests(output, at + 8, blocks);
 }
 
 export function decodeGpuEvictedRequest(frame: Frame, into: DigestItems): Refusal | null {
   const bad = checkItems(frame, 8, DIGEST_BYTES, into.digests.length / DIGEST_BYTES);
   if (bad !== null) return bad;
   if (frame.view.getUint32(frame.body + 4, true) !== 0) return reservedField(frame);
-  into.layer = frame.view.getUint32(frame.body, true);
-  into.count = frame.count;
-  copyOut(frame.bytes, frame.body + 8, frame.count * DIGEST_BYTES, into.digests);
+  readDigests(frame, frame.view.getUint32(frame.body, true), frame.body + 8, into);
   return null;
 }
 
@@ -202,14 +194,14 @@ export function encodeAcquireRequest(
   options: Readonly<AcquireOptions>,
   blocks: Readonly<DigestItems>,
 ): void {
-  const digestsBytes = blocks.count * DIGEST_BYTES;
-  const at = beginRequest(output, Op.acquire, requestId, blocks.count, 16 + digestsBytes);
-  output.view.setUint32(at, blocks.layer, true);
+  const { count, layer } = blocks;
+  const at = beginRequest(output, Op.acquire, requestId, count, 16 + count * DIGEST_BYTES);
+  output.view.setUint32(at, layer, true);
   output.view.setUint32(at + 4, options.tiers, true);
   output.view.setUint32(at + 8, options.deadlineMs, true);
   output.view.setUint16(at + 12, options.stopAtMiss ? AcquireFlag.stopAtMiss : 0, true);
   output.view.setUint16(at + 14, options.namespace ?? 0, true);
-  copyIn(blocks.digests, digestsBytes, output.bytes, at + 16);
+  writeDigests(output, at + 16, blocks);
 }
 
 export function decodeAcquireRequest(
@@ -228,9 +220,7 @@ export function decodeAcquireRequest(
   options.deadlineMs = view.getUint32(body + 8, true);
   options.stopAtMiss = (flags & AcquireFlag.stopAtMiss) !== 0;
   options.namespace = view.getUint16(body + 14, true);
-  into.layer = view.getUint32(body, true);
-  into.count = frame.count;
-  copyOut(frame.bytes, body + 16, frame.count * DIGEST_BYTES, into.digests);
+  readDigests(frame, view.getUint32(body, true), body + 16, into);
   return null;
 }
 

@@ -1,4 +1,4 @@
-import { assert } from "../../core/index.ts";
+import { assert, DIGEST_BYTES } from "../../core/index.ts";
 import { type Frame, malformed, type Refusal, refusal } from "./frame.ts";
 import { FrameStatus, MAC_BYTES, opName } from "./layout.ts";
 
@@ -75,14 +75,25 @@ export function writeSafeU64(view: DataView, at: number, value: number): void {
   view.setUint32(at + 4, Math.floor(value / U32_RANGE), true);
 }
 
-/** Copies `bytes[from, from + length)` to the front of `into`. */
-export function copyOut(bytes: Uint8Array, from: number, length: number, into: Uint8Array): void {
-  into.set(bytes.subarray(from, from + length), 0);
-}
-
 /** Copies the first `length` bytes of `from` to `at`. */
 export function copyIn(from: Uint8Array, length: number, into: Uint8Array, at: number): void {
   into.set(from.length === length ? from : from.subarray(0, length), at);
+}
+
+/** Writes the digests of all blocks to `at`. */
+export function writeDigests(
+  { bytes }: { readonly bytes: Uint8Array },
+  at: number,
+  { digests, count }: Readonly<DigestItems>,
+): void {
+  copyIn(digests, count * DIGEST_BYTES, bytes, at);
+}
+
+/** Reads the frame's digests, which begin at `at`. */
+export function readDigests(frame: Frame, layer: number, at: number, into: DigestItems): void {
+  into.layer = layer;
+  into.count = frame.count;
+  into.digests.set(frame.bytes.subarray(at, at + frame.count * DIGEST_BYTES), 0);
 }
 
 /** The 32-bit halves of u64s, low half first, for copying without bigints. */
@@ -121,6 +132,17 @@ export function readUtf8(bytes: Uint8Array, from: number, to: number): string | 
     if (thrown instanceof TypeError) return null;
     throw thrown;
   }
+}
+
+const CONTROL_CHARACTERS = /\p{Cc}/u;
+
+/** A zero-padded text of at most `length` bytes. Null unless it is UTF-8 without control characters. */
+export function readPaddedText(bytes: Uint8Array, at: number, length: number): string | null {
+  let end = at;
+  while (end < at + length && bytes[end] !== 0) end++;
+  if (!isZero(bytes, end, at + length)) return null;
+  const text = readUtf8(bytes, at, end);
+  return text === null || CONTROL_CHARACTERS.test(text) ? null : text;
 }
 
 /**

@@ -10,8 +10,8 @@ import {
   encodePingRequest,
   encodeSessionCommitRequest,
   encodeSessionListRequest,
-  encodeSessionRequest,
   Op,
+  sessionRequests,
 } from "../../../src/engine/protocol/index.ts";
 import { encodeManifest, manifestOf } from "../../../src/identity/index.ts";
 import { must, type Saw, type Target } from "../target.ts";
@@ -282,7 +282,7 @@ class Conversation {
       this.#ask(engine, (out, id) => encodeSessionListRequest(out, id, page));
     } else {
       const op = kind === 2 ? Op.sessionRelease : Op.sessionStatus;
-      this.#ask(engine, (out, id) => encodeSessionRequest(out, op, id, session));
+      this.#ask(engine, (out, id) => sessionRequests[op].encode(out, id, { session }));
     }
   }
 

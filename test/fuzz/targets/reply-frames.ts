@@ -118,9 +118,9 @@ const READERS: Readonly<Record<OpName, Read>> = {
     return (out) => encodeGpuWarmReply(out, frame.requestId, offer, batch);
   },
   join(frame) {
-    const members = decodeJoinReply(frame);
-    if (typeof members !== "number") return members;
-    return (out) => encodeJoinReply(out, frame.requestId, members);
+    const joined = decodeJoinReply(frame);
+    if (!joined.ok) return joined.refusal;
+    return (out) => encodeJoinReply(out, frame.requestId, joined.value);
   },
   lookup(frame) {
     decodeLookupReply(frame, best, null);

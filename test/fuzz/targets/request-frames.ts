@@ -10,7 +10,6 @@ import {
   decodeAnnounceRequest,
   decodeCommand,
   decodeCommitRequest,
-  decodeGpuCopyRequest,
   decodeGpuDevicesRequest,
   decodeGpuEvictedRequest,
   decodeGpuRegisterRequest,
@@ -27,7 +26,6 @@ import {
   decodeReserveRequest,
   decodeSessionCommitRequest,
   decodeSessionListRequest,
-  decodeSessionRequest,
   decodeUnholdRequest,
   emptyIdentifyRequest,
   encodeAcquireRequest,
@@ -35,7 +33,6 @@ import {
   encodeAnnounceRequest,
   encodeCommandRequest,
   encodeCommitRequest,
-  encodeGpuCopyRequest,
   encodeGpuDevicesRequest,
   encodeGpuEvictedRequest,
   encodeGpuRegisterRequest,
@@ -53,15 +50,16 @@ import {
   encodeReserveRequest,
   encodeSessionCommitRequest,
   encodeSessionListRequest,
-  encodeSessionRequest,
   encodeUnholdRequest,
   type Frame,
   FrameStatus,
+  gpuCopyRequests,
   Op,
   type OpName,
   type Output,
   type Refusal,
   refusal,
+  sessionRequests,
   wantsReply,
 } from "../../../src/engine/protocol/index.ts";
 import { createAddressBatch, createHandleBatch } from "../../../src/store/index.ts";
@@ -111,14 +109,14 @@ function readSession(
   frame: Frame,
   op: typeof Op.sessionRelease | typeof Op.sessionStatus,
 ): Encode | Refusal {
-  return either(decodeSessionRequest(frame, session), (out) =>
-    encodeSessionRequest(out, op, frame.requestId, session.session, !wantsReply(frame)),
+  return either(sessionRequests[op].fill(frame, session), (out) =>
+    sessionRequests[op].encode(out, frame.requestId, session, !wantsReply(frame)),
   );
 }
 
 function readCopy(frame: Frame, op: CopyOp): Encode | Refusal {
-  return either(decodeGpuCopyRequest(frame, copying, pieces), (out) =>
-    encodeGpuCopyRequest(out, op, frame.requestId, copying, pieces),
+  return either(gpuCopyRequests[op].decode(frame, copying, pieces), (out) =>
+    gpuCopyRequests[op].encode(out, frame.requestId, copying, pieces),
   );
 }
 
@@ -190,8 +188,8 @@ const READERS: Readonly<Record<OpName, Read>> = {
     return (out) => encodeGpuRegisterRequest(out, frame.requestId, memories.value);
   },
   gpuUnregister: (frame) =>
-    either(decodeGpuUnregisterRequest(frame, pieces), (out) =>
-      encodeGpuUnregisterRequest(out, frame.requestId, pieces),
+    either(decodeGpuUnregisterRequest(frame, {}, pieces), (out) =>
+      encodeGpuUnregisterRequest(out, frame.requestId, {}, pieces),
     ),
   gpuStore: (frame) => readCopy(frame, Op.gpuStore),
   gpuLoad: (frame) => readCopy(frame, Op.gpuLoad),
