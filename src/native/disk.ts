@@ -1,8 +1,8 @@
 import { getSystemErrorName } from "node:util";
 import { assert, type Clock, systemClock } from "../core/index.ts";
 import { DISK_METHOD, DISK_OPERATION, DISK_REGISTRATION, STATUS, STRUCTS } from "./abi.gen.ts";
+import { Completions } from "./completions.ts";
 import {
-  EventReader,
   type NativeBuffer,
   NativeError,
   nativeBuffer,
@@ -10,6 +10,7 @@ import {
   type StatusName,
   type StructValue,
   statusName,
+  textBuffer,
 } from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
@@ -127,7 +128,6 @@ export interface BlockDisk extends AsyncDisposable {
 
 const JOB = STRUCTS.DiskJob;
 const DONE = STRUCTS.DiskDone;
-const REAP_MAX = 64;
 const PATH_CHARACTERS_MAX = 63;
 const LIST_BYTES = 65_536;
 /** How long disposing waits for operations in flight. */
@@ -174,14 +174,9 @@ class NativeDisk implements BlockDisk {
   readonly #asked: DiskOptions["method"];
   readonly #job: NativeBuffer = nativeBuffer(JOB.size);
   readonly #jobView = new DataView(this.#job.bytes.buffer);
-  readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
-  readonly #doneView = new DataView(this.#done.bytes.buffer);
-  /** Operations in flight by token. The entry keeps the job's memory alive. */
-  readonly #waiting = new Map<number, { job: Job; settle: (done: DiskOutcome<Done>) => void }>();
-  readonly #events: EventReader;
+  /** Operations in flight. The waiter keeps the job's memory alive. */
+  readonly #running: Completions<{ job: Job; settle: (done: DiskOutcome<Done>) => void }>;
   #info: StructValue<"DiskInfo">;
-  #nextToken = 1;
-  #onIdle: (() => void) | null = null;
   #closing: Promise<boolean> | null = null;
 
   constructor(native: Native, options: DiskOptions) {
@@ -200,14 +195,18 @@ class NativeDisk implements BlockDisk {
     };
     this.#info = native.exchange("hearth_disk_create", ["DiskRequest", request], "DiskInfo");
     this.#handle = Number(this.#info.handle);
-    this.#events = new EventReader(this.#info.event_fd, () => this.#drain());
+    this.#running = new Completions(native, {
+      reap: "hearth_disk_reap",
+      handle: this.#handle,
+      entryBytes: DONE.size,
+      eventFd: this.#info.event_fd,
+      deliver: (view, at) => this.#deliver(view, at),
+    });
   }
 
   /** Opens the folder. The first operation of a disk. */
   async open(folder: string): Promise<DiskOutcome<Done>> {
-    const text = new TextEncoder().encode(`${folder}\0`);
-    const buffer = nativeBuffer(text.length);
-    buffer.bytes.set(text);
+    const buffer = textBuffer(folder);
     const opened = await this.#run({ operation: DISK_OPERATION.open, buffer });
     this.#readInfo();
     return opened;
@@ -215,8 +214,7 @@ class NativeDisk implements BlockDisk {
 
   #readInfo(): void {
     const out = nativeBuffer(STRUCTS.DiskInfo.size).bytes;
-    const code = this.#native.symbols.hearth_disk_info(this.#handle, out);
-    this.#native.check("hearth_disk_info", code);
+    this.#native.call("hearth_disk_info", this.#handle, out);
     this.#info = readStruct("DiskInfo", out);
   }
 
@@ -250,7 +248,7 @@ class NativeDisk implements BlockDisk {
   }
 
   get inFlight(): number {
-    return this.#waiting.size;
+    return this.#running.size;
   }
 
   claimHeader(): HeaderSlot | null {
@@ -313,12 +311,14 @@ class NativeDisk implements BlockDisk {
 
   #run(job: Job): Promise<DiskOutcome<Done>> {
     if (this.#closing) return Promise.resolve({ ok: false, status: "closed", errno: 0 });
-    const token = this.#nextToken++;
-    this.#write(token, job);
-    const submit = this.#native.symbols.hearth_disk_submit;
-    const code = submit(this.#handle, this.#job.bytes);
-    if (code < 0) return Promise.resolve({ ok: false, status: statusName(code), errno: 0 });
-    return new Promise((settle) => this.#waiting.set(token, { job, settle }));
+    return new Promise((settle) => {
+      const token = this.#running.wait({ job, settle });
+      this.#write(token, job);
+      const code = this.#native.symbols.hearth_disk_submit(this.#handle, this.#job.bytes);
+      if (code >= 0) return;
+      this.#running.forget(token);
+      settle({ ok: false, status: statusName(code), errno: 0 });
+    });
   }
 
   #write(token: number, job: Job): void {
@@ -345,26 +345,11 @@ class NativeDisk implements BlockDisk {
     for (let i = 0; i < path.length; i++) bytes[at + i] = path.charCodeAt(i);
   }
 
-  #drain(): void {
-    let count: number;
-    do {
-      const reap = this.#native.symbols.hearth_disk_reap;
-      count = this.#native.check(
-        "hearth_disk_reap",
-        reap(this.#handle, this.#done.bytes, REAP_MAX),
-      );
-      for (let i = 0; i < count; i++) this.#deliver(i * DONE.size);
-    } while (count === REAP_MAX);
-    if (this.#waiting.size === 0) this.#onIdle?.();
-  }
-
-  #deliver(at: number): void {
-    const view = this.#doneView;
+  #deliver(view: DataView, at: number): void {
     const { fields } = DONE;
     const token = Number(view.getBigUint64(at + fields.token.offset, true));
-    const waiting = this.#waiting.get(token);
-    assert(waiting !== undefined, "a completion has a waiter");
-    this.#waiting.delete(token);
+    const waiting = this.#running.of(token);
+    this.#running.forget(token);
     const status = view.getInt32(at + fields.status.offset, true);
     if (status < 0) {
       const errno = view.getInt32(at + fields.errno.offset, true);
@@ -384,16 +369,10 @@ class NativeDisk implements BlockDisk {
   }
 
   async #close(ms: number): Promise<boolean> {
-    if (this.#waiting.size > 0) {
-      await new Promise<void>((resolve) => {
-        const timer = this.#clock.after(ms, resolve);
-        this.#onIdle = () => {
-          timer[Symbol.dispose]();
-          resolve();
-        };
-      });
-    }
-    await this.#events.stop();
+    const { promise: late, resolve } = Promise.withResolvers<void>();
+    using _timer = this.#clock.after(ms, resolve);
+    await Promise.race([this.#running.idle(), late]);
+    await this.#running.stop();
     const code = this.#native.symbols.hearth_disk_close(this.#handle);
     if (code === 0) return true;
     assert(statusName(code) === "busy", "a disk is closed or busy");

@@ -65,6 +65,20 @@ export function readStruct<Name extends StructName>(
   return values as StructValue<Name>;
 }
 
+/** A zero-terminated text, or all of `bytes`. */
+export function textOf(bytes: Uint8Array): string {
+  const end = bytes.indexOf(0);
+  return new TextDecoder().decode(end < 0 ? bytes : bytes.subarray(0, end));
+}
+
+/** Zero-terminated texts, one behind the other. Native code may keep the address. */
+export function textBuffer(...texts: readonly string[]): NativeBuffer {
+  const joined = new TextEncoder().encode(texts.map((text) => `${text}\0`).join(""));
+  const buffer = nativeBuffer(joined.length);
+  buffer.bytes.set(joined);
+  return buffer;
+}
+
 /** Writes an integer below 2^53 as u64 at a byte offset, without creating a bigint. */
 export function writeU64(words: Uint32Array, at: number, value: number): void {
   words[at / 4] = value;
@@ -89,11 +103,16 @@ export function nativeBuffer(byteLength: number): NativeBuffer {
   return { bytes, address };
 }
 
+/** The name of each number of an enumeration. */
+export function namesOf<Name extends string>(
+  numbers: Readonly<Record<Name, number>>,
+): ReadonlyMap<number, Name> {
+  return new Map((Object.entries(numbers) as [Name, number][]).map(([name, n]) => [n, name]));
+}
+
 export type StatusName = keyof typeof STATUS;
 
-const NAMES = new Map<number, StatusName>(
-  (Object.entries(STATUS) as [StatusName, number][]).map(([name, value]) => [value, name]),
-);
+const NAMES = namesOf(STATUS);
 
 /** Name of a negative return value. */
 export function statusName(code: number): StatusName {

@@ -25,7 +25,7 @@ export interface PlainPull {
  */
 export function plainListen(native: Native): PlainListener {
   const out = nativeBuffer(STRUCTS.PlainListener.size);
-  native.check("hearth_plain_listen", native.symbols.hearth_plain_listen(out.bytes));
+  native.call("hearth_plain_listen", out.bytes);
   return readStruct("PlainListener", out.bytes);
 }
 
@@ -36,8 +36,7 @@ export function plainServe(
   listener: PlainListener,
   connections: number,
 ): void {
-  const call = native.symbols.hearth_plain_serve;
-  native.check("hearth_plain_serve", call(region.handle, listener.fd, connections));
+  native.call("hearth_plain_serve", region.handle, listener.fd, connections);
 }
 
 /** Blocks the process until all blocks are in the region. Throws NativeError. */
@@ -53,5 +52,5 @@ export function plainPull(native: Native, pull: PlainPull): void {
     reserved: 0,
   };
   writeStruct("PlainPull", value, request);
-  native.check("hearth_plain_pull", native.symbols.hearth_plain_pull(request));
+  native.call("hearth_plain_pull", request);
 }
