@@ -2,82 +2,7 @@ import { HearthError, sleep, systemClock } from "../core/index.ts";
 import { type Native, type NativeBuffer, Region } from "../native/index.ts";
 import type { HandleBatch } from "../store/index.ts";
 import { ClientConnection } from "./client-connection.ts";
-import {
-  type AcquireOptions,
-  type AliasKind,
-  type AnnounceRequest,
-  type BlockItems,
-  CHECKSUM_XXH3_64,
-  type CopyOp,
-  type CopyOptions,
-  type DigestItems,
-  decodeAcquireReply,
-  decodeCommand,
-  decodeGpuDevicesReply,
-  decodeGpuRegisterReply,
-  decodeGpuWarmReply,
-  decodeHelloReply,
-  decodeIdentifyReply,
-  decodeJoinReply,
-  decodeLookupReply,
-  decodeMatchReply,
-  decodeNamespaceReply,
-  decodeReserveReply,
-  decodeSessionListReply,
-  decodeSessionStatusReply,
-  encodeAcquireRequest,
-  encodeAliasRequest,
-  encodeAnnounceRequest,
-  encodeCommandRequest,
-  encodeCommitRequest,
-  encodeGpuDevicesRequest,
-  encodeGpuEvictedRequest,
-  encodeGpuRegisterRequest,
-  encodeGpuStoredRequest,
-  encodeGpuUnregisterRequest,
-  encodeGpuWarmRequest,
-  encodeHandlesRequest,
-  encodeHelloRequest,
-  encodeIdentifyRequest,
-  encodeJoinRequest,
-  encodeLookupRequest,
-  encodeMatchRequest,
-  encodeNamespaceRequest,
-  encodePingRequest,
-  encodeReserveRequest,
-  encodeSessionCommitRequest,
-  encodeSessionListRequest,
-  encodeUnholdRequest,
-  Feature,
-  type Frame,
-  GPU_HANDLE_BYTES,
-  GPU_REGISTER_MAX,
-  type GpuDeviceItem,
-  GpuMemoryKind,
-  type GpuRegistered,
-  gpuCopyRequests,
-  type HandleItems,
-  type HelloReply,
-  type IdentifyRequest,
-  type JoinRequest,
-  LookupFlag,
-  type LookupReply,
-  LookupReplyFlag,
-  type LookupRequest,
-  type MemoryItems,
-  type NamespaceReply,
-  type NamespaceRequest,
-  Op,
-  Outcome,
-  type OutcomeItems,
-  type PieceItems,
-  PROTOCOL_VERSION,
-  type SessionListReply,
-  type SessionListRequest,
-  type SessionStatus,
-  sessionRequests,
-  type WarmWait,
-} from "./protocol/index.ts";
+import * as protocol from "./protocol/index.ts";
 
 export interface ClientOptions {
   readonly socketPath: string;
@@ -101,7 +26,7 @@ const HELLO_MS = 5_000;
  * arrived; the answer is in the batch that the caller passed. `arena` maps the agent's arena.
  */
 export class EngineClient implements AsyncDisposable {
-  readonly hello: HelloReply;
+  readonly hello: protocol.HelloReply;
   readonly arena: Region;
   /** Usable if `hello.features` has `Feature.gpu`. */
   readonly gpu: ClientGpu;
@@ -112,7 +37,7 @@ export class EngineClient implements AsyncDisposable {
   private constructor(
     native: Native,
     connection: ClientConnection,
-    hello: HelloReply,
+    hello: protocol.HelloReply,
     arena: Region,
   ) {
     this.#connection = connection;
@@ -126,17 +51,20 @@ export class EngineClient implements AsyncDisposable {
   static async connect(native: Native, options: ClientOptions): Promise<EngineClient> {
     const connection = await ClientConnection.open(options.socketPath);
     try {
-      encodeHelloRequest(connection.output, 0, {
-        versionMin: PROTOCOL_VERSION,
-        versionMax: PROTOCOL_VERSION,
+      protocol.encodeHelloRequest(connection.output, 0, {
+        versionMin: protocol.PROTOCOL_VERSION,
+        versionMax: protocol.PROTOCOL_VERSION,
         features:
-          Feature.gpu | Feature.engine | Feature.report | (options.hasMacs ? Feature.mac : 0),
+          protocol.Feature.gpu |
+          protocol.Feature.engine |
+          protocol.Feature.report |
+          (options.hasMacs ? protocol.Feature.mac : 0),
         name: options.name,
         manifest: options.manifest,
       });
       const received = await receiveHello(native, connection, options.signal);
       const { hello, arena } = mapArena(native, connection, received);
-      if (options.hasMacs && (hello.features & Feature.mac) === 0) {
+      if (options.hasMacs && (hello.features & protocol.Feature.mac) === 0) {
         throw new HearthError("ENGINE_REFUSED", "the agent does not support MACs of blocks", {
           fix: "upgrade the agent, or use the namespace without a key",
         });
@@ -156,37 +84,37 @@ export class EngineClient implements AsyncDisposable {
 
   async ping(payload: Uint8Array): Promise<void> {
     await this.#connection.request(
-      (output, id) => encodePingRequest(output, id, payload),
+      (output, id) => protocol.encodePingRequest(output, id, payload),
       () => null,
     );
   }
 
   /** Writes the digests for tokens, chain keys or engine hashes to `into`. */
-  identify(request: Readonly<IdentifyRequest>, into: DigestItems): Promise<void> {
+  identify(request: Readonly<protocol.IdentifyRequest>, into: protocol.DigestItems): Promise<void> {
     return this.#connection.request(
-      (output, id) => encodeIdentifyRequest(output, id, request),
-      (frame) => decodeIdentifyReply(frame, into),
+      (output, id) => protocol.encodeIdentifyRequest(output, id, request),
+      (frame) => protocol.decodeIdentifyReply(frame, into),
     );
   }
 
   /** Returns the length of the leading run. `best[i]` is the bit of the best tier. */
-  match(blocks: Readonly<DigestItems>, tiers: number, best: Uint8Array): Promise<number> {
+  match(blocks: Readonly<protocol.DigestItems>, tiers: number, best: Uint8Array): Promise<number> {
     return this.#connection.number(
-      (output, id) => encodeMatchRequest(output, id, tiers, blocks),
-      (frame) => decodeMatchReply(frame, best),
+      (output, id) => protocol.encodeMatchRequest(output, id, tiers, blocks),
+      (frame) => protocol.decodeMatchReply(frame, best),
     );
   }
 
   /** `namespace`: a handle from `engine.openNamespace`, or 0 for the connection's own. */
   reserve(
-    blocks: Readonly<BlockItems>,
+    blocks: Readonly<protocol.BlockItems>,
     session: bigint,
     into: HandleBatch,
     namespace = 0,
   ): Promise<void> {
     return this.#connection.request(
-      (output, id) => encodeReserveRequest(output, id, session, blocks, namespace),
-      (frame) => decodeReserveReply(frame, into),
+      (output, id) => protocol.encodeReserveRequest(output, id, session, blocks, namespace),
+      (frame) => protocol.decodeReserveReply(frame, into),
     );
   }
 
@@ -194,37 +122,37 @@ export class EngineClient implements AsyncDisposable {
   commit(handles: HandleBatch): Promise<void> {
     const macs = this.#macsOf(handles);
     return this.#connection.outcomes(
-      (output, id) => encodeCommitRequest(output, id, handles, false, macs),
+      (output, id) => protocol.encodeCommitRequest(output, id, handles, false, macs),
       handles,
     );
   }
 
-  abort(handles: HandleItems & OutcomeItems): Promise<void> {
+  abort(handles: protocol.HandleItems & protocol.OutcomeItems): Promise<void> {
     return this.#connection.outcomes(
-      (output, id) => encodeHandlesRequest(output, Op.abort, id, handles),
+      (output, id) => protocol.encodeHandlesRequest(output, protocol.Op.abort, id, handles),
       handles,
     );
   }
 
   acquire(
-    blocks: Readonly<DigestItems>,
-    options: Readonly<AcquireOptions>,
+    blocks: Readonly<protocol.DigestItems>,
+    options: Readonly<protocol.AcquireOptions>,
     into: HandleBatch,
   ): Promise<void> {
     return this.#connection.request(
-      (output, id) => encodeAcquireRequest(output, id, options, blocks),
-      (frame) => decodeAcquireReply(frame, into, this.#macsOf(into)),
+      (output, id) => protocol.encodeAcquireRequest(output, id, options, blocks),
+      (frame) => protocol.decodeAcquireReply(frame, into, this.#macsOf(into)),
     );
   }
 
   #macsOf(handles: HandleBatch): Uint8Array | null {
-    return (this.hello.features & Feature.mac) !== 0 ? handles.mac : null;
+    return (this.hello.features & protocol.Feature.mac) !== 0 ? handles.mac : null;
   }
 
   /** Releases acquired slots without waiting for an answer. */
-  release(handles: Readonly<HandleItems>): void {
+  release(handles: Readonly<protocol.HandleItems>): void {
     this.#connection.send((output, id) =>
-      encodeHandlesRequest(output, Op.release, id, handles, true),
+      protocol.encodeHandlesRequest(output, protocol.Op.release, id, handles, true),
     );
   }
 
@@ -242,16 +170,16 @@ export class EngineClient implements AsyncDisposable {
    * drops those that are `corrupt`, so that they can be stored again. An agent without
    * `Feature.report` only releases them.
    */
-  async report(handles: HandleItems & OutcomeItems): Promise<void> {
-    if ((this.hello.features & Feature.report) !== 0) {
+  async report(handles: protocol.HandleItems & protocol.OutcomeItems): Promise<void> {
+    if ((this.hello.features & protocol.Feature.report) !== 0) {
       await this.#connection.outcomes(
-        (output, id) => encodeHandlesRequest(output, Op.report, id, handles),
+        (output, id) => protocol.encodeHandlesRequest(output, protocol.Op.report, id, handles),
         handles,
       );
       return;
     }
     this.release(handles);
-    handles.outcome.fill(Outcome.ok, 0, handles.count);
+    handles.outcome.fill(protocol.Outcome.ok, 0, handles.count);
   }
 
   /** Returns all slots; those at the positions `damaged` with `report`. */
@@ -262,57 +190,63 @@ export class EngineClient implements AsyncDisposable {
     if (damaged.length > 0) await this.report(chosen(handles, damaged));
   }
 
-  gpuStored(blocks: Readonly<BlockItems>, into: OutcomeItems): Promise<void> {
+  gpuStored(blocks: Readonly<protocol.BlockItems>, into: protocol.OutcomeItems): Promise<void> {
     return this.#connection.outcomes(
-      (output, id) => encodeGpuStoredRequest(output, id, blocks),
+      (output, id) => protocol.encodeGpuStoredRequest(output, id, blocks),
       into,
     );
   }
 
-  gpuEvicted(blocks: Readonly<DigestItems>, into: OutcomeItems): Promise<void> {
+  gpuEvicted(blocks: Readonly<protocol.DigestItems>, into: protocol.OutcomeItems): Promise<void> {
     return this.#connection.outcomes(
-      (output, id) => encodeGpuEvictedRequest(output, id, blocks),
+      (output, id) => protocol.encodeGpuEvictedRequest(output, id, blocks),
       into,
     );
   }
 
-  sessionCommit(session: bigint, block: Readonly<DigestItems>, into: OutcomeItems): Promise<void> {
+  sessionCommit(
+    session: bigint,
+    block: Readonly<protocol.DigestItems>,
+    into: protocol.OutcomeItems,
+  ): Promise<void> {
     return this.#connection.outcomes(
-      (output, id) => encodeSessionCommitRequest(output, id, session, block),
+      (output, id) => protocol.encodeSessionCommitRequest(output, id, session, block),
       into,
     );
   }
 
-  sessionRelease(session: bigint, into: OutcomeItems): Promise<void> {
+  sessionRelease(session: bigint, into: protocol.OutcomeItems): Promise<void> {
     return this.#connection.outcomes(
-      (output, id) => sessionRequests[Op.sessionRelease].encode(output, id, { session }),
+      (output, id) =>
+        protocol.sessionRequests[protocol.Op.sessionRelease].encode(output, id, { session }),
       into,
     );
   }
 
-  sessionStatus(session: bigint): Promise<SessionStatus> {
+  sessionStatus(session: bigint): Promise<protocol.SessionStatus> {
     return this.#connection.ask(
-      (output, id) => sessionRequests[Op.sessionStatus].encode(output, id, { session }),
-      decodeSessionStatusReply,
+      (output, id) =>
+        protocol.sessionRequests[protocol.Op.sessionStatus].encode(output, id, { session }),
+      protocol.decodeSessionStatusReply,
     );
   }
 
   /** One page. Its `next` is the `after` of the following page. */
-  sessionList(request: Readonly<SessionListRequest>): Promise<SessionListReply> {
+  sessionList(request: Readonly<protocol.SessionListRequest>): Promise<protocol.SessionListReply> {
     return this.#connection.ask(
-      (output, id) => encodeSessionListRequest(output, id, request),
-      (frame) => decodeSessionListReply(frame),
+      (output, id) => protocol.encodeSessionListRequest(output, id, request),
+      (frame) => protocol.decodeSessionListReply(frame),
     );
   }
 
   alias(
-    blocks: Readonly<DigestItems>,
-    kind: AliasKind,
+    blocks: Readonly<protocol.DigestItems>,
+    kind: protocol.AliasKind,
     aliases: Uint8Array,
-    into: OutcomeItems,
+    into: protocol.OutcomeItems,
   ): Promise<void> {
     return this.#connection.outcomes(
-      (output, id) => encodeAliasRequest(output, id, kind, blocks, aliases),
+      (output, id) => protocol.encodeAliasRequest(output, id, kind, blocks, aliases),
       into,
     );
   }
@@ -329,7 +263,7 @@ export class EngineClient implements AsyncDisposable {
 }
 
 /** The handles at these positions. */
-function chosen(handles: Readonly<HandleItems>, places: readonly number[]) {
+function chosen(handles: Readonly<protocol.HandleItems>, places: readonly number[]) {
   return {
     count: places.length,
     slot: Uint32Array.from(places, (i) => handles.slot[i]!),
@@ -342,12 +276,12 @@ function chosen(handles: Readonly<HandleItems>, places: readonly number[]) {
 function mapArena(
   native: Native,
   connection: ClientConnection,
-  received: { frame: Frame; fd: number },
+  received: { frame: protocol.Frame; fd: number },
 ) {
   const { fd } = received;
   try {
-    const hello = connection.take(decodeHelloReply(received.frame));
-    if (hello.checksumAlgorithm !== CHECKSUM_XXH3_64) {
+    const hello = connection.take(protocol.decodeHelloReply(received.frame));
+    if (hello.checksumAlgorithm !== protocol.CHECKSUM_XXH3_64) {
       const text = `unknown checksum algorithm of the agent: ${hello.checksumAlgorithm}`;
       throw new HearthError("ENGINE_PROTOCOL", text);
     }
@@ -374,7 +308,7 @@ async function receiveHello(native: Native, connection: ClientConnection, signal
   }
 }
 
-export interface LookupAnswer extends LookupReply {
+export interface LookupAnswer extends protocol.LookupReply {
   /** Bit of the best tier of each block. */
   readonly best: Uint8Array;
   /** 32 bytes per block. Null if they were not requested. */
@@ -393,35 +327,35 @@ export class ClientEngine {
   }
 
   /** Returns the engine's current number of connections. */
-  async join(request: JoinRequest): Promise<number> {
+  async join(request: protocol.JoinRequest): Promise<number> {
     const { members } = await this.#connection.ask(
-      (output, id) => encodeJoinRequest(output, id, request),
-      decodeJoinReply,
+      (output, id) => protocol.encodeJoinRequest(output, id, request),
+      protocol.decodeJoinReply,
     );
     return members;
   }
 
-  openNamespace(request: NamespaceRequest): Promise<NamespaceReply> {
+  openNamespace(request: protocol.NamespaceRequest): Promise<protocol.NamespaceReply> {
     return this.#connection.ask(
-      (output, id) => encodeNamespaceRequest(output, id, request),
-      decodeNamespaceReply,
+      (output, id) => protocol.encodeNamespaceRequest(output, id, request),
+      protocol.decodeNamespaceReply,
     );
   }
 
   /** `onPartial` is called for each answer except the last. */
   lookup(
-    request: LookupRequest,
-    onPartial: (reply: LookupReply) => void = () => undefined,
+    request: protocol.LookupRequest,
+    onPartial: (reply: protocol.LookupReply) => void = () => undefined,
   ): Promise<LookupAnswer> {
     const best = new Uint8Array(request.count);
-    const wantsDigests = (request.flags & LookupFlag.digests) !== 0;
+    const wantsDigests = (request.flags & protocol.LookupFlag.digests) !== 0;
     const digests = wantsDigests ? new Uint8Array(32 * request.count) : null;
     let answer: LookupAnswer | null = null;
-    const decode = (frame: Frame) => {
+    const decode = (frame: protocol.Frame) => {
       const bare = wantsDigests && frame.count === 0;
-      const reply = decodeLookupReply(frame, best, bare ? null : digests);
+      const reply = protocol.decodeLookupReply(frame, best, bare ? null : digests);
       if ("fatal" in reply) return reply;
-      if ((reply.flags & LookupReplyFlag.more) !== 0) {
+      if ((reply.flags & protocol.LookupReplyFlag.more) !== 0) {
         onPartial(reply);
         return "more" as const;
       }
@@ -431,21 +365,21 @@ export class ClientEngine {
       return null;
     };
     return this.#connection
-      .request((output, id) => encodeLookupRequest(output, id, request), decode)
+      .request((output, id) => protocol.encodeLookupRequest(output, id, request), decode)
       .then(() => answer!);
   }
 
-  unhold(holds: readonly number[], into: OutcomeItems): Promise<void> {
+  unhold(holds: readonly number[], into: protocol.OutcomeItems): Promise<void> {
     return this.#connection.outcomes(
       (output, id) =>
-        encodeUnholdRequest(output, id, { holds: holds.map((hold) => ({ id: hold })) }),
+        protocol.encodeUnholdRequest(output, id, { holds: holds.map((hold) => ({ id: hold })) }),
       into,
     );
   }
 
-  announce(request: AnnounceRequest, into: OutcomeItems): Promise<void> {
+  announce(request: protocol.AnnounceRequest, into: protocol.OutcomeItems): Promise<void> {
     return this.#connection.outcomes(
-      (output, id) => encodeAnnounceRequest(output, id, request),
+      (output, id) => protocol.encodeAnnounceRequest(output, id, request),
       into,
     );
   }
@@ -453,8 +387,8 @@ export class ClientEngine {
   /** Returns the receipt: JSON as UTF-8. */
   command(json: Uint8Array): Promise<Uint8Array> {
     return this.#connection.ask(
-      (output, id) => encodeCommandRequest(output, id, json),
-      decodeCommand,
+      (output, id) => protocol.encodeCommandRequest(output, id, json),
+      protocol.decodeCommand,
     );
   }
 }
@@ -482,10 +416,10 @@ export class ClientGpu {
   }
 
   /** The GPUs that the agent copies from and to. Empty if it copies nothing. */
-  async devices(): Promise<readonly GpuDeviceItem[]> {
+  async devices(): Promise<readonly protocol.GpuDeviceItem[]> {
     const { devices } = await this.#connection.ask(
-      (output, id) => encodeGpuDevicesRequest(output, id, { wantsChannel: false }),
-      (frame) => decodeGpuDevicesReply(frame),
+      (output, id) => protocol.encodeGpuDevicesRequest(output, id, { wantsChannel: false }),
+      (frame) => protocol.decodeGpuDevicesReply(frame),
     );
     return devices;
   }
@@ -495,25 +429,27 @@ export class ClientGpu {
    * is unregistered or the connection has closed. The first descriptor opens an extra socket, which
    * waits for the answers of all earlier requests.
    */
-  async register(memories: readonly ClientMemory[]): Promise<GpuRegistered[]> {
-    const all: GpuRegistered[] = [];
-    for (let at = 0; at < memories.length; at += GPU_REGISTER_MAX) {
-      all.push(...(await this.#registerSome(memories.slice(at, at + GPU_REGISTER_MAX))));
+  async register(memories: readonly ClientMemory[]): Promise<protocol.GpuRegistered[]> {
+    const all: protocol.GpuRegistered[] = [];
+    for (let at = 0; at < memories.length; at += protocol.GPU_REGISTER_MAX) {
+      all.push(...(await this.#registerSome(memories.slice(at, at + protocol.GPU_REGISTER_MAX))));
     }
     return all;
   }
 
-  async #registerSome(memories: readonly ClientMemory[]): Promise<readonly GpuRegistered[]> {
+  async #registerSome(
+    memories: readonly ClientMemory[],
+  ): Promise<readonly protocol.GpuRegistered[]> {
     for (const one of memories) if ("fd" in one) await this.#sendDescriptor(one.fd);
     const items = memories.map((one) => {
-      const handle = "fd" in one ? new Uint8Array(GPU_HANDLE_BYTES) : one.handle;
-      const kind = "fd" in one ? GpuMemoryKind.descriptor : GpuMemoryKind.ipc;
+      const handle = "fd" in one ? new Uint8Array(protocol.GPU_HANDLE_BYTES) : one.handle;
+      const kind = "fd" in one ? protocol.GpuMemoryKind.descriptor : protocol.GpuMemoryKind.ipc;
       const { uuid, offset, bytes, allocationBytes } = one;
       return { uuid, kind, offset, bytes, allocationBytes, handle };
     });
     const { registered } = await this.#connection.ask(
-      (output, id) => encodeGpuRegisterRequest(output, id, { memories: items }),
-      (frame) => decodeGpuRegisterReply(frame),
+      (output, id) => protocol.encodeGpuRegisterRequest(output, id, { memories: items }),
+      (frame) => protocol.decodeGpuRegisterReply(frame),
     );
     return registered;
   }
@@ -530,9 +466,9 @@ export class ClientGpu {
   async #openChannel(): Promise<number> {
     const channel = await this.#connection.requestFd(
       this.#native,
-      (output, id) => encodeGpuDevicesRequest(output, id, { wantsChannel: true }),
+      (output, id) => protocol.encodeGpuDevicesRequest(output, id, { wantsChannel: true }),
       (frame) => {
-        this.#connection.take(decodeGpuDevicesReply(frame));
+        this.#connection.take(protocol.decodeGpuDevicesReply(frame));
         return null;
       },
     );
@@ -541,9 +477,9 @@ export class ClientGpu {
   }
 
   /** Outcomes: `ok`, `stale`. Resolves when no copy uses the memory any more. */
-  unregister(memories: Readonly<MemoryItems>, into: OutcomeItems): Promise<void> {
+  unregister(memories: Readonly<protocol.MemoryItems>, into: protocol.OutcomeItems): Promise<void> {
     return this.#connection.outcomes(
-      (output, id) => encodeGpuUnregisterRequest(output, id, {}, memories),
+      (output, id) => protocol.encodeGpuUnregisterRequest(output, id, {}, memories),
       into,
     );
   }
@@ -552,29 +488,29 @@ export class ClientGpu {
    * Copies from GPU memory to slots reserved by this client. Writes to the memory must have
    * finished.
    */
-  store(pieces: Readonly<PieceItems>, into: OutcomeItems): Promise<void> {
-    return this.#copy(Op.gpuStore, { verify: false }, pieces, into);
+  store(pieces: Readonly<protocol.PieceItems>, into: protocol.OutcomeItems): Promise<void> {
+    return this.#copy(protocol.Op.gpuStore, { verify: false }, pieces, into);
   }
 
   /**
    * Copies from slots acquired by this client to GPU memory. Requests on one memory run in order.
    */
   load(
-    pieces: Readonly<PieceItems>,
-    options: Readonly<CopyOptions>,
-    into: OutcomeItems,
+    pieces: Readonly<protocol.PieceItems>,
+    options: Readonly<protocol.CopyOptions>,
+    into: protocol.OutcomeItems,
   ): Promise<void> {
-    return this.#copy(Op.gpuLoad, options, pieces, into);
+    return this.#copy(protocol.Op.gpuLoad, options, pieces, into);
   }
 
   #copy(
-    op: CopyOp,
-    options: Readonly<CopyOptions>,
-    pieces: Readonly<PieceItems>,
-    into: OutcomeItems,
+    op: protocol.CopyOp,
+    options: Readonly<protocol.CopyOptions>,
+    pieces: Readonly<protocol.PieceItems>,
+    into: protocol.OutcomeItems,
   ): Promise<void> {
     return this.#connection.outcomes(
-      (output, id) => gpuCopyRequests[op].encode(output, id, options, pieces),
+      (output, id) => protocol.gpuCopyRequests[op].encode(output, id, options, pieces),
       into,
     );
   }
@@ -584,13 +520,13 @@ export class ClientGpu {
    * writes its blocks to `into`; 0 if there was none.
    */
   warm(
-    wait: Readonly<WarmWait>,
-    outcomes: Readonly<OutcomeItems>,
-    into: DigestItems,
+    wait: Readonly<protocol.WarmWait>,
+    outcomes: Readonly<protocol.OutcomeItems>,
+    into: protocol.DigestItems,
   ): Promise<number> {
     return this.#connection.number(
-      (output, id) => encodeGpuWarmRequest(output, id, wait, outcomes),
-      (frame) => decodeGpuWarmReply(frame, into),
+      (output, id) => protocol.encodeGpuWarmRequest(output, id, wait, outcomes),
+      (frame) => protocol.decodeGpuWarmReply(frame, into),
     );
   }
 

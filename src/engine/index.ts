@@ -7,12 +7,11 @@ export {
   EngineClient,
   type LookupAnswer,
 } from "./client.ts";
-export { Connection, type FrameHandler, type Wire } from "./connection.ts";
-export type { CommandPort } from "./engine-handlers.ts";
+export { Connection, type EngineContext, type FrameHandler, type Wire } from "./connection.ts";
 export { EngineShares, type ShareLimits } from "./engine-shares.ts";
 export { GpuPlane, type GpuPlaneOptions } from "./gpu-copies.ts";
 export { GpuWarming, type GpuWarmingOptions } from "./gpu-warming.ts";
-export { createFrameHandler, type FrameHandlerContext } from "./hello-handler.ts";
+export { createFrameHandler } from "./handlers.ts";
 export {
   type BlockItems,
   createPieceItems,
@@ -26,6 +25,7 @@ export {
 } from "./protocol/index.ts";
 export { EngineServer } from "./server.ts";
 export {
+  type CommandPort,
   ENGINE_LIMITS,
   type EngineLimits,
   type EngineServerOptions,

@@ -1,9 +1,8 @@
-import type { Clock } from "../core/index.ts";
+import type { Clock, TurnSource } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import type { Gpus, Native, Queue } from "../native/index.ts";
 import type { FrameCounts, Health, LookupOutcome } from "../observability/index.ts";
 import type { BlockStore, Namespaces } from "../store/index.ts";
-import type { CommandPort } from "./engine-handlers.ts";
 import { DEFAULT_LIMITS } from "./protocol/index.ts";
 
 /** Limits of engines. The answer to HELLO reports those that a client needs. */
@@ -66,6 +65,19 @@ export function emptyEngineStats(): EngineStats {
     gpuFailures: 0,
     gpuLeakedSlots: 0,
   };
+}
+
+/** Destination of the engines' commands. */
+export interface CommandPort {
+  /**
+   * Executes a command (JSON as UTF-8) and returns its receipt, at most `bytesMax` bytes. `name` is
+   * the client's name. Reading and writing happen in slices of `source`.
+   */
+  submit(
+    json: Uint8Array,
+    client: { readonly name: string; readonly source: TurnSource },
+    bytesMax: number,
+  ): Promise<Uint8Array>;
 }
 
 export interface EngineServerOptions {

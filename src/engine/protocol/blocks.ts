@@ -1,32 +1,18 @@
 import { DIGEST_BYTES } from "../../core/index.ts";
 import {
-  type AcquiredItems,
-  type BlockItems,
-  type CommitItems,
-  checkItems,
-  type DigestItems,
-  type HandleItems,
-  halves,
-  isMacZero,
-  isZero,
-  type OutcomeItems,
-  readDigests,
-  readMac,
-  readSafeU64,
-  reservedField,
-  type SlotItems,
-  undefinedBits,
-  writeDigests,
-  writeMac,
-  writeSafeU64,
-} from "./fields.ts";
-import {
   beginReply,
   beginRequest,
+  checkItems,
+  copyIn,
   type Frame,
+  isZero,
   malformed,
   type Output,
   type Refusal,
+  readSafeU64,
+  reservedField,
+  undefinedBits,
+  writeSafeU64,
 } from "./frame.ts";
 import {
   AcquireFlag,
@@ -37,6 +23,99 @@ import {
   Outcome,
   TIER_MASK_ALL,
 } from "./layout.ts";
+
+/**
+ * The items of frames, as columns. Decoders fill the first `count` entries of the caller's arrays
+ * and never grow them. The batches of `src/store` extend these shapes.
+ */
+
+/** Blocks by name: digest `i` is `digests[32 i, 32 i + 32)`; one layer for all of them. */
+export interface DigestItems {
+  count: number;
+  layer: number;
+  readonly digests: Uint8Array;
+}
+
+/** Blocks to be written or mirrored. A parent of 32 zero bytes means none. */
+export interface BlockItems extends DigestItems {
+  readonly parents: Uint8Array;
+  /** Low and high half of the engine's 64-bit hash. Zero without `BlockFlag.aliasGiven`. */
+  readonly aliasLo: Uint32Array;
+  readonly aliasHi: Uint32Array;
+  readonly bytes: Uint32Array;
+  readonly flags: Uint32Array;
+}
+
+/** Slots by number and generation. */
+export interface HandleItems {
+  count: number;
+  readonly slot: Uint32Array;
+  readonly generation: Uint32Array;
+}
+
+/** Slots whose bytes are complete. Checksum and MAC are valid only with their `CommitFlag`. */
+export interface CommitItems extends HandleItems {
+  readonly checksum: BigUint64Array;
+  readonly flags: Uint32Array;
+}
+
+export interface OutcomeItems {
+  count: number;
+  readonly outcome: Uint32Array;
+}
+
+/** Granted slots. `bytes` is the capacity of a reserved slot or the length of an acquired block. */
+export interface SlotItems extends OutcomeItems, HandleItems {
+  readonly bytes: Uint32Array;
+  /** Offset in the arena in bytes. */
+  readonly offset: Float64Array;
+}
+
+export interface AcquiredItems extends SlotItems {
+  readonly checksum: BigUint64Array;
+}
+
+/** Writes the digests of all blocks to `at`. */
+export function writeDigests(
+  { bytes }: { readonly bytes: Uint8Array },
+  at: number,
+  { digests, count }: Readonly<DigestItems>,
+): void {
+  copyIn(digests, count * DIGEST_BYTES, bytes, at);
+}
+
+/** Reads the frame's digests, which begin at `at`. */
+export function readDigests(frame: Frame, layer: number, at: number, into: DigestItems): void {
+  into.layer = layer;
+  into.count = frame.count;
+  into.digests.set(frame.bytes.subarray(at, at + frame.count * DIGEST_BYTES), 0);
+}
+
+/** The 32-bit halves of u64s, low half first, for copying without bigints. */
+export function halves(words: BigUint64Array, count: number): Uint32Array {
+  return new Uint32Array(words.buffer, words.byteOffset, 2 * count);
+}
+
+/** Writes MAC `i` of a column to `at`, or zeros unless `isGiven`. */
+export function writeMac(
+  { bytes }: { readonly bytes: Uint8Array },
+  at: number,
+  macs: Uint8Array,
+  i: number,
+  isGiven: boolean,
+): void {
+  if (!isGiven) bytes.fill(0, at, at + MAC_BYTES);
+  else bytes.set(macs.subarray(i * MAC_BYTES, (i + 1) * MAC_BYTES), at);
+}
+
+/** Reads the MAC at `at` into position `i` of a column. */
+export function readMac({ bytes }: Frame, at: number, macs: Uint8Array, i: number): void {
+  macs.set(bytes.subarray(at, at + MAC_BYTES), i * MAC_BYTES);
+}
+
+export function isMacZero(macs: Uint8Array, i: number): boolean {
+  return isZero(macs, i * MAC_BYTES, (i + 1) * MAC_BYTES);
+}
 
 /** RESERVE and ACQUIRE, which grant slots, and the notices about the GPU tier. */
 

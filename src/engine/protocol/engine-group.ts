@@ -1,22 +1,20 @@
 import { assert, DIGEST_BYTES } from "../../core/index.ts";
 import {
+  beginReply,
+  beginRequest,
   checkFixed,
   checkItems,
   copyIn,
-  isZero,
-  readUtf8,
-  reservedField,
-  undefinedBits,
-} from "./fields.ts";
-import {
-  beginReply,
-  beginRequest,
   type Decoded,
   decoded,
   type Frame,
+  isZero,
   malformed,
   type Output,
+  readUtf8,
   refused,
+  reservedField,
+  undefinedBits,
 } from "./frame.ts";
 import {
   ANNOUNCE_ITEM_BYTES,

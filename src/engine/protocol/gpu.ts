@@ -1,14 +1,20 @@
 import { DIGEST_BYTES } from "../../core/index.ts";
 import {
-  checkItems,
   type DigestItems,
   type HandleItems,
-  isZero,
   type OutcomeItems,
   readDigests,
   writeDigests,
-} from "./fields.ts";
-import { beginReply, type Frame, malformed, type Output, type Refusal } from "./frame.ts";
+} from "./blocks.ts";
+import {
+  beginReply,
+  checkItems,
+  type Frame,
+  isZero,
+  malformed,
+  type Output,
+  type Refusal,
+} from "./frame.ts";
 import {
   GPU_HANDLE_BYTES,
   GPU_REGISTER_MAX,

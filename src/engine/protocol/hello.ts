@@ -1,14 +1,16 @@
 import { assert, DIGEST_BYTES } from "../../core/index.ts";
-import { isZero, readPaddedText, reservedField } from "./fields.ts";
 import {
   beginRequest,
   type Decoded,
   decoded,
   type Frame,
+  isZero,
   malformed,
   type Output,
+  readPaddedText,
   refusal,
   refused,
+  reservedField,
 } from "./frame.ts";
 import {
   FrameStatus,

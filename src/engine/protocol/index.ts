@@ -1,15 +1,6 @@
 export * from "./blocks.ts";
 export * from "./engine-group.ts";
 export * from "./error-reply.ts";
-export type {
-  AcquiredItems,
-  BlockItems,
-  CommitItems,
-  DigestItems,
-  HandleItems,
-  OutcomeItems,
-  SlotItems,
-} from "./fields.ts";
 export {
   consumeOutput,
   createFrameReader,

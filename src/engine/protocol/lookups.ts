@@ -1,27 +1,23 @@
 import { assert, DIGEST_BYTES } from "../../core/index.ts";
-import {
-  checkFixed,
-  checkItems,
-  copyIn,
-  type DigestItems,
-  isZero,
-  readDigests,
-  readPaddedText,
-  reservedField,
-  undefinedBits,
-  writeDigests,
-} from "./fields.ts";
+import { type DigestItems, readDigests, writeDigests } from "./blocks.ts";
 import {
   beginReply,
   beginRequest,
+  checkFixed,
+  checkItems,
+  copyIn,
   type Decoded,
   decoded,
   type Frame,
+  isZero,
   malformed,
   type Output,
   type Refusal,
+  readPaddedText,
   refusal,
   refused,
+  reservedField,
+  undefinedBits,
 } from "./frame.ts";
 import {
   FrameStatus,

@@ -1,15 +1,18 @@
 import { assert } from "../../core/index.ts";
-import { checkFixed, checkItems, readSafeU64, writeSafeU64 } from "./fields.ts";
 import {
   beginReply,
   beginRequest,
+  checkFixed,
+  checkItems,
   type Decoded,
   decoded,
   type Frame,
   malformed,
   type Output,
   type Refusal,
+  readSafeU64,
   refused,
+  writeSafeU64,
 } from "./frame.ts";
 import { HEADER_BYTES, type Op, opName } from "./layout.ts";
 

@@ -1,14 +1,16 @@
 import { assert, DIGEST_BYTES } from "../../core/index.ts";
+import { type DigestItems, readDigests, writeDigests } from "./blocks.ts";
 import {
+  beginRequest,
   checkFixed,
   checkItems,
-  type DigestItems,
+  type Frame,
   isZero,
-  readDigests,
+  malformed,
+  type Output,
+  type Refusal,
   reservedField,
-  writeDigests,
-} from "./fields.ts";
-import { beginRequest, type Frame, malformed, type Output, type Refusal } from "./frame.ts";
+} from "./frame.ts";
 import { ALIAS_BYTES, AliasKind, Op, Outcome } from "./layout.ts";
 import {
   fixedMessage,
