@@ -35,19 +35,6 @@ export interface DecideBenchOptions {
   readonly signal?: AbortSignal;
 }
 
-/** The names are those of the JSON the command prints. */
-export interface DecideBenchResult {
-  readonly workers: number;
-  readonly prompt_tokens: number;
-  readonly live_requests: number;
-  readonly held_blocks: number;
-  readonly decisions: number;
-  /** From tokens to a decision that load and explanation know of, hashing included. */
-  readonly decide_p50_us: number;
-  readonly decide_p99_us: number;
-  readonly free_p50_us: number;
-}
-
 const MODEL = "bench";
 const SESSIONS = 512;
 /** Tokens that all prompts begin with. */
@@ -61,7 +48,7 @@ const SLICE = 100;
  * Measures decisions of a router whose workers hold many prefixes: each prompt continues one of 512
  * conversations, which some workers hold to different depths.
  */
-export async function benchDecide(options: DecideBenchOptions): Promise<DecideBenchResult> {
+export async function benchDecide(options: DecideBenchOptions) {
   const { clock, promptTokens, live, decisions } = options;
   const { blockTokens, requestExpiryMs } = ROUTER_DEFAULTS;
   const native = loadNative();
@@ -105,6 +92,7 @@ export async function benchDecide(options: DecideBenchOptions): Promise<DecideBe
     live_requests: live,
     held_blocks: index.stats.heldBlocks,
     decisions,
+    /** From tokens to a decision that load and explanation know of, hashing included. */
     decide_p50_us: tenths(quantile(decided, 0.5)),
     decide_p99_us: tenths(quantile(decided, 0.99)),
     free_p50_us: tenths(quantile(freed, 0.5)),

@@ -48,45 +48,12 @@ export interface EngineBenchOptions {
   readonly onProgress?: (text: string) => void;
 }
 
-/** Latencies in microseconds, rates in 10^9 bytes a second. */
-export interface EngineBenchResult {
-  readonly block_bytes: number;
-  /**
-   * A frame's worth of bytes there and back between the same two processes, without the protocol.
-   */
-  readonly echo_rtt_us: number;
-  /** Copies between private buffers, as many bytes and as large pieces as in `copy_out_gbps`. */
-  readonly memcpy_gbps: number;
-  /** Acquire and release of one resident block. */
-  readonly acquire_1m_p50_us: number;
-  readonly acquire_64_p50_us: number;
-  readonly acquire_64_p99_us: number;
-  readonly match_64_p50_us: number;
-  /** Acquire, copy out of the arena, release. */
-  readonly copy_out_gbps: number;
-  /** The same, with the checksum of the copy compared. */
-  readonly copy_out_verified_gbps: number;
-  /** Reserve, copy into the arena with its checksum, commit verified by the agent. */
-  readonly put_gbps: number;
-  /** Acquires and releases of one block a second, 32 on the way at a time. */
-  readonly ops_per_s: number;
-  /** As `copy_out_verified_gbps`, each copy verified by its MAC instead. With `mac` only. */
-  readonly copy_out_mac_gbps?: number;
-  /** As `put_gbps`, with the MAC beside the checksum. With `mac` only. */
-  readonly put_mac_gbps?: number;
-  /** `copy_out_mac_gbps` over `copy_out_verified_gbps`: the median of each round's ratio. */
-  readonly mac_ratio?: number;
-}
-
 const WARM_UP = 200;
 const PIPELINE = 32;
 const OPS_BATCHES = 400;
 
 /** Measures the engine plane as a client of an agent in another process. */
-export async function benchEngine(
-  native: Native,
-  options: EngineBenchOptions,
-): Promise<EngineBenchResult> {
+export async function benchEngine(native: Native, options: EngineBenchOptions) {
   const { enginePath, echoPath, samples, rounds, blockBytes } = options;
   const say = options.onProgress ?? (() => undefined);
   const { client, probe } = await connectEngineProbe(native, {
@@ -109,15 +76,24 @@ export async function benchEngine(
   const rates = await throughputs(probe, keyed?.probe ?? null, rounds, say);
   return {
     block_bytes: blockBytes,
+    /**
+     * A frame's worth of bytes there and back between the same two processes, without the protocol.
+     */
     echo_rtt_us: us(median(echo)),
+    /** Copies between private buffers, as many bytes and as large pieces as in `copy_out_gbps`. */
     memcpy_gbps: gbps(rates.memcpy),
+    /** Acquire and release of one resident block. */
     acquire_1m_p50_us: us(median(one)),
     acquire_64_p50_us: us(median(many)),
     acquire_64_p99_us: us(quantile(many, 0.99)),
     match_64_p50_us: us(median(match)),
+    /** Acquire, copy out of the arena, release. */
     copy_out_gbps: gbps(rates.copyOut),
+    /** The same, with the checksum of the copy compared. */
     copy_out_verified_gbps: gbps(rates.verified),
+    /** Reserve, copy into the arena with its checksum, commit verified by the agent. */
     put_gbps: gbps(rates.put),
+    /** Acquires and releases of one block a second, 32 on the way at a time. */
     ops_per_s: Math.round(opsPerS),
     ...(keyed === null ? {} : ratesOfMacs(rates)),
   };

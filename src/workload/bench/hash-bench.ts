@@ -5,20 +5,8 @@ const BLOCK_TOKENS = 64;
 const DIGEST_BYTES = 32;
 const WARM_UP_RUNS = 50;
 
-export interface HashBench {
-  /** One plain BLAKE3 on one core, 10^9 bytes a second. */
-  readonly blake3Gbps: number;
-  /** All block digests of the prompt, microseconds. */
-  readonly promptUs: number;
-  readonly blocks: number;
-  /** One plain BLAKE3 over the prompt's bytes, microseconds. */
-  readonly plainUs: number;
-  /** `promptUs / plainUs`. */
-  readonly ratio: number;
-}
-
 /** Medians of `runs` measurements of each, taken in turn so that a busy machine slows both. */
-export function benchHash(native: Native, options: { readonly runs: number }): HashBench {
+export function benchHash(native: Native, options: { readonly runs: number }) {
   const tokens = Uint32Array.from({ length: TOKENS }, (_, index) => (index * 2_654_435_761) >>> 0);
   const bytes = new Uint8Array(tokens.buffer);
   const key = new Uint8Array(DIGEST_BYTES).fill(7);
@@ -39,10 +27,14 @@ export function benchHash(native: Native, options: { readonly runs: number }): H
   const promptUs = median(promptNs) / 1_000;
   const plainUs = median(plainNs) / 1_000;
   return {
+    /** One plain BLAKE3 on one core, 10^9 bytes a second. */
     blake3Gbps: round(bytes.length / (plainUs * 1_000)),
+    /** All block digests of the prompt, microseconds. */
     promptUs,
     blocks: prompt(),
+    /** One plain BLAKE3 over the prompt's bytes, microseconds. */
     plainUs,
+    /** `promptUs / plainUs`. */
     ratio: round(promptUs / plainUs),
   };
 }

@@ -11,17 +11,6 @@ export function median(samples: readonly number[]): number {
   return quantile(samples, 0.5);
 }
 
-/** Whole lines of a stream, as they come. */
-export async function* linesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<string> {
-  const decoder = new TextDecoder();
-  let rest = "";
-  for await (const chunk of stream) {
-    const lines = (rest + decoder.decode(chunk, { stream: true })).split("\n");
-    rest = lines.pop()!;
-    yield* lines;
-  }
-}
-
 export interface HttpLoadOptions {
   readonly clock: Clock;
   /** `http://127.0.0.1:7181`. */
@@ -34,13 +23,6 @@ export interface HttpLoadOptions {
   readonly signal?: AbortSignal;
 }
 
-export interface HttpLoadResult {
-  readonly requests: number;
-  readonly perSecond: number;
-  readonly p50Ms: number;
-  readonly p99Ms: number;
-}
-
 const HEAD_END = "\r\n\r\n";
 
 /**
@@ -48,7 +30,7 @@ const HEAD_END = "\r\n\r\n";
  * costs almost nothing, so that the server is measured. Throws ENGINE_REFUSED where an answer is no
  * 200, ENGINE_CLOSED where a connection breaks.
  */
-export async function loadHttp(options: HttpLoadOptions): Promise<HttpLoadResult> {
+export async function loadHttp(options: HttpLoadOptions) {
   const { clock, url, path, bodies, connections, ms } = options;
   const { hostname, port, host } = new URL(url);
   const requests = bodies.map((body) => {

@@ -27,25 +27,8 @@ export interface PrefixBenchOptions {
   readonly onProgress?: (what: string) => void;
 }
 
-/** The names are those of the JSON the command prints. */
-export interface PrefixBenchResult {
-  readonly workers: number;
-  readonly holder_blocks: number;
-  readonly blocks: number;
-  readonly runs: number;
-  /** Memory in use, the whole table included. */
-  readonly bytes_per_holder_block: number;
-  readonly lookup_p50_ns: number;
-  readonly lookup_p99_ns: number;
-  readonly batch_lookup_ns: number;
-  /** Mean targets in the answers of lookups. */
-  readonly targets_per_lookup: number;
-  readonly store_blocks_per_s: number;
-  readonly remove_blocks_per_s: number;
-}
-
 /** Fills an empty index, queries it, and removes everything. */
-export async function benchPrefix(options: PrefixBenchOptions): Promise<PrefixBenchResult> {
+export async function benchPrefix(options: PrefixBenchOptions) {
   const { index, workers, onProgress } = options;
   const chains = await chainsOf(options.trace, PARTS);
   const filled = await fill(options, chains);
@@ -62,10 +45,12 @@ export async function benchPrefix(options: PrefixBenchOptions): Promise<PrefixBe
     holder_blocks: heldBlocks,
     blocks,
     runs,
+    /** Memory in use, the whole table included. */
     bytes_per_holder_block: round(bytes / heldBlocks),
     lookup_p50_ns: single.p50,
     lookup_p99_ns: single.p99,
     batch_lookup_ns: Math.round(batched),
+    /** Mean targets in the answers of lookups. */
     targets_per_lookup: round(single.targets),
     store_blocks_per_s: Math.round(filled.heldBlocks / filled.seconds),
     remove_blocks_per_s: Math.round(heldBlocks / removal),

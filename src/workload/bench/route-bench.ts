@@ -53,26 +53,7 @@ export interface RouteBenchOptions {
 }
 
 /** One policy. The names are those of the JSON the command prints. */
-export interface RouteRow {
-  readonly trace: string;
-  readonly policy: RoutePolicy;
-  readonly workers: number;
-  readonly capacity: number;
-  readonly requests: number;
-  readonly hit_ratio: number;
-  /** Weighed by the tokens of blocks. */
-  readonly hit_ratio_tokens: number;
-  /**
-   * Hit ratio divided by the ratio of one cache with the capacity of all; null if `pooled` was not
-   * run.
-   */
-  readonly of_pooled: number | null;
-  /** Prompt tokens of the worker with the most, over the mean; null where there is one cache. */
-  readonly load_spread: number | null;
-  /** From arrival to the end of the prefill, in the simulation. */
-  readonly prefilled_p50_ms: number | null;
-  readonly prefilled_p99_ms: number | null;
-}
+export type RouteRow = ReturnType<typeof rowOf>;
 
 interface Tally {
   asked: number;
@@ -94,7 +75,7 @@ const SLICE_REQUESTS = 200;
  * traces' own figures: longest prefix within a band of load, and one cache with the room of all.
  * A part-full last block counts as one.
  */
-export async function benchRoute(options: RouteBenchOptions): Promise<RouteRow[]> {
+export async function benchRoute(options: RouteBenchOptions) {
   const trace = await readRequests(options.trace, options.signal);
   const rows: RouteRow[] = [];
   for (const policy of options.policies) rows.push(await runPolicy(options, trace, policy));
@@ -103,11 +84,7 @@ export async function benchRoute(options: RouteBenchOptions): Promise<RouteRow[]
   return rows.map((row) => ({ ...row, of_pooled: round(row.hit_ratio / pooled) }));
 }
 
-async function runPolicy(
-  options: RouteBenchOptions,
-  trace: SimulatedTrace,
-  policy: RoutePolicy,
-): Promise<RouteRow> {
+async function runPolicy(options: RouteBenchOptions, trace: SimulatedTrace, policy: RoutePolicy) {
   const tally = newTally();
   if (policy === "pooled") {
     const cache = new LeafLru(options.capacity * options.workers, trace.distinct);
@@ -229,7 +206,7 @@ function rowOf(
   policy: RoutePolicy,
   tally: Tally,
   workers: readonly SimulatedWorker[] | null,
-): RouteRow {
+) {
   const hasTimes = workers !== null;
   return {
     trace: trace.name,
@@ -238,9 +215,16 @@ function rowOf(
     capacity,
     requests: trace.requests.length,
     hit_ratio: round(tally.hit / Math.max(tally.asked, 1)),
+    /** Weighed by the tokens of blocks. */
     hit_ratio_tokens: round(tally.hitTokens / Math.max(tally.askedTokens, 1)),
+    /**
+     * Hit ratio divided by the ratio of one cache with the capacity of all; null if `pooled` was not
+     * run.
+     */
     of_pooled: null,
+    /** Prompt tokens of the worker with the most, over the mean; null where there is one cache. */
     load_spread: workers === null ? null : round(spreadOf(workers)),
+    /** From arrival to the end of the prefill, in the simulation. */
     prefilled_p50_ms: hasTimes ? Math.round(quantile(tally.prefilledMs, 0.5)) : null,
     prefilled_p99_ms: hasTimes ? Math.round(quantile(tally.prefilledMs, 0.99)) : null,
   };

@@ -6,7 +6,7 @@ import type { Native } from "../../../native/index.ts";
 import type { PrivateAgent } from "../../replay/index.ts";
 import { median, quantile } from "../measure.ts";
 import { Broker, type Carrier, ControlHost, hashOf, loopUsOf } from "./agent-host.ts";
-import { benchPrune, type PruneFigures } from "./prune-bench.ts";
+import { benchPrune } from "./prune-bench.ts";
 
 export interface ControlBenchOptions {
   /** Null: a nats-server of the benchmark's own. */
@@ -27,21 +27,11 @@ export interface ControlBenchOptions {
   readonly onProgress: (what: string) => void;
 }
 
-export type ControlBenchResult = CommandFigures &
-  Partial<PruneFigures> & {
-    readonly prune_blocks: number;
-    readonly prune_rounds: number;
-    readonly carrier: string;
-  };
-
 const CONNECT_MS = 10_000;
 const WORKER_BYTES = 6;
 
 /** Measures commands with their receipts over a bus, and a prune by command. */
-export async function benchControl(
-  native: Native,
-  options: ControlBenchOptions,
-): Promise<ControlBenchResult> {
+export async function benchControl(native: Native, options: ControlBenchOptions) {
   const { carrier, pruneBlocks, pruneRounds, signal } = options;
   const own = options.natsUrl === null ? await Broker.start(carrier, signal) : null;
   await using _broker = own?.broker;
@@ -86,27 +76,6 @@ interface CommandBenchOptions {
   readonly onProgress: (what: string) => void;
 }
 
-/** Rates and latencies are medians of the rounds. */
-interface CommandFigures {
-  readonly commands_per_s: number;
-  readonly p50_us: number;
-  readonly p99_us: number;
-  readonly hashes: number;
-  readonly in_flight: number;
-  readonly encoding: Encoding;
-  /** Whether the receipts report commands as durable. */
-  readonly durable: boolean;
-  readonly rounds: number;
-  readonly seconds: number;
-  /** Verified receipts of all rounds and the warm-up. */
-  readonly receipts: number;
-  /** At the end; the agent's list says the same. */
-  readonly pins_standing: number;
-  /** Processor time of the agent for each command: of all its threads, and of its event loop. */
-  readonly agent_cpu_us: number;
-  readonly agent_loop_us: number;
-}
-
 const BLOCK_BYTES = 4_096;
 /** Bytes of each block file. */
 const FILE_BYTES = 2 * BLOCK_BYTES;
@@ -117,10 +86,7 @@ const WARM_UP_MS = 1_000;
 const PAGE = 1_000;
 
 /** Loads an agent with commands; at the end its pins must be those that were answered. */
-async function benchCommands(
-  native: Native,
-  options: CommandBenchOptions,
-): Promise<CommandFigures> {
+async function benchCommands(native: Native, options: CommandBenchOptions) {
   const { client, natsUrl, workerId, hashes, inFlight, ramOnly, rounds, signal } = options;
   const groups = Array.from({ length: inFlight * GROUPS_A_LANE }, (_, group) =>
     Array.from({ length: hashes }, (_, at) => hashOf(group * hashes + at)),
@@ -157,7 +123,9 @@ async function benchCommands(
   return {
     ...ratesOf(figures),
     ...{ hashes, in_flight: inFlight, encoding, durable: !ramOnly, rounds, seconds, receipts },
+    /** At the end; the agent's list says the same. */
     pins_standing: await checkPins(host.agent, load.standing(), hashes),
+    /** Processor time of the agent for each command: of all its threads, and of its event loop. */
     agent_cpu_us: Math.round((after.allUs - before.allUs) / counted),
     agent_loop_us: Math.round((after.loopUs - before.loopUs) / counted),
   };

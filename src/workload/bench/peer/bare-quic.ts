@@ -53,7 +53,7 @@ export class BareQuic implements BenchSide {
   static async start(
     native: Native,
     region: Region,
-    role: "holder" | "asker",
+    role: "server" | "client",
     credentials: Credentials,
   ): Promise<BareQuic> {
     const emit = process.emitWarning;
@@ -62,7 +62,7 @@ export class BareQuic implements BenchSide {
     const quic = await import("node:quic");
     process.emitWarning = emit;
     const side = new BareQuic(native, region, quic, credentials);
-    if (role === "holder") await side.#listen();
+    if (role === "server") await side.#listen();
     return side;
   }
 
@@ -157,7 +157,7 @@ export class BareQuic implements BenchSide {
 
   /** How many bytes came. */
   async #pullOne(slot: number, blockBytes: number): Promise<number> {
-    assert(this.#session !== null, "an asker has dialled");
+    assert(this.#session !== null, "a client has dialled");
     const stream = await this.#session.createBidirectionalStream();
     stream.closed.catch(() => {});
     const wish = new Uint8Array(4);
