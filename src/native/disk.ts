@@ -58,74 +58,6 @@ export interface DiskEntry {
   readonly allocatedBytes: number;
 }
 
-/**
- * Operations on whole blocks in one folder, executed by native threads or io_uring. Promises:
- *
- * - No call blocks the event loop, and none throws because of the disk.
- * - The kernel owns the span and the header of a transfer until its promise settles, and the
- *   promise settles only when the kernel has finished. An operation cannot be cancelled.
- * - A file appears under its name only when it is complete. If the name is taken, the outcome is
- *   `exists` and the existing file is unchanged. A failed `store` leaves nothing behind except the
- *   spare file it was given, with undefined content; the caller removes it.
- * - At most `depth` operations are in flight. Further ones fail immediately with `full`.
- */
-export interface BlockDisk extends AsyncDisposable {
-  /** Method of I/O, and the reason for it. */
-  readonly method: "io_uring" | "threads";
-  readonly methodReason: string;
-  /** Whether the files are opened with O_DIRECT. */
-  readonly direct: boolean;
-  /** Whether the arena is registered with the ring. `registering`: registration is in progress. */
-  readonly registered: boolean;
-  readonly registering: boolean;
-  readonly depth: number;
-  /** Operations in flight. */
-  readonly inFlight: number;
-
-  /** Null if all `depth` headers are claimed. */
-  claimHeader(): HeaderSlot | null;
-
-  /** Writes header and payload to a new file, or to a spare one. */
-  store(transfer: BlockTransfer): Promise<DiskOutcome<{ readonly allocatedBytes: number }>>;
-
-  /**
-   * Reads header and payload. `fileBytes` is the file's size; `checksum` is the XXH3-64 of the
-   * payload as it is now in the region. A file shorter than header and payload is `short`. The
-   * caller verifies the content.
-   */
-  load(
-    transfer: BlockTransfer,
-  ): Promise<DiskOutcome<{ readonly checksum: bigint; readonly fileBytes: number }>>;
-
-  /** Reads the header only. */
-  peek(path: string, header: HeaderSlot): Promise<DiskOutcome<{ readonly fileBytes: number }>>;
-
-  /** Removes a file. `missing` if it does not exist. */
-  remove(path: string): Promise<DiskOutcome<object>>;
-
-  /** Renames a file within the folder. `exists` if the target exists. */
-  rename(from: string, to: string): Promise<DiskOutcome<object>>;
-
-  /**
-   * Entries of a folder below the disk's own ("" is the disk's folder), including folders,
-   * unordered, not recursive. Entries created or removed during the call may or may not appear.
-   */
-  list(path: string): Promise<DiskOutcome<{ readonly entries: readonly DiskEntry[] }>>;
-
-  /** Makes everything stored and removed so far durable across a power loss (syncfs). */
-  sync(): Promise<DiskOutcome<object>>;
-
-  /** Free and total bytes of the file system that an unprivileged process may use. */
-  space(): Promise<DiskOutcome<{ readonly freeBytes: number; readonly totalBytes: number }>>;
-
-  /**
-   * Waits at most `ms` for operations in flight. False if the kernel still owns some of their
-   * memory: that memory is never freed, and those promises never settle. Later operations are
-   * `closed`.
-   */
-  close(ms: number): Promise<boolean>;
-}
-
 const JOB = STRUCTS.DiskJob;
 const DONE = STRUCTS.DiskDone;
 const PATH_CHARACTERS_MAX = 63;
@@ -163,9 +95,20 @@ interface Done {
 }
 
 /** Disks with operations that the kernel never finished. It may still write to their memory. */
-const orphanedDisks = new Set<NativeDisk>();
+const orphanedDisks = new Set<BlockDisk>();
 
-class NativeDisk implements BlockDisk {
+/**
+ * Operations on whole blocks in one folder, executed by native threads or io_uring. Promises:
+ *
+ * - No call blocks the event loop, and none throws because of the disk.
+ * - The kernel owns the span and the header of a transfer until its promise settles, and the
+ *   promise settles only when the kernel has finished. An operation cannot be cancelled.
+ * - A file appears under its name only when it is complete. If the name is taken, the outcome is
+ *   `exists` and the existing file is unchanged. A failed `store` leaves nothing behind except the
+ *   spare file it was given, with undefined content; the caller removes it.
+ * - At most `depth` operations are in flight. Further ones fail immediately with `full`.
+ */
+export class BlockDisk implements AsyncDisposable {
   readonly depth: number;
   readonly #native: Native;
   readonly #handle: number;
@@ -218,6 +161,7 @@ class NativeDisk implements BlockDisk {
     this.#info = readStruct("DiskInfo", out);
   }
 
+  /** Method of I/O, and the reason for it. */
   get method(): "io_uring" | "threads" {
     return this.#info.method === DISK_METHOD.io_uring ? "io_uring" : "threads";
   }
@@ -228,10 +172,12 @@ class NativeDisk implements BlockDisk {
     return this.#asked === "auto" ? "io_uring is available" : "configured";
   }
 
+  /** Whether the files are opened with O_DIRECT. */
   get direct(): boolean {
     return this.#info.direct === 1;
   }
 
+  /** Whether the arena is registered with the ring. `registering`: registration is in progress. */
   get registered(): boolean {
     return this.#registration === DISK_REGISTRATION.registered;
   }
@@ -247,14 +193,17 @@ class NativeDisk implements BlockDisk {
     return this.#info.registered;
   }
 
+  /** Operations in flight. */
   get inFlight(): number {
     return this.#running.size;
   }
 
+  /** Null if all `depth` headers are claimed. */
   claimHeader(): HeaderSlot | null {
     return this.#headers.claim();
   }
 
+  /** Writes header and payload to a new file, or to a spare one. */
   async store(transfer: BlockTransfer): Promise<DiskOutcome<{ readonly allocatedBytes: number }>> {
     const { spare: target, ...rest } = transfer;
     const job = { operation: DISK_OPERATION.store, ...rest };
@@ -262,6 +211,11 @@ class NativeDisk implements BlockDisk {
     return done.ok ? { ok: true, allocatedBytes: Number(done.result) } : done;
   }
 
+  /**
+   * Reads header and payload. `fileBytes` is the file's size; `checksum` is the XXH3-64 of the
+   * payload as it is now in the region. A file shorter than header and payload is `short`. The
+   * caller verifies the content.
+   */
   async load(
     transfer: BlockTransfer,
   ): Promise<DiskOutcome<{ readonly checksum: bigint; readonly fileBytes: number }>> {
@@ -270,6 +224,7 @@ class NativeDisk implements BlockDisk {
     return { ok: true, checksum: done.result, fileBytes: Number(done.extra) };
   }
 
+  /** Reads the header only. */
   async peek(
     path: string,
     header: HeaderSlot,
@@ -278,14 +233,20 @@ class NativeDisk implements BlockDisk {
     return done.ok ? { ok: true, fileBytes: Number(done.extra) } : done;
   }
 
+  /** Removes a file. `missing` if it does not exist. */
   remove(path: string): Promise<DiskOutcome<object>> {
     return this.#run({ operation: DISK_OPERATION.remove, path });
   }
 
+  /** Renames a file within the folder. `exists` if the target exists. */
   rename(from: string, to: string): Promise<DiskOutcome<object>> {
     return this.#run({ operation: DISK_OPERATION.rename, path: from, target: to });
   }
 
+  /**
+   * Entries of a folder below the disk's own ("" is the disk's folder), including folders,
+   * unordered, not recursive. Entries created or removed during the call may or may not appear.
+   */
   async list(path: string): Promise<DiskOutcome<{ readonly entries: readonly DiskEntry[] }>> {
     const entries: DiskEntry[] = [];
     const buffer = nativeBuffer(LIST_BYTES);
@@ -299,10 +260,12 @@ class NativeDisk implements BlockDisk {
     }
   }
 
+  /** Makes everything stored and removed so far durable across a power loss (syncfs). */
   sync(): Promise<DiskOutcome<object>> {
     return this.#run({ operation: DISK_OPERATION.sync });
   }
 
+  /** Free and total bytes of the file system that an unprivileged process may use. */
   async space(): Promise<DiskOutcome<{ readonly freeBytes: number; readonly totalBytes: number }>> {
     const done = await this.#run({ operation: DISK_OPERATION.space });
     if (!done.ok) return done;
@@ -363,6 +326,11 @@ class NativeDisk implements BlockDisk {
     });
   }
 
+  /**
+   * Waits at most `ms` for operations in flight. False if the kernel still owns some of their
+   * memory: that memory is never freed, and those promises never settle. Later operations are
+   * `closed`.
+   */
   close(ms: number): Promise<boolean> {
     this.#closing ??= this.#close(ms);
     return this.#closing;
@@ -391,7 +359,7 @@ class NativeDisk implements BlockDisk {
  * insufficient.
  */
 export async function openDisk(native: Native, options: DiskOptions): Promise<BlockDisk> {
-  const disk = new NativeDisk(native, options);
+  const disk = new BlockDisk(native, options);
   const opened = await disk.open(options.folder);
   const refused = options.method === "io_uring" && disk.method !== "io_uring";
   if (opened.ok && !refused) return disk;

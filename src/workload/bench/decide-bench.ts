@@ -1,11 +1,5 @@
 import type { WorkerId } from "../../core/index.ts";
-import {
-  type Clock,
-  HearthError,
-  type Random,
-  seededRandom,
-  yieldToLoop,
-} from "../../core/index.ts";
+import { type Clock, HearthError, type Random, seededRandom } from "../../core/index.ts";
 import { loadNative, type Native } from "../../native/index.ts";
 import {
   createActiveLoad,
@@ -19,7 +13,7 @@ import {
   tokenSalt,
   type WorkerTable,
 } from "../../router/index.ts";
-import { quantile } from "./measure.ts";
+import { quantile, rounded, yieldOrAbort } from "./measure.ts";
 
 export interface DecideBenchOptions {
   readonly clock: Clock;
@@ -83,8 +77,7 @@ export async function benchDecide(options: DecideBenchOptions) {
       freed.push((clock.monotonicMs() - freeMs) * 1_000);
     }
     if (number % SLICE !== 0) continue;
-    await yieldToLoop();
-    if (options.signal?.aborted) throw new HearthError("ABORTED", "the bench was aborted");
+    await yieldOrAbort(options.signal);
   }
   return {
     workers: options.workers,
@@ -93,9 +86,9 @@ export async function benchDecide(options: DecideBenchOptions) {
     held_blocks: index.stats.heldBlocks,
     decisions,
     /** From tokens to a decision that load and explanation know of, hashing included. */
-    decide_p50_us: tenths(quantile(decided, 0.5)),
-    decide_p99_us: tenths(quantile(decided, 0.99)),
-    free_p50_us: tenths(quantile(freed, 0.5)),
+    decide_p50_us: rounded(quantile(decided, 0.5), 1),
+    decide_p99_us: rounded(quantile(decided, 0.99), 1),
+    free_p50_us: rounded(quantile(freed, 0.5), 1),
   };
 }
 
@@ -160,8 +153,4 @@ function fill(
       store(target, new BigUint64Array(words.slice().buffer));
     }
   }
-}
-
-function tenths(value: number): number {
-  return Math.round(value * 10) / 10;
 }

@@ -1,4 +1,5 @@
 import type { Native } from "../../native/index.ts";
+import { median, rounded } from "./measure.ts";
 
 const TOKENS = 15_000;
 const BLOCK_TOKENS = 64;
@@ -28,14 +29,14 @@ export function benchHash(native: Native, options: { readonly runs: number }) {
   const plainUs = median(plainNs) / 1_000;
   return {
     /** One plain BLAKE3 on one core, 10^9 bytes a second. */
-    blake3Gbps: round(bytes.length / (plainUs * 1_000)),
+    blake3Gbps: rounded(bytes.length / (plainUs * 1_000)),
     /** All block digests of the prompt, microseconds. */
     promptUs,
     blocks: prompt(),
     /** One plain BLAKE3 over the prompt's bytes, microseconds. */
     plainUs,
     /** `promptUs / plainUs`. */
-    ratio: round(promptUs / plainUs),
+    ratio: rounded(promptUs / plainUs),
   };
 }
 
@@ -43,15 +44,4 @@ function timed(run: () => unknown): number {
   const started = Bun.nanoseconds();
   run();
   return Bun.nanoseconds() - started;
-}
-
-function median(values: readonly number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
-}
-
-/** Rounds to three decimals; further digits are noise. */
-function round(value: number): number {
-  return Number(value.toFixed(3));
 }

@@ -17,6 +17,7 @@ import {
   type SlotAllocator,
   Tier,
 } from "../../store/blocks/index.ts";
+import { rounded } from "./measure.ts";
 
 export interface IndexBenchOptions {
   /** Default 1,000,000; 1,000 at least. */
@@ -72,10 +73,10 @@ export function benchIndex(options: IndexBenchOptions = {}) {
   return {
     blocks,
     /** Growth of the process's resident memory by table, indexes, aliases and slots, per block. */
-    bytes_per_block: round(bytesPerBlock, 1),
+    bytes_per_block: rounded(bytesPerBlock, 1),
     /** One call that finds 64 keys of one path, all resident; microseconds. */
-    match_64_p50_us: round(matchesNs[Math.floor(matchesNs.length / 2)]! / 1000, 2),
-    match_64_p99_us: round(matchesNs[Math.floor(matchesNs.length * 0.99)]! / 1000, 2),
+    match_64_p50_us: rounded(matchesNs[Math.floor(matchesNs.length / 2)]! / 1000, 2),
+    match_64_p99_us: rounded(matchesNs[Math.floor(matchesNs.length * 0.99)]! / 1000, 2),
     /**
      * A block reserved, named, written and committed: everything the RAM tier does to these records.
      */
@@ -265,8 +266,4 @@ function evictMany(bench: Bench, blocks: number): number {
 function residentBytes(): number {
   Bun.gc(true);
   return process.memoryUsage.rss();
-}
-
-function round(value: number, digits: number): number {
-  return Number(value.toFixed(digits));
 }

@@ -1,4 +1,3 @@
-export type { Carrier } from "./control/agent-host.ts";
 export { benchControl, type Encoding } from "./control/control-bench.ts";
 export { parentInTree } from "./control/prune-bench.ts";
 export { benchDecide } from "./decide-bench.ts";
@@ -17,7 +16,8 @@ export { benchPolicy, POLICY_NAMES, type PolicyName, type PolicyRow } from "./po
 export { benchPrefix } from "./prefix-bench.ts";
 export { benchPythonClient } from "./python-client-bench.ts";
 export { benchRoute, ROUTE_POLICIES, type RouteRow } from "./route-bench.ts";
-export { LeafLru, SimulatedClock } from "./route-fleet.ts";
+export { LeafLru } from "./route-fleet.ts";
+export { SimulatedClock } from "./simulated-clock.ts";
 export { benchSsdFiles, serveFilesBench } from "./ssd/files-bench.ts";
 export { benchSsdSpeed, Fio } from "./ssd/speed-bench.ts";
 export {

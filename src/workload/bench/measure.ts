@@ -1,5 +1,5 @@
 import type { Socket } from "bun";
-import { type Clock, HearthError } from "../../core/index.ts";
+import { type Clock, HearthError, yieldToLoop } from "../../core/index.ts";
 
 /** The value below which the share `q` of the samples lies; NaN for none. */
 export function quantile(samples: readonly number[], q: number): number {
@@ -9,6 +9,17 @@ export function quantile(samples: readonly number[], q: number): number {
 
 export function median(samples: readonly number[]): number {
   return quantile(samples, 0.5);
+}
+
+/** The value with `digits` digits behind the point. */
+export function rounded(value: number, digits = 3): number {
+  return Number(value.toFixed(digits));
+}
+
+/** Lets other work run. Throws ABORTED when the signal has fired. */
+export async function yieldOrAbort(signal: AbortSignal | undefined): Promise<void> {
+  await yieldToLoop();
+  if (signal?.aborted) throw new HearthError("ABORTED", "the benchmark was aborted");
 }
 
 export interface HttpLoadOptions {

@@ -1,16 +1,8 @@
-import { HearthError, NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
+import { HearthError, NO_NODE, type NodeId } from "../../core/index.ts";
 import { type CreateOrder, createHearthOrder } from "../../store/index.ts";
 import type { Trace } from "../traces/index.ts";
-
-/** A whole trace in two arrays: 4 bytes for each use of a block, 4 for each request. */
-interface FlatTrace {
-  /** The blocks of all prompts, one prompt after the other; dense numbers from 0. */
-  readonly blocks: Uint32Array;
-  /** Where each request ends in `blocks`. */
-  readonly ends: Uint32Array;
-  /** Distinct blocks: every number is below it. */
-  readonly distinct: number;
-}
+import { type FlatTrace, flattenTrace } from "./flat-trace.ts";
+import { rounded, yieldOrAbort } from "./measure.ts";
 
 /**
  * A simulated eviction policy: a cache of whole blocks of one size, fed with the prompts of a
@@ -174,7 +166,7 @@ export async function benchPolicy(options: PolicyBenchOptions): Promise<PolicyRo
       throw new HearthError("USAGE", `a capacity of ${capacity} blocks`, {
         fix: "give whole numbers from 1",
       });
-  const flat = await flatten(trace, signal);
+  const flat = await flattenTrace(trace, signal);
   const asked = flat.blocks.length;
   const total = asked * capacities.length * policies.length;
   const rows: PolicyRow[] = [];
@@ -190,7 +182,7 @@ export async function benchPolicy(options: PolicyBenchOptions): Promise<PolicyRo
         trace: trace.name,
         capacity,
         policy,
-        hit_ratio: asked === 0 ? 0 : toFourDigits(hit / asked),
+        hit_ratio: asked === 0 ? 0 : rounded(hit / asked, 4),
         blocks_asked: asked,
         blocks_hit: hit,
         decisions_per_s: Math.round(asked / Math.max(seconds, 1e-9)),
@@ -209,12 +201,8 @@ function withScores(rows: readonly Omit<PolicyRow, "score">[]): PolicyRow[] {
   const isScored = low !== undefined && high !== undefined && low < high;
   return rows.map((row) => ({
     ...row,
-    score: isScored ? toFourDigits((row.blocks_hit - low) / (high - low)) : null,
+    score: isScored ? rounded((row.blocks_hit - low) / (high - low), 4) : null,
   }));
-}
-
-function toFourDigits(value: number): number {
-  return Math.round(value * 10_000) / 10_000;
 }
 
 async function simulate(
@@ -235,46 +223,9 @@ async function simulate(
     if (to < pause && to < trace.blocks.length) continue;
     pause = to + SLICE_USES;
     report(to);
-    await yieldToLoop();
-    if (signal?.aborted) throw new HearthError("ABORTED", "the policy bench was aborted");
+    await yieldOrAbort(signal);
   }
   return hits;
-}
-
-/** 2^29 uses are 2 GiB. */
-const USES_MAX = 2 ** 29;
-
-const YIELD_REQUESTS = 1_000;
-
-/** Reads a trace to its end. Throws TRACE_INVALID if it is broken, LIMIT if it is too large. */
-async function flatten(trace: Trace, signal?: AbortSignal): Promise<FlatTrace> {
-  let blocks = new Uint32Array(2 ** 16);
-  let ends = new Uint32Array(2 ** 10);
-  let uses = 0;
-  let requests = 0;
-  let distinct = 0;
-  for await (const request of trace.requests()) {
-    const end = uses + request.blocks.length;
-    if (end > USES_MAX)
-      throw new HearthError("LIMIT", `${trace.path}: more than ${USES_MAX} uses of blocks`);
-    if (end > blocks.length) blocks = grown(blocks, end);
-    blocks.set(request.blocks, uses);
-    for (const block of request.blocks) if (block >= distinct) distinct = block + 1;
-    if (requests === ends.length) ends = grown(ends, requests + 1);
-    ends[requests++] = end;
-    uses = end;
-    if (requests % YIELD_REQUESTS === 0) {
-      await yieldToLoop();
-      if (signal?.aborted) throw new HearthError("ABORTED", "the policy bench was aborted");
-    }
-  }
-  return { blocks: blocks.slice(0, uses), ends: ends.slice(0, requests), distinct };
-}
-
-function grown(array: Uint32Array<ArrayBuffer>, atLeast: number): Uint32Array<ArrayBuffer> {
-  const larger = new Uint32Array(Math.max(atLeast, array.length * 2));
-  larger.set(array);
-  return larger;
 }
 
 /**

@@ -2,7 +2,7 @@ import { HearthError, type Random, randomBelow, yieldToLoop } from "../../core/i
 import { mixHash } from "../../observability/activity/index.ts";
 import type { IndexChange, PrefixIndex, TargetId } from "../../router/index.ts";
 import type { Trace } from "../traces/index.ts";
-import { median, quantile } from "./measure.ts";
+import { median, quantile, rounded } from "./measure.ts";
 
 /** Blocks that one block of the trace is cut into. */
 const PARTS = 4;
@@ -46,12 +46,12 @@ export async function benchPrefix(options: PrefixBenchOptions) {
     blocks,
     runs,
     /** Memory in use, the whole table included. */
-    bytes_per_holder_block: round(bytes / heldBlocks),
+    bytes_per_holder_block: rounded(bytes / heldBlocks, 2),
     lookup_p50_ns: single.p50,
     lookup_p99_ns: single.p99,
     batch_lookup_ns: Math.round(batched),
     /** Mean targets in the answers of lookups. */
-    targets_per_lookup: round(single.targets),
+    targets_per_lookup: rounded(single.targets, 2),
     store_blocks_per_s: Math.round(filled.heldBlocks / filled.seconds),
     remove_blocks_per_s: Math.round(heldBlocks / removal),
   };
@@ -156,10 +156,6 @@ async function takeOut(options: PrefixBenchOptions, stores: readonly IndexChange
   const { heldBlocks, blocks } = index.stats;
   if (heldBlocks + blocks > 0) throw new HearthError("INTERNAL", `${heldBlocks} were left over`);
   return ns / 1e9;
-}
-
-function round(value: number): number {
-  return Number(value.toFixed(2));
 }
 
 /** One prompt of the trace: blocks from first to last, ids dense over the whole trace. */

@@ -5,7 +5,7 @@ import { HearthError, sleep, systemClock } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import { connectEngineProbe, type EngineProbe, startBenchServer } from "./engine-bench.ts";
 import { LineProcess } from "./line-process.ts";
-import { median } from "./measure.ts";
+import { median, rounded } from "./measure.ts";
 
 export interface ClientBenchOptions {
   /** Where sockets are made. */
@@ -134,7 +134,6 @@ async function interleaved(
   return rates;
 }
 
-const rounded = (value: number) => Number(value.toFixed(3));
 const gbps = (values: number[]) => rounded(median(values));
 const orNull = (values: number[]) => (values.length === 0 ? null : gbps(values));
 

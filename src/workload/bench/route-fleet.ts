@@ -1,5 +1,6 @@
-import type { Clock, WorkerId } from "../../core/index.ts";
+import type { WorkerId } from "../../core/index.ts";
 import type { IndexChange, PrefixIndex, Target, WorkerTable } from "../../router/index.ts";
+import { createLists, type Lists } from "./policy-bench.ts";
 import type { SimulatedRequest, SimulatedTrace } from "./route-bench.ts";
 
 export const MODEL = "simulated";
@@ -109,160 +110,42 @@ interface Served {
  */
 export class LeafLru {
   readonly #capacity: number;
-  readonly #older: Int32Array;
-  readonly #newer: Int32Array;
-  readonly #isHeld: Uint8Array;
-  #oldest = -1;
-  #newest = -1;
+  readonly #lists: Lists;
   #size = 0;
 
   /** `distinct`: every block's number is below it. */
   constructor(capacity: number, distinct: number) {
     this.#capacity = capacity;
-    this.#older = new Int32Array(distinct);
-    this.#newer = new Int32Array(distinct);
-    this.#isHeld = new Uint8Array(distinct);
+    this.#lists = createLists(distinct, 1);
   }
 
   leading(blocks: Uint32Array): number {
-    let hits = 0;
-    while (hits < blocks.length && this.#isHeld[blocks[hits]!] === 1) hits++;
-    return hits;
+    return this.#lists.leading(blocks, 0, blocks.length);
   }
 
   serve(blocks: Uint32Array): Served {
+    const lists = this.#lists;
     const hits = this.leading(blocks);
     const stored: number[] = [];
     const evicted: number[] = [];
     for (let at = blocks.length - 1; at >= 0; at--) {
       const block = blocks[at]!;
-      if (this.#isHeld[block] === 1) {
-        this.#unlink(block);
-      } else {
-        if (this.#size === this.#capacity) evicted.push(this.#evict());
-        this.#isHeld[block] = 1;
-        this.#size++;
+      if (lists.has(block)) lists.remove(block);
+      else {
         stored.push(at);
+        if (this.#size < this.#capacity) this.#size++;
+        else {
+          evicted.push(lists.first(0));
+          lists.remove(lists.first(0));
+        }
       }
-      this.#append(block);
+      lists.append(0, block);
     }
     // A prompt may push out its own blocks.
     return {
       hits,
-      stored: stored.reverse().filter((at) => this.#isHeld[blocks[at]!] === 1),
-      evicted: evicted.filter((block) => this.#isHeld[block] === 0),
+      stored: stored.reverse().filter((at) => lists.has(blocks[at]!)),
+      evicted: evicted.filter((block) => !lists.has(block)),
     };
   }
-
-  #evict(): number {
-    const block = this.#oldest;
-    this.#unlink(block);
-    this.#isHeld[block] = 0;
-    this.#size--;
-    return block;
-  }
-
-  #append(block: number): void {
-    this.#older[block] = this.#newest;
-    this.#newer[block] = -1;
-    if (this.#newest === -1) this.#oldest = block;
-    else this.#newer[this.#newest] = block;
-    this.#newest = block;
-  }
-
-  #unlink(block: number): void {
-    const [older, newer] = [this.#older[block]!, this.#newer[block]!];
-    if (older === -1) this.#oldest = newer;
-    else this.#newer[older] = newer;
-    if (newer === -1) this.#newest = older;
-    else this.#older[newer] = older;
-  }
-}
-
-interface Due {
-  readonly atMs: number;
-  readonly order: number;
-  readonly run: () => void;
-  isOff: boolean;
-}
-
-/** Simulated time, which advances only on request and fires due timers in order. */
-export class SimulatedClock implements Clock {
-  readonly bootId = "simulated";
-  /** A binary heap, the next one first. */
-  readonly #due: Due[] = [];
-  #nowMs = 0;
-  #order = 0;
-
-  monotonicMs(): number {
-    return this.#nowMs;
-  }
-
-  wallMs(): number {
-    return this.#nowMs;
-  }
-
-  bootMs(): number {
-    return this.#nowMs;
-  }
-
-  after(ms: number, run: () => void): Disposable {
-    const due = { atMs: this.#nowMs + Math.max(ms, 0), order: this.#order++, run, isOff: false };
-    this.#push(due);
-    return {
-      [Symbol.dispose]: () => {
-        due.isOff = true;
-      },
-    };
-  }
-
-  every(ms: number, run: () => void): Disposable {
-    let next = this.after(ms, again);
-    const self = this;
-    function again(): void {
-      next = self.after(ms, again);
-      run();
-    }
-    return { [Symbol.dispose]: () => next[Symbol.dispose]() };
-  }
-
-  moveTo(ms: number): void {
-    for (let next = this.#due[0]; next !== undefined && next.atMs <= ms; next = this.#due[0]) {
-      this.#pop();
-      this.#nowMs = Math.max(this.#nowMs, next.atMs);
-      if (!next.isOff) next.run();
-    }
-    this.#nowMs = Math.max(this.#nowMs, ms);
-  }
-
-  #push(due: Due): void {
-    let at = this.#due.push(due) - 1;
-    while (at > 0) {
-      const parent = (at - 1) >> 1;
-      if (!isBefore(due, this.#due[parent]!)) break;
-      this.#due[at] = this.#due[parent]!;
-      at = parent;
-    }
-    this.#due[at] = due;
-  }
-
-  #pop(): void {
-    const last = this.#due.pop()!;
-    if (this.#due.length === 0) return;
-    let at = 0;
-    for (;;) {
-      let child = at * 2 + 1;
-      if (child >= this.#due.length) break;
-      const right = child + 1;
-      if (right < this.#due.length && isBefore(this.#due[right]!, this.#due[child]!)) child = right;
-      if (!isBefore(this.#due[child]!, last)) break;
-      this.#due[at] = this.#due[child]!;
-      at = child;
-    }
-    this.#due[at] = last;
-  }
-}
-
-function isBefore(a: Due, b: Due): boolean {
-  return a.atMs < b.atMs || (a.atMs === b.atMs && a.order < b.order);
 }

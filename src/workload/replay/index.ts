@@ -9,6 +9,7 @@ export {
 export {
   type AgentStatus,
   agentConfigText,
+  type Carrier,
   makeFolder,
   PrivateAgent,
   type PrivateAgentOptions,

@@ -352,7 +352,10 @@ const LOOK_MS = 10;
 /** Debian's path, which may be missing from PATH. */
 const USUAL_PLACE = "/usr/sbin/nats-server";
 
-/** A private nats-server on a free port. Disposing stops it and removes its files. */
+/** How the bytes of a bus travel: over TCP, or in a WebSocket. */
+export type Carrier = "tcp" | "ws";
+
+/** A private nats-server on free ports. Disposing stops it and removes its files. */
 export class PrivateBroker implements AsyncDisposable {
   readonly url: string;
   readonly #folder: string;
@@ -369,18 +372,25 @@ export class PrivateBroker implements AsyncDisposable {
     return Bun.which("nats-server") ?? (existsSync(USUAL_PLACE) ? USUAL_PLACE : null);
   }
 
-  /** Throws UNSUPPORTED where it does not start. */
-  static async start(program: string, signal?: AbortSignal): Promise<PrivateBroker> {
+  /** Its `url` is that of the carrier. Throws UNSUPPORTED if it does not start. */
+  static async start(
+    program: string,
+    signal?: AbortSignal,
+    carrier: Carrier = "tcp",
+  ): Promise<PrivateBroker> {
     const folder = makeFolder();
     const config = join(folder, "nats.conf");
-    const lines = ["host: 127.0.0.1", "port: -1", `ports_file_dir: ${JSON.stringify(folder)}`];
+    const listen = ["host: 127.0.0.1", "port: -1"];
+    const ports = `ports_file_dir: ${JSON.stringify(folder)}`;
+    const lines = [...listen, ports, "websocket {", ...listen, "no_tls: true", "}"];
     writeFileSync(config, `${lines.join("\n")}\n`);
     const stdio = { stdin: "ignore", stdout: "ignore", stderr: "ignore" } as const;
     // A separate process group: this process handles Ctrl-C, so that clients disconnect first.
     const process = Bun.spawn([program, "-c", config], { cwd: folder, ...stdio, detached: true });
     const broker = (url: string) => new PrivateBroker(url, folder, process);
     try {
-      return broker(await readUrl(join(folder, `nats-server_${process.pid}.ports`), signal));
+      const file = join(folder, `nats-server_${process.pid}.ports`);
+      return broker(await readUrl(file, carrier, signal));
     } catch (error) {
       await broker("")[Symbol.asyncDispose]();
       throw error;
@@ -395,10 +405,14 @@ export class PrivateBroker implements AsyncDisposable {
   }
 }
 
-async function readUrl(file: string, signal: AbortSignal | undefined): Promise<string> {
+async function readUrl(
+  file: string,
+  carrier: Carrier,
+  signal: AbortSignal | undefined,
+): Promise<string> {
   const deadline = systemClock.monotonicMs() + BROKER_START_MS;
   while (systemClock.monotonicMs() < deadline) {
-    const url = urlIn(file);
+    const url = urlIn(file, carrier);
     if (url !== null) return url;
     await sleep(systemClock, LOOK_MS, signal);
   }
@@ -406,9 +420,10 @@ async function readUrl(file: string, signal: AbortSignal | undefined): Promise<s
 }
 
 /** Null if the file is missing or incomplete. */
-function urlIn(file: string): string | null {
+function urlIn(file: string, carrier: Carrier): string | null {
   try {
-    return JSON.parse(readFileSync(file, "utf8")).nats[0];
+    const { nats, websocket } = JSON.parse(readFileSync(file, "utf8"));
+    return carrier === "tcp" ? nats[0] : websocket[0];
   } catch {
     return null;
   }

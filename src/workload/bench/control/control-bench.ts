@@ -3,9 +3,9 @@ import { type ControlClient, connectControl, unpin } from "../../../control/clie
 import { decodeBody, encodeBody, JSON_TYPE, MSGPACK_TYPE } from "../../../control/index.ts";
 import { HearthError, sleep, systemClock, systemRandom } from "../../../core/index.ts";
 import type { Native } from "../../../native/index.ts";
-import type { PrivateAgent } from "../../replay/index.ts";
+import { type Carrier, type PrivateAgent, PrivateBroker } from "../../replay/index.ts";
 import { median, quantile } from "../measure.ts";
-import { Broker, type Carrier, ControlHost, hashOf, loopUsOf } from "./agent-host.ts";
+import { ControlHost, hashOf, loopUsOf } from "./agent-host.ts";
 import { benchPrune } from "./prune-bench.ts";
 
 export interface ControlBenchOptions {
@@ -33,8 +33,7 @@ const WORKER_BYTES = 6;
 /** Measures commands with their receipts over a bus, and a prune by command. */
 export async function benchControl(native: Native, options: ControlBenchOptions) {
   const { carrier, pruneBlocks, pruneRounds, signal } = options;
-  const own = options.natsUrl === null ? await Broker.start(carrier, signal) : null;
-  await using _broker = own?.broker;
+  await using own = options.natsUrl === null ? await startBroker(carrier, signal) : null;
   const natsUrl = own?.url ?? options.natsUrl!;
   const parts = { clock: systemClock, random: systemRandom };
   await using bus = openBus({ url: natsUrl, name: "hearth bench", ...parts });
@@ -58,6 +57,14 @@ export async function benchControl(native: Native, options: ControlBenchOptions)
     prune_rounds: pruneBlocks === 0 ? 0 : pruneRounds,
     carrier: new URL(natsUrl.split(",")[0]!).protocol.slice(0, -1),
   };
+}
+
+function startBroker(carrier: Carrier, signal: AbortSignal): Promise<PrivateBroker> {
+  const program = PrivateBroker.find();
+  if (program !== null) return PrivateBroker.start(program, signal, carrier);
+  throw new HearthError("UNSUPPORTED", "nats-server is not installed", {
+    fix: "apt-get install nats-server, or name a server with --nats",
+  });
 }
 
 interface CommandBenchOptions {

@@ -1,4 +1,4 @@
-import { type Clock, HearthError, type WorkerId, yieldToLoop } from "../../../core/index.ts";
+import type { WorkerId } from "../../../core/index.ts";
 import {
   type CostTerms,
   createPolicies,
@@ -11,6 +11,8 @@ import {
   type TargetId,
   type WorkerEvent,
 } from "../../../router/index.ts";
+import { yieldOrAbort } from "../measure.ts";
+import { SimulatedClock } from "../simulated-clock.ts";
 import { SimAgent } from "./sim-agent.ts";
 import { createSimNamer, outputBlocks, type SimTrace } from "./sim-trace.ts";
 
@@ -79,7 +81,7 @@ interface Served {
 
 class Run {
   readonly #options: SimOptions;
-  readonly #clock = new SimClock();
+  readonly #clock = new SimulatedClock();
   readonly #agents: SimAgent[];
   readonly #assigned: { tokens: number }[];
   readonly #policies: Policies;
@@ -137,8 +139,7 @@ class Run {
       await this.#clock.advanceTo(arrivalMs);
       this.#serve(request);
       if (request % LOOK_REQUESTS !== 0) continue;
-      await yieldToLoop();
-      if (signal?.aborted) throw new HearthError("ABORTED", "the bench of policies was aborted");
+      await yieldOrAbort(signal);
     }
     const { counts: policies } = this.#policies;
     this.#policies[Symbol.dispose]();
@@ -277,64 +278,3 @@ function reasoned(output: number): Uint32Array {
 }
 
 export const SIM_REASONING = { [MODEL]: { open: OPEN, close: CLOSE } };
-
-interface Timer {
-  dueMs: number;
-  readonly everyMs: number | null;
-  readonly run: () => void;
-}
-
-/** Simulated time, which advances only on request. */
-class SimClock implements Clock {
-  readonly bootId = "simulated";
-  readonly #timers = new Set<Timer>();
-  #nowMs = 0;
-
-  monotonicMs(): number {
-    return this.#nowMs;
-  }
-
-  wallMs(): number {
-    return this.#nowMs;
-  }
-
-  bootMs(): number {
-    return this.#nowMs;
-  }
-
-  after(ms: number, run: () => void): Disposable {
-    return this.#add({ dueMs: this.#nowMs + Math.max(0, ms), everyMs: null, run });
-  }
-
-  every(ms: number, run: () => void): Disposable {
-    return this.#add({ dueMs: this.#nowMs + ms, everyMs: ms, run });
-  }
-
-  /** Fires due timers, each at its own time; tasks that wait for a timer run in between. */
-  async advanceTo(ms: number): Promise<void> {
-    for (let timer = this.#next(ms); timer !== null; timer = this.#next(ms)) {
-      this.#nowMs = Math.max(this.#nowMs, timer.dueMs);
-      if (timer.everyMs === null) this.#timers.delete(timer);
-      else timer.dueMs = this.#nowMs + timer.everyMs;
-      timer.run();
-      await null;
-      await null;
-    }
-    this.#nowMs = Math.max(this.#nowMs, ms);
-  }
-
-  #add(timer: Timer): Disposable {
-    this.#timers.add(timer);
-    return { [Symbol.dispose]: () => void this.#timers.delete(timer) };
-  }
-
-  /** Timers are kept in the order in which they were set: of equal ones the first. */
-  #next(untilMs: number): Timer | null {
-    let next: Timer | null = null;
-    for (const timer of this.#timers) {
-      if (timer.dueMs > untilMs) continue;
-      if (next === null || timer.dueMs < next.dueMs) next = timer;
-    }
-    return next;
-  }
-}

@@ -10,7 +10,7 @@ import type { Native } from "../../../native/index.ts";
 import { createAddressBatch, createHandleBatch } from "../../../store/index.ts";
 import { fileBytesOf } from "../../../store/kvb/index.ts";
 import { LineProcess, linesOf } from "../line-process.ts";
-import { quantile } from "../measure.ts";
+import { quantile, rounded } from "../measure.ts";
 import {
   BenchBlocks,
   BenchTier,
@@ -118,8 +118,6 @@ function mustHave({ found }: FilesProcess, files: number): void {
 function wholeChains(blocks: number): number {
   return Math.ceil(blocks / CHAIN_BLOCKS) * CHAIN_BLOCKS;
 }
-
-const rounded = (value: number) => Number(value.toFixed(3));
 
 interface FilesChildOptions {
   readonly folder: string;

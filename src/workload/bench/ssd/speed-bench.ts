@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { formatBytes, HearthError, randomBelow, seededRandom } from "../../../core/index.ts";
 import type { Native } from "../../../native/index.ts";
 import { fileBytesOf } from "../../../store/kvb/index.ts";
-import { median, quantile } from "../measure.ts";
+import { median, quantile, rounded } from "../measure.ts";
 import {
   BenchBlocks,
   BenchTier,
@@ -207,8 +207,6 @@ function figuresOf(ours: readonly Partial<Round>[], theirs: readonly Partial<Rou
     single_read_ratio: ratio("p50Ms"),
   };
 }
-
-const rounded = (value: number) => Number(value.toFixed(3));
 
 export interface FioOptions {
   /** The file that fio reads and overwrites; made by `Fio.layOut`. */
