@@ -1,21 +1,13 @@
 export { nameMedia, RememberedPrompts } from "./block-naming.ts";
-export {
-  type ClientEngine,
-  type ClientGpu,
-  type ClientMemory,
-  type ClientOptions,
-  EngineClient,
-  type LookupAnswer,
-} from "./client.ts";
-export { Connection, type EngineContext, type FrameHandler, type Wire } from "./connection.ts";
+export { type ClientOptions, EngineClient } from "./client.ts";
+export { Connection, type FrameHandler, type Wire } from "./connection.ts";
 export { EngineShares, type ShareLimits } from "./engine-shares.ts";
-export { GpuPlane, type GpuPlaneOptions } from "./gpu-copies.ts";
-export { GpuWarming, type GpuWarmingOptions } from "./gpu-warming.ts";
+export { GpuPlane } from "./gpu-copies.ts";
+export { GpuWarming } from "./gpu-warming.ts";
 export { createFrameHandler } from "./handlers.ts";
 export {
   type BlockItems,
   createPieceItems,
-  type DigestItems,
   Feature,
   FrameStatus,
   Op,
@@ -29,7 +21,6 @@ export {
   ENGINE_LIMITS,
   type EngineLimits,
   type EngineServerOptions,
-  type EngineStats,
   emptyEngineStats,
 } from "./server-options.ts";
-export { peerAllowed, peerOf, type SocketOwner, takeSocketPath } from "./socket-file.ts";
+export { peerAllowed, peerOf, takeSocketPath } from "./socket-file.ts";

@@ -1,10 +1,8 @@
 export {
-  type ClusterReplayOptions,
   type ClusterSummary,
   type Dispatcher,
   type RoutedPrompt,
   replayCluster,
-  traceHashes,
 } from "./cluster.ts";
 export {
   type AgentStatus,
@@ -15,7 +13,6 @@ export {
   type PrivateAgentOptions,
   PrivateBroker,
   PrivateRouter,
-  type PrivateRouterOptions,
   routerConfigText,
 } from "./private-agent.ts";
 export {
