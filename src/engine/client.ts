@@ -100,7 +100,7 @@ export class EngineClient implements AsyncDisposable {
   /** Returns the length of the leading run. `best[i]` is the bit of the best tier. */
   match(blocks: Readonly<protocol.DigestItems>, tiers: number, best: Uint8Array): Promise<number> {
     return this.#connection.number(
-      (output, id) => protocol.encodeMatchRequest(output, id, tiers, blocks),
+      (output, id) => protocol.encodeMatchRequest(output, id, { tiers }, blocks),
       (frame) => protocol.decodeMatchReply(frame, best),
     );
   }
@@ -113,18 +113,21 @@ export class EngineClient implements AsyncDisposable {
     namespace = 0,
   ): Promise<void> {
     return this.#connection.request(
-      (output, id) => protocol.encodeReserveRequest(output, id, session, blocks, namespace),
+      (output, id) =>
+        protocol.encodeReserveRequest(
+          output,
+          id,
+          { session: session, namespace: namespace },
+          blocks,
+        ),
       (frame) => protocol.decodeReserveReply(frame, into),
     );
   }
 
   /** Outcomes are written to `handles`. */
   commit(handles: HandleBatch): Promise<void> {
-    const macs = this.#macsOf(handles);
-    return this.#connection.outcomes(
-      (output, id) => protocol.encodeCommitRequest(output, id, handles, false, macs),
-      handles,
-    );
+    const { encode } = this.#hasMacs ? protocol.commitRequestWithMacs : protocol.commitRequest;
+    return this.#connection.outcomes((output, id) => encode(output, id, handles), handles);
   }
 
   abort(handles: protocol.HandleItems & protocol.OutcomeItems): Promise<void> {
@@ -139,14 +142,15 @@ export class EngineClient implements AsyncDisposable {
     options: Readonly<protocol.AcquireOptions>,
     into: HandleBatch,
   ): Promise<void> {
+    const { decode } = this.#hasMacs ? protocol.acquireReplyWithMacs : protocol.acquireReply;
     return this.#connection.request(
       (output, id) => protocol.encodeAcquireRequest(output, id, options, blocks),
-      (frame) => protocol.decodeAcquireReply(frame, into, this.#macsOf(into)),
+      (frame) => decode(frame, into),
     );
   }
 
-  #macsOf(handles: HandleBatch): Uint8Array | null {
-    return (this.hello.features & protocol.Feature.mac) !== 0 ? handles.mac : null;
+  get #hasMacs(): boolean {
+    return (this.hello.features & protocol.Feature.mac) !== 0;
   }
 
   /** Releases acquired slots without waiting for an answer. */
@@ -210,7 +214,7 @@ export class EngineClient implements AsyncDisposable {
     into: protocol.OutcomeItems,
   ): Promise<void> {
     return this.#connection.outcomes(
-      (output, id) => protocol.encodeSessionCommitRequest(output, id, session, block),
+      (output, id) => protocol.encodeSessionCommitRequest(output, id, { session }, block),
       into,
     );
   }
@@ -246,7 +250,7 @@ export class EngineClient implements AsyncDisposable {
     into: protocol.OutcomeItems,
   ): Promise<void> {
     return this.#connection.outcomes(
-      (output, id) => protocol.encodeAliasRequest(output, id, kind, blocks, aliases),
+      (output, id) => protocol.encodeAliasRequest(output, id, { kind }, { ...blocks, aliases }),
       into,
     );
   }
@@ -479,7 +483,7 @@ export class ClientGpu {
   /** Outcomes: `ok`, `stale`. Resolves when no copy uses the memory any more. */
   unregister(memories: Readonly<protocol.MemoryItems>, into: protocol.OutcomeItems): Promise<void> {
     return this.#connection.outcomes(
-      (output, id) => protocol.encodeGpuUnregisterRequest(output, id, {}, memories),
+      (output, id) => protocol.encodeGpuUnregisterRequest(output, id, memories),
       into,
     );
   }
@@ -519,15 +523,17 @@ export class ClientGpu {
    * Reports the outcomes of the previous offer and waits for the next one. Returns its number and
    * writes its blocks to `into`; 0 if there was none.
    */
-  warm(
+  async warm(
     wait: Readonly<protocol.WarmWait>,
     outcomes: Readonly<protocol.OutcomeItems>,
     into: protocol.DigestItems,
   ): Promise<number> {
-    return this.#connection.number(
+    const head = { offer: 0 };
+    await this.#connection.request(
       (output, id) => protocol.encodeGpuWarmRequest(output, id, wait, outcomes),
-      (frame) => protocol.decodeGpuWarmReply(frame, into),
+      (frame) => protocol.decodeGpuWarmReply(frame, head, into),
     );
+    return head.offer;
   }
 
   /** Called when the connection closes. */

@@ -88,7 +88,7 @@ function unregister(
     count: 0,
     memory: new Uint32Array(Math.min(frame.count, context.limits.itemsMax)),
   };
-  const bad = protocol.decodeGpuUnregisterRequest(frame, {}, numbers);
+  const bad = protocol.decodeGpuUnregisterRequest(frame, numbers);
   if (bad !== null) return bad;
   const { requestId } = frame;
   const { gpu } = connection.greeted!;
@@ -149,7 +149,7 @@ function warm(
   const { requestId } = frame;
   engine.wait(wait.offer, outcomes, wait.deadlineMs, (offer, blocks) => {
     if (connection.closed) return;
-    protocol.encodeGpuWarmReply(connection.output, requestId, offer, blocks);
+    protocol.encodeGpuWarmReply(connection.output, requestId, { offer }, blocks);
     connection.drained();
   });
   return null;

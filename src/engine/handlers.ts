@@ -220,15 +220,12 @@ function slotHandlers(context: EngineContext, scratch: Scratch): Handlers {
       const deadlineMs = asked.deadlineMs || limits.acquireMs;
       const startMs = context.nowMs();
       const { requestId } = frame;
-      const macs = hasMacs(connection);
+      const { encode } = hasMacs(connection)
+        ? protocol.acquireReplyWithMacs
+        : protocol.acquireReply;
       const answer = (tier: "ram" | "ssd" | "peer", granted: HandleBatch) => {
         context.lookedUp(tier, lookupOutcome(granted), (context.nowMs() - startMs) / 1_000);
-        protocol.encodeAcquireReply(
-          connection.output,
-          requestId,
-          granted,
-          macs ? granted.mac : null,
-        );
+        encode(connection.output, requestId, granted);
       };
       store.deriveKeys(batch, false);
       const later = holder.acquire(batch, { ...asked, deadlineMs, namespace }, handles);
@@ -254,6 +251,7 @@ function slotHandlers(context: EngineContext, scratch: Scratch): Handlers {
 
 function gpuHandlers({ store, limits }: EngineContext, { batch, handles }: Scratch): Handlers {
   const aliases = new Uint8Array(limits.itemsMax * protocol.ALIAS_BYTES);
+  const aliased = { ...batch, aliases };
   const aliasing = { kind: protocol.AliasKind.engineHash as protocol.AliasKind };
   return {
     [protocol.Op.gpuStored]: (connection, frame, holder) => {
@@ -273,8 +271,9 @@ function gpuHandlers({ store, limits }: EngineContext, { batch, handles }: Scrat
       return null;
     },
     [protocol.Op.alias]: (connection, frame, holder) => {
-      const bad = protocol.decodeAliasRequest(frame, aliasing, batch, aliases);
+      const bad = protocol.decodeAliasRequest(frame, aliasing, aliased);
       if (bad !== null) return bad;
+      [batch.count, batch.layer] = [aliased.count, aliased.layer];
       store.deriveKeys(batch, false);
       holder.alias(batch, aliases, aliasing.kind === protocol.AliasKind.sha256, handles);
       answerOutcomes(connection, frame, handles);
@@ -298,11 +297,8 @@ function commit(
   holder: EngineSession,
 ): protocol.Refusal | null {
   const written = batchFor(context, frame);
-  const bad = protocol.decodeCommitRequest(
-    frame,
-    written,
-    hasMacs(connection) ? written.mac : null,
-  );
+  const { decode } = hasMacs(connection) ? protocol.commitRequestWithMacs : protocol.commitRequest;
+  const bad = decode(frame, written);
   if (bad !== null) return bad;
   answerOnce(context, connection, frame, protocol.Op.commit, written, holder.commit(written));
   return null;

@@ -111,14 +111,12 @@ function warmReplyCase(golden: string, id: number, offer: number, digests: numbe
   return {
     golden,
     direction: "replies",
-    encode: (output) => protocol.encodeGpuWarmReply(output, id, offer, blocks),
+    encode: (output) => protocol.encodeGpuWarmReply(output, id, { offer }, blocks),
     decode(frame) {
-      let seen: number | protocol.Refusal = 0;
-      const run = (into: ReturnType<typeof batchOf>) => {
-        seen = protocol.decodeGpuWarmReply(frame, into);
-        return typeof seen === "number" ? null : seen;
-      };
-      return fill(run, ["digests"], true, () => ({ offer: seen }));
+      const head = { offer: 0 };
+      const run = (into: ReturnType<typeof batchOf>) =>
+        protocol.decodeGpuWarmReply(frame, head, into);
+      return fill(run, ["digests"], true, () => head);
     },
     value: { ...plain(blocks, ["digests"], true), offer },
   };
@@ -162,10 +160,10 @@ const MEMORY_CASES: readonly Case[] = [
   {
     golden: "gpu-unregister.request",
     direction: "requests",
-    encode: (output) => protocol.encodeGpuUnregisterRequest(output, 24, {}, unregistered),
+    encode: (output) => protocol.encodeGpuUnregisterRequest(output, 24, unregistered),
     decode(frame) {
       const into = { count: 0, memory: new Uint32Array(64) };
-      const refused = protocol.decodeGpuUnregisterRequest(frame, {}, into);
+      const refused = protocol.decodeGpuUnregisterRequest(frame, into);
       return refused ?? Array.from(into.memory.subarray(0, into.count));
     },
     value: [1, 9],

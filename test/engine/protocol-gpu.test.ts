@@ -167,12 +167,14 @@ describe("encoded frames are decoded unchanged", () => {
         expect(wait).toEqual({ offer: number, deadlineMs: word });
         expect(plain(into, ["outcome"])).toEqual({ count: given.length, outcome: given });
         const blocks = batchOf({ digests: digests.flatMap((digest) => [...digest]) }, word);
+        const head = { offer: 0 };
         const seen = through(
           "replies",
-          (output) => protocol.encodeGpuWarmReply(output, 1, number, blocks),
-          (frame) => protocol.decodeGpuWarmReply(frame, into),
+          (output) => protocol.encodeGpuWarmReply(output, 1, { offer: number }, blocks),
+          (frame) => protocol.decodeGpuWarmReply(frame, head, into),
         );
-        expect(seen).toBe(number);
+        expect(seen).toBeNull();
+        expect(head.offer).toBe(number);
         expect(plain(into, ["digests"], true)).toEqual(plain(blocks, ["digests"], true));
       }),
       SEED,

@@ -57,7 +57,7 @@ export const SESSION_CASES: readonly Case[] = [
   {
     golden: "session-commit.request",
     direction: "requests",
-    encode: (output) => protocol.encodeSessionCommitRequest(output, 15, 77n, second),
+    encode: (output) => protocol.encodeSessionCommitRequest(output, 15, { session: 77n }, second),
     decode(frame) {
       const options = { session: 0n };
       const run = (into: Columns) => protocol.decodeSessionCommitRequest(frame, options, into);

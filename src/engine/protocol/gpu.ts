@@ -1,20 +1,11 @@
-import { DIGEST_BYTES } from "../../core/index.ts";
 import {
+  DIGEST_ITEM,
   type DigestItems,
+  digestsFit,
   type HandleItems,
   type OutcomeItems,
-  readDigests,
-  writeDigests,
 } from "./blocks.ts";
-import {
-  beginReply,
-  checkItems,
-  type Frame,
-  isZero,
-  malformed,
-  type Output,
-  type Refusal,
-} from "./frame.ts";
+import { isZero, malformed } from "./frame.ts";
 import {
   GPU_HANDLE_BYTES,
   GPU_REGISTER_MAX,
@@ -32,6 +23,7 @@ import {
   columnsMessage,
   fixedMessage,
   flag,
+  itemsMessage,
   type Kind,
   listMessage,
   replyTo,
@@ -172,10 +164,10 @@ export interface MemoryItems {
 }
 
 export const { encode: encodeGpuUnregisterRequest, decode: decodeGpuUnregisterRequest } =
-  columnsMessage(
+  itemsMessage<MemoryItems>(
     requestOf(Op.gpuUnregister),
     { head: {}, item: { memory: u32, reserved } },
-    ({ memory }: MemoryItems) => memory.length,
+    { capacity: ({ memory }) => memory.length },
   );
 
 /**
@@ -209,7 +201,7 @@ export function createPieceItems(capacity: number): PieceItems {
 }
 
 function copyRequest(op: CopyOp, verifyBit: number) {
-  return columnsMessage(
+  return columnsMessage<CopyOptions, PieceItems>(
     requestOf(op),
     {
       head: { verify: flag(verifyBit), reserved },
@@ -223,7 +215,7 @@ function copyRequest(op: CopyOp, verifyBit: number) {
         bytes: size,
       },
     },
-    ({ slot }: PieceItems) => slot.length,
+    { capacity: ({ slot }) => slot.length },
   );
 }
 
@@ -244,51 +236,37 @@ export interface WarmWait {
   deadlineMs: number;
 }
 
-const warmRequest = columnsMessage(
+export const { encode: encodeGpuWarmRequest, decode: decodeGpuWarmRequest } = columnsMessage<
+  WarmWait,
+  OutcomeItems
+>(
   requestOf(Op.gpuWarm),
   {
     head: { offer: u32, deadlineMs: u32 },
     item: { outcome: within<Outcome>(Outcome.ok, Outcome.device), reserved },
   },
-  ({ outcome }: OutcomeItems) => outcome.length,
+  {
+    capacity: ({ outcome }) => outcome.length,
+    check: ({ view, body, count }) =>
+      count > 0 && view.getUint32(body, true) === 0
+        ? malformed("gpuWarm: outcomes without an offer")
+        : null,
+  },
 );
-export const encodeGpuWarmRequest = warmRequest.encode;
-
-export function decodeGpuWarmRequest(
-  frame: Frame,
-  wait: WarmWait,
-  into: OutcomeItems,
-): Refusal | null {
-  const bad = warmRequest.decode(frame, wait, into);
-  if (bad !== null || wait.offer !== 0 || frame.count === 0) return bad;
-  return malformed("gpuWarm: outcomes without an offer");
-}
-
-const OFFER_HEAD_BYTES = 8;
 
 /** Offer 0 without blocks: none was available before the deadline. */
-export function encodeGpuWarmReply(
-  output: Output,
-  requestId: number,
-  offer: number,
-  blocks: Readonly<DigestItems>,
-): void {
-  const bodyBytes = OFFER_HEAD_BYTES + blocks.count * DIGEST_BYTES;
-  const at = beginReply(output, Op.gpuWarm, requestId, blocks.count, bodyBytes);
-  output.view.setUint32(at, offer, true);
-  output.view.setUint32(at + 4, blocks.layer, true);
-  writeDigests(output, at + OFFER_HEAD_BYTES, blocks);
-}
-
-/** Returns the offer's number, or a refusal. */
-export function decodeGpuWarmReply(frame: Frame, into: DigestItems): number | Refusal {
-  const bad = checkItems(frame, OFFER_HEAD_BYTES, DIGEST_BYTES, into.digests.length / DIGEST_BYTES);
-  if (bad !== null) return bad;
-  const offer = frame.view.getUint32(frame.body, true);
-  const layer = frame.view.getUint32(frame.body + 4, true);
-  if ((offer === 0) !== (frame.count === 0) || (offer === 0 && layer !== 0)) {
-    return malformed("gpuWarm: an offer must have a number and blocks, or neither");
-  }
-  readDigests(frame, layer, frame.body + OFFER_HEAD_BYTES, into);
-  return offer;
-}
+export const { encode: encodeGpuWarmReply, decode: decodeGpuWarmReply } = columnsMessage<
+  { offer: number },
+  DigestItems
+>(
+  replyTo(Op.gpuWarm),
+  { head: { offer: u32, layer: u32 }, item: DIGEST_ITEM },
+  {
+    capacity: digestsFit,
+    check({ view, body, count }) {
+      const [offer, layer] = [view.getUint32(body, true), view.getUint32(body + 4, true)];
+      if ((offer === 0) === (count === 0) && (offer !== 0 || layer === 0)) return null;
+      return malformed("gpuWarm: an offer must have a number and blocks, or neither");
+    },
+  },
+);

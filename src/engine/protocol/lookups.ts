@@ -1,10 +1,9 @@
 import { assert, DIGEST_BYTES } from "../../core/index.ts";
-import { type DigestItems, readDigests, writeDigests } from "./blocks.ts";
+import { DIGEST_ITEM, type DigestItems, digestsFit } from "./blocks.ts";
 import {
   beginReply,
   beginRequest,
   checkFixed,
-  checkItems,
   copyIn,
   type Decoded,
   decoded,
@@ -17,7 +16,6 @@ import {
   refusal,
   refused,
   reservedField,
-  undefinedBits,
 } from "./frame.ts";
 import {
   FrameStatus,
@@ -33,7 +31,18 @@ import {
   SOURCE_BYTES,
   TIER_MASK_ALL,
 } from "./layout.ts";
-import { bits, Fields, type Kind, reserved, u32, within } from "./message.ts";
+import {
+  bits,
+  columnsMessage,
+  Fields,
+  itemsMessage,
+  type Kind,
+  replyTo,
+  requestOf,
+  reserved,
+  u32,
+  within,
+} from "./message.ts";
 
 /** Requests that grant nothing: ping, identify, match. */
 
@@ -130,54 +139,26 @@ function isIdentifyKind(kind: number): kind is IdentifyKind {
 }
 
 /** An unknown engine hash has a digest of 32 zero bytes. The layer is not sent. */
-export function encodeIdentifyReply(
-  output: Output,
-  requestId: number,
-  blocks: Readonly<DigestItems>,
-): void {
-  const { count } = blocks;
-  const at = beginReply(output, Op.identify, requestId, count, count * DIGEST_BYTES);
-  writeDigests(output, at, blocks);
-}
-
-export function decodeIdentifyReply(frame: Frame, into: DigestItems): Refusal | null {
-  const bad = checkItems(frame, 0, DIGEST_BYTES, into.digests.length / DIGEST_BYTES);
-  if (bad !== null) return bad;
-  readDigests(frame, into.layer, frame.body, into);
-  return null;
-}
+export const { encode: encodeIdentifyReply, decode: decodeIdentifyReply } =
+  itemsMessage<DigestItems>(
+    replyTo(Op.identify),
+    { head: {}, item: DIGEST_ITEM },
+    { capacity: digestsFit },
+  );
 
 export interface MatchOptions {
   /** Tiers to consider, as a mask of `TierBit`; 0 = all. */
   tiers: number;
 }
 
-export function encodeMatchRequest(
-  output: Output,
-  requestId: number,
-  tiers: number,
-  blocks: Readonly<DigestItems>,
-): void {
-  const { count, layer } = blocks;
-  const at = beginRequest(output, Op.match, requestId, count, 8 + count * DIGEST_BYTES);
-  output.view.setUint32(at, layer, true);
-  output.view.setUint32(at + 4, tiers, true);
-  writeDigests(output, at + 8, blocks);
-}
-
-export function decodeMatchRequest(
-  frame: Frame,
-  options: MatchOptions,
-  into: DigestItems,
-): Refusal | null {
-  const bad = checkItems(frame, 8, DIGEST_BYTES, into.digests.length / DIGEST_BYTES);
-  if (bad !== null) return bad;
-  const tiers = frame.view.getUint32(frame.body + 4, true);
-  if (tiers > TIER_MASK_ALL) return undefinedBits(frame, "tiers");
-  options.tiers = tiers;
-  readDigests(frame, frame.view.getUint32(frame.body, true), frame.body + 8, into);
-  return null;
-}
+export const { encode: encodeMatchRequest, decode: decodeMatchRequest } = columnsMessage<
+  MatchOptions,
+  DigestItems
+>(
+  requestOf(Op.match),
+  { head: { layer: u32, tiers: bits(TIER_MASK_ALL) }, item: DIGEST_ITEM },
+  { capacity: digestsFit },
+);
 
 /** `best[i]` is the `TierBit` of the best tier that has block `i`, or 0. */
 export function encodeMatchReply(

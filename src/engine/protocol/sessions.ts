@@ -1,18 +1,10 @@
 import { assert, DIGEST_BYTES } from "../../core/index.ts";
-import { type DigestItems, readDigests, writeDigests } from "./blocks.ts";
-import {
-  beginRequest,
-  checkFixed,
-  checkItems,
-  type Frame,
-  isZero,
-  malformed,
-  type Output,
-  type Refusal,
-  reservedField,
-} from "./frame.ts";
+import { DIGEST_ITEM, type DigestItems, digestsFit } from "./blocks.ts";
+import { isZero, malformed, type Output, reservedField } from "./frame.ts";
 import { ALIAS_BYTES, AliasKind, Op, Outcome } from "./layout.ts";
 import {
+  bytes,
+  columnsMessage,
   fixedMessage,
   listMessage,
   replyTo,
@@ -26,42 +18,19 @@ import {
 
 /** Requests about sessions and aliases of blocks. */
 
-const SESSION_COMMIT_HEAD_BYTES = 16;
-const ALIAS_HEAD_BYTES = 8;
-const ALIAS_ITEM_BYTES = DIGEST_BYTES + ALIAS_BYTES;
+/** Bytes of an alias that is a u64. */
 const ENGINE_HASH_BYTES = 8;
 
-/** `blocks` contains one digest: the session's new deepest block. */
-export function encodeSessionCommitRequest(
-  output: Output,
-  requestId: number,
-  session: bigint,
-  blocks: Readonly<DigestItems>,
-  noReply = false,
-): void {
-  assert(blocks.count === 1, "a session has one deepest block");
-  const bodyBytes = SESSION_COMMIT_HEAD_BYTES + DIGEST_BYTES;
-  const at = beginRequest(output, Op.sessionCommit, requestId, 1, bodyBytes, noReply);
-  output.view.setBigUint64(at, session, true);
-  output.view.setUint32(at + 8, blocks.layer, true);
-  output.view.setUint32(at + 12, 0, true);
-  writeDigests(output, at + SESSION_COMMIT_HEAD_BYTES, blocks);
-}
-
-export function decodeSessionCommitRequest(
-  frame: Frame,
-  options: { session: bigint },
-  into: DigestItems,
-): Refusal | null {
-  const bad = checkFixed(frame, 1, SESSION_COMMIT_HEAD_BYTES + DIGEST_BYTES);
-  if (bad !== null) return bad;
-  const { view, body } = frame;
-  if (view.getUint32(body + 12, true) !== 0) return reservedField(frame);
-  options.session = view.getBigUint64(body, true);
-  const layer = view.getUint32(body + 8, true);
-  readDigests(frame, layer, body + SESSION_COMMIT_HEAD_BYTES, into);
-  return null;
-}
+/** SESSION_COMMIT: the one digest is the session's new deepest block. */
+export const { encode: encodeSessionCommitRequest, decode: decodeSessionCommitRequest } =
+  columnsMessage<{ session: bigint }, DigestItems>(
+    requestOf(Op.sessionCommit),
+    { head: { session: u64, layer: u32, reserved }, item: DIGEST_ITEM },
+    {
+      capacity: digestsFit,
+      check: ({ count }) => (count === 1 ? null : malformed("sessionCommit: send one block")),
+    },
+  );
 
 /** SESSION_RELEASE and SESSION_STATUS have the same layout. */
 export const sessionRequests = {
@@ -94,59 +63,32 @@ export interface AliasOptions {
   kind: AliasKind;
 }
 
-/**
- * `aliases` has 32 bytes per block. A u64 alias is stored little-endian in the first eight; the
- * rest is 0.
- */
-export function encodeAliasRequest(
-  output: Output,
-  requestId: number,
-  kind: AliasKind,
-  blocks: Readonly<DigestItems>,
-  aliases: Uint8Array,
-  noReply = false,
-): void {
-  const { count } = blocks;
-  const bodyBytes = ALIAS_HEAD_BYTES + count * ALIAS_ITEM_BYTES;
-  const at = beginRequest(output, Op.alias, requestId, count, bodyBytes, noReply);
-  output.view.setUint32(at, blocks.layer, true);
-  output.view.setUint32(at + 4, kind, true);
-  for (let i = 0; i < count; i++) {
-    const to = at + ALIAS_HEAD_BYTES + i * ALIAS_ITEM_BYTES;
-    for (let k = 0; k < DIGEST_BYTES; k++) {
-      output.bytes[to + k] = blocks.digests[DIGEST_BYTES * i + k]!;
-      output.bytes[to + DIGEST_BYTES + k] = aliases[ALIAS_BYTES * i + k]!;
-    }
-  }
+/** Blocks with 32 bytes of alias each. */
+export interface AliasItems extends DigestItems {
+  readonly aliases: Uint8Array;
 }
 
-export function decodeAliasRequest(
-  frame: Frame,
-  options: AliasOptions,
-  into: DigestItems,
-  aliases: Uint8Array,
-): Refusal | null {
-  const bad = checkItems(frame, ALIAS_HEAD_BYTES, ALIAS_ITEM_BYTES, aliases.length / ALIAS_BYTES);
-  if (bad !== null) return bad;
-  const { bytes, view, body } = frame;
-  const kind = view.getUint32(body + 4, true);
-  if (kind !== AliasKind.engineHash && kind !== AliasKind.sha256)
-    return malformed(`alias: kind ${kind} is undefined: use 0 or 1`);
-  const isShort = kind === AliasKind.engineHash;
-  for (let i = 0, at = body + ALIAS_HEAD_BYTES; i < frame.count; i++, at += ALIAS_ITEM_BYTES) {
-    const aliasAt = at + DIGEST_BYTES;
-    if (isShort && !isZero(bytes, aliasAt + ENGINE_HASH_BYTES, aliasAt + ALIAS_BYTES))
-      return reservedField(frame);
-    for (let k = 0; k < DIGEST_BYTES; k++) {
-      into.digests[DIGEST_BYTES * i + k] = bytes[at + k]!;
-      aliases[ALIAS_BYTES * i + k] = bytes[aliasAt + k]!;
-    }
-  }
-  options.kind = kind;
-  into.layer = view.getUint32(body, true);
-  into.count = frame.count;
-  return null;
-}
+/** A u64 alias is stored little-endian in the first eight bytes; the rest is 0. */
+export const { encode: encodeAliasRequest, decode: decodeAliasRequest } = columnsMessage<
+  AliasOptions,
+  AliasItems
+>(
+  requestOf(Op.alias),
+  {
+    head: { layer: u32, kind: within<AliasKind>(AliasKind.engineHash, AliasKind.sha256) },
+    item: { ...DIGEST_ITEM, aliases: bytes(ALIAS_BYTES) },
+  },
+  {
+    capacity: ({ aliases }) => aliases.length / ALIAS_BYTES,
+    check(frame, start, stride) {
+      if (frame.view.getUint32(frame.body + 4, true) !== AliasKind.engineHash) return null;
+      for (let at = start; at < frame.end; at += stride)
+        if (!isZero(frame.bytes, at + DIGEST_BYTES + ENGINE_HASH_BYTES, at + stride))
+          return reservedField(frame);
+      return null;
+    },
+  },
+);
 
 /** Maximum sessions in an answer. */
 export const SESSION_LIST_MAX = 256;

@@ -3,13 +3,13 @@ import {
   AliasKind,
   type CopyOp,
   checkPing,
+  commitRequest,
   createPieceItems,
   type Decoded,
   decodeAcquireRequest,
   decodeAliasRequest,
   decodeAnnounceRequest,
   decodeCommand,
-  decodeCommitRequest,
   decodeGpuDevicesRequest,
   decodeGpuEvictedRequest,
   decodeGpuRegisterRequest,
@@ -32,7 +32,6 @@ import {
   encodeAliasRequest,
   encodeAnnounceRequest,
   encodeCommandRequest,
-  encodeCommitRequest,
   encodeGpuDevicesRequest,
   encodeGpuEvictedRequest,
   encodeGpuRegisterRequest,
@@ -73,7 +72,7 @@ const BLOCK_TOKENS = 16;
 
 const batch = createAddressBatch(ITEMS);
 const handles = createHandleBatch(ITEMS);
-const aliases = new Uint8Array(ITEMS * 32);
+const aliased = { ...batch, aliases: new Uint8Array(ITEMS * 32) };
 const session = { session: 0n, namespace: 0 };
 const listing = { session: 0n, after: 0, max: 0 };
 const matching = { tiers: 0 };
@@ -137,15 +136,20 @@ const READERS: Readonly<Record<OpName, Read>> = {
     ),
   match: (frame) =>
     either(decodeMatchRequest(frame, matching, batch), (out) =>
-      encodeMatchRequest(out, frame.requestId, matching.tiers, batch),
+      encodeMatchRequest(out, frame.requestId, { tiers: matching.tiers }, batch),
     ),
   reserve: (frame) =>
     either(decodeReserveRequest(frame, session, batch), (out) =>
-      encodeReserveRequest(out, frame.requestId, session.session, batch, session.namespace),
+      encodeReserveRequest(
+        out,
+        frame.requestId,
+        { session: session.session, namespace: session.namespace },
+        batch,
+      ),
     ),
   commit: (frame) =>
-    either(decodeCommitRequest(frame, handles), (out) =>
-      encodeCommitRequest(out, frame.requestId, handles, !wantsReply(frame)),
+    either(commitRequest.decode(frame, handles), (out) =>
+      commitRequest.encode(out, frame.requestId, handles, !wantsReply(frame)),
     ),
   abort: (frame) => readHandles(frame, Op.abort),
   acquire: (frame) =>
@@ -165,7 +169,13 @@ const READERS: Readonly<Record<OpName, Read>> = {
   sessionCommit: (frame) =>
     either(decodeSessionCommitRequest(frame, session, batch), (out) => {
       const { session: number } = session;
-      encodeSessionCommitRequest(out, frame.requestId, number, batch, !wantsReply(frame));
+      encodeSessionCommitRequest(
+        out,
+        frame.requestId,
+        { session: number },
+        batch,
+        !wantsReply(frame),
+      );
     }),
   sessionRelease: (frame) => readSession(frame, Op.sessionRelease),
   sessionStatus: (frame) => readSession(frame, Op.sessionStatus),
@@ -174,9 +184,9 @@ const READERS: Readonly<Record<OpName, Read>> = {
       encodeSessionListRequest(out, frame.requestId, listing),
     ),
   alias: (frame) =>
-    either(decodeAliasRequest(frame, aliasing, batch, aliases), (out) => {
+    either(decodeAliasRequest(frame, aliasing, aliased), (out) => {
       const silent = !wantsReply(frame);
-      encodeAliasRequest(out, frame.requestId, aliasing.kind, batch, aliases, silent);
+      encodeAliasRequest(out, frame.requestId, { kind: aliasing.kind }, aliased, silent);
     }),
   gpuDevices: (frame) =>
     either(decodeGpuDevicesRequest(frame, devices), (out) =>
@@ -188,8 +198,8 @@ const READERS: Readonly<Record<OpName, Read>> = {
     return (out) => encodeGpuRegisterRequest(out, frame.requestId, memories.value);
   },
   gpuUnregister: (frame) =>
-    either(decodeGpuUnregisterRequest(frame, {}, pieces), (out) =>
-      encodeGpuUnregisterRequest(out, frame.requestId, {}, pieces),
+    either(decodeGpuUnregisterRequest(frame, pieces), (out) =>
+      encodeGpuUnregisterRequest(out, frame.requestId, pieces),
     ),
   gpuStore: (frame) => readCopy(frame, Op.gpuStore),
   gpuLoad: (frame) => readCopy(frame, Op.gpuLoad),
