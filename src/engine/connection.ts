@@ -75,6 +75,17 @@ export function isWork(answered: protocol.Refusal | null | FrameWork): answered 
   return answered !== null && "next" in answered;
 }
 
+export interface ConnectionOptions {
+  readonly limits: EngineLimits;
+  readonly handle: FrameHandler;
+  nowMs(): number;
+  readonly uid?: number;
+  readonly source?: TurnSource;
+  readonly share?: ConnectionShare;
+  /** Called for a failure outside of any call by the connection's owner. */
+  onFault(connection: Connection, error: unknown): void;
+}
+
 /**
  * Server side of an engine's connection. Splits the received bytes into frames, answers them in
  * order, and stops reading requests while the client does not read its answers.
@@ -102,10 +113,7 @@ export class Connection {
   lookupNames = 0;
   readonly #wire: Wire;
   readonly #reader: protocol.FrameReader;
-  readonly #limits: EngineLimits;
-  readonly #handle: FrameHandler;
-  readonly #nowMs: () => number;
-  readonly #onFault: (connection: Connection, error: unknown) => void;
+  readonly #options: ConnectionOptions;
   #closed = false;
   /** Shared by the connections of a process. */
   readonly source: TurnSource;
@@ -113,28 +121,12 @@ export class Connection {
   #work: { readonly head: protocol.FrameHead; readonly pieces: FrameWork } | null = null;
   #waitsForTurn = false;
 
-  constructor(
-    id: number,
-    wire: Wire,
-    options: {
-      limits: EngineLimits;
-      handle: FrameHandler;
-      nowMs: () => number;
-      readonly uid?: number;
-      readonly source?: TurnSource;
-      readonly share?: ConnectionShare;
-      /** Called for a failure outside of any call by the connection's owner. */
-      onFault: (connection: Connection, error: unknown) => void;
-    },
-  ) {
+  constructor(id: number, wire: Wire, options: ConnectionOptions) {
     this.id = id;
     this.uid = options.uid ?? 0;
     this.share = options.share ?? null;
     this.#wire = wire;
-    this.#limits = options.limits;
-    this.#handle = options.handle;
-    this.#nowMs = options.nowMs;
-    this.#onFault = options.onFault;
+    this.#options = options;
     this.source = options.source ?? loopTurns.source();
     this.lastFrameMs = options.nowMs();
     const { frameBytesMax } = options.limits;
@@ -176,8 +168,8 @@ export class Connection {
   }
 
   readonly #sink = (frame: protocol.Frame): boolean => {
-    this.lastFrameMs = this.#nowMs();
-    const answered = this.#handle(this, frame);
+    this.lastFrameMs = this.#options.nowMs();
+    const answered = this.#options.handle(this, frame);
     if (isWork(answered)) {
       const { op, flags, requestId } = frame;
       if (!this.#runWork({ head: { op, flags, requestId }, pieces: answered })) return false;
@@ -194,11 +186,11 @@ export class Connection {
 
   /** Whether the client has read enough answers for more to be written. */
   #mayAnswer(): boolean {
-    if (protocol.pendingBytes(this.output) <= this.#limits.unreadBytesMax) return true;
+    if (protocol.pendingBytes(this.output) <= this.#options.limits.unreadBytesMax) return true;
     // Bytes that the socket accepts immediately do not count as unread.
     this.flush();
-    if (protocol.pendingBytes(this.output) <= this.#limits.unreadBytesMax) return true;
-    this.stalledSinceMs ??= this.#nowMs();
+    if (protocol.pendingBytes(this.output) <= this.#options.limits.unreadBytesMax) return true;
+    this.stalledSinceMs ??= this.#options.nowMs();
     return false;
   }
 
@@ -235,7 +227,7 @@ export class Connection {
         // Otherwise `drained` is called once the client has read.
         if (!this.#closed && this.#mayAnswer()) this.#goOn();
       })
-      .catch((error) => this.#onFault(this, error));
+      .catch((error) => this.#options.onFault(this, error));
   }
 
   #endWith(fault: protocol.Refusal | null): void {

@@ -34,35 +34,25 @@ export const ENGINE_LIMITS: EngineLimits = {
 };
 
 /** Counters of the server since its start. */
-export interface EngineStats {
-  connected: number;
-  /** Rejected connections: wrong user, or over a limit. */
-  refusedPeers: number;
-  /** Connections closed by the server: lease overstayed, answers unread, no HELLO. */
-  cutOff: number;
-  /** Connections that ended while their process held slots. */
-  quarantines: number;
-  /** Internal errors while handling a frame. */
-  faults: number;
-  /** Bytes copied between slots and GPU memory of engines. */
-  gpuStoredBytes: number;
-  gpuLoadedBytes: number;
-  /** Copies that a device or its driver failed to make. */
-  gpuFailures: number;
-  /** Slots that a device may access until the process ends. They are never reused. */
-  gpuLeakedSlots: number;
-}
+export type EngineStats = ReturnType<typeof emptyEngineStats>;
 
-export function emptyEngineStats(): EngineStats {
+export function emptyEngineStats() {
   return {
     connected: 0,
+    /** Rejected connections: wrong user, or over a limit. */
     refusedPeers: 0,
+    /** Connections closed by the server: lease overstayed, answers unread, no HELLO. */
     cutOff: 0,
+    /** Connections that ended while their process held slots. */
     quarantines: 0,
+    /** Internal errors while handling a frame. */
     faults: 0,
+    /** Bytes copied between slots and GPU memory of engines. */
     gpuStoredBytes: 0,
     gpuLoadedBytes: 0,
+    /** Copies that a device or its driver failed to make. */
     gpuFailures: 0,
+    /** Slots that a device may access until the process ends. They are never reused. */
     gpuLeakedSlots: 0,
   };
 }

@@ -3,7 +3,7 @@ import { isIP } from "node:net";
 import { assert, HearthError } from "../core/index.ts";
 import { LANE_CIPHER, LANE_EVENT, LANE_FAULT, STATUS, STRUCTS } from "./abi.gen.ts";
 import { Completions } from "./completions.ts";
-import { NativeError, namesOf, nativeBuffer, writeStruct } from "./memory.ts";
+import { NativeError, namesOf, nativeBuffer, structOf } from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
@@ -220,31 +220,23 @@ class NativeLanes implements Lanes {
 
 function sessionRequest(session: LaneSession, timeoutMs: number, token: number): Uint8Array {
   assert(session.id.length === 16 && session.secret.length === 32, "a session's id and secret");
-  const request = nativeBuffer(STRUCTS.LaneSession.size).bytes;
-  writeStruct(
-    "LaneSession",
-    {
-      token: BigInt(token),
-      id: session.id,
-      secret: session.secret,
-      cipher: CIPHER_NUMBERS[session.cipher],
-      lanes: session.lanes,
-      timeout_ms: Math.ceil(timeoutMs),
-      reserved: 0,
-    },
-    request,
-  );
-  return request;
+  return structOf("LaneSession", {
+    token: BigInt(token),
+    id: session.id,
+    secret: session.secret,
+    cipher: CIPHER_NUMBERS[session.cipher],
+    lanes: session.lanes,
+    timeout_ms: Math.ceil(timeoutMs),
+    reserved: 0,
+  });
 }
 
 function addressOf(host: string, port: number): Uint8Array {
-  const address = nativeBuffer(STRUCTS.LaneAddress.size).bytes;
   const text = new TextEncoder().encode(host);
   const bytes = new Uint8Array(HOST_BYTES);
   // A host name that does not fit stays empty and is rejected as an address.
   if (text.length < HOST_BYTES) bytes.set(text);
-  writeStruct("LaneAddress", { host: bytes, port, reserved: 0 }, address);
-  return address;
+  return structOf("LaneAddress", { host: bytes, port, reserved: 0 });
 }
 
 async function resolve(host: string): Promise<string> {

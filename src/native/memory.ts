@@ -50,6 +50,16 @@ export function writeStruct<Name extends StructName>(
   }
 }
 
+/** New native memory with this value. */
+export function structOf<Name extends StructName>(
+  name: Name,
+  value: StructValue<Name>,
+): Uint8Array {
+  const { bytes } = nativeBuffer(STRUCTS[name].size);
+  writeStruct(name, value, bytes);
+  return bytes;
+}
+
 export function readStruct<Name extends StructName>(
   name: Name,
   from: Uint8Array,

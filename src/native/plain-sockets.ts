@@ -1,5 +1,5 @@
 import { STRUCTS } from "./abi.gen.ts";
-import { nativeBuffer, readStruct, writeStruct } from "./memory.ts";
+import { nativeBuffer, readStruct, structOf } from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
@@ -41,8 +41,7 @@ export function plainServe(
 
 /** Blocks the process until all blocks are in the region. Throws NativeError. */
 export function plainPull(native: Native, pull: PlainPull): void {
-  const request = nativeBuffer(STRUCTS.PlainPull.size).bytes;
-  const value = {
+  const request = structOf("PlainPull", {
     region: BigInt(pull.region.handle),
     blocks: BigInt(pull.blocks),
     block_bytes: BigInt(pull.blockBytes),
@@ -50,7 +49,6 @@ export function plainPull(native: Native, pull: PlainPull): void {
     connections: pull.connections,
     in_flight: pull.inFlight,
     reserved: 0,
-  };
-  writeStruct("PlainPull", value, request);
+  });
   native.call("hearth_plain_pull", request);
 }

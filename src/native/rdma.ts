@@ -15,9 +15,9 @@ import {
   namesOf,
   nativeBuffer,
   readStruct,
+  structOf,
   textBuffer,
   textOf,
-  writeStruct,
 } from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
@@ -312,21 +312,15 @@ class NativeRdma implements Rdma {
 }
 
 function linkRequest(port: number, settings: RdmaQueuePairSettings, token: number): Uint8Array {
-  const request = nativeBuffer(STRUCTS.RdmaLinkRequest.size).bytes;
-  writeStruct(
-    "RdmaLinkRequest",
-    {
-      token: BigInt(token),
-      port,
-      timeout: settings.timeout,
-      retries: settings.retries,
-      traffic_class: settings.trafficClass,
-      service_level: settings.serviceLevel,
-      piece_bytes: settings.pieceBytes,
-    },
-    request,
-  );
-  return request;
+  return structOf("RdmaLinkRequest", {
+    token: BigInt(token),
+    port,
+    timeout: settings.timeout,
+    retries: settings.retries,
+    traffic_class: settings.trafficClass,
+    service_level: settings.serviceLevel,
+    piece_bytes: settings.pieceBytes,
+  });
 }
 
 function addressFrom(bytes: Uint8Array): RdmaAddress {
@@ -404,20 +398,15 @@ class NativeRdmaLink implements RdmaQueuePair {
 
   #connect(other: RdmaAddress): number {
     assert(other.gid.length === 16, "a GID has 16 bytes");
-    const address = nativeBuffer(STRUCTS.RdmaAddress.size).bytes;
-    writeStruct(
-      "RdmaAddress",
-      {
-        gid: other.gid,
-        queue_pair: other.queuePair,
-        psn: other.psn,
-        lid: other.lid,
-        mtu: other.mtu,
-        reads_out: other.readsOut,
-        reads_in: other.readsIn,
-      },
-      address,
-    );
+    const address = structOf("RdmaAddress", {
+      gid: other.gid,
+      queue_pair: other.queuePair,
+      psn: other.psn,
+      lid: other.lid,
+      mtu: other.mtu,
+      reads_out: other.readsOut,
+      reads_in: other.readsIn,
+    });
     return this.#native.symbols.hearth_rdma_link_connect(this.#handle, address);
   }
 

@@ -16,6 +16,35 @@ export function rounded(value: number, digits = 3): number {
   return Number(value.toFixed(digits));
 }
 
+interface Pulling {
+  readonly blocks: number;
+  /** Blocks under way at the same time. */
+  readonly inFlight: number;
+  /** Places for blocks, used in turn. */
+  readonly slots: number;
+}
+
+/** Pulls blocks one after the other, several at the same time. `pullOne`: whether all came. */
+export async function pullAll(
+  { blocks, inFlight, slots }: Pulling,
+  pullOne: (slot: number) => Promise<boolean>,
+) {
+  const ms: number[] = [];
+  let next = 0;
+  let wrong = 0;
+  const start = Bun.nanoseconds();
+  const one = async () => {
+    while (next < blocks) {
+      const began = Bun.nanoseconds();
+      const isRight = await pullOne(next++ % slots);
+      ms.push((Bun.nanoseconds() - began) / 1e6);
+      if (!isRight) wrong++;
+    }
+  };
+  await Promise.all(Array.from({ length: inFlight }, one));
+  return { seconds: (Bun.nanoseconds() - start) / 1e9, ms, wrong };
+}
+
 /** Lets other work run. Throws ABORTED when the signal has fired. */
 export async function yieldOrAbort(signal: AbortSignal | undefined): Promise<void> {
   await yieldToLoop();

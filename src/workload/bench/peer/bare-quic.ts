@@ -2,6 +2,7 @@ import { createPrivateKey } from "node:crypto";
 import { assert } from "../../../core/index.ts";
 import type { Native, NativeBuffer, Region } from "../../../native/index.ts";
 import type { Credentials } from "../../../peers/index.ts";
+import { pullAll } from "../measure.ts";
 import type { BenchSide, Pulled, PullOrder } from "./peer-child.ts";
 
 type Quic = typeof import("node:quic");
@@ -21,8 +22,6 @@ const ALPN = "bare/1";
 const PIECE_BYTES = 64 * 1024;
 
 const SOCKET_BYTES = 4 * 2 ** 20;
-
-const NS_PER_MS = 1e6;
 
 const COLLECT_EVERY = 2_000;
 
@@ -137,22 +136,11 @@ export class BareQuic implements BenchSide {
   }
 
   async pull(order: PullOrder): Promise<Pulled> {
-    const { blockBytes, blocks, inFlight } = order;
+    const { blockBytes } = order;
     const slots = Math.floor(this.#region.bytes.length / blockBytes);
-    const ms: number[] = [];
-    let next = 0;
-    let wrong = 0;
-    const start = Bun.nanoseconds();
-    const one = async () => {
-      while (next < blocks) {
-        const began = Bun.nanoseconds();
-        const bytes = await this.#pullOne(next++ % slots, blockBytes);
-        ms.push((Bun.nanoseconds() - began) / NS_PER_MS);
-        if (bytes !== blockBytes) wrong++;
-      }
-    };
-    await Promise.all(Array.from({ length: inFlight }, one));
-    return { seconds: (Bun.nanoseconds() - start) / 1e9, ms, wrong };
+    return pullAll({ ...order, slots }, async (slot) => {
+      return (await this.#pullOne(slot, blockBytes)) === blockBytes;
+    });
   }
 
   /** How many bytes came. */

@@ -38,6 +38,7 @@ import {
   type WantedBlock,
 } from "../../../peers/index.ts";
 import { LineProcess, linesOf } from "../line-process.ts";
+import { pullAll } from "../measure.ts";
 import { BareQuic } from "./bare-quic.ts";
 
 const MIB = 2 ** 20;
@@ -196,7 +197,6 @@ class TcpSide implements BenchSide {
 const HOST = "127.0.0.1";
 export const SERVER = "server" as WorkerId;
 const PULL_MS = 120_000;
-const NS_PER_MS = 1e6;
 
 /** A transport of ours, as pulls use it: one request for each block. */
 class TransportSide implements BenchSide {
@@ -245,23 +245,10 @@ class TransportSide implements BenchSide {
   }
 
   async pull(order: PullOrder): Promise<Pulled> {
-    const { blockBytes, blocks, inFlight } = order;
+    const { blockBytes, inFlight } = order;
     const slots = Math.floor(this.#region.bytes / blockBytes);
     assert(slots >= inFlight, "blocks on their way have places of their own");
-    const ms: number[] = [];
-    let next = 0;
-    let wrong = 0;
-    const start = Bun.nanoseconds();
-    const one = async () => {
-      while (next < blocks) {
-        const began = Bun.nanoseconds();
-        const isRight = await this.#pullOne(next++ % slots, blockBytes);
-        ms.push((Bun.nanoseconds() - began) / NS_PER_MS);
-        if (!isRight) wrong++;
-      }
-    };
-    await Promise.all(Array.from({ length: inFlight }, one));
-    return { seconds: (Bun.nanoseconds() - start) / 1e9, ms, wrong };
+    return pullAll({ ...order, slots }, (slot) => this.#pullOne(slot, blockBytes));
   }
 
   /** Whether the block arrived, and its bytes in the arena equal the server's. */
