@@ -231,7 +231,7 @@ const COMMIT_ITEM = {
   reserved,
 } as const;
 
-/** Of a commit without MACs, and of one with them. */
+/** Rules for items of a commit. Items with MACs are longer. */
 const COMMITTED = {
   capacity: ({ slot }: HandleItems) => slot.length,
   clear({ bytes: out }: Output, start: number, stride: number, { flags, count }: CommitItems) {

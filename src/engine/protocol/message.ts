@@ -25,7 +25,7 @@ import { HEADER_BYTES, type Op, opName } from "./layout.ts";
 /** How one field is written, and how it is read and checked. */
 export interface Kind<Value> {
   readonly bytes: number;
-  /** What is wrong with a field that `read` refuses. */
+  /** Reason to refuse a field that `read` cannot read. */
   readonly problem: string;
   write(output: Output, at: number, value: Value): void;
   /** Undefined: the bytes are not a value of this kind. */
@@ -209,7 +209,7 @@ export function within<Value extends number>(min: Value, max: Value): Kind<Value
   };
 }
 
-/** Fields by name. Names that begin with `reserved` have no value. */
+/** Fields by name. The field `reserved` has no value. */
 export type Layout = Readonly<Record<string, Kind<unknown>>>;
 
 export type Values<Of extends Layout> = {
@@ -329,7 +329,7 @@ export const replyTo =
   (output, requestId, count, bodyBytes) =>
     beginReply(output, op, requestId, count, bodyBytes);
 
-/** What is wrong with values that are valid one by one; null: nothing. */
+/** Finds a contradiction between values that are valid one by one; null: none. */
 type Check<Of extends Layout> = (values: Values<Of>) => string | null;
 
 function problemOf<Of extends Layout>(

@@ -5,7 +5,8 @@ import { type FlatTrace, flattenTrace } from "./flat-trace.ts";
 import { rounded, yieldOrAbort } from "./measure.ts";
 
 /**
- * A simulated eviction policy: a cache of whole blocks of one size, fed with the prompts of a
+ * A simulated eviction policy: opens an empty cache of `capacity` blocks, at least 1, for one run over
+ * `trace`: a cache of whole blocks of one size, fed with the prompts of a
  * trace. Blocks are dense numbers, so state is flat arrays. Rules of every policy:
  *
  * - A request hits its leading blocks that are present when it arrives, up to the first that is
@@ -18,11 +19,7 @@ import { rounded, yieldOrAbort } from "./measure.ts";
  * Only `best` decides after the whole request, and may keep nothing of it. These rules were found
  * by experiment: they reproduce the published figures of the traces to four digits.
  */
-interface LabPolicy {
-  readonly name: string;
-  /** An empty cache of `capacity` blocks, at least 1, for one run over `trace`. */
-  open(trace: FlatTrace, capacity: number): LabCache;
-}
+type LabPolicy = (trace: FlatTrace, capacity: number) => LabCache;
 
 interface LabCache {
   /**
@@ -36,12 +33,7 @@ interface LabCache {
  * Least recently used. A prompt's blocks are used from the last to the first, so a block is always
  * younger than its descendants and leaves are evicted first.
  */
-const lru: LabPolicy = {
-  name: "lru",
-  open: openLru,
-};
-
-function openLru({ blocks, distinct }: FlatTrace, capacity: number): LabCache {
+const lru: LabPolicy = ({ blocks, distinct }, capacity) => {
   const lists = createLists(distinct, 1);
   let size = 0;
 
@@ -59,16 +51,13 @@ function openLru({ blocks, distinct }: FlatTrace, capacity: number): LabCache {
       return hits;
     },
   };
-}
+};
 
 /** Blocks an engine names in a frame. */
 const FRAME_BLOCKS = 64;
 
 /** The agent's eviction order, driven as in the agent. */
-const hearth: LabPolicy = {
-  name: "hearth",
-  open: (trace, capacity) => new OrderedCache(trace, capacity, createHearthOrder),
-};
+const hearth: LabPolicy = (trace, capacity) => new OrderedCache(trace, capacity, createHearthOrder);
 
 const NEVER = 0xffff_ffff;
 
@@ -79,41 +68,38 @@ const NEVER = 0xffff_ffff;
  * trace, which orders by request and then by depth; the set of those positions represents the
  * cached blocks.
  */
-const best: LabPolicy = {
-  name: "best",
-  open(trace, capacity) {
-    const { blocks, distinct } = trace;
-    const nextUse = nextUses(trace);
-    const present = new Uint8Array(distinct);
-    const positions = createPositions(blocks.length);
-    let size = 0;
-    return {
-      serve(from, to) {
-        let miss = from;
-        while (miss < to && present[blocks[miss]!] === 1) miss++;
-        for (let at = from; at < to; at++) {
-          const block = blocks[at]!;
-          if (present[block] === 1) {
-            positions.remove(at);
-            present[block] = 0;
-            size--;
-          }
-          const next = nextUse[at]!;
-          if (next === NEVER) continue;
-          positions.add(next);
-          present[block] = 1;
-          size++;
-        }
-        while (size > capacity) {
-          const farthest = positions.last();
-          positions.remove(farthest);
-          present[blocks[farthest]!] = 0;
+const best: LabPolicy = (trace, capacity) => {
+  const { blocks, distinct } = trace;
+  const nextUse = nextUses(trace);
+  const present = new Uint8Array(distinct);
+  const positions = createPositions(blocks.length);
+  let size = 0;
+  return {
+    serve(from, to) {
+      let miss = from;
+      while (miss < to && present[blocks[miss]!] === 1) miss++;
+      for (let at = from; at < to; at++) {
+        const block = blocks[at]!;
+        if (present[block] === 1) {
+          positions.remove(at);
+          present[block] = 0;
           size--;
         }
-        return miss - from;
-      },
-    };
-  },
+        const next = nextUse[at]!;
+        if (next === NEVER) continue;
+        positions.add(next);
+        present[block] = 1;
+        size++;
+      }
+      while (size > capacity) {
+        const farthest = positions.last();
+        positions.remove(farthest);
+        present[blocks[farthest]!] = 0;
+        size--;
+      }
+      return miss - from;
+    },
+  };
 };
 
 const POLICIES = { lru, hearth, best } as const satisfies Record<string, LabPolicy>;
@@ -213,7 +199,7 @@ async function simulate(
   signal: AbortSignal | undefined,
 ): Promise<number> {
   // A capacity above the number of distinct blocks makes no difference and would waste memory.
-  const cache = policy.open(trace, Math.min(capacity, Math.max(trace.distinct, 1)));
+  const cache = policy(trace, Math.min(capacity, Math.max(trace.distinct, 1)));
   let hits = 0;
   let from = 0;
   let pause = SLICE_USES;

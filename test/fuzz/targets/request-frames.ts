@@ -120,11 +120,10 @@ function readCopy(frame: Frame, op: CopyOp): Encode | Refusal {
 }
 
 const READERS: Readonly<Record<OpName, Read>> = {
-  hello(frame) {
-    const hello = decodeHelloRequest(frame);
-    if (!hello.ok) return hello.refusal;
-    return (out) => encodeHelloRequest(out, frame.requestId, hello.value);
-  },
+  hello: (frame) =>
+    taken(decodeHelloRequest(frame), (out, hello) =>
+      encodeHelloRequest(out, frame.requestId, hello),
+    ),
   ping: (frame) =>
     either(checkPing(frame), (out) => {
       const payload = frame.bytes.subarray(frame.body, frame.end);
@@ -184,19 +183,17 @@ const READERS: Readonly<Record<OpName, Read>> = {
       encodeSessionListRequest(out, frame.requestId, listing),
     ),
   alias: (frame) =>
-    either(decodeAliasRequest(frame, aliasing, aliased), (out) => {
-      const silent = !wantsReply(frame);
-      encodeAliasRequest(out, frame.requestId, { kind: aliasing.kind }, aliased, silent);
-    }),
+    either(decodeAliasRequest(frame, aliasing, aliased), (out) =>
+      encodeAliasRequest(out, frame.requestId, aliasing, aliased, !wantsReply(frame)),
+    ),
   gpuDevices: (frame) =>
     either(decodeGpuDevicesRequest(frame, devices), (out) =>
       encodeGpuDevicesRequest(out, frame.requestId, devices),
     ),
-  gpuRegister(frame) {
-    const memories = decodeGpuRegisterRequest(frame);
-    if (!memories.ok) return memories.refusal;
-    return (out) => encodeGpuRegisterRequest(out, frame.requestId, memories.value);
-  },
+  gpuRegister: (frame) =>
+    taken(decodeGpuRegisterRequest(frame), (out, memories) =>
+      encodeGpuRegisterRequest(out, frame.requestId, memories),
+    ),
   gpuUnregister: (frame) =>
     either(decodeGpuUnregisterRequest(frame, pieces), (out) =>
       encodeGpuUnregisterRequest(out, frame.requestId, pieces),
