@@ -1,4 +1,3 @@
-import { existsSync } from "node:fs";
 import { join } from "node:path";
 import type { UnixSocketListener } from "bun";
 import {
@@ -7,7 +6,6 @@ import {
   HearthError,
   LAYER_ALL,
   selfCommand,
-  sleep,
   systemClock,
   systemRandom,
 } from "../../core/index.ts";
@@ -33,6 +31,7 @@ import {
   Namespaces,
   TieredStore,
 } from "../../store/index.ts";
+import { startServer } from "./line-process.ts";
 import { median, quantile } from "./measure.ts";
 
 export interface EngineBenchOptions {
@@ -190,7 +189,6 @@ async function throughputs(
  */
 const ARENA_BLOCKS = 512;
 const TABLE_BLOCKS = 65_536;
-const START_MS = 60_000;
 
 interface BenchServerOptions {
   readonly folder: string;
@@ -272,24 +270,12 @@ export async function startBenchServer(options: BenchServerOptions): Promise<Ben
   const { folder, blockBytes, signal } = options;
   const paths = pathsIn(folder);
   const words = ["bench", "engine", "--serve", folder, "--block-bytes", `${blockBytes}B`];
-  const server = Bun.spawn([...selfCommand(), ...words], {
-    stdin: "ignore",
-    stdout: "ignore",
-    stderr: "inherit",
+  const server = await startServer([...selfCommand(), ...words], {
+    ready: paths.readyPath,
+    stopBy: "SIGTERM",
+    signal,
   });
-  const stop = async () => {
-    server.kill("SIGTERM");
-    await server.exited;
-  };
-  const deadline = systemClock.monotonicMs() + START_MS;
-  while (!existsSync(paths.readyPath)) {
-    if (server.exitCode !== null || systemClock.monotonicMs() > deadline) {
-      await stop();
-      throw new HearthError("UNSUPPORTED", "the benchmark's other process did not start");
-    }
-    await sleep(systemClock, 10, signal);
-  }
-  return { paths, [Symbol.asyncDispose]: stop };
+  return { paths, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };
 }
 
 /** Default number of resident blocks to read. */

@@ -1,5 +1,6 @@
+import { existsSync } from "node:fs";
 import type { Subprocess } from "bun";
-import { HearthError } from "../../core/index.ts";
+import { HearthError, sleep, systemClock } from "../../core/index.ts";
 
 /** Whole lines of a stream, as they come. */
 export async function* linesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<string> {
@@ -78,4 +79,35 @@ export class LineProcess implements AsyncDisposable {
     this.#process.kill("SIGKILL");
     await this.#process.exited;
   }
+}
+
+const START_MS = 60_000;
+const POLL_MS = 10;
+
+interface ServerOptions {
+  /** A file that the server makes when it is ready. */
+  readonly ready: string;
+  readonly stopBy: "SIGTERM" | "SIGKILL";
+  readonly signal: AbortSignal;
+}
+
+/** Starts a server and waits until it is ready. Disposing stops it. Throws UNSUPPORTED. */
+export async function startServer(
+  words: string[],
+  { ready, stopBy, signal }: ServerOptions,
+): Promise<AsyncDisposable> {
+  const server = Bun.spawn(words, { stdin: "ignore", stdout: "ignore", stderr: "inherit" });
+  const stop = async () => {
+    server.kill(stopBy);
+    await server.exited;
+  };
+  const deadline = systemClock.monotonicMs() + START_MS;
+  while (!existsSync(ready)) {
+    if (server.exitCode !== null || systemClock.monotonicMs() > deadline) {
+      await stop();
+      throw new HearthError("UNSUPPORTED", `${words.join(" ")} did not start`);
+    }
+    await sleep(systemClock, POLL_MS, signal);
+  }
+  return { [Symbol.asyncDispose]: stop };
 }

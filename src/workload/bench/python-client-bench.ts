@@ -1,10 +1,10 @@
 import { existsSync, mkdirSync, renameSync, rmSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
-import { HearthError, sleep, systemClock } from "../../core/index.ts";
+import { HearthError } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import { connectEngineProbe, type EngineProbe, startBenchServer } from "./engine-bench.ts";
-import { LineProcess } from "./line-process.ts";
+import { LineProcess, startServer } from "./line-process.ts";
 import { median, rounded } from "./measure.ts";
 
 export interface ClientBenchOptions {
@@ -256,9 +256,6 @@ class PythonDriver extends LineProcess {
   }
 }
 
-const START_MS = 30_000;
-const POLL_MS = 10;
-
 /** A redis-server of the benchmark's own that keeps everything in memory, on a Unix socket. */
 interface RedisProcess extends AsyncDisposable {
   readonly socketPath: string;
@@ -270,22 +267,10 @@ async function startRedis(folder: string, signal: AbortSignal): Promise<RedisPro
   if (program === null) return null;
   const socketPath = join(folder, "redis.sock");
   const settings = ["--port", "0", "--unixsocket", socketPath, "--save", "", "--appendonly", "no"];
-  const server = Bun.spawn([program, ...settings, "--dir", folder], {
-    stdin: "ignore",
-    stdout: "ignore",
-    stderr: "inherit",
+  const server = await startServer([program, ...settings, "--dir", folder], {
+    ready: socketPath,
+    stopBy: "SIGKILL",
+    signal,
   });
-  const stop = async () => {
-    server.kill("SIGKILL");
-    await server.exited;
-  };
-  const deadline = systemClock.monotonicMs() + START_MS;
-  while (!existsSync(socketPath)) {
-    if (server.exitCode !== null || systemClock.monotonicMs() > deadline) {
-      await stop();
-      throw new HearthError("UNSUPPORTED", `${program} did not start`);
-    }
-    await sleep(systemClock, POLL_MS, signal);
-  }
-  return { socketPath, [Symbol.asyncDispose]: stop };
+  return { socketPath, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };
 }
