@@ -25,8 +25,8 @@ import {
 import {
   bits,
   bytes,
+  ColumnFields,
   columnsMessage,
-  Fields,
   itemsMessage,
   requestOf,
   reserved,
@@ -429,7 +429,10 @@ export type OutcomeOp = Exclude<
   | typeof Op.namespace
 >;
 
-const OUTCOME = new Fields({ outcome: within<Outcome>(Outcome.ok, Outcome.device), reserved });
+const OUTCOME = new ColumnFields({
+  outcome: within<Outcome>(Outcome.ok, Outcome.device),
+  reserved,
+});
 
 export function encodeOutcomesReply(
   output: Output,
@@ -439,12 +442,12 @@ export function encodeOutcomesReply(
 ): void {
   const { count } = outcomes;
   const at = beginReply(output, op, requestId, count, count * OUTCOME.bytes);
-  OUTCOME.writeColumns(output, at, outcomes);
+  OUTCOME.write(output, at, outcomes);
 }
 
 export function decodeOutcomesReply(frame: Frame, into: OutcomeItems): Refusal | null {
   return (
     checkItems(frame, 0, OUTCOME.bytes, into.outcome.length) ??
-    OUTCOME.readColumns(frame, frame.body, into)
+    OUTCOME.read(frame, frame.body, into)
   );
 }

@@ -30,10 +30,14 @@ export interface Kind<Value> {
   write(output: Output, at: number, value: Value): void;
   /** Undefined: the bytes are not a value of this kind. */
   read(frame: Frame, at: number): Value | undefined;
-  /** Faster than `write` for the fields of many items, `stride` bytes apart. */
-  writeColumn?(output: Output, at: number, stride: number, column: Column, count: number): void;
-  /** As `writeColumn`. False: an item has no value of this kind. */
-  readColumn?(frame: Frame, at: number, stride: number, column: Column): boolean;
+}
+
+/** A field that items may have, `stride` bytes apart. */
+interface ColumnKind<Value> extends Kind<Value> {
+  /** Writes the first `count` entries of the column. */
+  writeColumn(output: Output, at: number, stride: number, column: Column, count: number): void;
+  /** Reads an entry for each of the frame's items. False: one has no value of this kind. */
+  readColumn(frame: Frame, at: number, stride: number, column: Column): boolean;
 }
 
 /** One entry of each item; of bytes as many as the kind has. */
@@ -42,7 +46,7 @@ type Column = Uint8Array | Uint32Array | Float64Array | BigUint64Array;
 const VALID = { problem: "" } as const;
 const UNSAFE = "must be below 2^53";
 
-export const u32: Kind<number> = bits(0xffff_ffff);
+export const u32: ColumnKind<number> = bits(0xffff_ffff);
 
 export const u16: Kind<number> = {
   ...VALID,
@@ -52,7 +56,7 @@ export const u16: Kind<number> = {
 };
 
 /** The columns of a u64 are copied as halves, because bigints would be allocated. */
-export const u64: Kind<bigint> = {
+export const u64: ColumnKind<bigint> = {
   ...VALID,
   bytes: 8,
   write: ({ view }, at, value) => view.setBigUint64(at, value, true),
@@ -80,7 +84,7 @@ function halvesOf({ buffer, byteOffset }: Column, count: number): Uint32Array {
 }
 
 /** A u64 below 2^53. */
-export const size: Kind<number> = {
+export const size: ColumnKind<number> = {
   bytes: 8,
   problem: UNSAFE,
   write: ({ view }, at, value) => writeSafeU64(view, at, value),
@@ -100,7 +104,7 @@ export const size: Kind<number> = {
 };
 
 /** A u32 that must be zero. */
-export const reserved: Kind<0> = {
+export const reserved: ColumnKind<0> = {
   bytes: 4,
   problem: "reserved fields and padding must be zero",
   write: ({ view }, at) => view.setUint32(at, 0, true),
@@ -116,7 +120,7 @@ export const reserved: Kind<0> = {
 };
 
 /** `length` bytes. A decoded value is a copy. */
-export function bytes(length: number): Kind<Uint8Array> {
+export function bytes(length: number): ColumnKind<Uint8Array> {
   return {
     ...VALID,
     bytes: length,
@@ -147,7 +151,7 @@ export function bytes(length: number): Kind<Uint8Array> {
 }
 
 /** A u32 with no other bits than those of `known`. */
-export function bits(known: number): Kind<number> {
+export function bits(known: number): ColumnKind<number> {
   return {
     bytes: 4,
     problem: "undefined bits are set",
@@ -189,9 +193,9 @@ export function flag(
 }
 
 /** A u32 from `min` to `max`: the numbers of an enumeration without gaps. */
-export function within<Value extends number>(min: Value, max: Value): Kind<Value> {
+export function within<Value extends number>(min: Value, max: Value): ColumnKind<Value> {
   return {
-    ...(u32 as Kind<Value>),
+    ...(u32 as ColumnKind<Value>),
     problem: `undefined: use ${min} to ${max}`,
     read({ view }, at) {
       const value = view.getUint32(at, true);
@@ -257,54 +261,52 @@ export class Fields<Of extends Layout> {
     let at = start;
     for (const { name, kind, isOfItems } of this.#all) {
       const value = kind.read(frame, at);
-      if (value === undefined) return this.#refusal(frame, name, kind);
+      if (value === undefined) return refusalOf(frame, name, kind);
       if (kind !== reserved) ((isOfItems ? items : into) as Record<string, unknown>)[name] = value;
       at += kind.bytes;
     }
     return null;
   }
+}
 
-  #refusal(frame: Frame, name: string, { problem }: Kind<unknown>): Refusal {
-    return malformed(`${opName(frame.op)}: ${name}: ${problem}`);
+function refusalOf(frame: Frame, name: string, { problem }: Kind<unknown>): Refusal {
+  return malformed(`${opName(frame.op)}: ${name}: ${problem}`);
+}
+
+/** Columns by name. The column `reserved` does not exist. */
+type ItemLayout = Readonly<Record<string, ColumnKind<unknown>>>;
+
+/** Fields of items, each of which has a column. */
+export class ColumnFields {
+  readonly bytes: number;
+  readonly #all: readonly { readonly name: string; readonly kind: ColumnKind<unknown> }[];
+
+  constructor(layout: ItemLayout) {
+    this.#all = Object.entries(layout).map(([name, kind]) => ({ name, kind }));
+    this.bytes = this.#all.reduce((sum, { kind }) => sum + kind.bytes, 0);
   }
 
   /** Writes entry `i` of each column as item `i`. */
-  writeColumns(output: Output, start: number, items: { readonly count: number }): void {
+  write(output: Output, start: number, items: { readonly count: number }): void {
     const columns = items as unknown as Readonly<Record<string, Column>>;
-    const { count } = items;
-    let first = start;
+    let at = start;
     for (const { name, kind } of this.#all) {
-      if (kind.writeColumn !== undefined)
-        kind.writeColumn(output, first, this.bytes, columns[name]!, count);
-      else
-        for (let i = 0; i < count; i++)
-          kind.write(output, first + i * this.bytes, columns[name]?.[i]);
-      first += kind.bytes;
+      kind.writeColumn(output, at, this.bytes, columns[name]!, items.count);
+      at += kind.bytes;
     }
   }
 
   /** Fills the first entries of each column with the frame's items. */
-  readColumns(frame: Frame, start: number, into: { count: number }): Refusal | null {
+  read(frame: Frame, start: number, into: { count: number }): Refusal | null {
     const columns = into as unknown as Readonly<Record<string, Column>>;
-    let first = start;
+    let at = start;
     for (const { name, kind } of this.#all) {
-      const isValid =
-        kind.readColumn?.(frame, first, this.bytes, columns[name]!) ??
-        this.#readEach(frame, first, kind, columns[name]);
-      if (!isValid) return this.#refusal(frame, name, kind);
-      first += kind.bytes;
+      if (!kind.readColumn(frame, at, this.bytes, columns[name]!))
+        return refusalOf(frame, name, kind);
+      at += kind.bytes;
     }
     into.count = frame.count;
     return null;
-  }
-
-  #readEach(frame: Frame, first: number, kind: Kind<unknown>, into: Column | undefined): boolean {
-    for (let i = 0; i < frame.count; i++) {
-      const value = kind.read(frame, first + i * this.bytes);
-      if (value === undefined) return false;
-      if (into !== undefined) into[i] = value as number;
-    }
-    return true;
   }
 }
 
@@ -408,6 +410,14 @@ export function listMessage<Head extends Layout, Item extends Layout, Name exten
   };
 }
 
+/** Each value and each column has a field. */
+interface ColumnsLayouts<Head, Items> {
+  readonly head: Layout & { readonly [Name in keyof Head]-?: Kind<unknown> };
+  readonly item: ItemLayout & {
+    readonly [Name in Exclude<keyof Items, "count" | "layer">]: ColumnKind<unknown>;
+  };
+}
+
 interface ColumnsOptions<Items> {
   /** Items that fit the columns. */
   capacity(into: Items): number;
@@ -422,11 +432,11 @@ interface ColumnsOptions<Items> {
  */
 export function columnsMessage<Head extends object, Items extends { count: number }>(
   begin: Begin,
-  layouts: { readonly head: Layout; readonly item: Layout },
+  layouts: ColumnsLayouts<Head, Items>,
   { capacity, clear, check }: ColumnsOptions<Items>,
 ) {
   const head = new Fields(layouts.head);
-  const item = new Fields(layouts.item);
+  const item = new ColumnFields(layouts.item);
   return {
     encode(
       output: Output,
@@ -438,7 +448,7 @@ export function columnsMessage<Head extends object, Items extends { count: numbe
       const { count } = items;
       const at = begin(output, requestId, count, head.bytes + count * item.bytes, noReply);
       head.write(output, at, values, items);
-      item.writeColumns(output, at + head.bytes, items);
+      item.write(output, at + head.bytes, items);
       clear?.(output, at + head.bytes, item.bytes, items);
     },
     decode(frame: Frame, values: Head, into: Items): Refusal | null {
@@ -446,7 +456,7 @@ export function columnsMessage<Head extends object, Items extends { count: numbe
       return (
         checkItems(frame, head.bytes, item.bytes, capacity(into)) ??
         head.read(frame, frame.body, values, into) ??
-        item.readColumns(frame, start, into) ??
+        item.read(frame, start, into) ??
         check?.(frame, start, item.bytes, into) ??
         null
       );
@@ -459,7 +469,7 @@ const NO_VALUES = Object.freeze({});
 /** As `columnsMessage`, without values beside the items. */
 export function itemsMessage<Items extends { count: number }>(
   begin: Begin,
-  layouts: { readonly head: Layout; readonly item: Layout },
+  layouts: ColumnsLayouts<object, Items>,
   options: ColumnsOptions<Items>,
 ) {
   const { encode, decode } = columnsMessage<object, Items>(begin, layouts, options);
