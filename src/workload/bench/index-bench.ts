@@ -17,23 +17,7 @@ import {
   type SlotAllocator,
   Tier,
 } from "../../store/blocks/index.ts";
-
-/** Result of `hearth bench index --json`; the field names are documented. */
-export interface IndexBenchResult {
-  readonly blocks: number;
-  /** Growth of the process's resident memory by table, indexes, aliases and slots, per block. */
-  readonly bytes_per_block: number;
-  /** One call that finds 64 keys of one path, all resident; microseconds. */
-  readonly match_64_p50_us: number;
-  readonly match_64_p99_us: number;
-  /**
-   * A block reserved, named, written and committed: everything the RAM tier does to these records.
-   */
-  readonly insert_per_s: number;
-  /** The same where node, slot and alias entries are used again, one eviction before each. */
-  readonly churn_per_s: number;
-  readonly evict_per_s: number;
-}
+import { rounded } from "./measure.ts";
 
 export interface IndexBenchOptions {
   /** Default 1,000,000; 1,000 at least. */
@@ -67,7 +51,7 @@ interface Chain extends BlockSource {
  * Fills a table with chains of 8 to 250 blocks that share prefixes, each block with a random key, a
  * RAM slot and one 64-bit alias; then measures. One thread, no input or output.
  */
-export function benchIndex(options: IndexBenchOptions = {}): IndexBenchResult {
+export function benchIndex(options: IndexBenchOptions = {}) {
   const blocks = options.blocks ?? 1_000_000;
   assert(blocks >= BLOCKS_MIN, "an index bench has a thousand blocks at least");
   const random = seededRandom(options.seed ?? 1);
@@ -88,10 +72,16 @@ export function benchIndex(options: IndexBenchOptions = {}): IndexBenchResult {
   assert(bench.table.nodeCount === 0 && bench.slots.usedSlots === 0, "all blocks were evicted");
   return {
     blocks,
-    bytes_per_block: round(bytesPerBlock, 1),
-    match_64_p50_us: round(matchesNs[Math.floor(matchesNs.length / 2)]! / 1000, 2),
-    match_64_p99_us: round(matchesNs[Math.floor(matchesNs.length * 0.99)]! / 1000, 2),
+    /** Growth of the process's resident memory by table, indexes, aliases and slots, per block. */
+    bytes_per_block: rounded(bytesPerBlock, 1),
+    /** One call that finds 64 keys of one path, all resident; microseconds. */
+    match_64_p50_us: rounded(matchesNs[Math.floor(matchesNs.length / 2)]! / 1000, 2),
+    match_64_p99_us: rounded(matchesNs[Math.floor(matchesNs.length * 0.99)]! / 1000, 2),
+    /**
+     * A block reserved, named, written and committed: everything the RAM tier does to these records.
+     */
     insert_per_s: Math.round((blocks / insertNs) * 1e9),
+    /** The same where node, slot and alias entries are used again, one eviction before each. */
     churn_per_s: Math.round((churned / churnNs) * 1e9),
     evict_per_s: Math.round((blocks / evictNs) * 1e9),
   };
@@ -276,8 +266,4 @@ function evictMany(bench: Bench, blocks: number): number {
 function residentBytes(): number {
   Bun.gc(true);
   return process.memoryUsage.rss();
-}
-
-function round(value: number, digits: number): number {
-  return Number(value.toFixed(digits));
 }
