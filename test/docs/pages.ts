@@ -24,10 +24,11 @@ export function blocksOf(page: string, language: string): Block[] {
     .filter((block) => block.language === language);
 }
 
-/** Languages of a page's fences; plain ones have none. */
-export function languagesOf(page: string): string[] {
-  const text = readFileSync(join(ROOT, page), "utf8");
-  return [...text.matchAll(/^```(\w+)/gm)].map(([, language]) => language!);
+/** Fences of a page that `blocksOf` does not read: in lists, or with other info strings. */
+export function unreadFences(page: string): string[] {
+  const lines = readFileSync(join(ROOT, page), "utf8").split("\n");
+  const known = /^(?:```|```toml|```sh|```sh not-run: .+)$/;
+  return lines.filter((line) => /^\s*(?:```|~~~)/.test(line) && !known.test(line));
 }
 
 /** One run of a shell block. */
@@ -69,7 +70,10 @@ const AGENT_FILE = {
     '[engine]\nsocket = "/run/hearth/engine.sock"\n' +
     '[api]\nlisten = "127.0.0.1:7171"\nsocket = "/run/hearth/api.sock"\n',
 };
-const AGENT_SERVES = "curl -sf http://127.0.0.1:7171/readyz";
+
+const serves = (address: string) => `curl -sf http://127.0.0.1:${address}`;
+const AGENT_SERVES = serves("7171/readyz");
+const AGENT: Step = { page: VLLM, block: 0, until: AGENT_SERVES };
 const HIT = /'cached_tokens': [1-9]/;
 
 /** Every page with shell blocks that are checked, and how they run. */
@@ -92,11 +96,11 @@ export const PLANS: Readonly<Record<string, Plan>> = {
     steps: [
       { block: 0, until: AGENT_SERVES },
       { block: 1 },
-      { block: 2, needsEngine: true, until: "curl -sf http://127.0.0.1:8000/health" },
+      { block: 2, needsEngine: true, until: serves("8000/health") },
       { block: 3, needsEngine: true },
       {
         ...{ block: 2, needsEngine: true, restarts: true },
-        until: "curl -sf http://127.0.0.1:8000/health",
+        until: serves("8000/health"),
       },
       { block: 3, needsEngine: true, prints: HIT },
     ],
@@ -107,11 +111,11 @@ export const PLANS: Readonly<Record<string, Plan>> = {
     steps: [
       { block: 0, until: AGENT_SERVES },
       { block: 1 },
-      { block: 2, needsEngine: true, until: "curl -sf http://127.0.0.1:30000/health" },
+      { block: 2, needsEngine: true, until: serves("30000/health") },
       { block: 3, needsEngine: true },
       {
         ...{ block: 2, needsEngine: true, restarts: true },
-        until: "curl -sf http://127.0.0.1:30000/health",
+        until: serves("30000/health"),
       },
       {
         ...{ block: 3, needsEngine: true },
@@ -121,12 +125,12 @@ export const PLANS: Readonly<Record<string, Plan>> = {
   },
   "docs/how-to/connect-lmcache.md": {
     engine: "lmcache",
-    files: [{ ...AGENT_FILE, page: SGLANG }],
+    files: [AGENT_FILE],
     steps: [
-      { page: SGLANG, block: 0, until: AGENT_SERVES },
+      AGENT,
       { block: 0 },
       { block: 1, needsEngine: true, prints: /All 32 keys data verified OK/ },
-      { block: 2, needsEngine: true, until: "curl -sf http://127.0.0.1:8080/healthcheck" },
+      { block: 2, needsEngine: true, until: serves("8080/healthcheck") },
     ],
   },
   "docs/how-to/route-vllm.md": {
@@ -138,9 +142,9 @@ export const PLANS: Readonly<Record<string, Plan>> = {
       },
     ],
     steps: [
-      { block: 0, needsEngine: true, until: "curl -sf http://127.0.0.1:8001/health" },
-      { block: 1, needsEngine: true, until: "curl -sf http://127.0.0.1:8002/health" },
-      { block: 2, needsEngine: true, until: "curl -sf http://127.0.0.1:7181/readyz" },
+      { block: 0, needsEngine: true, until: serves("8001/health") },
+      { block: 1, needsEngine: true, until: serves("8002/health") },
+      { block: 2, needsEngine: true, until: serves("7181/readyz") },
       { block: 3, needsEngine: true, prints: /"role": ?"assistant"/ },
     ],
   },
@@ -148,15 +152,15 @@ export const PLANS: Readonly<Record<string, Plan>> = {
     engine: "vllm",
     files: [AGENT_FILE],
     steps: [
-      { page: VLLM, block: 0, until: AGENT_SERVES },
+      AGENT,
       { page: VLLM, block: 1 },
       {
         ...{ page: VLLM, block: 2, needsEngine: true, port: 8001 },
-        until: "curl -sf http://127.0.0.1:8001/health",
+        until: serves("8001/health"),
       },
       {
         ...{ page: VLLM, block: 2, needsEngine: true, port: 8002 },
-        until: "curl -sf http://127.0.0.1:8002/health",
+        until: serves("8002/health"),
       },
       { block: 0, needsEngine: true, prints: HIT },
     ],
@@ -164,11 +168,7 @@ export const PLANS: Readonly<Record<string, Plan>> = {
   "docs/how-to/debug-a-miss.md": {
     files: [AGENT_FILE],
     steps: [
-      {
-        page: VLLM,
-        block: 0,
-        until: `${AGENT_SERVES} && PYTHONPATH=python python3 store_prompt.py`,
-      },
+      { ...AGENT, until: `${AGENT_SERVES} && PYTHONPATH=python python3 store_prompt.py` },
       { block: 0, prints: /never_stored[\s\S]*^3 of 3 blocks hit in a row$/m },
     ],
   },
@@ -188,6 +188,11 @@ const STAND_INS: readonly (readonly [printed: string, here: string])[] = [
   ["ram_gib = 64", "ram_gib = 0.25"],
   ["ssd_gib = 500", "ssd_gib = 1"],
   ["--l1-size-gb 20", "--l1-size-gb 1"],
+  // A busy host keeps the agent from the processor for longer than the default of 100 ms.
+  [
+    `"class_name": "HearthL2Adapter"}'`,
+    `"class_name": "HearthL2Adapter", "adapter_params": {"stall_ms": 10000}}'`,
+  ],
   ["10.0.0.1:8000", "127.0.0.1:8001"],
   ["10.0.0.2:8000", "127.0.0.1:8002"],
 ];
