@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { mkdirSync, renameSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { Glob } from "bun";
 import { ROOT } from "../../scripts/lib/paths.ts";
@@ -16,7 +16,7 @@ import {
   noteSkip,
   tempDir,
 } from "../support/index.ts";
-import { blocksOf, PLANS, Printed, runPage, type Step, unreadFences } from "./pages.ts";
+import { blocksOf, PLANS, Printed, runPage, STAND_INS, type Step, unreadFences } from "./pages.ts";
 
 const PAGE_MS = 300_000;
 const CHECKED = [...new Glob("docs/how-to/*.md").scanSync({ cwd: ROOT }), "docs/start.md"].sort();
@@ -55,7 +55,7 @@ test("every shell block of the start page and of how-to pages is run or says why
   expect(without).toEqual([]);
 });
 
-/** What configurations of pages name: a host of the cluster prod, a NATS user, a tokenizer. */
+/** Files that configurations of pages name: a host of the cluster prod, a NATS user, a tokenizer. */
 function placeFiles(folder: string): void {
   const [etc, models] = [join(folder, "etc"), join(folder, "models")];
   const { certFile, keyFile, caFile } = makeCluster(etc, "prod").files("gpu-01");
@@ -69,6 +69,11 @@ function placeFiles(folder: string): void {
 
 test("these pages have no fences that the tests do not read", () => {
   expect(CHECKED.flatMap((page) => unreadFences(page))).toEqual([]);
+});
+
+test("every stand-in stands for printed words", () => {
+  const text = CHECKED.map((page) => readFileSync(join(ROOT, page), "utf8")).join("\n");
+  expect(STAND_INS.filter(([printed]) => !text.includes(printed))).toEqual([]);
 });
 
 describe("configurations in pages are accepted by hearth check", () => {

@@ -162,7 +162,10 @@ export const PLANS: Readonly<Record<string, Plan>> = {
         ...{ page: VLLM, block: 2, needsEngine: true, port: 8002 },
         until: serves("8002/health"),
       },
-      { block: 0, needsEngine: true, prints: HIT },
+      {
+        ...{ block: 0, needsEngine: true },
+        prints: /^vllm:external_prefix_cache_hits_total\{.*\} [1-9]/m,
+      },
     ],
   },
   "docs/how-to/debug-a-miss.md": {
@@ -177,8 +180,8 @@ export const PLANS: Readonly<Record<string, Plan>> = {
   },
 };
 
-/** What a page prints, and what stands for it on this host; `$HERE` is the folder of the run. */
-const STAND_INS: readonly (readonly [printed: string, here: string])[] = [
+/** Printed words and their stand-ins on this host; `$HERE` is the folder of the run. */
+export const STAND_INS: readonly (readonly [printed: string, here: string])[] = [
   ["./dev build", "# built before"],
   ["/tmp/hearth-try", "$HERE/try"],
   ["/etc/hearth/", "$HERE/etc/"],
@@ -187,7 +190,10 @@ const STAND_INS: readonly (readonly [printed: string, here: string])[] = [
   ["/var/lib/hearth/models/", "$HERE/models/"],
   ["ram_gib = 64", "ram_gib = 0.25"],
   ["ssd_gib = 500", "ssd_gib = 1"],
-  ["--l1-size-gb 20", "--l1-size-gb 1"],
+  [
+    "lmcache server --l1-size-gb 20",
+    "lmcache server --port 5555 --http-port 8080 --prometheus-port 9090 --l1-size-gb 1",
+  ],
   // A busy host keeps the agent from the processor for longer than the default of 100 ms.
   [
     `"class_name": "HearthL2Adapter"}'`,
@@ -228,7 +234,7 @@ export interface PageRun {
 
 export interface PageResult {
   readonly ok: boolean;
-  /** What failed, with the end of all output. */
+  /** The failure, with the end of all output; empty if there is none. */
   readonly why: string;
   readonly blocks: number;
 }
@@ -250,7 +256,7 @@ export class Printed {
   }
 }
 
-/** What the blocks find in their folder and on their PATH. */
+/** Places files in the folder of the blocks, and programs on their PATH. */
 function prepare({ page, folder, executable, programs = {} }: PageRun, printed: Printed): void {
   for (const name of ["bin", "dist", "etc", "run", "ssd", "models", "config"]) {
     mkdirSync(join(folder, name), { recursive: true });
