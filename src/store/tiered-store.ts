@@ -1,5 +1,4 @@
 import {
-  assert,
   type Clock,
   loopTurns,
   type NamespaceIndex,
@@ -19,12 +18,10 @@ import type {
 } from "./block-store.ts";
 import {
   ANY_ZONE,
-  type BlockTable,
-  createBlockTable,
-  createSlotAllocator,
+  BlockTable,
   type SizeClass,
   SLOT_ALIGN,
-  type SlotAllocator,
+  SlotAllocator,
   Tier,
 } from "./blocks/index.ts";
 import { Departures } from "./departures.ts";
@@ -179,7 +176,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     this.#native = options.native;
     this.blockBytesMax = blockBytesMax(region.bytes);
     let order: VictimOrder | null = null;
-    this.table = createBlockTable({
+    this.table = new BlockTable({
       nodesMax: blocksMax,
       random,
       onProtection: (node, on) => (on ? order?.protect(node) : order?.unprotect(node)),
@@ -194,7 +191,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     const slotBytesMax = this.blockBytesMax;
     this.#parts = options.parts ?? [];
     const zoneEnds = this.#parts.map(({ offset, bytes }) => offset + bytes);
-    this.slots = createSlotAllocator({
+    this.slots = new SlotAllocator({
       arenaBytes: region.bytes,
       slotBytesMax,
       ...(zoneEnds.length > 1 ? { zoneEnds } : {}),
@@ -374,27 +371,6 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       classes: slots.classes(),
       ssd: this.#ssd === null ? null : { ...this.#ssd.snapshot(), stats: { ...this.ssdStats } },
     };
-  }
-
-  /**
-   * Checks table and allocator, and that each refers to the other correctly. For tests and the
-   * doctor.
-   */
-  verifyIntegrity(): void {
-    const { table, slots } = this;
-    table.verifyIntegrity();
-    slots.verifyIntegrity();
-    const blocks = table.residentBlocks(Tier.ram);
-    assert(blocks <= slots.usedSlots, "every resident block has a slot");
-    for (let node = table.nextOn(NO_NODE, Tier.ram); node !== NO_NODE; ) {
-      const slot = table.slotOf(node);
-      assert(slots.nodeOf(slot) === node, "a block's slot names the block");
-      assert(
-        slots.isCurrent(slot, table.slotGenerationOf(node)),
-        "a block's slot has the block's generation",
-      );
-      node = table.nextOn(node, Tier.ram);
-    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

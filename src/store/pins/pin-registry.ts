@@ -19,7 +19,7 @@ import {
   restorePins,
   rowsWithin,
 } from "./pin-records.ts";
-import { type Pin, PinTable, verifyPins } from "./pin-table.ts";
+import { type Pin, PinTable } from "./pin-table.ts";
 import {
   type AddedPin,
   type BudgetFigures,
@@ -75,7 +75,7 @@ export interface PinRegistryOptions extends BudgetLimits {
 
 export class HoldRegistry implements Holds, AsyncDisposable {
   readonly #options: PinRegistryOptions;
-  readonly #pinTable: PinTable;
+  readonly pinTable: PinTable;
   readonly #budget: Budget;
   readonly #pinEvents: PinEvents;
   readonly #limits: PinLimits;
@@ -92,14 +92,14 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const { table, clock, ledger, events, log } = options;
     this.#options = options;
     this.#pinEvents = new PinEvents(events, log);
-    this.#pinTable = new PinTable(options);
-    this.#budget = new Budget(table, this.#pinTable, options);
-    this.#limits = new PinLimits(this.#pinTable, options.pinsMax);
-    this.#eviction = new PinEviction(table, this.#pinTable, clock);
-    this.#ending = new EndingPins(table, this.#pinTable);
+    this.pinTable = new PinTable(options);
+    this.#budget = new Budget(table, this.pinTable, options);
+    this.#limits = new PinLimits(this.pinTable, options.pinsMax);
+    this.#eviction = new PinEviction(table, this.pinTable, clock);
+    this.#ending = new EndingPins(table, this.pinTable);
     this.#expiring = this.#createExpiring();
     const onEnd = (pin: Pin) => this.#expire(pin);
-    this.#timer = new PinTimer({ pinTable: this.#pinTable, clock, ledger, onEnd });
+    this.#timer = new PinTimer({ pinTable: this.pinTable, clock, ledger, onEnd });
   }
 
   /**
@@ -112,7 +112,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   async restore(find: FindBlock, handed: RememberedPins = NOTHING): Promise<Restored> {
     const from = this.#options.ledger?.contents ?? handed;
     const onEnd = (pin: Pin) => this.#expire(pin);
-    const restored = await restorePins(this.#pinTable, this.#options, {
+    const restored = await restorePins(this.pinTable, this.#options, {
       find,
       from,
       onEnd,
@@ -131,9 +131,9 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   handOver(bytesMax: number): RememberedPins & { readonly leftOut: number } {
     const { table, clock } = this.#options;
     const { bootId } = clock;
-    const holds = rowsWithin(this.#pinTable.after(0), bytesMax, table, bootId);
+    const holds = rowsWithin(this.pinTable.after(0), bytesMax, table, bootId);
     const lastSeen = { bootId, bootMs: clock.bootMs() };
-    return { holds, lastSeen, leftOut: this.#pinTable.size - holds.length };
+    return { holds, lastSeen, leftOut: this.pinTable.size - holds.length };
   }
 
   add(request: PinRequest): AddedPin {
@@ -149,7 +149,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const added = await inSlices(this.#options.table, request.nodes, (nodes) => {
       if (pin === undefined) {
         const first = this.#add(request, nodes, false);
-        pin = first.id === null ? undefined : this.#pinTable.get(first.id);
+        pin = first.id === null ? undefined : this.pinTable.get(first.id);
         return first;
       }
       if (pin.ended) return this.#refuse(request.owner, nodes, "missing: the pin ended meanwhile");
@@ -159,12 +159,12 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     await yieldToLoop();
     if (pin === undefined || pin.ended) return { ...added, id: null };
     pin.isWhole = true;
-    this.#pinTable.records.changeAll(pin);
+    this.pinTable.records.changeAll(pin);
     return { ...added, id: pin.id };
   }
 
   letGo(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): boolean[] {
-    const unpinning = new Unpinning(this.#pinTable, kind, owner);
+    const unpinning = new Unpinning(this.pinTable, kind, owner);
     const results = nodes.map((node) => unpinning.letGo(node));
     unpinning.record();
     return results;
@@ -180,7 +180,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   async #letGoMany(...[kind, owner, nodes]: Parameters<Holds["letGoAll"]>): Promise<boolean[]> {
-    const unpinning = new Unpinning(this.#pinTable, kind, owner);
+    const unpinning = new Unpinning(this.pinTable, kind, owner);
     const { results } = await inSlices(this.#options.table, nodes, (slice) => ({
       results: slice.map((node) => (unpinning.letGo(node) ? DONE : MISSING)),
     }));
@@ -189,12 +189,12 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   lease(name: string): PinInfo | null {
-    const pin = this.#pinTable.leases.get(name);
-    return pin === undefined ? null : this.#pinTable.infoOf(pin);
+    const pin = this.pinTable.leases.get(name);
+    return pin === undefined ? null : this.pinTable.infoOf(pin);
   }
 
   extend(name: string, owner: string, nodes: readonly NodeId[]): AddedPin {
-    const pin = this.#pinTable.leases.get(name);
+    const pin = this.pinTable.leases.get(name);
     if (pin === undefined) return this.#refuse(owner, nodes, "missing: no lease of this name");
     if (pin.owner !== owner)
       return this.#refuse(owner, nodes, "owner: the lease belongs to another owner");
@@ -206,33 +206,33 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   renew(name: string, ttlMs: number): boolean {
-    const pin = this.#pinTable.leases.get(name);
+    const pin = this.pinTable.leases.get(name);
     if (pin === undefined) return false;
     pin.deadlineBootMs = this.#deadline(this.#leaseTtl(ttlMs));
-    this.#pinTable.schedule(pin);
-    this.#pinTable.records.change(pin);
+    this.pinTable.schedule(pin);
+    this.pinTable.records.change(pin);
     this.#timer.arm();
     return true;
   }
 
   keepBlocks(name: string): void {
-    const pin = this.#pinTable.leases.get(name);
+    const pin = this.pinTable.leases.get(name);
     if (pin === undefined || !pin.purges) return;
     pin.purges = false;
-    this.#pinTable.records.change(pin);
+    this.pinTable.records.change(pin);
   }
 
   endLease(name: string): MaybePromise<EndedLease | null> {
-    const pin = this.#pinTable.leases.get(name);
+    const pin = this.pinTable.leases.get(name);
     if (pin === undefined) return null;
     const { promise, resolve } = Promise.withResolvers<EndedLease>();
     let atOnce: EndedLease | null = null;
     pin.deadlineBootMs = this.#options.clock.bootMs();
     // If a crash interrupts the removal, the next start completes it.
     pin.purges = true;
-    this.#pinTable.records.overdue(pin);
+    this.pinTable.records.overdue(pin);
     this.#ending.end(pin, (ended) => {
-      const forget = () => this.#pinTable.records.forget(pin.id);
+      const forget = () => this.pinTable.records.forget(pin.id);
       atOnce = { ...ended, forget };
       resolve(atOnce);
     });
@@ -240,11 +240,11 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   isInLease(name: string, node: NodeId): boolean {
-    return this.#pinTable.leases.get(name)?.nodes.has(node) ?? false;
+    return this.pinTable.leases.get(name)?.nodes.has(node) ?? false;
   }
 
   holdersOf(node: NodeId): HeldBy[] {
-    return this.#pinTable.index.holdersOf(node, HOLDERS_MAX);
+    return this.pinTable.index.holdersOf(node, HOLDERS_MAX);
   }
 
   relieve(tier: "ram" | "ssd", why: string, level: PinEvictionLevel): boolean {
@@ -252,7 +252,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const pin = this.#eviction.least(tier, level);
     if (pin === null) return false;
     const info = this.#ending.end(pin, () => undefined);
-    this.#pinTable.records.forget(pin.id);
+    this.pinTable.records.forget(pin.id);
     this.#relieved++;
     this.#pinEvents.evicted(info, tier, why);
     return true;
@@ -269,13 +269,13 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const { kind, owner, after, max } = options;
     const holds: PinInfo[] = [];
     let [next, steps] = [after, 0];
-    for (const pin of this.#pinTable.after(after)) {
+    for (const pin of this.pinTable.after(after)) {
       if (holds.length >= max || steps >= LIST_STEPS_MAX) return { holds, next };
       next = pin.id;
       // The remaining priority of a soft pin depends on each of its blocks.
       steps += pin.kind === "retain" ? 1 + pin.nodes.size : 1;
       if (kind !== null && pin.kind !== kind) continue;
-      if (owner === null || pin.owner === owner) holds.push(this.#pinTable.infoOf(pin));
+      if (owner === null || pin.owner === owner) holds.push(this.pinTable.infoOf(pin));
     }
     return { holds, next: null };
   }
@@ -285,7 +285,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   counts(): ReturnType<Holds["counts"]> {
-    const { pin, retain, lease } = this.#pinTable.totals;
+    const { pin, retain, lease } = this.pinTable.totals;
     const [relieved, expired, lost] = [this.#relieved, this.#expired, this.#lost];
     const kinds = { pin: { ...pin }, retain: { ...retain }, lease: { ...lease } };
     return { ...kinds, relieved, expired, lost };
@@ -299,21 +299,13 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return (await this.#options.ledger?.commit(since === undefined ? {} : { since })) ?? true;
   }
 
-  /**
-   * Checks every invariant in time linear in the number of pinned blocks. Throws INTERNAL with the
-   * first violation.
-   */
-  verifyIntegrity(): void {
-    verifyPins(this.#pinTable, this.#options.table);
-  }
-
   /** Stops expiry. Pins stay in force and in the ledger. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#timer[Symbol.dispose]();
     await this.#ending.drained();
     await this.#expiring?.[Symbol.asyncDispose]();
     const { ledger, clock } = this.#options;
-    if (this.#pinTable.due.size > 0) ledger?.seen(clock.bootId, clock.bootMs());
+    if (this.pinTable.due.size > 0) ledger?.seen(clock.bootId, clock.bootMs());
   }
 
   #add(request: PinRequest, nodes: readonly NodeId[], isWhole: boolean): AddedPin {
@@ -326,14 +318,14 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const purges = kind === "lease" && request.purges === true;
     const times = { idleMs, deadlineBootMs, createdWallMs: null };
     const terms = { kind, owner, name, priority, purges, ...times };
-    const pin = this.#pinTable.begin(terms);
+    const pin = this.pinTable.begin(terms);
     pin.isWhole = isWhole;
     const added = this.#join(pin, nodes);
     if (pin.nodes.size === 0) {
-      this.#pinTable.drop(pin);
+      this.pinTable.drop(pin);
       return { ...added, id: null };
     }
-    this.#pinTable.schedule(pin);
+    this.pinTable.schedule(pin);
     this.#timer.arm();
     return added;
   }
@@ -342,7 +334,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const budgetCheck = pin.kind === "retain" ? () => null : this.#budget.budgetCheck(pin);
     let isAnyRejected = false;
     const results = nodes.map((node): BlockResult => {
-      if (this.#pinTable.index.mayHave(pin, node) && pin.nodes.has(node)) return ALREADY;
+      if (this.pinTable.index.mayHave(pin, node) && pin.nodes.has(node)) return ALREADY;
       const reason = this.#limits.limitOf(pin) ?? budgetCheck(node) ?? this.#pin(pin, node);
       if (reason === null) return DONE;
       isAnyRejected = true;
@@ -352,9 +344,9 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   #pin(pin: Pin, node: NodeId): string | null {
-    const part = this.#pinTable.join(pin, node);
+    const part = this.pinTable.join(pin, node);
     if (part === null) return "limit: the block has the maximum number of pins";
-    this.#pinTable.records.changePart(pin, part);
+    this.pinTable.records.changePart(pin, part);
     return null;
   }
 
@@ -383,7 +375,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
         if (failure !== null) this.#pinEvents.purgeFailed(info, failure);
         this.#pinEvents.expired(info, purged);
       },
-      onPurged: ({ info: { id } }) => this.#pinTable.records.forget(id),
+      onPurged: ({ info: { id } }) => this.pinTable.records.forget(id),
     });
   }
 
@@ -394,7 +386,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
         this.#expiring.add(ended);
         return;
       }
-      this.#pinTable.records.forget(pin.id);
+      this.pinTable.records.forget(pin.id);
       this.#pinEvents.expired(ended.info, 0);
     });
   }

@@ -121,7 +121,7 @@ export function isOnTiers(table: BlockTable, node: NodeId): boolean {
 export class OwnerPinnedBytes {
   readonly #counts = new Map<NodeId, number>();
   /** Blocks that were counted as roots. They may have a parent now. */
-  readonly #roots = new Set<NodeId>();
+  readonly roots = new Set<NodeId>();
   #bytes = 0;
 
   get bytes(): number {
@@ -142,9 +142,9 @@ export class OwnerPinnedBytes {
       const before = this.#counts.get(step) ?? 0;
       this.#counts.set(step, before + 1);
       const above = pinnedBytes.parentOf(step);
-      if (before > 0 && (above === 0 || !this.#roots.delete(step))) return;
+      if (before > 0 && (above === 0 || !this.roots.delete(step))) return;
       if (before === 0) this.#bytes += pinnedBytes.bytesOf(step);
-      if (above === 0) this.#roots.add(step);
+      if (above === 0) this.roots.add(step);
       step = above;
     }
   }
@@ -158,25 +158,8 @@ export class OwnerPinnedBytes {
       }
       this.#counts.delete(step);
       this.#bytes -= pinnedBytes.bytesOf(step);
-      step = this.#roots.delete(step) ? (0 as NodeId) : pinnedBytes.parentOf(step);
+      step = this.roots.delete(step) ? (0 as NodeId) : pinnedBytes.parentOf(step);
     }
-  }
-
-  /**
-   * For integrity checks: the bytes that pins on these nodes keep. NaN if the number of blocks
-   * differs.
-   */
-  sumOf(nodes: Iterable<NodeId>, pinnedBytes: PinnedBytes): number {
-    const seen = new Set<NodeId>();
-    let bytes = 0;
-    for (const node of nodes) {
-      for (let step = node; step !== 0 && !seen.has(step); ) {
-        seen.add(step);
-        bytes += pinnedBytes.bytesOf(step);
-        step = this.#roots.has(step) ? (0 as NodeId) : pinnedBytes.parentOf(step);
-      }
-    }
-    return seen.size === this.#counts.size ? bytes : Number.NaN;
   }
 }
 
