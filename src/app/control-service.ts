@@ -37,9 +37,8 @@ import type { ControlSnapshot, Health, Logger } from "../observability/index.ts"
 import type { LedgerState, RetentionLedger } from "../store/index/index.ts";
 import {
   createAddressBatch,
-  createInspector,
+  Inspector,
   createLifecycle,
-  type Inspector,
   type Namespaces,
   type OwnLifecycle,
   type TieredStore,
@@ -110,7 +109,7 @@ export class ControlService implements AsyncDisposable {
       peers: parts.source,
       signal: this.#stop.signal,
     });
-    this.inspector = createInspector(store, {
+    this.inspector = new Inspector(store, {
       namespaces,
       native,
       holdersOf: (node: NodeId) => this.lifecycle.holdersOf(node),

@@ -1,24 +1,23 @@
-export type {
-  AliasRow,
-  BlockIndex,
-  BlockRow,
-  BlockRows,
-  IndexState,
-  PreviousRun,
+export {
+  type AliasRow,
+  type BlockIndex,
+  type BlockIndexOptions,
+  type BlockRow,
+  type BlockRows,
+  type IndexState,
+  openBlockIndex,
+  type PreviousRun,
 } from "./block-index.ts";
 export type { IndexOwner } from "./index-worker-client.ts";
 export { type IndexInspection, type InspectedIndex, inspectIndex } from "./inspect-index.ts";
-export type {
-  CommandRow,
-  IssuerRow,
-  LedgerContents,
-  LedgerState,
-  PartRow,
-  RetentionLedger,
-  RetentionRow,
-} from "./retention/retention-ledger.ts";
 export {
+  type CommandRow,
+  type IssuerRow,
+  type LedgerContents,
+  type LedgerState,
   openRetentionLedger,
+  type PartRow,
+  type RetentionLedger,
   type RetentionLedgerOptions,
-} from "./retention/write-behind-ledger.ts";
-export { type BlockIndexOptions, openBlockIndex } from "./write-behind-index.ts";
+  type RetentionRow,
+} from "./retention/retention-ledger.ts";

@@ -122,12 +122,6 @@ export interface PullInsight {
   ): string | null;
 }
 
-/** Read-only inspection of the block tree. Walks yield to the loop between slices. */
-export interface Inspector {
-  tree(query: TreeQuery): Promise<TreePage>;
-  explain(query: ExplainQuery): Promise<Explanation>;
-}
-
 export interface InspectorParts {
   readonly namespaces: Namespaces;
   readonly native: Hashing;
@@ -139,11 +133,8 @@ export interface InspectorParts {
 
 const UNKNOWN: TreePage = Object.freeze({ blocks: [], next: null, missing: true });
 
-export function createInspector(store: TieredStore, parts: InspectorParts): Inspector {
-  return new StoreInspector(store, parts);
-}
-
-class StoreInspector implements Inspector {
+/** Read-only inspection of the block tree. Walks yield to the loop between slices. */
+export class Inspector {
   readonly #store: TieredStore;
   readonly #parts: InspectorParts;
   readonly #names: NameResolver;

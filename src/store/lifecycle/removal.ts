@@ -1,6 +1,7 @@
 import {
   type BlockName,
   type BlockResult,
+  type CommandOrigin,
   type HeldBy,
   NO_NODE,
   type NodeId,
@@ -13,7 +14,7 @@ import type { Cause } from "../departures.ts";
 import { hexOfHash, hexOfKey } from "../exchange/incoming-blocks.ts";
 import type { LifecycleContext } from "./context.ts";
 import { Slices } from "./context.ts";
-import type { HeldBlock, Lifecycle, LifecycleReport } from "./lifecycle.ts";
+import type { HeldBlock, LifecycleReport, OnProgress } from "./lifecycle.ts";
 import {
   ALREADY,
   BY_ENGINE,
@@ -117,10 +118,10 @@ const PASSES = 3;
 /** Ids examined at once for blocks that remain. */
 const IDS_AT_ONCE = 65_536;
 
-/** Removes all unprotected blocks in slices, the oldest first. */
+/** Removes every block that is not protected, in slices, the oldest first. */
 export async function flush(
   context: LifecycleContext,
-  origin: Parameters<Lifecycle["flush"]>[0],
+  origin: CommandOrigin,
 ): Promise<LifecycleReport> {
   const flushing = new Flushing(context, new Removal(context, causeOf("flushed", origin)));
   for (let pass = 1; pass <= PASSES; pass++) {
@@ -217,13 +218,19 @@ class Flushing {
 /** Children examined to find one that was stored during the prune. */
 const CHILDREN_LOOKED_AT = 64;
 
-type PruneOptions = Parameters<Lifecycle["prune"]>[2];
+interface PruneOptions {
+  readonly onProgress?: OnProgress;
+  readonly signal?: AbortSignal;
+}
 
-/** Removes all descendants of the block in slices, leaves first. */
+/**
+ * Removes all descendants of the block, but not the block itself, in slices, leaves first.
+ * `results` has one entry.
+ */
 export async function prune(
   context: LifecycleContext,
   after: BlockName,
-  origin: Parameters<Lifecycle["prune"]>[1],
+  origin: CommandOrigin,
   options: PruneOptions = {},
 ): Promise<LifecycleReport> {
   const { table } = context.store;
@@ -272,10 +279,10 @@ class Pruning {
   readonly remaining: RemainingBlocks;
   readonly #context: LifecycleContext;
   readonly #removal: Removal;
-  readonly #options: NonNullable<PruneOptions>;
+  readonly #options: PruneOptions;
   readonly #slices: Slices;
 
-  constructor(context: LifecycleContext, removal: Removal, options: NonNullable<PruneOptions>) {
+  constructor(context: LifecycleContext, removal: Removal, options: PruneOptions) {
     this.remaining = new RemainingBlocks(context);
     this.#context = context;
     this.#removal = removal;

@@ -1,12 +1,11 @@
 export type { Purged } from "./pin-expiry.ts";
 export type { FindBlock, RememberedPins, Restored } from "./pin-records.ts";
-export { HoldRegistry, type PinRegistryOptions, subtreeHolders } from "./pin-registry.ts";
+export { HoldRegistry, type Holds, type PinRegistryOptions, subtreeHolders } from "./pin-registry.ts";
 export {
   type AddedPin,
   type BudgetFigures,
   type EndedLease,
   type EndedPin,
-  type Holds,
   type MaybePromise,
   PIN_BLOCKS_PER_CALL,
   type PinEvictionLevel,

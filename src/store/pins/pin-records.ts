@@ -92,21 +92,9 @@ function blocksOf(
 }
 
 function rowOf(pin: Pin, blocks: Uint8Array, bootId: string): RetentionRow {
-  const { id, kind, owner, name, deadlineBootMs, priority, idleMs, createdWallMs } = pin;
-  const { purges } = pin;
-  return {
-    id,
-    kind,
-    owner,
-    name,
-    deadlineBootMs,
-    bootId,
-    priority,
-    idleMs,
-    createdWallMs,
-    purges,
-    blocks,
-  };
+  const { id, kind, owner, name, deadlineBootMs, priority, idleMs, createdWallMs, purges } = pin;
+  const terms = { kind, owner, name, deadlineBootMs, priority, idleMs, createdWallMs, purges };
+  return { id, ...terms, bootId, blocks };
 }
 
 /** Upper bound of a row's size without its blocks. */

@@ -25,12 +25,12 @@ import {
   type BudgetFigures,
   type EndedLease,
   type EndedPin,
-  type Holds,
   type MaybePromise,
   PIN_BLOCKS_PER_CALL,
   PinEvents,
   type PinEvictionLevel,
   type PinInfo,
+  type PinKind,
   type PinLog,
   type PinPage,
   type PinRequest,
@@ -73,7 +73,23 @@ export interface PinRegistryOptions extends BudgetLimits {
   readonly onLeaseExpired?: (ended: EndedPin) => Promise<Purged>;
 }
 
-export class HoldRegistry implements Holds, AsyncDisposable {
+/**
+ * Pins, soft pins and leases: which owner keeps which blocks on this host, for how long, and within
+ * which budget. In this folder the word pin stands for all three kinds. Each is one record with a
+ * list of blocks; the block table counts every one of them as a pin of the block. Promises:
+ *
+ * - Pins are counted: a block pinned twice by one owner must be unpinned twice. One owner never
+ *   ends the pin of another.
+ * - A request beyond the budget of the owner or the host adds nothing. Leases count against the
+ *   budget. Soft pins do not: pin eviction ends them first.
+ * - Durations run on the boot clock. A jump of the wall clock or a restart ends nothing early or
+ *   late. Time while the machine is off does not count.
+ * - Every change reaches the ledger before the event loop turns. `commit` makes it durable.
+ * - If a block does not fit and nothing else can be evicted, `relieve` ends the least valuable pin:
+ *   soft pins by remaining priority, then pins and leases by the latest use of their blocks, oldest
+ *   first. Each ended pin produces an event, a log line and a count.
+ */
+export class HoldRegistry implements AsyncDisposable {
   readonly #options: PinRegistryOptions;
   readonly pinTable: PinTable;
   readonly #budget: Budget;
@@ -136,10 +152,17 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return { holds, lastSeen, leftOut: this.pinTable.size - holds.length };
   }
 
+  /** Accepts at most `PIN_BLOCKS_PER_CALL` nodes. */
   add(request: PinRequest): AddedPin {
     return this.#add(request, request.nodes, true);
   }
 
+  /**
+   * Like `add` for any number of nodes. Processes `PIN_BLOCKS_PER_CALL` nodes per turn of the event
+   * loop, the first of them before this returns. A node that vanished before its turn is `missing`.
+   * The ledger gets the pin when all nodes are in it: after a crash in between, nothing of it
+   * remains.
+   */
   addAll(request: PinRequest): MaybePromise<AddedPin> {
     return request.nodes.length <= PIN_BLOCKS_PER_CALL ? this.add(request) : this.#addMany(request);
   }
@@ -163,6 +186,10 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return { ...added, id: pin.id };
   }
 
+  /**
+   * Removes one pin (or soft pin) of the owner from each node. If the owner has several, the one
+   * that expires first is removed. False if the owner has none on the node.
+   */
   letGo(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): boolean[] {
     const unpinning = new Unpinning(this.pinTable, kind, owner);
     const results = nodes.map((node) => unpinning.letGo(node));
@@ -170,6 +197,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return results;
   }
 
+  /** Like `letGo` for any number of nodes, in slices like `addAll`. */
   letGoAll(
     kind: "pin" | "retain",
     owner: string,
@@ -179,7 +207,11 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return isSmall ? this.letGo(kind, owner, nodes) : this.#letGoMany(kind, owner, nodes);
   }
 
-  async #letGoMany(...[kind, owner, nodes]: Parameters<Holds["letGoAll"]>): Promise<boolean[]> {
+  async #letGoMany(
+    kind: "pin" | "retain",
+    owner: string,
+    nodes: readonly NodeId[],
+  ): Promise<boolean[]> {
     const unpinning = new Unpinning(this.pinTable, kind, owner);
     const { results } = await inSlices(this.#options.table, nodes, (slice) => ({
       results: slice.map((node) => (unpinning.letGo(node) ? DONE : MISSING)),
@@ -188,11 +220,16 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return results.map((result) => result === DONE);
   }
 
+  /** The lease of this name, or null. */
   lease(name: string): PinInfo | null {
     const pin = this.pinTable.leases.get(name);
     return pin === undefined ? null : this.pinTable.infoOf(pin);
   }
 
+  /**
+   * Adds blocks to an existing lease. `rejected` if the lease does not exist or belongs to another
+   * owner.
+   */
   extend(name: string, owner: string, nodes: readonly NodeId[]): AddedPin {
     const pin = this.pinTable.leases.get(name);
     if (pin === undefined) return this.#refuse(owner, nodes, "missing: no lease of this name");
@@ -201,10 +238,18 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return this.#join(pin, nodes);
   }
 
+  /**
+   * Like `extend` for any number of nodes, `PIN_BLOCKS_PER_CALL` per turn. After a crash the lease
+   * may contain some of them.
+   */
   extendAll(name: string, owner: string, nodes: readonly NodeId[]): MaybePromise<AddedPin> {
     return inSlices(this.#options.table, nodes, (slice) => this.extend(name, owner, slice));
   }
 
+  /**
+   * Sets the time to live of a lease, from now, regardless of the owner. False if it does not
+   * exist.
+   */
   renew(name: string, ttlMs: number): boolean {
     const pin = this.pinTable.leases.get(name);
     if (pin === undefined) return false;
@@ -215,6 +260,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return true;
   }
 
+  /** Makes the lease keep its blocks when it expires. */
   keepBlocks(name: string): void {
     const pin = this.pinTable.leases.get(name);
     if (pin === undefined || !pin.purges) return;
@@ -222,6 +268,11 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     this.pinTable.records.change(pin);
   }
 
+  /**
+   * Ends a lease. Its name is free when this returns; its blocks are released when the result is
+   * there. Null if the lease does not exist. Its record stays, as expired, until `forget`: after a
+   * crash the next start completes the work on its blocks.
+   */
   endLease(name: string): MaybePromise<EndedLease | null> {
     const pin = this.pinTable.leases.get(name);
     if (pin === undefined) return null;
@@ -239,14 +290,24 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return atOnce ?? promise;
   }
 
+  /** Whether the lease of this name contains the node. */
   isInLease(name: string, node: NodeId): boolean {
     return this.pinTable.leases.get(name)?.nodes.has(node) ?? false;
   }
 
+  /**
+   * Holders of the node itself, at most 64. The pins of one owner count as one holder, each lease
+   * as one.
+   */
   holdersOf(node: NodeId): HeldBy[] {
     return this.pinTable.index.holdersOf(node, HOLDERS_MAX);
   }
 
+  /**
+   * Ends the least valuable pin that keeps blocks from leaving `tier`. False if there is none.
+   * `soft`: considers soft pins only. `hard`: considers pins and leases. `why`: the block that did
+   * not fit, with figures; it goes into the event and the log.
+   */
   relieve(tier: "ram" | "ssd", why: string, level: PinEvictionLevel): boolean {
     if (this.#ending.step()) return true;
     const pin = this.#eviction.least(tier, level);
@@ -258,6 +319,11 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return true;
   }
 
+  /**
+   * Reports the loss of a block's last copy to every pin of the block or of one of its descendants,
+   * once per turn of the event loop. The pins keep the block in their lists, so that it is pinned
+   * again when it comes back.
+   */
   lost(node: NodeId, why: string): void {
     for (const by of subtreeHolders(this.#options.table, node, [this], HOLDERS_MAX)) {
       this.#lost++;
@@ -265,7 +331,16 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     }
   }
 
-  list(options: Parameters<Holds["list"]>[0]): PinPage {
+  /**
+   * Returns at most `max` pins with an id above `after`. Null for `kind` or `owner` matches all. A
+   * page may hold fewer than `max` pins if many were skipped.
+   */
+  list(options: {
+    readonly kind: PinKind | null;
+    readonly owner: string | null;
+    readonly after: number;
+    readonly max: number;
+  }): PinPage {
     const { kind, owner, after, max } = options;
     const holds: PinInfo[] = [];
     let [next, steps] = [after, 0];
@@ -284,17 +359,27 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return this.#budget.figures(owner);
   }
 
-  counts(): ReturnType<Holds["counts"]> {
+  /**
+   * Current totals and counters since the start. A block under two pins counts in both. `lost`:
+   * blocks, once per holder.
+   */
+  counts() {
     const { pin, retain, lease } = this.pinTable.totals;
     const [relieved, expired, lost] = [this.#relieved, this.#expired, this.#lost];
     const kinds = { pin: { ...pin }, retain: { ...retain }, lease: { ...lease } };
     return { ...kinds, relieved, expired, lost };
   }
 
+  /** A point in the ledger for `commit`: every later change comes after it. */
   get mark(): number {
     return this.#options.ledger?.mark ?? 0;
   }
 
+  /**
+   * Resolves to true when all changes up to now are durable; to true immediately without a ledger.
+   * `since`: a mark taken before the first change that matters, for callers that let the event loop
+   * turn since. Resolves to false if one of these changes was dropped.
+   */
   async commit(since?: number): Promise<boolean> {
     return (await this.#options.ledger?.commit(since === undefined ? {} : { since })) ?? true;
   }
@@ -391,6 +476,9 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     });
   }
 }
+
+/** The public methods of `HoldRegistry`. */
+export type Holds = Pick<HoldRegistry, keyof HoldRegistry>;
 
 function clampPriority(priority: number): number {
   return Math.min(PRIORITY_MAX, Math.max(0, priority));

@@ -100,26 +100,20 @@ export class PinTable {
    */
   begin(terms: PinTerms, id: number | null = null): Pin {
     const { clock, nowSeconds } = this.#parts;
-    const { kind, owner, name, deadlineBootMs, priority, idleMs, purges } = terms;
+    const { kind, owner, name } = terms;
     const wallMs = clock.wallMs();
     const createdWallMs = terms.createdWallMs ?? wallMs;
     const agoMs = Math.max(0, wallMs - createdWallMs);
     const pin: Pin = {
+      ...terms,
       id: id ?? ++this.#lastId,
-      kind,
-      owner,
-      name,
       group: this.index.open(kind, owner, name),
       nodes: new PinnedBlocks(),
       bytes: 0,
-      deadlineBootMs,
-      priority,
-      idleMs,
       createdWallMs,
       createdMs: clock.monotonicMs() - agoMs,
       createdSeconds: Math.max(0, nowSeconds() - Math.floor(agoMs / 1_000)),
       dueBootMs: null,
-      purges,
       ended: false,
       isWhole: true,
     };
@@ -232,8 +226,21 @@ export class PinTable {
 
   infoOf(pin: Pin): PinInfo {
     const { clock } = this.#parts;
-    const now = { monotonicMs: clock.monotonicMs(), bootMs: clock.bootMs() };
-    return infoOf(pin, now, this.worthOf(pin));
+    const { id, kind, owner, name, nodes, bytes, priority, idleMs, deadlineBootMs } = pin;
+    const leftMs = (endMs: number) => Math.max(0, endMs - clock.bootMs());
+    return {
+      id,
+      kind,
+      owner,
+      name,
+      blocks: nodes.size,
+      bytes,
+      remainingMs: deadlineBootMs === null ? null : leftMs(deadlineBootMs),
+      ageMs: Math.max(0, clock.monotonicMs() - pin.createdMs),
+      priority,
+      priorityNow: this.worthOf(pin),
+      idleMs,
+    };
   }
 
   isOnTiers(node: NodeId): boolean {
@@ -245,23 +252,14 @@ export class PinTable {
 export const WORTH_MIN = 0.5;
 
 /** An active pin, soft pin or lease. */
-export interface Pin {
+export interface Pin extends Omit<PinTerms, "purges" | "deadlineBootMs"> {
   readonly id: number;
-  readonly kind: PinKind;
-  readonly owner: string;
-  readonly name: string | null;
   readonly group: PinGroup;
   readonly nodes: PinnedBlocks;
   /** Sum of the sizes of its blocks, each as it was when the block was first pinned. */
   bytes: number;
   /** On the clock of this boot. Null: no deadline. */
   deadlineBootMs: number | null;
-  readonly priority: number | null;
-  /**
-   * Soft pins only: the time without use that halves the priority. Null: the priority does not
-   * fade.
-   */
-  readonly idleMs: number | null;
   readonly createdWallMs: number;
   /** On the monotonic clock. Negative if an earlier run created the pin. */
   readonly createdMs: number;
@@ -280,11 +278,6 @@ export interface Pin {
   isWhole: boolean;
 }
 
-/** Milliseconds until the deadline, 0 if it has passed, null without one. */
-function remainingMs(pin: Pin, bootMs: number): number | null {
-  return pin.deadlineBootMs === null ? null : Math.max(0, pin.deadlineBootMs - bootMs);
-}
-
 /** Remaining priority. Each `idleMs` without use after the first one halves it. */
 function worthAfter(priority: number, idleMs: number | null, unusedMs: number): number {
   if (idleMs === null) return priority;
@@ -295,28 +288,6 @@ function worthAfter(priority: number, idleMs: number | null, unusedMs: number): 
 function fadesAfterMs(priority: number, idleMs: number): number {
   if (priority < WORTH_MIN) return 0;
   return Math.max(1, idleMs) * (1 + Math.log2(priority / WORTH_MIN));
-}
-
-interface Moment {
-  readonly monotonicMs: number;
-  readonly bootMs: number;
-}
-
-function infoOf(pin: Pin, now: Moment, priorityNow: number | null): PinInfo {
-  const { id, kind, owner, name, nodes, bytes, priority, idleMs } = pin;
-  return {
-    id,
-    kind,
-    owner,
-    name,
-    blocks: nodes.size,
-    bytes,
-    remainingMs: remainingMs(pin, now.bootMs),
-    ageMs: Math.max(0, now.monotonicMs - pin.createdMs),
-    priority,
-    priorityNow,
-    idleMs,
-  };
 }
 
 /** Blocks per ledger record. A change of one block rewrites its whole part. */
