@@ -37,8 +37,8 @@ import type { ControlSnapshot, Health, Logger } from "../observability/index.ts"
 import type { LedgerState, RetentionLedger } from "../store/index/index.ts";
 import {
   createAddressBatch,
-  Inspector,
   createLifecycle,
+  Inspector,
   type Namespaces,
   type OwnLifecycle,
   type TieredStore,

@@ -284,6 +284,13 @@ export class BlockTable extends TableView {
     return this.pageKeys.add(node, this.nameOfPage(bytes, at));
   }
 
+  /** Adds an alias given as bytes: 8 are an engine hash (little-endian), 32 a SHA-256 page key. */
+  addName(node: NodeId, name: Uint8Array): AliasResult {
+    if (name.length !== 8) return this.addSha256(node, name, 0);
+    const words = new DataView(name.buffer, name.byteOffset, name.length);
+    return this.addAlias(node, words.getUint32(0, true), words.getUint32(4, true));
+  }
+
   /** Finds or creates the node, sets what `source` knows about it, and links it to its parent. */
   private place(
     source: BlockSource,

@@ -133,6 +133,13 @@ export class TableView {
     else for (let i = 0; i < DIGEST_LENGTH; i++) into[at + i] = digests[from + i]!;
   }
 
+  /** A copy of the 32 bytes of the digest; zeros for a ghost. */
+  digestOf(node: NodeId): Uint8Array {
+    const digest = new Uint8Array(DIGEST_LENGTH);
+    this.readDigest(node, digest, 0);
+    return digest;
+  }
+
   /** Sum of the bits of all tiers that contain the block. */
   residencyOf(node: NodeId): number {
     return this.columns.meta[node]! & TIERS_ALL;
@@ -197,6 +204,18 @@ export class TableView {
 
   checksumHiOf(node: NodeId): number {
     return this.columns.checksum[node * 2 + 1]!;
+  }
+
+  /** The payload checksum: XXH3-64 of the block's bytes, as committed. */
+  checksumOf(node: NodeId): bigint {
+    return (BigInt(this.checksumHiOf(node)) << 32n) | BigInt(this.checksumLoOf(node));
+  }
+
+  /** A copy of the block's MAC, 16 bytes. Null if the block has none. */
+  macOf(node: NodeId): Uint8Array | null {
+    const mac = new Uint8Array(MAC_LENGTH);
+    this.readMac(node, mac);
+    return mac.some((byte) => byte !== 0) ? mac : null;
   }
 
   /** Writes the block's MAC, 16 bytes, to `into[at]`. All zero: the block has no MAC. */

@@ -5,13 +5,10 @@ import {
   NO_NODE,
   type NodeId,
 } from "../../core/index.ts";
-import { MAC_BYTES } from "../../native/index.ts";
 import { type AddressBatch, createAddressBatch } from "../batches.ts";
 import { NO_SLOT, NodeFlag, type TableView, Tier } from "../blocks/index.ts";
 import { Slices } from "../lifecycle/context.ts";
-import { isMac } from "../namespaces.ts";
 import { HashBudget } from "../ram-check.ts";
-import { checksumOf } from "../reservation.ts";
 import type { TieredStore } from "../tiered-store.ts";
 import { hexOfKey, IncomingSlot } from "./incoming-blocks.ts";
 import {
@@ -49,13 +46,7 @@ function heldCopy({ table, ssd }: TieredStore, node: NodeId): BlockCopies {
   if (tiers === 0) return NOTHING;
   // A block only on SSD gets its slot, and with it a generation, when it is served.
   const generation = (tiers & Tier.ram) === 0 ? 0n : generationOf(table, node);
-  return { tiers, bytes: table.bytesOf(node), generation, checksum: checksumOf(table, node) };
-}
-
-function macOf(table: TableView, node: NodeId): Uint8Array | null {
-  const mac = new Uint8Array(MAC_BYTES);
-  table.readMac(node, mac);
-  return isMac(mac) ? mac : null;
+  return { tiers, bytes: table.bytesOf(node), generation, checksum: table.checksumOf(node) };
 }
 
 /** Generation of the copy in RAM; never 0. No slot has the same generation twice. */
@@ -176,15 +167,13 @@ export class StorePeerBlocks {
     stats.lentBlocks++;
     stats.lentBytes += table.bytesOf(node);
     this.#checks.served(node);
-    const digest = new Uint8Array(DIGEST_BYTES);
-    table.readDigest(node, digest, 0);
     let isOver = false;
     const loan: Loan = {
-      digest,
+      digest: table.digestOf(node),
       layer: table.layerOf(node),
       bytes: table.bytesOf(node),
-      checksum: checksumOf(table, node),
-      mac: macOf(table, node),
+      checksum: table.checksumOf(node),
+      mac: table.macOf(node),
       parent: this.#parentOf(node),
       transient: table.hasFlag(node, NodeFlag.transient),
       aliases: table.aliasesOf(node).slice(0, NAMES_MAX),
@@ -208,10 +197,7 @@ export class StorePeerBlocks {
   #parentOf(node: NodeId): Uint8Array | null {
     const { table } = this.#store;
     const parent = table.parentOf(node);
-    if (parent === NO_NODE) return null;
-    const digest = new Uint8Array(DIGEST_BYTES);
-    table.readDigest(parent, digest, 0);
-    return digest;
+    return parent === NO_NODE ? null : table.digestOf(parent);
   }
 
   has(
@@ -266,9 +252,7 @@ export class StorePeerBlocks {
       const namespace = namespaces.keyOf(table.namespaceOf(node));
       const copy = heldCopy(this.#store, node);
       if (copy.tiers === 0 || namespace === null || !isVisible(namespace)) continue;
-      const digest = new Uint8Array(DIGEST_BYTES);
-      table.readDigest(node, digest, 0);
-      found.push({ ...copy, namespace, digest, layer: table.layerOf(node) });
+      found.push({ ...copy, namespace, digest: table.digestOf(node), layer: table.layerOf(node) });
     }
     return found;
   }

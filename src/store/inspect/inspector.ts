@@ -1,6 +1,5 @@
 import {
   type BlockName,
-  DIGEST_BYTES,
   type HeldBy,
   type NamespaceIndex,
   NO_NODE,
@@ -256,10 +255,7 @@ function treeBlock(facts: BlockFacts, node: NodeId, depth: number): TreeBlock {
 }
 
 function digestOf(table: TableView, node: NodeId): string | null {
-  if (table.isGhost(node)) return null;
-  const digest = new Uint8Array(DIGEST_BYTES);
-  table.readDigest(node, digest, 0);
-  return digest.toHex();
+  return table.isGhost(node) ? null : table.digestOf(node).toHex();
 }
 
 /** Fastest tier first. */

@@ -1,9 +1,4 @@
-import type {
-  BlockName,
-  BlockResult,
-  NamespaceIndex,
-  OutcomeCounts,
-} from "../../core/index.ts";
+import type { BlockName, BlockResult, NamespaceIndex, OutcomeCounts } from "../../core/index.ts";
 import type { BudgetFigures } from "../pins/index.ts";
 import { createContext, type LifecycleContext, type LifecycleParts } from "./context.ts";
 import { purgeExpired, renewLease, revokeLease } from "./lease.ts";

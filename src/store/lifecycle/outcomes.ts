@@ -4,7 +4,6 @@ import {
   type CommandOrigin,
   type CommandOutcome,
   countOutcomes,
-  DIGEST_BYTES,
   type HeldBy,
   type NodeId,
 } from "../../core/index.ts";
@@ -178,8 +177,6 @@ export function heldBlock(
   by: readonly HeldBy[],
 ): HeldBlock {
   const { table } = context.store;
-  const digest = new Uint8Array(DIGEST_BYTES);
-  table.readDigest(node, digest, 0);
-  const hex = table.isGhost(node) ? null : digest.toHex();
-  return { outcome: "held", by, digest: hex, layer: table.layerOf(node) };
+  const digest = table.isGhost(node) ? null : table.digestOf(node).toHex();
+  return { outcome: "held", by, digest, layer: table.layerOf(node) };
 }

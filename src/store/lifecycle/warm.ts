@@ -1,4 +1,4 @@
-import { type BlockName, type BlockResult, DIGEST_BYTES, type NodeId } from "../../core/index.ts";
+import type { BlockName, BlockResult, NodeId } from "../../core/index.ts";
 import { type TableView, Tier } from "../blocks/index.ts";
 import { type LifecycleContext, Slices } from "./context.ts";
 import type { LifecycleReport, OfferedBlock, WarmOptions } from "./lifecycle.ts";
@@ -219,7 +219,6 @@ async function offer(
 }
 
 function offeredOf(table: TableView, node: NodeId): OfferedBlock {
-  const digest = new Uint8Array(DIGEST_BYTES);
-  table.readDigest(node, digest, 0);
-  return { namespace: table.namespaceOf(node), layer: table.layerOf(node), digest };
+  const [namespace, layer] = [table.namespaceOf(node), table.layerOf(node)];
+  return { namespace, layer, digest: table.digestOf(node) };
 }

@@ -218,7 +218,7 @@ export class SsdRoom {
   drop(node: NodeId, cause: Cause = EVICTED): Promise<boolean> {
     const { table, files } = this.#parts;
     const path = files.pathOf(node);
-    const digest = files.digestOf(node);
+    const digest = table.digestOf(node);
     const layer = table.layerOf(node);
     const bytes = this.#leave(node, cause);
     return this.removals.remove(path, bytes, () => this.#parts.index.remove(digest, layer));
@@ -230,7 +230,7 @@ export class SsdRoom {
   #recycle(node: NodeId): Promise<boolean> {
     const { table, files, disk, ioSlots, index } = this.#parts;
     const path = files.pathOf(node);
-    const digest = files.digestOf(node);
+    const digest = table.digestOf(node);
     const layer = table.layerOf(node);
     const fileBytes = fileBytesOf(table.bytesOf(node));
     const bytes = this.#leave(node, EVICTED);
@@ -294,7 +294,7 @@ export class SsdRoom {
   quarantine(node: NodeId): Promise<boolean> {
     const { table, files, disk, ioSlots, index, clock } = this.#parts;
     const path = files.pathOf(node);
-    const digest = files.digestOf(node);
+    const digest = table.digestOf(node);
     const layer = table.layerOf(node);
     const bytes = this.#leave(node, { reason: "quarantined", by: null });
     const to = quarantinePath(path, clock.wallMs());

@@ -147,8 +147,8 @@ export class SqliteLedger extends SqliteWriter<ChangeBatch> {
   /** The ledger owns the arrays of rows from now on. */
   putHold(row: RetentionRow): void {
     const numbers = [row.id, row.deadlineBootMs, row.priority, row.idleMs, row.createdWallMs];
-    const isFinite = numbers.every((value) => value === null || Number.isFinite(value));
-    assert(isFinite, "a number is finite");
+    const finite = numbers.every((value) => value === null || Number.isFinite(value));
+    assert(finite, "a number is finite");
     this.#add({ kind: "hold", row });
   }
 
