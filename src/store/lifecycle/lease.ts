@@ -22,6 +22,7 @@ import {
   MISSING,
   NOT_DURABLE,
   OUR_TIERS,
+  rejected,
   reportOf,
   STUCK_ON_SSD,
 } from "./outcomes.ts";
@@ -57,8 +58,7 @@ export async function renewLease(
 
 /** Without the grant, an owner cannot shorten another owner's lease, which would end it early. */
 function notShortened({ owner }: PinInfo, { fix }: Grant): BlockResult {
-  const what = `a shorter time for a lease of ${owner} needs the role purge`;
-  return { outcome: "rejected", reason: `forbidden: ${what}${fix}` };
+  return rejected(`forbidden: a shorter time for a lease of ${owner} needs the role purge${fix}`);
 }
 
 /**

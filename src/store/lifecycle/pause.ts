@@ -6,7 +6,7 @@ import type { AddedPin } from "../pins/index.ts";
 import type { LifecycleContext } from "./context.ts";
 import { Slices } from "./context.ts";
 import type { Grant, LifecycleReport, Remembering } from "./lifecycle.ts";
-import { DONE, NamedBlocks, NOT_DURABLE, reportOf } from "./outcomes.ts";
+import { DONE, NamedBlocks, NOT_DURABLE, rejected, reportOf } from "./outcomes.ts";
 import { ANCESTOR_OUTSTANDING, ancestorsOf, areOutOfRam } from "./pin.ts";
 
 interface PauseOptions extends Remembering {
@@ -16,7 +16,6 @@ interface PauseOptions extends Remembering {
   readonly grant: Grant;
 }
 
-const rejected = (reason: string): BlockResult => Object.freeze({ outcome: "rejected", reason });
 const NO_SSD = rejected("no_ssd: pause requires an SSD tier");
 const TRANSIENT = rejected("transient: a transient block is not written to SSD");
 const LOCKS_FULL = rejected("limit: the block's lock count is at the maximum");

@@ -8,6 +8,7 @@ import {
   ALREADY,
   COPY_OUTSTANDING,
   DONE,
+  deferred,
   NamedBlocks,
   NOT_DURABLE,
   OUR_TIERS,
@@ -19,11 +20,9 @@ interface OwnedBy extends Remembering {
   readonly owner: string;
 }
 
-const RAM_ONLY: BlockResult = Object.freeze({
-  outcome: "deferred",
-  reason:
-    "transient: pinned in RAM only; a transient block is not written to SSD and is lost in a crash",
-});
+const RAM_ONLY = deferred(
+  "transient: pinned in RAM only; a transient block is not written to SSD and is lost in a crash",
+);
 
 /**
  * Pins blocks on this host. Pins are counted. They protect the block on this host, not in RAM: it
@@ -171,10 +170,9 @@ async function settled(
 }
 
 /** The block is on SSD, but after a crash its prefix would end before it. */
-export const ANCESTOR_OUTSTANDING: BlockResult = Object.freeze({
-  outcome: "deferred",
-  reason: "ssd: an ancestor is in RAM only; its copy to SSD is retried",
-});
+export const ANCESTOR_OUTSTANDING = deferred(
+  "ssd: an ancestor is in RAM only; its copy to SSD is retried",
+);
 
 /** The ancestors of `nodes` that are not among them, each once. */
 export function ancestorsOf(table: TableView, nodes: readonly NodeId[]): NodeId[] {

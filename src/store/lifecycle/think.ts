@@ -14,20 +14,16 @@ import {
   NamedBlocks,
   NOT_DURABLE,
   OUR_TIERS,
+  rejected,
   reportOf,
   STUCK_ON_SSD,
 } from "./outcomes.ts";
 import { Removal } from "./removal.ts";
 
-const NOT_TRANSIENT: BlockResult = Object.freeze({
-  outcome: "rejected",
-  reason: "not_transient: only blocks marked as transient can be purged",
-});
+const NOT_TRANSIENT = rejected("not_transient: only blocks marked as transient can be purged");
 
-const onlyCopy = ({ fix }: Grant): BlockResult => ({
-  outcome: "rejected",
-  reason: `forbidden: the only copy is on SSD, and its removal requires the role purge${fix}`,
-});
+const onlyCopy = ({ fix }: Grant) =>
+  rejected(`forbidden: the only copy is on SSD, and its removal requires the role purge${fix}`);
 
 /**
  * Excludes the blocks from SSD: cancels their writes and deletes their files. Outcome `held` if a

@@ -2,7 +2,7 @@ import type { BlockName, BlockResult, NodeId } from "../../core/index.ts";
 import { type TableView, Tier } from "../blocks/index.ts";
 import { type LifecycleContext, Slices } from "./context.ts";
 import type { LifecycleReport, OfferedBlock, WarmOptions } from "./lifecycle.ts";
-import { ALREADY, DONE, MISSING, NamedBlocks, reportOf } from "./outcomes.ts";
+import { ALREADY, DONE, deferred, MISSING, NamedBlocks, rejected, reportOf } from "./outcomes.ts";
 
 /** Blocks requested from peers at once. */
 const PULLED_AT_ONCE = 256;
@@ -10,7 +10,6 @@ const PULLED_AT_ONCE = 256;
 /** Share of the evictable RAM that one warm command may take, so that other blocks stay. */
 const SHARE_OF_EVICTABLE = 0.5;
 
-const deferred = (reason: string): BlockResult => Object.freeze({ outcome: "deferred", reason });
 const ABORTED = deferred("aborted: the block was not loaded");
 const UNREADABLE = deferred("ssd: the block cannot be read now");
 const LOST_IN_SSD = deferred("ssd: the disk hangs; the read may still complete");
@@ -18,10 +17,7 @@ const STALLED = deferred("peers: no answer to the preceding requests");
 const NO_SINK = deferred(
   "gpu_sink: in RAM; no engine here loads blocks to its GPU without a request",
 );
-const FULL: BlockResult = Object.freeze({
-  outcome: "rejected",
-  reason: "full: RAM has no room without evicting blocks in use",
-});
+const FULL = rejected("full: RAM has no room without evicting blocks in use");
 
 /** Loads blocks into RAM from SSD or peers, then offers them to a GPU if requested. */
 export async function warm(

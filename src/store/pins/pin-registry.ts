@@ -243,6 +243,7 @@ export class HoldRegistry implements AsyncDisposable {
    * may contain some of them.
    */
   extendAll(name: string, owner: string, nodes: readonly NodeId[]): MaybePromise<AddedPin> {
+    if (nodes.length <= PIN_BLOCKS_PER_CALL) return this.extend(name, owner, nodes);
     return inSlices(this.#options.table, nodes, (slice) => this.extend(name, owner, slice));
   }
 
@@ -288,11 +289,6 @@ export class HoldRegistry implements AsyncDisposable {
       resolve(atOnce);
     });
     return atOnce ?? promise;
-  }
-
-  /** Whether the lease of this name contains the node. */
-  isInLease(name: string, node: NodeId): boolean {
-    return this.pinTable.leases.get(name)?.nodes.has(node) ?? false;
   }
 
   /**
@@ -493,15 +489,7 @@ interface SliceResult {
  * is `missing`. The first slice is processed before this returns. All other fields of the result
  * come from the last slice with a rejection, or from the last slice if nothing was rejected.
  */
-function inSlices<Result extends SliceResult>(
-  table: BlockTable,
-  nodes: readonly NodeId[],
-  work: (nodes: readonly NodeId[]) => Result,
-): MaybePromise<Result> {
-  return nodes.length <= PIN_BLOCKS_PER_CALL ? work(nodes) : inTurns(table, nodes, work);
-}
-
-async function inTurns<Result extends SliceResult>(
+async function inSlices<Result extends SliceResult>(
   table: BlockTable,
   nodes: readonly NodeId[],
   work: (nodes: readonly NodeId[]) => Result,

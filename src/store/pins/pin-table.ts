@@ -3,7 +3,7 @@ import type { BlockTable } from "../blocks/index.ts";
 import type { RetentionLedger } from "../index/index.ts";
 import { MinHeap } from "./min-heap.ts";
 import { PinRecords } from "./pin-records.ts";
-import { isOnTiers, type PinGroup, PinIndex, PinnedBytes } from "./pinned-bytes.ts";
+import { type PinGroup, PinIndex, PinnedBytes } from "./pinned-bytes.ts";
 import type { PinInfo, PinKind, PinRequest } from "./pins.ts";
 
 /** Minimum time between two checks of whether a soft pin has faded. */
@@ -241,10 +241,6 @@ export class PinTable {
       priorityNow: this.worthOf(pin),
       idleMs,
     };
-  }
-
-  isOnTiers(node: NodeId): boolean {
-    return isOnTiers(this.table, node);
   }
 }
 

@@ -400,7 +400,7 @@ export class SsdTier implements AsyncDisposable {
     const gone = this.writer
       .settled()
       .then(() => this.room.discardSpares())
-      .then(() => this.room.settled());
+      .then(() => this.room.removals.settled());
     await Promise.race([gone, late.promise]);
   }
 

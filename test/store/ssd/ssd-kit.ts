@@ -244,7 +244,7 @@ export class SsdKit implements AsyncDisposable {
     do {
       await writer.settled();
       await reader.settled();
-      await room.settled();
+      await room.removals.settled();
       // Let the waiting callbacks run.
       await new Promise((resolve) => setImmediate(resolve));
     } while (writer.queuedBlocks + reader.reading + this.disk.inFlight > 0);

@@ -114,18 +114,14 @@ export class LedgerStore {
     const record = { ...this.#record, lastSeen: lastSeen ?? this.#record.lastSeen, tallies };
     let rings = this.#rings;
     this.#db.run(`PRAGMA synchronous = ${durable ? "FULL" : "NORMAL"}`);
-    try {
-      this.#db.run("BEGIN IMMEDIATE");
+    const write = this.#db.transaction(() => {
       rings = this.#applier.apply(rows, tallies, rings);
       crashPoint("ledger.rows-changed");
       writeLedgerRecord(this.#db, record);
       crashPoint("ledger.before-commit");
-      this.#db.run("COMMIT");
-      crashPoint("ledger.committed");
-    } catch (thrown) {
-      if (this.#db.inTransaction) this.#db.run("ROLLBACK");
-      throw thrown;
-    }
+    });
+    write.immediate();
+    crashPoint("ledger.committed");
     [this.#record, this.#rings] = [record, rings];
     // The directory entry of the log does not change until it is closed, so one sync is enough.
     if (!durable || this.#isFolderSynced) return;

@@ -133,21 +133,20 @@ export class IndexStore {
     const [blocks, aliases] = [this.#blocks.copy(), this.#aliases.copy()];
     if (durable) this.#db.run("PRAGMA synchronous = FULL");
     try {
-      this.#db.run("BEGIN IMMEDIATE");
-      if (columns !== null) this.#writer.apply(new ChangeBatch(columns), count, blocks, aliases);
-      crashPoint("index.rows-changed");
-      writeRunRecord(this.#db, { owner: this.#owner, progress, blocks, aliases });
-      crashPoint("index.before-commit");
-      this.#db.run("COMMIT");
+      const write = this.#db.transaction(() => {
+        if (columns !== null) this.#writer.apply(new ChangeBatch(columns), count, blocks, aliases);
+        crashPoint("index.rows-changed");
+        writeRunRecord(this.#db, { owner: this.#owner, progress, blocks, aliases });
+        crashPoint("index.before-commit");
+      });
+      write.immediate();
       crashPoint("index.committed");
     } catch (thrown) {
-      if (this.#db.inTransaction) this.#db.run("ROLLBACK");
-      this.#keys.undo();
+      this.#keys.isStale = true;
       throw thrown;
     } finally {
       if (durable) this.#db.run("PRAGMA synchronous = NORMAL");
     }
-    this.#keys.settle();
     [this.#blocks, this.#aliases] = [blocks, aliases];
     if (durable) syncFolder(dirname(this.#path));
   }
@@ -252,16 +251,19 @@ export class NamespaceKeys {
   readonly #db: Database;
   readonly #keys = new Map<number, Uint8Array>();
   readonly #ids = new Map<string, number>();
-  /** Ids created since `settle`. A rollback removes their rows. */
-  readonly #unsettled: number[] = [];
   readonly #macKeyIds = new Map<number, Uint8Array>();
-  /** Previous values of the entries changed since `settle`. */
-  readonly #unsettledMacs = new Map<number, Uint8Array | null>();
   #nextId = 1;
+  /** A rollback has undone changes of the table: `read` it before the next change. */
+  isStale = false;
 
   constructor(db: Database) {
     this.#db = db;
-    for (const { id, key, macKeyId } of drizzle(db).select().from(namespaces).all()) {
+    this.read();
+  }
+
+  read(): void {
+    for (const map of [this.#keys, this.#ids, this.#macKeyIds]) map.clear();
+    for (const { id, key, macKeyId } of drizzle(this.#db).select().from(namespaces).all()) {
       this.#enter(id, key);
       if (macKeyId === null) continue;
       if (macKeyId.length !== MAC_KEY_ID_BYTES) {
@@ -269,6 +271,7 @@ export class NamespaceKeys {
       }
       this.#macKeyIds.set(id, Uint8Array.from(macKeyId));
     }
+    this.isStale = false;
   }
 
   /** Identifier of the namespace's MAC key. Null: none is known. */
@@ -280,7 +283,6 @@ export class NamespaceKeys {
     const known = this.macKeyIdOf(id);
     if (known !== null && Buffer.compare(known, macKeyId) === 0) return;
     this.#db.query("UPDATE namespaces SET mac_key_id = ? WHERE id = ?").run(macKeyId, id);
-    if (!this.#unsettledMacs.has(id)) this.#unsettledMacs.set(id, known);
     this.#macKeyIds.set(id, macKeyId.slice());
   }
 
@@ -297,25 +299,7 @@ export class NamespaceKeys {
     const id = this.#nextId;
     this.#db.query("INSERT INTO namespaces (id, key) VALUES (?, ?)").run(id, key);
     this.#enter(id, key.slice());
-    this.#unsettled.push(id);
     return id;
-  }
-
-  settle(): void {
-    this.#unsettled.length = 0;
-    this.#unsettledMacs.clear();
-  }
-
-  undo(): void {
-    for (const [id, before] of this.#unsettledMacs) {
-      if (before === null) this.#macKeyIds.delete(id);
-      else this.#macKeyIds.set(id, before);
-    }
-    for (const id of this.#unsettled) {
-      this.#ids.delete(nameOf(this.#keys.get(id)!));
-      this.#keys.delete(id);
-    }
-    this.settle();
   }
 
   #enter(id: number, key: Uint8Array): void {
@@ -370,6 +354,7 @@ class ChangeWriter {
 
   /** Throws the error of SQLite. The caller must then restore the tallies and namespaces. */
   apply(batch: ChangeBatch, count: number, blocks: Tally, aliases: Tally): void {
+    if (this.#keys.isStale) this.#keys.read();
     const checksums = new Uint8Array(batch.checksums.buffer, batch.checksums.byteOffset);
     for (let row = 0; row < count; row++) {
       const digest = key32(batch.digests, row);
