@@ -6,6 +6,8 @@ export {
   type PinRegistryOptions,
   subtreeHolders,
 } from "./pin-registry.ts";
+export type * from "./pin-table.ts";
+export type * from "./pinned-bytes.ts";
 export type * from "./pins.ts";
 export { PIN_BLOCKS_PER_CALL } from "./pins.ts";
 export * from "./sessions.ts";

@@ -1,9 +1,10 @@
 import { describe, expect, test } from "bun:test";
 import { HearthError, NO_NODE, type NodeId, seededRandom } from "../../../src/core/index.ts";
-import { ALIASES_PER_NODE_MAX, NODES_PER_ALIAS_MAX } from "../../../src/store/blocks/hash-index.ts";
 import {
+  ALIASES_PER_NODE_MAX,
   BlockTable,
   InsertRefusal,
+  NODES_PER_ALIAS_MAX,
   RECENCY_TIERS,
   TIERS_ALL,
   Tier,

@@ -1,10 +1,12 @@
 import { assert } from "../../../src/core/index.ts";
-import { CLASSES_MAX, EIGHTHS, type ExtentLists } from "../../../src/store/blocks/extent-lists.ts";
 import {
+  CLASSES_MAX,
+  EIGHTHS,
+  type ExtentLists,
   NO_SLOT,
   type SlotAllocator,
   SlotState,
-} from "../../../src/store/blocks/slot-allocator.ts";
+} from "../../../src/store/blocks/index.ts";
 
 const READ_STAYS = "a slot with a reference is live";
 

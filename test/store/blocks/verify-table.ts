@@ -1,21 +1,19 @@
 import { assert } from "../../../src/core/index.ts";
-import type { BlockTable } from "../../../src/store/blocks/block-table.ts";
 import {
   ALIASES_PER_NODE_MAX,
   type AliasIndex,
+  type BlockTable,
   type HashIndex,
   NODES_PER_ALIAS_MAX,
-  PROBE_MAX,
-} from "../../../src/store/blocks/hash-index.ts";
-import {
   type NodeColumns,
   NodeFlag,
+  PROBE_MAX,
   type RecencyList,
+  successor,
   TIERS_ALL,
   Tier,
   tierIndex,
-} from "../../../src/store/blocks/node-columns.ts";
-import { successor } from "../../../src/store/blocks/tree.ts";
+} from "../../../src/store/blocks/index.ts";
 
 /** Checks every invariant of the table. Throws INTERNAL with the first violation. */
 export function verifyTable(table: BlockTable): void {

@@ -3,7 +3,7 @@ import { expect, test } from "bun:test";
 import { mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { getTableConfig } from "drizzle-orm/sqlite-core";
-import { namespaces, run } from "../../../src/store/index/store/index-store.ts";
+import { namespaces, run } from "../../../src/store/index/index.ts";
 import { tempDir } from "../../support/index.ts";
 import { INDEX_FILE, loadRows, openIndex, rowOf, rowsOf } from "./index-kit.ts";
 

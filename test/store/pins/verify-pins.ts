@@ -1,7 +1,11 @@
 import { assert, type NodeId } from "../../../src/core/index.ts";
-import type { HoldRegistry } from "../../../src/store/pins/index.ts";
-import type { Pin, PinTable } from "../../../src/store/pins/pin-table.ts";
-import type { OwnerPinnedBytes, PinnedBytes } from "../../../src/store/pins/pinned-bytes.ts";
+import type {
+  HoldRegistry,
+  OwnerPinnedBytes,
+  Pin,
+  PinnedBytes,
+  PinTable,
+} from "../../../src/store/pins/index.ts";
 
 interface Holders {
   pins: number;

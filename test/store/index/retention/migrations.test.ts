@@ -3,7 +3,7 @@ import { expect, test } from "bun:test";
 import { mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { getTableConfig } from "drizzle-orm/sqlite-core";
-import { ledger } from "../../../../src/store/index/retention/ledger-store.ts";
+import { ledger } from "../../../../src/store/index/index.ts";
 import { tempDir } from "../../../support/index.ts";
 import { contentsOf, holdOf, LEDGER_FILE, openLedger, readLedger } from "./ledger-kit.ts";
 
