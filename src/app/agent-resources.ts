@@ -119,15 +119,10 @@ const QUEUE_THREADS_MAX = 8;
 export function limitsOf(config: Config): EngineLimits {
   const { engine } = config;
   return {
-    frameBytesMax: engine.frameBytesMax,
-    itemsMax: engine.itemsMax,
-    handlesMax: engine.handlesMax,
+    ...engine,
     connectionsMax: engine.clientsMax,
     processConnectionsMax: engine.clientsPerProcess,
-    heldShare: engine.heldShare,
-    unreadBytesMax: engine.unreadBytesMax,
     unreadMs: engine.drainStallMs,
-    leaseMs: engine.leaseMs,
     acquireMs: engine.acquireDeadlineMs,
   };
 }

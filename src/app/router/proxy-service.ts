@@ -26,7 +26,7 @@ interface ProxyServiceParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly logger: Logger;
-  readonly health: Pick<Health, "raise" | "clear">;
+  readonly health: Pick<Health, "raise" | "report">;
   readonly router: Router;
   readonly table: WorkerTable;
   /** Receive what the proxy observes. */
@@ -124,8 +124,7 @@ function workerNotes({ logger, health, onBack }: ProxyServiceParts) {
       logger.warn("worker excluded", { worker, reason: why });
     }
     const details = [...out].map(([name, reason]) => `${name}: ${reason}`).join("; ");
-    if (out.size > 0) health.raise("ROUTER_WORKER_OUT", details);
-    else health.clear("ROUTER_WORKER_OUT");
+    health.report("ROUTER_WORKER_OUT", details || null);
   };
 }
 
@@ -170,25 +169,16 @@ function tokenReports({
 export function proxySettings(config: RouterConfig, hasTokens: boolean): ProxySettings {
   const { proxy, api, models } = config;
   return {
-    bodyBytesMax: proxy.bodyBytesMax,
-    bodyBudgetBytes: proxy.bodyBudgetBytes,
-    bodyTimeoutMs: proxy.bodyTimeoutMs,
-    streamsMax: proxy.streamsMax,
-    connectMs: proxy.connectMs,
-    firstByteMs: proxy.firstByteMs,
-    idleMs: proxy.idleMs,
+    ...proxy,
     retriesMax: proxy.retries,
     isRetriedAfterSent: proxy.resend,
     healthEveryMs: proxy.healthCheck ? proxy.healthEveryMs : null,
-    healthTimeoutMs: proxy.healthTimeoutMs,
     retryStatuses: [503],
     busyStatus: api.busyStatus,
     retryAfterSeconds: Math.ceil(proxy.retryAfterMs / 1_000),
     authorization: authorizationOf(proxy, hasTokens),
     showsWorker: proxy.answerHeaders,
     clientsMayRoute: proxy.clientRouting,
-    heldBytesMax: proxy.heldBytesMax,
-    tokenThreads: proxy.tokenThreads,
     tokeniseMs: proxy.tokenTimeoutMs,
     tokenCacheTokens: proxy.tokenCache,
     models: proxyModels(models),
@@ -196,22 +186,10 @@ export function proxySettings(config: RouterConfig, hasTokens: boolean): ProxySe
 }
 
 export function proxyModels(models: readonly ListedModel[]): ProxyModel[] {
-  return models.map(({ model, reasoningStart, reasoningEnd, ...kept }) => ({
+  return models.map(({ model, reasoningStart: start, reasoningEnd: end, ...settings }) => ({
+    ...settings,
     name: model,
-    tokenizer: kept.tokenizer,
-    chatTemplate: kept.chatTemplate,
-    templateKwargs: kept.templateKwargs,
-    fallback: kept.fallback,
-    engine: kept.engine,
-    loras: kept.loras,
-    stripFields: kept.stripFields,
-    bootstrapPort: kept.bootstrapPort,
-    kvHints: kept.kvHints,
-    kvHintActions: kept.kvHintActions,
-    reasoning:
-      reasoningStart === null || reasoningEnd === null
-        ? null
-        : { start: reasoningStart, end: reasoningEnd },
+    reasoning: start === null || end === null ? null : { start, end },
   }));
 }
 

@@ -7,10 +7,8 @@ import type { EngineFacts } from "./engine-discovery.ts";
 /** Routing settings from the router's configuration. */
 export function routerSettings({ router }: RouterConfig): RouterSettings {
   return {
-    mode: router.mode,
+    ...router,
     cost: costOf(router),
-    temperature: router.temperature,
-    blockTokens: router.blockTokens,
     useKvEvents: router.kvEvents,
     prediction: {
       ttlMs: router.ttlMs,
@@ -18,17 +16,12 @@ export function routerSettings({ router }: RouterConfig): RouterSettings {
       pruneRatio: router.pruneTargetRatio,
       besideEventsMs: router.besideEventsMs,
     },
-    trackActiveBlocks: router.trackActiveBlocks,
-    trackPrefillTokens: router.trackPrefillTokens,
-    activeDecodeBlocksThreshold: router.activeDecodeBlocksThreshold,
-    activePrefillTokensThreshold: router.activePrefillTokensThreshold,
     queue: { requestsMax: router.queueRequests, waitMs: router.queueWaitMs },
     affinity: {
       ttlMs: router.sessionAffinityTtlMs,
       sessionsMax: router.sessionAffinitySessions,
       extraCostMax: router.sessionAffinityExtraCost,
     },
-    requestExpiryMs: router.requestExpiryMs,
     explanationsMax: router.explanations,
   };
 }
@@ -36,15 +29,7 @@ export function routerSettings({ router }: RouterConfig): RouterSettings {
 function costOf(router: RouterConfig["router"]): CostSettings {
   const { overlapScoreWeight } = router;
   if (router.cost === "classic") return { kind: "classic", overlapScoreWeight };
-  return {
-    kind: "credits",
-    overlapCredit: router.overlapCredit,
-    creditDecay: router.creditDecay,
-    hostCredit: router.hostCredit,
-    diskCredit: router.diskCredit,
-    prefillLoadScale: router.prefillLoadScale,
-    activeRequestWeight: router.activeRequestWeight,
-  };
+  return { kind: "credits", ...router };
 }
 
 /** Default block size if neither configuration nor engine gives one. */
