@@ -25,7 +25,7 @@ const WATCH_MS = 1_000;
 /** Publishes which blocks this host holds. */
 export class PublishingService implements PublishingSources, AsyncDisposable {
   readonly mode: "ring" | "stream";
-  readonly feeds: HostResidency;
+  readonly residency: HostResidency;
   readonly #parts: PublishingServiceParts;
   readonly #publishers: readonly BusPublisher[];
   readonly #streams: readonly StreamPublisher[];
@@ -41,7 +41,7 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
     const { events, engine } = config;
     this.mode = mode;
     this.#parts = parts;
-    this.feeds = new HostResidency({
+    this.residency = new HostResidency({
       worker: config.node.id as WorkerId,
       incarnation,
       ranks: Array.from({ length: engine.kvRanks }, (_, rank) => rank),
@@ -53,7 +53,7 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
       hasEngines: engine.kvEvents !== null,
       spaces: () => spacesOf(parts.namespaces),
     });
-    this.#publishers = bus === null ? [] : this.feeds.feeds.map((feed) => this.#speak(feed, bus));
+    this.#publishers = bus === null ? [] : this.residency.logs.map((log) => this.#speak(log, bus));
     this.#streams = bus === null || mode === "ring" ? [] : this.#write(bus);
     this.#engines = zmq.map((publisher, rank) => this.#rank(rank, publisher));
     this.#watch = clock.every(WATCH_MS, () => this.#look());
@@ -70,8 +70,8 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
   }
 
   get ranks(): readonly PublishedRank[] {
-    return this.feeds.feeds.map((feed, at) => ({
-      feed,
+    return this.residency.logs.map((log, at) => ({
+      residency: log,
       bus: this.#publishers[at]?.state ?? null,
       stream: this.#streams[at]?.state ?? null,
       zmq: this.#engines[at]?.zmq?.state ?? null,
@@ -84,7 +84,7 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
   }
 
   get engineBlocks(): number {
-    return this.feeds.engineBlocks.blocks;
+    return this.residency.engineBlocks.blocks;
   }
 
   /** Blocks per tier of RESIDENCY_TIERS, as reported by the store. */
@@ -104,16 +104,16 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
     for (const stream of this.#streams) await stream[Symbol.asyncDispose]();
     for (const publisher of this.#publishers) await publisher[Symbol.asyncDispose]();
     for (const engine of this.#engines) await engine[Symbol.asyncDispose]();
-    this.feeds[Symbol.dispose]();
+    this.residency[Symbol.dispose]();
     this.#parts.health.clear("FEED_STREAM");
     this.#parts.health.clear("FEED_ENGINE");
     this.#parts.health.clear("FEED_BLOCK_TOKENS");
   }
 
-  #speak(feed: ResidencyLog, bus: Bus): BusPublisher {
+  #speak(residency: ResidencyLog, bus: Bus): BusPublisher {
     const { clock, config } = this.#parts;
     const { cluster } = config.events;
-    return new BusPublisher({ feed, bus, cluster, clock, sendsBatches: this.mode === "ring" });
+    return new BusPublisher({ residency, bus, cluster, clock, sendsBatches: this.mode === "ring" });
   }
 
   #write(bus: Bus): StreamPublisher[] {
@@ -123,9 +123,9 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
     const { durable } = bus;
     if (durable === null) return [];
     return this.#publishers.map(
-      ({ feed, snapshots }) =>
+      ({ residency, snapshots }) =>
         new StreamPublisher({
-          ...{ feed, snapshots, bus, durable, cluster, stream, bucket, clock, log },
+          ...{ residency, snapshots, bus, durable, cluster, stream, bucket, clock, log },
           ...{ snapshotMessages, snapshotEveryMs },
         }),
     );
@@ -137,7 +137,7 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
     const { kvModel, kvBlockTokens } = config.engine;
     const model = kvModel ?? "";
     return new EngineRank({
-      ...{ rank, zmq, engine, store, feeds: this.feeds, hashing: native, model },
+      ...{ rank, zmq, engine, store, residency: this.residency, hashing: native, model },
       blockTokens: kvBlockTokens,
       blocksMax: config.events.engineBlocks,
       namespaces: (blockTokens) =>

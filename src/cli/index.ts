@@ -10,7 +10,7 @@ export {
   type ExitName,
 } from "./command.ts";
 export * from "./kinds.ts";
-export { nearest, type ParsedWords, parseWords, type Takes } from "./parse.ts";
+export { type ParsedWords, parseWords, type Takes } from "./parse.ts";
 export { runCli } from "./run.ts";
 export {
   createProgress,

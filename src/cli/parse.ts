@@ -1,4 +1,4 @@
-import { HearthError } from "../core/index.ts";
+import { HearthError, nearestWord } from "../core/index.ts";
 import { type ArgumentTable, type Flag, type FlagTable, flagName } from "./command.ts";
 
 export interface Takes {
@@ -79,7 +79,7 @@ function takeFlag(
 }
 
 function unknownFlag(shown: string, known: readonly string[]): HearthError {
-  const meant = nearest(shown, known);
+  const meant = nearestWord(shown, known);
   return new HearthError("USAGE", `unknown flag ${shown}`, {
     fix: meant === null ? `flags here are ${known.join(", ")}` : `did you mean ${meant}`,
   });
@@ -131,37 +131,4 @@ function argumentValues(table: ArgumentTable, plain: readonly string[]): Record<
     throw new HearthError("USAGE", `one argument too many: "${plain[at]!.slice(0, 100)}"`);
   }
   return values;
-}
-
-/** Single-character edits that turn `a` into `b` (Levenshtein). */
-function editDistance(a: string, b: string): number {
-  let above = Array.from({ length: b.length + 1 }, (_, column) => column);
-  for (let row = 1; row <= a.length; row++) {
-    const current = [row];
-    for (let column = 1; column <= b.length; column++) {
-      const replaced = above[column - 1]! + (a[row - 1] === b[column - 1] ? 0 : 1);
-      current.push(Math.min(replaced, above[column]! + 1, current[column - 1]! + 1));
-    }
-    above = current;
-  }
-  return above[b.length]!;
-}
-
-const WORD_CHARACTERS_MAX = 40;
-
-/** The most likely word of `known`: the only one with the prefix `word`, else the most similar. */
-export function nearest(word: string, known: readonly string[]): string | null {
-  if (word === "" || word.length > WORD_CHARACTERS_MAX) return null;
-  const beginning = known.filter((candidate) => candidate.startsWith(word));
-  if (beginning.length === 1) return beginning[0]!;
-  let best: string | null = null;
-  let bestDistance = Math.max(2, Math.floor(word.length / 3)) + 1;
-  for (const candidate of known) {
-    const distance = editDistance(word, candidate);
-    if (distance < bestDistance) {
-      best = candidate;
-      bestDistance = distance;
-    }
-  }
-  return best;
 }

@@ -1,4 +1,4 @@
-import { CLUSTER_NAME } from "../../core/index.ts";
+import { CLUSTER_NAME, nearestWord } from "../../core/index.ts";
 import { workerUrlKind, zmqKind } from "../address-kinds.ts";
 import {
   booleanKind,
@@ -12,7 +12,6 @@ import {
   sizeKind,
   typeName,
 } from "../kinds.ts";
-import { nearestWord } from "../problems.ts";
 import { workerIdKind } from "../sections/node.ts";
 import { type KeySpec, type NamedSection, optional, section, withDefault } from "../spec.ts";
 import type { ListedWorker } from "./schema.ts";
