@@ -26,9 +26,8 @@ import type { Health } from "../observability/index.ts";
 import type { RetentionLedger } from "../store/index/index.ts";
 import {
   createAddressBatch,
-  createInspector,
   createLifecycle,
-  type Inspector,
+  Inspector,
   type OwnLifecycle,
 } from "../store/index.ts";
 import { HoldRegistry, type RememberedPins } from "../store/pins/index.ts";
@@ -89,7 +88,7 @@ export class ControlService implements AsyncDisposable {
       peers: parts.source,
       signal: this.#stop.signal,
     });
-    this.inspector = createInspector(store, {
+    this.inspector = new Inspector(store, {
       namespaces,
       native,
       holdersOf: (node: NodeId) => this.lifecycle.holdersOf(node),

@@ -7,6 +7,7 @@ import { digestOf } from "../../store/names.ts";
 import type { SsdKit } from "../../store/ssd/ssd-kit.ts";
 import { useSsdKit } from "../../store/ssd/use-kit.ts";
 import { namespaceKey } from "../../store/store-kit.ts";
+import { verifyStore } from "../../store/verify-store.ts";
 import { describeNative } from "../../support/index.ts";
 import { HELLO, itemOf, peer } from "./shelf.ts";
 
@@ -53,7 +54,7 @@ describeNative("a server over a real store", () => {
     expect(seen.slice(0, 2)).toEqual(["3 absent", "2 block"]);
     expect(seen.sort()).toEqual(["0 block", "1 block", "2 block", "3 absent"]);
     expect(server.stats).toMatchObject({ lentBlocks: 0, lentBytes: 0, reads: 0, openPulls: 0 });
-    kit.store.verifyIntegrity();
+    verifyStore(kit.store);
   });
 
   it("resolves a name in served namespaces only, however many others have it", {}, async ({
