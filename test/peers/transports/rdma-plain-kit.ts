@@ -9,11 +9,7 @@ import {
   RdmaTransport,
   type Trust,
 } from "../../../src/peers/index.ts";
-import {
-  decodeControl,
-  encodeControl,
-  type RdmaControl,
-} from "../../../src/peers/transports/rdma/index.ts";
+import { RDMA_CODEC, type RdmaControl } from "../../../src/peers/transports/rdma/index.ts";
 import { encodeRequest } from "../../../src/peers/wire/index.ts";
 import { NAMESPACE, RegionServer } from "../../support/region-server.ts";
 import { type LogLine, regionOf } from "./contract-kit.ts";
@@ -22,7 +18,7 @@ import { PlainFabric } from "./plain-rdma.ts";
 import { connectRaw, RawLine, RawListener } from "./raw-line.ts";
 import { LINK_SETTINGS } from "./rdma-kit.ts";
 
-const SPOKEN = { protocol: "hearth-rdma/1", encode: encodeControl, decode: decodeControl };
+const SPOKEN = { protocol: "hearth-rdma/1", encode: RDMA_CODEC.encode, decode: RDMA_CODEC.decode };
 
 export interface PlainSide {
   readonly limits?: Partial<RdmaLimits>;

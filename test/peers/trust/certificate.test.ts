@@ -127,7 +127,8 @@ function extensionOf(id: string, hex: string) {
 
 test("names of further kinds are read as others, without their values", () => {
   // An IP address, a registered OID, a directory name.
-  const listed = "3026 8704 7f000001 8803 2a0304 a419 3017 3115 3013 0603550403 0c0c 68656172746820636e202e20";
+  const listed =
+    "3026 8704 7f000001 8803 2a0304 a419 3017 3115 3013 0603550403 0c0c 68656172746820636e202e20";
   expect(reading(certificate([extensionOf(OID.subjectAltName, listed)])).names).toEqual(
     Array(3).fill({ kind: "other", value: "" }),
   );
@@ -138,7 +139,11 @@ describe("invalid DER is refused:", () => {
     ["a length in more bytes than it takes", "3081038601 61", "not the only DER encoding"],
     ["a length without an end", "3080860161 0000", "not the only DER encoding"],
     ["a length of too many bytes", "308400000003860161", "not the only DER encoding"],
-    ["a name that goes beyond its list", "3003860261", "not the DER encoding of a SubjectAlternativeName"],
+    [
+      "a name that goes beyond its list",
+      "3003860261",
+      "not the DER encoding of a SubjectAlternativeName",
+    ],
     ["a name with a long tag", "30049f860161", "not the DER encoding of a SubjectAlternativeName"],
     ["a name that is none", "3003060161", "not the DER encoding of a SubjectAlternativeName"],
     ["no names", "3000", "is empty"],
@@ -173,6 +178,8 @@ describe("invalid DER is refused:", () => {
     const good = Buffer.from("300101000000Z").toString("hex");
     const text = Buffer.from(der).toString("hex").replace(`170d${good}`, `170d${hex}`);
     const read = readCertificate(Uint8Array.fromHex(text));
-    expect(read.ok ? "accepted" : read.why).toMatch(/it is not the (only )?DER encoding of (a|its) Certificate/);
+    expect(read.ok ? "accepted" : read.why).toMatch(
+      /it is not the (only )?DER encoding of (a|its) Certificate/,
+    );
   });
 });

@@ -103,8 +103,16 @@ describe("certificate files", () => {
   test.each<[string, string[], RegExp, number?]>([
     ["none", [`subjectAltName=${GOOD_NAME}`, BOTH_USES], /^accepted$/],
     ["no names", [BOTH_USES], /it has no URI name/],
-    ["another worker", ["subjectAltName=URI:spiffe://test/hearth/b", BOTH_USES], /names the worker b/],
-    ["another cluster", ["subjectAltName=URI:spiffe://c/hearth/node-a", BOTH_USES], /the cluster c/],
+    [
+      "another worker",
+      ["subjectAltName=URI:spiffe://test/hearth/b", BOTH_USES],
+      /names the worker b/,
+    ],
+    [
+      "another cluster",
+      ["subjectAltName=URI:spiffe://c/hearth/node-a", BOTH_USES],
+      /the cluster c/,
+    ],
     ["two names", [`subjectAltName=${GOOD_NAME},${GOOD_NAME}`, BOTH_USES], /has 2 URI names/],
     ["no extended key usage", [`subjectAltName=${GOOD_NAME}`], /not made for servers/],
     [
