@@ -9,10 +9,9 @@ import {
   type BlockHolders,
   BlockServer,
   BusLocator,
-  createFetcher,
+  Fetcher,
   type Endpoint,
   type FetchEvent,
-  type Fetcher,
   type FetchLimits,
   type HardwareReport,
   KnownPeers,
@@ -196,7 +195,7 @@ export class PeersService implements AsyncDisposable {
     const { transports, news, hardware } = this.#prerequisites;
     const { cluster } = config.peers;
     const self = config.node.id;
-    return createFetcher({
+    return new Fetcher({
       self: {
         ...{ worker: self, incarnation },
         get hardware() {

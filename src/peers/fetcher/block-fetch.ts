@@ -8,7 +8,7 @@ import {
   type PullPriority,
   type PullStep,
   type PullTrace,
-} from "./fetcher.ts";
+} from "./fetch-options.ts";
 import type { Peer } from "./peer.ts";
 
 /** The next source of candidates, used when no candidate is left. */

@@ -7,7 +7,7 @@ import {
 } from "../../core/index.ts";
 import type { WantedBlock } from "../messages.ts";
 import type { BlockFetch } from "./block-fetch.ts";
-import type { FetchContext } from "./create-fetcher.ts";
+import type { FetchContext } from "./fetcher.ts";
 import type { Peer, Peers } from "./peer.ts";
 
 const KEPT_MAX = 4_096;

@@ -1,7 +1,7 @@
 import { assert, type NamespaceIndex, unreachable, type WorkerId } from "../../core/index.ts";
 import type { PeerAnswer, PeerFound, PeerHas, PeerRequest } from "../messages.ts";
 import type { BlockFetch } from "./block-fetch.ts";
-import type { FetchContext } from "./create-fetcher.ts";
+import type { FetchContext } from "./fetcher.ts";
 import type { Peer, Peers } from "./peer.ts";
 
 /** Maximum number of blocks in one `has` request. */

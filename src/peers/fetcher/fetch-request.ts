@@ -3,7 +3,7 @@ import type { PulledBlock, SlotRefusal } from "../../store/index.ts";
 import type { FrameHeader, ItemRefusal } from "../messages.ts";
 import type { ConnectionFault, ItemCame, ItemResult, PeerConnection } from "../transport.ts";
 import type { Attempt, RequestHandle } from "./block-fetch.ts";
-import type { FetchContext } from "./create-fetcher.ts";
+import type { FetchContext } from "./fetcher.ts";
 import type { Opened, Peer } from "./peer.ts";
 import type { PeerPath } from "./peer-path.ts";
 

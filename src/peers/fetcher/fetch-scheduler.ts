@@ -5,10 +5,10 @@ import type { ConnectionFault, ItemCame } from "../transport.ts";
 import type { Admission } from "./admission.ts";
 import { Attempt, type BlockFetch, shareArrival } from "./block-fetch.ts";
 import type { Candidates, PeerDenylist } from "./candidates.ts";
-import type { FetchContext } from "./create-fetcher.ts";
+import type { FetchContext } from "./fetcher.ts";
 import type { Discovery, PeerQueries } from "./discovery.ts";
 import { FetchRequest, pulledBlockOf, type RequestEvents } from "./fetch-request.ts";
-import { PULL_PRIORITIES, type PullOutcome, type PullPriority } from "./fetcher.ts";
+import { PULL_PRIORITIES, type PullOutcome, type PullPriority } from "./fetch-options.ts";
 import type { Peer } from "./peer.ts";
 import type { PeerPath } from "./peer-path.ts";
 
@@ -240,7 +240,7 @@ export class FetchScheduler implements RequestEvents {
     fetch.timer?.[Symbol.dispose]();
     fetch.timer = null;
     fetch.trace.end(outcome, came?.bytes ?? 0, why);
-    this.#parts.context.counters.ended(outcome);
+    this.#parts.context.counters.outcomes[outcome]++;
     this.#parts.ended(fetch);
     const waiters = fetch.takeWaiters();
     const kind = outcome === "full" || outcome === "late" ? outcome : "miss";
@@ -255,6 +255,7 @@ export class FetchScheduler implements RequestEvents {
 
   came(attempt: Attempt, came: ItemCame, path: PeerPath): void {
     const { fetch, peer } = attempt;
+    const { counters } = this.#parts.context;
     const landing = attempt.landing;
     assert(landing !== null, "a received block has a slot");
     attempt.landing = null;
@@ -272,8 +273,9 @@ export class FetchScheduler implements RequestEvents {
     const committed = landing.commit(pulledBlockOf(header), came.checksum);
     switch (committed.kind) {
       case "ok":
-        this.#parts.context.counters.came(path.transport.name, header.bytes);
-        if (attempt.hedge) this.#parts.context.counters.hedgesWon++;
+        counters.byTransport[path.transport.name].blocks++;
+        counters.byTransport[path.transport.name].bytes += header.bytes;
+        if (attempt.hedge) counters.hedgesWon++;
         fetch.trace.step(attempt.hedge ? "received from the second peer first" : "received", where);
         this.settle(fetch, "ok", "", { arrival: committed.arrival, bytes: header.bytes });
         return;

@@ -7,7 +7,7 @@ import type {
   PeerConnection,
   Transport,
 } from "../transport.ts";
-import type { BreakerState } from "./fetcher.ts";
+import type { BreakerState } from "./fetch-options.ts";
 
 /**
  * Random share of the cooldown that is skipped, so that hosts do not retry a lost peer at the same

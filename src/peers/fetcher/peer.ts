@@ -2,8 +2,8 @@ import { type Random, randomBelow, type WorkerId } from "../../core/index.ts";
 import type { PeerRecord } from "../directory/index.ts";
 import type { HardwareReport, PeerHello } from "../messages.ts";
 import { type ConnectionFault, type PeerConnection, TRANSPORTS } from "../transport.ts";
-import type { FetchContext } from "./create-fetcher.ts";
-import type { FetchLimits, PeerStatus } from "./fetcher.ts";
+import type { FetchContext } from "./fetcher.ts";
+import type { FetchLimits, PeerStatus } from "./fetch-options.ts";
 import { Breaker, PeerPath } from "./peer-path.ts";
 
 /** One in this many requests uses a transport of unknown goodput, to measure it. */
@@ -199,7 +199,10 @@ export class Peer {
       const endpoint = this.record?.endpoints[path.transport.name];
       if (endpoint === undefined) continue;
       path.breaker.enter();
-      if (failed !== null) this.#context.counters.fellBack(failed.transport.name);
+      if (failed !== null) {
+        this.#context.counters.fallbacks++;
+        this.#context.counters.byTransport[failed.transport.name].fallbacks++;
+      }
       const fresh = path.connection === null;
       const dialled = await path.open(endpoint);
       if (dialled.ok) return { ok: true, path, connection: dialled.connection, fresh };
