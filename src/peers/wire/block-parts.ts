@@ -17,12 +17,10 @@ import {
 } from "./layout.ts";
 import {
   beginMessage,
-  isName,
+  blockName,
+  milliseconds,
   readEnvelope,
-  readName,
-  readWhy,
-  wireMs,
-  writeWhy,
+  reason,
 } from "./requests-and-answers.ts";
 
 /** `layer` is encoded twice: in the address, and as a field of the frame. */
@@ -50,10 +48,7 @@ function writeFrame(writer: WireWriter, header: FrameHeader): void {
 
 function writeAliases(writer: WireWriter, aliases: readonly Uint8Array[]): void {
   writer.u8(aliases.length);
-  for (const alias of aliases) {
-    assert(isName(alias), "an alias has 8 or 32 bytes");
-    writer.u8(alias.length).raw(alias);
-  }
+  for (const alias of aliases) blockName.write(writer, alias);
 }
 
 function readFrame(reader: WireReader): FrameHeader {
@@ -84,7 +79,7 @@ function readAliases(reader: WireReader): Uint8Array[] {
   const count = reader.u8("aliases");
   if (count === 0 || count > ALIASES_MAX) reader.fail(`aliases: not 1 to ${ALIASES_MAX}`);
   const aliases: Uint8Array[] = [];
-  for (let i = 0; i < count && reader.ok; i++) aliases.push(readName(reader, "alias"));
+  for (let i = 0; i < count && reader.ok; i++) aliases.push(blockName.read(reader, "alias"));
   return aliases;
 }
 
@@ -186,13 +181,13 @@ function writeRefusal(writer: WireWriter, refusal: ItemRefusal): void {
     case "absent":
       return;
     case "busy":
-      writer.u32(wireMs(refusal.retryAfterMs));
+      milliseconds.write(writer, refusal.retryAfterMs);
       return;
     case "tooLong":
       writer.size(refusal.bytes);
       return;
     case "refused":
-      writeWhy(writer, refusal.why);
+      reason.write(writer, refusal.why);
       return;
     default:
       unreachable(refusal satisfies never, "a refusal");
@@ -233,7 +228,7 @@ function readRefusal(reader: WireReader): ItemRefusal {
     case RefusalKind.tooLong:
       return { kind: "tooLong", bytes: reader.size(PAYLOAD_BYTES_MAX, "bytes") };
     case RefusalKind.refused:
-      return { kind: "refused", why: readWhy(reader) };
+      return { kind: "refused", why: reason.read(reader, "reason") };
     default:
       if (!reader.newer) reader.fail("refusal: unknown kind");
       return { kind: "refused", why: "for an unknown reason" };

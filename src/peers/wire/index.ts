@@ -1,5 +1,6 @@
 export * from "./block-parts.ts";
 export { WireReader, WireWriter } from "./bytes.ts";
+export * from "./fields.ts";
 export * from "./key-filter.ts";
 export * from "./layout.ts";
 export * from "./message-reader.ts";

@@ -1,112 +1,16 @@
 import { CONNECTION_FAULTS } from "../../transport.ts";
-import { WireReader, WireWriter } from "../../wire/index.ts";
-
-/** One field of a message. A reader reports an invalid value with `fail`. */
-export interface Field<T> {
-  write(writer: WireWriter, value: T): void;
-  read(reader: WireReader): T;
-}
-
-type ValueOf<F> = F extends Field<infer T> ? T : never;
-type Fields = Readonly<Record<string, Field<unknown>>>;
-/** The values of some fields. */
-type Struct<F extends Fields> = { readonly [Name in keyof F]: ValueOf<F[Name]> };
-
-export const u8: Field<number> = {
-  write: (writer, value) => void writer.u8(value),
-  read: (reader) => reader.u8("number"),
-};
-
-export const u16: Field<number> = {
-  write: (writer, value) => void writer.u16(value),
-  read: (reader) => reader.u16("number"),
-};
-
-export const u32: Field<number> = {
-  write: (writer, value) => void writer.u32(value),
-  read: (reader) => reader.u32("number"),
-};
-
-export const u64: Field<bigint> = {
-  write: (writer, value) => void writer.u64(value),
-  read: (reader) => reader.u64("number"),
-};
-
-/** Exactly this many bytes; copied. */
-export function bytes(length: number): Field<Uint8Array> {
-  return {
-    write: (writer, value) => void writer.fixed(value, length),
-    read: (reader) => reader.bytes(length, "bytes"),
-  };
-}
-
-/** All remaining bytes: a view, not a copy. */
-export const rest: Field<Uint8Array> = {
-  write: (writer, value) => void writer.raw(value),
-  read: (reader) => reader.rest(),
-};
-
-/** A field whose value must also satisfy a condition. */
-export function checked<T>(field: Field<T>, isValid: (value: T) => boolean): Field<T> {
-  return {
-    write: (writer, value) => field.write(writer, value),
-    read(reader) {
-      const value = field.read(reader);
-      if (!isValid(value)) reader.fail("value out of range");
-      return value;
-    },
-  };
-}
-
-export function positive(field: Field<number>): Field<number> {
-  return checked(field, (value) => value > 0);
-}
-
-/** A value of a list, as its index in one byte. */
-export function oneOf<const T>(values: readonly T[]): Field<T> {
-  return {
-    write: (writer, value) => void writer.u8(values.indexOf(value)),
-    read(reader) {
-      const value = values[reader.u8("choice")];
-      if (value === undefined) reader.fail("unknown choice");
-      return value ?? values[0]!;
-    },
-  };
-}
-
-export const flag: Field<boolean> = oneOf([false, true]);
-
-/** Fields one after the other. */
-export function struct<F extends Fields>(fields: F): Field<Struct<F>> {
-  const entries = Object.entries(fields);
-  return {
-    write(writer, value) {
-      for (const [name, field] of entries) field.write(writer, value[name]);
-    },
-    read(reader) {
-      const value: Record<string, unknown> = {};
-      for (const [name, field] of entries) value[name] = field.read(reader);
-      return value as Struct<F>;
-    },
-  };
-}
-
-/** A count in one byte, 1 to `max`, then the items. */
-export function list<T>(item: Field<T>, max: number): Field<readonly T[]> {
-  return {
-    write(writer, items) {
-      writer.u8(items.length);
-      for (const one of items) item.write(writer, one);
-    },
-    read(reader) {
-      const count = reader.u8("count");
-      if (count === 0 || count > max) reader.fail(`count is not 1 to ${max}`);
-      const items: T[] = [];
-      while (items.length < count && reader.ok) items.push(item.read(reader));
-      return items;
-    },
-  };
-}
+import {
+  type Field,
+  type Fields,
+  oneOf,
+  rest,
+  type Struct,
+  struct,
+  u16,
+  u32,
+  WireReader,
+  WireWriter,
+} from "../../wire/index.ts";
 
 const WHY_BYTES_MAX = 255;
 const strictUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
@@ -202,7 +106,7 @@ export function makeCodec<M extends Messages>(own: M): Codec<MessageOf<M>> {
       const found = byCode.get(reader.u8("code"));
       if (found === undefined) return null;
       const { kind } = found;
-      const message = { kind, ...found.fields.read(reader) };
+      const message = { kind, ...found.fields.read(reader, kind) };
       reader.end("message");
       return reader.ok ? (message as unknown as MessageOf<M>) : null;
     },

@@ -1,13 +1,10 @@
 import type { RdmaAddress, RdmaPort } from "../../../native/index.ts";
 import {
   bytes,
-  type CommonMessage,
   checked,
   type Field,
   flag,
   list,
-  type MessageOf,
-  makeCodec,
   oneOf,
   positive,
   rest,
@@ -16,7 +13,8 @@ import {
   u16,
   u32,
   u64,
-} from "../control-channel/index.ts";
+} from "../../wire/index.ts";
+import { type CommonMessage, type MessageOf, makeCodec } from "../control-channel/index.ts";
 
 export const CONTROL_VERSION = 1;
 /** The ALPN protocol name. */

@@ -1,11 +1,8 @@
 import { CIPHERS, type Cipher } from "../../../native/index.ts";
 import {
   bytes,
-  type CommonMessage,
   type Field,
   flag,
-  type MessageOf,
-  makeCodec,
   oneOf,
   positive,
   rest,
@@ -13,7 +10,8 @@ import {
   u8,
   u16,
   u32,
-} from "../control-channel/index.ts";
+} from "../../wire/index.ts";
+import { type CommonMessage, type MessageOf, makeCodec } from "../control-channel/index.ts";
 
 export const CONTROL_VERSION = 1;
 /** The ALPN protocol name. */
