@@ -8,7 +8,7 @@ import {
 import type { WantedBlock } from "../messages.ts";
 import type { BlockFetch } from "./block-fetch.ts";
 import type { FetchContext } from "./fetcher.ts";
-import type { Peer, Peers } from "./peer.ts";
+import type { Peer } from "./peer.ts";
 
 const KEPT_MAX = 4_096;
 const FOR_MS = 600_000;
@@ -127,25 +127,12 @@ const KEY_BYTES = 32;
 /** Bytes of an unprofitable run that are fetched as a probe; at least one block. */
 const PROBE_BYTES = 1 << 20;
 
-interface FetchForecastOptions {
-  readonly context: FetchContext;
-  readonly peers: Peers;
-  readonly cost: CostModel;
-  readonly denylist: PeerDenylist;
-}
-
 /** Estimates from local state, without a request, whether a fetch is worthwhile. */
 export class FetchForecast {
   readonly #context: FetchContext;
-  readonly #peers: Peers;
-  readonly #cost: CostModel;
-  readonly #denylist: PeerDenylist;
 
-  constructor({ context, peers, cost, denylist }: FetchForecastOptions) {
+  constructor(context: FetchContext) {
     this.#context = context;
-    this.#peers = peers;
-    this.#cost = cost;
-    this.#denylist = denylist;
   }
 
   /** See `PeerTier`. */
@@ -163,14 +150,14 @@ export class FetchForecast {
       if (peer === null) break;
       shares.set(peer, (shares.get(peer) ?? 0) + usual);
     }
-    if (run === 0 || this.#cost.whyNot(namespace, run, loadsOf(shares)) === null) return run;
+    if (run === 0 || this.#context.cost.whyNot(namespace, run, loadsOf(shares)) === null) return run;
     const some = Math.min(Math.max(Math.floor(PROBE_BYTES / usual), 1), run);
-    return this.#cost.mayProbe ? some : 0;
+    return this.#context.cost.mayProbe ? some : 0;
   }
 
   /** The reason these fetches are unprofitable; null: they may be profitable, or run as a probe. */
   whyUnprofitable(namespace: NamespaceIndex, fetches: readonly BlockFetch[]): string | null {
-    if (fetches.length === 0 || this.#cost.computeMs(namespace, 1) === null) return null;
+    if (fetches.length === 0 || this.#context.cost.computeMs(namespace, 1) === null) return null;
     const shares = new Map<Peer, number>();
     const usable = new Map<WorkerId, Peer | null>();
     for (const { candidates, namespaceKey, keyBytes, layer } of fetches) {
@@ -181,8 +168,8 @@ export class FetchForecast {
       shares.set(peer, (shares.get(peer) ?? 0) + bytes);
     }
     const prefixes = new Set(fetches.map(({ digest }) => digest.toHex())).size;
-    const why = this.#cost.whyNot(namespace, prefixes, loadsOf(shares));
-    return why !== null && this.#cost.takeProbe() ? null : why;
+    const why = this.#context.cost.whyNot(namespace, prefixes, loadsOf(shares));
+    return why !== null && this.#context.cost.takeProbe() ? null : why;
   }
 
   /** The reason these blocks would not be fetched for an engine now; null: they would be. */
@@ -193,7 +180,7 @@ export class FetchForecast {
   ): string | null {
     const namespaceKey = this.#context.parts.namespaces.keyOf(namespace);
     if (namespaceKey === null) return "the namespace is not known here";
-    const all = this.#peers.all();
+    const all = this.#context.peers.all();
     if (all.length === 0) return "no peer is known";
     if (all.every((peer) => !peer.breaker.allows)) return "no peer is reachable";
     const shares = new Map<Peer, number>();
@@ -208,7 +195,7 @@ export class FetchForecast {
       shares.set(peer, (shares.get(peer) ?? 0) + bytes);
     }
     const prefixes = new Set(blocks.map(({ digest }) => digest.toHex())).size;
-    return this.#cost.whyNot(namespace, prefixes, loadsOf(shares));
+    return this.#context.cost.whyNot(namespace, prefixes, loadsOf(shares));
   }
 
   /** The best peer to ask for the key at byte offset `at`. */
@@ -221,8 +208,8 @@ export class FetchForecast {
     for (const worker of this.#context.parts.blockHolders.holders(namespaceKey, keys, at)) {
       const peer = this.#usable(worker, usable);
       if (peer === null) continue;
-      if (this.#denylist.empty) return peer;
-      if (!this.#denylist.has(worker, keys.subarray(at, at + KEY_BYTES).toHex())) return peer;
+      if (this.#context.denylist.empty) return peer;
+      if (!this.#context.denylist.has(worker, keys.subarray(at, at + KEY_BYTES).toHex())) return peer;
     }
     return null;
   }
@@ -230,7 +217,7 @@ export class FetchForecast {
   #usable(worker: WorkerId, known: Map<WorkerId, Peer | null>): Peer | null {
     let peer = known.get(worker);
     if (peer === undefined) {
-      const candidate = this.#peers.get(worker);
+      const candidate = this.#context.peers.get(worker);
       peer = candidate?.mayBeAsked ? candidate : null;
       known.set(worker, peer);
     }
@@ -252,16 +239,14 @@ const SUSPECT = 0.5;
 
 /** Chooses the peer for the next attempt among a block's candidates. */
 export class Candidates {
-  readonly #peers: Peers;
-  readonly #cost: CostModel;
-  readonly #denylist: PeerDenylist;
-  readonly #nowMs: () => number;
+  readonly #context: FetchContext;
 
-  constructor(peers: Peers, cost: CostModel, denylist: PeerDenylist, nowMs: () => number) {
-    this.#peers = peers;
-    this.#cost = cost;
-    this.#denylist = denylist;
-    this.#nowMs = nowMs;
+  constructor(context: FetchContext) {
+    this.#context = context;
+  }
+
+  get #nowMs(): number {
+    return this.#context.parts.clock.monotonicMs();
   }
 
   /**
@@ -282,7 +267,7 @@ export class Candidates {
 
   /** Milliseconds until the first busy candidate may be asked again; null: there is none. */
   waitMs(fetch: BlockFetch): number | null {
-    const nowMs = this.#nowMs();
+    const nowMs = this.#nowMs;
     const waits = fetch.candidates.flatMap((worker) => {
       const { busyUntilMs, done, attempts } = fetch.tried(worker);
       return !done && attempts < ASKS_MAX && busyUntilMs > nowMs ? busyUntilMs - nowMs : [];
@@ -293,18 +278,18 @@ export class Candidates {
   #soonest(peers: readonly Peer[], bytes: number): Peer {
     let least = Number.POSITIVE_INFINITY;
     for (const peer of peers) {
-      least = Math.min(least, this.#cost.estimateMs(peer, bytes) ?? Number.POSITIVE_INFINITY);
+      least = Math.min(least, this.#context.cost.estimateMs(peer, bytes) ?? Number.POSITIVE_INFINITY);
     }
     const soon = least * CLEARLY + CLEARLY_MS;
-    return peers.find((peer) => (this.#cost.estimateMs(peer, bytes) ?? 0) <= soon)!;
+    return peers.find((peer) => (this.#context.cost.estimateMs(peer, bytes) ?? 0) <= soon)!;
   }
 
   #usable(fetch: BlockFetch, worker: WorkerId): Peer | null {
     const { done, attempts, busyUntilMs } = fetch.tried(worker);
-    if (done || attempts >= ASKS_MAX || busyUntilMs > this.#nowMs()) return null;
+    if (done || attempts >= ASKS_MAX || busyUntilMs > this.#nowMs) return null;
     for (const attempt of fetch.attempts) if (attempt.peer.worker === worker) return null;
-    const peer = this.#peers.get(worker);
+    const peer = this.#context.peers.get(worker);
     if (!peer?.mayBeAsked) return null;
-    return this.#denylist.has(worker, fetch.key) ? null : peer;
+    return this.#context.denylist.has(worker, fetch.key) ? null : peer;
   }
 }

@@ -32,13 +32,32 @@ import { FetchScheduler } from "./fetch-scheduler.ts";
 import { Peers } from "./peer.ts";
 import { IdleConnections } from "./peer-path.ts";
 
-/** State shared by the parts of a fetcher. */
-export interface FetchContext {
+/** The parts of a fetcher, which use each other. */
+export class FetchContext {
   readonly parts: FetcherOptions;
-  readonly counters: FetchCounters;
-  readonly idle: IdleConnections;
   /** The current limits. */
   limits: FetchLimits;
+  readonly counters = zeroCounters();
+  readonly idle = new IdleConnections();
+  readonly admission: Admission;
+  readonly peers: Peers;
+  readonly denylist: PeerDenylist;
+  readonly cost: CostModel;
+  readonly queries: PeerQueries;
+  readonly discovery: Discovery;
+  readonly candidates: Candidates;
+
+  constructor(parts: FetcherOptions) {
+    this.parts = parts;
+    this.limits = parts.limits;
+    this.admission = new Admission(parts.limits);
+    this.peers = new Peers(this);
+    this.denylist = new PeerDenylist(parts.clock);
+    this.cost = new CostModel(this);
+    this.queries = new PeerQueries(this);
+    this.discovery = new Discovery(this);
+    this.candidates = new Candidates(this);
+  }
 }
 
 function zeroCounters(): FetchCounters {
@@ -80,10 +99,6 @@ const BEFORE_END_MS = 2;
  */
 export class Fetcher implements PeerTier, AsyncDisposable {
   readonly #context: FetchContext;
-  readonly #admission: Admission;
-  readonly #peers: Peers;
-  readonly #queries: PeerQueries;
-  readonly #discovery: Discovery;
   readonly #forecast: FetchForecast;
   readonly #scheduler: FetchScheduler;
   readonly #traces: Traces;
@@ -93,47 +108,22 @@ export class Fetcher implements PeerTier, AsyncDisposable {
   #closed = false;
 
   constructor(parts: FetcherOptions) {
-    const context: FetchContext = {
-      parts,
-      counters: zeroCounters(),
-      idle: new IdleConnections(),
-      limits: parts.limits,
-    };
-    this.#context = context;
-    const admission = new Admission(parts.limits);
-    const peers = new Peers(context, (worker) => admission.bytesOf(worker));
-    const denylist = new PeerDenylist(parts.clock);
-    const cost = new CostModel(context);
-    const queries = new PeerQueries(context);
-    const discovery = new Discovery(context, peers, queries);
-    const nowMs = () => parts.clock.monotonicMs();
-    const candidates = new Candidates(peers, cost, denylist, nowMs);
-    const ended = (fetch: BlockFetch) => void this.#fetches.delete(nameOf(fetch));
-    this.#admission = admission;
-    this.#peers = peers;
-    this.#queries = queries;
-    this.#discovery = discovery;
+    this.#context = new FetchContext(parts);
     this.#traces = new Traces(parts.clock);
-    this.#forecast = new FetchForecast({ context, peers, cost, denylist });
-    this.#scheduler = new FetchScheduler({
-      context,
-      admission,
-      candidates,
-      discovery,
-      queries,
-      denylist,
-      ended,
+    this.#forecast = new FetchForecast(this.#context);
+    this.#scheduler = new FetchScheduler(this.#context, (fetch) => {
+      this.#fetches.delete(nameOf(fetch));
     });
   }
 
   get stats(): FetcherStats {
-    const { inFlightBytes, waiting } = this.#admission;
+    const { inFlightBytes, waiting } = this.#context.admission;
     return { ...structuredClone(this.#context.counters), inFlightBytes, waiting };
   }
 
   configure(limits: FetchLimits): void {
     this.#context.limits = limits;
-    this.#admission.configure(limits);
+    this.#context.admission.configure(limits);
   }
 
   promising(namespace: NamespaceIndex, keys: Uint32Array, from: number, count: number): number {
@@ -213,12 +203,12 @@ export class Fetcher implements PeerTier, AsyncDisposable {
     options: FindOptions,
   ): Promise<readonly WorkersFound[]> {
     if (this.#closed) return names.map(() => []);
-    return await findNames({ peers: this.#peers, queries: this.#queries }, names, sources, options);
+    return await findNames(this.#context, names, sources, options);
   }
 
   /** False: the peer is unknown, or its circuit breaker is open. */
   mayAsk(worker: WorkerId): boolean {
-    return !this.#closed && this.#peers.get(worker)?.mayBeAsked === true;
+    return !this.#closed && this.#context.peers.get(worker)?.mayBeAsked === true;
   }
 
   /**
@@ -229,8 +219,8 @@ export class Fetcher implements PeerTier, AsyncDisposable {
     request: Exclude<PeerRequest, { op: "pull" }>,
     options: FindOptions,
   ): Promise<PeerAnswer | null> {
-    const peer = this.#closed ? null : this.#peers.get(worker);
-    return peer === null ? null : await this.#queries.ask(peer, request, options);
+    const peer = this.#closed ? null : this.#context.peers.get(worker);
+    return peer === null ? null : await this.#context.queries.ask(peer, request, options);
   }
 
   /** The reason these blocks would not be fetched now; null: they would be. Used by `explain`. */
@@ -240,7 +230,7 @@ export class Fetcher implements PeerTier, AsyncDisposable {
   }
 
   peers(): readonly PeerStatus[] {
-    return this.#peers.status();
+    return this.#context.peers.status();
   }
 
   /** The latest fetches of this key, newest first; null: of all keys. */
@@ -253,8 +243,9 @@ export class Fetcher implements PeerTier, AsyncDisposable {
     for (const call of [...this.#calls]) call.end("miss");
     for (const fetch of [...this.#fetches.values()])
       this.#scheduler.settle(fetch, "aborted", "the agent is shutting down");
-    this.#discovery.close();
-    await Promise.all([this.#queries.close(), this.#scheduler.settled(), this.#peers.close()]);
+    this.#context.discovery.close();
+    const { queries, peers } = this.#context;
+    await Promise.all([queries.close(), this.#scheduler.settled(), peers.close()]);
   }
 
   /** The fetch of each block: the one in progress, or a new one. */
