@@ -14,7 +14,7 @@ import type {
 } from "../../transport.ts";
 import type { Trust } from "../../trust.ts";
 import { REQUEST_BYTES_MAX } from "../../wire/index.ts";
-import { TrustedConnections } from "../connection-state.ts";
+import { RequestLimit, TrustedConnections } from "../connection-state.ts";
 import { ClientConnection, type ClientPayload, type ClientPull } from "./client-connection.ts";
 import type { Codec, OwnMessage } from "./codec.ts";
 import { ControlChannel } from "./control-channel.ts";
@@ -91,8 +91,7 @@ export abstract class ChannelTransport<
   readonly #trusted: TrustedConnections;
   #isRegistered = false;
   #tls: Server | null = null;
-  /** Number of running inbound requests. */
-  #requests = 0;
+  readonly #requests: RequestLimit;
   /** Resolves when the transport is closed; null while it is open. */
   #closed: Promise<void> | null = null;
 
@@ -103,6 +102,7 @@ export abstract class ChannelTransport<
     this.clock = clock;
     this.#options = options;
     this.#protocol = protocol;
+    this.#requests = new RequestLimit(this.limits.requestsMax);
     const checkMs = this.limits.expiryCheckMs;
     this.#trusted = new TrustedConnections({ trust, clock, log, checkMs });
   }
@@ -152,10 +152,11 @@ export abstract class ChannelTransport<
     // The native library needs an address, but the endpoint's host may be a name.
     const { address, port } = await listenAt(tls, endpoint, key);
     this.listenPayload(address);
-    const host = this.#hostFor(server);
+    const { clock, log } = this.#options;
+    const host = { server, clock, log, limits: this.limits, requests: this.#requests };
     tls.on("connection", (socket) => this.#startHandshake(socket));
     tls.on("tlsClientError", (error, socket) => {
-      this.#options.log("warn", "peer refused", { from: addressOf(socket), why: error.message });
+      log("warn", "peer refused", { from: addressOf(socket), why: error.message });
       socket.destroy();
     });
     tls.on("secureConnection", (socket) => {
@@ -163,24 +164,6 @@ export abstract class ChannelTransport<
       this.#accept(socket, host);
     });
     return { host: endpoint.host, port };
-  }
-
-  #hostFor(server: PeerServer): ConnectionHost {
-    const { clock, log } = this.#options;
-    return {
-      server,
-      clock,
-      log,
-      limits: this.limits,
-      takeRequest: () => {
-        if (this.#requests >= this.limits.requestsMax) return false;
-        this.#requests++;
-        return true;
-      },
-      giveRequest: () => {
-        this.#requests--;
-      },
-    };
   }
 
   #startHandshake(socket: Socket): void {

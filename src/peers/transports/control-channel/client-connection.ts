@@ -137,12 +137,11 @@ export class ClientConnection<Own extends OwnMessage, Pull extends ClientPull>
 
   #ask(id: number, request: CallRequest, deadline: Deadline): Promise<Called> {
     const { promise, resolve } = Promise.withResolvers<Called>();
-    const onAbort = () => {
-      this.#channel.send({ kind: "cancel", id });
-      resolve({ ok: false, fault: deadline.fault });
-    };
     this.#calls.set(id, { request, settle: resolve });
-    deadline.signal.addEventListener("abort", onAbort, { once: true });
+    deadline.onOver = (fault) => {
+      this.#channel.send({ kind: "cancel", id });
+      resolve({ ok: false, fault });
+    };
     this.#channel.send({ kind: "call", id, body: encodeRequest(request) });
     return promise;
   }
@@ -171,11 +170,11 @@ export class ClientConnection<Own extends OwnMessage, Pull extends ClientPull>
     const used = Math.max(this.#nextId, this.#payload.used);
     if (used > NUMBERS_MAX) this.end("closed", "request numbers are used up");
     if (this.#fault !== null) return this.#fault;
-    if (deadline.signal.aborted) return deadline.fault;
+    if (deadline.fault !== null) return deadline.fault;
     if (this.#slots.isCrowded) return { kind: "stalled", why: "too many waiting requests" };
-    const got = await this.#slots.take(deadline.signal);
+    const got = await this.#slots.take(deadline);
     if (!got) return this.#fault ?? deadline.fault;
-    if (this.#fault === null && !deadline.signal.aborted) return null;
+    if (this.#fault === null && deadline.fault === null) return null;
     this.#slots.give();
     return this.#fault ?? deadline.fault;
   }
@@ -332,7 +331,6 @@ export abstract class ClientPull {
   readonly #open: OpenItems;
   readonly #pull: OutgoingPull;
   readonly #options: ClientPullOptions;
-  readonly #onAbort: () => void;
   #resolve!: (fault: ConnectionFault | null) => void;
   #unanswered: number;
   /** Number of running writers. */
@@ -362,8 +360,7 @@ export abstract class ClientPull {
       reported: 0,
       isDone: false,
     }));
-    this.#onAbort = () => this.giveUp(deadline.fault);
-    deadline.signal.addEventListener("abort", this.#onAbort, { once: true });
+    deadline.onOver = (fault) => this.giveUp(fault);
   }
 
   /** The request's message body. */
@@ -513,7 +510,7 @@ export abstract class ClientPull {
     const isSettled = this.#fault !== null || this.#unanswered === 0;
     if (!isSettled || this.#writing > 0 || this.#isOver) return;
     this.#isOver = true;
-    this.#options.deadline.signal.removeEventListener("abort", this.#onAbort);
+    this.#options.deadline.onOver = null;
     this.#resolve(this.#fault);
   }
 }

@@ -15,6 +15,7 @@ import {
   encodeRefusal,
   OpenItems,
 } from "../../wire/index.ts";
+import type { RequestLimit } from "../connection-state.ts";
 import { type CommonMessage, isCommon, type OwnMessage } from "./codec.ts";
 import type { ChannelEnd, ChannelHandler, ControlChannel } from "./control-channel.ts";
 import { type ChannelLimits, KeepAlive } from "./limits.ts";
@@ -25,9 +26,7 @@ export interface ConnectionHost {
   readonly clock: Clock;
   readonly limits: ChannelLimits;
   readonly log: TransportLog;
-  /** False: the limit of concurrent requests over all connections is reached. */
-  takeRequest(): boolean;
-  giveRequest(): void;
+  readonly requests: RequestLimit;
 }
 
 export type PullRequest = Extract<PeerRequest, { op: "pull" }>;
@@ -166,7 +165,7 @@ export class ServerConnection<Own extends OwnMessage, Pull extends ServedPull>
   #admit(id: number): boolean | null {
     if (this.#calls.has(id) || this.#pulls.has(id)) return null;
     if (this.#running >= this.host.limits.connectionRequestsMax) return false;
-    return this.host.takeRequest();
+    return this.host.requests.take();
   }
 
   get #running(): number {
@@ -176,7 +175,7 @@ export class ServerConnection<Own extends OwnMessage, Pull extends ServedPull>
   #finish(id: number): void {
     this.#calls.delete(id);
     this.#pulls.delete(id);
-    this.host.giveRequest();
+    this.host.requests.give();
     if (this.#running > 0) return;
     for (const wake of this.#quiet.splice(0)) wake();
   }
