@@ -3,8 +3,10 @@ import {
   createPrivateKey,
   createPublicKey,
   generateKeyPairSync,
+  type KeyObject,
   randomBytes,
   sign,
+  X509Certificate,
 } from "node:crypto";
 import { AsnConvert, OctetString } from "@peculiar/asn1-schema";
 import {
@@ -95,6 +97,31 @@ export function decodePem(label: string, text: string): Uint8Array[] {
 export const CERTIFICATE_BYTES_MAX = 16 * 1024;
 const NAMES_MAX = 64;
 const EXTENSIONS_MAX = 64;
+
+/** A certificate as found in a PEM text. */
+export interface FoundCertificate {
+  readonly der: Uint8Array;
+  readonly certificate: ReadCertificate;
+}
+
+/** The first certificate in a PEM text; null: there is none that can be read. */
+export function firstCertificate(pem: string): FoundCertificate | null {
+  const [der] = decodePem("CERTIFICATE", pem);
+  const read = der === undefined ? null : readCertificate(der);
+  return der !== undefined && read?.ok ? { der, certificate: read.certificate } : null;
+}
+
+/** Whether the key (PEM) is the certificate's; null: it cannot be read. */
+export function isKeyOf(certificate: Uint8Array | string, key: string): boolean | null {
+  let privateKey: KeyObject;
+  try {
+    privateKey = createPrivateKey(key);
+  } catch {
+    // The library's message may quote the key.
+    return null;
+  }
+  return new X509Certificate(certificate).checkPrivateKey(privateKey);
+}
 
 /** Fields that authorization needs, from the signed bytes. */
 export interface ReadCertificate {

@@ -316,30 +316,36 @@ export function encodeAnswer(answer: PeerAnswer): Uint8Array {
   return bytes;
 }
 
-/** `why`: a message that contains no text from the peer. */
-interface NotDecoded {
-  readonly ok: false;
-  readonly why: string;
-}
-export type DecodedRequest = { readonly ok: true; readonly request: PeerRequest } | NotDecoded;
-export type DecodedAnswer = { readonly ok: true; readonly answer: PeerAnswer } | NotDecoded;
+/** The message under its name, or the reason it is invalid, which has no text from the peer. */
+export type Decoded<Name extends string, T> =
+  | ({ readonly ok: true } & { readonly [Key in Name]: T })
+  | { readonly ok: false; readonly why: string };
 
 /** Decodes a complete message. Never throws; the result does not reference `bytes`. */
-export function decodeRequest(bytes: Uint8Array): DecodedRequest {
-  if (bytes.length > REQUEST_BYTES_MAX) return { ok: false, why: "request: too long" };
+export function decodeWhole<Name extends string, T>(
+  name: Name,
+  bytes: Uint8Array,
+  bytesMax: number,
+  read: (reader: WireReader) => T | null,
+): Decoded<Name, T> {
+  if (bytes.length > bytesMax) return { ok: false, why: `${name}: too long` };
   const reader = new WireReader(bytes);
-  const request = decode(reader, REQUESTS_BY_CODE);
-  reader.end("request");
-  if (reader.ok && request !== null) return { ok: true, request };
+  const value = read(reader);
+  reader.end(name);
+  if (reader.ok && value !== null) return { ok: true, [name]: value } as Decoded<Name, T>;
   return { ok: false, why: reader.why ?? "operation: unknown" };
 }
 
-/** Decodes a complete message. Never throws; the result does not reference `bytes`. */
-export function decodeAnswer(bytes: Uint8Array): DecodedAnswer {
-  if (bytes.length > ANSWER_BYTES_MAX) return { ok: false, why: "answer: too long" };
-  const reader = new WireReader(bytes);
-  const answer = decode(reader, ANSWERS_BY_CODE);
-  reader.end("answer");
-  if (reader.ok && answer !== null) return { ok: true, answer };
-  return { ok: false, why: reader.why ?? "operation: unknown" };
+/** See `decodeWhole`. */
+export function decodeRequest(bytes: Uint8Array): Decoded<"request", PeerRequest> {
+  return decodeWhole("request", bytes, REQUEST_BYTES_MAX, (reader) =>
+    decode(reader, REQUESTS_BY_CODE),
+  );
+}
+
+/** See `decodeWhole`. */
+export function decodeAnswer(bytes: Uint8Array): Decoded<"answer", PeerAnswer> {
+  return decodeWhole("answer", bytes, ANSWER_BYTES_MAX, (reader) =>
+    decode(reader, ANSWERS_BY_CODE),
+  );
 }
