@@ -123,10 +123,7 @@ export interface FetchCounters {
   /** A transport failed, and the request continued over another one. */
   fallbacks: number;
   sharedPulls: number;
-  readonly byTransport: Record<
-    TransportName,
-    { blocks: number; bytes: number; fallbacks: number }
-  >;
+  readonly byTransport: Record<TransportName, { blocks: number; bytes: number; fallbacks: number }>;
 }
 
 export interface FetcherStats extends Readonly<FetchCounters> {

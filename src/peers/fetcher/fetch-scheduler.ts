@@ -3,9 +3,9 @@ import type { Arrival, SlotRefusal } from "../../store/index.ts";
 import type { ItemRefusal } from "../messages.ts";
 import type { ConnectionFault, ItemCame } from "../transport.ts";
 import { Attempt, type BlockFetch, shareArrival } from "./block-fetch.ts";
-import type { FetchContext } from "./fetcher.ts";
-import { FetchRequest, pulledBlockOf } from "./fetch-request.ts";
 import { PULL_PRIORITIES, type PullOutcome, type PullPriority } from "./fetch-options.ts";
+import { FetchRequest, pulledBlockOf } from "./fetch-request.ts";
+import type { FetchContext } from "./fetcher.ts";
 import type { Peer } from "./peer.ts";
 import type { PeerPath } from "./peer-path.ts";
 

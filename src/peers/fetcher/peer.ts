@@ -2,8 +2,8 @@ import { type Random, randomBelow, type WorkerId } from "../../core/index.ts";
 import type { PeerRecord } from "../directory/index.ts";
 import type { HardwareReport, PeerHello } from "../messages.ts";
 import { type ConnectionFault, type PeerConnection, TRANSPORTS } from "../transport.ts";
-import type { FetchContext } from "./fetcher.ts";
 import type { FetchLimits, PeerStatus } from "./fetch-options.ts";
+import type { FetchContext } from "./fetcher.ts";
 import { Breaker, PeerPath } from "./peer-path.ts";
 
 /** One in this many requests uses a transport of unknown goodput, to measure it. */

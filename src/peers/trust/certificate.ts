@@ -176,20 +176,20 @@ function read(der: Uint8Array): ReadCertificate {
     must(found.size < EXTENSIONS_MAX, "there are too many extensions");
     found.set(extension.extnID, extension);
   }
-  const valueOf = <T>(id: string, type: new () => T): T | null => {
+  const valueIn = <T>(id: string, type: new () => T): T | null => {
     const value = found.get(id)?.extnValue.buffer;
     return value === undefined ? null : parse(new Uint8Array(value), type, `extension ${id}`);
   };
-  const usages = valueOf(OID.extendedKeyUsage, ExtendedKeyUsage);
+  const usages = valueIn(OID.extendedKeyUsage, ExtendedKeyUsage);
   const critical = [...found.values()].filter((extension) => extension.critical);
   return {
     issuer: derOf(body.issuer),
     subject: derOf(body.subject),
     notBeforeMs: wholeSeconds(notBefore.getTime()),
     notAfterMs: wholeSeconds(notAfter.getTime()),
-    names: namesOf(valueOf(OID.subjectAltName, SubjectAlternativeName)),
-    authority: authorityOf(valueOf(OID.basicConstraints, BasicConstraints)),
-    keyUsage: keyUsagesOf(valueOf(OID.keyUsage, KeyUsageBits)),
+    names: namesOf(valueIn(OID.subjectAltName, SubjectAlternativeName)),
+    authority: authorityOf(valueIn(OID.basicConstraints, BasicConstraints)),
+    keyUsage: keyUsagesOf(valueIn(OID.keyUsage, KeyUsageBits)),
     extendedKeyUsage: usages === null ? null : [...usages],
     unknownCritical: critical.map(({ extnID }) => extnID).filter((id) => !KNOWN.has(id)),
   };

@@ -1,6 +1,6 @@
 import { assert, equalBytes } from "../../core/index.ts";
 import type { FrameHeader, ItemRefusal, PeerAnswer, PeerRequest, PullItem } from "../messages.ts";
-import { utf8Bytes, WireReader, type WireWriter } from "./bytes.ts";
+import { utf8Bytes, type WireReader, type WireWriter } from "./bytes.ts";
 import { type Field, size, struct } from "./fields.ts";
 import {
   ALIASES_MAX,

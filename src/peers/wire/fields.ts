@@ -130,7 +130,13 @@ interface RecordList<T> {
 }
 
 /** A count in 32 bits, then each item as a record, to which later versions can add fields. */
-export function records<T>({ item, max, bytesMin, what, many }: RecordList<T>): Field<readonly T[]> {
+export function records<T>({
+  item,
+  max,
+  bytesMin,
+  what,
+  many,
+}: RecordList<T>): Field<readonly T[]> {
   return {
     write(writer, items) {
       assert(items.length <= max, `at most ${max} ${many} are sent at once`);

@@ -191,7 +191,11 @@ interface Layout<Message> {
   readonly items: Field<Message> | null;
 }
 
-function layout<const Name extends string, H extends Fields, I extends Fields = {}>(
+function layout<
+  const Name extends string,
+  H extends Fields,
+  I extends Fields = Record<never, never>,
+>(
   op: Name,
   code: number,
   head: H,

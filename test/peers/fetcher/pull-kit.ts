@@ -1,8 +1,8 @@
 import type { NamespaceIndex, WorkerId } from "../../../src/core/index.ts";
 import { seededRandom } from "../../../src/core/index.ts";
 import {
-  Fetcher,
   type FetchEvent,
+  Fetcher,
   type FetchLimits,
   type Locator,
   type Members,

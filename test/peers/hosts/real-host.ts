@@ -8,9 +8,9 @@ import {
 import { blockKeys } from "../../../src/identity/index.ts";
 import { type Lanes, loadNative, openLanes, Queue, Region } from "../../../src/native/index.ts";
 import {
-  Fetcher,
   type Endpoint,
   type FetchEvent,
+  Fetcher,
   type FetchLimits,
   KnownPeers,
   type PeerServer,

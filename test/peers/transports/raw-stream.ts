@@ -26,7 +26,7 @@ export class RawStream extends RawLine<ControlMessage> {
 }
 
 /** A server with a valid certificate that sends arbitrary messages. */
-export const RawHolder = {
+export const RawServer = {
   listen(
     credentials: Credentials,
     onLink: (connection: RawStream) => unknown,

@@ -367,7 +367,8 @@ export class ClientConnection implements PeerConnection {
       const { validationErrorReason: invalid, earlyDataAccepted } = await session.opened;
       this.#isEarlyRefused = !earlyDataAccepted;
       const certificate = session.peerCertificate;
-      const authorized = certificate === undefined ? null : trust.authorize(certificate.raw, worker);
+      const authorized =
+        certificate === undefined ? null : trust.authorize(certificate.raw, worker);
       if (authorized?.ok && invalid === undefined) {
         this.#identity = authorized.identity;
         this.#certificate = certificate!.raw;
