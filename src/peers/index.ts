@@ -11,7 +11,21 @@ export {
   type QuicOptions,
   QuicTransport,
 } from "./transports/quic/index.ts";
-export * from "./transports/rdma/rdma-transport.ts";
-export * from "./transports/stream/stream-transport.ts";
+export {
+  RDMA_LIMITS,
+  type RdmaLimits,
+  RdmaTransport,
+  type RdmaTransportOptions,
+} from "./transports/rdma/index.ts";
+export {
+  acceptedCiphers,
+  type CipherPolicy,
+  type LaneShape,
+  laneShape,
+  STREAM_LIMITS,
+  type StreamLimits,
+  type StreamOptions,
+  StreamTransport,
+} from "./transports/stream/index.ts";
 export * from "./trust/index.ts";
 export type * from "./trust.ts";
