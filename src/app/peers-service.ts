@@ -7,10 +7,9 @@ import {
   type BlockHolders,
   BlockServer,
   BusLocator,
-  createFetcher,
   type Endpoint,
   type FetchEvent,
-  type Fetcher,
+  Fetcher,
   type FetchLimits,
   type HardwareReport,
   KnownPeers,
@@ -192,7 +191,7 @@ export class PeersService implements AsyncDisposable {
     const { transports, news, hardware } = this.#prerequisites;
     const { cluster } = config.peers;
     const self = config.node.id;
-    return createFetcher({
+    return new Fetcher({
       self: {
         ...{ worker: self, incarnation },
         get hardware() {

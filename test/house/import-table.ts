@@ -161,6 +161,8 @@ export const PACKAGE_HOMES: Readonly<Record<string, readonly string[]>> = {
   "smol-toml": ["config"],
   "@msgpack/msgpack": ["control", "events"],
   "@huggingface/tokenizers": ["router/proxy"],
+  "@peculiar/asn1-schema": ["peers"],
+  "@peculiar/asn1-x509": ["peers"],
   "nats.ws": ["bus"],
   "@nats-io/transport-node": ["bus"],
   "@nats-io/jetstream": ["bus"],

@@ -8,10 +8,9 @@ import {
 import { blockKeys } from "../../../src/identity/index.ts";
 import { type Lanes, loadNative, openLanes, Queue, Region } from "../../../src/native/index.ts";
 import {
-  createFetcher,
   type Endpoint,
   type FetchEvent,
-  type Fetcher,
+  Fetcher,
   type FetchLimits,
   KnownPeers,
   type PeerServer,
@@ -108,7 +107,7 @@ export class RealHost implements AsyncDisposable {
       ...{ limits: SERVE_LIMITS, clock: systemClock, random: systemRandom, log: () => undefined },
     });
     this.server = options.wrap?.(this.serving, region) ?? this.serving;
-    this.puller = createFetcher({
+    this.puller = new Fetcher({
       ...{ self, blocks: this.store.peerBlocks, transports: this.transports, namespaces },
       ...{ members: this.members, locator: null, clock: systemClock, random: systemRandom },
       blockHolders: {
