@@ -50,7 +50,7 @@ export interface AgentApi extends ApiServer {
 
 /** Starts the HTTP server of a running agent. Reports are read from the agent's parts. */
 export async function startApi(agent: Agent, options: AgentApiOptions): Promise<AgentApi> {
-  const { listen, connectionsMax, bodyBudgetBytes, bodyTimeoutMs, flushByGet } = agent.config.api;
+  const { listen, flushByGet } = agent.config.api;
   const { logger, version } = options;
   const { access, warnings, reload } = await readAccess(agent.config.api);
   const warn = (lines: readonly string[]) => {
@@ -62,7 +62,7 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
     version,
     clock: systemClock,
     access,
-    ...{ connectionsMax, bodyBudgetBytes, bodyTimeoutMs, flushByGet, native: options.native },
+    ...{ flushByGet, native: options.native },
     onFault: (path, thrown) => logger.error("API request failed", { path, reason: String(thrown) }),
     onRefused: ({ code, address, count }) =>
       logger.warn("API callers rejected", { code, address, count }),

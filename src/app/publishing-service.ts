@@ -49,6 +49,14 @@ interface SpokenRank {
 }
 
 const WATCH_MS = 1_000;
+/** Interval of the heartbeat of each rank. Subscribers count a rank as stale after three. */
+const HEARTBEAT_MS = 1_000;
+/** Changes, of up to 1,024 blocks each, to keep for subscribers that missed some, and their blocks. */
+const RING_LIMITS = { changesMax: 16_384, blocksMax: 1_048_576 };
+/** Maximum blocks to remember of one rank's engine events, about 200 bytes each. */
+const ENGINE_BLOCKS_MAX = 262_144;
+/** A snapshot is stored after this time if anything changed; shorter than a stream's `max_age`. */
+const SNAPSHOT_EVERY_MS = 600_000;
 
 /** Publishes which blocks this host holds. */
 export class PublishingService implements AsyncDisposable {
@@ -66,7 +74,7 @@ export class PublishingService implements AsyncDisposable {
     zmq: readonly (ZmqPublisher | null)[],
   ) {
     const { config, clock, store, incarnation, bus } = parts;
-    const { events, engine } = config;
+    const { engine } = config;
     this.mode = mode;
     this.#parts = parts;
     this.feeds = new HostResidency({
@@ -74,10 +82,10 @@ export class PublishingService implements AsyncDisposable {
       incarnation,
       ranks: Array.from({ length: engine.kvRanks }, (_, rank) => rank),
       residency: store.residency,
-      ring: { changesMax: events.ringChanges, blocksMax: events.ringBlocks },
+      ring: RING_LIMITS,
       mode,
-      everyMs: events.heartbeatMs,
-      engineBlocksMax: events.engineBlocks,
+      everyMs: HEARTBEAT_MS,
+      engineBlocksMax: ENGINE_BLOCKS_MAX,
       hasEngines: engine.kvEvents !== null,
       spaces: () => spacesOf(parts.namespaces),
     });
@@ -108,7 +116,7 @@ export class PublishingService implements AsyncDisposable {
   }
 
   get cluster(): string {
-    return this.#parts.config.events.cluster;
+    return this.#parts.config.peers.cluster;
   }
 
   /** Blocks per tier of RESIDENCY_TIERS, as reported by the store. */
@@ -136,21 +144,24 @@ export class PublishingService implements AsyncDisposable {
 
   #speak(feed: ResidencyLog, bus: Bus): BusPublisher {
     const { clock, config } = this.#parts;
-    const { cluster } = config.events;
+    const { cluster } = config.peers;
     return new BusPublisher({ feed, bus, cluster, clock, sendsBatches: this.mode === "ring" });
   }
 
   #write(bus: Bus): StreamPublisher[] {
     const { config, clock, logger } = this.#parts;
-    const { cluster, stream, bucket, snapshotMessages, snapshotEveryMs } = config.events;
+    const { cluster } = config.peers;
+    const { snapshotMessages } = config.events;
+    const name = cluster.replaceAll(".", "_");
+    const names = { stream: `kv-events-${name}`, bucket: `kv-snapshots-${name}` };
     const log: BusLog = (level, message, fields) => logger.log(level, message, fields);
     const { durable } = bus;
     if (durable === null) return [];
     return this.#publishers.map(
       ({ feed, snapshots }) =>
         new StreamPublisher({
-          ...{ feed, snapshots, bus, durable, cluster, stream, bucket, clock, log },
-          ...{ snapshotMessages, snapshotEveryMs },
+          ...{ feed, snapshots, bus, durable, cluster, ...names, clock, log },
+          ...{ snapshotMessages, snapshotEveryMs: SNAPSHOT_EVERY_MS },
         }),
     );
   }
@@ -163,7 +174,7 @@ export class PublishingService implements AsyncDisposable {
     return new EngineRank({
       ...{ rank, zmq, engine, store, feeds: this.feeds, hashing: native, model },
       blockTokens: kvBlockTokens,
-      blocksMax: config.events.engineBlocks,
+      blocksMax: ENGINE_BLOCKS_MAX,
       namespaces: (blockTokens) =>
         namespaces
           .described()

@@ -30,7 +30,7 @@ export interface Kind<Value> {
 
 const GIB = 2 ** 30;
 /** Bytes of a page of the RAM arena. */
-export const PAGE_BYTES = 4096;
+const PAGE_BYTES = 4096;
 
 function refuse(what: string, instead: string): { ok: false; what: string; instead: string } {
   return { ok: false, what, instead };
@@ -115,28 +115,13 @@ function span(limits: Limits, print: (n: number) => string): string {
   return `${print(limits.min)} to ${print(limits.max)}${step}`;
 }
 
-/** A size that is rounded down to whole pages. */
-export function pagesKind(limits: Limits & { example: string }): Kind<number> {
-  const size = sizeKind(limits);
-  return {
-    ...size,
-    read(raw) {
-      const read = size.read(raw);
-      return read.ok ? { ok: true, value: read.value - (read.value % PAGE_BYTES) } : read;
-    },
-  };
-}
-
-/**
- * A number of GiB (`64`, `0.5`) → bytes, rounded down to whole pages. `twin` is the key that takes
- * the same as a size.
- */
-export function gibKind(limits: Limits & { twin: string }): Kind<number> {
+/** A number of GiB (`64`, `0.5`) → bytes, rounded down to whole pages. */
+export function gibKind(limits: Limits): Kind<number> {
   return {
     name: "number of GiB",
     range: span(limits, exactBytes),
     read(raw) {
-      const instead = `write the number alone, as in 64, or use ${limits.twin} = "64GiB"`;
+      const instead = "write a number without unit and quotes, as in 64 or 0.5";
       if (typeof raw !== "number" || !Number.isFinite(raw)) {
         return refuse(`is ${typeName(raw)}, not a number of GiB`, instead);
       }

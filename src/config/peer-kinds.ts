@@ -123,7 +123,7 @@ export const rdmaDevicesKind: Kind<readonly string[] | "any"> = {
 };
 
 /** Ciphers of block data on TCP. */
-export const cipherKind = choiceKind(["aegis-128l", "aes-128-gcm"]);
+export const cipherKind = choiceKind(["aegis-128l", "aes-128-gcm", "none"]);
 
 /** A peer listed in the configuration. The port of a transport that it does not offer is null. */
 export interface ListedPeer {

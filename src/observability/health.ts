@@ -156,7 +156,7 @@ export const HEALTH_CODES = {
   KV_SSD_SLOW: {
     severity: "warn",
     meaning: "reads from SSD exceed their deadline and count as misses",
-    fix: "check what else uses the drive (iostat -x); lower kv.scrub_rate or kv.ssd_depth",
+    fix: "check what else uses the drive (iostat -x); lower kv.scrub_rate",
   },
   KV_SSD_HUNG: {
     severity: "error",

@@ -78,12 +78,11 @@ export const PEERS: readonly BadFile[] = [
   ["RDMA devices as a number", rdma("devices = 5"), ["4:11 rdma.devices", "not a string"]],
   ["RDMA required", rdma('enabled = "require"'), ["4:11 rdma.enabled", '"auto"']],
   ["no rail", rdma("rails = 0"), ["4:9 rdma.rails", "too small"]],
-  ["retries for ever", rdma("retries = 7"), ["4:11 rdma.retries", "too large"]],
-  ["reads of odd bytes", rdma('read_bytes = "100000B"'), ["4:14 rdma.read_bytes", "multiple"]],
+  ["traffic class too large", rdma("traffic_class = 256"), ["4:17 rdma.traffic_class", "large"]],
   [
     "one port for requests of two transports",
     peers('listen_rdma = "0.0.0.0:7172"', "trusted_network = true"),
-    ["4:15 peers.listen_rdma", "listen_stream or lanes_port"],
+    ["4:15 peers.listen_rdma", "also the port of listen_stream"],
   ],
   ["unknown cipher", peers('cipher = "rc4"'), ["4:10 peers.cipher", "aegis-128l"]],
   ["listener without a port", peers('listen_quic = "::"'), ["4:15 peers.listen_quic", '"off"']],
@@ -94,7 +93,11 @@ export const PEERS: readonly BadFile[] = [
     ["4:13 peers.advertise", "is not a host"],
   ],
   ["advertised number", peers("advertise = 10"), ["4:13 peers.advertise", "not a host"]],
-  ["lanes port too far", peers("lanes_port = 65536"), ["4:14 peers.lanes_port", "too large"]],
+  [
+    "no port for block data",
+    peers('listen_stream = "0.0.0.0:65534"'),
+    ["4:17 peers.listen_stream", "at most 65533"],
+  ],
   [
     "half a namespace",
     peers('serve_namespaces = "abcd"'),
@@ -105,8 +108,7 @@ export const PEERS: readonly BadFile[] = [
     peers("serve_namespaces = []"),
     ["4:20 peers.serve_namespaces", "an array"],
   ],
-  ["announced without end", peers('announce = "1ms"'), ["4:12 peers.announce", '"off"']],
-  ["no block at a time", peers("items_max = 0"), ["4:13 peers.items_max", "too small"]],
+  ["no time for progress", peers('progress = "1ms"'), ["4:12 peers.progress", "too small"]],
   [
     "no prefill",
     peers("prefill_tokens_per_second = 0"),
@@ -123,7 +125,7 @@ export const PEERS: readonly BadFile[] = [
     peers('cert_file = "/c"', 'key_file = "/k"'),
     ["4:13 peers.cert_file", "must be set together"],
   ],
-  ["unencrypted", peers("encrypt = false"), ["4:11 peers.encrypt", "trusted_network = true"]],
+  ["unencrypted", peers('cipher = "none"'), ["4:10 peers.cipher", "trusted_network = true"]],
   [
     "one listener for all and one for nobody",
     peers('listen_quic = "127.0.0.1:1"'),
@@ -140,29 +142,9 @@ export const PEERS: readonly BadFile[] = [
     ["4:13 peers.advertise", "loopback only"],
   ],
   [
-    "one port for requests and payload",
-    peers("lanes_port = 7172"),
-    ["4:14 peers.lanes_port", "a TCP port each"],
-  ],
-  [
-    "one peer above all of them",
-    peers('peer_bytes_max = "2GiB"'),
-    ["4:18 peers.peer_bytes_max", "above bytes_max 1GiB"],
-  ],
-  [
-    "all below one namespace",
-    peers('bytes_max = "300MiB"'),
-    ["4:13 peers.bytes_max", "namespace_bytes_max 512MiB"],
-  ],
-  [
-    "a first cooldown above the last",
-    peers('cooldown = "2m"'),
-    ["4:12 peers.cooldown", "above cooldown_max 1m"],
-  ],
-  [
     "two things wrong with peers",
-    peers(FILES, 'cipher = "x"', "encrypt = false"),
+    peers(FILES, 'cipher = "x"', "advertise = 10"),
     ["7:10 peers.cipher", "aegis-128l"],
-    ["8:11 peers.encrypt", "unencrypted"],
+    ["8:13 peers.advertise", "not a host"],
   ],
 ];

@@ -153,7 +153,7 @@ export const PACKAGE_HOMES: Readonly<Record<string, readonly string[]>> = {
   elysia: ["api"],
   "@elysiajs/openapi": ["api"],
   "prom-client": ["observability"],
-  "smol-toml": ["config"],
+  "toml-eslint-parser": ["config"],
   "@msgpack/msgpack": ["control", "events"],
   "@huggingface/tokenizers": ["router/proxy"],
   "nats.ws": ["bus"],

@@ -32,6 +32,8 @@ interface IndexSyncServiceParts {
 const HEARD_MS = 2_000;
 /** Time allowed at shutdown for queued messages to be sent. */
 const CLOSE_MS = 1_000;
+/** Interval at which the index is written to `events.state_dir`. */
+const STATE_EVERY_MS = 30_000;
 
 /** Owns the bus and the index sync over it: table, index and load. */
 export class IndexSyncService implements AsyncDisposable {
@@ -48,21 +50,20 @@ export class IndexSyncService implements AsyncDisposable {
     this.#parts = parts;
     const log: BusLog = (level, message, fields) => parts.logger.log(level, message, fields);
     this.bus = parts.bus ?? openRouterBus(parts, log);
-    const { workersMax: targetsMax, staleBeats, goneBeats } = events;
     this.sync = new IndexSync({
       ...{ bus: this.bus, clock, random, log, table, index, load },
       cluster: events.cluster,
       blockTokens: router.blockTokens,
-      ingest: { ...INGEST_DEFAULTS, targetsMax, staleBeats, goneBeats },
+      ingest: INGEST_DEFAULTS,
       isConfigured: parts.isConfigured,
-      replicas: replicas.sync ? { ...REPLICA_DEFAULTS, everyMs: replicas.announceMs } : null,
+      replicas: replicas.sync ? REPLICA_DEFAULTS : null,
       applyThresholds: parts.applyThresholds,
       keep:
         events.stateDir === null
           ? null
           : {
               folder: events.stateDir,
-              everyMs: events.stateEveryMs,
+              everyMs: STATE_EVERY_MS,
               snapshotThreshold: replicas.snapshotThreshold,
             },
       streamConsumer: events.stream ? router.id : null,
@@ -137,8 +138,7 @@ export class IndexSyncService implements AsyncDisposable {
  */
 function openRouterBus({ config, clock, random }: IndexSyncServiceParts, log: BusLog): Bus {
   const { nats, router } = config;
-  const limits = { queueMessages: nats.queueMessages, queueBytes: nats.queueBytes };
-  const basics = { clock, random, log, limits };
+  const basics = { clock, random, log };
   if (nats.url === null) return createLocalBus(new LocalHub(), basics);
   const name = `hearth router ${router.id}`;
   const { inboxPrefix, replyPrefixes } = nats;

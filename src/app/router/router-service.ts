@@ -19,6 +19,7 @@ import {
   createPrefixIndex,
   createRouter,
   createWorkerTable,
+  INGEST_DEFAULTS,
   POLICY_NAMES,
   type PolicyAction,
   type PolicyCounts,
@@ -56,6 +57,8 @@ export interface RouterServiceParts {
 export type RouterServiceState = "starting" | "ready" | "draining" | "stopped";
 
 const LOOK_MS = 250;
+/** Time after which `/readyz` reports ready even if a worker has not sent its residency. */
+const COMPLETE_WITHIN_MS = 10_000;
 
 /** Composes the parts of a router: starts them in order and stops them in reverse order. */
 export class RouterService {
@@ -88,7 +91,7 @@ export class RouterService {
     this.health = createHealth({ clock, log: logger });
     this.metrics = createRouterMetrics(parts);
     this.lag = watchLoopLag(clock);
-    this.table = createWorkerTable({ targetsMax: config.events.workersMax });
+    this.table = createWorkerTable({ targetsMax: INGEST_DEFAULTS.targetsMax });
     this.index = createPrefixIndex({ native, random, bytesMax: config.events.indexBytes });
     const { blockTokens, requestExpiryMs } = settings;
     const { table, index, health } = this;
@@ -218,8 +221,8 @@ export class RouterService {
   }
 
   #look(): void {
-    const { config, clock } = this.#parts;
-    const hasWaited = clock.monotonicMs() - this.#startedMs >= config.events.completeWithinMs;
+    const { clock } = this.#parts;
+    const hasWaited = clock.monotonicMs() - this.#startedMs >= COMPLETE_WITHIN_MS;
     // Latched: a worker that joins later must not make the router unready.
     this.#isComplete ||= hasWaited || (this.#indexSync.isComplete && this.#workers.isSettled);
     if (!this.#isComplete) return;

@@ -121,12 +121,15 @@ export interface RouterHttp extends ApiServer {
   reload(): Promise<void>;
 }
 
+/** Bytes of all request bodies together: prompts as tokens are longer than commands of agents. */
+const BODY_BUDGET_BYTES = 256 * 2 ** 20;
+
 /** Starts the HTTP server of a running router. */
 export async function startRouterHttp(
   service: RouterService,
   { native, clock, logger, version }: RouterHttpOptions,
 ): Promise<RouterHttp> {
-  const { listen, busyStatus, connectionsMax, bodyBudgetBytes, bodyTimeoutMs } = service.config.api;
+  const { listen, busyStatus } = service.config.api;
   const { access, warnings, reload } = await readAccess(service.config.api);
   const warn = (lines: readonly string[]) => {
     for (const line of lines) logger.warn(line, {});
@@ -150,7 +153,7 @@ export async function startRouterHttp(
   };
   const api = createRouterApi(services, {
     ...{ version, clock, access, busyStatus },
-    ...{ connectionsMax, bodyBudgetBytes, bodyTimeoutMs, native },
+    ...{ bodyBudgetBytes: BODY_BUDGET_BYTES, native },
     onFault: (path, thrown) => logger.error("API request failed", { path, reason: String(thrown) }),
     onRefused: ({ code, address, count }) =>
       logger.warn("API callers rejected", { code, address, count }),

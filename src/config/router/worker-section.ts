@@ -3,7 +3,6 @@ import { workerUrlKind, zmqKind } from "../address-kinds.ts";
 import {
   booleanKind,
   choiceKind,
-  durationKind,
   integerKind,
   type Kind,
   pathKind,
@@ -207,14 +206,6 @@ export function readListedWorker(members: Readonly<Record<string, unknown>>): Re
   return { ok: true, value: Object.freeze(worker) as ListedWorker };
 }
 
-const DAY_MS = 86_400_000;
-
-/** A number of missed heartbeats. */
-function beats(key: string, defaultValue: number, doc: string) {
-  const kind = integerKind({ min: 2, max: 10_000 });
-  return withDefault({ key, kind, defaultValue, reload: false, doc });
-}
-
 export const eventsSection = section("Sources of the blocks that workers hold.", {
   cluster: withDefault({
     key: "cluster",
@@ -225,7 +216,6 @@ export const eventsSection = section("Sources of the blocks that workers hold.",
       example: "hearth",
     }),
     defaultValue: "hearth",
-    reload: false,
     doc:
       "The name that agents and routers of one cluster share. It is part of their NATS " +
       "subjects.",
@@ -234,43 +224,14 @@ export const eventsSection = section("Sources of the blocks that workers hold.",
     key: "index_bytes",
     kind: sizeKind({ min: 2 ** 20, max: 2 ** 40, example: "4GiB" }),
     defaultValue: "1GiB",
-    reload: false,
     doc:
       "Maximum memory of the prefix index. Above it, the least recently requested blocks are " +
       "dropped, and answers state how far they are exact.",
-  }),
-  workersMax: withDefault({
-    key: "workers_max",
-    kind: integerKind({ min: 1, max: 65_535 }),
-    defaultValue: 4_096,
-    reload: false,
-    doc: "Maximum workers in the index; each data parallel rank counts as one.",
-  }),
-  staleBeats: beats(
-    "stale_beats",
-    3,
-    "Missed heartbeats after which a worker is chosen only if no other worker is left. The " +
-      "worker announces its heartbeat interval.",
-  ),
-  goneBeats: beats(
-    "gone_beats",
-    15,
-    "Missed heartbeats after which a worker and its blocks are removed from the index.",
-  ),
-  completeWithinMs: withDefault({
-    key: "complete_within",
-    kind: durationKind({ min: 50, max: DAY_MS, example: "10s" }),
-    defaultValue: "10s",
-    reload: false,
-    doc:
-      "`/readyz` reports ready when all known workers have sent their residency, and after this " +
-      "time at the latest.",
   }),
   stream: withDefault({
     key: "stream",
     kind: booleanKind,
     defaultValue: false,
-    reload: false,
     doc:
       "Whether events are also read from the JetStream stream that agents with " +
       '`events.mode = "stream"` fill, under the name of `router.id`, so that nothing is missed ' +
@@ -279,17 +240,9 @@ export const eventsSection = section("Sources of the blocks that workers hold.",
   stateDir: optional({
     key: "state_dir",
     kind: pathKind({ bytesMax: 4_000, example: "/var/lib/hearth/router" }),
-    reload: false,
     doc:
       "A folder, used by this router only, that stores the index across restarts. If unset, the " +
       "router requests the index from replicas and workers again.",
     example: "/var/lib/hearth/router",
-  }),
-  stateEveryMs: withDefault({
-    key: "state_every",
-    kind: durationKind({ min: 100, max: DAY_MS, example: "30s" }),
-    defaultValue: "30s",
-    reload: false,
-    doc: "Interval at which the index is written there; it is also written at shutdown.",
   }),
 });

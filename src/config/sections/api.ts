@@ -1,13 +1,5 @@
 import { listenKind } from "../address-kinds.ts";
-import {
-  booleanKind,
-  choiceKind,
-  durationKind,
-  integerKind,
-  type Kind,
-  pathKind,
-  sizeKind,
-} from "../kinds.ts";
+import { booleanKind, choiceKind, type Kind, pathKind } from "../kinds.ts";
 import { type KeySpec, optional, section, withDefault } from "../spec.ts";
 import { groupKind } from "./engine.ts";
 
@@ -20,7 +12,7 @@ const roleKind = choiceKind(["read", "operate", "purge"]);
 /** A file that is read once, at start. */
 function file(key: string, example: string, doc: string) {
   const kind = pathKind({ bytesMax: PATH_BYTES_MAX, example });
-  return optional({ key, kind, reload: false, doc, example });
+  return optional({ key, kind, doc, example });
 }
 
 const tokenFile = file(
@@ -63,7 +55,6 @@ const tlsClientRole = withDefault({
   key: "tls_client_role",
   kind: roleKind,
   defaultValue: "read",
-  reload: false,
   doc: "Role of clients that present a certificate and no token; see `tls_client_ca_file`.",
 });
 
@@ -98,7 +89,6 @@ const socket: KeySpec<string | null> = {
       return engine.endsWith("/engine.sock") ? engine.replace(/engine\.sock$/, "api.sock") : null;
     },
   },
-  reload: false,
   doc:
     "The Unix socket of the same HTTP API. The kernel reports the user of each client: root and " +
     "the agent's user have the role `purge`, members of `socket_group` have the role " +
@@ -109,7 +99,6 @@ const socket: KeySpec<string | null> = {
 const socketGroup = optional({
   key: "socket_group",
   kind: groupKind,
-  reload: false,
   doc:
     "The group that owns `socket`. If unset: `engine.socket_group`, or the group of the agent's " +
     "process.",
@@ -120,7 +109,6 @@ const socketRole = withDefault({
   key: "socket_role",
   kind: roleKind,
   defaultValue: "operate",
-  reload: false,
   doc: "Role of clients on `socket` that are neither root nor the agent's user.",
 });
 
@@ -130,7 +118,6 @@ export function apiListen(port: number, what: string) {
     key: "listen",
     kind: listenKind,
     defaultValue: `127.0.0.1:${port}`,
-    reload: false,
     doc:
       `Listen address of the HTTP server (${what}). An address other than loopback needs ` +
       "`token_file`, `tokens_file` or `tls_client_ca_file`. Port 0 picks a free port; the log " +
@@ -144,7 +131,6 @@ export function apiAccessKeys(roles: string) {
     key: "loopback_role",
     kind: roleKind,
     defaultValue: "operate",
-    reload: false,
     doc:
       "Role of clients without credentials if none are required, which is possible on loopback " +
       `only: ${roles}.`,
@@ -160,39 +146,6 @@ export function apiAccessKeys(roles: string) {
   };
 }
 
-/** Limits of one server. */
-export function apiLimitKeys(budget: string) {
-  return {
-    connectionsMax: withDefault({
-      key: "connections_max",
-      kind: integerKind({ min: 8, max: 1_000_000 }),
-      defaultValue: 1_024,
-      reload: false,
-      doc:
-        "Maximum connections to this server. At the limit, idle connections are closed and " +
-        "further requests are answered 503. Each connection needs a file descriptor.",
-    }),
-    bodyBudgetBytes: withDefault({
-      key: "body_budget",
-      kind: sizeKind({ min: 2 ** 20, max: 2 ** 40, example: budget }),
-      defaultValue: budget,
-      reload: false,
-      doc:
-        "Maximum bytes of all request bodies together. A body above the limit is answered 503 " +
-        "with `Retry-After`; the slowest bodies are aborted first.",
-    }),
-    bodyTimeoutMs: withDefault({
-      key: "body_timeout",
-      kind: durationKind({ min: 100, max: 3_600_000, example: "10s" }),
-      defaultValue: "10s",
-      reload: false,
-      doc:
-        "Timeout for receiving a request body. A slower request is answered 408 and its " +
-        "connection is closed.",
-    }),
-  };
-}
-
 export const apiSection = section("HTTP API: health, metrics, status and commands.", {
   listen: apiListen(7171, "health, metrics, status, commands"),
   socket,
@@ -201,12 +154,10 @@ export const apiSection = section("HTTP API: health, metrics, status and command
   ...apiAccessKeys(
     "`read` shows, `operate` also pins, pauses and warms, `purge` also removes blocks",
   ),
-  ...apiLimitKeys("64MiB"),
   flushByGet: withDefault({
     key: "flush_by_get",
     kind: booleanKind,
     defaultValue: false,
-    reload: false,
     doc:
       "Whether `GET /flush_cache` empties the cache, as in SGLang's server. Any web page can " +
       "make a browser send a GET, so leave this off unless a program needs it, and use POST.",

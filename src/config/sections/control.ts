@@ -34,16 +34,6 @@ const leaseTtlMaxMs = withDefault({
   doc: "Maximum time to live of a lease without renewal, and the default of leases that name none.",
 });
 
-const retainIdleMs = withDefault({
-  key: "retain_idle",
-  kind: durationKind({ min: 1_000, max: 366 * DAY_MS, example: "10m" }),
-  defaultValue: "1h",
-  reload: true,
-  doc:
-    "Idle period of soft pins (`retain`) that name none. After each idle period the priority of " +
-    "the soft pin is halved, until it ends.",
-});
-
 const commandsPerSecond = withDefault({
   key: "commands_per_second",
   kind: integerKind({ min: 1, max: 1_000_000 }),
@@ -54,28 +44,12 @@ const commandsPerSecond = withDefault({
     "Commands above the rate are refused, not queued.",
 });
 
-const commandsBurst = withDefault({
-  key: "commands_burst",
-  kind: integerKind({ min: 1, max: 1_000_000 }),
-  defaultValue: 20_000,
-  reload: true,
-  doc: "Maximum burst of commands of one issuer, or of one token.",
-});
-
 const warmBytesMax = withDefault({
   key: "warm_bytes_max",
   kind: sizeKind({ min: 4096, max: 2 ** 44, multiple: 4096, example: "16GiB" }),
   defaultValue: "8GiB",
   reload: true,
   doc: "Maximum bytes that warm commands bring to RAM at the same time; the rest waits.",
-});
-
-const warmReads = withDefault({
-  key: "warm_reads",
-  kind: integerKind({ min: 1, max: 1_024 }),
-  defaultValue: 8,
-  reload: true,
-  doc: "Maximum concurrent SSD reads for warm commands. Reads for engines take precedence.",
 });
 
 const issuers = withDefault({
@@ -94,7 +68,6 @@ const issuers = withDefault({
 const auditFile = optional({
   key: "audit_file",
   kind: pathKind({ bytesMax: PATH_BYTES_MAX, example: "/var/log/hearth/audit.jsonl" }),
-  reload: false,
   doc:
     "The audit log: one JSON line for each command, with time, issuer, command and result. If " +
     "unset, there is no audit log.",
@@ -105,37 +78,23 @@ const auditBytesMax = withDefault({
   key: "audit_bytes",
   kind: sizeKind({ min: 4096, max: 2 ** 40, example: exactBytes(AUDIT_BYTES) }),
   defaultValue: exactBytes(AUDIT_BYTES),
-  reload: false,
   doc: "Maximum bytes of the audit log; at this size it is rotated.",
-});
-
-const auditFiles = withDefault({
-  key: "audit_files",
-  kind: integerKind({ min: 1, max: 1_000 }),
-  defaultValue: AUDIT_FILES,
-  reload: false,
-  doc: "Number of rotated audit logs to keep; the oldest is deleted.",
 });
 
 export const controlSection = section("Lifecycle commands: budgets, limits, the audit log.", {
   pinShare,
   pinShareOwner,
   leaseTtlMaxMs,
-  retainIdleMs,
   commandsPerSecond,
-  commandsBurst,
   warmBytesMax,
-  warmReads,
   issuers,
   auditFile,
   auditBytesMax,
-  auditFiles,
 });
 
 const keyDir = optional({
   key: "key_dir",
   kind: pathKind({ bytesMax: PATH_BYTES_MAX, example: "/etc/hearth/keys" }),
-  reload: false,
   doc:
     "Folder of namespace keys. Each regular file is one secret of 16 to 4096 bytes with mode " +
     "0600. If the agent has the key of a namespace, it verifies the MAC of each block that an " +

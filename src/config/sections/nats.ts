@@ -1,14 +1,5 @@
 import { natsUrlKind } from "../address-kinds.ts";
-import {
-  booleanKind,
-  choiceKind,
-  integerKind,
-  type Kind,
-  namesKind,
-  pathKind,
-  patternKind,
-  sizeKind,
-} from "../kinds.ts";
+import { booleanKind, choiceKind, type Kind, namesKind, pathKind, patternKind } from "../kinds.ts";
 import { quoteText } from "../problems.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
@@ -41,13 +32,12 @@ const inboxListKind: Kind<readonly string[]> = {
 /** A file that is read at each connection attempt. */
 function file(key: string, example: string, doc: string) {
   const kind = pathKind({ bytesMax: PATH_BYTES_MAX, example });
-  return optional({ key, kind, reload: false, doc, example });
+  return optional({ key, kind, doc, example });
 }
 
 const url = optional({
   key: "url",
   kind: natsUrlKind,
-  reload: false,
   doc:
     "NATS server for commands and events; several servers are separated by commas, all TCP or " +
     "all WebSocket. If unset, commands come over HTTP only. Credentials belong in a file; " +
@@ -103,7 +93,6 @@ export function natsInboxKeys(who: "agent" | "router") {
       key: "inbox_prefix",
       kind: inboxKind,
       defaultValue: "_INBOX",
-      reload: false,
       doc:
         "Prefix of the reply subjects of this process. Give each user of the server its own " +
         `prefix (\`_INBOX.${who}\`) and permission to subscribe to that prefix only, so that no ` +
@@ -113,7 +102,6 @@ export function natsInboxKeys(who: "agent" | "router") {
       key: "reply_prefixes",
       kind: inboxListKind,
       defaultValue: "_INBOX",
-      reload: false,
       doc:
         "Prefixes of the reply subjects that this process answers to, separated by commas; " +
         "`_INBOX` includes `_INBOX_router`. A request with another reply subject gets no " +
@@ -122,33 +110,10 @@ export function natsInboxKeys(who: "agent" | "router") {
   };
 }
 
-/** Limits of the queue during a disconnect. `what` names the queued messages. */
-export function natsQueueKeys(what: string) {
-  return {
-    queueMessages: withDefault({
-      key: "queue_messages",
-      kind: integerKind({ min: 0, max: 10_000_000 }),
-      defaultValue: 10_000,
-      reload: false,
-      doc:
-        `Maximum ${what[0]!.toLowerCase()}${what.slice(1)} to queue while disconnected. ` +
-        "At the limit new ones are dropped.",
-    }),
-    queueBytes: withDefault({
-      key: "queue_bytes",
-      kind: sizeKind({ min: 0, max: 2 ** 34, example: "16MiB" }),
-      defaultValue: "16MiB",
-      reload: false,
-      doc: `Maximum bytes of the queued ${what[0]!.toLowerCase()}${what.slice(1)}.`,
-    }),
-  };
-}
-
 const role = withDefault({
   key: "role",
   kind: choiceKind(["read", "operate", "purge"]),
   defaultValue: "operate",
-  reload: false,
   doc:
     "Role of commands over NATS whose issuer has not proved its name: `operate` pins, pauses " +
     "and warms; `purge` also removes blocks. With `purge`, every user with permission to " +
@@ -170,18 +135,7 @@ const receipts = withDefault({
   key: "receipts",
   kind: booleanKind,
   defaultValue: false,
-  reload: false,
   doc: "Whether each receipt is also published on `kv-control-receipts-` and the worker's id.",
-});
-
-const events = withDefault({
-  key: "events",
-  kind: booleanKind,
-  defaultValue: true,
-  reload: false,
-  doc:
-    "Whether changes of pins and leases are published on `kv-control-events-` and the " +
-    "worker's id.",
 });
 
 /** Names of streams and buckets that JetStream accepts for all of its objects. */
@@ -193,7 +147,6 @@ function nameKind(name: string, example: string) {
 const commandStream = optional({
   key: "command_stream",
   kind: nameKind("stream name", "KV_CONTROL"),
-  reload: false,
   doc:
     "A JetStream stream, created by the operator, that stores messages on `kv-control-` and " +
     "this worker's id. If set, the agent takes the commands for this worker only from the " +
@@ -206,7 +159,6 @@ const commandStream = optional({
 const workersBucket = optional({
   key: "workers_bucket",
   kind: nameKind("bucket name", "kv-workers"),
-  reload: false,
   doc:
     "A JetStream key-value bucket with a time to live, created by the operator. Each agent " +
     "stores its id, incarnation and version there, so that senders of broadcasts know which " +
@@ -217,12 +169,10 @@ const workersBucket = optional({
 export const natsSection = section("Commands over NATS.", {
   url,
   ...natsFileKeys("agent"),
-  ...natsQueueKeys("Receipts and events"),
   ...natsInboxKeys("agent"),
   role,
   broadcast,
   receipts,
-  events,
   commandStream,
   workersBucket,
 });

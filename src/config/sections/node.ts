@@ -30,7 +30,6 @@ const id: KeySpec<WorkerId> = {
     needs: [],
     from: ({ facts }) => workerIdOfHostname(facts.hostname) ?? undefined,
   },
-  reload: false,
   doc:
     "The id of this worker in logs, metrics, events and commands. It must be unique in the " +
     "fleet and stable across restarts. Set it if host names are not unique or change.",
@@ -51,7 +50,6 @@ const format = withDefault({
   key: "format",
   kind: choiceKind(["text", "json"]),
   defaultValue: "text",
-  reload: false,
   doc: "Format of log lines: `text` for people, `json` (one object per line) for log collectors.",
 });
 
@@ -61,7 +59,6 @@ const enabled = withDefault({
   key: "enabled",
   kind: choiceKind(["auto", "off", "require"]),
   defaultValue: "auto",
-  reload: false,
   doc:
     "Whether the agent copies between RAM and the GPU memory of engines. `auto` opens the " +
     "driver if there is one and logs why not, `require` refuses to start without a usable GPU, " +
@@ -71,7 +68,6 @@ const enabled = withDefault({
 const library = optional({
   key: "library",
   kind: pathKind({ bytesMax: 4095, example: "/usr/lib64/libcuda.so.1" }),
-  reload: false,
   doc:
     "Path of the driver's user library, if the dynamic linker does not find `libcuda.so.1`. " +
     "Never the CUDA runtime (`libcudart`).",
@@ -82,7 +78,6 @@ const register = withDefault({
   key: "register",
   kind: booleanKind,
   defaultValue: true,
-  reload: false,
   doc:
     "Whether RAM is registered with the driver, so that copies are asynchronous and run at link " +
     "speed. The driver locks the registered memory. Off: copies work but are slower.",
