@@ -125,7 +125,7 @@ const MEMORY_WAIT_MS = 100;
 /** About 10 GB/s per thread, so this is as much as engines can supply. */
 const QUEUE_THREADS_MAX = 8;
 
-/** Share of all connections that one process may have. */
+/** Share of all connections that one process may have, if that is above the default. */
 const PROCESS_CONNECTIONS_SHARE = 1 / 8;
 /** RAM that the reservations of all engines may protect, relative to one engine's maximum. */
 const RESERVED_ALL_FACTOR = 1.5;
@@ -137,7 +137,10 @@ export function limitsOf(config: Config): EngineLimits {
   return {
     ...ENGINE_LIMITS,
     connectionsMax: engine.clientsMax,
-    processConnectionsMax: Math.ceil(engine.clientsMax * PROCESS_CONNECTIONS_SHARE),
+    processConnectionsMax: Math.max(
+      ENGINE_LIMITS.processConnectionsMax,
+      Math.ceil(engine.clientsMax * PROCESS_CONNECTIONS_SHARE),
+    ),
     heldShare: engine.heldShare,
     leaseMs: engine.leaseMs,
     acquireMs: engine.acquireDeadlineMs,

@@ -2,6 +2,20 @@ export { formatListen, type ListenAddress, zmqOfRank } from "./address-kinds.ts"
 export type { AccessConfig } from "./checks.ts";
 export { lanesPortOf, mayUseRdma } from "./checks.ts";
 export {
+  choiceKind,
+  durationKind,
+  integerKind,
+  type Kind,
+  listKind,
+  numberKind,
+  placeholderOf,
+  type Read,
+  readWord,
+  refuse,
+  sizeKind,
+  textKind,
+} from "./kinds.ts";
+export {
   diffReload,
   type KeyChange,
   loadConfig,
@@ -13,7 +27,7 @@ export {
 } from "./load.ts";
 export { CONFIG_BYTES_MAX, type ConfigResult, type Overrides, parseConfig } from "./parse.ts";
 export type { ListedIssuer, ListedPeer } from "./peer-kinds.ts";
-export { type ConfigProblem, formatProblem } from "./problems.ts";
+export { type ConfigProblem, formatProblem, nearestWord } from "./problems.ts";
 export { REMOVED_AGENT_KEYS, REMOVED_ROUTER_KEYS } from "./removed-keys.ts";
 export { renderConfig, renderConfigReference, renderSampleConfig } from "./render.ts";
 export {
@@ -31,5 +45,6 @@ export {
 } from "./router/schema.ts";
 export { type Config, SCHEMA_KEYS } from "./schema.ts";
 export { deriveBlocksMax, deriveGpuWindowBlocks } from "./sections/kv.ts";
+export { clusterNameKind, workerIdKind } from "./sections/node.ts";
 export type { SchemaKey } from "./spec.ts";
 export { parseText } from "./toml-positions.ts";

@@ -1,3 +1,4 @@
+/** Kinds of values of configuration files and of the command line. */
 import {
   formatBytes,
   formatDuration,
@@ -10,16 +11,25 @@ import { quoteText } from "./problems.ts";
 /** A TOML value of a key: a string, a number or a boolean. */
 export type TomlLiteral = string | number | boolean;
 
-export type Read<Value> =
-  | { readonly ok: true; readonly value: Value }
-  | { readonly ok: false; readonly what: string; readonly instead: string };
+export interface Refused {
+  readonly ok: false;
+  /** Completes a sentence about the key or flag: "is 3, which is too small". */
+  readonly what: string;
+  readonly instead: string;
+}
 
-/** A kind of value: how it is read from TOML, written back, and described in the reference. */
+export type Read<Value> = { readonly ok: true; readonly value: Value } | Refused;
+
+/** A kind of value: how it is read, written back, and described in the reference and in help. */
 export interface Kind<Value> {
   /** Name in the reference: "size", "duration". */
   readonly name: string;
   /** Description of the allowed values. */
   readonly range: string;
+  /** Placeholder in usage lines of commands: `BYTES`. */
+  readonly placeholder?: string;
+  /** Whether the values are TOML numbers: a word of a command line is then read as a number. */
+  readonly isNumber?: boolean;
   /** Never throws, whatever TOML held. */
   read(raw: unknown): Read<Value>;
   /** Exact: `read(write(value))` gives the same value. */
@@ -31,9 +41,22 @@ export interface Kind<Value> {
 const GIB = 2 ** 30;
 /** Bytes of a page of the RAM arena. */
 const PAGE_BYTES = 4096;
+const TEXT_CHARACTERS_MAX = 4096;
+const LIST_ITEMS_MAX = 1_024;
 
-function refuse(what: string, instead: string): { ok: false; what: string; instead: string } {
+export function refuse(what: string, instead: string): Refused {
   return { ok: false, what, instead };
+}
+
+/** Reads a word of a command line. */
+export function readWord<Value>(kind: Kind<Value>, word: string): Read<Value> {
+  const isNumber = kind.isNumber === true && /^-?[0-9]+(?:\.[0-9]+)?$/.test(word);
+  return kind.read(isNumber ? Number(word) : word);
+}
+
+/** The placeholder of a value in usage lines. */
+export function placeholderOf(kind: Kind<unknown>): string {
+  return kind.placeholder ?? kind.name.toUpperCase();
 }
 
 /** The type of a TOML value, with its article, for messages. */
@@ -48,37 +71,30 @@ export function typeName(raw: unknown): string {
 }
 
 interface Limits {
-  readonly min: number;
-  readonly max: number;
+  readonly min?: number;
+  readonly max?: number;
   /** Only multiples of this are allowed. */
   readonly multiple?: number;
 }
 
+/** Description of the allowed values. */
+function span({ min, max, multiple }: Limits, print: (n: number) => string): string {
+  const step = multiple === undefined ? "" : `, a multiple of ${print(multiple)}`;
+  if (min === undefined) return max === undefined ? "any" : `at most ${print(max)}${step}`;
+  return max === undefined
+    ? `at least ${print(min)}${step}`
+    : `${print(min)} to ${print(max)}${step}`;
+}
+
 function inLimits(value: number, limits: Limits, print: (n: number) => string): Read<number> {
-  const allowed = `use ${print(limits.min)} to ${print(limits.max)}`;
-  if (value < limits.min) return refuse(`is ${print(value)}, which is too small`, allowed);
-  if (value > limits.max) return refuse(`is ${print(value)}, which is too large`, allowed);
-  const { multiple } = limits;
-  if (multiple !== undefined && value % multiple !== 0) {
-    return refuse(
-      `is not a multiple of ${print(multiple)}`,
-      `use ${print(nearestMultiple(value, limits))}`,
-    );
-  }
-  return { ok: true, value };
-}
-
-function nearestMultiple(value: number, limits: Limits): number {
-  const step = limits.multiple ?? 1;
-  return Math.min(limits.max, Math.max(limits.min, Math.ceil(value / step) * step));
-}
-
-function withUnit(raw: unknown, parse: (text: string) => Parsed, example: string): Read<number> {
-  const instead = `write a number and its unit in quotes, as in "${example}"`;
-  if (typeof raw !== "string") return refuse(`is ${typeName(raw)}`, instead);
-  const parsed = parse(raw);
-  if (parsed.ok) return parsed;
-  return refuse(`is ${quoteText(raw)}: ${parsed.why}`, instead);
+  const { min = -Infinity, max = Infinity, multiple } = limits;
+  const { multiple: _, ...ends } = limits;
+  const allowed = `use ${span(ends, print)}`;
+  if (value < min) return refuse(`is ${print(value)}, which is too small`, allowed);
+  if (value > max) return refuse(`is ${print(value)}, which is too large`, allowed);
+  if (multiple === undefined || value % multiple === 0) return { ok: true, value };
+  const nearest = Math.min(max, Math.max(min, Math.ceil(value / multiple) * multiple));
+  return refuse(`is not a multiple of ${print(multiple)}`, `use ${print(nearest)}`);
 }
 
 /**
@@ -96,23 +112,36 @@ export function exactBytes(bytes: number): string {
   return `${bytes}B`;
 }
 
-/** `"64GiB"` → bytes. */
-export function sizeKind(limits: Limits & { example: string }): Kind<number> {
+function unitKind(
+  { example, ...limits }: Limits & { example: string },
+  kind: { name: string; placeholder: string },
+  parse: (text: string) => Parsed,
+  print: (value: number) => string,
+): Kind<number> {
   return {
-    name: "size",
-    range: span(limits, exactBytes),
+    ...kind,
+    range: span(limits, print),
     read(raw) {
-      const parsed = withUnit(raw, parseBytes, limits.example);
-      return parsed.ok ? inLimits(parsed.value, limits, exactBytes) : parsed;
+      const instead = `write a number and its unit in quotes, as in "${example}"`;
+      if (typeof raw !== "string") return refuse(`is ${typeName(raw)}`, instead);
+      const parsed = parse(raw);
+      if (!parsed.ok) return refuse(`is ${quoteText(raw)}: ${parsed.why}`, instead);
+      return inLimits(parsed.value, limits, print);
     },
-    write: exactBytes,
+    write: print,
   };
 }
 
-/** Description of the allowed values. */
-function span(limits: Limits, print: (n: number) => string): string {
-  const step = limits.multiple === undefined ? "" : `, a multiple of ${print(limits.multiple)}`;
-  return `${print(limits.min)} to ${print(limits.max)}${step}`;
+/** `"64GiB"` → bytes. */
+export function sizeKind(limits: Limits & { example?: string } = {}): Kind<number> {
+  const kind = { name: "size", placeholder: "BYTES" };
+  return unitKind({ example: "64GiB", ...limits }, kind, parseBytes, exactBytes);
+}
+
+/** `"30s"` → milliseconds. */
+export function durationKind(limits: Limits & { example?: string } = {}): Kind<number> {
+  const kind = { name: "duration", placeholder: "DURATION" };
+  return unitKind({ example: "30s", ...limits }, kind, parseDuration, formatDuration);
 }
 
 /** A number of GiB (`64`, `0.5`) → bytes, rounded down to whole pages. */
@@ -120,6 +149,7 @@ export function gibKind(limits: Limits): Kind<number> {
   return {
     name: "number of GiB",
     range: span(limits, exactBytes),
+    isNumber: true,
     read(raw) {
       const instead = "write a number without unit and quotes, as in 64 or 0.5";
       if (typeof raw !== "number" || !Number.isFinite(raw)) {
@@ -132,29 +162,18 @@ export function gibKind(limits: Limits): Kind<number> {
   };
 }
 
-/** `"30s"` → milliseconds. */
-export function durationKind(limits: Limits & { example: string }): Kind<number> {
-  return {
-    name: "duration",
-    range: span(limits, formatDuration),
-    read(raw) {
-      const parsed = withUnit(raw, parseDuration, limits.example);
-      return parsed.ok ? inLimits(parsed.value, limits, formatDuration) : parsed;
-    },
-    write: formatDuration,
-  };
-}
-
-export function integerKind(limits: Limits): Kind<number> {
+/** A whole number, by default 0 or more. */
+export function integerKind(limits: Limits = { min: 0 }): Kind<number> {
+  const range = span(limits, String);
   return {
     name: "integer",
-    range: span(limits, String),
+    range,
+    placeholder: "N",
+    isNumber: true,
     read(raw) {
-      if (typeof raw === "bigint") {
-        return refuse("is a number beyond 2^53", `use ${limits.min} to ${limits.max}`);
-      }
-      if (typeof raw !== "number" || !Number.isInteger(raw)) {
-        const instead = `write a whole number without quotes, ${limits.min} to ${limits.max}`;
+      if (typeof raw === "bigint") return refuse("is a number beyond 2^53", `use ${range}`);
+      if (typeof raw !== "number" || !Number.isSafeInteger(raw)) {
+        const instead = `write a whole number without quotes, ${range}`;
         return refuse(`is ${typeName(raw)}, not a whole number`, instead);
       }
       return inLimits(raw, limits, String);
@@ -163,14 +182,17 @@ export function integerKind(limits: Limits): Kind<number> {
   };
 }
 
-/** A share between 0 and 1. */
-export function ratioKind(limits: Limits): Kind<number> {
+/** A number without a unit. `name` is "ratio" for shares between 0 and 1. */
+export function numberKind(limits: Limits, name = "number"): Kind<number> {
+  const range = span(limits, String);
   return {
-    name: "ratio",
-    range: span(limits, String),
+    name,
+    range,
+    placeholder: "X",
+    isNumber: true,
     read(raw) {
       if (typeof raw === "number" && !Number.isNaN(raw)) return inLimits(raw, limits, String);
-      const instead = `write a share without quotes or %, ${limits.min} to ${limits.max}`;
+      const instead = `write a number without quotes or %, ${range}`;
       return refuse(`is ${typeName(raw)}, not a number`, instead);
     },
     write: (value) => value,
@@ -188,18 +210,27 @@ export const booleanKind: Kind<boolean> = {
   write: (value) => value,
 };
 
+/** A value of `kind`, or `word` for `value`. */
+export function orWord<Value, Special extends string | number | null>(
+  word: string,
+  value: Special,
+  kind: Kind<Value>,
+): Kind<Value | Special> {
+  return {
+    name: `${kind.name} or ${word}`,
+    range: `"${word}", or ${kind.range}`,
+    read(raw) {
+      if (raw === word || raw === value) return { ok: true, value };
+      const read = kind.read(raw);
+      return read.ok ? read : refuse(read.what, `${read.instead}; or "${word}"`);
+    },
+    write: (given) => (given === value ? word : kind.write(given as Value)),
+  };
+}
+
 /** A size or duration that `"off"` turns off: it is then 0. */
 export function orOff(kind: Kind<number>): Kind<number> {
-  return {
-    name: `${kind.name} or off`,
-    range: `"off", or ${kind.range}`,
-    read(raw) {
-      if (raw === "off" || raw === 0) return { ok: true, value: 0 };
-      const read = kind.read(raw);
-      return read.ok ? read : { ...read, instead: `${read.instead}; or "off"` };
-    },
-    write: (value) => (value === 0 ? "off" : kind.write(value)),
-  };
+  return orWord("off", 0, kind);
 }
 
 /** One of `words`. */
@@ -208,33 +239,55 @@ export function choiceKind<const Word extends string>(words: readonly Word[]): K
   return {
     name: "word",
     range: list,
+    placeholder: words.join("|"),
     read(raw) {
       const found = words.find((word) => word === raw);
       if (found !== undefined) return { ok: true, value: found };
-      return refuse(
-        `is ${typeName(raw)}`,
-        words.length === 1 ? `use ${list}` : `use one of ${list}`,
-      );
+      const allowed = words.length === 1 ? `use ${list}` : `use one of ${list}`;
+      return refuse(`is ${typeName(raw)}`, allowed);
     },
     write: (value) => value,
   };
 }
 
-/** Some of `words`, separated by commas, or `none`; each once, in the given order. */
-export function namesKind(words: readonly string[]): Kind<readonly string[]> {
-  const instead = `use some of ${words.join(", ")} separated by commas, or "none"`;
+interface ListOptions<Item> {
+  /** Plural of the items, for messages: "peers". */
+  readonly items?: string;
+  /** Maximum number of items. */
+  readonly most?: number;
+  /** Text of an empty list. If left out, a list has at least one item. */
+  readonly empty?: string;
+  /** What may occur only once; if left out, equal items count once. */
+  id?(item: Item): string;
+}
+
+/** Items separated by commas. */
+export function listKind<Item>(
+  item: Kind<Item>,
+  { items = "values", most = LIST_ITEMS_MAX, empty, id }: ListOptions<Item> = {},
+): Kind<readonly Item[]> {
+  const none = empty === undefined ? "" : `, or "${empty}"`;
   return {
-    name: "list of words",
-    range: `${words.join(", ")} separated by commas, or none`,
+    name: `list of ${items}`,
+    range: `${items} separated by commas${none}: ${item.range}`,
+    placeholder: `${placeholderOf(item)},…`,
     read(raw) {
+      const instead = `write ${items} separated by commas${none}`;
       if (typeof raw !== "string") return refuse(`is ${typeName(raw)}, not a string`, instead);
-      if (raw.trim() === "none") return { ok: true, value: [] };
-      const names = raw.split(",").map((name) => name.trim());
-      const unknown = names.find((name) => !words.includes(name));
-      if (unknown !== undefined) return refuse(`names ${quoteText(unknown)}`, instead);
-      return { ok: true, value: [...new Set(names)] };
+      if (raw.trim() === empty) return { ok: true, value: Object.freeze([]) };
+      const parts = raw.split(",").map((part) => part.trim());
+      if (parts.length > most) return refuse(`names more than ${most} ${items}`, instead);
+      const found = new Map<unknown, Item>();
+      for (const part of parts) {
+        const read = readWord(item, part);
+        if (!read.ok) return refuse(`has a part that ${read.what}`, read.instead);
+        const key = id === undefined ? item.write(read.value) : id(read.value);
+        if (id !== undefined && found.has(key)) return refuse(`names ${key} twice`, instead);
+        found.set(key, read.value);
+      }
+      return { ok: true, value: Object.freeze([...found.values()]) };
     },
-    write: (names) => (names.length === 0 ? "none" : names.join(",")),
+    write: (list) => (list.length === 0 ? (empty ?? "") : list.map(item.write).join(",")),
   };
 }
 
@@ -244,15 +297,35 @@ export function patternKind<Value extends string>(options: {
   readonly pattern: RegExp;
   readonly words: string;
   readonly example: string;
+  readonly placeholder?: string;
 }): Kind<Value> {
+  const { name, placeholder = name.toUpperCase() } = options;
   return {
-    name: options.name,
+    name,
+    placeholder,
     range: options.words,
     read(raw) {
       const instead = `write ${options.words}, as in "${options.example}"`;
       if (typeof raw !== "string") return refuse(`is ${typeName(raw)}, not a string`, instead);
       if (options.pattern.test(raw)) return { ok: true, value: raw as Value };
       return refuse(`is ${quoteText(raw)}, which is not a valid ${options.name}`, instead);
+    },
+    write: (value) => value,
+  };
+}
+
+/** Any text. `placeholder` says what it is: FILE, NAME, URL. */
+export function textKind(placeholder: string): Kind<string> {
+  const range = `a text of at most ${TEXT_CHARACTERS_MAX} characters`;
+  return {
+    name: "text",
+    range,
+    placeholder,
+    read(raw) {
+      if (raw === "") return refuse("is empty", `give ${range}`);
+      const isText = typeof raw === "string" && raw.length <= TEXT_CHARACTERS_MAX;
+      if (isText && !raw.includes("\0")) return { ok: true, value: raw };
+      return refuse(`is not ${range}`, "give a shorter one");
     },
     write: (value) => value,
   };

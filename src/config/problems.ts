@@ -69,14 +69,17 @@ function editDistance(a: string, b: string): number {
   return above[b.length]!;
 }
 
+function normal(word: string): string {
+  return word.toLowerCase().replaceAll("-", "_");
+}
+
 /** The most similar word of `known`, or null if none is similar. */
 export function nearestWord(word: string, known: readonly string[]): string | null {
-  if (word.length > LENGTH_MAX) return null;
-  const plain = word.toLowerCase().replaceAll("-", "_");
+  if (word === "" || word.length > LENGTH_MAX) return null;
   let best: string | null = null;
   let bestDistance = Math.max(1, Math.floor(word.length / 3)) + 1;
   for (const candidate of known) {
-    const distance = editDistance(plain, candidate);
+    const distance = editDistance(normal(word), normal(candidate));
     if (distance < bestDistance) {
       best = candidate;
       bestDistance = distance;

@@ -10,7 +10,8 @@ export const REMOVED_AGENT_KEYS: Readonly<Record<string, string>> = {
   "kv.ram_scrub_rate": "set scrub_rate, which applies to RAM and SSD",
   "kv.ssd_depth": "remove it: at most 64 SSD operations are in flight",
   "kv.ssd_read_deadline": "set engine.acquire_deadline, which also ends reads from SSD",
-  "engine.clients_per_process": "remove it: one process may use an eighth of clients_max",
+  "engine.clients_per_process":
+    "remove it: one process may use 32 connections, or an eighth of clients_max",
   "engine.frame_max": "remove it: a frame of the engine protocol holds at most 1MiB",
   "engine.items_max": "remove it: a request names at most 4096 blocks",
   "engine.handles_max": "remove it: a connection holds at most 65536 blocks; see held_share",

@@ -182,7 +182,8 @@ function nameOf(node: AST.TOMLBare | AST.TOMLQuoted): string {
 function tableAt(root: TomlTable, path: readonly string[]): TomlTable {
   let table = root;
   for (const name of path) {
-    const found = (table[name] ??= Object.create(null));
+    table[name] ??= Object.create(null);
+    const found = table[name];
     table = Array.isArray(found) ? Object.create(null) : (found as TomlTable);
   }
   return table;

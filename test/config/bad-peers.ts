@@ -62,7 +62,7 @@ export const PEERS: readonly BadFile[] = [
   ["peer with a name for a port", peers('peers = "a@h:stream"'), ["4:9 peers.peers", "not a peer"]],
   ["cluster in capitals", peers('cluster = "Hearth"'), ["4:11 peers.cluster", "cluster name"]],
   ["cluster with a slash", peers('cluster = "a/b"'), ["4:11 peers.cluster", "cluster name"]],
-  ["no transport", peers('transport = "none"'), ["4:13 peers.transport", "no transport"]],
+  ["no transport", peers('transport = "none"'), ["4:13 peers.transport", 'the string "none"']],
   ["unknown transport", peers('transport = "tcp"'), ["4:13 peers.transport", '"auto"']],
   ["transports as an array", peers('transport = ["quic"]'), ["4:13 peers.transport", "an array"]],
   ["a transport twice wrong", peers('transport = "rdma,tcp"'), ["4:13 peers.transport", "tcp"]],
@@ -74,7 +74,11 @@ export const PEERS: readonly BadFile[] = [
   ],
   ["peer with four ports", peers('peers = "a@h:1/2/3/4"'), ["4:9 peers.peers", "is not a peer"]],
   ["peer with RDMA port 0", peers('peers = "a@h:1/2/0"'), ["4:9 peers.peers", "1 to 65535"]],
-  ["RDMA device with a slash", rdma('devices = "mlx5_0/1"'), ["4:11 rdma.devices", "not a device"]],
+  [
+    "RDMA device with a slash",
+    rdma('devices = "mlx5_0/1"'),
+    ["4:11 rdma.devices", "not a valid device"],
+  ],
   ["RDMA devices as a number", rdma("devices = 5"), ["4:11 rdma.devices", "not a string"]],
   ["RDMA required", rdma('enabled = "require"'), ["4:11 rdma.enabled", '"auto"']],
   ["no rail", rdma("rails = 0"), ["4:9 rdma.rails", "too small"]],
@@ -101,7 +105,7 @@ export const PEERS: readonly BadFile[] = [
   [
     "half a namespace",
     peers('serve_namespaces = "abcd"'),
-    ["4:20 peers.serve_namespaces", "not a namespace key"],
+    ["4:20 peers.serve_namespaces", "not a valid namespace key"],
   ],
   [
     "namespaces as an array",

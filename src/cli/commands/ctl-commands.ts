@@ -1,3 +1,4 @@
+import { integerKind, textKind } from "../../config/index.ts";
 import {
   flush,
   pause,
@@ -12,6 +13,8 @@ import {
 } from "../../control/client/index.ts";
 import {
   defineCommand,
+  fileKind,
+  nameKind,
   optional,
   repeated,
   required,
@@ -24,7 +27,6 @@ import { commandFlags, ownedFlags, ownerOf, readFlags, seconds } from "../ctl/co
 import { membersOf } from "../ctl/documents.ts";
 import { BLOCKS_HELP, blockName, blockNameOrInput, readBlocks, readCommand } from "../ctl/input.ts";
 import { CTL_EXITS, sendCommand } from "../ctl/send-command.ts";
-import { integer, text } from "../kinds.ts";
 import { printJson } from "../terminal.ts";
 
 export const ctlPinCommand = defineCommand({
@@ -86,7 +88,7 @@ export const ctlRetainCommand = defineCommand({
   ],
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: {
-    priority: required(integer({ min: 0, max: 99 }), "1 to 99, or 0 to remove the soft pin"),
+    priority: required(integerKind({ min: 0, max: 99 }), "1 to 99, or 0 to remove the soft pin"),
     idle: optional(seconds, "the idle period; defaults to the agent's configuration"),
     ...ownedFlags,
   },
@@ -150,10 +152,10 @@ export const ctlPauseCommand = defineCommand({
   ],
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: {
-    lease: required(text("LEASE"), "name of the lease, to renew or revoke it by"),
+    lease: required(textKind("LEASE"), "name of the lease, to renew or revoke it by"),
     ttl: optional(seconds, "time to live; defaults to the maximum of the agent"),
     ...ownedFlags,
-    owner: optional(text("NAME"), "owner of the lease; defaults to the issuer"),
+    owner: optional(nameKind, "owner of the lease; defaults to the issuer"),
   },
   examples: [
     {
@@ -172,7 +174,7 @@ export const ctlPauseCommand = defineCommand({
 
 export const ctlRenewCommand = defineCommand({
   description: ["Sets the remaining time of a lease."],
-  arguments: { lease: requiredArgument(text("LEASE"), "name of the lease") },
+  arguments: { lease: requiredArgument(textKind("LEASE"), "name of the lease") },
   flags: { ttl: required(seconds, "remaining time from now"), ...commandFlags },
   examples: [{ words: "ctl renew --ttl 2h session-abc", what: "two hours more" }],
   exits: CTL_EXITS,
@@ -183,7 +185,7 @@ export const ctlRenewCommand = defineCommand({
 
 export const ctlRevokeCommand = defineCommand({
   description: ["Ends a lease now. Its blocks are purged, except those with other protection."],
-  arguments: { lease: requiredArgument(text("LEASE"), "name of the lease") },
+  arguments: { lease: requiredArgument(textKind("LEASE"), "name of the lease") },
   flags: commandFlags,
   examples: [{ words: "ctl revoke session-abc", what: "the conversation is over" }],
   exits: CTL_EXITS,
@@ -201,7 +203,7 @@ export const ctlWarmCommand = defineCommand({
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: {
     gpu: toggle("offer the blocks to the engine's GPU"),
-    source: repeated(text("WORKER"), "a worker that may have the blocks, tried first"),
+    source: repeated(textKind("WORKER"), "a worker that may have the blocks, tried first"),
     ...commandFlags,
   },
   examples: [
@@ -239,7 +241,7 @@ export const ctlUnfenceCommand = defineCommand({
     "Resets the highest epoch and sequence number of an issuer, and its proven name. The next " +
       "command of the issuer is accepted with any epoch. Needs the role purge.",
   ],
-  arguments: { issuer: requiredArgument(text("ISSUER"), "name of the issuer") },
+  arguments: { issuer: requiredArgument(textKind("ISSUER"), "name of the issuer") },
   flags: readFlags,
   examples: [{ words: "ctl unfence router-1", what: "after a command with a wrong epoch" }],
   exits: READ_EXITS,
@@ -257,7 +259,7 @@ export const ctlSendCommand = defineCommand({
   description: [
     "Sends a command from a JSON file, with 64-bit integers, and adds an id if it has none.",
   ],
-  arguments: { file: requiredArgument(text("FILE"), "the command; - reads standard input") },
+  arguments: { file: requiredArgument(fileKind, "the command; - reads standard input") },
   flags: commandFlags,
   examples: [
     { words: "ctl send command.json", what: "to the agent of this host" },

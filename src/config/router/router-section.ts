@@ -3,8 +3,8 @@ import {
   choiceKind,
   durationKind,
   integerKind,
+  numberKind,
   orOff,
-  ratioKind,
   sizeKind,
 } from "../kinds.ts";
 import { workerIdKind, workerIdOfHostname } from "../sections/node.ts";
@@ -15,7 +15,7 @@ const WEIGHT_MAX = 1_000;
 
 /** A number without a unit. */
 function weight(key: string, defaultValue: number, doc: string, max = WEIGHT_MAX) {
-  const kind = { ...ratioKind({ min: 0, max }), name: "number" };
+  const kind = numberKind({ min: 0, max });
   return withDefault({ key, kind, defaultValue, doc });
 }
 
@@ -62,7 +62,7 @@ const kvEvents = withDefault({
     "routed requests (`ttl`, `max_tree_size`, `prune_target_ratio`).",
 });
 
-const shareKind = ratioKind({ min: 0, max: 1 });
+const shareKind = numberKind({ min: 0, max: 1 }, "ratio");
 
 const activeDecodeBlocksThreshold = optional({
   key: "active_decode_blocks_threshold",
@@ -107,7 +107,7 @@ const prediction = {
   ),
   pruneTargetRatio: withDefault({
     key: "prune_target_ratio",
-    kind: ratioKind({ min: 0.01, max: 1 }),
+    kind: numberKind({ min: 0.01, max: 1 }, "ratio"),
     defaultValue: 0.8,
     doc: "Share of `max_tree_size` at which pruning stops.",
   }),

@@ -1,4 +1,3 @@
-import { CLUSTER_NAME } from "../../core/index.ts";
 import { workerUrlKind, zmqKind } from "../address-kinds.ts";
 import {
   booleanKind,
@@ -12,7 +11,7 @@ import {
   typeName,
 } from "../kinds.ts";
 import { nearestWord } from "../problems.ts";
-import { workerIdKind } from "../sections/node.ts";
+import { clusterNameKind, workerIdKind } from "../sections/node.ts";
 import { type KeySpec, type NamedSection, optional, section, withDefault } from "../spec.ts";
 import type { ListedWorker } from "./schema.ts";
 
@@ -209,12 +208,7 @@ export function readListedWorker(members: Readonly<Record<string, unknown>>): Re
 export const eventsSection = section("Sources of the blocks that workers hold.", {
   cluster: withDefault({
     key: "cluster",
-    kind: patternKind<string>({
-      name: "cluster name",
-      pattern: CLUSTER_NAME,
-      words: "1 to 64 small letters, digits, . - and _, the first a letter or digit",
-      example: "hearth",
-    }),
+    kind: clusterNameKind,
     defaultValue: "hearth",
     doc:
       "The name that agents and routers of one cluster share. It is part of their NATS " +

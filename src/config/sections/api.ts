@@ -1,5 +1,5 @@
 import { listenKind } from "../address-kinds.ts";
-import { booleanKind, choiceKind, type Kind, pathKind } from "../kinds.ts";
+import { booleanKind, choiceKind, orWord, pathKind } from "../kinds.ts";
 import { type KeySpec, optional, section, withDefault } from "../spec.ts";
 import { groupKind } from "./engine.ts";
 
@@ -61,23 +61,9 @@ const tlsClientRole = withDefault({
 /** `sun_path` holds 108 bytes with the NUL at its end (unix(7)). */
 const SOCKET_PATH_BYTES_MAX = 107;
 const SOCKET_EXAMPLE = "/run/hearth/api.sock";
-const socketPath = pathKind({ bytesMax: SOCKET_PATH_BYTES_MAX, example: SOCKET_EXAMPLE });
-
-/** A path, or null for `off`. */
-const socketKind: Kind<string | null> = {
-  name: "path or off",
-  range: `"off", or ${socketPath.range}`,
-  read(raw) {
-    if (raw === "off") return { ok: true, value: null };
-    const read = socketPath.read(raw);
-    return read.ok ? read : { ...read, instead: `${read.instead}; or "off"` };
-  },
-  write: (path) => path ?? "off",
-};
-
 const socket: KeySpec<string | null> = {
   key: "socket",
-  kind: socketKind,
+  kind: orWord("off", null, pathKind({ bytesMax: SOCKET_PATH_BYTES_MAX, example: SOCKET_EXAMPLE })),
   defaultValue: {
     is: "derived",
     words:

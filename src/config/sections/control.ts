@@ -1,4 +1,4 @@
-import { durationKind, exactBytes, integerKind, pathKind, ratioKind, sizeKind } from "../kinds.ts";
+import { durationKind, exactBytes, integerKind, numberKind, pathKind, sizeKind } from "../kinds.ts";
 import { issuerListKind } from "../peer-kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
@@ -9,7 +9,7 @@ export const AUDIT_FILES = 5;
 
 const pinShare = withDefault({
   key: "pin_share",
-  kind: ratioKind({ min: 0, max: 0.95 }),
+  kind: numberKind({ min: 0, max: 0.95 }, "ratio"),
   defaultValue: 0.5,
   reload: true,
   doc:
@@ -20,7 +20,7 @@ const pinShare = withDefault({
 
 const pinShareOwner = withDefault({
   key: "pin_share_owner",
-  kind: ratioKind({ min: 0, max: 0.95 }),
+  kind: numberKind({ min: 0, max: 0.95 }, "ratio"),
   defaultValue: 0.25,
   reload: true,
   doc: "Share of RAM and SSD together that the pins and leases of one owner may protect.",

@@ -3,9 +3,9 @@ import {
   choiceKind,
   durationKind,
   integerKind,
+  numberKind,
   pathKind,
   patternKind,
-  ratioKind,
 } from "../kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
@@ -114,7 +114,7 @@ const clientsMax = withDefault({
 
 const heldShare = withDefault({
   key: "held_share",
-  kind: ratioKind({ min: 0.05, max: 1 }),
+  kind: numberKind({ min: 0.05, max: 1 }, "ratio"),
   defaultValue: 0.5,
   reload: true,
   doc:
@@ -154,7 +154,7 @@ const sessionIdleMs = withDefault({
 
 const reservedShare = withDefault({
   key: "reserved_share",
-  kind: ratioKind({ min: 0, max: 0.95 }),
+  kind: numberKind({ min: 0, max: 0.95 }, "ratio"),
   defaultValue: 0.4,
   reload: true,
   doc:

@@ -5,9 +5,9 @@ import {
   durationKind,
   gibKind,
   integerKind,
+  numberKind,
   orOff,
   pathKind,
-  ratioKind,
   sizeKind,
 } from "../kinds.ts";
 import { type KeySpec, optional, section, withDefault } from "../spec.ts";
@@ -93,7 +93,7 @@ const policy = withDefault({
 
 const highWater = withDefault({
   key: "high_water",
-  kind: ratioKind({ min: 0.05, max: 1 }),
+  kind: numberKind({ min: 0.05, max: 1 }, "ratio"),
   defaultValue: 0.95,
   reload: true,
   doc:
@@ -103,7 +103,7 @@ const highWater = withDefault({
 
 const lowWater = withDefault({
   key: "low_water",
-  kind: ratioKind({ min: 0, max: 0.99 }),
+  kind: numberKind({ min: 0, max: 0.99 }, "ratio"),
   defaultValue: 0.9,
   reload: true,
   doc:

@@ -1,6 +1,5 @@
 import { natsUrlKind } from "../address-kinds.ts";
-import { booleanKind, choiceKind, type Kind, namesKind, pathKind, patternKind } from "../kinds.ts";
-import { quoteText } from "../problems.ts";
+import { booleanKind, choiceKind, listKind, pathKind, patternKind } from "../kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
 const PATH_BYTES_MAX = 4095;
@@ -14,20 +13,6 @@ const inboxKind = patternKind<string>({
   words: INBOX_WORDS,
   example: "_INBOX_gpu-01",
 });
-
-const inboxListKind: Kind<readonly string[]> = {
-  name: "list of subject prefixes",
-  range: `${INBOX_WORDS}; prefixes separated by commas`,
-  read(raw) {
-    const instead = 'write prefixes with commas between them, as in "_INBOX,_REPLY"';
-    if (typeof raw !== "string") return { ok: false, what: "is not a string", instead };
-    const prefixes = raw.split(",").map((prefix) => prefix.trim());
-    const wrong = prefixes.find((prefix) => !INBOX.test(prefix));
-    if (wrong === undefined) return { ok: true, value: Object.freeze(prefixes) };
-    return { ok: false, what: `names ${quoteText(wrong)}, not a subject prefix`, instead };
-  },
-  write: (prefixes) => prefixes.join(","),
-};
 
 /** A file that is read at each connection attempt. */
 function file(key: string, example: string, doc: string) {
@@ -100,7 +85,7 @@ export function natsInboxKeys(who: "agent" | "router") {
     }),
     replyPrefixes: withDefault({
       key: "reply_prefixes",
-      kind: inboxListKind,
+      kind: listKind(inboxKind, { items: "prefixes" }),
       defaultValue: "_INBOX",
       doc:
         "Prefixes of the reply subjects that this process answers to, separated by commas; " +
@@ -123,7 +108,10 @@ const role = withDefault({
 
 const broadcast = withDefault({
   key: "broadcast",
-  kind: namesKind(["Warm", "Prune", "Cache", "Think", "Pause", "RenewLease", "RevokeLease"]),
+  kind: listKind(
+    choiceKind(["Warm", "Prune", "Cache", "Think", "Pause", "RenewLease", "RevokeLease"]),
+    { items: "commands", empty: "none" },
+  ),
   defaultValue: "Warm,Prune,Cache,Think",
   reload: true,
   doc:

@@ -1,4 +1,4 @@
-import { WORKER_ID, type WorkerId } from "../../core/index.ts";
+import { CLUSTER_NAME, WORKER_ID, type WorkerId } from "../../core/index.ts";
 import { booleanKind, choiceKind, pathKind, patternKind } from "../kinds.ts";
 import { type KeySpec, optional, section, withDefault } from "../spec.ts";
 
@@ -6,9 +6,17 @@ const ID_CHARACTERS_MAX = 64;
 
 export const workerIdKind = patternKind<WorkerId>({
   name: "worker id",
+  placeholder: "ID",
   pattern: WORKER_ID,
   words: "1 to 64 letters, digits, - and _, the first a letter or digit",
   example: "gpu-node-01",
+});
+
+export const clusterNameKind = patternKind<string>({
+  name: "cluster name",
+  pattern: CLUSTER_NAME,
+  words: "1 to 64 small letters, digits, . - and _, the first a letter or digit",
+  example: "hearth",
 });
 
 /** `gpu-01.example.org` → `gpu-01-example-org`; null if no valid character is left. */

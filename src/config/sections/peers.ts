@@ -1,4 +1,3 @@
-import { CLUSTER_NAME } from "../../core/index.ts";
 import { isHostName, type ListenAddress } from "../address-kinds.ts";
 import {
   booleanKind,
@@ -7,7 +6,6 @@ import {
   integerKind,
   orOff,
   pathKind,
-  patternKind,
   sizeKind,
 } from "../kinds.ts";
 import {
@@ -20,6 +18,7 @@ import {
   transportsKind,
 } from "../peer-kinds.ts";
 import { type KeySpec, optional, section, withDefault } from "../spec.ts";
+import { clusterNameKind } from "./node.ts";
 
 const PATH_BYTES_MAX = 4095;
 const MIB = 2 ** 20;
@@ -62,12 +61,7 @@ const caFile = file(
 
 const cluster = withDefault({
   key: "cluster",
-  kind: patternKind<string>({
-    name: "cluster name",
-    pattern: CLUSTER_NAME,
-    words: "1 to 64 small letters, digits, . - and _, the first a letter or digit",
-    example: "hearth",
-  }),
+  kind: clusterNameKind,
   defaultValue: "hearth",
   doc:
     "The name that agents and routers of one cluster share: the trust domain in the names of " +
