@@ -44,7 +44,7 @@ export interface Routes {
 export function createRoutes(services: ApiServices, options: RouteOptions): Routes {
   const { onFault } = options;
   const routed = (): RouteList => app.routes;
-  const app = new Elysia({ strictPath: true })
+  const app = new Elysia({ strictPath: true, precompile: true })
     .onError((fault) => answerOf(fault, { routes: routed(), rules: AGENT_RULES, onFault }))
     .use(documentation("Hearth agent", options.version))
     .use(healthRoutes(services))

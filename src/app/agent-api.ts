@@ -62,6 +62,8 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
     version,
     clock: systemClock,
     access,
+    // Engines share the event loop with this API, so that few connections are accepted in one turn.
+    backlog: 128,
     ...{ flushByGet, native: options.native },
     onFault: (path, thrown) => logger.error("API request failed", { path, reason: String(thrown) }),
     onRefused: ({ code, address, count }) =>
@@ -69,6 +71,8 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
   });
   agent.metrics.observeApi(() => api.refusals());
   for (const line of openDoors(agent.config)) logger.warn(line);
+  // The first scrape takes 10 ms, because its code is not compiled yet: no engine waits for it now.
+  await agent.metrics.text();
   const server = api.listen({ host: listen.host, port: listen.port });
   const socket = await openApiSocket(agent.config, api, options).catch(async (thrown) => {
     await server[Symbol.asyncDispose]();

@@ -5,6 +5,7 @@ import {
   type Clock,
   formatBytes,
   HearthError,
+  loopTurns,
   messageOf,
   type Random,
   sleep,
@@ -119,6 +120,7 @@ export class Agent {
     this.store = this.#resources.store;
     this.#arenaWatch = watchArena(this.#resources.region, clock, this.health);
     this.metrics = createMetrics({ clock, version: parts.version, commit: parts.commit });
+    loopTurns.measureCpu(() => native.threadCpuMs());
     this.lag = watchLoopLag(clock);
     this.#ram = new RamWatch(this.store, this.health, logger);
     this.engine = new EngineServer({

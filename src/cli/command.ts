@@ -1,5 +1,4 @@
-import { type Kind, textKind } from "../config/index.ts";
-import { type Clock, type ErrorCode, HearthError } from "../core/index.ts";
+import { type Clock, type ErrorCode, HearthError, type Kind, textKind } from "../core/index.ts";
 import type { BuildInfo } from "./run.ts";
 import type { Io } from "./terminal.ts";
 

@@ -1,4 +1,4 @@
-import { placeholderOf } from "../config/index.ts";
+import { placeholderOf } from "../core/index.ts";
 import type { Entry } from "./catalogue.ts";
 import type { Command } from "./command.ts";
 import { EXIT_CODES, type ExitName, flagName } from "./command.ts";

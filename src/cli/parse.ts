@@ -1,6 +1,5 @@
 import { parseArgs } from "node:util";
-import { nearestWord, placeholderOf, type Read, readWord } from "../config/index.ts";
-import { HearthError } from "../core/index.ts";
+import { HearthError, nearestWord, placeholderOf, type Read, readWord } from "../core/index.ts";
 import { type ArgumentTable, type Flag, type FlagTable, flagName } from "./command.ts";
 
 export interface Takes {

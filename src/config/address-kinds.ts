@@ -1,6 +1,13 @@
 import { isIP, isIPv4 } from "node:net";
-import { type Kind, listKind, patternKind, type Read, refuse, typeName } from "./kinds.ts";
-import { quoteText } from "./problems.ts";
+import {
+  type Kind,
+  listKind,
+  patternKind,
+  quoteText,
+  type Read,
+  refuse,
+  typeName,
+} from "../core/index.ts";
 
 /** Listen address of a server. */
 export interface ListenAddress {

@@ -1,8 +1,7 @@
 import { join, relative } from "node:path";
-import { formatDuration } from "../core/index.ts";
+import { formatDuration, quoteText } from "../core/index.ts";
 import { hostIsLoopback, type ListenAddress } from "./address-kinds.ts";
 import type { MachineFacts } from "./load.ts";
-import { quoteText } from "./problems.ts";
 import type { Config } from "./schema.ts";
 import { AUDIT_BYTES } from "./sections/control.ts";
 import { SSD_DIR_EXAMPLE } from "./sections/kv.ts";

@@ -2,20 +2,6 @@ export { formatListen, type ListenAddress, zmqOfRank } from "./address-kinds.ts"
 export type { AccessConfig } from "./checks.ts";
 export { lanesPortOf, mayUseRdma } from "./checks.ts";
 export {
-  choiceKind,
-  durationKind,
-  integerKind,
-  type Kind,
-  listKind,
-  numberKind,
-  placeholderOf,
-  type Read,
-  readWord,
-  refuse,
-  sizeKind,
-  textKind,
-} from "./kinds.ts";
-export {
   diffReload,
   type KeyChange,
   loadConfig,
@@ -27,7 +13,7 @@ export {
 } from "./load.ts";
 export { CONFIG_BYTES_MAX, type ConfigResult, type Overrides, parseConfig } from "./parse.ts";
 export type { ListedIssuer, ListedPeer } from "./peer-kinds.ts";
-export { type ConfigProblem, formatProblem, nearestWord } from "./problems.ts";
+export { type ConfigProblem, formatProblem } from "./problems.ts";
 export { REMOVED_AGENT_KEYS, REMOVED_ROUTER_KEYS } from "./removed-keys.ts";
 export { renderConfig, renderConfigReference, renderSampleConfig } from "./render.ts";
 export {

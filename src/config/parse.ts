@@ -1,8 +1,7 @@
-import { assert } from "../core/index.ts";
+import { assert, nearestWord, type TomlLiteral, typeName } from "../core/index.ts";
 import type { SumCheck } from "./checks.ts";
-import { type TomlLiteral, typeName } from "./kinds.ts";
 import type { MachineFacts } from "./load.ts";
-import { type ConfigProblem, formatKey, nearestWord, sortProblems } from "./problems.ts";
+import { type ConfigProblem, formatKey, sortProblems } from "./problems.ts";
 import { AGENT_BOOK, type Config } from "./schema.ts";
 import { type ConfigBook, keyNamesOf, keysOf, type SchemaKey } from "./spec.ts";
 import { parseText, positionAt, type TomlDocument } from "./toml-positions.ts";

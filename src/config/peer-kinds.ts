@@ -1,5 +1,18 @@
 import { isIP, isIPv4 } from "node:net";
-import { isWorkerId, publicUserKey, type WorkerId } from "../core/index.ts";
+import {
+  choiceKind,
+  isWorkerId,
+  type Kind,
+  listKind,
+  orWord,
+  patternKind,
+  publicUserKey,
+  quoteText,
+  type Read,
+  refuse,
+  typeName,
+  type WorkerId,
+} from "../core/index.ts";
 import {
   isHostName,
   isLinkLocal,
@@ -7,17 +20,6 @@ import {
   type ListenAddress,
   listenKind,
 } from "./address-kinds.ts";
-import {
-  choiceKind,
-  type Kind,
-  listKind,
-  orWord,
-  patternKind,
-  type Read,
-  refuse,
-  typeName,
-} from "./kinds.ts";
-import { quoteText } from "./problems.ts";
 
 /** Transports of this version, in the order to try them. */
 const TRANSPORT_NAMES = ["rdma", "stream", "quic"] as const;

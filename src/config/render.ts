@@ -1,4 +1,4 @@
-import type { TomlLiteral } from "./kinds.ts";
+import type { TomlLiteral } from "../core/index.ts";
 import { AGENT_BOOK, type Config } from "./schema.ts";
 import type { DefaultValue } from "./spec.ts";
 import { type ConfigBook, keysOf, type SchemaKey, tablesOf, valueAt } from "./spec.ts";

@@ -1,5 +1,5 @@
+import { type Kind, pathKind, type TomlLiteral } from "../core/index.ts";
 import type { SumCheck } from "./checks.ts";
-import { type Kind, pathKind, type TomlLiteral } from "./kinds.ts";
 import type { MachineFacts } from "./load.ts";
 
 /** One key of a schema, with its location in the file and in the configuration. */

@@ -11,15 +11,23 @@ export interface TurnLimits {
  */
 export const TURN_LIMITS: TurnLimits = { sourceMs: 2, turnMs: 4 };
 
-/** Longer turns are counted. No input of one source may cause them. */
+/** Turns with more processor time are counted. No input of one source may cause them. */
 export const LONG_TURN_MS = 5;
 
 /** Turns of the event loop since the start that contained announced work. */
 export interface TurnStats {
   readonly turns: number;
-  /** Turns longer than `LONG_TURN_MS`. */
+  /** Turns with more than `LONG_TURN_MS` of processor time. */
   readonly longTurns: number;
+  /** Processor time of all turns, with the open one. */
+  readonly cpuMs: number;
 }
+
+/**
+ * Called at the end of each turn with its duration and with the processor time of the thread in it.
+ * The two differ if the thread waited for a processor. Must not throw.
+ */
+export type TurnListener = (ms: number, cpuMs: number) => void;
 
 export interface TurnBudgetOptions {
   readonly limits?: TurnLimits;
@@ -44,20 +52,39 @@ export class TurnBudget {
   readonly nowMs: () => number;
   readonly #nextTurn: (run: () => void) => void;
   readonly #waiting: TurnSource[] = [];
-  readonly #listeners = new Set<(ms: number) => void>();
+  readonly #listeners = new Set<TurnListener>();
+  #cpuNowMs: () => number;
   #isOpen = false;
   #startMs = 0;
+  #startCpuMs = 0;
   #turns = 0;
   #longTurns = 0;
+  #cpuMs = 0;
 
   constructor(options: TurnBudgetOptions = {}) {
     this.limits = options.limits ?? TURN_LIMITS;
     this.nowMs = options.nowMs ?? (() => performance.now());
     this.#nextTurn = options.nextTurn ?? ((run) => void setImmediate(run));
+    this.#cpuNowMs = this.nowMs;
   }
 
   get stats(): TurnStats {
-    return { turns: this.#turns, longTurns: this.#longTurns };
+    const openMs = this.#isOpen ? this.#cpuNowMs() - this.#startCpuMs : 0;
+    return { turns: this.#turns, longTurns: this.#longTurns, cpuMs: this.#cpuMs + openMs };
+  }
+
+  /**
+   * Sets the clock of the thread's processor time, in milliseconds. Without it, all time counts as
+   * processor time.
+   */
+  measureCpu(nowMs: () => number): void {
+    this.#cpuNowMs = nowMs;
+    this.#startCpuMs = nowMs();
+  }
+
+  /** Processor time of the thread in milliseconds, from an arbitrary start. */
+  get cpuNowMs(): number {
+    return this.#cpuNowMs();
   }
 
   /** Number of the turn. A source that sees a new number has a full slice again. */
@@ -74,11 +101,11 @@ export class TurnBudget {
     if (this.#isOpen) return;
     this.#isOpen = true;
     this.#startMs = this.nowMs();
+    this.#startCpuMs = this.#cpuNowMs();
     this.#nextTurn(this.#end);
   }
 
-  /** Called with the duration of each turn in milliseconds. Must not throw. */
-  onTurn(listener: (ms: number) => void): Disposable {
+  onTurn(listener: TurnListener): Disposable {
     this.#listeners.add(listener);
     return { [Symbol.dispose]: () => void this.#listeners.delete(listener) };
   }
@@ -96,10 +123,12 @@ export class TurnBudget {
 
   readonly #end = (): void => {
     const ms = this.nowMs() - this.#startMs;
+    const cpuMs = this.#cpuNowMs() - this.#startCpuMs;
     this.#isOpen = false;
     this.#turns++;
-    if (ms > LONG_TURN_MS) this.#longTurns++;
-    for (const listener of this.#listeners) listener(ms);
+    this.#cpuMs += cpuMs;
+    if (cpuMs > LONG_TURN_MS) this.#longTurns++;
+    for (const listener of this.#listeners) listener(ms, cpuMs);
     if (this.#waiting.length === 0) return;
     this.touch();
     // The number of whole slices in a turn. The time that each one really uses is not known in

@@ -252,6 +252,17 @@ export class Native {
   }
 
   /**
+   * Limits what this process's TCP listeners on `port` hand to the runtime in one turn of the event
+   * loop, which accepts every waiting connection and reads every full buffer at once: `backlog`
+   * waiting connections, and about `receiveBytes` per connection. Connections beyond the backlog
+   * are retried by their kernel after a second. Returns the number of listeners.
+   */
+  tuneListener(port: number, backlog: number, receiveBytes: number): number {
+    const tuned = this.symbols.hearth_tune_listener(port, backlog, receiveBytes);
+    return this.check("hearth_tune_listener", tuned);
+  }
+
+  /**
    * Closes connections of this process's TCP server on `port` that sent no byte within `silentMs`
    * after connecting. Checks `count` descriptors (at most 16,384) from `first` on. Returns how many
    * of the server's connections among them remain.
@@ -283,6 +294,14 @@ export class Native {
     const out = this.#answer.bytes;
     this.check("hearth_monotonic_us", this.symbols.hearth_monotonic_us(out));
     return this.#answerView.getBigUint64(0, true);
+  }
+
+  /** Processor time of the calling thread in milliseconds, exact to a microsecond. */
+  threadCpuMs(): number {
+    const out = this.#answer.bytes;
+    this.check("hearth_thread_cpu_us", this.symbols.hearth_thread_cpu_us(out));
+    const high = this.#answerView.getUint32(4, true);
+    return (high * 2 ** 32 + this.#answerView.getUint32(0, true)) / 1_000;
   }
 
   /** Whether this process may create an io_uring. */

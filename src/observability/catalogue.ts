@@ -291,10 +291,16 @@ const PROCESS_METRICS = {
     help: "Longest turn of the event loop in the last 15 s, including waits for a processor",
     labels: {},
   },
+  eventLoopTurnCpu: {
+    name: "hearth_event_loop_turn_cpu_seconds",
+    type: "gauge",
+    help: "Most processor time in one turn of the event loop in the last 15 s",
+    labels: {},
+  },
   eventLoopLongTurns: {
     name: "hearth_event_loop_long_turns_total",
     type: "counter",
-    help: "Turns of the event loop that took longer than 5 ms",
+    help: "Turns of the event loop with more than 5 ms of processor time",
     labels: {},
   },
   residentBytes: {

@@ -209,6 +209,7 @@ export function writeHealth(registry: MetricRegistry, counts: readonly HealthCou
 export function writeProcess(registry: MetricRegistry, process_: ProcessSnapshot): void {
   registry.set("eventLoopLag", process_.loop.longestSeconds());
   registry.set("eventLoopTurn", process_.loop.longestTurnSeconds());
+  registry.set("eventLoopTurnCpu", process_.loop.longestTurnCpuSeconds());
   registry.set("eventLoopLongTurns", process_.loop.longTurns);
   registry.set("logLinesDropped", process_.logLinesDropped);
   registry.set("residentBytes", process.memoryUsage.rss());

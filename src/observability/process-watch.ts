@@ -19,23 +19,28 @@ export interface LoopLag extends Disposable {
    * announced. Includes time in which the process waited for a processor.
    */
   longestTurnSeconds(): number;
-  /** Turns longer than 5 ms since the start. */
+  /** The most processor time of the loop's thread in one turn of the last 15 s, in seconds. */
+  longestTurnCpuSeconds(): number;
+  /** Turns since the start in which the thread used more than 5 ms of processor time. */
   readonly longTurns: number;
 }
 
 export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopLag {
   const lateMs = new Float64Array(BUCKETS);
   const turnMs = new Float64Array(BUCKETS);
+  const turnCpuMs = new Float64Array(BUCKETS);
   const longTurnsBefore = turns.stats.longTurns;
-  /** Timer delays longer than 5 ms outside of turns. */
+  /** Timer delays that are due to work of more than 5 ms which no source announced. */
   let longDelays = 0;
-  let longTurnsSeen = longTurnsBefore;
+  let announcedMs = turns.stats.cpuMs;
+  let usedMs = turns.cpuNowMs;
   let at = 0;
   let nowMs = clock.monotonicMs();
   let bucketMs = nowMs;
   let expectedMs = nowMs + PROBE_MS;
-  const listening = turns.onTurn((ms) => {
+  const listening = turns.onTurn((ms, cpuMs) => {
     turnMs[at] = Math.max(turnMs[at]!, ms);
+    turnCpuMs[at] = Math.max(turnCpuMs[at]!, cpuMs);
   });
   const timer = clock.every(PROBE_MS, () => {
     // Starts the measurement of the turn, whatever else the turn does.
@@ -45,14 +50,18 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
       at = (at + 1) % BUCKETS;
       lateMs[at] = 0;
       turnMs[at] = 0;
+      turnCpuMs[at] = 0;
       if (nowMs - bucketMs >= BUCKET_MS * BUCKETS) bucketMs = nowMs - BUCKET_MS * BUCKETS;
     }
     const delayMs = nowMs - expectedMs;
     lateMs[at] = Math.max(lateMs[at]!, delayMs);
     turnMs[at] = Math.max(turnMs[at]!, delayMs - TIMER_MS);
-    const { longTurns } = turns.stats;
-    if (delayMs - TIMER_MS > LONG_TURN_MS && longTurns === longTurnsSeen) longDelays++;
-    longTurnsSeen = longTurns;
+    // Processor time between two probes in which no turn was open.
+    const [announced, used] = [turns.stats.cpuMs, turns.cpuNowMs];
+    const otherMs = Math.min(delayMs - TIMER_MS, used - usedMs - (announced - announcedMs));
+    [announcedMs, usedMs] = [announced, used];
+    turnCpuMs[at] = Math.max(turnCpuMs[at]!, otherMs);
+    if (otherMs > LONG_TURN_MS) longDelays++;
     expectedMs = nowMs + PROBE_MS;
   });
   const longest = (buckets: Float64Array, sinceMs: number) =>
@@ -61,6 +70,7 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
     // Includes the delay in progress: a scrape may be the first task after a long block.
     longestSeconds: () => longest(lateMs, clock.monotonicMs() - expectedMs),
     longestTurnSeconds: () => longest(turnMs, 0),
+    longestTurnCpuSeconds: () => longest(turnCpuMs, 0),
     get longTurns() {
       return turns.stats.longTurns - longTurnsBefore + longDelays;
     },

@@ -113,7 +113,10 @@ export interface FrameCount {
 }
 
 export interface ProcessSnapshot {
-  readonly loop: Pick<LoopLag, "longestSeconds" | "longestTurnSeconds" | "longTurns">;
+  readonly loop: Pick<
+    LoopLag,
+    "longestSeconds" | "longestTurnSeconds" | "longestTurnCpuSeconds" | "longTurns"
+  >;
   readonly logLinesDropped: number;
 }
 

@@ -18,14 +18,15 @@ import {
 import {
   choiceKind,
   durationKind,
+  formatBytes,
+  HearthError,
   integerKind,
   listKind,
   numberKind,
   readWord,
   sizeKind,
   textKind,
-} from "../../src/config/index.ts";
-import { formatBytes, HearthError } from "../../src/core/index.ts";
+} from "../../src/core/index.ts";
 
 const TAKES = {
   flags: {

@@ -11,8 +11,7 @@ import {
   parseWords,
   runCli,
 } from "../../src/cli/index.ts";
-import { textKind } from "../../src/config/index.ts";
-import { ERROR_CODES, type ErrorCode, HearthError } from "../../src/core/index.ts";
+import { ERROR_CODES, type ErrorCode, HearthError, textKind } from "../../src/core/index.ts";
 import { memoryIo } from "./memory-io.ts";
 
 function entry(name: string, run: Command["run"]): Entry {

@@ -52,8 +52,30 @@ describe("a turn", () => {
     loop.work(6);
     await loop.turn();
     expect(turns).toEqual([7]);
-    expect(loop.budget.stats).toEqual({ turns: 1, longTurns: 1 });
+    expect(loop.budget.stats).toEqual({ turns: 1, longTurns: 1, cpuMs: 7 });
     expect(loop.isIdle).toBe(true);
+  });
+
+  test("is long by its processor time, not by its waits for a processor", async () => {
+    const loop = new Loop();
+    let cpuMs = 1_000;
+    loop.budget.measureCpu(() => cpuMs);
+    const turns: [number, number][] = [];
+    using _listening = loop.budget.onTurn((ms, cpu) => turns.push([ms, cpu]));
+    loop.budget.touch();
+    loop.work(40);
+    cpuMs += 2;
+    expect(loop.budget.stats.cpuMs).toBe(2);
+    await loop.turn();
+    loop.budget.touch();
+    loop.work(6);
+    cpuMs += 6;
+    await loop.turn();
+    expect(turns).toEqual([
+      [40, 2],
+      [6, 6],
+    ]);
+    expect(loop.budget.stats).toEqual({ turns: 2, longTurns: 1, cpuMs: 8 });
   });
 
   test("gives a source at most its slice, and a whole one again in the next turn", async () => {

@@ -20,7 +20,9 @@ export interface Hits {
 export interface Turns {
   /** Milliseconds, of the last 15 s. */
   readonly longestMs: number;
-  /** Turns longer than 5 ms since the start. */
+  /** Processor time in milliseconds, of the last 15 s. */
+  readonly longestCpuMs: number;
+  /** Turns with more than 5 ms of processor time since the start. */
   readonly long: number;
 }
 
@@ -64,6 +66,7 @@ export class AgentStage implements AsyncDisposable {
     const of = (name: string) => Number(new RegExp(`^${name} (\\S+)`, "m").exec(text)?.[1]);
     return {
       longestMs: of("hearth_event_loop_turn_seconds") * 1_000,
+      longestCpuMs: of("hearth_event_loop_turn_cpu_seconds") * 1_000,
       long: of("hearth_event_loop_long_turns_total"),
     };
   }

@@ -158,6 +158,7 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_socket_receive_fd: [-1, 0, 1, 0],
   hearth_notify: [0, 1, 0, 1, 0, 0],
   hearth_monotonic_us: [0],
+  hearth_thread_cpu_us: [0],
 };
 
 /** Exports without arguments that could be stale or null. */
@@ -166,6 +167,7 @@ const WITHOUT_POINTERS = [
   "hearth_close_fd",
   "hearth_end_silent",
   "hearth_probe_io_uring",
+  "hearth_tune_listener",
   "hearth_tune_udp",
 ];
 /** Exports that take a region's handle, despite their names. */

@@ -171,6 +171,7 @@ function scrape(text: string): Map<string, number> {
 const loopOf = (lagSeconds: number) => ({
   longestSeconds: () => lagSeconds,
   longestTurnSeconds: () => 0.006,
+  longestTurnCpuSeconds: () => 0.004,
   longTurns: 2,
 });
 
@@ -219,6 +220,7 @@ describe("a scrape", () => {
       'hearth_health_raised_total{code="KV_SSD_SLOW"}': 1,
       hearth_event_loop_lag_seconds: 0.25,
       hearth_event_loop_turn_seconds: 0.006,
+      hearth_event_loop_turn_cpu_seconds: 0.004,
       hearth_event_loop_long_turns_total: 2,
       hearth_log_lines_dropped_total: 3,
       hearth_uptime_seconds: 1.5,
@@ -328,11 +330,29 @@ describe("the event loop's lag", () => {
       end();
     }
     expect(lag.longestTurnSeconds()).toBeCloseTo(0.007);
+    expect(lag.longestTurnCpuSeconds()).toBeCloseTo(0.007);
     expect(lag.longTurns).toBe(2);
     isShort = true;
     clock.advance(16_000);
     expect(lag.longestTurnSeconds()).toBe(0);
     expect(lag.longTurns).toBe(2);
+  });
+
+  test("counts a late timer as a long turn only if the thread was working", () => {
+    const clock = new LateClock();
+    let cpuMs = 0;
+    const turns = new TurnBudget({ nowMs: () => clock.monotonicMs(), nextTurn: (run) => run() });
+    turns.measureCpu(() => cpuMs);
+    using lag = watchLoopLag(clock, turns);
+    clock.lateMs = 40;
+    clock.advance(10);
+    expect([lag.longTurns, lag.longestTurnCpuSeconds()]).toEqual([0, 0]);
+    expect(lag.longestTurnSeconds()).toBeCloseTo(0.039);
+    clock.lateMs = 80;
+    cpuMs += 20;
+    clock.advance(10);
+    expect(lag.longTurns).toBe(1);
+    expect(lag.longestTurnCpuSeconds()).toBeCloseTo(0.02);
   });
 
   test("ends with its timer", () => {

@@ -292,6 +292,13 @@ pub fn socketPair(out: ?*[2]i32) Error!void {
     (try required(out)).* = try unix.socketPair();
 }
 
+pub fn tuneListener(port: u32, backlog: u32, receive_bytes: u32) Error!u32 {
+    if (port == 0 or port > std.math.maxInt(u16)) return error.BadRequest;
+    if (backlog == 0 or backlog > std.math.maxInt(u31)) return error.BadRequest;
+    if (receive_bytes == 0 or receive_bytes > std.math.maxInt(i32)) return error.BadRequest;
+    return tune.tuneListener(@intCast(port), @intCast(backlog), receive_bytes);
+}
+
 pub fn tuneUdp(port: u32, buffer_bytes: u32) Error!u32 {
     if (port == 0 or port > std.math.maxInt(u16)) return error.BadRequest;
     if (buffer_bytes > std.math.maxInt(i32)) return error.BadRequest;
@@ -317,6 +324,14 @@ pub fn monotonicUs(out: ?*u64) Error!void {
     var now: std.os.linux.timespec = undefined;
     _ = try errno.check(std.os.linux.clock_gettime(.MONOTONIC, &now));
     microseconds.* = @as(u64, @intCast(now.sec)) * 1_000_000 + @as(u64, @intCast(now.nsec)) / 1_000;
+}
+
+/// Processor time of the calling thread.
+pub fn threadCpuUs(out: ?*u64) Error!void {
+    const microseconds = try required(out);
+    var used: std.os.linux.timespec = undefined;
+    _ = try errno.check(std.os.linux.clock_gettime(.THREAD_CPUTIME_ID, &used));
+    microseconds.* = @as(u64, @intCast(used.sec)) * 1_000_000 + @as(u64, @intCast(used.nsec)) / 1_000;
 }
 
 pub fn notify(

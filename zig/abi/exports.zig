@@ -380,6 +380,12 @@ pub const exports = struct {
         return codeOrCount(calls.endSilent(port, first, count, silent_ms));
     }
 
+    /// Limits what the process's TCP listeners on `port` accept and receive in one turn of the
+    /// event loop. Their number.
+    pub fn hearth_tune_listener(port: u32, backlog: u32, receive_bytes: u32) callconv(.c) i32 {
+        return codeOrCount(calls.tuneListener(port, backlog, receive_bytes));
+    }
+
     /// Of the process's UDP sockets those on `port`: no error queue, big buffers. Their number.
     pub fn hearth_tune_udp(port: u32, buffer_bytes: u32) callconv(.c) i32 {
         return codeOrCount(calls.tuneUdp(port, buffer_bytes));
@@ -388,6 +394,12 @@ pub const exports = struct {
     /// CLOCK_MONOTONIC in microseconds: what systemd compares, and no clock of Bun's shows.
     pub fn hearth_monotonic_us(out: ?*u64) callconv(.c) i32 {
         return code(calls.monotonicUs(out));
+    }
+
+    /// CLOCK_THREAD_CPUTIME_ID in microseconds. The runtime's own counter is up to a scheduler tick
+    /// (4 ms) late.
+    pub fn hearth_thread_cpu_us(out: ?*u64) callconv(.c) i32 {
+        return code(calls.threadCpuUs(out));
     }
 
     pub fn hearth_probe_io_uring() callconv(.c) i32 {

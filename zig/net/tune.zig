@@ -1,4 +1,4 @@
-//! UDP sockets that the runtime made and whose descriptors it keeps to itself.
+//! Options of sockets that the runtime creates without exposing their descriptors.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -8,11 +8,26 @@ const Error = @import("../abi/status.zig").Error;
 const ip_recverr = 11;
 const ipv6_recverr = 25;
 
-/// Tunes every UDP socket of this process that is bound to `port`; how many there are. The kernel's
-/// error queue is switched off, because otherwise one peer that is gone (ICMP "port unreachable")
-/// fails the next send to all the others; both buffers get `buffer_bytes`, as far as
-/// net.core.rmem_max and wmem_max let them.
+/// Tunes every UDP socket of this process that is bound to `port`. Returns their number. The kernel's
+/// error queue is switched off, because otherwise one unreachable peer (ICMP "port unreachable")
+/// makes the next send to any other peer fail. Both buffers get `buffer_bytes`, as far as
+/// net.core.rmem_max and wmem_max permit.
 pub fn tuneUdp(port: u16, buffer_bytes: u32) Error!u32 {
+    return tuneAll(.{ .kind = linux.SOCK.DGRAM, .port = port }, tune, .{buffer_bytes});
+}
+
+/// Limits what the listening TCP sockets on `port` may hand to the runtime in one turn of its event
+/// loop, since the runtime accepts every waiting connection and reads every full buffer at once:
+/// `backlog` waiting connections, and about `receive_bytes` per accepted connection. Returns their
+/// number.
+pub fn tuneListener(port: u16, backlog: u31, receive_bytes: u32) Error!u32 {
+    const sockets: Sockets = .{ .kind = linux.SOCK.STREAM, .port = port, .listens = true };
+    return tuneAll(sockets, limit, .{ backlog, receive_bytes });
+}
+
+const Sockets = struct { kind: i32, port: u16, listens: bool = false };
+
+fn tuneAll(sockets: Sockets, comptime apply: anytype, arguments: anytype) Error!u32 {
     const flags: linux.O = .{ .DIRECTORY = true, .CLOEXEC = true };
     const opened = try errno.checkRepeat(linux.open, .{ "/proc/self/fd", flags, 0 });
     const folder: i32 = @intCast(opened);
@@ -28,22 +43,32 @@ pub fn tuneUdp(port: u16, buffer_bytes: u32) Error!u32 {
             at += entry.reclen;
             const name_at: [*:0]const u8 = @ptrCast(&entry.name);
             const fd = std.fmt.parseInt(i32, std.mem.span(name_at), 10) catch continue;
-            if (!isUdpOn(fd, port)) continue;
-            try tune(fd, buffer_bytes);
+            if (!isOne(sockets, fd)) continue;
+            try @call(.auto, apply, .{fd} ++ arguments);
             tuned += 1;
         }
     }
 }
 
-fn isUdpOn(fd: i32, port: u16) bool {
+fn isOne(sockets: Sockets, fd: i32) bool {
     const kind = option(fd, linux.SOL.SOCKET, linux.SO.TYPE) catch return false;
-    if (kind != linux.SOCK.DGRAM) return false;
+    if (kind != sockets.kind) return false;
+    if (sockets.listens) {
+        const listens = option(fd, linux.SOL.SOCKET, linux.SO.ACCEPTCONN) catch return false;
+        if (listens == 0) return false;
+    }
     var address: linux.sockaddr.in6 = undefined;
     var length: linux.socklen_t = @sizeOf(linux.sockaddr.in6);
     _ = errno.check(linux.getsockname(fd, @ptrCast(&address), &length)) catch return false;
     const is_ip = address.family == linux.AF.INET or address.family == linux.AF.INET6;
-    // The port lies at the same place in both.
-    return is_ip and std.mem.bigToNative(u16, address.port) == port;
+    // Both families have the port at the same offset.
+    return is_ip and std.mem.bigToNative(u16, address.port) == sockets.port;
+}
+
+fn limit(fd: i32, backlog: u31, receive_bytes: u32) Error!void {
+    // Accepted connections inherit the buffer; the kernel doubles it for its own overhead.
+    try setOption(fd, linux.SOL.SOCKET, linux.SO.RCVBUF, @intCast(receive_bytes));
+    _ = try errno.check(linux.listen(fd, backlog));
 }
 
 fn tune(fd: i32, buffer_bytes: u32) Error!void {
@@ -51,7 +76,7 @@ fn tune(fd: i32, buffer_bytes: u32) Error!void {
     const domain = try option(fd, linux.SOL.SOCKET, linux.SO.DOMAIN);
     if (domain == linux.AF.INET6) try setOption(fd, linux.IPPROTO.IPV6, ipv6_recverr, 0);
     for ([_]u32{ linux.SO.RCVBUF, linux.SO.SNDBUF }) |name| {
-        // The kernel tells twice of what it was asked for. A bigger one is left as it is.
+        // The kernel returns twice the requested size. A larger buffer is left as it is.
         const has = try option(fd, linux.SOL.SOCKET, name);
         if (@divTrunc(has, 2) < buffer_bytes) {
             try setOption(fd, linux.SOL.SOCKET, name, @intCast(buffer_bytes));
@@ -110,4 +135,34 @@ test "the socket of that port is tuned, and no other" {
     // A second time nothing is made smaller.
     try std.testing.expectEqual(expected, try tuneUdp(port, 4096));
     try std.testing.expectEqual(room, try option(fds[0], linux.SOL.SOCKET, linux.SO.RCVBUF));
+}
+
+test "a listener hands over no more connections than its backlog" {
+    const kind = linux.SOCK.STREAM | linux.SOCK.CLOEXEC;
+    const listener: i32 = @intCast(try errno.check(linux.socket(linux.AF.INET, kind, 0)));
+    defer _ = linux.close(listener);
+    var here: linux.sockaddr.in = .{ .port = 0, .addr = std.mem.nativeToBig(u32, 0x7f000001) };
+    _ = try errno.check(linux.bind(listener, @ptrCast(&here), @sizeOf(linux.sockaddr.in)));
+    var length: linux.socklen_t = @sizeOf(linux.sockaddr.in);
+    _ = try errno.check(linux.getsockname(listener, @ptrCast(&here), &length));
+    const port = std.mem.bigToNative(u16, here.port);
+    // A socket that does not listen is left alone.
+    try std.testing.expectEqual(0, try tuneListener(port, 2, 32 * 1024));
+    _ = try errno.check(linux.listen(listener, 512));
+    try std.testing.expectEqual(1, try tuneListener(port, 2, 32 * 1024));
+    try std.testing.expectEqual(64 * 1024, try option(listener, linux.SOL.SOCKET, linux.SO.RCVBUF));
+
+    var connected: u32 = 0;
+    var fds: [8]i32 = undefined;
+    for (&fds) |*fd| {
+        const own = kind | linux.SOCK.NONBLOCK;
+        fd.* = @intCast(try errno.check(linux.socket(linux.AF.INET, own, 0)));
+        _ = linux.connect(fd.*, @ptrCast(&here), @sizeOf(linux.sockaddr.in));
+        var ready = [_]linux.pollfd{.{ .fd = fd.*, .events = linux.POLL.OUT, .revents = 0 }};
+        if (try errno.check(linux.poll(&ready, 1, 50)) == 1) connected += 1;
+    }
+    defer for (fds) |fd| {
+        _ = linux.close(fd);
+    };
+    try std.testing.expectEqual(3, connected);
 }

@@ -1,6 +1,6 @@
 import type { Bus } from "../../bus/index.ts";
 import { diffRouterReload, type ListedWorker, type RouterConfig } from "../../config/index.ts";
-import type { Clock, Random, WorkerId } from "../../core/index.ts";
+import { type Clock, loopTurns, type Random, type WorkerId } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import {
   createHealth,
@@ -90,6 +90,7 @@ export class RouterService {
     const settings = routerSettings(config);
     this.health = createHealth({ clock, log: logger });
     this.metrics = createRouterMetrics(parts);
+    loopTurns.measureCpu(() => native.threadCpuMs());
     this.lag = watchLoopLag(clock);
     this.table = createWorkerTable({ targetsMax: INGEST_DEFAULTS.targetsMax });
     this.index = createPrefixIndex({ native, random, bytesMax: config.events.indexBytes });

@@ -1,6 +1,6 @@
 import { runAgent, runRouter } from "../../app/index.ts";
 import type { Overrides } from "../../config/index.ts";
-import { choiceKind, durationKind, integerKind, numberKind, textKind } from "../../config/index.ts";
+import { choiceKind, durationKind, integerKind, numberKind, textKind } from "../../core/index.ts";
 import {
   defineCommand,
   type FlagValues,

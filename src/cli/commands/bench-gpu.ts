@@ -1,6 +1,5 @@
 import { join } from "node:path";
-import { choiceKind, integerKind, listKind, sizeKind } from "../../config/index.ts";
-import { HearthError } from "../../core/index.ts";
+import { choiceKind, HearthError, integerKind, listKind, sizeKind } from "../../core/index.ts";
 import { compiled, loadNative } from "../../native/index.ts";
 import {
   benchGpu,

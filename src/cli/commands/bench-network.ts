@@ -1,4 +1,4 @@
-import { choiceKind, integerKind, listKind, sizeKind } from "../../config/index.ts";
+import { choiceKind, integerKind, listKind, sizeKind } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import {
   BENCH_TRANSPORTS,

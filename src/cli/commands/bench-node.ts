@@ -1,8 +1,14 @@
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { choiceKind, integerKind, listKind, sizeKind, textKind } from "../../config/index.ts";
-import { HearthError } from "../../core/index.ts";
+import {
+  choiceKind,
+  HearthError,
+  integerKind,
+  listKind,
+  sizeKind,
+  textKind,
+} from "../../core/index.ts";
 import { compiled, loadNative } from "../../native/index.ts";
 import {
   benchEngine,

@@ -1,12 +1,13 @@
 import {
   choiceKind,
+  formatBytes,
+  HearthError,
   integerKind,
   type Kind,
   listKind,
   numberKind,
   refuse,
-} from "../../config/index.ts";
-import { formatBytes, HearthError } from "../../core/index.ts";
+} from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import {
   benchPin,

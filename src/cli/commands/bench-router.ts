@@ -1,5 +1,12 @@
-import { choiceKind, integerKind, listKind, numberKind, sizeKind } from "../../config/index.ts";
-import { type Clock, seededRandom } from "../../core/index.ts";
+import {
+  type Clock,
+  choiceKind,
+  integerKind,
+  listKind,
+  numberKind,
+  seededRandom,
+  sizeKind,
+} from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import { createPrefixIndex, ROUTER_DEFAULTS, type RouterSettings } from "../../router/index.ts";
 import {

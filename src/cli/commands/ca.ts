@@ -1,8 +1,8 @@
 import { createHash } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { resolve } from "node:path";
-import { clusterNameKind, integerKind, workerIdKind } from "../../config/index.ts";
-import { type Clock, HearthError, messageOf } from "../../core/index.ts";
+import { clusterNameKind, workerIdKind } from "../../config/index.ts";
+import { type Clock, HearthError, integerKind, messageOf } from "../../core/index.ts";
 import {
   createAuthorizer,
   dateText,

@@ -1,6 +1,13 @@
-import { durationKind, integerKind, textKind } from "../../config/index.ts";
 import { newCommandId, warm } from "../../control/client/index.ts";
-import { type Clock, HearthError, type Json, sleep } from "../../core/index.ts";
+import {
+  type Clock,
+  durationKind,
+  HearthError,
+  integerKind,
+  type Json,
+  sleep,
+  textKind,
+} from "../../core/index.ts";
 import {
   defineCommand,
   type ExitName,

@@ -1,6 +1,5 @@
 import { readFile } from "node:fs/promises";
-import { integerKind, textKind } from "../../config/index.ts";
-import { HearthError, type Json, messageOf } from "../../core/index.ts";
+import { HearthError, integerKind, type Json, messageOf, textKind } from "../../core/index.ts";
 import {
   defineCommand,
   type ExitName,

@@ -1,4 +1,3 @@
-import { integerKind, textKind } from "../../config/index.ts";
 import {
   flush,
   pause,
@@ -11,6 +10,7 @@ import {
   unpin,
   warm,
 } from "../../control/client/index.ts";
+import { integerKind, textKind } from "../../core/index.ts";
 import {
   defineCommand,
   fileKind,

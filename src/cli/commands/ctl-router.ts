@@ -1,5 +1,4 @@
-import { integerKind, listKind, textKind } from "../../config/index.ts";
-import { HearthError, type Json } from "../../core/index.ts";
+import { HearthError, integerKind, type Json, listKind, textKind } from "../../core/index.ts";
 import { defineCommand, nameKind, optional, required, requiredArgument } from "../command.ts";
 import { Asking, READ_EXITS } from "../ctl/ask.ts";
 import { routerFlags } from "../ctl/connect.ts";

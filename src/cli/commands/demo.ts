@@ -1,5 +1,11 @@
-import { integerKind, sizeKind } from "../../config/index.ts";
-import { type Clock, formatBytes, HearthError, sleep } from "../../core/index.ts";
+import {
+  type Clock,
+  formatBytes,
+  HearthError,
+  integerKind,
+  sizeKind,
+  sleep,
+} from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import {
   type ClusterSummary,

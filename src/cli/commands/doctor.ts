@@ -1,14 +1,11 @@
 import {
   type Config,
-  choiceKind,
   formatProblem,
   loadConfig,
   mayUseRdma,
   readMachineFacts,
-  sizeKind,
-  textKind,
 } from "../../config/index.ts";
-import { HearthError, selfCommand } from "../../core/index.ts";
+import { choiceKind, HearthError, selfCommand, sizeKind, textKind } from "../../core/index.ts";
 import {
   type DirectFinding,
   type GpuProbe,

@@ -1,7 +1,6 @@
 import { existsSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { integerKind } from "../../config/index.ts";
-import { formatBytes, HearthError } from "../../core/index.ts";
+import { formatBytes, HearthError, integerKind } from "../../core/index.ts";
 import { loadNative, type Native, NativeError } from "../../native/index.ts";
 import { type InspectedIndex, inspectIndex } from "../../store/index/index.ts";
 import {

@@ -1,6 +1,6 @@
-import { choiceKind, renderConfigReference, renderRouterReference } from "../../config/index.ts";
+import { renderConfigReference, renderRouterReference } from "../../config/index.ts";
 import { BLOCK_REASONS, REFUSALS } from "../../control/index.ts";
-import { ERROR_CODES, type ErrorCode } from "../../core/index.ts";
+import { choiceKind, ERROR_CODES, type ErrorCode } from "../../core/index.ts";
 import { renderHealthReference, renderMetricsReference } from "../../observability/index.ts";
 import { defineCommand, EXIT_CODES, EXIT_OF_ERROR, requiredArgument } from "../command.ts";
 

@@ -1,12 +1,14 @@
+import { readMemoryFacts } from "../../config/index.ts";
 import {
+  type Clock,
   choiceKind,
+  formatBytes,
+  HearthError,
   integerKind,
   numberKind,
-  readMemoryFacts,
   sizeKind,
   textKind,
-} from "../../config/index.ts";
-import { type Clock, formatBytes, HearthError } from "../../core/index.ts";
+} from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import { POLICIES } from "../../store/index.ts";
 import { fileBytesOf } from "../../store/kvb/index.ts";

@@ -1,6 +1,5 @@
 import { accessSync, constants } from "node:fs";
 import { readFile } from "node:fs/promises";
-import { choiceKind, durationKind, type Kind, textKind } from "../../config/index.ts";
 import {
   type ControlClient,
   connectControl,
@@ -12,7 +11,15 @@ import {
   type NatsAccess,
   type TlsMaterial,
 } from "../../control/client/index.ts";
-import { type Clock, HearthError, messageOf } from "../../core/index.ts";
+import {
+  type Clock,
+  choiceKind,
+  durationKind,
+  HearthError,
+  type Kind,
+  messageOf,
+  textKind,
+} from "../../core/index.ts";
 import {
   fileKind,
   jsonFlag,

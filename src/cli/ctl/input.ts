@@ -1,7 +1,13 @@
 import { readFile } from "node:fs/promises";
-import { type Kind, refuse } from "../../config/index.ts";
 import type { BlockRef, WireCommand } from "../../control/client/index.ts";
-import { HearthError, messageOf, parseJson, readBlockName } from "../../core/index.ts";
+import {
+  HearthError,
+  type Kind,
+  messageOf,
+  parseJson,
+  readBlockName,
+  refuse,
+} from "../../core/index.ts";
 import { plain } from "./documents.ts";
 
 /** Maximum blocks of one invocation; the client splits them into several commands. */

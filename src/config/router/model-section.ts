@@ -1,14 +1,14 @@
-import { parseJson } from "../../core/index.ts";
 import {
   choiceKind,
   integerKind,
   type Kind,
   listKind,
+  parseJson,
   pathKind,
   patternKind,
+  quoteText,
   typeName,
-} from "../kinds.ts";
-import { quoteText } from "../problems.ts";
+} from "../../core/index.ts";
 import { type KeySpec, type NamedSection, optional, withDefault } from "../spec.ts";
 
 const MODEL_EXAMPLE = "meta-llama/Llama-3.1-8B-Instruct";

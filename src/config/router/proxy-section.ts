@@ -1,4 +1,3 @@
-import { originsKind } from "../address-kinds.ts";
 import {
   booleanKind,
   choiceKind,
@@ -6,7 +5,8 @@ import {
   integerKind,
   pathKind,
   sizeKind,
-} from "../kinds.ts";
+} from "../../core/index.ts";
+import { originsKind } from "../address-kinds.ts";
 import { listenOrOffKind } from "../peer-kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 

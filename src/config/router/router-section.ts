@@ -6,7 +6,7 @@ import {
   numberKind,
   orOff,
   sizeKind,
-} from "../kinds.ts";
+} from "../../core/index.ts";
 import { workerIdKind, workerIdOfHostname } from "../sections/node.ts";
 import { type KeySpec, optional, section, withDefault } from "../spec.ts";
 

@@ -1,6 +1,6 @@
+import { booleanKind, choiceKind, integerKind, pathKind } from "../../core/index.ts";
 import { formatListen, natsUrlKind } from "../address-kinds.ts";
 import { API_CHECKS, NATS_CHECKS, type SumCheck, unless } from "../checks.ts";
-import { booleanKind, choiceKind, integerKind, pathKind } from "../kinds.ts";
 import { diffBook, loadBook, type MachineFacts, type ReloadDiff } from "../load.ts";
 import { type ConfigResult, type Overrides, parseBook } from "../parse.ts";
 import { REMOVED_ROUTER_KEYS } from "../removed-keys.ts";

@@ -1,16 +1,16 @@
-import { workerUrlKind, zmqKind } from "../address-kinds.ts";
 import {
   booleanKind,
   choiceKind,
   integerKind,
   type Kind,
+  nearestWord,
   pathKind,
   patternKind,
   type Read,
   sizeKind,
   typeName,
-} from "../kinds.ts";
-import { nearestWord } from "../problems.ts";
+} from "../../core/index.ts";
+import { workerUrlKind, zmqKind } from "../address-kinds.ts";
 import { clusterNameKind, workerIdKind } from "../sections/node.ts";
 import { type KeySpec, type NamedSection, optional, section, withDefault } from "../spec.ts";
 import type { ListedWorker } from "./schema.ts";

@@ -1,5 +1,5 @@
+import { booleanKind, choiceKind, orWord, pathKind } from "../../core/index.ts";
 import { listenKind } from "../address-kinds.ts";
-import { booleanKind, choiceKind, orWord, pathKind } from "../kinds.ts";
 import { type KeySpec, optional, section, withDefault } from "../spec.ts";
 import { groupKind } from "./engine.ts";
 

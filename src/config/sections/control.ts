@@ -1,4 +1,11 @@
-import { durationKind, exactBytes, integerKind, numberKind, pathKind, sizeKind } from "../kinds.ts";
+import {
+  durationKind,
+  exactBytes,
+  integerKind,
+  numberKind,
+  pathKind,
+  sizeKind,
+} from "../../core/index.ts";
 import { issuerListKind } from "../peer-kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 

@@ -1,4 +1,3 @@
-import { zmqKind } from "../address-kinds.ts";
 import {
   choiceKind,
   durationKind,
@@ -6,7 +5,8 @@ import {
   numberKind,
   pathKind,
   patternKind,
-} from "../kinds.ts";
+} from "../../core/index.ts";
+import { zmqKind } from "../address-kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
 /** Keys of [engine] about the engine's own KV events. */

@@ -1,5 +1,5 @@
+import { choiceKind, integerKind, patternKind } from "../../core/index.ts";
 import { zmqKind } from "../address-kinds.ts";
-import { choiceKind, integerKind, patternKind } from "../kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
 const mode = withDefault({

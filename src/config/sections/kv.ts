@@ -9,7 +9,7 @@ import {
   orOff,
   pathKind,
   sizeKind,
-} from "../kinds.ts";
+} from "../../core/index.ts";
 import { type KeySpec, optional, section, withDefault } from "../spec.ts";
 
 const KIB = 2 ** 10;

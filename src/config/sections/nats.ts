@@ -1,5 +1,5 @@
+import { booleanKind, choiceKind, listKind, pathKind, patternKind } from "../../core/index.ts";
 import { natsUrlKind } from "../address-kinds.ts";
-import { booleanKind, choiceKind, listKind, pathKind, patternKind } from "../kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
 const PATH_BYTES_MAX = 4095;

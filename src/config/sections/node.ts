@@ -1,5 +1,12 @@
-import { CLUSTER_NAME, WORKER_ID, type WorkerId } from "../../core/index.ts";
-import { booleanKind, choiceKind, pathKind, patternKind } from "../kinds.ts";
+import {
+  booleanKind,
+  CLUSTER_NAME,
+  choiceKind,
+  pathKind,
+  patternKind,
+  WORKER_ID,
+  type WorkerId,
+} from "../../core/index.ts";
 import { type KeySpec, optional, section, withDefault } from "../spec.ts";
 
 const ID_CHARACTERS_MAX = 64;

@@ -1,4 +1,3 @@
-import { isHostName, type ListenAddress } from "../address-kinds.ts";
 import {
   booleanKind,
   choiceKind,
@@ -7,7 +6,8 @@ import {
   orOff,
   pathKind,
   sizeKind,
-} from "../kinds.ts";
+} from "../../core/index.ts";
+import { isHostName, type ListenAddress } from "../address-kinds.ts";
 import {
   cipherKind,
   hostKind,

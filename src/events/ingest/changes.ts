@@ -15,7 +15,12 @@ export interface StoredBlock {
   readonly sequence: bigint;
   /** Null if unknown. */
   readonly local: bigint | null;
+  /** Tokens that include those of the block; null if unknown. */
   readonly tokens: Uint32Array | null;
+  /** Index of the block's first token. Default: 0. */
+  readonly at?: number;
+  /** Tokens of the block. Default: all. */
+  readonly count?: number;
   readonly isPlain: boolean;
 }
 
@@ -92,14 +97,17 @@ export class ChangeList {
   }
 }
 
+/** The tokens of all blocks; null if those of one are unknown. */
 function joined(blocks: readonly StoredBlock[]): Uint32Array | null {
-  const parts = blocks.map((block) => block.tokens).filter((tokens) => tokens !== null);
-  if (parts.length < blocks.length) return null;
-  const whole = new Uint32Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    whole.set(part, at);
-    at += part.length;
+  let count = 0;
+  for (const block of blocks) {
+    if (block.tokens === null) return null;
+    count += block.count ?? block.tokens.length;
+  }
+  const whole = new Uint32Array(count);
+  let to = 0;
+  for (const { tokens, at = 0, count: own = tokens!.length } of blocks) {
+    for (let i = 0; i < own; i++) whole[to++] = tokens![at + i]!;
   }
   return whole;
 }

@@ -148,7 +148,11 @@ export class EngineBlocks {
       const piece = pieceOf(run, from, from + BLOCKS_A_STEP);
       place = this.#add(piece, { ...place, salt: start.salt }, isAgain, count);
     }
-    for (const name of run.names) yield* this.#linkSteps(name, run.blockTokens);
+    for (const [i, name] of run.names.entries()) {
+      if (this.#orphans.size === 0) break;
+      if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
+      yield* this.#linkSteps(name, run.blockTokens);
+    }
   }
 
   *#mayHoldSteps(names: readonly BlockName[]): Generator<void, boolean> {
@@ -197,9 +201,16 @@ export class EngineBlocks {
       count(isFirst === null ? "full" : isPerhaps ? "reannounced" : "stored");
       this.#gone.delete(name);
       if (isFirst === true) {
-        const tokens = blocks.tokens.subarray(i * blockTokens, (i + 1) * blockTokens);
-        const hashes = { sequence: block.sequence, local: local[i]! };
-        this.#changes.stored({ tier, parent, ...hashes, tokens, isPlain: plain });
+        this.#changes.stored({
+          tier,
+          parent,
+          sequence: block.sequence,
+          local: local[i]!,
+          tokens: blocks.tokens,
+          at: i * blockTokens,
+          count: blockTokens,
+          isPlain: plain,
+        });
       }
       [parent, before] = [block.sequence, name];
     }

@@ -1,4 +1,4 @@
-import { assert, yieldToLoop } from "../../core/index.ts";
+import { assert, ShardedMap, yieldToLoop } from "../../core/index.ts";
 import {
   VLLM_DEFAULT_SEED,
   type VllmHashAlgorithm,
@@ -51,7 +51,7 @@ export type PlacedBlock = Omit<KnownBlock, "copies" | "perhaps">;
  */
 export class KnownBlocks {
   readonly #max: number;
-  readonly #held = new Map<BlockName, KnownBlock>();
+  readonly #held: ShardedMap<BlockName, KnownBlock>;
   /** Blocks without copies, in the order in which they lost the last one. */
   readonly #left = new Map<BlockName, KnownBlock>();
   /** Blocks with possible copies. */
@@ -64,6 +64,7 @@ export class KnownBlocks {
   constructor(max: number) {
     assert(max > 0, "max must be at least 1");
     this.#max = max;
+    this.#held = new ShardedMap(max);
   }
 
   get size(): number {

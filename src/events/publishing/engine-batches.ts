@@ -1,4 +1,4 @@
-import { LAYER_ALL } from "../../core/index.ts";
+import { LAYER_ALL, ShardedMap } from "../../core/index.ts";
 import { blockKeys, type Hashing, PromptDigests } from "../../identity/index.ts";
 import type { ResidencyChange, ResidencyTier } from "../../observability/activity/index.ts";
 import type { EngineEvent } from "../index.ts";
@@ -170,7 +170,7 @@ const NO_EXTRAS = {
 function storedEvent(tier: Tier, blocks: readonly KnownTokens[], blockTokens: number): EngineEvent {
   const tokens = new Uint32Array(blocks.length * blockTokens);
   blocks.forEach((block, i) => {
-    tokens.set(block.tokens, i * blockTokens);
+    copyTokens(block, blockTokens, tokens, i);
   });
   return {
     ...NO_EXTRAS,
@@ -216,14 +216,30 @@ interface KnownTokens {
   /** Sequence hash of the tokens; `parent` likewise. */
   readonly sequence: bigint;
   readonly parent: bigint | null;
-  readonly tokens: Uint32Array;
+  /** Tokens of a run of blocks; a view per block would cost more than the tokens. */
+  readonly run: Uint32Array;
+  /** Index in `run` of the block's first token. */
+  readonly at: number;
 }
 
 interface NamedTokens extends KnownTokens {
   /** Eight words per key. */
-  readonly keys: Uint32Array[];
+  keys: readonly Uint32Array[];
   /** Number of blocks from the first of the prompt to this one; infinite if one is unknown. */
   readonly depth: number;
+}
+
+const NO_KEYS: readonly Uint32Array[] = [];
+
+/** Copies the tokens of a block into `into`, as its block number `nth`. */
+function copyTokens(
+  { run, at }: KnownTokens,
+  blockTokens: number,
+  into: Uint32Array,
+  nth: number,
+): void {
+  const to = nth * blockTokens;
+  for (let i = 0; i < blockTokens; i++) into[to + i] = run[at + i]!;
 }
 
 /** Longer prompts are not followed to their start, because a block is named within one turn. */
@@ -238,11 +254,13 @@ const NAMESPACES_MAX = 4;
  */
 export class TokenTable {
   readonly #options: TokenTableOptions;
-  readonly #blocks = new Map<bigint, NamedTokens>();
-  readonly #byKey = new Map<bigint, bigint>();
+  readonly #blocks: ShardedMap<bigint, NamedTokens>;
+  readonly #byKey: ShardedMap<bigint, bigint>;
 
   constructor(options: TokenTableOptions) {
     this.#options = options;
+    this.#blocks = new ShardedMap(options.blocksMax);
+    this.#byKey = new ShardedMap(options.blocksMax);
   }
 
   get size(): number {
@@ -270,13 +288,14 @@ export class TokenTable {
     if (change.kind !== "stored" || tokens === null || !isPlain) return [];
     if (tokens.length !== change.hashes.length * blockTokens) return [];
     const fresh: bigint[] = [];
+    const run = tokens.slice();
     let { parent } = change;
     change.hashes.forEach((sequence, i) => {
       if (!this.#blocks.has(sequence)) {
-        const own = tokens.slice(i * blockTokens, (i + 1) * blockTokens);
         const before = parent === null ? 0 : this.#blocks.get(parent)?.depth;
         const depth = (before ?? Number.POSITIVE_INFINITY) + 1;
-        this.#blocks.set(sequence, { sequence, parent, tokens: own, keys: [], depth });
+        const at = i * blockTokens;
+        this.#blocks.set(sequence, { sequence, parent, run, at, keys: NO_KEYS, depth });
         fresh.push(sequence);
       }
       parent = sequence;
@@ -295,7 +314,7 @@ export class TokenTable {
     if (chain === null) return [];
     const tokens = new Uint32Array(chain.length * blockTokens);
     chain.forEach((block, i) => {
-      tokens.set(block.tokens, i * blockTokens);
+      copyTokens(block, blockTokens, tokens, i);
     });
     const named: bigint[] = [];
     const prompt = new PromptDigests(hashing, { tokens, blockTokens });
@@ -304,10 +323,12 @@ export class TokenTable {
       if (digests === null) continue;
       const packed = blockKeys(hashing, digests, LAYER_ALL);
       const view = new DataView(packed.buffer, packed.byteOffset, packed.byteLength);
-      chain.forEach(({ sequence, keys: own }, i) => {
+      chain.forEach((block, i) => {
+        const { sequence } = block;
         if (!fresh.has(sequence)) return;
         const hash = view.getBigUint64(i * KEY_BYTES, true);
-        own.push(new Uint32Array(packed.slice(i * KEY_BYTES, (i + 1) * KEY_BYTES).buffer));
+        const key = new Uint32Array(packed.slice(i * KEY_BYTES, (i + 1) * KEY_BYTES).buffer);
+        block.keys = [...block.keys, key];
         this.#byKey.set(hash, sequence);
         named.push(hash);
       });
@@ -331,8 +352,7 @@ export class TokenTable {
   #forgetOldest(): void {
     const excess = this.#blocks.size - this.#options.blocksMax;
     if (excess <= 0) return;
-    for (const [sequence, { keys }] of this.#blocks.entries().take(excess)) {
-      this.#blocks.delete(sequence);
+    for (const [, { keys }] of this.#blocks.takeOldest(excess)) {
       for (const [lo, hi] of keys) this.#byKey.delete((BigInt(hi!) << 32n) | BigInt(lo!));
     }
   }

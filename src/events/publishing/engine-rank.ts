@@ -1,4 +1,4 @@
-import { NO_NODE, type NodeId } from "../../core/index.ts";
+import { NO_NODE, type NodeId, ShardedMap } from "../../core/index.ts";
 import type { Hashing } from "../../identity/index.ts";
 import type { KeySpace, ResidencyChange } from "../../observability/activity/index.ts";
 import type { TieredStore } from "../../store/index.ts";
@@ -141,6 +141,9 @@ export class EngineRank implements AsyncDisposable {
   }
 }
 
+/** Shared by all blocks that this host does not store, which may be most. */
+const NO_NODES: readonly NodeId[] = [];
+
 /**
  * Mirrors an engine's GPU contents for blocks that this host also stores, whichever of the two
  * becomes known first.
@@ -150,12 +153,13 @@ export class EngineMirror implements Disposable {
   readonly #book: TokenTable;
   readonly #window: Set<NodeId>;
   /** Sequence hashes of blocks on the GPU, with their nodes in this host's table. */
-  readonly #onDevice = new Map<bigint, NodeId[]>();
+  readonly #onDevice: ShardedMap<bigint, readonly NodeId[]>;
 
   readonly #blocksMax: number;
 
   constructor(store: Pick<TieredStore, "table" | "mirror">, book: TokenTable, blocksMax: number) {
     this.#blocksMax = blocksMax;
+    this.#onDevice = new ShardedMap(blocksMax);
     this.#store = store;
     this.#book = book;
     this.#window = store.mirror.openWindow();
@@ -194,16 +198,17 @@ export class EngineMirror implements Disposable {
   #add(sequence: bigint): void {
     const { table, mirror } = this.#store;
     if (this.#book.find(sequence) === null) return;
-    const nodes = this.#onDevice.get(sequence) ?? [];
+    const known = this.#onDevice.get(sequence) ?? NO_NODES;
+    let nodes = known;
     for (const key of this.#book.keysOf(sequence)) {
       const node = table.find(key, 0);
       if (node === NO_NODE || table.residencyOf(node) === 0 || this.#window.has(node)) continue;
       mirror.hold(this.#window, node);
-      nodes.push(node);
+      nodes = [...nodes, node];
     }
-    const isNew = !this.#onDevice.has(sequence);
+    const isNew = known === NO_NODES && !this.#onDevice.has(sequence);
     if (isNew && this.#onDevice.size >= this.#blocksMax) return;
-    this.#onDevice.set(sequence, nodes);
+    if (isNew || nodes !== known) this.#onDevice.set(sequence, nodes);
   }
 
   #remove(sequence: bigint): void {

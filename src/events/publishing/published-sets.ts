@@ -1,3 +1,4 @@
+import { ShardedMap } from "../../core/index.ts";
 import {
   RESIDENCY_TIERS,
   type ResidencyChange,
@@ -28,14 +29,15 @@ const SLICE_BLOCKS = 4_096;
  */
 export class EngineBlockSet implements PublishedSet {
   readonly #blocksMax: number;
-  /** By tier, in order of arrival: each block with its parent. */
-  readonly #tiers = RESIDENCY_TIERS.map(() => new Map<bigint, bigint | null>());
+  /** By tier: each block with its parent. */
+  readonly #tiers: readonly ShardedMap<bigint, bigint | null>[];
   readonly #digests = RESIDENCY_TIERS.map(() => new RunningDigest());
   #forgotten = 0;
   #isDeviceWhole = true;
 
   constructor(blocksMax: number) {
     this.#blocksMax = blocksMax;
+    this.#tiers = RESIDENCY_TIERS.map(() => new ShardedMap(blocksMax));
   }
 
   get blocks(): number {
@@ -105,9 +107,13 @@ export class EngineBlockSet implements PublishedSet {
     this.#forgotten += count;
     let left = count;
     for (const at of [place, 0, 1, 2]) {
-      const oldest = [...this.#tiers[at]!.keys().take(left)];
+      const oldest = this.#tiers[at]!.takeOldest(left);
       if (at === DEVICE && oldest.length > 0) this.#isDeviceWhole = false;
-      this.#remove(RESIDENCY_TIERS[at]!, BigUint64Array.from(oldest), published);
+      this.#gone(
+        at,
+        BigUint64Array.from(oldest, ([hash]) => hash),
+        published,
+      );
       left -= oldest.length;
     }
   }
@@ -115,9 +121,17 @@ export class EngineBlockSet implements PublishedSet {
   #remove(tier: ResidencyTier, hashes: BigUint64Array, published: ResidencyChange[]): void {
     const place = RESIDENCY_TIERS.indexOf(tier);
     const gone = hashes.filter((hash) => this.#tiers[place]!.delete(hash));
-    for (const hash of gone)
+    this.#gone(place, gone, published);
+  }
+
+  /** Publishes blocks that the set has no longer. */
+  #gone(place: number, hashes: BigUint64Array, published: ResidencyChange[]): void {
+    for (const hash of hashes) {
       this.#digests[place]!.count(Number(hash & LOW), Number(hash >> 32n), -1);
-    if (gone.length > 0) published.push({ kind: "removed", tier, hashes: gone });
+    }
+    if (hashes.length > 0) {
+      published.push({ kind: "removed", tier: RESIDENCY_TIERS[place]!, hashes });
+    }
   }
 
   #clear(tier: ResidencyTier | null, published: ResidencyChange[]): void {

@@ -1,12 +1,6 @@
 /** Kinds of values of configuration files and of the command line. */
-import {
-  formatBytes,
-  formatDuration,
-  type Parsed,
-  parseBytes,
-  parseDuration,
-} from "../core/index.ts";
-import { quoteText } from "./problems.ts";
+import { formatBytes, formatDuration, type Parsed, parseBytes, parseDuration } from "./units.ts";
+import { quoteText } from "./words.ts";
 
 /** A TOML value of a key: a string, a number or a boolean. */
 export type TomlLiteral = string | number | boolean;
