@@ -285,11 +285,6 @@ export const ownedFlags = {
   owner: optional(nameKind, "owner of the pins; defaults to the issuer"),
 };
 
-/** The member `owner`, if one is given. */
-export function ownerOf({ owner }: { readonly owner: string | null }): { owner?: string } {
-  return owner === null ? {} : { owner };
-}
-
 const wholeSeconds = durationKind({ min: 1_000, multiple: 1_000 });
 
 /** A duration in whole seconds, at least one; the value is in seconds. */
