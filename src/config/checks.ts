@@ -18,12 +18,39 @@ interface Finding {
 export interface SumCheck<C = Config> {
   /** Dotted names. The finding is reported at the first one that the file sets. */
   readonly keys: readonly string[];
-  find(config: C, facts: MachineFacts): Finding | null;
+  find(config: C, facts: MachineFacts, value: (name: string) => unknown): Finding | null;
 }
 
 /** Null if the rule holds, else the finding. */
 export function unless(holds: boolean, what: string, instead: string): Finding | null {
   return holds ? null : { what, instead };
+}
+
+/** A key that has no effect without another key of its section. `write` sets the other key. */
+function needs(section: string, key: string, other: string, write = other): SumCheck<object> {
+  const keys = [`${section}.${key}`, `${section}.${other}`] as const;
+  return {
+    keys,
+    find: (_config, _facts, value) =>
+      unless(
+        value(keys[0]) === null || value(keys[1]) !== null,
+        `has no effect without ${other}`,
+        `write ${write} below [${section}], or remove it`,
+      ),
+  };
+}
+
+/** Keys of a section of which all or none are set. */
+function setTogether(section: string, names: readonly string[], fix: string): SumCheck<object> {
+  const keys = names.map((name) => `${section}.${name}`);
+  return {
+    keys,
+    find(_config, _facts, value) {
+      const set = keys.filter((key) => value(key) !== null);
+      const what = `${names.join(" and ")} must be set together`;
+      return unless(set.length === 0 || set.length === keys.length, what, fix);
+    },
+  };
 }
 
 /** Maximum bytes of one entry of the block table, all columns included. */
@@ -39,15 +66,7 @@ type Nats = Pick<
 
 /** Rules of [nats], for agents and routers. */
 export const NATS_CHECKS: readonly SumCheck<{ readonly nats: Nats }>[] = [
-  {
-    keys: ["nats.cert_file", "nats.key_file"],
-    find: ({ nats }) =>
-      unless(
-        (nats.certFile === null) === (nats.keyFile === null),
-        "cert_file and key_file must be set together",
-        "set both or none",
-      ),
-  },
+  setTogether("nats", ["cert_file", "key_file"], "set both or none"),
   {
     keys: ["nats.creds_file", "nats.nkey_file", "nats.token_file", "nats.user_file"],
     find({ nats }) {
@@ -78,15 +97,7 @@ export const API_CHECKS: readonly SumCheck<{ readonly api: AccessConfig }>[] = [
         'set api.token_file (or tokens_file, or tls_client_ca_file), or listen on "127.0.0.1:7171"',
       ),
   },
-  {
-    keys: ["api.tls_cert_file", "api.tls_key_file"],
-    find: ({ api }) =>
-      unless(
-        (api.tlsCertFile === null) === (api.tlsKeyFile === null),
-        "a certificate and its key must be set together, and one of the two is not set",
-        "set both tls_cert_file and tls_key_file, or neither",
-      ),
-  },
+  setTogether("api", ["tls_cert_file", "tls_key_file"], "set both or neither"),
   {
     keys: ["api.tls_client_ca_file", "api.tls_cert_file"],
     find: ({ api }) =>
@@ -120,15 +131,7 @@ const EVENT_CHECKS: readonly SumCheck[] = [
         'use mode = "ring", or remove it',
       ),
   },
-  {
-    keys: ["events.zmq_replay", "events.zmq"],
-    find: ({ events }) =>
-      unless(
-        events.zmqReplay === null || events.zmq !== null,
-        "has no effect without zmq",
-        "write zmq below [events], or remove it",
-      ),
-  },
+  needs("events", "zmq_replay", "zmq"),
   {
     keys: ["events.zmq", "engine.kv_events"],
     find: ({ events, engine }) =>
@@ -151,24 +154,8 @@ const EVENT_CHECKS: readonly SumCheck[] = [
         "write kv_events_model below [engine], as requests name it",
       ),
   },
-  {
-    keys: ["engine.kv_events_replay", "engine.kv_events"],
-    find: ({ engine }) =>
-      unless(
-        engine.kvReplay === null || engine.kvEvents !== null,
-        "has no effect without kv_events",
-        "write kv_events below [engine], or remove it",
-      ),
-  },
-  {
-    keys: ["engine.kv_events_model", "engine.kv_events"],
-    find: ({ engine }) =>
-      unless(
-        engine.kvModel === null || engine.kvEvents !== null,
-        "has no effect without kv_events",
-        "write kv_events below [engine], or remove it",
-      ),
-  },
+  needs("engine", "kv_events_replay", "kv_events"),
+  needs("engine", "kv_events_model", "kv_events"),
 ];
 
 /** Each rank needs its own port; Unix sockets do not support ranks. */
@@ -202,17 +189,11 @@ const RDMA_KEYS = ["peers.transport", "peers.trusted_network", "rdma.enabled"];
 
 /** Rules of [peers]. */
 const PEER_CHECKS: readonly SumCheck[] = [
-  {
-    keys: ["peers.cert_file", "peers.key_file", "peers.ca_file"],
-    find({ peers }) {
-      const set = [peers.certFile, peers.keyFile, peers.caFile].filter((path) => path !== null);
-      return unless(
-        set.length === 0 || set.length === 3,
-        "cert_file, key_file and ca_file must be set together",
-        "set all three (hearth ca creates them), or none",
-      );
-    },
-  },
+  setTogether(
+    "peers",
+    ["cert_file", "key_file", "ca_file"],
+    "set all three (hearth ca creates them), or none",
+  ),
   {
     keys: ["peers.cipher", "peers.trusted_network"],
     find: ({ peers }) =>
@@ -331,8 +312,8 @@ export const SUM_CHECKS: readonly SumCheck[] = [
   ...API_CHECKS,
   ...PEER_CHECKS,
   ...EVENT_CHECKS,
-  needsNatsUrl("command_stream", ({ nats }) => nats.commandStream),
-  needsNatsUrl("workers_bucket", ({ nats }) => nats.workersBucket),
+  needs("nats", "command_stream", "url"),
+  needs("nats", "workers_bucket", "url"),
   {
     keys: ["control.audit_bytes", "control.audit_file"],
     find: ({ control }) =>
@@ -364,24 +345,8 @@ export const SUM_CHECKS: readonly SumCheck[] = [
         "write ssd_gib = 500 below [kv], or remove ssd_dir",
       ),
   },
-  {
-    keys: ["kv.ssd_gib", "kv.ssd_dir"],
-    find: ({ kv }) =>
-      unless(
-        kv.ssdBytes === null || kv.ssdDir !== null,
-        "has no effect without ssd_dir",
-        `write ssd_dir = "${SSD_DIR_EXAMPLE}" below [kv], or remove it`,
-      ),
-  },
-  {
-    keys: ["kv.index_dir", "kv.ssd_dir"],
-    find: ({ kv }) =>
-      unless(
-        kv.indexDir === null || kv.ssdDir !== null,
-        "has no effect without ssd_dir",
-        `write ssd_dir = "${SSD_DIR_EXAMPLE}" below [kv], or remove it`,
-      ),
-  },
+  needs("kv", "ssd_gib", "ssd_dir", `ssd_dir = "${SSD_DIR_EXAMPLE}"`),
+  needs("kv", "index_dir", "ssd_dir", `ssd_dir = "${SSD_DIR_EXAMPLE}"`),
   {
     keys: ["kv.index_dir", "kv.ssd_dir"],
     find({ kv: { indexDir, ssdDir } }) {
@@ -429,18 +394,6 @@ export const SUM_CHECKS: readonly SumCheck[] = [
     },
   },
 ];
-
-function needsNatsUrl(key: string, pick: (config: Config) => string | null): SumCheck {
-  return {
-    keys: [`nats.${key}`, "nats.url"],
-    find: (config) =>
-      unless(
-        pick(config) === null || config.nats.url !== null,
-        "has no effect without url",
-        "write url below [nats], or remove it",
-      ),
-  };
-}
 
 function gibUp(bytes: number): string {
   return `${Math.ceil((bytes / 2 ** 30) * 100) / 100}GiB`;

@@ -318,7 +318,7 @@ function freezeConfig({ book, keys, values }: Reading): object {
 function runSumChecks({ book, values, given, facts, report }: Reading, config: object): void {
   for (const check of book.checks as readonly SumCheck<object>[]) {
     if (!check.keys.every((name) => values.has(name))) continue;
-    const found = check.find(config, facts);
+    const found = check.find(config, facts, (name) => values.get(name));
     if (found === null) continue;
     const blamed = check.keys.find((name) => given.has(name)) ?? check.keys[0]!;
     report(found.at ?? blamed.split("."), "value", found.what, found.instead);

@@ -13,13 +13,15 @@ export interface SchemaKey {
   readonly spec: KeySpec<unknown>;
 }
 
-interface AnySection {
+type AnyKeys = Readonly<Record<string, KeySpec<unknown>>>;
+
+export interface SectionSpec<Keys = AnyKeys> {
   readonly doc: string;
-  readonly keys: Readonly<Record<string, KeySpec<unknown>>>;
+  readonly keys: Keys;
 }
 
 /** Named tables of one shape: `[workers.gpu-01]`. */
-export interface NamedSection extends AnySection {
+export interface NamedSection extends SectionSpec {
   readonly nameKind: Kind<string>;
   readonly nameExample: string;
   /** Maximum number of tables. */
@@ -28,7 +30,7 @@ export interface NamedSection extends AnySection {
 
 /** One kind of configuration file, as the parser, the reference page and the reload use it. */
 export interface ConfigBook {
-  readonly sections: Readonly<Record<string, AnySection>>;
+  readonly sections: Readonly<Record<string, SectionSpec>>;
   /** Named tables. The configuration holds each as a list of objects with a `name`. */
   readonly named: Readonly<Record<string, NamedSection>>;
   /** Every key of `sections` in the order of the sample file. */
@@ -57,7 +59,7 @@ export interface ConfigBook {
 
 export function keysOf(
   path: readonly string[],
-  { keys }: AnySection,
+  { keys }: SectionSpec,
   section = path[0]!,
 ): readonly SchemaKey[] {
   return Object.entries(keys).map(([field, spec]) => ({
@@ -134,13 +136,6 @@ export interface KeySpec<Value> {
   readonly doc: string;
   readonly example: TomlLiteral;
 }
-
-export interface SectionSpec<Keys> {
-  readonly doc: string;
-  readonly keys: Keys;
-}
-
-type AnyKeys = Readonly<Record<string, KeySpec<unknown>>>;
 
 /** Infers the exact type of a section. */
 export function section<const Keys extends AnyKeys>(doc: string, keys: Keys): SectionSpec<Keys> {

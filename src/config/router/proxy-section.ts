@@ -1,14 +1,7 @@
-import {
-  booleanKind,
-  choiceKind,
-  durationKind,
-  integerKind,
-  pathKind,
-  sizeKind,
-} from "../../core/index.ts";
+import { booleanKind, choiceKind, durationKind, integerKind, sizeKind } from "../../core/index.ts";
 import { originsKind } from "../address-kinds.ts";
 import { listenOrOffKind } from "../peer-kinds.ts";
-import { optional, section, withDefault } from "../spec.ts";
+import { optionalPath, section, withDefault } from "../spec.ts";
 
 const HOUR_MS = 3_600_000;
 
@@ -77,12 +70,11 @@ const whoMay = {
       "Whether the client's `Authorization` is passed to workers. `auto`: pass it unless this " +
       "router itself requires tokens.",
   }),
-  engineTokenFile: optional({
-    key: "engine_token_file",
-    kind: pathKind({ bytesMax: 4_000, example: "/etc/hearth/engine.token" }),
-    doc: "A file whose first line is sent to workers as a bearer token instead (`--api-key`).",
-    example: "/etc/hearth/engine.token",
-  }),
+  engineTokenFile: optionalPath(
+    "engine_token_file",
+    "/etc/hearth/engine.token",
+    "A file whose first line is sent to workers as a bearer token instead (`--api-key`).",
+  ),
   clientRouting: toggle(
     "client_routing",
     true,

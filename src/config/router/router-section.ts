@@ -7,8 +7,8 @@ import {
   orOff,
   sizeKind,
 } from "../../core/index.ts";
-import { workerIdKind, workerIdOfHostname } from "../sections/node.ts";
-import { type KeySpec, optional, section, withDefault } from "../spec.ts";
+import { idKey } from "../sections/node.ts";
+import { optional, section, withDefault } from "../spec.ts";
 
 const DAY_MS = 86_400_000;
 const WEIGHT_MAX = 1_000;
@@ -18,30 +18,6 @@ function weight(key: string, defaultValue: number, doc: string, max = WEIGHT_MAX
   const kind = numberKind({ min: 0, max });
   return withDefault({ key, kind, defaultValue, doc });
 }
-
-const id: KeySpec<string> = {
-  key: "id",
-  kind: workerIdKind,
-  defaultValue: {
-    is: "derived",
-    words: "the host name, with every other character replaced by -",
-    needs: [],
-    from: ({ facts }) => workerIdOfHostname(facts.hostname) ?? undefined,
-  },
-  doc:
-    "The id of this router in logs and among its replicas. Two routers on one host need " +
-    "different ids.",
-  example: "router-01",
-};
-
-const mode = withDefault({
-  key: "mode",
-  kind: choiceKind(["kv", "round-robin", "random", "direct", "least-loaded"]),
-  defaultValue: "kv",
-  doc:
-    "How to choose a worker. `kv`: lowest cost of cached blocks, prefill work and load. " +
-    "`direct`: the worker that the request names. A request may override it.",
-});
 
 const cost = withDefault({
   key: "cost",
@@ -53,35 +29,7 @@ const cost = withDefault({
     "decode blocks.",
 });
 
-const kvEvents = withDefault({
-  key: "kv_events",
-  kind: booleanKind,
-  defaultValue: true,
-  doc:
-    "Whether the blocks of workers are known from their events. Off: they are predicted from " +
-    "routed requests (`ttl`, `max_tree_size`, `prune_target_ratio`).",
-});
-
 const shareKind = numberKind({ min: 0, max: 1 }, "ratio");
-
-const activeDecodeBlocksThreshold = optional({
-  key: "active_decode_blocks_threshold",
-  kind: shareKind,
-  doc:
-    "Share of a worker's KV blocks in use above which it is busy and gets no requests. If " +
-    "unset, blocks never make a worker busy. `/busy_threshold` changes it at run time for each " +
-    "model.",
-  example: 0.85,
-});
-
-const activePrefillTokensThreshold = optional({
-  key: "active_prefill_tokens_threshold",
-  kind: integerKind({ min: 0, max: Number.MAX_SAFE_INTEGER }),
-  doc:
-    "Prompt tokens waiting for prefill above which a worker is busy. If unset, prefill never " +
-    "makes a worker busy. `/busy_threshold` changes it at run time for each model.",
-  example: 10_000,
-});
 
 function duration(key: string, defaultValue: string, doc: string) {
   const kind = durationKind({ min: 1, max: 365 * DAY_MS, example: defaultValue });
@@ -133,8 +81,23 @@ const load = {
     true,
     "Whether prompt tokens waiting for prefill count as load.",
   ),
-  activeDecodeBlocksThreshold,
-  activePrefillTokensThreshold,
+  activeDecodeBlocksThreshold: optional({
+    key: "active_decode_blocks_threshold",
+    kind: shareKind,
+    doc:
+      "Share of a worker's KV blocks in use above which it is busy and gets no requests. If " +
+      "unset, blocks never make a worker busy. `/busy_threshold` changes it at run time for each " +
+      "model.",
+    example: 0.85,
+  }),
+  activePrefillTokensThreshold: optional({
+    key: "active_prefill_tokens_threshold",
+    kind: integerKind({ min: 0, max: Number.MAX_SAFE_INTEGER }),
+    doc:
+      "Prompt tokens waiting for prefill above which a worker is busy. If unset, prefill never " +
+      "makes a worker busy. `/busy_threshold` changes it at run time for each model.",
+    example: 10_000,
+  }),
   queueRequests: count(
     "queue_requests",
     1_024,
@@ -162,8 +125,19 @@ const affinity = {
 };
 
 export const routerSection = section("Choice of a worker for a request.", {
-  id,
-  mode,
+  id: idKey(
+    "The id of this router in logs and among its replicas. Two routers on one host need " +
+      "different ids.",
+    "router-01",
+  ),
+  mode: withDefault({
+    key: "mode",
+    kind: choiceKind(["kv", "round-robin", "random", "direct", "least-loaded"]),
+    defaultValue: "kv",
+    doc:
+      "How to choose a worker. `kv`: lowest cost of cached blocks, prefill work and load. " +
+      "`direct`: the worker that the request names. A request may override it.",
+  }),
   cost,
   overlapScoreWeight: weight("overlap_score_weight", 1, "`classic`: weight of prefill blocks."),
   overlapCredit: weight("overlap_credit", 1, "`credits`: credit of a block cached on the device."),
@@ -193,7 +167,14 @@ export const routerSection = section("Choice of a worker for a request.", {
     1,
     65_536,
   ),
-  kvEvents,
+  kvEvents: withDefault({
+    key: "kv_events",
+    kind: booleanKind,
+    defaultValue: true,
+    doc:
+      "Whether the blocks of workers are known from their events. Off: they are predicted from " +
+      "routed requests (`ttl`, `max_tree_size`, `prune_target_ratio`).",
+  }),
   ...prediction,
   ...load,
   ...affinity,

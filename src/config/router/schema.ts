@@ -1,4 +1,4 @@
-import { booleanKind, choiceKind, integerKind, pathKind } from "../../core/index.ts";
+import { booleanKind, choiceKind, integerKind } from "../../core/index.ts";
 import { formatListen, natsUrlKind } from "../address-kinds.ts";
 import { API_CHECKS, NATS_CHECKS, type SumCheck, unless } from "../checks.ts";
 import { diffBook, loadBook, type MachineFacts, type ReloadDiff } from "../load.ts";
@@ -8,13 +8,11 @@ import { renderBook, renderConfigReference, renderSampleConfig } from "../render
 import { apiAccessKeys, apiListen } from "../sections/api.ts";
 import { natsFileKeys, natsInboxKeys } from "../sections/nats.ts";
 import { logSection } from "../sections/node.ts";
-import { createBook, type KeySpec, optional, section, withDefault } from "../spec.ts";
+import { createBook, type KeySpec, optional, optionalPath, section, withDefault } from "../spec.ts";
 import { modelTables } from "./model-section.ts";
 import { proxySection } from "./proxy-section.ts";
 import { policiesSection, routerSection } from "./router-section.ts";
 import { eventsSection, workerTables } from "./worker-section.ts";
-
-const PATH_BYTES_MAX = 4095;
 
 const url = optional({
   key: "url",
@@ -36,14 +34,12 @@ const commandProof = withDefault({
     "`signature`: it signs with `sign_nkey_file`.",
 });
 
-const signNkeyFile = optional({
-  key: "sign_nkey_file",
-  kind: pathKind({ bytesMax: PATH_BYTES_MAX, example: "/etc/hearth/router-sign.nk" }),
-  doc:
-    "A file that holds the seed of the nkey (SU...) that signs commands. Agents have the public " +
+const signNkeyFile = optionalPath(
+  "sign_nkey_file",
+  "/etc/hearth/router-sign.nk",
+  "A file that holds the seed of the nkey (SU...) that signs commands. Agents have the public " +
     "key. Only the router should be able to read the file.",
-  example: "/etc/hearth/router-sign.nk",
-});
+);
 
 const natsSection = section("Agents and replicas over NATS.", {
   url,

@@ -4,15 +4,21 @@ import {
   integerKind,
   type Kind,
   nearestWord,
-  pathKind,
   patternKind,
   type Read,
+  refuse,
   sizeKind,
-  typeName,
 } from "../../core/index.ts";
 import { workerUrlKind, zmqKind } from "../address-kinds.ts";
 import { clusterNameKind, workerIdKind } from "../sections/node.ts";
-import { type KeySpec, type NamedSection, optional, section, withDefault } from "../spec.ts";
+import {
+  type KeySpec,
+  type NamedSection,
+  optional,
+  optionalPath,
+  section,
+  withDefault,
+} from "../spec.ts";
 import type { ListedWorker } from "./schema.ts";
 
 const model = optional({
@@ -166,43 +172,38 @@ const KEYS: Readonly<Record<string, KeySpec<unknown>>> = workerTables.keys;
  * counts as absent.
  */
 export function readListedWorker(members: Readonly<Record<string, unknown>>): Read<ListedWorker> {
-  const known = ["worker", ...Object.values(KEYS).map(({ key }) => key)];
-  const unknown = Object.keys(members).find((name) => !known.includes(name));
+  const { nameKind } = workerTables;
+  const name = {
+    field: "name",
+    key: "worker",
+    kind: nameKind as Kind<unknown>,
+    default: undefined,
+  };
+  const fields = [name, ...Object.entries(KEYS).map(fieldOf)];
+  const known = fields.map(({ key }) => key);
+  const unknown = Object.keys(members).find((member) => !known.includes(member));
   if (unknown !== undefined) {
     const near = nearestWord(unknown, known);
     const instead = near === null ? `there are ${known.join(", ")}` : `did you mean ${near}`;
-    return { ok: false, what: `unknown member ${unknown.slice(0, 40)}`, instead };
+    return refuse(`unknown member ${unknown.slice(0, 40)}`, instead);
   }
   const worker: Record<string, unknown> = {};
-  const fields: [string, string, Kind<unknown>, unknown][] = [
-    ["name", "worker", workerTables.nameKind, undefined],
-    ...Object.entries(KEYS).map(
-      ([field, { key, kind, defaultValue }]): [string, string, Kind<unknown>, unknown] => [
-        field,
-        key,
-        kind,
-        defaultValue.is === "literal"
-          ? defaultValue.literal
-          : defaultValue.is === "unset"
-            ? null
-            : undefined,
-      ],
-    ),
-  ];
-  for (const [field, key, kind, defaultValue] of fields) {
+  for (const { field, key, kind, default: defaultValue } of fields) {
     const raw = members[key] ?? defaultValue;
-    if (raw === undefined) return { ok: false, what: `${key} is missing`, instead: "give it" };
-    if (raw === null) worker[field] = null;
-    else {
-      const read = kind.read(raw);
-      if (!read.ok) return { ...read, what: `${key} ${read.what || typeName(raw)}` };
-      worker[field] = read.value;
-    }
+    if (raw === undefined) return refuse(`${key} is missing`, "give it");
+    const read = raw === null ? ({ ok: true, value: null } as const) : kind.read(raw);
+    if (!read.ok) return refuse(`${key} ${read.what}`, read.instead);
+    worker[field] = read.value;
   }
   if (worker.model === null && worker.url === null) {
-    return { ok: false, what: "model is missing", instead: "give it, or a url" };
+    return refuse("model is missing", "give it, or a url");
   }
   return { ok: true, value: Object.freeze(worker) as ListedWorker };
+}
+
+/** A key with its default as TOML; null if it may be unset. */
+function fieldOf([field, { key, kind, defaultValue }]: [string, KeySpec<unknown>]) {
+  return { field, key, kind, default: defaultValue.is === "literal" ? defaultValue.literal : null };
 }
 
 export const eventsSection = section("Sources of the blocks that workers hold.", {
@@ -231,12 +232,10 @@ export const eventsSection = section("Sources of the blocks that workers hold.",
       '`events.mode = "stream"` fill, under the name of `router.id`, so that nothing is missed ' +
       "while this router is down.",
   }),
-  stateDir: optional({
-    key: "state_dir",
-    kind: pathKind({ bytesMax: 4_000, example: "/var/lib/hearth/router" }),
-    doc:
-      "A folder, used by this router only, that stores the index across restarts. If unset, the " +
+  stateDir: optionalPath(
+    "state_dir",
+    "/var/lib/hearth/router",
+    "A folder, used by this router only, that stores the index across restarts. If unset, the " +
       "router requests the index from replicas and workers again.",
-    example: "/var/lib/hearth/router",
-  }),
+  ),
 });

@@ -1,21 +1,12 @@
 import { booleanKind, choiceKind, orWord, pathKind } from "../../core/index.ts";
 import { listenKind } from "../address-kinds.ts";
-import { type KeySpec, optional, section, withDefault } from "../spec.ts";
+import { type KeySpec, optional, optionalPath, section, withDefault } from "../spec.ts";
 import { groupKind } from "./engine.ts";
-
-/** Linux PATH_MAX without the terminating NUL. */
-const PATH_BYTES_MAX = 4095;
 
 /** Roles of a client; each role includes the roles before it. */
 const roleKind = choiceKind(["read", "operate", "purge"]);
 
-/** A file that is read once, at start. */
-function file(key: string, example: string, doc: string) {
-  const kind = pathKind({ bytesMax: PATH_BYTES_MAX, example });
-  return optional({ key, kind, doc, example });
-}
-
-const tokenFile = file(
+const tokenFile = optionalPath(
   "token_file",
   "/etc/hearth/token",
   "A file whose first line is a bearer token with the role `purge`. If set, every request " +
@@ -23,7 +14,7 @@ const tokenFile = file(
     "file. SIGHUP reloads it.",
 );
 
-const tokensFile = file(
+const tokensFile = optionalPath(
   "tokens_file",
   "/etc/hearth/tokens",
   "A file of bearer tokens for several clients. Each line holds a name, a role (`read`, " +
@@ -31,19 +22,19 @@ const tokensFile = file(
     "records the name. SIGHUP reloads the file.",
 );
 
-const tlsCertFile = file(
+const tlsCertFile = optionalPath(
   "tls_cert_file",
   "/etc/hearth/tls.pem",
   "The server's certificate chain in PEM. If set, the server uses HTTPS.",
 );
 
-const tlsKeyFile = file(
+const tlsKeyFile = optionalPath(
   "tls_key_file",
   "/etc/hearth/tls.key",
   "The private key of `tls_cert_file` in PEM. Only this process should be able to read it.",
 );
 
-const tlsClientCaFile = file(
+const tlsClientCaFile = optionalPath(
   "tls_client_ca_file",
   "/etc/hearth/clients.pem",
   "CA certificates in PEM that sign client certificates. If set, a client without a valid " +
@@ -82,22 +73,6 @@ const socket: KeySpec<string | null> = {
   example: SOCKET_EXAMPLE,
 };
 
-const socketGroup = optional({
-  key: "socket_group",
-  kind: groupKind,
-  doc:
-    "The group that owns `socket`. If unset: `engine.socket_group`, or the group of the agent's " +
-    "process.",
-  example: "hearth-ops",
-});
-
-const socketRole = withDefault({
-  key: "socket_role",
-  kind: roleKind,
-  defaultValue: "operate",
-  doc: "Role of clients on `socket` that are neither root nor the agent's user.",
-});
-
 /** Listen address of the server; each Hearth process has its own port. */
 export function apiListen(port: number, what: string) {
   return withDefault({
@@ -135,8 +110,20 @@ export function apiAccessKeys(roles: string) {
 export const apiSection = section("HTTP API: health, metrics, status and commands.", {
   listen: apiListen(7171, "health, metrics, status, commands"),
   socket,
-  socketGroup,
-  socketRole,
+  socketGroup: optional({
+    key: "socket_group",
+    kind: groupKind,
+    doc:
+      "The group that owns `socket`. If unset: `engine.socket_group`, or the group of the agent's " +
+      "process.",
+    example: "hearth-ops",
+  }),
+  socketRole: withDefault({
+    key: "socket_role",
+    kind: roleKind,
+    defaultValue: "operate",
+    doc: "Role of clients on `socket` that are neither root nor the agent's user.",
+  }),
   ...apiAccessKeys(
     "`read` shows, `operate` also pins, pauses and warms, `purge` also removes blocks",
   ),

@@ -83,95 +83,79 @@ export const groupKind = patternKind<string>({
   example: "hearth",
 });
 
-const commandRole = withDefault({
-  key: "command_role",
-  kind: choiceKind(["read", "operate", "purge"]),
-  defaultValue: "operate",
-  reload: true,
-  doc:
-    "Role of commands that engines send over their connections (COMMAND): `operate` pins, " +
-    "pauses and warms; `purge` also removes blocks, which deletes of LMCache need.",
-});
-
-const socketGroup = optional({
-  key: "socket_group",
-  kind: groupKind,
-  doc:
-    "The group that owns the socket. Engines of other users in that group can connect. If " +
-    "unset: the group of the agent's process.",
-  example: "hearth",
-});
-
-const clientsMax = withDefault({
-  key: "clients_max",
-  kind: integerKind({ min: 1, max: 4096 }),
-  defaultValue: 256,
-  reload: true,
-  doc:
-    "Maximum connected engine processes. Further connections are refused with a message. Each " +
-    "connection needs two file descriptors.",
-});
-
-const heldShare = withDefault({
-  key: "held_share",
-  kind: numberKind({ min: 0.05, max: 1 }, "ratio"),
-  defaultValue: 0.5,
-  reload: true,
-  doc:
-    "Maximum share of RAM that one engine may have reserved or acquired while other engines are " +
-    "connected. Blocks above it are answered `full`. All connections that joined as one engine " +
-    "count together. A single engine may use seven eighths. 1: no limit.",
-});
-
-const leaseMs = withDefault({
-  key: "lease",
-  kind: durationKind({ min: 1_000, max: 60 * MINUTE_MS, example: "30s" }),
-  defaultValue: "30s",
-  doc:
-    "Maximum silence of a connection that has blocks reserved or acquired; after it the " +
-    "connection is closed. Its slots are not reused while its process lives. Clients send a " +
-    "ping within this time.",
-});
-
-const acquireDeadlineMs = withDefault({
-  key: "acquire_deadline",
-  kind: durationKind({ min: 1, max: MINUTE_MS, example: "2s" }),
-  defaultValue: "2s",
-  doc:
-    "Default deadline of an acquire that names none. Blocks that have not arrived by the " +
-    "deadline are answered `late`. Shorter than `lease`.",
-});
-
-const sessionIdleMs = withDefault({
-  key: "session_idle",
-  kind: durationKind({ min: 1_000, max: 30 * DAY_MS, example: "1h" }),
-  defaultValue: "1h",
-  reload: true,
-  doc:
-    "Idle timeout of a session without a commit. Until the session ends, its last block and the " +
-    "ancestors of that block stay in RAM; afterwards they age like any other block.",
-});
-
-const reservedShare = withDefault({
-  key: "reserved_share",
-  kind: numberKind({ min: 0, max: 0.95 }, "ratio"),
-  defaultValue: 0.4,
-  reload: true,
-  doc:
-    "Maximum share of RAM that the reservations of one engine protect from eviction: blocks " +
-    "that its scheduler looked up and its workers have not acquired yet. 0 turns this " +
-    "protection off.",
-});
-
 export const engineSection = section("The socket for engines on this host.", {
   socket,
-  socketGroup,
-  commandRole,
-  clientsMax,
-  heldShare,
-  leaseMs,
-  acquireDeadlineMs,
-  sessionIdleMs,
-  reservedShare,
+  socketGroup: optional({
+    key: "socket_group",
+    kind: groupKind,
+    doc:
+      "The group that owns the socket. Engines of other users in that group can connect. If " +
+      "unset: the group of the agent's process.",
+    example: "hearth",
+  }),
+  commandRole: withDefault({
+    key: "command_role",
+    kind: choiceKind(["read", "operate", "purge"]),
+    defaultValue: "operate",
+    reload: true,
+    doc:
+      "Role of commands that engines send over their connections (COMMAND): `operate` pins, " +
+      "pauses and warms; `purge` also removes blocks, which deletes of LMCache need.",
+  }),
+  clientsMax: withDefault({
+    key: "clients_max",
+    kind: integerKind({ min: 1, max: 4096 }),
+    defaultValue: 256,
+    reload: true,
+    doc:
+      "Maximum connected engine processes. Further connections are refused with a message. Each " +
+      "connection needs two file descriptors.",
+  }),
+  heldShare: withDefault({
+    key: "held_share",
+    kind: numberKind({ min: 0.05, max: 1 }, "ratio"),
+    defaultValue: 0.5,
+    reload: true,
+    doc:
+      "Maximum share of RAM that one engine may have reserved or acquired while other engines are " +
+      "connected. Blocks above it are answered `full`. All connections that joined as one engine " +
+      "count together. A single engine may use seven eighths. 1: no limit.",
+  }),
+  leaseMs: withDefault({
+    key: "lease",
+    kind: durationKind({ min: 1_000, max: 60 * MINUTE_MS, example: "30s" }),
+    defaultValue: "30s",
+    doc:
+      "Maximum silence of a connection that has blocks reserved or acquired; after it the " +
+      "connection is closed. Its slots are not reused while its process lives. Clients send a " +
+      "ping within this time.",
+  }),
+  acquireDeadlineMs: withDefault({
+    key: "acquire_deadline",
+    kind: durationKind({ min: 1, max: MINUTE_MS, example: "2s" }),
+    defaultValue: "2s",
+    doc:
+      "Default deadline of an acquire that names none. Blocks that have not arrived by the " +
+      "deadline are answered `late`. Shorter than `lease`.",
+  }),
+  sessionIdleMs: withDefault({
+    key: "session_idle",
+    kind: durationKind({ min: 1_000, max: 30 * DAY_MS, example: "1h" }),
+    defaultValue: "1h",
+    reload: true,
+    doc:
+      "Idle timeout of a session without a commit. Until the session ends, its last block and the " +
+      "ancestors of that block stay in RAM; afterwards they age like any other block.",
+  }),
+  reservedShare: withDefault({
+    key: "reserved_share",
+    kind: numberKind({ min: 0, max: 0.95 }, "ratio"),
+    defaultValue: 0.4,
+    reload: true,
+    doc:
+      "Maximum share of RAM that the reservations of one engine protect from eviction: blocks " +
+      "that its scheduler looked up and its workers have not acquired yet. 0 turns this " +
+      "protection off.",
+  }),
   ...engineEventKeys,
 });

@@ -91,67 +91,6 @@ const policy = withDefault({
     "least recently used blocks.",
 });
 
-const highWater = withDefault({
-  key: "high_water",
-  kind: numberKind({ min: 0.05, max: 1 }, "ratio"),
-  defaultValue: 0.95,
-  reload: true,
-  doc:
-    "Share of RAM in use above which background eviction starts. Lower it if engines receive " +
-    "`full` during bursts of writes.",
-});
-
-const lowWater = withDefault({
-  key: "low_water",
-  kind: numberKind({ min: 0, max: 0.99 }, "ratio"),
-  defaultValue: 0.9,
-  reload: true,
-  doc:
-    "Share of RAM in use at which background eviction stops. It must be below `high_water`; " +
-    "writers find the difference free.",
-});
-
-const lockMemory = withDefault({
-  key: "lock_memory",
-  kind: choiceKind(["try", "require", "off"]),
-  defaultValue: "try",
-  doc:
-    "Whether block memory is locked into RAM so that it is never swapped. `try` continues " +
-    "unlocked with a warning, `require` refuses to start if the limit (LimitMEMLOCK, ulimit -l) " +
-    "is too low, `off` does not lock.",
-});
-
-const hugePages = withDefault({
-  key: "huge_pages",
-  kind: choiceKind(["try", "require", "off"]),
-  defaultValue: "try",
-  doc:
-    "Whether block memory uses huge pages, from the reserved pool or transparent. `try` falls " +
-    "back to 4 KiB pages, `require` refuses to start without huge pages. `hearth doctor` " +
-    "reports what the host offers.",
-});
-
-const ramHandover = withDefault({
-  key: "ram_handover",
-  kind: booleanKind,
-  defaultValue: true,
-  doc:
-    "Whether blocks in RAM survive a planned restart (stop, upgrade) under systemd. The memory " +
-    "stays in the file descriptor store of systemd (FileDescriptorStoreMax=). The next agent " +
-    "takes all of it, or drops all of it if anything does not match.",
-});
-
-const mirrorPulls = withDefault({
-  key: "mirror_pulls",
-  kind: booleanKind,
-  defaultValue: true,
-  reload: true,
-  doc:
-    "Whether a block that an engine fetched from another host stays in RAM on this host, like a " +
-    "block that a local engine wrote. Off: the block is dropped when the engine releases it. " +
-    "See [peers].",
-});
-
 const GIB = 2 ** 30;
 
 const MINUTE_MS = 60_000;
@@ -165,16 +104,6 @@ const FOLDER_BYTES_MAX = 4000;
 
 export const SSD_DIR_EXAMPLE = "/var/cache/hearth";
 
-const ssdDir = optional({
-  key: "ssd_dir",
-  kind: pathKind({ bytesMax: FOLDER_BYTES_MAX, example: SSD_DIR_EXAMPLE }),
-  doc:
-    "The folder for blocks on SSD, preferably on its own NVMe file system (ext4 or XFS). One " +
-    "agent at a time uses it. If unset, there is no SSD tier. Under systemd, a folder other " +
-    "than the example needs a ReadWritePaths= line.",
-  example: SSD_DIR_EXAMPLE,
-});
-
 const ssdBytes: KeySpec<number | null> = {
   key: "ssd_gib",
   kind: gibKind(SSD_LIMITS) as KeySpec<number | null>["kind"],
@@ -185,16 +114,6 @@ const ssdBytes: KeySpec<number | null> = {
     "slow.",
   example: 500,
 };
-
-const ssdTtlMs = withDefault({
-  key: "ssd_ttl",
-  kind: orOff(durationKind({ min: 1_000, max: 3_650 * DAY_MS, example: "7d" })),
-  defaultValue: "7d",
-  reload: true,
-  doc:
-    "Time after which an unused block is removed from SSD, even if there is room. `off`: blocks " +
-    "are removed only to make room.",
-});
 
 const indexDir: KeySpec<string | null> = {
   key: "index_dir",
@@ -214,66 +133,123 @@ const indexDir: KeySpec<string | null> = {
   example: `${SSD_DIR_EXAMPLE}/index`,
 };
 
-const writePolicy = withDefault({
-  key: "write_policy",
-  kind: choiceKind(["write_through", "write_through_selective", "write_back"]),
-  defaultValue: "write_through",
-  reload: true,
-  doc:
-    "When a block is written to SSD. `write_through`: soon after the engine commits it. " +
-    "`write_through_selective`: at its second request, which reduces drive wear. `write_back`: " +
-    "when it is evicted from RAM, so that a crash loses the contents of RAM.",
-});
-
-const ssdIo = withDefault({
-  key: "ssd_io",
-  kind: choiceKind(["auto", "io_uring", "threads"]),
-  defaultValue: "auto",
-  doc:
-    "I/O method between RAM and SSD. `auto`: io_uring if the kernel allows it, else threads. " +
-    "`io_uring` refuses to start if the kernel denies it.",
-});
-
-const ssdWriteQueueBytes = withDefault({
-  key: "ssd_write_queue",
-  kind: sizeKind({ min: MIB, max: 64 * GIB, example: "256MiB" }),
-  defaultValue: "256MiB",
-  doc:
-    "Maximum bytes of blocks that wait in RAM for their write to SSD. At the limit new blocks " +
-    "stay in RAM only. Raise it for bursts, together with the RAM.",
-});
-
-const scrubBytesPerSecond = withDefault({
-  key: "scrub_rate",
-  kind: orOff(sizeKind({ min: 4 * KIB, max: 64 * GIB, example: "16MiB" })),
-  defaultValue: "16MiB",
-  reload: true,
-  doc:
-    "Bytes per second to verify in the background in RAM, and as many on SSD, to find damage " +
-    "before an engine reads it. `off`: only reads verify checksums.",
-});
-
 /** Keys of [kv] about the SSD tier. */
 const ssdKeys = {
-  ssdDir,
+  ssdDir: optional({
+    key: "ssd_dir",
+    kind: pathKind({ bytesMax: FOLDER_BYTES_MAX, example: SSD_DIR_EXAMPLE }),
+    doc:
+      "The folder for blocks on SSD, preferably on its own NVMe file system (ext4 or XFS). One " +
+      "agent at a time uses it. If unset, there is no SSD tier. Under systemd, a folder other " +
+      "than the example needs a ReadWritePaths= line.",
+    example: SSD_DIR_EXAMPLE,
+  }),
   ssdBytes,
-  ssdTtlMs,
+  ssdTtlMs: withDefault({
+    key: "ssd_ttl",
+    kind: orOff(durationKind({ min: 1_000, max: 3_650 * DAY_MS, example: "7d" })),
+    defaultValue: "7d",
+    reload: true,
+    doc:
+      "Time after which an unused block is removed from SSD, even if there is room. `off`: blocks " +
+      "are removed only to make room.",
+  }),
   indexDir,
-  writePolicy,
-  ssdIo,
-  ssdWriteQueueBytes,
-  scrubBytesPerSecond,
+  writePolicy: withDefault({
+    key: "write_policy",
+    kind: choiceKind(["write_through", "write_through_selective", "write_back"]),
+    defaultValue: "write_through",
+    reload: true,
+    doc:
+      "When a block is written to SSD. `write_through`: soon after the engine commits it. " +
+      "`write_through_selective`: at its second request, which reduces drive wear. `write_back`: " +
+      "when it is evicted from RAM, so that a crash loses the contents of RAM.",
+  }),
+  ssdIo: withDefault({
+    key: "ssd_io",
+    kind: choiceKind(["auto", "io_uring", "threads"]),
+    defaultValue: "auto",
+    doc:
+      "I/O method between RAM and SSD. `auto`: io_uring if the kernel allows it, else threads. " +
+      "`io_uring` refuses to start if the kernel denies it.",
+  }),
+  ssdWriteQueueBytes: withDefault({
+    key: "ssd_write_queue",
+    kind: sizeKind({ min: MIB, max: 64 * GIB, example: "256MiB" }),
+    defaultValue: "256MiB",
+    doc:
+      "Maximum bytes of blocks that wait in RAM for their write to SSD. At the limit new blocks " +
+      "stay in RAM only. Raise it for bursts, together with the RAM.",
+  }),
+  scrubBytesPerSecond: withDefault({
+    key: "scrub_rate",
+    kind: orOff(sizeKind({ min: 4 * KIB, max: 64 * GIB, example: "16MiB" })),
+    defaultValue: "16MiB",
+    reload: true,
+    doc:
+      "Bytes per second to verify in the background in RAM, and as many on SSD, to find damage " +
+      "before an engine reads it. `off`: only reads verify checksums.",
+  }),
 };
 
 export const kvSection = section("The tiers that hold blocks.", {
   ramBytes,
   policy,
-  highWater,
-  lowWater,
-  lockMemory,
-  hugePages,
-  ramHandover,
-  mirrorPulls,
+  highWater: withDefault({
+    key: "high_water",
+    kind: numberKind({ min: 0.05, max: 1 }, "ratio"),
+    defaultValue: 0.95,
+    reload: true,
+    doc:
+      "Share of RAM in use above which background eviction starts. Lower it if engines receive " +
+      "`full` during bursts of writes.",
+  }),
+  lowWater: withDefault({
+    key: "low_water",
+    kind: numberKind({ min: 0, max: 0.99 }, "ratio"),
+    defaultValue: 0.9,
+    reload: true,
+    doc:
+      "Share of RAM in use at which background eviction stops. It must be below `high_water`; " +
+      "writers find the difference free.",
+  }),
+  lockMemory: withDefault({
+    key: "lock_memory",
+    kind: choiceKind(["try", "require", "off"]),
+    defaultValue: "try",
+    doc:
+      "Whether block memory is locked into RAM so that it is never swapped. `try` continues " +
+      "unlocked with a warning, `require` refuses to start if the limit (LimitMEMLOCK, ulimit -l) " +
+      "is too low, `off` does not lock.",
+  }),
+  hugePages: withDefault({
+    key: "huge_pages",
+    kind: choiceKind(["try", "require", "off"]),
+    defaultValue: "try",
+    doc:
+      "Whether block memory uses huge pages, from the reserved pool or transparent. `try` falls " +
+      "back to 4 KiB pages, `require` refuses to start without huge pages. `hearth doctor` " +
+      "reports what the host offers.",
+  }),
+  ramHandover: withDefault({
+    key: "ram_handover",
+    kind: booleanKind,
+    defaultValue: true,
+    doc:
+      "Whether blocks in RAM survive a planned restart (stop, upgrade) under systemd. The memory " +
+      "stays in the file descriptor store of systemd (FileDescriptorStoreMax=). The next agent " +
+      "takes all of it, or drops all of it if anything does not match.",
+  }),
+  mirrorPulls: withDefault({
+    key: "mirror_pulls",
+    kind: booleanKind,
+    defaultValue: true,
+    reload: true,
+    doc:
+      "Whether a block that an engine fetched from another host stays in RAM on this host, like a " +
+      "block that a local engine wrote. Off: the block is dropped when the engine releases it. " +
+      "See [peers].",
+  }),
   blocksMax,
   ...ssdKeys,
 });

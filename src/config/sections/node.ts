@@ -2,12 +2,11 @@ import {
   booleanKind,
   CLUSTER_NAME,
   choiceKind,
-  pathKind,
   patternKind,
   WORKER_ID,
   type WorkerId,
 } from "../../core/index.ts";
-import { type KeySpec, optional, section, withDefault } from "../spec.ts";
+import { type KeySpec, optionalPath, section, withDefault } from "../spec.ts";
 
 const ID_CHARACTERS_MAX = 64;
 
@@ -27,7 +26,7 @@ export const clusterNameKind = patternKind<string>({
 });
 
 /** `gpu-01.example.org` → `gpu-01-example-org`; null if no valid character is left. */
-export function workerIdOfHostname(hostname: string | null): WorkerId | null {
+function workerIdOfHostname(hostname: string | null): WorkerId | null {
   const id = (hostname ?? "")
     .replace(/[^A-Za-z0-9_-]+/g, "-")
     .replace(/^[-_]+/, "")
@@ -36,22 +35,29 @@ export function workerIdOfHostname(hostname: string | null): WorkerId | null {
   return read.ok ? read.value : null;
 }
 
-const id: KeySpec<WorkerId> = {
-  key: "id",
-  kind: workerIdKind,
-  defaultValue: {
-    is: "derived",
-    words: "the host name, with every other character replaced by -",
-    needs: [],
-    from: ({ facts }) => workerIdOfHostname(facts.hostname) ?? undefined,
-  },
-  doc:
-    "The id of this worker in logs, metrics, events and commands. It must be unique in the " +
-    "fleet and stable across restarts. Set it if host names are not unique or change.",
-  example: "gpu-node-01",
-};
+/** The id of a process in its fleet. */
+export function idKey(doc: string, example: string): KeySpec<WorkerId> {
+  return {
+    key: "id",
+    kind: workerIdKind,
+    defaultValue: {
+      is: "derived",
+      words: "the host name, with every other character replaced by -",
+      needs: [],
+      from: ({ facts }) => workerIdOfHostname(facts.hostname) ?? undefined,
+    },
+    doc,
+    example,
+  };
+}
 
-export const nodeSection = section("Identity of this worker.", { id });
+export const nodeSection = section("Identity of this worker.", {
+  id: idKey(
+    "The id of this worker in logs, metrics, events and commands. It must be unique in the " +
+      "fleet and stable across restarts. Set it if host names are not unique or change.",
+    "gpu-node-01",
+  ),
+});
 
 const level = withDefault({
   key: "level",
@@ -70,36 +76,30 @@ const format = withDefault({
 
 export const logSection = section("Logging to standard error.", { level, format });
 
-const enabled = withDefault({
-  key: "enabled",
-  kind: choiceKind(["auto", "off", "require"]),
-  defaultValue: "auto",
-  doc:
-    "Whether the agent copies between RAM and the GPU memory of engines. `auto` opens the " +
-    "driver if there is one and logs why not, `require` refuses to start without a usable GPU, " +
-    "`off` opens nothing. An open GPU holds a context of the agent in its memory.",
-});
-
-const library = optional({
-  key: "library",
-  kind: pathKind({ bytesMax: 4095, example: "/usr/lib64/libcuda.so.1" }),
-  doc:
-    "Path of the driver's user library, if the dynamic linker does not find `libcuda.so.1`. " +
+const library = optionalPath(
+  "library",
+  "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+  "Path of the driver's user library, if the dynamic linker does not find `libcuda.so.1`. " +
     "Never the CUDA runtime (`libcudart`).",
-  example: "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
-});
-
-const register = withDefault({
-  key: "register",
-  kind: booleanKind,
-  defaultValue: true,
-  doc:
-    "Whether RAM is registered with the driver, so that copies are asynchronous and run at link " +
-    "speed. The driver locks the registered memory. Off: copies work but are slower.",
-});
+);
 
 export const gpuSection = section("Copies between GPUs and RAM for engines on this host.", {
-  enabled,
+  enabled: withDefault({
+    key: "enabled",
+    kind: choiceKind(["auto", "off", "require"]),
+    defaultValue: "auto",
+    doc:
+      "Whether the agent copies between RAM and the GPU memory of engines. `auto` opens the " +
+      "driver if there is one and logs why not, `require` refuses to start without a usable GPU, " +
+      "`off` opens nothing. An open GPU holds a context of the agent in its memory.",
+  }),
   library,
-  register,
+  register: withDefault({
+    key: "register",
+    kind: booleanKind,
+    defaultValue: true,
+    doc:
+      "Whether RAM is registered with the driver, so that copies are asynchronous and run at link " +
+      "speed. The driver locks the registered memory. Off: copies work but are slower.",
+  }),
 });

@@ -4,7 +4,6 @@ import {
   durationKind,
   integerKind,
   orOff,
-  pathKind,
   sizeKind,
 } from "../../core/index.ts";
 import { isHostName, type ListenAddress } from "../address-kinds.ts";
@@ -17,47 +16,19 @@ import {
   rdmaDevicesKind,
   transportsKind,
 } from "../peer-kinds.ts";
-import { type KeySpec, optional, section, withDefault } from "../spec.ts";
+import { type KeySpec, optional, optionalPath, section, withDefault } from "../spec.ts";
 import { clusterNameKind } from "./node.ts";
 
-const PATH_BYTES_MAX = 4095;
 const MIB = 2 ** 20;
 const MINUTE_MS = 60_000;
 const RDMA_PORT = 7175;
 /** Wildcard addresses. */
 const WILDCARDS = ["0.0.0.0", "::"];
 
-/** A file that SIGHUP reloads. */
-function file(key: string, example: string, doc: string) {
-  const kind = pathKind({ bytesMax: PATH_BYTES_MAX, example });
-  return optional({ key, kind, doc, example });
-}
-
 function size(key: string, defaultValue: string, doc: string) {
   const kind = sizeKind({ min: MIB, max: 2 ** 40, example: defaultValue });
   return withDefault({ key, kind, defaultValue, reload: true, doc });
 }
-
-const certFile = file(
-  "cert_file",
-  "/etc/hearth/peer.pem",
-  "This host's certificate chain in PEM. It names the worker in the URI " +
-    "`spiffe://<cluster>/hearth/<node.id>`; `hearth ca issue` creates one. If set, the agent " +
-    "pulls blocks from other hosts and serves blocks to them. SIGHUP reloads it.",
-);
-
-const keyFile = file(
-  "key_file",
-  "/etc/hearth/peer.key",
-  "The private key of `cert_file` in PEM. Only the agent should be able to read it.",
-);
-
-const caFile = file(
-  "ca_file",
-  "/etc/hearth/peers-ca.pem",
-  "CA certificates in PEM that sign the certificates of this cluster's hosts. During a rotation " +
-    "the file holds both the old and the new one.",
-);
 
 const cluster = withDefault({
   key: "cluster",
@@ -67,23 +38,6 @@ const cluster = withDefault({
     "The name that agents and routers of one cluster share: the trust domain in the names of " +
     "certificates, and part of NATS subjects. Hosts of other clusters are refused, even if the " +
     "same authority signed their certificates.",
-});
-
-const listenStream = withDefault({
-  key: "listen_stream",
-  kind: listenOrOffKind,
-  defaultValue: "0.0.0.0:7172",
-  doc:
-    "Listen address of the stream transport (TLS over TCP). Peers need a certificate of this " +
-    "cluster. Block data uses the port two above (7174), encrypted record by record; a firewall " +
-    "must allow both. `off` does not serve this transport.",
-});
-
-const listenQuic = withDefault({
-  key: "listen_quic",
-  kind: listenOrOffKind,
-  defaultValue: "0.0.0.0:7173",
-  doc: "Listen address of the QUIC transport (UDP). `off` does not serve this transport.",
 });
 
 const listenRdma: KeySpec<ListenAddress | "off"> = {
@@ -140,16 +94,6 @@ const peers = optional({
   example: "gpu-02@10.0.0.2:7172/7173/7175",
 });
 
-const summaryMs = withDefault({
-  key: "summaries",
-  kind: orOff(durationKind({ min: 200, max: 10 * MINUTE_MS, example: "3s" })),
-  defaultValue: "3s",
-  doc:
-    "Interval at which the agent fetches residency summaries from peers in the background: one " +
-    "for each namespace, 1.5 to 2 bytes per block and at most 8MiB, nothing if unchanged. " +
-    "`off`: engines get blocks only from hosts that the router names.",
-});
-
 const transports = withDefault({
   key: "transport",
   kind: transportsKind,
@@ -170,15 +114,6 @@ const cipher = withDefault({
     "data. Control messages always use TLS.",
 });
 
-const trustedNetwork = withDefault({
-  key: "trusted_network",
-  kind: booleanKind,
-  defaultValue: false,
-  doc:
-    "Declares that the network between the hosts is private; see `cipher`. Required for RDMA, " +
-    "which is never encrypted.",
-});
-
 const bytesMax = size(
   "bytes_max",
   "1GiB",
@@ -186,65 +121,100 @@ const bytesMax = size(
     "at half of RAM. Pulls from one peer may use a quarter of it, those of one namespace a half.",
 );
 
-const progressMs = withDefault({
-  key: "progress",
-  kind: durationKind({ min: 50, max: MINUTE_MS, example: "2s" }),
-  defaultValue: "2s",
-  reload: true,
-  doc:
-    "Timeout of connecting to a peer, and of a pull without progress; after it another peer is " +
-    "tried. Raise it on a slow or lossy network.",
-});
-
-const cooldownMaxMs = withDefault({
-  key: "cooldown_max",
-  kind: durationKind({ min: 50, max: 60 * MINUTE_MS, example: "1m" }),
-  defaultValue: "1m",
-  reload: true,
-  doc:
-    "Maximum time for which a peer is avoided after failures: 1 s after the first one, doubled at " +
-    "each further failure. A peer that has recovered is used again within this time.",
-});
-
-const prefillTokensPerSecond = optional({
-  key: "prefill_tokens_per_second",
-  kind: integerKind({ min: 1, max: 100_000_000 }),
-  reload: true,
-  doc:
-    "Prefill speed of an engine on this host. If set, blocks that would take longer to pull " +
-    "than to recompute are not pulled for engines. If unset, all blocks are pulled.",
-  example: 20_000,
-});
-
-const serveNamespaces = withDefault({
-  key: "serve_namespaces",
-  kind: namespacesKind,
-  defaultValue: "any",
-  reload: true,
-  doc:
-    "Namespaces whose blocks are served to peers: keys separated by commas, as `hearth ctl " +
-    "status` shows them. `any`: every namespace that the client can name.",
-});
-
 export const peersSection = section("Pulling blocks from other hosts, and serving them.", {
-  certFile,
-  keyFile,
-  caFile,
+  certFile: optionalPath(
+    "cert_file",
+    "/etc/hearth/peer.pem",
+    "This host's certificate chain in PEM. It names the worker in the URI " +
+      "`spiffe://<cluster>/hearth/<node.id>`; `hearth ca issue` creates one. If set, the agent " +
+      "pulls blocks from other hosts and serves blocks to them. SIGHUP reloads it.",
+  ),
+  keyFile: optionalPath(
+    "key_file",
+    "/etc/hearth/peer.key",
+    "The private key of `cert_file` in PEM. Only the agent should be able to read it.",
+  ),
+  caFile: optionalPath(
+    "ca_file",
+    "/etc/hearth/peers-ca.pem",
+    "CA certificates in PEM that sign the certificates of this cluster's hosts. During a rotation " +
+      "the file holds both the old and the new one.",
+  ),
   cluster,
-  listenStream,
-  listenQuic,
+  listenStream: withDefault({
+    key: "listen_stream",
+    kind: listenOrOffKind,
+    defaultValue: "0.0.0.0:7172",
+    doc:
+      "Listen address of the stream transport (TLS over TCP). Peers need a certificate of this " +
+      "cluster. Block data uses the port two above (7174), encrypted record by record; a firewall " +
+      "must allow both. `off` does not serve this transport.",
+  }),
+  listenQuic: withDefault({
+    key: "listen_quic",
+    kind: listenOrOffKind,
+    defaultValue: "0.0.0.0:7173",
+    doc: "Listen address of the QUIC transport (UDP). `off` does not serve this transport.",
+  }),
   listenRdma,
   advertise,
   peers,
-  summaryMs,
+  summaryMs: withDefault({
+    key: "summaries",
+    kind: orOff(durationKind({ min: 200, max: 10 * MINUTE_MS, example: "3s" })),
+    defaultValue: "3s",
+    doc:
+      "Interval at which the agent fetches residency summaries from peers in the background: one " +
+      "for each namespace, 1.5 to 2 bytes per block and at most 8MiB, nothing if unchanged. " +
+      "`off`: engines get blocks only from hosts that the router names.",
+  }),
   transports,
   cipher,
-  trustedNetwork,
+  trustedNetwork: withDefault({
+    key: "trusted_network",
+    kind: booleanKind,
+    defaultValue: false,
+    doc:
+      "Declares that the network between the hosts is private; see `cipher`. Required for RDMA, " +
+      "which is never encrypted.",
+  }),
   bytesMax,
-  progressMs,
-  cooldownMaxMs,
-  prefillTokensPerSecond,
-  serveNamespaces,
+  progressMs: withDefault({
+    key: "progress",
+    kind: durationKind({ min: 50, max: MINUTE_MS, example: "2s" }),
+    defaultValue: "2s",
+    reload: true,
+    doc:
+      "Timeout of connecting to a peer, and of a pull without progress; after it another peer is " +
+      "tried. Raise it on a slow or lossy network.",
+  }),
+  cooldownMaxMs: withDefault({
+    key: "cooldown_max",
+    kind: durationKind({ min: 50, max: 60 * MINUTE_MS, example: "1m" }),
+    defaultValue: "1m",
+    reload: true,
+    doc:
+      "Maximum time for which a peer is avoided after failures: 1 s after the first one, doubled at " +
+      "each further failure. A peer that has recovered is used again within this time.",
+  }),
+  prefillTokensPerSecond: optional({
+    key: "prefill_tokens_per_second",
+    kind: integerKind({ min: 1, max: 100_000_000 }),
+    reload: true,
+    doc:
+      "Prefill speed of an engine on this host. If set, blocks that would take longer to pull " +
+      "than to recompute are not pulled for engines. If unset, all blocks are pulled.",
+    example: 20_000,
+  }),
+  serveNamespaces: withDefault({
+    key: "serve_namespaces",
+    kind: namespacesKind,
+    defaultValue: "any",
+    reload: true,
+    doc:
+      "Namespaces whose blocks are served to peers: keys separated by commas, as `hearth ctl " +
+      "status` shows them. `any`: every namespace that the client can name.",
+  }),
 });
 
 /** Whether only this machine can connect; null: the transport is off. */
@@ -253,63 +223,52 @@ export function listensOnLoopback(listen: readonly (ListenAddress | "off")[]): b
   return addresses.length === 0 ? null : addresses.every(({ loopback }) => loopback);
 }
 
-const enabled = withDefault({
-  key: "enabled",
-  kind: choiceKind(["auto", "off"]),
-  defaultValue: "auto",
-  doc:
-    "Whether to transfer blocks by RDMA. `auto` uses it if both hosts have a working device and " +
-    "`peers.trusted_network` is set, because RDMA data is not encrypted; `off` opens no device.",
-});
-
-const library = optional({
-  key: "library",
-  kind: pathKind({ bytesMax: 4095, example: "/usr/lib64/libibverbs.so.1" }),
-  doc: "Path of the verbs library, if the dynamic linker does not find `libibverbs.so.1`.",
-  example: "/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
-});
-
-const devices = withDefault({
-  key: "devices",
-  kind: rdmaDevicesKind,
-  defaultValue: "any",
-  doc:
-    "Devices to use, by the names that `ibv_devices` shows, separated by commas. Leave out " +
-    "devices on networks for other purposes, such as storage.",
-});
-
-const gidIndex = optional({
-  key: "gid_index",
-  kind: integerKind({ min: 0, max: 255 }),
-  doc:
-    "GID index of each port. If unset: RoCE v2 is preferred, and link-local addresses are never " +
-    "used.",
-  example: 3,
-});
-
-const rails = withDefault({
-  key: "rails",
-  kind: integerKind({ min: 1, max: 8 }),
-  defaultValue: 1,
-  doc:
-    "Maximum ports over which blocks of one peer are read at the same time; each must share a " +
-    "network with a port of the peer. Peers are always spread over all ports.",
-});
-
-const trafficClass = withDefault({
-  key: "traffic_class",
-  kind: integerKind({ min: 0, max: 255 }),
-  defaultValue: 0,
-  doc:
-    "Traffic class of sent packets, with the DSCP in its upper six bits. Use the lossless class " +
-    "if the network has one (often 106).",
-});
+const library = optionalPath(
+  "library",
+  "/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
+  "Path of the verbs library, if the dynamic linker does not find `libibverbs.so.1`.",
+);
 
 export const rdmaSection = section("RDMA transport between hosts; see `peers.listen_rdma`.", {
-  enabled,
+  enabled: withDefault({
+    key: "enabled",
+    kind: choiceKind(["auto", "off"]),
+    defaultValue: "auto",
+    doc:
+      "Whether to transfer blocks by RDMA. `auto` uses it if both hosts have a working device and " +
+      "`peers.trusted_network` is set, because RDMA data is not encrypted; `off` opens no device.",
+  }),
   library,
-  devices,
-  gidIndex,
-  rails,
-  trafficClass,
+  devices: withDefault({
+    key: "devices",
+    kind: rdmaDevicesKind,
+    defaultValue: "any",
+    doc:
+      "Devices to use, by the names that `ibv_devices` shows, separated by commas. Leave out " +
+      "devices on networks for other purposes, such as storage.",
+  }),
+  gidIndex: optional({
+    key: "gid_index",
+    kind: integerKind({ min: 0, max: 255 }),
+    doc:
+      "GID index of each port. If unset: RoCE v2 is preferred, and link-local addresses are never " +
+      "used.",
+    example: 3,
+  }),
+  rails: withDefault({
+    key: "rails",
+    kind: integerKind({ min: 1, max: 8 }),
+    defaultValue: 1,
+    doc:
+      "Maximum ports over which blocks of one peer are read at the same time; each must share a " +
+      "network with a port of the peer. Peers are always spread over all ports.",
+  }),
+  trafficClass: withDefault({
+    key: "traffic_class",
+    kind: integerKind({ min: 0, max: 255 }),
+    defaultValue: 0,
+    doc:
+      "Traffic class of sent packets, with the DSCP in its upper six bits. Use the lossless class " +
+      "if the network has one (often 106).",
+  }),
 });
