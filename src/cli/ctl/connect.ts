@@ -21,6 +21,7 @@ import {
   textKind,
 } from "../../core/index.ts";
 import {
+  type FlagValues,
   fileKind,
   jsonFlag,
   nameKind,
@@ -32,20 +33,10 @@ import {
 import type { Io } from "../terminal.ts";
 import { plain } from "./documents.ts";
 
-export interface ConnectionFlags {
-  readonly socket: string | null;
-  readonly api: string | null;
-  readonly tokenFile: string | null;
-  readonly ca: string | null;
-  readonly cert: string | null;
-  readonly key: string | null;
-  readonly nats: string | null;
-  readonly natsCreds: string | null;
-  readonly natsNkey: string | null;
-  readonly natsToken: string | null;
-  readonly natsUser: string | null;
-  readonly natsInbox: string | null;
-}
+export type ConnectionFlags = Omit<
+  FlagValues<typeof connectionFlags>,
+  "worker" | "deadline" | "json"
+>;
 
 export interface SendFlags {
   readonly issuer?: string | null;

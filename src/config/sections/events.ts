@@ -13,8 +13,8 @@ export const eventsSection = section(
         "How residency changes are published over `nats.url`. `ring`: on NATS core; the agent keeps " +
         "the latest changes for subscribers that missed some, and sends snapshots on demand. " +
         "`stream`: to the JetStream stream `kv-events-CLUSTER` with snapshots in the object store " +
-        "`kv-snapshots-CLUSTER` (`peers.cluster`, with _ for its dots), both made by the operator. `off`: neither over " +
-        "NATS nor over ZMQ.",
+        "`kv-snapshots-CLUSTER` (`peers.cluster`, with _ for its dots), both made by the operator. " +
+        "`off`: neither over NATS nor over ZMQ.",
     }),
     snapshotMessages: withDefault({
       key: "snapshot_messages",
